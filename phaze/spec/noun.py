@@ -1,0 +1,81 @@
+"""What every noun that a user writes has in common: strict, frozen, documented, read safely from YAML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from phaze.errors import PhazeError
+
+type Plain = None | bool | int | float | str | list[Plain] | dict[str, Plain]
+"""What YAML and JSON hold."""
+
+
+class Noun(BaseModel):
+    """A frozen value that refuses unknown keys; the docstring under a field is its documentation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @classmethod
+    def parse(cls, data: object, source: str) -> Self:
+        """Return the noun, or raise PhazeError naming the source, the key, the value and what is allowed."""
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise PhazeError(describe(error, source)) from error
+
+
+def describe(error: ValidationError, source: str) -> str:
+    """Return one line for each thing that is wrong, with its key and its value."""
+    return "\n".join(
+        f"{source}: {'.'.join(str(part) for part in problem['loc']) or 'file'}: "
+        f"{_plain(problem['msg'])}, got {_short(problem['input'])}"
+        for problem in error.errors()
+    )
+
+
+def _plain(message: str) -> str:
+    """Return pydantic's message in the words of a user."""
+    if message == "Extra inputs are not permitted":
+        return "is not a known key"
+    return message.removeprefix("Value error, ").removeprefix("Input ")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """A safe YAML loader that refuses a key given twice, where plain YAML silently keeps the last."""
+
+
+def _unique_mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[object, object]:
+    pairs = [(loader.construct_object(key, deep=True), key) for key, _ in node.value]
+    seen: set[object] = set()
+    for name, key in pairs:
+        if isinstance(name, (list, dict)):
+            raise yaml.constructor.ConstructorError(None, None, "a key must be plain", key.start_mark)
+        if name in seen:
+            raise yaml.constructor.ConstructorError(None, None, f"key {name!r} is given twice", key.start_mark)
+        seen.add(name)
+    return loader.construct_mapping(node, deep=True)
+
+
+_UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
+
+
+def read_yaml(path: Path) -> Plain:
+    """Return what a YAML file holds, or raise PhazeError naming the file and the line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PhazeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        loaded: Plain = yaml.load(text, Loader=_UniqueKeys)  # noqa: S506  (a subclass of the safe loader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise PhazeError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from error
+    return loaded

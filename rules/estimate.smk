@@ -1,0 +1,66 @@
+"""Estimate how long every operator takes on every core design, and how large every architecture is.
+
+READS   results/parts/<model>/t<T>-b<B>.parquet
+WRITES  results/architectures/<scenario>/<shard>.parquet                      tables.Architectures
+        results/estimates/<scenario>/<model>/t<T>-b<B>/<shard>.parquet        tables.Estimates
+"""
+
+
+rule enumerate_architectures:
+    """Write the architectures of a shard that respect the area limit."""
+    message:
+        "enumerate the architectures of {wildcards.shard} for {wildcards.scenario}"
+    output:
+        "<results>/architectures/{scenario}/{shard}.parquet",
+    params:
+        members=lambda w: settings.members(w.shard),
+        area_limit=lambda w: settings.area_limit(w.scenario),
+        technology=settings.technology.model_dump(mode="json"),
+        code=source_digest("phaze.estimate.space"),
+    log:
+        "<logs>/architectures/{scenario}/{shard}.log",
+    benchmark:
+        "<benchmarks>/architectures/{scenario}/{shard}.tsv"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=5,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/enumerate_architectures.py"
+
+
+rule estimate:
+    """Estimate every operator of a model on every core design of a shard."""
+    message:
+        "estimate {wildcards.model} t={wildcards.tensor} b={wildcards.microbatch} on {wildcards.shard}"
+    input:
+        parts="<results>/parts/{model}/t{tensor}-b{microbatch}.parquet",
+        architectures="<results>/architectures/{scenario}/{shard}.parquet",
+    output:
+        "<results>/estimates/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.parquet",
+    params:
+        tensor=lambda w: int(w.tensor),
+        hardware=lambda w: settings.hardware(w.scenario),
+        technology=settings.technology.model_dump(mode="json"),
+        estimate=study["estimate"],
+        code=source_digest("phaze.estimate"),
+    log:
+        "<logs>/estimates/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.log",
+    benchmark:
+        "<benchmarks>/estimates/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.tsv"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/estimate.py"
+
+
+rule estimates:
+    """Estimate every model of the study on every shard."""
+    input:
+        points("estimates", scenarios=estimate_scenarios),

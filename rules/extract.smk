@@ -1,0 +1,69 @@
+"""Turn model specs into operators.
+
+READS   config/models/<model>
+WRITES  results/graphs/<model>.parquet                              tables.Graphs
+        results/{operators,parts,edges,layers}/<model>/t<T>-b<B>.parquet
+"""
+
+
+rule extract_graph:
+    """Write the layer graph of a model: the only table that knows how often a layer repeats."""
+    message:
+        "extract the layer graph of {wildcards.model}"
+    output:
+        "<results>/graphs/{model}.parquet",
+    params:
+        model=lambda w: settings.models[w.model].model_dump(mode="json"),
+        code=source_digest("phaze.extract"),
+    log:
+        "<logs>/graphs/{model}.log",
+    benchmark:
+        "<benchmarks>/graphs/{model}.tsv"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=5,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/extract_graph.py"
+
+
+rule extract:
+    """Write the operators of every distinct layer of a model for one TMP width and microbatch."""
+    message:
+        "extract {wildcards.model} t={wildcards.tensor} b={wildcards.microbatch}"
+    output:
+        operators="<results>/operators/{model}/t{tensor}-b{microbatch}.parquet",
+        parts="<results>/parts/{model}/t{tensor}-b{microbatch}.parquet",
+        edges="<results>/edges/{model}/t{tensor}-b{microbatch}.parquet",
+        layers="<results>/layers/{model}/t{tensor}-b{microbatch}.parquet",
+    params:
+        # Operators do not depend on how often a layer repeats, so another number of layers re-runs nothing here.
+        model=lambda w: settings.models[w.model].model_copy(update={"layers": 1}).model_dump(mode="json"),
+        sequence=lambda w: settings.workload(w.model).sequence,
+        extract=study["extract"],
+        code=source_digest("phaze.extract"),
+    log:
+        "<logs>/operators/{model}/t{tensor}-b{microbatch}.log",
+    benchmark:
+        "<benchmarks>/operators/{model}/t{tensor}-b{microbatch}.tsv"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=5,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/extract.py"
+
+
+rule operators:
+    """Extract every model of the study."""
+    input:
+        [
+            f"<results>/operators/{model}/t{t}-b{b}.parquet"
+            for model in settings.models
+            for t, b in settings.points(model)
+        ],
+        [f"<results>/graphs/{model}.parquet" for model in settings.models],

@@ -1,0 +1,29 @@
+"""Paths and settings that several rules share."""
+
+POINT = "{model}/t{tensor}-b{microbatch}"
+LAYER_TABLES = {table: f"<results>/{table}/{POINT}.parquet" for table in ("operators", "edges", "layers")}
+
+estimate_scenarios = tuple(dict.fromkeys(map(settings.estimates_of, settings.scenarios)))
+training = study["training"] | {"bytes_per_element": study["extract"]["bytes_per_element"]}
+
+
+def points(table, scenarios=tuple(settings.scenarios), models=settings.study.models):
+    """Return the files of a table for every scenario, model, TMP width, microbatch and shard."""
+    return [
+        f"<results>/{table}/{scenario}/{model}/t{t}-b{b}/{shard}.parquet"
+        for scenario in scenarios
+        for model in models
+        for t, b in settings.points(model)
+        for shard in settings.shards
+    ]
+
+
+def model_tables(table):
+    """Return an input function: the files of a table of operators for every point of the rule's model."""
+    return lambda w: [f"<results>/{table}/{w.model}/t{t}-b{b}.parquet" for t, b in settings.points(w.model)]
+
+
+def estimates_file(w):
+    """Return the estimates, which scenarios of equal hardware share."""
+    scenario = settings.estimates_of(w.scenario)
+    return f"<results>/estimates/{scenario}/{w.model}/t{w.tensor}-b{w.microbatch}/{w.shard}.parquet"
