@@ -429,11 +429,30 @@ class Stages(Table):
     }
 
 
+class Visits(Table):
+    """The walk down the areas: what the hysteresis strategy looked at, in order."""
+
+    name = "visits"
+    about = "architectures that the walk down the areas visits, in order, with the throughput it found"
+    keys = {"model": _MODEL, "step": count("place in the walk")}
+    columns = {
+        "architecture": _ARCHITECTURE,
+        "hbm_gib": real("HBM capacity of its best placement, 0 without one"),
+        "area_um2": real("area of the chip"),
+        "band": count("area band; architectures of a band count as one area"),
+        "pes": count("multiply-accumulate units of a tensor core, pe_x * pe_y", 1),
+        "samples_per_s": real("exact throughput, 0 if the model fits nowhere"),
+        "best_so_far": real("largest throughput of this and all earlier steps"),
+        "level": count("smallest hysteresis whose walk visits it", 1),
+    }
+    rules = {"the best so far is not below this one": lambda f: f["best_so_far"] >= f["samples_per_s"]}
+
+
 TABLES: dict[str, type[Table]] = {
     table.name: table
     for table in (
         Operators, Parts, Edges, Layers, Graphs, Architectures, Estimates,
-        Screens, Solves, Schedules, Placements, Stages,
+        Screens, Solves, Schedules, Placements, Stages, Visits,
     )
 }  # fmt: skip
 """Every table by name."""
