@@ -448,11 +448,242 @@ class Visits(Table):
     rules = {"the best so far is not below this one": lambda f: f["best_so_far"] >= f["samples_per_s"]}
 
 
+class Sensitivities(Table):
+    """Placements of the winners and the baseline under other bandwidths."""
+
+    name = "sensitivities"
+    about = "best placement of the winners and the baseline under every variation of the cluster"
+    keys = {"variation": text("name of the variation, as in report.sensitivity"), **_PLACED}
+    columns = Placements.columns
+    rules = Placements.rules
+
+
+_DESIGN = {"model": _MODEL, "design": text("which accelerator, and whose placement, as in Figure 4")}
+_CHOICE = {
+    "architecture": _ARCHITECTURE,
+    "hbm_gib": real("HBM capacity"),
+    "tensor": _TENSOR,
+    "microbatch": _MICROBATCH,
+    "recompute": flag("activations are recomputed"),
+    "data": count("data parallel width d"),
+    "stages": count("pipeline depth s"),
+}
+_OUTCOME = {
+    "time_per_batch_s": real("time per global batch; infinite if infeasible", finite=False),
+    "bound_s": real("the same with the bounds of unproven layers", finite=False),
+    "samples_per_s": real("throughput"),
+    "area_um2": real("area of the chip"),
+}
+
+
+class Results(Table):
+    """What a study answers: the best placement of every model on every kind of accelerator."""
+
+    name = "results"
+    about = "per model the best placement on the baseline, the named, the per-model and the common architecture"
+    keys = _DESIGN
+    columns = {
+        "planner": text("who chose the placement", "phaze", "expert", "expert-even"),
+        "status": text("result", "placed", "infeasible"),
+        "reason": text("why there is no placement, empty if placed"),
+        **_CHOICE,
+        **_OUTCOME,
+        "devices_used": count("devices used"),
+        "tokens_per_s": real("throughput"),
+        "mfu": real("model FLOPs utilisation (PaLM, Appendix B)"),
+        "speedup": real("throughput relative to the baseline with the experts' placement, 0 if that is infeasible"),
+        "binding": text("what limits the throughput"),
+    }
+
+
+class Comparisons(Table):
+    """The results of every scenario of a study."""
+
+    name = "comparisons"
+    about = "the results of every scenario of the study"
+    keys = {"scenario": text("name of the scenario"), **_DESIGN}
+    columns = Results.columns
+
+
+class Memories(Table):
+    """What every HBM capacity gives on the best architecture of a model."""
+
+    name = "memories"
+    about = "throughput of the best architecture with every HBM capacity, and the capacity that is chosen"
+    keys = {"model": _MODEL, "hbm_gib": real("HBM capacity")}
+    columns = {
+        **{name: column for name, column in _CHOICE.items() if name != "hbm_gib"},
+        **_OUTCOME,
+        "relative": real("throughput relative to the best capacity"),
+        "chosen": flag("smallest within the tolerance of the best"),
+    }
+
+
+class Rankings(Table):
+    """The best architectures of every model."""
+
+    name = "rankings"
+    about = "the best architectures of every model, and the smallest one within the tolerance of the best"
+    keys = {"model": _MODEL, "rank": count("place by time per batch, area, name", 1)}
+    columns = {
+        **_CHOICE,
+        **_OUTCOME,
+        "relative": real("throughput relative to the best"),
+        "smallest_area": flag("smallest area within the tolerance of the best"),
+    }
+
+
+class Breakdowns(Table):
+    """Where the time of a batch goes."""
+
+    name = "breakdowns"
+    about = "time per batch in the slowest stage: passes, transfers, pipeline fill, gradient synchronisation"
+    keys = _DESIGN
+    columns = {
+        "useful_s": real("model FLOPs at the peak of all tensor cores of the cluster, a part of the passes"),
+        "forward_s": real("forward passes of the slowest stage"),
+        "backward_s": real("backward passes with recomputation of the slowest stage"),
+        "transfer_s": real("exposed transfers of the slowest stage"),
+        "fill_s": real("filling and draining the pipeline"),
+        "sync_s": real("gradient synchronisation"),
+    }
+
+
+class Bindings(Table):
+    """What binds every operator of the best placement of a model."""
+
+    name = "bindings"
+    about = "what binds every operator on the best architecture, as scheduled"
+    keys = {"model": _MODEL, **_OPERATOR}
+    columns = {
+        "name": text("readable name"),
+        "core": text("core type that runs it", *_CORES),
+        "all_cores": flag("scheduled on all cores of its type"),
+        "limit": text("what binds", *_LIMITS, "none"),
+        "latency_s": real("as scheduled"),
+        "share": real("of the busy time of all layers of the model, both passes"),
+    }
+
+
+class Energies(Table):
+    """Energy of a sample, by part of the accelerator."""
+
+    name = "energies"
+    about = "energy per trained sample by part of the accelerator"
+    keys = {**_DESIGN, "part": text("part", *_ENERGIES, "leakage")}
+    columns = {"joules_per_sample": real("energy"), "share": real("of the whole")}
+
+
+class Areas(Table):
+    """Area of an accelerator, by part."""
+
+    name = "areas"
+    about = "area of the accelerators of the results by part"
+    keys = {**_DESIGN, "part": text("part", "tensor", "vector", "l2", "glb")}
+    columns = {"area_um2": real("area"), "share": real("of the chip")}
+
+
+class Complexities(Table):
+    """Size of the models, as Table 4 of the paper counts it."""
+
+    name = "complexities"
+    about = "layers, operators, parameters, activations and FLOPs of every model without tensor parallelism"
+    keys = {"model": _MODEL}
+    columns = {
+        "tensor": count("smallest TMP width of the study, which the sizes are counted with", 1),
+        "microbatch": _MICROBATCH,
+        "layers": count("blocks"),
+        "operators": count("operators of the forward pass of a block before fusion"),
+        "parameters": count("parameters of the whole model, one slice"),
+        "block_parameter_bytes": real("weights of a block"),
+        "activation_bytes": real("stashed activations of the whole model"),
+        "tensor_flops": real("matrix multiplication FLOPs of the forward pass of the whole model"),
+        "vector_flops": real("other FLOPs of the forward pass of the whole model"),
+    }
+
+
+class Walks(Table):
+    """What the walk down the areas chooses at every hysteresis level."""
+
+    name = "walks"
+    about = "what the walk down the areas chooses at every hysteresis level (Figure 9)"
+    keys = {"model": _MODEL, "hysteresis": count("areas in a row that must be worse", 1)}
+    columns = {
+        "architecture": _ARCHITECTURE,
+        "area_um2": real("its area"),
+        "samples_per_s": real("its throughput"),
+        "visited": count("architectures visited"),
+        "ended": flag("ended by the rule, not because nothing was left"),
+    }
+
+
+class Times(Table):
+    """How long the stages of a study took."""
+
+    name = "times"
+    about = "wall and processor time of every stage, summed over jobs"
+    keys = {"model": _MODEL, "stage": text("verb of the stage")}
+    columns = {
+        "jobs": count("jobs"),
+        "wall_s": real("wall time of the jobs, summed"),
+        "cpu_s": real("processor time of the jobs, summed"),
+        "peak_bytes": real("largest resident memory of a job"),
+    }
+
+
+class Proofs(Table):
+    """How well the layers of a model are scheduled."""
+
+    name = "proofs"
+    about = "schedules by status, how many needed core assignment, and how many beat running all cores"
+    keys = {"model": _MODEL}
+    columns = {
+        "solves": count("layers scheduled"),
+        "optimal": count("proven optimal"),
+        "feasible": count("with a gap at the node limit"),
+        "timed_out": count("with a gap at the wall limit"),
+        "programs": count("that needed a program; of the others the bounds met"),
+        "z_needed": count("that needed core assignment"),
+        "branching": count("faster than every operator on all cores"),
+        "largest_gap": real("(objective - bound) / objective"),
+    }
+
+
+class Claims(Table):
+    """Claims of a publication, checked against the results."""
+
+    name = "claims"
+    about = "claims of the publication as checks: theirs, ours, and whether the claim holds here"
+    keys = {"claim": count("order")}
+    columns = {
+        "statement": text("the claim"),
+        "source": text("where it is printed"),
+        "published": text("their figure"),
+        "ours": text("our figure"),
+        "holds": flag("holds for our results"),
+    }
+
+
+class Checks(Table):
+    """Checks of a user's own results."""
+
+    name = "checks"
+    about = "checks of the results: complete, feasible, consistent, not worse than the experts"
+    keys = {"check": text("what must hold")}
+    columns = {
+        "passed": flag("holds for every row"),
+        "rows": count("rows checked"),
+        "failures": count("rows for which it does not hold"),
+        "example": text("the first of them, empty if none"),
+    }
+
+
 TABLES: dict[str, type[Table]] = {
     table.name: table
     for table in (
         Operators, Parts, Edges, Layers, Graphs, Architectures, Estimates,
-        Screens, Solves, Schedules, Placements, Stages, Visits,
+        Screens, Solves, Schedules, Placements, Stages, Visits, Sensitivities, Results, Comparisons,
+        Memories, Rankings, Breakdowns, Bindings, Energies, Areas, Complexities, Walks, Times, Proofs, Claims, Checks,
     )
 }  # fmt: skip
 """Every table by name."""
