@@ -1,0 +1,46 @@
+# `make study` on a fresh machine with Python 3.11 or newer installs everything into .venv and runs the default study.
+PYTHON ?= python3
+CORES ?= $(shell nproc)
+BIN := .venv/bin
+READY := .venv/.ready
+SNAKEMAKE := $(BIN)/snakemake --cores $(CORES)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup study quick test benchmark lint format lock clean
+
+help: ## Say what can be made
+	@awk -F ': .*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Install the locked dependencies into .venv
+
+$(READY): requirements.lock pyproject.toml
+	@.ci/environment "$(PYTHON)" .venv
+	@touch $@
+
+study: $(READY) ## Run the default study; the report is results/report/report.html (CORES=4 to use four)
+	$(SNAKEMAKE)
+
+quick: $(READY) ## Run one model on two designs, with its report, in minutes
+	$(SNAKEMAKE) --configfile config/studies/quick.yaml
+
+test: $(READY) ## Install the programs that tests need, where that is permitted, and run every test
+	@.ci/system-packages
+	$(BIN)/pytest -n $(CORES)
+
+benchmark: $(READY) ## Time the solvers and the dynamic program against their size
+	$(BIN)/pytest tests/benchmarks --benchmark-enable
+
+lint: $(READY) ## Check style, types, layers, spelling and the workflow
+	@.ci/lint
+
+format: $(READY) ## Format the code
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+	$(BIN)/snakefmt Snakefile rules
+
+lock: $(READY) ## Resolve the newest versions that pyproject.toml allows into requirements.lock
+	.ci/lock --upgrade
+
+clean: ## Remove environment and caches; results stay
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

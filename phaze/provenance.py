@@ -1,0 +1,206 @@
+"""The digest of everything in code that a result depends on.
+
+Snakemake sees edits of rules and scripts, not of the library behind them. A rule therefore passes
+`source_digest(...)` of its stage as a param. The digest changes with any code of phaze that the stage reaches
+through imports, and with the version of any numeric library or solver program that this code uses. It stays
+when comments, docstrings, blank lines, paths or other stages change. Only import statements are followed: a
+module loaded by a computed name is not seen.
+"""
+
+import ast
+import hashlib
+import subprocess
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+"""The folder that holds the package phaze."""
+
+PACKAGE = "phaze"
+NUMERIC_LIBRARIES = ("highspy", "networkx", "numba", "numpy", "pandas", "pyarrow", "pyomo", "scipy")
+"""Libraries whose version can change a number; others (settings, command line) cannot."""
+
+DATA_SUFFIXES = (".csv", ".css", ".html", ".j2", ".js", ".json", ".toml", ".yaml", ".yml")
+"""Data files that belong to the package in whose folder they lie."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """What one module contributes to a digest."""
+
+    digest: str
+    """Of its code, without comments, docstrings and positions."""
+    imports: tuple[str, ...]
+    """Absolute dotted names that it imports, `from a import b` as `a.b`."""
+
+
+def source_digest(*packages: str, programs: tuple[str, ...] = (), root: Path = ROOT) -> str:
+    """Return the SHA-256 of the code, data files, numeric libraries and programs behind some packages.
+
+    `packages` are dotted names of packages, meaning all their modules, or of single modules; `programs` are
+    executables such as `glpsol` whose version matters as well; `root` holds phaze. Raises
+    ModuleNotFoundError for an unknown name.
+    """
+    modules = _closure(packages, root)
+    lines = [f"{name} {_read(path, name).digest}" for name, path in modules.items()]
+    lines += [f"{name} {_file_digest(path)}" for name, path in _data_files(modules)]
+    lines += [f"{name} {library_version(name)}" for name in _libraries(modules)]
+    lines += [f"{name} {program_version(name)}" for name in sorted(set(programs))]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+@cache
+def phaze_version() -> str:
+    """Return the version in the pyproject.toml beside the package, else that of the installation."""
+    project = ROOT / "pyproject.toml"
+    if not project.is_file():
+        return library_version(PACKAGE)
+    return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
+
+
+@cache
+def library_version(name: str) -> str:
+    """Return the version of an installed distribution, or 'absent'."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+@cache
+def program_version(name: str) -> str:
+    """Return the first line that a program prints for `--version`, or 'absent' without such a program."""
+    try:
+        answer = subprocess.run([name, "--version"], capture_output=True, text=True, check=False, timeout=20)
+    except FileNotFoundError:
+        return "absent"
+    lines = (answer.stdout or answer.stderr).splitlines()
+    return lines[0].strip() if lines else "unknown"
+
+
+def _closure(packages: tuple[str, ...], root: Path) -> dict[str, Path]:
+    """Return name and file of every module that the packages hold or reach, sorted by name."""
+    found: dict[str, Path] = {}
+    waiting = [name for package in packages for name in _members(package, root)]
+    while waiting:
+        name = waiting.pop()
+        path = _find(name, root)
+        if path is None or name in found:
+            continue
+        found[name] = path
+        waiting += _ancestors(name)
+        for imported in _read(path, name).imports:
+            waiting += [imported, imported.rpartition(".")[0]]
+    return dict(sorted(found.items()))
+
+
+def _members(package: str, root: Path) -> Iterator[str]:
+    """Yield the name of a module, or of a package and all modules below it."""
+    path = _find(package, root)
+    if path is None:
+        raise ModuleNotFoundError(f"source_digest: no module {package} under {root}")
+    yield package
+    if path.name == "__init__.py":
+        for file in path.parent.rglob("*.py"):
+            relative = file.relative_to(root).with_suffix("")
+            yield ".".join(part for part in relative.parts if part != "__init__")
+
+
+def _find(name: str, root: Path) -> Path | None:
+    """Return the file of a module of phaze, or None for any other name."""
+    if name.partition(".")[0] != PACKAGE:
+        return None
+    base = root.joinpath(*name.split("."))
+    candidates = (base / "__init__.py", base.with_name(f"{base.name}.py"))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _ancestors(name: str) -> Iterator[str]:
+    """Yield the packages that Python runs before it imports a module."""
+    parent = name.rpartition(".")[0]
+    while parent:
+        yield parent
+        parent = parent.rpartition(".")[0]
+
+
+def _read(path: Path, name: str) -> Module:
+    """Return what a module's present source contributes."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    return _analyse(path.read_text(encoding="utf-8"), package)
+
+
+@cache
+def _analyse(source: str, package: str) -> Module:
+    """Return digest and imports of a source text that lies in a package."""
+    words: list[str] = []
+    imports: set[str] = set()
+    _describe(ast.parse(source), package, words, imports)
+    return Module(hashlib.sha256("\n".join(words).encode()).hexdigest(), tuple(sorted(imports)))
+
+
+def _describe(node: object, package: str, words: list[str], imports: set[str]) -> None:
+    """Append a canonical text of a syntax tree to `words`, and what it imports to `imports`.
+
+    Left out is what says nothing: positions, idle statements, load or store, and empty fields, some of which
+    only newer versions of Python know.
+    """
+    if isinstance(node, ast.AST):
+        words.append(type(node).__name__)
+        for field in node._fields:
+            value = getattr(node, field, None)
+            if value is not None and value != [] and field != "ctx":
+                words.append(field)
+                _describe(value, package, words, imports)
+        words.append("end")
+        imports.update(_imported(node, package))
+    elif isinstance(node, list):
+        for item in node:
+            if not _is_idle(item):
+                _describe(item, package, words, imports)
+    else:
+        words.append(repr(node))
+
+
+def _is_idle(node: object) -> bool:
+    """Say whether a statement does nothing: a docstring (of a field too), or the `pass` it may replace."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return isinstance(node.value.value, str)
+    return isinstance(node, ast.Pass)
+
+
+def _imported(node: ast.AST, package: str) -> Iterable[str]:
+    """Return the absolute names that a statement imports."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    module = node.module or ""
+    if node.level:
+        parts = package.split(".")
+        kept = parts[: len(parts) - (node.level - 1)]
+        module = ".".join([*kept, module] if module else kept)
+    return [f"{module}.{alias.name}" for alias in node.names]
+
+
+def _data_files(modules: dict[str, Path]) -> Iterator[tuple[str, Path]]:
+    """Yield name and path of the data files beside the packages among some modules."""
+    for name, path in modules.items():
+        if path.name == "__init__.py":
+            for file in sorted(path.parent.iterdir()):
+                if file.suffix in DATA_SUFFIXES:
+                    yield f"{name}/{file.name}", file
+
+
+def _file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _libraries(modules: dict[str, Path]) -> list[str]:
+    """Return the numeric libraries that some modules import, sorted."""
+    imported = {name for module, path in modules.items() for name in _read(path, module).imports}
+    return sorted({name.partition(".")[0] for name in imported}.intersection(NUMERIC_LIBRARIES))

@@ -1,0 +1,47 @@
+"""What all tests share: deterministic examples, and one way to ask for what may be absent."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+settings.register_profile("deterministic", derandomize=True, deadline=None, database=None)
+settings.load_profile("deterministic")
+
+
+@pytest.fixture(scope="session")
+def project_root() -> Path:
+    """Return the folder that holds the Snakefile."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def require_program() -> Callable[[str], str]:
+    """Return a function that gives a program's path, or skips the test, or under CI fails it."""
+    return find_program
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Return the folder of reference data beside the project; without the folder skip the test."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("there is no ../shared/data beside the project")
+    return folder
+
+
+def find_program(name: str) -> str:
+    """Return a program's path, or skip the test, or under CI fail it."""
+    path = shutil.which(name)
+    if path:
+        return path
+    reason = f"{name} is not installed; `make test` installs it where that is permitted"
+    if os.environ.get("CI", "").lower() in ("1", "true"):
+        pytest.fail(reason)
+    pytest.skip(reason)

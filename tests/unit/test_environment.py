@@ -1,0 +1,88 @@
+"""Project, lock file and conda environment name the same libraries at the same versions."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+CONDA_NAMES = {"matplotlib": "matplotlib-base", "snakemake": "snakemake-minimal"}
+"""Libraries that conda's channels call otherwise than PyPI."""
+
+ONLY_CONDA = {"python", "glpk"}
+"""What pip cannot install."""
+
+
+@pytest.fixture(scope="module")
+def project(project_root: Path) -> dict[str, list[str]]:
+    """Return the requirements in pyproject.toml, by group."""
+    table = tomllib.loads((project_root / "pyproject.toml").read_text())["project"]
+    return {"run": table["dependencies"], "dev": table["optional-dependencies"]["dev"]}
+
+
+@pytest.fixture(scope="module")
+def locked(project_root: Path) -> dict[str, list[str]]:
+    """Return the versions in requirements.lock, a list for each library."""
+    versions: dict[str, list[str]] = {}
+    for line in (project_root / "requirements.lock").read_text().splitlines():
+        if pin := re.match(r"([a-z0-9-]+)==(\S+)", line):
+            versions.setdefault(pin[1], []).append(pin[2])
+    return versions
+
+
+@pytest.fixture(scope="module")
+def conda(project_root: Path) -> dict[str, str]:
+    """Return the versions in the conda environment."""
+    environment = yaml.safe_load((project_root / "envs/phaze.yaml").read_text())
+    return dict(line.split("=") for line in environment["dependencies"])
+
+
+def names(requirements: list[str]) -> list[str]:
+    """Return the normalised names of requirements."""
+    return [re.split(r"[<>=~!\[; ]", line)[0].lower().replace("_", "-") for line in requirements]
+
+
+def test_every_requirement_is_locked(project: dict[str, list[str]], locked: dict[str, list[str]]) -> None:
+    """The lock file holds every library that the project asks for, to run and to develop."""
+    assert set(names(project["run"] + project["dev"])) <= set(locked)
+
+
+def test_a_library_is_locked_once(locked: dict[str, list[str]]) -> None:
+    """Every Python version and platform gets the same versions."""
+    assert {name: pins for name, pins in locked.items() if len(pins) > 1} == {}
+
+
+def test_locked_versions_satisfy_the_project(
+    project: dict[str, list[str]], locked: dict[str, list[str]]
+) -> None:
+    """The lock file was made again after the last change of a requirement."""
+    requirements = pytest.importorskip("packaging.requirements")
+    stated = [requirements.Requirement(line) for line in project["run"] + project["dev"]]
+    wrong = [str(line) for line in stated if not line.specifier.contains(locked[names([line.name])[0]][0])]
+    assert wrong == []
+
+
+def test_every_package_has_a_hash(project_root: Path) -> None:
+    """What is installed is byte for byte what was tested, whatever mirror it comes from."""
+    text = (project_root / "requirements.lock").read_text()
+    pins = re.findall(r"^[a-z0-9-]+==.*(?:\n    --hash.*)*", text, flags=re.MULTILINE)
+    assert [pin for pin in pins if "--hash=sha256:" not in pin] == []
+
+
+def test_the_lock_names_no_registry(project_root: Path) -> None:
+    """Where packages come from is the user's configuration."""
+    assert "://" not in (project_root / "requirements.lock").read_text()
+
+
+def test_the_conda_environment_has_the_locked_versions(
+    project: dict[str, list[str]], locked: dict[str, list[str]], conda: dict[str, str]
+) -> None:
+    """Conda users run the study with the same libraries as everybody else."""
+    expected = {CONDA_NAMES.get(name, name): locked[name][0] for name in names(project["run"])}
+    assert {name: version for name, version in conda.items() if name not in ONLY_CONDA} == expected
+
+
+def test_the_conda_environment_has_glpk_and_a_supported_python(conda: dict[str, str]) -> None:
+    """Conda brings what pip cannot."""
+    assert ("glpk" in conda, tuple(map(int, conda["python"].split("."))) >= (3, 11)) == (True, True)

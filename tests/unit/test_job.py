@@ -1,0 +1,119 @@
+"""A job leaves a log that explains it, and no half-written file."""
+
+import logging
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+
+import pytest
+
+from phaze.errors import PhazeError
+from phaze.job import atomic_path, logged
+from phaze.provenance import library_version, phaze_version
+
+
+def test_a_log_begins_with_versions_and_settings(tmp_path: Path) -> None:
+    """The first lines say what ran, with which settings, and how to run it again."""
+    with logged(tmp_path / "logs" / "job.log", {"solver": "highs", "gap": 0}, "results/solves/a.parquet"):
+        pass
+    start, settings, repeat, end = (tmp_path / "logs" / "job.log").read_text().splitlines()
+    assert f"phaze {phaze_version()}" in start
+    assert f"numpy {library_version('numpy')}" in start
+    assert settings.endswith('settings: {"gap": 0, "solver": "highs"}')
+    assert repeat.endswith("snakemake --cores 1 --force results/solves/a.parquet")
+    assert "done in" in end
+
+
+def test_progress_goes_to_the_log_and_not_to_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a stage reports as information stands in the log only."""
+    with logged(tmp_path / "job.log"):
+        logging.getLogger("phaze.schedule").info("layer %d of %d", 7, 24)
+    assert "phaze.schedule: layer 7 of 24" in (tmp_path / "job.log").read_text()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_warnings_go_to_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A warning stands in the log and on the terminal, whether logged or issued by a library."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        with logged(tmp_path / "job.log"):
+            logging.getLogger("phaze.schedule").warning("timed out")
+            warnings.warn("dubious", UserWarning, stacklevel=1)
+    text = (tmp_path / "job.log").read_text()
+    terminal = capsys.readouterr().err
+    assert ("timed out" in text, "dubious" in text) == (True, True)
+    assert ("warning: timed out" in terminal, "dubious" in terminal) == (True, True)
+
+
+def test_bad_input_ends_with_one_line_and_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A PhazeError is a message for the user: in the log, on the terminal, without a traceback."""
+    with pytest.raises(SystemExit) as end, logged(tmp_path / "job.log"):
+        raise PhazeError("architecture a: hbm_gib must be > 0, got -1 (a.yaml)")
+    assert end.value.code == 1
+    assert capsys.readouterr().err == "error: architecture a: hbm_gib must be > 0, got -1 (a.yaml)\n"
+    text = (tmp_path / "job.log").read_text()
+    assert text.rstrip().endswith("hbm_gib must be > 0, got -1 (a.yaml)")
+    assert "Traceback" not in text
+
+
+def test_a_bug_leaves_its_traceback_in_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Any other exception is logged with its traceback and goes on to the caller."""
+    with pytest.raises(ZeroDivisionError), logged(tmp_path / "job.log"):
+        raise ZeroDivisionError("no cores")
+    text = (tmp_path / "job.log").read_text()
+    assert "Traceback" in text
+    assert text.rstrip().endswith("ZeroDivisionError: no cores")
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_failed_job_shows_one_traceback(tmp_path: Path, project_root: Path) -> None:
+    """In a process of its own a bug prints its traceback once and ends with a code that is not 0."""
+    code = f"from phaze.job import logged\nwith logged({str(tmp_path / 'job.log')!r}):\n    1 / 0\n"
+    job = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=project_root,
+    )
+    assert (job.returncode, job.stderr.count("Traceback")) == (1, 1)
+
+
+def test_a_log_ends_with_its_job(tmp_path: Path) -> None:
+    """After a job nothing more is written to its log, and the next job starts a new one."""
+    path = tmp_path / "job.log"
+    with logged(path):
+        pass
+    logging.getLogger("phaze.schedule").info("late")
+    assert "late" not in path.read_text()
+    with logged(path):
+        pass
+    assert path.read_text().count("start:") == 1
+
+
+def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
+    """The final name exists only after the block, with the whole content, and nothing else is left."""
+    final = tmp_path / "results" / "table.json"
+    with atomic_path(final) as path:
+        path.write_text("{}")
+        assert (path.parent, final.exists()) == (final.parent, False)
+    assert [(file.name, file.read_text()) for file in final.parent.iterdir()] == [("table.json", "{}")]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    """When writing fails, what was there stays and no piece of the new file remains."""
+    final = tmp_path / "table.json"
+    final.write_text("old")
+
+    def write_badly() -> None:
+        with atomic_path(final) as path:
+            path.write_text("ne")
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_badly()
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("table.json", "old")]

@@ -1,0 +1,64 @@
+"""Who may import what, as far as the import linter cannot say it."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+STANDARD_ONLY = ("units", "errors", "provenance")
+FOR_SCRIPTS = {"cosearch", "errors", "job", "spec", "tables", "provenance"}
+"""What any script may import of phaze beside its own stage."""
+
+SOLVER_WORDS = ("SolverFactory", "highspy", "pyomo.contrib", "pyomo.opt")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield the absolute names that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def scripts(root: Path) -> list[Path]:
+    """Return the scripts of the workflow, of which there are some."""
+    found = sorted((root / "scripts").glob("*.py"))
+    assert found
+    return found
+
+
+def test_the_package_imports_nothing(project_root: Path) -> None:
+    """Importing phaze costs nothing and couples no stage to another."""
+    assert list(imports(project_root / "phaze/__init__.py")) == []
+
+
+@pytest.mark.parametrize("name", STANDARD_ONLY)
+def test_the_lowest_modules_need_only_the_standard_library(project_root: Path, name: str) -> None:
+    """What everything imports is light."""
+    roots = {imported.partition(".")[0] for imported in imports(project_root / f"phaze/{name}.py")}
+    assert roots - set(sys.stdlib_module_names) == set()
+
+
+def test_a_script_sees_its_own_stage_only(project_root: Path) -> None:
+    """A script imports the stage of its name and the small modules that every script may use."""
+    foreign = {
+        f"{path.name} imports {name}"
+        for path in scripts(project_root)
+        for name in imports(path)
+        if name.startswith("phaze.") and name.split(".")[1] not in {path.stem, *FOR_SCRIPTS}
+    }
+    assert foreign == set()
+
+
+def test_only_the_solver_module_talks_to_solvers(project_root: Path) -> None:
+    """No other module names a solver's interface."""
+    named = {
+        str(path.relative_to(project_root))
+        for path in (project_root / "phaze").rglob("*.py")
+        for name in imports(path)
+        if any(word in name for word in SOLVER_WORDS)
+    }
+    assert named <= {"phaze/solver.py"}
