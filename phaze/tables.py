@@ -613,7 +613,6 @@ class Walks(Table):
         "area_um2": real("its area"),
         "samples_per_s": real("its throughput"),
         "visited": count("architectures visited"),
-        "ended": flag("ended by the rule, not because nothing was left"),
     }
 
 

@@ -1,0 +1,153 @@
+"""Published results to show beside a study's own; nothing is computed from them, nothing is tuned to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from phaze.errors import PhazeError
+from phaze.spec.noun import Noun, read_yaml
+
+Positive = Annotated[float, Field(gt=0)]
+PositiveInt = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class PublishedArchitecture(Noun):
+    """An accelerator as printed: cores, buffers, memory."""
+
+    num_tc: PositiveInt
+    """Tensor cores."""
+    num_vc: PositiveInt
+    """Vector cores."""
+    pe_x: PositiveInt
+    """Rows of a tensor core."""
+    pe_y: PositiveInt
+    """Columns of a tensor core."""
+    pe_vc: PositiveInt
+    """Lanes of a vector core."""
+    glb_mib: Positive
+    """Global buffer."""
+    hbm_gib: Positive
+    """HBM capacity."""
+
+
+class PublishedPlacement(Noun):
+    """A placement as printed."""
+
+    pipeline: PositiveInt
+    """Pipeline depth p."""
+    data: PositiveInt
+    """Data parallel width d."""
+    tensor: PositiveInt
+    """Tensor model parallel width t."""
+    microbatch: PositiveInt
+    """Samples in a microbatch."""
+    recompute: bool
+    """Activations are recomputed."""
+
+
+class PublishedMfu(Noun):
+    """Model FLOPs utilisation as printed, as a fraction."""
+
+    baseline_expert: Share
+    """Baseline accelerator with the experts' placement."""
+    baseline: Share
+    """Baseline accelerator with the searched placement."""
+    common: Share
+    """Common accelerator with the searched placement."""
+
+
+class PublishedComplexity(Noun):
+    """Size of a model as printed."""
+
+    layers: PositiveInt
+    """Layers."""
+    operators: PositiveInt
+    """Operators of a layer."""
+    parameter_bytes: Positive
+    """Parameter size."""
+    activation_bytes: Positive
+    """Activation size."""
+    tensor_flops: Positive
+    """Tensor FLOPs."""
+    vector_flops: Positive
+    """Vector FLOPs."""
+
+
+class PublishedWorkload(Noun):
+    """What is printed about one workload."""
+
+    label: str
+    """Name of the workload in the publication."""
+    architecture: PublishedArchitecture | None = None
+    """Best accelerator for this workload."""
+    placement: PublishedPlacement | None = None
+    """Placement on it."""
+    mfu: PublishedMfu | None = None
+    """Model FLOPs utilisation."""
+    complexity: PublishedComplexity | None = None
+    """Size of the model."""
+
+
+class PublishedHeadline(Noun):
+    """Geometric means of the speed-ups over the workloads."""
+
+    per_model: Positive
+    """Per-model accelerators over the baseline with the experts' placement."""
+    common: Positive
+    """Common accelerator over the baseline with the experts' placement."""
+    common_over_baseline: Positive
+    """Common accelerator over the baseline with the searched placement."""
+    common_over_family: Positive
+    """Common accelerator over the accelerators of `compared_family` with the searched placement."""
+    compared_family: str
+    """Family of named accelerators that the last one compares with."""
+
+
+class PublishedClaims(Noun):
+    """Figures of the claims about the best accelerators."""
+
+    smallest_area_share: Share
+    """Area of every best accelerator, as a part of the area limit, is at least this."""
+    largest_glb_mib: Positive
+    """Global buffer of every best accelerator is at most this."""
+    core_width: PositiveInt
+    """The larger side of a tensor core of a best accelerator."""
+    largest_hbm_only: tuple[str, ...]
+    """Workloads that alone need the largest HBM."""
+    largest_area_rank_share: Share
+    """Best accelerators are among this part of all, by decreasing area."""
+
+
+class Published(Noun):
+    """A publication's results."""
+
+    title: str
+    """Title."""
+    citation: str
+    """Authors, venue, year."""
+    sources: dict[str, str]
+    """Where each kind of figure is printed."""
+    families: dict[str, dict[str, str]] = {}
+    """Families of named accelerators: for every workload the one that was made for it."""
+    workloads: dict[str, PublishedWorkload] = {}
+    """What is printed, by workload."""
+    common: PublishedArchitecture | None = None
+    """Common accelerator."""
+    headline: PublishedHeadline | None = None
+    """Geometric means."""
+    claims: PublishedClaims | None = None
+    """Figures of the claims."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the comparison should know about the printed figures."""
+
+
+def load_published(path: Path) -> Published:
+    """Return the published results of a YAML file, or raise PhazeError."""
+    loaded = read_yaml(path)
+    if not isinstance(loaded, dict):
+        raise PhazeError(f"{path}: must hold keys and values, got {type(loaded).__name__}")
+    return Published.parse(loaded, str(path))
