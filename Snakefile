@@ -1,10 +1,14 @@
 """phaze: from model specs to the accelerator to build and the placement to train with."""
 
+import os
 import sys
+from pathlib import Path
 
 from snakemake.utils import min_version
 
+# Jobs import phaze from here, also inside a conda environment, which holds only its dependencies.
 sys.path.insert(0, str(workflow.basedir))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(workflow.basedir), os.environ.get("PYTHONPATH")]))
 
 from phaze.config import load_settings
 from phaze.errors import PhazeError
@@ -17,7 +21,11 @@ configfile: workflow.source_path("config/config.yaml")
 
 
 try:
-    settings = load_settings(config, source=", ".join(map(str, workflow.configfiles)))
+    settings = load_settings(
+        config,
+        folder=Path(workflow.basedir) / "config",
+        source=", ".join(str(path) for path in workflow.configfiles),
+    )
 except PhazeError as error:
     raise WorkflowError(str(error)) from None
 

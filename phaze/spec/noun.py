@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeAlias
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from phaze.errors import PhazeError
 
-type Plain = None | bool | int | float | str | list[Plain] | dict[str, Plain]
+Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 """What YAML and JSON hold."""
 
 
@@ -60,7 +60,9 @@ def _unique_mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[object,
         if isinstance(name, (list, dict)):
             raise yaml.constructor.ConstructorError(None, None, "a key must be plain", key.start_mark)
         if name in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"key {name!r} is given twice", key.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"key {name!r} is given twice", key.start_mark
+            )
         seen.add(name)
     return loader.construct_mapping(node, deep=True)
 
@@ -75,7 +77,8 @@ def read_yaml(path: Path) -> Plain:
     except (OSError, UnicodeDecodeError) as error:
         raise PhazeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     try:
-        loaded: Plain = yaml.load(text, Loader=_UniqueKeys)  # noqa: S506  (a subclass of the safe loader)
+        # The loader is a subclass of the safe one.
+        loaded: Plain = yaml.load(text, Loader=_UniqueKeys)
     except (yaml.YAMLError, RecursionError) as error:
         raise PhazeError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from error
     return loaded

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
+from phaze.spec.architecture import Grid
 from pydantic import Field, StringConstraints, model_validator
 
-from phaze.spec.architecture import Grid
 from phaze.spec.noun import Noun
 from phaze.spec.system import System
 
@@ -116,7 +116,7 @@ class ExtractSettings(Noun):
 class EstimateSettings(Noun):
     """How operators are estimated."""
 
-    vector_cycles: dict[str, PositiveFloat] = {}
+    vector_cycles: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Cycles per element that replace those of the table, keys as `forward.gelu` or `backward.softmax`."""
 
 
@@ -166,7 +166,9 @@ class ReportSettings(Noun):
     """Published results to show beside ours, a file in config/published."""
     hysteresis: tuple[Name, ...] = ()
     """Models whose walk down the areas is shown for hysteresis 1 to 8 (Figure 9)."""
-    sensitivity: dict[Name, dict[Literal["hbm_bandwidth_bytes_per_s", "network_bandwidth_bytes_per_s"], PositiveFloat]] = {}
+    sensitivity: dict[
+        Name, dict[Literal["hbm_bandwidth_bytes_per_s", "network_bandwidth_bytes_per_s"], PositiveFloat]
+    ] = Field(default_factory=dict)
     """Variations under which the winners are evaluated again, by name."""
 
 
