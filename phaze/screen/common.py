@@ -1,0 +1,169 @@
+"""The architecture that is best for several models together.
+
+The common architecture fixes the architecture and the HBM size; microbatch, TMP width, recompute and
+placement stay per model. With X_m(a, h) the best throughput of model m on architecture a with HBM size h,
+and weights w_m, it maximises one of
+    mean:        sum_m w_m X_m / sum_m w_m                    (Algorithm 1, avg_across_models)
+    normalised:  the same with X_m / max_{a,h} X_m: the share of what each model could have at best
+    geometric:   exp(sum_m w_m ln X_m / sum_m w_m)            (dividing by any reference changes no order)
+among the architectures that train every model that any of them can train; a model that none can train takes
+no part. (Memory decides that, and a larger HBM fits what a smaller one does. Without this rule the plain
+mean, which the smallest model dominates, would choose an HBM on which the largest does not run at all.)
+
+Bounds lower_s and feasible_s on the time per batch bound X_m from above and below; each mean increases in
+every X_m, and the reference max X_m lies between the largest lower and the largest upper bound, so putting
+bounds in the place of X_m bounds the mean. With 1 / mean in the place of the time per batch,
+`select.could_matter` keeps whatever could be among the `best` best or the smallest within the tolerance, and
+its proof holds word for word; here one call sees all shards at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from phaze.screen.select import could_matter
+from phaze.theory.ranking import Flags, Floats, name_ranks, order, smallest, within
+
+Mean = Literal["mean", "normalised", "geometric"]
+
+
+def common_candidates(
+    screens: Iterable[pd.DataFrame],
+    architectures: pd.DataFrame,
+    weights: Mapping[str, float],
+    *,
+    mode: Mean,
+    global_batch: int,
+    best: int,
+    tolerance: float,
+) -> pd.DataFrame:
+    """Return (architecture, hbm_gib) of all that could be the best common ones, with bounds on their mean.
+
+    `screens` are tables of any models, TMP widths, microbatches and shards, read one at a time; `weights`
+    names the models. Columns lower and upper bound the mean of samples/s.
+    """
+    lower_s, feasible_s = best_times(screens, list(weights))
+    lower = mean_of(_throughput(feasible_s, global_batch), weights, mode, _throughput(lower_s, global_batch))
+    upper = mean_of(_throughput(lower_s, global_batch), weights, mode, _throughput(feasible_s, global_batch))
+    bounds = pd.DataFrame({"lower": lower, "upper": upper}).reset_index()
+    areas = architectures.drop_duplicates("architecture").set_index("architecture")["area_um2"]
+    bounds["area_um2"] = bounds["architecture"].map(areas)
+    kept = [group[_could_matter(group, best, tolerance)] for _, group in bounds.groupby("hbm_gib")]
+    return pd.concat(kept or [bounds], ignore_index=True)[["architecture", "hbm_gib", "lower", "upper"]]
+
+
+def best_times(screens: Iterable[pd.DataFrame], models: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the least lower and feasible times: rows (architecture, hbm_gib), one column a model."""
+    least: dict[str, pd.DataFrame] = {}
+    for screen in screens:
+        for model in set(models) & set(screen["model"].unique()):
+            rows = screen[screen["model"] == model]
+            found = rows.groupby(["architecture", "hbm_gib"])[["lower_s", "feasible_s"]].min()
+            least[model] = found if model not in least else _minimum(least[model], found)
+    if missing := [model for model in models if model not in least]:
+        raise ValueError(f"no screens of the models {missing}")
+    lower = pd.DataFrame({model: least[model]["lower_s"] for model in models})
+    return lower.fillna(np.inf), pd.DataFrame({m: least[m]["feasible_s"] for m in models}).fillna(np.inf)
+
+
+def mean_of(
+    samples_per_s: pd.DataFrame,
+    weights: Mapping[str, float],
+    mode: Mean,
+    reference: pd.DataFrame | None = None,
+) -> pd.Series:
+    """Return the mean over the model columns, 0 for rows that do not train every model that some row trains.
+
+    `reference` holds throughputs whose maximum a normalised mean divides by; without one it is
+    `samples_per_s` itself.
+    """
+    trained = samples_per_s.columns[(samples_per_s > 0).any()]
+    share = pd.Series({model: weights[model] for model in trained}, dtype=np.float64)
+    share, throughput = share / share.sum(), samples_per_s[trained]
+    if mode == "normalised":
+        throughput = throughput / (samples_per_s if reference is None else reference)[trained].max()
+    if mode == "geometric":
+        with np.errstate(divide="ignore"):
+            mean = np.exp(np.log(throughput) @ share)
+    else:
+        mean = throughput @ share
+    complete: pd.Series = mean.where((throughput > 0).all(axis=1), 0.0)
+    return complete
+
+
+def choose_common(
+    placements: pd.DataFrame,
+    architectures: pd.DataFrame,
+    weights: Mapping[str, float],
+    *,
+    mode: Mean,
+    tolerance: float,
+    reference: Mapping[str, float] | None = None,
+) -> pd.DataFrame:
+    """Return the ranking of common architectures from exact placements of the candidates.
+
+    Rows (architecture, hbm_gib) with their `mean` and area and the columns best_of_hbm (the best of its HBM
+    size), smallest_of_hbm (smallest area within the tolerance of that) and chosen (the best of the smallest
+    HBM size within the tolerance of the best of all). `reference` gives every model's best samples/s for a
+    normalised mean.
+    """
+    exact = (
+        placements[placements["planner"] == "phaze"]
+        .groupby(["architecture", "hbm_gib", "model"])["samples_per_s"]
+        .max()
+        .unstack()
+        .reindex(columns=list(weights))
+        .fillna(0.0)
+    )
+    at_best = None if reference is None else pd.DataFrame([reference])
+    ranked = mean_of(exact, weights, mode, at_best).rename("mean").reset_index()
+    areas = architectures.drop_duplicates("architecture").set_index("architecture")["area_um2"]
+    ranked["area_um2"] = ranked["architecture"].map(areas)
+    return _marked(ranked, tolerance)
+
+
+def _marked(ranked: pd.DataFrame, tolerance: float) -> pd.DataFrame:
+    """Return the rows from best to worst with the marks of `choose_common`."""
+    area, name = ranked["area_um2"].to_numpy(), name_ranks(ranked["architecture"])
+    ranked = ranked.iloc[order(_cost(ranked["mean"]), area, name)].reset_index(drop=True)
+    ranked = ranked.assign(best_of_hbm=~ranked.duplicated("hbm_gib"), smallest_of_hbm=False, chosen=False)
+    ranked["best_of_hbm"] &= ranked["mean"] > 0
+    for _, group in ranked.groupby("hbm_gib"):
+        found = smallest(
+            _cost(group["mean"]), group["area_um2"].to_numpy(), name_ranks(group["architecture"]), tolerance
+        )
+        if found is not None:
+            ranked.loc[group.index[found], "smallest_of_hbm"] = True
+    near = ranked["best_of_hbm"] & within(_cost(ranked["mean"]), tolerance)
+    if near.any():
+        ranked.loc[ranked.loc[near, "hbm_gib"].idxmin(), "chosen"] = True
+    return ranked
+
+
+def _could_matter(bounds: pd.DataFrame, best: int, tolerance: float) -> Flags:
+    return could_matter(
+        _cost(bounds["upper"]),
+        _cost(bounds["lower"]),
+        bounds["area_um2"].to_numpy(),
+        name_ranks(bounds["architecture"]),
+        best=best,
+        tolerance=tolerance,
+    )
+
+
+def _minimum(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    return pd.concat([one, other]).groupby(level=[0, 1]).min()
+
+
+def _throughput(time_s: pd.DataFrame, global_batch: int) -> pd.DataFrame:
+    return global_batch / time_s
+
+
+def _cost(mean: pd.Series) -> Floats:
+    """Return 1 / mean, which orders as the time per batch does."""
+    with np.errstate(divide="ignore"):
+        return 1.0 / mean.to_numpy(dtype=np.float64)

@@ -1,0 +1,58 @@
+"""When one architecture is better than another: one order, for keeping candidates and for choosing among
+them.
+
+Architectures are ordered by time per batch, then area, then name. Times that agree to 30 bits (a relative
+1e-9) are ties: what separates them is the order of floating-point sums, not the hardware, and area decides.
+Rounding to a grid, unlike comparing with a tolerance, keeps the order transitive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Ranks = NDArray[np.int64]
+
+BITS = 30
+"""Bits of a time that count; 2^-30 is a relative 9e-10."""
+
+
+def name_ranks(names: Iterable[str]) -> Ranks:
+    """Return the place of every name in alphabetical order."""
+    return np.unique(np.array(list(names), dtype=str), return_inverse=True)[1].astype(np.int64)
+
+
+def tied(time_s: Floats | float) -> Floats:
+    """Return times rounded to the grid on which ties are decided; infinity stays infinite."""
+    mantissa, exponent = np.frexp(np.asarray(time_s, dtype=np.float64))
+    rounded: Floats = np.ldexp(np.rint(np.ldexp(mantissa, BITS)), exponent - BITS)
+    return rounded
+
+
+def order(time_s: Floats, area_um2: Floats, name: Ranks) -> Ranks:
+    """Return the indices from best to worst; `name` are their `name_ranks`."""
+    return np.lexsort((name, area_um2, tied(time_s))).astype(np.int64)
+
+
+def within(time_s: Floats, tolerance: float) -> Flags:
+    """Return who has at least (1 - tolerance) of the best throughput; none if every time is infinite."""
+    time = tied(time_s)
+    result: Flags = np.isfinite(time) & (time <= limit_of(time, tolerance))
+    return result
+
+
+def limit_of(time_s: Floats, tolerance: float) -> float:
+    """Return the longest time that counts as within the tolerance of the best throughput."""
+    return float(tied(np.min(time_s, initial=np.inf) / (1.0 - tolerance)))
+
+
+def smallest(time_s: Floats, area_um2: Floats, name: Ranks, tolerance: float) -> int | None:
+    """Return the index of the smallest area within the tolerance of the best; time, then name break ties."""
+    among = np.flatnonzero(within(time_s, tolerance))
+    if not len(among):
+        return None
+    return int(among[np.lexsort((name[among], tied(time_s)[among], area_um2[among]))[0]])
