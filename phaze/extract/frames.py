@@ -1,0 +1,157 @@
+"""The layers of a model as tables."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pandas as pd
+
+from phaze import tables
+from phaze.extract.backward import backward_graph
+from phaze.extract.forward import forward_graph
+from phaze.extract.fusion import fuse
+from phaze.extract.operators import Operator, OperatorGraph, Part
+from phaze.extract.primitives import LayerGraph
+from phaze.extract.sharding import Slice, slice_model
+from phaze.extract.transformer import build_layers
+from phaze.spec.model import Model
+from phaze.spec.study import ExtractSettings
+
+Row = dict[str, str | int | float | bool]
+Work = tuple[str, tuple[Part, ...]]
+"""What makes two operators equal work: the core type and the parts."""
+Passes = dict[tuple[str, str], OperatorGraph]
+"""Layer and direction -> its operator graph."""
+
+
+class LayerTables(NamedTuple):
+    """What extract knows of the distinct layers of a model for one TMP width and microbatch."""
+
+    operators: pd.DataFrame
+    parts: pd.DataFrame
+    edges: pd.DataFrame
+    layers: pd.DataFrame
+
+
+def extract_layers(
+    model: Model, sequence: int, tensor: int, microbatch: int, settings: ExtractSettings
+) -> LayerTables:
+    """Return the tables of one slice of every distinct layer; how often a layer repeats changes nothing
+    here.
+
+    Raises PhazeError where `tensor` does not divide the heads, or the model has no positions for the
+    sequence.
+    """
+    part = slice_model(model, tensor, sequence, microbatch, settings.bytes_per_element)
+    layers = build_layers(part)
+    passes = _passes(layers, settings)
+    works = _works(passes)
+    point: Row = {"model": model.name, "tensor": tensor, "microbatch": microbatch}
+    return LayerTables(
+        operators=_frame(tables.Operators, point, _operator_rows(passes, works)),
+        parts=_frame(tables.Parts, point, _part_rows(works)),
+        edges=_frame(tables.Edges, point, _edge_rows(passes)),
+        layers=_frame(tables.Layers, point, [_layer_row(layer, part, passes) for layer in layers]),
+    )
+
+
+def extract_graph(model: Model) -> pd.DataFrame:
+    """Return the layer graph of a model, a chain of runs; it alone depends on the number of blocks."""
+    names = [layer.name for layer in build_layers(slice_model(model, 1, 1, 1, 1))]
+    counts = {"block": model.layers}
+    rows: list[Row] = [{"position": i, "layer": n, "count": counts.get(n, 1)} for i, n in enumerate(names)]
+    return _frame(tables.Graphs, {"model": model.name}, rows)
+
+
+def _passes(layers: tuple[LayerGraph, ...], settings: ExtractSettings) -> Passes:
+    passes: Passes = {}
+    for layer in layers:
+        groups = fuse(layer, enabled=settings.fusion)
+        passes[layer.name, "forward"] = forward_graph(layer, groups, settings.bytes_per_element)
+        passes[layer.name, "backward"] = backward_graph(
+            layer, groups, settings.bytes_per_element, settings.backward
+        )
+    return passes
+
+
+def _work(operator: Operator) -> Work:
+    return operator.core, operator.parts
+
+
+def _works(passes: Passes) -> dict[Work, int]:
+    """Return an id for all work that differs, in an order that only the work itself decides."""
+    found = {_work(o) for graph in passes.values() for o in graph.operators if o.core != "none"}
+    return {work: number for number, work in enumerate(sorted(found))}
+
+
+def _operator_rows(passes: Passes, works: dict[Work, int]) -> list[Row]:
+    return [
+        {
+            "layer": layer,
+            "direction": direction,
+            "operator": index,
+            "name": operator.name,
+            "core": operator.core,
+            "work": works.get(_work(operator), -1),
+            "tensor_flops": sum(part.tensor_flops for part in operator.parts),
+            "vector_flops": sum(part.vector_flops for part in operator.parts),
+            "input_bytes": operator.input_bytes,
+            "parameter_bytes": operator.parameter_bytes,
+            "output_bytes": operator.output_bytes,
+            "stashed_bytes": operator.stashed_bytes,
+        }
+        for (layer, direction), graph in passes.items()
+        for index, operator in enumerate(graph.operators)
+    ]
+
+
+def _part_rows(works: dict[Work, int]) -> list[Row]:
+    return [
+        {
+            "work": work,
+            "part": number,
+            "core": core,
+            "kind": part.kind,
+            "role": part.role,
+            "batch": part.batch,
+            "m": part.m,
+            "k": part.k,
+            "n": part.n,
+            "elements": part.elements,
+            "streamed_bytes": part.streamed_bytes,
+            "network_bytes": part.network_bytes,
+        }
+        for (core, parts), work in works.items()
+        for number, part in enumerate(parts)
+    ]
+
+
+def _edge_rows(passes: Passes) -> list[Row]:
+    return [
+        {"layer": layer, "direction": direction, "source": e.source, "target": e.target, "bytes": e.nbytes}
+        for (layer, direction), graph in passes.items()
+        for e in graph.edges
+    ]
+
+
+def _layer_row(layer: LayerGraph, part: Slice, passes: Passes) -> Row:
+    width = part.bytes_per_element
+    forward, backward = (passes[layer.name, direction].operators for direction in ("forward", "backward"))
+    parameters = sum(primitive.parameters for primitive in layer.primitives)
+    return {
+        "layer": layer.name,
+        "parameters": parameters,
+        "parameter_bytes": parameters * width,
+        "activation_bytes": sum(operator.stashed_bytes for operator in forward),
+        "input_bytes": layer.input_elements * width,
+        "output_bytes": layer.output_elements * width,
+        "tensor_parallel": any(operator.core == "network" for operator in (*forward, *backward)),
+        "forward_tensor_flops": sum(p.tensor_flops for operator in forward for p in operator.parts),
+        "forward_vector_flops": sum(p.vector_flops for operator in forward for p in operator.parts),
+        "operators": len(layer.primitives),
+    }
+
+
+def _frame(table: type[tables.Table], point: Row, rows: list[Row]) -> pd.DataFrame:
+    """Return a checked frame of a table, with the key of the point in every row."""
+    return table.check(pd.DataFrame([{**point, **row} for row in rows], columns=list(table.fields())))

@@ -1,0 +1,240 @@
+"""The model to train: a transformer, whatever its family."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from phaze.errors import PhazeError
+from phaze.spec.huggingface import read_json, translate
+from phaze.spec.noun import Noun, Plain, read_yaml
+
+ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=60)]
+Size = Annotated[int, Field(strict=True, gt=0, le=2**31)]
+Count = Annotated[int, Field(strict=True, ge=0, le=2**31)]
+Flag = Annotated[bool, Field(strict=True)]
+Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
+
+
+class Model(Noun):
+    """A transformer as it is trained: embedding, equal blocks, head."""
+
+    name: ModelName
+    """Name of the model; by default that of its file."""
+    layers: Size
+    """Transformer blocks, L."""
+    hidden: Size
+    """Width of the residual stream, h."""
+    heads: Size
+    """Attention heads, a."""
+    key_value_heads: Size | None = None
+    """Heads of keys and values; as many as `heads` unless given."""
+    head_size: Size | None = None
+    """Width of a head; hidden / heads unless given."""
+    feed_forward: Size
+    """Width of the feed-forward network."""
+    vocabulary: Size
+    """Tokens in the vocabulary, padded as it is trained."""
+    embedding_width: Size | None = None
+    """Width of the word embedding; `hidden` unless given, else projected in and out without bias."""
+    positions: Literal["learned", "rotary", "none"] = "learned"
+    """How a token knows its position."""
+    position_count: Count = 0
+    """Longest sequence of learned positions."""
+    position_offset: Count = 0
+    """Rows of the position table before the first position (OPT has 2)."""
+    token_types: Count = 0
+    """Token types with an embedding (BERT has 2)."""
+    activation: Literal["gelu", "relu", "silu"] = "gelu"
+    """Activation of the feed-forward network."""
+    gated: Flag = False
+    """The feed-forward network multiplies two projections, one activated (Llama)."""
+    norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
+    """Normalisation, with scale and bias or with scale only."""
+    norm_position: Literal["pre", "post"] = "pre"
+    """Normalise the input of attention and feed-forward network, or the residual sum after them."""
+    embedding_norm: Flag = False
+    """Normalise after the embedding."""
+    final_norm: Flag = True
+    """Normalise after the last block."""
+    attention_bias: Flag = True
+    """Biases of the attention projections."""
+    feed_forward_bias: Flag = True
+    """Biases of the feed-forward network."""
+    fused_qkv: Flag = False
+    """Queries, keys and values come from one matrix multiplication (GPT-2, Megatron)."""
+    causal: Flag = True
+    """A token attends only to those before it; the work is the same."""
+    head: Literal["lm", "masked-lm", "none"] = "lm"
+    """Loss: next token, masked tokens (with a transform before the decoder), or none."""
+    tied_embeddings: Flag = True
+    """The head's matrix is that of the word embedding."""
+    pooler: Flag = False
+    """A dense layer with tanh on the first token; with masked-lm it predicts the next sentence."""
+    residual_dropout: Share = 0.0
+    """Dropout before every residual sum."""
+    attention_dropout: Share = 0.0
+    """Dropout of the attention probabilities."""
+    embedding_dropout: Share = 0.0
+    """Dropout after the embedding."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.head_size is None and self.hidden % self.heads:
+            raise ValueError(
+                f"heads {self.heads} must divide hidden {self.hidden}, unless head_size is given"
+            )
+        if self.heads % self.kv_heads:
+            raise ValueError(f"key_value_heads {self.kv_heads} must divide heads {self.heads}")
+        if self.fused_qkv and self.kv_heads != self.heads:
+            raise ValueError(f"fused_qkv needs key_value_heads {self.kv_heads} equal to heads {self.heads}")
+        if (self.positions == "learned") != (self.position_count > 0):
+            raise ValueError(
+                f"position_count {self.position_count} must be > 0 with learned positions and 0 otherwise, "
+                f"positions are {self.positions!r}"
+            )
+        if self.position_offset and self.positions != "learned":
+            raise ValueError(f"position_offset {self.position_offset} needs learned positions")
+        if self.positions == "rotary" and self.head_width % 2:
+            raise ValueError(f"rotary positions need an even head width, it is {self.head_width}")
+        return self
+
+    @property
+    def kv_heads(self) -> int:
+        """Return the heads of keys and values."""
+        return self.key_value_heads or self.heads
+
+    @property
+    def head_width(self) -> int:
+        """Return the width of a head."""
+        return self.head_size or self.hidden // self.heads
+
+    @property
+    def query_width(self) -> int:
+        """Return the width of all queries of a token."""
+        return self.heads * self.head_width
+
+    @property
+    def kv_width(self) -> int:
+        """Return the width of all keys of a token, and of all values."""
+        return self.kv_heads * self.head_width
+
+    @property
+    def word_width(self) -> int:
+        """Return the width of the word embedding."""
+        return self.embedding_width or self.hidden
+
+    @property
+    def projected(self) -> bool:
+        """Return whether the word embedding is projected to the residual stream and back (OPT-350m)."""
+        return self.word_width != self.hidden
+
+    @property
+    def position_rows(self) -> int:
+        """Return the rows of the table of learned positions."""
+        return self.position_count + self.position_offset if self.positions == "learned" else 0
+
+    @property
+    def parameters(self) -> int:
+        """Return the number of parameters as published: tied embeddings once, without a masked-lm head."""
+        final = self.norm_parameters(self.hidden) if self.final_norm else 0
+        pooler = self.hidden * (self.hidden + 1) if self.pooler else 0
+        lm = self.head == "lm"
+        decoder = self.word_width * self.vocabulary if lm and not self.tied_embeddings else 0
+        project_out = self.hidden * self.word_width if lm and self.projected else 0
+        blocks = self.layers * self.block_parameters
+        return self.embedding_parameters + blocks + final + pooler + decoder + project_out
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Return the parameters before the first block."""
+        project_in = self.word_width if self.projected else 0
+        norm = self.norm_parameters(self.hidden) if self.embedding_norm else 0
+        return (
+            self.word_width * self.vocabulary
+            + self.hidden * (self.position_rows + self.token_types + project_in)
+            + norm
+        )
+
+    @property
+    def block_parameters(self) -> int:
+        """Return the parameters of one block."""
+        attention = self.hidden * 2 * (self.query_width + self.kv_width)
+        attention_bias = self.query_width + 2 * self.kv_width + self.hidden
+        inner = 2 if self.gated else 1
+        feed_forward = (inner + 1) * self.hidden * self.feed_forward
+        feed_forward_bias = inner * self.feed_forward + self.hidden
+        return (
+            attention
+            + feed_forward
+            + self.attention_bias * attention_bias
+            + self.feed_forward_bias * feed_forward_bias
+            + 2 * self.norm_parameters(self.hidden)
+        )
+
+    @property
+    def training_head_parameters(self) -> int:
+        """Return what training adds to the published parameters: BERT's transform and decoder biases."""
+        if self.head != "masked-lm":
+            return 0
+        transform = (self.hidden + 1) * self.word_width + self.norm_parameters(self.word_width)
+        decoder = self.vocabulary * (1 if self.tied_embeddings else 1 + self.word_width)
+        return transform + decoder + (2 * (self.hidden + 1) if self.pooler else 0)
+
+    def norm_parameters(self, width: int) -> int:
+        """Return the parameters of a normalisation of that width."""
+        return (2 if self.norm == "layer_norm" else 1) * width
+
+    def flops_per_token(self, sequence: int) -> float:
+        """Return the FLOPs that training needs for a token, 6N + 12LHQT, without recomputation.
+
+        N parameters, L layers, H heads of width Q, T tokens in the sequence (Chowdhery et al. 2022, PaLM,
+        Appendix B).
+        """
+        return 6.0 * self.parameters + 12.0 * self.layers * self.query_width * sequence
+
+    def check_tensor_width(self, width: int, where: str) -> None:
+        """Raise PhazeError unless blocks can be cut into that many slices; `where` says who asked."""
+        sizes = {"heads": self.heads, "key_value_heads": self.kv_heads, "feed_forward": self.feed_forward}
+        for key, size in sizes.items():
+            if width < 1 or size % width:
+                raise PhazeError(
+                    f"{where}: tensor: {width} must be > 0 and divide {key} {size} of model {self.name}"
+                )
+
+    def check_sequence(self, sequence: int, where: str) -> None:
+        """Raise PhazeError unless the model has positions for that many tokens; `where` says who asked."""
+        limit = self.position_count if self.positions == "learned" else sequence
+        if not 1 <= sequence <= limit:
+            raise PhazeError(
+                f"{where}: sequence: {sequence} must be > 0 and at most position_count of model {self.name}, "
+                f"which is {self.position_count or 'unlimited'}"
+            )
+
+
+def load_model(path: str | Path, name: str | None = None) -> Model:
+    """Return the model of a YAML spec, or of a Hugging Face `config.json` as published.
+
+    It is named by `name`, else by the spec, else by its file (a file called config.json by its folder).
+    Raises PhazeError.
+    """
+    path = Path(path)
+    is_json = path.suffix == ".json"
+    fields = translate(read_json(path), str(path)) if is_json else _mapping(read_yaml(path), path)
+    given = {"name": name} if name else {}
+    return Model.parse({"name": _file_name(path), **fields, **given}, str(path))
+
+
+def _mapping(loaded: Plain, path: Path) -> dict[str, Plain]:
+    if not isinstance(loaded, dict):
+        raise PhazeError(f"{path}: must hold the keys and values of a model, got {type(loaded).__name__}")
+    return loaded
+
+
+def _file_name(path: Path) -> str:
+    """Return the name that a file gives to its model."""
+    stem = path.resolve().parent.name if path.name == "config.json" else path.stem
+    return re.sub(r"[^a-z0-9.-]+", "-", stem.lower()).strip("-.") or "model"
