@@ -1,0 +1,42 @@
+"""Write the operators of every distinct layer of a model."""
+
+from phaze import tables
+from phaze.extract import extract_layers
+from phaze.job import logged
+from phaze.spec.model import Model
+from phaze.spec.study import ExtractSettings
+
+
+def main(
+    outputs: dict[str, str],
+    *,
+    name: str,
+    model: dict[str, object],
+    sequence: int,
+    tensor: int,
+    microbatch: int,
+    settings: dict[str, object],
+) -> None:
+    """Write the tables of a model's operators under the name of its workload."""
+    found = extract_layers(
+        Model.parse(model | {"name": name}, name),
+        sequence,
+        tensor,
+        microbatch,
+        ExtractSettings.parse(settings, "extract"),
+    )
+    for table, path in outputs.items():
+        tables.TABLES[table].save(getattr(found, table), path)
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            dict(snakemake.output.items()),
+            name=snakemake.wildcards.model,
+            model=snakemake.params.model,
+            sequence=snakemake.params.sequence,
+            tensor=int(snakemake.wildcards.tensor),
+            microbatch=int(snakemake.wildcards.microbatch),
+            settings=snakemake.params.extract,
+        )

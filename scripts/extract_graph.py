@@ -1,0 +1,16 @@
+"""Write the layer graph of a model."""
+
+from phaze import tables
+from phaze.extract import extract_graph
+from phaze.job import logged
+from phaze.spec.model import Model
+
+
+def main(out: str, *, name: str, model: dict[str, object]) -> None:
+    """Write the graph of a model under the name of its workload."""
+    tables.Graphs.save(extract_graph(Model.parse(model | {"name": name}, name)), out)
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(snakemake.output[0], name=snakemake.wildcards.model, model=snakemake.params.model)
