@@ -73,7 +73,7 @@ class Model(Noun):
     tied_embeddings: Flag = True
     """The head's matrix is that of the word embedding."""
     pooler: Flag = False
-    """A dense layer with tanh on the first token; with masked-lm it predicts the next sentence."""
+    """A dense layer with tanh on the first token; with head masked-lm it predicts the next sentence."""
     residual_dropout: Share = 0.0
     """Dropout before every residual sum."""
     attention_dropout: Share = 0.0
@@ -98,6 +98,8 @@ class Model(Noun):
             )
         if self.position_offset and self.positions != "learned":
             raise ValueError(f"position_offset {self.position_offset} needs learned positions")
+        if self.pooler and self.head == "lm":
+            raise ValueError("pooler needs head masked-lm or none: next-token training does not use it")
         if self.positions == "rotary" and self.head_width % 2:
             raise ValueError(f"rotary positions need an even head width, it is {self.head_width}")
         return self
@@ -177,7 +179,7 @@ class Model(Noun):
 
     @property
     def training_head_parameters(self) -> int:
-        """Return what training adds to the published parameters: BERT's transform and decoder biases."""
+        """Return what training BERT adds to the published parameters: transform, biases, classifier."""
         if self.head != "masked-lm":
             return 0
         transform = (self.hidden + 1) * self.word_width + self.norm_parameters(self.word_width)

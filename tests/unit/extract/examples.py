@@ -1,0 +1,103 @@
+"""Models that the tests of extract share: the specs that come with phaze, and random ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import strategies as st
+
+from phaze.extract.fusion import Group, fuse
+from phaze.extract.primitives import LayerGraph
+from phaze.extract.sharding import Slice, slice_model
+from phaze.extract.transformer import build_layers
+from phaze.spec.model import Model, load_model
+
+SPECS = Path(__file__).parents[3] / "config" / "models"
+NAMES = sorted(path.stem for path in SPECS.glob("*.yaml"))
+WIDTHS = {
+    "megatron-bert": (1, 2, 4, 8),
+    "megatron-gpt-2.5b": (1, 2, 4),
+    "megatron-gpt-8.3b": (1, 2, 4, 8),
+    "megatron-gpt3-175b": (4, 8),
+    "llama2-70b": (1, 8),
+}
+SEQUENCES = {"opt-350m": 2048, "bert-large": 512, "megatron-bert": 512, "megatron-gpt3-175b": 2048}
+POINTS = [(name, t) for name in NAMES for t in WIDTHS.get(name, (1,))]
+
+
+def model_of(name: str) -> Model:
+    """Return a model of config/models."""
+    return load_model(SPECS / f"{name}.yaml")
+
+
+def slice_of(name: str, tensor: int = 1, microbatch: int = 1) -> Slice:
+    """Return a slice of a model of config/models, with the sequence of the default study (1024 unless
+    said).
+    """
+    return slice_model(model_of(name), tensor, SEQUENCES.get(name, 1024), microbatch, 2)
+
+
+def layer_of(part: Slice, name: str) -> LayerGraph:
+    """Return one layer of a slice."""
+    return next(layer for layer in build_layers(part) if layer.name == name)
+
+
+def named_groups(layer: LayerGraph, *, enabled: bool = True) -> list[list[str]]:
+    """Return the names of the primitives of every operator."""
+    return [names(layer, group) for group in fuse(layer, enabled=enabled)]
+
+
+def names(layer: LayerGraph, group: Group) -> list[str]:
+    """Return the names of the primitives of an operator."""
+    return [layer.primitives[index].name for index in group]
+
+
+def forward_flops(layer: LayerGraph) -> int:
+    """Return the FLOPs of all matrix multiplications of a layer."""
+    gemms = (p.gemm for p in layer.primitives if p.gemm is not None)
+    return sum(2 * g.batch * g.m * g.k * g.n for g in gemms)
+
+
+@st.composite
+def slices(draw: st.DrawFn) -> Slice:
+    """Return one slice of a small random transformer."""
+    tensor = draw(st.sampled_from([1, 2, 4]))
+    kv_heads = tensor * draw(st.integers(1, 2))
+    heads = kv_heads * draw(st.integers(1, 3))
+    head_size = 2 * draw(st.integers(1, 4))
+    hidden = draw(st.integers(1, 40))
+    positions = draw(st.sampled_from(["learned", "rotary", "none"]))
+    head = draw(st.sampled_from(["lm", "masked-lm", "none"]))
+    shares = st.sampled_from([0.0, 0.1])
+    fields = {
+        "name": "random",
+        "layers": draw(st.integers(1, 5)),
+        "hidden": hidden,
+        "heads": heads,
+        "key_value_heads": kv_heads,
+        "head_size": head_size,
+        "feed_forward": tensor * draw(st.integers(1, 20)),
+        "vocabulary": draw(st.integers(1, 50)),
+        "embedding_width": draw(st.sampled_from([None, 3])),
+        "positions": positions,
+        "position_count": 20 if positions == "learned" else 0,
+        "token_types": draw(st.integers(0, 2)),
+        "activation": draw(st.sampled_from(["gelu", "relu", "silu"])),
+        "gated": draw(st.booleans()),
+        "norm": draw(st.sampled_from(["layer_norm", "rms_norm"])),
+        "norm_position": draw(st.sampled_from(["pre", "post"])),
+        "embedding_norm": draw(st.booleans()),
+        "final_norm": draw(st.booleans()),
+        "attention_bias": draw(st.booleans()),
+        "feed_forward_bias": draw(st.booleans()),
+        "fused_qkv": kv_heads == heads and draw(st.booleans()),
+        "causal": draw(st.booleans()),
+        "head": head,
+        "tied_embeddings": draw(st.booleans()),
+        "pooler": head != "lm" and draw(st.booleans()),
+        "residual_dropout": draw(shares),
+        "attention_dropout": draw(shares),
+        "embedding_dropout": draw(shares),
+    }
+    model = Model.parse(fields, "random")
+    return slice_model(model, tensor, draw(st.integers(1, 20)), draw(st.integers(1, 3)), 2)

@@ -1,0 +1,159 @@
+"""Published configurations: the same models as our specs, and nothing unknown is passed over."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from phaze.errors import PhazeError
+from phaze.spec.huggingface import read_json, translate
+from phaze.spec.model import Model, load_model
+
+ROOT = Path(__file__).parents[3]
+PUBLISHED = ROOT / "tests" / "data" / "huggingface"
+SAME = {
+    "gpt2": "gpt2",
+    "gpt2-xl": "gpt2-xl",
+    "opt-350m": "opt-350m",
+    "bert-large-uncased": "bert-large",
+    "Llama-2-7b-hf": "llama2-7b",
+    "Llama-2-70b-hf": "llama2-70b",
+}
+
+
+def published(folder: str) -> dict[str, object]:
+    """Return a published configuration."""
+    loaded: dict[str, object] = json.loads((PUBLISHED / folder / "config.json").read_text())
+    return loaded
+
+
+def load(tmp_path: Path, config: object) -> Model:
+    """Write a configuration and load it."""
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(config))
+    return load_model(path)
+
+
+@pytest.mark.parametrize(("folder", "name"), SAME.items())
+def test_a_published_configuration_is_our_spec(folder: str, name: str) -> None:
+    """The published configuration and our spec of a model are equal, parameters included."""
+    theirs = load_model(PUBLISHED / folder / "config.json", name)
+    ours = load_model(ROOT / "config" / "models" / f"{name}.yaml")
+    assert theirs == ours
+    assert theirs.parameters == ours.parameters
+
+
+def test_gpt2_may_have_another_inner_width(tmp_path: Path) -> None:
+    """A null n_inner means four times the width; a number is taken."""
+    config = published("gpt2")
+    assert load(tmp_path, {**config, "n_inner": None}).feed_forward == 3072
+    assert load(tmp_path, {**config, "n_inner": 1000}).feed_forward == 1000
+
+
+def test_opt_of_other_sizes_is_pre_norm_with_a_final_norm(tmp_path: Path) -> None:
+    """Only OPT-350m normalises after the sums; the others have a final norm unless it was removed."""
+    config = {**published("opt-350m"), "do_layer_norm_before": True, "word_embed_proj_dim": 1024}
+    model = load(tmp_path, config)
+    assert (model.norm_position, model.final_norm, model.embedding_width) == ("pre", True, None)
+    assert not load(tmp_path, {**config, "_remove_final_layer_norm": True}).final_norm
+
+
+def test_llama_may_set_its_heads_apart_from_its_width(tmp_path: Path) -> None:
+    """Later Llamas give the head width, biases and tying."""
+    config = {**published("Llama-2-7b-hf"), "head_dim": 64, "mlp_bias": True, "tie_word_embeddings": True}
+    model = load(tmp_path, config)
+    assert (model.head_width, model.query_width) == (64, 2048)
+    assert (model.attention_bias, model.feed_forward_bias, model.tied_embeddings) == (False, True, True)
+
+
+def test_an_absent_number_of_key_value_heads_means_all_heads(tmp_path: Path) -> None:
+    """The first Llamas do not say num_key_value_heads."""
+    config = published("Llama-2-7b-hf")
+    del config["num_key_value_heads"]
+    assert load(tmp_path, config).kv_heads == 32
+
+
+def test_fields_without_cost_change_nothing(tmp_path: Path) -> None:
+    """Tokens, seeds of the weights and task settings are ignored."""
+    config = published("gpt2")
+    more = {
+        **config,
+        "bos_token_id": 7,
+        "initializer_range": 1.0,
+        "id2label": {"0": "no"},
+        "use_cache": False,
+    }
+    assert load(tmp_path, more) == load(tmp_path, config)
+
+
+BAD = {
+    "unknown field": ("gpt2", {"n_experts": 8}, ["n_experts", "8", "gpt2"]),
+    "field of another family": ("gpt2", {"hidden_size": 768}, ["hidden_size", "gpt2"]),
+    "cross attention": ("gpt2", {"add_cross_attention": True}, ["add_cross_attention", "False", "True"]),
+    "relative positions": ("bert-large-uncased", {"position_embedding_type": "relative_key"}, ["'absolute'"]),
+    "pruned heads": ("bert-large-uncased", {"pruned_heads": {"0": [1]}}, ["pruned_heads"]),
+    "quantised": ("Llama-2-7b-hf", {"quantization_config": {"bits": 4}}, ["quantization_config"]),
+    "layer drop": ("opt-350m", {"layerdrop": 0.1}, ["layerdrop", "0.0", "0.1"]),
+    "text for a size": ("gpt2", {"n_layer": "12"}, ["n_layer", "whole number > 0", "'12'"]),
+    "true for a size": ("gpt2", {"n_layer": True}, ["n_layer", "whole number > 0", "True"]),
+    "negative size": ("gpt2", {"n_embd": -768}, ["n_embd", "whole number > 0", "-768"]),
+    "fraction of a size": ("Llama-2-7b-hf", {"hidden_size": 4096.5}, ["hidden_size", "4096.5"]),
+    "missing size": ("opt-350m", {"ffn_dim": None}, ["ffn_dim", "must be given"]),
+    "unknown activation": (
+        "gpt2",
+        {"activation_function": "quick"},
+        ["activation_function", "gelu_new", "'quick'"],
+    ),
+    "dropout of one": ("gpt2", {"resid_pdrop": 1}, ["resid_pdrop", "< 1", "got 1"]),
+    "text for a flag": (
+        "Llama-2-7b-hf",
+        {"tie_word_embeddings": "no"},
+        ["tie_word_embeddings", "true or false"],
+    ),
+    "heads do not divide": ("gpt2", {"n_head": 7}, ["heads 7", "hidden 768"]),
+    "unknown family": ("gpt2", {"model_type": "mamba"}, ["model_type", "gpt2", "'mamba'"]),
+    "no family": ("gpt2", {"model_type": None}, ["model_type", "bert", "None"]),
+}
+
+
+@pytest.mark.parametrize(("folder", "changes", "words"), BAD.values(), ids=BAD)
+def test_a_bad_configuration_is_refused_with_its_key_and_value(
+    tmp_path: Path, folder: str, changes: dict[str, object], words: list[str]
+) -> None:
+    """Whatever is wrong, the message names the file, the published key, the value and what is allowed."""
+    with pytest.raises(PhazeError) as error:
+        load(tmp_path, {**published(folder), **changes})
+    message = str(error.value)
+    assert message.startswith(str(tmp_path / "model.json"))
+    assert all(word in message for word in words), message
+
+
+MALFORMED = {
+    "cut off": '{"model_type": "gpt2"',
+    "key given twice": '{"model_type": "gpt2", "n_layer": 1, "n_layer": 2}',
+    "not a number": '{"model_type": "gpt2", "n_layer": NaN}',
+    "endless nesting": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("text", MALFORMED.values(), ids=MALFORMED)
+def test_malformed_json_is_refused_with_its_file(tmp_path: Path, text: str) -> None:
+    """What is not JSON is an error of the user, not a bug."""
+    path = tmp_path / "model.json"
+    path.write_text(text)
+    with pytest.raises(PhazeError, match=r"model\.json: is not valid JSON"):
+        read_json(path)
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    """Weights given in place of a configuration are an error of the user."""
+    path = tmp_path / "model.json"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(PhazeError, match=r"model\.json: cannot be read"):
+        read_json(path)
+
+
+def test_a_list_is_not_a_configuration() -> None:
+    """A configuration is a JSON object."""
+    with pytest.raises(PhazeError, match=r"x\.json: must hold a JSON object"):
+        translate([], "x.json")

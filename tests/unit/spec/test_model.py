@@ -1,0 +1,238 @@
+"""The model noun: published sizes, defaults, and messages for what cannot be."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from phaze.errors import PhazeError
+from phaze.spec.model import Model, load_model
+
+SPECS = Path(__file__).parents[3] / "config" / "models"
+
+PUBLISHED = {
+    "gpt2": 124_439_808,
+    "gpt2-xl": 1_557_611_200,
+    "opt-350m": 331_196_416,
+    "bert-large": 335_141_888,
+    "llama2-7b": 6_738_415_616,
+    "llama2-70b": 68_976_648_192,
+}
+
+TINY = """\
+layers: 2
+hidden: 8
+heads: 2
+feed_forward: 16
+vocabulary: 10
+position_count: 4
+"""
+
+
+def spec(tmp_path: Path, text: str, name: str = "tiny.yaml") -> Path:
+    """Write a spec."""
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def tiny(**changes: object) -> Model:
+    """Return a small model with some fields changed."""
+    fields: dict[str, object] = {
+        "name": "tiny",
+        "layers": 2,
+        "hidden": 8,
+        "heads": 2,
+        "feed_forward": 16,
+        "vocabulary": 10,
+        "position_count": 4,
+    }
+    return Model.parse({**fields, **changes}, "tiny.yaml")
+
+
+@pytest.mark.parametrize(("name", "count"), PUBLISHED.items())
+def test_parameters_equal_the_published_count(name: str, count: int) -> None:
+    """Parameters equal the published count exactly."""
+    assert load_model(SPECS / f"{name}.yaml").parameters == count
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("megatron-bert", 0.336),
+        ("megatron-gpt-2.5b", 2.5),
+        ("megatron-gpt-8.3b", 8.3),
+        ("megatron-gpt3-175b", 175.0),
+    ],
+)
+def test_megatron_models_have_the_size_in_their_name(name: str, billions: float) -> None:
+    """Megatron's models have the size that their papers round to."""
+    assert load_model(SPECS / f"{name}.yaml").parameters == pytest.approx(billions * 1e9, rel=0.005)
+
+
+def test_every_spec_is_named_by_its_file() -> None:
+    """Every spec that comes with phaze loads, and is named by its file."""
+    names = {path.stem: load_model(path).name for path in SPECS.glob("*.yaml")}
+    assert len(names) == 10
+    assert all(stem == name for stem, name in names.items())
+
+
+def test_a_small_model_counts_by_hand() -> None:
+    """Parameters of a model that is small enough to count."""
+    embedding = 10 * 8 + 4 * 8
+    attention = 4 * 8 * 8 + 4 * 8
+    feed_forward = 2 * 8 * 16 + 16 + 8
+    norms = 2 * 2 * 8
+    assert tiny().parameters == embedding + 2 * (attention + feed_forward + norms) + 2 * 8
+
+
+def test_tied_embeddings_are_counted_once() -> None:
+    """An untied head adds a matrix of the size of the word embedding."""
+    assert tiny(tied_embeddings=False).parameters - tiny().parameters == 10 * 8
+
+
+def test_grouped_heads_have_fewer_keys_and_values() -> None:
+    """Grouped key-value heads shrink two of the four attention matrices."""
+    assert tiny().parameters - tiny(key_value_heads=1).parameters == 2 * 2 * (8 * 4 + 4)
+
+
+def test_a_projected_embedding_goes_in_and_out_without_bias() -> None:
+    """A word embedding of another width is projected to the residual stream and back."""
+    assert tiny(embedding_width=4).parameters - tiny().parameters == 2 * (4 * 8) - 10 * 4
+
+
+def test_the_masked_lm_head_is_work_beyond_the_published_parameters() -> None:
+    """Training BERT adds transform, norm, decoder bias and sentence classifier to the published base
+    with pooler.
+    """
+    bert = load_model(SPECS / "bert-large.yaml")
+    assert bert.training_head_parameters == (1024 * 1024 + 1024) + 2 * 1024 + 30522 + 2 * 1025
+    assert tiny().training_head_parameters == 0
+
+
+def test_an_untied_masked_lm_decoder_belongs_to_the_training_head() -> None:
+    """The decoder's matrix of an untied masked-lm head is not among the published parameters."""
+    tied, untied = tiny(head="masked-lm"), tiny(head="masked-lm", tied_embeddings=False)
+    assert tied.parameters == untied.parameters
+    assert untied.training_head_parameters - tied.training_head_parameters == 10 * 8
+
+
+def test_flops_per_token_are_those_of_palm() -> None:
+    """Training needs 6N + 12LHQT FLOPs a token (PaLM, Appendix B)."""
+    gpt2 = load_model(SPECS / "gpt2.yaml")
+    assert gpt2.flops_per_token(1024) == 6 * 124_439_808 + 12 * 12 * 12 * 64 * 1024
+
+
+def test_a_model_cannot_be_changed() -> None:
+    """A model is frozen."""
+    with pytest.raises(ValidationError):
+        tiny().layers = 3  # type: ignore[misc]
+
+
+def test_a_spec_may_name_its_model(tmp_path: Path) -> None:
+    """The spec's own name comes before that of its file, and the caller's before both."""
+    path = spec(tmp_path, TINY + "name: mine\n")
+    assert load_model(path).name == "mine"
+    assert load_model(path, "yours").name == "yours"
+
+
+def test_a_config_json_is_named_by_its_folder(tmp_path: Path) -> None:
+    """A file called config.json says nothing: its folder names the model, as a plain lower-case name."""
+    folder = tmp_path / "My_GPT 2"
+    folder.mkdir()
+    published = Path(__file__).parents[2] / "data" / "huggingface" / "gpt2" / "config.json"
+    (folder / "config.json").write_text(published.read_text())
+    assert load_model(folder / "config.json").name == "my-gpt-2"
+
+
+BAD = {
+    "unknown key": (TINY + "hiden: 8\n", ["hiden", "not a known key"]),
+    "missing key": (TINY.replace("heads: 2\n", ""), ["heads", "required"]),
+    "text for a number": (TINY.replace("layers: 2", "layers: two"), ["layers", "'two'"]),
+    "number in quotes": (TINY.replace("layers: 2", "layers: '2'"), ["layers", "'2'", "integer"]),
+    "fraction": (TINY.replace("hidden: 8", "hidden: 8.5"), ["hidden", "8.5"]),
+    "true for a number": (TINY.replace("hidden: 8", "hidden: true"), ["hidden", "True"]),
+    "zero": (TINY.replace("vocabulary: 10", "vocabulary: 0"), ["vocabulary", "greater than 0", "got 0"]),
+    "negative": (TINY.replace("feed_forward: 16", "feed_forward: -16"), ["feed_forward", "-16"]),
+    "absurdly large": (TINY.replace("hidden: 8", "hidden: 80000000000"), ["hidden", "80000000000"]),
+    "heads do not divide": (TINY.replace("heads: 2", "heads: 3"), ["heads 3", "divide hidden 8"]),
+    "key-value heads do not divide": (TINY + "key_value_heads: 3\n", ["key_value_heads 3", "heads 2"]),
+    "fused grouped heads": (
+        TINY + "key_value_heads: 1\nfused_qkv: true\n",
+        ["fused_qkv", "key_value_heads 1"],
+    ),
+    "unknown choice": (TINY + "activation: swish\n", ["activation", "'gelu'", "'swish'"]),
+    "no positions": (
+        TINY.replace("position_count: 4", "position_count: 0"),
+        ["position_count 0", "'learned'"],
+    ),
+    "positions of rotary": (TINY + "positions: rotary\n", ["position_count 4", "'rotary'"]),
+    "offset without positions": (
+        TINY.replace("position_count: 4", "positions: none\nposition_offset: 2"),
+        ["position_offset 2", "learned"],
+    ),
+    "odd rotary head": (
+        TINY.replace("position_count: 4", "positions: rotary\nhead_size: 3"),
+        ["rotary", "even", "3"],
+    ),
+    "pooler of a language model": (TINY + "pooler: true\n", ["pooler", "masked-lm"]),
+    "dropout of one": (TINY + "residual_dropout: 1.0\n", ["residual_dropout", "less than 1", "1.0"]),
+    "yes for a flag": (TINY + "causal: 1\n", ["causal", "boolean", "got 1"]),
+    "key given twice": (TINY + "layers: 3\n", ["'layers'", "twice"]),
+    "not YAML": ("layers: [2", ["not valid YAML"]),
+    "a list": ("- layers\n", ["keys and values", "list"]),
+    "empty": ("", ["keys and values", "NoneType"]),
+    "bad name": (TINY + "name: ../x\n", ["name", "'../x'"]),
+    "code": ("layers: !!python/object/apply:os.getcwd []\n", ["not valid YAML", "python/object"]),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), BAD.values(), ids=BAD)
+def test_a_bad_spec_is_refused_with_its_file_key_and_value(
+    tmp_path: Path, text: str, words: list[str]
+) -> None:
+    """Whatever is wrong with a spec, the message names the file, the key, the value and what is allowed."""
+    path = spec(tmp_path, text)
+    with pytest.raises(PhazeError) as error:
+        load_model(path)
+    message = str(error.value)
+    assert message.startswith(str(path))
+    assert all(word in message for word in words), message
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """A missing spec is an error of the user, not a bug."""
+    with pytest.raises(PhazeError, match=r"none\.yaml: cannot be read"):
+        load_model(tmp_path / "none.yaml")
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    """Two mistakes give two lines."""
+    path = spec(tmp_path, TINY.replace("layers: 2", "layers: 0").replace("hidden: 8", "hidden: -1"))
+    with pytest.raises(PhazeError) as error:
+        load_model(path)
+    assert len(str(error.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "key"),
+    [("gpt2-xl", 2, "heads 25"), ("llama2-70b", 16, "key_value_heads 8"), ("gpt2", 0, "must be > 0")],
+)
+def test_a_width_that_does_not_divide_is_refused(name: str, width: int, key: str) -> None:
+    """A TMP width must divide the heads, and the message says which."""
+    with pytest.raises(PhazeError, match=f"study: tensor: {width} .*{key}|study: tensor: {width} {key}"):
+        load_model(SPECS / f"{name}.yaml").check_tensor_width(width, "study")
+
+
+def test_a_width_that_divides_is_accepted() -> None:
+    """Eight slices of Megatron's 8.3B are fine."""
+    load_model(SPECS / "megatron-gpt-8.3b.yaml").check_tensor_width(8, "study")
+
+
+def test_a_sequence_needs_positions() -> None:
+    """Learned positions limit the sequence; rotary ones do not."""
+    with pytest.raises(PhazeError, match="study: sequence: 1025 .*position_count .*1024"):
+        load_model(SPECS / "gpt2.yaml").check_sequence(1025, "study")
+    load_model(SPECS / "llama2-7b.yaml").check_sequence(1_000_000, "study")
+    with pytest.raises(PhazeError, match="sequence: 0"):
+        load_model(SPECS / "llama2-7b.yaml").check_sequence(0, "study")
