@@ -1,5 +1,6 @@
 """The model noun: published sizes, defaults, and messages for what cannot be."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,13 @@ def test_flops_per_token_are_those_of_palm() -> None:
     assert gpt2.flops_per_token(1024) == 6 * 124_439_808 + 12 * 12 * 12 * 64 * 1024
 
 
+@pytest.mark.parametrize("path", sorted(SPECS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_model_survives_json(path: Path) -> None:
+    """A model passed by value through JSON is the same model."""
+    model = load_model(path)
+    assert Model.parse(json.loads(json.dumps(model.model_dump(mode="json"))), "json") == model
+
+
 def test_a_model_cannot_be_changed() -> None:
     """A model is frozen."""
     with pytest.raises(ValidationError):
@@ -231,7 +239,7 @@ def test_a_width_that_divides_is_accepted() -> None:
 
 def test_a_sequence_needs_positions() -> None:
     """Learned positions limit the sequence; rotary ones do not."""
-    with pytest.raises(PhazeError, match="study: sequence: 1025 .*position_count .*1024"):
+    with pytest.raises(PhazeError, match=r"study: sequence: 1025 .*position_count .*1024"):
         load_model(SPECS / "gpt2.yaml").check_sequence(1025, "study")
     load_model(SPECS / "llama2-7b.yaml").check_sequence(1_000_000, "study")
     with pytest.raises(PhazeError, match="sequence: 0"):
