@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from phaze.extract.fusion import Group, fuse
@@ -23,6 +24,9 @@ WIDTHS = {
 }
 SEQUENCES = {"opt-350m": 2048, "bert-large": 512, "megatron-bert": 512, "megatron-gpt3-175b": 2048}
 POINTS = [(name, t) for name in NAMES for t in WIDTHS.get(name, (1,))]
+
+some = settings(max_examples=40)
+"""Enough random models to meet every option several times, and few enough to stay quick."""
 
 
 def model_of(name: str) -> Model:

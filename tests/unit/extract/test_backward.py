@@ -12,7 +12,7 @@ from phaze.extract.operators import Operator, OperatorGraph
 from phaze.extract.primitives import LayerGraph
 from phaze.extract.sharding import Slice
 from phaze.extract.transformer import build_layers
-from tests.unit.extract.examples import NAMES, layer_of, slice_of, slices
+from tests.unit.extract.examples import NAMES, layer_of, slice_of, slices, some
 
 TOKENS, HIDDEN = 1024, 768
 RESIDUAL = 2 * TOKENS * HIDDEN
@@ -75,6 +75,7 @@ def test_paired_operators_mirror_the_forward_pass(name: str, fused: bool) -> Non
         assert {(e.source, e.target) for e in back.edges} == turned
 
 
+@some
 @given(slices())
 def test_products_take_twice_the_flops_of_the_forward_pass(part: Slice) -> None:
     """Every matrix multiplication has two gradients of its own cost, in both forms."""
@@ -253,6 +254,7 @@ def test_an_unfused_bias_is_a_view_with_a_leaf() -> None:
     assert leaf.parts[0].streamed_bytes == 4 * RESIDUAL + 2 * 4 * HIDDEN
 
 
+@some
 @given(slices())
 def test_leaves_are_leaves_and_there_is_one_for_every_operator_with_parameters(part: Slice) -> None:
     """Nothing waits for a weight gradient, and no operator with parameters is without."""
@@ -266,6 +268,7 @@ def test_leaves_are_leaves_and_there_is_one_for_every_operator_with_parameters(p
         assert len(graph.operators) <= len(groups) + len(leaves)
 
 
+@some
 @given(slices())
 def test_every_backward_operator_follows_from_the_layers_end(part: Slice) -> None:
     """Edges go forward in the order of operators, and all but the first operators follow an edge."""
@@ -278,6 +281,7 @@ def test_every_backward_operator_follows_from_the_layers_end(part: Slice) -> Non
             assert len(graph.edges) == len({(e.source, e.target) for e in graph.edges})
 
 
+@some
 @given(slices())
 def test_fusion_never_adds_traffic_backward(part: Slice) -> None:
     """A fused backward pass streams no more than an unfused one, in both forms."""
@@ -286,6 +290,7 @@ def test_fusion_never_adds_traffic_backward(part: Slice) -> None:
             assert streamed(passed(layer, form)) <= streamed(passed(layer, form, fused=False))
 
 
+@some
 @given(slices())
 def test_splitting_never_saves_traffic(part: Slice) -> None:
     """Making gradients apart reads no less than making them together."""

@@ -9,7 +9,7 @@ from phaze.extract.operators import Operator, OperatorGraph
 from phaze.extract.primitives import LayerGraph
 from phaze.extract.sharding import Slice
 from phaze.extract.transformer import build_layers
-from tests.unit.extract.examples import layer_of, slice_of, slices
+from tests.unit.extract.examples import layer_of, slice_of, slices, some
 
 
 def passed(layer: LayerGraph, *, fused: bool = True) -> OperatorGraph:
@@ -133,6 +133,7 @@ def test_a_loss_reads_one_value_a_token() -> None:
     assert (loss.input_bytes, loss.output_bytes) == (2 * TOKENS, 2 * TOKENS)
 
 
+@some
 @given(slices())
 def test_fusion_never_adds_traffic(part: Slice) -> None:
     """A fused pass streams no more than an unfused one, and does the same work."""
@@ -145,6 +146,7 @@ def test_fusion_never_adds_traffic(part: Slice) -> None:
         assert work[0] == work[1]
 
 
+@some
 @given(slices())
 def test_fusion_changes_nothing_that_is_kept(part: Slice) -> None:
     """What is kept for the backward pass is the same with and without fusion."""
@@ -153,6 +155,7 @@ def test_fusion_changes_nothing_that_is_kept(part: Slice) -> None:
         assert kept[0] == kept[1]
 
 
+@some
 @given(slices())
 def test_edges_carry_what_their_target_reads(part: Slice) -> None:
     """The bytes of the edges into an operator are its input, but for what the layer before hands over."""

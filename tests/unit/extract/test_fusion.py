@@ -7,7 +7,7 @@ from phaze.extract.fusion import fuse
 from phaze.extract.primitives import INPUT, Gemm, LayerBuilder
 from phaze.extract.sharding import Slice
 from phaze.extract.transformer import build_layers
-from tests.unit.extract.examples import layer_of, named_groups, slice_of, slices
+from tests.unit.extract.examples import layer_of, named_groups, slice_of, slices, some
 
 
 def test_a_gpt_block_fuses_into_14_operators() -> None:
@@ -104,6 +104,7 @@ def test_without_fusion_every_primitive_is_an_operator(name: str) -> None:
         assert fuse(layer, enabled=False) == tuple((index,) for index in range(len(layer.primitives)))
 
 
+@some
 @given(slices())
 def test_operators_are_a_partition_in_topological_order(part: Slice) -> None:
     """Every primitive is in one operator; only its last one is read from outside; every operator comes
@@ -119,6 +120,7 @@ def test_operators_are_a_partition_in_topological_order(part: Slice) -> None:
             assert all(s == INPUT or (place[s] < number and s == groups[place[s]][-1]) for s in sources)
 
 
+@some
 @given(slices())
 def test_an_operator_has_one_product_and_no_company_for_collectives(part: Slice) -> None:
     """No operator has two products, a product with a reduction, or a collective with anything."""

@@ -7,7 +7,7 @@ from phaze.extract.memory import first_stashes
 from phaze.extract.primitives import LayerGraph
 from phaze.extract.sharding import Slice
 from phaze.extract.transformer import build_layers
-from tests.unit.extract.examples import POINTS, layer_of, model_of, slice_of, slices
+from tests.unit.extract.examples import POINTS, layer_of, model_of, slice_of, slices, some
 
 
 def kept_bytes(layer: LayerGraph, bytes_per_element: int = 2) -> int:
@@ -78,6 +78,7 @@ def test_views_are_what_they_show() -> None:
     assert pieces == {(bias, 0), (bias, 1), (bias, 2)}
 
 
+@some
 @given(slices())
 def test_no_tensor_is_kept_twice(part: Slice) -> None:
     """Every stash is asked for first by one primitive, and is of a positive size."""
@@ -87,6 +88,7 @@ def test_no_tensor_is_kept_twice(part: Slice) -> None:
         assert all(s.nbytes > 0 and s.source < len(layer.primitives) for s in found)
 
 
+@some
 @given(slices())
 def test_what_is_kept_grows_with_the_microbatch(part: Slice) -> None:
     """Twice the samples keep twice the bytes."""

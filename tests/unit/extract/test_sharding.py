@@ -9,7 +9,7 @@ from phaze.errors import PhazeError
 from phaze.extract.primitives import LayerGraph
 from phaze.extract.sharding import Slice, slice_model
 from phaze.extract.transformer import build_layers
-from tests.unit.extract.examples import POINTS, forward_flops, layer_of, model_of, slice_of, slices
+from tests.unit.extract.examples import POINTS, forward_flops, layer_of, model_of, slice_of, slices, some
 
 SLICED = [(name, t) for name, t in POINTS if t > 1]
 
@@ -44,6 +44,7 @@ def test_berts_transform_and_pooler_run_on_every_slice() -> None:
     assert [name for name in whole if whole[name] != part[name]] == ["logits"]
 
 
+@some
 @given(slices())
 def test_slices_share_out_the_blocks_of_random_models(part: Slice) -> None:
     """Whatever the model, t slices of a block have its FLOPs, and their cut parameters sum to its own."""
@@ -64,6 +65,7 @@ def test_all_reduces_are_those_of_megatron(name: str, tensor: int) -> None:
     assert counts["head"] == {"all_reduce": 3, "copy": 1}
 
 
+@some
 @given(slices().filter(lambda part: part.tensor == 1))
 def test_one_slice_needs_no_network(part: Slice) -> None:
     """A model that is not cut sums nothing over the network."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from phaze.extract.primitives import INPUT
 from phaze.extract.sharding import Slice
 from phaze.extract.transformer import build_layers
-from tests.unit.extract.examples import NAMES, forward_flops, layer_of, model_of, slice_of, slices
+from tests.unit.extract.examples import NAMES, forward_flops, layer_of, model_of, slice_of, slices, some
 
 
 def test_a_gpt_block_has_the_operators_of_the_published_model() -> None:
@@ -114,6 +114,7 @@ def test_matmul_flops_of_every_layer_equal_the_closed_form(name: str) -> None:
     _check_closed_form(slice_of(name, microbatch=2))
 
 
+@some
 @given(slices().filter(lambda part: part.tensor == 1))
 def test_matmul_flops_of_random_models_equal_the_closed_form(part: Slice) -> None:
     """The closed form holds whatever the model's options."""
@@ -150,6 +151,7 @@ def test_parameters_of_the_layers_are_those_of_the_model(name: str) -> None:
     _check_parameters(slice_of(name))
 
 
+@some
 @given(slices().filter(lambda part: part.tensor == 1))
 def test_parameters_of_random_models_agree(part: Slice) -> None:
     """The count of the spec and the sum over the operators agree whatever the model's options."""
@@ -186,6 +188,7 @@ def test_a_model_without_head_norm_and_pooler_ends_with_its_blocks() -> None:
     assert [layer.name for layer in build_layers(part)] == ["embedding", "block"]
 
 
+@some
 @given(slices())
 def test_a_tensor_with_several_readers_is_forked(part: Slice) -> None:
     """Only a fork sends a gradient to more than one reader; a split's readers share it out without
@@ -200,6 +203,7 @@ def test_a_tensor_with_several_readers_is_forked(part: Slice) -> None:
                 assert (len(sizes) > 1) == (primitive.kind == "fork")
 
 
+@some
 @given(slices())
 def test_every_primitive_leads_to_the_end_of_its_layer(part: Slice) -> None:
     """Inputs come before their readers, sizes are positive, and only the last primitive has no reader."""
@@ -211,6 +215,7 @@ def test_every_primitive_leads_to_the_end_of_its_layer(part: Slice) -> None:
             assert all(INPUT <= tensor.source < index for tensor in primitive.inputs)
 
 
+@some
 @given(slices(), st.integers(2, 50))
 def test_layers_do_not_depend_on_how_many_blocks_there_are(part: Slice, layers: int) -> None:
     """Another number of blocks changes no layer."""

@@ -154,7 +154,7 @@ def test_a_config_json_is_named_by_its_folder(tmp_path: Path) -> None:
 
 
 BAD = {
-    "unknown key": (TINY + "hiden: 8\n", ["hiden", "not a known key"]),
+    "unknown key": (TINY + "colour: 8\n", ["colour", "not a known key"]),
     "missing key": (TINY.replace("heads: 2\n", ""), ["heads", "required"]),
     "text for a number": (TINY.replace("layers: 2", "layers: two"), ["layers", "'two'"]),
     "number in quotes": (TINY.replace("layers: 2", "layers: '2'"), ["layers", "'2'", "integer"]),
