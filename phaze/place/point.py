@@ -1,0 +1,150 @@
+"""What a placement needs of the tables: the chain of a model at one TMP width, and the devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from phaze.theory.chains import Runs
+from phaze.theory.memory import Optimizer, ParameterBytes, Precision, Schedule, parameter_bytes
+from phaze.theory.pipeline import Reals, Setting
+from phaze.theory.utilisation import peak_flops_per_s
+from phaze.units import GIB
+
+Latencies = tuple[Reals, Reals]
+"""Forward and backward latency of one layer of each run."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Where and how a model is trained."""
+
+    devices: int
+    global_batch: int
+    """Samples in a batch."""
+    bandwidth_bytes_per_s: float
+    clock_hz: float
+    hbm_gib: tuple[float, ...]
+    recompute: tuple[bool, ...]
+    optimizer: Optimizer
+    precision: Precision
+    schedule: Schedule
+    sequence: int
+    """Tokens in a sample."""
+    flops_per_token: float
+    """FLOPs that training the model needs for a token (PaLM, Appendix B)."""
+
+    def settings(self, microbatch: int) -> list[Setting]:
+        """Return what placements have to respect: for every recompute all HBM sizes, the largest first."""
+        return [
+            Setting(
+                devices=self.devices,
+                microbatches=self.global_batch // microbatch,
+                bandwidth_bytes_per_s=self.bandwidth_bytes_per_s,
+                memory_bytes=hbm_gib * GIB,
+                recompute=recompute,
+                schedule=self.schedule,
+            )
+            for recompute in self.recompute
+            for hbm_gib in sorted(self.hbm_gib, reverse=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A model at one TMP width and microbatch: its chain, without latencies."""
+
+    model: str
+    tensor: int
+    microbatch: int
+    layers: tuple[str, ...]
+    """Distinct layer of each run."""
+    runs: Runs
+    parameters: Reals
+    """Of one layer of each run."""
+    bytes_per_parameter: ParameterBytes
+
+    def repeated(self) -> tuple[int, int]:
+        """Return position of the first layer and length of the longest run."""
+        longest = int(np.argmax(self.runs.counts))
+        return sum(self.runs.counts[:longest]), self.runs.counts[longest]
+
+
+@dataclass(frozen=True)
+class Device:
+    """An architecture with the latencies of every run's layer on it: as scheduled, and bounded from below."""
+
+    name: str
+    named: bool
+    peak_flops_per_s: float
+    """Of its tensor cores."""
+    latencies: Latencies
+    bounds: Latencies
+
+
+def read_point(layers: pd.DataFrame, graph: pd.DataFrame, conditions: Conditions) -> Point:
+    """Return the chain of a model at one TMP width and microbatch."""
+    graph = graph.sort_values("position")
+    rows = layers.set_index("layer").loc[graph["layer"]]
+    each = parameter_bytes(conditions.optimizer, conditions.precision)
+    parameters = rows["parameters"].to_numpy(float)
+    return Point(
+        model=str(rows["model"].iloc[0]),
+        tensor=int(rows["tensor"].iloc[0]),
+        microbatch=int(rows["microbatch"].iloc[0]),
+        layers=tuple(graph["layer"]),
+        runs=Runs(
+            counts=tuple(int(count) for count in graph["count"]),
+            weight_bytes=each.weights * parameters,
+            static_bytes=each.static * parameters,
+            activation_bytes=rows["activation_bytes"].to_numpy(float),
+            output_bytes=rows["output_bytes"].to_numpy(float),
+            tensor_parallel=rows["tensor_parallel"].to_numpy(bool),
+        ),
+        parameters=parameters,
+        bytes_per_parameter=each,
+    )
+
+
+def read_devices(
+    point: Point,
+    solves: pd.DataFrame,
+    architectures: pd.DataFrame,
+    screens: pd.DataFrame,
+    conditions: Conditions,
+) -> list[Device]:
+    """Return the architectures that the screen kept, by name, with their latencies."""
+    kept = sorted(screens.loc[screens["kept"], "architecture"].unique())
+    chips = architectures.set_index("architecture").loc[kept]
+    objectives = _latencies(point, solves, kept, "objective_s")
+    bounds = _latencies(point, solves, kept, "bound_s")
+    return [
+        Device(
+            name=name,
+            named=bool(chips["named"].iloc[a]),
+            peak_flops_per_s=peak_flops_per_s(
+                int(chips["num_tc"].iloc[a]),
+                int(chips["pe_x"].iloc[a]),
+                int(chips["pe_y"].iloc[a]),
+                conditions.clock_hz,
+            ),
+            latencies=objectives[a],
+            bounds=bounds[a],
+        )
+        for a, name in enumerate(kept)
+    ]
+
+
+def _latencies(point: Point, solves: pd.DataFrame, names: list[str], value: str) -> list[Latencies]:
+    """Return one value of every layer's schedule, for each of the named architectures."""
+    table = solves.pivot(index="architecture", columns=["direction", "layer"], values=value).reindex(names)
+    missing = table.index[table.isna().any(axis=1)]
+    if len(missing):
+        raise ValueError(f"table solves: a layer of {missing[0]} has no schedule")
+    forward, backward = (
+        table[[(direction, layer) for layer in point.layers]].to_numpy(float)
+        for direction in ("forward", "backward")
+    )
+    return list(zip(forward, backward, strict=True))

@@ -1,0 +1,124 @@
+"""The recurrence of the placement: a chain cut into stages so that the worst stage is as good as possible.
+
+Index letters: i, j positions in the chain, s stages counted from the end, u stages among them that take a
+single device (those without a tensor parallel layer; all others take t), d data parallel width. A stage is an
+interval [i, j) of the chain; downsets, closed towards the end of the graph, are suffixes [i, n). Counting u
+instead of the paper's devices k loses nothing, as s stages of which u are single take k = s t - u (t - 1)
+devices, and keeps the table small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+
+from phaze.theory.pipeline import Chain, Counts, Flags, Reals
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many stages a pipeline can have, and how many devices each takes."""
+
+    tensor: int
+    """Devices of a stage that is not single: t, or 1 where no layer is tensor parallel."""
+    stages: int
+    """Largest number of stages that the devices allow."""
+    singles: int
+    """Largest number of single-device stages that make a difference, 0 where all stages take the same."""
+
+
+def shape_of(chain: Chain, tensor: int, devices: int) -> Shape:
+    """Return how many stages of a chain can be formed on that many devices with TMP width t."""
+    whole = int(np.count_nonzero(~chain.tensor_parallel))
+    width = tensor if whole < len(chain) else 1
+    singles = whole if width > 1 else 0
+    stages = sum(devices_of(s, min(s, singles), width) <= devices for s in range(1, len(chain) + 1))
+    return Shape(width, stages, singles)
+
+
+@numba.njit(cache=True)
+def devices_of(stages: int, singles: int, tensor: int) -> int:
+    """Return the devices of one pipeline."""
+    return stages * tensor - singles * (tensor - 1)
+
+
+@numba.njit(cache=True)
+def least_worst(
+    last: Reals, cost: Reals, growth: Reals, most_stages: Counts, single: Flags, stages: int, singles: int
+) -> Reals:
+    """Return dp[s, u, i]: the least worst cost when suffix [i, n) is cut into s stages, u of them single.
+
+    Phaze, Section 5, with downset D = [i, n), next stage D minus D' = [i, j) and u for the devices:
+
+        dp[1][u][i] = last[i]                                        if u = single[i, n]
+        dp[s][u][i] = min over j > i with most_stages[i, j] >= s of
+                          max(dp[s - 1][u - single[i, j]][j], cost[i, j] + (s - 1) growth[i, j])
+
+    `last` (n,) is infinite where the last stage does not fit; infinite results are impossible cuts. The cost
+    is a stage's load (growth 0), or its memory. Once a stage [i, j) does not fit, no longer one does: memory
+    grows with j.
+    """
+    n = len(last)
+    dp = np.full((stages + 1, singles + 1, n + 1), np.inf)
+    for i in range(n if stages > 0 else 0):
+        dp[1, min(int(single[i, n]), singles), i] = last[i]
+    for s in range(2, stages + 1):
+        for i in range(n - s + 1):
+            for j in range(i + 1, n - s + 2):
+                if most_stages[i, j] < s:
+                    break
+                here = cost[i, j] + (s - 1) * growth[i, j]
+                step = min(int(single[i, j]), singles)
+                for u in range(step, min(s, singles) + 1):
+                    dp[s, u, i] = min(dp[s, u, i], max(dp[s - 1, u - step, j], here))
+    return dp
+
+
+@numba.njit(cache=True)
+def best_first_stage(
+    dp: Reals,
+    load: Reals,
+    most_stages: Counts,
+    single: Flags,
+    first_sync: Reals,
+    tensor: int,
+    devices: int,
+    counts: Counts,
+    widths: Counts,
+    fewest: int,
+    most: int,
+) -> tuple[float, int, int, int, int]:
+    """Return the best time per batch with its d, s, u and end j of the first stage (Phaze, Section 5).
+
+        min over d, s, u, j of (ceil(B/d) + s - 1) max(load[0, j], dp[s - 1][u'][j]) + 4 (d - 1)/d
+        first_sync[j]
+
+    with d (s t - u (t - 1)) <= K, for `fewest` <= s <= `most`. `counts` and `widths` are the useful ceil(B/d)
+    and d, d rising; `first_sync` is weights / bandwidth. Equal times go to the fewest devices, then the
+    smallest d, s and j. The time is infinite if nothing fits.
+    """
+    n, singles = dp.shape[2] - 1, dp.shape[1] - 1
+    best, answer = (np.inf, 0, 0, 0, 0), (np.inf, 0, 0, 0, 0)
+    for s in range(fewest, most + 1):
+        for u in range(min(s, singles) + 1):
+            used = devices_of(s, u, tensor)
+            top = np.searchsorted(widths, devices // used, side="right") - 1
+            for j in range(1 if s > 1 else n, n + 1):
+                if s > 1 and most_stages[0, j] < s:
+                    break
+                step = min(int(single[0, j]), singles)
+                if s > 1 and step > u:
+                    continue
+                worst = max(load[0, j], dp[s - 1, u - step, j]) if s > 1 else dp[1, u, 0]
+                for w in range(top, -1, -1):
+                    busy = (counts[w] + s - 1) * worst
+                    if not busy <= best[0] or busy == np.inf:
+                        break
+                    d = widths[w]
+                    time = busy + 4.0 * (d - 1) / d * first_sync[j]
+                    rank = (time, used * d, d, s, j)
+                    if rank < best:
+                        best, answer = rank, (time, d, s, u, j)
+    return answer

@@ -1,0 +1,212 @@
+"""Time of a flushing pipeline and of its stages (Phaze, Section 5 and Appendix B).
+
+A model is a chain of layers: a graph with a Hamiltonian path, possibly with skip edges, in the order of that
+path. A stage is an interval [i, j) of it. Tables of all stages are arrays (n, n + 1) indexed by i and j;
+entries with j <= i mean nothing.
+
+Load of a stage (Appendix B.1): layers run one by one; each starts when its predecessor in the stage is done
+and its tensors from other stages are there. All transfers start at time 0 and take bytes / bandwidth,
+whatever else is on the network. The backward pass is the same on the reversed graph, with the gradients of
+outgoing edges for transfers. A stage that recomputes runs its forward pass again before the backward pass,
+from stashed inputs, while the gradients arrive:
+
+    load      = forward(with arrivals) + backward(with arrivals)
+    recompute = forward(with arrivals) + max(forward + backward, backward(with arrivals))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from phaze.theory.memory import Schedule, most_in_flight
+
+Reals = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The layers of a model in pipeline order, for one TMP width; bytes are those of one slice."""
+
+    forward_s: Reals
+    backward_s: Reals
+    weight_bytes: Reals
+    static_bytes: Reals
+    """Weights, gradients and optimizer state."""
+    activation_bytes: Reals
+    """Activations that the backward pass of one microbatch needs."""
+    tensor_parallel: Flags
+    """False for a layer that runs whole: a stage of such layers takes one device instead of t."""
+    edges: tuple[tuple[int, int, float], ...]
+    """(source position, target position, bytes), source < target."""
+
+    def __len__(self) -> int:
+        """Return the number of layers."""
+        return len(self.forward_s)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a placement has to respect: the cluster, the batch, and how activations are kept."""
+
+    devices: int
+    """Devices in the cluster, K."""
+    microbatches: int
+    """Microbatches in a batch, B."""
+    bandwidth_bytes_per_s: float
+    """Between any two devices."""
+    memory_bytes: float
+    """HBM of a device."""
+    recompute: bool = False
+    schedule: Schedule = "1f1b"
+
+
+@dataclass(frozen=True)
+class Loads:
+    """Time of every stage for one microbatch, in seconds."""
+
+    plain_s: Reals
+    recomputed_s: Reals
+
+    def of(self, recompute: bool) -> Reals:
+        """Return the loads of all stages but the last."""
+        return self.recomputed_s if recompute else self.plain_s
+
+
+@dataclass(frozen=True)
+class Footprints:
+    """What every stage stores, and how many devices hold it; independent of latencies."""
+
+    constant_bytes: Reals
+    """Weights, gradients, optimizer state and the activations of one microbatch."""
+    activation_bytes: Reals
+    arriving_bytes: Reals
+    """Tensors on the edges that enter the stage."""
+    weight_bytes: Reals
+    single: Flags
+    """No layer of the stage is tensor parallel: one device does."""
+
+    def stashed_bytes(self, recompute: bool) -> Reals:
+        """Return what a stage that is not the last keeps of a microbatch in flight."""
+        return self.arriving_bytes if recompute else self.activation_bytes
+
+
+@dataclass(frozen=True)
+class Room:
+    """Which stages fit the memory."""
+
+    most_stages: Counts
+    """(n, n + 1): the stage fits as the s-th from the end for 2 <= s <= most_stages."""
+    last_fits: Flags
+    """(n,): the stage [i, n) fits as the last."""
+
+
+def stage_loads(chain: Chain, bandwidth_bytes_per_s: float) -> Loads:
+    """Return the load of every stage of a chain."""
+    sources, targets, sizes = edge_arrays(chain.edges)
+    forward, backward = np.asarray(chain.forward_s, float), np.asarray(chain.backward_s, float)
+    return Loads(*latencies(forward, backward, sources, targets, sizes / bandwidth_bytes_per_s))
+
+
+def edge_arrays(edges: tuple[tuple[int, int, float], ...]) -> tuple[Counts, Counts, Reals]:
+    """Return sources, targets and bytes of the edges."""
+    sources, targets, sizes = zip(*edges, strict=True) if edges else ((), (), ())
+    return np.array(sources, np.int64), np.array(targets, np.int64), np.array(sizes, float)
+
+
+@numba.njit(cache=True)
+def latencies(
+    forward: Reals, backward: Reals, sources: Counts, targets: Counts, transfers: Reals
+) -> tuple[Reals, Reals]:
+    """Return the loads of all stages without and with recomputation; `transfers` are the edges' seconds."""
+    n = len(forward)
+    arrive, depart = np.zeros((n, n)), np.zeros((n + 1, n))
+    for e in range(len(sources)):
+        for i in range(sources[e] + 1, targets[e] + 1):
+            arrive[i, targets[e]] = max(arrive[i, targets[e]], transfers[e])
+            depart[i, sources[e]] = max(depart[i, sources[e]], transfers[e])
+    first, again = np.zeros((n, n + 1)), np.zeros((n, n + 1))
+    for i in range(n):
+        finish = total = 0.0
+        for v in range(i, n):
+            finish = max(finish, arrive[i, v]) + forward[v]
+            total += forward[v]
+            first[i, v + 1], again[i, v + 1] = finish, total
+    plain, recomputed = np.full((n, n + 1), np.inf), np.full((n, n + 1), np.inf)
+    for j in range(1, n + 1):
+        finish = total = 0.0
+        for i in range(j - 1, -1, -1):
+            finish = max(finish, depart[j, i]) + backward[i]
+            total += backward[i]
+            plain[i, j] = first[i, j] + finish
+            recomputed[i, j] = first[i, j] + max(again[i, j] + total, finish)
+    return plain, recomputed
+
+
+def stage_footprints(chain: Chain) -> Footprints:
+    """Return what every stage of a chain stores."""
+    activations = interval_sums(chain.activation_bytes)
+    return Footprints(
+        constant_bytes=interval_sums(chain.static_bytes) + activations,
+        activation_bytes=activations,
+        arriving_bytes=_arriving_bytes(chain),
+        weight_bytes=interval_sums(chain.weight_bytes),
+        single=interval_sums(np.asarray(chain.tensor_parallel, float)) == 0,
+    )
+
+
+def interval_sums(values: Reals) -> Reals:
+    """Return the sums over all intervals [i, j), an array (n, n + 1); exact for whole numbers below 2^53."""
+    before = np.concatenate(([0.0], np.cumsum(values)))
+    return before[None, :] - before[:-1, None]
+
+
+def _arriving_bytes(chain: Chain) -> Reals:
+    """Return the bytes on the edges that enter each stage: from before i into [i, j)."""
+    n = len(chain)
+    entering = np.zeros((n, n + 1))
+    for source, target, size in chain.edges:
+        entering[source + 1 : target + 1, target + 1] += size
+    return np.cumsum(entering, axis=1)
+
+
+def room(footprints: Footprints, setting: Setting, microbatches: int) -> Room:
+    """Return which stages fit, with that many microbatches in each pipeline (only GPipe depends on them)."""
+    n = len(footprints.constant_bytes)
+    constant, stashed = footprints.constant_bytes, footprints.stashed_bytes(setting.recompute)
+    if setting.schedule == "1f1b":
+        most = 1 + most_in_flight(constant, stashed, setting.memory_bytes, n - 1)
+        return Room(most, most[:, n] >= 1)
+    fits = constant + microbatches * stashed <= setting.memory_bytes
+    last = constant[:, n] + microbatches * footprints.activation_bytes[:, n]
+    return Room(np.where(fits, n, 0).astype(np.int64), last <= setting.memory_bytes)
+
+
+def useful_widths(microbatches: int, limit: int) -> tuple[Counts, Counts]:
+    """Return (ceil(B/d), d), d rising: for each distinct number of microbatches in a pipeline the smallest d.
+
+    A wider d with the same number of microbatches only synchronises more and takes more devices, so no other
+    d can be the best; there are about 2 sqrt(B) of them. `limit` is the largest d allowed, min(K, B) in the
+    paper.
+    """
+    widths = np.arange(1, min(limit, microbatches) + 1, dtype=np.int64)
+    counts = -(-microbatches // widths)
+    first = np.concatenate(([True], counts[1:] < counts[:-1]))[: len(widths)]
+    return counts[first], widths[first]
+
+
+def sync_s(weight_bytes: float, data: int, bandwidth_bytes_per_s: float) -> float:
+    """Return the gradient synchronisation of the first stage (equation 18)."""
+    return 4.0 * (data - 1) / data * weight_bytes / bandwidth_bytes_per_s
+
+
+def batch_time_s(
+    max_load_s: float, stages: int, microbatches: int, data: int, synchronisation_s: float
+) -> float:
+    """Return the time per batch: the slowest load times ceil(B/d) + s - 1, and the synchronisation."""
+    return max_load_s * (-(-microbatches // data) + stages - 1) + synchronisation_s

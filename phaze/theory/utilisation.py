@@ -1,0 +1,21 @@
+"""Model FLOPs utilisation (Chowdhery et al., PaLM, Appendix B): throughput over what the peak would allow.
+
+Only the FLOPs that the model needs count: 6 N a token for the matrix multiplications with N parameters,
+forward and backward, and 12 L H Q T for attention over T tokens in L layers of H heads of size Q.
+Recomputation does not count.
+"""
+
+
+def flops_per_token(parameters: int, layers: int, heads: int, head_size: int, sequence: int) -> float:
+    """Return the FLOPs that training needs for one token, 6 N + 12 L H Q T."""
+    return 6.0 * parameters + 12.0 * layers * heads * head_size * sequence
+
+
+def peak_flops_per_s(num_tc: int, pe_x: int, pe_y: int, clock_hz: float) -> float:
+    """Return the peak of a device's tensor cores: two FLOPs for each multiply-accumulate unit and cycle."""
+    return 2.0 * num_tc * pe_x * pe_y * clock_hz
+
+
+def model_flops_utilisation(tokens_per_s: float, token_flops: float, peak: float) -> float:
+    """Return the share of the peak, in FLOPs per second of all devices, that the model's own FLOPs take."""
+    return tokens_per_s * token_flops / peak
