@@ -1,0 +1,149 @@
+"""The architectures of a shard: the grid's within the area rules, or the named ones (paper, Table 1 and Appendix C.1)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from phaze.estimate.area import chip_areas
+from phaze.spec.architecture import (
+    MOST_WORDS_PER_CYCLE,
+    Architecture,
+    AreaFigures,
+    Grid,
+)
+from phaze.tables import Architectures
+from phaze.units import KIB, MIB, UM2_PER_MM2
+
+SIZES = [
+    "num_tc",
+    "num_vc",
+    "pe_x",
+    "pe_y",
+    "pe_vc",
+    "glb_mib",
+    "glb_words_per_cycle",
+    "l2_tc_kib",
+    "l2_vc_kib",
+]
+
+
+def area_um2(architecture: Architecture, figures: AreaFigures) -> float:
+    """Return the area of one architecture: as given, or from the figures."""
+    return float(describe([architecture], figures)["area_um2"].iloc[0])
+
+
+def enumerate_grid(grid: Grid, figures: AreaFigures, area_limit_um2: float, shard: str) -> pd.DataFrame:
+    """Return the architectures of a grid within the area limit, as table architectures.
+
+    The authors keep an architecture only if its area is at least 30 % of the limit, unless it has a single tensor core or a
+    single vector core.
+    """
+    frame = _describe(_combinations(grid), figures)
+    area = frame["area_um2"]
+    small = area < (grid.minimum_area_share or 0.0) * area_limit_um2
+    single = (frame["num_tc"] == 1) | (frame["num_vc"] == 1)
+    kept = frame[(area <= area_limit_um2 * (1 + 1e-12)) & (~small | single)]
+    return _table(kept.assign(architecture=_names(kept), named=False), shard)
+
+
+def describe_named(architectures: list[Architecture], figures: AreaFigures, shard: str) -> pd.DataFrame:
+    """Return named architectures as table architectures; no rule leaves one out."""
+    frame = describe(architectures, figures)
+    return _table(frame.assign(architecture=[a.name for a in architectures], named=True), shard)
+
+
+def describe(architectures: list[Architecture], figures: AreaFigures) -> pd.DataFrame:
+    """Return sizes and areas of single architectures."""
+    rows = [
+        (
+            a.num_tc,
+            a.num_vc,
+            a.pe_x,
+            a.pe_y,
+            a.lanes,
+            a.glb_mib,
+            a.bandwidth,
+            a.tensor_l2_kib,
+            a.vector_l2_kib,
+        )
+        for a in architectures
+    ]
+    frame = _describe(pd.DataFrame(rows, columns=SIZES), figures)
+    given = np.array([np.nan if a.area_mm2 is None else a.area_mm2 * UM2_PER_MM2 for a in architectures])
+    return frame.assign(
+        area_um2=np.where(np.isnan(given), frame["area_um2"], given),
+        area_interpolated=frame["area_interpolated"] & np.isnan(given),
+    )
+
+
+def _combinations(grid: Grid) -> pd.DataFrame:
+    """Return all combinations of a grid with what the paper's rules derive from them."""
+    axes = np.meshgrid(grid.num_tc, grid.num_vc, grid.pe_x, grid.pe_y, grid.glb_mib, indexing="ij")
+    tc, vc, x, y, glb = (axis.ravel() for axis in axes)
+    wide = np.clip(MOST_WORDS_PER_CYCLE * np.maximum(x, y) / 256, 4.0, MOST_WORDS_PER_CYCLE)
+    return pd.DataFrame(
+        {
+            "num_tc": tc,
+            "num_vc": vc,
+            "pe_x": x,
+            "pe_y": y,
+            "pe_vc": x,
+            "glb_mib": glb,
+            "glb_words_per_cycle": np.where(tc > 1, MOST_WORDS_PER_CYCLE, wide),
+            "l2_tc_kib": np.maximum(1.0, x * y / 64),
+            "l2_vc_kib": np.clip(x / 64, 1.0, 4.0),
+        }
+    )
+
+
+def _describe(sizes: pd.DataFrame, figures: AreaFigures) -> pd.DataFrame:
+    """Return sizes with areas."""
+    value = {name: sizes[name].to_numpy(float) for name in SIZES}
+    areas = chip_areas(
+        value["num_tc"],
+        value["num_vc"],
+        value["pe_x"] * value["pe_y"],
+        value["pe_vc"],
+        value["l2_tc_kib"],
+        value["l2_vc_kib"],
+        value["glb_mib"],
+        figures,
+    )
+    return sizes.assign(
+        glb_bytes=np.rint(value["glb_mib"] * MIB),
+        l2_tc_bytes=np.rint(value["l2_tc_kib"] * KIB),
+        l2_vc_bytes=np.rint(value["l2_vc_kib"] * KIB),
+        area_um2=areas.total_um2,
+        tensor_um2=areas.tensor_um2,
+        vector_um2=areas.vector_um2,
+        l2_um2=areas.l2_um2,
+        glb_um2=areas.glb_um2,
+        area_interpolated=areas.interpolated,
+    )
+
+
+def _names(frame: pd.DataFrame) -> list[str]:
+    """Return names that say all sizes of a grid architecture."""
+    return [
+        f"tc{tc}-vc{vc}-{x}x{y}-glb{glb:g}"
+        for tc, vc, x, y, glb in zip(
+            frame["num_tc"], frame["num_vc"], frame["pe_x"], frame["pe_y"], frame["glb_mib"], strict=True
+        )
+    ]
+
+
+def _table(frame: pd.DataFrame, shard: str) -> pd.DataFrame:
+    """Return table architectures, with ids for equal designs of tensor, vector and fused cores."""
+    frame = frame.assign(shard=shard, **design_ids(frame))
+    return Architectures.check(frame[list(Architectures.fields())])
+
+
+def design_ids(frame: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return the ids of the core designs: equal where everything that an estimate depends on is equal."""
+    pairs = frame[["num_tc", "num_vc"]].min(axis=1)
+    array = ["pe_x", "pe_y", "l2_tc_bytes", "glb_bytes", "glb_words_per_cycle"]
+    tensor = frame.groupby(["num_tc", *array]).ngroup()
+    vector = frame.groupby(["num_vc", "pe_vc", "glb_words_per_cycle"]).ngroup() + (tensor.max() + 1)
+    fused = frame.assign(pairs=pairs).groupby(["pairs", "pe_vc", *array]).ngroup() + (vector.max() + 1)
+    return {"tensor_design": tensor, "vector_design": vector, "fused_design": fused}
