@@ -4,7 +4,7 @@ from phaze import tables
 from phaze.extract import extract_layers
 from phaze.job import logged
 from phaze.spec.model import Model
-from phaze.spec.study import ExtractSettings
+from phaze.spec.settings import ExtractSettings
 
 
 def main(

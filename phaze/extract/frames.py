@@ -15,7 +15,7 @@ from phaze.extract.primitives import LayerGraph
 from phaze.extract.sharding import Slice, slice_model
 from phaze.extract.transformer import build_layers
 from phaze.spec.model import Model
-from phaze.spec.study import ExtractSettings
+from phaze.spec.settings import ExtractSettings
 
 Row = dict[str, str | int | float | bool]
 Work = tuple[str, tuple[Part, ...]]

@@ -14,7 +14,7 @@ from phaze.errors import PhazeError
 from phaze.extract import LayerTables, extract_graph, extract_layers
 from phaze.extract.kinds import KINDS
 from phaze.extract.sharding import Slice
-from phaze.spec.study import ExtractSettings
+from phaze.spec.settings import ExtractSettings
 from tests.unit.extract.examples import NAMES, POINTS, SEQUENCES, model_of, slices
 
 SETTINGS = {

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from phaze.extract import extract_graph, extract_layers, summarise_model
-from phaze.spec.study import ExtractSettings
+from phaze.spec.settings import ExtractSettings
 from tests.unit.extract.examples import model_of
 
 

@@ -1,0 +1,40 @@
+"""Write the architectures of a shard that respect the area limit."""
+
+from phaze import tables
+from phaze.estimate import area_um2, describe_named, enumerate_grid
+from phaze.job import logged
+from phaze.spec.architecture import Architecture, Grid, Technology
+from phaze.units import UM2_PER_MM2
+
+
+def main(
+    out: str,
+    *,
+    shard: str,
+    members: dict[str, object],
+    area_limit: float | dict[str, object],
+    technology: dict[str, object],
+) -> None:
+    """Write the members of a shard; the limit is in mm2, or an architecture whose area it is."""
+    figures = Technology.parse(technology, "technology").area_um2
+    if isinstance(area_limit, dict):
+        limit_um2 = area_um2(Architecture.parse(area_limit, "area_limit"), figures)
+    else:
+        limit_um2 = area_limit * UM2_PER_MM2
+    if "grid" in members:
+        frame = enumerate_grid(Grid.parse(members["grid"], "grid"), figures, limit_um2, shard)
+    else:
+        named = [Architecture.parse(a, "architecture") for a in members["named"]]
+        frame = describe_named(named, figures, shard)
+    tables.Architectures.save(frame, out)
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            snakemake.output[0],
+            shard=snakemake.wildcards.shard,
+            members=snakemake.params.members,
+            area_limit=snakemake.params.area_limit,
+            technology=snakemake.params.technology,
+        )

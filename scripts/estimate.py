@@ -1,0 +1,42 @@
+"""Estimate every operator of a model on every core design of a shard."""
+
+from phaze import tables
+from phaze.estimate import Hardware, estimate_operators
+from phaze.job import logged
+from phaze.spec.architecture import Technology
+from phaze.spec.settings import EstimateSettings
+
+
+def main(
+    parts: str,
+    architectures: str,
+    out: str,
+    *,
+    hardware: dict[str, float],
+    technology: dict[str, object],
+    settings: dict[str, object],
+    tensor: int,
+) -> None:
+    """Read parts and architectures, write estimates."""
+    frame = estimate_operators(
+        tables.Parts.load(parts),
+        tables.Architectures.load(architectures),
+        Hardware(**hardware),
+        Technology.parse(technology, "technology"),
+        tensor,
+        EstimateSettings.parse(settings, "estimate").vector_cycles,
+    )
+    tables.Estimates.save(frame, out)
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            snakemake.input.parts,
+            snakemake.input.architectures,
+            snakemake.output[0],
+            hardware=snakemake.params.hardware,
+            technology=snakemake.params.technology,
+            settings=snakemake.params.estimate,
+            tensor=snakemake.params.tensor,
+        )
