@@ -73,7 +73,7 @@ def exact_mean(exact: dict[str, Times], weights: dict[str, float], mode: Mean) -
 
 @pytest.mark.parametrize("mode", MODES)
 def test_no_common_answer_is_dropped(mode: Mean) -> None:
-    """For exact times anywhere between the bounds, the best few and the smallest of every HBM size are candidates."""
+    """For exact times between the bounds, the best few and the smallest of every HBM size are candidates."""
     rng = np.random.default_rng(3)
     weights = {"p": 1.0, "q": 2.5, "r": 0.5}
     for _ in range(60):

@@ -1,0 +1,133 @@
+"""Bounds on the time per batch of many architectures at once.
+
+Every distinct layer has a lower bound and a feasible value of its latency on every architecture
+(`theory.bounds`). A placement's time per batch does not fall when a layer's latency rises, and what fits the
+memory does not depend on latencies; so the best placement with the lower bounds is a lower bound on the best
+time per batch, and the best placement with the feasible latencies is feasible (`theory.chains` finds both
+exactly). The schedules that are solved later are at most as long as the feasible ones and no shorter than the
+bounds, so their time per batch lies in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from phaze.spec.settings import Training
+from phaze.theory.bounds import layer_bounds
+from phaze.theory.chains import Runs, best_times
+from phaze.theory.designs import designs_of_operators, gather_latencies
+from phaze.theory.memory import parameter_bytes
+from phaze.theory.pipeline import Setting
+from phaze.theory.ranking import Floats
+
+DIRECTIONS = ("forward", "backward")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A lower bound and a feasible value of the same quantity, arrays of one shape, in seconds."""
+
+    lower_s: Floats
+    feasible_s: Floats
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Latency of both passes of one layer of every run, arrays (A, runs), in seconds."""
+
+    forward_s: Floats
+    backward_s: Floats
+
+
+def bound_layers(
+    operators: pd.DataFrame,
+    edges: pd.DataFrame,
+    estimates: pd.DataFrame,
+    architectures: pd.DataFrame,
+    *,
+    overlap_communication: bool = False,
+) -> dict[tuple[str, str], Bounds]:
+    """Return bounds (A,) on the latency of every (layer, direction), in the order of the architectures."""
+    cores = {name: architectures[name].to_numpy(np.int64) for name in ("num_tc", "num_vc")}
+    found = {}
+    for layer in operators["layer"].unique():
+        for direction in DIRECTIONS:
+            mine = _pass(operators, layer, direction).sort_values("operator")
+            links = _pass(edges, layer, direction)[["source", "target"]].to_numpy()
+            one, every = operator_latencies(mine, estimates, architectures)
+            lower, feasible = layer_bounds(
+                tuple(mine["core"]),
+                tuple((int(i), int(j)) for i, j in links),
+                one,
+                every,
+                cores["num_tc"],
+                cores["num_vc"],
+                overlap_communication=overlap_communication,
+            )
+            found[layer, direction] = Bounds(lower, feasible)
+    return found
+
+
+def _pass(frame: pd.DataFrame, layer: str, direction: str) -> pd.DataFrame:
+    return frame[(frame["layer"] == layer) & (frame["direction"] == direction)]
+
+
+def operator_latencies(
+    operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
+) -> tuple[Floats, Floats]:
+    """Return the latency of operators on one core and on all cores, arrays (A, n)."""
+    designs = designs_of_operators(
+        list(operators["core"]),
+        *(architectures[f"{core}_design"].to_numpy(np.int64) for core in ("tensor", "vector", "fused")),
+    )
+    works, at = (
+        operators["work"].to_numpy(np.int64),
+        (estimates["work"].to_numpy(), estimates["design"].to_numpy()),
+    )
+    return (
+        gather_latencies(works, designs, *at, estimates["latency_s"].to_numpy()),
+        gather_latencies(works, designs, *at, estimates["latency_all_s"].to_numpy()),
+    )
+
+
+def read_runs(layers: pd.DataFrame, graph: pd.DataFrame, training: Training) -> tuple[Runs, list[str]]:
+    """Return the chain of a model as runs of equal layers, and the distinct layer of every run."""
+    graph = graph.sort_values("position")
+    rows = layers.set_index("layer").loc[graph["layer"]]
+    each = parameter_bytes(training.optimizer, training.precision)
+    parameters = rows["parameters"].to_numpy(np.float64)
+    runs = Runs(
+        counts=tuple(int(count) for count in graph["count"]),
+        weight_bytes=each.weights * parameters,
+        static_bytes=each.static * parameters,
+        activation_bytes=rows["activation_bytes"].to_numpy(np.float64),
+        output_bytes=rows["output_bytes"].to_numpy(np.float64),
+        tensor_parallel=rows["tensor_parallel"].to_numpy(np.bool_),
+    )
+    return runs, list(graph["layer"])
+
+
+def bound_times(
+    runs: Runs,
+    names: Sequence[str],
+    layers: Mapping[tuple[str, str], Bounds],
+    tensor: int,
+    settings: Sequence[Setting],
+) -> Bounds:
+    """Return bounds (settings, A) on the time per batch, infinite where nothing fits.
+
+    Equal latencies are placed once: many architectures differ only in what a model does not use, and for most
+    the bounds of all layers meet.
+    """
+    lower = Latencies(*(np.stack([layers[n, d].lower_s for n in names], axis=1) for d in DIRECTIONS))
+    feasible = Latencies(*(np.stack([layers[n, d].feasible_s for n in names], axis=1) for d in DIRECTIONS))
+    both = np.concatenate([np.hstack([x.forward_s, x.backward_s]) for x in (lower, feasible)])
+    distinct, place = np.unique(both, axis=0, return_inverse=True)
+    forward, backward = np.hsplit(distinct, 2)
+    times = best_times(runs, forward, backward, tensor, settings)[:, place.reshape(-1)]
+    lower_s, feasible_s = np.hsplit(times, 2)
+    return Bounds(np.minimum(lower_s, feasible_s), feasible_s)

@@ -1,0 +1,105 @@
+"""Screen the architectures of a shard for one model, TMP width and microbatch."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pandas as pd
+
+from phaze.screen.bounds import Bounds, bound_layers, bound_times, read_runs
+from phaze.screen.select import could_matter
+from phaze.spec.settings import ScreenSettings, Training
+from phaze.spec.system import Scenario
+from phaze.tables import Screens
+from phaze.theory.pipeline import Setting
+from phaze.theory.ranking import Flags, name_ranks
+from phaze.units import GIB
+
+
+def screen_architectures(
+    operators: pd.DataFrame,
+    edges: pd.DataFrame,
+    layers: pd.DataFrame,
+    graph: pd.DataFrame,
+    estimates: pd.DataFrame,
+    architectures: pd.DataFrame,
+    scenario: Scenario,
+    training: Training,
+    settings: ScreenSettings,
+    *,
+    overlap_communication: bool = False,
+) -> pd.DataFrame:
+    """Return table screens: bounds for every architecture, HBM size and recompute, and what to keep.
+
+    Kept is what `select` cannot exclude at some HBM size, with or without recomputation as is faster, and
+    every named architecture; all rows of an architecture say the same. Named architectures exclude no one,
+    because they may lie outside the area limit or repeat an architecture of the grid. Where nothing fits at
+    all, the smallest architecture is kept, so that its placement says why.
+    """
+    tensor, microbatch = int(layers["tensor"].iloc[0]), int(layers["microbatch"].iloc[0])
+    shard = architectures.sort_values("architecture", ignore_index=True)
+    passes = bound_layers(operators, edges, estimates, shard, overlap_communication=overlap_communication)
+    runs, names = read_runs(layers, graph, training)
+    grid = memory_grid(training)
+    times = bound_times(runs, names, passes, tensor, pipeline_settings(scenario, training, microbatch))
+    kept = choose_kept(times, shard, grid, settings)
+    point = {"model": layers["model"].iloc[0], "tensor": tensor, "microbatch": microbatch}
+    return Screens.check(_rows(times, shard, grid, kept).assign(**point)[list(Screens.fields())])
+
+
+def memory_grid(training: Training) -> list[tuple[float, bool]]:
+    """Return every HBM size with and without recomputation, as far as they are considered."""
+    return list(product(sorted(training.hbm_gib), sorted(training.recompute)))
+
+
+def pipeline_settings(scenario: Scenario, training: Training, microbatch: int) -> list[Setting]:
+    """Return what placements have to respect, in the order of `memory_grid`."""
+    return [
+        Setting(
+            devices=scenario.devices,
+            microbatches=scenario.global_batch // microbatch,
+            bandwidth_bytes_per_s=scenario.network_bandwidth_bytes_per_s,
+            memory_bytes=hbm_gib * GIB,
+            recompute=recompute,
+            schedule=training.schedule,
+        )
+        for hbm_gib, recompute in memory_grid(training)
+    ]
+
+
+def choose_kept(
+    times: Bounds, shard: pd.DataFrame, grid: list[tuple[float, bool]], settings: ScreenSettings
+) -> Flags:
+    """Return which architectures of the shard to keep, by bounds (settings, A) on their times per batch."""
+    area, name = shard["area_um2"].to_numpy(np.float64), name_ranks(shard["architecture"])
+    kept = shard["named"].to_numpy(np.bool_, copy=True)
+    searched = np.flatnonzero(~kept)
+    for size in sorted({hbm_gib for hbm_gib, _ in grid}):
+        rows = [c for c, (hbm_gib, _) in enumerate(grid) if hbm_gib == size]
+        kept[searched] |= could_matter(
+            times.lower_s[rows].min(axis=0)[searched],
+            times.feasible_s[rows].min(axis=0)[searched],
+            area[searched],
+            name[searched],
+            best=settings.best,
+            tolerance=settings.tolerance,
+        )
+    if not kept.any():
+        kept[np.lexsort((name, area))[:1]] = True
+    return kept
+
+
+def _rows(times: Bounds, shard: pd.DataFrame, grid: list[tuple[float, bool]], kept: Flags) -> pd.DataFrame:
+    """Return one row for every architecture, HBM size and recompute."""
+    hbm_gib, recompute = zip(*grid, strict=True)
+    return pd.DataFrame(
+        {
+            "architecture": shard["architecture"].repeat(len(grid)),
+            "hbm_gib": np.tile(np.array(hbm_gib, dtype=np.float64), len(shard)),
+            "recompute": np.tile(np.array(recompute, dtype=np.bool_), len(shard)),
+            "lower_s": times.lower_s.T.ravel(),
+            "feasible_s": times.feasible_s.T.ravel(),
+            "kept": np.repeat(kept, len(grid)),
+        }
+    )
