@@ -16,8 +16,8 @@ from phaze.errors import PhazeError
 from phaze.spec.architecture import Architecture, Technology
 from phaze.spec.model import Model, load_model
 from phaze.spec.noun import Noun, read_yaml
-from phaze.spec.study import Scenario, ScenarioChoice, Study, Workload
-from phaze.spec.system import System
+from phaze.spec.study import ScenarioChoice, Study, Workload
+from phaze.spec.system import Scenario, System
 
 FOLDER = Path("config")
 GRID_SHARDS = ("small-buffer", "large-buffer")
@@ -44,6 +44,15 @@ class Settings:
     def points(self, model: str) -> list[tuple[int, int]]:
         """Return every TMP width and microbatch of a model."""
         return [(t, b) for t in self.workload(model).tensor for b in self.study.training.microbatches]
+
+    def flops_per_token(self, model: str) -> float:
+        """Return the FLOPs that training a model needs for a token (PaLM, Appendix B)."""
+        return self.models[model].flops_per_token(self.workload(model).sequence)
+
+    def expert(self, model: str) -> dict[str, int] | None:
+        """Return the experts' placement of a model."""
+        expert = self.workload(model).expert
+        return None if expert is None else expert.model_dump(mode="json")
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -72,16 +81,6 @@ class Settings:
             "hbm_bandwidth_bytes_per_s": s.hbm_bandwidth_bytes_per_s,
             "network_bandwidth_bytes_per_s": s.network_bandwidth_bytes_per_s,
             "bytes_per_element": self.study.extract.bytes_per_element,
-        }
-
-    def placement_scenario(self, scenario: str) -> dict[str, float]:
-        """Return what of a scenario the placement depends on."""
-        s = self.scenarios[scenario]
-        return {
-            "devices": s.devices,
-            "global_batch": s.global_batch,
-            "network_bandwidth_bytes_per_s": s.network_bandwidth_bytes_per_s,
-            "clock_hz": s.clock_hz,
         }
 
     def estimates_of(self, scenario: str) -> str:

@@ -4,7 +4,6 @@ POINT = "{model}/t{tensor}-b{microbatch}"
 LAYER_TABLES = {table: f"<results>/{table}/{POINT}.parquet" for table in ("operators", "edges", "layers")}
 
 estimate_scenarios = tuple(dict.fromkeys(map(settings.estimates_of, settings.scenarios)))
-training = study["training"] | {"bytes_per_element": study["extract"]["bytes_per_element"]}
 
 
 def points(table, scenarios=tuple(settings.scenarios), models=settings.study.models):

@@ -21,9 +21,9 @@ rule place:
         placements="<results>/placements/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.parquet",
         stages="<results>/stages/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.parquet",
     params:
-        scenario=lambda w: settings.placement_scenario(w.scenario),
-        training=training,
-        flops=lambda w: settings.flops_per_token(w.model),
+        scenario=lambda w: settings.scenarios[w.scenario].model_dump(mode="json"),
+        training=study["training"],
+        flops_per_token=lambda w: settings.flops_per_token(w.model),
         expert=lambda w: settings.expert(w.model),
         sequence=lambda w: settings.workload(w.model).sequence,
         code=source_digest("phaze.place"),

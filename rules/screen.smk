@@ -19,8 +19,8 @@ rule screen:
     output:
         "<results>/screens/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.parquet",
     params:
-        scenario=lambda w: settings.placement_scenario(w.scenario),
-        training=training,
+        scenario=lambda w: settings.scenarios[w.scenario].model_dump(mode="json"),
+        training=study["training"],
         screen=study["screen"],
         overlap_communication=study["schedule"]["overlap_communication"],
         code=source_digest("phaze.screen"),
@@ -36,6 +36,34 @@ rule screen:
         "../envs/phaze.yaml"
     script:
         "../scripts/screen.py"
+
+
+rule find_common:
+    """Keep the architectures that could be the best common one of all models of the study."""
+    message:
+        "find candidates for a common architecture for {wildcards.scenario}"
+    input:
+        screens=lambda w: points("screens", scenarios=[w.scenario]),
+        architectures=[f"<results>/architectures/{{scenario}}/{shard}.parquet" for shard in settings.shards],
+    output:
+        "<results>/architectures/{scenario}/common.parquet",
+    params:
+        weights={name: settings.workload(name).weight for name in settings.study.models},
+        global_batch=lambda w: settings.scenarios[w.scenario].global_batch,
+        screen=study["screen"],
+        code=source_digest("phaze.screen"),
+    log:
+        "<logs>/architectures/{scenario}/common.log",
+    benchmark:
+        "<benchmarks>/architectures/{scenario}/common.tsv"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=10,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/find_common.py"
 
 
 rule screens:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from phaze.spec.settings import Training
+from phaze.spec.system import Scenario
 from phaze.theory.chains import Runs
 from phaze.theory.memory import Optimizer, ParameterBytes, Precision, Schedule, parameter_bytes
 from phaze.theory.pipeline import Reals, Setting
@@ -35,6 +37,25 @@ class Conditions:
     """Tokens in a sample."""
     flops_per_token: float
     """FLOPs that training the model needs for a token (PaLM, Appendix B)."""
+
+    @classmethod
+    def of(
+        cls, scenario: Scenario, training: Training, *, sequence: int, flops_per_token: float
+    ) -> Conditions:
+        """Return the conditions that a study sets."""
+        return cls(
+            devices=scenario.devices,
+            global_batch=scenario.global_batch,
+            bandwidth_bytes_per_s=scenario.network_bandwidth_bytes_per_s,
+            clock_hz=scenario.clock_hz,
+            hbm_gib=training.hbm_gib,
+            recompute=training.recompute,
+            optimizer=training.optimizer,
+            precision=training.precision,
+            schedule=training.schedule,
+            sequence=sequence,
+            flops_per_token=flops_per_token,
+        )
 
     def settings(self, microbatch: int) -> list[Setting]:
         """Return what placements have to respect: for every recompute all HBM sizes, the largest first."""

@@ -7,6 +7,7 @@ from typing import Self, TypeAlias
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from phaze.errors import PhazeError
 
@@ -31,10 +32,20 @@ class Noun(BaseModel):
 def describe(error: ValidationError, source: str) -> str:
     """Return one line for each thing that is wrong, with its key and its value."""
     return "\n".join(
-        f"{source}: {'.'.join(str(part) for part in problem['loc']) or 'file'}: "
-        f"{_plain(problem['msg'])}, got {_short(problem['input'])}"
-        for problem in error.errors()
+        f"{source}: {_key(problem)}{_plain(problem['msg'])}{_value(problem)}" for problem in error.errors()
     )
+
+
+def _key(problem: ErrorDetails) -> str:
+    return ".".join(str(part) for part in problem["loc"]) + ": " if problem["loc"] else ""
+
+
+def _value(problem: ErrorDetails) -> str:
+    """Return the value, unless it is the whole of what was checked: then the message says what is wrong with it."""
+    if problem["type"] == "value_error" and isinstance(problem["input"], dict):
+        return ""
+    text = repr(problem["input"])
+    return f", got {text if len(text) <= 80 else text[:77] + '...'}"
 
 
 def _plain(message: str) -> str:
@@ -42,11 +53,6 @@ def _plain(message: str) -> str:
     if message == "Extra inputs are not permitted":
         return "is not a known key"
     return message.removeprefix("Value error, ").removeprefix("Input ")
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 class _UniqueKeys(yaml.SafeLoader):

@@ -20,8 +20,6 @@ from phaze.spec.settings import (
     ScreenSettings,
     Training,
 )
-from phaze.spec.system import System
-
 
 
 class Triple(Noun):
@@ -61,15 +59,6 @@ class ArchitectureChoice(Noun):
     """The named architecture that results are compared with."""
     technology: Name = "22nm"
     """Areas and energies, a file in config/technologies."""
-
-
-class Scenario(System):
-    """A cluster with the batch that it trains and the area that a chip may have."""
-
-    global_batch: PositiveInt = 4096
-    """Samples in a batch."""
-    area_limit_mm2: PositiveFloat | Name = "tpu-v4"
-    """Largest area of a chip, or the name of an architecture whose area is the limit."""
 
 
 class ScenarioChoice(Noun):

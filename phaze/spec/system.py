@@ -3,6 +3,7 @@
 from pydantic import Field
 
 from phaze.spec.noun import Noun
+from phaze.spec.settings import Name, PositiveFloat, PositiveInt
 
 
 class System(Noun):
@@ -16,3 +17,12 @@ class System(Noun):
     """Bandwidth between the HBM and the global buffer of a device."""
     clock_hz: float = Field(1.05e9, gt=0)
     """Clock of all cores."""
+
+
+class Scenario(System):
+    """A cluster with the batch that it trains and the area that a chip may have."""
+
+    global_batch: PositiveInt = 4096
+    """Samples in a batch."""
+    area_limit_mm2: PositiveFloat | Name = "tpu-v4"
+    """Largest area of a chip, or the name of an architecture whose area is the limit."""

@@ -1,0 +1,54 @@
+"""Keep the architectures that could be the best common one of all models."""
+
+import pandas as pd
+
+from phaze import tables
+from phaze.job import logged
+from phaze.screen.common import common_candidates
+from phaze.spec.settings import ScreenSettings
+
+COLUMNS = ["model", "architecture", "hbm_gib", "lower_s", "feasible_s"]
+
+
+def main(
+    screens: list[str],
+    architectures: list[str],
+    out: str,
+    *,
+    weights: dict[str, float],
+    global_batch: int,
+    settings: dict[str, object],
+) -> None:
+    """Read all screens one at a time, write the candidates with a shard and designs of their own."""
+    screen = ScreenSettings.parse(settings, "screen")
+    known = tables.Architectures.load(*architectures)
+    found = common_candidates(
+        (tables.Screens.load(path, columns=COLUMNS) for path in screens),
+        known,
+        weights,
+        mode=screen.common,
+        global_batch=global_batch,
+        best=screen.best,
+        tolerance=screen.tolerance,
+    )
+    candidates = known[known["architecture"].isin(found["architecture"])]
+    tables.Architectures.save(with_own_designs(candidates), out)
+
+
+def with_own_designs(architectures: pd.DataFrame) -> pd.DataFrame:
+    """Return architectures of several shards as one shard; ids of designs are unique within a shard only."""
+    offset = architectures["shard"].astype("category").cat.codes.astype("int64") * 10**9
+    designs = [f"{core}_design" for core in ("tensor", "vector", "fused")]
+    return architectures.assign(shard="common", **{d: architectures[d] + offset for d in designs})
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            list(snakemake.input.screens),
+            list(snakemake.input.architectures),
+            snakemake.output[0],
+            weights=snakemake.params.weights,
+            global_batch=snakemake.params.global_batch,
+            settings=snakemake.params.screen,
+        )

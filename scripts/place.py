@@ -1,0 +1,50 @@
+"""Find the best placement of a model on every kept architecture of a shard."""
+
+from phaze import tables
+from phaze.job import logged
+from phaze.place import Conditions, Expert, place_model
+from phaze.spec.settings import Training
+from phaze.spec.system import Scenario
+
+
+def main(
+    inputs: dict[str, str],
+    outputs: dict[str, str],
+    *,
+    scenario: dict[str, object],
+    training: dict[str, object],
+    sequence: int,
+    flops_per_token: float,
+    expert: dict[str, int] | None,
+) -> None:
+    """Read layers and solves, write placements and their stages."""
+    conditions = Conditions.of(
+        Scenario.parse(scenario, "scenario"),
+        Training.parse(training, "training"),
+        sequence=sequence,
+        flops_per_token=flops_per_token,
+    )
+    placements, stages = place_model(
+        tables.Layers.load(inputs["layers"]),
+        tables.Graphs.load(inputs["graph"]),
+        tables.Solves.load(inputs["solves"]),
+        tables.Architectures.load(inputs["architectures"]),
+        tables.Screens.load(inputs["screens"]),
+        conditions,
+        Expert(**expert) if expert else None,
+    )
+    tables.Placements.save(placements, outputs["placements"])
+    tables.Stages.save(stages, outputs["stages"])
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            dict(snakemake.input.items()),
+            dict(snakemake.output.items()),
+            scenario=snakemake.params.scenario,
+            training=snakemake.params.training,
+            sequence=snakemake.params.sequence,
+            flops_per_token=snakemake.params.flops_per_token,
+            expert=snakemake.params.expert,
+        )

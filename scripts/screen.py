@@ -1,0 +1,44 @@
+"""Bound every architecture of a shard and keep those that could be among the best."""
+
+from phaze import tables
+from phaze.job import logged
+from phaze.screen import screen_architectures
+from phaze.spec.settings import ScreenSettings, Training
+from phaze.spec.system import Scenario
+
+
+def main(
+    inputs: dict[str, str],
+    out: str,
+    *,
+    scenario: dict[str, object],
+    training: dict[str, object],
+    settings: dict[str, object],
+    overlap_communication: bool,
+) -> None:
+    """Read operators, layers, estimates and architectures, write the screen."""
+    frame = screen_architectures(
+        tables.Operators.load(inputs["operators"]),
+        tables.Edges.load(inputs["edges"]),
+        tables.Layers.load(inputs["layers"]),
+        tables.Graphs.load(inputs["graph"]),
+        tables.Estimates.load(inputs["estimates"]),
+        tables.Architectures.load(inputs["architectures"]),
+        Scenario.parse(scenario, "scenario"),
+        Training.parse(training, "training"),
+        ScreenSettings.parse(settings, "screen"),
+        overlap_communication=overlap_communication,
+    )
+    tables.Screens.save(frame, out)
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            dict(snakemake.input.items()),
+            snakemake.output[0],
+            scenario=snakemake.params.scenario,
+            training=snakemake.params.training,
+            settings=snakemake.params.screen,
+            overlap_communication=snakemake.params.overlap_communication,
+        )

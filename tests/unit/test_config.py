@@ -1,0 +1,120 @@
+"""A study is validated before anything runs: every mistake is one message with file, key, value and what is allowed."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from phaze.config import FOLDER, generated_files, load_settings, main
+from phaze.errors import PhazeError
+
+Config = dict[str, object]
+Change = Callable[[Config], object]
+
+STUDIES = sorted((FOLDER / "studies").glob("*.yaml"))
+
+
+@pytest.fixture(name="config")
+def default_study() -> Config:
+    return yaml.safe_load((FOLDER / "config.yaml").read_text())
+
+
+def put(path: str, value: object) -> Change:
+    """Return a change that sets a key, given with dots between sections."""
+
+    def change(config: Config) -> None:
+        *sections, key = path.split("/")
+        section = config
+        for name in sections:
+            section = section.setdefault(name, {})  # type: ignore[assignment]
+        section[key] = value
+
+    return change
+
+
+def test_the_default_study_is_the_papers(config: Config) -> None:
+    settings = load_settings(config)
+    assert sum(len(settings.points(model)) for model in settings.study.models) == 68
+    assert settings.shards == ("small-buffer", "large-buffer", "named")
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_every_study_that_comes_with_phaze_is_valid(config: Config, path: Path) -> None:
+    load_settings(merged(config, yaml.safe_load(path.read_text())), source=str(path))
+
+
+def merged(base: Config, over: Config) -> Config:
+    """Merge as Snakemake does: mappings into each other, anything else replaced."""
+    result = copy.deepcopy(base)
+    for key, value in over.items():
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return result
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (put("modles", []), r"study\.yaml: modles: is not a known key, got \[\]"),
+        (put("models", []), r"study\.yaml: models: .*at least 1 item"),
+        (put("models", ["bert-large", "bert-large"]), "'bert-large' is given twice"),
+        (put("models", ["bert-huge"]), "model 'bert-huge' is not among the workloads"),
+        (put("training/microbatches", [0]), r"training\.microbatches\.0: should be greater than 0, got 0"),
+        (put("training/microbatches", [3]), "3 does not divide scenarios.paper.global_batch 4096"),
+        (put("training/hbm_gib", ["much"]), r"training\.hbm_gib\.0: should be a valid number.*got 'much'"),
+        (put("training/hbm_gib", [-1]), r"training\.hbm_gib\.0: should be greater than 0, got -1"),
+        (put("training/optimizer", "lion"), r"training\.optimizer: should be 'sgd'.*got 'lion'"),
+        (put("training/schedule", "zero-bubble"), r"training\.schedule: should be '1f1b' or 'gpipe'"),
+        (
+            put("schedule/solver", ["gurobi"]),
+            r"schedule\.solver\.0: should be 'glpk' or 'highs', got 'gurobi'",
+        ),
+        (put("schedule/solver", []), r"schedule\.solver: .*at least 1 item"),
+        (
+            put("scenarios/paper/system", "moon"),
+            r"systems/moon\.yaml: there is no system 'moon'; there are paper",
+        ),
+        (put("scenarios/paper/devices", 0), r"scenarios\.paper\.devices.*greater than 0, got 0"),
+        (put("scenarios/paper/area_limit_mm2", "tpu-v9"), "'tpu-v9' is not among architectures.named"),
+        (put("scenarios/Paper", {}), r"scenarios\.Paper.*should match pattern"),
+        (
+            put("architectures/named", ["tpu-v4", "tpu-v9"]),
+            r"there is no architecture 'tpu-v9'; there are phaze-common",
+        ),
+        (put("architectures/grid", {"pe_x": [0]}), r"grid\.pe_x\.0: should be greater than 0, got 0"),
+        (put("architectures/grid", {"pe_x": [2, 2]}), "pe_x lists a value twice"),
+        (put("architectures/baseline", "phaze-per-model"), "must be one of architectures.named"),
+        (put("workloads/gpt2-xl/model", "gpt5"), r"models/gpt5\.yaml: there is no model 'gpt5'; there are"),
+        (put("workloads/gpt2-xl/model", "no/such/config.json"), r"no/such/config\.json: cannot be read"),
+        (put("workloads/gpt2-xl/tensor", [3]), r"workloads\.gpt2-xl: tensor: 3 must be > 0 and divide heads"),
+        (put("workloads/gpt2-xl/sequence", 4096), r"sequence: 4096 must be > 0 and at most position_count"),
+        (
+            put("workloads/gpt2-xl/sequence", "long"),
+            r"workloads\.gpt2-xl\.sequence: should be a valid integer",
+        ),
+        (put("report/sensitivity", {"x": {"clock": 1}}), r"report\.sensitivity\.x.*got 'clock'"),
+    ],
+)
+def test_a_mistake_is_one_clear_message(config: Config, change: Change, message: str) -> None:
+    change(config)
+    with pytest.raises(PhazeError, match=message):
+        load_settings(config, source="study.yaml")
+
+
+def test_scenarios_with_equal_hardware_share_their_estimates(config: Config) -> None:
+    config["scenarios"] = {
+        "paper": {"system": "paper"},
+        "half-devices": {"system": "paper", "devices": 512},
+        "fast-memory": {"system": "paper", "hbm_bandwidth_bytes_per_s": 3e12},
+    }
+    settings = load_settings(config)
+    assert settings.estimates_of("half-devices") == "paper"
+    assert settings.estimates_of("fast-memory") == "fast-memory"
+
+
+def test_the_generated_pages_are_in_step_with_the_code() -> None:
+    for path, text in generated_files().items():
+        assert path.read_text() == text, f"{path} is stale: run python -m phaze.config --write"
+    assert main(["--check"]) == 0
