@@ -138,6 +138,8 @@ def read_devices(
 ) -> list[Device]:
     """Return the architectures that the screen kept, by name, with their latencies."""
     kept = sorted(screens.loc[screens["kept"], "architecture"].unique())
+    if not kept:
+        return []
     chips = architectures.set_index("architecture").loc[kept]
     objectives = _latencies(point, solves, kept, "objective_s")
     bounds = _latencies(point, solves, kept, "bound_s")

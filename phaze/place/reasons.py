@@ -28,7 +28,7 @@ class Leanest:
 
 def why_infeasible(chains: dict[int, Chain], setting: Setting) -> str:
     """Return which limit no placement of these chains (by TMP width) respects, and by how much."""
-    formed = {t: chain for t, chain in chains.items() if shape_of(chain, t, setting.devices).stages > 0}
+    formed = {t: chain for t, chain in chains.items() if min_devices(chain, t) <= setting.devices}
     if not formed:
         least = min(min_devices(chain, t) for t, chain in chains.items())
         missing = least - setting.devices

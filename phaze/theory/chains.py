@@ -84,8 +84,8 @@ def best_times(
 ) -> Reals:
     """Return the best time per batch for all settings and architectures, infinite where nothing fits.
 
-    The result is (settings, A), the latencies (A, runs) are of one layer of each run. Settings in which the same stages fit are
-    worked out once.
+    The result is (settings, A), the latencies (A, runs) are of one layer of each run. Settings in which the
+    same stages fit are worked out once.
     """
     footprints = stage_footprints(runs.chain(np.zeros(len(runs.counts)), np.zeros(len(runs.counts))))
     known: dict[tuple[object, ...], Reals] = {}

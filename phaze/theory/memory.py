@@ -49,8 +49,8 @@ _SIZES: dict[Precision, tuple[int, int, int, int]] = {
 }
 """Bytes of a weight, a gradient, a master copy of the weight, and an optimizer state.
 
-Half with SGD is the paper's 2 * weights. Mixed is that of Micikevicius et al., ICLR 2018: 16 bytes in all with
-Adam, as in Rajbhandari et al., SC 2020, Section 3.1.
+Half with SGD is the paper's 2 * weights. Mixed is that of Micikevicius et al., ICLR 2018: 16 bytes in all
+with Adam, as in Rajbhandari et al., SC 2020, Section 3.1.
 """
 
 

@@ -1,0 +1,48 @@
+"""Speed of the placement; `pytest tests/benchmarks --benchmark-enable` measures it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from phaze.place.instance import place_instance, read_instance
+from phaze.theory.chains import Runs, best_times
+from phaze.theory.pipeline import Setting
+
+Benchmark = Callable[..., object]
+MODELS = {
+    "gpt3": (96, [309e6, 906e6, 309e6], [101e6, 214e6, 64e6], 50e6, 4, [1e-4, 6e-3, 2.5e-3]),
+    "llama2-7b": (32, [412e6, 403e6, 412e6], [67e6, 570e6, 446e6], 34e6, 1, [1e-4, 2e-2, 1e-2]),
+    "bert": (24, [103e6, 25e6, 103e6], [8e6, 71e6, 210e6], 4e6, 1, [4e-4, 8e-2, 4e-2]),
+}
+
+
+def test_place_gpt3(benchmark: Benchmark, shared_data: Path) -> None:
+    """Place GPT-3 over two TMP widths, 98 layers, on 1,024 devices."""
+    instance = read_instance(shared_data / "placement" / "gpt3.json")
+    result = benchmark(place_instance, instance)
+    assert result == place_instance(instance)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_best_times_of_many_architectures(model: str, benchmark: Benchmark) -> None:
+    """Find the best time of 15,000 architectures at three HBM sizes, with and without recomputation."""
+    blocks, weights, activations, output, tensor, latencies = MODELS[model]
+    runs = Runs(
+        counts=(1, blocks, 1),
+        weight_bytes=np.array(weights),
+        static_bytes=2 * np.array(weights),
+        activation_bytes=np.array(activations),
+        output_bytes=np.full(3, output),
+        tensor_parallel=np.full(3, tensor > 1),
+    )
+    rng = np.random.default_rng(0)
+    forward = np.array(latencies) * np.exp(rng.normal(0, 1, (15000, 1)) + rng.normal(0, 0.2, (15000, 3)))
+    choices = [(hbm, recompute) for hbm in (32, 64, 80) for recompute in (False, True)]
+    settings = [Setting(1024, 4096, 2.0**32, hbm * 2.0**30, recompute) for hbm, recompute in choices]
+    best_times(runs, forward[:1], 2 * forward[:1], tensor, settings)
+    times = benchmark(best_times, runs, forward, 2 * forward, tensor, settings)
+    assert np.shape(times) == (6, 15000)
