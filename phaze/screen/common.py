@@ -40,20 +40,44 @@ def common_candidates(
     global_batch: int,
     best: int,
     tolerance: float,
+    area_limit_um2: float = np.inf,
 ) -> pd.DataFrame:
     """Return (architecture, hbm_gib) of all that could be the best common ones, with bounds on their mean.
 
     `screens` are tables of any models, TMP widths, microbatches and shards, read one at a time; `weights`
-    names the models. Columns lower and upper bound the mean of samples/s.
+    names the models. Columns lower and upper bound the mean of samples/s. Named architectures beyond the area
+    limit are no candidates; the others exclude no one, because they may repeat an architecture of the grid.
     """
     lower_s, feasible_s = best_times(screens, list(weights))
-    lower = mean_of(_throughput(feasible_s, global_batch), weights, mode, _throughput(lower_s, global_batch))
-    upper = mean_of(_throughput(lower_s, global_batch), weights, mode, _throughput(feasible_s, global_batch))
-    bounds = pd.DataFrame({"lower": lower, "upper": upper}).reset_index()
-    areas = architectures.drop_duplicates("architecture").set_index("architecture")["area_um2"]
-    bounds["area_um2"] = bounds["architecture"].map(areas)
-    kept = [group[_could_matter(group, best, tolerance)] for _, group in bounds.groupby("hbm_gib")]
+    slow, fast = global_batch / feasible_s, global_batch / lower_s
+    means = {"lower": mean_of(slow, weights, mode, fast), "upper": mean_of(fast, weights, mode, slow)}
+    chips = architectures.drop_duplicates("architecture").set_index("architecture")
+    bounds = (
+        pd.DataFrame(means).join(chips[["area_um2", "named"]], on="architecture", how="inner").reset_index()
+    )
+    bounds = bounds[bounds["area_um2"] <= area_limit_um2 * (1.0 + 1e-9)]
+    kept = [rows[_could_matter(rows, best, tolerance)] for _, rows in bounds.groupby("hbm_gib")]
     return pd.concat(kept or [bounds], ignore_index=True)[["architecture", "hbm_gib", "lower", "upper"]]
+
+
+def _could_matter(bounds: pd.DataFrame, best: int, tolerance: float) -> Flags:
+    """Return which rows of one HBM size the searched architectures do not exclude."""
+    named = bounds["named"].to_numpy(np.bool_)
+    kept = np.zeros(len(bounds), dtype=np.bool_)
+    searched = np.flatnonzero(~named)
+    for members in (searched, *(np.append(searched, one) for one in np.flatnonzero(named))):
+        among = bounds.iloc[members]
+        flags = could_matter(
+            _cost(among["upper"]),
+            _cost(among["lower"]),
+            among["area_um2"].to_numpy(),
+            name_ranks(among["architecture"]),
+            best=best,
+            tolerance=tolerance,
+        )
+        fresh = slice(None) if members is searched else slice(-1, None)
+        kept[members[fresh]] = flags[fresh]
+    return kept
 
 
 def best_times(screens: Iterable[pd.DataFrame], models: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -144,23 +168,8 @@ def _marked(ranked: pd.DataFrame, tolerance: float) -> pd.DataFrame:
     return ranked
 
 
-def _could_matter(bounds: pd.DataFrame, best: int, tolerance: float) -> Flags:
-    return could_matter(
-        _cost(bounds["upper"]),
-        _cost(bounds["lower"]),
-        bounds["area_um2"].to_numpy(),
-        name_ranks(bounds["architecture"]),
-        best=best,
-        tolerance=tolerance,
-    )
-
-
 def _minimum(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([one, other]).groupby(level=[0, 1]).min()
-
-
-def _throughput(time_s: pd.DataFrame, global_batch: int) -> pd.DataFrame:
-    return global_batch / time_s
 
 
 def _cost(mean: pd.Series) -> Floats:

@@ -21,7 +21,7 @@ def names(n: int) -> list[str]:
 
 def shard(area: NDArray[np.float64]) -> pd.DataFrame:
     """Return the columns of an architectures table that the choice needs."""
-    return pd.DataFrame({"architecture": names(len(area)), "area_um2": area})
+    return pd.DataFrame({"architecture": names(len(area)), "area_um2": area, "named": False})
 
 
 def table(model: str, columns: dict[str, Times]) -> pd.DataFrame:
@@ -76,7 +76,7 @@ def test_no_common_answer_is_dropped(mode: Mean) -> None:
     """For exact times between the bounds, the best few and the smallest of every HBM size are candidates."""
     rng = np.random.default_rng(3)
     weights = {"p": 1.0, "q": 2.5, "r": 0.5}
-    for _ in range(60):
+    for _ in range(20):
         n, best, tolerance = 12, 2, 0.01
         exact, screens = random_case(rng, list(weights), n)
         area = rng.integers(1, 9, n).astype(float)
@@ -152,6 +152,25 @@ def test_a_model_that_nothing_trains_takes_no_part() -> None:
         mean = mean_of(throughput, {"p": 1.0, "never": 9.0}, mode)
         assert mean.iloc[0] == pytest.approx(2 * mean.iloc[1], rel=1e-12)
         assert mean.iloc[1] > 0
+
+
+def test_named_architectures_exclude_no_one_and_respect_the_area_limit() -> None:
+    """A named twin of the best takes no one's place, and one that is too large is no candidate."""
+    time = np.ones((1, 4, 1, 2)) * np.array([1.0, 1.0, 1.1, 0.5])[None, :, None, None]
+    screens = [table("p", {"lower_s": time, "feasible_s": time})]
+    chips = shard(np.array([5.0, 5.0, 5.0, 9.0])).assign(named=[True, False, False, True])
+    for limit, expected in ((np.inf, {"a00", "a01", "a02", "a03"}), (8.0, {"a00", "a01", "a02"})):
+        found = common_candidates(
+            screens,
+            chips,
+            {"p": 1.0},
+            mode="mean",
+            global_batch=BATCH,
+            best=2,
+            tolerance=0.0,
+            area_limit_um2=limit,
+        )
+        assert set(found["architecture"]) == expected
 
 
 def test_a_missing_model_is_an_error() -> None:
