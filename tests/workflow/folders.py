@@ -1,0 +1,121 @@
+"""A small study in a folder of its own, run by Snakemake as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TINY = {
+    "layers": 4,
+    "hidden": 64,
+    "heads": 4,
+    "feed_forward": 256,
+    "vocabulary": 512,
+    "positions": "learned",
+    "position_count": 64,
+    "residual_dropout": 0.1,
+}
+STUDY = {
+    "models": ["tiny"],
+    "workloads": {
+        "tiny": {
+            "model": "./tiny.yaml",
+            "sequence": 64,
+            "tensor": [1],
+            "expert": {"pipeline": 2, "data": 2, "tensor": 1},
+        }
+    },
+    "architectures": {
+        "named": ["tpu-v4"],
+        "grid": {
+            "num_tc": [1, 2],
+            "num_vc": [1, 4],
+            "pe_x": [16, 32],
+            "pe_y": [16, 32],
+            "glb_mib": [2, 16],
+            "minimum_area_share": None,
+        },
+    },
+    "scenarios": {"paper": {"system": "paper", "devices": 8, "global_batch": 32, "area_limit_mm2": "tpu-v4"}},
+    "training": {"microbatches": [2], "hbm_gib": [32], "recompute": [False, True]},
+    "report": {"hysteresis": [], "sensitivity": {}, "published": None},
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a call of Snakemake printed."""
+
+    returncode: int
+    output: str
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder with a study."""
+
+    path: Path
+    workflow: Path = ROOT
+
+    def snakemake(self, *arguments: str, check: bool = True) -> Run:
+        """Run Snakemake in the folder."""
+        command = [sys.executable, "-m", "snakemake", "--snakefile", str(self.workflow / "Snakefile")]
+        done = subprocess.run(
+            [
+                *command,
+                "--directory",
+                str(self.path),
+                "--configfile",
+                str(self.path / "study.yaml"),
+                *arguments,
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+        run = Run(done.returncode, done.stdout + done.stderr)
+        assert not check or run.returncode == 0, run.output
+        return run
+
+    def run(self, *targets: str) -> None:
+        """Run the study, or the targets."""
+        self.snakemake("--cores", "2", *targets)
+
+    def stale(self) -> set[str]:
+        """Return the results that Snakemake would write again, by path under results/."""
+        lines = self.snakemake("--summary").output.splitlines()
+        rows = [line.split("\t") for line in lines if line.startswith("results/")]
+        return {row[0].removeprefix("results/") for row in rows if row[-1] != "no update"}
+
+    def solutions(self) -> int:
+        """Return the number of programs that have been solved so far."""
+        return sum(1 for _ in (self.path / "results" / "solutions").rglob("*.json"))
+
+    def edit(self, change: Callable[[dict], None], file: str = "study.yaml") -> None:
+        """Change a YAML file of the folder."""
+        content = yaml.safe_load((self.path / file).read_text())
+        change(content)
+        (self.path / file).write_text(yaml.safe_dump(content))
+
+    def tables(self) -> dict[str, bytes]:
+        """Return the bytes of every table by path under results/."""
+        results = self.path / "results"
+        return {str(p.relative_to(results)): p.read_bytes() for p in sorted(results.rglob("*.parquet"))}
+
+
+def write_study(path: Path) -> Folder:
+    """Write the small study into a folder."""
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    (path / "study.yaml").write_text(yaml.safe_dump(STUDY))
+    return Folder(path)

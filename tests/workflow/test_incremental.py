@@ -1,0 +1,154 @@
+"""A change re-computes what depends on it, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.workflow.folders import ROOT, Folder, write_study
+
+pytestmark = pytest.mark.workflow
+
+POINT = "tiny/t1-b2"
+
+
+def tables_of(stale: set[str]) -> set[str]:
+    """Return the first folders of the stale results."""
+    return {path.split("/")[0] for path in stale}
+
+
+def test_a_second_run_does_nothing(folder: Folder) -> None:
+    before = folder.tables()
+    assert folder.stale() == set()
+    assert "Nothing to be done" in folder.snakemake("--cores", "2").output
+    assert folder.tables() == before
+
+
+def test_two_runs_are_equal_byte_for_byte(finished: Folder, tmp_path: Path) -> None:
+    again = write_study(tmp_path / "again")
+    again.run("placements")
+    first = finished.tables()
+    for path, content in again.tables().items():
+        assert first[path] == content, path
+
+
+def test_one_more_microbatch_computes_only_its_own_chain(folder: Folder) -> None:
+    folder.edit(lambda study: study["training"].update(microbatches=[2, 4]))
+    stale = folder.stale()
+    assert not {path for path in stale if "t1-b2" in path}
+    assert {path for path in stale if "t1-b4" in path}
+
+
+def test_one_more_width_computes_only_its_own_chain(folder: Folder) -> None:
+    folder.edit(lambda study: study["workloads"]["tiny"].update(tensor=[1, 2]))
+    assert not {path for path in folder.stale() if "t1-b2" in path}
+
+
+def test_one_more_model_computes_only_its_own_chain(folder: Folder) -> None:
+    def add(study: dict) -> None:
+        study["workloads"]["other"] = study["workloads"]["tiny"]
+        study["models"].append("other")
+
+    folder.edit(add)
+    stale = folder.stale()
+    assert not {path for path in stale if f"{POINT}/" in path}
+    assert {path for path in stale if "other/t1-b2/" in path}
+
+
+def test_a_wider_range_computes_only_the_shards_whose_members_change(folder: Folder) -> None:
+    folder.edit(lambda study: study["architectures"]["grid"].update(glb_mib=[2, 16, 32]))
+    stale = folder.stale()
+    assert {path for path in stale if path.endswith("large-buffer.parquet")}
+    assert not {path for path in stale if path.endswith(("small-buffer.parquet", "named.parquet"))}
+
+
+def test_one_more_architecture_computes_only_its_shard(folder: Folder) -> None:
+    folder.edit(lambda study: study["architectures"].update(named=["tpu-v4", "phaze-common"]))
+    stale = {path for path in folder.stale() if f"{POINT}/" in path}
+    assert stale
+    assert all(path.endswith("/named.parquet") for path in stale)
+
+
+def test_one_more_hbm_size_estimates_nothing_and_solves_nothing_again(folder: Folder) -> None:
+    folder.edit(lambda study: study["training"].update(hbm_gib=[32, 64]))
+    assert not {"operators", "estimates"} & tables_of(folder.stale())
+    before = folder.solutions()
+    folder.run()
+    assert folder.solutions() == before
+
+
+def test_another_number_of_layers_estimates_nothing_and_solves_nothing_again(folder: Folder) -> None:
+    folder.edit(lambda model: model.update(layers=6), "tiny.yaml")
+    assert not {"operators", "parts", "layers", "estimates"} & tables_of(folder.stale())
+    before = folder.solutions()
+    folder.run()
+    assert folder.solutions() == before
+
+
+def test_another_solver_limit_reruns_schedules_onwards_only(folder: Folder) -> None:
+    folder.edit(lambda study: study.update(schedule={"node_limit": 12345}))
+    stale = tables_of(folder.stale())
+    assert {"solves", "schedules", "placements", "stages"} <= stale
+    assert not {"operators", "estimates", "screens", "graphs"} & stale
+
+
+def copy_of_the_workflow(to: Path) -> Path:
+    """Copy what the workflow is made of, so that a test can edit it."""
+    for name in ("phaze", "rules", "scripts", "config", "envs"):
+        shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "Snakefile", to / "Snakefile")
+    return to
+
+
+@pytest.fixture(name="edited")
+def folder_with_its_own_workflow(folder: Folder, tmp_path: Path) -> Folder:
+    """Return the finished folder, driven by a copy of the workflow."""
+    return Folder(folder.path, copy_of_the_workflow(tmp_path / "workflow"))
+
+
+def append(edited: Folder, module: str, text: str) -> None:
+    path = edited.workflow / module
+    path.write_text(path.read_text() + text)
+
+
+def test_a_comment_in_the_library_reruns_nothing(edited: Folder) -> None:
+    append(edited, "phaze/estimate/vector.py", "\n# A comment changes nothing.\n")
+    assert edited.stale() == set()
+
+
+def test_an_edit_of_one_stage_reruns_that_stage_and_what_follows(edited: Folder) -> None:
+    append(edited, "phaze/place/rows.py", "\nEDITED = True\n")
+    stale = tables_of(edited.stale())
+    assert {"placements", "stages"} <= stale
+    assert not {"operators", "estimates", "screens", "solves"} & stale
+    append(edited, "phaze/estimate/vector.py", "\nEDITED = True\n")
+    stale = tables_of(edited.stale())
+    assert {"estimates", "screens", "solves", "placements"} <= stale
+    assert not {"operators", "parts", "graphs"} & stale
+
+
+def test_bad_input_stops_before_anything_runs(folder: Folder) -> None:
+    folder.edit(lambda study: study["training"].update(microbatches=[3]))
+    run = folder.snakemake("--cores", "2", check=False)
+    assert run.returncode != 0
+    assert "3 does not divide scenarios.paper.global_batch 32" in run.output
+    assert "Traceback" not in run.output
+
+
+def test_a_model_that_fits_nowhere_is_a_row_and_the_study_goes_on(folder: Folder) -> None:
+    big = yaml.safe_load((folder.path / "tiny.yaml").read_text())
+    big |= {"hidden": 32768, "feed_forward": 131072, "vocabulary": 50000}
+    (folder.path / "big.yaml").write_text(yaml.safe_dump(big))
+
+    def add(study: dict) -> None:
+        study["workloads"]["big"] = {"model": "./big.yaml", "sequence": 64}
+        study["models"].append("big")
+
+    folder.edit(add)
+    folder.run()
+    report = (folder.path / "results/report/report.md").read_text()
+    assert "big" in report
+    assert "infeasible" in report.lower() or "does not fit" in report.lower()
