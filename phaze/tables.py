@@ -164,7 +164,8 @@ def _read(path: Path, name: str, columns: list[str] | None) -> pd.DataFrame:
             f"{path}: holds {found or 'no phaze table'}, expected table {name} of version {VERSION}; "
             "delete it and run again"
         )
-    return table.to_pandas(ignore_metadata=True)
+    frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
+    return frame
 
 
 _MODEL = text("name of the workload")
@@ -596,9 +597,26 @@ class Complexities(Table):
         "operators": count("operators of the forward pass of a block before fusion"),
         "parameters": count("parameters of the whole model, one slice"),
         "block_parameter_bytes": real("weights of a block"),
+        "block_activation_bytes": real("stashed activations of a block"),
+        "block_tensor_flops": real("matrix multiplication FLOPs of the forward pass of a block"),
+        "block_vector_flops": real("other FLOPs of the forward pass of a block"),
         "activation_bytes": real("stashed activations of the whole model"),
         "tensor_flops": real("matrix multiplication FLOPs of the forward pass of the whole model"),
         "vector_flops": real("other FLOPs of the forward pass of the whole model"),
+    }
+
+
+class Variations(Table):
+    """What the winners make of other bandwidths."""
+
+    name = "variations"
+    about = "the best placement of every model's best architecture under every variation of the cluster"
+    keys = {"variation": text("name of the variation, as in report.sensitivity"), "model": _MODEL}
+    columns = {
+        **_CHOICE,
+        **_OUTCOME,
+        "relative": real("throughput relative to the study's"),
+        "speedup": real("throughput relative to the baseline with the experts' placement, 0 without one"),
     }
 
 
@@ -682,7 +700,19 @@ TABLES: dict[str, type[Table]] = {
     for table in (
         Operators, Parts, Edges, Layers, Graphs, Architectures, Estimates,
         Screens, Solves, Schedules, Placements, Stages, Visits, Sensitivities, Results, Comparisons,
-        Memories, Rankings, Breakdowns, Bindings, Energies, Areas, Complexities, Walks, Times, Proofs, Claims, Checks,
+        Memories, Rankings, Breakdowns, Bindings, Energies, Areas, Complexities, Variations, Walks, Times, Proofs, Claims, Checks,
     )
 }  # fmt: skip
 """Every table by name."""
+
+
+def read_any(path: str | Path) -> pd.DataFrame:
+    """Return the table in a file, whichever it is."""
+    try:
+        metadata = pyarrow.parquet.read_schema(path).metadata or {}
+    except (OSError, pyarrow.ArrowException) as error:
+        raise PhazeError(f"{path}: cannot be read as a table: {error}") from error
+    name = json.loads(metadata.get(b"phaze", b"{}")).get("table")
+    if name not in TABLES:
+        raise PhazeError(f"{path}: holds no phaze table")
+    return TABLES[name].load(path)

@@ -131,9 +131,9 @@ class Published(Noun):
     """Authors, venue, year."""
     sources: dict[str, str]
     """Where each kind of figure is printed."""
-    families: dict[str, dict[str, str]] = {}
+    families: dict[str, dict[str, str]] = Field(default_factory=dict)
     """Families of named accelerators: for every workload the one that was made for it."""
-    workloads: dict[str, PublishedWorkload] = {}
+    workloads: dict[str, PublishedWorkload] = Field(default_factory=dict)
     """What is printed, by workload."""
     common: PublishedArchitecture | None = None
     """Common accelerator."""

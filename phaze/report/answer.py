@@ -1,0 +1,108 @@
+"""The first screen of the report: which accelerator, and how to spread the training over it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from phaze.report.document import Answer, Sheet
+from phaze.report.findings import Findings
+from phaze.report.inputs import Inputs
+from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of
+from phaze.report.words import area, buffers, compute, percent, seconds, storing, times, widths
+
+
+def answer(inputs: Inputs, findings: Findings) -> Answer:
+    """Return the first screen."""
+    return Answer(
+        question="Which accelerator, and how to spread the training over it?",
+        sentence=_sentence(inputs, findings),
+        facts=tuple(_facts(inputs, findings)),
+        sheet=_answer_sheet(inputs, findings),
+    )
+
+
+def _sentence(inputs: Inputs, findings: Findings) -> str:
+    """Return the answer in words: the common accelerator if there is one, and what the table holds."""
+    every = "each of the workloads" if len(inputs.study.models) > 1 else inputs.study.models[0]
+    scenario = inputs.cluster.scenario
+    cluster = f"{scenario.devices:,} accelerators, batches of {scenario.global_batch:,}"
+    common = findings.results[
+        (findings.results["design"] == COMMON) & (findings.results["status"] == "placed")
+    ]
+    if common.empty:
+        return f"The best accelerator for {every} and the placement on it, for {cluster}."
+    chip = chip_of(inputs.cluster, common.iloc[0])
+    return (
+        f"One accelerator for all {len(common)} workloads: {compute(chip)} cores with buffers "
+        f"{buffers(chip)} and {common['hbm_gib'].iloc[0]:g} GiB of HBM, {area(chip['area_um2'])}. The "
+        f"best for {every} is in the table, with its placement on {cluster}."
+    )
+
+
+def _facts(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
+    expert = baseline_design(inputs.study)
+    means = findings.means.set_index("design")["speedup"]
+    headline = inputs.published.headline if inputs.published else None
+    printed = {PER_MODEL: headline.per_model, COMMON: headline.common} if headline else {}
+    for design, about in ((PER_MODEL, "an accelerator for each workload"), (COMMON, "one for all of them")):
+        if design in means.index:
+            beside = f"; paper {printed[design]:g}×" if design in printed else ""
+            yield times(float(means[design])), f"{about}, over {expert} (geometric mean{beside})"
+    passed = int(findings.checks["passed"].sum())
+    yield f"{passed} / {len(findings.checks)}", "checks of these results passed"
+
+
+def _answer_sheet(inputs: Inputs, findings: Findings) -> Sheet:
+    rows = [_answer_row(inputs, row) for row in _rows(findings.results, PER_MODEL, inputs.study.models)]
+    common = list(_common_row(inputs, findings))
+    header = (
+        "workload", "cores", "buffers", "HBM", "{p, d, t}", "microbatch", "activations",
+        "time per batch", "MFU", "speed-up",
+    )  # fmt: skip
+    caption = (
+        "Cores {num_tc, num_vc, pe_x, pe_y, pe_vc}; buffers {global buffer, words a cycle, L2 of a "
+        "tensor core, of a vector core}; placement {pipeline depth, data width, tensor width}; "
+        "speed-up over the baseline with the experts' placement"
+    )
+    marked = frozenset({len(rows)}) if common else frozenset()
+    return Sheet(caption, header, (*rows, *common), 7, marked, "results")
+
+
+def _common_row(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, ...]]:
+    """Yield the row of the common accelerator, whose placements are those of each workload."""
+    common = findings.results[
+        (findings.results["design"] == COMMON) & (findings.results["status"] == "placed")
+    ]
+    if len(common):
+        row = common.iloc[0]
+        chip = chip_of(inputs.cluster, row)
+        mean = findings.means.set_index("design")["speedup"].get(COMMON, 0.0)
+        yield (
+            "one for all", compute(chip), buffers(chip), f"{row['hbm_gib']:g} GiB", "their own",
+            "", "", "", "", times(float(mean)),
+        )  # fmt: skip
+
+
+def _rows(results: pd.DataFrame, design: str, models: tuple[str, ...]) -> list[pd.Series]:
+    """Return the row of every model that has one."""
+    mine = {str(row["model"]): row for _, row in results[results["design"] == design].iterrows()}
+    return [mine[model] for model in models if model in mine]
+
+
+def _answer_row(inputs: Inputs, row: pd.Series) -> tuple[str, ...]:
+    if row["status"] != "placed":
+        return (row["model"], f"fits nowhere: {row['reason']}", *[""] * 8)
+    chip = chip_of(inputs.cluster, row)
+    return (
+        row["model"], compute(chip), buffers(chip), f"{row['hbm_gib']:g} GiB", widths(row),
+        str(row["microbatch"]), storing(row["recompute"]), _time(row), percent(row["mfu"]),
+        times(row["speedup"]),
+    )  # fmt: skip
+
+
+def _time(row: pd.Series) -> str:
+    """Return the time per batch, with the bound below it where a layer is not proven."""
+    time, bound = row["time_per_batch_s"], row["bound_s"]
+    return seconds(time) if bound >= time * (1 - 1e-6) else f"{seconds(bound)} to {seconds(time)}"

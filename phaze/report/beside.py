@@ -1,0 +1,82 @@
+"""The part of the report that stands beside a publication: accelerators, utilisation, claims, differences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from phaze.report import charts
+from phaze.report.compare import Printed, accelerators_sheet, printed_of, reasons, utilisation_sheet
+from phaze.report.document import Block, Heading, Items, Section, Sheet
+from phaze.report.findings import Findings
+from phaze.report.inputs import Inputs
+from phaze.report.style import chart
+from phaze.report.winners import row_of
+
+
+def beside_paper(inputs: Inputs, findings: Findings) -> Iterator[Section]:
+    """Yield the sections on the publication: accelerators, utilisation, claims, and why we differ."""
+    printed = printed_of(inputs, findings)
+    if printed is None or not any(True for _ in printed.workloads()):
+        return
+    blocks: list[Block] = [accelerators_sheet(printed), utilisation_sheet(printed)]
+    ours, theirs = _utilisation_tables(printed)
+    if len(theirs):
+        blocks.insert(
+            1,
+            chart(
+                "utilisation",
+                "Model FLOPs utilisation, ours beside the paper's",
+                "Filled: ours. Hollow: printed. The line between them is the difference.",
+                lambda: charts.utilisations(ours, theirs),
+            ),
+        )
+    about = f"{printed.published.title}. {printed.published.citation}."
+    yield Section("paper", "Beside the paper", about, tuple(blocks))
+    if len(findings.claims):
+        yield Section("claims", "The paper's claims as checks", _CLAIMS, (_claims_sheet(findings.claims),))
+    yield Section("differences", "Where we differ, and why", _DIFFERENCES, tuple(_differences(printed)))
+
+
+_CLAIMS = (
+    "Whether each claim about the best accelerators holds for ours; a speed-up agrees if it is within 10 %."
+)
+_DIFFERENCES = "Computed from the tables of this study; nothing is tuned to the printed numbers."
+
+
+def _utilisation_tables(printed: Printed) -> tuple[pd.DataFrame, pd.DataFrame]:
+    ours, theirs = {}, {}
+    for model in printed.inputs.study.models:
+        rows = {kind: row_of(printed.findings.results, model, d) for kind, d in printed.designs().items()}
+        if all(row is not None for row in rows.values()):
+            ours[model] = {
+                printed.designs()[kind]: row["mfu"] for kind, row in rows.items() if row is not None
+            }
+            found = {printed.designs()[kind]: printed.mfu(model, kind) for kind in rows}
+            theirs[model] = {design: value for design, value in found.items() if value is not None}
+    return pd.DataFrame.from_dict(ours, orient="index"), pd.DataFrame.from_dict(theirs, orient="index")
+
+
+def _claims_sheet(claims: pd.DataFrame) -> Sheet:
+    rows = [
+        (
+            "holds" if row["holds"] else "differs",
+            row["statement"],
+            row["published"],
+            row["ours"],
+            row["source"],
+        )
+        for _, row in claims.iterrows()
+    ]
+    marked = frozenset(i for i, holds in enumerate(claims["holds"]) if holds)
+    return Sheet("Claims", ("", "claim", "paper", "ours", "printed in"), tuple(rows), 5, marked, "claims")
+
+
+def _differences(printed: Printed) -> Iterator[Block]:
+    yield Items(printed.published.notes)
+    for model, workload, _ in printed.workloads():
+        found = reasons(printed, model)
+        if found:
+            yield Heading(f"{model} ({workload.label} in the paper)")
+            yield Items(found)

@@ -1,0 +1,88 @@
+"""The report stage: from the tables of a study to result tables, Markdown and a page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import pandas as pd
+
+from phaze.errors import PhazeError
+from phaze.report import inside, overview, record
+from phaze.report.answer import answer
+from phaze.report.document import Document
+from phaze.report.findings import RESULT_TABLES, Findings, summarise
+from phaze.report.inputs import Inputs
+from phaze.report.page import render_markdown, render_page
+from phaze.tables import TABLES, read_any
+
+FORMATS = ("csv", "json")
+
+
+@dataclass(frozen=True)
+class Report:
+    """A finished report."""
+
+    findings: Findings
+    page: str
+    markdown: str
+
+    @property
+    def failures(self) -> list[str]:
+        """Return the checks that failed, each with its first example."""
+        failed = self.findings.checks[~self.findings.checks["passed"]]
+        return [f"{row['check']}: {row['example']}" for _, row in failed.iterrows()]
+
+
+def build_report(inputs: Inputs) -> Report:
+    """Return the report of a study."""
+    findings = summarise(inputs)
+    document = compose(inputs, findings)
+    return Report(findings, render_page(document), render_markdown(document))
+
+
+def compose(inputs: Inputs, findings: Findings) -> Document:
+    """Return the report as a document."""
+    parts = (*overview.PARTS, *inside.PARTS, *record.PARTS)
+    name = next(iter(inputs.clusters))
+    return Document(
+        title="phaze",
+        subtitle=f"{len(inputs.study.models)} workloads, scenario {name}",
+        answer=answer(inputs, findings),
+        sections=tuple(chain.from_iterable(part(inputs, findings) for part in parts)),
+        tables=findings.tables(),
+    )
+
+
+def write_report(report: Report, folder: Path) -> None:
+    """Write every result table as Parquet and CSV, then Markdown and the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, frame in report.findings.tables().items():
+        TABLES[name].save(frame, folder / f"{name}.parquet")
+        _write_text(folder / f"{name}.csv", as_text(frame, "csv"))
+    _write_text(folder / "report.md", report.markdown)
+    _write_text(folder / "report.html", report.page)
+
+
+def _write_text(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.part")
+    temporary.write_text(text, encoding="utf-8", newline="\n")
+    temporary.replace(path)
+
+
+def export_table(path: Path, form: str) -> str:
+    """Return any table of phaze as CSV or JSON (a list of rows), with all columns and digits."""
+    if form not in FORMATS:
+        raise PhazeError(f"format {form!r} is not known; there are {', '.join(FORMATS)}")
+    return as_text(read_any(path), form)
+
+
+def as_text(frame: pd.DataFrame, form: str) -> str:
+    """Return a frame as CSV or JSON; infinity is `inf` in CSV and null in JSON, which has no infinity."""
+    if form == "csv":
+        return frame.to_csv(index=False, lineterminator="\n")
+    return frame.to_json(orient="records", indent=1, double_precision=15) + "\n"
+
+
+assert set(RESULT_TABLES) <= TABLES.keys()

@@ -1,0 +1,275 @@
+"""Checks of a study's own results; a study whose results fail one has a defect, not a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from phaze.report.anatomy import (
+    energy_by_layer,
+    layer_chain,
+    link_j_between_stages,
+    microbatches_of,
+    shard_rows,
+    stages_of,
+)
+from phaze.report.inputs import Inputs
+from phaze.report.winners import PER_MODEL
+from phaze.tables import Checks, Schedules
+
+ROUNDING = 1e-9
+"""Relative error that sums of the same numbers in another order may have."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the checks look at."""
+
+    inputs: Inputs
+    results: pd.DataFrame
+    energies: pd.DataFrame
+
+
+Verdicts = Iterator[tuple[bool, str]]
+"""For every row checked whether it holds, and what the row is."""
+Check = Callable[[Evidence], Verdicts]
+
+
+def check_results(evidence: Evidence) -> pd.DataFrame:
+    """Return table checks: one row for everything that must hold, with how many rows it was checked on."""
+    return Checks.check(pd.DataFrame([_row(name, check(evidence)) for name, check in CHECKS.items()]))
+
+
+def _row(name: str, verdicts: Verdicts) -> dict[str, object]:
+    found = list(verdicts)
+    failed = [what for holds, what in found if not holds]
+    return {
+        "check": name,
+        "passed": not failed,
+        "rows": len(found),
+        "failures": len(failed),
+        "example": failed[0] if failed else "",
+    }
+
+
+def _each(holds: object, frame: pd.DataFrame, keys: tuple[str, ...]) -> Verdicts:
+    """Yield (holds, description by keys) for the rows of a frame; descriptions only of those that fail."""
+    flags = np.asarray(holds, dtype=bool)
+    for flag, (_, row) in zip(flags[~flags], frame[~flags].iterrows(), strict=True):
+        yield bool(flag), ", ".join(f"{key} {row[key]}" for key in keys)
+    yield from ((True, "") for _ in range(int(flags.sum())))
+
+
+_KEYS = ("model", "tensor", "microbatch", "architecture", "hbm_gib", "recompute", "planner")
+
+
+def _placed(e: Evidence) -> pd.DataFrame:
+    placements = e.inputs.cluster.placements
+    return placements[placements["status"] == "placed"]
+
+
+def every_point_has_placements(e: Evidence) -> Verdicts:
+    """Yield for every model, TMP width, microbatch and shard whether some architecture was placed."""
+    cluster, study = e.inputs.cluster, e.inputs.study
+    shards = cluster.architectures.drop_duplicates("architecture").set_index("architecture")["shard"]
+    seen = set(
+        zip(
+            cluster.placements["model"],
+            cluster.placements["tensor"],
+            cluster.placements["microbatch"],
+            cluster.placements["architecture"].map(shards),
+            strict=True,
+        )
+    )
+    for model in study.models:
+        for t in study.workloads[model].tensor:
+            for b in study.training.microbatches:
+                for shard in shards.unique():
+                    yield (model, t, b, shard) in seen, f"{model}, t {t}, b {b}, shard {shard}: no row"
+
+
+def every_model_has_a_result(e: Evidence) -> Verdicts:
+    """Yield for every model whether it has a result or a reason for none."""
+    explained = e.results[(e.results["status"] == "placed") | (e.results["reason"] != "")]
+    for model in e.inputs.study.models:
+        rows = explained[(explained["model"] == model) & (explained["design"] == PER_MODEL)]
+        yield len(rows) == 1, f"{model}: no result on its best architecture"
+
+
+def infeasible_rows_say_why(e: Evidence) -> Verdicts:
+    """Yield for every infeasible placement whether it has a reason and an infinite time."""
+    rows = e.inputs.cluster.placements[e.inputs.cluster.placements["status"] == "infeasible"]
+    return _each((rows["reason"] != "") & np.isinf(rows["time_per_batch_s"]), rows, _KEYS)
+
+
+def no_more_devices_than_there_are(e: Evidence) -> Verdicts:
+    """Yield for every placement whether it uses at most the devices of the cluster."""
+    rows = _placed(e)
+    used = rows["devices_used"]
+    fits = (used <= e.inputs.cluster.scenario.devices) & (used >= rows["data"] * rows["stages"])
+    return _each(fits, rows, _KEYS)
+
+
+def times_follow_from_loads(e: Evidence) -> Verdicts:
+    """Yield for every placement whether time = load (ceil(B/d) + s - 1) + sync, and throughput B / time."""
+    rows, batch = _placed(e), e.inputs.cluster.scenario.global_batch
+    count = np.ceil(batch // rows["microbatch"] / rows["data"])
+    time = rows["max_load_s"] * (count + rows["stages"] - 1) + rows["sync_s"]
+    same = np.isclose(time, rows["time_per_batch_s"], rtol=ROUNDING, atol=0)
+    return _each(same & np.isclose(rows["samples_per_s"] * time, batch, rtol=ROUNDING), rows, _KEYS)
+
+
+def bounds_are_not_above_times(e: Evidence) -> Verdicts:
+    """Yield for every placement and every solve whether its bound is not above its value."""
+    rows = _placed(e)
+    yield from _each(rows["bound_s"] <= rows["time_per_batch_s"] * (1 + ROUNDING), rows, _KEYS)
+    solves = e.inputs.solves
+    keys = ("model", "tensor", "microbatch", "architecture", "layer", "direction")
+    yield from _each(solves["bound_s"] <= solves["objective_s"] * (1 + ROUNDING), solves, keys)
+
+
+def utilisation_is_at_most_one(e: Evidence) -> Verdicts:
+    """Yield for every placement whether it does no more than the peak of the tensor cores."""
+    rows = _placed(e)
+    return _each((rows["mfu"] > 0) & (rows["mfu"] <= 1), rows, _KEYS)
+
+
+def experts_are_never_better(e: Evidence) -> Verdicts:
+    """Yield for every expert placement whether the searched one of the same point and chip is as fast."""
+    keys = list(_KEYS[:-1])
+    placed = _placed(e)
+    searched = placed[placed["planner"] == "phaze"].set_index(keys)["time_per_batch_s"]
+    experts = placed[placed["planner"] != "phaze"]
+    ours = searched.reindex(pd.MultiIndex.from_frame(experts[keys])).to_numpy()
+    return _each(ours <= experts["time_per_batch_s"].to_numpy() * (1 + ROUNDING), experts, _KEYS)
+
+
+def more_memory_is_never_slower(e: Evidence) -> Verdicts:
+    """Yield for every placement whether it is not slower than the one with the next smaller HBM."""
+    keys = [key for key in _KEYS if key != "hbm_gib"]
+    rows = e.inputs.cluster.placements.sort_values([*keys, "hbm_gib"])
+    before = rows.groupby(keys)["time_per_batch_s"].shift().fillna(np.inf)
+    return _each(rows["time_per_batch_s"] <= before * (1 + ROUNDING), rows, _KEYS)
+
+
+def nothing_beats_the_winner(e: Evidence) -> Verdicts:
+    """Yield for every design within the area limit whether the winner is as fast, within the tolerance."""
+    placed = e.results[
+        (e.results["status"] == "placed") & (e.results["area_um2"] <= e.inputs.cluster.area_limit_um2)
+    ]
+    winners = placed[placed["design"] == PER_MODEL].set_index("model")["samples_per_s"]
+    least = placed["samples_per_s"] * (1 - e.inputs.study.screen.tolerance - ROUNDING)
+    return _each(placed["model"].map(winners).fillna(0.0) >= least, placed, ("model", "design"))
+
+
+def stages_are_a_partition(e: Evidence) -> Verdicts:
+    """Yield for every result with stages whether they are the model's layers in order, each once."""
+    for row, stages in _stages(e):
+        ends = [-1, *stages["last_layer"]]
+        layers = len(layer_chain(e.inputs, row["model"]))
+        follows = [first == end + 1 for first, end in zip(stages["first_layer"], ends, strict=False)]
+        whole = all(follows) and ends[-1] == layers - 1 and len(stages) == row["stages"]
+        yield (
+            whole,
+            f"{row['model']}, {row['design']}: {len(stages)} stages up to layer {ends[-1]} of {layers}",
+        )
+
+
+def stages_fit_the_memory(e: Evidence) -> Verdicts:
+    """Yield for every stage of a result whether its memory is the sum of its parts and fits the HBM."""
+    parts = [f"{part}_bytes" for part in ("weight", "gradient", "optimizer", "activation", "stashed")]
+    for row, stages in _stages(e):
+        hbm = row["hbm_gib"] * 2**30
+        fits = stages["memory_bytes"] <= hbm * (1 + ROUNDING)
+        adds_up = np.isclose(stages[parts].sum(axis=1), stages["memory_bytes"], rtol=ROUNDING)
+        room = np.isclose(stages["memory_bytes"] + stages["headroom_bytes"], hbm, rtol=ROUNDING)
+        yield from _each(
+            fits & adds_up & room, stages.assign(design=row["design"]), ("model", "design", "stage")
+        )
+
+
+def stages_carry_the_load(e: Evidence) -> Verdicts:
+    """Yield for every result with stages whether their loads, devices and time per batch agree."""
+    for row, stages in _stages(e):
+        load = stages[["forward_s", "backward_s", "transfer_s"]].sum(axis=1)
+        adds_up = np.isclose(load, stages["load_s"], rtol=ROUNDING).all()
+        devices = int(stages["devices"].sum()) * int(row["data"]) == int(row["devices_used"])
+        count = microbatches_of(e.inputs, row) + int(row["stages"]) - 1
+        covered = stages["load_s"].max() * count <= row["time_per_batch_s"] * (1 + ROUNDING)
+        yield bool(adds_up and devices and covered), f"{row['model']}, {row['design']}"
+
+
+def _stages(e: Evidence) -> Iterator[tuple[pd.Series, pd.DataFrame]]:
+    """Yield every placed result that has stages, with them."""
+    for _, row in e.results[e.results["status"] == "placed"].iterrows():
+        stages = stages_of(e.inputs.cluster, e.inputs.details, row)
+        if len(stages):
+            yield row, stages
+
+
+def schedules_end_with_their_objective(e: Evidence) -> Verdicts:
+    """Yield for every layer of a winner whether its schedule ends when the solve says."""
+    keys = ["model", "tensor", "microbatch", "architecture", "layer", "direction"]
+    solved = e.inputs.solves.set_index(keys)["objective_s"]
+    for _, row in e.results[
+        (e.results["status"] == "placed") & (e.results["design"] == PER_MODEL)
+    ].iterrows():
+        schedule = shard_rows(e.inputs.cluster, e.inputs.details, Schedules, row)
+        ends = schedule.groupby(keys)["end_s"].max()
+        same = np.isclose(ends, solved.reindex(ends.index), rtol=1e-6, atol=0)
+        yield from _each(same, ends.reset_index(), ("model", "architecture", "layer", "direction"))
+
+
+def areas_add_up(e: Evidence) -> Verdicts:
+    """Yield for every searched architecture whether its parts sum to its area; a named one's may be given."""
+    rows = e.inputs.cluster.architectures
+    rows = rows[~rows["named"]]
+    parts = rows[["tensor_um2", "vector_um2", "l2_um2", "glb_um2"]].sum(axis=1)
+    return _each(np.isclose(parts, rows["area_um2"], rtol=ROUNDING), rows, ("shard", "architecture"))
+
+
+def energies_add_up(e: Evidence) -> Verdicts:
+    """Yield for every result with energies whether parts and layers have the same sum, shares the sum 1."""
+    for (model, design), parts in e.energies.groupby(["model", "design"]):
+        row = e.results[(e.results["model"] == model) & (e.results["design"] == design)].iloc[0]
+        layers = energy_by_layer(e.inputs, row).drop(columns=["layer", "direction"]).to_numpy().sum()
+        layers += link_j_between_stages(e.inputs, row)
+        dynamic = parts.loc[parts["part"] != "leakage", "joules_per_sample"].sum()
+        same = np.isclose(layers, dynamic, rtol=ROUNDING) and np.isclose(
+            parts["share"].sum(), 1, rtol=ROUNDING
+        )
+        yield bool(same), f"{model}, {design}"
+
+
+def areas_are_within_the_limit(e: Evidence) -> Verdicts:
+    """Yield for every searched architecture whether it is within the area limit."""
+    rows = e.inputs.cluster.architectures
+    rows = rows[~rows["named"]]
+    return _each(
+        rows["area_um2"] <= e.inputs.cluster.area_limit_um2 * (1 + ROUNDING), rows, ("architecture",)
+    )
+
+
+CHECKS: dict[str, Check] = {
+    "every model, TMP width, microbatch and shard has placements": every_point_has_placements,
+    "every model has a result or a reason for none": every_model_has_a_result,
+    "infeasible placements say why": infeasible_rows_say_why,
+    "no placement uses more devices than there are": no_more_devices_than_there_are,
+    "stages are the layers of the model, each once": stages_are_a_partition,
+    "memory of every stage adds up and fits the HBM": stages_fit_the_memory,
+    "loads and devices of the stages add up": stages_carry_the_load,
+    "time per batch follows from load, microbatches and stages": times_follow_from_loads,
+    "bounds are not above what was found": bounds_are_not_above_times,
+    "utilisation is at most one": utilisation_is_at_most_one,
+    "no expert placement beats the searched one": experts_are_never_better,
+    "more HBM is never slower": more_memory_is_never_slower,
+    "no reported design beats the winner": nothing_beats_the_winner,
+    "schedules end when their solve says": schedules_end_with_their_objective,
+    "areas of the parts sum to the chip": areas_add_up,
+    "searched architectures are within the area limit": areas_are_within_the_limit,
+    "energies by part and by layer agree": energies_add_up,
+}
+"""What must hold of every study, as sentences."""

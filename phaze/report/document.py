@@ -1,0 +1,105 @@
+"""A report as a document: sections of prose, tables and figures, which page and Markdown both show."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+
+import pandas as pd
+
+
+@dataclass(frozen=True)
+class Prose:
+    """A paragraph."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A small heading inside a section."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list of sentences."""
+
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table as shown, with the table that it is made from."""
+
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: int = 1
+    """How many of the first columns hold words; the others hold numbers."""
+    marked: frozenset[int] = frozenset()
+    """Rows that stand out."""
+    source: str = ""
+    """Name of the result table with all columns and digits, empty if there is none."""
+    folded: bool = False
+    """Shown by its caption alone until it is opened: long, and not needed to follow the report."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+    width_px: int
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Figures side by side where there is room."""
+
+    charts: tuple[Chart, ...]
+
+
+Block = Prose | Heading | Items | Sheet | Chart | Gallery
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report with a heading and one sentence on what it shows."""
+
+    anchor: str
+    title: str
+    about: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The first screen: the question, the answer in a sentence, and the figures behind it."""
+
+    question: str
+    sentence: str
+    facts: tuple[tuple[str, str], ...]
+    """What is measured, and how much it is."""
+    sheet: Sheet
+
+
+@dataclass(frozen=True)
+class Document:
+    """A whole report."""
+
+    title: str
+    subtitle: str
+    answer: Answer
+    sections: tuple[Section, ...]
+    tables: dict[str, pd.DataFrame]
+    """Result tables, offered for download."""
+
+    def download(self, table: str) -> str:
+        """Return a table as a data address, so that a page in one file carries its tables with it."""
+        text = self.tables[table].to_csv(index=False, lineterminator="\n")
+        return "data:text/csv;base64," + base64.b64encode(text.encode()).decode()

@@ -1,0 +1,123 @@
+"""All that a report finds, as tables: computed once, then shown as figures, page and Markdown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from phaze.report import anatomy, winners
+from phaze.report.checks import Evidence, check_results
+from phaze.report.claims import check_claims
+from phaze.report.inputs import Inputs
+from phaze.report.variations import vary
+from phaze.report.winners import COMMON, PER_MODEL
+from phaze.tables import TABLES, Comparisons, Proofs, Walks
+from phaze.theory.ranking import name_ranks, order
+
+LEVELS = range(1, 9)
+"""Hysteresis levels of Figure 9."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Result tables of a study, by name as in `phaze.tables`."""
+
+    results: pd.DataFrame
+    comparisons: pd.DataFrame
+    memories: pd.DataFrame
+    rankings: pd.DataFrame
+    breakdowns: pd.DataFrame
+    bindings: pd.DataFrame
+    energies: pd.DataFrame
+    areas: pd.DataFrame
+    complexities: pd.DataFrame
+    variations: pd.DataFrame
+    walks: pd.DataFrame
+    times: pd.DataFrame
+    proofs: pd.DataFrame
+    claims: pd.DataFrame
+    checks: pd.DataFrame
+
+    @cached_property
+    def means(self) -> pd.DataFrame:
+        """Return the geometric mean of the speed-ups of every design."""
+        return winners.geometric_means(self.results)
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Return the tables by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+RESULT_TABLES = tuple(field.name for field in fields(Findings))
+"""Tables that the report writes."""
+
+
+def summarise(inputs: Inputs) -> Findings:
+    """Return what the tables of a study say."""
+    results = winners.results(inputs, inputs.cluster)
+    baseline = inputs.study.architectures.baseline
+    shown = (PER_MODEL, COMMON) if baseline is None else (PER_MODEL, COMMON, baseline)
+    energies = anatomy.energies(inputs, results, shown)
+    memories = winners.memories(inputs)
+    return Findings(
+        results=results,
+        comparisons=compare_scenarios(inputs, results),
+        memories=memories,
+        rankings=winners.rankings(inputs),
+        breakdowns=anatomy.breakdowns(inputs, results, tuple(results["design"].unique())),
+        bindings=anatomy.bindings(inputs, results),
+        energies=energies,
+        areas=anatomy.areas(inputs, results, tuple(results["design"].unique())),
+        complexities=anatomy.complexities(inputs),
+        variations=vary(inputs, results),
+        walks=choose_by_hysteresis(inputs.visits),
+        times=inputs.times,
+        proofs=count_proofs(inputs.solves),
+        claims=check_claims(inputs, results, memories),
+        checks=check_results(Evidence(inputs, results, energies)),
+    )
+
+
+def compare_scenarios(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
+    """Return table comparisons: the results of every scenario, none for a study with one."""
+    if len(inputs.clusters) < 2:
+        return Comparisons.empty()
+    main = next(iter(inputs.clusters))
+    frames = [
+        (results if name == main else winners.results(inputs, cluster)).assign(scenario=name)
+        for name, cluster in inputs.clusters.items()
+    ]
+    return Comparisons.check(pd.concat(frames, ignore_index=True))
+
+
+def choose_by_hysteresis(visits: pd.DataFrame) -> pd.DataFrame:
+    """Return table walks: what the walk down the areas chooses at every level, among what it visits."""
+    rows = []
+    for model, walk in visits.groupby("model"):
+        for level in LEVELS:
+            seen = walk[walk["level"] <= level]
+            with np.errstate(divide="ignore"):
+                cost = 1.0 / seen["samples_per_s"].to_numpy()
+            best = seen.iloc[order(cost, seen["area_um2"].to_numpy(), name_ranks(seen["architecture"]))[0]]
+            rows.append({**best, "model": model, "hysteresis": level, "visited": len(seen)})
+    return Walks.check(pd.DataFrame(rows)[list(Walks.fields())]) if rows else Walks.empty()
+
+
+def count_proofs(solves: pd.DataFrame) -> pd.DataFrame:
+    """Return table proofs."""
+    if solves.empty:
+        return Proofs.empty()
+    by_model = solves.assign(
+        **{status: solves["status"] == status for status in ("optimal", "feasible", "timed_out")},
+        programs=solves["method"] == "program",
+        branching=solves["objective_s"] < solves["all_cores_s"] * (1 - 1e-9),
+    ).groupby("model")
+    counts = ["optimal", "feasible", "timed_out", "programs", "z_needed", "branching"]
+    found = by_model[counts].sum().assign(solves=by_model.size(), largest_gap=by_model["gap"].max())
+    return Proofs.check(found.reset_index())
+
+
+assert all(name in TABLES for name in RESULT_TABLES), "every result table has a class"

@@ -1,0 +1,128 @@
+"""What the report is made from: tables of the whole study, and a look-up of what belongs to one design."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import pandas as pd
+
+from phaze.errors import PhazeError
+from phaze.spec.architecture import EnergyFigures
+from phaze.spec.published import Published
+from phaze.spec.study import Study
+from phaze.spec.system import Scenario
+from phaze.tables import TABLES, Architectures, Placements, Sensitivities, Table, Times, Visits
+
+
+class Point(NamedTuple):
+    """A model with the TMP width and the microbatch of its operators."""
+
+    model: str
+    tensor: int
+    microbatch: int
+
+
+class Details(Protocol):
+    """Looks up the rows of large tables that belong to one point, and one shard where a table has shards."""
+
+    def rows(self, table: type[Table], point: Point, shard: str) -> pd.DataFrame:
+        """Return the rows, none if there is no such table."""
+
+
+@dataclass(frozen=True)
+class DetailFiles:
+    """Details in Parquet files, found by a pattern of their path for every table."""
+
+    patterns: Mapping[str, str]
+    """By table name, as `results/stages/paper/{model}/t{tensor}-b{microbatch}/{shard}.parquet`."""
+
+    def rows(self, table: type[Table], point: Point, shard: str) -> pd.DataFrame:
+        """Return the rows of the file; a table without pattern or a file that is not there has none."""
+        if table.name not in self.patterns:
+            return table.empty()
+        return _load(table.name, Path(self.patterns[table.name].format(**point._asdict(), shard=shard)))
+
+
+@lru_cache(maxsize=24)
+def _load(table: str, path: Path) -> pd.DataFrame:
+    return TABLES[table].load(path) if path.is_file() else TABLES[table].empty()
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The results of one scenario."""
+
+    scenario: Scenario
+    area_limit_um2: float
+    architectures: pd.DataFrame
+    """Table architectures, all shards."""
+    placements: pd.DataFrame
+    """Table placements, all models, points and shards."""
+    common_architectures: pd.DataFrame = field(default_factory=Architectures.empty)
+    """Table architectures, the candidates for the common architecture, a shard of their own."""
+    common_placements: pd.DataFrame = field(default_factory=Placements.empty)
+    """Table placements of these candidates, all models and points."""
+    common: tuple[str, float] | None = None
+    """The common architecture and its HBM in GiB; None for a study without one."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """All that a report is made from; tables that a study does not have are empty."""
+
+    study: Study
+    clusters: Mapping[str, Cluster]
+    """Scenarios by name; the report is about the first."""
+    graphs: pd.DataFrame
+    solves: pd.DataFrame
+    """Table solves of the first scenario."""
+    details: Details
+    """Operators, layers, estimates, schedules and stages of the first scenario."""
+    energy: EnergyFigures
+    """Energies of the study's technology."""
+    hbm_gib: Mapping[str, float] = field(default_factory=dict)
+    """HBM of the named architectures that have one of their own."""
+    published: Published | None = None
+    visits: pd.DataFrame = field(default_factory=Visits.empty)
+    sensitivities: pd.DataFrame = field(default_factory=Sensitivities.empty)
+    times: pd.DataFrame = field(default_factory=Times.empty)
+
+    @property
+    def cluster(self) -> Cluster:
+        """Return the results of the scenario that the report is about."""
+        return next(iter(self.clusters.values()))
+
+
+def read_times(benchmarks: Mapping[tuple[str, str], Iterable[Path]]) -> pd.DataFrame:
+    """Return table times from Snakemake's benchmark files by (stage, model); missing files are left out."""
+    rows = [
+        {"model": model, "stage": stage, **_sum([_read_benchmark(path) for path in paths if path.is_file()])}
+        for (stage, model), paths in benchmarks.items()
+    ]
+    found = [row for row in rows if row["jobs"]]
+    return Times.check(pd.DataFrame(found)) if found else Times.empty()
+
+
+def _sum(jobs: list[tuple[float, float, float]]) -> dict[str, float]:
+    wall, cpu, peak = (list(column) for column in zip(*jobs, strict=True)) if jobs else ([], [], [])
+    return {"jobs": len(jobs), "wall_s": sum(wall), "cpu_s": sum(cpu), "peak_bytes": max(peak, default=0.0)}
+
+
+def _read_benchmark(path: Path) -> tuple[float, float, float]:
+    """Return wall time, processor time and peak memory of a job; what Snakemake could not measure is 0."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if len(lines) < 2:
+        raise PhazeError(f"{path}: is no benchmark of Snakemake: a header and a row are expected; delete it")
+    values = dict(zip(lines[0].split("\t"), lines[-1].split("\t"), strict=False))
+    return _number(values, "s"), _number(values, "cpu_time"), _number(values, "max_rss") * 2**20
+
+
+def _number(values: Mapping[str, str], key: str) -> float:
+    try:
+        return max(0.0, float(values[key]))  # NaN compares false and becomes 0
+    except (KeyError, ValueError):
+        return 0.0

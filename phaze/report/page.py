@@ -1,0 +1,45 @@
+"""A report as one HTML page that needs nothing else, and as Markdown."""
+
+from __future__ import annotations
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from phaze.report.document import Chart, Document, Gallery, Heading, Items, Prose, Sheet
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("phaze.report"),
+        autoescape=select_autoescape(["html"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    kinds = {
+        "prose": Prose,
+        "heading": Heading,
+        "items": Items,
+        "sheet": Sheet,
+        "chart": Chart,
+        "gallery": Gallery,
+    }
+    for name, kind in kinds.items():
+        environment.tests[name] = lambda block, kind=kind: isinstance(block, kind)
+    environment.filters["cell"] = _cell
+    return environment
+
+
+def _cell(text: str) -> str:
+    """Return text that cannot end a cell of a Markdown table."""
+    return " ".join(text.replace("|", "\\|").split()) or " "
+
+
+def render_page(document: Document) -> str:
+    """Return the HTML page: figures and tables inside, no script, no request to anywhere."""
+    return _environment().get_template("page.html").render(document=document)
+
+
+def render_markdown(document: Document) -> str:
+    """Return the report for a terminal: all tables, with figures by their title."""
+    return _environment().get_template("report.md").render(document=document)

@@ -1,0 +1,122 @@
+"""How figures look, and how a figure becomes SVG that can stand inside a page: small and deterministic."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from html import escape
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.typing import RcKeyType
+
+from phaze.report.document import Chart
+
+INK, MUTED, GRID = "#1c2430", "#5d6875", "#e4e8ec"
+BLUE, SKY, AMBER, SAND, GREY, SILVER = "#0b5394", "#5b9bd5", "#d07a12", "#f0c27f", "#77828e", "#c3cad1"
+RED, PURPLE, TEAL = "#b3261e", "#7b5ea7", "#2a8c82"
+LIMITS = {
+    "compute": BLUE,
+    "vector": SKY,
+    "global_buffer": PURPLE,
+    "hbm": AMBER,
+    "network": RED,
+    "none": SILVER,
+}
+"""Colours of what binds an operator."""
+
+_RC: dict[RcKeyType, object] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 8.5,
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": SILVER,
+    "axes.linewidth": 0.8,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": SILVER,
+    "ytick.color": SILVER,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.major.size": 3,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "legend.handlelength": 1.1,
+    "legend.columnspacing": 1.4,
+    "figure.constrained_layout.use": True,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "phaze",
+}
+
+PIXELS_PER_INCH = 96
+
+
+def chart(name: str, title: str, caption: str, draw: Callable[[], Figure]) -> Chart:
+    """Return a drawn figure; `title` says what it shows, `caption` how to read it."""
+    with mpl.rc_context(_RC):
+        figure = draw()
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+    width = round(figure.get_figwidth() * PIXELS_PER_INCH)
+    return Chart(name, title, caption, _inline(buffer.getvalue(), name, title), width)
+
+
+def _inline(svg: str, name: str, title: str) -> str:
+    """Return SVG for a page: no prologue, no style of its own, short numbers, ids of its own."""
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", body, flags=re.S)
+    body = re.sub(r"<defs>\s*</defs>", "", body)
+    body = re.sub(r"-?\d+\.\d{3,}", lambda number: _short(number[0]), body)
+    body = re.sub(r"\s+", " ", body).replace("> <", "><").replace("xlink:href", "href")
+    body = re.sub(r' xmlns(:xlink)?="[^"]*"| version="[^"]*"', "", body)
+    used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', body))
+    body = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", body)
+    body = re.sub(r'(url\(|href=")#', rf"\1#{name}-", body)
+    head, rest = body.split(">", 1)
+    box = re.search(r'viewBox="[^"]*"', head)
+    assert box is not None, head
+    label = escape(title, quote=True)
+    return f'<svg {box[0]} role="img" aria-label="{label}"><title>{label}</title>{rest}'.strip()
+
+
+def _short(number: str) -> str:
+    return f"{float(number):.2f}".rstrip("0").rstrip(".")
+
+
+def axes(
+    width: float, height: float, rows: int = 1, columns: int = 1, *, sharex: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure of that size in inches and its axes in reading order."""
+    figure = Figure(figsize=(width, height))
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex)
+    return figure, list(grid.flat)
+
+
+def legend_above(figure: Figure, ax: Axes, columns: int = 6) -> None:
+    """Put the legend of an axes above the figure, so that it covers nothing."""
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=columns)
+
+
+def stacked_bars(
+    ax: Axes, labels: list[str], parts: dict[str, tuple[list[float], str]], *, height: float = 0.66
+) -> None:
+    """Draw horizontal bars from the top down, each made of the parts (values for every bar, colour)."""
+    left = [0.0] * len(labels)
+    positions = list(range(len(labels)))
+    for part, (values, colour) in parts.items():
+        ax.barh(positions, values, height, left=left, color=colour, label=part)
+        left = [a + b for a, b in zip(left, values, strict=True)]
+    ax.set_yticks(positions, labels)
+    ax.set_ylim(len(labels) - 0.5, -0.5)
+    ax.grid(axis="x")

@@ -1,0 +1,236 @@
+"""Who wins: the best placement of every model on every kind of accelerator.
+
+The order of best is time per batch, area, name (`theory.ranking`). Of several HBM capacities the smallest
+within the tolerance of the best throughput is chosen, with the best architecture for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from phaze.report.inputs import Cluster, Inputs
+from phaze.spec.published import Published
+from phaze.spec.study import Study
+from phaze.tables import Memories, Rankings, Results, Table
+from phaze.theory.ranking import Ranks, name_ranks, tied, within
+
+PER_MODEL = "per-model"
+COMMON = "common"
+EXPERT = "expert"
+_SHAPE = [
+    "num_tc",
+    "num_vc",
+    "pe_x",
+    "pe_y",
+    "pe_vc",
+    "glb_bytes",
+    "glb_words_per_cycle",
+    "l2_tc_bytes",
+    "l2_vc_bytes",
+]
+
+
+@dataclass(frozen=True)
+class Design:
+    """A kind of accelerator in the results, with whose placement it runs."""
+
+    name: str
+    planner: str
+    architectures: Mapping[str, str]
+    """The accelerator of every model that has one."""
+
+
+def named_designs(study: Study, published: Published | None) -> Iterator[Design]:
+    """Yield the designs of named accelerators: the baseline, families of one for each model, single ones."""
+    named, models = study.architectures.named, study.models
+    baseline = study.architectures.baseline
+    families = published.families if published else {}
+    members = {name for family in families.values() for name in family.values()}
+    if baseline is not None:
+        for planner in ("expert-even", "expert", "phaze"):
+            yield Design(_title(baseline, planner), planner, dict.fromkeys(models, baseline))
+    for family, by_model in families.items():
+        present = {model: by_model[model] for model in models if by_model.get(model) in named}
+        for planner in ("expert", "phaze") if present else ():
+            yield Design(_title(family, planner), planner, present)
+    for name in named:
+        if name != baseline and name not in members:
+            yield Design(name, "phaze", dict.fromkeys(models, name))
+
+
+def _title(name: str, planner: str) -> str:
+    return name if planner == "phaze" else f"{name} {planner}"
+
+
+def baseline_design(study: Study) -> str | None:
+    """Return the design that speed-ups are relative to: the baseline with the experts' placement."""
+    return None if study.architectures.baseline is None else _title(study.architectures.baseline, EXPERT)
+
+
+def with_areas(cluster: Cluster, placements: pd.DataFrame) -> pd.DataFrame:
+    """Return placements with the area of their architecture."""
+    areas = cluster.architectures.drop_duplicates("architecture").set_index("architecture")["area_um2"]
+    return placements.assign(area_um2=placements["architecture"].map(areas))
+
+
+def candidates(cluster: Cluster) -> pd.DataFrame:
+    """Return the searched placements on all architectures within the area limit, equal architectures once."""
+    placed = with_areas(cluster, cluster.placements)
+    placed = placed[
+        (placed["planner"] == "phaze") & (placed["area_um2"] <= cluster.area_limit_um2 * (1 + 1e-9))
+    ]
+    return placed[placed["architecture"].isin(_distinct(cluster.architectures, placed["architecture"]))]
+
+
+def _distinct(architectures: pd.DataFrame, names: pd.Series) -> pd.Series:
+    """Return the first name of every architecture among those named: a named one may also lie in the grid."""
+    among = architectures[architectures["architecture"].isin(names)].sort_values(["named", "architecture"])
+    return among.drop_duplicates([*_SHAPE, "area_um2"])["architecture"]
+
+
+def chip_of(cluster: Cluster, row: pd.Series) -> pd.Series:
+    """Return the row of table architectures of a placement; the common one is in a shard of its own."""
+    table = cluster.common_architectures if row.get("design") == COMMON else cluster.architectures
+    chips: pd.DataFrame = table[table["architecture"] == row["architecture"]]
+    return chips.iloc[0]
+
+
+def in_order(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows from best to worst; equal ones by HBM, stashing before recomputing, t and microbatch."""
+    keys = [
+        rows["microbatch"],
+        rows["tensor"],
+        rows["recompute"],
+        rows["hbm_gib"],
+        _names(rows),
+        rows["area_um2"],
+    ]
+    return rows.iloc[
+        np.lexsort([*(np.asarray(key) for key in keys), tied(rows["time_per_batch_s"].to_numpy())])
+    ]
+
+
+def _names(rows: pd.DataFrame) -> Ranks:
+    return name_ranks(rows["architecture"])
+
+
+def best_of_each_hbm(rows: pd.DataFrame, tolerance: float) -> pd.DataFrame:
+    """Return the best row of every HBM capacity, with `relative` throughput and which is `chosen`."""
+    best = in_order(rows).drop_duplicates("hbm_gib").sort_values("hbm_gib")
+    near = within(best["time_per_batch_s"].to_numpy(), tolerance)
+    fastest = best["samples_per_s"].max()
+    relative = best["samples_per_s"] / fastest if fastest > 0 else best["samples_per_s"]
+    return best.assign(relative=relative, chosen=near & (np.cumsum(near) == 1))
+
+
+def choose(rows: pd.DataFrame, tolerance: float) -> pd.Series | None:
+    """Return the best row with the smallest HBM within the tolerance; if none is placed an infeasible one."""
+    if rows.empty:
+        return None
+    best = best_of_each_hbm(rows, tolerance)
+    chosen = best[best["chosen"]]
+    return chosen.iloc[0] if len(chosen) else best.iloc[-1]
+
+
+def memories(inputs: Inputs) -> pd.DataFrame:
+    """Return table memories."""
+    found = [
+        best_of_each_hbm(rows, inputs.study.screen.tolerance)
+        for _, rows in candidates(inputs.cluster).groupby("model")
+        if (rows["status"] == "placed").any()
+    ]
+    return _checked(Memories, found)
+
+
+def rankings(inputs: Inputs) -> pd.DataFrame:
+    """Return table rankings: the best architectures with the chosen HBM, and the smallest near the best."""
+    found, screen = [], inputs.study.screen
+    for _, rows in candidates(inputs.cluster).groupby("model"):
+        winner = choose(rows, screen.tolerance)
+        if winner is not None and winner["status"] == "placed":
+            found.append(_ranked(rows[rows["hbm_gib"] == winner["hbm_gib"]], screen.best, screen.tolerance))
+    return _checked(Rankings, found)
+
+
+def _ranked(rows: pd.DataFrame, best: int, tolerance: float) -> pd.DataFrame:
+    ordered = (
+        in_order(rows[rows["status"] == "placed"]).drop_duplicates("architecture").reset_index(drop=True)
+    )
+    near = ordered[within(ordered["time_per_batch_s"].to_numpy(), tolerance)]
+    smallest = near["area_um2"].idxmin()
+    ranked = ordered.assign(
+        rank=np.arange(1, len(ordered) + 1),
+        relative=ordered["samples_per_s"] / ordered["samples_per_s"].iloc[0],
+        smallest_area=ordered.index == smallest,
+    )
+    return ranked[(ranked["rank"] <= best) | ranked["smallest_area"]]
+
+
+def results(inputs: Inputs, cluster: Cluster) -> pd.DataFrame:
+    """Return table results: a row for every model and design that was placed, feasible or not."""
+    rows = [row for model in inputs.study.models for row in _results_of(inputs, cluster, model)]
+    found = pd.DataFrame(rows)
+    return _checked(Results, [_with_speedups(found, baseline_design(inputs.study))] if rows else [])
+
+
+def _results_of(inputs: Inputs, cluster: Cluster, model: str) -> Iterator[pd.Series]:
+    tolerance = inputs.study.screen.tolerance
+    placements = with_areas(cluster, cluster.placements[cluster.placements["model"] == model])
+    for design in named_designs(inputs.study, inputs.published):
+        rows = placements[
+            (placements["architecture"] == design.architectures.get(model, ""))
+            & (placements["planner"] == design.planner)
+        ]
+        yield from _titled(choose(_own_hbm(rows, inputs.hbm_gib), tolerance), design.name)
+    mine = candidates(cluster)
+    yield from _titled(choose(mine[mine["model"] == model], tolerance), PER_MODEL)
+    yield from _titled(_common_row(cluster, model), COMMON)
+
+
+def _titled(row: pd.Series | None, design: str) -> Iterator[pd.Series]:
+    if row is not None:
+        yield pd.concat([row, pd.Series({"design": design})])
+
+
+def _own_hbm(rows: pd.DataFrame, hbm_gib: Mapping[str, float]) -> pd.DataFrame:
+    """Return the rows with the architecture's own HBM, or all where it has none that was placed."""
+    own = rows[rows["hbm_gib"] == rows["architecture"].map(dict(hbm_gib))]
+    return own if len(own) else rows
+
+
+def _common_row(cluster: Cluster, model: str) -> pd.Series | None:
+    if cluster.common is None:
+        return None
+    every, (name, hbm_gib) = cluster.common_placements, cluster.common
+    same = (every["model"] == model) & (every["architecture"] == name) & (every["hbm_gib"] == hbm_gib)
+    areas = cluster.common_architectures.set_index("architecture")["area_um2"]
+    rows = every[same & (every["planner"] == "phaze")].assign(area_um2=areas.get(name, 0.0))
+    return None if rows.empty else in_order(rows).iloc[0]
+
+
+def _with_speedups(rows: pd.DataFrame, baseline: str | None) -> pd.DataFrame:
+    """Return rows with their throughput relative to the same model's on the baseline, 0 if that has none."""
+    reference = rows[rows["design"] == baseline].set_index("model")["samples_per_s"]
+    base = rows["model"].map(reference).fillna(0.0)
+    return rows.assign(speedup=(rows["samples_per_s"] / base.where(base > 0, np.inf)).astype("float64"))
+
+
+def _checked(table: type[Table], found: list[pd.DataFrame]) -> pd.DataFrame:
+    return table.check(pd.concat(found, ignore_index=True)[list(table.fields())]) if found else table.empty()
+
+
+def geometric_means(found: pd.DataFrame) -> pd.DataFrame:
+    """Return per design the geometric mean of the speed-ups and over how many models."""
+    positive = found[found["speedup"] > 0]
+    logs = np.log(positive["speedup"]).groupby(positive["design"])
+    return pd.DataFrame({"speedup": np.exp(logs.mean()), "models": logs.size()}).reset_index()
+
+
+def row_of(found: pd.DataFrame, model: str, design: str) -> pd.Series | None:
+    """Return the placed row of a model and design, or None."""
+    rows = found[(found["model"] == model) & (found["design"] == design) & (found["status"] == "placed")]
+    return rows.iloc[0] if len(rows) else None

@@ -1,0 +1,105 @@
+"""Numbers as a reader wants them: three digits, and the unit that fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import pandas as pd
+
+from phaze.units import GIB, KIB, MIB, UM2_PER_MM2
+
+_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_BYTES = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "B"))
+_DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
+
+
+LIMITS = {
+    "compute": "compute",
+    "vector": "vector lanes",
+    "global_buffer": "global buffer",
+    "hbm": "HBM",
+    "network": "network",
+    "none": "nothing",
+}
+"""What binds an operator, for readers."""
+
+
+def digits(value: float, count: int = 3) -> str:
+    """Return a number with so many significant digits, never in powers of ten for usual sizes."""
+    if not math.isfinite(value):
+        return "–"
+    if value == 0:
+        return "0"
+    decimals = max(0, count - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{decimals}f}"
+
+
+def seconds(value: float) -> str:
+    """Return a duration."""
+    if not math.isfinite(value):
+        return "–"
+    if value >= 7200:
+        return f"{digits(value / 3600)} h"
+    scale, unit = next(((s, u) for s, u in _SECONDS if value >= s), _SECONDS[-1])
+    return f"{digits(value / scale)} {unit}" if value else "0 s"
+
+
+def size(value: float) -> str:
+    """Return a number of bytes in binary units."""
+    scale, unit = next(((s, u) for s, u in _BYTES if abs(value) >= s), _BYTES[-1])
+    return f"{digits(value / scale)} {unit}"
+
+
+def decimal(value: float, unit: str) -> str:
+    """Return a quantity in decimal units."""
+    scale, prefix = next(((s, p) for s, p in _DECIMAL if abs(value) >= s), _DECIMAL[-1])
+    return f"{digits(value / scale)} {prefix}{unit}" if value else f"0 {unit}"
+
+
+def percent(value: float, decimals: int = 1) -> str:
+    """Return a fraction as a percentage."""
+    return f"{100 * value:.{decimals}f} %" if math.isfinite(value) else "–"
+
+
+def times(value: float) -> str:
+    """Return a factor."""
+    return f"{value:.2f}×" if 0 < value < math.inf else "–"
+
+
+def area(um2: float) -> str:
+    """Return an area."""
+    return f"{um2 / UM2_PER_MM2:.1f} mm²"
+
+
+def join(words: Iterable[object]) -> str:
+    """Return words as a list in a sentence."""
+    every = [str(word) for word in words]
+    return " and ".join([", ".join(every[:-1]), every[-1]] if len(every) > 1 else every)
+
+
+def compute(chip: pd.Series) -> str:
+    """Return {num_tc, num_vc, pe_x, pe_y, pe_vc}, as in Table 2 of the Phaze paper."""
+    return "{" + ", ".join(str(int(chip[key])) for key in ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc")) + "}"
+
+
+def buffers(chip: pd.Series) -> str:
+    """Return {glb, glb words per cycle, l2_tc, l2_vc}."""
+    l2 = f"{short(chip['l2_tc_bytes'])}, {short(chip['l2_vc_bytes'])}"
+    return f"{{{short(chip['glb_bytes'])}, {chip['glb_words_per_cycle']:.0f}, {l2}}}"
+
+
+def short(value: float) -> str:
+    """Return a number of bytes that is mostly a power of two without needless digits."""
+    scale, unit = next(((s, u) for s, u in _BYTES if abs(value) >= s), _BYTES[-1])
+    return f"{value / scale:g} {unit}"
+
+
+def widths(row: pd.Series) -> str:
+    """Return {p, d, t} of a placement."""
+    return f"{{{int(row['stages'])}, {int(row['data'])}, {int(row['tensor'])}}}"
+
+
+def storing(recompute: object) -> str:
+    """Return what happens to activations."""
+    return "recompute" if recompute else "stash"
