@@ -8,7 +8,7 @@ import numpy as np
 
 from phaze.place.flush import Placement
 from phaze.place.reasons import stage_stashes
-from phaze.theory.pipeline import Chain, Setting, interval_sums, stage_footprints, stage_loads
+from phaze.theory.pipeline import Chain, Setting, stage_loads
 
 MEMORY_GAIN = 0.01
 """Memory binds a placement if unlimited memory would make it faster by more than this share."""
@@ -43,11 +43,14 @@ class StageCost:
 
 def stage_costs(chain: Chain, placement: Placement, setting: Setting) -> list[StageCost]:
     """Return the cost of every stage of a placement, from the first."""
-    loads, footprints = stage_loads(chain, setting.bandwidth_bytes_per_s), stage_footprints(chain)
-    forward, backward = interval_sums(chain.forward_s), interval_sums(chain.backward_s)
-    static = interval_sums(chain.static_bytes)
-    per_pipeline = -(-setting.microbatches // placement.data)
-    stashes = stage_stashes(footprints, placement.starts, setting, per_pipeline)
+    load_s = stage_loads(chain, setting.bandwidth_bytes_per_s)
+    stashes = stage_stashes(
+        chain.footprints, placement.starts, setting, -(-setting.microbatches // placement.data)
+    )
+    forward, backward, static, activations = (
+        np.add.reduceat(values, placement.starts).tolist()
+        for values in (chain.forward_s, chain.backward_s, chain.static_bytes, chain.activation_bytes)
+    )
     costs = []
     for number, (i, j) in enumerate(placement.intervals(len(chain))):
         recompute = setting.recompute and number < placement.stages - 1
@@ -56,12 +59,12 @@ def stage_costs(chain: Chain, placement: Placement, setting: Setting) -> list[St
                 first_layer=i,
                 last_layer=j - 1,
                 devices=placement.devices[number],
-                forward_s=float(forward[i, j]),
-                recomputed_s=float(forward[i, j]) if recompute else 0.0,
-                backward_s=float(backward[i, j]),
-                load_s=float(loads.of(recompute)[i, j]),
-                static_bytes=float(static[i, j]),
-                activation_bytes=float(footprints.activation_bytes[i, j]),
+                forward_s=forward[number],
+                recomputed_s=forward[number] if recompute else 0.0,
+                backward_s=backward[number],
+                load_s=float(load_s.of(recompute)[i, j]),
+                static_bytes=static[number],
+                activation_bytes=activations[number],
                 stashed_bytes=float(stashes[number]),
             )
         )

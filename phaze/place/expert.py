@@ -9,7 +9,7 @@ import numpy as np
 from phaze.place.flush import Infeasible, Placement, Widths, evaluate_cut, place_within
 from phaze.place.reasons import lean_placements, readable, why_not_stages
 from phaze.theory.partition import devices_of, shape_of
-from phaze.theory.pipeline import Chain, Setting, stage_footprints
+from phaze.theory.pipeline import Chain, Setting
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def place_evenly(
     placement = evaluate_cut(chain, expert.tensor, setting, expert.data, starts)
     if placement.devices_used > setting.devices:
         return Infeasible(_too_few_devices(expert, placement.devices_used, setting))
-    reason = why_not_stages(stage_footprints(chain), starts, setting, _microbatches(expert, setting))
+    reason = why_not_stages(chain.footprints, starts, setting, _microbatches(expert, setting))
     return Infeasible(reason) if reason else placement
 
 

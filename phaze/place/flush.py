@@ -31,7 +31,6 @@ from phaze.theory.pipeline import (
     Setting,
     batch_time_s,
     room,
-    stage_footprints,
     stage_loads,
     sync_s,
     useful_widths,
@@ -135,7 +134,7 @@ def place_within(chain: Chain, tensor: int, setting: Setting, widths: Widths) ->
     most = min(widths.most, shape.stages)
     if widths.fewest > most:
         return None
-    footprints = stage_footprints(chain)
+    footprints = chain.footprints
     loads = stage_loads(chain, setting.bandwidth_bytes_per_s)
     first_sync = footprints.weight_bytes[0] / setting.bandwidth_bytes_per_s
     best: Placement | None = None
@@ -147,7 +146,7 @@ def place_within(chain: Chain, tensor: int, setting: Setting, widths: Widths) ->
         )  # fmt: skip
         if time < np.inf:
             starts = trace_back(cut, footprints, s, u, j)
-            candidate = evaluate_cut(chain, tensor, setting, d, starts, footprints, loads)
+            candidate = evaluate_cut(chain, tensor, setting, d, starts, loads)
             best = candidate if best is None or candidate.rank() < best.rank() else best
     return best
 
@@ -206,11 +205,10 @@ def evaluate_cut(
     setting: Setting,
     data: int,
     starts: Sequence[int],
-    footprints: Footprints | None = None,
     loads: Loads | None = None,
 ) -> Placement:
     """Return the placement with the given stages and data width, timed; whether it fits is not asked."""
-    footprints = footprints or stage_footprints(chain)
+    footprints = chain.footprints
     loads = loads or stage_loads(chain, setting.bandwidth_bytes_per_s)
     ends = (*starts[1:], len(chain))
     load_s = loads.of(setting.recompute)

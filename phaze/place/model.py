@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from phaze.place.costs import stage_costs
 from phaze.place.expert import Expert, place_evenly, place_expert
 from phaze.place.flush import Infeasible, Placement, place_chain
 from phaze.place.point import Conditions, Device, Latencies, Point, read_devices, read_point
+from phaze.place.reasons import why_not_stages
 from phaze.place.rows import Found, placement_row, stage_rows
 from phaze.tables import Placements, Stages
 from phaze.theory.chains import best_times
@@ -34,16 +34,23 @@ def place_model(
     """
     point = read_point(layers, graph, conditions)
     devices = read_devices(point, solves, architectures, screens, conditions)
-    found = [*find_placements(point, devices, conditions)]
-    if expert is not None and expert.tensor == point.tensor:
-        named = [device for device in devices if device.named]
-        found += find_expert_placements(point, named, conditions, expert)
-    placements = [placement_row(point, one, conditions) for one in found]
-    stages = [row for one in found for row in stage_rows(point, one)]
+    placements, stages = [], []
+    for found in _find(point, devices, conditions, expert):
+        placements.append(placement_row(point, found, conditions))
+        stages.extend(stage_rows(point, found))
     return (
         pd.DataFrame(placements, columns=list(Placements.fields())),
         pd.DataFrame(stages, columns=list(Stages.fields())),
     )
+
+
+def _find(
+    point: Point, devices: list[Device], conditions: Conditions, expert: Expert | None
+) -> Iterator[Found]:
+    yield from find_placements(point, devices, conditions)
+    if expert is not None and expert.tensor == point.tensor:
+        named = [device for device in devices if device.named]
+        yield from find_expert_placements(point, named, conditions, expert)
 
 
 def find_placements(point: Point, devices: list[Device], conditions: Conditions) -> Iterator[Found]:
@@ -55,9 +62,12 @@ def find_placements(point: Point, devices: list[Device], conditions: Conditions)
     unlimited = _best_times(point, [device.latencies for device in devices], [_unlimited(settings[0])])
     reasons: dict[Setting, Infeasible] = {}
     for a, device in enumerate(devices):
-        results = _place_all(point.runs.chain(*device.latencies), point.tensor, settings, reasons)
+        chain = point.runs.chain(*device.latencies)
+        results = _place_all(chain, point.tensor, settings, reasons)
         for c, setting in enumerate(settings):
-            yield Found(device, setting, "phaze", results[c], float(bounds[c, a]), float(unlimited[0, a]))
+            yield Found(
+                device, chain, setting, "phaze", results[c], float(bounds[c, a]), float(unlimited[0, a])
+            )
 
 
 def _best_times(point: Point, latencies: list[Latencies], settings: list[Setting]) -> Reals:
@@ -94,8 +104,8 @@ def _if_it_fits(larger: Placement | Infeasible | None, chain: Chain, setting: Se
     """Return the best placement for a larger memory if it fits this one: then it is the best here, too."""
     if not isinstance(larger, Placement):
         return None
-    needed = max(cost.memory_bytes for cost in stage_costs(chain, larger, setting))
-    return larger if needed <= setting.memory_bytes else None
+    per_pipeline = -(-setting.microbatches // larger.data)
+    return None if why_not_stages(chain.footprints, larger.starts, setting, per_pipeline) else larger
 
 
 def find_expert_placements(
@@ -114,7 +124,7 @@ def find_expert_placements(
                         (chain, _unlimited(setting)),
                     )
                 )
-                yield Found(device, setting, planner, result, _time_s(bound), _time_s(unlimited))
+                yield Found(device, chain, setting, planner, result, _time_s(bound), _time_s(unlimited))
 
 
 def _place_as(

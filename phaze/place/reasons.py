@@ -13,7 +13,7 @@ import numpy as np
 
 from phaze.theory.memory import microbatches_in_flight
 from phaze.theory.partition import Shape, devices_of, least_worst, shape_of
-from phaze.theory.pipeline import Chain, Footprints, Reals, Setting, room, stage_footprints, useful_widths
+from phaze.theory.pipeline import Chain, Footprints, Reals, Setting, room, useful_widths
 from phaze.units import GIB, KIB, MIB
 
 
@@ -97,7 +97,7 @@ def lean_placements(
 ) -> list[Leanest]:
     """Return the leanest placement of every depth that d pipelines with that many microbatches can have."""
     shape = shape_of(chain, tensor, setting.devices // data)
-    peaks = _peaks(stage_footprints(chain), setting, shape, microbatches)
+    peaks = _peaks(chain.footprints, setting, shape, microbatches)
     return [
         Leanest(float(peaks[s, u]), tensor, s)
         for s, u in _entries(peaks)
@@ -139,7 +139,7 @@ def _with_more_devices(chains: dict[int, Chain], setting: Setting) -> str:
 
 def _enough_devices(chain: Chain, tensor: int, setting: Setting) -> float:
     """Return the devices of the smallest cluster on which the chain fits the memory, infinite for none."""
-    shape, footprints = shape_of(chain, tensor, tensor * len(chain)), stage_footprints(chain)
+    shape, footprints = shape_of(chain, tensor, tensor * len(chain)), chain.footprints
     free, enough = np.zeros_like(footprints.constant_bytes), np.inf
     for microbatches, data in _pipelines(setting, setting.microbatches):
         fitting = room(footprints, setting, microbatches)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from phaze.place.costs import StageCost, binding, stage_costs, time_parts
 from phaze.place.flush import Infeasible, Placement
 from phaze.place.point import Conditions, Device, Point
-from phaze.theory.pipeline import Setting, interval_sums
+from phaze.theory.pipeline import Chain, Setting
 from phaze.theory.utilisation import model_flops_utilisation
 from phaze.units import GIB
 
@@ -21,6 +22,7 @@ class Found:
     """What a planner found for one device and setting."""
 
     device: Device
+    chain: Chain
     setting: Setting
     planner: str
     result: Placement | Infeasible
@@ -28,6 +30,13 @@ class Found:
     """Time per batch with the bounds of unproven layers."""
     unlimited_s: float
     """Time per batch with unlimited memory, without recomputation."""
+
+    @cached_property
+    def costs(self) -> list[StageCost]:
+        """Return the cost of every stage, none if there is no placement."""
+        return (
+            [] if isinstance(self.result, Infeasible) else stage_costs(self.chain, self.result, self.setting)
+        )
 
 
 def placement_row(point: Point, found: Found, conditions: Conditions) -> Row:
@@ -37,7 +46,6 @@ def placement_row(point: Point, found: Found, conditions: Conditions) -> Row:
     placement = found.result
     samples_per_s = conditions.global_batch / placement.time_s
     tokens_per_s = samples_per_s * conditions.sequence
-    costs = stage_costs(point.runs.chain(*found.device.latencies), placement, found.setting)
     peak = conditions.devices * found.device.peak_flops_per_s
     return {
         **_keys(point, found),
@@ -54,7 +62,9 @@ def placement_row(point: Point, found: Found, conditions: Conditions) -> Row:
         "samples_per_s": samples_per_s,
         "tokens_per_s": tokens_per_s,
         "mfu": model_flops_utilisation(tokens_per_s, conditions.flops_per_token, peak),
-        "binding": binding(time_parts(costs, placement, found.setting), placement.time_s, found.unlimited_s),
+        "binding": binding(
+            time_parts(found.costs, placement, found.setting), placement.time_s, found.unlimited_s
+        ),
     }
 
 
@@ -76,19 +86,15 @@ def stage_rows(point: Point, found: Found) -> list[Row]:
     """Return the rows of the table of stages; none if there is no placement."""
     if isinstance(found.result, Infeasible):
         return []
-    chain = point.runs.chain(*found.device.latencies)
-    costs = stage_costs(chain, found.result, found.setting)
+    parameters = np.add.reduceat(np.repeat(point.parameters, point.runs.counts), found.result.starts).tolist()
     return [
-        {**_keys(point, found), "stage": number, **_stage(point, cost, found)}
-        for number, cost in enumerate(costs)
+        {**_keys(point, found), "stage": number, **_stage(point, found, cost, parameters[number])}
+        for number, cost in enumerate(found.costs)
     ]
 
 
-def _stage(point: Point, cost: StageCost, found: Found) -> Row:
+def _stage(point: Point, found: Found, cost: StageCost, parameters: float) -> Row:
     each = point.bytes_per_parameter
-    parameters = interval_sums(np.repeat(point.parameters, point.runs.counts))[
-        cost.first_layer, cost.last_layer + 1
-    ]
     return {
         "first_layer": cost.first_layer,
         "last_layer": cost.last_layer,

@@ -34,8 +34,9 @@ def shape_of(chain: Chain, tensor: int, devices: int) -> Shape:
     whole = int(np.count_nonzero(~chain.tensor_parallel))
     width = tensor if whole < len(chain) else 1
     singles = whole if width > 1 else 0
-    stages = sum(devices_of(s, min(s, singles), width) <= devices for s in range(1, len(chain) + 1))
-    return Shape(width, stages, singles)
+    depths = np.arange(1, len(chain) + 1)
+    least = depths * width - np.minimum(depths, singles) * (width - 1)
+    return Shape(width, int(np.count_nonzero(least <= devices)), singles)
 
 
 @numba.njit(cache=True)

@@ -17,6 +17,7 @@ from stashed inputs, while the gradients arrive:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numba
 import numpy as np
@@ -48,6 +49,11 @@ class Chain:
     def __len__(self) -> int:
         """Return the number of layers."""
         return len(self.forward_s)
+
+    @cached_property
+    def footprints(self) -> Footprints:
+        """Return what every stage stores."""
+        return stage_footprints(self)
 
 
 @dataclass(frozen=True)
@@ -154,7 +160,7 @@ def stage_footprints(chain: Chain) -> Footprints:
     return Footprints(
         constant_bytes=interval_sums(chain.static_bytes) + activations,
         activation_bytes=activations,
-        arriving_bytes=_arriving_bytes(chain),
+        arriving_bytes=_arriving_bytes(len(chain), *edge_arrays(chain.edges)),
         weight_bytes=interval_sums(chain.weight_bytes),
         single=interval_sums(np.asarray(chain.tensor_parallel, float)) == 0,
     )
@@ -166,13 +172,16 @@ def interval_sums(values: Reals) -> Reals:
     return before[None, :] - before[:-1, None]
 
 
-def _arriving_bytes(chain: Chain) -> Reals:
+@numba.njit(cache=True)
+def _arriving_bytes(layers: int, sources: Counts, targets: Counts, sizes: Reals) -> Reals:
     """Return the bytes on the edges that enter each stage: from before i into [i, j)."""
-    n = len(chain)
-    entering = np.zeros((n, n + 1))
-    for source, target, size in chain.edges:
-        entering[source + 1 : target + 1, target + 1] += size
-    return np.cumsum(entering, axis=1)
+    arriving = np.zeros((layers, layers + 1))
+    for e in range(len(sources)):
+        for i in range(sources[e] + 1, targets[e] + 1):
+            arriving[i, targets[e] + 1] += sizes[e]
+    for j in range(1, layers + 1):
+        arriving[:, j] += arriving[:, j - 1]
+    return arriving
 
 
 def room(footprints: Footprints, setting: Setting, microbatches: int) -> Room:
