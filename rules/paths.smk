@@ -22,6 +22,15 @@ def model_tables(table):
     return lambda w: [f"<results>/{table}/{w.model}/t{t}-b{b}.parquet" for t, b in settings.points(w.model)]
 
 
+def operator_tables(table):
+    """Return the files of a table of operators for every model, TMP width and microbatch."""
+    return [
+        f"<results>/{table}/{model}/t{t}-b{b}.parquet"
+        for model in settings.study.models
+        for t, b in settings.points(model)
+    ]
+
+
 def estimates_file(w):
     """Return the estimates, which scenarios of equal hardware share."""
     scenario = settings.estimates_of(w.scenario)

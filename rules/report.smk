@@ -1,6 +1,184 @@
-rule report:
+"""Look across models: the common architecture, the walk down the areas, the sensitivity of the winners, the report.
+
+READS   all tables
+WRITES  results/{placements,stages,solves,schedules}/<scenario>/<model>/common.parquet
+        results/visits/<scenario>/<model>.parquet             tables.Visits
+        results/sensitivities/<scenario>/<model>.parquet      tables.Sensitivities
+        results/report/: report.html, report.md, and every result table as Parquet and CSV
+"""
+
+MAIN = next(iter(settings.scenarios))
+POINT_TABLES = {table: model_tables(table) for table in ("parts", "operators", "edges", "layers")}
+
+
+rule place_common:
+    """Schedule and place a model on every candidate for the common architecture."""
+    message:
+        "place {wildcards.model} on the candidates for a common architecture"
+    input:
+        **POINT_TABLES,
+        graph="<results>/graphs/{model}.parquet",
+        architectures="<results>/architectures/{scenario}/common.parquet",
     output:
-        "<results>/report/report.html",
+        **{
+            table: f"<results>/{table}/{{scenario}}/{{model}}/common.parquet"
+            for table in ("placements", "stages", "solves", "schedules")
+        },
+    params:
+        search=lambda w: settings.search(w.scenario, w.model),
+        solutions="<results>/solutions",
+        code=source_digest("phaze.cosearch", programs=("glpsol",)),
+    log:
+        "<logs>/placements/{scenario}/{model}/common.log",
+    benchmark:
+        "<benchmarks>/placements/{scenario}/{model}/common.tsv"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=30,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/place_common.py"
+
+
+rule walk:
+    """Walk down the areas as the paper does, scheduling and placing every architecture on the way."""
+    message:
+        "walk {wildcards.model} down the areas"
+    input:
+        **POINT_TABLES,
+        graph="<results>/graphs/{model}.parquet",
+        architectures=[
+            f"<results>/architectures/{{scenario}}/{shard}.parquet" for shard in settings.grid_shards
+        ],
+    output:
+        "<results>/visits/{scenario}/{model}.parquet",
+    params:
+        search=lambda w: settings.search(w.scenario, w.model),
+        screen=study["screen"],
+        solutions="<results>/solutions",
+        code=source_digest("phaze.cosearch", "phaze.screen.hysteresis", programs=("glpsol",)),
+    log:
+        "<logs>/visits/{scenario}/{model}.log",
+    benchmark:
+        "<benchmarks>/visits/{scenario}/{model}.tsv"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=60,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/walk.py"
+
+
+rule vary:
+    """Place a model on its winner, the common architecture and the baseline under other bandwidths."""
+    message:
+        "vary the bandwidths under the winners of {wildcards.model}"
+    input:
+        **POINT_TABLES,
+        graph="<results>/graphs/{model}.parquet",
+        placements=lambda w: points("placements", scenarios=[w.scenario], models=[w.model]),
+        common=lambda w: [f"<results>/placements/{w.scenario}/{m}/common.parquet" for m in settings.study.models],
+        architectures=[f"<results>/architectures/{{scenario}}/{shard}.parquet" for shard in settings.shards],
+    output:
+        "<results>/sensitivities/{scenario}/{model}.parquet",
+    params:
+        search=lambda w: settings.search(w.scenario, w.model),
+        variations=study["report"]["sensitivity"],
+        screen=study["screen"],
+        weights={name: settings.workload(name).weight for name in settings.study.models},
+        baseline=study["architectures"]["baseline"],
+        solutions="<results>/solutions",
+        code=source_digest("phaze.cosearch", "phaze.report.winners", programs=("glpsol",)),
+    log:
+        "<logs>/sensitivities/{scenario}/{model}.log",
+    benchmark:
+        "<benchmarks>/sensitivities/{scenario}/{model}.tsv"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=30,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/vary.py"
+
+
+def walked(scenario):
+    """Return the visits that the report shows."""
+    models = settings.study.report.hysteresis if settings.grid_shards else ()
+    return [f"<results>/visits/{scenario}/{model}.parquet" for model in models if model in settings.models]
+
+
+rule report:
+    """Write the report: result tables, figures, one page, and the checks of the results."""
+    message:
+        "write the report"
+    input:
+        tables=[
+            *(path for table in ("screens", "placements", "stages", "solves", "schedules") for path in points(table)),
+            *(path for table in ("operators", "layers") for path in operator_tables(table)),
+            *points("estimates", scenarios=estimate_scenarios),
+        ],
+        graphs=[f"<results>/graphs/{model}.parquet" for model in settings.models],
+        architectures=[
+            f"<results>/architectures/{scenario}/{shard}.parquet"
+            for scenario in settings.scenarios
+            for shard in settings.shards
+        ],
+        common=[
+            f"<results>/placements/{scenario}/{model}/common.parquet"
+            for scenario in settings.scenarios
+            for model in settings.models
+        ],
+        visits=walked(MAIN),
+        sensitivities=[
+            f"<results>/sensitivities/{MAIN}/{model}.parquet"
+            for model in settings.models
+            if settings.study.report.sensitivity
+        ],
+    output:
+        **{table: f"<results>/report/{table}.parquet" for table in ("results", "checks")},
+        page="<results>/report/report.html",
+        markdown="<results>/report/report.md",
+    params:
+        study=study,
+        leakage_w_per_mm2=settings.technology.energy.leakage_w_per_mm2,
+        code=source_digest("phaze.report"),
+    log:
+        "<logs>/report/report.log",
+    benchmark:
+        "<benchmarks>/report/report.tsv"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=15,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/report.py"
+
+
+rule check:
+    """Fail unless every check of the results holds: complete, feasible, consistent, no worse than the experts."""
+    message:
+        "check the results"
+    input:
         "<results>/report/checks.parquet",
-    shell:
-        "true"
+    output:
+        touch("<results>/report/checked"),
+    log:
+        "<logs>/report/checked.log",
+    benchmark:
+        "<benchmarks>/report/checked.tsv"
+    threads: 1
+    resources:
+        mem_mb=500,
+        runtime=5,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/check.py"

@@ -1,4 +1,4 @@
-"""A study is validated before anything runs: every mistake is one message with file, key, value and what is allowed."""
+"""Every mistake in a study is one message with file, key, value and what is allowed, before anything runs."""
 
 import copy
 from collections.abc import Callable
@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from phaze.config import FOLDER, generated_files, load_settings, main
+from phaze.config import FOLDER, load_settings, main
 from phaze.errors import PhazeError
+from phaze.reference import generated_files
 
 Config = dict[str, object]
 Change = Callable[[Config], object]
@@ -115,6 +116,6 @@ def test_scenarios_with_equal_hardware_share_their_estimates(config: Config) -> 
 
 
 def test_the_generated_pages_are_in_step_with_the_code() -> None:
-    for path, text in generated_files().items():
+    for path, text in generated_files(FOLDER).items():
         assert path.read_text() == text, f"{path} is stale: run python -m phaze.config --write"
     assert main(["--check"]) == 0
