@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
@@ -25,8 +26,17 @@ class Report:
     """A finished report."""
 
     findings: Findings
-    page: str
-    markdown: str
+    document: Document
+
+    @cached_property
+    def page(self) -> str:
+        """Return the report as one HTML page."""
+        return render_page(self.document)
+
+    @cached_property
+    def markdown(self) -> str:
+        """Return the report as Markdown."""
+        return render_markdown(self.document)
 
     @property
     def failures(self) -> list[str]:
@@ -38,8 +48,7 @@ class Report:
 def build_report(inputs: Inputs) -> Report:
     """Return the report of a study."""
     findings = summarise(inputs)
-    document = compose(inputs, findings)
-    return Report(findings, render_page(document), render_markdown(document))
+    return Report(findings, compose(inputs, findings))
 
 
 def compose(inputs: Inputs, findings: Findings) -> Document:

@@ -1,0 +1,172 @@
+"""A small study with results that hang together: toy costs, toy placements, and every table made of them.
+
+Numbers are invented; relations between them are those of a real study (loads sum, stages partition the
+layers, schedules end with their objective), so that the checks of the report can pass and can fail.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+from phaze.report.inputs import Cluster, Inputs, Point
+from phaze.spec.architecture import EnergyFigures
+from phaze.spec.published import load_published
+from phaze.spec.study import Study
+from phaze.spec.system import Scenario
+from phaze.tables import (
+    TABLES,
+    Estimates,
+    Layers,
+    Operators,
+    Placements,
+    Schedules,
+    Sensitivities,
+    Solves,
+    Stages,
+    Table,
+    Times,
+    Visits,
+)
+from tests.unit.report.toy_chips import (
+    BASELINE,
+    CHIPS,
+    COMMON,
+    LIMIT_UM2,
+    architectures,
+    estimates,
+    schedules,
+    solves,
+)
+from tests.unit.report.toy_models import MODELS, graphs, layers, operators
+from tests.unit.report.toy_placements import BATCH, DEVICES, EXPERTS, placed
+
+PUBLISHED = Path(__file__).parents[3] / "config" / "published" / "phaze-icml-2024.yaml"
+ENERGY = EnergyFigures(
+    mac_j=5e-13, register_j_per_byte=1e-13, sram_j_per_byte={8: 6e-13, 1024: 6e-12}, hbm_j_per_byte=3e-11,
+    link_j_per_byte=8e-11, leakage_w_per_mm2=0.15,
+)  # fmt: skip
+
+
+class BuiltDetails:
+    """Details made on demand."""
+
+    def rows(self, table: type[Table], point: Point, shard: str) -> pd.DataFrame:
+        """Return the rows of a table."""
+        if table is Stages:
+            return placed(point, shard)[1]
+        if table in (Operators, Layers):
+            return {"operators": operators, "layers": layers}[table.name](point)
+        if table in (Estimates, Schedules):
+            return {"estimates": estimates, "schedules": schedules}[table.name](point, shard)
+        return TABLES[table.name].empty()
+
+
+def study() -> Study:
+    workloads = {
+        model: {
+            "model": model,
+            "sequence": seq,
+            "tensor": widths,
+            "expert": dict(zip(("pipeline", "data", "tensor"), EXPERTS[model], strict=True)),
+        }
+        for model, (widths, _, _, seq) in MODELS.items()
+    }
+    named = [chip.name for chip in CHIPS if chip.shard == "named"]
+    return Study.parse(
+        {
+            "workloads": workloads,
+            "models": list(MODELS),
+            "architectures": {"named": named, "baseline": BASELINE},
+            "scenarios": {"paper": {"devices": DEVICES, "global_batch": BATCH}},
+            "training": {"microbatches": [1, 2]},
+            "report": {
+                "hysteresis": ["bert-large"],
+                "sensitivity": {
+                    "hbm-half": {"hbm_bandwidth_bytes_per_s": 0.6e12},
+                    "network-tenfold": {"network_bandwidth_bytes_per_s": 4.3e10},
+                },
+            },
+        },
+        "builder",
+    )
+
+
+def points() -> list[Point]:
+    return [Point(m, t, b) for m, (widths, *_) in MODELS.items() for t in widths for b in (1, 2)]
+
+
+def cluster() -> Cluster:
+    shards = ("named", "small-buffer", "large-buffer")
+    every = pd.concat([placed(point, shard)[0] for point in points() for shard in shards], ignore_index=True)
+    chips = architectures()
+    return Cluster(
+        Scenario(devices=DEVICES, global_batch=BATCH),
+        LIMIT_UM2,
+        chips,
+        Placements.check(every),
+        chips[chips["architecture"] == COMMON].assign(shard="common"),
+        Placements.check(every[every["architecture"] == COMMON]),
+        (COMMON, 64.0),
+    )
+
+
+def visits() -> pd.DataFrame:
+    rows, best = [], 0.0
+    for step, area in enumerate((278.8, 278.6, 276.2, 275.9, 275.0, 274.4, 273.1, 272.0, 271.4, 270.2)):
+        found = (900.0, 850, 1100, 1250, 1240, 1400, 1300, 1290, 1280, 1000)[step]
+        best = max(best, found)
+        rows.append(
+            {
+                "model": "bert-large", "step": step, "architecture": f"a{step}", "hbm_gib": 32.0,
+                "area_um2": area * 1e6,
+                "band": int(area * 100), "pes": (16384, 16384, 65536, 16384, 65536)[step % 5],
+                "samples_per_s": found,
+                "best_so_far": best, "level": max(1, step - 1),
+            }
+        )  # fmt: skip
+    return Visits.check(pd.DataFrame(rows))
+
+
+def times() -> pd.DataFrame:
+    stages = {"extract": 3.0, "estimate": 60.0, "screen": 30.0, "schedule": 45.0, "place": 12.0}
+    rows = [
+        {"model": m, "stage": s, "jobs": 12, "wall_s": w * (1 + i), "cpu_s": w * (1 + i), "peak_bytes": 5e8}
+        for i, m in enumerate(MODELS)
+        for s, w in stages.items()
+    ]
+    return Times.check(pd.DataFrame(rows))
+
+
+def sensitivities(placements: pd.DataFrame) -> pd.DataFrame:
+    frames = []
+    for variation, factor in (("hbm-half", 1.4), ("network-tenfold", 0.8)):
+        changed = placements.copy()
+        for column in ("time_per_batch_s", "bound_s", "max_load_s", "sync_s"):
+            changed[column] *= factor
+        for column in ("samples_per_s", "tokens_per_s", "mfu"):
+            changed[column] /= factor
+        frames.append(changed.assign(variation=variation))
+    return Sensitivities.check(pd.concat(frames, ignore_index=True))
+
+
+@cache
+def inputs() -> Inputs:
+    """Return the whole small study."""
+    main = cluster()
+    shards = ("named", "small-buffer", "large-buffer")
+    return Inputs(
+        study=study(),
+        clusters={"paper": main, "again": main},
+        graphs=graphs(),
+        solves=Solves.check(pd.concat([solves(p, s) for p in points() for s in shards], ignore_index=True)),
+        details=BuiltDetails(),
+        energy=ENERGY,
+        hbm_gib={BASELINE: 32.0},
+        published=load_published(PUBLISHED),
+        visits=visits(),
+        sensitivities=sensitivities(main.placements),
+        times=times(),
+    )

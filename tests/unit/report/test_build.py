@@ -1,0 +1,203 @@
+"""The report is one page that needs nothing else, the same bytes every time, and tables beside it."""
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from phaze.errors import PhazeError
+from phaze.report.build import Report, build_report, compose, export_table, write_report
+from phaze.report.document import Chart, Document, Gallery, Sheet
+from phaze.report.findings import RESULT_TABLES, Findings, choose_by_hysteresis, count_proofs
+from phaze.report.inputs import Inputs
+from phaze.report.page import render_markdown, render_page
+from phaze.tables import TABLES, Proofs, Sensitivities, Times, Visits
+from tests.unit.report.builder import visits
+
+
+class Elements(HTMLParser):
+    """Collects the elements of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def values(self, attribute: str) -> list[str]:
+        return [str(attrs[attribute]) for _, attrs in self.found if attribute in attrs]
+
+
+@pytest.fixture(scope="module")
+def elements(report: Report) -> Elements:
+    parser = Elements()
+    parser.feed(report.page)
+    return parser
+
+
+@pytest.fixture(scope="module")
+def document(report: Report) -> Document:
+    return report.document
+
+
+def test_the_page_asks_for_nothing_and_runs_nothing(report: Report, elements: Elements) -> None:
+    tags = {tag for tag, _ in elements.found}
+    assert not tags & {"script", "iframe", "img", "object", "embed"}
+    assert not re.search(r"https?://|@import|url\((?!#)", report.page)
+    assert all(value.startswith(("#", "data:")) for value in elements.values("href"))
+
+
+def test_ids_are_unique_and_every_link_inside_the_page_leads_somewhere(elements: Elements) -> None:
+    ids = elements.values("id")
+    assert len(ids) == len(set(ids))
+    inside = {value[1:] for value in elements.values("href") if value.startswith("#")}
+    assert inside <= set(ids)
+
+
+def test_every_part_of_the_report_is_there(document: Document) -> None:
+    expected = [
+        "throughput", "paper", "claims", "differences", "memory", "ranking", "time", "chips", "sensitivity",
+        "closeups", "scenarios", "walk", "proofs", "models", "misfits", "checks", "method",
+    ]  # fmt: skip
+    assert [section.anchor for section in document.sections] == expected
+    assert all(section.about for section in document.sections)
+
+
+def charts_of(document: Document) -> list[Chart]:
+    blocks = [block for section in document.sections for block in section.blocks]
+    inside = [chart for block in blocks if isinstance(block, Gallery) for chart in block.charts]
+    return [block for block in blocks if isinstance(block, Chart)] + inside
+
+
+def test_every_figure_has_a_title_a_name_and_is_drawn(document: Document, elements: Elements) -> None:
+    charts = charts_of(document)
+    assert len({chart.name for chart in charts}) == len(charts) > 20
+    assert all(chart.title and chart.svg.count("<path") > 3 for chart in charts)
+    labels = [a.get("aria-label") for tag, a in elements.found if tag == "svg"]
+    assert sorted(map(str, labels)) == sorted(chart.title for chart in charts)
+
+
+def test_every_row_of_a_sheet_is_as_long_as_its_header(document: Document) -> None:
+    blocks = [block for section in document.sections for block in section.blocks]
+    sheets = [document.answer.sheet, *(block for block in blocks if isinstance(block, Sheet))]
+    assert len(sheets) > 15
+    for sheet in sheets:
+        assert {len(row) for row in sheet.rows} <= {len(sheet.header)}, sheet.caption
+        assert not sheet.source or sheet.source in document.tables
+
+
+def test_the_page_is_small(report: Report) -> None:
+    assert len(report.page) < 1_000_000
+
+
+def test_the_same_study_gives_the_same_bytes(inputs: Inputs, report: Report) -> None:
+    again = compose(inputs, report.findings)
+    assert render_page(again) == report.page
+    assert render_markdown(again) == report.markdown
+
+
+def test_names_cannot_break_out_of_the_page(document: Document) -> None:
+    evil = replace(document.answer.sheet, rows=(("<script>alert(1)</script>", "a|b"),))
+    page = render_page(replace(document, answer=replace(document.answer, sheet=evil), sections=()))
+    text = render_markdown(replace(document, answer=replace(document.answer, sheet=evil), sections=()))
+    assert "<script>" not in page
+    assert "a\\|b" in text
+
+
+def test_markdown_holds_the_same_sections_and_tables(document: Document, report: Report) -> None:
+    assert re.findall(r"^## (.*)$", report.markdown, re.M) == [s.title for s in document.sections]
+    assert report.markdown.count("| ---") >= 15
+    assert "\n\n\n\n" not in report.markdown
+
+
+def test_a_table_in_the_page_is_the_whole_table(document: Document, findings: Findings) -> None:
+    assert document.download("walks").startswith("data:text/csv;base64,")
+    assert set(document.tables) == set(RESULT_TABLES) == set(findings.tables())
+
+
+def test_written_tables_read_back_and_no_part_is_left(report: Report, tmp_path: Path) -> None:
+    write_report(report, tmp_path)
+    for name in RESULT_TABLES:
+        read = TABLES[name].load(tmp_path / f"{name}.parquet")
+        pd.testing.assert_frame_equal(read, report.findings.tables()[name])
+        assert (tmp_path / f"{name}.csv").read_text().count("\n") == len(read) + 1
+    assert (tmp_path / "report.html").read_text() == report.page
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_every_table_exports_to_csv_and_json(report: Report, tmp_path: Path) -> None:
+    write_report(report, tmp_path)
+    rows = json.loads(export_table(tmp_path / "walks.parquet", "json"))
+    assert rows[0]["hysteresis"] == 1
+    text = export_table(tmp_path / "walks.parquet", "csv")
+    assert text.splitlines()[0] == ",".join(TABLES["walks"].fields())
+
+
+def test_infinity_is_null_in_json(report: Report, tmp_path: Path) -> None:
+    frame = report.findings.results.assign(time_per_batch_s=float("inf"))
+    TABLES["results"].save(frame, tmp_path / "r.parquet")
+    assert json.loads(export_table(tmp_path / "r.parquet", "json"))[0]["time_per_batch_s"] is None
+    assert ",inf," in export_table(tmp_path / "r.parquet", "csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "message"), [("r.txt", "csv", "cannot be read"), ("x", "xml", "csv, json")]
+)
+def test_what_cannot_be_exported_is_named(tmp_path: Path, name: str, form: str, message: str) -> None:
+    (tmp_path / name).write_text("no table")
+    with pytest.raises(PhazeError, match=message):
+        export_table(tmp_path / name, form)
+
+
+def bare(inputs: Inputs) -> Inputs:
+    """Return the study with one model and nothing that a study may lack."""
+    one = inputs.study.model_copy(update={"models": ("bert-large",)})
+    cluster = replace(
+        inputs.cluster,
+        placements=inputs.cluster.placements[inputs.cluster.placements["model"] == "bert-large"],
+        common=None,
+    )
+    return replace(
+        inputs, study=one, clusters={"paper": cluster}, published=None, visits=Visits.empty(),
+        solves=inputs.solves[inputs.solves["model"] == "bert-large"],
+        sensitivities=Sensitivities.empty(), times=Times.empty(),
+    )  # fmt: skip
+
+
+def test_a_study_of_one_model_without_extras_has_a_shorter_report(inputs: Inputs) -> None:
+    report = build_report(bare(inputs))
+    sections = re.findall(r"^## (.*)$", report.markdown, re.M)
+    assert "Beside the paper" not in sections
+    assert "Scenarios" not in sections
+    assert report.failures == []
+
+
+def test_a_failed_check_is_a_failure_of_the_report(inputs: Inputs) -> None:
+    small = bare(inputs)
+    slow = small.cluster.placements.assign(mfu=2.0)
+    report = build_report(replace(small, clusters={"paper": replace(small.cluster, placements=slow)}))
+    assert any("utilisation is at most one" in failure for failure in report.failures)
+    assert "FAILED" in report.markdown
+
+
+def test_a_level_chooses_the_best_that_it_visits() -> None:
+    walks = choose_by_hysteresis(visits()).set_index("hysteresis")
+    assert walks["architecture"].tolist() == ["a2", "a3", "a3", *["a5"] * 5]
+    assert walks.loc[3, "visited"] == 5
+
+
+def test_proofs_count_layers_by_what_is_known(inputs: Inputs) -> None:
+    found = count_proofs(inputs.solves).set_index("model").loc["bert-large"]
+    assert found["solves"] == found["optimal"] + found["feasible"] + found["timed_out"]
+    assert found["feasible"] == 4
+    assert found["largest_gap"] == pytest.approx(0.02)
+    assert found["branching"] == found["solves"]
+
+
+def test_no_solves_are_no_proofs(inputs: Inputs) -> None:
+    pd.testing.assert_frame_equal(count_proofs(inputs.solves.iloc[:0]), Proofs.empty())

@@ -1,0 +1,149 @@
+"""A sound study passes every check, and each check catches the defect that it is for."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from phaze.report.checks import CHECKS, Evidence, check_results
+from phaze.report.findings import Findings
+from phaze.report.inputs import Inputs, Point
+from phaze.tables import Schedules, Stages, Table
+
+
+@pytest.fixture(scope="module")
+def evidence(inputs: Inputs, findings: Findings) -> Evidence:
+    return Evidence(inputs, findings.results, findings.energies)
+
+
+def test_a_sound_study_passes_every_check_and_every_check_looks_at_something(findings: Findings) -> None:
+    assert findings.checks["passed"].all(), findings.checks[~findings.checks["passed"]]
+    assert (findings.checks["rows"] > 0).all()
+    assert set(findings.checks["check"]) == set(CHECKS)
+
+
+def fails(evidence: Evidence, check: str) -> bool:
+    """Return whether a check fails, and make sure that it says where."""
+    failed = [what for holds, what in CHECKS[check](evidence) if not holds]
+    assert all(failed)
+    return bool(failed)
+
+
+def with_placements(evidence: Evidence, change: Callable[[pd.DataFrame], pd.DataFrame]) -> Evidence:
+    """Return evidence with changed placements."""
+    cluster = evidence.inputs.cluster
+    changed = replace(cluster, placements=change(cluster.placements.copy()))
+    return replace(evidence, inputs=replace(evidence.inputs, clusters={"paper": changed}))
+
+
+def scaled(column: str, factor: float, where: str = "phaze") -> Callable[[pd.DataFrame], pd.DataFrame]:
+    """Return a change that multiplies one column of the rows of one planner."""
+
+    def change(frame: pd.DataFrame) -> pd.DataFrame:
+        frame[column] = frame[column].astype(float)
+        frame.loc[frame["planner"] == where, column] *= factor
+        return frame
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "check"),
+    [
+        (scaled("devices_used", 100.0), "no placement uses more devices than there are"),
+        (scaled("max_load_s", 1.01), "time per batch follows from load, microbatches and stages"),
+        (scaled("samples_per_s", 1.01), "time per batch follows from load, microbatches and stages"),
+        (scaled("bound_s", 1.1), "bounds are not above what was found"),
+        (scaled("mfu", 1000.0), "utilisation is at most one"),
+        (scaled("time_per_batch_s", 0.01, "expert"), "no expert placement beats the searched one"),
+        (
+            lambda f: f.assign(time_per_batch_s=f["time_per_batch_s"] * f["hbm_gib"]),
+            "more HBM is never slower",
+        ),
+        (lambda f: f.assign(reason=""), "infeasible placements say why"),
+        (
+            lambda f: f[(f["model"] != "bert-large") | (f["microbatch"] != 2)],
+            "every model, TMP width, microbatch and shard has placements",
+        ),
+    ],
+)
+def test_a_defect_in_the_placements_is_caught(
+    evidence: Evidence, change: Callable[[pd.DataFrame], pd.DataFrame], check: str
+) -> None:
+    assert fails(with_placements(evidence, change), check)
+
+
+class Changed:
+    """Details with one table changed."""
+
+    def __init__(
+        self, inputs: Inputs, table: type[Table], change: Callable[[pd.DataFrame], pd.DataFrame]
+    ) -> None:
+        self.details, self.table, self.change = inputs.details, table, change
+
+    def rows(self, table: type[Table], point: Point, shard: str) -> pd.DataFrame:
+        found = self.details.rows(table, point, shard)
+        return self.change(found.copy()) if table is self.table else found
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "check"),
+    [
+        (Stages, lambda f: f[f["stage"] != 1], "stages are the layers of the model, each once"),
+        (Stages, lambda f: f.assign(last_layer=0), "stages are the layers of the model, each once"),
+        (Stages, lambda f: f.assign(memory_bytes=1e15), "memory of every stage adds up and fits the HBM"),
+        (Stages, lambda f: f.assign(stashed_bytes=2e7), "memory of every stage adds up and fits the HBM"),
+        (Stages, lambda f: f.assign(load_s=f["load_s"] * 2), "loads and devices of the stages add up"),
+        (Stages, lambda f: f.assign(devices=f["devices"] + 1), "loads and devices of the stages add up"),
+        (Schedules, lambda f: f.assign(end_s=f["end_s"] * 1.1), "schedules end when their solve says"),
+    ],
+)  # fmt: skip
+def test_a_defect_in_the_details_is_caught(
+    evidence: Evidence, table: type[Table], change: Callable[[pd.DataFrame], pd.DataFrame], check: str
+) -> None:
+    changed = replace(evidence.inputs, details=Changed(evidence.inputs, table, change))
+    assert fails(replace(evidence, inputs=changed), check)
+
+
+def test_a_solve_whose_bound_exceeds_its_objective_is_caught(evidence: Evidence) -> None:
+    solves = evidence.inputs.solves.assign(bound_s=lambda f: f["objective_s"] * 1.01)
+    changed = replace(evidence, inputs=replace(evidence.inputs, solves=solves))
+    assert fails(changed, "bounds are not above what was found")
+
+
+def test_areas_that_do_not_sum_or_exceed_the_limit_are_caught(evidence: Evidence) -> None:
+    cluster = evidence.inputs.cluster
+    chips = cluster.architectures.assign(area_um2=cluster.architectures["area_um2"] * 2)
+    clusters = {"paper": replace(cluster, architectures=chips)}
+    changed = replace(evidence, inputs=replace(evidence.inputs, clusters=clusters))
+    assert fails(changed, "areas of the parts sum to the chip")
+    assert fails(changed, "searched architectures are within the area limit")
+
+
+def test_a_winner_slower_than_another_design_is_caught(evidence: Evidence) -> None:
+    results = evidence.results.copy()
+    winner = results["design"] == "per-model"
+    results.loc[winner, "samples_per_s"] *= 0.5
+    assert fails(replace(evidence, results=results), "no reported design beats the winner")
+
+
+def test_a_model_without_result_is_caught(evidence: Evidence) -> None:
+    results = evidence.results[evidence.results["model"] != "bert-large"]
+    energies = evidence.energies[evidence.energies["model"] != "bert-large"]
+    changed = replace(evidence, results=results, energies=energies)
+    assert fails(changed, "every model has a result or a reason for none")
+
+
+def test_energies_that_do_not_sum_are_caught(evidence: Evidence) -> None:
+    energies = evidence.energies.assign(joules_per_sample=np.arange(len(evidence.energies), dtype=float))
+    assert fails(replace(evidence, energies=energies), "energies by part and by layer agree")
+
+
+def test_a_failed_check_counts_its_failures_and_names_the_first(evidence: Evidence) -> None:
+    found = check_results(with_placements(evidence, lambda f: f.assign(reason="")))
+    failed = found[~found["passed"]].iloc[0]
+    assert failed["check"] == "infeasible placements say why"
+    assert failed["failures"] == failed["rows"] > 0
+    assert "megatron-gpt3-175b" in failed["example"]

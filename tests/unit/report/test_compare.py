@@ -1,0 +1,137 @@
+"""Printed numbers stand beside ours, and reasons for differences come from the tables."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from phaze.report.claims import check_claims
+from phaze.report.compare import (
+    Printed,
+    accelerators_sheet,
+    peak_flops,
+    printed_of,
+    printed_speedups,
+    reasons,
+    utilisation_sheet,
+)
+from phaze.report.findings import Findings
+from phaze.report.inputs import Inputs
+from phaze.spec.published import Published, load_published
+from tests.unit.report.builder import PUBLISHED
+
+
+@pytest.fixture(scope="module")
+def printed(inputs: Inputs, findings: Findings) -> Printed:
+    found = printed_of(inputs, findings)
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def published() -> Published:
+    return load_published(PUBLISHED)
+
+
+def test_our_row_stands_above_the_printed_one(printed: Printed) -> None:
+    sheet = accelerators_sheet(printed)
+    assert [row[1] for row in sheet.rows] == ["ours", "paper"] * 3
+    assert sheet.rows[1][2:] == ("{2, 512, 256, 256, 256}", "32 MiB", "32 GiB", "{1, 1024, 1}", "4", "stash")
+    assert sheet.marked == {0, 2, 4}
+
+
+def test_a_printed_utilisation_implies_a_time_on_the_same_chip(printed: Printed) -> None:
+    """On the baseline the chips are the same, so that times are as utilisations, 8.8 % and 15.9 %."""
+    row = next(r for r in utilisation_sheet(printed).rows if r[:2] == ("bert-large", "tpu-v4 expert"))
+    ours, theirs = float(row[2].split()[0]), float(row[3].split()[0])
+    assert float(row[5].split()[0]) == pytest.approx(float(row[4].split()[0]) * ours / theirs, rel=0.01)
+
+
+def test_printed_speedups_are_ratios_of_printed_utilisations(printed: Printed) -> None:
+    assert printed_speedups(printed)["bert-large", "common"] == pytest.approx(88.1 / 15.9)
+    assert printed_speedups(printed)["megatron-bert", "tpu-v4"] == pytest.approx(22.1 / 13.7)
+
+
+def test_peak_counts_a_multiplication_and_an_addition(inputs: Inputs, published: Published) -> None:
+    assert published.common is not None
+    assert peak_flops(inputs, published.common) == 2 * 2 * 256 * 256 * 1.05e9
+
+
+def test_a_printed_accelerator_that_was_placed_is_compared_by_time(printed: Printed) -> None:
+    assert "24.8 ms here, as long as ours" in reasons(printed, "bert-large")[0]
+
+
+def test_a_printed_accelerator_that_is_not_in_the_study_is_named_so(printed: Printed) -> None:
+    assert "is not among the architectures of this study" in reasons(printed, "megatron-bert")[0]
+
+
+def test_a_printed_accelerator_that_the_screen_left_out_is_named_so(printed: Printed) -> None:
+    cluster = printed.inputs.cluster
+    placements = cluster.placements[~cluster.placements["architecture"].isin(["phaze-common", TWIN])]
+    fewer = replace(printed.inputs, clusters={"paper": replace(cluster, placements=placements)})
+    assert "left out by the screen" in reasons(replace(printed, inputs=fewer), "bert-large")[0]
+
+
+TWIN = "2-512-256-256-256-glb32"
+
+
+def test_synchronisation_of_the_printed_placement_is_worked_out(printed: Printed) -> None:
+    """4 (d - 1)/d weights / bandwidth for {1, 1024, 1}, 157,138,944 parameters of 2 bytes, 4 GiB/s."""
+    text = reasons(printed, "bert-large")[1]
+    assert "{1, 1024, 1}" in text
+    assert f"{4 * 1023 / 1024 * 2 * 157138944 / 2**32 * 1e3:.0f} ms" in text
+
+
+def test_a_width_that_was_not_extracted_gives_no_reason(printed: Printed) -> None:
+    assert not any("places it as" in text for text in reasons(printed, "megatron-bert"))
+
+
+def test_nothing_is_said_about_a_workload_that_is_not_printed(printed: Printed) -> None:
+    assert reasons(printed, "gpt2-xl") == ()
+
+
+def test_claims_hold_or_differ_by_our_numbers(findings: Findings) -> None:
+    claims = findings.claims.set_index("statement")
+    area = claims.loc["every best accelerator uses most of the area limit"]
+    assert (area["published"], bool(area["holds"])) == ("at least 91.0 %", False)
+    assert "not bert-large, megatron-bert and megatron-gpt3-175b" in area["ours"]
+    assert claims.loc["no best accelerator has a large global buffer", "holds"]
+    assert claims.loc["best accelerators have wide tensor cores", "ours"] == "256 (3)"
+
+
+def test_a_speedup_agrees_within_ten_percent(
+    inputs: Inputs, findings: Findings, published: Published
+) -> None:
+    means = findings.means.set_index("design")["speedup"]
+    assert published.headline is not None
+    for factor, holds in ((1.09, True), (1.12, False), (0.92, True), (0.88, False)):
+        headline = published.headline.model_copy(update={"common": means["common"] / factor})
+        changed = published.model_copy(update={"headline": headline})
+        claims = check_claims(replace(inputs, published=changed), findings.results, findings.memories)
+        row = claims[claims["statement"].str.contains("common accelerator over tpu-v4 expert")].iloc[0]
+        assert bool(row["holds"]) is holds
+
+
+def test_without_a_publication_there_are_no_claims(inputs: Inputs, findings: Findings) -> None:
+    bare = replace(inputs, published=None)
+    assert check_claims(bare, findings.results, findings.memories).empty
+
+
+def test_printed_numbers_are_those_of_the_paper(published: Published, shared_data: Path) -> None:
+    """Every number of Tables 2 and 5 and of the headline equals an independent transcription."""
+    paper = yaml.safe_load((shared_data / "hardware" / "paper_setup.yaml").read_text())
+    for model, row in paper["workloads"].items():
+        ours = published.workloads[model]
+        assert ours.architecture is not None
+        assert ours.placement is not None
+        chip, plan = ours.architecture, ours.placement
+        assert [chip.num_tc, chip.num_vc, chip.pe_x, chip.pe_y, chip.pe_vc] == row["phaze"][0]
+        assert (chip.glb_mib, chip.hbm_gib) == (row["phaze"][1][0], row["hbm_gib"])
+        assert [plan.pipeline, plan.data, plan.tensor] == row["placement"]
+        assert (plan.microbatch, plan.recompute) == (row["microbatch"], row["recompute"])
+    assert set(published.workloads) == set(paper["workloads"])
+    mfu = {m: w.mfu.model_dump().values() for m, w in published.workloads.items() if w.mfu}
+    assert {m: [round(100 * v, 6) for v in values] for m, values in mfu.items()} == paper["mfu_percent"]
+    assert published.headline is not None
+    assert list(published.headline.model_dump().values())[:4] == list(paper["headline"].values())

@@ -1,0 +1,59 @@
+"""Large tables are read only where they are asked for; benchmarks are summed whatever is missing."""
+
+from pathlib import Path
+
+import pytest
+
+from phaze.errors import PhazeError
+from phaze.report.inputs import DetailFiles, Point, read_times
+from phaze.tables import Layers, Schedules, Stages
+from tests.unit.report.toy_models import layers
+from tests.unit.report.toy_placements import placed
+
+POINT = Point("bert-large", 1, 2)
+
+
+def test_details_come_from_the_file_of_their_point_and_shard(tmp_path: Path) -> None:
+    stages = placed(POINT, "named")[1]
+    Stages.save(stages, tmp_path / "stages/bert-large/t1-b2/named.parquet")
+    Layers.save(layers(POINT), tmp_path / "layers/bert-large/t1-b2.parquet")
+    details = DetailFiles(
+        {
+            "stages": f"{tmp_path}/stages/{{model}}/t{{tensor}}-b{{microbatch}}/{{shard}}.parquet",
+            "layers": f"{tmp_path}/layers/{{model}}/t{{tensor}}-b{{microbatch}}.parquet",
+        }
+    )
+    assert len(details.rows(Stages, POINT, "named")) == len(stages)
+    assert len(details.rows(Layers, POINT, "")) == 3
+    assert details.rows(Stages, POINT, "small-buffer").empty
+    assert details.rows(Schedules, POINT, "named").empty
+
+
+HEADER = "s\th:m:s\tmax_rss\tmax_vms\tmax_uss\tmax_pss\tio_in\tio_out\tmean_load\tcpu_time\n"
+
+
+def test_benchmarks_are_summed_by_stage_and_model(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text(HEADER + "2.5\t0:00:02\t100.5\t0\t0\t0\t0\t0\t0\t2.0\n")
+    (tmp_path / "b.tsv").write_text(HEADER + "1.5\t0:00:01\tNA\t0\t0\t0\t0\t0\t0\t-\n")
+    files = [tmp_path / "a.tsv", tmp_path / "b.tsv", tmp_path / "missing.tsv"]
+    found = read_times({("place", "bert-large"): files, ("screen", "bert-large"): files[2:]})
+    assert found.to_dict("records") == [
+        {
+            "model": "bert-large",
+            "stage": "place",
+            "jobs": 2,
+            "wall_s": 4.0,
+            "cpu_s": 2.0,
+            "peak_bytes": 100.5 * 2**20,
+        }
+    ]
+
+
+def test_no_benchmarks_are_no_times(tmp_path: Path) -> None:
+    assert read_times({("place", "m"): [tmp_path / "missing.tsv"]}).empty
+
+
+def test_a_broken_benchmark_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("s\n")
+    with pytest.raises(PhazeError, match=r"a\.tsv: is no benchmark"):
+        read_times({("place", "m"): [tmp_path / "a.tsv"]})
