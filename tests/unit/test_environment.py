@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,15 @@ def test_the_conda_environment_has_the_locked_versions(
 def test_the_conda_environment_has_glpk_and_a_supported_python(conda: dict[str, str]) -> None:
     """Conda brings what pip cannot."""
     assert ("glpk" in conda, tuple(map(int, conda["python"].split("."))) >= (3, 11)) == (True, True)
+
+
+def test_a_missing_program_skips_a_test_and_fails_it_under_ci(
+    require_program: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user without a solver or browser skips some tests; under CI a skip would hide a broken set-up."""
+    monkeypatch.setenv("CI", "")
+    with pytest.raises(pytest.skip.Exception, match="no-such-program is not installed"):
+        require_program("no-such-program")
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="no-such-program is not installed"):
+        require_program("no-such-program")
