@@ -1,4 +1,4 @@
-"""The report page in a real browser: every figure drawn, no error, no request, no page wider than the screen."""
+"""The report page in a real browser: every figure drawn, no error, no request, and nothing too wide."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -96,10 +96,11 @@ def test_text_of_figures_can_be_read_on_a_narrow_screen(browser: webdriver.Chrom
     sizes = browser.execute_script(
         "return [...document.querySelectorAll('figure.chart svg')].flatMap(svg => {"
         "  const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;"
-        "  return [...svg.querySelectorAll('text')].map(e => parseFloat(getComputedStyle(e).fontSize) * scale);"
+        "  const texts = [...svg.querySelectorAll('text')];"
+        "  return texts.map(text => parseFloat(getComputedStyle(text).fontSize) * scale);"
         "})"
     )
-    assert len(sizes) > 500
+    assert len(sizes) > 300
     assert min(sizes) > 6, "names inside the bars of a schedule"
     assert sorted(sizes)[len(sizes) // 10] > 7.5
 
