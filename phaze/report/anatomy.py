@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from phaze.report.inputs import Cluster, Details, Inputs, Point
-from phaze.report.winners import PER_MODEL, chip_of
+from phaze.report.inputs import COMMON_SHARD, Cluster, Details, Inputs, Point
+from phaze.report.winners import COMMON, PER_MODEL, chip_of
 from phaze.tables import (
     Areas,
     Bindings,
@@ -43,7 +43,7 @@ def shard_rows(
     cluster: Cluster, details: Details, table: type[Schedules | Stages], row: pd.Series
 ) -> pd.DataFrame:
     """Return the rows of a table that belong to the architecture of a placement."""
-    shard = chip_of(cluster, row)["shard"]
+    shard = COMMON_SHARD if row.get("design") == COMMON else chip_of(cluster, row)["shard"]
     found = details.rows(table, point_of(row), shard)
     mine: pd.DataFrame = found[found["architecture"] == row["architecture"]]
     return mine

@@ -13,7 +13,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from phaze.report.style import AMBER, BLUE, GREY, PURPLE, RED, SAND, SILVER, SKY, axes, legend_above
-from phaze.report.words import digits
+from phaze.report.words import digits, operator
 from phaze.units import GIB
 
 WIDE, HALF = 9.0, 5.2
@@ -62,7 +62,7 @@ def _draw_lanes(ax: Axes, rows: pd.DataFrame) -> str:
             list(zip(starts, lengths, strict=True)), (y - 0.42, 0.84), color=CORES[core], ec="white", lw=0.6
         )
         for name, start, length in zip(mine["name"], starts, lengths, strict=True):
-            _label(ax, str(name), float(start), float(length), y, span * scale)
+            _label(ax, operator(name), float(start), float(length), y, span * scale)
     ax.set_yticks(range(len(lanes)), [_lane_name(core, index) for core, index in lanes])
     ax.set_ylim(len(lanes) - 0.5, -0.5)
     ax.set_xlim(0, span * scale)

@@ -15,7 +15,7 @@ from phaze.spec.architecture import EnergyFigures
 from phaze.spec.published import Published
 from phaze.spec.study import Study
 from phaze.spec.system import Scenario
-from phaze.tables import TABLES, Architectures, Placements, Sensitivities, Table, Times, Visits
+from phaze.tables import TABLES, Placements, Sensitivities, Table, Times, Visits
 
 
 class Point(NamedTuple):
@@ -33,18 +33,27 @@ class Details(Protocol):
         """Return the rows, none if there is no such table."""
 
 
+COMMON_SHARD = "common"
+"""Shard of what the candidates for the common architecture have of their own: stages and schedules."""
+
+
 @dataclass(frozen=True)
 class DetailFiles:
     """Details in Parquet files, found by a pattern of their path for every table."""
 
     patterns: Mapping[str, str]
     """By table name, as `results/stages/paper/{model}/t{tensor}-b{microbatch}/{shard}.parquet`."""
+    common: Mapping[str, str] = field(default_factory=dict)
+    """The same for candidates for the common architecture, as `results/stages/paper/{model}/common.parquet`."""
 
     def rows(self, table: type[Table], point: Point, shard: str) -> pd.DataFrame:
-        """Return the rows of the file; a table without pattern or a file that is not there has none."""
-        if table.name not in self.patterns:
+        """Return the rows of the point; a table without pattern or a file that is not there has none."""
+        patterns = self.common if shard == COMMON_SHARD else self.patterns
+        if table.name not in patterns:
             return table.empty()
-        return _load(table.name, Path(self.patterns[table.name].format(**point._asdict(), shard=shard)))
+        found = _load(table.name, Path(patterns[table.name].format(**point._asdict(), shard=shard)))
+        same = (found["tensor"] == point.tensor) & (found["microbatch"] == point.microbatch)
+        return found[same & (found["model"] == point.model)]
 
 
 @lru_cache(maxsize=24)
@@ -62,10 +71,8 @@ class Cluster:
     """Table architectures, all shards."""
     placements: pd.DataFrame
     """Table placements, all models, points and shards."""
-    common_architectures: pd.DataFrame = field(default_factory=Architectures.empty)
-    """Table architectures, the candidates for the common architecture, a shard of their own."""
     common_placements: pd.DataFrame = field(default_factory=Placements.empty)
-    """Table placements of these candidates, all models and points."""
+    """Table placements of the candidates for the common architecture, all models and points."""
     common: tuple[str, float] | None = None
     """The common architecture and its HBM in GiB; None for a study without one."""
 

@@ -19,6 +19,7 @@ from phaze.report.words import (
     compute,
     decimal,
     join,
+    operator,
     percent,
     seconds,
     size,
@@ -65,7 +66,7 @@ def _bindings_sheet(table: pd.DataFrame) -> Sheet:
     shown["heading"] = shown["model"].where(~shown.duplicated("model"), "")
     rows = [
         (
-            row["heading"], str(row["name"]), f"{row['layer']}, {row['direction']}", row["core"],
+            row["heading"], operator(row["name"]), f"{row['layer']}, {row['direction']}", row["core"],
             "all" if row["all_cores"] else "one", LIMITS[row["limit"]], seconds(row["latency_s"]),
             percent(row["share"]),
         )

@@ -71,19 +71,30 @@ def baseline_design(study: Study) -> str | None:
     return None if study.architectures.baseline is None else _title(study.architectures.baseline, EXPERT)
 
 
-def with_areas(cluster: Cluster, placements: pd.DataFrame) -> pd.DataFrame:
+def with_areas(architectures: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
     """Return placements with the area of their architecture."""
-    areas = cluster.architectures.drop_duplicates("architecture").set_index("architecture")["area_um2"]
+    areas = architectures.drop_duplicates("architecture").set_index("architecture")["area_um2"]
     return placements.assign(area_um2=placements["architecture"].map(areas))
 
 
 def candidates(cluster: Cluster) -> pd.DataFrame:
     """Return the searched placements on all architectures within the area limit, equal architectures once."""
-    placed = with_areas(cluster, cluster.placements)
-    placed = placed[
-        (placed["planner"] == "phaze") & (placed["area_um2"] <= cluster.area_limit_um2 * (1 + 1e-9))
-    ]
-    return placed[placed["architecture"].isin(_distinct(cluster.architectures, placed["architecture"]))]
+    return searched(cluster.placements, cluster.architectures, cluster.area_limit_um2)
+
+
+def searched(placements: pd.DataFrame, architectures: pd.DataFrame, area_limit_um2: float) -> pd.DataFrame:
+    """Return the searched ones of placements on architectures within an area limit, with areas."""
+    placed = with_areas(architectures, placements)
+    placed = placed[(placed["planner"] == "phaze") & (placed["area_um2"] <= area_limit_um2 * (1 + 1e-9))]
+    return placed[placed["architecture"].isin(_distinct(architectures, placed["architecture"]))]
+
+
+def winner(
+    placements: pd.DataFrame, architectures: pd.DataFrame, area_limit_um2: float, tolerance: float
+) -> pd.Series | None:
+    """Return the best placement of the one model of a table of placements; None if there is none."""
+    found = choose(searched(placements, architectures, area_limit_um2), tolerance)
+    return found if found is not None and found["status"] == "placed" else None
 
 
 def _distinct(architectures: pd.DataFrame, names: pd.Series) -> pd.Series:
@@ -93,9 +104,8 @@ def _distinct(architectures: pd.DataFrame, names: pd.Series) -> pd.Series:
 
 
 def chip_of(cluster: Cluster, row: pd.Series) -> pd.Series:
-    """Return the row of table architectures of a placement; the common one is in a shard of its own."""
-    table = cluster.common_architectures if row.get("design") == COMMON else cluster.architectures
-    chips: pd.DataFrame = table[table["architecture"] == row["architecture"]]
+    """Return the row of table architectures of a placement."""
+    chips: pd.DataFrame = cluster.architectures[cluster.architectures["architecture"] == row["architecture"]]
     return chips.iloc[0]
 
 
@@ -179,7 +189,7 @@ def results(inputs: Inputs, cluster: Cluster) -> pd.DataFrame:
 
 def _results_of(inputs: Inputs, cluster: Cluster, model: str) -> Iterator[pd.Series]:
     tolerance = inputs.study.screen.tolerance
-    placements = with_areas(cluster, cluster.placements[cluster.placements["model"] == model])
+    placements = with_areas(cluster.architectures, cluster.placements[cluster.placements["model"] == model])
     for design in named_designs(inputs.study, inputs.published):
         rows = placements[
             (placements["architecture"] == design.architectures.get(model, ""))
@@ -207,8 +217,7 @@ def _common_row(cluster: Cluster, model: str) -> pd.Series | None:
         return None
     every, (name, hbm_gib) = cluster.common_placements, cluster.common
     same = (every["model"] == model) & (every["architecture"] == name) & (every["hbm_gib"] == hbm_gib)
-    areas = cluster.common_architectures.set_index("architecture")["area_um2"]
-    rows = every[same & (every["planner"] == "phaze")].assign(area_um2=areas.get(name, 0.0))
+    rows = with_areas(cluster.architectures, every[same & (every["planner"] == "phaze")])
     return None if rows.empty else in_order(rows).iloc[0]
 
 

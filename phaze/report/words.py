@@ -100,6 +100,11 @@ def widths(row: pd.Series) -> str:
     return f"{{{int(row['stages'])}, {int(row['data'])}, {int(row['tensor'])}}}"
 
 
+def operator(name: object) -> str:
+    """Return the name of an operator with its fused parts apart."""
+    return str(name).replace("_", " ").replace("+", " + ")
+
+
 def storing(recompute: object) -> str:
     """Return what happens to activations."""
     return "recompute" if recompute else "stash"

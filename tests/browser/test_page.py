@@ -102,7 +102,7 @@ def test_text_of_figures_can_be_read_on_a_narrow_screen(browser: webdriver.Chrom
     )
     assert len(sizes) > 300
     assert min(sizes) > 6, "names inside the bars of a schedule"
-    assert sorted(sizes)[len(sizes) // 10] > 7.5
+    assert sorted(sizes)[len(sizes) // 10] > 7
 
 
 def test_the_page_logs_no_error_and_asks_for_nothing(browser: webdriver.Chrome, page: Path) -> None:

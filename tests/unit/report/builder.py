@@ -107,7 +107,6 @@ def cluster() -> Cluster:
         LIMIT_UM2,
         chips,
         Placements.check(every),
-        chips[chips["architecture"] == COMMON].assign(shard="common"),
         Placements.check(every[every["architecture"] == COMMON]),
         (COMMON, 64.0),
     )

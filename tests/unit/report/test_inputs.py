@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from phaze.errors import PhazeError
@@ -27,6 +28,16 @@ def test_details_come_from_the_file_of_their_point_and_shard(tmp_path: Path) -> 
     assert len(details.rows(Layers, POINT, "")) == 3
     assert details.rows(Stages, POINT, "small-buffer").empty
     assert details.rows(Schedules, POINT, "named").empty
+
+
+def test_what_is_common_comes_from_one_file_of_a_model_by_point(tmp_path: Path) -> None:
+    other = Point("bert-large", 1, 1)
+    stages = pd.concat([placed(point, "common")[1] for point in (POINT, other)])
+    Stages.save(stages, tmp_path / "stages/bert-large/common.parquet")
+    details = DetailFiles({}, common={"stages": f"{tmp_path}/stages/{{model}}/common.parquet"})
+    found = details.rows(Stages, POINT, "common")
+    assert set(found["microbatch"]) == {2}
+    assert details.rows(Schedules, POINT, "common").empty
 
 
 HEADER = "s\th:m:s\tmax_rss\tmax_vms\tmax_uss\tmax_pss\tio_in\tio_out\tmean_load\tcpu_time\n"
