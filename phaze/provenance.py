@@ -24,8 +24,8 @@ PACKAGE = "phaze"
 NUMERIC_LIBRARIES = ("highspy", "networkx", "numba", "numpy", "pandas", "pyarrow", "pyomo", "scipy")
 """Libraries whose version can change a number; others (settings, command line) cannot."""
 
-DATA_SUFFIXES = (".csv", ".css", ".html", ".j2", ".js", ".json", ".toml", ".yaml", ".yml")
-"""Data files that belong to the package in whose folder they lie."""
+DATA_SUFFIXES = (".css", ".csv", ".html", ".j2", ".js", ".json", ".md", ".svg", ".toml", ".yaml", ".yml")
+"""Data and templates, which belong to the package in whose folder they lie."""
 
 
 @dataclass(frozen=True)
@@ -187,12 +187,20 @@ def _imported(node: ast.AST, package: str) -> Iterable[str]:
 
 
 def _data_files(modules: dict[str, Path]) -> Iterator[tuple[str, Path]]:
-    """Yield name and path of the data files beside the packages among some modules."""
+    """Yield name and path of the data files of the packages among some modules."""
     for name, path in modules.items():
         if path.name == "__init__.py":
-            for file in sorted(path.parent.iterdir()):
-                if file.suffix in DATA_SUFFIXES:
-                    yield f"{name}/{file.name}", file
+            for file in _data_below(path.parent):
+                yield f"{name}/{file.relative_to(path.parent).as_posix()}", file
+
+
+def _data_below(folder: Path) -> Iterator[Path]:
+    """Yield the data files in a folder and in those of its folders that are not packages themselves."""
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not (path / "__init__.py").exists():
+            yield from _data_below(path)
+        elif path.suffix in DATA_SUFFIXES:
+            yield path
 
 
 def _file_digest(path: Path) -> str:

@@ -30,6 +30,7 @@ TREE = {
     "estimate/tensor.py": "from phaze.theory.arrays import cycles\n\nestimate = lambda: cycles(1)\n",
     "estimate/vector.py": "WIDTH = 8\n",
     "estimate/cycles.yaml": "gelu: 4\n",
+    "estimate/templates/page.html": "<p>4</p>\n",
     "place/__init__.py": "import phaze.theory.pipeline\n",
 }
 
@@ -117,9 +118,10 @@ def test_a_new_module_of_a_stage_counts(tree: Path) -> None:
     assert (before["estimate"] == after["estimate"], before["place"] == after["place"]) == (False, True)
 
 
-def test_a_data_file_counts_for_its_package(tree: Path) -> None:
-    """A table of figures beside the code is as much a part of it as the code."""
-    assert changed(tree, "estimate/cycles.yaml", "4", "5") == {"estimate"}
+@pytest.mark.parametrize("name", ["cycles.yaml", "templates/page.html"])
+def test_a_data_file_counts_for_its_package(tree: Path, name: str) -> None:
+    """A table of figures or a template beside the code is as much a part of it as the code."""
+    assert changed(tree, f"estimate/{name}", "4", "5") == {"estimate"}
 
 
 def test_a_single_module_can_be_named(tree: Path) -> None:
