@@ -32,6 +32,7 @@ DATA_SUFFIXES = (".css", ".csv", ".html", ".j2", ".js", ".json", ".md", ".svg", 
 class Module:
     """What one module contributes to a digest."""
 
+    path: Path
     digest: str
     """Of its code, without comments, docstrings and positions."""
     imports: tuple[str, ...]
@@ -46,7 +47,7 @@ def source_digest(*packages: str, programs: tuple[str, ...] = (), root: Path = R
     ModuleNotFoundError for an unknown name.
     """
     modules = _closure(packages, root)
-    lines = [f"{name} {_read(path, name).digest}" for name, path in modules.items()]
+    lines = [f"{name} {module.digest}" for name, module in modules.items()]
     lines += [f"{name} {_file_digest(path)}" for name, path in _data_files(modules)]
     lines += [f"{name} {library_version(name)}" for name in _libraries(modules)]
     lines += [f"{name} {program_version(name)}" for name in sorted(set(programs))]
@@ -82,19 +83,20 @@ def program_version(name: str) -> str:
     return lines[0].strip() if lines else "unknown"
 
 
-def _closure(packages: tuple[str, ...], root: Path) -> dict[str, Path]:
-    """Return name and file of every module that the packages hold or reach, sorted by name."""
-    found: dict[str, Path] = {}
+def _closure(packages: tuple[str, ...], root: Path) -> dict[str, Module]:
+    """Return every module that the packages hold or reach, sorted by name."""
+    found: dict[str, Module] = {}
+    seen: set[str] = set()
     waiting = [name for package in packages for name in _members(package, root)]
     while waiting:
         name = waiting.pop()
-        path = _find(name, root)
-        if path is None or name in found:
-            continue
-        found[name] = path
-        waiting += _ancestors(name)
-        for imported in _read(path, name).imports:
-            waiting += [imported, imported.rpartition(".")[0]]
+        path = None if name in seen else _find(name, root)
+        seen.add(name)
+        if path is not None:
+            found[name] = _read(path, name)
+            waiting += _ancestors(name)
+            for imported in found[name].imports:
+                waiting += [imported, imported.rpartition(".")[0]]
     return dict(sorted(found.items()))
 
 
@@ -130,16 +132,16 @@ def _ancestors(name: str) -> Iterator[str]:
 def _read(path: Path, name: str) -> Module:
     """Return what a module's present source contributes."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    return _analyse(path.read_text(encoding="utf-8"), package)
+    return Module(path, *_analyse(path.read_text(encoding="utf-8"), package))
 
 
 @cache
-def _analyse(source: str, package: str) -> Module:
+def _analyse(source: str, package: str) -> tuple[str, tuple[str, ...]]:
     """Return digest and imports of a source text that lies in a package."""
     words: list[str] = []
     imports: set[str] = set()
     _describe(ast.parse(source), package, words, imports)
-    return Module(hashlib.sha256("\n".join(words).encode()).hexdigest(), tuple(sorted(imports)))
+    return hashlib.sha256("\n".join(words).encode()).hexdigest(), tuple(sorted(imports))
 
 
 def _describe(node: object, package: str, words: list[str], imports: set[str]) -> None:
@@ -156,7 +158,8 @@ def _describe(node: object, package: str, words: list[str], imports: set[str]) -
                 words.append(field)
                 _describe(value, package, words, imports)
         words.append("end")
-        imports.update(_imported(node, package))
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            imports.update(_imported(node, package))
     elif isinstance(node, list):
         for item in node:
             if not _is_idle(item):
@@ -172,12 +175,10 @@ def _is_idle(node: object) -> bool:
     return isinstance(node, ast.Pass)
 
 
-def _imported(node: ast.AST, package: str) -> Iterable[str]:
+def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterable[str]:
     """Return the absolute names that a statement imports."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
-    if not isinstance(node, ast.ImportFrom):
-        return []
     module = node.module or ""
     if node.level:
         parts = package.split(".")
@@ -186,21 +187,28 @@ def _imported(node: ast.AST, package: str) -> Iterable[str]:
     return [f"{module}.{alias.name}" for alias in node.names]
 
 
-def _data_files(modules: dict[str, Path]) -> Iterator[tuple[str, Path]]:
+def _data_files(modules: dict[str, Module]) -> Iterator[tuple[str, Path]]:
     """Yield name and path of the data files of the packages among some modules."""
-    for name, path in modules.items():
-        if path.name == "__init__.py":
-            for file in _data_below(path.parent):
-                yield f"{name}/{file.relative_to(path.parent).as_posix()}", file
+    for name, module in modules.items():
+        folder = module.path.parent
+        if module.path.name == "__init__.py":
+            for file in sorted(_data_below(folder)):
+                yield f"{name}/{file.relative_to(folder).as_posix()}", file
 
 
 def _data_below(folder: Path) -> Iterator[Path]:
     """Yield the data files in a folder and in those of its folders that are not packages themselves."""
-    for path in sorted(folder.iterdir()):
-        if path.is_dir() and not (path / "__init__.py").exists():
-            yield from _data_below(path)
-        elif path.suffix in DATA_SUFFIXES:
+    for path in folder.iterdir():
+        if path.name.endswith(DATA_SUFFIXES):
             yield path
+        elif _is_plain_folder(path):
+            yield from _data_below(path)
+
+
+def _is_plain_folder(path: Path) -> bool:
+    """Say whether a path is a folder that is neither a package nor Python's cache."""
+    is_other = "." in path.name or path.name == "__pycache__"
+    return not is_other and path.is_dir() and not (path / "__init__.py").exists()
 
 
 def _file_digest(path: Path) -> str:
@@ -208,7 +216,7 @@ def _file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _libraries(modules: dict[str, Path]) -> list[str]:
+def _libraries(modules: dict[str, Module]) -> list[str]:
     """Return the numeric libraries that some modules import, sorted."""
-    imported = {name for module, path in modules.items() for name in _read(path, module).imports}
-    return sorted({name.partition(".")[0] for name in imported}.intersection(NUMERIC_LIBRARIES))
+    imported = {name.partition(".")[0] for module in modules.values() for name in module.imports}
+    return sorted(imported.intersection(NUMERIC_LIBRARIES))
