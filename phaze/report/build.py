@@ -53,13 +53,14 @@ def build_report(inputs: Inputs) -> Report:
 
 def compose(inputs: Inputs, findings: Findings) -> Document:
     """Return the report as a document."""
+    shown = findings.in_order(inputs.study.models)
     parts = (*overview.PARTS, *inside.PARTS, *record.PARTS)
     name = next(iter(inputs.clusters))
     return Document(
         title="phaze",
         subtitle=f"{len(inputs.study.models)} workloads, scenario {name}",
-        answer=answer(inputs, findings),
-        sections=tuple(chain.from_iterable(part(inputs, findings) for part in parts)),
+        answer=answer(inputs, shown),
+        sections=tuple(chain.from_iterable(part(inputs, shown) for part in parts)),
         tables=findings.tables(),
     )
 

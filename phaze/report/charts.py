@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import matplotlib as mpl
@@ -53,10 +54,14 @@ _STAGE_COLOURS = {
 }
 
 
-def wrapped(model: str) -> str:
-    """Return a name in two lines if it is long."""
-    head, _, tail = model.rpartition("-")
-    return f"{head}\n{tail}" if head and len(model) > 10 else model
+def wrapped(name: str, width: int = 10) -> str:
+    """Return a name in lines of that many letters, broken at hyphens and spaces."""
+    lines = [""]
+    for piece in re.split(r"(?<=[- ])", name):
+        if lines[-1] and len(lines[-1] + piece.rstrip("- ")) > width:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.rstrip("- ") for line in lines)
 
 
 def speedups(
@@ -159,7 +164,7 @@ def frontiers(clouds: Mapping[str, pd.DataFrame], limit_um2: float) -> Figure:
             )
         ax.axvline(limit_um2 / UM2_PER_MM2, color=GREY, lw=0.8, ls=":")
         ax.set_title(model)
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(0, 1.09)
         ax.grid()
     for ax in panels[len(clouds) :]:
         ax.set_visible(False)
@@ -172,7 +177,7 @@ def frontiers(clouds: Mapping[str, pd.DataFrame], limit_um2: float) -> Figure:
 def limits(bindings: pd.DataFrame) -> Figure:
     """Draw the part of the busy time that each limit binds, one bar a model."""
     share = bindings.pivot_table(
-        index="model", columns="limit", values="share", aggfunc="sum", fill_value=0.0
+        index="model", columns="limit", values="share", aggfunc="sum", fill_value=0.0, sort=False
     )
     parts = {
         WORDS[name]: ((100 * share[name]).tolist(), colour)

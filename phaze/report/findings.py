@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -45,6 +45,16 @@ class Findings:
     def means(self) -> pd.DataFrame:
         """Return the geometric mean of the speed-ups of every design."""
         return winners.geometric_means(self.results)
+
+    def in_order(self, models: tuple[str, ...]) -> Findings:
+        """Return the same tables with models in the order of the study, for showing them."""
+        place = {model: number for number, model in enumerate(models)}
+        shown = {
+            name: frame.sort_values("model", key=lambda m: m.map(place), kind="stable", ignore_index=True)
+            for name, frame in self.tables().items()
+            if "model" in frame
+        }
+        return replace(self, **shown)
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Return the tables by name."""

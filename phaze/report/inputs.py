@@ -44,7 +44,7 @@ class DetailFiles:
     patterns: Mapping[str, str]
     """By table name, as `results/stages/paper/{model}/t{tensor}-b{microbatch}/{shard}.parquet`."""
     common: Mapping[str, str] = field(default_factory=dict)
-    """The same for candidates for the common architecture, as `results/stages/paper/{model}/common.parquet`."""
+    """The same for candidates for the common one, as `results/stages/paper/{model}/common.parquet`."""
 
     def rows(self, table: type[Table], point: Point, shard: str) -> pd.DataFrame:
         """Return the rows of the point; a table without pattern or a file that is not there has none."""

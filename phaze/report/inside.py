@@ -167,7 +167,7 @@ def _energy_sheet(findings: Findings) -> Sheet:
         "leakage",
     )
     caption = "Energy per trained sample by part; the link carries collectives, transfers and gradients"
-    return Sheet(caption, header, tuple(rows), 2, source="energies")
+    return Sheet(caption, header, tuple(rows), 2, source="energies", folded=True)
 
 
 def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -202,7 +202,9 @@ def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         f"The study assumes {decimal(s.hbm_bandwidth_bytes_per_s, 'B/s')} of HBM bandwidth and "
         f"{size(s.network_bandwidth_bytes_per_s)}/s between devices."
     )
-    sheet = Sheet("Best accelerators under other bandwidths", header, tuple(rows), 3, source="variations")
+    sheet = Sheet(
+        "Best accelerators under other bandwidths", header, tuple(rows), 3, source="variations", folded=True
+    )
     yield Section("sensitivity", "How firm is the choice", about, (Prose(_variations(inputs)), figure, sheet))
 
 

@@ -126,7 +126,7 @@ def memory(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     )
     tolerance = percent(inputs.study.screen.tolerance, 0)
     about = f"The smallest capacity within {tolerance} of the best throughput is chosen; all are shown."
-    sheet = Sheet(about, header, tuple(rows), 6, frozenset(table.index[table["chosen"]]), "memories")
+    sheet = Sheet(about, header, tuple(rows), 6, frozenset(table.index[table["chosen"]]), "memories", True)
     figure = chart("memory", "Throughput with every HBM capacity", about, lambda: charts.memories(table))
     yield Section("memory", "How much HBM", about, (figure, sheet))
 

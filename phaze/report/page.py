@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from phaze.report.document import Chart, Document, Gallery, Heading, Items, Prose, Sheet
@@ -27,7 +29,17 @@ def _environment() -> Environment:
     for name, kind in kinds.items():
         environment.tests[name] = lambda block, kind=kind: isinstance(block, kind)
     environment.filters["cell"] = _cell
+    environment.filters["glued"] = _glued
     return environment
+
+
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[munµ]?s|[KMGT]iB|[kMGTP]?B/s|mm²|microbatch)(?!\w))")
+_BRACES = re.compile(r"\{[^{}]*\}")
+
+
+def _glued(text: str) -> str:
+    """Return prose whose numbers do not part from their units, nor braces in the middle."""
+    return _UNIT.sub("\u00a0", _BRACES.sub(lambda found: found[0].replace(" ", "\u00a0"), text))
 
 
 def _cell(text: str) -> str:

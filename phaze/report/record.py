@@ -41,7 +41,7 @@ def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
             storing(row["recompute"]),
             seconds(row["time_per_batch_s"]), digits(row["samples_per_s"]), percent(row["mfu"]),
         )
-        for _, row in table.sort_values(["model", "scenario"]).iterrows()
+        for _, row in table.iterrows()
     ]  # fmt: skip
     header = (
         "workload", "scenario", "accelerator", "HBM", "{p, d, t}", "microbatch", "activations",

@@ -91,6 +91,19 @@ def test_every_row_of_a_sheet_is_as_long_as_its_header(document: Document) -> No
         assert not sheet.source or sheet.source in document.tables
 
 
+def test_models_are_shown_in_the_order_of_the_study(inputs: Inputs, findings: Findings) -> None:
+    backwards = inputs.study.models[::-1]
+    shown = findings.in_order(backwards)
+    assert tuple(dict.fromkeys(shown.results["model"])) == backwards
+    for _, ranked in shown.rankings.groupby("model", sort=False):
+        assert ranked["rank"].is_monotonic_increasing
+
+
+def test_numbers_stay_with_their_units(report: Report) -> None:
+    assert re.search(r"\d\u00a0ms here", report.page)
+    assert "{1,\u00a01024,\u00a01}" in report.page
+
+
 def test_the_page_is_small(report: Report) -> None:
     assert len(report.page) < 1_000_000
 

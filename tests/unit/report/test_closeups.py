@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phaze.report.charts import wrapped
 from phaze.report.closeups import gantt, one_forward_one_backward, pipeline, stage_memory
 from phaze.report.style import chart
 
@@ -97,3 +98,16 @@ def test_drawing_leaves_the_settings_of_matplotlib_alone() -> None:
     before = dict(mpl.rcParams)
     chart("m", "memory", "", lambda: stage_memory(stages(2), 80.0))
     assert dict(mpl.rcParams) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("bert-large", ["bert-large"]),
+        ("megatron-gpt3-175b", ["megatron", "gpt3-175b"]),
+        ("geometric mean", ["geometric", "mean"]),
+        ("a-b", ["a-b"]),
+    ],
+)
+def test_long_names_are_broken_at_hyphens(name: str, lines: list[str]) -> None:
+    assert wrapped(name).split("\n") == lines
