@@ -52,24 +52,41 @@ def bound_layers(
     overlap_communication: bool = False,
 ) -> dict[tuple[str, str], Bounds]:
     """Return bounds (A,) on the latency of every (layer, direction), in the order of the architectures."""
-    cores = {name: architectures[name].to_numpy(np.int64) for name in ("num_tc", "num_vc")}
     found = {}
     for layer in operators["layer"].unique():
         for direction in DIRECTIONS:
             mine = _pass(operators, layer, direction).sort_values("operator")
             links = _pass(edges, layer, direction)[["source", "target"]].to_numpy()
-            one, every = operator_latencies(mine, estimates, architectures)
-            lower, feasible = layer_bounds(
+            distinct, place = np.unique(_cases(mine, estimates, architectures), axis=0, return_inverse=True)
+            latencies, counts = distinct[:, :-2], distinct[:, -2:].astype(np.int64)
+            one, every = np.hsplit(latencies, 2)
+            bounds = layer_bounds(
                 tuple(mine["core"]),
                 tuple((int(i), int(j)) for i, j in links),
                 one,
                 every,
-                cores["num_tc"],
-                cores["num_vc"],
+                counts[:, 0],
+                counts[:, 1],
                 overlap_communication=overlap_communication,
             )
-            found[layer, direction] = Bounds(lower, feasible)
+            found[layer, direction] = Bounds(*(values[place.reshape(-1)] for values in bounds))
     return found
+
+
+def _cases(operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame) -> Floats:
+    """Return all that a layer's bounds depend on: latencies on one core and on all, and both counts of cores.
+
+    Cores beyond one for every operator are of no use to it, so that many architectures are the same case.
+    """
+    of_type = operators["core"].value_counts()
+    most = {core: of_type.get(core, 0) + of_type.get("fused", 0) for core in ("tensor", "vector")}
+    counts = [
+        architectures["num_tc"].clip(upper=most["tensor"]),
+        architectures["num_vc"].clip(upper=most["vector"]),
+    ]
+    return np.column_stack(
+        [*operator_latencies(operators, estimates, architectures), *(c.clip(lower=1) for c in counts)]
+    )
 
 
 def _pass(frame: pd.DataFrame, layer: str, direction: str) -> pd.DataFrame:

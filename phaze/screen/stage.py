@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import product
 
 import numpy as np
@@ -29,6 +30,7 @@ def screen_architectures(
     settings: ScreenSettings,
     *,
     overlap_communication: bool = False,
+    visited: Collection[str] | None = None,
 ) -> pd.DataFrame:
     """Return table screens: bounds for every architecture, HBM size and recompute, and what to keep.
 
@@ -36,6 +38,8 @@ def screen_architectures(
     every named architecture; all rows of an architecture say the same. Named architectures exclude no one,
     because they may lie outside the area limit or repeat an architecture of the grid. Where nothing fits at
     all, the smallest architecture is kept, so that its placement says why.
+
+    With the names that a walk down the areas `visited`, only those are kept and exclude others.
     """
     tensor, microbatch = int(layers["tensor"].iloc[0]), int(layers["microbatch"].iloc[0])
     shard = architectures.sort_values("architecture", ignore_index=True)
@@ -43,7 +47,8 @@ def screen_architectures(
     runs, names = read_runs(layers, graph, training)
     grid = memory_grid(training)
     times = bound_times(runs, names, passes, tensor, pipeline_settings(scenario, training, microbatch))
-    kept = choose_kept(times, shard, grid, settings)
+    seen = shard["architecture"].isin(shard["architecture"] if visited is None else visited).to_numpy()
+    kept = choose_kept(times, shard, seen, grid, settings)
     point = {"model": layers["model"].iloc[0], "tensor": tensor, "microbatch": microbatch}
     return Screens.check(_rows(times, shard, grid, kept).assign(**point)[list(Screens.fields())])
 
@@ -69,12 +74,16 @@ def pipeline_settings(scenario: Scenario, training: Training, microbatch: int) -
 
 
 def choose_kept(
-    times: Bounds, shard: pd.DataFrame, grid: list[tuple[float, bool]], settings: ScreenSettings
+    times: Bounds,
+    shard: pd.DataFrame,
+    seen: Flags,
+    grid: list[tuple[float, bool]],
+    settings: ScreenSettings,
 ) -> Flags:
-    """Return which architectures of the shard to keep, by bounds (settings, A) on their times per batch."""
+    """Return which architectures to keep, the seen and the named, by bounds (settings, A) on their times."""
     area, name = shard["area_um2"].to_numpy(np.float64), name_ranks(shard["architecture"])
     kept = shard["named"].to_numpy(np.bool_, copy=True)
-    searched = np.flatnonzero(~kept)
+    searched = np.flatnonzero(seen & ~kept)
     for size in sorted({hbm_gib for hbm_gib, _ in grid}):
         rows = [c for c, (hbm_gib, _) in enumerate(grid) if hbm_gib == size]
         kept[searched] |= could_matter(
@@ -86,7 +95,7 @@ def choose_kept(
             tolerance=settings.tolerance,
         )
     if not kept.any():
-        kept[np.lexsort((name, area))[:1]] = True
+        kept[searched[np.lexsort((name[searched], area[searched]))[:1]]] = True
     return kept
 
 

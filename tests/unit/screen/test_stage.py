@@ -22,6 +22,7 @@ def screen(
     hbm_gib: tuple[float, ...] = (6, 12, 32),
     best: int = 3,
     bandwidth: float = 2.0**30,
+    visited: list[str] | None = None,
 ) -> pd.DataFrame:
     """Return the screen of a shard on a small cluster."""
     return screen_architectures(
@@ -34,6 +35,7 @@ def screen(
         Scenario(devices=devices, global_batch=64, network_bandwidth_bytes_per_s=bandwidth),
         Training(hbm_gib=hbm_gib),
         ScreenSettings(best=best),
+        visited=visited,
     )
 
 
@@ -132,6 +134,17 @@ def test_the_kept_hold_the_answers_of_every_hbm_size() -> None:
         answers = [*order(time.to_numpy(), area, name)[:4], smallest(time.to_numpy(), area, name, 0.01)]
         kept = set(rows.loc[rows["kept"], "architecture"])
         assert {time.index[a] for a in answers if a is not None} <= kept
+
+
+def test_of_a_walk_only_the_visited_are_kept_and_exclude_others() -> None:
+    """The kept are those of a shard that holds the visited alone; bounds are there for all."""
+    shard = make_shard(30, seed=8)
+    visited = list(shard.architectures["architecture"][10:20])
+    frame = screen(shard, visited=visited)
+    among = shard.architectures[shard.architectures["architecture"].isin(visited)]
+    alone = screen(Shard(**(vars(shard) | {"architectures": among})))
+    assert set(frame.loc[frame["kept"], "architecture"]) == set(alone.loc[alone["kept"], "architecture"])
+    assert frame["architecture"].nunique() == 30
 
 
 def test_where_nothing_fits_one_architecture_is_kept_to_say_why() -> None:
