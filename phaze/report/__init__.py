@@ -3,6 +3,7 @@
 from phaze.report.build import Report, build_report, export_table, write_report
 from phaze.report.findings import RESULT_TABLES
 from phaze.report.inputs import Cluster, DetailFiles, Inputs, read_times
+from phaze.report.winners import choose_winner
 
 __all__ = [
     "RESULT_TABLES",
@@ -11,6 +12,7 @@ __all__ = [
     "Inputs",
     "Report",
     "build_report",
+    "choose_winner",
     "export_table",
     "read_times",
     "write_report",

@@ -68,9 +68,10 @@ def compose(inputs: Inputs, findings: Findings) -> Document:
 def write_report(report: Report, folder: Path) -> None:
     """Write every result table as Parquet and CSV, then Markdown and the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, frame in report.findings.tables().items():
-        TABLES[name].save(frame, folder / f"{name}.parquet")
-        _write_text(folder / f"{name}.csv", as_text(frame, "csv"))
+    found = report.findings.tables()
+    for name in RESULT_TABLES:
+        TABLES[name].save(found[name], folder / f"{name}.parquet")
+        _write_text(folder / f"{name}.csv", as_text(found[name], "csv"))
     _write_text(folder / "report.md", report.markdown)
     _write_text(folder / "report.html", report.page)
 

@@ -61,8 +61,8 @@ class Findings:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-RESULT_TABLES = tuple(field.name for field in fields(Findings))
-"""Tables that the report writes."""
+RESULT_TABLES = tuple(field.name for field in fields(Findings) if field.name != "times")
+"""Tables that the report writes: all but the measured times, so that equal studies write equal tables."""
 
 
 def summarise(inputs: Inputs) -> Findings:

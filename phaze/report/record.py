@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import pandas as pd
 
 from phaze.report import charts
-from phaze.report.document import Block, Items, Prose, Section, Sheet
+from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
+from phaze.report.effort import proofs
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.style import chart
@@ -15,9 +16,8 @@ from phaze.report.winners import PER_MODEL
 from phaze.report.words import area, decimal, digits, percent, seconds, size, storing
 from phaze.spec.published import PublishedComplexity
 
-STAGES = ("extract", "estimate", "screen", "schedule", "place")
 MOST_ROWS = 60
-"""Infeasible placements and gaps shown; the tables hold all."""
+"""Infeasible placements shown; the table holds all."""
 
 
 def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -55,126 +55,40 @@ def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 def walk(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     """Yield the section on the walk down the areas, a figure for each model that walked."""
     blocks: list[Block] = []
-    for model, walks in findings.walks.groupby("model"):
+    for model, walks in findings.walks.groupby("model", sort=False):
         visits = inputs.visits[inputs.visits["model"] == model]
-        blocks.append(
-            chart(
-                f"walk-{str(model).replace('.', '-')}",
-                f"The walk down the areas for {model}: area, size of a tensor core, throughput",
-                "Every architecture visited with the largest hysteresis; rings are what each level chooses.",
-                lambda visits=visits, walks=walks: charts.walk(visits, walks),  # type: ignore[misc]
-            )
-        )
-        rows = [
-            (
-                str(r["hysteresis"]),
-                r["architecture"],
-                area(r["area_um2"]),
-                digits(r["samples_per_s"], 4),
-                f"{r['visited']:,}",
-            )
-            for _, r in walks.iterrows()
-        ]
-        header = ("hysteresis", "chosen", "area", "samples/s", "visited")
-        blocks.append(
-            Sheet(f"What each hysteresis level chooses for {model}", header, tuple(rows), 2, source="walks")
-        )
+        blocks += [_walk_chart(str(model), visits, walks), _walk_sheet(inputs, str(model), walks)]
     if blocks:
-        if inputs.published:
-            blocks.append(Prose(f"The paper's is {inputs.published.sources.get('walk', 'Figure 9')}."))
         about = (
             "Algorithm 1 visits architectures by decreasing area until throughput falls so often in a row."
         )
         yield Section("walk", "The walk down the areas", about, tuple(blocks))
 
 
-def proofs(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on how well the schedules are known and how long everything took."""
-    blocks: list[Block] = []
-    if len(findings.times):
-        blocks += [
-            chart(
-                "stages",
-                "Processor time of the stages, by workload",
-                "Summed over jobs; where a job reports no processor time it counts none.",
-                lambda: charts.stage_times(findings.times, STAGES),
-            ),
-            chart(
-                "solving",
-                "Of that, scheduling (the integer program) and placing (the dynamic program)",
-                "As Figure 7 of the paper splits the solving time.",
-                lambda: charts.stage_times(findings.times, ("schedule", "place")),
-            ),
-            _times_sheet(findings.times),
-        ]
-    if len(findings.proofs):
-        blocks.append(_proofs_sheet(findings.proofs))
-        blocks += _gaps(inputs.solves)
-    if blocks:
-        about = "How long each stage took, which schedules are proven, and which needed core assignment."
-        yield Section("proofs", "Time and proof", about, tuple(blocks))
-
-
-def _times_sheet(table: pd.DataFrame) -> Sheet:
-    wide = table.pivot_table(
-        index="model", columns="stage", values="wall_s", aggfunc="sum", fill_value=0.0, sort=False
+def _walk_chart(model: str, visits: pd.DataFrame, walks: pd.DataFrame) -> Chart:
+    return chart(
+        f"walk-{model.replace('.', '-')}",
+        f"The walk down the areas for {model}: area, size of a tensor core, throughput",
+        "Every architecture visited with the largest hysteresis; rings are what each level chooses.",
+        lambda: charts.walk(visits, walks),
     )
-    stages = [s for s in STAGES if s in wide]
-    jobs = table.groupby("model")["jobs"].sum()
-    peak = table.groupby("model")["peak_bytes"].max()
+
+
+def _walk_sheet(inputs: Inputs, model: str, walks: pd.DataFrame) -> Sheet:
+    printed = inputs.published.walks.get(model, {}) if inputs.published else {}
     rows = [
         (
-            model, f"{jobs[model]:,}", *(seconds(float(spent[s])) for s in stages),
-            seconds(float(spent[stages].sum())), size(peak[model]),
+            str(row["hysteresis"]), row["architecture"], printed.get(int(row["hysteresis"]), "–"),
+            area(row["area_um2"]), digits(row["samples_per_s"], 4), f"{row['visited']:,}",
         )
-        for model, (_, spent) in zip(map(str, wide.index), wide.iterrows(), strict=True)
+        for _, row in walks.iterrows()
     ]  # fmt: skip
-    header = ("workload", "jobs", *stages, "together", "peak memory")
-    return Sheet("Wall time of the jobs, summed", header, tuple(rows), source="times")
-
-
-def _proofs_sheet(table: pd.DataFrame) -> Sheet:
-    rows = [
-        (
-            row["model"], f"{row['solves']:,}", f"{row['optimal']:,}", f"{row['feasible']:,}",
-            f"{row['timed_out']:,}",
-            f"{row['programs']:,}", _share(row, "z_needed"), _share(row, "branching"),
-            percent(row["largest_gap"], 2),
-        )
-        for _, row in table.iterrows()
-    ]  # fmt: skip
-    header = (
-        "workload", "layers scheduled", "optimal", "with a gap", "timed out", "needed a program",
-        "needed core assignment (z)", "branching beats all cores", "largest gap",
-    )  # fmt: skip
-    return Sheet("Schedules of layers on the kept architectures", header, tuple(rows), source="proofs")
-
-
-def _share(row: pd.Series, count: str) -> str:
-    return f"{row[count]:,} ({percent(row[count] / row['solves'])})"
-
-
-def _gaps(solves: pd.DataFrame) -> Iterator[Block]:
-    open_ = solves[solves["gap"] > 0].sort_values("gap", ascending=False)
-    if open_.empty:
-        yield Prose("Every schedule is proven optimal: no solve has a gap.")
-        return
-    rows = [
-        (
-            row["model"], f"t {row['tensor']}, b {row['microbatch']}", row["architecture"],
-            f"{row['layer']}, {row['direction']}", row["status"], row["solver"], seconds(row["objective_s"]),
-            seconds(row["bound_s"]), percent(row["gap"], 2),
-        )
-        for _, row in open_.head(MOST_ROWS).iterrows()
-    ]  # fmt: skip
-    header = ("workload", "point", "accelerator", "layer", "status", "solver", "schedule", "bound", "gap")
-    yield Sheet(
-        f"Schedules with a gap: {len(open_):,}, the largest {len(rows)} shown",
-        header,
-        tuple(rows),
-        6,
-        folded=True,
+    header = ("hysteresis", "chosen", "paper", "area", "samples/s", "visited")
+    source = (
+        f" beside {inputs.published.sources.get('walk', 'the paper')}" if printed and inputs.published else ""
     )
+    caption = f"What each hysteresis level chooses for {model}{source}"
+    return Sheet(caption, header, tuple(rows), 3, source="walks")
 
 
 def models(inputs: Inputs, findings: Findings) -> Iterator[Section]:

@@ -146,6 +146,11 @@ def choose(rows: pd.DataFrame, tolerance: float) -> pd.Series | None:
     return chosen.iloc[0] if len(chosen) else best.iloc[-1]
 
 
+def choose_winner(cluster: Cluster, tolerance: float) -> pd.Series | None:
+    """Return the best placement of all searched ones; those of one model are given."""
+    return choose(candidates(cluster), tolerance)
+
+
 def memories(inputs: Inputs) -> pd.DataFrame:
     """Return table memories."""
     found = [

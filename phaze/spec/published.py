@@ -141,6 +141,10 @@ class Published(Noun):
     """Geometric means."""
     claims: PublishedClaims | None = None
     """Figures of the claims."""
+    walks: dict[str, dict[PositiveInt, str]] = Field(default_factory=dict)
+    """What the walk down the areas chooses: by workload and hysteresis level."""
+    time_shares: dict[str, Share] = Field(default_factory=dict)
+    """Part of the whole time that a stage takes."""
     notes: tuple[str, ...] = ()
     """What a reader of the comparison should know about the printed figures."""
 

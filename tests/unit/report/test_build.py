@@ -130,7 +130,7 @@ def test_markdown_holds_the_same_sections_and_tables(document: Document, report:
 
 def test_a_table_in_the_page_is_the_whole_table(document: Document, findings: Findings) -> None:
     assert document.download("walks").startswith("data:text/csv;base64,")
-    assert set(document.tables) == set(RESULT_TABLES) == set(findings.tables())
+    assert set(document.tables) == set(findings.tables()) == {*RESULT_TABLES, "times"}
 
 
 def test_written_tables_read_back_and_no_part_is_left(report: Report, tmp_path: Path) -> None:
@@ -141,6 +141,7 @@ def test_written_tables_read_back_and_no_part_is_left(report: Report, tmp_path: 
         assert (tmp_path / f"{name}.csv").read_text().count("\n") == len(read) + 1
     assert (tmp_path / "report.html").read_text() == report.page
     assert not list(tmp_path.glob(".*"))
+    assert not (tmp_path / "times.parquet").exists(), "measured times would differ between equal studies"
 
 
 def test_every_table_exports_to_csv_and_json(report: Report, tmp_path: Path) -> None:
@@ -202,6 +203,19 @@ def test_a_level_chooses_the_best_that_it_visits() -> None:
     walks = choose_by_hysteresis(visits()).set_index("hysteresis")
     assert walks["architecture"].tolist() == ["a2", "a3", "a3", *["a5"] * 5]
     assert walks.loc[3, "visited"] == 5
+
+
+def test_levels_stand_beside_what_the_paper_chooses(document: Document) -> None:
+    section = next(section for section in document.sections if section.anchor == "walk")
+    sheet = next(block for block in section.blocks if isinstance(block, Sheet))
+    assert [row[2] for row in sheet.rows] == ["TPUv4", "TPUv4", "–", "–", "–", *["{2, 512, 256, 256}"] * 3]
+
+
+def test_shares_of_the_time_stand_beside_the_printed_ones(report: Report) -> None:
+    assert (
+        "The stage schedule took 30.0 % of the time here; the paper's program spends about 2 %"
+        in report.markdown
+    )
 
 
 def test_proofs_count_layers_by_what_is_known(inputs: Inputs) -> None:
