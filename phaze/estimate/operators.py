@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from phaze.estimate.designs import Designs, designs_of
 from phaze.estimate.energy import Actions, energies
-from phaze.estimate.tensor import hbm_words, map_shapes
+from phaze.estimate.hbm import hbm_words
+from phaze.estimate.tensor import Cores, map_shapes
 from phaze.estimate.vector import cycle_figures, cycles_per_element, vector_cycles
 from phaze.spec.architecture import EnergyFigures, Technology
 from phaze.tables import Estimates
@@ -200,20 +201,17 @@ def _estimate(
 def _map_designs(shapes: Ints, extra: Floats, designs: Designs, bytes_per_element: int) -> Floats:
     """Return the mappings of shapes on one core and on all cores of every design: (2, 4, shapes, designs)."""
     distinct, back = np.unique(np.column_stack([shapes, extra]), axis=0, return_inverse=True)
-    keys = np.column_stack([designs.rows, designs.columns, designs.l2_bytes, designs.words_per_cycle])
-    groups, of_design = np.unique(keys, axis=0, return_inverse=True)
-    result = np.empty((2, 4, len(shapes), len(designs.ids)))
-    for group, (rows, columns, l2_bytes, words_per_cycle) in enumerate(groups):
-        members = np.flatnonzero(of_design.ravel() == group)
-        counts = np.unique(np.append(designs.cores[members], 1))
-        array = (int(rows), int(columns), int(l2_bytes) // bytes_per_element)
-        found = np.stack(
-            map_shapes(distinct[:, :4].astype(np.int64), distinct[:, 4], array, words_per_cycle, counts)
-        )
-        found = found[:, back.ravel()]
-        result[0][:, :, members] = found[:, :, [0]]
-        result[1][:, :, members] = found[:, :, np.searchsorted(counts, designs.cores[members])]
-    return result
+    l2_words = designs.l2_bytes // bytes_per_element
+    keys = np.column_stack([designs.rows, designs.columns, l2_words, designs.words_per_cycle, designs.cores])
+    keys = np.concatenate([keys, np.column_stack([keys[:, :4], np.ones(len(keys))])])
+    cores, of_design = np.unique(keys, axis=0, return_inverse=True)
+    whole = [cores[:, i].astype(np.int64) for i in (0, 1, 2, 4)]
+    found = map_shapes(
+        distinct[:, :4].astype(np.int64), distinct[:, 4], Cores(*whole[:3], cores[:, 3], whole[3])
+    )
+    every, one = of_design.ravel().reshape(2, -1)
+    stacked = np.stack(found)[:, back.ravel()]
+    return np.stack([stacked[:, :, one], stacked[:, :, every]])
 
 
 def _hbm_words(shapes: Ints, designs: Designs, bytes_per_element: int) -> Floats:

@@ -1,16 +1,23 @@
-"""Map matrix multiplications onto tensor cores: the fastest of all dataflows, tilings and distributions.
+"""Map matrix multiplications onto tensor cores: the fastest of all dataflows, tilings, loop orders and distributions.
 
-A matrix multiplication of `batch` independent products (m × k) · (k × n) runs on c = cb·cm·cn cores, which share batch, rows
-and columns; powers of two for each, and any c up to all cores, so that more cores are never slower. A core works on its part
-tile by tile: the tile is in its L2 buffer, double-buffered, and comes from the global buffer. Its time is
+A multiplication of `batch` independent products (m × k) · (k × n) is divided into 2^level equal parts, by powers of two along
+batch, rows and columns. Cores take the parts; a core works on its part tile by tile, with the tile in its L2 buffer. All
+cores share the global buffer, from which each fetches its own copy of what it needs. The time of a mapping is
 
-    max(cycles of the array, words from the global buffer of all cores / words per cycle) + first and last tile,
+    max(cycles of the array, words of all cores / words per cycle) + first or last tile / words per cycle,
 
-where `theory.arrays` defines cycles and words. The global buffer in turn is filled from HBM tile by tile, with
-tiles of its own, which need not hold those of the cores (a non-inclusive hierarchy). The slower of the two binds.
+with cycles and words as `theory.arrays` defines them. Cores are fed one after the other (paper, Section 4), so that only
+the first tile of one of them is waited for. What the search tries, for each of the three dataflows:
 
-Neither the array's cycles nor the words depend on anything but shape, array and buffer, so each is computed for the
-distinct ones only and gathered for the designs.
+    tiles in the array's two dimensions   those of `estimate.tiles`
+    the tile that streams                 the largest that fits the L2 buffer: a smaller one is never better
+    loop orders                           all
+
+Nothing that is tried depends on the buffer's size, its bandwidth or the number of cores, except that less of it fits; so
+more of any of them is never slower. A number of cores that is no power of two may also take more parts than there are
+cores, in rounds, and is never credited with more than the next power of two.
+
+The search knows nothing of HBM and the global buffer's size (see `estimate.hbm`), so that designs share it.
 """
 
 from __future__ import annotations
@@ -21,189 +28,274 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from phaze.estimate.tiles import FOLDS, MOST, NUMBER, SIZE, K, M, N, list_tiles
 from phaze.theory.arrays import (
+    INNER_K,
+    INNER_M,
+    INNER_N,
+    INPUT,
+    OUTPUT,
+    WEIGHT,
     array_words,
-    best_cycles,
-    best_words,
+    buffer_words,
     ceil_div,
-    largest_third,
-    tile_words,
+    fewest_words,
+    pass_cycles,
+    run_cycles,
+    start_cycles,
 )
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+ROUNDS = 3
+"""A number of cores that is no power of two takes up to 2^ROUNDS times as many parts as the power of two below it."""
+TIME, CYCLES, WORDS, L2_WORDS = range(4)
+"""Fields of the best mapping so far, in the order of `Mapped`."""
+
+
+class Cores(NamedTuple):
+    """Tensor cores, and the global buffer behind them; arrays (C,)."""
+
+    rows: Ints
+    columns: Ints
+    l2_words: Ints
+    words_per_cycle: Floats
+    count: Ints
+    """How many such cores share the global buffer."""
+
 
 class Mapped(NamedTuple):
-    """The fastest mapping of every shape for every core count of a group of designs; arrays (shapes, counts)."""
+    """The fastest mappings of shapes on cores, arrays (S, C)."""
 
     cycles: Floats
     """From the first word out of the global buffer to the last one in."""
     array_cycles: Floats
-    """Cycles that the arrays work; where this is less than `cycles`, the global buffer binds."""
+    """Cycles that the busiest array works."""
     glb_words: Floats
-    """Words between global buffer and cores."""
+    """Words between global buffer and cores, without the extra ones."""
     l2_words: Floats
     """Words between L2 buffers and arrays."""
 
 
-def splits_of(counts: Ints) -> Ints:
-    """Return the distributions (cb, cm, cn) over cores to try, (splits, 3): powers of two, and all of an odd count."""
-    top = int(counts.max()).bit_length()
-    powers = [1 << i for i in range(top)]
-    limit = int(counts.max())
-    triples = {(a, b, c) for a in powers for b in powers for c in powers if a * b * c <= limit}
-    for count in map(int, counts):
-        triples |= {(count, 1, 1), (1, count, 1), (1, 1, count)}
-    return np.array(sorted(triples), dtype=np.int64)
+class Group(NamedTuple):
+    """Equal cores; the units are positions among the distinct sizes of arrays."""
+
+    rows: int
+    columns: int
+    row_unit: int
+    column_unit: int
+    l2_words: float
+    words_per_cycle: float
 
 
-def map_shapes(
-    shapes: Ints, extra_words: Floats, array: tuple[int, int, int], words_per_cycle: float, counts: Ints
-) -> Mapped:
-    """Return the fastest mappings of shapes (S, 4: batch, m, k, n) on cores (rows, columns, L2 words) by core count.
+class Job(NamedTuple):
+    """A shape (batch, m, k, n), with its tables of tiles."""
 
-    `extra_words` (S,) share the global buffer with the operands; `counts` (N,) ascend from 1.
+    shape: Ints
+    extra_words: float
+    table: Floats
+    length: Ints
+
+
+class Traffic(NamedTuple):
+    """Words of the operands and the result of all products, each fetched once by every core that needs it."""
+
+    left: float
+    right: float
+    result: float
+    extra: float
+
+
+def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores) -> Mapped:
+    """Return the fastest mappings of shapes (S, 4: batch, m, k, n) on cores.
+
+    `extra_words` (S,) cross the global buffer's edge beside the operands and share its bandwidth.
     """
-    found = _map(shapes, extra_words, *array, words_per_cycle, counts, splits_of(counts))
-    return Mapped(found[0], found[1], found[2], found[3])
+    keys = np.column_stack(cores[:4]).astype(float)
+    distinct, group_of = np.unique(keys, axis=0, return_inverse=True)
+    order = np.lexsort((cores.count, group_of.ravel()))
+    bounds = np.searchsorted(group_of.ravel()[order], np.arange(len(distinct) + 1))
+    units, unit_of = np.unique(distinct[:, :2].astype(np.int64), return_inverse=True)
+    found = np.empty((len(Mapped._fields), len(shapes), len(order)))
+    groups = np.column_stack([distinct, unit_of.reshape(-1, 2)])
+    _map_all(shapes, extra_words, groups, units, bounds, order, cores.count[order], found)
+    return Mapped(*found)
 
 
 @numba.njit(cache=True)
-def _map(shapes, extra_words, rows, columns, l2_words, words_per_cycle, counts, splits):  # type: ignore[no-untyped-def]
-    """Return (4, S, N): cycles, array cycles, global-buffer words and L2 words of the best mapping."""
-    found = np.full((4, len(shapes), len(counts)), np.inf)
+def _map_all(
+    shapes: Ints, extra_words: Floats, groups: Floats, units: Ints, bounds: Ints, order: Ints, counts: Ints,
+    found: Floats,
+) -> None:  # fmt: skip
+    """Fill `found` (4, S, C), for one group of equal cores after the other."""
+    levels = 1
+    for count in counts:
+        levels = max(levels, _level(count) + 1 + (0 if _is_power(count) else ROUNDS))
+    table = np.empty((3, len(units), levels, MOST, 3))
+    length = np.zeros((3, len(units), levels), dtype=np.int64)
     for s in range(len(shapes)):
-        batch, m, k, n = shapes[s]
-        parts = {}
-        for split in splits:
-            cb, cm, cn = split
-            if cb > batch or cm > m or cn > n:
-                continue
-            pm, pn = ceil_div(m, cm), ceil_div(n, cn)
-            if (pm, pn) not in parts:
-                parts[pm, pn] = _tilings(pm, k, pn, rows, columns, l2_words)
-            used = cb * cm * cn
-            place = np.searchsorted(counts, used)
-            rounds = ceil_div(batch, cb)
-            for option in parts[pm, pn]:
-                work = rounds * option[0]
-                words = batch * cm * cn * option[1]
-                cycles = (
-                    max(work, (words + extra_words[s]) / words_per_cycle) + used * option[2] / words_per_cycle
-                )
-                if cycles < found[0, s, place]:
-                    found[0, s, place] = cycles
-                    found[1, s, place] = work
-                    found[2, s, place] = words
-                    found[3, s, place] = batch * cm * cn * option[3]
-        for place in range(1, len(counts)):
-            if found[0, s, place - 1] <= found[0, s, place]:
-                found[:, s, place] = found[:, s, place - 1]
-    return found
+        list_tiles(shapes[s], units, table, length)
+        job = Job(shapes[s], extra_words[s], table, length)
+        for g in range(len(groups)):
+            x = groups[g]
+            group = Group(int(x[0]), int(x[1]), int(x[4]), int(x[5]), x[2], x[3])
+            places = order[bounds[g] : bounds[g + 1]]
+            _map_group(job, group, counts[bounds[g] : bounds[g + 1]], places, found[:, s])
 
 
 @numba.njit(cache=True)
-def _tilings(m, k, n, rows, columns, l2_words):  # type: ignore[no-untyped-def]
-    """Return the tilings of a core's part (T, 4): array cycles, words from outside, exposed words, words to the array.
-
-    Two dimensions are multiples of the array's by powers of two, the third is the largest that fits the L2 buffer; a
-    tiling that another one beats in everything is left out.
-    """
-    step = max(rows, columns)
-    options = np.empty((0, 4))
-    for third in range(3):
-        a_size, b_size, c_size = (k, n, m) if third == 0 else ((m, n, k) if third == 1 else (m, k, n))
-        a = min(step, a_size)
-        while a > 0:
-            b = min(step, b_size)
-            while b > 0:
-                c = _fitted(c_size, largest_third(l2_words, a, b), step)
-                if c > 0:
-                    tm, tk, tn = (c, a, b) if third == 0 else ((a, c, b) if third == 1 else (a, b, c))
-                    options = _keep(options, _option(m, k, n, tm, tk, tn, rows, columns))
-                b = _next(b, b_size)
-            a = _next(a, a_size)
-    if len(options) == 0:
-        return np.append(options, _option(m, k, n, 1, 1, 1, rows, columns).reshape(1, 4), axis=0)
-    return options
+def _map_group(job: Job, group: Group, counts: Ints, places: Ints, found: Floats) -> None:
+    """Fill `found` (4, C) at `places` for ascending `counts` of equal cores: more cores start from the best of fewer."""
+    best = np.full(4, np.inf)
+    done = -1
+    for i in range(len(counts)):
+        level = _level(counts[i])
+        while done < level:
+            done += 1
+            _improve(best, job, group, done, 1)
+        if _is_power(counts[i]):
+            found[:, places[i]] = best
+        else:
+            found[:, places[i]] = _in_rounds(best, job, group, level, counts[i])
 
 
 @numba.njit(cache=True)
-def _next(tile, size):  # type: ignore[no-untyped-def]
-    """Return the next larger tile to try, 0 after the whole."""
-    return 0 if tile >= size else min(2 * tile, size)
+def _in_rounds(best: Floats, job: Job, group: Group, level: int, count: int) -> Floats:
+    """Return the best mapping on a number of cores between 2^level and the next power of two."""
+    ours, limit = best.copy(), best.copy()
+    _improve(limit, job, group, level + 1, 1)
+    for more in range(level + 1, level + 1 + ROUNDS):
+        _improve(ours, job, group, more, ceil_div(1 << more, count))
+    ours[TIME] = max(ours[TIME], limit[TIME])
+    return ours
 
 
 @numba.njit(cache=True)
-def _fitted(size, largest, step):  # type: ignore[no-untyped-def]
-    """Return a tile of at most `largest`: the whole, or equal parts of whole arrays."""
-    if largest >= size:
-        return size
-    if largest < step:
-        return largest
-    most = largest // step * step
-    equal = ceil_div(ceil_div(size, ceil_div(size, most)), step) * step
-    return min(most, equal)
+def _improve(best: Floats, job: Job, group: Group, level: int, rounds: int) -> None:
+    """Replace `best` by the best mapping of 2^level parts, `rounds` to a core, if that is faster."""
+    batch, m, n = job.shape[0], job.shape[1], job.shape[3]
+    for level_b in range(level + 1):
+        if _is_idle(level_b, batch):
+            break
+        repeats = float(rounds * ceil_div(batch, 1 << level_b))
+        for level_m in range(level + 1 - level_b):
+            level_n = level - level_b - level_m
+            if _is_idle(level_m, m):
+                break
+            if not _is_idle(level_n, n):
+                _try_parts(best, job, group, level_m, level_n, repeats)
 
 
 @numba.njit(cache=True)
-def _option(m, k, n, tm, tk, tn, rows, columns):  # type: ignore[no-untyped-def]
-    cycles, dataflow = best_cycles(m, k, n, tm, tk, tn, rows, columns)
-    words = best_words(m, k, n, tm, tk, tn)
-    return np.array(
-        [float(cycles), words, float(tile_words(tm, tk, tn)), array_words(dataflow, m, k, n, rows, columns)]
-    )
+def _is_idle(level: int, size: int) -> bool:
+    """Return whether half as many parts would be as large: cores beyond them had nothing to do."""
+    return level > 0 and (1 << (level - 1)) >= size
 
 
 @numba.njit(cache=True)
-def _keep(options, option):  # type: ignore[no-untyped-def]
-    """Return the options with one more, unless one of them is as good in cycles, words and exposed words."""
-    for other in options:
-        if other[0] <= option[0] and other[1] <= option[1] and other[2] <= option[2]:
-            return options
-    return np.append(options, option.reshape(1, 4), axis=0)
-
-
-def hbm_words(shapes: Ints, glb_words: Ints) -> Floats:
-    """Return the words between HBM and global buffer for shapes (S, 4) and capacities in words (G,): (S, G)."""
-    found: Floats = _hbm(shapes, glb_words)
-    return found
-
-
-@numba.njit(cache=True)
-def _hbm(shapes, glb_words):  # type: ignore[no-untyped-def]
-    found = np.empty((len(shapes), len(glb_words)))
-    for s in range(len(shapes)):
-        batch, m, k, n = shapes[s]
-        for g in range(len(glb_words)):
-            found[s, g] = batch * _fewest(m, k, n, glb_words[g])
-    return found
+def _try_parts(best: Floats, job: Job, group: Group, level_m: int, level_n: int, repeats: float) -> None:
+    """Replace `best` by the best mapping of parts of such a size, if that is faster."""
+    traffic = _traffic(job, level_m, level_n)
+    words = traffic.left + traffic.right + traffic.result + traffic.extra
+    if words / group.words_per_cycle >= best[TIME]:
+        return
+    m, n = ceil_div(job.shape[1], 1 << level_m), ceil_div(job.shape[3], 1 << level_n)
+    r, c = group.row_unit, group.column_unit
+    k_rows = job.table[K, r, 0, : job.length[K, r, 0]]
+    m_rows = job.table[M, r, level_m, : job.length[M, r, level_m]]
+    m_columns = job.table[M, c, level_m, : job.length[M, c, level_m]]
+    n_columns = job.table[N, c, level_n, : job.length[N, c, level_n]]
+    _try_tiles(best, WEIGHT, k_rows, n_columns, float(m), repeats, traffic, group)
+    _try_tiles(best, INPUT, k_rows, m_columns, float(n), repeats, traffic, group)
+    _try_tiles(best, OUTPUT, m_rows, n_columns, float(job.shape[2]), repeats, traffic, group)
 
 
 @numba.njit(cache=True)
-def _fewest(m, k, n, capacity):  # type: ignore[no-untyped-def]
-    """Return the fewest words over tilings: two dimensions in equal parts, the third as large as fits."""
-    best = np.inf
-    for third in range(3):
-        a_size, b_size, c_size = (k, n, m) if third == 0 else ((m, n, k) if third == 1 else (m, k, n))
-        a_parts = 1
-        while a_parts <= a_size:
-            a = ceil_div(a_size, a_parts)
-            b_parts = 1
-            while b_parts <= b_size:
-                b = ceil_div(b_size, b_parts)
-                c = min(c_size, largest_third(capacity, a, b))
-                if c > 0:
-                    tm, tk, tn = (c, a, b) if third == 0 else ((a, c, b) if third == 1 else (a, b, c))
-                    best = min(best, best_words(m, k, n, tm, tk, tn))
-                b_parts = _more(b_parts, b_size)
-            a_parts = _more(a_parts, a_size)
-    return best
+def _traffic(job: Job, level_m: int, level_n: int) -> Traffic:
+    """Return the words of all products; cores that share rows each need the left operand's rows, and so on."""
+    batch, m, k, n = job.shape[0], job.shape[1], job.shape[2], job.shape[3]
+    left = float(batch) * m * k * (1 << level_n)
+    right = float(batch) * k * n * (1 << level_m)
+    return Traffic(left, right, float(batch) * m * n, job.extra_words)
 
 
 @numba.njit(cache=True)
-def _more(parts, size):  # type: ignore[no-untyped-def]
-    """Return the next number of parts to try: all up to 16, then by an eighth; beyond `size` at the end."""
-    following = parts + 1 if parts < 16 else parts + parts // 8
-    return size if parts < size < following else following
+def _try_tiles(
+    best: Floats, dataflow: int, downs: Floats, acrosses: Floats, stream: float, repeats: float,
+    traffic: Traffic, group: Group,
+) -> None:  # fmt: skip
+    """Replace `best` by the best mapping with a dataflow and any tile (down, across) in the array, if that is faster."""
+    start = float(start_cycles(dataflow, group.rows, group.columns))
+    least = repeats * (start + stream)
+    for down in downs:
+        if least * down[FOLDS] * acrosses[-1, FOLDS] - 1.0 >= best[TIME]:
+            continue
+        for across in acrosses:
+            fits = _largest(dataflow, down[SIZE], across[SIZE], group.l2_words)
+            if fits < 1.0:
+                break
+            exposed = down[SIZE] * across[SIZE]
+            if least * down[FOLDS] * across[FOLDS] - 1.0 + exposed / group.words_per_cycle < best[TIME]:
+                streams = np.ceil(stream / min(stream, fits))
+                words = _words(dataflow, False, traffic, down[NUMBER], across[NUMBER], streams)
+                _keep(best, dataflow, streams, start, down, across, stream, repeats, words, traffic, group)
+                if down[SIZE] <= group.rows and across[SIZE] <= group.columns:
+                    words = _words(dataflow, True, traffic, down[NUMBER], across[NUMBER], streams)
+                    _keep(best, dataflow, 1.0, start, down, across, stream, repeats, words, traffic, group)
+
+
+@numba.njit(cache=True, inline="always")
+def _largest(dataflow: int, down: float, across: float, l2_words: float) -> float:
+    """Return the largest tile that can stream beside (down, across) in the L2 buffer, see `theory.arrays.held_words`."""
+    if dataflow == OUTPUT:
+        return np.floor((l2_words - down * across) / (2.0 * (down + across)))  # type: ignore[no-any-return]
+    return np.floor((l2_words - 2.0 * down * across) / (2.0 * down + across))  # type: ignore[no-any-return]
+
+
+@numba.njit(cache=True, inline="always")
+def _words(
+    dataflow: int, continues: bool, traffic: Traffic, down: float, across: float, streams: float
+) -> float:
+    """Return the words of the best loop order, or of that in which the stream continues, for so many tiles each."""
+    left, right, result = traffic.left, traffic.right, traffic.result
+    if dataflow == WEIGHT:
+        am, ak, an, inner = streams, down, across, INNER_M
+    elif dataflow == INPUT:
+        am, ak, an, inner = across, down, streams, INNER_N
+    else:
+        am, ak, an, inner = down, streams, across, INNER_K
+    if continues:
+        return buffer_words(inner, left, right, result, am, ak, an)
+    return fewest_words(left, right, result, am, ak, an)
+
+
+@numba.njit(cache=True, inline="always")
+def _keep(
+    best: Floats, dataflow: int, starts: float, start: float, down: Floats, across: Floats, stream: float,
+    repeats: float, words: float, traffic: Traffic, group: Group,
+) -> None:  # fmt: skip
+    """Replace `best` by this mapping if it is faster."""
+    cycles = repeats * pass_cycles(start, starts, stream, down[FOLDS] * across[FOLDS]) - 1.0
+    exposed = down[SIZE] * across[SIZE]
+    time = run_cycles(cycles, words + traffic.extra, exposed, group.words_per_cycle)
+    if time < best[TIME]:
+        best[TIME], best[CYCLES], best[WORDS] = time, cycles, words
+        best[L2_WORDS] = array_words(
+            dataflow, traffic.left, traffic.right, traffic.result, starts, down[FOLDS], across[FOLDS]
+        )
+
+
+@numba.njit(cache=True)
+def _level(count: int) -> int:
+    """Return the largest level with 2^level ≤ count."""
+    level = 0
+    while (2 << level) <= count:
+        level += 1
+    return level
+
+
+@numba.njit(cache=True)
+def _is_power(count: int) -> bool:
+    """Return whether a number is a power of two."""
+    return count & (count - 1) == 0

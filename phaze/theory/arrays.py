@@ -1,22 +1,26 @@
-"""Cycles of a systolic array and words that a buffer moves, for one matrix multiplication (m × k) · (k × n).
+"""What a matrix multiplication (m × k) · (k × n) costs on a systolic array behind a buffer: the definitions, not the search.
 
-Cycles of a tile on an array of R rows and C columns, by what stays in the array (these closed forms are what the
-cycle-accurate simulator SCALE-Sim 3.0 counts):
+Cycles on an array of R rows and C columns, by what stays in the array. The cycle-accurate simulator SCALE-Sim 3.0 counts
 
-    weight stationary   (2R + C + m − 2) ⌈k/R⌉ ⌈n/C⌉ − 1      k × n in the array, m streams
-    output stationary   (R + C + k − 2) ⌈m/R⌉ ⌈n/C⌉ − 1       m × n in the array, k streams
-    input stationary    (2R + C + n − 2) ⌈k/R⌉ ⌈m/C⌉ − 1      k × m in the array, n streams
+    weight stationary   (2R + C + m − 2) ⌈k/R⌉ ⌈n/C⌉ − 1      k × n in the array, m streams through it
+    output stationary   (R + C + k − 2) ⌈m/R⌉ ⌈n/C⌉ − 1       m × n in the array, k streams through it
+    input stationary    (2R + C + n − 2) ⌈k/R⌉ ⌈m/C⌉ − 1      k × m in the array, n streams through it
 
-Words that cross into a buffer which holds one tile (tm, tk, tn) of both operands and the result, twice each so that the
-next tile loads while one is worked on. Three loops walk over the tiles. An operand is fetched again in every
-iteration of a loop that it does not depend on, if a loop inside that one changes its tile; a partial sum is then
-written and read back. Of the six loop orders only the innermost loop matters for the best:
+(input stationary by symmetry). The array is filled anew for every fold, ⌈k/R⌉ ⌈n/C⌉ times in the first form. Of a tiled product the
+cycles of all tiles add up, remainders with their own size; the one that is taken off stands for counting from zero and is
+taken off once. If what stays is one fold and the loop over what streams is innermost, then the next tile continues the
+stream: the array is not filled anew, and the buffer is a window on the stream.
 
-    k innermost   A once per column of tiles, B once per row of tiles, the result once
-    m innermost   A once per column of tiles, B once, partial sums 2⌈k/tk⌉ − 1 times
-    n innermost   A once, B once per row of tiles, partial sums 2⌈k/tk⌉ − 1 times
+A buffer holds a tile (tm, tk, tn): its part of both operands twice, so that the next one loads while one is worked on, and
+its part of the result once. Three loops walk over the tiles. An operand is fetched again in every iteration of a
+loop that it does not depend on, if a loop inside that one changes its tile; a partial sum is then written and read
+back, which makes 2⌈k/tk⌉ − 1 transfers of the result. For the best of the six loop orders only the innermost loop matters.
 
-All functions are compiled; arguments and results are integers that fit into 64 bits, words are floats.
+What is exposed, because nothing can overlap it: the tile that stays in the array, once, before the first pass (weights,
+inputs) or after the last (results). What streams through the array streams through the buffer as well.
+
+All functions are compiled. Sizes and counts are whole numbers, held in floats where they only enter products; a float
+is exact up to 2^53.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ import numba
 
 WEIGHT, OUTPUT, INPUT = 0, 1, 2
 """Dataflows, by what stays in the array."""
+INNER_M, INNER_K, INNER_N = 0, 1, 2
+"""Loop orders, by the innermost loop."""
 
 
 @numba.njit(cache=True, inline="always")
@@ -35,84 +41,94 @@ def ceil_div(a: int, b: int) -> int:
 
 @numba.njit(cache=True)
 def folds(size: int, tile: int, width: int) -> int:
-    """Return how often an array of that width is filled, over all tiles of a dimension."""
-    rest = size % tile
-    return (size // tile) * ceil_div(tile, width) + ceil_div(rest, width)
+    """Return how often an array of that width is filled along a dimension, over all tiles."""
+    return (size // tile) * ceil_div(tile, width) + ceil_div(size % tile, width)
+
+
+@numba.njit(cache=True, inline="always")
+def start_cycles(dataflow: int, rows: int, columns: int) -> int:
+    """Return the cycles of a pass beside those of the stream: filling the array, and the skew across it."""
+    return (rows if dataflow == OUTPUT else 2 * rows) + columns - 2
+
+
+@numba.njit(cache=True, inline="always")
+def pass_cycles(start: float, starts: float, stream: float, folds_in_all: float) -> float:
+    """Return the cycles in which a dimension of size `stream` streams through all folds, with so many starts in each."""
+    return (start * starts + stream) * folds_in_all
 
 
 @numba.njit(cache=True)
 def array_cycles(
-    dataflow: int, m: int, k: int, n: int, tm: int, tk: int, tn: int, rows: int, columns: int
-) -> int:
-    """Return the cycles of all tiles of a matrix multiplication, one after the other."""
+    dataflow: int, inner: int, m: tuple[int, int], k: tuple[int, int], n: tuple[int, int], rows: int, columns: int
+) -> float:  # fmt: skip
+    """Return the cycles of all tiles one after the other, with one loop innermost; `m`, `k`, `n` are (size, tile)."""
     if dataflow == WEIGHT:
-        fill, stream, ts, a, ta, b, tb = 2 * rows + columns - 2, m, tm, k, tk, n, tn
+        stream, down, across, continues = m, k, n, inner == INNER_M
     elif dataflow == OUTPUT:
-        fill, stream, ts, a, ta, b, tb = rows + columns - 2, k, tk, m, tm, n, tn
+        stream, down, across, continues = k, m, n, inner == INNER_K
     else:
-        fill, stream, ts, a, ta, b, tb = 2 * rows + columns - 2, n, tn, k, tk, m, tm
-    streams = ceil_div(stream, ts)
-    passes = folds(a, ta, rows) * folds(b, tb, columns)
-    return (fill * streams + stream) * passes - streams * ceil_div(a, ta) * ceil_div(b, tb)
+        stream, down, across, continues = n, k, m, inner == INNER_N
+    continues = continues and down[1] <= rows and across[1] <= columns
+    starts = 1 if continues else ceil_div(stream[0], stream[1])
+    folds_in_all = folds(down[0], down[1], rows) * folds(across[0], across[1], columns)
+    return pass_cycles(start_cycles(dataflow, rows, columns), starts, stream[0], folds_in_all) - 1.0
 
 
-@numba.njit(cache=True)
-def best_cycles(
-    m: int, k: int, n: int, tm: int, tk: int, tn: int, rows: int, columns: int
-) -> tuple[int, int]:
-    """Return the fewest cycles over the dataflows, and the dataflow."""
-    best, chosen = array_cycles(WEIGHT, m, k, n, tm, tk, tn, rows, columns), WEIGHT
-    for dataflow in (OUTPUT, INPUT):
-        cycles = array_cycles(dataflow, m, k, n, tm, tk, tn, rows, columns)
-        if cycles < best:
-            best, chosen = cycles, dataflow
-    return best, chosen
+@numba.njit(cache=True, inline="always")
+def buffer_words(
+    inner: int, left: float, right: float, result: float, am: float, ak: float, an: float
+) -> float:
+    """Return the words that cross into a buffer and back.
 
-
-@numba.njit(cache=True)
-def buffer_words(order: int, m: int, k: int, n: int, tm: int, tk: int, tn: int) -> float:
-    """Return the words that cross a buffer's edge; `order` is the innermost loop, 0 m, 1 k, 2 n."""
-    am, ak, an = ceil_div(m, tm), ceil_div(k, tk), ceil_div(n, tn)
-    left, right, result = float(m) * k, float(k) * n, float(m) * n
-    if order == 1:
+    `left`, `right`, `result` are the words of the operands and the result, `am`, `ak`, `an` the tiles along m, k, n.
+    """
+    if inner == INNER_K:
         return left * an + right * am + result
-    if order == 0:
-        return left * an + right + result * (2 * ak - 1)
-    return left + right * am + result * (2 * ak - 1)
+    if inner == INNER_M:
+        return left * an + right + result * (2.0 * ak - 1.0)
+    return left + right * am + result * (2.0 * ak - 1.0)
 
 
-@numba.njit(cache=True)
-def best_words(m: int, k: int, n: int, tm: int, tk: int, tn: int) -> float:
-    """Return the fewest words over the loop orders."""
+@numba.njit(cache=True, inline="always")
+def fewest_words(left: float, right: float, result: float, am: float, ak: float, an: float) -> float:
+    """Return the fewest words that cross into a buffer and back, over the loop orders."""
     return min(
-        buffer_words(0, m, k, n, tm, tk, tn),
-        buffer_words(1, m, k, n, tm, tk, tn),
-        buffer_words(2, m, k, n, tm, tk, tn),
+        buffer_words(INNER_M, left, right, result, am, ak, an),
+        buffer_words(INNER_K, left, right, result, am, ak, an),
+        buffer_words(INNER_N, left, right, result, am, ak, an),
     )
 
 
 @numba.njit(cache=True, inline="always")
-def tile_words(tm: int, tk: int, tn: int) -> int:
-    """Return the words of one tile of both operands and the result."""
-    return tm * tk + tk * tn + tm * tn
+def held_words(tm: int, tk: int, tn: int) -> int:
+    """Return the words of a buffer that a tile takes: both operands twice, the result once."""
+    return 2 * (tm * tk + tk * tn) + tm * tn
 
 
-@numba.njit(cache=True)
-def largest_third(capacity_words: int, a: int, b: int) -> int:
-    """Return the largest x with 2 (ab + ax + bx) ≤ capacity, 0 if there is none."""
-    return max(0, (capacity_words // 2 - a * b) // (a + b))
-
-
-@numba.njit(cache=True)
-def array_words(dataflow: int, m: int, k: int, n: int, rows: int, columns: int) -> float:
-    """Return the words between an L2 buffer and the array, partial sums included."""
+@numba.njit(cache=True, inline="always")
+def exposed_words(dataflow: int, tm: int, tk: int, tn: int) -> int:
+    """Return the words of the tile that stays in the array, whose transfer nothing overlaps."""
     if dataflow == WEIGHT:
-        stream, a, b = m, k, n
-    elif dataflow == OUTPUT:
-        stream, a, b = k, m, n
-    else:
-        stream, a, b = n, k, m
-    across, down = ceil_div(b, columns), ceil_div(a, rows)
-    if dataflow == OUTPUT:
-        return float(stream) * (a * across + b * down) + float(a) * b
-    return float(a) * b + float(stream) * a * across + float(stream) * b * (2 * down - 1)
+        return tk * tn
+    return tm * tn if dataflow == OUTPUT else tk * tm
+
+
+@numba.njit(cache=True)
+def array_words(
+    dataflow: int, left: float, right: float, result: float, starts: float, down: float, across: float
+) -> float:
+    """Return the words between a buffer and the array, partial sums included.
+
+    The streaming dimension starts so often in each fold; `down` and `across` are the folds of the other two.
+    """
+    if dataflow == WEIGHT:
+        return left * across + right * starts + result * (2.0 * down - 1.0)
+    if dataflow == INPUT:
+        return left * starts + right * across + result * (2.0 * down - 1.0)
+    return left * across + right * down + result * (2.0 * starts - 1.0)
+
+
+@numba.njit(cache=True, inline="always")
+def run_cycles(cycles: float, words: float, exposed: float, words_per_cycle: float) -> float:
+    """Return the cycles of a mapping: the array's or those of the words behind it, and what is exposed."""
+    return max(cycles, words / words_per_cycle) + exposed / words_per_cycle

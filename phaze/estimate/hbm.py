@@ -1,0 +1,60 @@
+"""Words between HBM and the global buffer: the fewest over all tilings and loop orders, exactly.
+
+The global buffer has tiles of its own, which need not hold those of the cores (a non-inclusive hierarchy). Every product
+of a batch is on its own. In each loop order the words depend on the tiles of two dimensions only, so that a tile
+is one word wide in the third, and what is best for every number of tiles in one dimension is the largest that fits in the other.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from phaze.theory.arrays import INNER_K, INNER_M, INNER_N, buffer_words, ceil_div
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def hbm_words(shapes: Ints, glb_words: Ints) -> Floats:
+    """Return the words between HBM and global buffer for shapes (S, 4) and capacities in words (G,): (S, G)."""
+    found: Floats = _hbm_words(shapes, glb_words)
+    return found
+
+
+@numba.njit(cache=True)
+def _hbm_words(shapes: Ints, glb_words: Ints) -> Floats:
+    found = np.full((len(shapes), len(glb_words)), np.inf)
+    for s in range(len(shapes)):
+        batch, m, k, n = shapes[s]
+        for g in range(len(glb_words)):
+            for inner in (INNER_M, INNER_K, INNER_N):
+                found[s, g] = min(found[s, g], batch * _fewest(inner, m, k, n, glb_words[g]))
+    return found
+
+
+@numba.njit(cache=True)
+def _fewest(inner: int, m: int, k: int, n: int, capacity: int) -> float:
+    """Return the fewest words with one loop innermost, infinite if nothing fits."""
+    left, right, result = float(m) * k, float(k) * n, float(m) * n
+    size = m if inner == INNER_N else n
+    fewest, tile = np.inf, size
+    while tile > 0:
+        count = ceil_div(size, tile)
+        tile = ceil_div(size, count)
+        other = _largest(inner, tile, capacity)
+        if other > 0:
+            am = ceil_div(m, other) if inner == INNER_K else count
+            ak = 1 if inner == INNER_K else ceil_div(k, other)
+            fewest = min(fewest, buffer_words(inner, left, right, result, am, ak, count))
+        tile -= 1
+    return fewest
+
+
+@numba.njit(cache=True)
+def _largest(inner: int, tile: int, capacity: int) -> int:
+    """Return the largest tile that fits in the other dimension, see `theory.arrays.held_words`; 0 if none does."""
+    if inner == INNER_K:
+        return max(0, (capacity - 2 * tile) // (2 + tile))
+    return max(0, (capacity - tile) // (2 * (tile + 1)))
