@@ -8,7 +8,7 @@ Everything here depends on the order of the operators alone and is computed once
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -19,8 +19,7 @@ MAX_OPERATORS = 60
 """Sets of operators are bits of a 64-bit integer."""
 
 
-@dataclass(frozen=True, eq=False)
-class Blocks:
+class Blocks(NamedTuple):
     """All blocks of a component, and the steps between downsets that they make.
 
     Blocks are in an order in which every block but the first follows one that lacks only its last operator, or an

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,8 @@ Edges = tuple[tuple[int, int], ...]
 CORES = ("tensor", "vector", "fused", "network", "none")
 """Core types; their position is their code in arrays."""
 TENSOR, VECTOR, FUSED, NETWORK, NONE = range(5)
+ALL_CORES = -1
+"""Core of an operator that runs on all cores of its type."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +69,28 @@ class Layer:
         """Order and components of the operators."""
         return make_graph(self.core, self.edges)
 
+    @cached_property
+    def single_s(self) -> Floats:
+        """ℓ, infinite for network operators where they overlap nothing: those hold the whole accelerator, shape (n,)."""
+        return single_latencies(self.kinds, self.latency_s, self.overlap_communication)
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """When and where the operators of a layer or a component run."""
+
+    start_s: Floats
+    """Shape (n,)."""
+    end_s: Floats
+    """Shape (n,)."""
+    core: Ints
+    """Core from 0, of fused operators the pair; ALL_CORES for all of them and for what needs no core, shape (n,)."""
+
+    @property
+    def latency_s(self) -> float:
+        """When the last operator ends."""
+        return float(self.end_s.max(initial=0.0))
+
 
 @dataclass(frozen=True, eq=False)
 class Component:
@@ -85,10 +110,33 @@ class Component:
         return tuple((int(i), int(j)) for i, j in np.argwhere(self.order & ~implied))
 
     @cached_property
+    def arrays(self) -> tuple[Ints, Bools, Ints, Ints]:
+        """Kinds, order, offsets and followers, as in `Part`."""
+        counts = np.bincount([i for i, _ in self.edges], minlength=len(self.operators))
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return self.kinds, self.order, offsets, np.array([j for _, j in sorted(self.edges)], dtype=np.int64)
+
+    @cached_property
     def rivals(self) -> Edges:
         """Incomparable pairs (i, j) with i < j."""
         apart = ~(self.order | self.order.T)
         return tuple((int(i), int(j)) for i, j in np.argwhere(np.triu(apart, 1)))
+
+
+class Part(NamedTuple):
+    """A component on one architecture, as compiled code takes it."""
+
+    kinds: Ints
+    order: Bools
+    offsets: Ints
+    """Directly after operator i come followers[offsets[i]:offsets[i + 1]]."""
+    followers: Ints
+    one: Floats
+    """ℓ, infinite for what must have all cores, shape (n,)."""
+    every: Floats
+    """ℓ̂, shape (n,)."""
+    num_tc: int
+    num_vc: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +151,12 @@ class Graph:
     """Series components, no-ops left out, first to last."""
 
 
+def single_latencies(kinds: Ints, latency_s: Floats, overlap_communication: bool) -> Floats:
+    """Return ℓ of operators that may share the accelerator, infinity for the others, shape (..., n)."""
+    alone = (kinds == NETWORK) & (not overlap_communication)
+    return np.where(alone, np.inf, latency_s)
+
+
 def core_codes(core: Sequence[str]) -> Ints:
     """Return the codes of core types, shape (n,); an unknown type is an error."""
     unknown = sorted(set(core) - set(CORES))
@@ -111,7 +165,8 @@ def core_codes(core: Sequence[str]) -> Ints:
     return np.array([CORES.index(c) for c in core], dtype=np.int64)
 
 
-def make_graph(core: Sequence[str], edges: Edges) -> Graph:
+@lru_cache(maxsize=256)
+def make_graph(core: tuple[str, ...], edges: Edges) -> Graph:
     """Return the order and the series components; no-ops pass the order on and belong to no component."""
     kinds = core_codes(core)
     topological = sort_topologically(len(core), edges)

@@ -1,0 +1,91 @@
+"""What a program is made from: a component on one architecture, with its bounds, in units of its latency."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from phaze.theory.bounds import Bounded, Task, overlaps
+from phaze.theory.graphs import FUSED, NETWORK, TENSOR, VECTOR, Bools, Edges, Floats, Ints
+
+SCALE = 100.0
+"""Feasible latency in the units of the program: solvers' tolerances are absolute."""
+TYPES = ("tensor", "vector")
+"""Types of core that may need an assignment."""
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """A component in units in which its feasible latency is SCALE."""
+
+    kinds: Ints
+    order: Bools
+    edges: Edges
+    """Pairs (i, j) with i ≺ j and nothing between them."""
+    rivals: Edges
+    """Pairs (i, j) with i ∥ j and i < j."""
+    one: Floats
+    """ℓ; of operators that must run on all cores ℓ̂, so that it is finite."""
+    every: Floats
+    """ℓ̂."""
+    must: Bools
+    """Operators that must run on all cores, because they hold the link."""
+    num_tc: int
+    num_vc: int
+    lower: float
+    """No schedule is shorter."""
+    feasible: float
+    """Some schedule is this short."""
+    overlapping: bool
+    """Network operators may run beside others."""
+    unit_s: float
+    """Seconds in a unit."""
+    assigned: frozenset[str] = frozenset()
+    """Types of core that operators are assigned to."""
+
+    @cached_property
+    def operators(self) -> range:
+        """Positions of the operators."""
+        return range(len(self.kinds))
+
+    @cached_property
+    def pairs(self) -> int:
+        """Cores that fused operators can use."""
+        return min(self.num_tc, self.num_vc)
+
+    def users(self, core: str) -> list[int]:
+        """Return the operators that use a type of core."""
+        kind = TENSOR if core == "tensor" else VECTOR
+        return [i for i in self.operators if self.kinds[i] in (kind, FUSED)]
+
+    def count(self, core: str) -> int:
+        """Return the cores of a type."""
+        return self.num_tc if core == "tensor" else self.num_vc
+
+    def excludes(self, i: int, j: int) -> bool:
+        """Return whether operator i on all cores keeps j from running: all do, but for the network beside it."""
+        return not (self.overlapping and self.kinds[j] == NETWORK and self.kinds[i] != NETWORK)
+
+
+def make_instance(task: Task, bounded: Bounded) -> Instance:
+    """Return the instance of a component between its bounds."""
+    feasible_s = bounded.schedule.latency_s
+    unit_s = feasible_s / SCALE if feasible_s > 0 else 1.0
+    must = np.isinf(task.one_s)
+    return Instance(
+        kinds=task.component.kinds,
+        order=task.component.order,
+        edges=task.component.edges,
+        rivals=task.component.rivals,
+        one=np.where(must, task.every_s, task.one_s) / unit_s,
+        every=task.every_s / unit_s,
+        must=must,
+        num_tc=task.num_tc,
+        num_vc=task.num_vc,
+        lower=bounded.lower_s / unit_s,
+        feasible=feasible_s / unit_s,
+        overlapping=overlaps(task.component.kinds, task.one_s),
+        unit_s=unit_s,
+    )

@@ -1,0 +1,196 @@
+"""From a component to its shortest schedule by integer programs (Section 4 and Appendix A).
+
+The program is first solved without the variables that assign operators to cores. If its schedule finds cores
+for all operators, it is optimal; otherwise these variables are added for the types of core that it overloads,
+and the program is solved again (Appendix A). Counts of cores are not the whole matter: fused operators need both
+cores of a pair, so where the counts suffice but no pairs are found, both types are added.
+
+Solvers work with tolerances, so only choices are taken from a point: who runs on all cores, and who comes before
+whom. Times follow from these exactly, and the bound is never above the schedule that is known.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import pyomo.environ as pyo
+
+from phaze.schedule.instance import TYPES, Instance, make_instance
+from phaze.schedule.paper import formulate_paper
+from phaze.schedule.sparse import formulate_sparse
+from phaze.solver import POINT, Limits, Solve, solve
+from phaze.theory.bounds import EQUAL, Bounded, Task
+from phaze.theory.graphs import ALL_CORES, NETWORK, Bools, Floats, Ints, Schedule
+from phaze.theory.pairing import UNASSIGNED, assign_cores
+
+log = logging.getLogger(__name__)
+
+Formulation = Literal["sparse", "paper"]
+Status = Literal["optimal", "feasible", "timed_out"]
+FORMULATIONS: dict[Formulation, Callable[[Instance], pyo.ConcreteModel]] = {
+    "sparse": formulate_sparse,
+    "paper": formulate_paper,
+}
+DRIFT = 1e-6
+"""Largest relative difference between a solver's objective and the latency of the schedule made from its point."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How to solve programs."""
+
+    solver: tuple[str, ...] = ("highs",)
+    """Solvers in order of preference."""
+    formulation: Formulation = "sparse"
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What is known of the shortest schedule of a component."""
+
+    status: Status
+    schedule: Schedule
+    bound_s: float
+    """No schedule is shorter."""
+    method: Literal["bounds", "program"] = "bounds"
+    solver: str = "none"
+    version: str = "none"
+    variables: int = 0
+    constraints: int = 0
+    z_needed: bool = False
+    """Operators had to be assigned to cores by the program."""
+
+
+def solve_program(task: Task, bounded: Bounded, proof: Proof) -> Solution:
+    """Return the best schedule of a component that a program finds, or else the known one, with the bound."""
+    data = make_instance(task, bounded)
+    best = Solution("feasible", bounded.schedule, bounded.lower_s, method="program")
+    while True:
+        model = FORMULATIONS[proof.formulation](data)
+        result = solve(model, proof.solver, proof.limits, fault=partial(_drift, data, task))
+        log.info(
+            "%s: %d operators, %s by %s", proof.formulation, len(data.kinds), result.status, result.solver
+        )
+        schedule = schedule_point(data, model, task) if result.status in POINT else None
+        missing = frozenset() if schedule is None else overloaded_types(data, schedule)
+        best = _learn(best, result, schedule if not missing else None, data)
+        if best.status != "feasible" or not missing - data.assigned:
+            return best
+        data = replace(data, assigned=data.assigned | missing)
+
+
+def _learn(best: Solution, result: Solve, schedule: Schedule | None, data: Instance) -> Solution:
+    """Return what is known after a solve, with the schedule of its point if all operators found cores."""
+    found = best.schedule
+    if schedule is not None and schedule.latency_s < found.latency_s * (1 - EQUAL):
+        found = schedule
+    bound = min(max(best.bound_s, result.bound * data.unit_s), found.latency_s)
+    proven = result.status == "optimal" and schedule is not None
+    status: Status = "timed_out" if result.status == "timed_out" else "feasible"
+    if proven or bound >= found.latency_s * (1 - EQUAL):
+        status = "optimal"
+    return Solution(
+        status=status,
+        schedule=found,
+        bound_s=bound,
+        method="program",
+        solver=best.solver if result.solver == "none" else result.solver,
+        version=best.version if result.solver == "none" else result.version,
+        variables=result.variables,
+        constraints=result.constraints,
+        z_needed=bool(data.assigned),
+    )
+
+
+def _drift(data: Instance, task: Task, model: pyo.ConcreteModel) -> str:
+    """Say if the schedule that follows from a point is longer than the point claims."""
+    schedule = schedule_point(data, model, task)
+    claimed = pyo.value(model.shortest) * data.unit_s
+    if schedule is None:
+        return "its order contains a cycle"
+    if schedule.latency_s > claimed * (1 + DRIFT):
+        return f"its schedule takes {schedule.latency_s} s instead of {claimed} s"
+    return ""
+
+
+def schedule_point(data: Instance, model: pyo.ConcreteModel, task: Task) -> Schedule | None:
+    """Return the schedule that follows from the choices of a point, None if its order contains a cycle.
+
+    Every operator begins as soon as those have ended that come before it, or that exclude it. Cores are left
+    open (ALL_CORES or 0); `overloaded_types` looks for them.
+    """
+    wide = np.array([model.wide[i].value > 0.5 for i in data.operators])
+    begin = [model.start[i].value for i in data.operators]
+    before = _relation(data, model, wide, begin)
+    sequence = _sequence(before, begin)
+    if sequence is None:
+        return None
+    latency = np.where(wide, task.every_s, task.one_s)
+    start, end = np.zeros(len(wide)), np.zeros(len(wide))
+    for k, j in enumerate(sequence):
+        waits = [i for i in sequence[:k] if before[i, j] or _exclusive(data, wide, i, j)]
+        start[j] = end[waits].max(initial=0.0)
+        end[j] = start[j] + latency[j]
+    return Schedule(start, end, _cores(data, wide, start, end))
+
+
+def _relation(data: Instance, model: pyo.ConcreteModel, wide: Bools, begin: list[float]) -> Bools:
+    """Return which operators come before which: the order of the graph, and the choices between rivals.
+
+    Between operators on all cores any order will do: on the clock they take no time.
+    """
+    before = data.order.copy()
+    for i, j in data.rivals:
+        first, second = model.before[i, j].value > 0.5, model.before[j, i].value > 0.5
+        if first and second:
+            first, second = begin[i] <= begin[j], begin[i] > begin[j]
+        if not (wide[i] and wide[j]) or data.overlapping:
+            before[i, j], before[j, i] = first, second
+    return before
+
+
+def _sequence(before: Bools, begin: list[float]) -> list[int] | None:
+    """Return the operators so that each follows what comes before it, earlier starts first; None on a cycle."""
+    left = sorted(range(len(begin)), key=lambda i: (begin[i], i))
+    sequence: list[int] = []
+    while left:
+        ready = next((j for j in left if not before[left, j].any()), None)
+        if ready is None:
+            return None
+        left.remove(ready)
+        sequence.append(ready)
+    return sequence
+
+
+def _exclusive(data: Instance, wide: Bools, i: int, j: int) -> bool:
+    """Return whether two operators cannot run at once, whatever the cores."""
+    link = data.kinds[i] == data.kinds[j] == NETWORK
+    return bool(link or (wide[i] and data.excludes(i, j)) or (wide[j] and data.excludes(j, i)))
+
+
+def _cores(data: Instance, wide: Bools, start: Floats, end: Floats) -> Ints:
+    """Return cores for the operators on single cores; UNASSIGNED where there are not enough."""
+    core = np.where(wide, ALL_CORES, 0)
+    single = np.flatnonzero(~wide & (data.kinds != NETWORK))
+    core[single] = assign_cores(data.kinds[single], start[single], end[single], data.num_tc, data.num_vc)[1]
+    return core
+
+
+def overloaded_types(data: Instance, schedule: Schedule) -> frozenset[str]:
+    """Return the types of core that a schedule needs more of than there are; both if only pairs are lacking."""
+    if (schedule.core != UNASSIGNED).all():
+        return frozenset()
+    overloaded = set()
+    for core in TYPES:
+        users = [i for i in data.users(core) if schedule.core[i] != ALL_CORES]
+        start, end = schedule.start_s[users], schedule.end_s[users]
+        running = (start[:, None] <= start) & (start < end[:, None])
+        if running.sum(axis=0).max(initial=0) > data.count(core):
+            overloaded.add(core)
+    return frozenset(overloaded or TYPES)

@@ -1,0 +1,203 @@
+"""The integer program of Section 4, reduced: the formulation `sparse`.
+
+It has the same optimum as Figure 3 (the formulation `paper`, whose numbers stand at the right), but states less:
+
+- order variables only for incomparable pairs i ∥ j; nothing that is implied: (3), (4) and (6) follow from the
+  times, (12) and (13) from leaving variables out;
+- times on a clock that stops while an operator runs on all cores. Nothing else runs then, so on this clock
+  such an operator takes no time, and the latency is the time U on the clock plus the latencies of the
+  operators on all cores:
+
+      min  T = U + Σ_i y_i ℓ̂_i
+      q_i = (1 − y_i) ℓ_i                                                                 (2)
+      t_i + q_i ≤ U                                                                       (1)
+      t_i + q_i ≤ t_j                          i ≺ j, nothing between them                (7)
+      t_i + q_i − H (1 − x_ij) ≤ t_j           i ∥ j                                      (8)
+      x_ij + x_ji ≥ y_i                        i ∥ j                                      (9)
+      y_i + Σ_c z_ic = 1                       i uses cores of the type             (10), (11)
+      z^tc_ic = z^vc_ic                        i fused, c ≤ min(num_tc, num_vc)          (14)
+      x_ij + x_ji ≥ z_ic + z_jc − 1            i ∥ j                                (15), (16)
+      Σ_i q_i ≤ num U                          i uses cores of the type, num of them
+      lower ≤ T ≤ feasible                     proven bounds
+
+  Where network operators may run beside computation, the clock runs on: q_i = (1 − y_i) ℓ_i + y_i ℓ̂_i, T = U;
+- with H = feasible − Σ ℓ̂_i over the operators that must run on all cores: no schedule of interest has a larger U;
+- y_i is fixed where bounds decide: 0 where all cores are no faster than one, 1 where the path through i on
+  one core is longer than the feasible latency;
+- without mirror images: the r-th operator of a component uses none but the first r cores.
+
+The z variables enter only for the types of core that a solution without them overloads (Appendix A).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyomo.environ as pyo
+
+from phaze.schedule.instance import TYPES, Instance
+from phaze.theory.graphs import FUSED, NETWORK
+
+ROUNDING = 1e-9
+"""Room at proven bounds for the rounding of sums."""
+
+
+def formulate_sparse(data: Instance) -> pyo.ConcreteModel:
+    """Return the reduced program of an instance, with z variables for the assigned types of core."""
+    m = pyo.ConcreteModel()
+    m.data = data
+    m.operators = pyo.Set(initialize=data.operators)
+    m.rivals = pyo.Set(initialize=[(a, b) for i, j in data.rivals for a, b in ((i, j), (j, i))])
+    longest = data.feasible * (1 + ROUNDING)
+    m.start = pyo.Var(m.operators, bounds=(0, longest))
+    m.clock = pyo.Var(bounds=(0, longest))
+    m.wide = pyo.Var(m.operators, domain=pyo.Binary)
+    m.before = pyo.Var(m.rivals, domain=pyo.Binary)
+    _fix_choices(m)
+    m.time = pyo.Expression(m.operators, rule=time_on_clock)
+    stopped = 0 if data.overlapping else sum(data.every[i] * m.wide[i] for i in m.operators)
+    m.latency = pyo.Expression(expr=m.clock + stopped)
+    m.shortest = pyo.Objective(expr=m.latency)
+    _order_operators(m)
+    m.cores = pyo.Set(initialize=[core for core in TYPES if core in data.assigned])
+    if m.cores:
+        _assign_cores(m)
+    return m
+
+
+def _order_operators(m: pyo.ConcreteModel) -> None:
+    data: Instance = m.data
+    links = [(i, j) for i, j in data.rivals if data.kinds[i] == data.kinds[j] == NETWORK]
+    busy = [core for core in TYPES if data.users(core) and not data.overlapping]
+    m.latency_is_between_bounds = pyo.Constraint(rule=latency_is_between_bounds)
+    m.clock_covers_operator = pyo.Constraint(m.operators, rule=clock_covers_operator)
+    m.operator_waits_for_predecessor = pyo.Constraint(data.edges, rule=operator_waits_for_predecessor)
+    m.rivals_in_order_do_not_overlap = pyo.Constraint(m.rivals, rule=rivals_in_order_do_not_overlap)
+    m.nothing_runs_beside_all_cores = pyo.Constraint(m.rivals, rule=nothing_runs_beside_all_cores)
+    m.link_carries_one_at_a_time = pyo.Constraint(links, rule=link_carries_one_at_a_time)
+    m.work_fits_cores = pyo.Constraint(busy, rule=work_fits_cores)
+
+
+def _assign_cores(m: pyo.ConcreteModel) -> None:
+    data: Instance = m.data
+    places = allowed_places(data)
+    rivals = [
+        (core, i, j, c)
+        for core in m.cores
+        for i, j in data.rivals
+        for c in range(data.count(core))
+        if (core, i, c) in places and (core, j, c) in places
+    ]
+    users = [(core, i) for core in m.cores for i in data.users(core)]
+    m.on_core = pyo.Var(sorted(places), domain=pyo.Binary)
+    m.operator_has_core = pyo.Constraint(users, rule=operator_has_core)
+    m.core_runs_one_at_a_time = pyo.Constraint(rivals, rule=core_runs_one_at_a_time)
+    if len(m.cores) == len(TYPES):
+        pairs = [(i, c) for core, i, c in sorted(places) if core == "tensor" and data.kinds[i] == FUSED]
+        m.fused_operator_uses_one_pair = pyo.Constraint(pairs, rule=fused_operator_uses_one_pair)
+
+
+def _fix_choices(m: pyo.ConcreteModel) -> None:
+    """Fix y where bounds decide: nothing is gained on all cores, or the path through one core is too long."""
+    data: Instance = m.data
+    shortest = np.minimum(data.one, data.every)
+    head, tail = paths_around(data, shortest)
+    for i in data.operators:
+        through = head[i] + data.one[i] + tail[i]
+        if data.must[i] or through > data.feasible * (1 + ROUNDING):
+            m.wide[i].fix(1)
+        elif data.one[i] <= data.every[i]:
+            m.wide[i].fix(0)
+
+
+def paths_around(data: Instance, latency: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the longest paths before and behind every operator, itself left out, shape (n,)."""
+    head, tail = np.zeros(len(latency)), np.zeros(len(latency))
+    for j in data.operators:
+        before = data.order[:, j]
+        head[j] = (head[before] + latency[before]).max(initial=0.0)
+    for i in reversed(data.operators):
+        after = data.order[i]
+        tail[i] = (tail[after] + latency[after]).max(initial=0.0)
+    return head, tail
+
+
+def allowed_places(data: Instance) -> set[tuple[str, int, int]]:
+    """Return the (type, operator, core) that are left when mirror images are taken away.
+
+    Pairs of cores are alike, and so are cores without a partner. Counting cores in the order of the first
+    operator on them, the r-th operator finds its core among the first r. Without fused operators no core
+    needs its partner, and the types are counted apart.
+    """
+    pairs = data.pairs if (data.kinds == FUSED).any() else 0
+    assigned = [core for core in TYPES if core in data.assigned]
+    sharing = sorted({i for core in assigned for i in data.users(core)})
+    places = set()
+    for core in assigned:
+        for rank, i in enumerate(data.users(core)):
+            cores = pairs if data.kinds[i] == FUSED else data.count(core)
+            for c in range(cores):
+                if c <= sharing.index(i) if c < pairs else c - pairs <= rank:
+                    places.add((core, i, c))
+    return places
+
+
+def time_on_clock(m: pyo.ConcreteModel, i: int) -> pyo.Expression:
+    """(2) An operator takes ℓ on one core; on all cores the clock stands still, or ℓ̂ where it runs on."""
+    running = m.data.every[i] * m.wide[i] if m.data.overlapping else 0
+    return (1 - m.wide[i]) * m.data.one[i] + running
+
+
+def latency_is_between_bounds(m: pyo.ConcreteModel) -> pyo.Expression:
+    """The latency is no less than the proven bound and no more than that of the known schedule."""
+    return (m.data.lower * (1 - ROUNDING), m.latency, m.data.feasible * (1 + ROUNDING))
+
+
+def clock_covers_operator(m: pyo.ConcreteModel, i: int) -> pyo.Expression:
+    """(1) The clock runs until every operator has ended."""
+    return m.start[i] + m.time[i] <= m.clock
+
+
+def operator_waits_for_predecessor(m: pyo.ConcreteModel, i: int, j: int) -> pyo.Expression:
+    """(7) An operator begins after its predecessors in the graph have ended."""
+    return m.start[i] + m.time[i] <= m.start[j]
+
+
+def rivals_in_order_do_not_overlap(m: pyo.ConcreteModel, i: int, j: int) -> pyo.Expression:
+    """(8) If i comes before an incomparable j, then j begins after i has ended."""
+    data: Instance = m.data
+    stopped = 0.0 if data.overlapping else data.every[data.must].sum()
+    big = data.feasible * (1 + ROUNDING) - stopped
+    return m.start[i] + m.time[i] - big * (1 - m.before[i, j]) <= m.start[j]
+
+
+def nothing_runs_beside_all_cores(m: pyo.ConcreteModel, i: int, j: int) -> pyo.Expression:
+    """(9) An operator on all cores and an incomparable one come one after the other."""
+    if not m.data.excludes(i, j):
+        return pyo.Constraint.Skip
+    return m.before[i, j] + m.before[j, i] >= m.wide[i]
+
+
+def link_carries_one_at_a_time(m: pyo.ConcreteModel, i: int, j: int) -> pyo.Expression:
+    """Two network operators come one after the other, also where they may run beside computation."""
+    return m.before[i, j] + m.before[j, i] >= 1
+
+
+def work_fits_cores(m: pyo.ConcreteModel, core: str) -> pyo.Expression:
+    """What operators on single cores of a type do fits into the time of these cores on the clock."""
+    return sum(m.time[i] for i in m.data.users(core)) <= m.data.count(core) * m.clock
+
+
+def operator_has_core(m: pyo.ConcreteModel, core: str, i: int) -> pyo.Expression:
+    """(10), (11) An operator runs on all cores or on one core of each type that it uses."""
+    cores = [c for c in range(m.data.count(core)) if (core, i, c) in m.on_core]
+    return m.wide[i] + sum(m.on_core[core, i, c] for c in cores) == 1
+
+
+def core_runs_one_at_a_time(m: pyo.ConcreteModel, core: str, i: int, j: int, c: int) -> pyo.Expression:
+    """(15), (16) Two incomparable operators on one core come one after the other."""
+    return m.before[i, j] + m.before[j, i] >= m.on_core[core, i, c] + m.on_core[core, j, c] - 1
+
+
+def fused_operator_uses_one_pair(m: pyo.ConcreteModel, i: int, c: int) -> pyo.Expression:
+    """(14) The tensor core and the vector core of a fused operator are a pair."""
+    return m.on_core["tensor", i, c] == m.on_core["vector", i, c]

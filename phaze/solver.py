@@ -1,0 +1,279 @@
+"""The one module that talks to solvers of integer programs.
+
+A program is a Pyomo model with one objective to minimise. Solvers are tried in the order of a preference
+list: the first that is installed solves the program; one that crashes, runs out of time, contradicts
+itself or returns a point that breaks a constraint is passed over for the next. Every solve uses one thread
+and a fixed seed and ends by counts (branch-and-bound nodes), so that it gives the same result everywhere; the
+limit on wall time is a safeguard that only ever ends a solve as `timed_out`. `glpsol` has no limit but time:
+whatever it has not finished by then is left to the next solver.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, Protocol
+
+import pyomo.environ as pyo
+from pyomo.contrib.solver.common.results import TerminationCondition
+from pyomo.contrib.solver.solvers.highs import Highs
+
+from phaze.errors import PhazeError
+
+log = logging.getLogger(__name__)
+
+Status = Literal["optimal", "feasible", "bounded", "timed_out", "infeasible", "failed"]
+POINT = ("optimal", "feasible")
+"""Statuses under which the variables of the model hold a point."""
+VIOLATION = 1e-6
+"""Largest violation of a constraint, relative to its largest term, with which a point counts as feasible."""
+FRACTION = 1e-5
+"""Largest distance from an integer that solvers accept (the default of glpsol)."""
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a solve ends without a proof."""
+
+    nodes: int = 20000
+    """Branch-and-bound nodes; the result does not depend on the machine."""
+    wall_s: float = 60.0
+    """Seconds; ends a solve as `timed_out`."""
+    gap: float = 1e-9
+    """Relative distance of objective and bound at which a solve is proven."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one solver says; under a status in POINT it has left its point in the model's variables."""
+
+    status: Status
+    bound: float = -math.inf
+    """No point is better."""
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Solve:
+    """What is known after a solve; under a status in POINT the model's variables hold the point."""
+
+    status: Status
+    """`feasible` and `bounded`: a limit came first, with or without a point."""
+    objective: float
+    """Value of the point, infinity without one."""
+    bound: float
+    """No point is better, minus infinity if nothing is known."""
+    solver: str
+    """Who said so, 'none' if nobody did."""
+    version: str
+    variables: int
+    constraints: int
+
+    @property
+    def gap(self) -> float:
+        """Distance of objective and bound relative to the objective."""
+        return relative_gap(self.objective, self.bound)
+
+
+class Backend(Protocol):
+    """A solver, as `solve` needs it."""
+
+    def version(self) -> str | None:
+        """Return the version, or None if the solver is not installed."""
+
+    def run(self, model: pyo.ConcreteModel, limits: Limits) -> Answer:
+        """Solve the model; any exception means that the solver failed."""
+
+
+class HighsBackend:
+    """HiGHS through its Python wheel."""
+
+    def version(self) -> str | None:
+        """Return the version of HiGHS, or None without highspy."""
+        solver = Highs()
+        return ".".join(map(str, solver.version())) if solver.available() else None
+
+    def run(self, model: pyo.ConcreteModel, limits: Limits) -> Answer:
+        """Solve with a node limit, one thread and a fixed seed."""
+        solver = Highs()
+        results = solver.solve(
+            model,
+            load_solutions=False,
+            raise_exception_on_nonoptimal_result=False,
+            threads=1,
+            time_limit=limits.wall_s,
+            rel_gap=limits.gap,
+            abs_gap=0.0,
+            solver_options={
+                "random_seed": SEED,
+                "parallel": "off",
+                "mip_max_nodes": limits.nodes,
+                "primal_feasibility_tolerance": 1e-9,
+                "dual_feasibility_tolerance": 1e-9,
+                "mip_feasibility_tolerance": 1e-9,
+            },
+        )
+        status = _highs_status(results.termination_condition, results.incumbent_objective is not None)
+        if status in POINT:
+            results.solution_loader.load_vars()
+        bound = results.objective_bound
+        return Answer(status, -math.inf if bound is None else bound, results.termination_condition.name)
+
+
+def _highs_status(condition: TerminationCondition, found: bool) -> Status:
+    if condition == TerminationCondition.convergenceCriteriaSatisfied:
+        return "optimal"
+    if condition == TerminationCondition.iterationLimit:
+        return "feasible" if found else "bounded"
+    if condition == TerminationCondition.maxTimeLimit:
+        return "timed_out"
+    if condition in (TerminationCondition.provenInfeasible, TerminationCondition.infeasibleOrUnbounded):
+        return "infeasible"
+    return "failed"
+
+
+class GlpkBackend:
+    """GLPK through the program glpsol."""
+
+    def version(self) -> str | None:
+        """Return the version of glpsol, or None if there is no such program."""
+        return _glpsol_version(shutil.which("glpsol"))
+
+    def run(self, model: pyo.ConcreteModel, limits: Limits) -> Answer:
+        """Solve with cuts and a time limit; glpsol knows no other."""
+        solver = pyo.SolverFactory("glpk")
+        solver._version_timeout = 60  # its two seconds are too few for a busy machine
+        solver.options.update({"cuts": "", "mipgap": limits.gap})
+        try:
+            results = solver.solve(model, load_solutions=False, timelimit=math.ceil(limits.wall_s))
+        except subprocess.TimeoutExpired:
+            return Answer("timed_out")
+        condition = str(results.solver.termination_condition)
+        if condition in ("maxTimeLimit", "feasible"):
+            return Answer("timed_out", message=condition)
+        if condition == "optimal" and len(results.solution):
+            model.solutions.load_from(results)
+            return Answer("optimal", results.problem.lower_bound, condition)
+        return Answer("infeasible" if condition == "infeasible" else "failed", message=condition)
+
+
+@lru_cache(maxsize=8)
+def _glpsol_version(program: str | None) -> str | None:
+    if program is None:
+        return None
+    text = subprocess.run(
+        [program, "--version"], capture_output=True, text=True, timeout=60, check=False
+    ).stdout
+    words = text.splitlines()[0].split() if text else []
+    return words[-1] if words else None
+
+
+BACKENDS: dict[str, Backend] = {"glpk": GlpkBackend(), "highs": HighsBackend()}
+"""Solvers that a study can name."""
+
+
+def solver_versions(preference: Sequence[str], backends: Mapping[str, Backend] = BACKENDS) -> dict[str, str]:
+    """Return the installed solvers of a preference list with their versions, in the order of preference."""
+    unknown = [name for name in preference if name not in backends]
+    if unknown:
+        raise PhazeError(f"schedule.solver: {unknown[0]!r} is not one of {', '.join(backends)}")
+    found = {name: backends[name].version() for name in preference}
+    return {name: version for name, version in found.items() if version is not None}
+
+
+def solve(
+    model: pyo.ConcreteModel,
+    preference: Sequence[str],
+    limits: Limits,
+    *,
+    fault: Callable[[pyo.ConcreteModel], str] = lambda _: "",
+    backends: Mapping[str, Backend] = BACKENDS,
+) -> Solve:
+    """Minimise a model with the first solver of the preference list that gives a usable answer.
+
+    A point counts if it keeps all constraints and `fault`, which says what else is wrong with it, is empty.
+    Without one the status is `timed_out` if a solver ran out of time, `infeasible` if all that answered said
+    so, else `failed`; never an exception for what a solver does.
+    """
+    variables, constraints = count_model(model)
+    seen: list[Status] = []
+    for name, version in solver_versions(preference, backends).items():
+        answer = _ask(model, backends[name], limits, fault)
+        if answer.status in (*POINT, "bounded"):
+            objective = pyo.value(_objective(model)) if answer.status in POINT else math.inf
+            bound = min(answer.bound, objective)
+            return Solve(answer.status, objective, bound, name, version, variables, constraints)
+        log.warning("solver %s gave no answer: %s %s", name, answer.status, answer.message)
+        seen.append(answer.status)
+    status: Status = "failed"
+    if "timed_out" in seen:
+        status = "timed_out"
+    elif seen and set(seen) == {"infeasible"}:
+        status = "infeasible"
+    return Solve(status, math.inf, -math.inf, "none", "none", variables, constraints)
+
+
+def _ask(
+    model: pyo.ConcreteModel, backend: Backend, limits: Limits, fault: Callable[[pyo.ConcreteModel], str]
+) -> Answer:
+    """Return a solver's answer, or why it cannot be used."""
+    try:
+        answer = backend.run(model, limits)
+    except Exception as error:  # noqa: BLE001 - whatever a solver does, the next one may answer
+        return Answer("failed", message=f"{type(error).__name__}: {error}")
+    if answer.status not in POINT:
+        return answer
+    found = point_fault(model) or fault(model)
+    objective = math.inf if found else pyo.value(_objective(model))
+    if answer.bound > objective + VIOLATION * max(1.0, abs(objective)):
+        found = f"its bound {answer.bound} is above its point {objective}"
+    return Answer("failed", message=f"it claims {answer.status}, but {found}") if found else answer
+
+
+def point_fault(model: pyo.ConcreteModel) -> str:
+    """Return the first constraint, bound or integrality that the model's point breaks, empty if none."""
+    for variable in _variables(model):
+        value = variable.value
+        if value is None:
+            return f"{variable.name} has no value"
+        if variable.is_integer() and abs(value - round(value)) > FRACTION:
+            return f"{variable.name} = {value} is not an integer"
+        if not _between(value, variable.lb, variable.ub):
+            return f"{variable.name} = {value} is outside its bounds {variable.lb} to {variable.ub}"
+    for constraint in model.component_data_objects(pyo.Constraint, active=True):
+        body = pyo.value(constraint.body)
+        if not _between(body, pyo.value(constraint.lower), pyo.value(constraint.upper)):
+            return f"{constraint.name} is broken: {body}"
+    return ""
+
+
+def _between(value: float, lower: float | None, upper: float | None) -> bool:
+    slack = VIOLATION * max(1.0, abs(value))
+    return (lower is None or value >= lower - slack) and (upper is None or value <= upper + slack)
+
+
+def count_model(model: pyo.ConcreteModel) -> tuple[int, int]:
+    """Return the numbers of free variables and of constraints of a model."""
+    constraints = sum(1 for _ in model.component_data_objects(pyo.Constraint, active=True))
+    return len(_variables(model)), constraints
+
+
+def _variables(model: pyo.ConcreteModel) -> list[pyo.Var]:
+    return [v for v in model.component_data_objects(pyo.Var, active=True) if not v.fixed]
+
+
+def _objective(model: pyo.ConcreteModel) -> pyo.Objective:
+    return next(model.component_data_objects(pyo.Objective, active=True))
+
+
+def relative_gap(objective: float, bound: float) -> float:
+    """Return (objective − bound) / objective: 0 when they meet, infinity when nothing is known."""
+    if objective <= bound:
+        return 0.0
+    return (objective - bound) / objective if math.isfinite(objective) and objective > 0 else math.inf

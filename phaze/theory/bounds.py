@@ -1,0 +1,188 @@
+"""Bounds on the latency of a layer, and the schedules that attain the upper ones.
+
+The components of a layer stand in series, so their bounds add up. A component of few operators is searched over its
+barriers (`paths`): its bounds meet unless the effort runs out. A wider one gets a bound from weights (`clock`) and the best
+of many sequences (`search`). Everything runs over many architectures at once, which share one graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from phaze.theory.barriers import Blocks, make_blocks
+from phaze.theory.clock import bound_by_weights
+from phaze.theory.graphs import (
+    ALL_CORES,
+    NETWORK,
+    NONE,
+    TENSOR,
+    VECTOR,
+    Component,
+    Edges,
+    Floats,
+    Ints,
+    Layer,
+    Part,
+    Schedule,
+    core_codes,
+    make_graph,
+    single_latencies,
+)
+from phaze.theory.paths import bound_all, find_path, follow_path
+from phaze.theory.search import bound_wide_all, search_sequences
+
+EQUAL = 1e-9
+"""Relative difference below which a lower and a feasible latency meet."""
+MAX_STEPS = 20000
+"""Steps between barriers above which a component counts as wide."""
+
+
+class Effort(NamedTuple):
+    """How long to look for better bounds; counts, so that the result does not depend on the machine."""
+
+    rounds: int
+    """Shortest paths through the barriers."""
+    nodes: int
+    """Branches of a block."""
+    moves: int
+    """Moves of the search in a wide component."""
+
+
+SCREENING = Effort(100, 2000, 200)
+"""For ten thousands of architectures."""
+SCHEDULING = Effort(2000, 50000, 100000)
+"""For the architectures that were kept."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A component on one architecture."""
+
+    component: Component
+    one_s: Floats
+    """ℓ, infinite for what must have all cores, shape (n,)."""
+    every_s: Floats
+    """ℓ̂, shape (n,)."""
+    num_tc: int
+    """Tensor cores, at most one for every operator that could use it."""
+    num_vc: int
+    """Vector cores, at most one for every operator that could use it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bounded:
+    """What is known of the latency of a component without a program."""
+
+    lower_s: float
+    schedule: Schedule
+
+    @property
+    def proven(self) -> bool:
+        """Whether no schedule is shorter."""
+        return self.lower_s >= self.schedule.latency_s * (1 - EQUAL)
+
+
+def layer_bounds(
+    core: tuple[str, ...],
+    edges: Edges,
+    latency_s: Floats,
+    latency_all_s: Floats,
+    num_tc: Ints,
+    num_vc: Ints,
+    *,
+    overlap_communication: bool = False,
+    effort: Effort = SCREENING,
+) -> tuple[Floats, Floats]:
+    """Return lower bounds and feasible latencies of one layer on A architectures, both of shape (A,).
+
+    Latencies on one core and on all cores have shape (A, n), core counts shape (A,); seconds. The feasible latency is that
+    of a schedule under the paper's model (Section 4).
+    """
+    lower, feasible = np.zeros(len(num_tc)), np.zeros(len(num_tc))
+    one_s = single_latencies(core_codes(core), latency_s, overlap_communication)
+    for component in make_graph(core, edges).components:
+        members = list(component.operators)
+        one, every = np.ascontiguousarray(one_s[:, members]), np.ascontiguousarray(latency_all_s[:, members])
+        bounds = _bound_component(component, one, every, num_tc, num_vc, effort)
+        lower, feasible = lower + bounds[0], feasible + bounds[1]
+    return lower, feasible
+
+
+def _bound_component(
+    component: Component, one: Floats, every: Floats, num_tc: Ints, num_vc: Ints, effort: Effort
+) -> tuple[Floats, Floats]:
+    kinds = component.kinds
+    if len(kinds) == 1:
+        shortest = np.minimum(one, every)[:, 0]
+        return shortest, shortest
+    tc, vc = np.minimum(num_tc, tensor_users(kinds)), np.minimum(num_vc, vector_users(kinds))
+    blocks = None if overlaps(kinds, one) else blocks_of(component)
+    if blocks is None:
+        return bound_wide_all(*component.arrays, one, every, tc, vc, effort.moves)
+    return bound_all(blocks, *component.arrays, one, every, tc, vc, effort.rounds, effort.nodes)
+
+
+def tasks_of(layer: Layer) -> tuple[Task, ...]:
+    """Return the components of a layer with their latencies and the cores that they can use, first to last."""
+    tasks = []
+    for component in layer.graph.components:
+        members = list(component.operators)
+        tc = min(layer.num_tc, tensor_users(component.kinds))
+        vc = min(layer.num_vc, vector_users(component.kinds))
+        tasks.append(Task(component, layer.single_s[members], layer.latency_all_s[members], tc, vc))
+    return tuple(tasks)
+
+
+def bound_task(task: Task, effort: Effort = SCHEDULING) -> Bounded:
+    """Return a lower bound on the latency of a component and the best schedule found, from time 0."""
+    part = Part(*task.component.arrays, task.one_s, task.every_s, task.num_tc, task.num_vc)
+    blocks = None if overlaps(part.kinds, part.one) else blocks_of(task.component)
+    if blocks is None:
+        lower = bound_by_weights(part)
+        _, start, core = search_sequences(part, effort.moves)
+    else:
+        lower, _, path = find_path(blocks, part, effort.rounds, effort.nodes)
+        start, core = follow_path(path, part, 10 * effort.nodes)
+    end = start + np.where(core == ALL_CORES, part.every, part.one)
+    schedule = Schedule(start, end, core)
+    return Bounded(min(lower, schedule.latency_s), schedule)
+
+
+def join_schedules(layer: Layer, parts: tuple[Schedule, ...]) -> Schedule:
+    """Return the schedule of a layer from those of its components, one after the other; no-ops take no time."""
+    n = len(layer.core)
+    start, end, core = np.zeros(n), np.zeros(n), np.full(n, ALL_CORES)
+    now = 0.0
+    for component, part in zip(layer.graph.components, parts, strict=True):
+        members = list(component.operators)
+        start[members], end[members], core[members] = now + part.start_s, now + part.end_s, part.core
+        now = float(end[members].max())
+    for i in layer.graph.topological:
+        if layer.kinds[i] == NONE:
+            start[i] = end[i] = end[layer.graph.order[:, i]].max(initial=0.0)
+    return Schedule(start, end, core)
+
+
+def tensor_users(kinds: Ints) -> int:
+    """Return how many operators could occupy a tensor core, at least 1."""
+    return max(1, int(((kinds != VECTOR) & (kinds != NETWORK)).sum()))
+
+
+def vector_users(kinds: Ints) -> int:
+    """Return how many operators could occupy a vector core, at least 1."""
+    return max(1, int(((kinds != TENSOR) & (kinds != NETWORK)).sum()))
+
+
+def overlaps(kinds: Ints, one: Floats) -> bool:
+    """Return whether a network operator may run beside others: then nothing need be idle while all cores are busy."""
+    return bool(np.isfinite(one[..., kinds == NETWORK]).any())
+
+
+@lru_cache(maxsize=256)
+def blocks_of(component: Component) -> Blocks | None:
+    """Return the blocks between the barriers of a component, or None if it is too wide."""
+    return make_blocks(component, MAX_STEPS)

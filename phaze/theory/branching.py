@@ -1,0 +1,216 @@
+"""The shortest run of a block of operators on single cores, by branch and bound.
+
+Operators are started in the order of their start times, each at the earliest moment at which its predecessors have
+ended and a core of its type is free. Only counts of cores are looked at: tensor and fused operators share the tensor
+cores, vector and fused operators the vector cores, fused operators the pairs. Whether the fused operators find the two
+cores of one pair free is for `assign_cores` to say, so that the latency found here is a lower bound until it does.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from phaze.theory.graphs import Bools, Floats, Ints, Part
+from phaze.theory.pairing import occupies
+
+CLOSE = 1e-12
+"""Relative difference below which two latencies are equal up to rounding."""
+NOT_STARTED = -1.0
+
+
+class Block(NamedTuple):
+    """Operators that run on single cores, in topological order."""
+
+    kinds: Ints
+    before: Bools
+    """before[i, j]: i comes before j, shape (n, n)."""
+    latency: Floats
+    tail: Floats
+    """Longest path from the start of every operator, shape (n,)."""
+    uses: Bools
+    """Whether an operator occupies a tensor core, a vector core, a pair, shape (n, 3)."""
+    cores: Ints
+    """Tensor cores, vector cores, pairs."""
+
+
+class Search(NamedTuple):
+    """What a search knows of the operators started so far: one row of `heads` and `open` for every number of them."""
+
+    start: Floats
+    end: Floats
+    """NOT_STARTED for operators that have not started."""
+    chosen: Ints
+    """Operators in the order in which they were started."""
+    heads: Floats
+    """Earliest starts, shape (n + 1, n)."""
+    open: Bools
+    """Operators to try next, shape (n + 1, n)."""
+    best_start: Floats
+    best: Floats
+    """Shortest latency found, shape (1,)."""
+
+
+@numba.njit(cache=True)
+def make_block(members: Ints, part: Part) -> Block:
+    """Return the block of some operators of a component, positions in topological order."""
+    n = len(members)
+    kinds, latency, tail = np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n)
+    before, uses = np.zeros((n, n), dtype=np.bool_), np.zeros((n, 3), dtype=np.bool_)
+    for i in range(n - 1, -1, -1):
+        for j in range(i + 1, n):
+            before[i, j] = part.order[members[i], members[j]]
+            if before[i, j]:
+                tail[i] = max(tail[i], tail[j])
+        kinds[i], latency[i] = part.kinds[members[i]], part.one[members[i]]
+        tail[i] += latency[i]
+        for resource in range(3):
+            uses[i, resource] = occupies(part.kinds[members[i]], resource)
+    cores = np.array([part.num_tc, part.num_vc, min(part.num_tc, part.num_vc)])
+    return Block(kinds, before, latency, tail, uses, cores)
+
+
+@numba.njit(cache=True)
+def run_block(block: Block, cutoff: float, nodes: int) -> tuple[float, float, Floats]:
+    """Return a lower bound, the shortest latency found and its start times, looking only for latencies below `cutoff`.
+
+    Without one the latency is infinite. If `nodes` were enough, the bound is the latency found, or else the cutoff.
+    """
+    n = len(block.kinds)
+    search = Search(
+        start=np.zeros(n),
+        end=np.full(n, NOT_STARTED),
+        chosen=np.full(n, -1),
+        heads=np.zeros((n + 1, n)),
+        open=np.zeros((n + 1, n), dtype=np.bool_),
+        best_start=np.zeros(n),
+        best=np.full(1, cutoff),
+    )
+    root = _enter(block, search, 0)
+    depth, found = 0, np.inf
+    while depth >= 0 and search.best[0] > root * (1 + CLOSE):
+        i = _next(search.open[depth], search.heads[depth], block.tail)
+        if i < 0:
+            depth -= 1
+            search.end[search.chosen[depth]] = NOT_STARTED
+            continue
+        if nodes == 0:
+            return root, found, search.best_start
+        nodes -= 1
+        search.open[depth, i] = False
+        search.chosen[depth] = i
+        search.start[i] = search.heads[depth, i]
+        search.end[i] = search.start[i] + block.latency[i]
+        depth += 1
+        _enter(block, search, depth)
+        if search.best[0] < cutoff:
+            found = search.best[0]
+    return search.best[0], found, search.best_start
+
+
+@numba.njit(cache=True)
+def _enter(block: Block, search: Search, depth: int) -> float:
+    """Return the bound of a partial schedule; keep it if it is complete, else list what to start next if it can be the best."""
+    previous = search.chosen[depth - 1] if depth else -1
+    begin = search.start[previous] if depth else 0.0
+    bound = _bound(block, search.end, begin, search.heads[depth])
+    promising = bound < search.best[0] * (1 - CLOSE)
+    if promising and depth == len(search.chosen):
+        search.best[0] = search.end.max()
+        search.best_start[:] = search.start
+    elif promising:
+        search.open[depth] = _candidates(block, search.end, search.heads[depth], begin, previous)
+    return bound
+
+
+@numba.njit(cache=True)
+def _bound(block: Block, end: Floats, begin: float, heads: Floats) -> float:
+    """Return a latency that no completion beats, and fill the earliest starts of what has not started."""
+    bound = 0.0
+    for i in range(len(end)):
+        if end[i] == NOT_STARTED:
+            heads[i] = _head(block, end, begin, heads, i)
+            bound = max(bound, heads[i] + block.tail[i])
+        else:
+            bound = max(bound, end[i])
+    for resource in range(3):
+        bound = max(bound, _work_bound(block, end, begin, heads, resource))
+    return bound
+
+
+@numba.njit(cache=True)
+def _head(block: Block, end: Floats, begin: float, heads: Floats, i: int) -> float:
+    """Return the earliest start of an operator; of one that is not ready without regard to the cores."""
+    now, ready = begin, True
+    for j in range(i):
+        if block.before[j, i]:
+            ready = ready and end[j] != NOT_STARTED
+            now = max(now, heads[j] + block.latency[j] if end[j] == NOT_STARTED else end[j])
+    if ready:
+        for resource in range(3):
+            if block.uses[i, resource]:
+                now = _core_free(block, end, now, resource)
+    return now
+
+
+@numba.njit(cache=True)
+def _core_free(block: Block, end: Floats, now: float, resource: int) -> float:
+    """Return the first moment from now on at which a core is free; all that is started has started by now."""
+    while True:
+        busy, first = 0, np.inf
+        for j in range(len(end)):
+            if end[j] > now and block.uses[j, resource]:
+                busy += 1
+                first = min(first, end[j])
+        if busy < block.cores[resource]:
+            return now
+        now = first
+
+
+@numba.njit(cache=True)
+def _work_bound(block: Block, end: Floats, begin: float, heads: Floats, resource: int) -> float:
+    """Return earliest start + work over cores + shortest rest, of what uses a resource from `begin` on."""
+    work, first, rest = 0.0, np.inf, np.inf
+    for i in range(len(end)):
+        if not block.uses[i, resource]:
+            continue
+        started = end[i] != NOT_STARTED
+        if started and end[i] <= begin:
+            continue
+        work += end[i] - begin if started else block.latency[i]
+        first = min(first, begin if started else heads[i])
+        rest = min(rest, block.tail[i] - block.latency[i])
+    return first + work / block.cores[resource] + rest if work > 0 else 0.0
+
+
+@numba.njit(cache=True)
+def _candidates(block: Block, end: Floats, heads: Floats, begin: float, previous: int) -> Bools:
+    """Return what may start next: ready, before any ready operator could end, and not the mirror of another branch."""
+    n = len(end)
+    ready = np.zeros(n, dtype=np.bool_)
+    horizon = np.inf
+    for i in range(n):
+        ready[i] = end[i] == NOT_STARTED
+        for j in range(i):
+            ready[i] = ready[i] and not (block.before[j, i] and end[j] == NOT_STARTED)
+        if ready[i]:
+            horizon = min(horizon, heads[i] + block.latency[i])
+    for i in range(n):
+        late = heads[i] >= horizon and heads[i] + block.latency[i] > horizon
+        mirror = i < previous and heads[i] == begin
+        ready[i] = ready[i] and not late and not mirror
+    return ready
+
+
+@numba.njit(cache=True)
+def _next(open_: Bools, heads: Floats, tail: Floats) -> int:
+    """Return the open operator that can start first, of those the one with the longest path behind it; -1 if none."""
+    best = -1
+    for i in range(len(open_)):
+        if open_[i] and (
+            best < 0 or heads[i] < heads[best] or (heads[i] == heads[best] and tail[i] > tail[best])
+        ):
+            best = i
+    return best
