@@ -16,6 +16,7 @@ from phaze.reference import generated_files
 from phaze.spec.architecture import Architecture, Technology
 from phaze.spec.model import Model, load_model
 from phaze.spec.noun import read_yaml
+from phaze.spec.published import load_published
 from phaze.spec.study import ScenarioChoice, Study, Workload
 from phaze.spec.system import Scenario, System
 
@@ -36,6 +37,8 @@ class Settings:
     """Named architectures."""
     technology: Technology
     scenarios: dict[str, Scenario]
+    published: dict[str, object] | None
+    """Published results to show beside the study's own."""
 
     def workload(self, model: str) -> Workload:
         """Return the workload of that name."""
@@ -53,6 +56,18 @@ class Settings:
         """Return the experts' placement of a model."""
         expert = self.workload(model).expert
         return None if expert is None else expert.model_dump(mode="json")
+
+    def problem(self, scenario: str, model: str) -> dict[str, object]:
+        """Return a workload with everything that its evaluation depends on, as `cosearch.Problem` reads it."""
+        study = self.study.model_dump(mode="json")
+        return {
+            "sequence": self.workload(model).sequence,
+            "flops_per_token": self.flops_per_token(model),
+            "expert": self.expert(model),
+            "scenario": self.scenarios[scenario].model_dump(mode="json"),
+            "technology": self.technology.model_dump(mode="json"),
+            **{section: study[section] for section in ("training", "extract", "estimate", "schedule")},
+        }
 
     @property
     def grid_shards(self) -> tuple[str, ...]:
@@ -109,14 +124,20 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
         architectures=architectures,
         technology=load_technology(study.architectures.technology, folder),
         scenarios={name: load_scenario(choice, folder) for name, choice in study.scenarios.items()},
+        published=load_published_results(study.report.published, folder),
     )
     _check_area_limits(settings, source)
     return settings
 
 
+def load_model_named(model: str, folder: Path = FOLDER) -> Model:
+    """Return a model by the name of its spec in config/models, or by the path of a spec."""
+    return load_model(_model_path(model, folder))
+
+
 def load_workload_model(workload: Workload, name: str, folder: Path, source: str) -> Model:
     """Return the model of a workload, checked against its TMP widths and sequence length."""
-    model = load_model(_model_path(workload.model, folder))
+    model = load_model_named(workload.model, folder)
     where = f"{source}: workloads.{name}"
     for width in workload.tensor:
         model.check_tensor_width(width, where)
@@ -151,6 +172,14 @@ def load_system(name: str, folder: Path = FOLDER) -> System:
     """Return a system of config/systems by name, or of a YAML file by path."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else _named_file("system", name, folder / "systems")
     return System.parse(_mapping(path), str(path))
+
+
+def load_published_results(name: str | None, folder: Path = FOLDER) -> dict[str, object] | None:
+    """Return published results of config/published by name, as plain values."""
+    if name is None:
+        return None
+    path = _named_file("publication", name, folder / "published")
+    return load_published(path).model_dump(mode="json")
 
 
 def load_scenario(choice: ScenarioChoice, folder: Path = FOLDER) -> Scenario:

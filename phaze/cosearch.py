@@ -1,13 +1,14 @@
-"""The stages from estimate to place, one after the other in memory, for given architectures and without a screen.
+"""The stages composed in memory: estimate, schedule and place given architectures, without screening any.
 
-For questions about few architectures: one asked on the command line, the walk down the areas, the candidates for a common
-architecture, the winners under other bandwidths. A study of the whole space runs the same stages as jobs.
+The workflow passes tables from job to job; this module passes them from function to function. It answers
+single questions, evaluates the candidates for a common architecture, varies the cluster around the winners,
+and is what the walk down the areas calls for every architecture that it visits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,64 +16,73 @@ import pandas as pd
 
 from phaze import tables
 from phaze.estimate import Hardware, estimate_operators
+from phaze.estimate.space import design_ids
 from phaze.extract import LayerTables, extract_graph, extract_layers
 from phaze.place import Conditions, Expert, place_model
-from phaze.schedule import SolutionStore, schedule_layers
+from phaze.schedule import schedule_layers
+from phaze.screen import walk_areas
+from phaze.screen.bounds import Bounds, bound_layers, bound_times, read_runs
+from phaze.screen.common import mean_of
+from phaze.screen.stage import memory_grid, pipeline_settings
 from phaze.spec.architecture import Technology
 from phaze.spec.model import Model
-from phaze.spec.noun import Noun
 from phaze.spec.settings import (
     EstimateSettings,
     ExtractSettings,
     ScheduleSettings,
+    ScreenSettings,
     Training,
 )
-from phaze.spec.study import Triple
 from phaze.spec.system import Scenario
+from phaze.theory.bounds import EQUAL
+from phaze.theory.ranking import Flags, Floats
 
 
-class Problem(Noun):
-    """A workload with everything that its evaluation on an architecture depends on."""
+@dataclass(frozen=True)
+class Subject:
+    """A model as it is trained: its operators for every TMP width and microbatch to consider."""
 
+    graph: pd.DataFrame
+    """Table graphs."""
+    points: tuple[LayerTables, ...]
+    """Tables operators, parts, edges and layers of every point."""
     sequence: int
-    """Tokens in a sample."""
+    """Tokens of a sample."""
     flops_per_token: float
     """FLOPs that training needs for a token (PaLM, Appendix B)."""
-    scenario: Scenario
-    """Cluster and batch."""
-    training: Training
-    """How the model is trained."""
-    technology: Technology
-    """Energies and cycles."""
-    extract: ExtractSettings = ExtractSettings()
-    """Settings of extract."""
-    estimate: EstimateSettings = EstimateSettings()
-    """Settings of estimate."""
-    schedule: ScheduleSettings = ScheduleSettings()
-    """Settings of schedule."""
-    expert: Triple | None = None
-    """A placement to evaluate on named architectures."""
+    expert: Expert | None = None
+    """Placement that named architectures are evaluated with besides the best."""
 
+
+@dataclass(frozen=True)
+class Terms:
+    """What an evaluation depends on besides the model and the architectures."""
+
+    scenario: Scenario
+    training: Training
+    technology: Technology
+    estimate: EstimateSettings = field(default_factory=EstimateSettings)
+    schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+    bytes_per_element: int = 2
+    solutions: Path | None = None
+    """Folder of verified solutions to share, or None."""
+
+    @property
     def hardware(self) -> Hardware:
-        """Return what the estimates depend on."""
+        """Return what the estimates take from the cluster."""
         return Hardware(
             clock_hz=self.scenario.clock_hz,
             hbm_bandwidth_bytes_per_s=self.scenario.hbm_bandwidth_bytes_per_s,
             network_bandwidth_bytes_per_s=self.scenario.network_bandwidth_bytes_per_s,
-            bytes_per_element=self.extract.bytes_per_element,
-        )
-
-    def conditions(self) -> Conditions:
-        """Return what the placements depend on."""
-        return Conditions.of(
-            self.scenario, self.training, sequence=self.sequence, flops_per_token=self.flops_per_token
+            bytes_per_element=self.bytes_per_element,
         )
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Tables of a model on some architectures, over all its TMP widths and microbatches."""
+    """All tables of the stages for all points of a model."""
 
+    architectures: pd.DataFrame
     estimates: pd.DataFrame
     solves: pd.DataFrame
     schedules: pd.DataFrame
@@ -80,77 +90,179 @@ class Evaluation:
     stages: pd.DataFrame
 
 
-def extract_points(
-    model: Model, problem: Problem, widths: Iterable[int]
-) -> tuple[list[LayerTables], pd.DataFrame]:
-    """Return the tables of a model for every TMP width and microbatch, and its layer graph."""
-    points = [
-        extract_layers(model, problem.sequence, t, b, problem.extract)
-        for t in widths
-        for b in problem.training.microbatches
-    ]
-    return points, extract_graph(model)
+def extract_subject(
+    model: Model,
+    sequence: int,
+    tensor: Iterable[int],
+    microbatches: Iterable[int],
+    settings: ExtractSettings,
+    expert: Expert | None = None,
+) -> Subject:
+    """Return a model with its operators for all TMP widths and microbatches."""
+    widths = [(t, b) for t in tensor for b in microbatches]
+    return Subject(
+        graph=extract_graph(model),
+        points=tuple(extract_layers(model, sequence, t, b, settings) for t, b in widths),
+        sequence=sequence,
+        flops_per_token=model.flops_per_token(sequence),
+        expert=expert,
+    )
 
 
-def evaluate(
-    points: Iterable[LayerTables],
-    graph: pd.DataFrame,
-    architectures: pd.DataFrame,
-    problem: Problem,
-    solutions: Path | None = None,
-) -> Evaluation:
-    """Return estimates, schedules and placements of a model on all given architectures.
+def evaluate_architectures(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> Evaluation:
+    """Return schedules and best placements of a model on the given architectures, for all points.
 
-    `solutions` is a folder of verified solutions; without one nothing is remembered.
+    `architectures` are rows of table architectures, of any shards; their designs get ids of their own.
     """
-    parts = list(_evaluate_points(points, graph, architectures, problem, SolutionStore(solutions)))
-    columns = zip(*parts, strict=True) if parts else iter([])
-    frames = [pd.concat(frames, ignore_index=True) for frames in columns]
-    return Evaluation(*(frames or [t.empty() for t in _TABLES]))
+    chips = with_own_designs(architectures)
+    found = [_evaluate_point(subject, point, chips, terms) for point in subject.points]
+    names = [f.name for f in fields(Evaluation) if f.name != "architectures"]
+    joined = {name: pd.concat([getattr(one, name) for one in found], ignore_index=True) for name in names}
+    return Evaluation(chips, **joined)
 
 
-_TABLES = (tables.Estimates, tables.Solves, tables.Schedules, tables.Placements, tables.Stages)
+def with_own_designs(architectures: pd.DataFrame) -> pd.DataFrame:
+    """Return architectures with ids that tell their core designs apart, whatever shards they come from."""
+    chips = architectures.drop_duplicates("architecture").reset_index(drop=True)
+    return chips.assign(**design_ids(chips))
 
 
-def _evaluate_points(
-    points: Iterable[LayerTables],
-    graph: pd.DataFrame,
+def _evaluate_point(subject: Subject, point: LayerTables, chips: pd.DataFrame, terms: Terms) -> Evaluation:
+    estimates = _estimate(point, chips, terms)
+    kept = chips[["architecture"]].assign(kept=True)
+    solves, schedules = _schedule(point, estimates, chips, terms, np.ones(len(chips), dtype=np.bool_))
+    conditions = Conditions.of(
+        terms.scenario, terms.training, sequence=subject.sequence, flops_per_token=subject.flops_per_token
+    )
+    placements, stages = place_model(
+        point.layers, subject.graph, solves, chips, kept, conditions, subject.expert
+    )
+    return Evaluation(chips, estimates, solves, schedules, placements, stages)
+
+
+def _estimate(point: LayerTables, chips: pd.DataFrame, terms: Terms) -> pd.DataFrame:
+    tensor = int(point.layers["tensor"].iloc[0])
+    return estimate_operators(
+        point.parts, chips, terms.hardware, terms.technology, tensor, terms.estimate.vector_cycles
+    )
+
+
+def _schedule(
+    point: LayerTables, estimates: pd.DataFrame, chips: pd.DataFrame, terms: Terms, which: Flags
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return tables solves and schedules of those of the architectures."""
+    kept = chips[["architecture"]].assign(kept=which)
+    return schedule_layers(
+        point.operators, point.edges, estimates, chips, kept, terms.schedule, terms.solutions
+    )
+
+
+def best_placement(placements: pd.DataFrame) -> pd.Series:
+    """Return the row of the best placement: least time, then smallest HBM, stashing, t and microbatch.
+
+    If nothing is placed, the row of the first infeasible one by the same order says why.
+    """
+    order = ["time_per_batch_s", "hbm_gib", "recompute", "tensor", "microbatch", "architecture"]
+    return placements.sort_values(order, kind="stable").iloc[0]
+
+
+def vary_cluster(
+    subject: Subject,
     architectures: pd.DataFrame,
-    problem: Problem,
-    store: SolutionStore,
-) -> Iterator[tuple[pd.DataFrame, ...]]:
-    """Yield the tables of each TMP width and microbatch."""
-    expert = Expert(**problem.expert.model_dump()) if problem.expert else None
-    for point in points:
-        tensor = int(point.layers["tensor"].iloc[0])
-        estimates = estimate_operators(
-            point.parts,
-            architectures,
-            problem.hardware(),
-            problem.technology,
-            tensor,
-            problem.estimate.vector_cycles,
-        )
-        everything = keep_all(point.layers, architectures)
-        solves, schedules = schedule_layers(
-            point.operators, point.edges, estimates, architectures, everything, problem.schedule, store
-        )
-        placements, stages = place_model(
-            point.layers, graph, solves, architectures, everything, problem.conditions(), expert
-        )
-        yield estimates, solves, schedules, placements, stages
+    terms: Terms,
+    variations: Mapping[str, Mapping[str, float]],
+) -> pd.DataFrame:
+    """Return table sensitivities: the architectures placed again with other values of the scenario's keys.
+
+    `variations` names them, as {"hbm-half": {"hbm_bandwidth_bytes_per_s": 0.6e12}}.
+    """
+    found = []
+    for name, changes in variations.items():
+        scenario = Scenario.model_validate({**terms.scenario.model_dump(), **changes})
+        evaluation = evaluate_architectures(subject, architectures, replace(terms, scenario=scenario))
+        found.append(evaluation.placements.assign(variation=name))
+    if not found:
+        return tables.Sensitivities.empty()
+    return tables.Sensitivities.check(
+        pd.concat(found, ignore_index=True)[list(tables.Sensitivities.fields())]
+    )
 
 
-def keep_all(layers: pd.DataFrame, architectures: pd.DataFrame) -> pd.DataFrame:
-    """Return table screens as it is where nothing is screened: every architecture is kept."""
-    point = layers.iloc[0][["model", "tensor", "microbatch"]].to_dict()
-    rows = pd.DataFrame({"architecture": architectures["architecture"], **point})
-    return rows.assign(hbm_gib=0.0, recompute=False, lower_s=0.0, feasible_s=np.inf, kept=True)
+def walk_models(
+    subjects: Mapping[str, Subject],
+    weights: Mapping[str, float],
+    architectures: pd.DataFrame,
+    terms: Terms,
+    settings: ScreenSettings,
+    *,
+    name: str,
+) -> pd.DataFrame:
+    """Return table visits of the walk down the areas for one model, or for the mean over several.
+
+    The throughput of an architecture is the best over HBM sizes, points and recompute. The mean is that of
+    `settings.common`; a normalised one divides by the throughput of the first architecture, because the best
+    is not known before the end.
+    """
+    first: dict[str, pd.DataFrame] = {}
+
+    def evaluate(rows: pd.DataFrame) -> pd.DataFrame:
+        times = {model: exact_times(subject, rows, terms) for model, subject in subjects.items()}
+        samples = pd.DataFrame({model: terms.scenario.global_batch / time for model, time in times.items()})
+        first.setdefault("reference", samples.loc[[rows["architecture"].iloc[0]]])
+        mean = mean_of(samples, weights, settings.common, first["reference"])
+        return _best_hbm(mean)
+
+    return walk_areas(
+        architectures,
+        evaluate,
+        model=name,
+        hysteresis=settings.hysteresis,
+        area_band_um2=settings.area_band_um2,
+    )
 
 
-def best_throughputs(placements: pd.DataFrame, architectures: pd.DataFrame) -> pd.DataFrame:
-    """Return samples_per_s and the smallest hbm_gib of the best placement, by architecture; 0 without one."""
-    searched = placements[(placements["planner"] == "phaze") & (placements["status"] == "placed")]
-    ordered = searched.sort_values(["time_per_batch_s", "hbm_gib"], kind="stable")
-    best = ordered.drop_duplicates("architecture").set_index("architecture")[["samples_per_s", "hbm_gib"]]
-    return best.reindex(architectures["architecture"]).fillna(0.0)
+def _best_hbm(samples_per_s: pd.Series) -> pd.DataFrame:
+    """Return every architecture's best throughput and the smallest HBM that gives it, 0 if none does."""
+    rows = samples_per_s.rename("samples_per_s").reset_index()
+    rows = rows.sort_values(["samples_per_s", "hbm_gib"], ascending=[False, True], kind="stable")
+    best = rows.drop_duplicates("architecture").set_index("architecture")
+    return best.assign(hbm_gib=best["hbm_gib"].where(best["samples_per_s"] > 0, 0.0))
+
+
+def exact_times(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> pd.Series:
+    """Return the best time per batch by (architecture, hbm_gib), over all points and recompute.
+
+    The same numbers as `evaluate_architectures` without the tables that go with them, for many architectures
+    at once: where the bounds of a layer meet they are its latency, elsewhere it is scheduled.
+    """
+    chips = with_own_designs(architectures)
+    grid = memory_grid(terms.training)
+    best = np.min([_point_times(subject, point, chips, terms) for point in subject.points], axis=0)
+    columns = pd.MultiIndex.from_tuples(grid, names=["hbm_gib", "recompute"])
+    times = pd.DataFrame(best.T, index=pd.Index(chips["architecture"], name="architecture"), columns=columns)
+    return times.T.groupby(level="hbm_gib").min().T.stack()
+
+
+def _point_times(subject: Subject, point: LayerTables, chips: pd.DataFrame, terms: Terms) -> Floats:
+    """Return exact times per batch (settings, A) of one point."""
+    tensor, microbatch = (int(point.layers[key].iloc[0]) for key in ("tensor", "microbatch"))
+    runs, names = read_runs(point.layers, subject.graph, terms.training)
+    layers = _exact_layers(point, chips, terms)
+    settings = pipeline_settings(terms.scenario, terms.training, microbatch)
+    return bound_times(runs, names, layers, tensor, settings).feasible_s
+
+
+def _exact_layers(point: LayerTables, chips: pd.DataFrame, terms: Terms) -> dict[tuple[str, str], Bounds]:
+    """Return the latency of every layer as scheduled, as bounds that meet."""
+    estimates = _estimate(point, chips, terms)
+    overlap = terms.schedule.overlap_communication
+    layers = bound_layers(point.operators, point.edges, estimates, chips, overlap_communication=overlap)
+    gaps = np.any([b.lower_s < b.feasible_s * (1.0 - EQUAL) for b in layers.values()], axis=0)
+    exact = {key: bounds.feasible_s for key, bounds in layers.items()}
+    if gaps.any():
+        solves, _ = _schedule(point, estimates, chips, terms, gaps)
+        for (layer, direction), latency in exact.items():
+            mine = solves[(solves["layer"] == layer) & (solves["direction"] == direction)]
+            names = chips.loc[gaps, "architecture"]
+            latency[gaps] = mine.set_index("architecture").loc[names, "objective_s"].to_numpy()
+    return {key: Bounds(latency, latency) for key, latency in exact.items()}

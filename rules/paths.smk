@@ -35,3 +35,8 @@ def estimates_file(w):
     """Return the estimates, which scenarios of equal hardware share."""
     scenario = settings.estimates_of(w.scenario)
     return f"<results>/estimates/{scenario}/{w.model}/t{w.tensor}-b{w.microbatch}/{w.shard}.parquet"
+
+
+def common_tables(table, scenario):
+    """Return the files of the candidates for a common architecture, one a model."""
+    return [f"<results>/{table}/{scenario}/{model}/common.parquet" for model in settings.study.models]

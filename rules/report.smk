@@ -25,9 +25,9 @@ rule place_common:
             for table in ("placements", "stages", "solves", "schedules")
         },
     params:
-        search=lambda w: settings.search(w.scenario, w.model),
+        problem=lambda w: settings.problem(w.scenario, w.model),
         solutions="<results>/solutions",
-        code=source_digest("phaze.cosearch", programs=("glpsol",)),
+        code=source_digest("phaze.problem", programs=("glpsol",)),
     log:
         "<logs>/placements/{scenario}/{model}/common.log",
     benchmark:
@@ -55,10 +55,10 @@ rule walk:
     output:
         "<results>/visits/{scenario}/{model}.parquet",
     params:
-        search=lambda w: settings.search(w.scenario, w.model),
+        problem=lambda w: settings.problem(w.scenario, w.model),
         screen=study["screen"],
         solutions="<results>/solutions",
-        code=source_digest("phaze.cosearch", "phaze.screen.hysteresis", programs=("glpsol",)),
+        code=source_digest("phaze.problem", programs=("glpsol",)),
     log:
         "<logs>/visits/{scenario}/{model}.log",
     benchmark:
@@ -81,18 +81,18 @@ rule vary:
         **POINT_TABLES,
         graph="<results>/graphs/{model}.parquet",
         placements=lambda w: points("placements", scenarios=[w.scenario], models=[w.model]),
-        common=lambda w: [f"<results>/placements/{w.scenario}/{m}/common.parquet" for m in settings.study.models],
+        commons="<results>/commons/{scenario}.parquet",
         architectures=[f"<results>/architectures/{{scenario}}/{shard}.parquet" for shard in settings.shards],
     output:
         "<results>/sensitivities/{scenario}/{model}.parquet",
     params:
-        search=lambda w: settings.search(w.scenario, w.model),
+        problem=lambda w: settings.problem(w.scenario, w.model),
         variations=study["report"]["sensitivity"],
-        screen=study["screen"],
-        weights={name: settings.workload(name).weight for name in settings.study.models},
+        tolerance=study["screen"]["tolerance"],
         baseline=study["architectures"]["baseline"],
+        area_limit=lambda w: settings.area_limit(w.scenario),
         solutions="<results>/solutions",
-        code=source_digest("phaze.cosearch", "phaze.report.winners", programs=("glpsol",)),
+        code=source_digest("phaze.problem", "phaze.report.winners", programs=("glpsol",)),
     log:
         "<logs>/sensitivities/{scenario}/{model}.log",
     benchmark:
@@ -129,10 +129,12 @@ rule report:
             for scenario in settings.scenarios
             for shard in settings.shards
         ],
+        commons=[f"<results>/commons/{scenario}.parquet" for scenario in settings.scenarios],
         common=[
-            f"<results>/placements/{scenario}/{model}/common.parquet"
+            path
+            for table in ("placements", "stages", "schedules")
             for scenario in settings.scenarios
-            for model in settings.models
+            for path in common_tables(table, scenario)
         ],
         visits=walked(MAIN),
         sensitivities=[
@@ -146,7 +148,12 @@ rule report:
         markdown="<results>/report/report.md",
     params:
         study=study,
-        leakage_w_per_mm2=settings.technology.energy.leakage_w_per_mm2,
+        scenarios={name: value.model_dump(mode="json") for name, value in settings.scenarios.items()},
+        area_limits={name: settings.area_limit(name) for name in settings.scenarios},
+        estimates={name: settings.estimates_of(name) for name in settings.scenarios},
+        technology=settings.technology.model_dump(mode="json"),
+        hbm_gib={name: a.hbm_gib for name, a in settings.architectures.items() if a.hbm_gib},
+        published=settings.published,
         code=source_digest("phaze.report"),
     log:
         "<logs>/report/report.log",

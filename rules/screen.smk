@@ -4,6 +4,7 @@ READS   results/{operators,edges,layers}/<model>/t<T>-b<B>.parquet, results/grap
         results/estimates/…, results/architectures/…
 WRITES  results/screens/<scenario>/<model>/t<T>-b<B>/<shard>.parquet          tables.Screens
         results/architectures/<scenario>/common.parquet                       tables.Architectures
+        results/commons/<scenario>.parquet                                    tables.Commons
 """
 
 
@@ -64,6 +65,34 @@ rule find_common:
         "../envs/phaze.yaml"
     script:
         "../scripts/find_common.py"
+
+
+rule choose_common:
+    """Choose the common architecture among its candidates, from their exact placements."""
+    message:
+        "choose the common architecture for {wildcards.scenario}"
+    input:
+        common=lambda w: common_tables("placements", w.scenario),
+        placements=lambda w: points("placements", scenarios=[w.scenario]),
+        architectures="<results>/architectures/{scenario}/common.parquet",
+    output:
+        "<results>/commons/{scenario}.parquet",
+    params:
+        weights={name: settings.workload(name).weight for name in settings.study.models},
+        screen=study["screen"],
+        code=source_digest("phaze.screen.common"),
+    log:
+        "<logs>/commons/{scenario}.log",
+    benchmark:
+        "<benchmarks>/commons/{scenario}.tsv"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/choose_common.py"
 
 
 rule screens:

@@ -11,7 +11,9 @@ def main(checks: str) -> None:
     failed = found[~found["passed"]]
     if len(failed):
         lines = [f"{row.check}: {row.example}" for row in failed.itertuples()]
-        raise PhazeError("\n".join([f"{len(failed)} of {len(found)} checks of the results do not hold:", *lines]))
+        raise PhazeError(
+            "\n".join([f"{len(failed)} of {len(found)} checks of the results do not hold:", *lines])
+        )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 """Keep the architectures that could be the best common one of all models."""
 
-import pandas as pd
-
 from phaze import tables
+from phaze.cosearch import with_own_designs
 from phaze.job import logged
-from phaze.screen.common import common_candidates
+from phaze.screen import common_candidates
 from phaze.spec.settings import ScreenSettings
 
 COLUMNS = ["model", "architecture", "hbm_gib", "lower_s", "feasible_s"]
@@ -32,14 +31,7 @@ def main(
         tolerance=screen.tolerance,
     )
     candidates = known[known["architecture"].isin(found["architecture"])]
-    tables.Architectures.save(with_own_designs(candidates), out)
-
-
-def with_own_designs(architectures: pd.DataFrame) -> pd.DataFrame:
-    """Return architectures of several shards as one shard; ids of designs are unique within a shard only."""
-    offset = architectures["shard"].astype("category").cat.codes.astype("int64") * 10**9
-    designs = [f"{core}_design" for core in ("tensor", "vector", "fused")]
-    return architectures.assign(shard="common", **{d: architectures[d] + offset for d in designs})
+    tables.Architectures.save(with_own_designs(candidates).assign(shard="common"), out)
 
 
 if __name__ == "__main__":

@@ -79,21 +79,15 @@ def with_areas(architectures: pd.DataFrame, placements: pd.DataFrame) -> pd.Data
 
 def candidates(cluster: Cluster) -> pd.DataFrame:
     """Return the searched placements on all architectures within the area limit, equal architectures once."""
-    return searched(cluster.placements, cluster.architectures, cluster.area_limit_um2)
+    placed = with_areas(cluster.architectures, cluster.placements)
+    within_limit = placed["area_um2"] <= cluster.area_limit_um2 * (1 + 1e-9)
+    placed = placed[(placed["planner"] == "phaze") & within_limit]
+    return placed[placed["architecture"].isin(_distinct(cluster.architectures, placed["architecture"]))]
 
 
-def searched(placements: pd.DataFrame, architectures: pd.DataFrame, area_limit_um2: float) -> pd.DataFrame:
-    """Return the searched ones of placements on architectures within an area limit, with areas."""
-    placed = with_areas(architectures, placements)
-    placed = placed[(placed["planner"] == "phaze") & (placed["area_um2"] <= area_limit_um2 * (1 + 1e-9))]
-    return placed[placed["architecture"].isin(_distinct(architectures, placed["architecture"]))]
-
-
-def winner(
-    placements: pd.DataFrame, architectures: pd.DataFrame, area_limit_um2: float, tolerance: float
-) -> pd.Series | None:
-    """Return the best placement of the one model of a table of placements; None if there is none."""
-    found = choose(searched(placements, architectures, area_limit_um2), tolerance)
+def choose_winner(cluster: Cluster, tolerance: float) -> pd.Series | None:
+    """Return the best placement in a cluster that holds the placements of one model; None if there is none."""
+    found = choose(candidates(cluster), tolerance)
     return found if found is not None and found["status"] == "placed" else None
 
 

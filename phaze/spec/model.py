@@ -198,10 +198,17 @@ class Model(Noun):
         """
         return 6.0 * self.parameters + 12.0 * self.layers * self.query_width * sequence
 
+    def divides(self, width: int) -> bool:
+        """Return whether blocks can be cut into that many slices."""
+        return width > 0 and all(size % width == 0 for size in self._sliced().values())
+
+    def _sliced(self) -> dict[str, int]:
+        """Return the sizes that a TMP width divides."""
+        return {"heads": self.heads, "key_value_heads": self.kv_heads, "feed_forward": self.feed_forward}
+
     def check_tensor_width(self, width: int, where: str) -> None:
         """Raise PhazeError unless blocks can be cut into that many slices; `where` says who asked."""
-        sizes = {"heads": self.heads, "key_value_heads": self.kv_heads, "feed_forward": self.feed_forward}
-        for key, size in sizes.items():
+        for key, size in self._sliced().items():
             if width < 1 or size % width:
                 raise PhazeError(
                     f"{where}: tensor: {width} must be > 0 and divide {key} {size} of model {self.name}"

@@ -1,0 +1,35 @@
+"""Schedule and place a model on every candidate for the common architecture."""
+
+from phaze import tables
+from phaze.cosearch import evaluate_architectures
+from phaze.job import logged
+from phaze.problem import OPERATOR_TABLES, Problem
+
+
+def main(
+    files: dict[str, list[str]],
+    architectures: str,
+    outputs: dict[str, str],
+    *,
+    problem: dict[str, object],
+    solutions: str,
+) -> None:
+    """Evaluate the model on all candidates, over all its TMP widths and microbatches."""
+    asked = Problem.parse(problem, "study")
+    found = evaluate_architectures(
+        asked.read_subject(files), tables.Architectures.load(architectures), asked.terms(solutions)
+    )
+    for table, path in outputs.items():
+        tables.TABLES[table].save(getattr(found, table), path)
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            {table: list(snakemake.input[table]) for table in OPERATOR_TABLES}
+            | {"graph": [snakemake.input.graph]},
+            snakemake.input.architectures,
+            dict(snakemake.output.items()),
+            problem=snakemake.params.problem,
+            solutions=snakemake.params.solutions,
+        )

@@ -1,0 +1,138 @@
+"""Write the report of a study."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from phaze import tables
+from phaze.job import logged
+from phaze.problem import area_limit_um2
+from phaze.report import Cluster, DetailFiles, Inputs, build_report, read_times, write_report
+from phaze.spec.architecture import Technology
+from phaze.spec.published import Published
+from phaze.spec.study import Study
+from phaze.spec.system import Scenario
+
+log = logging.getLogger(__name__)
+
+STAGES = {
+    "extract": "operators",
+    "estimate": "estimates",
+    "screen": "screens",
+    "schedule": "solves",
+    "place": "placements",
+}
+"""Whose benchmarks lie in which folder."""
+
+
+def main(
+    results: Path,
+    files: list[Path],
+    *,
+    study: dict[str, object],
+    scenarios: dict[str, dict[str, object]],
+    area_limits: dict[str, float | dict[str, object]],
+    estimates: dict[str, str],
+    technology: dict[str, object],
+    hbm_gib: dict[str, float],
+    published: dict[str, object] | None,
+) -> None:
+    """Read a study's files, which lie under `results`, write the report into `results/report`."""
+    asked = Study.parse(study, "study")
+    figures = Technology.parse(technology, "technology")
+    scenario = next(iter(scenarios))
+    mine = Files(results, files, scenario)
+    clusters = {
+        name: read_cluster(
+            Files(results, files, name),
+            Scenario.parse(value, name),
+            area_limit_um2(area_limits[name], figures),
+        )
+        for name, value in scenarios.items()
+    }
+    inputs = Inputs(
+        study=asked,
+        clusters=clusters,
+        graphs=tables.Graphs.load(*mine.of("graphs", scenario=False)),
+        solves=tables.Solves.load(*mine.of("solves")),
+        details=detail_files(results, scenario, estimates[scenario]),
+        energy=figures.energy,
+        hbm_gib=hbm_gib,
+        published=None if published is None else Published.parse(published, "published"),
+        visits=tables.Visits.load(*mine.of("visits")),
+        sensitivities=tables.Sensitivities.load(*mine.of("sensitivities")),
+        times=read_times(benchmarks(results, asked.models)),
+    )
+    report = build_report(inputs)
+    write_report(report, results / "report")
+    for failure in report.failures:
+        log.warning("does not hold: %s", failure)
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a study, by table; others that lie in the same folders are not its own."""
+
+    results: Path
+    paths: list[Path]
+    scenario: str
+
+    def of(self, table: str, *, scenario: bool = True, common: bool = False) -> list[Path]:
+        """Return the files of a table, or those of the candidates for a common architecture."""
+        folder = self.results / table / self.scenario if scenario else self.results / table
+        return [p for p in self.paths if p.is_relative_to(folder) and (p.stem == "common") == common]
+
+
+def read_cluster(files: Files, scenario: Scenario, limit_um2: float) -> Cluster:
+    """Return the results of a scenario."""
+    commons = tables.Commons.load(files.results / "commons" / f"{files.scenario}.parquet")
+    chosen = commons[commons["chosen"]]
+    return Cluster(
+        scenario,
+        limit_um2,
+        tables.Architectures.load(*files.of("architectures")),
+        tables.Placements.load(*files.of("placements")),
+        tables.Placements.load(*files.of("placements", common=True)),
+        None if chosen.empty else (str(chosen["architecture"].iloc[0]), float(chosen["hbm_gib"].iloc[0])),
+    )
+
+
+def detail_files(results: Path, scenario: str, estimates: str) -> DetailFiles:
+    """Return where the large tables of the first scenario lie."""
+    point = "{model}/t{tensor}-b{microbatch}"
+    shards = {"stages": scenario, "schedules": scenario, "estimates": estimates}
+    return DetailFiles(
+        patterns={
+            **{table: f"{results}/{table}/{point}.parquet" for table in ("operators", "layers")},
+            **{
+                table: f"{results}/{table}/{name}/{point}/{{shard}}.parquet" for table, name in shards.items()
+            },
+        },
+        common={t: f"{results}/{t}/{scenario}/{{model}}/common.parquet" for t in ("stages", "schedules")},
+    )
+
+
+def benchmarks(results: Path, models: tuple[str, ...]) -> dict[tuple[str, str], list[Path]]:
+    """Return Snakemake's measurements of every stage and model."""
+    return {
+        (stage, model): [
+            p for p in sorted((results / "benchmarks" / table).rglob("*.tsv")) if model in p.parts
+        ]
+        for stage, table in STAGES.items()
+        for model in models
+    }
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], output=snakemake.output[0]):
+        main(
+            Path(snakemake.output.page).parent.parent,
+            [Path(path) for path in snakemake.input],
+            study=snakemake.params.study,
+            scenarios=snakemake.params.scenarios,
+            area_limits=snakemake.params.area_limits,
+            estimates=snakemake.params.estimates,
+            technology=snakemake.params.technology,
+            hbm_gib=snakemake.params.hbm_gib,
+            published=snakemake.params.published,
+        )

@@ -1,0 +1,35 @@
+"""Find the best schedule of every distinct layer on every kept architecture of a shard."""
+
+from pathlib import Path
+
+from phaze import tables
+from phaze.job import logged
+from phaze.schedule import SolutionStore, schedule_layers
+from phaze.spec.settings import ScheduleSettings
+
+
+def main(
+    inputs: dict[str, str], outputs: dict[str, str], *, settings: dict[str, object], solutions: str
+) -> None:
+    """Read operators, estimates and what the screen keeps; write solves and schedules."""
+    solves, schedules = schedule_layers(
+        tables.Operators.load(inputs["operators"]),
+        tables.Edges.load(inputs["edges"]),
+        tables.Estimates.load(inputs["estimates"]),
+        tables.Architectures.load(inputs["architectures"]),
+        tables.Screens.load(inputs["screens"]),
+        ScheduleSettings.parse(settings, "schedule"),
+        SolutionStore(Path(solutions)),
+    )
+    tables.Solves.save(solves, outputs["solves"])
+    tables.Schedules.save(schedules, outputs["schedules"])
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            dict(snakemake.input.items()),
+            dict(snakemake.output.items()),
+            settings=snakemake.params.schedule,
+            solutions=snakemake.params.solutions,
+        )

@@ -1,0 +1,53 @@
+"""Place a model on its winner, the common architecture and the baseline under other bandwidths."""
+
+from phaze import tables
+from phaze.cosearch import vary_cluster
+from phaze.job import logged
+from phaze.problem import OPERATOR_TABLES, Problem, area_limit_um2
+from phaze.report import Cluster, choose_winner
+
+
+def main(
+    files: dict[str, list[str]],
+    out: str,
+    *,
+    problem: dict[str, object],
+    variations: dict[str, dict[str, float]],
+    area_limit: float | dict[str, object],
+    tolerance: float,
+    baseline: str | None,
+    solutions: str,
+) -> None:
+    """Evaluate the chosen architectures under every variation of the cluster."""
+    asked = Problem.parse(problem, "study")
+    known = tables.Architectures.load(*files["architectures"])
+    commons = tables.Commons.load(*files["commons"])
+    cluster = Cluster(
+        asked.scenario,
+        area_limit_um2(area_limit, asked.technology),
+        known,
+        tables.Placements.load(*files["placements"]),
+    )
+    winner = choose_winner(cluster, tolerance)
+    names = {baseline, *commons.loc[commons["chosen"], "architecture"]}
+    names |= set() if winner is None else {winner["architecture"]}
+    chosen = known[known["architecture"].isin(names)]
+    found = vary_cluster(asked.read_subject(files), chosen, asked.terms(solutions), variations)
+    tables.Sensitivities.save(found, out)
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        lists = (*OPERATOR_TABLES, "placements", "architectures")
+        singles = ("graph", "commons")
+        main(
+            {table: list(snakemake.input[table]) for table in lists}
+            | {table: [snakemake.input[table]] for table in singles},
+            snakemake.output[0],
+            problem=snakemake.params.problem,
+            variations=snakemake.params.variations,
+            area_limit=snakemake.params.area_limit,
+            tolerance=snakemake.params.tolerance,
+            baseline=snakemake.params.baseline,
+            solutions=snakemake.params.solutions,
+        )

@@ -1,0 +1,48 @@
+"""Walk down the areas as the paper does, scheduling and placing every architecture on the way."""
+
+from phaze import tables
+from phaze.cosearch import walk_models
+from phaze.job import logged
+from phaze.problem import OPERATOR_TABLES, Problem
+from phaze.spec.settings import ScreenSettings
+
+LEVELS = 8
+"""The walk of the largest level of Figure 9 contains all others."""
+
+
+def main(
+    files: dict[str, list[str]],
+    architectures: list[str],
+    out: str,
+    *,
+    model: str,
+    problem: dict[str, object],
+    settings: dict[str, object],
+    solutions: str,
+) -> None:
+    """Visit architectures by decreasing area until the throughput falls; write the visits."""
+    asked = Problem.parse(problem, "study")
+    screen = ScreenSettings.parse(settings, "screen")
+    visits = walk_models(
+        {model: asked.read_subject(files)},
+        {model: 1.0},
+        tables.Architectures.load(*architectures),
+        asked.terms(solutions),
+        screen.model_copy(update={"hysteresis": max(LEVELS, screen.hysteresis)}),
+        name=model,
+    )
+    tables.Visits.save(visits, out)
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            {table: list(snakemake.input[table]) for table in OPERATOR_TABLES}
+            | {"graph": [snakemake.input.graph]},
+            list(snakemake.input.architectures),
+            snakemake.output[0],
+            model=snakemake.wildcards.model,
+            problem=snakemake.params.problem,
+            settings=snakemake.params.screen,
+            solutions=snakemake.params.solutions,
+        )
