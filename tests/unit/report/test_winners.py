@@ -159,10 +159,13 @@ def test_a_workload_that_fits_nowhere_is_a_row_with_a_reason(inputs: Inputs) -> 
     assert (row["status"], row["reason"]) == ("infeasible", "memory: too little")
 
 
-def test_the_winner_of_a_table_of_one_model_is_that_of_the_report(inputs: Inputs, findings: Findings) -> None:
-    cluster = inputs.cluster
-    mine = cluster.placements[cluster.placements["model"] == "megatron-gpt3-175b"]
-    found = winners.winner(mine, cluster.architectures, cluster.area_limit_um2, 0.01)
+def of_model(cluster: Cluster, model: str) -> Cluster:
+    """Return a cluster with the placements of one model."""
+    return replace(cluster, placements=cluster.placements[cluster.placements["model"] == model])
+
+
+def test_the_winner_of_one_model_is_that_of_the_report(inputs: Inputs, findings: Findings) -> None:
+    found = winners.choose_winner(of_model(inputs.cluster, "megatron-gpt3-175b"), 0.01)
     shown = winners.row_of(findings.results, "megatron-gpt3-175b", winners.PER_MODEL)
     assert found is not None
     assert shown is not None
@@ -172,8 +175,7 @@ def test_the_winner_of_a_table_of_one_model_is_that_of_the_report(inputs: Inputs
 
 def test_there_is_no_winner_where_nothing_fits(inputs: Inputs) -> None:
     cluster = unplaced(inputs.cluster, "bert-large")
-    mine = cluster.placements[cluster.placements["model"] == "bert-large"]
-    assert winners.winner(mine, cluster.architectures, cluster.area_limit_um2, 0.01) is None
+    assert winners.choose_winner(of_model(cluster, "bert-large"), 0.01) is None
 
 
 def unplaced(cluster: Cluster, model: str) -> Cluster:
