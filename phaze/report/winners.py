@@ -85,12 +85,6 @@ def candidates(cluster: Cluster) -> pd.DataFrame:
     return placed[placed["architecture"].isin(_distinct(cluster.architectures, placed["architecture"]))]
 
 
-def choose_winner(cluster: Cluster, tolerance: float) -> pd.Series | None:
-    """Return the best placement in a cluster that holds the placements of one model; None if there is none."""
-    found = choose(candidates(cluster), tolerance)
-    return found if found is not None and found["status"] == "placed" else None
-
-
 def _distinct(architectures: pd.DataFrame, names: pd.Series) -> pd.Series:
     """Return the first name of every architecture among those named: a named one may also lie in the grid."""
     among = architectures[architectures["architecture"].isin(names)].sort_values(["named", "architecture"])
@@ -141,8 +135,9 @@ def choose(rows: pd.DataFrame, tolerance: float) -> pd.Series | None:
 
 
 def choose_winner(cluster: Cluster, tolerance: float) -> pd.Series | None:
-    """Return the best placement of all searched ones; those of one model are given."""
-    return choose(candidates(cluster), tolerance)
+    """Return the best placement of all searched ones, which are those of one model; None if none is placed."""
+    found = choose(candidates(cluster), tolerance)
+    return found if found is not None and found["status"] == "placed" else None
 
 
 def memories(inputs: Inputs) -> pd.DataFrame:
