@@ -135,7 +135,7 @@ def choose(rows: pd.DataFrame, tolerance: float) -> pd.Series | None:
 
 
 def choose_winner(cluster: Cluster, tolerance: float) -> pd.Series | None:
-    """Return the best placement of all searched ones, which are those of one model; None if none is placed."""
+    """Return the best placement of a cluster that holds one model; None if none is placed."""
     found = choose(candidates(cluster), tolerance)
     return found if found is not None and found["status"] == "placed" else None
 
