@@ -65,7 +65,7 @@ class Instance:
         return self.num_tc if core == "tensor" else self.num_vc
 
     def excludes(self, i: int, j: int) -> bool:
-        """Return whether operator i on all cores keeps j from running: all do, but for the network beside it."""
+        """Return whether operator i on all cores keeps j from running; it spares the network beside it."""
         return not (self.overlapping and self.kinds[j] == NETWORK and self.kinds[i] != NETWORK)
 
 

@@ -1,8 +1,9 @@
 """The integer program of Section 4 as printed in Figure 3, with all its constraints: the formulation `paper`.
 
-Variables: start t_i, latency p_i, makespan T; wide y_i, one if operator i runs on all cores; before x_ij, one if i ends
-before j begins; on_tensor_core z^tc_ic and on_vector_core z^vc_ic. The z variables and their constraints are left out for the
-types of core that need no assignment (Appendix A). ≺ is the order of the operators, ∥ means incomparable.
+Variables: start t_i, latency p_i, makespan T; wide y_i, one if operator i runs on all cores; before x_ij,
+one if i ends before j begins; on_tensor_core z^tc_ic and on_vector_core z^vc_ic. The z variables and their
+constraints are left out for the types of core that need no assignment (Appendix A). ≺ is the order of the
+operators, ∥ means incomparable.
 
     min T
     T ≥ t_i + p_i                                    ∀ i                             (1)
@@ -22,8 +23,8 @@ types of core that need no assignment (Appendix A). ≺ is the order of the oper
     x_ij + x_ji ≥ z^tc_ic + z^tc_jc − 1              ∀ i ∥ j, c ≤ num_tc             (15)
     x_ij + x_ji ≥ z^vc_ic + z^vc_jc − 1              ∀ i ∥ j, c ≤ num_vc             (16)
 
-H is the sum of all latencies (Appendix A). Network operators, which the paper's figure does not have, hold the link: y_i = 1;
-where they may run beside computation, (9) spares them and two of them never run at once.
+H is the sum of all latencies (Appendix A). Network operators, which the paper's figure does not have, hold
+the link: y_i = 1; where they may run beside computation, (9) spares them and two of them never run at once.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """From a component to its shortest schedule by integer programs (Section 4 and Appendix A).
 
-The program is first solved without the variables that assign operators to cores. If its schedule finds cores
-for all operators, it is optimal; otherwise these variables are added for the types of core that it overloads,
-and the program is solved again (Appendix A). Counts of cores are not the whole matter: fused operators need both
-cores of a pair, so where the counts suffice but no pairs are found, both types are added.
+The program is first solved without the variables that assign operators to cores. If its schedule finds
+cores for all operators, it is optimal; otherwise these variables are added for the types of core that it
+overloads, and the program is solved again (Appendix A). Counts of cores are not the whole matter: fused
+operators need both cores of a pair, so where the counts suffice but no pairs are found, both types are
+added.
 
-Solvers work with tolerances, so only choices are taken from a point: who runs on all cores, and who comes before
-whom. Times follow from these exactly, and the bound is never above the schedule that is known.
+Solvers work with tolerances, so only choices are taken from a point: who runs on all cores, and who comes
+before whom. Times follow from these exactly, and the bound is never above the schedule that is known.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ FORMULATIONS: dict[Formulation, Callable[[Instance], pyo.ConcreteModel]] = {
     "paper": formulate_paper,
 }
 DRIFT = 1e-6
-"""Largest relative difference between a solver's objective and the latency of the schedule made from its point."""
+"""Largest relative excess of the schedule that follows from a point over what the point claims."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ def _relation(data: Instance, model: pyo.ConcreteModel, wide: Bools, begin: list
 
 
 def _sequence(before: Bools, begin: list[float]) -> list[int] | None:
-    """Return the operators so that each follows what comes before it, earlier starts first; None on a cycle."""
+    """Return the operators, each behind what comes before it, earlier starts first; None on a cycle."""
     left = sorted(range(len(begin)), key=lambda i: (begin[i], i))
     sequence: list[int] = []
     while left:
@@ -183,7 +184,7 @@ def _cores(data: Instance, wide: Bools, start: Floats, end: Floats) -> Ints:
 
 
 def overloaded_types(data: Instance, schedule: Schedule) -> frozenset[str]:
-    """Return the types of core that a schedule needs more of than there are; both if only pairs are lacking."""
+    """Return the types of core of which a schedule needs too many; both if only pairs are lacking."""
     if (schedule.core != UNASSIGNED).all():
         return frozenset()
     overloaded = set()

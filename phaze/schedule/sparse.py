@@ -1,6 +1,7 @@
 """The integer program of Section 4, reduced: the formulation `sparse`.
 
-It has the same optimum as Figure 3 (the formulation `paper`, whose numbers stand at the right), but states less:
+It has the same optimum as Figure 3 (the formulation `paper`, whose numbers stand at the right), but states
+less:
 
 - order variables only for incomparable pairs i ∥ j; nothing that is implied: (3), (4) and (6) follow from the
   times, (12) and (13) from leaving variables out;
@@ -20,8 +21,10 @@ It has the same optimum as Figure 3 (the formulation `paper`, whose numbers stan
       Σ_i q_i ≤ num U                          i uses cores of the type, num of them
       lower ≤ T ≤ feasible                     proven bounds
 
-  Where network operators may run beside computation, the clock runs on: q_i = (1 − y_i) ℓ_i + y_i ℓ̂_i, T = U;
-- with H = feasible − Σ ℓ̂_i over the operators that must run on all cores: no schedule of interest has a larger U;
+  Where network operators may run beside computation, the clock runs on: q_i = (1 − y_i) ℓ_i + y_i ℓ̂_i, T =
+  U;
+- with H = feasible − Σ ℓ̂_i over the operators that must run on all cores: no schedule of interest has a
+  larger U;
 - y_i is fixed where bounds decide: 0 where all cores are no faster than one, 1 where the path through i on
   one core is longer than the feasible latency;
 - without mirror images: the r-th operator of a component uses none but the first r cores.

@@ -1,9 +1,11 @@
-"""Barriers of a component: the moments at which the accelerator is idle, and what can run between two of them.
+"""Barriers of a component: the moments at which the accelerator is idle, and what can run between two of
+them.
 
-While an operator runs on all cores nothing else runs (Section 4), so the accelerator passes through moments at which
-nothing runs and the finished operators form a downset. Between two such moments lies either one operator or a block of
-operators on single cores. A schedule is thus a path through the downsets, and its latency the sum of its blocks.
-Everything here depends on the order of the operators alone and is computed once for all architectures.
+While an operator runs on all cores nothing else runs (Section 4), so the accelerator passes through moments
+at which nothing runs and the finished operators form a downset. Between two such moments lies either one
+operator or a block of operators on single cores. A schedule is thus a path through the downsets, and its
+latency the sum of its blocks. Everything here depends on the order of the operators alone and is computed
+once for all architectures.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ MAX_OPERATORS = 60
 class Blocks(NamedTuple):
     """All blocks of a component, and the steps between downsets that they make.
 
-    Blocks are in an order in which every block but the first follows one that lacks only its last operator, or an
-    extension of that one: what is known of the shorter block is still on a stack.
+    Blocks are in an order in which every block but the first follows one that lacks only its last operator,
+    or an extension of that one: what is known of the shorter block is still on a stack.
     """
 
     masks: Ints
@@ -33,7 +35,7 @@ class Blocks(NamedTuple):
     size: Ints
     """Operators in every block, shape (b,)."""
     usable: Ints
-    """1 where no moment inside the block must be idle: the others are only steps towards longer blocks, shape (b,)."""
+    """1 where no moment inside the block is idle; others are steps towards longer blocks, shape (b,)."""
     widths: Ints
     """Most operators of any, tensor, vector and fused type that could run at once, shape (b, 4)."""
     offsets: Ints
@@ -97,7 +99,7 @@ def _antichains(states: Ints, component: Component) -> Ints:
 
 @numba.njit(cache=True)
 def _all_steps(states: Ints, limit: int) -> tuple[Ints, Ints, Ints]:
-    """Return, for all pairs of downsets of which one contains the other, the offsets, the smaller one, the difference."""
+    """Return offsets, smaller set and difference of all pairs of downsets of which one contains the other."""
     offsets = np.zeros(len(states) + 1, dtype=np.int64)
     sources, masks = [0], [np.int64(0)]
     for d in range(len(states)):

@@ -1,12 +1,14 @@
 """Bounds on the latency of a layer, and the schedules that attain the upper ones.
 
-The components of a layer stand in series, so their bounds add up. A component of few operators is searched over its
-barriers (`paths`): its bounds meet unless the effort runs out. A wider one gets a bound from weights (`clock`) and the best
-of many sequences (`search`). Everything runs over many architectures at once, which share one graph.
+The components of a layer stand in series, so their bounds add up. A component of few operators is searched
+over its barriers (`paths`): its bounds meet unless the effort runs out. A wider one gets a bound from
+weights (`clock`) and the best of many sequences (`search`). Everything runs over many architectures at
+once, which share one graph.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -17,6 +19,7 @@ from phaze.theory.barriers import Blocks, make_blocks
 from phaze.theory.clock import bound_by_weights
 from phaze.theory.graphs import (
     ALL_CORES,
+    CORES,
     NETWORK,
     NONE,
     TENSOR,
@@ -99,8 +102,8 @@ def layer_bounds(
 ) -> tuple[Floats, Floats]:
     """Return lower bounds and feasible latencies of one layer on A architectures, both of shape (A,).
 
-    Latencies on one core and on all cores have shape (A, n), core counts shape (A,); seconds. The feasible latency is that
-    of a schedule under the paper's model (Section 4).
+    Latencies on one core and on all cores have shape (A, n), core counts shape (A,); seconds. The feasible
+    latency is that of a schedule under the paper's model (Section 4).
     """
     lower, feasible = np.zeros(len(num_tc)), np.zeros(len(num_tc))
     one_s = single_latencies(core_codes(core), latency_s, overlap_communication)
@@ -127,21 +130,47 @@ def _bound_component(
 
 
 def tasks_of(layer: Layer) -> tuple[Task, ...]:
-    """Return the components of a layer with their latencies and the cores that they can use, first to last."""
-    tasks = []
-    for component in layer.graph.components:
-        members = list(component.operators)
-        tc = min(layer.num_tc, tensor_users(component.kinds))
-        vc = min(layer.num_vc, vector_users(component.kinds))
-        tasks.append(Task(component, layer.single_s[members], layer.latency_all_s[members], tc, vc))
-    return tuple(tasks)
+    """Return the components of a layer, first to last, with their latencies and usable cores."""
+    return tuple(_make_task(layer, component) for component in layer.graph.components)
+
+
+def layer_of(task: Task) -> Layer:
+    """Return a component as a layer of its own."""
+    return Layer(
+        core=tuple(CORES[kind] for kind in task.component.kinds),
+        latency_s=np.where(np.isinf(task.one_s), task.every_s, task.one_s),
+        latency_all_s=task.every_s,
+        edges=task.component.edges,
+        num_tc=task.num_tc,
+        num_vc=task.num_vc,
+        overlap_communication=overlaps(task.component.kinds, task.one_s),
+    )
+
+
+def whole_task(layer: Layer) -> Task:
+    """Return all operators of a layer but its no-ops as one task."""
+    members = [i for i in layer.graph.topological if layer.kinds[i] != NONE]
+    order = layer.graph.order[np.ix_(members, members)]
+    whole = Component(tuple(members), layer.kinds[members], order)
+    return _make_task(layer, whole)
+
+
+def _make_task(layer: Layer, component: Component) -> Task:
+    members = list(component.operators)
+    tc = min(layer.num_tc, tensor_users(component.kinds))
+    vc = min(layer.num_vc, vector_users(component.kinds))
+    return Task(component, layer.single_s[members], layer.latency_all_s[members], tc, vc)
 
 
 def bound_task(task: Task, effort: Effort = SCHEDULING) -> Bounded:
     """Return a lower bound on the latency of a component and the best schedule found, from time 0."""
     part = Part(*task.component.arrays, task.one_s, task.every_s, task.num_tc, task.num_vc)
     blocks = None if overlaps(part.kinds, part.one) else blocks_of(task.component)
-    if blocks is None:
+    if len(part.kinds) == 1:
+        wide = bool(part.every[0] < part.one[0])
+        start, core = np.zeros(1), np.array([ALL_CORES if wide else 0])
+        lower = float(min(part.every[0], part.one[0]))
+    elif blocks is None:
         lower = bound_by_weights(part)
         _, start, core = search_sequences(part, effort.moves)
     else:
@@ -152,15 +181,15 @@ def bound_task(task: Task, effort: Effort = SCHEDULING) -> Bounded:
     return Bounded(min(lower, schedule.latency_s), schedule)
 
 
-def join_schedules(layer: Layer, parts: tuple[Schedule, ...]) -> Schedule:
-    """Return the schedule of a layer from those of its components, one after the other; no-ops take no time."""
+def join_schedules(layer: Layer, parts: Sequence[tuple[Component, Schedule]]) -> Schedule:
+    """Return the schedule of a layer from those of its parts, one after the other; no-ops take no time."""
     n = len(layer.core)
     start, end, core = np.zeros(n), np.zeros(n), np.full(n, ALL_CORES)
     now = 0.0
-    for component, part in zip(layer.graph.components, parts, strict=True):
+    for component, part in parts:
         members = list(component.operators)
         start[members], end[members], core[members] = now + part.start_s, now + part.end_s, part.core
-        now = float(end[members].max())
+        now = float(end[members].max(initial=now))
     for i in layer.graph.topological:
         if layer.kinds[i] == NONE:
             start[i] = end[i] = end[layer.graph.order[:, i]].max(initial=0.0)
@@ -178,7 +207,7 @@ def vector_users(kinds: Ints) -> int:
 
 
 def overlaps(kinds: Ints, one: Floats) -> bool:
-    """Return whether a network operator may run beside others: then nothing need be idle while all cores are busy."""
+    """Return whether a network operator may run beside others, also beside one on all cores."""
     return bool(np.isfinite(one[..., kinds == NETWORK]).any())
 
 

@@ -1,9 +1,10 @@
 """The shortest run of a block of operators on single cores, by branch and bound.
 
-Operators are started in the order of their start times, each at the earliest moment at which its predecessors have
-ended and a core of its type is free. Only counts of cores are looked at: tensor and fused operators share the tensor
-cores, vector and fused operators the vector cores, fused operators the pairs. Whether the fused operators find the two
-cores of one pair free is for `assign_cores` to say, so that the latency found here is a lower bound until it does.
+Operators are started in the order of their start times, each at the earliest moment at which its
+predecessors have ended and a core of its type is free. Only counts of cores are looked at: tensor and fused
+operators share the tensor cores, vector and fused operators the vector cores, fused operators the pairs.
+Whether the fused operators find the two cores of one pair free is for `assign_cores` to say, so that the
+latency found here is a lower bound until it does.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Block(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What a search knows of the operators started so far: one row of `heads` and `open` for every number of them."""
+    """What a search knows; `heads` and `open` have one row for every number of operators started."""
 
     start: Floats
     end: Floats
@@ -74,9 +75,11 @@ def make_block(members: Ints, part: Part) -> Block:
 
 @numba.njit(cache=True)
 def run_block(block: Block, cutoff: float, nodes: int) -> tuple[float, float, Floats]:
-    """Return a lower bound, the shortest latency found and its start times, looking only for latencies below `cutoff`.
+    """Return a lower bound, the shortest latency found and its start times, looking only for latencies
+    below `cutoff`.
 
-    Without one the latency is infinite. If `nodes` were enough, the bound is the latency found, or else the cutoff.
+    Without one the latency is infinite. If `nodes` were enough, the bound is the latency found, or else the
+    cutoff.
     """
     n = len(block.kinds)
     search = Search(
@@ -112,7 +115,7 @@ def run_block(block: Block, cutoff: float, nodes: int) -> tuple[float, float, Fl
 
 @numba.njit(cache=True)
 def _enter(block: Block, search: Search, depth: int) -> float:
-    """Return the bound of a partial schedule; keep it if it is complete, else list what to start next if it can be the best."""
+    """Return the bound of a partial schedule; keep it if complete, else list what could be started next."""
     previous = search.chosen[depth - 1] if depth else -1
     begin = search.start[previous] if depth else 0.0
     bound = _bound(block, search.end, begin, search.heads[depth])
@@ -187,7 +190,7 @@ def _work_bound(block: Block, end: Floats, begin: float, heads: Floats, resource
 
 @numba.njit(cache=True)
 def _candidates(block: Block, end: Floats, heads: Floats, begin: float, previous: int) -> Bools:
-    """Return what may start next: ready, before any ready operator could end, and not the mirror of another branch."""
+    """Return what may start next: ready, before a ready operator could end, no mirror of another branch."""
     n = len(end)
     ready = np.zeros(n, dtype=np.bool_)
     horizon = np.inf
@@ -206,7 +209,7 @@ def _candidates(block: Block, end: Floats, heads: Floats, begin: float, previous
 
 @numba.njit(cache=True)
 def _next(open_: Bools, heads: Floats, tail: Floats) -> int:
-    """Return the open operator that can start first, of those the one with the longest path behind it; -1 if none."""
+    """Return the open operator that starts first, then has the longest path behind it; -1 if none."""
     best = -1
     for i in range(len(open_)):
         if open_[i] and (

@@ -1,10 +1,10 @@
 """Operator graphs of a layer: their order, their series components and their downsets.
 
-An operator graph is a set of operators with a strict partial order, the transitive closure of its edges (Section 4).
-Two operators are incomparable when neither comes before the other; only those can ever run side by side. The
-connected components of the incomparability graph stand in series: everything in one component comes before
-everything in the next, so a layer's latency is the sum of the latencies of its components, and each component
-can be scheduled alone.
+An operator graph is a set of operators with a strict partial order, the transitive closure of its edges
+(Section 4). Two operators are incomparable when neither comes before the other; only those can ever run
+side by side. The connected components of the incomparability graph stand in series: everything in one
+component comes before everything in the next, so a layer's latency is the sum of the latencies of its
+components, and each component can be scheduled alone.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Layer:
     num_tc: int
     num_vc: int
     overlap_communication: bool = False
-    """Network operators may run beside computation, one at a time; otherwise they overlap nothing (Section 7)."""
+    """Network operators may run beside computation, one at a time; else they overlap nothing (Section 7)."""
 
     def __post_init__(self) -> None:
         """Refuse what no schedule can be made of."""
@@ -71,7 +71,7 @@ class Layer:
 
     @cached_property
     def single_s(self) -> Floats:
-        """ℓ, infinite for network operators where they overlap nothing: those hold the whole accelerator, shape (n,)."""
+        """ℓ, infinite for network operators that overlap nothing: they hold the accelerator, shape (n,)."""
         return single_latencies(self.kinds, self.latency_s, self.overlap_communication)
 
 
@@ -84,7 +84,7 @@ class Schedule:
     end_s: Floats
     """Shape (n,)."""
     core: Ints
-    """Core from 0, of fused operators the pair; ALL_CORES for all of them and for what needs no core, shape (n,)."""
+    """Core from 0, or pair; ALL_CORES for all of them and for what needs no core, shape (n,)."""
 
     @property
     def latency_s(self) -> float:
@@ -212,7 +212,8 @@ def transitive_order(n: int, edges: Edges) -> Bools:
 
 
 def series_components(order: Bools) -> list[list[int]]:
-    """Return the connected components of the incomparability graph, in the order in which they follow each other.
+    """Return the connected components of the incomparability graph, in the order in which they follow each
+    other.
 
     Positions must be in topological order. An operator comparable with all others is a component by itself.
     """
@@ -230,7 +231,7 @@ def series_components(order: Bools) -> list[list[int]]:
 
 
 def downsets(order: Bools, limit: int) -> list[int] | None:
-    """Return all downward-closed sets as bit masks, smaller ones first, or None if there are more than `limit`."""
+    """Return all downward-closed sets as bits, smaller ones first; None if there are more than `limit`."""
     before = [_mask(order[:, j]) for j in range(len(order))]
     found = {0}
     layer = {0}
@@ -243,7 +244,7 @@ def downsets(order: Bools, limit: int) -> list[int] | None:
 
 
 def critical_path(order: Bools, latency: Floats) -> float:
-    """Return the largest total latency of operators that follow each other; positions in topological order."""
+    """Return the largest total latency along a path; positions in topological order."""
     end = np.zeros(len(latency))
     for j in range(len(latency)):
         end[j] = latency[j] + max(end[order[:, j]], default=0.0)

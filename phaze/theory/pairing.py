@@ -1,7 +1,8 @@
 """Cores for operators whose start times are known.
 
-The first min(num_tc, num_vc) tensor cores are paired with as many vector cores (Section 4). A fused operator needs both
-cores of a pair, so counts of cores are not enough: a free tensor core and a free vector core may belong to two pairs.
+The first min(num_tc, num_vc) tensor cores are paired with as many vector cores (Section 4). A fused
+operator needs both cores of a pair, so counts of cores are not enough: a free tensor core and a free vector
+core may belong to two pairs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def occupies(kind: int, resource: int) -> bool:
 
 @numba.njit(cache=True)
 def sort_stably(keys: Floats) -> Ints:
-    """Return the positions of keys from the smallest to the largest, equal ones as they stand; for few keys."""
+    """Return the positions of a few keys from the smallest to the largest, equal ones as they stand."""
     positions = np.arange(len(keys))
     for i in range(1, len(keys)):
         k = i
@@ -77,7 +78,8 @@ def assign_cores(kinds: Ints, start: Floats, end: Floats, num_tc: int, num_vc: i
 def _choose(kind: int, now: float, counts: Ints, until: Floats, tried: Ints) -> int:
     """Return the free core that spoils least, and mark all that are no different from it as tried.
 
-    That is a core without a partner, else the one whose partner is busy longest: it cannot serve a fused operator anyway.
+    That is a core without a partner, else the one whose partner is busy longest: it cannot serve a fused
+    operator anyway.
     """
     pairs = min(counts[0], counts[1])
     best, most = UNASSIGNED, -1.0

@@ -136,7 +136,7 @@ def run_members(members: Ints, part: Part, cutoff: float, nodes: int) -> tuple[f
 
 @numba.njit(cache=True)
 def _pair_block(block: Block, start: Floats) -> float:
-    """Return the latency of the schedule in which operators start in the same sequence, but in pairs; fill its starts."""
+    """Return the latency of the schedule with the same sequence of starts, but in pairs; fill its starts."""
     n = len(start)
     offsets, followers = np.zeros(n + 1, dtype=np.int64), np.zeros(n * n, dtype=np.int64)
     for i in range(n):
@@ -197,7 +197,7 @@ def _head(part: Part, mask: int, i: int, head: Floats) -> float:
 
 @numba.njit(cache=True)
 def _shortest(blocks: Blocks, value: Floats) -> tuple[float, Ints]:
-    """Return the length of the shortest path through the downsets, and its blocks from the last to the first."""
+    """Return the length of the shortest path through the downsets, and its blocks, last to first."""
     sets = len(blocks.offsets) - 1
     best, taken = np.full(sets, np.inf), np.full(sets, -1)
     best[0] = 0.0

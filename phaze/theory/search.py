@@ -1,18 +1,21 @@
 """Short schedules of components too wide for a proof, by simulated annealing over sequences.
 
-A state is a sequence of the operators and who of them runs on all cores; a move lets one operator change sides or
-take another place. Worse states are accepted as long as the temperature, which falls, allows it. The random numbers
-are the same in every run.
+A state is a sequence of the operators and who of them runs on all cores; a move lets one operator change
+sides or take another place. Worse states are accepted as long as the temperature, which falls, allows it.
+The random numbers are the same in every run.
 """
 
 from __future__ import annotations
 
 import numba
 import numpy as np
+import numpy.typing as npt
 
 from phaze.theory.clock import bound_by_weights
 from phaze.theory.graphs import Bools, Floats, Ints, Part
 from phaze.theory.sequences import follow_sequence, sequence_by_tail
+
+Randoms = npt.NDArray[np.uint64]
 
 HOT, COLD = 0.03, 0.0003
 """First and last temperature, relative to the latency."""
@@ -85,8 +88,8 @@ def _first_state(part: Part, start: Floats, core: Ints) -> tuple[Ints, Bools]:
 
 
 @numba.njit(cache=True)
-def _propose(part: Part, sequence: Ints, wide: Bools, random: Ints) -> tuple[int, int, int]:
-    """Change a state: operator i changes sides, or that at place p moves to q; -1 stands for what did not change."""
+def _propose(part: Part, sequence: Ints, wide: Bools, random: Randoms) -> tuple[int, int, int]:
+    """Let operator i change sides, or the one at place p move to q; -1 for what does not change."""
     n = len(sequence)
     p = int(_draw(random) * n)
     i = sequence[p]
@@ -123,11 +126,11 @@ def _shift(sequence: Ints, p: int, q: int) -> None:
 
 
 @numba.njit(cache=True)
-def _draw(random: Ints) -> float:
+def _draw(random: Randoms) -> float:
     """Return the next random number from 0 to 1 (xorshift, Marsaglia 2003)."""
     x = random[0]
     x ^= x << np.uint64(13)
     x ^= x >> np.uint64(7)
     x ^= x << np.uint64(17)
     random[0] = x
-    return (x >> np.uint64(11)) / 9007199254740992.0
+    return float(x >> np.uint64(11)) / 9007199254740992.0

@@ -1,10 +1,10 @@
 """Schedules that follow a sequence: operators start in a given order, each as early as it can.
 
 Every schedule in which no operator could start earlier by itself is that of the sequence of its starts, so
-looking for a good schedule is looking for a good sequence and for who runs on all cores. What is made here can be
-executed under the paper's model (Section 4): an operator on all cores runs alone, a fused operator occupies the
-two cores of a pair, a network operator holds the link. Cores are numbered from 0; pair c is tensor core c with
-vector core c.
+looking for a good schedule is looking for a good sequence and for who runs on all cores. What is made here
+can be executed under the paper's model (Section 4): an operator on all cores runs alone, a fused operator
+occupies the two cores of a pair, a network operator holds the link. Cores are numbered from 0; pair c is
+tensor core c with vector core c.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from phaze.theory.graphs import ALL_CORES, FUSED, NETWORK, TENSOR, VECTOR, Bools, Floats, Ints, Part
+from phaze.theory.graphs import ALL_CORES, FUSED, NETWORK, TENSOR, Bools, Floats, Ints, Part
 from phaze.theory.pairing import sort_stably
 
 
@@ -24,14 +24,14 @@ class State(NamedTuple):
     cores: Floats
     """Tensor cores (row 0) and vector cores (row 1)."""
     ends: Floats
-    """Computing operators, those on all cores, network operators, those that hold the accelerator, shape (4,)."""
+    """Computing operators, those on all cores, network operators, those alone, shape (4,)."""
     ready: Floats
     """Ends of the predecessors of every operator, shape (n,)."""
 
 
 @numba.njit(cache=True)
 def follow_sequence(part: Part, sequence: Ints, wide: Bools, start: Floats, core: Ints) -> float:
-    """Return the latency of the schedule of a sequence that respects the order; fill `start` and `core`, shape (n,)."""
+    """Return the latency of a sequence that respects the order, and fill `start` and `core`, shape (n,)."""
     n = len(sequence)
     state = State(np.zeros((2, max(part.num_tc, part.num_vc))), np.zeros(4), np.zeros(n))
     now = 0.0
@@ -47,7 +47,7 @@ def follow_sequence(part: Part, sequence: Ints, wide: Bools, start: Floats, core
         start[i] = now
         end = now + (part.every[i] if wide[i] else part.one[i])
         _occupy(part, state, i, core[i], end)
-    return state.ends.max()
+    return float(state.ends.max())
 
 
 @numba.njit(cache=True)
@@ -56,14 +56,16 @@ def _earliest(state: State, i: int, network: bool, wide: bool) -> float:
     earliest = max(state.ready[i], state.ends[3])
     if network:
         earliest = max(earliest, state.ends[2])
-    if wide or not network:
-        earliest = max(earliest, state.ends[0] if wide else state.ends[1])
-    return earliest
+    if wide:
+        earliest = max(earliest, state.ends[0])
+    elif not network:
+        earliest = max(earliest, state.ends[1])
+    return float(earliest)
 
 
 @numba.njit(cache=True)
 def _choose_core(part: Part, cores: Floats, kind: int, now: float) -> int:
-    """Return the core that is free first; of those that are free now a core without a partner, else the last freed."""
+    """Return a core that is free now, one without a partner if there is one, else the first to be free."""
     pairs = min(part.num_tc, part.num_vc)
     best, key = 0, np.inf
     for c in range(pairs if kind == FUSED else part.num_tc if kind == TENSOR else part.num_vc):

@@ -1,0 +1,87 @@
+"""The stage: tables of operators, estimates and kept architectures in, tables of solves and schedules out."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pandas as pd
+
+from phaze.schedule.decomposition import LayerSolution, solve_layer
+from phaze.schedule.layer import KEY, Case, read_cases
+from phaze.schedule.program import Proof
+from phaze.schedule.store import SolutionStore
+from phaze.solver import Limits, solver_versions
+from phaze.spec.settings import ScheduleSettings
+from phaze.theory.graphs import CORES, NONE
+
+log = logging.getLogger(__name__)
+
+
+def schedule_layers(
+    operators: pd.DataFrame,
+    edges: pd.DataFrame,
+    estimates: pd.DataFrame,
+    architectures: pd.DataFrame,
+    screens: pd.DataFrame,
+    settings: ScheduleSettings,
+    store: SolutionStore,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return tables solves and schedules of every pass of every layer on the architectures that are kept.
+
+    Of `screens` only the columns architecture and kept are read. Equal components are solved once.
+    """
+    proof = Proof(
+        solver=settings.solver,
+        formulation=settings.formulation,
+        limits=Limits(nodes=settings.node_limit, wall_s=settings.wall_limit_s),
+    )
+    log.info("solvers: %s", solver_versions(proof.solver) or "none is installed")
+    kept = screens.loc[screens["kept"], "architecture"].unique()
+    chosen = architectures[architectures["architecture"].isin(kept)]
+    solves, schedules = [], []
+    for case in read_cases(
+        operators, edges, estimates, chosen, overlap_communication=settings.overlap_communication
+    ):
+        solution = solve_layer(case.layer, proof, store)
+        solves.append(_solve_row(case, solution, proof))
+        schedules.append(_schedule_rows(case, solution))
+    return pd.DataFrame(solves), pd.concat(schedules, ignore_index=True)
+
+
+def _solve_row(case: Case, solution: LayerSolution, proof: Proof) -> dict[str, object]:
+    """Return a row of table solves."""
+    programs = solution.programs
+    layer = case.layer
+    working = layer.kinds != NONE
+    return {
+        **dict(zip(KEY, case.key, strict=True)),
+        "status": solution.status,
+        "objective_s": solution.objective_s,
+        "bound_s": solution.bound_s,
+        "gap": solution.gap,
+        "method": "program" if programs else "bounds",
+        "solver": programs[0].solver if programs else "none",
+        "version": programs[0].version if programs else "none",
+        "formulation": proof.formulation if programs else "none",
+        "operators": len(layer.core),
+        "components": len(programs),
+        "variables": sum(part.variables for part in programs),
+        "constraints": sum(part.constraints for part in programs),
+        "z_needed": any(part.z_needed for part in programs),
+        "all_cores_s": float(layer.latency_all_s[working].sum()),
+    }
+
+
+def _schedule_rows(case: Case, solution: LayerSolution) -> pd.DataFrame:
+    """Return the rows of table schedules."""
+    return pd.DataFrame(
+        {
+            **dict(zip(KEY, case.key, strict=True)),
+            "operator": case.operators,
+            "resource": np.array(CORES)[case.layer.kinds],
+            "core": solution.schedule.core,
+            "start_s": solution.schedule.start_s,
+            "end_s": solution.schedule.end_s,
+        }
+    )
