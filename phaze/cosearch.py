@@ -19,7 +19,7 @@ from phaze.estimate import Hardware, estimate_operators
 from phaze.estimate.space import design_ids
 from phaze.extract import LayerTables, extract_graph, extract_layers
 from phaze.place import Conditions, Expert, place_model
-from phaze.schedule import schedule_layers
+from phaze.schedule import SolutionStore, schedule_layers
 from phaze.screen import walk_areas
 from phaze.screen.bounds import Bounds, bound_layers, bound_times, read_runs
 from phaze.screen.common import mean_of
@@ -153,7 +153,7 @@ def _schedule(
     """Return tables solves and schedules of those of the architectures."""
     kept = chips[["architecture"]].assign(kept=which)
     return schedule_layers(
-        point.operators, point.edges, estimates, chips, kept, terms.schedule, terms.solutions
+        point.operators, point.edges, estimates, chips, kept, terms.schedule, SolutionStore(terms.solutions)
     )
 
 

@@ -449,6 +449,21 @@ class Visits(Table):
     rules = {"the best so far is not below this one": lambda f: f["best_so_far"] >= f["samples_per_s"]}
 
 
+class Commons(Table):
+    """Candidates for the common architecture of all models, with the mean of their throughputs."""
+
+    name = "commons"
+    about = "candidates for the common architecture: mean of the models' throughputs, and which one is chosen"
+    keys = {"architecture": _ARCHITECTURE, "hbm_gib": real("HBM capacity")}
+    columns = {
+        "mean": real("mean of the models' throughputs, 0 if it does not train all that can be trained"),
+        "area_um2": real("area of the chip"),
+        "best_of_hbm": flag("best with this HBM capacity"),
+        "smallest_of_hbm": flag("smallest area within the tolerance of that"),
+        "chosen": flag("best of the smallest HBM capacity within the tolerance of the best of all"),
+    }
+
+
 class Sensitivities(Table):
     """Placements of the winners and the baseline under other bandwidths."""
 
@@ -699,7 +714,7 @@ TABLES: dict[str, type[Table]] = {
     table.name: table
     for table in (
         Operators, Parts, Edges, Layers, Graphs, Architectures, Estimates,
-        Screens, Solves, Schedules, Placements, Stages, Visits, Sensitivities, Results, Comparisons,
+        Screens, Solves, Schedules, Placements, Stages, Visits, Commons, Sensitivities, Results, Comparisons,
         Memories, Rankings, Breakdowns, Bindings, Energies, Areas, Complexities, Variations, Walks, Times, Proofs, Claims, Checks,
     )
 }  # fmt: skip

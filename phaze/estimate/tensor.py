@@ -179,6 +179,9 @@ def _improve(best: Floats, job: Job, group: Group, level: int, rounds: int) -> N
         if _is_idle(level_b, batch):
             break
         repeats = float(rounds * ceil_div(batch, 1 << level_b))
+        if level_b < level and batch % (2 << level_b) == 0:
+            # Twice as many parts along the batch divide it, need no second copy of an operand, and leave larger parts.
+            continue
         for level_m in range(level + 1 - level_b):
             level_n = level - level_b - level_m
             if _is_idle(level_m, m):
