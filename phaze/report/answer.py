@@ -9,7 +9,7 @@ import pandas as pd
 from phaze.report.document import Answer, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of
+from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, row_of
 from phaze.report.words import area, buffers, compute, percent, seconds, storing, times, widths
 
 
@@ -24,32 +24,53 @@ def answer(inputs: Inputs, findings: Findings) -> Answer:
 
 
 def _sentence(inputs: Inputs, findings: Findings) -> str:
-    """Return the answer in words: the common accelerator if there is one, and what the table holds."""
-    every = "each of the workloads" if len(inputs.study.models) > 1 else inputs.study.models[0]
+    """Return the answer in words: the common accelerator of several workloads, or the placement of one."""
     scenario = inputs.cluster.scenario
-    cluster = f"{scenario.devices:,} accelerators, batches of {scenario.global_batch:,}"
-    common = findings.results[
-        (findings.results["design"] == COMMON) & (findings.results["status"] == "placed")
-    ]
-    if common.empty:
-        return f"The best accelerator for {every} and the placement on it, for {cluster}."
-    chip = chip_of(inputs.cluster, common.iloc[0])
+    cluster = f"{scenario.devices:,} accelerators with batches of {scenario.global_batch:,}"
+    common = _common(inputs, findings)
+    if common is not None:
+        return (
+            f"One accelerator for all {len(inputs.study.models)} workloads: {_described(inputs, common)}. "
+            f"The best one for each of them is in the table, with its placement on {cluster}."
+        )
+    best = next((row_of(findings.results, model, PER_MODEL) for model in inputs.study.models), None)
+    if best is None or len(inputs.study.models) > 1:
+        return f"The best accelerator for each workload is in the table, with its placement on {cluster}."
     return (
-        f"One accelerator for all {len(common)} workloads: {compute(chip)} cores with buffers "
-        f"{buffers(chip)} and {common['hbm_gib'].iloc[0]:g} GiB of HBM, {area(chip['area_um2'])}. The "
-        f"best for {every} is in the table, with its placement on {cluster}."
+        f"For {best['model']}: {_described(inputs, best)}. On {cluster} it trains as {widths(best)} with "
+        f"microbatches of {best['microbatch']} in {_time(best)} per batch, limited by {best['binding']}."
     )
 
 
+def _described(inputs: Inputs, row: pd.Series) -> str:
+    """Return an accelerator in words."""
+    chip = chip_of(inputs.cluster, row)
+    memory = f"{row['hbm_gib']:g} GiB of HBM"
+    return f"{compute(chip)} cores with buffers {buffers(chip)} and {memory}, {area(chip['area_um2'])}"
+
+
+def _common(inputs: Inputs, findings: Findings) -> pd.Series | None:
+    """Return a row of the common accelerator, None for a single workload."""
+    rows = findings.results[(findings.results["design"] == COMMON) & (findings.results["status"] == "placed")]
+    return rows.iloc[0] if len(rows) and len(inputs.study.models) > 1 else None
+
+
 def _facts(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
-    expert = baseline_design(inputs.study)
-    means = findings.means.set_index("design")["speedup"]
-    headline = inputs.published.headline if inputs.published else None
+    several = len(inputs.study.models) > 1
+    about = {PER_MODEL: "an accelerator for each workload" if several else "its best accelerator"}
+    if several:
+        about[COMMON] = "one for all of them"
+    headline = inputs.published.headline if inputs.published and several else None
     printed = {PER_MODEL: headline.per_model, COMMON: headline.common} if headline else {}
-    for design, about in ((PER_MODEL, "an accelerator for each workload"), (COMMON, "one for all of them")):
-        if design in means.index:
+    mean = "geometric mean" if several else "throughput"
+    speedups = findings.means.set_index("design")["speedup"]
+    for design, words in about.items():
+        if design in speedups.index:
             beside = f"; paper {printed[design]:g}×" if design in printed else ""
-            yield times(float(means[design])), f"{about}, over {expert} (geometric mean{beside})"
+            yield (
+                times(float(speedups[design])),
+                f"{words}, over {baseline_design(inputs.study)} ({mean}{beside})",
+            )
     passed = int(findings.checks["passed"].sum())
     yield f"{passed} / {len(findings.checks)}", "checks of these results passed"
 
@@ -72,11 +93,8 @@ def _answer_sheet(inputs: Inputs, findings: Findings) -> Sheet:
 
 def _common_row(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, ...]]:
     """Yield the row of the common accelerator, whose placements are those of each workload."""
-    common = findings.results[
-        (findings.results["design"] == COMMON) & (findings.results["status"] == "placed")
-    ]
-    if len(common):
-        row = common.iloc[0]
+    row = _common(inputs, findings)
+    if row is not None:
         chip = chip_of(inputs.cluster, row)
         mean = findings.means.set_index("design")["speedup"].get(COMMON, 0.0)
         yield (

@@ -58,11 +58,15 @@ def compose(inputs: Inputs, findings: Findings) -> Document:
     name = next(iter(inputs.clusters))
     return Document(
         title="phaze",
-        subtitle=f"{len(inputs.study.models)} workloads, scenario {name}",
+        subtitle=f"{_count(len(inputs.study.models), 'workload')}, scenario {name}",
         answer=answer(inputs, shown),
         sections=tuple(chain.from_iterable(part(inputs, shown) for part in parts)),
         tables=findings.tables(),
     )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def write_report(report: Report, folder: Path) -> None:

@@ -135,6 +135,7 @@ def memories(table: pd.DataFrame) -> Figure:
     ax.bar([0], [0], color=BLUE, label="chosen: smallest within the tolerance")
     ax.bar([0], [0], color=SILVER, label="other capacities, in GiB")
     ax.set_xticks(range(len(models)), [wrapped(model) for model in models])
+    ax.set_xlim(-0.6, max(len(models), 4) - 0.4)
     ax.set_ylabel("throughput, % of best")
     ax.grid(axis="y")
     legend_above(figure, ax)

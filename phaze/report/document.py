@@ -43,7 +43,7 @@ class Sheet:
     source: str = ""
     """Name of the result table with all columns and digits, empty if there is none."""
     folded: bool = False
-    """Shown by its caption alone until it is opened: long, and not needed to follow the report."""
+    """If long, shown by its caption alone until it is opened: not needed to follow the report."""
 
 
 @dataclass(frozen=True)

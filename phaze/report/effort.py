@@ -100,7 +100,7 @@ def _share(row: pd.Series, count: str) -> str:
 
 
 def _gaps(solves: pd.DataFrame) -> Iterator[Block]:
-    open_ = solves[solves["gap"] > 0].sort_values("gap", ascending=False)
+    open_ = solves[solves["status"] != "optimal"].sort_values("gap", ascending=False)
     if open_.empty:
         yield Prose("Every schedule is proven optimal: no solve has a gap.")
         return

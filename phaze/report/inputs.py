@@ -93,6 +93,8 @@ class Inputs:
     """Energies of the study's technology."""
     hbm_gib: Mapping[str, float] = field(default_factory=dict)
     """HBM of the named architectures that have one of their own."""
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    """Published number of parameters of every model, tied ones once; what the layers hold unless given."""
     published: Published | None = None
     visits: pd.DataFrame = field(default_factory=Visits.empty)
     sensitivities: pd.DataFrame = field(default_factory=Sensitivities.empty)

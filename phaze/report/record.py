@@ -102,8 +102,8 @@ def models(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         rows.append(
             (
                 row["model"], f"ours, t {row['tensor']}, b {row['microbatch']}", str(row["layers"]),
-                str(row["operators"]),
-                f"{row['parameters']:,}", decimal(row["block_parameter_bytes"], "B"),
+                str(row["operators"]), f"{row['parameters']:,}", f"{row['held_parameters']:,}",
+                decimal(row["block_parameter_bytes"], "B"),
                 decimal(row["block_activation_bytes"], "B"), decimal(row["activation_bytes"], "B"),
                 decimal(row["block_tensor_flops"], "FLOP"), decimal(row["tensor_flops"], "FLOP"),
                 decimal(row["block_vector_flops"], "FLOP"), decimal(row["vector_flops"], "FLOP"),
@@ -113,11 +113,14 @@ def models(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         if workload and workload.complexity:
             rows.append(_printed_complexity(workload.complexity))
     header = (
-        "workload", "whose", "layers", "operators of a block", "parameters", "weights of a block",
+        "workload", "whose", "layers", "operators of a block", "parameters", "held",
+        "weights of a block",
         "activations of a block", "of the model", "tensor FLOPs of a block", "of the model",
         "vector FLOPs of a block", "of the model",
     )  # fmt: skip
-    caption = "Forward pass of one microbatch, parameters and activations of one slice"
+    caption = (
+        "Forward pass of one microbatch; what one slice holds, a tied head's copy and training heads included"
+    )
     blocks: list[Block] = [Sheet(caption, header, tuple(rows), 2, frozenset(marked), "complexities")]
     if inputs.published and any(w.complexity for w in inputs.published.workloads.values()):
         blocks.append(
@@ -134,7 +137,7 @@ def models(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 def _printed_complexity(printed: PublishedComplexity) -> tuple[str, ...]:
     return (
-        "", "paper", str(printed.layers), str(printed.operators), "–",
+        "", "paper", str(printed.layers), str(printed.operators), "–", "–",
         decimal(printed.parameter_bytes, "B"), "–", decimal(printed.activation_bytes, "B"), "–",
         decimal(printed.tensor_flops, "FLOP"), "–", decimal(printed.vector_flops, "FLOP"),
     )  # fmt: skip
@@ -170,7 +173,7 @@ def checks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     """Yield the checks of the results and what the model assumes."""
     rows = [
         (
-            "passed" if row["passed"] else "FAILED", row["check"], row["example"], f"{row['rows']:,}",
+            _verdict(row), row["check"], row["example"], f"{row['rows']:,}",
             f"{row['failures']:,}",
         )
         for _, row in findings.checks.iterrows()
@@ -187,6 +190,12 @@ def checks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     about = "What must hold of any study, checked on this one; a study that fails a check ends with an error."
     yield Section("checks", "Checks", about, (sheet,))
     yield Section("method", "How these numbers are made", _METHOD, (Items(_assumptions(inputs)),))
+
+
+def _verdict(row: pd.Series) -> str:
+    if not row["rows"]:
+        return "nothing to check"
+    return "passed" if row["passed"] else "FAILED"
 
 
 _METHOD = "What is modelled, in short; the README says more."

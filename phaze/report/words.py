@@ -101,8 +101,8 @@ def widths(row: pd.Series) -> str:
 
 
 def operator(name: object) -> str:
-    """Return the name of an operator with its fused parts apart."""
-    return str(name).replace("_", " ").replace("+", " + ")
+    """Return the name of an operator with its fused parts apart, without the pass that is said beside it."""
+    return str(name).removesuffix(".backward").replace("_", " ").replace("+", " + ")
 
 
 def storing(recompute: object) -> str:

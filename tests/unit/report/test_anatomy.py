@@ -140,10 +140,16 @@ def test_without_estimates_nothing_is_said_to_bind(inputs: Inputs, findings: Fin
 def test_complexity_of_a_model_is_its_layers_times_their_counts(findings: Findings) -> None:
     mine = findings.complexities.set_index("model").loc["megatron-bert"]
     assert (mine["layers"], mine["tensor"], mine["microbatch"]) == (12, 1, 1)
-    assert mine["parameters"] == 2 * 3000 * 1024 + 12 * 12 * 1024**2
+    assert mine["parameters"] == mine["held_parameters"] == 2 * 3000 * 1024 + 12 * 12 * 1024**2
     assert mine["block_parameter_bytes"] == 2 * 12 * 1024**2
     gemm = 2.0 * 512 * 1024 * 1024
     assert mine["block_tensor_flops"] == pytest.approx(12 * gemm + 2.0 * 512 * 512 * 1024)
+
+
+def test_published_parameters_stand_beside_what_the_layers_hold(inputs: Inputs) -> None:
+    counted = anatomy.complexities(replace(inputs, parameters={"bert-large": 335141888}))
+    mine = counted.set_index("model").loc["bert-large"]
+    assert (mine["parameters"], mine["held_parameters"]) == (335141888, 157138944)
 
 
 def test_parts_of_the_area_sum_to_the_chip(findings: Findings) -> None:

@@ -189,6 +189,9 @@ def test_a_study_of_one_model_without_extras_has_a_shorter_report(inputs: Inputs
     assert "Beside the paper" not in sections
     assert "Scenarios" not in sections
     assert report.failures == []
+    assert "1 workload, scenario paper" in report.markdown
+    assert "For bert-large: {2, 512, 256, 256, 256} cores" in report.markdown
+    assert "one for all" not in report.markdown
 
 
 def test_a_failed_check_is_a_failure_of_the_report(inputs: Inputs) -> None:
@@ -224,6 +227,13 @@ def test_proofs_count_layers_by_what_is_known(inputs: Inputs) -> None:
     assert found["feasible"] == 4
     assert found["largest_gap"] == pytest.approx(0.02)
     assert found["branching"] == found["solves"]
+
+
+def test_only_what_is_not_proven_has_a_gap_to_show(inputs: Inputs, report: Report) -> None:
+    open_ = inputs.solves[inputs.solves["status"] != "optimal"]
+    assert f"Schedules with a gap: {len(open_)}" in report.markdown
+    proven = replace(bare(inputs), solves=inputs.solves.assign(status="optimal", gap=1e-16))
+    assert "no solve has a gap" in build_report(proven).markdown
 
 
 def test_no_solves_are_no_proofs(inputs: Inputs) -> None:

@@ -83,6 +83,14 @@ def test_synchronisation_of_the_printed_placement_is_worked_out(printed: Printed
     assert f"{4 * 1023 / 1024 * 2 * 157138944 / 2**32 * 1e3:.0f} ms" in text
 
 
+def test_a_network_too_slow_for_the_printed_utilisation_is_worked_out(printed: Printed) -> None:
+    """88.1 % of the peak of 64 chips takes 8.13 ms; 4 (d - 1)/d of the weights in that time are 144 GiB/s."""
+    text = reasons(printed, "bert-large")[2]
+    assert "implies 8.13 ms for a whole batch" in text
+    sent = 4 * 1023 / 1024 * 2 * 157138944
+    assert float(text.split("would need ")[1].split()[0]) == pytest.approx(sent / 8.13e-3 / 2**30, rel=2e-3)
+
+
 def test_a_width_that_was_not_extracted_gives_no_reason(printed: Printed) -> None:
     assert not any("places it as" in text for text in reasons(printed, "megatron-bert"))
 

@@ -61,3 +61,7 @@ def test_accelerators_read_as_in_table_2() -> None:
     assert words.compute(chip) == "{2, 512, 256, 256, 256}"
     assert words.buffers(chip) == "{32 MiB, 4096, 1 MiB, 4 KiB}"
     assert words.widths(pd.Series({"stages": 1, "data": 1024, "tensor": 1})) == "{1, 1024, 1}"
+
+
+def test_names_of_operators_read_as_words() -> None:
+    assert words.operator("attention_out_bias+attention_add.backward") == "attention out bias + attention add"
