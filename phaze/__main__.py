@@ -9,18 +9,21 @@ import json
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from phaze.errors import PhazeError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 app = typer.Typer(
     name="python -m phaze",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     help="Which accelerator should be built for a model, and how should its training be spread?",
 )
 
@@ -32,6 +35,32 @@ class Format(StrEnum):
     JSON = "json"
 
 
+class Backward(StrEnum):
+    """Forms of the backward pass."""
+
+    PAIRED = "paired"
+    SPLIT = "split"
+
+
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        "--model", "-m", help="Spec in config/models, or path of one or of a Hugging Face config.json."
+    ),
+]
+ArchitectureOption = Annotated[
+    str, typer.Option("--architecture", "-a", help="File in config/architectures, or path of one.")
+]
+SequenceOption = Annotated[
+    int | None, typer.Option(help="Tokens of a sample; the model's longest, or 2048, unless given.", min=1)
+]
+TensorOption = Annotated[list[int] | None, typer.Option(help="TMP width; may be repeated.", min=1)]
+MicrobatchOption = Annotated[list[int] | None, typer.Option(help="Microbatch; may be repeated.", min=1)]
+SystemOption = Annotated[str, typer.Option(help="File in config/systems, or path of one.")]
+BackwardOption = Annotated[Backward, typer.Option(help="Gradients of an operator together, or apart.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
 @app.command()
 def space(
     area_limit_mm2: Annotated[
@@ -40,25 +69,149 @@ def space(
     minimum_share: Annotated[
         bool, typer.Option(help="Leave out what is below 30 % of the limit, as the paper's authors do.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Count the architectures of the searched space, with the smallest and the largest."""
     from phaze.answers import describe_space
 
     found = describe_space(area_limit_mm2, minimum_share=minimum_share)
     if as_json:
-        print(json.dumps(found, indent=2))
+        typer.echo(json.dumps(found, indent=2))
         return
-    print(f"{found['architectures']:,} architectures of at most {found['area_limit_mm2']:.5f} mm2")
+    typer.echo(f"{found['architectures']:,} architectures of at most {found['area_limit_mm2']:.5f} mm2")
     for which in ("smallest", "largest"):
-        print(f"{which}: {found[which]['architecture']}, {found[which]['area_mm2']:.5f} mm2")
+        if found[which]:
+            typer.echo(f"{which}: {found[which]['architecture']}, {found[which]['area_mm2']:.5f} mm2")
+
+
+@app.command()
+def extract(
+    model: ModelOption,
+    sequence: SequenceOption = None,
+    tensor: TensorOption = None,
+    microbatch: MicrobatchOption = None,
+    backward: BackwardOption = Backward.PAIRED,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the operators of a model's distinct layers, forward and backward, after fusion."""
+    from phaze.answers import read_subject
+
+    points = read_subject(model, sequence, tensor or [1], microbatch or [1], backward.value).points
+    _print_tables([point.operators for point in points], as_json=as_json)
+
+
+@app.command()
+def estimate(
+    model: ModelOption,
+    architecture: ArchitectureOption = "tpu-v4",
+    sequence: SequenceOption = None,
+    tensor: TensorOption = None,
+    microbatch: MicrobatchOption = None,
+    system: SystemOption = "paper",
+    backward: BackwardOption = Backward.PAIRED,
+    as_json: JsonOption = False,
+) -> None:
+    """Print how long every operator takes on one core and on all, what binds it, and its energy."""
+    from phaze.answers import estimate_subject, read_subject
+
+    subject = read_subject(model, sequence, tensor or [1], microbatch or [1], backward.value)
+    _print_tables(estimate_subject(subject, architecture, system), as_json=as_json)
+
+
+@app.command()
+def schedule(
+    model: ModelOption,
+    architecture: ArchitectureOption = "tpu-v4",
+    sequence: SequenceOption = None,
+    tensor: TensorOption = None,
+    microbatch: MicrobatchOption = None,
+    system: SystemOption = "paper",
+    backward: BackwardOption = Backward.PAIRED,
+    operators: Annotated[bool, typer.Option(help="Print every operator instead.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the latency of every layer with its bound, and who proved it."""
+    from phaze.answers import read_subject, schedule_subject
+
+    subject = read_subject(model, sequence, tensor or [1], microbatch or [1], backward.value)
+    solves, schedules = schedule_subject(subject, architecture, system)
+    _print_tables([schedules if operators else solves], as_json=as_json)
+
+
+@app.command()
+def place(
+    instance: Annotated[
+        Path | None, typer.Argument(help="Instance in the JSON of the authors' device_placement program.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for an instance's placement.")] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Model, as for the other verbs.")] = None,
+    architecture: ArchitectureOption = "tpu-v4",
+    system: SystemOption = "paper",
+    devices: Annotated[int | None, typer.Option(help="Devices; the system's unless given.", min=1)] = None,
+    global_batch: Annotated[int, typer.Option(help="Samples in a batch.", min=1)] = 4096,
+    sequence: SequenceOption = None,
+    tensor: TensorOption = None,
+    microbatch: MicrobatchOption = None,
+    hbm_gib: Annotated[
+        float | None, typer.Option(help="HBM of a device; the architecture's, or 80, unless given.", min=0)
+    ] = None,
+    recompute: Annotated[
+        bool | None,
+        typer.Option("--recompute/--stash", help="Activations; the better one unless given."),
+    ] = None,
+    optimizer: Annotated[str, typer.Option(help="sgd, sgd-momentum or adam, for its memory.")] = "sgd",
+    precision: Annotated[str, typer.Option(help="half, mixed or single: bytes of a parameter.")] = "half",
+    pipeline: Annotated[str, typer.Option(help="1f1b or gpipe.")] = "1f1b",
+    tokens: Annotated[float, typer.Option(help="Tokens to train on, for the time to train.", min=1)] = 300e9,
+    backward: BackwardOption = Backward.PAIRED,
+    as_json: JsonOption = False,
+) -> None:
+    """Spread the training of a model over a cluster: t, d, s, boundaries, memory, throughput, what binds.
+
+    Either a model on an architecture (--model), or an instance file of layers with their latencies.
+    """
+    if (instance is None) == (model is None):
+        raise PhazeError("place: give either an instance file or --model")
+    if instance is not None:
+        _place_instance(instance, out)
+        return
+    from phaze.answers import Question, answer, describe_placement, in_one_line
+
+    assert model is not None
+    question = Question(
+        model=model,
+        architecture=architecture,
+        system=system,
+        devices=devices,
+        global_batch=global_batch,
+        sequence=sequence,
+        widths=tuple(tensor or ()),
+        microbatches=tuple(microbatch or ()),
+        hbm_gib=hbm_gib,
+        recompute=(False, True) if recompute is None else (recompute,),
+        memory={"optimizer": optimizer, "precision": precision, "schedule": pipeline},
+        tokens=tokens,
+        backward=backward.value,
+    )
+    found = describe_placement(question, answer(question))
+    typer.echo(json.dumps(found, indent=2) if as_json else in_one_line(found))
+
+
+def _place_instance(instance: Path, out: Path | None) -> None:
+    from phaze.place.instance import place_instance, read_instance, result_text, write_result
+
+    result = place_instance(read_instance(instance))
+    if out is None:
+        typer.echo(result_text(result))
+    else:
+        write_result(result, out)
 
 
 @app.command()
 def export(
     table: Annotated[Path, typer.Argument(help="A Parquet table of a run.")],
     form: Annotated[Format, typer.Option("--format", help="Format to write.")] = Format.CSV,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="File to write; printed unless given.")] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="File; else printed.")] = None,
 ) -> None:
     """Write any table of a run as CSV or JSON."""
     from phaze.job import atomic_path
@@ -66,18 +219,29 @@ def export(
 
     text = export_table(table, form.value)
     if out is None:
-        sys.stdout.write(text)
+        typer.echo(text, nl=False)
         return
     with atomic_path(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
+def _print_tables(frames: list[pd.DataFrame], *, as_json: bool) -> None:
+    """Print tables one below the other."""
+    import pandas as pd
+
+    frame = pd.concat(frames, ignore_index=True)
+    if as_json:
+        typer.echo(frame.to_json(orient="records", indent=1, double_precision=15))
+    else:
+        typer.echo(frame.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+
+
 def main() -> int:
     """Run the command line; a mistake of the user is one message and exit status 1."""
     try:
-        app(standalone_mode=True)
+        app()
     except PhazeError as error:
-        Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"phaze: {error}")
+        typer.echo(f"phaze: {error}", err=True)
         return 1
     return 0
 

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 
 from phaze.config import GRID_SHARDS, load_architecture, load_model_named, load_system, load_technology
 from phaze.cosearch import Evaluation, Subject, Terms, best_placement, evaluate_architectures, extract_subject
-from phaze.estimate import area_um2, describe_named, enumerate_grid
+from phaze.errors import PhazeError
+from phaze.estimate import area_um2, describe_named, enumerate_grid, estimate_operators
+from phaze.extract import LayerTables
 from phaze.spec.architecture import Grid
-from phaze.spec.model import Model
-from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSettings, Training
-from phaze.spec.system import Scenario, System
+from phaze.spec.settings import ExtractSettings, Training
+from phaze.spec.system import Scenario
 from phaze.units import GIB, UM2_PER_MM2
 
 Described = dict[str, object]
 SECONDS_PER_DAY = 86400.0
+POWERS = (1, 2, 4, 8)
+"""TMP widths and microbatches that are considered unless some are given."""
+LARGEST_HBM_GIB = 80.0
+DEFAULT_SEQUENCE = 2048
+TECHNOLOGY = "22nm"
+ENERGIES = ("mac", "register", "l2", "glb", "hbm", "link")
 
 
 @dataclass(frozen=True)
@@ -31,62 +37,104 @@ class Question:
     """Name of a file in config/architectures, or path of one."""
     system: str
     """Name of a file in config/systems, or path of one."""
+    devices: int | None
+    """Devices; the system's unless given."""
+    global_batch: int
     sequence: int | None
     """Tokens of a sample; the model's longest unless given."""
     widths: tuple[int, ...]
     """TMP widths to consider; those of 1, 2, 4, 8 that divide the model if empty."""
-    training: Training
-    global_batch: int
-    devices: int | None = None
-    backward: str = "paired"
+    microbatches: tuple[int, ...]
+    """Microbatches to consider; those of 1, 2, 4, 8 that divide the batch if empty."""
+    hbm_gib: float | None
+    """HBM of a device; the architecture's own unless given, or 80."""
+    recompute: tuple[bool, ...]
+    memory: dict[str, str]
+    """Optimizer, precision and schedule."""
+    tokens: float
+    """Tokens to train on."""
+    backward: str
 
-    def read_model(self) -> Model:
-        """Return the model."""
-        return load_model_named(self.model)
+    def training(self) -> Training:
+        """Return how the model is trained."""
+        for microbatch in self.microbatches:
+            if self.global_batch % microbatch:
+                raise PhazeError(
+                    f"--microbatch: {microbatch} does not divide --global-batch {self.global_batch}"
+                )
+        divisors = tuple(b for b in POWERS if self.global_batch % b == 0)
+        hbm_gib = self.hbm_gib or load_architecture(self.architecture).hbm_gib or LARGEST_HBM_GIB
+        given = {"microbatches": self.microbatches or divisors, "recompute": self.recompute}
+        return Training.parse({**given, **self.memory, "hbm_gib": [hbm_gib], "tokens": self.tokens}, "place")
 
     def scenario(self) -> Scenario:
         """Return cluster and batch."""
-        system: System = load_system(self.system)
-        given = {} if self.devices is None else {"devices": self.devices}
-        return Scenario.parse(
-            {**system.model_dump(), "global_batch": self.global_batch, **given}, "--devices"
-        )
-
-    def terms(self) -> Terms:
-        """Return what the evaluation depends on besides the model."""
-        return Terms(
-            scenario=self.scenario(),
-            training=self.training,
-            technology=load_technology("22nm"),
-            estimate=EstimateSettings(),
-            schedule=ScheduleSettings(),
-        )
-
-    def subject(self) -> Subject:
-        """Return the operators of the model for all TMP widths and microbatches."""
-        model = self.read_model()
-        sequence = self.sequence or model.position_count or 2048
-        model.check_sequence(sequence, "--sequence")
-        widths = self.widths or tuple(t for t in (1, 2, 4, 8) if model.divides(t))
-        for width in widths:
-            model.check_tensor_width(width, "--tensor")
-        batches = [b for b in self.training.microbatches if self.global_batch % b == 0]
-        settings = ExtractSettings.parse({"backward": self.backward}, "--backward")
-        return extract_subject(model, sequence, widths, batches, settings)
-
-    def architectures(self) -> pd.DataFrame:
-        """Return the architecture as table architectures."""
-        figures = load_technology("22nm").area_um2
-        return describe_named([load_architecture(self.architecture)], figures, "named")
+        changes = {"global_batch": self.global_batch}
+        changes |= {} if self.devices is None else {"devices": self.devices}
+        return Scenario.parse({**load_system(self.system).model_dump(), **changes}, "place")
 
 
-def answer(question: Question) -> tuple[Subject, Evaluation]:
+def answer(question: Question) -> Evaluation:
     """Return everything about the question: estimates, schedules, placements."""
-    subject = question.subject()
-    return subject, evaluate_architectures(subject, question.architectures(), question.terms())
+    training = question.training()
+    subject = read_subject(
+        question.model, question.sequence, question.widths, training.microbatches, question.backward
+    )
+    terms = Terms(question.scenario(), training, load_technology(TECHNOLOGY))
+    return evaluate_architectures(subject, read_architecture(question.architecture), terms)
 
 
-def describe_placement(question: Question, subject: Subject, found: Evaluation) -> Described:
+def read_subject(
+    name: str, sequence: int | None, widths: Sequence[int], microbatches: Sequence[int], backward: str
+) -> Subject:
+    """Return a model's operators for TMP widths and microbatches; without widths for all that divide it."""
+    model = load_model_named(name)
+    tokens = sequence or model.position_count or DEFAULT_SEQUENCE
+    model.check_sequence(tokens, "--sequence")
+    for width in widths:
+        model.check_tensor_width(width, "--tensor")
+    chosen = widths or [t for t in POWERS if model.divides(t)]
+    settings = ExtractSettings.parse({"backward": backward}, "--backward")
+    return extract_subject(model, tokens, chosen, microbatches, settings)
+
+
+def read_architecture(name: str) -> pd.DataFrame:
+    """Return one architecture as table architectures."""
+    return describe_named([load_architecture(name)], load_technology(TECHNOLOGY).area_um2, "named")
+
+
+def estimate_subject(subject: Subject, architecture: str, system: str) -> list[pd.DataFrame]:
+    """Return for every point of a model its operators with their estimates."""
+    chips = read_architecture(architecture)
+    designs = {core: int(chips[f"{core}_design"].iloc[0]) for core in ("tensor", "vector", "fused")}
+    designs["network"] = designs["vector"]
+    return [_estimated(point, chips, designs, system) for point in subject.points]
+
+
+def _estimated(point: LayerTables, chips: pd.DataFrame, designs: dict[str, int], system: str) -> pd.DataFrame:
+    terms = Terms(_scenario(system), Training(), load_technology(TECHNOLOGY))
+    tensor = int(point.layers["tensor"].iloc[0])
+    estimates = estimate_operators(point.parts, chips, terms.hardware, terms.technology, tensor, {})
+    rows = point.operators.assign(design=point.operators["core"].map(designs).fillna(-1).astype("int64"))
+    keys = ["model", "tensor", "microbatch", "work", "design"]
+    columns = ["layer", "direction", "name", "core", "latency_s", "latency_all_s", "limit", "limit_all"]
+    joined = rows.merge(estimates, on=keys)
+    energy = joined[[f"{part}_all_j" for part in ENERGIES]].sum(axis=1)
+    return joined[["model", "tensor", "microbatch", *columns]].assign(energy_all_j=energy)
+
+
+def schedule_subject(subject: Subject, architecture: str, system: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return tables solves and schedules of a model on an architecture."""
+    terms = Terms(_scenario(system), Training(), load_technology(TECHNOLOGY))
+    found = evaluate_architectures(subject, read_architecture(architecture), terms)
+    return found.solves, found.schedules
+
+
+def _scenario(system: str) -> Scenario:
+    return Scenario.parse(load_system(system).model_dump(), system)
+
+
+def describe_placement(question: Question, found: Evaluation) -> Described:
     """Return the best placement in plain values, or why there is none."""
     searched = found.placements[found.placements["planner"] == "phaze"]
     best = best_placement(searched)
@@ -96,17 +144,15 @@ def describe_placement(question: Question, subject: Subject, found: Evaluation) 
     keys = ["tensor", "microbatch", "architecture", "hbm_gib", "recompute", "planner"]
     same = (found.stages[keys] == best[keys]).all(axis=1)
     stages = found.stages[same].sort_values("stage")
-    described["memory"] = [
-        {name: _plain(row[name]) for name in _STAGE} for _, row in stages[list(_STAGE)].iterrows()
-    ]
-    described["days_to_train"] = question.training.tokens / float(best["tokens_per_s"]) / SECONDS_PER_DAY
+    described["memory"] = stages[list(_STAGE)].to_dict(orient="records")
+    described["days_to_train"] = question.tokens / float(best["tokens_per_s"]) / SECONDS_PER_DAY
     described["gap"] = 1.0 - float(best["bound_s"]) / float(best["time_per_batch_s"])
     return described
 
 
 _HEADLINES = (
-    "status", "architecture", "tensor", "data", "stages", "microbatch", "recompute", "hbm_gib", "devices_used",
-    "time_per_batch_s", "samples_per_s", "tokens_per_s", "mfu", "binding",
+    "status", "architecture", "tensor", "data", "stages", "microbatch", "recompute", "hbm_gib",
+    "devices_used", "time_per_batch_s", "samples_per_s", "tokens_per_s", "mfu", "binding",
 )  # fmt: skip
 _STAGE = ("stage", "first_layer", "last_layer", "devices", "load_s", "memory_bytes", "headroom_bytes")
 

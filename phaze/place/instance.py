@@ -185,13 +185,18 @@ def place_instance(instance: Instance) -> Result:
     )
 
 
+def result_text(result: Result) -> str:
+    """Return a result as JSON."""
+    content = result.model_dump(by_alias=True, exclude={"reason"} if result.reason is None else None)
+    return json.dumps(content, indent=2, allow_nan=False)
+
+
 def write_result(result: Result, path: str | Path) -> None:
     """Write a result as JSON, in one step."""
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    content = result.model_dump(by_alias=True, exclude={"reason"} if result.reason is None else None)
     try:
-        temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        temporary.write_text(result_text(result) + "\n", encoding="utf-8")
         temporary.replace(target)
     except OSError as error:
         raise PhazeError(f"{target}: cannot be written: {error.strerror}") from error
