@@ -18,13 +18,14 @@ def main(
     """Rank the candidates by the mean of the models' throughputs; a normalised mean divides by their best."""
     screen = ScreenSettings.parse(settings, "screen")
     everything = tables.Placements.load(*placements, columns=["model", "samples_per_s"])
+    best = everything.groupby("model")["samples_per_s"].max()
     ranking = choose_common(
         tables.Placements.load(*common),
         tables.Architectures.load(architectures),
         weights,
         mode=screen.common,
         tolerance=screen.tolerance,
-        reference=everything.groupby("model")["samples_per_s"].max().to_dict(),
+        reference={str(model): float(value) for model, value in best.items()},
     )
     tables.Commons.save(ranking, out)
 

@@ -11,7 +11,8 @@ def main(
     out: str,
     *,
     shard: str,
-    members: dict[str, object],
+    grid: dict[str, object] | None,
+    named: list[dict[str, object]],
     area_limit: float | dict[str, object],
     technology: dict[str, object],
 ) -> None:
@@ -21,11 +22,10 @@ def main(
         limit_um2 = area_um2(Architecture.parse(area_limit, "area_limit"), figures)
     else:
         limit_um2 = area_limit * UM2_PER_MM2
-    if "grid" in members:
-        frame = enumerate_grid(Grid.parse(members["grid"], "grid"), figures, limit_um2, shard)
+    if grid is not None:
+        frame = enumerate_grid(Grid.parse(grid, "grid"), figures, limit_um2, shard)
     else:
-        named = [Architecture.parse(a, "architecture") for a in members["named"]]
-        frame = describe_named(named, figures, shard)
+        frame = describe_named([Architecture.parse(a, "architecture") for a in named], figures, shard)
     tables.Architectures.save(frame, out)
 
 
@@ -34,7 +34,8 @@ if __name__ == "__main__":
         main(
             snakemake.output[0],
             shard=snakemake.wildcards.shard,
-            members=snakemake.params.members,
+            grid=snakemake.params.members.get("grid"),
+            named=snakemake.params.members.get("named", []),
             area_limit=snakemake.params.area_limit,
             technology=snakemake.params.technology,
         )

@@ -21,7 +21,12 @@ def main(
     frame = estimate_operators(
         tables.Parts.load(parts),
         tables.Architectures.load(architectures),
-        Hardware(**hardware),
+        Hardware(
+            clock_hz=hardware["clock_hz"],
+            hbm_bandwidth_bytes_per_s=hardware["hbm_bandwidth_bytes_per_s"],
+            network_bandwidth_bytes_per_s=hardware["network_bandwidth_bytes_per_s"],
+            bytes_per_element=int(hardware["bytes_per_element"]),
+        ),
         Technology.parse(technology, "technology"),
         tensor,
         EstimateSettings.parse(settings, "estimate").vector_cycles,
