@@ -240,7 +240,8 @@ def exact_times(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> 
     best = np.min([_point_times(subject, point, chips, terms) for point in subject.points], axis=0)
     columns = pd.MultiIndex.from_tuples(grid, names=["hbm_gib", "recompute"])
     times = pd.DataFrame(best.T, index=pd.Index(chips["architecture"], name="architecture"), columns=columns)
-    return times.T.groupby(level="hbm_gib").min().T.stack()
+    by_hbm: pd.Series = times.T.groupby(level="hbm_gib").min().T.stack()  # type: ignore[assignment]
+    return by_hbm
 
 
 def _point_times(subject: Subject, point: LayerTables, chips: pd.DataFrame, terms: Terms) -> Floats:
