@@ -80,8 +80,9 @@ def space(
         return
     typer.echo(f"{found['architectures']:,} architectures of at most {found['area_limit_mm2']:.5f} mm2")
     for which in ("smallest", "largest"):
-        if found[which]:
-            typer.echo(f"{which}: {found[which]['architecture']}, {found[which]['area_mm2']:.5f} mm2")
+        one = found[which]
+        if isinstance(one, dict):
+            typer.echo(f"{which}: {one['architecture']}, {one['area_mm2']:.5f} mm2")
 
 
 @app.command()
