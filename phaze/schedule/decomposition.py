@@ -14,7 +14,18 @@ from phaze.schedule.program import Proof, Solution, solve_program
 from phaze.schedule.store import SolutionStore, digest_task
 from phaze.schedule.verify import find_faults
 from phaze.solver import relative_gap
-from phaze.theory.bounds import Bounded, Task, bound_task, join_schedules, layer_of, tasks_of, whole_task
+from phaze.theory.bounds import (
+    EQUAL,
+    Bounded,
+    Task,
+    bound_task,
+    join_schedules,
+    layer_of,
+    tasks_of,
+    tensor_users,
+    vector_users,
+    whole_task,
+)
 from phaze.theory.graphs import Layer, Schedule
 
 log = logging.getLogger(__name__)
@@ -79,7 +90,7 @@ def _solve_whole(
     tasks = tasks_of(layer)
     bounds = [bound_task(task) for task in tasks]
     if all(bounded.proven for bounded in bounds):
-        return tasks, tuple(_proven(bounded) for bounded in bounds)
+        return tasks, tuple(_proven(task, bounded) for task, bounded in zip(tasks, bounds, strict=True))
     whole = whole_task(layer)
     pieces = [(task.component, bounded.schedule) for task, bounded in zip(tasks, bounds, strict=True)]
     known = join_schedules(layer, pieces)
@@ -92,12 +103,12 @@ def _solve_whole(
 def solve_task(task: Task, proof: Proof, store: SolutionStore) -> Solution:
     """Return the best schedule of a component: from the store, by bounds that meet, or by a program."""
     if len(task.component.operators) == 1:
-        return _proven(bound_task(task))
+        return _proven(task, bound_task(task))
     digest = digest_task(task, proof)
     solution = store.load(digest, task)
     if solution is None:
         bounded = bound_task(task)
-        solution = _proven(bounded) if bounded.proven else _verified(task, bounded, proof)
+        solution = _proven(task, bounded) if bounded.proven else _verified(task, bounded, proof)
         store.save(digest, solution)
     return solution
 
@@ -111,8 +122,17 @@ def _solve_open(task: Task, bounded: Bounded, proof: Proof, store: SolutionStore
     return solution
 
 
-def _proven(bounded: Bounded) -> Solution:
-    return Solution("optimal", bounded.schedule, bounded.lower_s)
+def _proven(task: Task, bounded: Bounded) -> Solution:
+    return Solution("optimal", bounded.schedule, bounded.lower_s, z_needed=_cores_bind(task, bounded))
+
+
+def _cores_bind(task: Task, bounded: Bounded) -> bool:
+    """Return whether with a core for every operator there would be a shorter schedule (Appendix A)."""
+    kinds = task.component.kinds
+    free = replace(task, num_tc=tensor_users(kinds), num_vc=vector_users(kinds))
+    if (free.num_tc, free.num_vc) == (task.num_tc, task.num_vc) or len(kinds) == 1:
+        return False
+    return bound_task(free).schedule.latency_s < bounded.schedule.latency_s * (1 - EQUAL)
 
 
 def _verified(task: Task, bounded: Bounded, proof: Proof) -> Solution:

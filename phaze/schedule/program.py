@@ -65,7 +65,7 @@ class Solution:
     variables: int = 0
     constraints: int = 0
     z_needed: bool = False
-    """Operators had to be assigned to cores by the program."""
+    """What is shortest without counting cores needs too many: the program had to assign operators to them."""
 
 
 def solve_program(task: Task, bounded: Bounded, proof: Proof) -> Solution:

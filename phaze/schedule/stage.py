@@ -68,7 +68,7 @@ def _solve_row(case: Case, solution: LayerSolution, proof: Proof) -> dict[str, o
         "components": len(programs),
         "variables": sum(part.variables for part in programs),
         "constraints": sum(part.constraints for part in programs),
-        "z_needed": any(part.z_needed for part in programs),
+        "z_needed": any(part.z_needed for part in solution.parts),
         "all_cores_s": float(layer.latency_all_s[working].sum()),
     }
 

@@ -55,9 +55,9 @@ class Effort(NamedTuple):
     """Moves of the search in a wide component."""
 
 
-SCREENING = Effort(100, 2000, 200)
+SCREENING = Effort(100, 2000, 400)
 """For ten thousands of architectures."""
-SCHEDULING = Effort(2000, 50000, 100000)
+SCHEDULING = Effort(2000, 50000, 30000)
 """For the architectures that were kept."""
 
 
@@ -163,7 +163,10 @@ def _make_task(layer: Layer, component: Component) -> Task:
 
 
 def bound_task(task: Task, effort: Effort = SCHEDULING) -> Bounded:
-    """Return a lower bound on the latency of a component and the best schedule found, from time 0."""
+    """Return a lower bound on the latency of a component and the best schedule found, from time 0.
+
+    With any effort from that of the screen upwards the bounds lie within those of the screen.
+    """
     part = Part(*task.component.arrays, task.one_s, task.every_s, task.num_tc, task.num_vc)
     blocks = None if overlaps(part.kinds, part.one) else blocks_of(task.component)
     if len(part.kinds) == 1:
@@ -172,7 +175,8 @@ def bound_task(task: Task, effort: Effort = SCHEDULING) -> Bounded:
         lower = float(min(part.every[0], part.one[0]))
     elif blocks is None:
         lower = bound_by_weights(part)
-        _, start, core = search_sequences(part, effort.moves)
+        found = [search_sequences(part, moves) for moves in sorted({SCREENING.moves, effort.moves})]
+        _, start, core = min(found, key=lambda one: one[0])
     else:
         lower, _, path = find_path(blocks, part, effort.rounds, effort.nodes)
         start, core = follow_path(path, part, 10 * effort.nodes)

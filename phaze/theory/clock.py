@@ -21,7 +21,8 @@ import numpy as np
 from phaze.theory.graphs import NETWORK, Floats, Ints, Part
 from phaze.theory.pairing import occupies
 
-ROUNDS = 60
+ROUNDS = 200
+"""Rounds of the game; its value is approached like 1 / rounds."""
 
 
 @numba.njit(cache=True)

@@ -128,6 +128,8 @@ def run_members(members: Ints, part: Part, cutoff: float, nodes: int) -> tuple[f
     block = make_block(members, part)
     lower, upper, start = run_block(block, cutoff, nodes)
     if block.uses[:, 2].any() and upper < np.inf:
+        # Of several shortest runs always the same one, whatever cutoff it was looked for with.
+        start = run_block(block, upper * (1 + 1000 * CLOSE), nodes)[2]
         paired = assign_cores(block.kinds, start, start + block.latency, part.num_tc, part.num_vc)[0]
         if not paired:
             upper = _pair_block(block, start)
