@@ -65,7 +65,7 @@ class Question:
         divisors = tuple(b for b in POWERS if self.global_batch % b == 0)
         hbm_gib = self.hbm_gib or load_architecture(self.architecture).hbm_gib or LARGEST_HBM_GIB
         given = {"microbatches": self.microbatches or divisors, "recompute": self.recompute}
-        return Training.parse({**given, **self.memory, "hbm_gib": [hbm_gib], "tokens": self.tokens}, "place")
+        return Training.parse({**given, **self.memory, "hbm_gib": [hbm_gib]}, "place")
 
     def scenario(self) -> Scenario:
         """Return cluster and batch."""

@@ -40,3 +40,8 @@ def estimates_file(w):
 def common_tables(table, scenario):
     """Return the files of the candidates for a common architecture, one a model."""
     return [f"<results>/{table}/{scenario}/{model}/common.parquet" for model in settings.study.models]
+
+
+def training_of(microbatch):
+    """Return how a model is trained with one microbatch: other microbatches must not touch its chain."""
+    return study["training"] | {"microbatches": [int(microbatch)]}

@@ -22,7 +22,7 @@ rule place:
         stages="<results>/stages/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.parquet",
     params:
         scenario=lambda w: settings.scenarios[w.scenario].model_dump(mode="json"),
-        training=study["training"],
+        training=lambda w: training_of(w.microbatch),
         flops_per_token=lambda w: settings.flops_per_token(w.model),
         expert=lambda w: settings.expert(w.model),
         sequence=lambda w: settings.workload(w.model).sequence,

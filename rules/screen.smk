@@ -21,8 +21,8 @@ rule screen:
         "<results>/screens/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.parquet",
     params:
         scenario=lambda w: settings.scenarios[w.scenario].model_dump(mode="json"),
-        training=study["training"],
-        screen=study["screen"],
+        training=lambda w: training_of(w.microbatch),
+        screen={key: study["screen"][key] for key in ("best", "tolerance")},
         overlap_communication=study["schedule"]["overlap_communication"],
         code=source_digest("phaze.screen"),
     log:

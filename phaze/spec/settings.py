@@ -29,8 +29,6 @@ class Training(Noun):
     """Bytes per parameter: half (weights and gradients in 2 bytes), mixed (with master weights), single."""
     schedule: Literal["1f1b", "gpipe"] = "1f1b"
     """Order of the microbatches in the pipeline, for the stashes that it keeps."""
-    tokens: PositiveFloat = 300e9
-    """Tokens to train on, for the time to train."""
 
 
 class ExtractSettings(Noun):
