@@ -25,7 +25,7 @@ quick: $(READY) ## Run one model on two designs, with its report, in minutes
 
 test: $(READY) ## Install the programs that tests need, where that is permitted, and run every test
 	@.ci/system-packages
-	$(BIN)/pytest -n $(CORES)
+	$(BIN)/pytest -n $(CORES) --dist loadgroup
 
 benchmark: $(READY) ## Time the solvers and the dynamic program against their size
 	$(BIN)/pytest tests/benchmarks --benchmark-enable
