@@ -147,7 +147,7 @@ class GlpkBackend:
 
     def run(self, model: pyo.ConcreteModel, limits: Limits) -> Answer:
         """Solve with cuts and a time limit; glpsol knows no other."""
-        solver = pyo.SolverFactory("glpk")
+        solver = pyo.SolverFactory("glpk", executable=shutil.which("glpsol"))
         solver._version_timeout = 60  # its two seconds are too few for a busy machine
         solver.options.update({"cuts": "", "mipgap": limits.gap})
         try:

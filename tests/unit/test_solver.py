@@ -1,0 +1,304 @@
+"""Solvers behind one function: each proves what it can, and none of their failures gets through."""
+
+import math
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pyomo.environ as pyo
+import pytest
+
+from phaze.errors import PhazeError
+from phaze.solver import (
+    BACKENDS,
+    Answer,
+    Backend,
+    Limits,
+    count_model,
+    point_fault,
+    relative_gap,
+    solve,
+    solver_versions,
+)
+
+LIMITS = Limits(nodes=1000, wall_s=20.0)
+BEST = 15.0
+
+
+def knapsack() -> pyo.ConcreteModel:
+    """Return a program whose optimum is 15: weigh at least 7 with items of (weight, price)."""
+    items = {"a": (3, 7.0), "b": (4, 8.0), "c": (5, 11.0), "d": (2, 9.0)}
+    model = pyo.ConcreteModel()
+    model.taken = pyo.Var(list(items), domain=pyo.Binary)
+    model.heavy_enough = pyo.Constraint(expr=sum(items[i][0] * model.taken[i] for i in items) >= 7)
+    model.cheapest = pyo.Objective(expr=sum(items[i][1] * model.taken[i] for i in items))
+    return model
+
+
+def hard_program() -> pyo.ConcreteModel:
+    """Return a market split program: tiny, and far beyond a few seconds or nodes."""
+    rows, columns = 4, 30
+    model = pyo.ConcreteModel()
+    model.x = pyo.Var(range(columns), domain=pyo.Binary)
+    model.over = pyo.Var(range(rows), bounds=(0, None))
+    model.under = pyo.Var(range(rows), bounds=(0, None))
+    weights = [
+        [(37 * i * i + 91 * j * j + 53 * i * j + 17 * j) % 100 for j in range(columns)] for i in range(rows)
+    ]
+    model.halves = pyo.Constraint(
+        range(rows),
+        rule=lambda m, i: (
+            sum(weights[i][j] * m.x[j] for j in range(columns)) - m.over[i] + m.under[i]
+            == sum(weights[i]) // 2
+        ),
+    )
+    model.miss = pyo.Objective(expr=sum(model.over[i] + model.under[i] for i in range(rows)))
+    return model
+
+
+class Scripted:
+    """A solver that does what a test says."""
+
+    def __init__(self, run: Callable[[pyo.ConcreteModel], Answer], version: str | None = "1.0") -> None:
+        self._run, self._version = run, version
+        self.calls = 0
+
+    def version(self) -> str | None:
+        """Return the scripted version."""
+        return self._version
+
+    def run(self, model: pyo.ConcreteModel, limits: Limits) -> Answer:  # noqa: ARG002 - the interface
+        """Do as scripted."""
+        self.calls += 1
+        return self._run(model)
+
+
+def put(model: pyo.ConcreteModel, *taken: str) -> None:
+    """Leave a point in the model."""
+    for item in model.taken:
+        model.taken[item].value = float(item in taken)
+
+
+def crash(model: pyo.ConcreteModel) -> Answer:
+    """Fail as solvers do."""
+    raise RuntimeError(f"segmentation fault on {len(model.taken)} variables")
+
+
+def infeasible_point(model: pyo.ConcreteModel) -> Answer:
+    """Claim an optimum at a point that is too light."""
+    put(model, "a")
+    return Answer("optimal", 7.0)
+
+
+def fractional_point(model: pyo.ConcreteModel) -> Answer:
+    """Claim an optimum at a point that is no integer."""
+    put(model, "a", "b")
+    model.taken["a"].value = 0.999
+    return Answer("optimal", BEST)
+
+
+def no_point(model: pyo.ConcreteModel) -> Answer:
+    """Claim an optimum and leave no point."""
+    for item in model.taken:
+        model.taken[item].value = None
+    return Answer("optimal", BEST)
+
+
+def impossible_bound(model: pyo.ConcreteModel) -> Answer:
+    """Claim that the optimum is worse than the point that is returned."""
+    put(model, "a", "b")
+    return Answer("optimal", 16.0)
+
+
+def right(model: pyo.ConcreteModel) -> Answer:
+    """Return the optimum."""
+    put(model, "a", "b")
+    return Answer("optimal", BEST)
+
+
+def backends(**scripts: Callable[[pyo.ConcreteModel], Answer]) -> dict[str, Backend]:
+    """Return scripted solvers by name."""
+    return {name: Scripted(script) for name, script in scripts.items()}
+
+
+@pytest.mark.solver
+@pytest.mark.parametrize("name", ["highs", "glpk"])
+def test_a_small_program_is_proven(name: str, require_program: Callable[[str], str]) -> None:
+    """Objective and bound meet, and the point is in the model."""
+    if name == "glpk":
+        require_program("glpsol")
+    model = knapsack()
+    result = solve(model, [name], LIMITS)
+    assert (result.status, result.solver) == ("optimal", name)
+    assert result.objective == pytest.approx(BEST, rel=1e-9)
+    assert result.bound == pytest.approx(BEST, rel=1e-9)
+    assert result.gap == pytest.approx(0.0, abs=1e-9)
+    assert {item for item in model.taken if model.taken[item].value > 0.5} == {"a", "b"}
+    assert (result.variables, result.constraints) == (4, 1)
+
+
+@pytest.mark.solver
+def test_a_node_limit_ends_a_solve_with_point_and_bound() -> None:
+    """The limit is a count: the same result everywhere, with an honest gap."""
+    results = [solve(hard_program(), ["highs"], Limits(nodes=50, wall_s=60.0)) for _ in range(2)]
+    assert results[0] == results[1]
+    assert results[0].status == "feasible"
+    assert results[0].bound < results[0].objective
+    assert results[0].gap > 0
+
+
+@pytest.mark.solver
+def test_a_wall_limit_ends_a_solve_as_timed_out() -> None:
+    """What was found by then depends on the machine and is dropped."""
+    result = solve(hard_program(), ["highs"], Limits(nodes=10**9, wall_s=1.0))
+    assert (result.status, result.objective, result.bound) == ("timed_out", math.inf, -math.inf)
+    assert result.solver == "none"
+
+
+@pytest.mark.solver
+def test_glpsol_out_of_time_leaves_the_program_to_the_next(require_program: Callable[[str], str]) -> None:
+    """It has no limit but time, so that HiGHS with its node limit gives the result."""
+    require_program("glpsol")
+    result = solve(hard_program(), ["glpk", "highs"], Limits(nodes=20, wall_s=1.0))
+    assert (result.status, result.solver) == ("feasible", "highs")
+
+
+@pytest.mark.solver
+@pytest.mark.parametrize("name", ["highs", "glpk"])
+def test_a_program_without_a_point_is_infeasible(name: str, require_program: Callable[[str], str]) -> None:
+    """Seven cannot be reached with all items left behind."""
+    if name == "glpk":
+        require_program("glpsol")
+    model = knapsack()
+    model.none_is_taken = pyo.Constraint(expr=sum(model.taken[i] for i in model.taken) <= 0.5)
+    assert solve(model, [name], LIMITS).status == "infeasible"
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [crash, infeasible_point, fractional_point, no_point, impossible_bound],
+    ids=lambda f: f.__name__,
+)
+def test_a_failing_solver_is_passed_over(failure: Callable[[pyo.ConcreteModel], Answer]) -> None:
+    """Whatever it does, the next solver of the list is asked."""
+    result = solve(knapsack(), ["bad", "good"], LIMITS, backends=backends(bad=failure, good=right))
+    assert (result.status, result.solver, result.objective) == ("optimal", "good", BEST)
+
+
+@pytest.mark.parametrize("status", ["timed_out", "infeasible", "failed"])
+def test_an_answer_without_a_result_leads_to_the_next_solver(status: str) -> None:
+    """Also a claim that there is no point is checked by asking another solver."""
+    result = solve(
+        knapsack(), ["bad", "good"], LIMITS, backends=backends(bad=lambda _: Answer(status), good=right)
+    )
+    assert (result.status, result.solver) == ("optimal", "good")
+
+
+def test_a_missing_solver_is_passed_over() -> None:
+    """A preference list names what may be absent."""
+    absent = Scripted(right, version=None)
+    result = solve(
+        knapsack(), ["absent", "good"], LIMITS, backends={"absent": absent, "good": Scripted(right)}
+    )
+    assert result.solver == "good"
+    assert absent.calls == 0
+
+
+@pytest.mark.parametrize(
+    ("answers", "status"),
+    [
+        (["failed", "failed"], "failed"),
+        (["failed", "timed_out"], "timed_out"),
+        (["infeasible", "infeasible"], "infeasible"),
+        (["infeasible", "failed"], "failed"),
+    ],
+)
+def test_without_any_result_the_status_says_why(answers: list[str], status: str) -> None:
+    """No exception leaves the function."""
+    scripts = {f"solver-{k}": Scripted(lambda _, a=answer: Answer(a)) for k, answer in enumerate(answers)}
+    result = solve(knapsack(), list(scripts), LIMITS, backends=scripts)
+    assert (result.status, result.solver, result.version) == (status, "none", "none")
+
+
+def test_no_solver_at_all_is_a_failed_solve() -> None:
+    """An empty machine is not an exception either."""
+    result = solve(knapsack(), ["absent"], LIMITS, backends={"absent": Scripted(right, version=None)})
+    assert result.status == "failed"
+
+
+def test_the_caller_may_refuse_a_point() -> None:
+    """What makes a point unusable beyond its constraints is for the caller to say."""
+    result = solve(
+        knapsack(),
+        ["first", "second"],
+        LIMITS,
+        fault=lambda model: "" if model.taken["d"].value > 0.5 else "no d",
+        backends=backends(
+            first=right,
+            second=lambda model: (put(model, "c", "d"), Answer("feasible", 12.0))[1],
+        ),
+    )
+    assert (result.status, result.solver, result.objective, result.bound) == (
+        "feasible",
+        "second",
+        20.0,
+        12.0,
+    )
+
+
+def test_a_glpsol_that_crashes_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program on the path may be broken."""
+    program = tmp_path / "glpsol"
+    program.write_text("#!/bin/sh\ncase $1 in --version) echo 'GLPSOL 5.0';; *) exit 3;; esac\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    result = solve(knapsack(), ["glpk", "highs"], LIMITS)
+    assert (result.status, result.solver, result.objective) == ("optimal", "highs", BEST)
+
+
+def test_without_glpsol_the_version_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then only HiGHS is listed, with its version."""
+    monkeypatch.setenv("PATH", "")
+    found = solver_versions(["glpk", "highs"])
+    assert list(found) == ["highs"]
+    assert found["highs"][0].isdigit()
+
+
+def test_an_unknown_solver_is_an_error_that_lists_the_known_ones() -> None:
+    """A misspelt name would otherwise count as missing."""
+    with pytest.raises(PhazeError, match=r"'gurobi' is not one of glpk, highs"):
+        solver_versions(["gurobi"])
+
+
+def test_faults_of_a_point_are_named() -> None:
+    """A broken constraint, bound or integrality is found by its name."""
+    model = knapsack()
+    assert point_fault(model) == "taken[a] has no value"
+    put(model, "a")
+    assert point_fault(model).startswith("heavy_enough is broken")
+    put(model, "a", "b")
+    assert point_fault(model) == ""
+    model.taken["a"].value = 2.0
+    assert point_fault(model) == "taken[a] = 2.0 is outside its bounds 0 to 1"
+
+
+def test_fixed_variables_do_not_count() -> None:
+    """The size of a program is what a solver sees."""
+    model = knapsack()
+    model.taken["a"].fix(1)
+    assert count_model(model) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("objective", "bound", "gap"),
+    [(10.0, 9.0, 0.1), (10.0, 10.0, 0.0), (10.0, 11.0, 0.0), (0.0, 0.0, 0.0), (math.inf, 1.0, math.inf)],
+)
+def test_the_gap_is_relative_to_the_objective(objective: float, bound: float, gap: float) -> None:
+    """It is zero where both meet and infinite where nothing is known."""
+    assert relative_gap(objective, bound) == pytest.approx(gap)
+
+
+def test_every_solver_of_a_study_has_a_backend() -> None:
+    """The names in the settings are those that can be asked."""
+    assert set(BACKENDS) == {"glpk", "highs"}
