@@ -23,7 +23,7 @@ def hbm_words(shapes: Ints, glb_words: Ints) -> Floats:
     return found
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _hbm_words(shapes: Ints, glb_words: Ints) -> Floats:
     found = np.full((len(shapes), len(glb_words)), np.inf)
     for s in range(len(shapes)):
@@ -34,7 +34,7 @@ def _hbm_words(shapes: Ints, glb_words: Ints) -> Floats:
     return found
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _fewest(inner: int, m: int, k: int, n: int, capacity: int) -> float:
     """Return the fewest words with one loop innermost, infinite if nothing fits."""
     left, right, result = float(m) * k, float(k) * n, float(m) * n
@@ -52,7 +52,7 @@ def _fewest(inner: int, m: int, k: int, n: int, capacity: int) -> float:
     return fewest
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _largest(inner: int, tile: int, capacity: int) -> int:
     """Return the largest tile that fits in the other dimension, see `theory.arrays.held_words`; 0 if none does."""
     if inner == INNER_K:

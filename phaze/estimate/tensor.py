@@ -4,10 +4,10 @@ A multiplication of `batch` independent products (m × k) · (k × n) is divided
 batch, rows and columns. Cores take the parts; a core works on its part tile by tile, with the tile in its L2 buffer. All
 cores share the global buffer, from which each fetches its own copy of what it needs. The time of a mapping is
 
-    max(cycles of the array, words of all cores / words per cycle) + first or last tile / words per cycle,
+    max(cycles of the array, words of all cores / words per cycle) + one filling of the array / words per cycle,
 
 with cycles and words as `theory.arrays` defines them. Cores are fed one after the other (paper, Section 4), so that only
-the first tile of one of them is waited for. What the search tries, for each of the three dataflows:
+one of them is waited for. What the search tries, for each of the three dataflows:
 
     tiles in the array's two dimensions   those of `estimate.tiles`
     the tile that streams                 the largest that fits the L2 buffer: a smaller one is never better
@@ -32,13 +32,12 @@ from phaze.estimate.tiles import FOLDS, MOST, NUMBER, SIZE, K, M, N, list_tiles
 from phaze.theory.arrays import (
     INNER_K,
     INNER_M,
-    INNER_N,
-    INPUT,
     OUTPUT,
     WEIGHT,
     array_words,
     buffer_words,
     ceil_div,
+    exposed_words,
     fewest_words,
     pass_cycles,
     run_cycles,
@@ -98,13 +97,25 @@ class Job(NamedTuple):
     length: Ints
 
 
-class Traffic(NamedTuple):
-    """Words of the operands and the result of all products, each fetched once by every core that needs it."""
+class Flow(NamedTuple):
+    """A dataflow on parts of a size: two dimensions (down, across) of the product stay in the array, one streams.
 
+    Input stationary is weight stationary of the transposed product, so only results that stay differ. Words are those of
+    all products, fetched once by every core that needs them.
+    """
+
+    output: bool
+    """The result stays; otherwise the right operand."""
+    start: float
+    stream: float
+    across: float
+    repeats: float
+    """Products of this size that the busiest core makes."""
     left: float
     right: float
     result: float
     extra: float
+    exposed: float
 
 
 def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores) -> Mapped:
@@ -123,7 +134,7 @@ def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores) -> Mapped:
     return Mapped(*found)
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _map_all(
     shapes: Ints, extra_words: Floats, groups: Floats, units: Ints, bounds: Ints, order: Ints, counts: Ints,
     found: Floats,
@@ -144,7 +155,7 @@ def _map_all(
             _map_group(job, group, counts[bounds[g] : bounds[g + 1]], places, found[:, s])
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _map_group(job: Job, group: Group, counts: Ints, places: Ints, found: Floats) -> None:
     """Fill `found` (4, C) at `places` for ascending `counts` of equal cores: more cores start from the best of fewer."""
     best = np.full(4, np.inf)
@@ -160,7 +171,7 @@ def _map_group(job: Job, group: Group, counts: Ints, places: Ints, found: Floats
             found[:, places[i]] = _in_rounds(best, job, group, level, counts[i])
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _in_rounds(best: Floats, job: Job, group: Group, level: int, count: int) -> Floats:
     """Return the best mapping on a number of cores between 2^level and the next power of two."""
     ours, limit = best.copy(), best.copy()
@@ -171,7 +182,7 @@ def _in_rounds(best: Floats, job: Job, group: Group, level: int, count: int) -> 
     return ours
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _improve(best: Floats, job: Job, group: Group, level: int, rounds: int) -> None:
     """Replace `best` by the best mapping of 2^level parts, `rounds` to a core, if that is faster."""
     batch, m, n = job.shape[0], job.shape[1], job.shape[3]
@@ -190,106 +201,140 @@ def _improve(best: Floats, job: Job, group: Group, level: int, rounds: int) -> N
                 _try_parts(best, job, group, level_m, level_n, repeats)
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _is_idle(level: int, size: int) -> bool:
     """Return whether half as many parts would be as large: cores beyond them had nothing to do."""
     return level > 0 and (1 << (level - 1)) >= size
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _try_parts(best: Floats, job: Job, group: Group, level_m: int, level_n: int, repeats: float) -> None:
     """Replace `best` by the best mapping of parts of such a size, if that is faster."""
-    traffic = _traffic(job, level_m, level_n)
-    words = traffic.left + traffic.right + traffic.result + traffic.extra
-    if words / group.words_per_cycle >= best[TIME]:
+    batch, m, k, n = float(job.shape[0]), float(job.shape[1]), float(job.shape[2]), float(job.shape[3])
+    # Cores that share rows each need the left operand's, those that share columns the right operand's.
+    left, right = batch * m * k * (1 << level_n), batch * k * n * (1 << level_m)
+    result, extra = batch * m * n, job.extra_words
+    if (left + right + result + extra) / group.words_per_cycle >= best[TIME]:
         return
-    m, n = ceil_div(job.shape[1], 1 << level_m), ceil_div(job.shape[3], 1 << level_n)
-    r, c = group.row_unit, group.column_unit
-    k_rows = job.table[K, r, 0, : job.length[K, r, 0]]
-    m_rows = job.table[M, r, level_m, : job.length[M, r, level_m]]
-    m_columns = job.table[M, c, level_m, : job.length[M, c, level_m]]
-    n_columns = job.table[N, c, level_n, : job.length[N, c, level_n]]
-    _try_tiles(best, WEIGHT, k_rows, n_columns, float(m), repeats, traffic, group)
-    _try_tiles(best, INPUT, k_rows, m_columns, float(n), repeats, traffic, group)
-    _try_tiles(best, OUTPUT, m_rows, n_columns, float(job.shape[2]), repeats, traffic, group)
+    m, n = np.ceil(m / (1 << level_m)), np.ceil(n / (1 << level_n))
+    rows, columns = group.rows, group.columns
+    m_rows, m_columns = _tiles(job, M, group.row_unit, level_m), _tiles(job, M, group.column_unit, level_m)
+    k_rows, n_columns = _tiles(job, K, group.row_unit, 0), _tiles(job, N, group.column_unit, level_n)
+    start = float(start_cycles(WEIGHT, rows, columns))
+    weight = Flow(False, start, m, n, repeats, left, right, result, extra, exposed_words(k, n, rows, columns))
+    _try_flow(best, group, weight, k_rows, n_columns)
+    inputs = Flow(False, start, n, m, repeats, right, left, result, extra, exposed_words(k, m, rows, columns))
+    _try_flow(best, group, inputs, k_rows, m_columns)
+    start = float(start_cycles(OUTPUT, rows, columns))
+    output = Flow(True, start, k, n, repeats, left, right, result, extra, exposed_words(m, n, rows, columns))
+    _try_flow(best, group, output, m_rows, n_columns)
 
 
-@numba.njit(cache=True)
-def _traffic(job: Job, level_m: int, level_n: int) -> Traffic:
-    """Return the words of all products; cores that share rows each need the left operand's rows, and so on."""
-    batch, m, k, n = job.shape[0], job.shape[1], job.shape[2], job.shape[3]
-    left = float(batch) * m * k * (1 << level_n)
-    right = float(batch) * k * n * (1 << level_m)
-    return Traffic(left, right, float(batch) * m * n, job.extra_words)
+@numba.njit(cache=True, error_model="numpy", inline="always")
+def _tiles(job: Job, dimension: int, unit: int, level: int) -> Floats:
+    """Return the candidate tiles of a dimension for an array of some size, arrays (T, 3), ascending."""
+    return job.table[dimension, unit, level, : job.length[dimension, unit, level]]
 
 
-@numba.njit(cache=True)
-def _try_tiles(
-    best: Floats, dataflow: int, downs: Floats, acrosses: Floats, stream: float, repeats: float,
-    traffic: Traffic, group: Group,
-) -> None:  # fmt: skip
-    """Replace `best` by the best mapping with a dataflow and any tile (down, across) in the array, if that is faster."""
-    start = float(start_cycles(dataflow, group.rows, group.columns))
-    least = repeats * (start + stream)
+@numba.njit(cache=True, error_model="numpy")
+def _try_flow(best: Floats, group: Group, flow: Flow, downs: Floats, acrosses: Floats) -> None:
+    """Replace `best` by the best mapping with a dataflow, if that is faster; skip what no tile can make faster."""
+    least = flow.repeats * (flow.start + flow.stream) * acrosses[-1, FOLDS]
     for down in downs:
-        if least * down[FOLDS] * acrosses[-1, FOLDS] - 1.0 >= best[TIME]:
-            continue
-        for across in acrosses:
-            fits = _largest(dataflow, down[SIZE], across[SIZE], group.l2_words)
-            if fits < 1.0:
+        limit = best[TIME] - flow.exposed / group.words_per_cycle
+        if least * downs[-1, FOLDS] - 1.0 >= limit or _largest(flow, down[SIZE], 1.0, group) < 1.0:
+            break
+        if least * down[FOLDS] - 1.0 < limit:
+            words = _least_words(flow, down, group.l2_words) + flow.extra
+            if words / group.words_per_cycle < limit:
+                _try_row(best, group, flow, down, acrosses)
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _try_row(best: Floats, group: Group, flow: Flow, down: Floats, acrosses: Floats) -> None:
+    """Replace `best` by the best mapping with a tile (down, any) in the array, if that is faster."""
+    least = flow.repeats * (flow.start + flow.stream) * down[FOLDS]
+    limit = best[TIME] - flow.exposed / group.words_per_cycle
+    for across in acrosses:
+        if least * across[FOLDS] - 1.0 < limit:
+            largest = _largest(flow, down[SIZE], across[SIZE], group)
+            if largest < 1.0:
                 break
-            exposed = down[SIZE] * across[SIZE]
-            if least * down[FOLDS] * across[FOLDS] - 1.0 + exposed / group.words_per_cycle < best[TIME]:
-                streams = np.ceil(stream / min(stream, fits))
-                words = _words(dataflow, False, traffic, down[NUMBER], across[NUMBER], streams)
-                _keep(best, dataflow, streams, start, down, across, stream, repeats, words, traffic, group)
-                if down[SIZE] <= group.rows and across[SIZE] <= group.columns:
-                    words = _words(dataflow, True, traffic, down[NUMBER], across[NUMBER], streams)
-                    _keep(best, dataflow, 1.0, start, down, across, stream, repeats, words, traffic, group)
+            streams = np.ceil(flow.stream / min(flow.stream, largest))
+            words = _words(flow, down[NUMBER], across[NUMBER], streams)
+            limit = _keep(best, group, flow, down[FOLDS], across[FOLDS], streams, words)
+            if down[SIZE] <= group.rows and across[SIZE] <= group.columns:
+                words = _continuing_words(flow, down[NUMBER], across[NUMBER])
+                limit = _keep(best, group, flow, down[FOLDS], across[FOLDS], 1.0, words)
 
 
-@numba.njit(cache=True, inline="always")
-def _largest(dataflow: int, down: float, across: float, l2_words: float) -> float:
-    """Return the largest tile that can stream beside (down, across) in the L2 buffer, see `theory.arrays.held_words`."""
-    if dataflow == OUTPUT:
-        return np.floor((l2_words - down * across) / (2.0 * (down + across)))  # type: ignore[no-any-return]
-    return np.floor((l2_words - 2.0 * down * across) / (2.0 * down + across))  # type: ignore[no-any-return]
-
-
-@numba.njit(cache=True, inline="always")
-def _words(
-    dataflow: int, continues: bool, traffic: Traffic, down: float, across: float, streams: float
-) -> float:
-    """Return the words of the best loop order, or of that in which the stream continues, for so many tiles each."""
-    left, right, result = traffic.left, traffic.right, traffic.result
-    if dataflow == WEIGHT:
-        am, ak, an, inner = streams, down, across, INNER_M
-    elif dataflow == INPUT:
-        am, ak, an, inner = across, down, streams, INNER_N
-    else:
-        am, ak, an, inner = down, streams, across, INNER_K
-    if continues:
-        return buffer_words(inner, left, right, result, am, ak, an)
-    return fewest_words(left, right, result, am, ak, an)
-
-
-@numba.njit(cache=True, inline="always")
+@numba.njit(cache=True, error_model="numpy", inline="always")
 def _keep(
-    best: Floats, dataflow: int, starts: float, start: float, down: Floats, across: Floats, stream: float,
-    repeats: float, words: float, traffic: Traffic, group: Group,
-) -> None:  # fmt: skip
-    """Replace `best` by this mapping if it is faster."""
-    cycles = repeats * pass_cycles(start, starts, stream, down[FOLDS] * across[FOLDS]) - 1.0
-    exposed = down[SIZE] * across[SIZE]
-    time = run_cycles(cycles, words + traffic.extra, exposed, group.words_per_cycle)
+    best: Floats, group: Group, flow: Flow, down: float, across: float, starts: float, words: float
+) -> float:
+    """Replace `best` by a mapping with so many folds if it is faster; return the cycles that another one must beat."""
+    cycles = flow.repeats * pass_cycles(flow.start, starts, flow.stream, down * across) - 1.0
+    time = run_cycles(cycles, words + flow.extra, flow.exposed, group.words_per_cycle)
     if time < best[TIME]:
         best[TIME], best[CYCLES], best[WORDS] = time, cycles, words
-        best[L2_WORDS] = array_words(
-            dataflow, traffic.left, traffic.right, traffic.result, starts, down[FOLDS], across[FOLDS]
+        dataflow = OUTPUT if flow.output else WEIGHT
+        best[L2_WORDS] = array_words(dataflow, flow.left, flow.right, flow.result, starts, down, across)
+    return best[TIME] - flow.exposed / group.words_per_cycle  # type: ignore[no-any-return]
+
+
+@numba.njit(cache=True, error_model="numpy", inline="always")
+def _largest(flow: Flow, down: float, across: float, group: Group) -> float:
+    """Return the largest tile that streams beside (down, across) in the L2 buffer, see `theory.arrays.held_words`."""
+    if flow.output:
+        return np.floor((group.l2_words - down * across) / (2.0 * (down + across)))  # type: ignore[no-any-return]
+    return np.floor((group.l2_words - 2.0 * down * across) / (2.0 * down + across))  # type: ignore[no-any-return]
+
+
+@numba.njit(cache=True, error_model="numpy", inline="always")
+def _words(flow: Flow, down: float, across: float, streams: float) -> float:
+    """Return the words of the best loop order for so many tiles along each dimension."""
+    if flow.output:
+        return fewest_words(flow.left, flow.right, flow.result, down, streams, across)
+    return fewest_words(flow.left, flow.right, flow.result, streams, down, across)
+
+
+@numba.njit(cache=True, error_model="numpy", inline="always")
+def _continuing_words(flow: Flow, down: float, across: float) -> float:
+    """Return the words where the loop over what streams is innermost, so that they do not depend on its tiles."""
+    if flow.output:
+        return buffer_words(INNER_K, flow.left, flow.right, flow.result, down, 1.0, across)
+    return buffer_words(INNER_M, flow.left, flow.right, flow.result, 1.0, down, across)
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _least_words(flow: Flow, down: Floats, l2_words: float) -> float:
+    """Return a lower bound on the words of all mappings with so large a tile in the first dimension.
+
+    For every innermost loop, the tile in one other dimension is taken as large as would fit without the third; where
+    two others share the buffer, a x + b y ≥ 2 √(a b x y) with the largest product that fits.
+    """
+    left, right, result, size, number = flow.left, flow.right, flow.result, down[SIZE], down[NUMBER]
+    if flow.output:
+        columns = max(1.0, flow.across * (size + 2.0) / (l2_words - 2.0 * size))
+        depth = max(1.0, flow.stream * 2.0 * (size + 1.0) / (l2_words - size))
+        shared = 2.0 * np.sqrt(4.0 * left * result * flow.across * flow.stream / l2_words)
+        return min(
+            left * columns + right * number + result,
+            max(left + 2.0 * result, shared) + right - result,
+            left + right * number + result * (2.0 * depth - 1.0),
         )
+    side = np.sqrt(4.0 * size * size + l2_words) - 2.0 * size
+    shared = 2.0 * np.sqrt(left * right * flow.across * flow.stream) / side
+    each = (2.0 * size + 1.0) / (l2_words - 2.0 * size)
+    sums = result * (2.0 * number - 1.0)
+    return min(
+        max(left + right, shared) + result,
+        left * max(1.0, flow.across * each) + right + sums,
+        left + right * max(1.0, flow.stream * each) + sums,
+    )
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _level(count: int) -> int:
     """Return the largest level with 2^level ≤ count."""
     level = 0
@@ -298,7 +343,7 @@ def _level(count: int) -> int:
     return level
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _is_power(count: int) -> bool:
     """Return whether a number is a power of two."""
     return count & (count - 1) == 0

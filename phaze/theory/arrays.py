@@ -16,8 +16,8 @@ its part of the result once. Three loops walk over the tiles. An operand is fetc
 loop that it does not depend on, if a loop inside that one changes its tile; a partial sum is then written and read
 back, which makes 2⌈k/tk⌉ − 1 transfers of the result. For the best of the six loop orders only the innermost loop matters.
 
-What is exposed, because nothing can overlap it: the tile that stays in the array, once, before the first pass (weights,
-inputs) or after the last (results). What streams through the array streams through the buffer as well.
+What is exposed, because nothing can overlap it: one filling of the array, before the first pass (weights, inputs) or after the
+last (results). What streams through the array streams through the buffer as well.
 
 All functions are compiled. Sizes and counts are whole numbers, held in floats where they only enter products; a float
 is exact up to 2^53.
@@ -33,31 +33,31 @@ INNER_M, INNER_K, INNER_N = 0, 1, 2
 """Loop orders, by the innermost loop."""
 
 
-@numba.njit(cache=True, inline="always")
+@numba.njit(cache=True, error_model="numpy", inline="always")
 def ceil_div(a: int, b: int) -> int:
     """Return ⌈a/b⌉."""
     return -(-a // b)
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def folds(size: int, tile: int, width: int) -> int:
     """Return how often an array of that width is filled along a dimension, over all tiles."""
     return (size // tile) * ceil_div(tile, width) + ceil_div(size % tile, width)
 
 
-@numba.njit(cache=True, inline="always")
+@numba.njit(cache=True, error_model="numpy", inline="always")
 def start_cycles(dataflow: int, rows: int, columns: int) -> int:
     """Return the cycles of a pass beside those of the stream: filling the array, and the skew across it."""
     return (rows if dataflow == OUTPUT else 2 * rows) + columns - 2
 
 
-@numba.njit(cache=True, inline="always")
+@numba.njit(cache=True, error_model="numpy", inline="always")
 def pass_cycles(start: float, starts: float, stream: float, folds_in_all: float) -> float:
     """Return the cycles in which a dimension of size `stream` streams through all folds, with so many starts in each."""
     return (start * starts + stream) * folds_in_all
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def array_cycles(
     dataflow: int, inner: int, m: tuple[int, int], k: tuple[int, int], n: tuple[int, int], rows: int, columns: int
 ) -> float:  # fmt: skip
@@ -74,7 +74,7 @@ def array_cycles(
     return pass_cycles(start_cycles(dataflow, rows, columns), starts, stream[0], folds_in_all) - 1.0
 
 
-@numba.njit(cache=True, inline="always")
+@numba.njit(cache=True, error_model="numpy", inline="always")
 def buffer_words(
     inner: int, left: float, right: float, result: float, am: float, ak: float, an: float
 ) -> float:
@@ -89,7 +89,7 @@ def buffer_words(
     return left + right * am + result * (2.0 * ak - 1.0)
 
 
-@numba.njit(cache=True, inline="always")
+@numba.njit(cache=True, error_model="numpy", inline="always")
 def fewest_words(left: float, right: float, result: float, am: float, ak: float, an: float) -> float:
     """Return the fewest words that cross into a buffer and back, over the loop orders."""
     return min(
@@ -99,21 +99,19 @@ def fewest_words(left: float, right: float, result: float, am: float, ak: float,
     )
 
 
-@numba.njit(cache=True, inline="always")
+@numba.njit(cache=True, error_model="numpy", inline="always")
 def held_words(tm: int, tk: int, tn: int) -> int:
     """Return the words of a buffer that a tile takes: both operands twice, the result once."""
     return 2 * (tm * tk + tk * tn) + tm * tn
 
 
-@numba.njit(cache=True, inline="always")
-def exposed_words(dataflow: int, tm: int, tk: int, tn: int) -> int:
-    """Return the words of the tile that stays in the array, whose transfer nothing overlaps."""
-    if dataflow == WEIGHT:
-        return tk * tn
-    return tm * tn if dataflow == OUTPUT else tk * tm
+@numba.njit(cache=True, error_model="numpy", inline="always")
+def exposed_words(down: float, across: float, rows: int, columns: int) -> float:
+    """Return the words whose transfer nothing overlaps: one filling of the array by what stays, (down, across) in all."""
+    return min(down, float(rows)) * min(across, float(columns))
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def array_words(
     dataflow: int, left: float, right: float, result: float, starts: float, down: float, across: float
 ) -> float:
@@ -128,7 +126,7 @@ def array_words(
     return left * across + right * down + result * (2.0 * starts - 1.0)
 
 
-@numba.njit(cache=True, inline="always")
+@numba.njit(cache=True, error_model="numpy", inline="always")
 def run_cycles(cycles: float, words: float, exposed: float, words_per_cycle: float) -> float:
     """Return the cycles of a mapping: the array's or those of the words behind it, and what is exposed."""
     return max(cycles, words / words_per_cycle) + exposed / words_per_cycle
