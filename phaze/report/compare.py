@@ -192,12 +192,18 @@ def _about_accelerator(printed: Printed, theirs: PublishedWorkload, row: pd.Seri
     if same.empty:
         yield f"{name} is not among the architectures of this study."
     elif placed.empty:
-        yield f"{name} was left out by the screen, whose bounds put it behind the best of its shard."
+        yield f"{name} {_LEFT_OUT[printed.inputs.study.screen.strategy]}."
     else:
         best = in_order(placed).iloc[0]
         slower = best["time_per_batch_s"] / row["time_per_batch_s"] - 1
         takes = f"{name} takes {seconds(best['time_per_batch_s'])} here, {_slower(slower)} ours"
         yield takes + _limits(printed, best, row)
+
+
+_LEFT_OUT = {
+    "certified": "was left out by the screen, whose bounds put it behind the best of its shard",
+    "hysteresis": "was not visited before the walk down the areas ended",
+}
 
 
 def _slower(excess: float) -> str:

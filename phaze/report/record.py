@@ -41,7 +41,7 @@ def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
             storing(row["recompute"]),
             seconds(row["time_per_batch_s"]), digits(row["samples_per_s"]), percent(row["mfu"]),
         )
-        for _, row in table.iterrows()
+        for _, row in _in_scenario_order(table, names).iterrows()
     ]  # fmt: skip
     header = (
         "workload", "scenario", "accelerator", "HBM", "{p, d, t}", "microbatch", "activations",
@@ -50,6 +50,13 @@ def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     sheet = Sheet("Best accelerators by scenario", header, tuple(rows), 7, source="comparisons")
     about = "The same workloads on other clusters."
     yield Section("scenarios", "Scenarios", about, (figure, sheet))
+
+
+def _in_scenario_order(table: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """Return rows by model as they are, and within a model by scenario."""
+    models = list(dict.fromkeys(table["model"]))
+    place = table["model"].map(models.index) * len(names) + table["scenario"].map(names.index)
+    return table.iloc[place.argsort(kind="stable")]
 
 
 def walk(inputs: Inputs, findings: Findings) -> Iterator[Section]:
