@@ -153,6 +153,7 @@ rule report:
         estimates={name: settings.estimates_of(name) for name in settings.scenarios},
         technology=settings.technology.model_dump(mode="json"),
         hbm_gib={name: a.hbm_gib for name, a in settings.architectures.items() if a.hbm_gib},
+        parameters={name: model.parameters for name, model in settings.models.items()},
         published=settings.published,
         code=source_digest("phaze.report"),
     log:

@@ -35,6 +35,7 @@ def main(
     estimates: dict[str, str],
     technology: dict[str, object],
     hbm_gib: dict[str, float],
+    parameters: dict[str, int],
     published: dict[str, object] | None,
 ) -> None:
     """Read a study's files, which lie under `results`, write the report into `results/report`."""
@@ -58,6 +59,7 @@ def main(
         details=detail_files(results, scenario, estimates[scenario]),
         energy=figures.energy,
         hbm_gib=hbm_gib,
+        parameters=parameters,
         published=None if published is None else Published.parse(published, "published"),
         visits=tables.Visits.load(*mine.of("visits")),
         sensitivities=tables.Sensitivities.load(*mine.of("sensitivities")),
@@ -134,5 +136,6 @@ if __name__ == "__main__":
             estimates=snakemake.params.estimates,
             technology=snakemake.params.technology,
             hbm_gib=snakemake.params.hbm_gib,
+            parameters=snakemake.params.parameters,
             published=snakemake.params.published,
         )
