@@ -239,47 +239,58 @@ def _tiles(job: Job, dimension: int, unit: int, level: int) -> Floats:
 @numba.njit(cache=True, error_model="numpy")
 def _try_flow(best: Floats, group: Group, flow: Flow, downs: Floats, acrosses: Floats) -> None:
     """Replace `best` by the best mapping with a dataflow, if that is faster; skip what no tile can make faster."""
-    least = flow.repeats * (flow.start + flow.stream) * acrosses[-1, FOLDS]
-    for down in downs:
-        limit = best[TIME] - flow.exposed / group.words_per_cycle
-        if least * downs[-1, FOLDS] - 1.0 >= limit or _largest(flow, down[SIZE], 1.0, group) < 1.0:
+    least = flow.repeats * (flow.start + flow.stream)
+    few_downs, few_acrosses = downs[-1, FOLDS], acrosses[-1, FOLDS]
+    limit = best[TIME] - flow.exposed / group.words_per_cycle
+    if least * few_downs * few_acrosses - 1.0 >= limit:
+        return
+    for i in range(len(downs)):
+        down = downs[i, SIZE]
+        if _largest(flow, down, 1.0, group) < 1.0:
             break
-        if least * down[FOLDS] - 1.0 < limit:
-            words = _least_words(flow, down, group.l2_words) + flow.extra
-            if words / group.words_per_cycle < limit:
-                _try_row(best, group, flow, down, acrosses)
+        if least * downs[i, FOLDS] * few_acrosses - 1.0 >= limit:
+            continue
+        words = _least_words(flow, down, downs[i, NUMBER], group.l2_words) + flow.extra
+        if words / group.words_per_cycle < limit:
+            limit = _try_row(best, group, flow, limit, down, downs[i, NUMBER], downs[i, FOLDS], acrosses)
 
 
 @numba.njit(cache=True, error_model="numpy")
-def _try_row(best: Floats, group: Group, flow: Flow, down: Floats, acrosses: Floats) -> None:
-    """Replace `best` by the best mapping with a tile (down, any) in the array, if that is faster."""
-    least = flow.repeats * (flow.start + flow.stream) * down[FOLDS]
-    limit = best[TIME] - flow.exposed / group.words_per_cycle
-    for across in acrosses:
-        if least * across[FOLDS] - 1.0 < limit:
-            largest = _largest(flow, down[SIZE], across[SIZE], group)
+def _try_row(
+    best: Floats, group: Group, flow: Flow, limit: float, down: float, number: float, down_folds: float,
+    acrosses: Floats,
+) -> float:  # fmt: skip
+    """Replace `best` by the best mapping with a tile (down, any) in the array, if it takes less than `limit`."""
+    least = flow.repeats * (flow.start + flow.stream) * down_folds
+    for j in range(len(acrosses)):
+        across, across_folds = acrosses[j, SIZE], acrosses[j, FOLDS]
+        if least * across_folds - 1.0 < limit:
+            largest = _largest(flow, down, across, group)
             if largest < 1.0:
                 break
             streams = np.ceil(flow.stream / min(flow.stream, largest))
-            words = _words(flow, down[NUMBER], across[NUMBER], streams)
-            limit = _keep(best, group, flow, down[FOLDS], across[FOLDS], streams, words)
-            if down[SIZE] <= group.rows and across[SIZE] <= group.columns:
-                words = _continuing_words(flow, down[NUMBER], across[NUMBER])
-                limit = _keep(best, group, flow, down[FOLDS], across[FOLDS], 1.0, words)
+            words = _words(flow, number, acrosses[j, NUMBER], streams)
+            limit = _keep(best, group, flow, limit, down_folds, across_folds, streams, words)
+            if down <= group.rows and across <= group.columns:
+                words = _continuing_words(flow, number, acrosses[j, NUMBER])
+                limit = _keep(best, group, flow, limit, down_folds, across_folds, 1.0, words)
+    return limit
 
 
 @numba.njit(cache=True, error_model="numpy", inline="always")
 def _keep(
-    best: Floats, group: Group, flow: Flow, down: float, across: float, starts: float, words: float
-) -> float:
-    """Replace `best` by a mapping with so many folds if it is faster; return the cycles that another one must beat."""
+    best: Floats, group: Group, flow: Flow, limit: float, down: float, across: float, starts: float, words: float
+) -> float:  # fmt: skip
+    """Replace `best` by a mapping with so many folds if it takes less than `limit`; return the new limit."""
     cycles = flow.repeats * pass_cycles(flow.start, starts, flow.stream, down * across) - 1.0
-    time = run_cycles(cycles, words + flow.extra, flow.exposed, group.words_per_cycle)
-    if time < best[TIME]:
-        best[TIME], best[CYCLES], best[WORDS] = time, cycles, words
-        dataflow = OUTPUT if flow.output else WEIGHT
-        best[L2_WORDS] = array_words(dataflow, flow.left, flow.right, flow.result, starts, down, across)
-    return best[TIME] - flow.exposed / group.words_per_cycle  # type: ignore[no-any-return]
+    time = run_cycles(cycles, words + flow.extra, 0.0, group.words_per_cycle)
+    if time >= limit:
+        return limit
+    best[TIME] = run_cycles(cycles, words + flow.extra, flow.exposed, group.words_per_cycle)
+    best[CYCLES], best[WORDS] = cycles, words
+    dataflow = OUTPUT if flow.output else WEIGHT
+    best[L2_WORDS] = array_words(dataflow, flow.left, flow.right, flow.result, starts, down, across)
+    return time
 
 
 @numba.njit(cache=True, error_model="numpy", inline="always")
@@ -307,13 +318,13 @@ def _continuing_words(flow: Flow, down: float, across: float) -> float:
 
 
 @numba.njit(cache=True, error_model="numpy")
-def _least_words(flow: Flow, down: Floats, l2_words: float) -> float:
+def _least_words(flow: Flow, size: float, number: float, l2_words: float) -> float:
     """Return a lower bound on the words of all mappings with so large a tile in the first dimension.
 
     For every innermost loop, the tile in one other dimension is taken as large as would fit without the third; where
     two others share the buffer, a x + b y ≥ 2 √(a b x y) with the largest product that fits.
     """
-    left, right, result, size, number = flow.left, flow.right, flow.result, down[SIZE], down[NUMBER]
+    left, right, result = flow.left, flow.right, flow.result
     if flow.output:
         columns = max(1.0, flow.across * (size + 2.0) / (l2_words - 2.0 * size))
         depth = max(1.0, flow.stream * 2.0 * (size + 1.0) / (l2_words - size))
