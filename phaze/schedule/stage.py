@@ -7,6 +7,7 @@ import logging
 import numpy as np
 import pandas as pd
 
+from phaze import tables
 from phaze.schedule.decomposition import LayerSolution, solve_layer
 from phaze.schedule.layer import KEY, Case, read_cases
 from phaze.schedule.program import Proof
@@ -46,6 +47,8 @@ def schedule_layers(
         solution = solve_layer(case.layer, proof, store)
         solves.append(_solve_row(case, solution, proof))
         schedules.append(_schedule_rows(case, solution))
+    if not solves:
+        return tables.Solves.empty(), tables.Schedules.empty()
     return pd.DataFrame(solves), pd.concat(schedules, ignore_index=True)
 
 

@@ -1,0 +1,42 @@
+"""Programs alone, without the bounds that would make many of them superfluous."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from phaze.schedule.program import Formulation, Proof, Solution, solve_program
+from phaze.solver import Limits
+from phaze.theory.bounds import Bounded, Task, join_schedules, tasks_of
+from phaze.theory.graphs import ALL_CORES, Layer, Schedule
+
+LIMITS = Limits(nodes=100_000, wall_s=100.0)
+
+
+@dataclass(frozen=True)
+class Proven:
+    """What programs prove about a layer."""
+
+    schedule: Schedule
+    parts: tuple[Solution, ...]
+
+    @property
+    def z_needed(self) -> bool:
+        """Whether cores had to be assigned in any component."""
+        return any(part.z_needed for part in self.parts)
+
+
+def known_schedule(task: Task) -> Bounded:
+    """Return what is known without any search: no bound, and everything one after the other."""
+    latency = np.minimum(task.one_s, task.every_s)
+    end = np.cumsum(latency)
+    core = np.where(task.every_s < task.one_s, ALL_CORES, 0)
+    return Bounded(0.0, Schedule(end - latency, end, core))
+
+
+def prove(layer: Layer, formulation: Formulation, solver: str) -> Proven:
+    """Return the schedule of a layer that programs alone find, component by component."""
+    proof = Proof((solver,), formulation, LIMITS)
+    tasks = tasks_of(layer)
+    parts = tuple(solve_program(task, known_schedule(task), proof) for task in tasks)
+    pieces = [(task.component, part.schedule) for task, part in zip(tasks, parts, strict=True)]
+    return Proven(join_schedules(layer, pieces), parts)

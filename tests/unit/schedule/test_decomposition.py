@@ -1,0 +1,179 @@
+"""Layers from their components: parts add up, equal ones are solved once, nothing unverified passes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from phaze.schedule import decomposition, program
+from phaze.schedule.decomposition import LayerSolution, solve_layer
+from phaze.schedule.program import Proof, Solution
+from phaze.schedule.store import SolutionStore
+from phaze.schedule.verify import find_faults
+from phaze.solver import Limits
+from phaze.theory.bounds import EQUAL, Bounded, Task
+from phaze.theory.graphs import Layer, Schedule
+from tests.unit.schedule.comparing import known_schedule
+from tests.unit.schedule.exhaustive import shortest_latency
+from tests.unit.schedule.random_layers import random_layer, transformer_layer
+
+PROOF = Proof(("highs",), "sparse", Limits(nodes=500, wall_s=60.0))
+
+
+@pytest.fixture
+def solves(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Make programs necessary by withholding the bounds, and return the sizes of those that are solved."""
+    sizes: list[int] = []
+    solve = program.solve
+
+    def count(model: object, *args: object, **options: object) -> object:
+        sizes.append(len(model.operators))
+        return solve(model, *args, **options)
+
+    def withhold(task: Task) -> Bounded:
+        return known_schedule(task)
+
+    monkeypatch.setattr(program, "solve", count)
+    monkeypatch.setattr(decomposition, "bound_task", withhold)
+    return sizes
+
+
+def two_diamonds(second: float) -> Layer:
+    """Return two pairs of parallel products in series, with a factor on the latencies of the second."""
+    one = np.array([1.0, 2.0, 2.0, 1.0, 2.0 * second, 2.0 * second])
+    edges = ((0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (3, 5))
+    return Layer(("vector", "tensor", "tensor") * 2, one, one * 0.9, edges, 2, 1)
+
+
+def test_a_layer_takes_the_sum_of_its_components() -> None:
+    """Single operators take the shorter of their latencies, pairs of products run side by side."""
+    solution = solve_layer(two_diamonds(3.0), PROOF, SolutionStore())
+    assert solution.objective_s == pytest.approx(0.9 + 2.0 + 0.9 + 6.0)
+    assert solution.status == "optimal"
+    assert solution.gap == pytest.approx(0.0, abs=EQUAL)
+    assert [len(part.schedule.core) for part in solution.parts] == [1, 2, 1, 2]
+
+
+def test_layers_whose_bounds_meet_need_no_program() -> None:
+    """And say so."""
+    solution = solve_layer(transformer_layer(0, 2, 4), PROOF, SolutionStore())
+    assert solution.programs == []
+    assert {part.method for part in solution.parts} == {"bounds"}
+    assert {part.solver for part in solution.parts} == {"none"}
+
+
+@pytest.mark.solver
+def test_equal_components_are_solved_once(solves: list[int]) -> None:
+    """The second diamond costs nothing when it equals the first."""
+    solve_layer(two_diamonds(1.0), PROOF, SolutionStore())
+    assert solves == [2]
+    solve_layer(two_diamonds(3.0), PROOF, SolutionStore())
+    assert solves == [2, 2, 2]
+
+
+@pytest.mark.solver
+def test_solved_components_are_not_solved_again_in_another_run(solves: list[int], tmp_path: Path) -> None:
+    """The folder remembers, and what it gives is what was found."""
+    first = solve_layer(two_diamonds(3.0), PROOF, SolutionStore(tmp_path))
+    assert len(solves) == 2
+    again = solve_layer(two_diamonds(3.0), PROOF, SolutionStore(tmp_path))
+    assert len(solves) == 2
+    assert again.schedule.start_s.tolist() == first.schedule.start_s.tolist()
+    assert again.schedule.core.tolist() == first.schedule.core.tolist()
+    assert (again.objective_s, again.bound_s, again.gap) == (first.objective_s, first.bound_s, first.gap)
+    assert [part.variables for part in again.parts] == [part.variables for part in first.parts]
+
+
+@pytest.mark.solver
+def test_the_paper_formulation_is_solved_for_the_layer_as_a_whole(solves: list[int]) -> None:
+    """As printed it knows no components; the optimum is the same."""
+    layer = two_diamonds(3.0)
+    sparse = solve_layer(layer, PROOF, SolutionStore())
+    assert solves == [2, 2]
+    paper = solve_layer(layer, replace(PROOF, formulation="paper"), SolutionStore())
+    assert solves == [2, 2, 6]
+    assert len(paper.parts) == 1
+    assert paper.objective_s == pytest.approx(sparse.objective_s, rel=EQUAL)
+    assert paper.parts[0].variables > sum(part.variables for part in sparse.parts)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_solved_layers_match_exhaustive_search(seed: int) -> None:
+    """Whole layers with no-ops and collectives, by bounds, and by programs where these leave a gap."""
+    layer = random_layer(seed, 6, network=True, overlap=seed % 3 == 0)
+    solution = solve_layer(layer, PROOF, SolutionStore())
+    assert solution.status == "optimal"
+    assert solution.objective_s == pytest.approx(shortest_latency(layer), rel=EQUAL)
+    assert solution.bound_s == pytest.approx(solution.objective_s, rel=1e-8)
+    assert find_faults(layer, solution.schedule) == ()
+
+
+def test_z_is_needed_where_more_cores_would_help() -> None:
+    """Three products of 3 s, 2.5 s on all cores: on two cores one has to follow, on three none."""
+    for num_tc, z_needed in ((2, True), (3, False)):
+        layer = Layer(("tensor",) * 3, np.full(3, 3.0), np.full(3, 2.5), (), num_tc, 1)
+        solution = solve_layer(layer, PROOF, SolutionStore())
+        assert any(part.z_needed for part in solution.parts) is z_needed
+
+
+@pytest.mark.solver
+def test_a_component_that_bounds_leave_open_takes_a_program() -> None:
+    """Weight gradients beside everything else: too wide for the search over barriers."""
+    solution = solve_layer(transformer_layer(0, 2, 64, "split"), PROOF, SolutionStore())
+    assert len(solution.programs) == 1
+    assert solution.programs[0].solver == "highs"
+    assert solution.bound_s <= solution.objective_s
+    assert solution.gap < 0.1
+
+
+def corrupt(make: Callable[[Schedule], Schedule]) -> Callable[[Task, Bounded, Proof], Solution]:
+    """Return a replacement of the solver that claims an optimum with a corrupted schedule."""
+
+    def solve_program(task: Task, bounded: Bounded, proof: Proof) -> Solution:  # noqa: ARG001 - the interface
+        return Solution("optimal", make(bounded.schedule), 0.0, "program", "highs", "1.0", 1, 1)
+
+    return solve_program
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda schedule: replace(
+            schedule, start_s=schedule.start_s * 0, end_s=schedule.end_s - schedule.start_s
+        ),
+        lambda schedule: replace(schedule, core=schedule.core + 7),
+        lambda schedule: replace(schedule, end_s=schedule.end_s / 2),
+    ],
+    ids=["all at once", "cores that do not exist", "too fast"],
+)
+def test_an_unverified_schedule_is_rejected(
+    make: Callable[[Schedule], Schedule],
+    solves: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whatever claims to be optimal, the known schedule takes its place."""
+    monkeypatch.setattr(decomposition, "solve_program", corrupt(make))
+    layer = two_diamonds(3.0)
+    solution = solve_layer(layer, PROOF, SolutionStore(tmp_path))
+    assert solution.status == "feasible"
+    assert find_faults(layer, solution.schedule) == ()
+    assert solution.objective_s == pytest.approx(np.minimum(layer.latency_s, layer.latency_all_s).sum())
+    assert "rejected a schedule" in caplog.text
+    assert solves == []
+
+
+def test_the_worst_part_decides_the_status() -> None:
+    """A layer is proven when all its components are."""
+    schedule = Schedule(np.zeros(1), np.ones(1), np.zeros(1, dtype=np.int64))
+
+    def status(*parts: str) -> str:
+        solutions = tuple(Solution(part, schedule, 1.0) for part in parts)
+        return LayerSolution(schedule, solutions).status
+
+    assert status("optimal", "optimal") == "optimal"
+    assert status("optimal", "feasible") == "feasible"
+    assert status("timed_out", "feasible", "optimal") == "timed_out"

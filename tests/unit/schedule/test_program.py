@@ -1,0 +1,369 @@
+"""Integer programs against each other, against both solvers, and against exhaustive search."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import pyomo.environ as pyo
+import pytest
+
+from phaze.schedule.instance import Instance, make_instance
+from phaze.schedule.paper import formulate_paper
+from phaze.schedule.program import (
+    FORMULATIONS,
+    Formulation,
+    Proof,
+    overloaded_types,
+    schedule_point,
+    solve_program,
+)
+from phaze.schedule.sparse import allowed_places, formulate_sparse
+from phaze.schedule.verify import find_faults
+from phaze.solver import BACKENDS, Answer, Limits
+from phaze.theory.bounds import Bounded, Task, bound_task, tasks_of
+from phaze.theory.graphs import ALL_CORES, Layer, Schedule
+from tests.unit.schedule.comparing import LIMITS, Proven, known_schedule, prove
+from tests.unit.schedule.exhaustive import shortest_latency
+from tests.unit.schedule.random_layers import random_layer, transformer_layer
+
+pytestmark = pytest.mark.solver
+
+EXACT = 1e-9
+SMALL = range(50)
+"""Layers of four and five operators: everything is compared."""
+LARGER = range(50, 100)
+"""Layers of five to seven operators: the sparse formulation under both solvers."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One random layer with its shortest latency and what each way of solving it proves."""
+
+    layer: Layer
+    optimum_s: float
+    found: dict[str, Proven]
+
+
+@cache
+def compare(solver: str) -> tuple[Comparison, ...]:
+    """Solve all random layers with one solver."""
+    found = []
+    for seed in (*SMALL, *LARGER):
+        layer = make_layer(seed)
+        ways: tuple[Formulation, ...] = ("sparse", "paper") if seed in SMALL else ("sparse",)
+        proven = {way: prove(layer, way, solver) for way in ways}
+        found.append(Comparison(layer, optimum(seed), proven))
+    return tuple(found)
+
+
+def make_layer(seed: int) -> Layer:
+    """Return a random layer; a quarter has network operators, an eighth lets communication overlap."""
+    operators = 4 + seed % 2 if seed in SMALL else 5 + seed % 3
+    return random_layer(seed, operators, network=seed % 4 == 0, overlap=seed % 8 == 0)
+
+
+@cache
+def optimum(seed: int) -> float:
+    """Return the latency that exhaustive search finds."""
+    return shortest_latency(make_layer(seed))
+
+
+@pytest.fixture(params=["highs", "glpk"])
+def comparisons(
+    request: pytest.FixtureRequest, require_program: Callable[[str], str]
+) -> tuple[Comparison, ...]:
+    """Return the random layers as solved by one solver."""
+    if request.param == "glpk":
+        require_program("glpsol")
+    return compare(request.param)
+
+
+def test_programs_find_what_exhaustive_search_finds(comparisons: tuple[Comparison, ...]) -> None:
+    """Both formulations prove the same optimum, whatever the solver."""
+    for comparison in comparisons:
+        for way, proven in comparison.found.items():
+            assert {part.status for part in proven.parts} == {"optimal"}, way
+            assert proven.schedule.latency_s == pytest.approx(comparison.optimum_s, rel=EXACT), way
+            assert sum(part.bound_s for part in proven.parts) == pytest.approx(comparison.optimum_s, rel=1e-8)
+
+
+def test_schedules_of_programs_can_be_executed(comparisons: tuple[Comparison, ...]) -> None:
+    """The verifier accepts every one of them."""
+    for comparison in comparisons:
+        for proven in comparison.found.values():
+            assert find_faults(comparison.layer, proven.schedule) == ()
+
+
+def test_the_random_layers_are_hard_enough(
+    comparisons: tuple[Comparison, ...], record_property: Callable[[str, object], None]
+) -> None:
+    """In many of them cores must be assigned, and in most branching beats running everything on all cores."""
+    sparse = [comparison.found["sparse"] for comparison in comparisons]
+    z_needed = sum(proven.z_needed for proven in sparse)
+    branching = sum(
+        proven.schedule.latency_s
+        < comparison.layer.latency_all_s[comparison.layer.kinds != 4].sum() * (1 - EXACT)
+        for proven, comparison in zip(sparse, comparisons, strict=True)
+    )
+    record_property("layers", len(sparse))
+    record_property("z needed", z_needed)
+    record_property("branching beats all cores", int(branching))
+    assert z_needed >= len(sparse) // 5
+    assert branching >= len(sparse) // 2
+
+
+def task_of(layer: Layer) -> Task:
+    """Return the largest component of a layer."""
+    return max(tasks_of(layer), key=lambda task: len(task.component.operators))
+
+
+def three_products(num_tc: int, kind: str = "tensor") -> Task:
+    """Return three equal independent operators, 3 s on one core and 2.5 s on all."""
+    return task_of(Layer((kind,) * 3, np.full(3, 3.0), np.full(3, 2.5), (), num_tc, 2))
+
+
+@pytest.mark.parametrize("formulation", FORMULATIONS)
+def test_cores_are_assigned_only_where_they_are_lacking(formulation: Formulation) -> None:
+    """Three products side by side need no assignment on three cores; on two cores one of them follows."""
+    for num_tc, latency, z_needed in ((3, 3.0, False), (2, 5.5, True)):
+        task = three_products(num_tc)
+        solution = solve_program(task, known_schedule(task), Proof(("highs",), formulation, LIMITS))
+        assert solution.schedule.latency_s == pytest.approx(latency, rel=EXACT)
+        assert solution.z_needed is z_needed
+
+
+def pairing_layer() -> Layer:
+    """Return a layer whose shortest schedule by counts leaves a fused operator without a pair.
+
+    On two pairs, tensor operator 2 inherits the core of one fused operator and vector operator 4 that of the
+    other; when operator 5 is ready, a tensor core and a vector core are free, but of different pairs.
+    """
+    core = ("fused", "fused", "tensor", "vector", "vector", "fused")
+    one = np.array([2.0, 3.0, 4.0, 2.0, 3.0, 1.0])
+    edges = ((0, 2), (0, 3), (1, 4), (3, 5))
+    return Layer(core, one, one * 1.0, edges, 2, 2)
+
+
+@pytest.mark.parametrize("formulation", FORMULATIONS)
+def test_counts_of_cores_are_not_enough_for_fused_operators(formulation: Formulation) -> None:
+    """Where the counts suffice but no pair is free, both types of core are assigned."""
+    layer = pairing_layer()
+    task = task_of(layer)
+    data = make_instance(task, known_schedule(task))
+    latency = layer.latency_s
+    start = np.array([0.0, 0.0, 2.0, 2.0, 3.0, 4.0])
+    unpaired = Schedule(start, start + latency, np.array([0, 1, 0, 0, 1, -2]))
+    assert overloaded_types(data, unpaired) == {"tensor", "vector"}
+    solution = solve_program(task, known_schedule(task), Proof(("highs",), formulation, LIMITS))
+    assert solution.schedule.latency_s == pytest.approx(shortest_latency(layer), rel=EXACT)
+    assert find_faults(layer, solution.schedule) == ()
+
+
+def test_the_type_of_core_that_is_overloaded_is_named() -> None:
+    """Two tensor operators at once on one tensor core; the vector cores suffice."""
+    task = task_of(Layer(("tensor", "tensor", "vector"), np.ones(3), np.ones(3), (), 1, 1))
+    data = make_instance(task, known_schedule(task))
+    both = Schedule(np.zeros(3), np.ones(3), np.array([0, -2, 0]))
+    assert overloaded_types(data, both) == {"tensor"}
+
+
+def test_the_paper_program_has_every_printed_constraint() -> None:
+    """Four operators, two of them comparable: as many constraints as Figure 3 prints."""
+    layer = Layer(("tensor", "vector", "fused", "tensor"), np.full(4, 2.0), np.full(4, 1.0), ((0, 1),), 2, 3)
+    task = replace(task_of(layer), num_tc=2, num_vc=3)
+    data = replace(make_instance(task, known_schedule(task)), assigned=frozenset({"tensor", "vector"}))
+    model = formulate_paper(data)
+    sizes = {c.local_name: len(c) for c in model.component_objects(pyo.Constraint)}
+    assert sizes == {
+        "makespan_covers_operator": 4,
+        "latency_follows_choice": 4,
+        "order_is_antisymmetric": 12,
+        "order_is_transitive": 24,
+        "order_holds_precedence": 1,
+        "order_never_turns": 1,
+        "operator_waits_for_predecessor": 1,
+        "rivals_in_order_do_not_overlap": 10,
+        "nothing_runs_beside_all_cores": 10,
+        "network_holds_accelerator": 0,
+        "link_carries_one_at_a_time": 0,
+        "operator_has_tensor_core": 3,
+        "vector_operator_has_no_tensor_core": 2,
+        "fused_operator_stays_on_paired_tensor_cores": 0,
+        "tensor_core_runs_one_at_a_time": 10,
+        "operator_has_vector_core": 2,
+        "tensor_operator_has_no_vector_core": 6,
+        "fused_operator_stays_on_paired_vector_cores": 1,
+        "vector_core_runs_one_at_a_time": 15,
+        "fused_operators_use_one_pair": 2,
+    }
+
+
+def test_the_sparse_program_states_less() -> None:
+    """Half the variables and a tenth of the constraints for a component of a transformer layer."""
+    task = task_of(transformer_layer(0, 4, 8))
+    data = make_instance(task, known_schedule(task))
+    paper, sparse = formulate_paper(data), formulate_sparse(data)
+    counts = [
+        (
+            sum(1 for v in m.component_data_objects(pyo.Var) if not v.fixed),
+            sum(1 for _ in m.component_data_objects(pyo.Constraint)),
+        )
+        for m in (paper, sparse)
+    ]
+    assert counts[1][0] < counts[0][0] / 2
+    assert counts[1][1] < counts[0][1] / 10
+
+
+def test_every_constraint_says_in_a_sentence_what_it_states() -> None:
+    """Names of components read as sentences, and each rule has one as its docstring."""
+    for module in (formulate_paper, formulate_sparse):
+        names = module.__globals__
+        rules = [
+            f
+            for name, f in names.items()
+            if callable(f) and getattr(f, "__module__", "") == module.__module__
+        ]
+        assert all(
+            f.__doc__ and f.__doc__.strip().endswith(".") for f in rules if not f.__name__.startswith("_")
+        )
+
+
+def test_mirror_images_are_left_out() -> None:
+    """Pairs and other cores are counted apart, and a fused operator has no core without a partner."""
+    task = task_of(Layer(("tensor", "fused", "tensor"), np.full(3, 2.0), np.full(3, 1.0), (), 3, 1))
+    data = replace(make_instance(task, known_schedule(task)), assigned=frozenset({"tensor"}))
+    assert allowed_places(data) == {
+        *(("tensor", 0, c) for c in (0, 1)),
+        ("tensor", 1, 0),
+        *(("tensor", 2, c) for c in (0, 1, 2)),
+    }
+
+
+def test_choices_that_bounds_decide_are_fixed() -> None:
+    """All cores where one core is too slow for the known schedule, one core where all are no faster."""
+    task = task_of(
+        Layer(("tensor", "tensor", "tensor"), np.array([9.0, 2.0, 3.0]), np.array([1.0, 2.0, 2.0]), (), 2, 1)
+    )
+    model = formulate_sparse(make_instance(task, known_schedule(task)))
+    assert [model.wide[i].value if model.wide[i].fixed else None for i in range(3)] == [1, 0, None]
+
+
+def instance_and_point(
+    layer: Layer, before: list[tuple[int, int]]
+) -> tuple[Instance, Task, pyo.ConcreteModel]:
+    """Return the sparse program of a layer with a point in it: all on one core, ordered as said."""
+    task = task_of(layer)
+    data = make_instance(task, known_schedule(task))
+    model = formulate_sparse(data)
+    for i in data.operators:
+        model.wide[i].value, model.start[i].value = 0.0, 0.0
+    for pair in model.before:
+        model.before[pair].value = float(pair in before)
+    return data, task, model
+
+
+def test_times_follow_from_choices_not_from_the_values_of_a_solver() -> None:
+    """Start times of the point, all zero here, are only hints."""
+    layer = Layer(("tensor",) * 3, np.array([1.0, 2.0, 3.0]), np.array([0.9, 1.9, 2.9]), (), 3, 1)
+    data, task, model = instance_and_point(layer, [(0, 1), (1, 2)])
+    schedule = schedule_point(data, model, task)
+    assert schedule is not None
+    assert schedule.start_s.tolist() == [0.0, 1.0, 3.0]
+
+
+def test_a_cycle_of_choices_makes_no_schedule() -> None:
+    """Such a point is refused, and the next solver is asked."""
+    layer = Layer(("tensor",) * 3, np.full(3, 2.0), np.full(3, 1.9), (), 3, 1)
+    data, task, model = instance_and_point(layer, [(0, 1), (1, 2), (2, 0)])
+    assert schedule_point(data, model, task) is None
+
+
+class Script:
+    """A solver that does what a test says."""
+
+    def __init__(self, run: Callable[[pyo.ConcreteModel], Answer]) -> None:
+        self._run = run
+
+    def version(self) -> str:
+        """Return some version."""
+        return "0.0"
+
+    def run(self, model: pyo.ConcreteModel, limits: Limits) -> Answer:  # noqa: ARG002 - the interface
+        """Do as scripted."""
+        return self._run(model)
+
+
+def crash(_: pyo.ConcreteModel) -> Answer:
+    """Fail as solvers do."""
+    raise RuntimeError("out of memory")
+
+
+@pytest.mark.parametrize(
+    ("run", "status"),
+    [
+        (crash, "feasible"),
+        (lambda _: Answer("timed_out"), "timed_out"),
+        (lambda _: Answer("infeasible"), "feasible"),
+        (lambda _: Answer("optimal", 1.0), "feasible"),
+        (lambda _: Answer("bounded", 55.0), "feasible"),
+    ],
+    ids=["crash", "timeout", "infeasible", "no point", "bound only"],
+)
+def test_a_failing_solver_leaves_the_known_schedule_with_its_bound(
+    run: Callable[[pyo.ConcreteModel], Answer], status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No exception, no worse schedule, and what is known of the optimum stays or improves."""
+    monkeypatch.setitem(BACKENDS, "highs", Script(run))
+    task = task_of(transformer_layer(3, 2, 2, "split"))
+    bounded = bound_task(task)
+    solution = solve_program(task, bounded, Proof(("highs",)))
+    assert solution.status == status
+    assert solution.schedule is bounded.schedule
+    assert bounded.lower_s <= solution.bound_s <= solution.schedule.latency_s
+    assert solution.method == "program"
+
+
+def test_a_point_that_cheats_within_tolerances_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An order variable that is almost one shortens what a point claims, not the schedule that follows."""
+
+    def cheat(model: pyo.ConcreteModel) -> Answer:
+        for variable in model.component_data_objects(pyo.Var):
+            variable.set_value(0.0)
+        second = 0.0
+        if hasattr(model, "on_core"):
+            model.before[0, 1].value, model.before[1, 0].value = 1 - 5e-6, 5e-6
+            second = model.data.one[0] - 100 * 5e-6
+            for place in model.on_core:
+                model.on_core[place].value = 1.0
+        model.start[1].value = second
+        model.clock.value = second + model.data.one[1]
+        return Answer("optimal", model.clock.value)
+
+    monkeypatch.setitem(BACKENDS, "highs", Script(cheat))
+    latency = np.array([3.0, 3.0, 1.0])
+    task = task_of(Layer(("tensor", "tensor", "network"), latency, latency, (), 1, 1, True))
+    known = known_schedule(task)
+    solution = solve_program(task, known, Proof(("highs",), "sparse", LIMITS))
+    assert (solution.status, solution.z_needed) == ("feasible", True)
+    assert solution.schedule is known.schedule
+
+
+def test_a_node_limit_leaves_a_gap_that_is_told() -> None:
+    """One node is not enough for the weight gradients of a transformer layer on few cores."""
+    task = task_of(transformer_layer(1, 2, 2, "split"))
+    latency = np.minimum(task.one_s, task.every_s)
+    known = known_schedule(task)
+    solution = solve_program(task, known, Proof(("highs",), "sparse", Limits(nodes=1, wall_s=100.0)))
+    assert solution.status == "feasible"
+    assert 0 < solution.bound_s < solution.schedule.latency_s <= latency.sum()
+
+
+def test_a_known_schedule_that_is_optimal_is_kept() -> None:
+    """What bounds found is not replaced by an equal schedule of the solver."""
+    task = task_of(transformer_layer(2, 2, 4))
+    bounded = bound_task(task)
+    solution = solve_program(task, Bounded(0.0, bounded.schedule), Proof(("highs",), "sparse", LIMITS))
+    assert solution.status == "optimal"
+    assert solution.schedule is bounded.schedule
+    assert ALL_CORES in solution.schedule.core

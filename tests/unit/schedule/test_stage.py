@@ -1,0 +1,199 @@
+"""The stage as the workflow sees it: tables in, tables out, the same bytes whatever was solved before."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from phaze import tables
+from phaze.schedule import SolutionStore, schedule_layers
+from phaze.schedule.layer import read_cases
+from phaze.schedule.verify import find_faults
+from phaze.spec.settings import ScheduleSettings
+from phaze.theory.graphs import Schedule
+from tests.unit.schedule.random_layers import transformer_graph
+
+POINT = {"model": "toy", "tensor": 2, "microbatch": 1}
+SETTINGS = ScheduleSettings(solver=("highs",), node_limit=200, wall_limit_s=60.0)
+KINDS = {"forward": "forward", "backward": "split"}
+
+
+def make_operators() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return tables operators and edges of one transformer layer, its weight gradients apart."""
+    operators, edges = [], []
+    for direction, kind in KINDS.items():
+        core, links = transformer_graph(kind)
+        frame = pd.DataFrame({"core": core, "operator": range(len(core))})
+        frame["work"] = np.where(
+            frame["core"] == "none", -1, frame["operator"] + 100 * (direction == "backward")
+        )
+        operators.append(frame.assign(direction=direction))
+        edges.append(pd.DataFrame(links, columns=["source", "target"]).assign(direction=direction))
+    numbers = [
+        "tensor_flops",
+        "vector_flops",
+        "input_bytes",
+        "parameter_bytes",
+        "output_bytes",
+        "stashed_bytes",
+    ]
+    all_operators = pd.concat(operators).assign(
+        **POINT, layer="block", name="x", **dict.fromkeys(numbers, 0.0)
+    )
+    all_edges = pd.concat(edges).assign(**POINT, layer="block", bytes=1.0)
+    return tables.Operators.check(all_operators), tables.Edges.check(all_edges)
+
+
+def make_architectures() -> pd.DataFrame:
+    """Return three architectures: two with the same cores, which differ in the global buffer alone."""
+    frame = pd.DataFrame(
+        {
+            "architecture": ["wide", "narrow", "narrow-too"],
+            "num_tc": [4, 1, 1],
+            "num_vc": [8, 2, 2],
+            "tensor_design": [0, 3, 3],
+            "vector_design": [1, 4, 4],
+            "fused_design": [2, 5, 5],
+        }
+    )
+    return frame.assign(shard="s")
+
+
+def make_estimates(operators: pd.DataFrame) -> pd.DataFrame:
+    """Return estimates of every work on every design of its core type."""
+    rng = np.random.default_rng(0)
+    rows = []
+    designs = {"tensor": (0, 3), "vector": (1, 4), "fused": (2, 5), "network": (1, 4)}
+    for work, core in operators.loc[operators["core"] != "none", ["work", "core"]].itertuples(index=False):
+        for design, cores in zip(designs[core], (4, 1) if core == "tensor" else (8, 2), strict=True):
+            every = rng.uniform(1e-5, 1e-4) if core != "vector" else rng.uniform(1e-6, 1e-5)
+            one = every * (1 + (cores - 1) * rng.uniform(0.3, 1.0))
+            rows.append({"work": work, "design": design, "latency_s": one, "latency_all_s": every})
+    return pd.DataFrame(rows).assign(**POINT)
+
+
+@pytest.fixture(scope="module")
+def inputs() -> tuple[pd.DataFrame, ...]:
+    """Return tables operators, edges, estimates, architectures and screens; one architecture is not kept."""
+    operators, edges = make_operators()
+    screens = pd.DataFrame(
+        {
+            "architecture": ["wide", "wide", "narrow", "narrow", "narrow-too", "narrow-too"],
+            "hbm_gib": [32.0, 80.0] * 3,
+            "kept": [False, True, True, True, False, False],
+        }
+    )
+    return operators, edges, make_estimates(operators), make_architectures(), screens
+
+
+@pytest.fixture(scope="module")
+def results(inputs: tuple[pd.DataFrame, ...]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return tables solves and schedules."""
+    return schedule_layers(*inputs, SETTINGS, SolutionStore())
+
+
+@pytest.mark.solver
+def test_results_are_tables(results: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+    """Columns, types, ranges and rules are those of the contracts."""
+    solves, schedules = results
+    assert len(tables.Solves.check(solves)) == 4
+    assert len(tables.Schedules.check(schedules)) == 2 * (31 + 38)
+
+
+@pytest.mark.solver
+def test_only_kept_architectures_are_scheduled(results: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+    """One kept HBM size is enough."""
+    for frame in results:
+        assert set(frame["architecture"]) == {"wide", "narrow"}
+
+
+@pytest.mark.solver
+def test_schedules_can_be_executed(
+    results: tuple[pd.DataFrame, pd.DataFrame], inputs: tuple[pd.DataFrame, ...]
+) -> None:
+    """Read back from the table, every one passes the verifier and takes the time that solves says."""
+    solves, schedules = (frame.set_index(["architecture", "direction"]) for frame in results)
+    for case in read_cases(*inputs[:4], overlap_communication=False):
+        key = case.key[3], case.key[5]
+        if key not in solves.index:
+            continue
+        rows = schedules.loc[[key]].sort_values("operator")
+        schedule = Schedule(*(rows[name].to_numpy() for name in ("start_s", "end_s", "core")))
+        assert find_faults(case.layer, schedule) == ()
+        assert schedule.latency_s == solves.loc[key, "objective_s"]
+        assert tuple(rows["resource"]) == case.layer.core
+
+
+@pytest.mark.solver
+def test_solves_say_how_each_layer_was_proven(results: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+    """Bounds prove the forward pass; the backward pass with its weight gradients takes a program."""
+    solves = results[0].set_index(["direction", "architecture"]).sort_index()
+    nobody = ["optimal", "bounds", "none", "none", "none"]
+    proven_by = ["status", "method", "solver", "version", "formulation"]
+    assert (solves.loc["forward", proven_by] == nobody).all(axis=None)
+    assert (solves.loc["forward", ["components", "variables", "constraints"]] == 0).all(axis=None)
+    wide = solves.loc[("backward", "wide")]
+    assert tuple(wide[["method", "solver", "formulation", "components"]]) == ("program", "highs", "sparse", 1)
+    assert wide["variables"] > 100
+    assert (solves["bound_s"] <= solves["objective_s"]).all()
+    assert (solves["objective_s"] <= solves["all_cores_s"] * (1 + 1e-9)).all()
+    assert (solves["gap"] < 0.1).all()
+
+
+@pytest.mark.solver
+def test_the_store_changes_no_result(
+    inputs: tuple[pd.DataFrame, ...], results: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path
+) -> None:
+    """Fresh, written and read back: the same tables to the last bit."""
+    for _ in range(2):
+        for found, fresh in zip(
+            schedule_layers(*inputs, SETTINGS, SolutionStore(tmp_path)), results, strict=True
+        ):
+            pd.testing.assert_frame_equal(found, fresh, check_exact=True)
+    assert len(list(tmp_path.rglob("*.json"))) == (results[0]["method"] == "program").sum()
+
+
+@pytest.mark.solver
+def test_equal_layers_of_other_architectures_and_models_are_not_solved_again(
+    inputs: tuple[pd.DataFrame, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An architecture with the same latencies, and a model with the same layer, find their solutions."""
+    schedule_layers(*inputs, SETTINGS, SolutionStore(tmp_path))
+    monkeypatch.setattr("phaze.schedule.program.solve", lambda *_, **__: pytest.fail("a program was solved"))
+    operators, edges, estimates, architectures, screens = inputs
+    renamed = [frame.assign(model="other") for frame in (operators, edges, estimates)]
+    solves, _ = schedule_layers(
+        *renamed, architectures, screens.assign(kept=True), SETTINGS, SolutionStore(tmp_path)
+    )
+    assert set(solves["architecture"]) == {"wide", "narrow", "narrow-too"}
+
+
+@pytest.mark.solver
+def test_communication_may_overlap(inputs: tuple[pd.DataFrame, ...]) -> None:
+    """Then no layer need take longer, and some all-reduce runs beside a weight gradient."""
+    settings = SETTINGS.model_copy(update={"overlap_communication": True})
+    apart, _ = schedule_layers(*inputs, SETTINGS, SolutionStore())
+    beside, schedules = schedule_layers(*inputs, settings, SolutionStore())
+    assert (beside["bound_s"] <= apart["objective_s"]).all()
+    assert (beside["objective_s"] < apart["objective_s"] * (1 - 1e-9)).any()
+    network = schedules[schedules["resource"] == "network"]
+    assert (network["core"] == 0).any()
+
+
+def test_no_kept_architecture_makes_empty_tables(inputs: tuple[pd.DataFrame, ...]) -> None:
+    """A shard of which nothing is kept is no error."""
+    screens = inputs[4].assign(kept=False)
+    solves, schedules = schedule_layers(*inputs[:4], screens, SETTINGS, SolutionStore())
+    assert len(tables.Solves.check(solves)) == len(tables.Schedules.check(schedules)) == 0
+
+
+def test_without_any_solver_layers_are_still_scheduled(
+    inputs: tuple[pd.DataFrame, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What bounds leave open keeps its gap, and the tables say that nobody proved it."""
+    monkeypatch.setattr("phaze.solver.HighsBackend.version", lambda _: None)
+    solves, _ = schedule_layers(*inputs, SETTINGS, SolutionStore())
+    wide = solves[(solves["direction"] == "backward") & (solves["architecture"] == "wide")].iloc[0]
+    assert (wide["status"], wide["method"], wide["solver"]) == ("feasible", "program", "none")
+    assert 0 < wide["gap"] < 0.2
