@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.tables import Visits
-from phaze.theory.ranking import Floats, Ranks, name_ranks, order, tied
+from phaze.theory.ranking import Floats, Ranks, tied
 
 Evaluate = Callable[[pd.DataFrame], pd.DataFrame]
 """From rows of the architectures table to samples_per_s and hbm_gib by architecture; 0 without placement."""
@@ -55,14 +55,6 @@ def walk_areas(
         if (walk["level"] > hysteresis).any() or len(walk) == len(by_area):
             break
     return _visits(walk[walk["level"] <= hysteresis], model)
-
-
-def choose_by_level(visits: pd.DataFrame, levels: range) -> pd.DataFrame:
-    """Return the visit that each hysteresis level of one walk chooses, indexed by `hysteresis`."""
-    rows = {level: visits[visits["level"] <= level] for level in levels}
-    chosen = pd.DataFrame([seen.iloc[_best(seen)] for seen in rows.values()])
-    chosen.index = pd.Index(levels, name="hysteresis")
-    return chosen.assign(visited=[len(seen) for seen in rows.values()])
 
 
 def _by_decreasing_area(architectures: pd.DataFrame, width: float) -> pd.DataFrame:
@@ -109,10 +101,3 @@ def _visits(walk: pd.DataFrame, model: str) -> pd.DataFrame:
             best_so_far=walk["samples_per_s"].cummax(),
         )[list(Visits.fields())]
     )
-
-
-def _best(visits: pd.DataFrame) -> int:
-    """Return the position of the best visit: throughput, then area, then name."""
-    with np.errstate(divide="ignore"):
-        time_s = 1.0 / visits["samples_per_s"].to_numpy()
-    return int(order(time_s, visits["area_um2"].to_numpy(), name_ranks(visits["architecture"]))[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from itertools import product
 
 import numpy as np
@@ -30,7 +29,7 @@ def screen_architectures(
     settings: ScreenSettings,
     *,
     overlap_communication: bool = False,
-    visited: Collection[str] | None = None,
+    visits: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Return table screens: bounds for every architecture, HBM size and recompute, and what to keep.
 
@@ -39,7 +38,8 @@ def screen_architectures(
     because they may lie outside the area limit or repeat an architecture of the grid. Where nothing fits at
     all, the smallest architecture is kept, so that its placement says why.
 
-    With the names that a walk down the areas `visited`, only those are kept and exclude others.
+    With strategy hysteresis, only what the walk of that hysteresis saw is kept and excludes others; `visits`
+    is its table, or that of a longer walk.
     """
     tensor, microbatch = int(layers["tensor"].iloc[0]), int(layers["microbatch"].iloc[0])
     shard = architectures.sort_values("architecture", ignore_index=True)
@@ -47,10 +47,19 @@ def screen_architectures(
     runs, names = read_runs(layers, graph, training)
     grid = memory_grid(training)
     times = bound_times(runs, names, passes, tensor, pipeline_settings(scenario, training, microbatch))
-    seen = shard["architecture"].isin(shard["architecture"] if visited is None else visited).to_numpy()
-    kept = choose_kept(times, shard, seen, grid, settings)
+    kept = choose_kept(times, shard, _seen(shard, settings, visits), grid, settings)
     point = {"model": layers["model"].iloc[0], "tensor": tensor, "microbatch": microbatch}
     return Screens.check(_rows(times, shard, grid, kept).assign(**point)[list(Screens.fields())])
+
+
+def _seen(shard: pd.DataFrame, settings: ScreenSettings, visits: pd.DataFrame | None) -> Flags:
+    """Return which architectures the strategy looks at."""
+    if settings.strategy == "certified":
+        return np.ones(len(shard), dtype=np.bool_)
+    if visits is None:
+        raise ValueError("strategy hysteresis needs the visits of the walk down the areas")
+    walked = visits.loc[visits["level"] <= settings.hysteresis, "architecture"]
+    return shard["architecture"].isin(walked).to_numpy(np.bool_)
 
 
 def memory_grid(training: Training) -> list[tuple[float, bool]]:

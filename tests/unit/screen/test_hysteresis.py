@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.screen.hysteresis import Evaluate, choose_by_level, levels_of, walk_areas
+from phaze.screen.hysteresis import Evaluate, levels_of, walk_areas
 
 BAND = 10.0
 
@@ -67,9 +67,9 @@ def test_a_hand_made_sequence_ends_where_algorithm_1_ends_it() -> None:
     throughput = dict(zip(frame["architecture"], [5.0, 4.0, 6.0, 5.0, 4.0, 3.0], strict=True))
     visits = walk(frame, throughput, 4)
     assert list(visits["level"]) == [1, 1, 2, 2, 3, 4]
-    chosen = choose_by_level(visits, range(1, 5))
-    assert list(chosen["visited"]) == [plain_algorithm([5, 4, 6, 5, 4, 3], h) for h in range(1, 5)]
-    assert list(chosen["samples_per_s"]) == [5.0, 6.0, 6.0, 6.0]
+    seen = [visits[visits["level"] <= h] for h in range(1, 5)]
+    assert [len(rows) for rows in seen] == [plain_algorithm([5, 4, 6, 5, 4, 3], h) for h in range(1, 5)]
+    assert [rows["best_so_far"].iloc[-1] for rows in seen] == [5.0, 6.0, 6.0, 6.0]
     assert list(visits["best_so_far"]) == [5, 5, 6, 6, 6, 6]
     assert (visits["pes"] == 32).all()
 
@@ -115,10 +115,3 @@ def test_equal_throughputs_are_no_reduction() -> None:
     """A plateau never converges beyond hysteresis 1, and neither does a model that fits nowhere."""
     for value in (3.0, 0.0):
         assert list(levels_of(np.full(6, value))) == [1, 1, 2, 2, 2, 2]
-
-
-def test_equal_throughputs_are_decided_by_the_smaller_area() -> None:
-    """Of two equal throughputs the later, smaller architecture is chosen."""
-    frame = architectures([95, 85])
-    visits = walk(frame, {"a000": 2.0, "a001": 2.0}, 3)
-    assert list(choose_by_level(visits, range(3, 4))["architecture"]) == ["a001"]

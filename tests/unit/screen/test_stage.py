@@ -22,7 +22,7 @@ def screen(
     hbm_gib: tuple[float, ...] = (6, 12, 32),
     best: int = 3,
     bandwidth: float = 2.0**30,
-    visited: list[str] | None = None,
+    visits: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Return the screen of a shard on a small cluster."""
     return screen_architectures(
@@ -34,8 +34,8 @@ def screen(
         shard.architectures,
         Scenario(devices=devices, global_batch=64, network_bandwidth_bytes_per_s=bandwidth),
         Training(hbm_gib=hbm_gib),
-        ScreenSettings(best=best),
-        visited=visited,
+        ScreenSettings(best=best, strategy="certified" if visits is None else "hysteresis", hysteresis=4),
+        visits=visits,
     )
 
 
@@ -139,12 +139,21 @@ def test_the_kept_hold_the_answers_of_every_hbm_size() -> None:
 def test_of_a_walk_only_the_visited_are_kept_and_exclude_others() -> None:
     """The kept are those of a shard that holds the visited alone; bounds are there for all."""
     shard = make_shard(30, seed=8)
-    visited = list(shard.architectures["architecture"][10:20])
-    frame = screen(shard, visited=visited)
-    among = shard.architectures[shard.architectures["architecture"].isin(visited)]
+    walk = pd.DataFrame({"architecture": shard.architectures["architecture"][10:25]})
+    frame = screen(shard, visits=walk.assign(level=[4] * 10 + [5] * 5))
+    among = shard.architectures.iloc[10:20]
     alone = screen(Shard(**(vars(shard) | {"architectures": among})))
     assert set(frame.loc[frame["kept"], "architecture"]) == set(alone.loc[alone["kept"], "architecture"])
     assert frame["architecture"].nunique() == 30
+
+
+def test_a_walk_without_its_visits_is_an_error() -> None:
+    """Strategy hysteresis cannot be screened before the walk."""
+    shard = make_shard(3)
+    tables = (shard.operators, shard.edges, shard.layers, shard.graph, shard.estimates, shard.architectures)
+    settings = ScreenSettings(strategy="hysteresis")
+    with pytest.raises(ValueError, match="needs the visits"):
+        screen_architectures(*tables, Scenario(), Training(), settings)
 
 
 def test_where_nothing_fits_one_architecture_is_kept_to_say_why() -> None:
