@@ -1,6 +1,7 @@
 """Estimate: from operators and core designs to latencies and energies."""
 
-from phaze.estimate.operators import Hardware, estimate_operators
+from phaze.estimate.loads import Hardware
+from phaze.estimate.operators import estimate_operators
 from phaze.estimate.space import area_um2, describe_named, enumerate_grid
 
 __all__ = ["Hardware", "area_um2", "describe_named", "enumerate_grid", "estimate_operators"]

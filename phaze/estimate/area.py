@@ -32,7 +32,8 @@ class Areas(NamedTuple):
 def buffer_area_um2(capacity: Floats, figures: dict[float, float]) -> tuple[Floats, Bools]:
     """Return the area of a buffer, and whether it lies between the figures.
 
-    Between published capacities, log area is linear in log capacity; beyond them the slope at the end goes on.
+    Between published capacities, log area is linear in log capacity; beyond them the slope at the end goes
+    on.
     """
     sizes = np.array(sorted(figures))
     areas = np.array([figures[size] for size in sorted(figures)])
@@ -55,7 +56,9 @@ def chip_areas(
     glb_mib: Floats,
     figures: AreaFigures,
 ) -> Areas:
-    """Return the areas of architectures: num_tc (macs · mac_tc + L2) + num_vc (lanes · mac_vc + L2) + buffer."""
+    """Return the areas of architectures: num_tc (macs · mac_tc + L2) + num_vc (lanes · mac_vc + L2) +
+    buffer.
+    """
     l2_tc, between_tc = buffer_area_um2(l2_tc_kib, figures.l2)
     l2_vc, between_vc = buffer_area_um2(l2_vc_kib, figures.l2)
     glb, between_glb = buffer_area_um2(glb_mib, figures.glb)

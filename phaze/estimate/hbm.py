@@ -1,8 +1,9 @@
 """Words between HBM and the global buffer: the fewest over all tilings and loop orders, exactly.
 
-The global buffer has tiles of its own, which need not hold those of the cores (a non-inclusive hierarchy). Every product
-of a batch is on its own. In each loop order the words depend on the tiles of two dimensions only, so that a tile
-is one word wide in the third, and what is best for every number of tiles in one dimension is the largest that fits in the other.
+The global buffer has tiles of its own, which need not hold those of the cores (a non-inclusive hierarchy).
+Every product of a batch is on its own. In each loop order the words depend on the tiles of two dimensions
+only, so that a tile is one word wide in the third, and what is best for every number of tiles in one
+dimension is the largest that fits in the other.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ Ints = NDArray[np.int64]
 
 
 def hbm_words(shapes: Ints, glb_words: Ints) -> Floats:
-    """Return the words between HBM and global buffer for shapes (S, 4) and capacities in words (G,): (S, G)."""
+    """Return the words between HBM and global buffer for shapes (S, 4) and capacities in words (G,): (S,
+    G).
+    """
     found: Floats = _hbm_words(shapes, glb_words)
     return found
 
@@ -54,7 +57,9 @@ def _fewest(inner: int, m: int, k: int, n: int, capacity: int) -> float:
 
 @numba.njit(cache=True, error_model="numpy")
 def _largest(inner: int, tile: int, capacity: int) -> int:
-    """Return the largest tile that fits in the other dimension, see `theory.arrays.held_words`; 0 if none does."""
+    """Return the largest tile that fits in the other dimension, see `theory.arrays.held_words`; 0 if none
+    does.
+    """
     if inner == INNER_K:
         return max(0, (capacity - 2 * tile) // (2 + tile))
     return max(0, (capacity - tile) // (2 * (tile + 1)))

@@ -1,19 +1,30 @@
-"""The architectures of a shard: the grid's within the area rules, or the named ones (paper, Table 1 and Appendix C.1)."""
+"""The architectures of a shard: the grid's within the area rules, or the named ones (paper, Table 1 and
+Appendix C.1).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from phaze.estimate.area import chip_areas
+from phaze.estimate.designs import design_ids
 from phaze.spec.architecture import (
-    MOST_WORDS_PER_CYCLE,
     Architecture,
     AreaFigures,
     Grid,
+    tensor_l2_kib,
+    vector_l2_kib,
+    words_per_cycle,
 )
 from phaze.tables import Architectures
 from phaze.units import KIB, MIB, UM2_PER_MM2
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 SIZES = [
     "num_tc",
@@ -26,6 +37,9 @@ SIZES = [
     "l2_tc_kib",
     "l2_vc_kib",
 ]
+COMPONENTS = ["tensor_um2", "vector_um2", "l2_um2", "glb_um2"]
+AT_THE_LIMIT = 1e-12
+"""An area may exceed the limit by this part of it: sums that differ in their order only."""
 
 
 def area_um2(architecture: Architecture, figures: AreaFigures) -> float:
@@ -36,14 +50,14 @@ def area_um2(architecture: Architecture, figures: AreaFigures) -> float:
 def enumerate_grid(grid: Grid, figures: AreaFigures, area_limit_um2: float, shard: str) -> pd.DataFrame:
     """Return the architectures of a grid within the area limit, as table architectures.
 
-    The authors keep an architecture only if its area is at least 30 % of the limit, unless it has a single tensor core or a
-    single vector core.
+    The authors keep an architecture only if its area is at least 30 % of the limit, unless it has a single
+    tensor core or a single vector core.
     """
     frame = _describe(_combinations(grid), figures)
     area = frame["area_um2"]
     small = area < (grid.minimum_area_share or 0.0) * area_limit_um2
-    single = (frame["num_tc"] == 1) | (frame["num_vc"] == 1)
-    kept = frame[(area <= area_limit_um2 * (1 + 1e-12)) & (~small | single)]
+    exempt = (frame["num_tc"] == 1) | (frame["num_vc"] == 1)
+    kept = frame[(area <= area_limit_um2 * (1.0 + AT_THE_LIMIT)) & (~small | exempt)]
     return _table(kept.assign(architecture=_names(kept), named=False), shard)
 
 
@@ -54,7 +68,9 @@ def describe_named(architectures: list[Architecture], figures: AreaFigures, shar
 
 
 def describe(architectures: list[Architecture], figures: AreaFigures) -> pd.DataFrame:
-    """Return sizes and areas of single architectures."""
+    """Return sizes and areas of single architectures; a given area is shared among the components by the
+    figures.
+    """
     rows = [
         (
             a.num_tc,
@@ -71,17 +87,17 @@ def describe(architectures: list[Architecture], figures: AreaFigures) -> pd.Data
     ]
     frame = _describe(pd.DataFrame(rows, columns=SIZES), figures)
     given = np.array([np.nan if a.area_mm2 is None else a.area_mm2 * UM2_PER_MM2 for a in architectures])
-    return frame.assign(
-        area_um2=np.where(np.isnan(given), frame["area_um2"], given),
-        area_interpolated=frame["area_interpolated"] & np.isnan(given),
-    )
+    scale = np.where(np.isnan(given), 1.0, given / frame["area_um2"])
+    scaled = {name: frame[name] * scale for name in COMPONENTS}
+    area = frame["area_um2"].where(np.isnan(given), given)
+    between = frame["area_interpolated"] & np.isnan(given)
+    return frame.assign(**scaled, area_um2=area, area_interpolated=between)
 
 
 def _combinations(grid: Grid) -> pd.DataFrame:
     """Return all combinations of a grid with what the paper's rules derive from them."""
     axes = np.meshgrid(grid.num_tc, grid.num_vc, grid.pe_x, grid.pe_y, grid.glb_mib, indexing="ij")
     tc, vc, x, y, glb = (axis.ravel() for axis in axes)
-    wide = np.clip(MOST_WORDS_PER_CYCLE * np.maximum(x, y) / 256, 4.0, MOST_WORDS_PER_CYCLE)
     return pd.DataFrame(
         {
             "num_tc": tc,
@@ -90,11 +106,17 @@ def _combinations(grid: Grid) -> pd.DataFrame:
             "pe_y": y,
             "pe_vc": x,
             "glb_mib": glb,
-            "glb_words_per_cycle": np.where(tc > 1, MOST_WORDS_PER_CYCLE, wide),
-            "l2_tc_kib": np.maximum(1.0, x * y / 64),
-            "l2_vc_kib": np.clip(x / 64, 1.0, 4.0),
+            "glb_words_per_cycle": _per_core(words_per_cycle, tc, x, y),
+            "l2_tc_kib": _per_core(tensor_l2_kib, x, y),
+            "l2_vc_kib": _per_core(vector_l2_kib, x),
         }
     )
+
+
+def _per_core(rule: Callable[..., float], *sizes: Ints) -> Floats:
+    """Return what a rule derives from sizes, asked once for equal ones."""
+    distinct, place = np.unique(np.column_stack(sizes), axis=0, return_inverse=True)
+    return np.array([rule(*map(int, one)) for one in distinct], dtype=float)[place.ravel()]
 
 
 def _describe(sizes: pd.DataFrame, figures: AreaFigures) -> pd.DataFrame:
@@ -137,13 +159,3 @@ def _table(frame: pd.DataFrame, shard: str) -> pd.DataFrame:
     """Return table architectures, with ids for equal designs of tensor, vector and fused cores."""
     frame = frame.assign(shard=shard, **design_ids(frame))
     return Architectures.check(frame[list(Architectures.fields())])
-
-
-def design_ids(frame: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return the ids of the core designs: equal where everything that an estimate depends on is equal."""
-    pairs = frame[["num_tc", "num_vc"]].min(axis=1)
-    array = ["pe_x", "pe_y", "l2_tc_bytes", "glb_bytes", "glb_words_per_cycle"]
-    tensor = frame.groupby(["num_tc", *array]).ngroup()
-    vector = frame.groupby(["num_vc", "pe_vc", "glb_words_per_cycle"]).ngroup() + (tensor.max() + 1)
-    fused = frame.assign(pairs=pairs).groupby(["pairs", "pe_vc", *array]).ngroup() + (vector.max() + 1)
-    return {"tensor_design": tensor, "vector_design": vector, "fused_design": fused}

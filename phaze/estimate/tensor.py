@@ -1,21 +1,23 @@
-"""Map matrix multiplications onto tensor cores: the fastest of all dataflows, tilings, loop orders and distributions.
+"""Map matrix multiplications onto tensor cores: the fastest of all dataflows, tilings, loop orders and
+distributions.
 
-A multiplication of `batch` independent products (m × k) · (k × n) is divided into 2^level equal parts, by powers of two along
-batch, rows and columns. Cores take the parts; a core works on its part tile by tile, with the tile in its L2 buffer. All
-cores share the global buffer, from which each fetches its own copy of what it needs. The time of a mapping is
+A multiplication of `batch` independent products (m × k) · (k × n) is divided into 2^level equal parts, by
+powers of two along batch, rows and columns. Cores take the parts; a core works on its part tile by tile,
+with the tile in its L2 buffer. All cores share the global buffer, from which each fetches its own copy of
+what it needs. The time of a mapping is
 
-    max(cycles of the array, words of all cores / words per cycle) + one filling of the array / words per cycle,
+    max(cycles of the array, words of all cores / words per cycle) + one filling / words per cycle,
 
-with cycles and words as `theory.arrays` defines them. Cores are fed one after the other (paper, Section 4), so that only
-one of them is waited for. What the search tries, for each of the three dataflows:
+with cycles and words as `theory.arrays` defines them. Cores are fed one after the other (paper, Section 4),
+so that only one of them is waited for. What the search tries, for each of the three dataflows:
 
     tiles in the array's two dimensions   those of `estimate.tiles`
     the tile that streams                 the largest that fits the L2 buffer: a smaller one is never better
     loop orders                           all
 
-Nothing that is tried depends on the buffer's size, its bandwidth or the number of cores, except that less of it fits; so
-more of any of them is never slower. A number of cores that is no power of two may also take more parts than there are
-cores, in rounds, and is never credited with more than the next power of two.
+Nothing that is tried depends on the buffer's size, its bandwidth or the number of cores, except that less
+of it fits; so more of any of them is never slower. A number of cores that is no power of two may also take
+more parts than there are cores, in rounds, and is never credited with more than the next power of two.
 
 The search knows nothing of HBM and the global buffer's size (see `estimate.hbm`), so that designs share it.
 """
@@ -28,17 +30,14 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from phaze.estimate.flows import Flow, buffered_words, continuing_words, largest_stream, least_words
 from phaze.estimate.tiles import FOLDS, MOST, NUMBER, SIZE, K, M, N, list_tiles
 from phaze.theory.arrays import (
-    INNER_K,
-    INNER_M,
     OUTPUT,
     WEIGHT,
     array_words,
-    buffer_words,
     ceil_div,
     exposed_words,
-    fewest_words,
     pass_cycles,
     run_cycles,
     start_cycles,
@@ -48,7 +47,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 ROUNDS = 3
-"""A number of cores that is no power of two takes up to 2^ROUNDS times as many parts as the power of two below it."""
+"""A number of cores that is no power of two takes up to 2^ROUNDS times as many parts as the power of two
+below it.
+"""
 TIME, CYCLES, WORDS, L2_WORDS = range(4)
 """Fields of the best mapping so far, in the order of `Mapped`."""
 
@@ -60,7 +61,7 @@ class Cores(NamedTuple):
     columns: Ints
     l2_words: Ints
     words_per_cycle: Floats
-    count: Ints
+    number: Ints
     """How many such cores share the global buffer."""
 
 
@@ -97,27 +98,6 @@ class Job(NamedTuple):
     length: Ints
 
 
-class Flow(NamedTuple):
-    """A dataflow on parts of a size: two dimensions (down, across) of the product stay in the array, one streams.
-
-    Input stationary is weight stationary of the transposed product, so only results that stay differ. Words are those of
-    all products, fetched once by every core that needs them.
-    """
-
-    output: bool
-    """The result stays; otherwise the right operand."""
-    start: float
-    stream: float
-    across: float
-    repeats: float
-    """Products of this size that the busiest core makes."""
-    left: float
-    right: float
-    result: float
-    extra: float
-    exposed: float
-
-
 def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores) -> Mapped:
     """Return the fastest mappings of shapes (S, 4: batch, m, k, n) on cores.
 
@@ -125,12 +105,12 @@ def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores) -> Mapped:
     """
     keys = np.column_stack(cores[:4]).astype(float)
     distinct, group_of = np.unique(keys, axis=0, return_inverse=True)
-    order = np.lexsort((cores.count, group_of.ravel()))
+    order = np.lexsort((cores.number, group_of.ravel()))
     bounds = np.searchsorted(group_of.ravel()[order], np.arange(len(distinct) + 1))
     units, unit_of = np.unique(distinct[:, :2].astype(np.int64), return_inverse=True)
     found = np.empty((len(Mapped._fields), len(shapes), len(order)))
     groups = np.column_stack([distinct, unit_of.reshape(-1, 2)])
-    _map_all(shapes, extra_words, groups, units, bounds, order, cores.count[order], found)
+    _map_all(shapes, extra_words, groups, units, bounds, order, cores.number[order], found)
     return Mapped(*found)
 
 
@@ -157,7 +137,10 @@ def _map_all(
 
 @numba.njit(cache=True, error_model="numpy")
 def _map_group(job: Job, group: Group, counts: Ints, places: Ints, found: Floats) -> None:
-    """Fill `found` (4, C) at `places` for ascending `counts` of equal cores: more cores start from the best of fewer."""
+    """Fill `found` (4, C) at `places` for ascending `counts` of equal cores.
+
+    More cores start from the best of fewer.
+    """
     best = np.full(4, np.inf)
     done = -1
     for i in range(len(counts)):
@@ -191,7 +174,7 @@ def _improve(best: Floats, job: Job, group: Group, level: int, rounds: int) -> N
             break
         repeats = float(rounds * ceil_div(batch, 1 << level_b))
         if level_b < level and batch % (2 << level_b) == 0:
-            # Twice as many parts along the batch divide it, need no second copy of an operand, and leave larger parts.
+            # Twice as many parts along the batch divide it too, need no copy of an operand, and are larger.
             continue
         for level_m in range(level + 1 - level_b):
             level_n = level - level_b - level_m
@@ -238,19 +221,22 @@ def _tiles(job: Job, dimension: int, unit: int, level: int) -> Floats:
 
 @numba.njit(cache=True, error_model="numpy")
 def _try_flow(best: Floats, group: Group, flow: Flow, downs: Floats, acrosses: Floats) -> None:
-    """Replace `best` by the best mapping with a dataflow, if that is faster; skip what no tile can make faster."""
+    """Replace `best` by the best mapping with a dataflow, if that is faster.
+
+    What a lower bound shows not to be faster is passed over.
+    """
     least = flow.repeats * (flow.start + flow.stream)
     few_downs, few_acrosses = downs[-1, FOLDS], acrosses[-1, FOLDS]
-    limit = best[TIME] - flow.exposed / group.words_per_cycle
+    limit = _limit(best, group, flow)
     if least * few_downs * few_acrosses - 1.0 >= limit:
         return
     for i in range(len(downs)):
         down = downs[i, SIZE]
-        if _largest(flow, down, 1.0, group) < 1.0:
+        if largest_stream(flow, down, 1.0, group.l2_words) < 1.0:
             break
         if least * downs[i, FOLDS] * few_acrosses - 1.0 >= limit:
             continue
-        words = _least_words(flow, down, downs[i, NUMBER], group.l2_words) + flow.extra
+        words = least_words(flow, down, downs[i, NUMBER], group.l2_words) + flow.extra
         if words / group.words_per_cycle < limit:
             limit = _try_row(best, group, flow, limit, down, downs[i, NUMBER], downs[i, FOLDS], acrosses)
 
@@ -260,89 +246,43 @@ def _try_row(
     best: Floats, group: Group, flow: Flow, limit: float, down: float, number: float, down_folds: float,
     acrosses: Floats,
 ) -> float:  # fmt: skip
-    """Replace `best` by the best mapping with a tile (down, any) in the array, if it takes less than `limit`."""
+    """Replace `best` by the best mapping with a tile (down, any) in the array, if it is faster."""
     least = flow.repeats * (flow.start + flow.stream) * down_folds
     for j in range(len(acrosses)):
         across, across_folds = acrosses[j, SIZE], acrosses[j, FOLDS]
         if least * across_folds - 1.0 < limit:
-            largest = _largest(flow, down, across, group)
+            largest = largest_stream(flow, down, across, group.l2_words)
             if largest < 1.0:
                 break
             streams = np.ceil(flow.stream / min(flow.stream, largest))
-            words = _words(flow, number, acrosses[j, NUMBER], streams)
+            words = buffered_words(flow, number, acrosses[j, NUMBER], streams)
             limit = _keep(best, group, flow, limit, down_folds, across_folds, streams, words)
             if down <= group.rows and across <= group.columns:
-                words = _continuing_words(flow, number, acrosses[j, NUMBER])
+                words = continuing_words(flow, number, acrosses[j, NUMBER])
                 limit = _keep(best, group, flow, limit, down_folds, across_folds, 1.0, words)
     return limit
 
 
 @numba.njit(cache=True, error_model="numpy", inline="always")
 def _keep(
-    best: Floats, group: Group, flow: Flow, limit: float, down: float, across: float, starts: float, words: float
+    best: Floats, group: Group, flow: Flow, limit: float, down: float, across: float, starts: float,
+    words: float,
 ) -> float:  # fmt: skip
-    """Replace `best` by a mapping with so many folds if it takes less than `limit`; return the new limit."""
+    """Replace `best` by a mapping with so many folds if it is faster; return the new `_limit`."""
     cycles = flow.repeats * pass_cycles(flow.start, starts, flow.stream, down * across) - 1.0
-    time = run_cycles(cycles, words + flow.extra, 0.0, group.words_per_cycle)
-    if time >= limit:
+    time = run_cycles(cycles, words + flow.extra, flow.exposed, group.words_per_cycle)
+    if time >= best[TIME]:
         return limit
-    best[TIME] = run_cycles(cycles, words + flow.extra, flow.exposed, group.words_per_cycle)
-    best[CYCLES], best[WORDS] = cycles, words
+    best[TIME], best[CYCLES], best[WORDS] = time, cycles, words
     dataflow = OUTPUT if flow.output else WEIGHT
     best[L2_WORDS] = array_words(dataflow, flow.left, flow.right, flow.result, starts, down, across)
-    return time
+    return _limit(best, group, flow)
 
 
 @numba.njit(cache=True, error_model="numpy", inline="always")
-def _largest(flow: Flow, down: float, across: float, group: Group) -> float:
-    """Return the largest tile that streams beside (down, across) in the L2 buffer, see `theory.arrays.held_words`."""
-    if flow.output:
-        return np.floor((group.l2_words - down * across) / (2.0 * (down + across)))  # type: ignore[no-any-return]
-    return np.floor((group.l2_words - 2.0 * down * across) / (2.0 * down + across))  # type: ignore[no-any-return]
-
-
-@numba.njit(cache=True, error_model="numpy", inline="always")
-def _words(flow: Flow, down: float, across: float, streams: float) -> float:
-    """Return the words of the best loop order for so many tiles along each dimension."""
-    if flow.output:
-        return fewest_words(flow.left, flow.right, flow.result, down, streams, across)
-    return fewest_words(flow.left, flow.right, flow.result, streams, down, across)
-
-
-@numba.njit(cache=True, error_model="numpy", inline="always")
-def _continuing_words(flow: Flow, down: float, across: float) -> float:
-    """Return the words where the loop over what streams is innermost, so that they do not depend on its tiles."""
-    if flow.output:
-        return buffer_words(INNER_K, flow.left, flow.right, flow.result, down, 1.0, across)
-    return buffer_words(INNER_M, flow.left, flow.right, flow.result, 1.0, down, across)
-
-
-@numba.njit(cache=True, error_model="numpy")
-def _least_words(flow: Flow, size: float, number: float, l2_words: float) -> float:
-    """Return a lower bound on the words of all mappings with so large a tile in the first dimension.
-
-    For every innermost loop, the tile in one other dimension is taken as large as would fit without the third; where
-    two others share the buffer, a x + b y ≥ 2 √(a b x y) with the largest product that fits.
-    """
-    left, right, result = flow.left, flow.right, flow.result
-    if flow.output:
-        columns = max(1.0, flow.across * (size + 2.0) / (l2_words - 2.0 * size))
-        depth = max(1.0, flow.stream * 2.0 * (size + 1.0) / (l2_words - size))
-        shared = 2.0 * np.sqrt(4.0 * left * result * flow.across * flow.stream / l2_words)
-        return min(
-            left * columns + right * number + result,
-            max(left + 2.0 * result, shared) + right - result,
-            left + right * number + result * (2.0 * depth - 1.0),
-        )
-    side = np.sqrt(4.0 * size * size + l2_words) - 2.0 * size
-    shared = 2.0 * np.sqrt(left * right * flow.across * flow.stream) / side
-    each = (2.0 * size + 1.0) / (l2_words - 2.0 * size)
-    sums = result * (2.0 * number - 1.0)
-    return min(
-        max(left + right, shared) + result,
-        left * max(1.0, flow.across * each) + right + sums,
-        left + right * max(1.0, flow.stream * each) + sums,
-    )
+def _limit(best: Floats, group: Group, flow: Flow) -> float:
+    """Return what cycles of the array, or those of the words behind it, must stay below to be faster."""
+    return best[TIME] - flow.exposed / group.words_per_cycle  # type: ignore[no-any-return]
 
 
 @numba.njit(cache=True, error_model="numpy")

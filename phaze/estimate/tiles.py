@@ -1,6 +1,7 @@
 """Candidate tiles of a dimension: multiples of the array's size, and equal parts of what a core works on.
 
-Nothing here depends on the size of a buffer, so that all that fits a small buffer is also tried with a large one.
+Nothing here depends on the size of a buffer, so that all that fits a small buffer is also tried with a
+large one.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ M, K, N = range(3)
 
 @numba.njit(cache=True, error_model="numpy")
 def list_tiles(shape: Ints, units: Ints, table: Floats, length: Ints) -> None:
-    """List the tiles of a shape (batch, m, k, n) in `table` (3, U, L, MOST, 3), and their numbers in `length` (3, U, L).
+    """List the tiles of a shape (batch, m, k, n) in `table` (3, U, L, MOST, 3), and their numbers in
+    `length` (3, U, L).
 
-    The lists are by dimension, size of the array, and level: a core's part of m or n is ⌈size / 2^level⌉; k is not parted.
+    The lists are by dimension, size of the array, and level: a core's part of m or n is ⌈size / 2^level⌉; k
+    is not parted.
     """
     for dimension in range(3):
         for level in range(1 if dimension == K else length.shape[2]):

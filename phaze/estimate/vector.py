@@ -1,4 +1,4 @@
-"""Cycles of vector operations: look-up-table arithmetic, so many cycles an output element and lane (paper, C.2)."""
+"""Cycles of vector operations: look-up-table arithmetic, so many cycles an element and lane (paper, C.2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ Ints = NDArray[np.int64]
 
 
 def cycle_figures(figures: CycleFigures, overrides: Mapping[str, float]) -> dict[tuple[str, str], float]:
-    """Return cycles by (role, kind), with a study's own figures; keys of overrides are like `forward.gelu`."""
+    """Return cycles by (role, kind), with a study's own; keys of overrides are like `forward.gelu`.
+
+    Raises PhazeError for an unknown key.
+    """
     table = {("forward", kind): cycles for kind, cycles in figures.forward.items()}
     table |= {("backward", kind): cycles for kind, cycles in figures.backward.items()}
     for key, cycles in overrides.items():

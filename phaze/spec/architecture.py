@@ -1,8 +1,9 @@
-"""The accelerator: its template (paper, Table 1), the grid to search, and what its parts cost at a technology."""
+"""The accelerator: its template (paper, Table 1), the grid to search, and what its parts cost at a
+technology.
+"""
 
 from __future__ import annotations
 
-from math import log2
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -11,6 +12,9 @@ from phaze.spec.noun import Noun
 
 PositiveInt = Annotated[int, Field(gt=0, le=2**20)]
 PositiveFloat = Annotated[float, Field(gt=0)]
+BufferKib = Annotated[float, Field(ge=1 / 32, le=2**24)]
+BufferMib = Annotated[float, Field(ge=1 / 1024, le=2**20)]
+"""Sizes of buffers: large enough for a tile of one word by one word, twice."""
 Powers = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 
 SHARD_BOUNDARY_MIB = 16
@@ -18,18 +22,22 @@ SHARD_BOUNDARY_MIB = 16
 MOST_WORDS_PER_CYCLE = 4096.0
 
 
-def tensor_l2_kib(pe_x: float, pe_y: float) -> float:
-    """Return the L2 buffer of a tensor core, 2^(log2 pe_x + log2 pe_y - 6) KiB, at least 1 (paper, C.1)."""
-    return max(1.0, 2.0 ** (log2(pe_x) + log2(pe_y) - 6))
+def tensor_l2_kib(pe_x: int, pe_y: int) -> float:
+    """Return the L2 buffer of a tensor core, 2^(log2 pe_x + log2 pe_y − 6) = pe_x pe_y / 64 KiB, at least 1
+    (paper, C.1).
+    """
+    return max(1.0, pe_x * pe_y / 64)
 
 
-def vector_l2_kib(pe_vc: float) -> float:
+def vector_l2_kib(pe_vc: int) -> float:
     """Return the L2 buffer of a vector core: by the width of its lanes, 1 to 4 KiB (paper, C.1)."""
     return min(4.0, max(1.0, pe_vc / 64))
 
 
 def words_per_cycle(num_tc: int, pe_x: int, pe_y: int) -> float:
-    """Return the bandwidth of the global buffer: 4096 words, less for a single narrow core (paper, Table 1)."""
+    """Return the bandwidth of the global buffer: 4096 words, less for a single narrow core (paper, Table
+    1).
+    """
     if num_tc > 1:
         return MOST_WORDS_PER_CYCLE
     return min(max(MOST_WORDS_PER_CYCLE * max(pe_x, pe_y) / 256, 4.0), MOST_WORDS_PER_CYCLE)
@@ -50,13 +58,13 @@ class Architecture(Noun):
     """Columns of a tensor core."""
     pe_vc: PositiveInt | None = None
     """Lanes of a vector core; `pe_x` unless given."""
-    glb_mib: PositiveFloat
+    glb_mib: BufferMib
     """Global buffer in MiB."""
     glb_words_per_cycle: PositiveFloat | None = None
     """Words that the global buffer moves in a cycle; by the paper's rule unless given."""
-    l2_tc_kib: PositiveFloat | None = None
+    l2_tc_kib: BufferKib | None = None
     """L2 buffer of a tensor core in KiB; by the paper's rule unless given."""
-    l2_vc_kib: PositiveFloat | None = None
+    l2_vc_kib: BufferKib | None = None
     """L2 buffer of a vector core in KiB; by the paper's rule unless given."""
     hbm_gib: PositiveFloat | None = None
     """HBM that the accelerator comes with; all of the study's unless given."""
@@ -85,7 +93,9 @@ class Architecture(Noun):
 
 
 class Grid(Noun):
-    """The searched architectures: all combinations that respect the area rules; vector lanes are as many as rows."""
+    """The searched architectures: all combinations that respect the area rules; vector lanes are as many as
+    rows.
+    """
 
     num_tc: Powers = tuple(2**i for i in range(13))
     """Tensor cores."""
@@ -95,7 +105,7 @@ class Grid(Noun):
     """Rows of a tensor core, lanes of a vector core."""
     pe_y: Powers = tuple(2**i for i in range(1, 9))
     """Columns of a tensor core."""
-    glb_mib: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] = tuple(2.0**i for i in range(1, 8))
+    glb_mib: Annotated[tuple[BufferMib, ...], Field(min_length=1)] = tuple(2.0**i for i in range(1, 8))
     """Global buffers in MiB."""
     minimum_area_share: Annotated[float, Field(ge=0, lt=1)] | None = 0.3
     """Smallest area as a share of the limit, except with a single tensor or vector core; null for none."""

@@ -1,26 +1,30 @@
-"""What a matrix multiplication (m × k) · (k × n) costs on a systolic array behind a buffer: the definitions, not the search.
+"""What a matrix multiplication (m × k) · (k × n) costs on a systolic array behind a buffer: the
+definitions, not the search.
 
-Cycles on an array of R rows and C columns, by what stays in the array. The cycle-accurate simulator SCALE-Sim 3.0 counts
+Cycles on an array of R rows and C columns, by what stays in the array. The cycle-accurate simulator
+SCALE-Sim 3.0 counts
 
     weight stationary   (2R + C + m − 2) ⌈k/R⌉ ⌈n/C⌉ − 1      k × n in the array, m streams through it
     output stationary   (R + C + k − 2) ⌈m/R⌉ ⌈n/C⌉ − 1       m × n in the array, k streams through it
     input stationary    (2R + C + n − 2) ⌈k/R⌉ ⌈m/C⌉ − 1      k × m in the array, n streams through it
 
-(input stationary by symmetry). The array is filled anew for every fold, ⌈k/R⌉ ⌈n/C⌉ times in the first form. Of a tiled product the
-cycles of all tiles add up, remainders with their own size; the one that is taken off stands for counting from zero and is
-taken off once. If what stays is one fold and the loop over what streams is innermost, then the next tile continues the
-stream: the array is not filled anew, and the buffer is a window on the stream.
+(input stationary by symmetry). The array is filled anew for every fold, ⌈k/R⌉ ⌈n/C⌉ times in the first
+form. Of a tiled product the cycles of all tiles add up, remainders with their own size; the one that is
+taken off stands for counting from zero and is taken off once. If what stays is one fold and the loop over
+what streams is innermost, then the next tile continues the stream: the array is not filled anew, and the
+buffer is a window on the stream.
 
-A buffer holds a tile (tm, tk, tn): its part of both operands twice, so that the next one loads while one is worked on, and
-its part of the result once. Three loops walk over the tiles. An operand is fetched again in every iteration of a
-loop that it does not depend on, if a loop inside that one changes its tile; a partial sum is then written and read
-back, which makes 2⌈k/tk⌉ − 1 transfers of the result. For the best of the six loop orders only the innermost loop matters.
+A buffer holds a tile (tm, tk, tn): its part of both operands twice, so that the next one loads while one is
+worked on, and its part of the result once. Three loops walk over the tiles. An operand is fetched again in
+every iteration of a loop that it does not depend on, if a loop inside that one changes its tile; a partial
+sum is then written and read back, which makes 2⌈k/tk⌉ − 1 transfers of the result. For the best of the six
+loop orders only the innermost loop matters.
 
-What is exposed, because nothing can overlap it: one filling of the array, before the first pass (weights, inputs) or after the
-last (results). What streams through the array streams through the buffer as well.
+What is exposed, because nothing can overlap it: one filling of the array, before the first pass (weights,
+inputs) or after the last (results). What streams through the array streams through the buffer as well.
 
-All functions are compiled. Sizes and counts are whole numbers, held in floats where they only enter products; a float
-is exact up to 2^53.
+All functions are compiled. Sizes and counts are whole numbers, held in floats where they only enter
+products; a float is exact up to 2^53.
 """
 
 from __future__ import annotations
@@ -53,7 +57,9 @@ def start_cycles(dataflow: int, rows: int, columns: int) -> int:
 
 @numba.njit(cache=True, error_model="numpy", inline="always")
 def pass_cycles(start: float, starts: float, stream: float, folds_in_all: float) -> float:
-    """Return the cycles in which a dimension of size `stream` streams through all folds, with so many starts in each."""
+    """Return the cycles in which a dimension of size `stream` streams through all folds, with so many
+    starts in each.
+    """
     return (start * starts + stream) * folds_in_all
 
 
@@ -61,7 +67,9 @@ def pass_cycles(start: float, starts: float, stream: float, folds_in_all: float)
 def array_cycles(
     dataflow: int, inner: int, m: tuple[int, int], k: tuple[int, int], n: tuple[int, int], rows: int, columns: int
 ) -> float:  # fmt: skip
-    """Return the cycles of all tiles one after the other, with one loop innermost; `m`, `k`, `n` are (size, tile)."""
+    """Return the cycles of all tiles one after the other, with one loop innermost; `m`, `k`, `n` are (size,
+    tile).
+    """
     if dataflow == WEIGHT:
         stream, down, across, continues = m, k, n, inner == INNER_M
     elif dataflow == OUTPUT:
@@ -80,7 +88,8 @@ def buffer_words(
 ) -> float:
     """Return the words that cross into a buffer and back.
 
-    `left`, `right`, `result` are the words of the operands and the result, `am`, `ak`, `an` the tiles along m, k, n.
+    `left`, `right`, `result` are the words of the operands and the result, `am`, `ak`, `an` the tiles along
+    m, k, n.
     """
     if inner == INNER_K:
         return left * an + right * am + result
@@ -107,7 +116,9 @@ def held_words(tm: int, tk: int, tn: int) -> int:
 
 @numba.njit(cache=True, error_model="numpy", inline="always")
 def exposed_words(down: float, across: float, rows: int, columns: int) -> float:
-    """Return the words whose transfer nothing overlaps: one filling of the array by what stays, (down, across) in all."""
+    """Return the words whose transfer nothing overlaps: one filling of the array by what stays, (down,
+    across) in all.
+    """
     return min(down, float(rows)) * min(across, float(columns))
 
 
