@@ -1,20 +1,18 @@
 """phaze: from model specs to the accelerator to build and the placement to train with."""
 
-import os
 import sys
 from pathlib import Path
 
 from snakemake.utils import min_version
 
-# Jobs import phaze from here, also inside a conda environment, which holds only its dependencies.
 sys.path.insert(0, str(workflow.basedir))
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(workflow.basedir), os.environ.get("PYTHONPATH")]))
 
-from phaze.config import load_settings
+from phaze.config import let_jobs_import, load_settings
 from phaze.errors import PhazeError
 from phaze.provenance import source_digest
 
 min_version("9.12")
+let_jobs_import(Path(workflow.basedir))
 
 
 configfile: workflow.source_path("config/config.yaml")

@@ -7,6 +7,7 @@ fails if they are out of step with the code.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,7 @@ class Settings:
         return None if expert is None else expert.model_dump(mode="json")
 
     def problem(self, scenario: str, model: str) -> dict[str, object]:
-        """Return a workload with everything that its evaluation depends on, as `cosearch.Problem` reads it."""
+        """Return a workload with everything that its evaluation depends on, as a `Problem`."""
         study = self.study.model_dump(mode="json")
         return {
             "sequence": self.workload(model).sequence,
@@ -211,6 +212,12 @@ def _check_area_limits(settings: Settings, source: str) -> None:
                 f"{source}: scenarios.{name}.area_limit_mm2: {limit!r} is not among architectures.named "
                 f"{sorted(settings.architectures)}; give a number in mm2 or one of them"
             )
+
+
+def let_jobs_import(folder: Path) -> None:
+    """Let the jobs of a workflow import phaze from a folder, also inside a conda environment without it."""
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, known)])
 
 
 def main(arguments: list[str] | None = None) -> int:

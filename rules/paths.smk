@@ -1,6 +1,7 @@
 """Paths and settings that several rules share."""
 
 POINT = "{model}/t{tensor}-b{microbatch}"
+MAIN = next(iter(settings.scenarios))
 LAYER_TABLES = {table: f"<results>/{table}/{POINT}.parquet" for table in ("operators", "edges", "layers")}
 
 estimate_scenarios = tuple(dict.fromkeys(map(settings.estimates_of, settings.scenarios)))
@@ -45,3 +46,12 @@ def common_tables(table, scenario):
 def training_of(microbatch):
     """Return how a model is trained with one microbatch: other microbatches must not touch its chain."""
     return study["training"] | {"microbatches": [int(microbatch)]}
+
+
+def walked(scenario):
+    """Return the visits that the report shows."""
+    models = settings.study.report.hysteresis if settings.grid_shards else ()
+    return [f"<results>/visits/{scenario}/{model}.parquet" for model in models if model in settings.models]
+
+
+POINT_TABLES = {table: model_tables(table) for table in ("parts", "operators", "edges", "layers")}

@@ -7,9 +7,6 @@ WRITES  results/{placements,stages,solves,schedules}/<scenario>/<model>/common.p
         results/report/: report.html, report.md, and every result table as Parquet and CSV
 """
 
-MAIN = next(iter(settings.scenarios))
-POINT_TABLES = {table: model_tables(table) for table in ("parts", "operators", "edges", "layers")}
-
 
 rule place_common:
     """Schedule and place a model on every candidate for the common architecture."""
@@ -107,19 +104,17 @@ rule vary:
         "../scripts/vary.py"
 
 
-def walked(scenario):
-    """Return the visits that the report shows."""
-    models = settings.study.report.hysteresis if settings.grid_shards else ()
-    return [f"<results>/visits/{scenario}/{model}.parquet" for model in models if model in settings.models]
-
-
 rule report:
     """Write the report: result tables, figures, one page, and the checks of the results."""
     message:
         "write the report"
     input:
         tables=[
-            *(path for table in ("screens", "placements", "stages", "solves", "schedules") for path in points(table)),
+            *(
+                path
+                for table in ("screens", "placements", "stages", "solves", "schedules")
+                for path in points(table)
+            ),
             *(path for table in ("operators", "layers") for path in operator_tables(table)),
             *points("estimates", scenarios=estimate_scenarios),
         ],

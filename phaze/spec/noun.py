@@ -41,7 +41,7 @@ def _key(problem: ErrorDetails) -> str:
 
 
 def _value(problem: ErrorDetails) -> str:
-    """Return the value, unless it is the whole of what was checked: then the message says what is wrong with it."""
+    """Return the value, unless it is the whole of what was checked: then the message says enough."""
     if problem["type"] == "value_error" and isinstance(problem["input"], dict):
         return ""
     text = repr(problem["input"])

@@ -1,4 +1,4 @@
-"""The settings of every stage, apart from the study, so that code which reads them depends on nothing else."""
+"""The settings of every stage, apart from the study, so that their readers depend on nothing else."""
 
 from __future__ import annotations
 

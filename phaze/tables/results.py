@@ -1,0 +1,300 @@
+"""What looks across models: the common architecture, walks, variations, and the tables of the report."""
+
+from phaze.tables.base import Table, count, flag, real, text
+from phaze.tables.columns import (
+    ARCHITECTURE,
+    CORES,
+    ENERGIES,
+    LIMITS,
+    MICROBATCH,
+    MODEL,
+    OPERATOR,
+    PLACED,
+    TENSOR,
+)
+from phaze.tables.stages import Placements
+
+
+class Visits(Table):
+    """The walk down the areas: what the hysteresis strategy looked at, in order."""
+
+    name = "visits"
+    about = "architectures that the walk down the areas visits, in order, with the throughput it found"
+    keys = {"model": MODEL, "step": count("place in the walk")}
+    columns = {
+        "architecture": ARCHITECTURE,
+        "hbm_gib": real("HBM capacity of its best placement, 0 without one"),
+        "area_um2": real("area of the chip"),
+        "band": count("area band; architectures of a band count as one area"),
+        "pes": count("multiply-accumulate units of a tensor core, pe_x * pe_y", 1),
+        "samples_per_s": real("exact throughput, 0 if the model fits nowhere"),
+        "best_so_far": real("largest throughput of this and all earlier steps"),
+        "level": count("smallest hysteresis whose walk visits it", 1),
+    }
+    rules = {"the best so far is not below this one": lambda f: f["best_so_far"] >= f["samples_per_s"]}
+
+
+class Commons(Table):
+    """Candidates for the common architecture of all models, with the mean of their throughputs."""
+
+    name = "commons"
+    about = "candidates for the common architecture: mean of the models' throughputs, and which one is chosen"
+    keys = {"architecture": ARCHITECTURE, "hbm_gib": real("HBM capacity")}
+    columns = {
+        "mean": real("mean of the models' throughputs, 0 if it does not train all that can be trained"),
+        "area_um2": real("area of the chip"),
+        "best_of_hbm": flag("best with this HBM capacity"),
+        "smallest_of_hbm": flag("smallest area within the tolerance of that"),
+        "chosen": flag("best of the smallest HBM capacity within the tolerance of the best of all"),
+    }
+
+
+class Sensitivities(Table):
+    """Placements of the winners and the baseline under other bandwidths."""
+
+    name = "sensitivities"
+    about = "best placement of the winners and the baseline under every variation of the cluster"
+    keys = {"variation": text("name of the variation, as in report.sensitivity"), **PLACED}
+    columns = Placements.columns
+    rules = Placements.rules
+
+
+_DESIGN = {"model": MODEL, "design": text("which accelerator, and whose placement, as in Figure 4")}
+_CHOICE = {
+    "architecture": ARCHITECTURE,
+    "hbm_gib": real("HBM capacity"),
+    "tensor": TENSOR,
+    "microbatch": MICROBATCH,
+    "recompute": flag("activations are recomputed"),
+    "data": count("data parallel width d"),
+    "stages": count("pipeline depth s"),
+}
+_OUTCOME = {
+    "time_per_batch_s": real("time per global batch; infinite if infeasible", finite=False),
+    "bound_s": real("the same with the bounds of unproven layers", finite=False),
+    "samples_per_s": real("throughput"),
+    "area_um2": real("area of the chip"),
+}
+
+
+class Results(Table):
+    """What a study answers: the best placement of every model on every kind of accelerator."""
+
+    name = "results"
+    about = (
+        "per model the best placement on the baseline, the named, the per-model and the common architecture"
+    )
+    keys = _DESIGN
+    columns = {
+        "planner": text("who chose the placement", "phaze", "expert", "expert-even"),
+        "status": text("result", "placed", "infeasible"),
+        "reason": text("why there is no placement, empty if placed"),
+        **_CHOICE,
+        **_OUTCOME,
+        "devices_used": count("devices used"),
+        "tokens_per_s": real("throughput"),
+        "mfu": real("model FLOPs utilisation (PaLM, Appendix B)"),
+        "speedup": real(
+            "throughput relative to the baseline with the experts' placement, 0 if that is infeasible"
+        ),
+        "binding": text("what limits the throughput"),
+    }
+
+
+class Comparisons(Table):
+    """The results of every scenario of a study."""
+
+    name = "comparisons"
+    about = "the results of every scenario of the study"
+    keys = {"scenario": text("name of the scenario"), **_DESIGN}
+    columns = Results.columns
+
+
+class Memories(Table):
+    """What every HBM capacity gives on the best architecture of a model."""
+
+    name = "memories"
+    about = "throughput of the best architecture with every HBM capacity, and the capacity that is chosen"
+    keys = {"model": MODEL, "hbm_gib": real("HBM capacity")}
+    columns = {
+        **{name: column for name, column in _CHOICE.items() if name != "hbm_gib"},
+        **_OUTCOME,
+        "relative": real("throughput relative to the best capacity"),
+        "chosen": flag("smallest within the tolerance of the best"),
+    }
+
+
+class Rankings(Table):
+    """The best architectures of every model."""
+
+    name = "rankings"
+    about = "the best architectures of every model, and the smallest one within the tolerance of the best"
+    keys = {"model": MODEL, "rank": count("place by time per batch, area, name", 1)}
+    columns = {
+        **_CHOICE,
+        **_OUTCOME,
+        "relative": real("throughput relative to the best"),
+        "smallest_area": flag("smallest area within the tolerance of the best"),
+    }
+
+
+class Breakdowns(Table):
+    """Where the time of a batch goes."""
+
+    name = "breakdowns"
+    about = "time per batch in the slowest stage: passes, transfers, pipeline fill, gradient synchronisation"
+    keys = _DESIGN
+    columns = {
+        "useful_s": real("model FLOPs at the peak of all tensor cores of the cluster, a part of the passes"),
+        "forward_s": real("forward passes of the slowest stage"),
+        "backward_s": real("backward passes with recomputation of the slowest stage"),
+        "transfer_s": real("exposed transfers of the slowest stage"),
+        "fill_s": real("filling and draining the pipeline"),
+        "sync_s": real("gradient synchronisation"),
+    }
+
+
+class Bindings(Table):
+    """What binds every operator of the best placement of a model."""
+
+    name = "bindings"
+    about = "what binds every operator on the best architecture, as scheduled"
+    keys = {"model": MODEL, **OPERATOR}
+    columns = {
+        "name": text("readable name"),
+        "core": text("core type that runs it", *CORES),
+        "all_cores": flag("scheduled on all cores of its type"),
+        "limit": text("what binds", *LIMITS, "none"),
+        "latency_s": real("as scheduled"),
+        "share": real("of the busy time of all layers of the model, both passes"),
+    }
+
+
+class Energies(Table):
+    """Energy of a sample, by part of the accelerator."""
+
+    name = "energies"
+    about = "energy per trained sample by part of the accelerator"
+    keys = {**_DESIGN, "part": text("part", *ENERGIES, "leakage")}
+    columns = {"joules_per_sample": real("energy"), "share": real("of the whole")}
+
+
+class Areas(Table):
+    """Area of an accelerator, by part."""
+
+    name = "areas"
+    about = "area of the accelerators of the results by part"
+    keys = {**_DESIGN, "part": text("part", "tensor", "vector", "l2", "glb")}
+    columns = {"area_um2": real("area"), "share": real("of the chip")}
+
+
+class Complexities(Table):
+    """Size of the models, as Table 4 of the paper counts it."""
+
+    name = "complexities"
+    about = "layers, operators, parameters, activations and FLOPs of every model without tensor parallelism"
+    keys = {"model": MODEL}
+    columns = {
+        "tensor": count("smallest TMP width of the study, which the sizes are counted with", 1),
+        "microbatch": MICROBATCH,
+        "layers": count("blocks"),
+        "operators": count("operators of the forward pass of a block before fusion"),
+        "parameters": count("parameters of the model as published, tied ones once"),
+        "held_parameters": count("parameters that all layers of one slice hold, a tied head's copy included"),
+        "block_parameter_bytes": real("weights of a block"),
+        "block_activation_bytes": real("stashed activations of a block"),
+        "block_tensor_flops": real("matrix multiplication FLOPs of the forward pass of a block"),
+        "block_vector_flops": real("other FLOPs of the forward pass of a block"),
+        "activation_bytes": real("stashed activations of the whole model"),
+        "tensor_flops": real("matrix multiplication FLOPs of the forward pass of the whole model"),
+        "vector_flops": real("other FLOPs of the forward pass of the whole model"),
+    }
+
+
+class Variations(Table):
+    """What the winners make of other bandwidths."""
+
+    name = "variations"
+    about = "the best placement of every model's best architecture under every variation of the cluster"
+    keys = {"variation": text("name of the variation, as in report.sensitivity"), "model": MODEL}
+    columns = {
+        **_CHOICE,
+        **_OUTCOME,
+        "relative": real("throughput relative to the study's"),
+        "speedup": real("throughput relative to the baseline with the experts' placement, 0 without one"),
+    }
+
+
+class Walks(Table):
+    """What the walk down the areas chooses at every hysteresis level."""
+
+    name = "walks"
+    about = "what the walk down the areas chooses at every hysteresis level (Figure 9)"
+    keys = {"model": MODEL, "hysteresis": count("areas in a row that must be worse", 1)}
+    columns = {
+        "architecture": ARCHITECTURE,
+        "area_um2": real("its area"),
+        "samples_per_s": real("its throughput"),
+        "visited": count("architectures visited"),
+    }
+
+
+class Times(Table):
+    """How long the stages of a study took."""
+
+    name = "times"
+    about = "wall and processor time of every stage, summed over jobs"
+    keys = {"model": MODEL, "stage": text("verb of the stage")}
+    columns = {
+        "jobs": count("jobs"),
+        "wall_s": real("wall time of the jobs, summed"),
+        "cpu_s": real("processor time of the jobs, summed"),
+        "peak_bytes": real("largest resident memory of a job"),
+    }
+
+
+class Proofs(Table):
+    """How well the layers of a model are scheduled."""
+
+    name = "proofs"
+    about = "schedules by status, how many needed core assignment, and how many beat running all cores"
+    keys = {"model": MODEL}
+    columns = {
+        "solves": count("layers scheduled"),
+        "optimal": count("proven optimal"),
+        "feasible": count("with a gap at the node limit"),
+        "timed_out": count("with a gap at the wall limit"),
+        "programs": count("that needed a program; of the others the bounds met"),
+        "z_needed": count("that needed core assignment"),
+        "branching": count("faster than every operator on all cores"),
+        "largest_gap": real("(objective - bound) / objective"),
+    }
+
+
+class Claims(Table):
+    """Claims of a publication, checked against the results."""
+
+    name = "claims"
+    about = "claims of the publication as checks: theirs, ours, and whether the claim holds here"
+    keys = {"claim": count("order")}
+    columns = {
+        "statement": text("the claim"),
+        "source": text("where it is printed"),
+        "published": text("their figure"),
+        "ours": text("our figure"),
+        "holds": flag("holds for our results"),
+    }
+
+
+class Checks(Table):
+    """Checks of a user's own results."""
+
+    name = "checks"
+    about = "checks of the results: complete, feasible, consistent, not worse than the experts"
+    keys = {"check": text("what must hold")}
+    columns = {
+        "passed": flag("holds for every row"),
+        "rows": count("rows checked"),
+        "failures": count("rows for which it does not hold"),
+        "example": text("the first of them, empty if none"),
+    }

@@ -1,0 +1,259 @@
+"""What the stages hand to each other."""
+
+from phaze.tables.base import Table, count, flag, real, text
+from phaze.tables.columns import (
+    ARCHITECTURE,
+    CORES,
+    DIRECTION,
+    ENERGIES,
+    LAYER,
+    LAYER_OF,
+    LIMITS,
+    MODEL,
+    OPERATOR,
+    PLACED,
+    POINT,
+)
+
+
+class Operators(Table):
+    """Operators of every distinct layer, after fusion."""
+
+    name = "operators"
+    about = "operators of every distinct layer, forward and backward, with their core type, work and bytes"
+    keys = {**POINT, **OPERATOR}
+    columns = {
+        "name": text("readable name"),
+        "core": text("core type that runs it", *CORES),
+        "work": count("id of equal work within the file, -1 for no-ops", -1),
+        "tensor_flops": real("FLOPs of matrix multiplications"),
+        "vector_flops": real("FLOPs of everything else"),
+        "input_bytes": real("activations read"),
+        "parameter_bytes": real("parameters read"),
+        "output_bytes": real("activations written"),
+        "stashed_bytes": real("activations kept for the backward pass"),
+    }
+    rules = {"only no-ops have no work": lambda f: (f["work"] < 0) == (f["core"] == "none")}
+
+
+class Parts(Table):
+    """Primitives inside a distinct (fused) operator: what the estimate needs, and nothing else."""
+
+    name = "parts"
+    about = "primitives inside each distinct work: matrix multiplications, vector operations, collectives"
+    keys = {
+        **POINT,
+        "work": count("id of equal work within the file"),
+        "part": count("order inside the work"),
+    }
+    columns = {
+        "core": text("core type of the whole work", *CORES[:4]),
+        "kind": text("matmul, all_reduce, or a key of the vector cycle tables"),
+        "role": text("pass of the primitive", "forward", "backward", "data_gradient", "weight_gradient"),
+        "batch": count("independent products of a matmul, 0 otherwise"),
+        "m": count("rows of the left operand"),
+        "k": count("contracted dimension"),
+        "n": count("columns of the right operand"),
+        "elements": count("output elements of a vector operation or collective"),
+        "streamed_bytes": real("HBM bytes beside a matmul's operands and result"),
+        "network_bytes": real("bytes of the tensor that a collective combines"),
+    }
+
+
+class Edges(Table):
+    """Data flow between the operators of a distinct layer."""
+
+    name = "edges"
+    about = "data flow between operators of a distinct layer"
+    keys = {
+        **POINT,
+        "layer": LAYER,
+        "direction": DIRECTION,
+        "source": count("operator that writes"),
+        "target": count("operator that reads"),
+    }
+    columns = {"bytes": real("bytes passed")}
+    rules = {"operators are in topological order": lambda f: f["source"] < f["target"]}
+
+
+class Layers(Table):
+    """Distinct layers with what memory and pipeline need to know of them."""
+
+    name = "layers"
+    about = "distinct layers: parameters, activations, bytes on their pipeline edges, FLOPs"
+    keys = {**POINT, "layer": LAYER}
+    columns = {
+        "parameters": count("parameters of one slice"),
+        "parameter_bytes": real("weights of one slice"),
+        "activation_bytes": real("forward activations stashed for one microbatch, one slice"),
+        "input_bytes": real("activations that arrive over the pipeline"),
+        "output_bytes": real("activations passed on over the pipeline"),
+        "tensor_parallel": flag("is split over the t devices"),
+        "forward_tensor_flops": real("matrix multiplication FLOPs of the forward pass, one slice"),
+        "forward_vector_flops": real("other FLOPs of the forward pass, one slice"),
+        "operators": count("operators of the forward pass before fusion"),
+    }
+
+
+class Graphs(Table):
+    """The layer graph of a model as a chain of runs."""
+
+    name = "graphs"
+    about = "layer graph of a model: a chain of runs of equal layers"
+    keys = {"model": MODEL, "position": count("position of the run in the chain")}
+    columns = {"layer": LAYER, "count": count("equal layers in the run", 1)}
+
+
+class Architectures(Table):
+    """Architectures of a shard with their areas and core designs."""
+
+    name = "architectures"
+    about = "architectures of a shard: cores, buffers, area, and the ids of their core designs"
+    keys = {"shard": text("shard"), "architecture": ARCHITECTURE}
+    columns = {
+        "num_tc": count("tensor cores", 1),
+        "num_vc": count("vector cores", 1),
+        "pe_x": count("rows of a tensor core", 1),
+        "pe_y": count("columns of a tensor core", 1),
+        "pe_vc": count("lanes of a vector core", 1),
+        "glb_bytes": count("global buffer", 1),
+        "glb_words_per_cycle": real("global buffer bandwidth"),
+        "l2_tc_bytes": count("L2 buffer of a tensor core", 1),
+        "l2_vc_bytes": count("L2 buffer of a vector core", 1),
+        "area_um2": real("area of the chip"),
+        "tensor_um2": real("multiply-accumulate units of the tensor cores"),
+        "vector_um2": real("lanes of the vector cores"),
+        "l2_um2": real("L2 buffers"),
+        "glb_um2": real("global buffer"),
+        "area_interpolated": flag("some buffer size lies between the published areas"),
+        "named": flag("asked for by name: kept whatever the screen says"),
+        "tensor_design": count("id of the tensor-core design in estimates"),
+        "vector_design": count("id of the vector-core design in estimates"),
+        "fused_design": count("id of the fused-core design in estimates"),
+    }
+
+
+class Estimates(Table):
+    """Latency and energy of every distinct work on every core design."""
+
+    name = "estimates"
+    about = "latency and dynamic energy of every work on one core and on all cores of every design"
+    keys = {**POINT, "work": count("id of the work"), "design": count("id of the core design")}
+    columns = {
+        "latency_s": real("on one core (l)"),
+        "latency_all_s": real("on all cores of the type (l-hat)"),
+        "limit": text("what binds on one core", *LIMITS),
+        "limit_all": text("what binds on all cores", *LIMITS),
+        **{f"{part}_j": real(f"{part} energy on one core") for part in ENERGIES},
+        **{f"{part}_all_j": real(f"{part} energy on all cores") for part in ENERGIES},
+    }
+    rules = {"all cores are never slower than one": lambda f: f["latency_all_s"] <= f["latency_s"]}
+
+
+class Screens(Table):
+    """Bounds on the time per batch of every architecture of a shard."""
+
+    name = "screens"
+    about = (
+        "lower bound and feasible value of the time per batch, for every architecture, HBM size and recompute"
+    )
+    keys = {
+        **POINT,
+        "architecture": ARCHITECTURE,
+        "hbm_gib": real("HBM capacity"),
+        "recompute": flag("activations are recomputed"),
+    }
+    columns = {
+        "lower_s": real("no placement is faster; infinite if none fits", finite=False),
+        "feasible_s": real("some placement is this fast; infinite if none fits", finite=False),
+        "kept": flag("could be among the best of its shard, or is named"),
+    }
+    rules = {"the lower bound is not above the feasible value": lambda f: f["lower_s"] <= f["feasible_s"]}
+
+
+class Solves(Table):
+    """How well the schedule of every layer is known, and who proved it."""
+
+    name = "solves"
+    about = "objective, bound and gap of the schedule of every layer, with the solver that proved it"
+    keys = LAYER_OF
+    columns = {
+        "status": text("what is known", "optimal", "feasible", "timed_out"),
+        "objective_s": real("latency of the verified schedule"),
+        "bound_s": real("no schedule is shorter"),
+        "gap": real("(objective - bound) / objective"),
+        "method": text("bounds meet, or a program was solved", "bounds", "program"),
+        "solver": text("solver of the hardest component, 'none' without one"),
+        "version": text("its version"),
+        "formulation": text("formulation of the program", "paper", "sparse", "none"),
+        "operators": count("operators scheduled"),
+        "components": count("series components that needed a program"),
+        "variables": count("variables of all programs"),
+        "constraints": count("constraints of all programs"),
+        "z_needed": flag("core assignment had to enter the program"),
+        "all_cores_s": real("latency of running every operator on all cores"),
+    }
+    rules = {"the bound is not above the objective": lambda f: f["bound_s"] <= f["objective_s"]}
+
+
+class Schedules(Table):
+    """When and where every operator of a kept architecture runs."""
+
+    name = "schedules"
+    about = "core, start and end of every operator in the best schedule found"
+    keys = {**LAYER_OF, "operator": count("operator")}
+    columns = {
+        "resource": text("core type", *CORES),
+        "core": count("index of the core, -1 for all cores", -1),
+        "start_s": real("start"),
+        "end_s": real("end"),
+    }
+    rules = {"no operator ends before it starts": lambda f: f["start_s"] <= f["end_s"]}
+
+
+class Placements(Table):
+    """The best placement of a model on every kept architecture."""
+
+    name = "placements"
+    about = "best placement for every kept architecture, HBM size and recompute, or why there is none"
+    keys = PLACED
+    columns = {
+        "status": text("result", "placed", "infeasible"),
+        "reason": text("the limit that binds and by how much, empty if placed"),
+        "data": count("data parallel width d"),
+        "stages": count("pipeline depth s"),
+        "devices_used": count("devices used"),
+        "time_per_batch_s": real("time per global batch; infinite if infeasible", finite=False),
+        "bound_s": real("the same with the bounds of unproven layers", finite=False),
+        "max_load_s": real("time of the slowest stage for one microbatch", finite=False),
+        "sync_s": real("gradient synchronisation of the first stage", finite=False),
+        "samples_per_s": real("throughput"),
+        "tokens_per_s": real("throughput"),
+        "mfu": real("model FLOPs utilisation (PaLM, Appendix B)"),
+        "binding": text("what limits the throughput"),
+    }
+    rules = {"the bound is not above the time": lambda f: f["bound_s"] <= f["time_per_batch_s"]}
+
+
+class Stages(Table):
+    """The stages of every placement with their load and memory."""
+
+    name = "stages"
+    about = "stages of every placement: layers, devices, load and memory with headroom"
+    keys = {**PLACED, "stage": count("stage, from the first")}
+    columns = {
+        "first_layer": count("position of the first layer"),
+        "last_layer": count("position of the last layer"),
+        "devices": count("devices of one pipeline", 1),
+        "forward_s": real("forward pass of one microbatch"),
+        "backward_s": real("backward pass with recomputation"),
+        "transfer_s": real("exposed transfers between stages"),
+        "load_s": real("all of it"),
+        "weight_bytes": real("weights"),
+        "gradient_bytes": real("gradients"),
+        "optimizer_bytes": real("optimizer state"),
+        "activation_bytes": real("activations of the microbatch at work"),
+        "stashed_bytes": real("data kept for microbatches in flight"),
+        "memory_bytes": real("all of it"),
+        "headroom_bytes": real("HBM left"),
+    }
