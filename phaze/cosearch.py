@@ -16,7 +16,7 @@ import pandas as pd
 
 from phaze import tables
 from phaze.estimate import Hardware, estimate_operators
-from phaze.estimate.space import design_ids
+from phaze.estimate.designs import design_ids
 from phaze.extract import LayerTables, extract_graph, extract_layers
 from phaze.place import Conditions, Expert, place_model
 from phaze.schedule import SolutionStore, schedule_layers
