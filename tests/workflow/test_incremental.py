@@ -16,7 +16,7 @@ POINT = "tiny/t1-b2"
 
 
 def tables_of(stale: set[str]) -> set[str]:
-    """Return the tables that are stale; what looks across models runs all stages in memory and does not count."""
+    """Return the stale tables, but those of the common architecture, which runs all stages in memory."""
     return {path.split("/")[0] for path in stale if not path.endswith("/common.parquet")}
 
 
