@@ -67,7 +67,7 @@ def test_the_answers_of_a_study_are_kept_at_their_point_and_in_their_shard() -> 
 
 
 def test_who_is_within_the_tolerance_of_its_shard_only_excludes_no_one() -> None:
-    """Another shard's best of 1.0 puts the third beyond the limit of 1.0101; the second is the smallest then."""
+    """Another shard's best of 1.0 makes 1.0101 the limit: the third is beyond it, the second the smallest."""
     times, area = np.array([1.005, 1.0095, 1.012]), np.array([30.0, 20.0, 10.0])
     assert within(times, 0.01).all()
     assert not within(np.append(times, 1.0), 0.01)[2]
