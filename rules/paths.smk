@@ -38,6 +38,17 @@ def estimates_file(w):
     return f"<results>/estimates/{scenario}/{w.model}/t{w.tensor}-b{w.microbatch}/{w.shard}.parquet"
 
 
+WALKS = study["screen"]["strategy"] == "hysteresis"
+SCREEN_SETTINGS = {
+    key: study["screen"][key] for key in ("best", "tolerance", *(("strategy", "hysteresis") if WALKS else ()))
+}
+
+
+def visits_file(w):
+    """Return the walk down the areas where the strategy keeps only what it sees."""
+    return [f"<results>/visits/{w.scenario}/{w.model}.parquet"] if WALKS else []
+
+
 def common_tables(table, scenario):
     """Return the files of the candidates for a common architecture, one a model."""
     return [f"<results>/{table}/{scenario}/{model}/common.parquet" for model in settings.study.models]

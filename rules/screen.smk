@@ -1,7 +1,7 @@
 """Bound the time per batch of every architecture, and keep what could be the best.
 
 READS   results/{operators,edges,layers}/<model>/t<T>-b<B>.parquet, results/graphs/<model>.parquet
-        results/estimates/…, results/architectures/…
+        results/estimates/…, results/architectures/…, with strategy hysteresis results/visits/…
 WRITES  results/screens/<scenario>/<model>/t<T>-b<B>/<shard>.parquet          tables.Screens
         results/architectures/<scenario>/common.parquet                       tables.Architectures
         results/commons/<scenario>.parquet                                    tables.Commons
@@ -17,12 +17,13 @@ rule screen:
         graph="<results>/graphs/{model}.parquet",
         estimates=estimates_file,
         architectures="<results>/architectures/{scenario}/{shard}.parquet",
+        visits=visits_file,
     output:
         "<results>/screens/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.parquet",
     params:
         scenario=lambda w: settings.scenarios[w.scenario].model_dump(mode="json"),
         training=lambda w: training_of(w.microbatch),
-        screen={key: study["screen"][key] for key in ("best", "tolerance")},
+        screen=SCREEN_SETTINGS,
         overlap_communication=study["schedule"]["overlap_communication"],
         code=source_digest("phaze.screen"),
     log:

@@ -9,6 +9,7 @@ from phaze.spec.system import Scenario
 
 def main(
     inputs: dict[str, str],
+    visits: list[str],
     out: str,
     *,
     scenario: dict[str, object],
@@ -28,6 +29,7 @@ def main(
         Training.parse(training, "training"),
         ScreenSettings.parse(settings, "screen"),
         overlap_communication=overlap_communication,
+        visits=tables.Visits.load(*visits) if visits else None,
     )
     tables.Screens.save(frame, out)
 
@@ -36,6 +38,7 @@ if __name__ == "__main__":
     with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
         main(
             dict(snakemake.input.items()),
+            list(snakemake.input.visits),
             snakemake.output[0],
             scenario=snakemake.params.scenario,
             training=snakemake.params.training,

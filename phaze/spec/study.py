@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Self
 
-from phaze.spec.architecture import Grid
 from pydantic import Field, model_validator
 
+from phaze.spec.architecture import Grid
 from phaze.spec.noun import Noun
 from phaze.spec.settings import (
     EstimateSettings,
@@ -118,6 +118,8 @@ class Study(Noun):
             raise ValueError(f"architectures.baseline {baseline!r} must be one of architectures.named")
         if self.architectures.grid is None and not self.architectures.named:
             raise ValueError("architectures: a grid or at least one named architecture is needed")
+        if self.architectures.grid is None and self.screen.strategy == "hysteresis":
+            raise ValueError("screen.strategy: hysteresis walks over a grid, but architectures.grid is null")
         for name, scenario in self.scenarios.items():
             for microbatch in self.training.microbatches:
                 if scenario.global_batch % microbatch:
