@@ -35,6 +35,11 @@ def put(path: str, value: object) -> Change:
     return change
 
 
+def walk_without_grid(config: Config) -> None:
+    put("architectures/grid", None)(config)
+    put("screen/strategy", "hysteresis")(config)
+
+
 def test_the_default_study_is_the_papers(config: Config) -> None:
     settings = load_settings(config)
     assert sum(len(settings.points(model)) for model in settings.study.models) == 68
@@ -72,6 +77,7 @@ def merged(base: Config, over: Config) -> Config:
             put("schedule/solver", ["gurobi"]),
             r"schedule\.solver\.0: should be 'glpk' or 'highs', got 'gurobi'",
         ),
+        (walk_without_grid, r"screen\.strategy: hysteresis walks over a grid"),
         (put("schedule/solver", []), r"schedule\.solver: .*at least 1 item"),
         (
             put("scenarios/paper/system", "moon"),

@@ -152,3 +152,10 @@ def test_a_model_that_fits_nowhere_is_a_row_and_the_study_goes_on(folder: Folder
     report = (folder.path / "results/report/report.md").read_text()
     assert "big" in report
     assert "infeasible" in report.lower() or "does not fit" in report.lower()
+
+
+def test_the_papers_strategy_walks_before_it_screens(folder: Folder) -> None:
+    folder.edit(lambda study: study.update(screen={"strategy": "hysteresis", "hysteresis": 1}))
+    folder.run()
+    assert (folder.path / "results/visits/paper/tiny.parquet").is_file()
+    assert (folder.path / "results/report/report.html").is_file()
