@@ -44,6 +44,16 @@ SCREEN_SETTINGS = {
 }
 
 
+def walk_tables(table):
+    """Return an input function: what a walk places; for the report (Figure 9) only the smallest microbatch."""
+    least = min(settings.study.training.microbatches)
+    return lambda w: [
+        f"<results>/{table}/{w.model}/t{t}-b{b}.parquet"
+        for t, b in settings.points(w.model)
+        if WALKS or b == least
+    ]
+
+
 def visits_file(w):
     """Return the walk down the areas where the strategy keeps only what it sees."""
     return [f"<results>/visits/{w.scenario}/{w.model}.parquet"] if WALKS else []

@@ -44,7 +44,7 @@ rule walk:
     message:
         "walk {wildcards.model} down the areas"
     input:
-        **POINT_TABLES,
+        **{table: walk_tables(table) for table in POINT_TABLES},
         graph="<results>/graphs/{model}.parquet",
         architectures=[
             f"<results>/architectures/{{scenario}}/{shard}.parquet" for shard in settings.grid_shards

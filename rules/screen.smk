@@ -52,6 +52,8 @@ rule find_common:
     params:
         weights={name: settings.workload(name).weight for name in settings.study.models},
         global_batch=lambda w: settings.scenarios[w.scenario].global_batch,
+        area_limit=lambda w: settings.area_limit(w.scenario),
+        technology=settings.technology.model_dump(mode="json"),
         screen=study["screen"],
         code=source_digest("phaze.screen"),
     log:

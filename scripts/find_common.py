@@ -3,7 +3,9 @@
 from phaze import tables
 from phaze.cosearch import with_own_designs
 from phaze.job import logged
+from phaze.problem import area_limit_um2
 from phaze.screen import common_candidates
+from phaze.spec.architecture import Technology
 from phaze.spec.settings import ScreenSettings
 
 COLUMNS = ["model", "architecture", "hbm_gib", "lower_s", "feasible_s"]
@@ -16,6 +18,8 @@ def main(
     *,
     weights: dict[str, float],
     global_batch: int,
+    area_limit: float | dict[str, object],
+    technology: dict[str, object],
     settings: dict[str, object],
 ) -> None:
     """Read all screens one at a time, write the candidates with a shard and designs of their own."""
@@ -29,6 +33,7 @@ def main(
         global_batch=global_batch,
         best=screen.best,
         tolerance=screen.tolerance,
+        area_limit_um2=area_limit_um2(area_limit, Technology.parse(technology, "technology")),
     )
     candidates = known[known["architecture"].isin(found["architecture"])]
     tables.Architectures.save(with_own_designs(candidates).assign(shard="common"), out)
@@ -42,5 +47,7 @@ if __name__ == "__main__":
             snakemake.output[0],
             weights=snakemake.params.weights,
             global_batch=snakemake.params.global_batch,
+            area_limit=snakemake.params.area_limit,
+            technology=snakemake.params.technology,
             settings=snakemake.params.screen,
         )
