@@ -15,6 +15,7 @@ import numpy as np
 
 from phaze.theory.barriers import Blocks
 from phaze.theory.branching import CLOSE, Block, make_block, run_block
+from phaze.theory.clock import bound_by_weights
 from phaze.theory.graphs import ALL_CORES, Bools, Floats, Ints, Part
 from phaze.theory.pairing import assign_cores, occupies, sort_stably
 from phaze.theory.sequences import follow_sequence
@@ -72,6 +73,8 @@ def find_path(blocks: Blocks, part: Part, rounds: int, nodes: int) -> tuple[floa
             hopeful = False
             for b in range(len(value)):
                 value[b] = value[b] if np.isnan(upper[b]) else upper[b]
+    if feasible > lower * (1 + CLOSE):
+        lower = max(lower, bound_by_weights(part))
     return min(lower, feasible), feasible, best
 
 

@@ -17,7 +17,7 @@ from phaze.theory.sequences import follow_sequence, sequence_by_tail
 
 Randoms = npt.NDArray[np.uint64]
 
-HOT, COLD = 0.03, 0.0003
+HOT, COLD = 0.1, 0.001
 """First and last temperature, relative to the latency."""
 STARTS = 5
 """Thresholds of the gain from all cores that are tried first."""
