@@ -56,9 +56,7 @@ def chip_areas(
     glb_mib: Floats,
     figures: AreaFigures,
 ) -> Areas:
-    """Return the areas of architectures: num_tc (macs · mac_tc + L2) + num_vc (lanes · mac_vc + L2) +
-    buffer.
-    """
+    """Return areas: num_tc (macs · mac_tc + L2) + num_vc (lanes · mac_vc + L2) + global buffer."""
     l2_tc, between_tc = buffer_area_um2(l2_tc_kib, figures.l2)
     l2_vc, between_vc = buffer_area_um2(l2_vc_kib, figures.l2)
     glb, between_glb = buffer_area_um2(glb_mib, figures.glb)

@@ -46,9 +46,7 @@ class Designs:
 
 
 def design_ids(architectures: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return columns tensor_design, vector_design, fused_design: ids, unique over all three, of equal
-    designs.
-    """
+    """Return columns tensor_design, vector_design, fused_design: ids, unique over all three."""
     frame = architectures.assign(pairs=architectures[["num_tc", "num_vc"]].min(axis=1))
     ids: dict[str, pd.Series] = {}
     first = 0

@@ -8,25 +8,23 @@ dimension is the largest that fits in the other.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from phaze.theory.arrays import INNER_K, INNER_M, INNER_N, buffer_words, ceil_div
+from phaze.theory.compiled import njit
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 def hbm_words(shapes: Ints, glb_words: Ints) -> Floats:
-    """Return the words between HBM and global buffer for shapes (S, 4) and capacities in words (G,): (S,
-    G).
-    """
+    """Return the words to and from HBM for shapes (S, 4) and capacities in words (G,): (S, G)."""
     found: Floats = _hbm_words(shapes, glb_words)
     return found
 
 
-@numba.njit(cache=True, error_model="numpy")
+@njit
 def _hbm_words(shapes: Ints, glb_words: Ints) -> Floats:
     found = np.full((len(shapes), len(glb_words)), np.inf)
     for s in range(len(shapes)):
@@ -37,7 +35,7 @@ def _hbm_words(shapes: Ints, glb_words: Ints) -> Floats:
     return found
 
 
-@numba.njit(cache=True, error_model="numpy")
+@njit
 def _fewest(inner: int, m: int, k: int, n: int, capacity: int) -> float:
     """Return the fewest words with one loop innermost, infinite if nothing fits."""
     left, right, result = float(m) * k, float(k) * n, float(m) * n
@@ -55,7 +53,7 @@ def _fewest(inner: int, m: int, k: int, n: int, capacity: int) -> float:
     return fewest
 
 
-@numba.njit(cache=True, error_model="numpy")
+@njit
 def _largest(inner: int, tile: int, capacity: int) -> int:
     """Return the largest tile that fits in the other dimension, see `theory.arrays.held_words`; 0 if none
     does.

@@ -102,9 +102,7 @@ def _map(works: Works, designs: Designs, hardware: Hardware) -> tuple[Mapped, Ma
 
 
 def _distinct_cores(designs: Designs, bytes_per_element: int) -> tuple[Cores, Ints]:
-    """Return the distinct tensor cores in their numbers, and the place of every design's one and all, (2,
-    D).
-    """
+    """Return the distinct tensor cores in their numbers, and the places (2, D) of one and of all."""
     l2_words = designs.l2_tc_bytes // bytes_per_element
     cores = [designs.rows, designs.columns, l2_words, designs.words_per_cycle]
     one = np.column_stack([*cores, np.ones_like(designs.cores)])

@@ -68,8 +68,9 @@ def describe_named(architectures: list[Architecture], figures: AreaFigures, shar
 
 
 def describe(architectures: list[Architecture], figures: AreaFigures) -> pd.DataFrame:
-    """Return sizes and areas of single architectures; a given area is shared among the components by the
-    figures.
+    """Return sizes and areas of single architectures.
+
+    A given area is shared among the components as the figures have it.
     """
     rows = [
         (

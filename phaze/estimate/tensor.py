@@ -16,8 +16,9 @@ so that only one of them is waited for. What the search tries, for each of the t
     loop orders                           all
 
 Nothing that is tried depends on the buffer's size, its bandwidth or the number of cores, except that less
-of it fits; so more of any of them is never slower. A number of cores that is no power of two may also take
-more parts than there are cores, in rounds, and is never credited with more than the next power of two.
+of it fits; so more of any of them is never slower. A number of cores that is no power of two may also divide
+one dimension by 3, 5 or 7 times a power of two, or take more parts than there are cores, in rounds; it is
+never credited with more than the next power of two.
 
 The search knows nothing of HBM and the global buffer's size (see `estimate.hbm`), so that designs share it.
 """
@@ -26,7 +27,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -42,6 +42,7 @@ from phaze.theory.arrays import (
     run_cycles,
     start_cycles,
 )
+from phaze.theory.compiled import njit, njit_inlined
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -50,6 +51,8 @@ ROUNDS = 3
 """A number of cores that is no power of two takes up to 2^ROUNDS times as many parts as the power of two
 below it.
 """
+BETWEEN = (3, 5, 7)
+"""Such a number of cores may also divide one dimension into these times a power of two."""
 TIME, CYCLES, WORDS, L2_WORDS = range(4)
 """Fields of the best mapping so far, in the order of `Mapped`."""
 
@@ -94,6 +97,10 @@ class Job(NamedTuple):
 
     shape: Ints
     extra_words: float
+    parts: Ints
+    """Numbers of parts into which a dimension may be divided."""
+    place: Ints
+    """Where a number is among `parts`."""
     table: Floats
     length: Ints
 
@@ -114,20 +121,20 @@ def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores) -> Mapped:
     return Mapped(*found)
 
 
-@numba.njit(cache=True, error_model="numpy")
+@njit
 def _map_all(
     shapes: Ints, extra_words: Floats, groups: Floats, units: Ints, bounds: Ints, order: Ints, counts: Ints,
     found: Floats,
 ) -> None:  # fmt: skip
     """Fill `found` (4, S, C), for one group of equal cores after the other."""
-    levels = 1
-    for count in counts:
-        levels = max(levels, _level(count) + 1 + (0 if _is_power(count) else ROUNDS))
-    table = np.empty((3, len(units), levels, MOST, 3))
-    length = np.zeros((3, len(units), levels), dtype=np.int64)
+    parts = _parts_of(counts)
+    place = np.zeros(parts[-1] + 1, dtype=np.int64)
+    place[parts] = np.arange(len(parts))
+    table = np.empty((3, len(units), len(parts), MOST, 3))
+    length = np.zeros((3, len(units), len(parts)), dtype=np.int64)
     for s in range(len(shapes)):
-        list_tiles(shapes[s], units, table, length)
-        job = Job(shapes[s], extra_words[s], table, length)
+        list_tiles(shapes[s], units, parts, table, length)
+        job = Job(shapes[s], extra_words[s], parts, place, table, length)
         for g in range(len(groups)):
             x = groups[g]
             group = Group(int(x[0]), int(x[1]), int(x[4]), int(x[5]), x[2], x[3])
@@ -135,7 +142,20 @@ def _map_all(
             _map_group(job, group, counts[bounds[g] : bounds[g + 1]], places, found[:, s])
 
 
-@numba.njit(cache=True, error_model="numpy")
+@njit
+def _parts_of(counts: Ints) -> Ints:
+    """Return the numbers of parts into which some core divides a dimension, ascending."""
+    most, most_between = 1, 0
+    for count in counts:
+        most = max(most, 1 << _level(count) if _is_power(count) else 1 << (_level(count) + ROUNDS))
+        most_between = max(most_between, 0 if _is_power(count) else count)
+    parts = [1 << level for level in range(_level(most) + 1)]
+    for factor in BETWEEN:
+        parts += [factor << i for i in range(20) if factor << i <= most_between]
+    return np.array(sorted(parts))
+
+
+@njit
 def _map_group(job: Job, group: Group, counts: Ints, places: Ints, found: Floats) -> None:
     """Fill `found` (4, C) at `places` for ascending `counts` of equal cores.
 
@@ -151,58 +171,61 @@ def _map_group(job: Job, group: Group, counts: Ints, places: Ints, found: Floats
         if _is_power(counts[i]):
             found[:, places[i]] = best
         else:
-            found[:, places[i]] = _in_rounds(best, job, group, level, counts[i])
+            found[:, places[i]] = _best_between(best, job, group, level, counts[i])
 
 
-@numba.njit(cache=True, error_model="numpy")
-def _in_rounds(best: Floats, job: Job, group: Group, level: int, count: int) -> Floats:
+@njit
+def _best_between(best: Floats, job: Job, group: Group, level: int, count: int) -> Floats:
     """Return the best mapping on a number of cores between 2^level and the next power of two."""
     ours, limit = best.copy(), best.copy()
     _improve(limit, job, group, level + 1, 1)
+    for factor in BETWEEN:
+        for parts in [factor << i for i in range(level + 1) if factor << i <= count]:
+            for first in [1 << i for i in range(level + 1) if parts << i <= count]:
+                for second in [1 << i for i in range(level + 1) if parts * first << i <= count]:
+                    _try_split(ours, job, group, parts, first, second, 1)
+                    _try_split(ours, job, group, first, parts, second, 1)
+                    _try_split(ours, job, group, first, second, parts, 1)
     for more in range(level + 1, level + 1 + ROUNDS):
         _improve(ours, job, group, more, ceil_div(1 << more, count))
     ours[TIME] = max(ours[TIME], limit[TIME])
     return ours
 
 
-@numba.njit(cache=True, error_model="numpy")
+@njit
 def _improve(best: Floats, job: Job, group: Group, level: int, rounds: int) -> None:
     """Replace `best` by the best mapping of 2^level parts, `rounds` to a core, if that is faster."""
-    batch, m, n = job.shape[0], job.shape[1], job.shape[3]
     for level_b in range(level + 1):
-        if _is_idle(level_b, batch):
-            break
-        repeats = float(rounds * ceil_div(batch, 1 << level_b))
-        if level_b < level and batch % (2 << level_b) == 0:
+        if level_b < level and job.shape[0] % (2 << level_b) == 0:
             # Twice as many parts along the batch divide it too, need no copy of an operand, and are larger.
             continue
         for level_m in range(level + 1 - level_b):
             level_n = level - level_b - level_m
-            if _is_idle(level_m, m):
-                break
-            if not _is_idle(level_n, n):
-                _try_parts(best, job, group, level_m, level_n, repeats)
+            _try_split(best, job, group, 1 << level_b, 1 << level_m, 1 << level_n, rounds)
 
 
-@numba.njit(cache=True, error_model="numpy")
-def _is_idle(level: int, size: int) -> bool:
-    """Return whether half as many parts would be as large: cores beyond them had nothing to do."""
-    return level > 0 and (1 << (level - 1)) >= size
+@njit
+def _try_split(best: Floats, job: Job, group: Group, b: int, m: int, n: int, rounds: int) -> None:
+    """Replace `best` by the best mapping of so many parts along batch, m and n, if that is faster."""
+    batch = job.shape[0]
+    if b // 2 < batch and m // 2 < job.shape[1] and n // 2 < job.shape[3]:
+        # Otherwise half as many parts would be as large.
+        _try_parts(best, job, group, job.place[m], job.place[n], float(rounds * ceil_div(batch, b)))
 
 
-@numba.njit(cache=True, error_model="numpy")
-def _try_parts(best: Floats, job: Job, group: Group, level_m: int, level_n: int, repeats: float) -> None:
+@njit
+def _try_parts(best: Floats, job: Job, group: Group, at_m: int, at_n: int, repeats: float) -> None:
     """Replace `best` by the best mapping of parts of such a size, if that is faster."""
     batch, m, k, n = float(job.shape[0]), float(job.shape[1]), float(job.shape[2]), float(job.shape[3])
     # Cores that share rows each need the left operand's, those that share columns the right operand's.
-    left, right = batch * m * k * (1 << level_n), batch * k * n * (1 << level_m)
+    left, right = batch * m * k * job.parts[at_n], batch * k * n * job.parts[at_m]
     result, extra = batch * m * n, job.extra_words
     if (left + right + result + extra) / group.words_per_cycle >= best[TIME]:
         return
-    m, n = np.ceil(m / (1 << level_m)), np.ceil(n / (1 << level_n))
+    m, n = np.ceil(m / job.parts[at_m]), np.ceil(n / job.parts[at_n])
     rows, columns = group.rows, group.columns
-    m_rows, m_columns = _tiles(job, M, group.row_unit, level_m), _tiles(job, M, group.column_unit, level_m)
-    k_rows, n_columns = _tiles(job, K, group.row_unit, 0), _tiles(job, N, group.column_unit, level_n)
+    m_rows, m_columns = _tiles(job, M, group.row_unit, at_m), _tiles(job, M, group.column_unit, at_m)
+    k_rows, n_columns = _tiles(job, K, group.row_unit, 0), _tiles(job, N, group.column_unit, at_n)
     start = float(start_cycles(WEIGHT, rows, columns))
     weight = Flow(False, start, m, n, repeats, left, right, result, extra, exposed_words(k, n, rows, columns))
     _try_flow(best, group, weight, k_rows, n_columns)
@@ -213,13 +236,13 @@ def _try_parts(best: Floats, job: Job, group: Group, level_m: int, level_n: int,
     _try_flow(best, group, output, m_rows, n_columns)
 
 
-@numba.njit(cache=True, error_model="numpy", inline="always")
-def _tiles(job: Job, dimension: int, unit: int, level: int) -> Floats:
+@njit_inlined
+def _tiles(job: Job, dimension: int, unit: int, parts: int) -> Floats:
     """Return the candidate tiles of a dimension for an array of some size, arrays (T, 3), ascending."""
-    return job.table[dimension, unit, level, : job.length[dimension, unit, level]]
+    return job.table[dimension, unit, parts, : job.length[dimension, unit, parts]]
 
 
-@numba.njit(cache=True, error_model="numpy")
+@njit
 def _try_flow(best: Floats, group: Group, flow: Flow, downs: Floats, acrosses: Floats) -> None:
     """Replace `best` by the best mapping with a dataflow, if that is faster.
 
@@ -241,7 +264,7 @@ def _try_flow(best: Floats, group: Group, flow: Flow, downs: Floats, acrosses: F
             limit = _try_row(best, group, flow, limit, down, downs[i, NUMBER], downs[i, FOLDS], acrosses)
 
 
-@numba.njit(cache=True, error_model="numpy")
+@njit
 def _try_row(
     best: Floats, group: Group, flow: Flow, limit: float, down: float, number: float, down_folds: float,
     acrosses: Floats,
@@ -263,7 +286,7 @@ def _try_row(
     return limit
 
 
-@numba.njit(cache=True, error_model="numpy", inline="always")
+@njit_inlined
 def _keep(
     best: Floats, group: Group, flow: Flow, limit: float, down: float, across: float, starts: float,
     words: float,
@@ -279,13 +302,13 @@ def _keep(
     return _limit(best, group, flow)
 
 
-@numba.njit(cache=True, error_model="numpy", inline="always")
+@njit_inlined
 def _limit(best: Floats, group: Group, flow: Flow) -> float:
     """Return what cycles of the array, or those of the words behind it, must stay below to be faster."""
     return best[TIME] - flow.exposed / group.words_per_cycle  # type: ignore[no-any-return]
 
 
-@numba.njit(cache=True, error_model="numpy")
+@njit
 def _level(count: int) -> int:
     """Return the largest level with 2^level ≤ count."""
     level = 0
@@ -294,7 +317,7 @@ def _level(count: int) -> int:
     return level
 
 
-@numba.njit(cache=True, error_model="numpy")
+@njit
 def _is_power(count: int) -> bool:
     """Return whether a number is a power of two."""
     return count & (count - 1) == 0

@@ -1,6 +1,4 @@
-"""The accelerator: its template (paper, Table 1), the grid to search, and what its parts cost at a
-technology.
-"""
+"""The accelerator: its template (paper, Table 1), the grid to search, and what its parts cost."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ MOST_WORDS_PER_CYCLE = 4096.0
 
 
 def tensor_l2_kib(pe_x: int, pe_y: int) -> float:
-    """Return the L2 buffer of a tensor core, 2^(log2 pe_x + log2 pe_y − 6) = pe_x pe_y / 64 KiB, at least 1
-    (paper, C.1).
-    """
+    """Return the L2 buffer of a tensor core, 2^(log2 pe_x + log2 pe_y − 6) KiB, at least 1 (paper, C.1)."""
     return max(1.0, pe_x * pe_y / 64)
 
 
@@ -35,9 +31,7 @@ def vector_l2_kib(pe_vc: int) -> float:
 
 
 def words_per_cycle(num_tc: int, pe_x: int, pe_y: int) -> float:
-    """Return the bandwidth of the global buffer: 4096 words, less for a single narrow core (paper, Table
-    1).
-    """
+    """Return the global buffer's bandwidth, paper, Table 1: 4096 words, less for a single narrow core."""
     if num_tc > 1:
         return MOST_WORDS_PER_CYCLE
     return min(max(MOST_WORDS_PER_CYCLE * max(pe_x, pe_y) / 256, 4.0), MOST_WORDS_PER_CYCLE)

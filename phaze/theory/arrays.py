@@ -1,5 +1,4 @@
-"""What a matrix multiplication (m × k) · (k × n) costs on a systolic array behind a buffer: the
-definitions, not the search.
+"""What a product (m × k) · (k × n) costs on a systolic array behind a buffer: definitions, not the search.
 
 Cycles on an array of R rows and C columns, by what stays in the array. The cycle-accurate simulator
 SCALE-Sim 3.0 counts
@@ -29,7 +28,7 @@ products; a float is exact up to 2^53.
 
 from __future__ import annotations
 
-import numba
+from phaze.theory.compiled import njit, njit_inlined
 
 WEIGHT, OUTPUT, INPUT = 0, 1, 2
 """Dataflows, by what stays in the array."""
@@ -37,39 +36,41 @@ INNER_M, INNER_K, INNER_N = 0, 1, 2
 """Loop orders, by the innermost loop."""
 
 
-@numba.njit(cache=True, error_model="numpy", inline="always")
+@njit_inlined
 def ceil_div(a: int, b: int) -> int:
     """Return ⌈a/b⌉."""
     return -(-a // b)
 
 
-@numba.njit(cache=True, error_model="numpy")
+@njit
 def folds(size: int, tile: int, width: int) -> int:
     """Return how often an array of that width is filled along a dimension, over all tiles."""
     return (size // tile) * ceil_div(tile, width) + ceil_div(size % tile, width)
 
 
-@numba.njit(cache=True, error_model="numpy", inline="always")
+@njit_inlined
 def start_cycles(dataflow: int, rows: int, columns: int) -> int:
     """Return the cycles of a pass beside those of the stream: filling the array, and the skew across it."""
     return (rows if dataflow == OUTPUT else 2 * rows) + columns - 2
 
 
-@numba.njit(cache=True, error_model="numpy", inline="always")
+@njit_inlined
 def pass_cycles(start: float, starts: float, stream: float, folds_in_all: float) -> float:
-    """Return the cycles in which a dimension of size `stream` streams through all folds, with so many
-    starts in each.
-    """
+    """Return the cycles in which `stream` elements stream through all folds, with so many starts in each."""
     return (start * starts + stream) * folds_in_all
 
 
-@numba.njit(cache=True, error_model="numpy")
+@njit
 def array_cycles(
-    dataflow: int, inner: int, m: tuple[int, int], k: tuple[int, int], n: tuple[int, int], rows: int, columns: int
-) -> float:  # fmt: skip
-    """Return the cycles of all tiles one after the other, with one loop innermost; `m`, `k`, `n` are (size,
-    tile).
-    """
+    dataflow: int,
+    inner: int,
+    m: tuple[int, int],
+    k: tuple[int, int],
+    n: tuple[int, int],
+    rows: int,
+    columns: int,
+) -> float:
+    """Return the cycles of all tiles, with one loop innermost; `m`, `k`, `n` are (size, tile)."""
     if dataflow == WEIGHT:
         stream, down, across, continues = m, k, n, inner == INNER_M
     elif dataflow == OUTPUT:
@@ -82,7 +83,7 @@ def array_cycles(
     return pass_cycles(start_cycles(dataflow, rows, columns), starts, stream[0], folds_in_all) - 1.0
 
 
-@numba.njit(cache=True, error_model="numpy", inline="always")
+@njit_inlined
 def buffer_words(
     inner: int, left: float, right: float, result: float, am: float, ak: float, an: float
 ) -> float:
@@ -98,7 +99,7 @@ def buffer_words(
     return left + right * am + result * (2.0 * ak - 1.0)
 
 
-@numba.njit(cache=True, error_model="numpy", inline="always")
+@njit_inlined
 def fewest_words(left: float, right: float, result: float, am: float, ak: float, an: float) -> float:
     """Return the fewest words that cross into a buffer and back, over the loop orders."""
     return min(
@@ -108,21 +109,19 @@ def fewest_words(left: float, right: float, result: float, am: float, ak: float,
     )
 
 
-@numba.njit(cache=True, error_model="numpy", inline="always")
+@njit_inlined
 def held_words(tm: int, tk: int, tn: int) -> int:
     """Return the words of a buffer that a tile takes: both operands twice, the result once."""
     return 2 * (tm * tk + tk * tn) + tm * tn
 
 
-@numba.njit(cache=True, error_model="numpy", inline="always")
+@njit_inlined
 def exposed_words(down: float, across: float, rows: int, columns: int) -> float:
-    """Return the words whose transfer nothing overlaps: one filling of the array by what stays, (down,
-    across) in all.
-    """
+    """Return the words that nothing overlaps: one filling of the array by what stays, (down, across)."""
     return min(down, float(rows)) * min(across, float(columns))
 
 
-@numba.njit(cache=True, error_model="numpy")
+@njit
 def array_words(
     dataflow: int, left: float, right: float, result: float, starts: float, down: float, across: float
 ) -> float:
@@ -137,7 +136,7 @@ def array_words(
     return left * across + right * down + result * (2.0 * starts - 1.0)
 
 
-@numba.njit(cache=True, error_model="numpy", inline="always")
+@njit_inlined
 def run_cycles(cycles: float, words: float, exposed: float, words_per_cycle: float) -> float:
     """Return the cycles of a mapping: the array's or those of the words behind it, and what is exposed."""
     return max(cycles, words / words_per_cycle) + exposed / words_per_cycle

@@ -1,0 +1,172 @@
+"""Cycles and words of a tiled matrix multiplication: published values, sums over tiles, reuse."""
+
+from itertools import pairwise, permutations, product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phaze.theory.arrays import (
+    INNER_K,
+    INNER_M,
+    INNER_N,
+    INPUT,
+    OUTPUT,
+    WEIGHT,
+    array_cycles,
+    array_words,
+    buffer_words,
+    exposed_words,
+    fewest_words,
+    folds,
+    held_words,
+    run_cycles,
+)
+
+LOOPS = {INNER_M: 0, INNER_K: 1, INNER_N: 2}
+STREAMED_BY = {WEIGHT: INNER_M, OUTPUT: INNER_K, INPUT: INNER_N}
+sizes = st.integers(1, 60)
+widths = st.sampled_from([1, 2, 3, 4, 8, 16])
+
+
+def whole(dataflow: int, m: int, k: int, n: int, rows: int, columns: int) -> float:
+    """Return the cycles of an untiled product."""
+    return array_cycles(dataflow, INNER_M, (m, m), (k, k), (n, n), rows, columns)
+
+
+def tiles(size: int, tile: int) -> list[int]:
+    """Return the sizes of the tiles of a dimension."""
+    return [min(tile, size - start) for start in range(0, size, tile)]
+
+
+@pytest.mark.parametrize(
+    ("dataflow", "shape", "array", "cycles"),
+    [
+        (OUTPUT, (128, 128, 128), (32, 32), 3039),
+        (OUTPUT, (256, 256, 256), (32, 32), 20351),
+        (OUTPUT, (500, 700, 300), (64, 32), 63519),
+        (WEIGHT, (256, 256, 256), (32, 32), 22399),
+        (WEIGHT, (512, 512, 512), (128, 128), 14303),
+        (WEIGHT, (512, 1024, 1024), (128, 128), 57215),
+    ],
+)
+def test_cycles_are_those_of_the_simulator(
+    dataflow: int, shape: tuple[int, int, int], array: tuple[int, int], cycles: int
+) -> None:
+    """The closed forms give the cycles that SCALE-Sim 3.0 counts; shapes are (m, k, n)."""
+    assert whole(dataflow, *shape, *array) == cycles
+
+
+@given(sizes, sizes, sizes, widths, widths)
+def test_input_stationary_is_weight_stationary_of_the_transposed_product(
+    m: int, k: int, n: int, rows: int, columns: int
+) -> None:
+    """(A B)ᵀ = Bᵀ Aᵀ exchanges m with n and what stays with what streams."""
+    assert whole(INPUT, m, k, n, rows, columns) == whole(WEIGHT, n, k, m, rows, columns)
+
+
+@given(sizes, sizes, sizes, sizes, sizes, sizes, widths, widths)
+def test_cycles_of_tiles_add_up_with_their_remainders(
+    m: int, k: int, n: int, tm: int, tk: int, tn: int, rows: int, columns: int
+) -> None:
+    """Unless a stream continues, a tiled product takes as long as its tiles, counted from zero once."""
+    for dataflow, inner in product((WEIGHT, OUTPUT, INPUT), LOOPS):
+        if inner == STREAMED_BY[dataflow]:
+            continue
+        parts = product(tiles(m, tm), tiles(k, tk), tiles(n, tn))
+        expected = sum(whole(dataflow, *part, rows, columns) + 1 for part in parts) - 1
+        found = array_cycles(dataflow, inner, (m, tm), (k, tk), (n, tn), rows, columns)
+        assert found == expected
+
+
+@given(sizes, sizes, sizes, sizes, widths, widths)
+def test_a_stream_continues_across_tiles_if_what_stays_is_one_fold(
+    m: int, k: int, n: int, tm: int, rows: int, columns: int
+) -> None:
+    """Tiles as small as the array lose nothing if the streaming loop is innermost, and restart otherwise."""
+    tiled = ((m, min(tm, m)), (k, min(rows, k)), (n, min(columns, n)))
+    assert array_cycles(WEIGHT, INNER_M, *tiled, rows, columns) == whole(WEIGHT, m, k, n, rows, columns)
+    restarts = array_cycles(WEIGHT, INNER_K, *tiled, rows, columns)
+    assert (restarts > whole(WEIGHT, m, k, n, rows, columns)) == (tm < m and 2 * rows + columns > 2)
+
+
+def test_a_stream_restarts_if_what_stays_is_more_than_one_fold() -> None:
+    """An array that holds two folds in turn is filled anew for every tile of the stream."""
+    one = array_cycles(WEIGHT, INNER_M, (64, 16), (8, 8), (16, 8), 8, 8)
+    two = array_cycles(WEIGHT, INNER_M, (64, 16), (8, 8), (16, 16), 8, 8)
+    assert one == (22 + 64) * 2 - 1
+    assert two == (22 * 4 + 64) * 2 - 1
+
+
+@given(sizes, sizes, widths)
+def test_folds_count_the_fillings_of_all_tiles(size: int, tile: int, width: int) -> None:
+    """Every tile fills the array as often as its size needs, remainders too."""
+    assert folds(size, tile, width) == sum(-(-part // width) for part in tiles(size, tile))
+
+
+def words_of_a_walk(order: tuple[int, int, int], sizes_: tuple[int, ...], tile: tuple[int, ...]) -> float:
+    """Return the words of three nested loops over tiles (outermost first), counted one tile after the other.
+
+    A tile stays while it does not change. A result that comes back is read before it is written again.
+    """
+    parts = [tiles(size, part) for size, part in zip(sizes_, tile, strict=True)]
+    walk = []
+    for index in product(*(range(len(parts[loop])) for loop in order)):
+        place = dict(zip(order, index, strict=True))
+        walk.append((place[0], place[1], place[2]))
+    words, written = 0, set()
+    for dims in ((0, 1), (1, 2), (0, 2)):
+        seen = [tuple(step[d] for d in dims) for step in walk]
+        changes = [seen[0], *(after for before, after in pairwise(seen) if after != before)]
+        for where in changes:
+            size = parts[dims[0]][where[0]] * parts[dims[1]][where[1]]
+            words += size * (2 if dims == (0, 2) and where in written else 1)
+            if dims == (0, 2):
+                written.add(where)
+    return words
+
+
+@given(st.tuples(*[st.integers(1, 12)] * 3), st.tuples(*[st.integers(1, 12)] * 3))
+def test_words_are_those_of_walking_over_the_tiles(
+    shape: tuple[int, int, int], tile: tuple[int, int, int]
+) -> None:
+    """The fewest words over all six loop orders, counted tile by tile, are those of the closed forms."""
+    m, k, n = shape
+    counts = [float(-(-size // part)) for size, part in zip(shape, tile, strict=True)]
+    walked = min(words_of_a_walk(order, shape, tile) for order in permutations((0, 1, 2)))
+    assert fewest_words(float(m * k), float(k * n), float(m * n), *counts) == walked
+
+
+@given(st.tuples(*[st.integers(1, 5)] * 3), st.sampled_from(list(LOOPS)))
+def test_each_closed_form_is_a_loop_order(counts: tuple[int, int, int], inner: int) -> None:
+    """With more than one tile everywhere, only the innermost loop matters."""
+    shape, tile = tuple(3 * (c + 1) for c in counts), (3, 3, 3)
+    m, k, n = shape
+    tiled = [float(c + 1) for c in counts]
+    found = buffer_words(inner, float(m * k), float(k * n), float(m * n), *tiled)
+    orders = [order for order in permutations((0, 1, 2)) if order[2] == LOOPS[inner]]
+    assert {words_of_a_walk(order, shape, tile) for order in orders} == {found}
+
+
+def test_a_buffer_holds_operands_twice_and_the_result_once() -> None:
+    """A tile of 2 × 3 × 5 takes 2 (6 + 15) + 10 words."""
+    assert held_words(2, 3, 5) == 52
+
+
+def test_one_filling_of_the_array_is_exposed() -> None:
+    """What stays is waited for as far as the array takes it at once."""
+    assert exposed_words(100.0, 300.0, 128, 128) == 100 * 128
+
+
+def test_words_to_the_array_by_hand() -> None:
+    """4 × 6 × 8 on a 2 × 4 array: folds 3 along k and 2 along n or m, one start."""
+    left, right, result = 24.0, 48.0, 32.0
+    assert array_words(WEIGHT, left, right, result, 1.0, 3.0, 2.0) == 24 * 2 + 48 + 32 * 5
+    assert array_words(INPUT, left, right, result, 1.0, 3.0, 1.0) == 24 + 48 * 1 + 32 * 5
+    assert array_words(OUTPUT, left, right, result, 1.0, 2.0, 2.0) == 24 * 2 + 48 * 2 + 32
+
+
+def test_the_slower_of_array_and_words_binds() -> None:
+    """Cycles of the array and of the words overlap; what is exposed comes on top."""
+    assert run_cycles(100.0, 400.0, 8.0, 2.0) == 204.0
+    assert run_cycles(100.0, 40.0, 8.0, 2.0) == 104.0

@@ -1,0 +1,55 @@
+"""Compiled functions and where they are kept."""
+
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+
+from phaze.theory import compiled
+from phaze.theory.compiled import njit, njit_inlined
+
+
+@njit_inlined
+def half(x: float) -> float:
+    return x / 2.0
+
+
+@njit
+def quarter(x: float) -> float:
+    return half(half(x))
+
+
+@njit
+def inverse(x: float) -> float:
+    return 1.0 / x
+
+
+def test_compiled_functions_compute_what_they_say() -> None:
+    """Inlined or not."""
+    assert quarter(10.0) == 2.5
+
+
+def test_division_by_zero_is_that_of_numpy() -> None:
+    """Infinity, not an exception, so that loops over arrays stay simple."""
+    assert inverse(0.0) == np.inf
+
+
+def test_an_edit_of_a_compiled_file_changes_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So does one of a file that the function only calls into; other files change nothing."""
+    for name, text in (("a.py", "@njit\n1"), ("b.py", "@njit\n2"), ("c.py", "3")):
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(compiled, "PACKAGE", tmp_path)
+    before = compiled._digest()
+    (tmp_path / "c.py").write_text("4")
+    assert compiled._digest() == before
+    (tmp_path / "b.py").write_text("@njit\n5")
+    assert compiled._digest() != before
+
+
+def test_the_cache_is_named_by_the_digest() -> None:
+    """It lies beside the package's other compiled files."""
+    assert Path(numba.config.CACHE_DIR).name == f"compiled-{compiled._digest()}"
+    assert Path(numba.config.CACHE_DIR).parent.name == "__pycache__"
