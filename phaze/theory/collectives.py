@@ -31,5 +31,5 @@ def sent_bytes(size_bytes: Floats, width: int) -> Floats:
 
 
 def reduced_elements(elements: Floats, width: int) -> Floats:
-    """Return the additions of a device in an all-reduce: its reduce-scatter adds (t − 1)/t of the elements."""
+    """Return the additions of a device: the reduce-scatter adds (t − 1)/t of the elements."""
     return (width - 1) / width * elements
