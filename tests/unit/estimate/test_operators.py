@@ -165,7 +165,7 @@ def test_many_lanes_wait_for_what_they_stream() -> None:
 
 
 def test_a_collective_is_a_ring_and_then_its_reduction() -> None:
-    """4 (t − 1)/t · bytes / bandwidth, and (t − 1)/t additions per element on all vector cores (paper, C.2)."""
+    """4 (t − 1)/t · bytes / bandwidth, then (t − 1)/t additions an element on all vector cores (C.2)."""
     row = tpu().loc[REDUCE]
     ring = 4 * 3 / 4 * 2 * ELEMENTS / 2**32
     reduction = np.ceil(0.75 * ELEMENTS / 256) / PAPER.clock_hz
