@@ -223,17 +223,30 @@ def _ask(
     model: pyo.ConcreteModel, backend: Backend, limits: Limits, fault: Callable[[pyo.ConcreteModel], str]
 ) -> Answer:
     """Return a solver's answer, or why it cannot be used."""
+    for variable in _variables(model):
+        variable.set_value(None)
     try:
         answer = backend.run(model, limits)
     except Exception as error:  # noqa: BLE001 - whatever a solver does, the next one may answer
         return Answer("failed", message=f"{type(error).__name__}: {error}")
     if answer.status not in POINT:
         return answer
-    found = point_fault(model) or fault(model)
+    found = _complete_point(model) or point_fault(model) or fault(model)
     objective = math.inf if found else pyo.value(_objective(model))
     if answer.bound > objective + VIOLATION * max(1.0, abs(objective)):
         found = f"its bound {answer.bound} is above its point {objective}"
     return Answer("failed", message=f"it claims {answer.status}, but {found}") if found else answer
+
+
+def _complete_point(model: pyo.ConcreteModel) -> str:
+    """Give values to variables that a solver left out as nothing depends on them; say if it left out all."""
+    missing = [variable for variable in _variables(model) if variable.value is None]
+    if missing and len(missing) == len(_variables(model)):
+        return "it left no point"
+    for variable in missing:
+        above = 0.0 if variable.lb is None else max(0.0, variable.lb)
+        variable.set_value(above if variable.ub is None else min(above, variable.ub))
+    return ""
 
 
 def point_fault(model: pyo.ConcreteModel) -> str:

@@ -79,7 +79,7 @@ def _order_operators(m: pyo.ConcreteModel) -> None:
 
 def _assign_tensor_cores(m: pyo.ConcreteModel) -> None:
     data: Instance = m.data
-    places = [(i, c) for i in data.operators for c in range(data.num_tc)]
+    places = [(i, c) for i in data.operators if data.kinds[i] != NETWORK for c in range(data.num_tc)]
     m.on_tensor_core = pyo.Var(places, domain=pyo.Binary)
     m.operator_has_tensor_core = pyo.Constraint(data.users("tensor"), rule=operator_has_tensor_core)
     m.vector_operator_has_no_tensor_core = pyo.Constraint(
@@ -89,13 +89,13 @@ def _assign_tensor_cores(m: pyo.ConcreteModel) -> None:
         [place for place in _places(data, FUSED, data.num_tc) if place[1] >= data.pairs],
         rule=vector_operator_has_no_tensor_core,
     )
-    rivals = [(i, j, c) for i, j in data.rivals for c in range(data.num_tc)]
+    rivals = [(i, j, c) for i, j in _computing(data) for c in range(data.num_tc)]
     m.tensor_core_runs_one_at_a_time = pyo.Constraint(rivals, rule=tensor_core_runs_one_at_a_time)
 
 
 def _assign_vector_cores(m: pyo.ConcreteModel) -> None:
     data: Instance = m.data
-    places = [(i, c) for i in data.operators for c in range(data.num_vc)]
+    places = [(i, c) for i in data.operators if data.kinds[i] != NETWORK for c in range(data.num_vc)]
     m.on_vector_core = pyo.Var(places, domain=pyo.Binary)
     m.operator_has_vector_core = pyo.Constraint(data.users("vector"), rule=operator_has_vector_core)
     m.tensor_operator_has_no_vector_core = pyo.Constraint(
@@ -105,8 +105,13 @@ def _assign_vector_cores(m: pyo.ConcreteModel) -> None:
         [place for place in _places(data, FUSED, data.num_vc) if place[1] >= data.pairs],
         rule=tensor_operator_has_no_vector_core,
     )
-    rivals = [(i, j, c) for i, j in data.rivals for c in range(data.num_vc)]
+    rivals = [(i, j, c) for i, j in _computing(data) for c in range(data.num_vc)]
     m.vector_core_runs_one_at_a_time = pyo.Constraint(rivals, rule=vector_core_runs_one_at_a_time)
+
+
+def _computing(data: Instance) -> list[tuple[int, int]]:
+    """Return the incomparable pairs without a network operator: that one occupies no core."""
+    return [(i, j) for i, j in data.rivals if NETWORK not in (data.kinds[i], data.kinds[j])]
 
 
 def _places(data: Instance, kind: int, cores: int) -> list[tuple[int, int]]:

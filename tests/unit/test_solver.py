@@ -283,6 +283,22 @@ def test_faults_of_a_point_are_named() -> None:
     assert point_fault(model) == "taken[a] = 2.0 is outside its bounds 0 to 1"
 
 
+def test_what_nothing_depends_on_gets_some_value() -> None:
+    """Solvers leave such variables out."""
+    model = knapsack()
+    model.idle = pyo.Var(bounds=(2, 3))
+    result = solve(model, ["good"], LIMITS, backends=backends(good=right))
+    assert result.status == "optimal"
+    assert model.idle.value == 2
+
+
+def test_no_point_is_left_over_from_another_solver() -> None:
+    """A solver that leaves nothing does not get away with the point of the one before it."""
+    scripts = backends(first=infeasible_point, second=lambda _: Answer("optimal", 7.0))
+    model = knapsack()
+    assert solve(model, ["first", "second"], LIMITS, backends=scripts).status == "failed"
+
+
 def test_fixed_variables_do_not_count() -> None:
     """The size of a program is what a solver sees."""
     model = knapsack()

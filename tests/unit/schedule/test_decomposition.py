@@ -99,6 +99,22 @@ def test_the_paper_formulation_is_solved_for_the_layer_as_a_whole(solves: list[i
     assert paper.parts[0].variables > sum(part.variables for part in sparse.parts)
 
 
+@pytest.mark.solver
+@pytest.mark.parametrize("seed", range(6))
+def test_both_formulations_solve_whole_layers_alike(seed: int, solves: list[int]) -> None:
+    """With collectives, no-ops and operators whose choice makes no difference."""
+    layer = random_layer(seed, 6, network=True, overlap=seed % 3 == 2)
+    same = np.where(np.arange(6) % 2 == 0, layer.latency_s, layer.latency_all_s)
+    layer = Layer(layer.core, layer.latency_s, same, layer.edges, layer.num_tc, layer.num_vc, seed % 3 == 2)
+    found = [
+        solve_layer(layer, replace(PROOF, formulation=way), SolutionStore()) for way in ("sparse", "paper")
+    ]
+    assert [solution.status for solution in found] == ["optimal", "optimal"]
+    for solution in found:
+        assert solution.objective_s == pytest.approx(shortest_latency(layer), rel=EQUAL)
+    assert solves
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_solved_layers_match_exhaustive_search(seed: int) -> None:
     """Whole layers with no-ops and collectives, by bounds, and by programs where these leave a gap."""
