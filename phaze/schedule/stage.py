@@ -40,16 +40,14 @@ def schedule_layers(
     log.info("solvers: %s", solver_versions(proof.solver) or "none is installed")
     kept = screens.loc[screens["kept"], "architecture"].unique()
     chosen = architectures[architectures["architecture"].isin(kept)]
-    solves, schedules = [], []
-    for case in read_cases(
-        operators, edges, estimates, chosen, overlap_communication=settings.overlap_communication
-    ):
-        solution = solve_layer(case.layer, proof, store)
-        solves.append(_solve_row(case, solution, proof))
-        schedules.append(_schedule_rows(case, solution))
-    if not solves:
+    cases = list(
+        read_cases(operators, edges, estimates, chosen, overlap_communication=settings.overlap_communication)
+    )
+    if not cases:
         return tables.Solves.empty(), tables.Schedules.empty()
-    return pd.DataFrame(solves), pd.concat(schedules, ignore_index=True)
+    solutions = [solve_layer(case.layer, proof, store) for case in cases]
+    rows = [_solve_row(case, solution, proof) for case, solution in zip(cases, solutions, strict=True)]
+    return pd.DataFrame(rows), _schedule_frame(cases, solutions)
 
 
 def _solve_row(case: Case, solution: LayerSolution, proof: Proof) -> dict[str, object]:
@@ -76,15 +74,14 @@ def _solve_row(case: Case, solution: LayerSolution, proof: Proof) -> dict[str, o
     }
 
 
-def _schedule_rows(case: Case, solution: LayerSolution) -> pd.DataFrame:
-    """Return the rows of table schedules."""
-    return pd.DataFrame(
-        {
-            **dict(zip(KEY, case.key, strict=True)),
-            "operator": case.operators,
-            "resource": np.array(CORES)[case.layer.kinds],
-            "core": solution.schedule.core,
-            "start_s": solution.schedule.start_s,
-            "end_s": solution.schedule.end_s,
-        }
+def _schedule_frame(cases: list[Case], solutions: list[LayerSolution]) -> pd.DataFrame:
+    """Return table schedules."""
+    keys = pd.DataFrame([case.key for case in cases], columns=KEY)
+    frame = keys.loc[np.repeat(np.arange(len(cases)), [len(case.operators) for case in cases])]
+    return frame.reset_index(drop=True).assign(
+        operator=np.concatenate([case.operators for case in cases]),
+        resource=np.array(CORES)[np.concatenate([case.layer.kinds for case in cases])],
+        core=np.concatenate([solution.schedule.core for solution in solutions]),
+        start_s=np.concatenate([solution.schedule.start_s for solution in solutions]),
+        end_s=np.concatenate([solution.schedule.end_s for solution in solutions]),
     )

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from phaze.theory.clock import bound_by_weights
 from phaze.theory.graphs import Bools, Floats, Ints, Part
+from phaze.theory.pairing import sort_stably
 from phaze.theory.sequences import follow_sequence, sequence_by_tail
 
 Randoms = npt.NDArray[np.uint64]
@@ -73,11 +74,11 @@ def _first_state(part: Part, start: Floats, core: Ints) -> tuple[Ints, Bools]:
     gain, duration, wide = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.bool_)
     for i in range(n):
         gain[i] = part.one[i] / part.every[i] if part.every[i] > 0 else np.inf if part.one[i] > 0 else 1.0
-    ranked = np.sort(gain)
+    ranked = sort_stably(gain)
     best, best_sequence, best_wide = np.inf, np.arange(n), wide.copy()
     for k in range(STARTS):
         for i in range(n):
-            wide[i] = gain[i] > 1 and gain[i] >= ranked[(n - 1) * k // (STARTS - 1)]
+            wide[i] = gain[i] > 1 and gain[i] >= gain[ranked[(n - 1) * k // (STARTS - 1)]]
             wide[i] = wide[i] or part.one[i] == np.inf
             duration[i] = part.every[i] if wide[i] else part.one[i]
         sequence = sequence_by_tail(part, duration)

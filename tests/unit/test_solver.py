@@ -60,8 +60,13 @@ def hard_program() -> pyo.ConcreteModel:
 class Scripted:
     """A solver that does what a test says."""
 
-    def __init__(self, run: Callable[[pyo.ConcreteModel], Answer], version: str | None = "1.0") -> None:
-        self._run, self._version = run, version
+    def __init__(
+        self,
+        run: Callable[[pyo.ConcreteModel], Answer],
+        version: str | None = "1.0",
+        capacity: float = math.inf,
+    ) -> None:
+        self._run, self._version, self.capacity = run, version, capacity
         self.calls = 0
 
     def version(self) -> str | None:
@@ -160,6 +165,7 @@ def test_a_wall_limit_ends_a_solve_as_timed_out() -> None:
 def test_glpsol_out_of_time_leaves_the_program_to_the_next(require_program: Callable[[str], str]) -> None:
     """It has no limit but time, so that HiGHS with its node limit gives the result."""
     require_program("glpsol")
+    assert len(hard_program().x) < BACKENDS["glpk"].capacity
     result = solve(hard_program(), ["glpk", "highs"], Limits(nodes=20, wall_s=1.0))
     assert (result.status, result.solver) == ("feasible", "highs")
 
@@ -225,6 +231,18 @@ def test_no_solver_at_all_is_a_failed_solve() -> None:
     """An empty machine is not an exception either."""
     result = solve(knapsack(), ["absent"], LIMITS, backends={"absent": Scripted(right, version=None)})
     assert result.status == "failed"
+
+
+@pytest.mark.parametrize(("capacity", "solver"), [(4, "small"), (3, "large")])
+def test_a_program_beyond_its_capacity_comes_to_a_solver_last(capacity: float, solver: str) -> None:
+    """The preference holds among those that are made for programs of this size."""
+    scripts = {"small": Scripted(right, capacity=capacity), "large": Scripted(right)}
+    assert solve(knapsack(), ["small", "large"], LIMITS, backends=scripts).solver == solver
+
+
+def test_a_program_beyond_all_capacities_is_tried_all_the_same() -> None:
+    """A small solver is better than none."""
+    assert solve(knapsack(), ["a"], LIMITS, backends={"a": Scripted(right, capacity=1)}).status == "optimal"
 
 
 def test_the_caller_may_refuse_a_point() -> None:

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.solver
 
 EXACT = 1e-9
 SMALL = range(50)
-"""Layers of four and five operators: everything is compared."""
+"""Layers of four or five operators: everything is compared."""
 LARGER = range(50, 100)
 """Layers of five to seven operators: the sparse formulation under both solvers."""
 
@@ -59,7 +59,7 @@ def compare(solver: str) -> tuple[Comparison, ...]:
 
 def make_layer(seed: int) -> Layer:
     """Return a random layer; a quarter has network operators, an eighth lets communication overlap."""
-    operators = 4 + seed % 2 if seed in SMALL else 5 + seed % 3
+    operators = 4 + (seed % 4 == 3) if seed in SMALL else 5 + seed % 3
     return random_layer(seed, operators, network=seed % 4 == 0, overlap=seed % 8 == 0)
 
 
@@ -281,6 +281,8 @@ def test_a_cycle_of_choices_makes_no_schedule() -> None:
 
 class Script:
     """A solver that does what a test says."""
+
+    capacity = np.inf
 
     def __init__(self, run: Callable[[pyo.ConcreteModel], Answer]) -> None:
         self._run = run
