@@ -215,7 +215,7 @@ def solve(
 
     A program beyond a solver's capacity goes to the others first. A point counts if it keeps all constraints
     and `fault`, which says what else is wrong with it, is empty. Without an answer the status is `timed_out`
-    if a solver ran out of time, `infeasible` if all said so, else `failed`; what a solver does is no exception.
+    if a solver ran out of time, `infeasible` if all said so, else `failed`; no solver causes an exception.
     """
     variables, constraints = count_model(model)
     seen: list[Status] = []
