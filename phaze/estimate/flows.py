@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.theory.arrays import INNER_K, INNER_M, buffer_words, fewest_words
-from phaze.theory.compiled import njit, njit_inlined
+from phaze.theory.compiled import njit
 
 
 class Flow(NamedTuple):
@@ -31,7 +31,7 @@ class Flow(NamedTuple):
     exposed: float
 
 
-@njit_inlined
+@njit
 def largest_stream(flow: Flow, down: float, across: float, l2_words: float) -> float:
     """Return the largest tile that streams beside (down, across) in the L2 buffer.
 
@@ -42,7 +42,7 @@ def largest_stream(flow: Flow, down: float, across: float, l2_words: float) -> f
     return np.floor((l2_words - 2.0 * down * across) / (2.0 * down + across))  # type: ignore[no-any-return]
 
 
-@njit_inlined
+@njit
 def buffered_words(flow: Flow, down: float, across: float, streams: float) -> float:
     """Return the words of the best loop order for so many tiles along each dimension."""
     if flow.output:
@@ -50,7 +50,7 @@ def buffered_words(flow: Flow, down: float, across: float, streams: float) -> fl
     return fewest_words(flow.left, flow.right, flow.result, streams, down, across)
 
 
-@njit_inlined
+@njit
 def continuing_words(flow: Flow, down: float, across: float) -> float:
     """Return the words where the stream is innermost: they do not depend on its tiles."""
     if flow.output:

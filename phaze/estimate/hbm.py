@@ -20,19 +20,19 @@ Ints = NDArray[np.int64]
 
 def hbm_words(shapes: Ints, glb_words: Ints) -> Floats:
     """Return the words to and from HBM for shapes (S, 4) and capacities in words (G,): (S, G)."""
-    found: Floats = _hbm_words(shapes, glb_words)
+    found = np.full((len(shapes), len(glb_words)), np.inf)
+    _hbm_words(shapes, glb_words, found)
     return found
 
 
 @njit
-def _hbm_words(shapes: Ints, glb_words: Ints) -> Floats:
-    found = np.full((len(shapes), len(glb_words)), np.inf)
+def _hbm_words(shapes: Ints, glb_words: Ints, found: Floats) -> None:
+    """Fill `found` (S, G) with the fewest words."""
     for s in range(len(shapes)):
-        batch, m, k, n = shapes[s]
+        batch, m, k, n = shapes[s, 0], shapes[s, 1], shapes[s, 2], shapes[s, 3]
         for g in range(len(glb_words)):
             for inner in (INNER_M, INNER_K, INNER_N):
                 found[s, g] = min(found[s, g], batch * _fewest(inner, m, k, n, glb_words[g]))
-    return found
 
 
 @njit

@@ -1,10 +1,10 @@
 """Map matrix multiplications onto tensor cores: the fastest of all dataflows, tilings, loop orders and
 distributions.
 
-A multiplication of `batch` independent products (m × k) · (k × n) is divided into 2^level equal parts, by
-powers of two along batch, rows and columns. Cores take the parts; a core works on its part tile by tile,
-with the tile in its L2 buffer. All cores share the global buffer, from which each fetches its own copy of
-what it needs. The time of a mapping is
+A multiplication of `batch` independent products (m × k) · (k × n) is divided into equal parts along batch,
+rows and columns: up to 16 of any numbers, more by powers of two. Cores take the parts; a core works on its
+part tile by tile, with the tile in its L2 buffer. All cores share the global buffer, from which each fetches
+its own copy of what it needs. The time of a mapping is
 
     max(cycles of the array, words of all cores / words per cycle) + one filling / words per cycle,
 
@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze.estimate.flows import Flow, buffered_words, continuing_words, largest_stream, least_words
+from phaze.estimate.parts import BETWEEN, FREE, ROUNDS, is_power, level_of, parts_of
 from phaze.estimate.tiles import FOLDS, MOST, NUMBER, SIZE, K, M, N, list_tiles
 from phaze.theory.arrays import (
     OUTPUT,
@@ -42,17 +43,11 @@ from phaze.theory.arrays import (
     run_cycles,
     start_cycles,
 )
-from phaze.theory.compiled import njit, njit_inlined
+from phaze.theory.compiled import njit
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-ROUNDS = 3
-"""A number of cores that is no power of two takes up to 2^ROUNDS times as many parts as the power of two
-below it.
-"""
-BETWEEN = (3, 5, 7)
-"""Such a number of cores may also divide one dimension into these times a power of two."""
 TIME, CYCLES, WORDS, L2_WORDS = range(4)
 """Fields of the best mapping so far, in the order of `Mapped`."""
 
@@ -92,17 +87,23 @@ class Group(NamedTuple):
     words_per_cycle: float
 
 
-class Job(NamedTuple):
-    """A shape (batch, m, k, n), with its tables of tiles."""
+class Tables(NamedTuple):
+    """Candidate tiles of a shape, see `estimate.tiles.list_tiles`."""
 
-    shape: Ints
-    extra_words: float
     parts: Ints
     """Numbers of parts into which a dimension may be divided."""
     place: Ints
     """Where a number is among `parts`."""
-    table: Floats
+    tiles: Floats
     length: Ints
+
+
+class Job(NamedTuple):
+    """A shape (batch, m, k, n), with its tables."""
+
+    shape: Ints
+    extra_words: float
+    tables: Tables
 
 
 def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores) -> Mapped:
@@ -117,24 +118,30 @@ def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores) -> Mapped:
     units, unit_of = np.unique(distinct[:, :2].astype(np.int64), return_inverse=True)
     found = np.empty((len(Mapped._fields), len(shapes), len(order)))
     groups = np.column_stack([distinct, unit_of.reshape(-1, 2)])
-    _map_all(shapes, extra_words, groups, units, bounds, order, cores.number[order], found)
+    counts = cores.number[order]
+    # Contiguous, as otherwise it would be compiled once more.
+    extra_words = np.ascontiguousarray(extra_words)
+    _map_all(shapes, extra_words, groups, units, _tables(units, counts), bounds, order, counts, found)
     return Mapped(*found)
+
+
+def _tables(units: Ints, counts: Ints) -> Tables:
+    """Return tables to be filled for one shape after the other."""
+    parts = parts_of(counts)
+    place = np.searchsorted(parts, np.arange(parts[-1] + 1))
+    tiles = np.empty((3, len(units), len(parts), MOST, 3))
+    return Tables(parts, place, tiles, np.zeros(tiles.shape[:3], dtype=np.int64))
 
 
 @njit
 def _map_all(
-    shapes: Ints, extra_words: Floats, groups: Floats, units: Ints, bounds: Ints, order: Ints, counts: Ints,
-    found: Floats,
+    shapes: Ints, extra_words: Floats, groups: Floats, units: Ints, tables: Tables, bounds: Ints,
+    order: Ints, counts: Ints, found: Floats,
 ) -> None:  # fmt: skip
     """Fill `found` (4, S, C), for one group of equal cores after the other."""
-    parts = _parts_of(counts)
-    place = np.zeros(parts[-1] + 1, dtype=np.int64)
-    place[parts] = np.arange(len(parts))
-    table = np.empty((3, len(units), len(parts), MOST, 3))
-    length = np.zeros((3, len(units), len(parts)), dtype=np.int64)
     for s in range(len(shapes)):
-        list_tiles(shapes[s], units, parts, table, length)
-        job = Job(shapes[s], extra_words[s], parts, place, table, length)
+        list_tiles(shapes[s], units, tables.parts, tables.tiles, tables.length)
+        job = Job(shapes[s], extra_words[s], tables)
         for g in range(len(groups)):
             x = groups[g]
             group = Group(int(x[0]), int(x[1]), int(x[4]), int(x[5]), x[2], x[3])
@@ -143,53 +150,61 @@ def _map_all(
 
 
 @njit
-def _parts_of(counts: Ints) -> Ints:
-    """Return the numbers of parts into which some core divides a dimension, ascending."""
-    most, most_between = 1, 0
-    for count in counts:
-        most = max(most, 1 << _level(count) if _is_power(count) else 1 << (_level(count) + ROUNDS))
-        most_between = max(most_between, 0 if _is_power(count) else count)
-    parts = [1 << level for level in range(_level(most) + 1)]
-    for factor in BETWEEN:
-        parts += [factor << i for i in range(20) if factor << i <= most_between]
-    return np.array(sorted(parts))
-
-
-@njit
 def _map_group(job: Job, group: Group, counts: Ints, places: Ints, found: Floats) -> None:
     """Fill `found` (4, C) at `places` for ascending `counts` of equal cores.
 
     More cores start from the best of fewer.
     """
-    best = np.full(4, np.inf)
-    done = -1
+    best, ours, limit = np.empty(4), np.empty(4), np.empty(4)
+    best[TIME] = np.inf
+    parts = 1
     for i in range(len(counts)):
-        level = _level(counts[i])
-        while done < level:
-            done += 1
-            _improve(best, job, group, done, 1)
-        if _is_power(counts[i]):
-            found[:, places[i]] = best
-        else:
-            found[:, places[i]] = _best_between(best, job, group, level, counts[i])
+        level = level_of(counts[i])
+        while parts <= counts[i]:
+            if is_power(parts):
+                _improve(best, job, group, level_of(parts), 1)
+            else:
+                _divide(best, job, group, parts)
+            parts = parts + 1 if parts < FREE else 2 * parts
+        _copy(best, ours)
+        if not is_power(counts[i]):
+            _copy(best, limit)
+            _best_between(ours, limit, job, group, level, counts[i])
+        for field in range(4):
+            found[field, places[i]] = ours[field]
 
 
 @njit
-def _best_between(best: Floats, job: Job, group: Group, level: int, count: int) -> Floats:
-    """Return the best mapping on a number of cores between 2^level and the next power of two."""
-    ours, limit = best.copy(), best.copy()
+def _divide(best: Floats, job: Job, group: Group, parts: int) -> None:
+    """Replace `best` by the best mapping of so many parts, each on a core of its own, if that is faster."""
+    for b in range(1, parts + 1):
+        for m in range(1, parts // b + 1):
+            if parts % (b * m) == 0:
+                _try_split(best, job, group, b, m, parts // (b * m), 1)
+
+
+@njit
+def _copy(source: Floats, target: Floats) -> None:
+    """Copy the fields of a mapping."""
+    for field in range(len(source)):
+        target[field] = source[field]
+
+
+@njit
+def _best_between(ours: Floats, limit: Floats, job: Job, group: Group, level: int, count: int) -> None:
+    """Improve `ours`, the best on fewer cores, for a number between 2^level and the next power of two."""
     _improve(limit, job, group, level + 1, 1)
     for factor in BETWEEN:
-        for parts in [factor << i for i in range(level + 1) if factor << i <= count]:
-            for first in [1 << i for i in range(level + 1) if parts << i <= count]:
-                for second in [1 << i for i in range(level + 1) if parts * first << i <= count]:
-                    _try_split(ours, job, group, parts, first, second, 1)
-                    _try_split(ours, job, group, first, parts, second, 1)
-                    _try_split(ours, job, group, first, second, parts, 1)
+        for i in range(level + 1):
+            for j in range(level + 1):
+                for k in range(level + 1):
+                    if factor << (i + j + k) <= count:
+                        _try_split(ours, job, group, factor << i, 1 << j, 1 << k, 1)
+                        _try_split(ours, job, group, 1 << i, factor << j, 1 << k, 1)
+                        _try_split(ours, job, group, 1 << i, 1 << j, factor << k, 1)
     for more in range(level + 1, level + 1 + ROUNDS):
         _improve(ours, job, group, more, ceil_div(1 << more, count))
     ours[TIME] = max(ours[TIME], limit[TIME])
-    return ours
 
 
 @njit
@@ -210,7 +225,9 @@ def _try_split(best: Floats, job: Job, group: Group, b: int, m: int, n: int, rou
     batch = job.shape[0]
     if b // 2 < batch and m // 2 < job.shape[1] and n // 2 < job.shape[3]:
         # Otherwise half as many parts would be as large.
-        _try_parts(best, job, group, job.place[m], job.place[n], float(rounds * ceil_div(batch, b)))
+        _try_parts(
+            best, job, group, job.tables.place[m], job.tables.place[n], float(rounds * ceil_div(batch, b))
+        )
 
 
 @njit
@@ -218,11 +235,11 @@ def _try_parts(best: Floats, job: Job, group: Group, at_m: int, at_n: int, repea
     """Replace `best` by the best mapping of parts of such a size, if that is faster."""
     batch, m, k, n = float(job.shape[0]), float(job.shape[1]), float(job.shape[2]), float(job.shape[3])
     # Cores that share rows each need the left operand's, those that share columns the right operand's.
-    left, right = batch * m * k * job.parts[at_n], batch * k * n * job.parts[at_m]
+    left, right = batch * m * k * job.tables.parts[at_n], batch * k * n * job.tables.parts[at_m]
     result, extra = batch * m * n, job.extra_words
     if (left + right + result + extra) / group.words_per_cycle >= best[TIME]:
         return
-    m, n = np.ceil(m / job.parts[at_m]), np.ceil(n / job.parts[at_n])
+    m, n = np.ceil(m / job.tables.parts[at_m]), np.ceil(n / job.tables.parts[at_n])
     rows, columns = group.rows, group.columns
     m_rows, m_columns = _tiles(job, M, group.row_unit, at_m), _tiles(job, M, group.column_unit, at_m)
     k_rows, n_columns = _tiles(job, K, group.row_unit, 0), _tiles(job, N, group.column_unit, at_n)
@@ -236,10 +253,10 @@ def _try_parts(best: Floats, job: Job, group: Group, at_m: int, at_n: int, repea
     _try_flow(best, group, output, m_rows, n_columns)
 
 
-@njit_inlined
+@njit
 def _tiles(job: Job, dimension: int, unit: int, parts: int) -> Floats:
     """Return the candidate tiles of a dimension for an array of some size, arrays (T, 3), ascending."""
-    return job.table[dimension, unit, parts, : job.length[dimension, unit, parts]]
+    return job.tables.tiles[dimension, unit, parts, : job.tables.length[dimension, unit, parts]]
 
 
 @njit
@@ -286,13 +303,13 @@ def _try_row(
     return limit
 
 
-@njit_inlined
+@njit
 def _keep(
     best: Floats, group: Group, flow: Flow, limit: float, down: float, across: float, starts: float,
     words: float,
 ) -> float:  # fmt: skip
     """Replace `best` by a mapping with so many folds if it is faster; return the new `_limit`."""
-    cycles = flow.repeats * pass_cycles(flow.start, starts, flow.stream, down * across) - 1.0
+    cycles = pass_cycles(flow.start, starts, flow.stream, flow.repeats * down * across)
     time = run_cycles(cycles, words + flow.extra, flow.exposed, group.words_per_cycle)
     if time >= best[TIME]:
         return limit
@@ -302,22 +319,7 @@ def _keep(
     return _limit(best, group, flow)
 
 
-@njit_inlined
+@njit
 def _limit(best: Floats, group: Group, flow: Flow) -> float:
     """Return what cycles of the array, or those of the words behind it, must stay below to be faster."""
     return best[TIME] - flow.exposed / group.words_per_cycle  # type: ignore[no-any-return]
-
-
-@njit
-def _level(count: int) -> int:
-    """Return the largest level with 2^level ≤ count."""
-    level = 0
-    while (2 << level) <= count:
-        level += 1
-    return level
-
-
-@njit
-def _is_power(count: int) -> bool:
-    """Return whether a number is a power of two."""
-    return count & (count - 1) == 0

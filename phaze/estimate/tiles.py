@@ -15,8 +15,8 @@ from phaze.theory.compiled import njit
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-STEPS = np.array([1, 2, 3, 4, 5, 6, 7, 8, *(factor << i for i in range(2, 18) for factor in (3, 4))])
-"""All numbers up to 8, then 12, 16, 24, 32, ..."""
+STEPS = np.array([*range(1, 17), *(factor << i for i in range(2, 16) for factor in (5, 6, 7, 8))])
+"""All numbers up to 16, then those of three binary digits: 20, 24, 28, 32, 40, ..."""
 MOST = 2 * len(STEPS) + 2
 SIZE, NUMBER, FOLDS = range(3)
 """Fields of a tile: its size, how many make up the part, and how often they fill the array."""
@@ -41,19 +41,38 @@ def list_tiles(shape: Ints, units: Ints, parts: Ints, table: Floats, length: Int
 @njit
 def _tiles_of(size: int, unit: int, table: Floats) -> int:
     """Fill `table` with the tiles of a dimension, ascending from 1, and return how many there are."""
-    sizes = np.empty(2 * len(STEPS) + 2, dtype=np.int64)
-    for i in range(len(STEPS)):
-        sizes[2 * i] = min(size, STEPS[i] * unit)
-        sizes[2 * i + 1] = ceil_div(size, STEPS[i])
-    # Two tiles fill the array well without being equal: one is a number of whole arrays, the other the rest.
-    sizes[-2:] = 1, size - size // (2 * unit) * unit
-    sizes.sort()
-    count = 0
-    for i in range(len(sizes)):
-        tile = int(sizes[i])
-        if count == 0 or table[count - 1, SIZE] < tile:
-            table[count, SIZE] = tile
-            table[count, NUMBER] = ceil_div(size, tile)
-            table[count, FOLDS] = folds(size, tile, unit)
-            count += 1
+    count = _append(table, 0, size, 1, unit)
+    part, multiple = len(STEPS) - 1, 0
+    while part >= 0:
+        tile = ceil_div(size, STEPS[part])
+        if multiple < len(STEPS) and _unequal(size, STEPS[multiple] * unit, unit) < tile:
+            tile = _unequal(size, STEPS[multiple] * unit, unit)
+            multiple += 1
+        else:
+            part -= 1
+        count = _append(table, count, size, tile, unit)
     return count
+
+
+@njit
+def _unequal(size: int, tile: int, unit: int) -> int:
+    """Return the smallest tile of which as few fill the array as often as of `tile`, some whole arrays.
+
+    The last array need not be full: all tiles but the last are smaller by an equal part of what is missing.
+    """
+    if tile >= size:
+        return size
+    number = ceil_div(size, tile)
+    unfilled = ceil_div(size, unit) * unit - size
+    return tile - min(unfilled // (number - 1), tile - ceil_div(size, number))
+
+
+@njit
+def _append(table: Floats, count: int, size: int, tile: int, unit: int) -> int:
+    """Append a tile unless it is no larger than the last, and return how many there are."""
+    if count > 0 and tile <= table[count - 1, SIZE]:
+        return count
+    table[count, SIZE] = tile
+    table[count, NUMBER] = ceil_div(size, tile)
+    table[count, FOLDS] = folds(size, tile, unit)
+    return count + 1

@@ -28,7 +28,7 @@ products; a float is exact up to 2^53.
 
 from __future__ import annotations
 
-from phaze.theory.compiled import njit, njit_inlined
+from phaze.theory.compiled import njit
 
 WEIGHT, OUTPUT, INPUT = 0, 1, 2
 """Dataflows, by what stays in the array."""
@@ -36,7 +36,7 @@ INNER_M, INNER_K, INNER_N = 0, 1, 2
 """Loop orders, by the innermost loop."""
 
 
-@njit_inlined
+@njit
 def ceil_div(a: int, b: int) -> int:
     """Return ⌈a/b⌉."""
     return -(-a // b)
@@ -48,16 +48,19 @@ def folds(size: int, tile: int, width: int) -> int:
     return (size // tile) * ceil_div(tile, width) + ceil_div(size % tile, width)
 
 
-@njit_inlined
+@njit
 def start_cycles(dataflow: int, rows: int, columns: int) -> int:
     """Return the cycles of a pass beside those of the stream: filling the array, and the skew across it."""
     return (rows if dataflow == OUTPUT else 2 * rows) + columns - 2
 
 
-@njit_inlined
+@njit
 def pass_cycles(start: float, starts: float, stream: float, folds_in_all: float) -> float:
-    """Return the cycles in which `stream` elements stream through all folds, with so many starts in each."""
-    return (start * starts + stream) * folds_in_all
+    """Return the cycles in which `stream` elements stream through all folds, with so many starts in each.
+
+    They are counted from zero, but never fewer than the elements, as on an array of one, which has no start.
+    """
+    return max((start * starts + stream) * folds_in_all - 1.0, stream * folds_in_all)
 
 
 @njit
@@ -69,8 +72,12 @@ def array_cycles(
     n: tuple[int, int],
     rows: int,
     columns: int,
+    repeats: int = 1,
 ) -> float:
-    """Return the cycles of all tiles, with one loop innermost; `m`, `k`, `n` are (size, tile)."""
+    """Return the cycles of all tiles of so many products, with one loop innermost.
+
+    `m`, `k`, `n` are (size, tile).
+    """
     if dataflow == WEIGHT:
         stream, down, across, continues = m, k, n, inner == INNER_M
     elif dataflow == OUTPUT:
@@ -79,11 +86,11 @@ def array_cycles(
         stream, down, across, continues = n, k, m, inner == INNER_N
     continues = continues and down[1] <= rows and across[1] <= columns
     starts = 1 if continues else ceil_div(stream[0], stream[1])
-    folds_in_all = folds(down[0], down[1], rows) * folds(across[0], across[1], columns)
-    return pass_cycles(start_cycles(dataflow, rows, columns), starts, stream[0], folds_in_all) - 1.0
+    folds_in_all = repeats * folds(down[0], down[1], rows) * folds(across[0], across[1], columns)
+    return pass_cycles(start_cycles(dataflow, rows, columns), starts, stream[0], folds_in_all)
 
 
-@njit_inlined
+@njit
 def buffer_words(
     inner: int, left: float, right: float, result: float, am: float, ak: float, an: float
 ) -> float:
@@ -99,7 +106,7 @@ def buffer_words(
     return left + right * am + result * (2.0 * ak - 1.0)
 
 
-@njit_inlined
+@njit
 def fewest_words(left: float, right: float, result: float, am: float, ak: float, an: float) -> float:
     """Return the fewest words that cross into a buffer and back, over the loop orders."""
     return min(
@@ -109,13 +116,13 @@ def fewest_words(left: float, right: float, result: float, am: float, ak: float,
     )
 
 
-@njit_inlined
+@njit
 def held_words(tm: int, tk: int, tn: int) -> int:
     """Return the words of a buffer that a tile takes: both operands twice, the result once."""
     return 2 * (tm * tk + tk * tn) + tm * tn
 
 
-@njit_inlined
+@njit
 def exposed_words(down: float, across: float, rows: int, columns: int) -> float:
     """Return the words that nothing overlaps: one filling of the array by what stays, (down, across)."""
     return min(down, float(rows)) * min(across, float(columns))
@@ -136,7 +143,7 @@ def array_words(
     return left * across + right * down + result * (2.0 * starts - 1.0)
 
 
-@njit_inlined
+@njit
 def run_cycles(cycles: float, words: float, exposed: float, words_per_cycle: float) -> float:
     """Return the cycles of a mapping: the array's or those of the words behind it, and what is exposed."""
     return max(cycles, words / words_per_cycle) + exposed / words_per_cycle

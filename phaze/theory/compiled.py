@@ -31,8 +31,3 @@ numba.config.CACHE_DIR = str(PACKAGE / "__pycache__" / f"compiled-{_digest()}") 
 def njit(function: Function) -> Function:
     """Return the function compiled; division by zero gives infinity or NaN, as in NumPy."""
     return cast(Function, numba.njit(cache=True, error_model="numpy")(function))
-
-
-def njit_inlined(function: Function) -> Function:
-    """Return the function compiled into whatever calls it."""
-    return cast(Function, numba.njit(cache=True, error_model="numpy", inline="always")(function))

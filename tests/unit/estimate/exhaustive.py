@@ -50,8 +50,8 @@ def fastest_part(p: Problem, parts_m: int, parts_n: int, repeats: int) -> float:
                         buffer_words(inner, left, right, result, float(am), float(ak), float(an)) + p.extra
                     )
                     for dataflow, down, across in ((0, k, n), (1, m, n), (2, k, m)):
-                        cycles = array_cycles(dataflow, inner, (m, tm), (k, tk), (n, tn), p.rows, p.columns)
-                        cycles = repeats * (cycles + 1.0) - 1.0
+                        tiled = ((m, tm), (k, tk), (n, tn))
+                        cycles = array_cycles(dataflow, inner, *tiled, p.rows, p.columns, repeats)
                         exposed = exposed_words(float(down), float(across), p.rows, p.columns)
                         best = min(best, run_cycles(cycles, words, exposed, p.words_per_cycle))
     return best

@@ -70,10 +70,10 @@ class Gap(NamedTuple):
 @pytest.mark.parametrize(
     ("cores", "by_rule", "seed", "number", "gap"),
     [
-        (1, True, 7, 1000, Gap(mean=0.0004, most=0.126)),
-        (1, False, 8, 1000, Gap(mean=0.0001, most=0.0453)),
-        (2, True, 8, 300, Gap(mean=0.0003, most=0.0331)),
-        (8, True, 9, 200, Gap(mean=0.0084, most=0.2183)),
+        (1, True, 7, 1000, Gap(mean=0.00025, most=0.126)),
+        (1, False, 9, 1000, Gap(mean=0.00003, most=0.0291)),
+        (2, True, 8, 300, Gap(mean=0.00027, most=0.0331)),
+        (8, True, 9, 200, Gap(mean=0.00001, most=0.001)),
     ],
 )
 def test_exhaustive_search_finds_little_better(
@@ -82,8 +82,8 @@ def test_exhaustive_search_finds_little_better(
     """Over every integer tile, dataflow, loop order and distribution, little is faster, and nothing slower.
 
     Products are of up to 32 in each dimension, primes among them. Of three seeds the worst is kept. On one
-    core the mapper is 0.04 % slower in the mean, more than 1 % for 7 products in 1,000, and 13 % at most;
-    on eight cores, among which it divides such small products by powers of two only, 0.8 % and 22 %.
+    core the mapper is 0.025 % slower in the mean, more than 1 % for 4 products in 1,000, and 13 % at most;
+    on eight cores 0.001 % and 0.1 %.
     """
     problems = small_problems(seed, number, size=32 if cores == 1 else 24, cores=cores, by_rule=by_rule)
     gaps = np.array([cycles_of(p) / fastest(p) - 1 for p in problems])
@@ -143,7 +143,7 @@ def test_no_mapping_beats_the_peak_or_the_bandwidth(p: Problem) -> None:
     found = mapped(p)
     macs = p.batch * p.m * p.k * p.n
     words = p.batch * (p.m * p.k + p.k * p.n + p.m * p.n)
-    assert found.cycles[0, 0] >= macs / (p.rows * p.columns * p.cores) - 1
+    assert found.cycles[0, 0] >= macs / (p.rows * p.columns * p.cores)
     assert found.cycles[0, 0] >= (words + p.extra) / p.words_per_cycle * (1 - EXACT)
     assert found.glb_words[0, 0] >= words * (1 - EXACT)
     assert found.l2_words[0, 0] >= words * (1 - EXACT)
