@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from phaze.schedule.program import Proof, Solution, solve_program
+from phaze.schedule.proof import Proof, Solution
 from phaze.schedule.store import SolutionStore, digest_task
 from phaze.schedule.verify import find_faults
 from phaze.solver import relative_gap
@@ -137,6 +137,8 @@ def _cores_bind(task: Task, bounded: Bounded) -> bool:
 
 def _verified(task: Task, bounded: Bounded, proof: Proof) -> Solution:
     """Return what a program finds, with the known schedule instead of one that cannot be executed."""
+    from phaze.schedule.program import solve_program  # Pyomo takes its time: most jobs do without
+
     solution = solve_program(task, bounded, proof)
     faults = find_faults(layer_of(task), solution.schedule)
     if faults:

@@ -14,58 +14,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import pyomo.environ as pyo
 
 from phaze.schedule.instance import TYPES, Instance, make_instance
 from phaze.schedule.paper import formulate_paper
+from phaze.schedule.proof import Formulation, Proof, Solution, Status
 from phaze.schedule.sparse import formulate_sparse
-from phaze.solver import POINT, Limits, Solve, solve
+from phaze.solver.programs import POINT, Solve, solve
 from phaze.theory.bounds import EQUAL, Bounded, Task
 from phaze.theory.graphs import ALL_CORES, NETWORK, Bools, Floats, Ints, Schedule
 from phaze.theory.pairing import UNASSIGNED, assign_cores
 
 log = logging.getLogger(__name__)
 
-Formulation = Literal["sparse", "paper"]
-Status = Literal["optimal", "feasible", "timed_out"]
 FORMULATIONS: dict[Formulation, Callable[[Instance], pyo.ConcreteModel]] = {
     "sparse": formulate_sparse,
     "paper": formulate_paper,
 }
 DRIFT = 1e-6
 """Largest relative excess of the schedule that follows from a point over what the point claims."""
-
-
-@dataclass(frozen=True)
-class Proof:
-    """How to solve programs."""
-
-    solver: tuple[str, ...] = ("highs",)
-    """Solvers in order of preference."""
-    formulation: Formulation = "sparse"
-    limits: Limits = field(default_factory=Limits)
-
-
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """What is known of the shortest schedule of a component."""
-
-    status: Status
-    schedule: Schedule
-    bound_s: float
-    """No schedule is shorter."""
-    method: Literal["bounds", "program"] = "bounds"
-    solver: str = "none"
-    version: str = "none"
-    variables: int = 0
-    constraints: int = 0
-    z_needed: bool = False
-    """What is shortest without counting cores needs too many: the program had to assign operators to them."""
 
 
 def solve_program(task: Task, bounded: Bounded, proof: Proof) -> Solution:

@@ -10,7 +10,7 @@ import pandas as pd
 from phaze import tables
 from phaze.schedule.decomposition import LayerSolution, solve_layer
 from phaze.schedule.layer import KEY, Case, read_cases
-from phaze.schedule.program import Proof
+from phaze.schedule.proof import Proof
 from phaze.schedule.store import SolutionStore
 from phaze.solver import Limits, solver_versions
 from phaze.spec.settings import ScheduleSettings

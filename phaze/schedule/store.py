@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 
 from phaze.provenance import source_digest
-from phaze.schedule.program import Proof, Solution
+from phaze.schedule.proof import Proof, Solution
 from phaze.schedule.verify import find_faults
 from phaze.solver import solver_versions
 from phaze.theory.bounds import Task, layer_of, overlaps

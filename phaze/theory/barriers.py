@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from phaze.theory.compiled import njit
 from phaze.theory.graphs import FUSED, TENSOR, VECTOR, Bools, Component, Ints, downsets
 
 MAX_OPERATORS = 60
@@ -97,7 +97,7 @@ def _antichains(states: Ints, component: Component) -> Ints:
     return largest
 
 
-@numba.njit(cache=True)
+@njit
 def _all_steps(states: Ints, limit: int) -> tuple[Ints, Ints, Ints]:
     """Return offsets, smaller set and difference of all pairs of downsets of which one contains the other."""
     offsets = np.zeros(len(states) + 1, dtype=np.int64)
@@ -113,7 +113,7 @@ def _all_steps(states: Ints, limit: int) -> tuple[Ints, Ints, Ints]:
     return offsets, np.array(sources[1:], dtype=np.int64), np.array(masks[1:], dtype=np.int64)
 
 
-@numba.njit(cache=True)
+@njit
 def _connected(masks: Ints, apart: Ints) -> Ints:
     """Return 1 for every set whose operators are connected through incomparable pairs, shape (b,)."""
     result = np.zeros(len(masks), dtype=np.int64)
@@ -130,7 +130,7 @@ def _connected(masks: Ints, apart: Ints) -> Ints:
     return result
 
 
-@numba.njit(cache=True)
+@njit
 def _widths(masks: Ints, antichains: Ints, types: Ints) -> Ints:
     """Return the largest antichain of every set, of any type and of each type, shape (b, types)."""
     widths = np.zeros((len(masks), len(types)), dtype=np.int64)

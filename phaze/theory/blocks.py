@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from phaze.theory.compiled import njit
 from phaze.theory.pipeline import Counts, Reals
 
 Layer = tuple[float, float, float, float, float, float]
@@ -69,7 +69,7 @@ PLAN = 6
 """Length of a plan: s, d, blocks of the first stage, at most of the second, of a middle one, of the last."""
 
 
-@numba.njit(cache=True)
+@njit
 def search(
     forward: Reals,
     backward: Reals,
@@ -100,7 +100,7 @@ def search(
             hint[:] = found
 
 
-@numba.njit(cache=True)
+@njit
 def _search_one(
     layer: Layer, model: Model, memory: Memory, options: Options, best: float, plan: Counts
 ) -> float:
@@ -118,14 +118,14 @@ def _search_one(
     return best
 
 
-@numba.njit(cache=True)
+@njit
 def _work(layer: Layer, model: Model) -> float:
     """Return the work of all layers."""
     ends = layer[0] + layer[2] + layer[3] + layer[5]
     return ends + model.blocks * (layer[1] + layer[4])
 
 
-@numba.njit(cache=True)
+@njit
 def _least_load(s: int, work: float, layer: Layer, model: Model) -> float:
     """Return what the slowest of s stages takes at least: the mean, and the stage with the most blocks."""
     transfer = min(model.from_embedding_s, model.between_blocks_s)
@@ -133,7 +133,7 @@ def _least_load(s: int, work: float, layer: Layer, model: Model) -> float:
     return max(most, (work + 2 * (s - 1) * transfer) / s)
 
 
-@numba.njit(cache=True)
+@njit
 def _least_time(load: float, weights_s: float, s: int, variant: int, options: Options) -> float:
     """Return a lower bound on the time with any data width: B/d for ceil(B/d) makes it linear in 1/d."""
     top = options.top[s, variant]
@@ -145,7 +145,7 @@ def _least_time(load: float, weights_s: float, s: int, variant: int, options: Op
     return SAFE * least
 
 
-@numba.njit(cache=True)
+@njit
 def _offer(
     load: float,
     weights_s: float,
@@ -171,7 +171,7 @@ def _offer(
     return best
 
 
-@numba.njit(cache=True)
+@njit
 def _first_load(c: int, layer: Layer, model: Model) -> float:
     """Return the load of the embedding with c blocks, followed by other stages."""
     forward, backward = layer[0] + c * layer[1], layer[3] + c * layer[4]
@@ -179,21 +179,21 @@ def _first_load(c: int, layer: Layer, model: Model) -> float:
     return forward + backward + (max(forward, out) if model.recompute else out)
 
 
-@numba.njit(cache=True)
+@njit
 def _middle_load(c: int, into: float, layer: Layer, model: Model) -> float:
     """Return the load of c blocks between other stages."""
     forward, out = c * layer[1], model.between_blocks_s
     return into + forward + c * layer[4] + (max(forward, out) if model.recompute else out)
 
 
-@numba.njit(cache=True)
+@njit
 def _last_load(c: int, layer: Layer, model: Model) -> float:
     """Return the load of c blocks with the head, after other stages."""
     into = model.between_blocks_s if c < model.blocks else model.from_embedding_s
     return into + c * (layer[1] + layer[4]) + layer[2] + layer[5]
 
 
-@numba.njit(cache=True)
+@njit
 def _embedding_with_blocks(
     s: int,
     least: float,
@@ -229,7 +229,7 @@ def _embedding_with_blocks(
     return best
 
 
-@numba.njit(cache=True)
+@njit
 def _blocks_within(load: float, end: float, layer: Layer, model: Model) -> int:
     """Return at least as many blocks as a stage with this load can have beside the embedding or the head."""
     block = layer[1] + layer[4]
@@ -239,7 +239,7 @@ def _blocks_within(load: float, end: float, layer: Layer, model: Model) -> int:
     return model.blocks if most >= model.blocks else int(max(most, 0.0)) + 1
 
 
-@numba.njit(cache=True)
+@njit
 def _share(
     s: int,
     c: int,
@@ -258,7 +258,7 @@ def _share(
     return _offer(load, weights_s, s, 2 if last == 0 else 0, options, best, plan, (c, x, x, last))
 
 
-@numba.njit(cache=True)
+@njit
 def _embedding_alone(
     s: int,
     least: float,
@@ -283,7 +283,7 @@ def _embedding_alone(
     return best
 
 
-@numba.njit(cache=True)
+@njit
 def _fill(
     s: int,
     by_second: bool,
@@ -329,7 +329,7 @@ def _fill(
     return best
 
 
-@numba.njit(cache=True)
+@njit
 def _retry(layer: Layer, model: Model, options: Options, hint: Counts, best: float, plan: Counts) -> float:
     """Offer the plan that was best for another architecture."""
     s, c, second, x, last = hint[0], hint[2], hint[3], hint[4], hint[5]

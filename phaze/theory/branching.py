@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from phaze.theory.compiled import njit
 from phaze.theory.graphs import Bools, Floats, Ints, Part
 from phaze.theory.pairing import occupies
 
@@ -54,7 +54,7 @@ class Search(NamedTuple):
     """Shortest latency found, shape (1,)."""
 
 
-@numba.njit(cache=True)
+@njit
 def make_block(members: Ints, part: Part) -> Block:
     """Return the block of some operators of a component, positions in topological order."""
     n = len(members)
@@ -73,7 +73,7 @@ def make_block(members: Ints, part: Part) -> Block:
     return Block(kinds, before, latency, tail, uses, cores)
 
 
-@numba.njit(cache=True)
+@njit
 def run_block(block: Block, cutoff: float, nodes: int) -> tuple[float, float, Floats]:
     """Return a lower bound, the shortest latency found and its start times, looking only for latencies
     below `cutoff`.
@@ -113,7 +113,7 @@ def run_block(block: Block, cutoff: float, nodes: int) -> tuple[float, float, Fl
     return search.best[0], found, search.best_start
 
 
-@numba.njit(cache=True)
+@njit
 def _enter(block: Block, search: Search, depth: int) -> float:
     """Return the bound of a partial schedule; keep it if complete, else list what could be started next."""
     previous = search.chosen[depth - 1] if depth else -1
@@ -128,7 +128,7 @@ def _enter(block: Block, search: Search, depth: int) -> float:
     return bound
 
 
-@numba.njit(cache=True)
+@njit
 def _bound(block: Block, end: Floats, begin: float, heads: Floats) -> float:
     """Return a latency that no completion beats, and fill the earliest starts of what has not started."""
     bound = 0.0
@@ -143,7 +143,7 @@ def _bound(block: Block, end: Floats, begin: float, heads: Floats) -> float:
     return bound
 
 
-@numba.njit(cache=True)
+@njit
 def _head(block: Block, end: Floats, begin: float, heads: Floats, i: int) -> float:
     """Return the earliest start of an operator; of one that is not ready without regard to the cores."""
     now, ready = begin, True
@@ -158,7 +158,7 @@ def _head(block: Block, end: Floats, begin: float, heads: Floats, i: int) -> flo
     return now
 
 
-@numba.njit(cache=True)
+@njit
 def _core_free(block: Block, end: Floats, now: float, resource: int) -> float:
     """Return the first moment from now on at which a core is free; all that is started has started by now."""
     while True:
@@ -172,7 +172,7 @@ def _core_free(block: Block, end: Floats, now: float, resource: int) -> float:
         now = first
 
 
-@numba.njit(cache=True)
+@njit
 def _work_bound(block: Block, end: Floats, begin: float, heads: Floats, resource: int) -> float:
     """Return earliest start + work over cores + shortest rest, of what uses a resource from `begin` on."""
     work, first, rest = 0.0, np.inf, np.inf
@@ -188,7 +188,7 @@ def _work_bound(block: Block, end: Floats, begin: float, heads: Floats, resource
     return first + work / block.cores[resource] + rest if work > 0 else 0.0
 
 
-@numba.njit(cache=True)
+@njit
 def _candidates(block: Block, end: Floats, heads: Floats, begin: float, previous: int) -> Bools:
     """Return what may start next: ready, before a ready operator could end, no mirror of another branch."""
     n = len(end)
@@ -207,7 +207,7 @@ def _candidates(block: Block, end: Floats, heads: Floats, begin: float, previous
     return ready
 
 
-@numba.njit(cache=True)
+@njit
 def _next(open_: Bools, heads: Floats, tail: Floats) -> int:
     """Return the open operator that starts first, then has the longest path behind it; -1 if none."""
     best = -1

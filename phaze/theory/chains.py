@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
 from phaze.theory.blocks import PLAN, Memory, Model, Options, search
+from phaze.theory.compiled import njit
 from phaze.theory.partition import best_first_stage, least_worst, shape_of
 from phaze.theory.pipeline import (
     Chain,
@@ -236,7 +236,7 @@ def _solve_chain(
     )  # fmt: skip
 
 
-@numba.njit(cache=True)
+@njit
 def _dynamic_program(
     forward: Reals,
     backward: Reals,

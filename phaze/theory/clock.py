@@ -15,9 +15,9 @@ runs on all cores, both answering the average of what the other did before.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from phaze.theory.compiled import njit
 from phaze.theory.graphs import NETWORK, Floats, Ints, Part
 from phaze.theory.pairing import occupies
 
@@ -25,7 +25,7 @@ ROUNDS = 200
 """Rounds of the game; its value is approached like 1 / rounds."""
 
 
-@numba.njit(cache=True)
+@njit
 def bound_by_weights(part: Part) -> float:
     """Return a lower bound on the latency of a component.
 
@@ -53,7 +53,7 @@ def bound_by_weights(part: Part) -> float:
     return best
 
 
-@numba.njit(cache=True)
+@njit
 def _add_weights(part: Part, load: Floats, weights: Floats, share: float) -> None:
     """Move a share of the weights to the path or the type of core that the loads keep busy longest."""
     n = len(load)
@@ -75,7 +75,7 @@ def _add_weights(part: Part, load: Floats, weights: Floats, share: float) -> Non
             weights[j] += share / cores[resource]
 
 
-@numba.njit(cache=True)
+@njit
 def _longest_path(part: Part, load: Floats) -> tuple[Floats, Ints]:
     """Return the longest path from every operator, and the operator that follows on it, -1 at its end."""
     n = len(load)

@@ -7,9 +7,9 @@ core may belong to two pairs.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from phaze.theory.compiled import njit
 from phaze.theory.graphs import FUSED, TENSOR, VECTOR, Floats, Ints
 
 UNASSIGNED = -2
@@ -17,7 +17,7 @@ PATIENCE = 20000
 """Cores tried before the search gives up; layers met in practice need no second try."""
 
 
-@numba.njit(cache=True)
+@njit
 def occupies(kind: int, resource: int) -> bool:
     """Return whether an operator occupies a tensor core (0), a vector core (1), a pair (2)."""
     if resource == 0:
@@ -27,7 +27,7 @@ def occupies(kind: int, resource: int) -> bool:
     return kind == FUSED
 
 
-@numba.njit(cache=True)
+@njit
 def sort_stably(keys: Floats) -> Ints:
     """Return the positions of a few keys from the smallest to the largest, equal ones as they stand."""
     positions = np.arange(len(keys))
@@ -40,7 +40,7 @@ def sort_stably(keys: Floats) -> Ints:
     return positions
 
 
-@numba.njit(cache=True)
+@njit
 def assign_cores(kinds: Ints, start: Floats, end: Floats, num_tc: int, num_vc: int) -> tuple[bool, Ints]:
     """Return whether cores were found for operators on single cores, and the cores from 0, shape (n,).
 
@@ -74,7 +74,7 @@ def assign_cores(kinds: Ints, start: Floats, end: Floats, num_tc: int, num_vc: i
     return False, core
 
 
-@numba.njit(cache=True)
+@njit
 def _choose(kind: int, now: float, counts: Ints, until: Floats, tried: Ints) -> int:
     """Return the free core that spoils least, and mark all that are no different from it as tried.
 
@@ -93,7 +93,7 @@ def _choose(kind: int, now: float, counts: Ints, until: Floats, tried: Ints) -> 
     return best
 
 
-@numba.njit(cache=True)
+@njit
 def _spared(kind: int, c: int, now: float, pairs: int, until: Floats) -> float:
     """Return until when a core's partner is busy, now if it is not, and infinity without a partner."""
     if kind == FUSED:

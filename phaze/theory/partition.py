@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
+from phaze.theory.compiled import njit
 from phaze.theory.pipeline import Chain, Counts, Flags, Reals
 
 
@@ -39,13 +39,13 @@ def shape_of(chain: Chain, tensor: int, devices: int) -> Shape:
     return Shape(width, int(np.count_nonzero(least <= devices)), singles)
 
 
-@numba.njit(cache=True)
+@njit
 def devices_of(stages: int, singles: int, tensor: int) -> int:
     """Return the devices of one pipeline."""
     return stages * tensor - singles * (tensor - 1)
 
 
-@numba.njit(cache=True)
+@njit
 def least_worst(
     last: Reals, cost: Reals, growth: Reals, most_stages: Counts, single: Flags, stages: int, singles: int
 ) -> Reals:
@@ -77,7 +77,7 @@ def least_worst(
     return dp
 
 
-@numba.njit(cache=True)
+@njit
 def best_first_stage(
     dp: Reals,
     load: Reals,

@@ -10,18 +10,18 @@ blocks on the shortest path, and looks for the path again until it consists of b
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from phaze.theory.barriers import Blocks
 from phaze.theory.branching import CLOSE, Block, make_block, run_block
 from phaze.theory.clock import bound_by_weights
+from phaze.theory.compiled import njit
 from phaze.theory.graphs import ALL_CORES, Bools, Floats, Ints, Part
 from phaze.theory.pairing import assign_cores, occupies, sort_stably
 from phaze.theory.sequences import follow_sequence
 
 
-@numba.njit(cache=True)
+@njit
 def bound_all(
     blocks: Blocks,
     kinds: Ints,
@@ -43,7 +43,7 @@ def bound_all(
     return lower, feasible
 
 
-@numba.njit(cache=True)
+@njit
 def find_path(blocks: Blocks, part: Part, rounds: int, nodes: int) -> tuple[float, float, Ints]:
     """Return a lower bound, the best feasible latency and its blocks as bits, from the last to the first.
 
@@ -78,7 +78,7 @@ def find_path(blocks: Blocks, part: Part, rounds: int, nodes: int) -> tuple[floa
     return min(lower, feasible), feasible, best
 
 
-@numba.njit(cache=True)
+@njit
 def _run_path(
     blocks: Blocks, path: Ints, part: Part, nodes: int, value: Floats, upper: Floats, slack: float
 ) -> tuple[bool, float]:
@@ -101,7 +101,7 @@ def _run_path(
     return settled, length
 
 
-@numba.njit(cache=True)
+@njit
 def _run_one(
     blocks: Blocks, b: int, part: Part, nodes: int, value: float, cutoff: float
 ) -> tuple[float, float]:
@@ -114,7 +114,7 @@ def _run_one(
     return lower, upper
 
 
-@numba.njit(cache=True)
+@njit
 def members_of(mask: int) -> Ints:
     """Return the operators of a set given as bits."""
     members, size = np.empty(64, dtype=np.int64), 0
@@ -125,7 +125,7 @@ def members_of(mask: int) -> Ints:
     return members[:size]
 
 
-@numba.njit(cache=True)
+@njit
 def run_members(members: Ints, part: Part, cutoff: float, nodes: int) -> tuple[float, float, Floats]:
     """Return a lower bound, a feasible latency and start times of operators that run on single cores."""
     block = make_block(members, part)
@@ -139,7 +139,7 @@ def run_members(members: Ints, part: Part, cutoff: float, nodes: int) -> tuple[f
     return lower, upper, start
 
 
-@numba.njit(cache=True)
+@njit
 def _pair_block(block: Block, start: Floats) -> float:
     """Return the latency of the schedule with the same sequence of starts, but in pairs; fill its starts."""
     n = len(start)
@@ -164,7 +164,7 @@ def _pair_block(block: Block, start: Floats) -> float:
     return follow_sequence(part, sort_stably(start), wide, start, core)
 
 
-@numba.njit(cache=True)
+@njit
 def bound_blocks(blocks: Blocks, part: Part) -> Floats:
     """Return lower bounds of all blocks from paths and work; infinite where all cores are no slower."""
     n = len(part.kinds)
@@ -190,7 +190,7 @@ def bound_blocks(blocks: Blocks, part: Part) -> Floats:
     return value
 
 
-@numba.njit(cache=True)
+@njit
 def _head(part: Part, mask: int, i: int, head: Floats) -> float:
     """Return when operator i of a block can start at the earliest, given the operators before it."""
     begin = 0.0
@@ -200,7 +200,7 @@ def _head(part: Part, mask: int, i: int, head: Floats) -> float:
     return begin
 
 
-@numba.njit(cache=True)
+@njit
 def _shortest(blocks: Blocks, value: Floats) -> tuple[float, Ints]:
     """Return the length of the shortest path through the downsets, and its blocks, last to first."""
     sets = len(blocks.offsets) - 1
@@ -219,7 +219,7 @@ def _shortest(blocks: Blocks, value: Floats) -> tuple[float, Ints]:
     return best[sets - 1], path[:size]
 
 
-@numba.njit(cache=True)
+@njit
 def follow_path(path: Ints, part: Part, nodes: int) -> tuple[Floats, Ints]:
     """Return start times and cores along a path of blocks given as bits, from the last to the first."""
     n = len(part.kinds)

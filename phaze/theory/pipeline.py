@@ -19,10 +19,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from phaze.theory.compiled import njit
 from phaze.theory.memory import Schedule, most_in_flight
 
 Reals = NDArray[np.float64]
@@ -125,7 +125,7 @@ def edge_arrays(edges: tuple[tuple[int, int, float], ...]) -> tuple[Counts, Coun
     return np.array(sources, np.int64), np.array(targets, np.int64), np.array(sizes, float)
 
 
-@numba.njit(cache=True)
+@njit
 def latencies(
     forward: Reals, backward: Reals, sources: Counts, targets: Counts, transfers: Reals
 ) -> tuple[Reals, Reals]:
@@ -172,7 +172,7 @@ def interval_sums(values: Reals) -> Reals:
     return before[None, :] - before[:-1, None]
 
 
-@numba.njit(cache=True)
+@njit
 def _arriving_bytes(layers: int, sources: Counts, targets: Counts, sizes: Reals) -> Reals:
     """Return the bytes on the edges that enter each stage: from before i into [i, j)."""
     arriving = np.zeros((layers, layers + 1))

@@ -7,11 +7,11 @@ The random numbers are the same in every run.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from phaze.theory.clock import bound_by_weights
+from phaze.theory.compiled import njit
 from phaze.theory.graphs import Bools, Floats, Ints, Part
 from phaze.theory.pairing import sort_stably
 from phaze.theory.sequences import follow_sequence, sequence_by_tail
@@ -24,7 +24,7 @@ STARTS = 5
 """Thresholds of the gain from all cores that are tried first."""
 
 
-@numba.njit(cache=True)
+@njit
 def bound_wide_all(
     kinds: Ints,
     order: Bools,
@@ -45,7 +45,7 @@ def bound_wide_all(
     return lower, feasible
 
 
-@numba.njit(cache=True)
+@njit
 def search_sequences(part: Part, moves: int) -> tuple[float, Floats, Ints]:
     """Return the latency, start times and cores of the best schedule found in so many moves."""
     n = len(part.kinds)
@@ -67,7 +67,7 @@ def search_sequences(part: Part, moves: int) -> tuple[float, Floats, Ints]:
     return follow_sequence(part, best_sequence, best_wide, start, core), start, core
 
 
-@numba.njit(cache=True)
+@njit
 def _first_state(part: Part, start: Floats, core: Ints) -> tuple[Ints, Bools]:
     """Return the best of some states in which operators run on all cores that gain more than a threshold."""
     n = len(part.kinds)
@@ -88,7 +88,7 @@ def _first_state(part: Part, start: Floats, core: Ints) -> tuple[Ints, Bools]:
     return best_sequence, best_wide
 
 
-@numba.njit(cache=True)
+@njit
 def _propose(part: Part, sequence: Ints, wide: Bools, random: Randoms) -> tuple[int, int, int]:
     """Let operator i change sides, or the one at place p move to q; -1 for what does not change."""
     n = len(sequence)
@@ -107,7 +107,7 @@ def _propose(part: Part, sequence: Ints, wide: Bools, random: Randoms) -> tuple[
     return -1, p, q
 
 
-@numba.njit(cache=True)
+@njit
 def _undo(sequence: Ints, wide: Bools, i: int, p: int, q: int) -> None:
     """Take back what `_propose` changed."""
     if i >= 0:
@@ -116,7 +116,7 @@ def _undo(sequence: Ints, wide: Bools, i: int, p: int, q: int) -> None:
         _shift(sequence, q, p)
 
 
-@numba.njit(cache=True)
+@njit
 def _shift(sequence: Ints, p: int, q: int) -> None:
     """Move what is at place p to place q."""
     i, step = sequence[p], 1 if q > p else -1
@@ -126,7 +126,7 @@ def _shift(sequence: Ints, p: int, q: int) -> None:
     sequence[q] = i
 
 
-@numba.njit(cache=True)
+@njit
 def _draw(random: Randoms) -> float:
     """Return the next random number from 0 to 1 (xorshift, Marsaglia 2003)."""
     x = random[0]

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from phaze.theory.compiled import njit
 from phaze.theory.graphs import ALL_CORES, FUSED, NETWORK, TENSOR, Bools, Floats, Ints, Part
 from phaze.theory.pairing import sort_stably
 
@@ -29,7 +29,7 @@ class State(NamedTuple):
     """Ends of the predecessors of every operator, shape (n,)."""
 
 
-@numba.njit(cache=True)
+@njit
 def follow_sequence(part: Part, sequence: Ints, wide: Bools, start: Floats, core: Ints) -> float:
     """Return the latency of a sequence that respects the order, and fill `start` and `core`, shape (n,)."""
     n = len(sequence)
@@ -50,7 +50,7 @@ def follow_sequence(part: Part, sequence: Ints, wide: Bools, start: Floats, core
     return float(state.ends.max())
 
 
-@numba.njit(cache=True)
+@njit
 def _earliest(state: State, i: int, network: bool, wide: bool) -> float:
     """Return when an operator can start at the earliest, whatever the cores."""
     earliest = max(state.ready[i], state.ends[3])
@@ -63,7 +63,7 @@ def _earliest(state: State, i: int, network: bool, wide: bool) -> float:
     return float(earliest)
 
 
-@numba.njit(cache=True)
+@njit
 def _choose_core(part: Part, cores: Floats, kind: int, now: float) -> int:
     """Return a core that is free now, one without a partner if there is one, else the first to be free."""
     pairs = min(part.num_tc, part.num_vc)
@@ -78,7 +78,7 @@ def _choose_core(part: Part, cores: Floats, kind: int, now: float) -> int:
     return best
 
 
-@numba.njit(cache=True)
+@njit
 def _occupy(part: Part, state: State, i: int, core: int, end: float) -> None:
     """Note until when an operator occupies what it needs, and when its followers are ready."""
     network = part.kinds[i] == NETWORK
@@ -94,7 +94,7 @@ def _occupy(part: Part, state: State, i: int, core: int, end: float) -> None:
         state.ready[j] = max(state.ready[j], end)
 
 
-@numba.njit(cache=True)
+@njit
 def sequence_by_tail(part: Part, duration: Floats) -> Ints:
     """Return the operators by falling length of the longest path from their start, then topologically."""
     n = len(duration)

@@ -10,7 +10,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from phaze.schedule.program import Formulation, Proof, solve_program
+from phaze.schedule.program import solve_program
+from phaze.schedule.proof import Formulation, Proof
 from phaze.solver import Limits
 from phaze.theory.bounds import EQUAL, SCREENING, Task, bound_task, layer_bounds, tasks_of
 from tests.unit.schedule.comparing import known_schedule, prove

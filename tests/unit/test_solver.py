@@ -10,17 +10,9 @@ import pyomo.environ as pyo
 import pytest
 
 from phaze.errors import PhazeError
-from phaze.solver import (
-    BACKENDS,
-    Answer,
-    Backend,
-    Limits,
-    count_model,
-    point_fault,
-    relative_gap,
-    solve,
-    solver_versions,
-)
+from phaze.solver import Limits, relative_gap, solver_versions
+from phaze.solver.programs import BACKENDS, Answer, Backend, count_model, point_fault, solve
+from phaze.solver.versions import VERSIONS
 
 LIMITS = Limits(nodes=1000, wall_s=20.0)
 BEST = 15.0
@@ -335,4 +327,4 @@ def test_the_gap_is_relative_to_the_objective(objective: float, bound: float, ga
 
 def test_every_solver_of_a_study_has_a_backend() -> None:
     """The names in the settings are those that can be asked."""
-    assert set(BACKENDS) == {"glpk", "highs"}
+    assert set(BACKENDS) == set(VERSIONS) == {"glpk", "highs"}

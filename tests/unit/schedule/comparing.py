@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phaze.schedule.program import Formulation, Proof, Solution, solve_program
+from phaze.schedule.program import solve_program
+from phaze.schedule.proof import Formulation, Proof, Solution
 from phaze.solver import Limits
 from phaze.theory.bounds import Bounded, Task, join_schedules, tasks_of
 from phaze.theory.graphs import ALL_CORES, Layer, Schedule

@@ -1,5 +1,7 @@
 """Layers from their components: parts add up, equal ones are solved once, nothing unverified passes."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +11,7 @@ import pytest
 
 from phaze.schedule import decomposition, program
 from phaze.schedule.decomposition import LayerSolution, solve_layer
-from phaze.schedule.program import Proof, Solution
+from phaze.schedule.proof import Proof, Solution
 from phaze.schedule.store import SolutionStore
 from phaze.schedule.verify import find_faults
 from phaze.solver import Limits
@@ -62,6 +64,25 @@ def test_layers_whose_bounds_meet_need_no_program() -> None:
     assert solution.programs == []
     assert {part.method for part in solution.parts} == {"bounds"}
     assert {part.solver for part in solution.parts} == {"none"}
+
+
+WITHOUT_PROGRAMS = """
+import sys
+from phaze.schedule import SolutionStore
+from phaze.schedule.decomposition import solve_layer
+from phaze.schedule.proof import Proof
+from tests.unit.schedule.random_layers import transformer_layer
+assert solve_layer(transformer_layer(0, 2, 4), Proof(), SolutionStore()).status == "optimal"
+print(*(name for name in ("pyomo", "highspy", "ortools", "scipy.stats") if name in sys.modules))
+"""
+
+
+def test_layers_whose_bounds_meet_load_no_solver(project_root: Path) -> None:
+    """Pyomo and the solvers take longer to import than such a layer to schedule."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PROGRAMS], cwd=project_root, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []
 
 
 @pytest.mark.solver
@@ -172,7 +193,7 @@ def test_an_unverified_schedule_is_rejected(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Whatever claims to be optimal, the known schedule takes its place."""
-    monkeypatch.setattr(decomposition, "solve_program", corrupt(make))
+    monkeypatch.setattr(program, "solve_program", corrupt(make))
     layer = two_diamonds(3.0)
     solution = solve_layer(layer, PROOF, SolutionStore(tmp_path))
     assert solution.status == "feasible"

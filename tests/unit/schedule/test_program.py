@@ -10,17 +10,12 @@ import pytest
 
 from phaze.schedule.instance import Instance, make_instance
 from phaze.schedule.paper import formulate_paper
-from phaze.schedule.program import (
-    FORMULATIONS,
-    Formulation,
-    Proof,
-    overloaded_types,
-    schedule_point,
-    solve_program,
-)
+from phaze.schedule.program import FORMULATIONS, overloaded_types, schedule_point, solve_program
+from phaze.schedule.proof import Formulation, Proof
 from phaze.schedule.sparse import allowed_places, formulate_sparse
 from phaze.schedule.verify import find_faults
-from phaze.solver import BACKENDS, Answer, Limits
+from phaze.solver import Limits
+from phaze.solver.programs import BACKENDS, Answer
 from phaze.theory.bounds import Bounded, Task, bound_task, tasks_of
 from phaze.theory.graphs import ALL_CORES, Layer, Schedule
 from tests.unit.schedule.comparing import LIMITS, Proven, known_schedule, prove

@@ -194,7 +194,7 @@ def test_without_any_solver_layers_are_still_scheduled(
     inputs: tuple[pd.DataFrame, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What bounds leave open keeps its gap, and the tables say that nobody proved it."""
-    monkeypatch.setattr("phaze.solver.HighsBackend.version", lambda _: None)
+    monkeypatch.setattr("phaze.solver.programs.HighsBackend.version", lambda _: None)
     solves, _ = schedule_layers(*inputs, SETTINGS, SolutionStore())
     wide = solves[(solves["direction"] == "backward") & (solves["architecture"] == "wide")].iloc[0]
     assert (wide["status"], wide["method"], wide["solver"]) == ("feasible", "program", "none")

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from phaze.schedule import store as store_module
-from phaze.schedule.program import Proof, Solution, solve_program
+from phaze.schedule.program import solve_program
+from phaze.schedule.proof import Proof, Solution
 from phaze.schedule.store import SolutionStore, digest_task
 from phaze.solver import Limits
 from phaze.theory.bounds import Task, bound_task, tasks_of

@@ -1,4 +1,4 @@
-"""The one module that talks to solvers of integer programs.
+"""Integer programs and their solvers; no other module talks to these.
 
 A program is a Pyomo model with one objective to minimise. Solvers are tried in the order of a preference
 list: the first that is installed solves the program; one that crashes, runs out of time, contradicts
@@ -17,14 +17,14 @@ import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal, Protocol
 
 import pyomo.environ as pyo
 from pyomo.contrib.solver.common.results import TerminationCondition
 from pyomo.contrib.solver.solvers.highs import Highs
 
-from phaze.errors import PhazeError
+from phaze.solver.limits import Limits, relative_gap
+from phaze.solver.versions import glpsol_version, highs_version, solver_versions
 
 log = logging.getLogger(__name__)
 
@@ -36,18 +36,6 @@ VIOLATION = 1e-6
 FRACTION = 1e-5
 """Largest distance from an integer that solvers accept (the default of glpsol)."""
 SEED = 0
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When a solve ends without a proof."""
-
-    nodes: int = 20000
-    """Branch-and-bound nodes; the result does not depend on the machine."""
-    wall_s: float = 60.0
-    """Seconds; ends a solve as `timed_out`."""
-    gap: float = 1e-9
-    """Relative distance of objective and bound at which a solve is proven."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +89,8 @@ class HighsBackend:
     capacity = math.inf
 
     def version(self) -> str | None:
-        """Return the version of HiGHS, or None without highspy."""
-        return _highs_version()
+        """Return the version of HiGHS, or None without it."""
+        return highs_version()
 
     def run(self, model: pyo.ConcreteModel, limits: Limits) -> Answer:
         """Solve with a node limit, one thread and a fixed seed."""
@@ -131,12 +119,6 @@ class HighsBackend:
         return Answer(status, -math.inf if bound is None else bound, results.termination_condition.name)
 
 
-@cache
-def _highs_version() -> str | None:
-    solver = Highs()
-    return ".".join(map(str, solver.version())) if solver.available() else None
-
-
 def _highs_status(condition: TerminationCondition, found: bool) -> Status:
     if condition == TerminationCondition.convergenceCriteriaSatisfied:
         return "optimal"
@@ -159,7 +141,7 @@ class GlpkBackend:
 
     def version(self) -> str | None:
         """Return the version of glpsol, or None if there is no such program."""
-        return _glpsol_version(shutil.which("glpsol"))
+        return glpsol_version()
 
     def run(self, model: pyo.ConcreteModel, limits: Limits) -> Answer:
         """Solve with cuts and a time limit; glpsol knows no other."""
@@ -179,28 +161,8 @@ class GlpkBackend:
         return Answer("infeasible" if condition == "infeasible" else "failed", message=condition)
 
 
-@cache
-def _glpsol_version(program: str | None) -> str | None:
-    if program is None:
-        return None
-    text = subprocess.run(
-        [program, "--version"], capture_output=True, text=True, timeout=60, check=False
-    ).stdout
-    words = text.splitlines()[0].split() if text else []
-    return words[-1] if words else None
-
-
 BACKENDS: dict[str, Backend] = {"glpk": GlpkBackend(), "highs": HighsBackend()}
 """Solvers that a study can name."""
-
-
-def solver_versions(preference: Sequence[str], backends: Mapping[str, Backend] = BACKENDS) -> dict[str, str]:
-    """Return the installed solvers of a preference list with their versions, in the order of preference."""
-    unknown = [name for name in preference if name not in backends]
-    if unknown:
-        raise PhazeError(f"schedule.solver: {unknown[0]!r} is not one of {', '.join(backends)}")
-    found = {name: backends[name].version() for name in preference}
-    return {name: version for name, version in found.items() if version is not None}
 
 
 def solve(
@@ -219,7 +181,7 @@ def solve(
     """
     variables, constraints = count_model(model)
     seen: list[Status] = []
-    installed = solver_versions(preference, backends)
+    installed = solver_versions(preference, {name: one.version for name, one in backends.items()})
     for name in sorted(installed, key=lambda one: variables > backends[one].capacity):
         answer = _ask(model, backends[name], limits, fault)
         if answer.status in (*POINT, "bounded"):
@@ -300,10 +262,3 @@ def _variables(model: pyo.ConcreteModel) -> list[pyo.Var]:
 
 def _objective(model: pyo.ConcreteModel) -> pyo.Objective:
     return next(model.component_data_objects(pyo.Objective, active=True))
-
-
-def relative_gap(objective: float, bound: float) -> float:
-    """Return (objective − bound) / objective: 0 when they meet, infinity when nothing is known."""
-    if objective <= bound:
-        return 0.0
-    return (objective - bound) / objective if math.isfinite(objective) and objective > 0 else math.inf

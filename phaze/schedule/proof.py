@@ -1,0 +1,39 @@
+"""How components are to be solved, and what is known of them afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from phaze.solver import Limits
+from phaze.theory.graphs import Schedule
+
+Formulation = Literal["sparse", "paper"]
+Status = Literal["optimal", "feasible", "timed_out"]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How to solve programs."""
+
+    solver: tuple[str, ...] = ("highs",)
+    """Solvers in order of preference."""
+    formulation: Formulation = "sparse"
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What is known of the shortest schedule of a component."""
+
+    status: Status
+    schedule: Schedule
+    bound_s: float
+    """No schedule is shorter."""
+    method: Literal["bounds", "program"] = "bounds"
+    solver: str = "none"
+    version: str = "none"
+    variables: int = 0
+    constraints: int = 0
+    z_needed: bool = False
+    """What is shortest without counting cores needs too many: the program had to assign operators to them."""
