@@ -132,7 +132,11 @@ def _evaluate_point(subject: Subject, point: LayerTables, chips: pd.DataFrame, t
     kept = chips[["architecture"]].assign(kept=True)
     solves, schedules = _schedule(point, estimates, chips, terms, np.ones(len(chips), dtype=np.bool_))
     conditions = Conditions.of(
-        terms.scenario, terms.training, sequence=subject.sequence, flops_per_token=subject.flops_per_token
+        terms.scenario,
+        terms.training,
+        terms.technology.energy,
+        sequence=subject.sequence,
+        flops_per_token=subject.flops_per_token,
     )
     placements, stages = place_model(
         point.layers, subject.graph, solves, chips, kept, conditions, subject.expert

@@ -24,6 +24,7 @@ rule place:
         scenario=lambda w: settings.scenarios[w.scenario].model_dump(mode="json"),
         training=lambda w: training_of(w.microbatch),
         flops_per_token=lambda w: settings.flops_per_token(w.model),
+        energy=settings.technology.energy.model_dump(mode="json"),
         expert=lambda w: settings.expert(w.model),
         sequence=lambda w: settings.workload(w.model).sequence,
         code=source_digest("phaze.place"),

@@ -3,6 +3,7 @@
 from phaze import tables
 from phaze.job import logged
 from phaze.place import Conditions, Expert, place_model
+from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
 
@@ -15,12 +16,14 @@ def main(
     training: dict[str, object],
     sequence: int,
     flops_per_token: float,
+    energy: dict[str, object],
     expert: dict[str, int] | None,
 ) -> None:
     """Read layers and solves, write placements and their stages."""
     conditions = Conditions.of(
         Scenario.parse(scenario, "scenario"),
         Training.parse(training, "training"),
+        EnergyFigures.parse(energy, "energy"),
         sequence=sequence,
         flops_per_token=flops_per_token,
     )
@@ -46,5 +49,6 @@ if __name__ == "__main__":
             training=snakemake.params.training,
             sequence=snakemake.params.sequence,
             flops_per_token=snakemake.params.flops_per_token,
+            energy=snakemake.params.energy,
             expert=snakemake.params.expert,
         )

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
 from phaze.theory.chains import Runs
+from phaze.theory.energy import DYNAMIC, Batch, Rates, Work
 from phaze.theory.memory import Optimizer, ParameterBytes, Precision, Schedule, parameter_bytes
 from phaze.theory.pipeline import Reals, Setting
 from phaze.theory.utilisation import peak_flops_per_s
-from phaze.units import GIB
+from phaze.units import GIB, UM2_PER_MM2
 
 Latencies = tuple[Reals, Reals]
 """Forward and backward latency of one layer of each run."""
@@ -37,10 +39,17 @@ class Conditions:
     """Tokens in a sample."""
     flops_per_token: float
     """FLOPs that training the model needs for a token (PaLM, Appendix B)."""
+    rates: Rates
 
     @classmethod
     def of(
-        cls, scenario: Scenario, training: Training, *, sequence: int, flops_per_token: float
+        cls,
+        scenario: Scenario,
+        training: Training,
+        energy: EnergyFigures,
+        *,
+        sequence: int,
+        flops_per_token: float,
     ) -> Conditions:
         """Return the conditions that a study sets."""
         return cls(
@@ -55,7 +64,12 @@ class Conditions:
             schedule=training.schedule,
             sequence=sequence,
             flops_per_token=flops_per_token,
+            rates=rates_of(energy),
         )
+
+    def batch(self, microbatch: int) -> Batch:
+        """Return how many samples run together."""
+        return Batch(microbatch, self.global_batch)
 
     def settings(self, microbatch: int) -> list[Setting]:
         """Return what placements have to respect: for every recompute all HBM sizes, the largest first."""
@@ -71,6 +85,11 @@ class Conditions:
             for recompute in self.recompute
             for hbm_gib in sorted(self.hbm_gib, reverse=True)
         ]
+
+
+def rates_of(energy: EnergyFigures) -> Rates:
+    """Return what links and leakage cost in a technology."""
+    return Rates(energy.link_j_per_byte, energy.leakage_w_per_mm2 / UM2_PER_MM2)
 
 
 @dataclass(frozen=True)
@@ -101,8 +120,10 @@ class Device:
     named: bool
     peak_flops_per_s: float
     """Of its tensor cores."""
+    area_um2: float
     latencies: Latencies
     bounds: Latencies
+    work: Work
 
 
 def read_point(layers: pd.DataFrame, graph: pd.DataFrame, conditions: Conditions) -> Point:
@@ -143,6 +164,7 @@ def read_devices(
     chips = architectures.set_index("architecture").loc[kept]
     objectives = _latencies(point, solves, kept, "objective_s")
     bounds = _latencies(point, solves, kept, "bound_s")
+    spent = _works(point, solves, kept)
     return [
         Device(
             name=name,
@@ -153,10 +175,21 @@ def read_devices(
                 int(chips["pe_y"].iloc[a]),
                 conditions.clock_hz,
             ),
+            area_um2=float(chips["area_um2"].iloc[a]),
             latencies=objectives[a],
             bounds=bounds[a],
+            work=spent[a],
         )
         for a, name in enumerate(kept)
+    ]
+
+
+def _works(point: Point, solves: pd.DataFrame, names: list[str]) -> list[Work]:
+    """Return the energy of every run's layer by part, for each of the named architectures."""
+    parts = [_latencies(point, solves, names, f"{part}_j") for part in DYNAMIC]
+    return [
+        Work(*(np.stack([part[a][way] for part in parts], axis=1) for way in range(2)))
+        for a in range(len(names))
     ]
 
 

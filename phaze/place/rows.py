@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from phaze.place.costs import StageCost, binding, stage_costs, time_parts
+from phaze.place.energy import ENERGIES, energy_of
 from phaze.place.flush import Infeasible, Placement
 from phaze.place.point import Conditions, Device, Point
 from phaze.theory.pipeline import Chain, Setting
@@ -62,6 +63,7 @@ def placement_row(point: Point, found: Found, conditions: Conditions) -> Row:
         "samples_per_s": samples_per_s,
         "tokens_per_s": tokens_per_s,
         "mfu": model_flops_utilisation(tokens_per_s, conditions.flops_per_token, peak),
+        **energy_of(point, found.device, placement, found.setting, conditions),
         "binding": binding(
             time_parts(found.costs, placement, found.setting), placement.time_s, found.unlimited_s
         ),
@@ -69,7 +71,7 @@ def placement_row(point: Point, found: Found, conditions: Conditions) -> Row:
 
 
 def _infeasible(result: Infeasible) -> Row:
-    never = dict.fromkeys(("time_per_batch_s", "bound_s", "max_load_s", "sync_s"), np.inf)
+    never = dict.fromkeys(("time_per_batch_s", "bound_s", "max_load_s", "sync_s", *ENERGIES), np.inf)
     nothing = dict.fromkeys(("samples_per_s", "tokens_per_s", "mfu"), 0.0)
     none = dict.fromkeys(("data", "stages", "devices_used"), 0)
     return {

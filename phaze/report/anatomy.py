@@ -22,7 +22,6 @@ from phaze.tables import (
     Schedules,
     Stages,
 )
-from phaze.units import UM2_PER_MM2
 
 PARTS = ("mac", "register", "l2", "glb", "hbm", "link")
 DESIGN_OF_CORE = {
@@ -127,30 +126,15 @@ def _placed(found: pd.DataFrame, *designs: str) -> Iterator[tuple[object, pd.Ser
     return found[found["design"].isin(designs) & (found["status"] == "placed")].iterrows()
 
 
-def energies(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
-    """Return table energies: operators as scheduled, and the leakage of the devices in use."""
-    frames = [_energies_of(inputs, row) for _, row in _placed(found, *designs)]
-    frames = [frame for frame in frames if len(frame)]
-    return Energies.check(pd.concat(frames, ignore_index=True)) if frames else Energies.empty()
-
-
-def _energies_of(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
-    by_layer = energy_by_layer(inputs, row)
-    if by_layer.empty:
-        return Energies.empty()
-    leakage_w = inputs.energy.leakage_w_per_mm2 * row["area_um2"] / UM2_PER_MM2 * row["devices_used"]
-    parts = {part: float(by_layer[f"{part}_j"].sum()) for part in PARTS}
-    parts["link"] += link_j_between_stages(inputs, row)
-    parts["leakage"] = leakage_w / row["samples_per_s"]
-    joules = pd.Series(parts)
-    return pd.DataFrame(
-        {
-            "model": row["model"],
-            "design": row["design"],
-            "part": joules.index,
-            "joules_per_sample": joules.to_numpy(),
-            "share": (joules / joules.sum()).to_numpy(),
-        }
+def energies(found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
+    """Return table energies: the parts of a sample's energy for the results of those designs."""
+    rows = found[found["design"].isin(designs) & (found["status"] == "placed")]
+    columns = {f"{part}_j": part for part in (*PARTS, "leakage")}
+    keys = ["model", "design", "joules_per_sample"]
+    parts = rows[[*keys, *columns]].rename(columns=columns).melt(keys, var_name="part", value_name="joules")
+    share = parts["joules"] / parts["joules_per_sample"]
+    return Energies.check(
+        parts.assign(joules_per_sample=parts["joules"], share=share)[list(Energies.fields())]
     )
 
 

@@ -70,7 +70,7 @@ def summarise(inputs: Inputs) -> Findings:
     results = winners.results(inputs, inputs.cluster)
     baseline = inputs.study.architectures.baseline
     shown = (PER_MODEL, COMMON) if baseline is None else (PER_MODEL, COMMON, baseline)
-    energies = anatomy.energies(inputs, results, shown)
+    energies = anatomy.energies(results, shown)
     memories = winners.memories(inputs)
     return Findings(
         results=results,

@@ -9,6 +9,7 @@ import pandas as pd
 
 from phaze import tables
 from phaze.schedule.decomposition import LayerSolution, solve_layer
+from phaze.schedule.energy import schedule_energies
 from phaze.schedule.layer import KEY, Case, read_cases
 from phaze.schedule.proof import Proof
 from phaze.schedule.store import SolutionStore
@@ -47,7 +48,9 @@ def schedule_layers(
         return tables.Solves.empty(), tables.Schedules.empty()
     solutions = [solve_layer(case.layer, proof, store) for case in cases]
     rows = [_solve_row(case, solution, proof) for case, solution in zip(cases, solutions, strict=True)]
-    return pd.DataFrame(rows), _schedule_frame(cases, solutions)
+    schedules = _schedule_frame(cases, solutions)
+    energies = schedule_energies(schedules, operators, estimates, chosen)
+    return pd.DataFrame(rows).join(energies, on=KEY).fillna(dict.fromkeys(energies, 0.0)), schedules
 
 
 def _solve_row(case: Case, solution: LayerSolution, proof: Proof) -> dict[str, object]:

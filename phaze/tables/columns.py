@@ -27,3 +27,9 @@ PLACED = {
     "recompute": flag("activations are recomputed"),
     "planner": text("who chose the placement", "phaze", "expert", "expert-even"),
 }
+
+SAMPLE_ENERGIES = {
+    "joules_per_sample": real("energy of training a sample; infinite if infeasible", finite=False),
+    **{f"{part}_j": real(f"{part} energy of it", finite=False) for part in (*ENERGIES, "leakage")},
+}
+"""Energy of a placement and its parts, which sum to it."""

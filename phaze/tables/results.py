@@ -10,6 +10,7 @@ from phaze.tables.columns import (
     MODEL,
     OPERATOR,
     PLACED,
+    SAMPLE_ENERGIES,
     TENSOR,
 )
 from phaze.tables.stages import Placements
@@ -94,6 +95,7 @@ class Results(Table):
         "devices_used": count("devices used"),
         "tokens_per_s": real("throughput"),
         "mfu": real("model FLOPs utilisation (PaLM, Appendix B)"),
+        **SAMPLE_ENERGIES,
         "speedup": real(
             "throughput relative to the baseline with the experts' placement, 0 if that is infeasible"
         ),

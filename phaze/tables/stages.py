@@ -13,6 +13,7 @@ from phaze.tables.columns import (
     OPERATOR,
     PLACED,
     POINT,
+    SAMPLE_ENERGIES,
 )
 
 
@@ -192,6 +193,7 @@ class Solves(Table):
         "constraints": count("constraints of all programs"),
         "z_needed": flag("core assignment had to enter the program"),
         "all_cores_s": real("latency of running every operator on all cores"),
+        **{f"{part}_j": real(f"{part} energy of the schedule, on one slice") for part in ENERGIES},
     }
     rules = {"the bound is not above the objective": lambda f: f["bound_s"] <= f["objective_s"]}
 
@@ -230,6 +232,7 @@ class Placements(Table):
         "samples_per_s": real("throughput"),
         "tokens_per_s": real("throughput"),
         "mfu": real("model FLOPs utilisation (PaLM, Appendix B)"),
+        **SAMPLE_ENERGIES,
         "binding": text("what limits the throughput"),
     }
     rules = {"the bound is not above the time": lambda f: f["bound_s"] <= f["time_per_batch_s"]}

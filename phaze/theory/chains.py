@@ -106,6 +106,14 @@ def best_placements(runs: Runs, forward_s: Reals, backward_s: Reals, tensor: int
     return _solve(runs, forward_s, backward_s, tensor, setting, _groups(footprints, setting))
 
 
+def longest_last_stage(runs: Runs, setting: Setting) -> int:
+    """Return where the longest last stage that fits starts, the length of the chain if none fits."""
+    footprints = stage_footprints(runs.chain(np.zeros(len(runs.counts)), np.zeros(len(runs.counts))))
+    fewest = int(useful_widths(setting.microbatches, setting.devices)[0].min())
+    fits = room(footprints, setting, fewest).last_fits
+    return int(np.argmax(fits)) if fits.any() else len(fits)
+
+
 @dataclass(frozen=True)
 class _Group:
     """Data widths for which the same stages fit."""

@@ -108,8 +108,9 @@ def screened(name: str, backward: str = "paired", step: int = 1) -> tuple[list[p
     """Return screens and placements as the workflow makes them: point by point and shard by shard."""
     model, given = subject(name, backward), terms()
     conditions = Conditions.of(
-        given.scenario, given.training, sequence=model.sequence, flops_per_token=model.flops_per_token
-    )
+        given.scenario, given.training, given.technology.energy,
+        sequence=model.sequence, flops_per_token=model.flops_per_token,
+    )  # fmt: skip
     screens, placements = [], []
     for point in model.points:
         width = int(point.layers["tensor"].iloc[0])

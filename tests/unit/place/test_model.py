@@ -13,6 +13,7 @@ from phaze.place.costs import StageCost, binding, stage_costs, time_parts
 from phaze.place.flush import Placement, place_chain
 from phaze.place.point import read_point
 from phaze.tables import Architectures, Placements, Screens, Solves, Stages
+from phaze.theory.energy import PARTS, Rates
 from phaze.units import GIB
 from tests.unit.place.examples import ample_setting
 
@@ -29,6 +30,7 @@ CONDITIONS = Conditions(
     schedule="1f1b",
     sequence=128,
     flops_per_token=6e9,
+    rates=Rates(link_j_per_byte=8e-11, leakage_w_per_um2=1.5e-7),
 )
 Tables = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]
 
@@ -68,9 +70,14 @@ def solves(point: dict[str, object]) -> pd.DataFrame:
             "objective_s": base * (1 + a) * (1 if direction == "forward" else 2),
             "bound_s": (1 - 0.05 * a) * base * (1 + a) * (1 if direction == "forward" else 2),
             "gap": 0.05 * a,
+            "mac_j": joules * (1 if direction == "forward" else 2),
         }
         for a, name in enumerate(NAMES)
-        for layer, base in (("embedding", 0.001), ("block", 0.02), ("head", 0.01))
+        for layer, base, joules in (
+            ("embedding", 0.001, 1.0),
+            ("block", 0.02, 2.0),
+            ("head", 0.01, 4.0),
+        )
         for direction in ("forward", "backward")
     ]
     rest = {name: 0 for name in Solves.columns if name not in rows[0]}
@@ -165,6 +172,31 @@ def test_throughput_and_utilisation_follow_from_the_time(placed: tuple[pd.DataFr
     np.testing.assert_allclose(rows["tokens_per_s"], 128 * rows["samples_per_s"])
     peak = 16 * 2 * 2 * 2 * 2 * 1e9
     np.testing.assert_allclose(rows["mfu"], rows["tokens_per_s"] * 6e9 / peak)
+
+
+def test_energy_of_a_sample_is_the_sum_of_its_parts_counted_by_hand(
+    placed: tuple[pd.DataFrame, pd.DataFrame],
+) -> None:
+    """Forward again in all stages but the last, two slices of every layer, links, and leakage of 2 um2."""
+    energy = {"embedding": 1.0, "block": 2.0, "head": 4.0}
+    chain = ["embedding", *["block"] * 10, "head"]
+    keys = list(Placements.keys)
+    stages = placed[1].set_index(keys)
+    rows = placed[0][placed[0]["status"] == "placed"].set_index(keys)
+    assert rows["stages"].max() > 1
+    for key, row in rows.iterrows():
+        mine = stages.loc[[key]].sort_values("stage")
+        again = mine["first_layer"].iloc[-1] if key[keys.index("recompute")] else 0
+        spent = sum(energy[layer] * (3 + (i < again)) for i, layer in enumerate(chain)) * 2 / 2
+        sent = 2 * 1e7 * 2 * (len(mine) - 1) / 2
+        ring = 2 * (row["data"] - 1) * (mine["gradient_bytes"] * mine["devices"]).sum() / 64
+        assert row["mac_j"] == pytest.approx(spent)
+        assert row["link_j"] == pytest.approx(8e-11 * (sent + ring))
+        assert row["leakage_j"] == pytest.approx(
+            1.5e-7 * 2 * row["devices_used"] * row["time_per_batch_s"] / 64
+        )
+    np.testing.assert_allclose(rows[[f"{part}_j" for part in PARTS]].sum(axis=1), rows["joules_per_sample"])
+    assert np.isinf(placed[0].loc[placed[0]["status"] == "infeasible", "joules_per_sample"]).all()
 
 
 def test_only_what_is_placed_has_stages_and_these_share_out_all_layers(

@@ -162,6 +162,18 @@ def length_s(point: Point, name: str, layer: str, direction: str) -> float:
 
 
 @cache
+def spent_j(point: Point, name: str, layer: str, direction: str) -> dict[str, float]:
+    """Return the energy of a layer as scheduled: all cores take a tenth more than one."""
+    ops = [op for at, way, _, op in each_operator(point.model, point) if (at, way) == (layer, direction)]
+    cores = [core for _, _, core, *_ in timeline(point, name, layer, direction)]
+    spent = [
+        {part: value * (1.1 if core < 0 else 1.0) for part, value in energy_of(op).items()}
+        for op, core in zip(ops, cores, strict=True)
+    ]
+    return {part: sum(one[part] for one in spent) for part in energy_of(ops[0])}
+
+
+@cache
 def schedules(point: Point, shard: str) -> pd.DataFrame:
     rows = [
         {
@@ -193,6 +205,7 @@ def solves(point: Point, shard: str) -> pd.DataFrame:
                         "formulation": "sparse",
                         "operators": 10, "components": 1, "variables": 90, "constraints": 200,
                         "z_needed": layer == "block" and name.startswith("4-"), "all_cores_s": length * 1.1,
+                        **spent_j(point, name, layer, direction),
                     }
                 )  # fmt: skip
     return Solves.check(pd.DataFrame(rows))

@@ -12,12 +12,15 @@ import pandas as pd
 
 from phaze.report.inputs import Point
 from phaze.tables import Placements, Stages
-from tests.unit.report.toy_chips import NETWORK, chip_named, length_s, members
+from tests.unit.report.toy_chips import NETWORK, chip_named, length_s, members, spent_j
 from tests.unit.report.toy_models import MODELS, model_flops, sizes
 
 DEVICES, BATCH = 64, 256
 EXPERTS = {"bert-large": (8, 8, 1), "megatron-bert": (4, 8, 1), "megatron-gpt3-175b": (8, 2, 4)}
 """Widths {p, d, t}."""
+PARTS = ("mac_j", "register_j", "l2_j", "glb_j", "hbm_j", "link_j", "leakage_j")
+LINK_J = 8e-11
+"""Of a byte."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,27 @@ def _outcome(a: Try, planner: str) -> tuple[dict[str, object], list[dict[str, fl
         "devices_used": a.data * a.stages * a.point.tensor, "time_per_batch_s": time,
         "bound_s": time * (1 - gap),
         "max_load_s": load, "sync_s": sync, "samples_per_s": BATCH / time, "tokens_per_s": BATCH * seq / time,
-        "mfu": min(1.0, flops / (chip_named(a.chip).peak * DEVICES * time)),
+        "mfu": min(1.0, flops / (chip_named(a.chip).peak * DEVICES * time)), **energies(a, stages, time),
         "binding": "load of the slowest stage" if planner == "phaze" else "given placement",
     }, stages  # fmt: skip
+
+
+def energies(a: Try, stages: list[dict[str, float | int]], time: float) -> dict[str, float]:
+    """Return joules per sample by part: layers on their slices, links, leakage."""
+    blocks, info, b = MODELS[a.point.model][1], sizes(a.point), a.point.microbatch
+    again = int(stages[-1]["first_layer"]) if a.recompute else 0
+    parts = dict.fromkeys(PARTS, 0.0)
+    for position, layer in enumerate(["embedding", *["block"] * blocks, "head"]):
+        slices = a.point.tensor if info[layer]["tensor_parallel"] else 1
+        for direction, runs in (("forward", 2 if position < again else 1), ("backward", 1)):
+            for part, value in spent_j(a.point, a.chip, layer, direction).items():
+                parts[part] += value * runs * slices / b
+    edge = info["block"]["output_bytes"] * a.point.tensor / b
+    ring = sum(float(stage["gradient_bytes"]) for stage in stages) * a.point.tensor * (a.data - 1) / BATCH
+    parts["link_j"] += 2 * LINK_J * (edge * (len(stages) - 1) + ring)
+    area = sum(chip_named(a.chip).parts_um2) / 1e6
+    parts["leakage_j"] = 0.15 * area * a.data * len(stages) * a.point.tensor * time / BATCH
+    return {"joules_per_sample": sum(parts.values()), **parts}
 
 
 def _infeasible(reason: str) -> dict[str, object]:
@@ -94,6 +115,7 @@ def _infeasible(reason: str) -> dict[str, object]:
         "status": "infeasible", "reason": reason, "data": 0, "stages": 0, "devices_used": 0,
         "time_per_batch_s": math.inf, "bound_s": math.inf, "max_load_s": math.inf, "sync_s": math.inf,
         "samples_per_s": 0.0, "tokens_per_s": 0.0, "mfu": 0.0, "binding": "memory",
+        **dict.fromkeys(("joules_per_sample", *PARTS), math.inf),
     }  # fmt: skip
 
 

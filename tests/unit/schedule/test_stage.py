@@ -11,6 +11,7 @@ from phaze.schedule import SolutionStore, schedule_layers
 from phaze.schedule.layer import read_cases
 from phaze.schedule.verify import find_faults
 from phaze.spec.settings import ScheduleSettings
+from phaze.tables.columns import ENERGIES
 from phaze.theory.graphs import Schedule
 from tests.unit.schedule.random_layers import transformer_graph
 
@@ -69,7 +70,10 @@ def make_estimates(operators: pd.DataFrame) -> pd.DataFrame:
         for design, cores in zip(designs[core], (4, 1) if core == "tensor" else (8, 2), strict=True):
             every = rng.uniform(1e-5, 1e-4) if core != "vector" else rng.uniform(1e-6, 1e-5)
             one = every * (1 + (cores - 1) * rng.uniform(0.3, 1.0))
-            rows.append({"work": work, "design": design, "latency_s": one, "latency_all_s": every})
+            energies = {f"{part}{which}_j": rng.random() for part in ENERGIES for which in ("", "_all")}
+            rows.append(
+                {"work": work, "design": design, "latency_s": one, "latency_all_s": every, **energies}
+            )
     return pd.DataFrame(rows).assign(**POINT)
 
 
@@ -99,6 +103,28 @@ def test_results_are_tables(results: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     solves, schedules = results
     assert len(tables.Solves.check(solves)) == 4
     assert len(tables.Schedules.check(schedules)) == 2 * (31 + 38)
+
+
+@pytest.mark.solver
+def test_the_energy_of_a_layer_is_that_of_its_operators_as_scheduled(
+    results: tuple[pd.DataFrame, pd.DataFrame], inputs: tuple[pd.DataFrame, ...]
+) -> None:
+    """On one core or on all, on the design of the core type; no-ops spend nothing."""
+    solves, schedules = results
+    operators, _, estimates, chips, _ = inputs
+    works = operators.set_index(["direction", "operator"])["work"]
+    figures = estimates.set_index(["work", "design"])
+    designs = chips.set_index("architecture")
+    assert set(schedules["core"] < 0) == {False, True}, "some run on one core, some on all"
+    for _, solve in solves.iterrows():
+        same = (schedules[["architecture", "direction"]] == solve[["architecture", "direction"]]).all(axis=1)
+        mine, spent = schedules[same & (schedules["resource"] != "none")], 0.0
+        for _, row in mine.iterrows():
+            core = "vector" if row["resource"] == "network" else row["resource"]
+            design = designs.loc[row["architecture"], f"{core}_design"]
+            figure = figures.loc[(works[row["direction"], row["operator"]], design)]
+            spent += figure["hbm_all_j" if row["core"] < 0 else "hbm_j"]
+        assert solve["hbm_j"] == pytest.approx(spent)
 
 
 @pytest.mark.solver
