@@ -8,6 +8,24 @@ WRITES  results/{placements,stages,solves,schedules}/<scenario>/<model>/common.p
 """
 
 
+REPORT_TABLES = (
+    "results",
+    "comparisons",
+    "memories",
+    "rankings",
+    "breakdowns",
+    "bindings",
+    "energies",
+    "areas",
+    "complexities",
+    "variations",
+    "walks",
+    "proofs",
+    "claims",
+    "checks",
+)
+
+
 rule place_common:
     """Schedule and place a model on every candidate for the common architecture."""
     message:
@@ -138,7 +156,8 @@ rule report:
             if settings.study.report.sensitivity
         ],
     output:
-        **{table: f"<results>/report/{table}.parquet" for table in ("results", "checks")},
+        **{table: f"<results>/report/{table}.parquet" for table in REPORT_TABLES},
+        sheets=[f"<results>/report/{table}.csv" for table in REPORT_TABLES],
         page="<results>/report/report.html",
         markdown="<results>/report/report.md",
     params:

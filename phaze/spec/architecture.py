@@ -15,8 +15,11 @@ BufferMib = Annotated[float, Field(ge=1 / 1024, le=2**20)]
 """Sizes of buffers: large enough for a tile of one word by one word, twice."""
 Powers = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 
-SHARD_BOUNDARY_MIB = 16
-"""Grid architectures with a smaller global buffer are in shard small-buffer, the others in large-buffer."""
+SHARD_BOUNDARY_MIB = 128
+"""Grid architectures with up to this global buffer are in shard small-buffer, the others in large-buffer.
+
+The paper's whole grid is one shard: a job's start-up costs more than half of the grid's estimates.
+"""
 MOST_WORDS_PER_CYCLE = 4096.0
 
 
@@ -120,7 +123,7 @@ class Grid(Noun):
 
 def shard_of(glb_mib: float) -> str:
     """Return the shard of a grid architecture."""
-    return "small-buffer" if glb_mib < SHARD_BOUNDARY_MIB else "large-buffer"
+    return "small-buffer" if glb_mib <= SHARD_BOUNDARY_MIB else "large-buffer"
 
 
 class AreaFigures(Noun):

@@ -45,8 +45,8 @@ SHAPES = np.array(
 @pytest.fixture(scope="module")
 def space() -> pd.DataFrame:
     """Return the larger shard of the paper's space: 20,316 architectures."""
-    grid = Grid().restricted_to("large-buffer")
-    return enumerate_grid(grid, TECHNOLOGY.area_um2, LIMIT_UM2, "large-buffer")
+    grid = Grid().restricted_to("small-buffer")
+    return enumerate_grid(grid, TECHNOLOGY.area_um2, LIMIT_UM2, "small-buffer")
 
 
 def works(number: int) -> pd.DataFrame:

@@ -43,7 +43,7 @@ def walk_without_grid(config: Config) -> None:
 def test_the_default_study_is_the_papers(config: Config) -> None:
     settings = load_settings(config)
     assert sum(len(settings.points(model)) for model in settings.study.models) == 68
-    assert settings.shards == ("small-buffer", "large-buffer", "named")
+    assert settings.shards == ("small-buffer", "named")
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)

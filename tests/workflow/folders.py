@@ -105,7 +105,7 @@ class Folder:
         """Change a YAML file of the folder."""
         content = yaml.safe_load((self.path / file).read_text())
         change(content)
-        (self.path / file).write_text(yaml.safe_dump(content))
+        (self.path / file).write_text(yaml.safe_dump(content, sort_keys=False))
 
     def tables(self) -> dict[str, bytes]:
         """Return the bytes of every table by path under results/."""
@@ -113,9 +113,9 @@ class Folder:
         return {str(p.relative_to(results)): p.read_bytes() for p in sorted(results.rglob("*.parquet"))}
 
 
-def write_study(path: Path) -> Folder:
-    """Write the small study into a folder."""
+def write_study(path: Path, **changes: object) -> Folder:
+    """Write the small study into a folder, with other values of its top keys."""
     path.mkdir(parents=True, exist_ok=True)
     (path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
-    (path / "study.yaml").write_text(yaml.safe_dump(STUDY))
+    (path / "study.yaml").write_text(yaml.safe_dump(STUDY | changes, sort_keys=False))
     return Folder(path)

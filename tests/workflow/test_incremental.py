@@ -27,6 +27,13 @@ def test_a_second_run_does_nothing(folder: Folder) -> None:
     assert folder.tables() == before
 
 
+def test_every_file_of_the_report_is_an_output(finished: Folder) -> None:
+    lines = finished.snakemake("--summary").output.splitlines()
+    declared = {line.split("\t")[0] for line in lines if line.startswith("results/report/")}
+    written = {str(path.relative_to(finished.path)) for path in (finished.path / "results/report").iterdir()}
+    assert declared == written
+
+
 def test_two_runs_are_equal_byte_for_byte(finished: Folder, tmp_path: Path) -> None:
     again = write_study(tmp_path / "again")
     again.run("placements")
@@ -59,7 +66,7 @@ def test_one_more_model_computes_only_its_own_chain(folder: Folder) -> None:
 
 
 def test_a_wider_range_computes_only_the_shards_whose_members_change(folder: Folder) -> None:
-    folder.edit(lambda study: study["architectures"]["grid"].update(glb_mib=[2, 16, 32]))
+    folder.edit(lambda study: study["architectures"]["grid"].update(glb_mib=[2, 16, 256]))
     stale = folder.stale()
     assert {path for path in stale if path.endswith("large-buffer.parquet")}
     assert not {path for path in stale if path.endswith(("small-buffer.parquet", "named.parquet"))}

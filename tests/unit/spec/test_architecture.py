@@ -78,11 +78,11 @@ def test_a_grid_lists_every_value_once() -> None:
 
 def test_every_grid_architecture_is_in_one_shard() -> None:
     """Shards divide the grid by its global buffers, wherever the grid ends."""
-    grid = Grid()
+    grid = Grid(glb_mib=(2, 128, 129, 512))
     parts = [grid.restricted_to(shard).glb_mib for shard in ("small-buffer", "large-buffer")]
-    assert parts == [(2, 4, 8), (16, 32, 64, 128)]
-    assert shard_of(15.9) == "small-buffer"
-    assert shard_of(16) == "large-buffer"
+    assert parts == [(2, 128), (129, 512)]
+    assert shard_of(128) == "small-buffer"
+    assert shard_of(128.1) == "large-buffer"
 
 
 def test_every_named_architecture_of_the_project_is_valid() -> None:

@@ -1,0 +1,61 @@
+"""A study of several clusters gives what studies of each would, and shares what does not depend on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.workflow.folders import STUDY, Folder, write_study
+
+pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("workflow")]
+
+PAPER = STUDY["scenarios"]["paper"]
+LARGER = PAPER | {"devices": 16, "global_batch": 64}
+OTHER = LARGER | {
+    "network_bandwidth_bytes_per_s": 1e11,
+    "hbm_bandwidth_bytes_per_s": 2.4e12,
+    "area_limit_mm2": 60,
+}
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    """Return a folder in which the small study has run for three clusters."""
+    folder = write_study(tmp_path_factory.mktemp("several"), scenarios={"paper": PAPER, "larger": LARGER, "other": OTHER})
+    folder.run()
+    return folder
+
+
+def results_of(folder: Folder) -> pd.DataFrame:
+    """Return the results of every scenario by scenario and design."""
+    table = pd.read_parquet(folder.path / "results/report/comparisons.parquet")
+    return table.set_index(["scenario", "design"])
+
+
+def test_the_first_scenario_is_not_touched_by_the_others(several: Folder, finished: Folder) -> None:
+    alone, together = finished.tables(), several.tables()
+    shared = [path for path in alone if path.split("/")[0] != "report"]
+    assert len(shared) > 10
+    for path in [*shared, "report/results.parquet", "report/rankings.parquet"]:
+        assert alone[path] == together[path], path
+
+
+def test_a_scenario_is_what_a_study_of_its_own_finds(several: Folder, tmp_path: Path) -> None:
+    alone = write_study(tmp_path / "alone", scenarios={"other": OTHER})
+    alone.run()
+    own = pd.read_parquet(alone.path / "results/report/results.parquet").set_index("design")
+    pd.testing.assert_frame_equal(results_of(several).loc["other"], own)
+
+
+def test_scenarios_of_equal_hardware_share_their_estimates(several: Folder) -> None:
+    folders = {path.name for path in (several.path / "results/estimates").iterdir()}
+    assert folders == {"paper", "other"}
+
+
+def test_a_cluster_of_its_own_has_its_own_answer(several: Folder) -> None:
+    best = results_of(several).xs("per-model", level="design")
+    assert best.loc["paper", "devices_used"] <= 8 < best.loc["larger", "devices_used"] <= 16
+    assert best.loc["other", "area_um2"] <= 60e6
+    assert best.loc["other", "samples_per_s"] != best.loc["larger", "samples_per_s"]
