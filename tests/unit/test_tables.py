@@ -49,7 +49,7 @@ def test_equal_tables_are_equal_bytes_whatever_the_order_and_the_sign_of_zero(tm
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"count": 0}, "greater_than_or_equal_to"),
+        ({"count": 0}, "count must be at least 1, got 0"),
         ({"other": 1}, "unknown columns"),
         ({"position": 0}, "same key"),
     ],

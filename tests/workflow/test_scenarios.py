@@ -23,7 +23,9 @@ OTHER = LARGER | {
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Folder:
     """Return a folder in which the small study has run for three clusters."""
-    folder = write_study(tmp_path_factory.mktemp("several"), scenarios={"paper": PAPER, "larger": LARGER, "other": OTHER})
+    folder = write_study(
+        tmp_path_factory.mktemp("several"), scenarios={"paper": PAPER, "larger": LARGER, "other": OTHER}
+    )
     folder.run()
     return folder
 
