@@ -3,8 +3,8 @@
 A table is a pandas frame in memory and a Parquet file on disk. Its class states the columns with their
 types, the key, the ranges and the rules between columns. Files are byte-deterministic: rows sorted by key,
 `-0.0` normalised, no timestamps; they are written to a temporary name and renamed, so that no reader ever
-sees half a table. The checks are a few lines of our own: importing a validation library would take a job longer
-than most of its work.
+sees half a table. The checks are a few lines of our own: importing a validation library would take a job
+longer than most of its work.
 """
 
 from __future__ import annotations
