@@ -1,0 +1,94 @@
+"""What benchmarks share: curves of cost against size, drawn at the end into `.benchmarks/curves.png`.
+
+A benchmark that is a point of a curve says so in its `extra_info`: `curve` (its name), `size` (what grows),
+and `bound`, the exponent of the size in the cost that the paper states (Appendix B.2).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+FILE = Path(".benchmarks/curves.png")
+NOTES = pytest.StashKey[list[str]]()
+
+Measured = dict[str, Any]
+"""A benchmark with its statistics, as pytest-benchmark passes it to its hooks."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Cost against size."""
+
+    name: str
+    sizes: tuple[float, ...]
+    seconds: tuple[float, ...]
+    bound: float
+
+    @property
+    def exponent(self) -> float:
+        """Return the slope between the last two sizes, in logarithms: how fast the cost grows in the end."""
+        (a, b), (s, t) = np.log(self.sizes[-2:]), np.log(self.seconds[-2:])
+        return float((t - s) / (b - a))
+
+    def __str__(self) -> str:
+        points = ", ".join(f"{n:g}: {s:.2g} s" for n, s in zip(self.sizes, self.seconds, strict=True))
+        return (
+            f"{self.name}: {points}; grows as size^{self.exponent:.2f}, the paper's bound is ^{self.bound:g}"
+        )
+
+
+def curves_of(benchmarks: Sequence[Measured]) -> Iterator[Curve]:
+    """Yield the curves among measured benchmarks, by the fastest round of every point."""
+    points: dict[tuple[str, float], list[tuple[float, float]]] = defaultdict(list)
+    for one in benchmarks:
+        info = one["extra_info"]
+        if "curve" in info:
+            points[info["curve"], info["bound"]].append((info["size"], one["min"]))
+    for (name, bound), found in points.items():
+        if len(found) > 1:
+            sizes, seconds = zip(*sorted(found), strict=True)
+            yield Curve(name, sizes, seconds, bound)
+
+
+def draw(curves: Sequence[Curve], path: Path) -> None:
+    """Draw all curves on logarithmic axes, each beside the growth of the paper's bound."""
+    figure, axes = plt.subplots(1, len(curves), figsize=(4 * len(curves), 3.6), squeeze=False)
+    for curve, ax in zip(curves, axes[0], strict=True):
+        sizes, seconds = np.array(curve.sizes), np.array(curve.seconds)
+        ax.loglog(sizes, seconds, "o-", label="measured")
+        ax.loglog(
+            sizes,
+            seconds[0] * (sizes / sizes[0]) ** curve.bound,
+            ":",
+            color="grey",
+            label=f"size^{curve.bound:g}",
+        )
+        ax.set(title=curve.name, xlabel="size", ylabel="seconds")
+        ax.legend()
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_benchmark_group_stats(config: pytest.Config, benchmarks: Sequence[Measured]) -> None:
+    """Draw the curves; return nothing, so that the benchmarks are grouped as always."""
+    curves = list(curves_of(benchmarks))
+    if curves:
+        draw(curves, config.rootpath / FILE)
+        config.stash[NOTES] = [*map(str, curves), f"drawn in {FILE}"]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the curves below the table of benchmarks."""
+    for line in config.stash.get(NOTES, []):
+        terminalreporter.write_line(line)
