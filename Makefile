@@ -26,7 +26,7 @@ quick: $(READY) ## Run one model on two designs, with its report, in minutes
 
 test: $(READY) ## Install the programs that tests need, where that is permitted, and run every test
 	@.ci/system-packages
-	$(BIN)/pytest -n $(CORES) --dist loadgroup
+	$(BIN)/pytest -n $(CORES) --dist worksteal
 
 benchmark: $(READY) ## Time every stage, and draw its cost against size into .benchmarks/
 	$(BIN)/pytest tests/benchmarks --benchmark-enable

@@ -1,21 +1,44 @@
-"""Folders in which the small study has run."""
+"""Folders in which small studies have run: each once in a test run, whichever of its workers needs it."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from tests.workflow.folders import Folder, write_study
 
+Prepare = Callable[..., Folder]
+
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Folder:
-    """Return a folder in which the small study has run; tests copy it."""
-    folder = write_study(tmp_path_factory.mktemp("finished"))
-    folder.run()
-    return folder
+def prepare(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Prepare:
+    """Return a function that runs the small study with other values of its top keys under a name, once.
+
+    Tests read the folder that it returns, and copy it before they change anything.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = (base if worker_id == "master" else base.parent) / "studies"
+
+    def run(name: str, **changes: object) -> Folder:
+        shared.mkdir(exist_ok=True)
+        done = shared / f"{name}.done"
+        with FileLock(shared / f"{name}.lock"):
+            if not done.exists():
+                write_study(shared / name, **changes).run()
+                done.touch()
+        return Folder(shared / name)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def finished(prepare: Prepare) -> Folder:
+    """Return a folder in which the small study has run."""
+    return prepare("finished")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import yaml
 
 from tests.workflow.folders import ROOT, Folder, write_study
 
-pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("workflow")]
+pytestmark = pytest.mark.workflow
 
 POINT = "tiny/t1-b2"
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
-from tests.workflow.folders import STUDY, Folder, write_study
+from tests.workflow.conftest import Prepare
+from tests.workflow.folders import STUDY, Folder
 
-pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("workflow")]
+pytestmark = pytest.mark.workflow
 
 PAPER = STUDY["scenarios"]["paper"]
 LARGER = PAPER | {"devices": 16, "global_batch": 64}
@@ -20,14 +19,10 @@ OTHER = LARGER | {
 }
 
 
-@pytest.fixture(scope="module")
-def several(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+@pytest.fixture(scope="session")
+def several(prepare: Prepare) -> Folder:
     """Return a folder in which the small study has run for three clusters."""
-    folder = write_study(
-        tmp_path_factory.mktemp("several"), scenarios={"paper": PAPER, "larger": LARGER, "other": OTHER}
-    )
-    folder.run()
-    return folder
+    return prepare("several", scenarios={"paper": PAPER, "larger": LARGER, "other": OTHER})
 
 
 def results_of(folder: Folder) -> pd.DataFrame:
@@ -44,9 +39,8 @@ def test_the_first_scenario_is_not_touched_by_the_others(several: Folder, finish
         assert alone[path] == together[path], path
 
 
-def test_a_scenario_is_what_a_study_of_its_own_finds(several: Folder, tmp_path: Path) -> None:
-    alone = write_study(tmp_path / "alone", scenarios={"other": OTHER})
-    alone.run()
+def test_a_scenario_is_what_a_study_of_its_own_finds(several: Folder, prepare: Prepare) -> None:
+    alone = prepare("alone", scenarios={"other": OTHER})
     own = pd.read_parquet(alone.path / "results/report/results.parquet").set_index("design")
     pd.testing.assert_frame_equal(results_of(several).loc["other"], own)
 
