@@ -91,17 +91,17 @@ def _map(works: Works, designs: Designs, hardware: Hardware) -> tuple[Mapped, Ma
     share = works.total(works.streamed_bytes) / np.maximum(works.total(np.ones(len(own)), own), 1.0)
     extra = share[works.of_part[own]] / hardware.bytes_per_element
     shapes, of_shape = np.unique(np.column_stack([works.shapes[own], extra]), axis=0, return_inverse=True)
-    cores, of_cores = _distinct_cores(designs, hardware.bytes_per_element)
+    cores, of_cores = distinct_cores(designs, hardware.bytes_per_element)
     mapped = map_shapes(shapes[:, :4].astype(np.int64), shapes[:, 4], cores)
-    of_part = of_shape.ravel()
+    totals = [works.total(field[of_shape.ravel()], own) for field in mapped]
 
     def gathered(place: Ints) -> Mapped:
-        return Mapped(*(works.total(field[of_part][:, place], own) for field in mapped))
+        return Mapped(*(total[:, place] for total in totals))
 
     return gathered(of_cores[0]), gathered(of_cores[1])
 
 
-def _distinct_cores(designs: Designs, bytes_per_element: int) -> tuple[Cores, Ints]:
+def distinct_cores(designs: Designs, bytes_per_element: int) -> tuple[Cores, Ints]:
     """Return the distinct tensor cores in their numbers, and the places (2, D) of one and of all."""
     l2_words = designs.l2_tc_bytes // bytes_per_element
     cores = [designs.rows, designs.columns, l2_words, designs.words_per_cycle]

@@ -23,7 +23,7 @@ class Works:
 
     ids: Ints
     of_part: Ints
-    """Position of the work of every part."""
+    """Position of the work of every part, ascending."""
     shapes: Ints
     """Matrix multiplications (P, 4: batch, m, k, n); zeros for other parts."""
     elements: Floats
@@ -47,7 +47,9 @@ class Works:
         """
         of_part = self.of_part if parts is None else self.of_part[parts]
         sums = np.zeros((len(self), *values.shape[1:]))
-        np.add.at(sums, of_part, values)
+        if len(of_part):
+            starts = np.flatnonzero(np.diff(of_part, prepend=-1))
+            sums[of_part[starts]] = np.add.reduceat(values, starts, axis=0)
         return sums
 
 

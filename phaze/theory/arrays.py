@@ -28,12 +28,16 @@ products; a float is exact up to 2^53.
 
 from __future__ import annotations
 
+import numpy as np
+
 from phaze.theory.compiled import njit
 
 WEIGHT, OUTPUT, INPUT = 0, 1, 2
 """Dataflows, by what stays in the array."""
 INNER_M, INNER_K, INNER_N = 0, 1, 2
 """Loop orders, by the innermost loop."""
+ROUNDED = 1.0 - 1e-12
+"""Keeps a bound with roots below what it bounds, however they are rounded."""
 
 
 @njit
@@ -49,7 +53,7 @@ def folds(size: int, tile: int, width: int) -> int:
 
 
 @njit
-def start_cycles(dataflow: int, rows: int, columns: int) -> int:
+def start_cycles(dataflow: int, rows: float, columns: float) -> float:
     """Return the cycles of a pass beside those of the stream: filling the array, and the skew across it."""
     return (rows if dataflow == OUTPUT else 2 * rows) + columns - 2
 
@@ -117,15 +121,40 @@ def fewest_words(left: float, right: float, result: float, am: float, ak: float,
 
 
 @njit
+def largest_products(l2_words: float) -> tuple[float, float]:
+    """Return the largest products of two dimensions of a tile that a buffer holds: with k one word wide those
+    of m and n, with m or n one word wide those of the others.
+
+    For x y = p, `held_words` is at least p + 4 √p, and 2 p + 2 √(2 p).
+    """
+    return (np.sqrt(l2_words + 4.0) - 2.0) ** 2, (np.sqrt(l2_words + 1.0) - 1.0) ** 2 / 2.0
+
+
+@njit
+def least_moved(
+    left: float, right: float, result: float, m: float, k: float, n: float, products: tuple[float, float]
+) -> float:
+    """Return a lower bound on `fewest_words` for m × k × n, over all tiles of `largest_products`.
+
+    Two operands that share the buffer are fetched x and y times; a x + b y ≥ 2 √(a b x y). All operands and
+    the result move at least once.
+    """
+    stays = max(left + right, 2.0 * ROUNDED * np.sqrt(left * right * m * n / products[0])) + result
+    rows = max(left + 2.0 * result, 2.0 * ROUNDED * np.sqrt(2.0 * left * result * k * n / products[1]))
+    columns = max(right + 2.0 * result, 2.0 * ROUNDED * np.sqrt(2.0 * right * result * k * m / products[1]))
+    return min(stays, rows + right - result, columns + left - result)  # type: ignore[no-any-return]
+
+
+@njit
 def held_words(tm: int, tk: int, tn: int) -> int:
     """Return the words of a buffer that a tile takes: both operands twice, the result once."""
     return 2 * (tm * tk + tk * tn) + tm * tn
 
 
 @njit
-def exposed_words(down: float, across: float, rows: int, columns: int) -> float:
+def exposed_words(down: float, across: float, rows: float, columns: float) -> float:
     """Return the words that nothing overlaps: one filling of the array by what stays, (down, across)."""
-    return min(down, float(rows)) * min(across, float(columns))
+    return min(down, rows) * min(across, columns)
 
 
 @njit
@@ -146,4 +175,10 @@ def array_words(
 @njit
 def run_cycles(cycles: float, words: float, exposed: float, words_per_cycle: float) -> float:
     """Return the cycles of a mapping: the array's or those of the words behind it, and what is exposed."""
-    return max(cycles, words / words_per_cycle) + exposed / words_per_cycle
+    return overlapped_cycles(cycles, words, words_per_cycle) + exposed / words_per_cycle
+
+
+@njit
+def overlapped_cycles(cycles: float, words: float, words_per_cycle: float) -> float:
+    """Return the cycles of the array or those of the words behind it, whatever is more."""
+    return max(cycles, words / words_per_cycle)

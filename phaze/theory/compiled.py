@@ -31,3 +31,9 @@ numba.config.CACHE_DIR = str(PACKAGE / "__pycache__" / f"compiled-{_digest()}") 
 def njit(function: Function) -> Function:
     """Return the function compiled; division by zero gives infinity or NaN, as in NumPy."""
     return cast(Function, numba.njit(cache=True, error_model="numpy")(function))
+
+
+def njit_without_arrays(function: Function) -> Function:
+    """Return the same for functions that neither make nor return arrays: references are not counted."""
+    compile_it = numba.njit(cache=True, error_model="numpy", _nrt=False)  # type: ignore[call-overload]
+    return cast(Function, compile_it(function))

@@ -1,4 +1,9 @@
-"""Speed of the estimate on the space of the paper, also as a ratio to a search without its factors.
+"""Speed of the estimate on the space and shapes of the paper, also as a ratio to a search without factors.
+
+A pair is a distinct operator shape (batch, m, k, n, with the words that vector operations stream beside it)
+on a distinct tensor-core design (number of cores, rows, columns, L2 buffer, capacity and bandwidth of the
+global buffer) of the default study. Its estimate is the latency on one core and on all cores: the search
+over mappings, the words to and from HBM, and what both need on the design.
 
 Run with `pytest tests/benchmarks/test_estimate.py --benchmark-enable --benchmark-only`.
 """
@@ -11,81 +16,153 @@ from time import perf_counter
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
+from numpy.typing import NDArray
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from phaze.config import load_technology
+from phaze.config import Settings, load_settings
 from phaze.estimate import Hardware, enumerate_grid, estimate_operators
-from phaze.estimate.designs import designs_of
-from phaze.estimate.loads import _distinct_cores
-from phaze.estimate.tensor import map_shapes
-from phaze.spec.architecture import Grid
+from phaze.estimate.designs import Designs, design_ids, designs_of
+from phaze.estimate.hbm import hbm_words
+from phaze.estimate.loads import distinct_cores
+from phaze.estimate.tensor import Cores, map_shapes
+from phaze.extract import extract_layers
 from tests.unit.estimate.exhaustive import Problem
-from tests.unit.estimate.reference import fastest_candidate
+from tests.unit.estimate.reference import best_candidate, best_tiling, parts_of
 
-TECHNOLOGY = load_technology("22nm", Path(__file__).resolve().parents[2] / "config")
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+CONFIG = Path(__file__).resolve().parents[2] / "config"
 LIMIT_UM2 = 278.82667631216e6
 HARDWARE = Hardware(1.05e9, 1.2e12, 2.0**32, 2)
-HIDDEN, SEQUENCE, HEADS = 1920, 1024, 20
-SHAPES = np.array(
-    [
-        shape
-        for tokens in (SEQUENCE, 2 * SEQUENCE)
-        for shape in (
-            (1, tokens, HIDDEN, 3 * HIDDEN),
-            (1, tokens, HIDDEN, HIDDEN),
-            (1, tokens, HIDDEN, 4 * HIDDEN),
-            (1, tokens, 4 * HIDDEN, HIDDEN),
-            (HEADS * tokens // SEQUENCE, SEQUENCE, HIDDEN // HEADS, SEQUENCE),
-            (HEADS * tokens // SEQUENCE, SEQUENCE, SEQUENCE, HIDDEN // HEADS),
-        )
-    ]
-)
+MODELS = ("bert-large", "megatron-gpt-2.5b")
 
 
 @pytest.fixture(scope="module")
-def space() -> pd.DataFrame:
-    """Return the larger shard of the paper's space: 20,316 architectures."""
-    grid = Grid().restricted_to("small-buffer")
-    return enumerate_grid(grid, TECHNOLOGY.area_um2, LIMIT_UM2, "small-buffer")
+def study() -> Settings:
+    """Return the default study."""
+    return load_settings(yaml.safe_load((CONFIG / "config.yaml").read_text()), CONFIG)
 
 
-def works(number: int) -> pd.DataFrame:
-    """Return table parts of so many works: matrix multiplications with a vector operation each."""
-    rows = []
-    for work in range(number):
-        batch, m, k, n = (int(x) for x in SHAPES[work % len(SHAPES)] + (0, work, 0, 0))
-        elements = batch * m * n
-        rows.append((work, 0, "matmul", batch, m, k, n, 0, 0.0))
-        rows.append((work, 1, "gelu", 0, 0, 0, 0, elements, 2.0 * elements))
-    columns = ["work", "part", "kind", "batch", "m", "k", "n", "elements", "streamed_bytes"]
-    return pd.DataFrame(rows, columns=columns).assign(
-        model="toy", tensor=1, microbatch=1, core="fused", role="forward", network_bytes=0.0
-    )
+@pytest.fixture(scope="module")
+def space(study: Settings) -> pd.DataFrame:
+    """Return the whole grid: 29,360 architectures, with designs that are distinct in all of it."""
+    grid = study.study.architectures.grid
+    assert grid is not None
+    frame = enumerate_grid(grid, study.technology.area_um2, LIMIT_UM2, "whole")
+    return frame.assign(**design_ids(frame))
 
 
-def test_fifty_works_on_the_larger_shard(benchmark: BenchmarkFixture, space: pd.DataFrame) -> None:
-    """Estimate 50 distinct works on every design, tables checked, as a job of the workflow does."""
-    parts = works(50)
-    found = benchmark(estimate_operators, parts, space, HARDWARE, TECHNOLOGY, 1, {})
-    assert len(found) == 50 * space["fused_design"].nunique()
-    per_s = 50 * len(space) / benchmark.stats["mean"] if benchmark.stats else 0.0
-    benchmark.extra_info["works times architectures per second"] = per_s
+@pytest.fixture(scope="module")
+def parts(study: Settings) -> pd.DataFrame:
+    """Return table parts of all points of two models, works numbered through."""
+    frames, first = [], 0
+    for model in MODELS:
+        for tensor, microbatch in study.points(model):
+            spec, sequence = study.models[model], study.workload(model).sequence
+            frame = extract_layers(spec, sequence, tensor, microbatch, study.study.extract).parts
+            frames.append(frame.assign(work=frame["work"] + first))
+            first += int(frame["work"].max()) + 1
+    return pd.concat(frames, ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def shapes(parts: pd.DataFrame) -> Floats:
+    """Return the distinct shapes of matrix multiplications with extra words, (S, 5), in random order."""
+    own = parts[parts["kind"] == "matmul"]
+    streamed = parts.groupby("work")["streamed_bytes"].sum() / own.groupby("work").size()
+    extra = own["work"].map(streamed) / HARDWARE.bytes_per_element
+    found = np.unique(np.column_stack([own[["batch", "m", "k", "n"]], extra]), axis=0)
+    return np.random.default_rng(0).permutation(found)
+
+
+def estimate_pairs(shapes: Floats, designs: Designs) -> tuple[Floats, Floats]:
+    """Return the latencies in s on one core and on all cores, arrays (S, D)."""
+    whole = shapes[:, :4].astype(np.int64)
+    cores, (one, every) = distinct_cores(designs, HARDWARE.bytes_per_element)
+    cycles = map_shapes(whole, shapes[:, 4], cores).cycles / HARDWARE.clock_hz
+    capacities, place = np.unique(designs.glb_bytes, return_inverse=True)
+    words = hbm_words(whole, capacities // HARDWARE.bytes_per_element) + shapes[:, 4:]
+    hbm_s = words[:, place] * (HARDWARE.bytes_per_element / HARDWARE.hbm_bandwidth_bytes_per_s)
+    return np.maximum(cycles[:, one], hbm_s), np.maximum(cycles[:, every], hbm_s)
+
+
+def problems(shapes: Floats, cores: Cores, number: int) -> list[tuple[int, int, Problem]]:
+    """Return random pairs on up to 8 cores, with where they are."""
+    rng, few = np.random.default_rng(1), np.flatnonzero(cores.number <= 8)
+    found = []
+    for s, c in zip(rng.integers(len(shapes), size=number), rng.choice(few, number), strict=True):
+        batch, m, k, n = (int(x) for x in shapes[s, :4])
+        rows, columns, l2_words, speed, count = (field[c].item() for field in cores)
+        found.append((s, c, Problem(batch, m, k, n, shapes[s, 4], rows, columns, l2_words, speed, count)))
+    return found
 
 
 def test_shapes_times_designs_against_a_search_without_factors(
-    benchmark: BenchmarkFixture, space: pd.DataFrame
+    benchmark: BenchmarkFixture, space: pd.DataFrame, shapes: Floats
 ) -> None:
-    """Map 12 shapes to every tensor design, and two shapes to one in the plain search of the tests."""
-    designs = designs_of(space, "tensor")
-    cores, _ = _distinct_cores(designs, HARDWARE.bytes_per_element)
-    extra = np.zeros(len(SHAPES))
-    benchmark(map_shapes, SHAPES, extra, cores)
+    """Estimate every pair of 64 shapes and all designs; the plain search of the tests has random pairs."""
+    some, designs = shapes[:64], designs_of(space, "tensor")
+    benchmark.pedantic(estimate_pairs, (some, designs), rounds=5, warmup_rounds=1)
     if not benchmark.stats:
         return
-    start = perf_counter()
-    for batch, m, k, n in SHAPES[:2]:
-        fastest_candidate(Problem(int(batch), int(m), int(k), int(n), 0.0, 128, 128, 131072, 4096.0, 4))
-    plain_s = (perf_counter() - start) / 2
-    each_s = benchmark.stats["mean"] / len(SHAPES) / len(designs)
-    benchmark.extra_info["shapes times designs per second"] = 1 / each_s
-    benchmark.extra_info["times as fast as a plain search"] = plain_s / each_s
+    pairs = len(some) * len(designs)
+    each_s = benchmark.stats["min"] / pairs
+    cores, _ = distinct_cores(designs, HARDWARE.bytes_per_element)
+    found = map_shapes(some[:, :4].astype(np.int64), some[:, 4], cores).cycles
+    best_candidate(problems(some, cores, 1)[0][2])
+    start, drawn = perf_counter(), problems(some, cores, 20)
+    plain = [best_candidate(p) for _, _, p in drawn]
+    plain_s = (perf_counter() - start) / len(drawn)
+    assert [one.cycles for one in plain] == [found[s, c] for s, c, _ in drawn]
+    benchmark.extra_info["pairs"] = pairs
+    benchmark.extra_info["pairs per second"] = 1 / each_s
+    benchmark.extra_info["times as fast as a search without factors"] = plain_s / each_s
+    benchmark.extra_info["mappings of a drawn pair, mean"] = np.mean([one.mappings for one in plain])
+
+
+def test_mappings_considered(benchmark: BenchmarkFixture, space: pd.DataFrame, shapes: Floats) -> None:
+    """Count the mappings of pairs of single cores, which have the fewest: every array with its buffer."""
+    cores, _ = distinct_cores(designs_of(space, "tensor"), HARDWARE.bytes_per_element)
+    arrays = np.unique(np.column_stack(cores[:3]), axis=0)
+    counts = benchmark.pedantic(count_mappings, (shapes[:8], arrays), rounds=1)
+    benchmark.extra_info["mappings, smallest"] = min(counts)
+    benchmark.extra_info["mappings, mean"] = np.mean(counts)
+    assert min(counts) >= 90
+
+
+def count_mappings(shapes: Floats, arrays: Ints) -> list[int]:
+    """Return how many mappings a single core of every array has for every shape."""
+    found = []
+    for batch, m, k, n in shapes[:, :4].astype(np.int64).tolist():
+        for rows, columns, l2_words in arrays.tolist():
+            p = Problem(batch, m, k, n, 0.0, rows, columns, l2_words, 4096.0, 1)
+            found += [sum(best_tiling(p, part, flow).mappings for flow in range(3)) for part in parts_of(p)]
+    return found
+
+
+@pytest.mark.parametrize("part", [8, 4, 2, 1])
+@pytest.mark.parametrize("axis", ["designs", "shapes"])
+def test_cost_against_size(
+    benchmark: BenchmarkFixture, space: pd.DataFrame, shapes: Floats, axis: str, part: int
+) -> None:
+    """Of 64 shapes and all designs, one axis is cut to an eighth, a quarter, a half."""
+    some = shapes[: 64 // part] if axis == "shapes" else shapes[:64]
+    grid = space.iloc[:: part if axis == "designs" else 1]
+    designs = designs_of(grid, "tensor")
+    benchmark.pedantic(estimate_pairs, (some, designs), rounds=2, warmup_rounds=1)
+    benchmark.extra_info["shapes"], benchmark.extra_info["designs"] = len(some), len(designs)
+    if benchmark.stats:
+        pairs = len(some) * len(designs)
+        benchmark.extra_info["pairs per second"] = pairs / benchmark.stats["min"]
+
+
+def test_a_job_of_the_workflow(
+    benchmark: BenchmarkFixture, study: Settings, space: pd.DataFrame, parts: pd.DataFrame
+) -> None:
+    """Estimate one point on the whole grid: every core type, with energies, as a checked table."""
+    point = parts[(parts["model"] == MODELS[1]) & (parts["tensor"] == 2) & (parts["microbatch"] == 2)]
+    found = benchmark(estimate_operators, point, space, HARDWARE, study.technology, 2, {})
+    if benchmark.stats:
+        benchmark.extra_info["rows per second"] = len(found) / benchmark.stats["mean"]

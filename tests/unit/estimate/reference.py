@@ -5,54 +5,114 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 from math import ceil, prod
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
 
 from phaze.estimate.parts import FREE
 from phaze.estimate.tiles import STEPS
-from phaze.theory.arrays import array_cycles, buffer_words, exposed_words, folds, held_words, run_cycles
+from phaze.theory.arrays import (
+    array_cycles,
+    array_words,
+    buffer_words,
+    ceil_div,
+    exposed_words,
+    folds,
+    held_words,
+    run_cycles,
+)
 from tests.unit.estimate.exhaustive import Problem
+
+Ints = NDArray[np.int64]
 
 STAYS = {0: (1, 2, 0), 1: (0, 2, 1), 2: (1, 0, 2)}
 """By dataflow: the two dimensions of the tile that stays, rows first, and the one that streams."""
 
 
-def fastest_candidate(p: Problem) -> float:
-    """Return the cycles of the fastest candidate on a power of two of cores."""
+class Part(NamedTuple):
+    """What the busiest core makes: so many products of (m, k, n), with the words of all cores."""
+
+    size: tuple[int, int, int]
+    repeats: int
+    words: tuple[float, float, float]
+
+
+class Found(NamedTuple):
+    """The best of some mappings, and how many there were."""
+
+    cycles: float
+    glb_words: float
+    l2_words: float
+    array_cycles: float
+    mappings: int
+
+
+def best_candidate(p: Problem) -> Found:
+    """Return the fastest candidate on a power of two of cores; of equally fast ones that with the fewest
+    words to the global buffer, then to the array, then with the fewest cycles there.
+    """
+    found = [best_tiling(p, part, flow) for part in parts_of(p) for flow in STAYS]
+    best = min(found)
+    return best._replace(mappings=sum(one.mappings for one in found))
+
+
+def parts_of(p: Problem) -> Iterator[Part]:
+    """Yield the parts of every division that is tried."""
     cores = range(1, p.cores + 1)
-    divisions = [parts for parts in product(cores, repeat=3) if prod(parts) <= p.cores]
-    return min(cycles for parts in divisions if tried(p, *parts) for cycles in candidates(p, *parts))
+    for b, m, n in product(cores, repeat=3):
+        if b * m * n <= p.cores and tried(p, b, m, n):
+            left, right = float(p.batch * p.m * p.k * n), float(p.batch * p.k * p.n * m)
+            size = (ceil(p.m / m), p.k, ceil(p.n / n))
+            yield Part(size, ceil(p.batch / b), (left, right, float(p.batch * p.m * p.n)))
 
 
 def tried(p: Problem, b: int, m: int, n: int) -> bool:
     """Return whether so many parts are a candidate: any up to a few, powers of two beyond."""
-    parts = b * m * n
+    parts = prod((b, m, n))
     if parts & (parts - 1):
         return parts <= FREE
     # Where twice as many parts along the batch divide it too, the batch goes first.
     return m * n == 1 or p.batch % (2 * b) > 0
 
 
-def candidates(p: Problem, parts_b: int, parts_m: int, parts_n: int) -> Iterator[float]:
-    """Yield the cycles of every tiling, loop order and dataflow of so many parts."""
-    part = (ceil(p.m / parts_m), p.k, ceil(p.n / parts_n))
-    words = (
-        float(p.batch * p.m * p.k * parts_n),
-        float(p.batch * p.k * p.n * parts_m),
-        float(p.batch * p.m * p.n),
-    )
-    repeats = ceil(p.batch / parts_b)
-    for dataflow, (down, across, stream) in STAYS.items():
-        exposed = exposed_words(float(part[down]), float(part[across]), p.rows, p.columns)
-        for x, y in product(tile_sizes(part[down], p.rows), tile_sizes(part[across], p.columns)):
-            tile = {down: x, across: y}
-            z = largest(tile, part[stream], p.l2_words)
-            if z:
-                tiled = [tile.get(d, z) for d in range(3)]
-                for inner in range(3):
-                    counts = [float(ceil(size / t)) for size, t in zip(part, tiled, strict=True)]
-                    moved = buffer_words(inner, *words, *counts) + p.extra
-                    pairs = list(zip(part, tiled, strict=True))
-                    cycles = array_cycles(dataflow, inner, *pairs, p.rows, p.columns, repeats)
-                    yield run_cycles(cycles, moved, exposed, p.words_per_cycle)
+def best_tiling(p: Problem, part: Part, flow: int) -> Found:
+    """Return the best tiling and loop order of a dataflow."""
+    down, across, stream = STAYS[flow]
+    downs, acrosses = tile_sizes(part.size[down], p.rows), tile_sizes(part.size[across], p.columns)
+    grid = np.array(list(product(downs, acrosses)), dtype=np.int64)
+    tiles = np.empty((len(grid), 3), dtype=np.int64)
+    tiles[:, down], tiles[:, across] = grid[:, 0], grid[:, 1]
+    tiles[:, stream] = largest(tiles, stream, part.size[stream], p.l2_words)
+    return Found(*_best_of(p, part, flow, (down, across, stream), tiles[tiles[:, stream] > 0]))
+
+
+@numba.njit
+def _best_of(
+    p: Problem, part: Part, flow: int, order: tuple[int, int, int], tiles: Ints
+) -> tuple[float, float, float, float, int]:
+    """Return the best of some tiles (T, 3), compared as a tuple."""
+    m, k, n = part.size
+    down, across, stream = order
+    exposed = exposed_words(float((m, k, n)[down]), float((m, k, n)[across]), p.rows, p.columns)
+    best = (np.inf, np.inf, np.inf, np.inf)
+    for t in range(len(tiles)):
+        tm, tk, tn = tiles[t]
+        numbers = (float(ceil_div(m, tm)), float(ceil_div(k, tk)), float(ceil_div(n, tn)))
+        down_folds = float(folds(part.size[down], tiles[t, down], p.rows))
+        across_folds = float(folds(part.size[across], tiles[t, across], p.columns))
+        for inner in range(3):
+            words = buffer_words(inner, *part.words, *numbers)
+            cycles = array_cycles(flow, inner, (m, tm), (k, tk), (n, tn), p.rows, p.columns, part.repeats)
+            continues = inner == stream and tiles[t, down] <= p.rows and tiles[t, across] <= p.columns
+            starts = 1.0 if continues else numbers[stream]
+            moved = array_words(flow, *part.words, starts, down_folds, across_folds)
+            time = run_cycles(cycles, words + p.extra, exposed, p.words_per_cycle)
+            candidate = (time, words, moved, cycles)
+            if candidate < best:
+                best = candidate
+    return (*best, 3 * len(tiles))
 
 
 def tile_sizes(size: int, unit: int) -> list[int]:
@@ -71,11 +131,9 @@ def smallest(size: int, tile: int, unit: int) -> int:
     return found
 
 
-def largest(tile: dict[int, int], size: int, l2_words: int) -> int:
-    """Return the largest tile of the dimension that streams, 0 if none fits."""
-    fits = 0
-    for z in range(1, size + 1):
-        if held_words(*[tile.get(d, z) for d in range(3)]) > l2_words:
-            break
-        fits = z
-    return fits
+def largest(tiles: Ints, stream: int, size: int, l2_words: int) -> Ints:
+    """Return the largest tiles of the dimension that streams; what a buffer holds is linear in them."""
+    none, one = tiles.copy(), tiles.copy()
+    none[:, stream], one[:, stream] = 0, 1
+    base, each = (held_words.py_func(*(tile.T)) for tile in (none, one))
+    return np.clip((l2_words - base) // (each - base), 0, size)

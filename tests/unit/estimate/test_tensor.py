@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from phaze.estimate.tensor import Cores, Mapped, map_shapes
 from tests.unit.estimate.exhaustive import Problem, fastest
-from tests.unit.estimate.reference import fastest_candidate
+from tests.unit.estimate.reference import best_candidate, best_tiling, parts_of
 
 EXACT = 1e-12
 
@@ -92,15 +92,78 @@ def test_exhaustive_search_finds_little_better(
     assert gaps.max() <= gap.most
 
 
-def test_prunes_and_factors_change_nothing() -> None:
-    """The search finds the fastest of its candidates, as a search of one product on one design does."""
-    problems = [
-        p
-        for cores, by_rule in ((1, False), (2, True), (4, False))
-        for p in small_problems(cores, 40, size=40, cores=cores, by_rule=by_rule)
-    ]
-    for p in problems:
-        assert cycles_of(p) == pytest.approx(fastest_candidate(p), rel=EXACT)
+sizes = st.integers(1, 3000)
+problems_of_any_size = st.builds(
+    Problem,
+    batch=st.integers(1, 40),
+    m=sizes,
+    k=sizes,
+    n=sizes,
+    extra=st.sampled_from([0.0, 1e3, 1e7]),
+    rows=st.sampled_from([1, 2, 8, 24, 128, 256]),
+    columns=st.sampled_from([1, 2, 8, 24, 128, 256]),
+    l2_words=st.integers(16, 600_000),
+    words_per_cycle=st.floats(1.0, 4096.0),
+    cores=st.integers(1, 300),
+)
+
+
+def assert_is_the_best_candidate(p: Problem) -> None:
+    """Assert that the search finds what a search of one product on one design does, all fields equal."""
+    found, expected = mapped(p), best_candidate(p)
+    assert found.cycles[0, 0] == expected.cycles
+    assert found.glb_words[0, 0] == expected.glb_words
+    assert found.l2_words[0, 0] == expected.l2_words
+    assert found.array_cycles[0, 0] == expected.array_cycles
+
+
+@pytest.mark.parametrize(("cores", "by_rule"), [(1, False), (2, True), (4, False), (16, True)])
+def test_prunes_and_factors_change_nothing(cores: int, by_rule: bool) -> None:
+    """The search finds the fastest of its candidates, and of equally fast ones that with the fewest words."""
+    for p in small_problems(cores, 30, size=40, cores=cores, by_rule=by_rule):
+        assert_is_the_best_candidate(p)
+
+
+@settings(max_examples=60)
+@given(problems_of_any_size, st.sampled_from([1, 2, 4, 8]))
+def test_large_problems_are_searched_as_well(p: Problem, cores: int) -> None:
+    """The same for products, arrays and buffers of any size."""
+    assert_is_the_best_candidate(p._replace(cores=cores))
+
+
+WORKLOAD = [
+    (1, 1024, 1920, 5760),
+    (1, 5760, 1024, 1920),
+    (20, 1024, 96, 1024),
+    (20, 1024, 1024, 96),
+    (1, 4096, 1024, 1024),
+    (1, 512, 1024, 30522),
+    (16, 512, 64, 512),
+    (1, 2048, 12288, 3072),
+]
+"""Shapes of the workloads: linear layers, attention, heads, forward and backward."""
+ARRAYS = [(2, 2), (2, 256), (256, 2), (16, 8), (32, 64), (128, 128), (256, 256)]
+
+
+@pytest.mark.parametrize("array", ARRAYS)
+def test_the_workloads_shapes_are_searched_as_well(array: tuple[int, int]) -> None:
+    """The same for shapes of the default study on arrays of its grid."""
+    rows, columns = array
+    for i, (batch, m, k, n) in enumerate(WORKLOAD):
+        l2_words = 512 * max(1, rows * columns // 64)
+        assert_is_the_best_candidate(
+            Problem(batch, m, k, n, 1e6 * (i % 2), rows, columns, l2_words, 4096.0, 2 ** (i % 4))
+        )
+
+
+@pytest.mark.parametrize("array", ARRAYS)
+def test_at_least_ninety_mappings_are_considered_for_every_pair(array: tuple[int, int]) -> None:
+    """One core, that is one division, has the fewest: dataflow × tiles that fit × loop order."""
+    rows, columns = array
+    for batch, m, k, n in WORKLOAD:
+        p = Problem(batch, m, k, n, 0.0, rows, columns, 512 * max(1, rows * columns // 64), 4096.0, 1)
+        (part,) = parts_of(p)
+        assert sum(best_tiling(p, part, flow).mappings for flow in range(3)) >= 90
 
 
 def test_designs_do_not_depend_on_each_other() -> None:
@@ -117,22 +180,6 @@ def test_designs_do_not_depend_on_each_other() -> None:
         alone = map_shapes(shapes[[s]], extra[[s]], cores_of(problems[c]))
         for whole, one in zip(together, alone, strict=True):
             assert whole[s, c] == one[0, 0]
-
-
-sizes = st.integers(1, 3000)
-problems_of_any_size = st.builds(
-    Problem,
-    batch=st.integers(1, 40),
-    m=sizes,
-    k=sizes,
-    n=sizes,
-    extra=st.sampled_from([0.0, 1e3, 1e7]),
-    rows=st.sampled_from([1, 2, 8, 24, 128, 256]),
-    columns=st.sampled_from([1, 2, 8, 24, 128, 256]),
-    l2_words=st.integers(16, 600_000),
-    words_per_cycle=st.floats(1.0, 4096.0),
-    cores=st.integers(1, 300),
-)
 
 
 @given(problems_of_any_size)

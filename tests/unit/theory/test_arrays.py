@@ -20,6 +20,8 @@ from phaze.theory.arrays import (
     fewest_words,
     folds,
     held_words,
+    largest_products,
+    least_moved,
     run_cycles,
     start_cycles,
 )
@@ -175,3 +177,16 @@ def test_the_slower_of_array_and_words_binds() -> None:
     """Cycles of the array and of the words overlap; what is exposed comes on top."""
     assert run_cycles(100.0, 400.0, 8.0, 2.0) == 204.0
     assert run_cycles(100.0, 40.0, 8.0, 2.0) == 104.0
+
+
+@given(st.tuples(sizes, sizes, sizes), st.tuples(sizes, sizes, sizes), st.integers(1, 8), st.integers(1, 8))
+def test_no_tile_that_fits_moves_fewer_words_than_the_bound(
+    shape: tuple[int, int, int], tile: tuple[int, int, int], shares_left: int, shares_right: int
+) -> None:
+    """Whatever cores share, in a buffer that just holds the tile; and each word moves once at least."""
+    (m, k, n), (tm, tk, tn) = shape, tuple(map(min, shape, tile))
+    left, right, result = float(m * k * shares_left), float(k * n * shares_right), float(m * n)
+    products = largest_products(float(held_words(tm, tk, tn)))
+    bound = least_moved(left, right, result, float(m), float(k), float(n), products)
+    words = fewest_words(left, right, result, -(-m // tm), -(-k // tk), -(-n // tn))
+    assert left + right + result <= bound <= words

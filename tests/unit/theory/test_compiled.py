@@ -5,9 +5,10 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from phaze.theory import compiled
-from phaze.theory.compiled import njit
+from phaze.theory.compiled import njit, njit_without_arrays
 
 
 @njit
@@ -20,6 +21,11 @@ def quarter(x: float) -> float:
     return half(half(x))
 
 
+@njit_without_arrays
+def shift(values: NDArray[np.float64]) -> None:
+    values[1:] = quarter(values[0])
+
+
 @njit
 def inverse(x: float) -> float:
     return 1.0 / x
@@ -28,6 +34,13 @@ def inverse(x: float) -> float:
 def test_compiled_functions_compute_what_they_say() -> None:
     """Also what they call."""
     assert quarter(10.0) == 2.5
+
+
+def test_arrays_of_the_caller_are_filled_in_place() -> None:
+    """Without counting references to them, and calling functions that do."""
+    values = np.array([10.0, 0.0, 0.0])
+    shift(values)
+    assert values.tolist() == [10.0, 2.5, 2.5]
 
 
 def test_division_by_zero_is_that_of_numpy() -> None:

@@ -1,0 +1,102 @@
+"""The divisions of one shape among cores, each with what it asks at least, whatever the tiles.
+
+Cycles depend on the array only and words on the L2 buffer only, so that both are found once for all cores
+that share them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phaze.theory.arrays import largest_products, least_moved
+from phaze.theory.compiled import njit_without_arrays as njit
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+BATCH, M, K, N = range(4)
+REPEATS, PART_M, PART_N, AT_M, AT_N, LEFT, RIGHT = range(7)
+"""Fields of a split: products that the busiest core makes of parts of such a size, where the numbers of parts
+are in the tables of tiles, and the words of the operands, fetched once by every core that needs them.
+"""
+
+
+class Splits(NamedTuple):
+    """The divisions of a shape that differ (X,), with tables over arrays or buffers."""
+
+    fields: Floats
+    """(7, X)."""
+    before: Ints
+    """How many of the first divisions are among them."""
+    words: Floats
+    """Words of each at least, by L2 buffer (B, X)."""
+    m_folds: Floats
+    """Fewest folds along m, by size of the array (U, X)."""
+    n_folds: Floats
+    k_folds: Floats
+    """Fewest folds along k, by size of the array (U,)."""
+
+
+def empty_splits(divisions: int, units: int, buffers: int) -> Splits:
+    """Return splits to be filled for one shape after the other."""
+    return Splits(
+        np.empty((7, divisions)),
+        np.zeros(divisions + 1, dtype=np.int64),
+        np.empty((buffers, divisions)),
+        np.empty((units, divisions)),
+        np.empty((units, divisions)),
+        np.empty(units),
+    )
+
+
+@njit
+def fill_splits(
+    splits: Splits, shape: Ints, divisions: Ints, places: Ints, units: Floats, buffers: Floats
+) -> None:
+    """Fill `splits` for a shape (4,) from divisions (X, 4); parts of m and n are at `places` (X, 2)."""
+    count = 0
+    for x in range(len(divisions)):
+        if _differs(shape, divisions[x, 0], divisions[x, 1], divisions[x, 2]):
+            _fill_fields(splits.fields[:, count], shape, divisions[x], places[x])
+            count += 1
+        splits.before[x + 1] = count
+    m, n = splits.fields[PART_M, :count], splits.fields[PART_N, :count]
+    for u in range(len(units)):
+        splits.k_folds[u] = np.ceil(shape[K] / units[u])
+        for x in range(count):
+            splits.m_folds[u, x] = np.ceil(m[x] / units[u])
+            splits.n_folds[u, x] = np.ceil(n[x] / units[u])
+    result = float(shape[BATCH]) * shape[M] * shape[N]
+    left, right = splits.fields[LEFT, :count], splits.fields[RIGHT, :count]
+    for b in range(len(buffers)):
+        squares = largest_products(buffers[b])
+        for x in range(count):
+            splits.words[b, x] = least_moved(left[x], right[x], result, m[x], float(shape[K]), n[x], squares)
+
+
+@njit
+def _differs(shape: Ints, b: int, m: int, n: int) -> bool:
+    """Return whether a division may be better than those into fewer or as many parts."""
+    if b // 2 >= shape[BATCH] or m // 2 >= shape[M] or n // 2 >= shape[N]:
+        # Half as many parts are as large.
+        return False
+    parts = b * m * n
+    # Twice as many parts along the batch divide it too, need no copy of an operand, and are larger.
+    return m * n == 1 or parts & (parts - 1) > 0 or shape[BATCH] % (2 * b) > 0
+
+
+@njit
+def _fill_fields(fields: Floats, shape: Ints, division: Ints, place: Ints) -> None:
+    """Fill the fields (7,) of one division."""
+    batch, m, k, n = float(shape[BATCH]), float(shape[M]), float(shape[K]), float(shape[N])
+    fields[REPEATS] = division[3] * np.ceil(batch / division[0])
+    fields[PART_M] = np.ceil(m / division[1])
+    fields[PART_N] = np.ceil(n / division[2])
+    fields[AT_M] = place[0]
+    fields[AT_N] = place[1]
+    # Cores that share rows each need the left operand's, those that share columns the right operand's.
+    fields[LEFT] = batch * m * k * division[2]
+    fields[RIGHT] = batch * k * n * division[1]
