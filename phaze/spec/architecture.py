@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from phaze.spec.noun import Noun
 
-PositiveInt = Annotated[int, Field(gt=0, le=2**20)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-BufferKib = Annotated[float, Field(ge=1 / 32, le=2**24)]
-BufferMib = Annotated[float, Field(ge=1 / 1024, le=2**20)]
+
+def _only_a_number(value: object) -> object:
+    """Return what is a number, and refuse `true` and quoted numbers, which would be read as one."""
+    if isinstance(value, (bool, str)):
+        raise ValueError("should be a number")
+    return value
+
+
+Number = BeforeValidator(_only_a_number)
+PositiveInt = Annotated[int, Field(gt=0, le=2**20), Number]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False), Number]
+Capacity = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""A key of a table of figures, which JSON can only hold as text."""
+BufferKib = Annotated[float, Field(ge=1 / 32, le=2**24), Number]
+BufferMib = Annotated[float, Field(ge=1 / 1024, le=2**20), Number]
 """Sizes of buffers: large enough for a tile of one word by one word, twice."""
 Powers = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 
@@ -104,7 +115,7 @@ class Grid(Noun):
     """Columns of a tensor core."""
     glb_mib: Annotated[tuple[BufferMib, ...], Field(min_length=1)] = tuple(2.0**i for i in range(1, 8))
     """Global buffers in MiB."""
-    minimum_area_share: Annotated[float, Field(ge=0, lt=1)] | None = 0.3
+    minimum_area_share: Annotated[float, Field(ge=0, lt=1), Number] | None = 0.3
     """Smallest area as a share of the limit, except with a single tensor or vector core; null for none."""
 
     @model_validator(mode="after")
@@ -133,9 +144,9 @@ class AreaFigures(Noun):
     """A multiply-accumulate unit of a tensor core with its register."""
     mac_vc: PositiveFloat
     """A lane of a vector core with its register."""
-    l2: dict[PositiveFloat, PositiveFloat] = Field(min_length=2)
+    l2: dict[Capacity, PositiveFloat] = Field(min_length=2)
     """An L2 buffer by capacity in KiB."""
-    glb: dict[PositiveFloat, PositiveFloat] = Field(min_length=2)
+    glb: dict[Capacity, PositiveFloat] = Field(min_length=2)
     """The global buffer by capacity in MiB."""
 
 
@@ -146,7 +157,7 @@ class EnergyFigures(Noun):
     """A multiply-accumulate, or an operation of a vector lane."""
     register_j_per_byte: PositiveFloat
     """A byte in or out of a register of a processing element."""
-    sram_j_per_byte: dict[PositiveFloat, PositiveFloat] = Field(min_length=2)
+    sram_j_per_byte: dict[Capacity, PositiveFloat] = Field(min_length=2)
     """A byte in or out of an SRAM bank, by capacity in KiB; the largest one holds for all above it."""
     hbm_j_per_byte: PositiveFloat
     """A byte to or from HBM."""

@@ -152,7 +152,8 @@ def test_cost_against_size(
     grid = space.iloc[:: part if axis == "designs" else 1]
     designs = designs_of(grid, "tensor")
     benchmark.pedantic(estimate_pairs, (some, designs), rounds=2, warmup_rounds=1)
-    benchmark.extra_info["shapes"], benchmark.extra_info["designs"] = len(some), len(designs)
+    size = len(some) if axis == "shapes" else len(designs)
+    benchmark.extra_info.update(curve=f"estimate: {axis}", size=size, bound=1)
     if benchmark.stats:
         pairs = len(some) * len(designs)
         benchmark.extra_info["pairs per second"] = pairs / benchmark.stats["min"]

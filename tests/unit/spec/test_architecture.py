@@ -70,6 +70,36 @@ def test_bad_sizes_are_refused(change: dict[str, object], message: str) -> None:
         Architecture.parse({**SIZES, **change}, "a.yaml")
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("num_tc", True, "should be a number, got True"),
+        ("num_tc", "8", "should be a number, got '8'"),
+        ("num_tc", 2.5, "should be a valid integer, .*got 2.5"),
+        ("num_tc", float("inf"), "should be a finite number, got inf"),
+        ("hbm_gib", True, "should be a number, got True"),
+        ("hbm_gib", float("inf"), "should be a finite number, got inf"),
+        ("area_mm2", float("nan"), "should be .*, got nan"),
+        ("glb_words_per_cycle", float("inf"), "should be a finite number, got inf"),
+        ("glb_mib", "8", "should be a number, got '8'"),
+        ("glb_mib", float("inf"), "should be less than or equal to 1048576, got inf"),
+        ("l2_tc_kib", float("nan"), "should be .*, got nan"),
+    ],
+)
+def test_what_only_looks_like_a_number_is_refused(key: str, value: object, message: str) -> None:
+    """YAML's true, quoted numbers, .inf and .nan; the message is one line."""
+    with pytest.raises(PhazeError, match=rf"^a\.yaml: {key}: {message}$"):
+        Architecture.parse({**SIZES, key: value}, "a.yaml")
+
+
+def test_a_file_with_an_infinite_size_is_refused_by_name(tmp_path: Path) -> None:
+    """The file, the key and the value, as YAML writes them."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("num_tc: 1\nnum_vc: 1\npe_x: 8\npe_y: 8\nglb_mib: 8\nhbm_gib: .inf\n")
+    with pytest.raises(PhazeError, match=r"mine\.yaml: hbm_gib: should be a finite number, got inf"):
+        load_architecture(str(path), CONFIG)
+
+
 def test_a_grid_lists_every_value_once() -> None:
     """A repeated value would make two architectures of one name."""
     with pytest.raises(PhazeError, match="num_tc lists a value twice"):
