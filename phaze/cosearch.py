@@ -8,7 +8,7 @@ and is what the walk down the areas calls for every architecture that it visits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import InitVar, dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -246,6 +246,57 @@ def exact_times(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> 
     times = pd.DataFrame(best.T, index=pd.Index(chips["architecture"], name="architecture"), columns=columns)
     by_hbm: pd.Series = times.T.groupby(level="hbm_gib").min().T.stack()  # type: ignore[assignment]
     return by_hbm
+
+
+@dataclass
+class ScreenedTimes:
+    """Throughput of architectures from the screens; evaluated exactly only where bounds do not meet.
+
+    `screens` are those of all points of the subject, on all architectures that may be asked for.
+    """
+
+    subject: Subject
+    terms: Terms
+    screens: InitVar[pd.DataFrame]
+    bounds: pd.DataFrame = field(init=False)
+    """Bounds lower_s and feasible_s of the best time per batch by architecture."""
+    best: pd.DataFrame = field(init=False)
+    """Columns samples_per_s and hbm_gib by architecture, as far as `exact` says so."""
+    exact: pd.Series = field(init=False)
+
+    def __post_init__(self, screens: pd.DataFrame) -> None:
+        by_hbm = screens.groupby(["architecture", "hbm_gib"])[["lower_s", "feasible_s"]].min()
+        met = by_hbm["lower_s"] >= by_hbm["feasible_s"] * (1.0 - EQUAL)
+        self.bounds = by_hbm.groupby(level="architecture").min()
+        self.best = _best_hbm(self.terms.scenario.global_batch / by_hbm["feasible_s"])
+        self.exact = met.groupby(level="architecture").all()
+
+    def __call__(self, architectures: pd.DataFrame) -> pd.DataFrame:
+        """Return the exact best throughput and its HBM of rows of table architectures."""
+        names = architectures["architecture"]
+        open_ = architectures[~self.exact.loc[names].to_numpy()]
+        if len(open_):
+            times = exact_times(self.subject, open_, self.terms)
+            found = _best_hbm(self.terms.scenario.global_batch / times)
+            self.best.loc[found.index] = found
+            self.exact.loc[found.index] = True
+        return self.best.loc[names]
+
+
+def restrict_search(
+    subject: Subject, terms: Terms, screens: pd.DataFrame, training: Training
+) -> ScreenedTimes:
+    """Return the throughputs of a search over less of what the study considers besides architectures."""
+    allowed = {key: getattr(training, f) for key, f in _SEARCHED.items()}
+    mine = np.logical_and.reduce([screens[key].isin(values) for key, values in allowed.items()])
+    points = [p for p in subject.points if p.layers["microbatch"].iloc[0] in training.microbatches]
+    return ScreenedTimes(
+        replace(subject, points=tuple(points)), replace(terms, training=training), screens[mine]
+    )
+
+
+_SEARCHED = {"microbatch": "microbatches", "hbm_gib": "hbm_gib", "recompute": "recompute"}
+"""Columns of table screens, and the keys of training with the values that are considered."""
 
 
 def _point_times(subject: Subject, point: LayerTables, chips: pd.DataFrame, terms: Terms) -> Floats:

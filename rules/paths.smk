@@ -7,14 +7,14 @@ LAYER_TABLES = {table: f"<results>/{table}/{POINT}.parquet" for table in ("opera
 estimate_scenarios = tuple(dict.fromkeys(map(settings.estimates_of, settings.scenarios)))
 
 
-def points(table, scenarios=tuple(settings.scenarios), models=settings.study.models):
+def points(table, scenarios=tuple(settings.scenarios), models=settings.study.models, shards=settings.shards):
     """Return the files of a table for every scenario, model, TMP width, microbatch and shard."""
     return [
         f"<results>/{table}/{scenario}/{model}/t{t}-b{b}/{shard}.parquet"
         for scenario in scenarios
         for model in models
         for t, b in settings.points(model)
-        for shard in settings.shards
+        for shard in shards
     ]
 
 
@@ -44,16 +44,6 @@ SCREEN_SETTINGS = {
 }
 
 
-def walk_tables(table):
-    """Return an input function: what a walk places; for the report (Figure 9) only the smallest microbatch."""
-    least = min(settings.study.training.microbatches)
-    return lambda w: [
-        f"<results>/{table}/{w.model}/t{t}-b{b}.parquet"
-        for t, b in settings.points(w.model)
-        if WALKS or b == least
-    ]
-
-
 def visits_file(w):
     """Return the walk down the areas where the strategy keeps only what it sees."""
     return [f"<results>/visits/{w.scenario}/{w.model}.parquet"] if WALKS else []
@@ -69,10 +59,10 @@ def training_of(microbatch):
     return study["training"] | {"microbatches": [int(microbatch)]}
 
 
-def walked(scenario):
-    """Return the visits that the report shows."""
-    models = settings.study.report.hysteresis if settings.grid_shards else ()
-    return [f"<results>/visits/{scenario}/{model}.parquet" for model in models if model in settings.models]
+def compared(scenario):
+    """Return the trials of search strategies that the report shows."""
+    models = settings.study.report.strategies.models if settings.grid_shards else ()
+    return [f"<results>/trials/{scenario}/{model}.parquet" for model in models if model in settings.models]
 
 
 POINT_TABLES = {table: model_tables(table) for table in ("parts", "operators", "edges", "layers")}

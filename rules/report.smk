@@ -1,12 +1,11 @@
-"""Look across models: the common architecture, the walk down the areas, the sensitivity of the winners, the report.
+"""Look across models: the common architecture, search strategies, the sensitivity of the winners, the report.
 
 READS   all tables
 WRITES  results/{placements,stages,solves,schedules}/<scenario>/<model>/common.parquet
-        results/visits/<scenario>/<model>.parquet             tables.Visits
+        results/trials/<scenario>/<model>.parquet             tables.Trials
         results/sensitivities/<scenario>/<model>.parquet      tables.Sensitivities
         results/report/: report.html, report.md, and every result table as Parquet and CSV
 """
-
 
 REPORT_TABLES = (
     "results",
@@ -20,6 +19,7 @@ REPORT_TABLES = (
     "complexities",
     "variations",
     "walks",
+    "searches",
     "proofs",
     "claims",
     "checks",
@@ -57,27 +57,29 @@ rule place_common:
         "../scripts/place_common.py"
 
 
-rule walk:
-    """Walk down the areas as the paper does, scheduling and placing every architecture on the way."""
+rule compare:
+    """Let every search strategy look for the best architecture of a model, counting exact evaluations."""
     message:
-        "walk {wildcards.model} down the areas"
+        "compare search strategies for {wildcards.model}"
     input:
-        **{table: walk_tables(table) for table in POINT_TABLES},
+        **POINT_TABLES,
         graph="<results>/graphs/{model}.parquet",
+        screens=lambda w: points("screens", [w.scenario], [w.model], settings.grid_shards),
         architectures=[
             f"<results>/architectures/{{scenario}}/{shard}.parquet" for shard in settings.grid_shards
         ],
     output:
-        "<results>/visits/{scenario}/{model}.parquet",
+        "<results>/trials/{scenario}/{model}.parquet",
     params:
         problem=lambda w: settings.problem(w.scenario, w.model),
-        screen=study["screen"],
+        strategies=study["report"]["strategies"],
+        area_band_um2=study["screen"]["area_band_um2"],
         solutions="<results>/solutions",
-        code=source_digest("phaze.problem", programs=("glpsol",)),
+        code=source_digest("phaze.problem", "phaze.screen.strategies", programs=("glpsol",)),
     log:
-        "<logs>/visits/{scenario}/{model}.log",
+        "<logs>/trials/{scenario}/{model}.log",
     benchmark:
-        "<benchmarks>/visits/{scenario}/{model}.tsv"
+        "<benchmarks>/trials/{scenario}/{model}.tsv"
     threads: 1
     resources:
         mem_mb=4000,
@@ -85,7 +87,7 @@ rule walk:
     conda:
         "../envs/phaze.yaml"
     script:
-        "../scripts/walk.py"
+        "../scripts/compare.py"
 
 
 rule vary:
@@ -149,7 +151,7 @@ rule report:
             for scenario in settings.scenarios
             for path in common_tables(table, scenario)
         ],
-        visits=walked(MAIN),
+        trials=compared(MAIN),
         sensitivities=[
             f"<results>/sensitivities/{MAIN}/{model}.parquet"
             for model in settings.models

@@ -1,8 +1,9 @@
 """Bound the time per batch of every architecture, and keep what could be the best.
 
 READS   results/{operators,edges,layers}/<model>/t<T>-b<B>.parquet, results/graphs/<model>.parquet
-        results/estimates/…, results/architectures/…, with strategy hysteresis results/visits/…
-WRITES  results/screens/<scenario>/<model>/t<T>-b<B>/<shard>.parquet          tables.Screens
+        results/estimates/…, results/architectures/…
+WRITES  results/visits/<scenario>/<model>.parquet, with strategy hysteresis   tables.Visits
+        results/screens/<scenario>/<model>/t<T>-b<B>/<shard>.parquet          tables.Screens
         results/architectures/<scenario>/common.parquet                       tables.Architectures
         results/commons/<scenario>.parquet                                    tables.Commons
 """
@@ -25,7 +26,7 @@ rule screen:
         training=lambda w: training_of(w.microbatch),
         screen=SCREEN_SETTINGS,
         overlap_communication=study["schedule"]["overlap_communication"],
-        code=source_digest("phaze.screen"),
+        code=source_digest("phaze.screen.stage"),
     log:
         "<logs>/screens/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.log",
     benchmark:
@@ -38,6 +39,37 @@ rule screen:
         "../envs/phaze.yaml"
     script:
         "../scripts/screen.py"
+
+
+rule walk:
+    """Walk down the areas as the paper does, scheduling and placing every architecture on the way."""
+    message:
+        "walk {wildcards.model} down the areas"
+    input:
+        **POINT_TABLES,
+        graph="<results>/graphs/{model}.parquet",
+        architectures=[
+            f"<results>/architectures/{{scenario}}/{shard}.parquet" for shard in settings.grid_shards
+        ],
+    output:
+        "<results>/visits/{scenario}/{model}.parquet",
+    params:
+        problem=lambda w: settings.problem(w.scenario, w.model),
+        screen=study["screen"],
+        solutions="<results>/solutions",
+        code=source_digest("phaze.problem", programs=("glpsol",)),
+    log:
+        "<logs>/visits/{scenario}/{model}.log",
+    benchmark:
+        "<benchmarks>/visits/{scenario}/{model}.tsv"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=60,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/walk.py"
 
 
 rule find_common:
@@ -55,7 +87,7 @@ rule find_common:
         area_limit=lambda w: settings.area_limit(w.scenario),
         technology=settings.technology.model_dump(mode="json"),
         screen=study["screen"],
-        code=source_digest("phaze.screen"),
+        code=source_digest("phaze.screen.common"),
     log:
         "<logs>/architectures/{scenario}/common.log",
     benchmark:

@@ -6,9 +6,6 @@ from phaze.job import logged
 from phaze.problem import OPERATOR_TABLES, Problem
 from phaze.spec.settings import ScreenSettings
 
-LEVELS = 8
-"""The walk of the largest level of Figure 9 contains all others."""
-
 
 def main(
     files: dict[str, list[str]],
@@ -22,13 +19,12 @@ def main(
 ) -> None:
     """Visit architectures by decreasing area until the throughput falls; write the visits."""
     asked = Problem.parse(problem, "study")
-    screen = ScreenSettings.parse(settings, "screen")
     visits = walk_models(
         {model: asked.read_subject(files)},
         {model: 1.0},
         tables.Architectures.load(*architectures),
         asked.terms(solutions),
-        screen.model_copy(update={"hysteresis": max(LEVELS, screen.hysteresis)}),
+        ScreenSettings.parse(settings, "screen"),
         name=model,
     )
     tables.Visits.save(visits, out)

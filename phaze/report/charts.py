@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -256,41 +255,6 @@ def sensitivities(table: pd.DataFrame) -> Figure:
     ax.set_xlabel("throughput over the study's")
     ax.grid(axis="x")
     legend_above(figure, ax)
-    return figure
-
-
-def walk(visits: pd.DataFrame, walks: pd.DataFrame) -> Figure:
-    """Draw Figure 9: area, throughput and size of a tensor core of every architecture visited."""
-    figure, (ax,) = axes(WIDE, 3.9)
-    shown = visits.drop_duplicates(["area_um2", "pes", "samples_per_s"])
-    sizes = sorted(shown["pes"].unique())
-    shades = mpl.colormaps["viridis_r"](np.linspace(0.1, 0.95, len(sizes)))
-    for pes, shade in zip(sizes, shades, strict=True):
-        some = shown[shown["pes"] == pes]
-        area_mm2 = some["area_um2"] / UM2_PER_MM2
-        ax.plot(
-            area_mm2,
-            some["samples_per_s"],
-            "o",
-            color=shade,
-            ms=3.5,
-            mew=0,
-            label=f"{pes:,} PEs a tensor core",
-        )
-    for number, (_, rows) in enumerate(walks.groupby("architecture", sort=False)):
-        chosen = rows.iloc[0]
-        levels = ", ".join(str(level) for level in rows["hysteresis"])
-        marker = "osD^vP*X"[number % 8]
-        ax.plot(
-            chosen["area_um2"] / UM2_PER_MM2, chosen["samples_per_s"], marker, ms=10, mfc="none", mec=RED,
-            mew=1.6,
-            label=f"chosen at hysteresis {levels}",
-        )  # fmt: skip
-    ax.invert_xaxis()
-    ax.set_xlabel("area, mm² (the walk goes to the right)")
-    ax.set_ylabel("samples/s")
-    ax.grid()
-    legend_above(figure, ax, 4)
     return figure
 
 

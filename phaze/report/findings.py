@@ -5,20 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
-import numpy as np
 import pandas as pd
 
 from phaze.report import anatomy, winners
 from phaze.report.checks import Evidence, check_results
 from phaze.report.claims import check_claims
 from phaze.report.inputs import Inputs
+from phaze.report.searches import choose_by_hysteresis, summarise_searches
 from phaze.report.variations import vary
 from phaze.report.winners import COMMON, PER_MODEL
-from phaze.tables import TABLES, Comparisons, Proofs, Walks
-from phaze.theory.ranking import name_ranks, order
-
-LEVELS = range(1, 9)
-"""Hysteresis levels of Figure 9."""
+from phaze.tables import TABLES, Comparisons, Proofs
 
 
 @dataclass(frozen=True)
@@ -36,6 +32,7 @@ class Findings:
     complexities: pd.DataFrame
     variations: pd.DataFrame
     walks: pd.DataFrame
+    searches: pd.DataFrame
     times: pd.DataFrame
     proofs: pd.DataFrame
     claims: pd.DataFrame
@@ -83,7 +80,8 @@ def summarise(inputs: Inputs) -> Findings:
         areas=anatomy.areas(inputs, results, tuple(results["design"].unique())),
         complexities=anatomy.complexities(inputs),
         variations=vary(inputs, results),
-        walks=choose_by_hysteresis(inputs.visits),
+        walks=choose_by_hysteresis(inputs.trials),
+        searches=summarise_searches(inputs.trials, inputs.study.screen.tolerance),
         times=inputs.times,
         proofs=count_proofs(inputs.solves),
         claims=check_claims(inputs, results, memories),
@@ -101,19 +99,6 @@ def compare_scenarios(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
         for name, cluster in inputs.clusters.items()
     ]
     return Comparisons.check(pd.concat(frames, ignore_index=True))
-
-
-def choose_by_hysteresis(visits: pd.DataFrame) -> pd.DataFrame:
-    """Return table walks: what the walk down the areas chooses at every level, among what it visits."""
-    rows = []
-    for model, walk in visits.groupby("model"):
-        for level in LEVELS:
-            seen = walk[walk["level"] <= level]
-            with np.errstate(divide="ignore"):
-                cost = 1.0 / seen["samples_per_s"].to_numpy()
-            best = seen.iloc[order(cost, seen["area_um2"].to_numpy(), name_ranks(seen["architecture"]))[0]]
-            rows.append({**best, "model": model, "hysteresis": level, "visited": len(seen)})
-    return Walks.check(pd.DataFrame(rows)[list(Walks.fields())]) if rows else Walks.empty()
 
 
 def count_proofs(solves: pd.DataFrame) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""The last part of the report: scenarios, walk, proofs, time taken, models, what did not fit, checks."""
+"""The last part of the report: scenarios, proofs, time taken, models, what did not fit, checks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 import pandas as pd
 
 from phaze.report import charts
-from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
+from phaze.report.document import Block, Items, Prose, Section, Sheet
 from phaze.report.effort import proofs
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.style import chart
 from phaze.report.winners import PER_MODEL
-from phaze.report.words import area, decimal, digits, percent, seconds, size, storing
+from phaze.report.words import decimal, digits, percent, seconds, size, storing
 from phaze.spec.published import PublishedComplexity
 
 MOST_ROWS = 60
@@ -57,45 +57,6 @@ def _in_scenario_order(table: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     models = list(dict.fromkeys(table["model"]))
     place = table["model"].map(models.index) * len(names) + table["scenario"].map(names.index)
     return table.iloc[place.argsort(kind="stable")]
-
-
-def walk(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on the walk down the areas, a figure for each model that walked."""
-    blocks: list[Block] = []
-    for model, walks in findings.walks.groupby("model", sort=False):
-        visits = inputs.visits[inputs.visits["model"] == model]
-        blocks += [_walk_chart(str(model), visits, walks), _walk_sheet(inputs, str(model), walks)]
-    if blocks:
-        about = (
-            "Algorithm 1 visits architectures by decreasing area until throughput falls so often in a row."
-        )
-        yield Section("walk", "The walk down the areas", about, tuple(blocks))
-
-
-def _walk_chart(model: str, visits: pd.DataFrame, walks: pd.DataFrame) -> Chart:
-    return chart(
-        f"walk-{model.replace('.', '-')}",
-        f"The walk down the areas for {model}: area, size of a tensor core, throughput",
-        "Every architecture visited with the largest hysteresis; rings are what each level chooses.",
-        lambda: charts.walk(visits, walks),
-    )
-
-
-def _walk_sheet(inputs: Inputs, model: str, walks: pd.DataFrame) -> Sheet:
-    printed = inputs.published.walks.get(model, {}) if inputs.published else {}
-    rows = [
-        (
-            str(row["hysteresis"]), row["architecture"], printed.get(int(row["hysteresis"]), "–"),
-            area(row["area_um2"]), digits(row["samples_per_s"], 4), f"{row['visited']:,}",
-        )
-        for _, row in walks.iterrows()
-    ]  # fmt: skip
-    header = ("hysteresis", "chosen", "paper", "area", "samples/s", "visited")
-    source = (
-        f" beside {inputs.published.sources.get('walk', 'the paper')}" if printed and inputs.published else ""
-    )
-    caption = f"What each hysteresis level chooses for {model}{source}"
-    return Sheet(caption, header, tuple(rows), 3, source="walks")
 
 
 def models(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -243,5 +204,5 @@ def _assumptions(inputs: Inputs) -> tuple[str, ...]:
 
 
 Part = Callable[[Inputs, Findings], Iterator[Section]]
-PARTS: tuple[Part, ...] = (scenarios, walk, proofs, models, misfits, checks)
+PARTS: tuple[Part, ...] = (scenarios, proofs, models, misfits, checks)
 """The sections in order."""

@@ -12,6 +12,7 @@ from phaze.spec.noun import Noun, read_yaml
 
 Positive = Annotated[float, Field(gt=0)]
 PositiveInt = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -143,6 +144,8 @@ class Published(Noun):
     """Figures of the claims."""
     walks: dict[str, dict[PositiveInt, str]] = Field(default_factory=dict)
     """What the walk down the areas chooses: by workload and hysteresis level."""
+    walk_savings: dict[PositiveInt, PositiveFloat] = Field(default_factory=dict)
+    """How much longer the walk takes at the largest hysteresis level than at others: by level."""
     time_shares: dict[str, Share] = Field(default_factory=dict)
     """Part of the whole time that a stage takes."""
     notes: tuple[str, ...] = ()

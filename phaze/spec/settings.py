@@ -88,13 +88,26 @@ class PlaceSettings(Noun):
     """The placement algorithm."""
 
 
+class StrategySettings(Noun):
+    """The search strategies that the report compares: certified, hysteresis 1 to 8, random, Bayesian."""
+
+    models: tuple[Name, ...] = ()
+    """Models of the study for which they are compared (Figures 8 and 9 among it)."""
+    seeds: PositiveInt = 10
+    """Runs of a strategy that depends on chance."""
+    evaluations: PositiveInt = 1000
+    """Architectures that a run of random or Bayesian search evaluates at most."""
+    suggestions: PositiveInt = 400
+    """Suggestions after which a Bayesian run ends, with repeated ones and those outside the area rules."""
+
+
 class ReportSettings(Noun):
     """What the report shows besides the tables."""
 
     published: Name | None = "phaze-icml-2024"
     """Published results to show beside ours, a file in config/published."""
-    hysteresis: tuple[Name, ...] = ()
-    """Models whose walk down the areas is shown for hysteresis 1 to 8 (Figure 9)."""
+    strategies: StrategySettings = StrategySettings()
+    """Search strategies to compare."""
     sensitivity: dict[
         Name, dict[Literal["hbm_bandwidth_bytes_per_s", "network_bandwidth_bytes_per_s"], PositiveFloat]
     ] = Field(default_factory=dict)

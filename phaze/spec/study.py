@@ -110,7 +110,7 @@ class Study(Noun):
     def _consistent(self) -> Self:
         _refuse_repeats("models", self.models)
         _refuse_repeats("architectures.named", self.architectures.named)
-        for name in (*self.models, *self.report.hysteresis):
+        for name in (*self.models, *self.report.strategies.models):
             if name not in self.workloads:
                 raise ValueError(f"model {name!r} is not among the workloads {sorted(self.workloads)}")
         baseline = self.architectures.baseline

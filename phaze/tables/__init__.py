@@ -1,7 +1,7 @@
 """The tables through which the stages talk: their whole interface.
 
-`stages` states what the stages hand to each other, `results` what looks across models, `base` what a table
-is.
+`stages` states what the stages hand to each other, `searches` how the space is searched, `results` what looks
+across models, `base` what a table is.
 """
 
 from pathlib import Path
@@ -27,9 +27,8 @@ from phaze.tables.results import (
     Sensitivities,
     Times,
     Variations,
-    Visits,
-    Walks,
 )
+from phaze.tables.searches import MILESTONES, SCOPES, Searches, Trials, Visits, Walks
 from phaze.tables.stages import (
     Architectures,
     Edges,
@@ -46,6 +45,8 @@ from phaze.tables.stages import (
 )
 
 __all__ = [
+    "MILESTONES",
+    "SCOPES",
     "TABLES",
     "VERSION",
     "Architectures",
@@ -72,11 +73,13 @@ __all__ = [
     "Results",
     "Schedules",
     "Screens",
+    "Searches",
     "Sensitivities",
     "Solves",
     "Stages",
     "Table",
     "Times",
+    "Trials",
     "Variations",
     "Visits",
     "Walks",
@@ -97,6 +100,7 @@ _ALL = (
     Placements,
     Stages,
     Visits,
+    Trials,
     Commons,
     Sensitivities,
     Results,
@@ -110,6 +114,7 @@ _ALL = (
     Complexities,
     Variations,
     Walks,
+    Searches,
     Times,
     Proofs,
     Claims,

@@ -1,4 +1,4 @@
-"""What looks across models: the common architecture, walks, variations, and the tables of the report."""
+"""What looks across models: the common architecture, variations, and the tables of the report."""
 
 from phaze.tables.base import Table, count, flag, real, text
 from phaze.tables.columns import (
@@ -14,25 +14,6 @@ from phaze.tables.columns import (
     TENSOR,
 )
 from phaze.tables.stages import Placements
-
-
-class Visits(Table):
-    """The walk down the areas: what the hysteresis strategy looked at, in order."""
-
-    name = "visits"
-    about = "architectures that the walk down the areas visits, in order, with the throughput it found"
-    keys = {"model": MODEL, "step": count("place in the walk")}
-    columns = {
-        "architecture": ARCHITECTURE,
-        "hbm_gib": real("HBM capacity of its best placement, 0 without one"),
-        "area_um2": real("area of the chip"),
-        "band": count("area band; architectures of a band count as one area"),
-        "pes": count("multiply-accumulate units of a tensor core, pe_x * pe_y", 1),
-        "samples_per_s": real("exact throughput, 0 if the model fits nowhere"),
-        "best_so_far": real("largest throughput of this and all earlier steps"),
-        "level": count("smallest hysteresis whose walk visits it", 1),
-    }
-    rules = {"the best so far is not below this one": lambda f: f["best_so_far"] >= f["samples_per_s"]}
 
 
 class Commons(Table):
@@ -224,20 +205,6 @@ class Variations(Table):
         **_OUTCOME,
         "relative": real("throughput relative to the study's"),
         "speedup": real("throughput relative to the baseline with the experts' placement, 0 without one"),
-    }
-
-
-class Walks(Table):
-    """What the walk down the areas chooses at every hysteresis level."""
-
-    name = "walks"
-    about = "what the walk down the areas chooses at every hysteresis level (Figure 9)"
-    keys = {"model": MODEL, "hysteresis": count("areas in a row that must be worse", 1)}
-    columns = {
-        "architecture": ARCHITECTURE,
-        "area_um2": real("its area"),
-        "samples_per_s": real("its throughput"),
-        "visited": count("architectures visited"),
     }
 
 

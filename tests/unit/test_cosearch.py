@@ -16,6 +16,7 @@ from phaze.cosearch import (
     evaluate_architectures,
     exact_times,
     extract_subject,
+    restrict_search,
     vary_cluster,
     walk_models,
 )
@@ -283,3 +284,28 @@ def test_a_walk_over_several_models_is_on_their_mean() -> None:
     trains = np.isfinite(times["wide"]) & np.isfinite(times["deep"])
     expected = mean.where(trains, 0.0).groupby(level="architecture").max()
     assert np.allclose(visits["samples_per_s"], expected[visits["architecture"]], rtol=1e-12)
+
+
+@pytest.mark.parametrize(("backward", "step"), [("paired", 1), ("split", 24)])
+def test_throughputs_from_the_screens_are_exact(backward: str, step: int) -> None:
+    """Where bounds meet they are taken from the screens, elsewhere evaluated, and once each."""
+    model = subject("wide", backward)
+    screens = pd.concat(screened("wide", backward, step)[0], ignore_index=True)
+    chips = pd.concat([shard(part).iloc[::step] for part in SHARDS], ignore_index=True)
+    for training in (
+        terms().training,
+        terms().training.model_copy(update={"microbatches": (1,), "hbm_gib": (LARGE,), "recompute": (True,)}),
+    ):
+        search = restrict_search(model, terms(), screens, training)
+        decided = search.exact.mean()
+        assert (decided < 1) == (backward == "split")
+        found = search(chips)
+        exact = exact_times(search.subject, chips, search.terms).groupby(level="architecture").min()
+        names = chips["architecture"]
+        assert np.allclose(found["samples_per_s"], (32 / exact[names]).to_numpy(), rtol=1e-12)
+        assert search.exact.all()
+        pd.testing.assert_frame_equal(search(chips), found)
+        least, most = (search.bounds.loc[names, c].to_numpy() for c in ("lower_s", "feasible_s"))
+        time = exact[names].to_numpy()
+        assert ((least <= time * (1 + 1e-12)) & (time <= most * (1 + 1e-12))).all()
+    assert len(search.subject.points) == len(model.points) // (2 if backward == "paired" else 1)

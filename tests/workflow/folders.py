@@ -46,7 +46,7 @@ STUDY = {
     },
     "scenarios": {"paper": {"system": "paper", "devices": 8, "global_batch": 32, "area_limit_mm2": "tpu-v4"}},
     "training": {"microbatches": [2], "hbm_gib": [32], "recompute": [False, True]},
-    "report": {"hysteresis": [], "sensitivity": {}, "published": None},
+    "report": {"strategies": {"models": []}, "sensitivity": {}, "published": None},
 }
 
 

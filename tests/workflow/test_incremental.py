@@ -162,7 +162,10 @@ def test_a_model_that_fits_nowhere_is_a_row_and_the_study_goes_on(folder: Folder
 
 
 def test_the_papers_strategy_walks_before_it_screens(folder: Folder) -> None:
+    compared = {"models": ["tiny"], "seeds": 2, "evaluations": 5, "suggestions": 5}
     folder.edit(lambda study: study.update(screen={"strategy": "hysteresis", "hysteresis": 1}))
+    folder.edit(lambda study: study["report"].update(strategies=compared))
     folder.run()
     assert (folder.path / "results/visits/paper/tiny.parquet").is_file()
+    assert (folder.path / "results/trials/paper/tiny.parquet").is_file()
     assert (folder.path / "results/report/report.html").is_file()

@@ -17,6 +17,7 @@ from phaze.spec.published import load_published
 from phaze.spec.study import Study
 from phaze.spec.system import Scenario
 from phaze.tables import (
+    SCOPES,
     TABLES,
     Estimates,
     Layers,
@@ -28,7 +29,7 @@ from phaze.tables import (
     Stages,
     Table,
     Times,
-    Visits,
+    Trials,
 )
 from tests.unit.report.toy_chips import (
     BASELINE,
@@ -83,7 +84,7 @@ def study() -> Study:
             "scenarios": {"paper": {"devices": DEVICES, "global_batch": BATCH}},
             "training": {"microbatches": [1, 2]},
             "report": {
-                "hysteresis": ["bert-large"],
+                "strategies": {"models": ["bert-large"]},
                 "sensitivity": {
                     "hbm-half": {"hbm_bandwidth_bytes_per_s": 0.6e12},
                     "network-tenfold": {"network_bandwidth_bytes_per_s": 4.3e10},
@@ -112,21 +113,30 @@ def cluster() -> Cluster:
     )
 
 
-def visits() -> pd.DataFrame:
-    rows, best = [], 0.0
-    for step, area in enumerate((278.8, 278.6, 276.2, 275.9, 275.0, 274.4, 273.1, 272.0, 271.4, 270.2)):
-        found = (900.0, 850, 1100, 1250, 1240, 1400, 1300, 1290, 1280, 1000)[step]
-        best = max(best, found)
-        rows.append(
-            {
-                "model": "bert-large", "step": step, "architecture": f"a{step}", "hbm_gib": 32.0,
-                "area_um2": area * 1e6,
-                "band": int(area * 100), "pes": (16384, 16384, 65536, 16384, 65536)[step % 5],
-                "samples_per_s": found,
-                "best_so_far": best, "level": max(1, step - 1),
-            }
-        )  # fmt: skip
-    return Visits.check(pd.DataFrame(rows))
+THROUGHPUTS = (900.0, 850, 1100, 1250, 1240, 1400, 1300, 1290, 1280, 1000)
+"""Of ten architectures, each of a smaller area than the last."""
+
+
+def trials() -> pd.DataFrame:
+    """Return what the strategies evaluate: a walk whose level h sees h + 2 architectures, and two seeds."""
+    names = list(architectures()["architecture"])[: len(THROUGHPUTS)]
+    found = dict(zip(names, THROUGHPUTS, strict=True))
+    runs = {("certified", 0): [names[5], names[6]]}
+    runs |= {(f"hysteresis-{level}", 0): names[: level + 2] for level in range(1, 9)}
+    runs |= {("random", seed): names[seed::3] for seed in (0, 1)}
+    runs |= {("bayesian", seed): names[4 + seed :: -1] for seed in (0, 1)}
+    rows = [
+        {
+            "model": "bert-large", "scope": scope, "strategy": strategy, "seed": seed,
+            "evaluation": evaluation, "architecture": name, "area_um2": (279.0 - names.index(name)) * 1e6,
+            "samples_per_s": found[name],
+            "best_samples_per_s": max(found[seen] for seen in run[:evaluation]),
+        }
+        for scope in SCOPES
+        for (strategy, seed), run in runs.items()
+        for evaluation, name in enumerate(run, 1)
+    ]  # fmt: skip
+    return Trials.check(pd.DataFrame(rows))
 
 
 def times() -> pd.DataFrame:
@@ -165,7 +175,7 @@ def inputs() -> Inputs:
         energy=ENERGY,
         hbm_gib={BASELINE: 32.0},
         published=load_published(PUBLISHED),
-        visits=visits(),
+        trials=trials(),
         sensitivities=sensitivities(main.placements),
         times=times(),
     )

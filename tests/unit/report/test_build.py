@@ -12,11 +12,10 @@ import pytest
 from phaze.errors import PhazeError
 from phaze.report.build import Report, build_report, compose, export_table, write_report
 from phaze.report.document import Chart, Document, Gallery, Sheet
-from phaze.report.findings import RESULT_TABLES, Findings, choose_by_hysteresis, count_proofs
+from phaze.report.findings import RESULT_TABLES, Findings, count_proofs
 from phaze.report.inputs import Inputs
 from phaze.report.page import render_markdown, render_page
-from phaze.tables import TABLES, Proofs, Sensitivities, Times, Visits
-from tests.unit.report.builder import visits
+from phaze.tables import TABLES, Proofs, Sensitivities, Times, Trials
 
 
 class Elements(HTMLParser):
@@ -62,7 +61,7 @@ def test_ids_are_unique_and_every_link_inside_the_page_leads_somewhere(elements:
 def test_every_part_of_the_report_is_there(document: Document) -> None:
     expected = [
         "throughput", "paper", "claims", "differences", "memory", "ranking", "time", "chips", "sensitivity",
-        "closeups", "scenarios", "walk", "proofs", "models", "misfits", "checks", "method",
+        "closeups", "strategies", "walk", "scenarios", "proofs", "models", "misfits", "checks", "method",
     ]  # fmt: skip
     assert [section.anchor for section in document.sections] == expected
     assert all(section.about for section in document.sections)
@@ -177,7 +176,7 @@ def bare(inputs: Inputs) -> Inputs:
         common=None,
     )
     return replace(
-        inputs, study=one, clusters={"paper": cluster}, published=None, visits=Visits.empty(),
+        inputs, study=one, clusters={"paper": cluster}, published=None, trials=Trials.empty(),
         solves=inputs.solves[inputs.solves["model"] == "bert-large"],
         sensitivities=Sensitivities.empty(), times=Times.empty(),
     )  # fmt: skip
@@ -200,18 +199,6 @@ def test_a_failed_check_is_a_failure_of_the_report(inputs: Inputs) -> None:
     report = build_report(replace(small, clusters={"paper": replace(small.cluster, placements=slow)}))
     assert any("utilisation is at most one" in failure for failure in report.failures)
     assert "FAILED" in report.markdown
-
-
-def test_a_level_chooses_the_best_that_it_visits() -> None:
-    walks = choose_by_hysteresis(visits()).set_index("hysteresis")
-    assert walks["architecture"].tolist() == ["a2", "a3", "a3", *["a5"] * 5]
-    assert walks.loc[3, "visited"] == 5
-
-
-def test_levels_stand_beside_what_the_paper_chooses(document: Document) -> None:
-    section = next(section for section in document.sections if section.anchor == "walk")
-    sheet = next(block for block in section.blocks if isinstance(block, Sheet))
-    assert [row[2] for row in sheet.rows] == ["TPUv4", "TPUv4", "–", "–", "–", *["{2, 512, 256, 256}"] * 3]
 
 
 def test_shares_of_the_time_stand_beside_the_printed_ones(report: Report) -> None:

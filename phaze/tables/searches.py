@@ -1,0 +1,92 @@
+"""How the space is searched: walks down the areas, and what every search strategy finds."""
+
+from phaze.tables.base import Table, count, real, text
+from phaze.tables.columns import ARCHITECTURE, MODEL
+
+SCOPES = ("whole", "least-microbatch", "recomputing")
+"""All that the study considers; the smallest microbatch alone, as in the paper's Figure 9; and that with the
+largest HBM and with recomputation, as in its Figure 8."""
+
+MILESTONES = (10, 100, 1000)
+"""Exact evaluations after which search strategies are compared."""
+
+
+class Visits(Table):
+    """The walk down the areas: what the hysteresis strategy looked at, in order."""
+
+    name = "visits"
+    about = "architectures that the walk down the areas visits, in order, with the throughput it found"
+    keys = {"model": MODEL, "step": count("place in the walk")}
+    columns = {
+        "architecture": ARCHITECTURE,
+        "hbm_gib": real("HBM capacity of its best placement, 0 without one"),
+        "area_um2": real("area of the chip"),
+        "band": count("area band; architectures of a band count as one area"),
+        "pes": count("multiply-accumulate units of a tensor core, pe_x * pe_y", 1),
+        "samples_per_s": real("exact throughput, 0 if the model fits nowhere"),
+        "best_so_far": real("largest throughput of this and all earlier steps"),
+        "level": count("smallest hysteresis whose walk visits it", 1),
+    }
+    rules = {"the best so far is not below this one": lambda f: f["best_so_far"] >= f["samples_per_s"]}
+
+
+class Trials(Table):
+    """What search strategies evaluate, in order, and the best that each has found by then."""
+
+    name = "trials"
+    about = "exact evaluations of every search strategy in order, with the best throughput found so far"
+    keys = {
+        "model": MODEL,
+        "scope": text("what is searched besides the architecture", *SCOPES),
+        "strategy": text("certified, hysteresis-1 to hysteresis-8, random, bayesian"),
+        "seed": count("seed of its chance, 0 where there is none"),
+        "evaluation": count("place among its exact evaluations", 1),
+    }
+    columns = {
+        "architecture": ARCHITECTURE,
+        "area_um2": real("area of the chip"),
+        "samples_per_s": real("exact throughput, 0 if the model fits nowhere"),
+        "best_samples_per_s": real("largest throughput of this and all earlier evaluations"),
+    }
+    rules = {"the best so far is not below this one": lambda f: f["best_samples_per_s"] >= f["samples_per_s"]}
+
+
+class Walks(Table):
+    """What the walk down the areas chooses at every hysteresis level."""
+
+    name = "walks"
+    about = "what the walk down the areas chooses at every hysteresis level (Figures 8 and 9)"
+    keys = {
+        "model": MODEL,
+        "scope": text("what is searched besides the architecture", *SCOPES),
+        "hysteresis": count("areas in a row that must be worse", 1),
+    }
+    columns = {
+        "architecture": ARCHITECTURE,
+        "area_um2": real("its area"),
+        "samples_per_s": real("its throughput"),
+        "visited": count("architectures visited"),
+    }
+
+
+class Searches(Table):
+    """How far every search strategy comes, and how fast."""
+
+    name = "searches"
+    about = "best of every search strategy after so many exact evaluations, relative to the optimum"
+    keys = {"model": MODEL, "strategy": text("search strategy, as in trials")}
+    columns = {
+        "seeds": count("runs of it", 1),
+        "evaluations": count("exact evaluations of a run, median", 1),
+        **{
+            f"after_{evaluations}": real(
+                f"best after {evaluations} evaluations or at the end, over the optimum, median"
+            )
+            for evaluations in MILESTONES
+        },
+        "final": real("best at the end over the optimum, median"),
+        "near": real("evaluations until within the tolerance, median, infinite if never", finite=False),
+        "optimal": real("evaluations until the optimum, median, infinite if never", finite=False),
+        "share_near": real("part of the runs that come within the tolerance"),
+        "share_optimal": real("part of the runs that find the optimum"),
+    }

@@ -1,0 +1,71 @@
+"""Compare search strategies on the same exact throughputs."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from phaze import tables
+from phaze.cosearch import restrict_search
+from phaze.job import logged
+from phaze.problem import OPERATOR_TABLES, Problem
+from phaze.screen.strategies import compare_strategies
+from phaze.spec.settings import StrategySettings, Training
+
+
+def main(
+    files: dict[str, list[str]],
+    screens: list[str],
+    architectures: list[str],
+    out: str,
+    *,
+    model: str,
+    problem: dict[str, object],
+    settings: dict[str, object],
+    area_band_um2: float,
+    solutions: str,
+) -> None:
+    """Let every strategy search the grid, and write what each evaluates in which order."""
+    asked = Problem.parse(problem, "study")
+    subject, terms = asked.read_subject(files), asked.terms(solutions)
+    chips, bounds = tables.Architectures.load(*architectures), tables.Screens.load(*screens)
+    chance = StrategySettings.parse(settings, "report.strategies")
+    found = []
+    for scope, training in scopes(asked.training):
+        times = restrict_search(subject, terms, bounds, training)
+        found.append(
+            compare_strategies(
+                chips,
+                times.bounds,
+                times,
+                model=model,
+                scope=scope,
+                area_band_um2=area_band_um2,
+                chance=chance if scope == "whole" else None,
+            )
+        )
+    tables.Trials.save(pd.concat(found, ignore_index=True), out)
+
+
+def scopes(training: Training) -> Iterator[tuple[str, Training]]:
+    """Yield what is searched besides architectures: all of it, and what the paper's Figures 9 and 8 say."""
+    yield "whole", training
+    least = training.model_copy(update={"microbatches": (min(training.microbatches),)})
+    yield "least-microbatch", least
+    memory = {"hbm_gib": (max(training.hbm_gib),), "recompute": (max(training.recompute),)}
+    yield "recomputing", least.model_copy(update=memory)
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            {table: list(snakemake.input[table]) for table in OPERATOR_TABLES}
+            | {"graph": [snakemake.input.graph]},
+            list(snakemake.input.screens),
+            list(snakemake.input.architectures),
+            snakemake.output[0],
+            model=snakemake.wildcards.model,
+            problem=snakemake.params.problem,
+            settings=snakemake.params.strategies,
+            area_band_um2=snakemake.params.area_band_um2,
+            solutions=snakemake.params.solutions,
+        )

@@ -1,0 +1,80 @@
+"""What the report says of search strategies follows from their trials, whatever they are."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from phaze.report.document import Document, Section, Sheet
+from phaze.report.findings import Findings
+from phaze.report.inputs import Inputs
+from phaze.report.searches import choose_by_hysteresis, summarise_searches
+from phaze.tables import Searches, Trials, Walks
+from tests.unit.report.builder import THROUGHPUTS
+
+
+def section(document: Document, anchor: str) -> Section:
+    return next(section for section in document.sections if section.anchor == anchor)
+
+
+def sheets(document: Document, anchor: str) -> list[Sheet]:
+    return [block for block in section(document, anchor).blocks if isinstance(block, Sheet)]
+
+
+@pytest.fixture(scope="module")
+def document(report: object) -> Document:
+    return report.document  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_level_chooses_the_best_that_it_visits(findings: Findings) -> None:
+    walks = findings.walks[findings.walks["scope"] == "whole"].set_index("hysteresis")
+    assert walks["visited"].tolist() == list(range(3, 11))
+    expected = [max(THROUGHPUTS[:visited]) for visited in range(3, 11)]
+    assert walks["samples_per_s"].tolist() == expected
+    assert walks["architecture"].nunique() == 3
+
+
+def test_equal_throughputs_go_to_the_smaller_area(inputs: Inputs) -> None:
+    flat = inputs.trials.assign(samples_per_s=7.0, best_samples_per_s=7.0)
+    walks = choose_by_hysteresis(flat)
+    assert (walks["area_um2"] == 1e6 * (279.0 - walks["visited"] + 1)).all()
+
+
+def test_a_strategy_is_summed_up_by_the_median_of_its_runs(findings: Findings) -> None:
+    rows = findings.searches.set_index("strategy")
+    assert rows.loc["certified", ["evaluations", "near", "optimal", "share_optimal"]].tolist() == [2, 1, 1, 1]
+    first, second = rows.loc["hysteresis-1"], rows.loc["hysteresis-8"]
+    assert first["final"] == pytest.approx(1100 / 1400)
+    assert (first["share_optimal"], first["optimal"]) == (0.0, np.inf)
+    assert (second["share_optimal"], second["optimal"]) == (1.0, 6.0)
+    # seeds 0 and 1 draw 900, 1250, 1300, 1000 and 850, 1240, 1290
+    assert rows.loc["random", "after_10"] == pytest.approx((1300 + 1290) / 2 / 1400)
+    # seeds 0 and 1 draw 1240, … and 1400, …: one of two finds the optimum, so that the median is infinite
+    assert rows.loc["bayesian", ["seeds", "share_optimal", "optimal"]].tolist() == [2, 0.5, np.inf]
+
+
+def test_a_model_that_fits_nowhere_has_no_optimum_to_be_measured_by(inputs: Inputs) -> None:
+    nowhere = inputs.trials[inputs.trials["strategy"] != "certified"]
+    nowhere = nowhere.assign(samples_per_s=0.0, best_samples_per_s=0.0)
+    assert summarise_searches(nowhere, 0.01).empty
+    pd.testing.assert_frame_equal(summarise_searches(Trials.empty(), 0.01), Searches.empty())
+    pd.testing.assert_frame_equal(choose_by_hysteresis(Trials.empty()), Walks.empty())
+
+
+def test_levels_stand_beside_what_the_paper_chooses(document: Document) -> None:
+    chosen, _ = sheets(document, "walk")
+    assert [row[2] for row in chosen.rows] == [
+        "TPUv4", "TPUv4", "–", "–", "–", *["{2, 512, 256, 256}"] * 3,
+    ]  # fmt: skip
+
+
+def test_what_levels_save_stands_beside_what_the_paper_says(document: Document) -> None:
+    _, saved = sheets(document, "walk")
+    assert [row[3] for row in saved.rows] == ["–", "–", "–", "–", "11.00×", "3.00×", "–", "–"]
+    assert [row[2] for row in saved.rows] == [f"{10 / visited:.2f}×" for visited in range(3, 11)]
+
+
+def test_every_strategy_has_a_row_and_the_certified_one_stands_out(document: Document) -> None:
+    (sheet,) = sheets(document, "strategies")
+    names = [row[0] for row in sheet.rows]
+    assert set(names) == {"certified", "random", "bayesian", *(f"hysteresis-{h}" for h in range(1, 9))}
+    assert sheet.marked == {names.index("certified")}
