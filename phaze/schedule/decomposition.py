@@ -89,7 +89,7 @@ def _solve_whole(
     """Solve a layer as one task, unless the bounds of all its components meet."""
     tasks = tasks_of(layer)
     bounds = [bound_task(task) for task in tasks]
-    if all(bounded.proven for bounded in bounds):
+    if proof.programs == "open" and all(bounded.proven for bounded in bounds):
         return tasks, tuple(_proven(task, bounded) for task, bounded in zip(tasks, bounds, strict=True))
     whole = whole_task(layer)
     pieces = [(task.component, bounded.schedule) for task, bounded in zip(tasks, bounds, strict=True)]
@@ -107,10 +107,21 @@ def solve_task(task: Task, proof: Proof, store: SolutionStore) -> Solution:
     digest = digest_task(task, proof)
     solution = store.load(digest, task)
     if solution is None:
-        bounded = bound_task(task)
-        solution = _proven(task, bounded) if bounded.proven else _verified(task, bounded, proof)
+        solution = _decide(task, bound_task(task), proof)
         store.save(digest, solution)
     return solution
+
+
+def _decide(task: Task, bounded: Bounded, proof: Proof) -> Solution:
+    """Return what bounds prove, or what a program finds where they leave a gap or are to be checked."""
+    if proof.programs == "open":
+        return _proven(task, bounded) if bounded.proven else _verified(task, bounded, proof)
+    solution = _verified(task, Bounded(0.0, bounded.schedule), proof)
+    if solution.schedule.latency_s < bounded.lower_s * (1 - EQUAL):
+        raise RuntimeError(f"{solution.solver} beats the bound {bounded.lower_s} of a component")
+    if bounded.proven and solution.status != "optimal":
+        return _proven(task, bounded)
+    return replace(solution, bound_s=max(solution.bound_s, min(bounded.lower_s, solution.schedule.latency_s)))
 
 
 def _solve_open(task: Task, bounded: Bounded, proof: Proof, store: SolutionStore) -> Solution:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +12,10 @@ from phaze.theory.graphs import FUSED, NETWORK, TENSOR, VECTOR, Bools, Edges, Fl
 
 SCALE = 100.0
 """Feasible latency in the units of the program: solvers' tolerances are absolute."""
+ROUNDING = 1e-9
+"""Room at proven bounds for the rounding of sums."""
+SMALLEST = 1e-6
+"""Part of the latency below which the rest of it is rounding."""
 TYPES = ("tensor", "vector")
 """Types of core that may need an assignment."""
 
@@ -55,6 +59,35 @@ class Instance:
         """Cores that fused operators can use."""
         return min(self.num_tc, self.num_vc)
 
+    @cached_property
+    def wide(self) -> Bools:
+        """Operators that run on all cores in every schedule of interest: they must, or the path through them
+        on one core is too long, shape (n,).
+        """
+        shortest = np.minimum(self.one, self.every)
+        head, tail = paths_around(self.order, shortest)
+        return self.must | (head + self.one + tail > self.feasible * (1 + ROUNDING))
+
+    @property
+    def stopped(self) -> float:
+        """Time for which a clock stands still that stops while these run."""
+        return 0.0 if self.overlapping else float(self.every[self.wide].sum())
+
+    def on_clock(self) -> Instance:
+        """Return the instance in units in which SCALE passes on that clock, so that little is not lost beside
+        much.
+        """
+        rest = self.feasible - self.stopped
+        factor = SCALE / rest if rest > SMALLEST * self.feasible else 1.0
+        return replace(
+            self,
+            one=self.one * factor,
+            every=self.every * factor,
+            lower=self.lower * factor,
+            feasible=self.feasible * factor,
+            unit_s=self.unit_s / factor,
+        )
+
     def users(self, core: str) -> list[int]:
         """Return the operators that use a type of core."""
         kind = TENSOR if core == "tensor" else VECTOR
@@ -89,3 +122,15 @@ def make_instance(task: Task, bounded: Bounded) -> Instance:
         overlapping=overlaps(task.component.kinds, task.one_s),
         unit_s=unit_s,
     )
+
+
+def paths_around(order: Bools, latency: Floats) -> tuple[Floats, Floats]:
+    """Return the longest paths before and behind every operator, itself left out, shape (n,)."""
+    head, tail = np.zeros(len(latency)), np.zeros(len(latency))
+    for j in range(len(latency)):
+        before = order[:, j]
+        head[j] = (head[before] + latency[before]).max(initial=0.0)
+    for i in reversed(range(len(latency))):
+        after = order[i]
+        tail[i] = (tail[after] + latency[after]).max(initial=0.0)
+    return head, tail

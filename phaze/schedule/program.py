@@ -42,6 +42,8 @@ DRIFT = 1e-6
 def solve_program(task: Task, bounded: Bounded, proof: Proof) -> Solution:
     """Return the best schedule of a component that a program finds, or else the known one, with the bound."""
     data = make_instance(task, bounded)
+    if proof.formulation == "sparse":
+        data = data.on_clock()
     best = Solution("feasible", bounded.schedule, bounded.lower_s, method="program")
     while True:
         model = FORMULATIONS[proof.formulation](data)

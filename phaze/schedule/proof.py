@@ -20,6 +20,8 @@ class Proof:
     """Solvers in order of preference."""
     formulation: Formulation = "sparse"
     limits: Limits = field(default_factory=Limits)
+    programs: Literal["open", "all"] = "open"
+    """Where to solve programs: where bounds leave a gap, or everywhere."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,8 +23,8 @@ less:
 
   Where network operators may run beside computation, the clock runs on: q_i = (1 − y_i) ℓ_i + y_i ℓ̂_i, T =
   U;
-- with H = feasible − Σ ℓ̂_i over the operators that must run on all cores: no schedule of interest has a
-  larger U;
+- with H = feasible − Σ ℓ̂_i over the operators that run on all cores in every schedule of interest: none of
+  these has a larger U;
 - y_i is fixed where bounds decide: 0 where all cores are no faster than one, 1 where the path through i on
   one core is longer than the feasible latency;
 - without mirror images: the r-th operator of a component uses none but the first r cores.
@@ -34,14 +34,10 @@ The z variables enter only for the types of core that a solution without them ov
 
 from __future__ import annotations
 
-import numpy as np
 import pyomo.environ as pyo
 
-from phaze.schedule.instance import TYPES, Instance
+from phaze.schedule.instance import ROUNDING, TYPES, Instance
 from phaze.theory.graphs import FUSED, NETWORK
-
-ROUNDING = 1e-9
-"""Room at proven bounds for the rounding of sums."""
 
 
 def formulate_sparse(data: Instance) -> pyo.ConcreteModel:
@@ -50,7 +46,7 @@ def formulate_sparse(data: Instance) -> pyo.ConcreteModel:
     m.data = data
     m.operators = pyo.Set(initialize=data.operators)
     m.rivals = pyo.Set(initialize=[(a, b) for i, j in data.rivals for a, b in ((i, j), (j, i))])
-    longest = data.feasible * (1 + ROUNDING)
+    longest = longest_clock(data)
     m.start = pyo.Var(m.operators, bounds=(0, longest))
     m.clock = pyo.Var(bounds=(0, longest))
     m.wide = pyo.Var(m.operators, domain=pyo.Binary)
@@ -102,26 +98,11 @@ def _assign_cores(m: pyo.ConcreteModel) -> None:
 def _fix_choices(m: pyo.ConcreteModel) -> None:
     """Fix y where bounds decide: nothing is gained on all cores, or the path through one core is too long."""
     data: Instance = m.data
-    shortest = np.minimum(data.one, data.every)
-    head, tail = paths_around(data, shortest)
     for i in data.operators:
-        through = head[i] + data.one[i] + tail[i]
-        if data.must[i] or through > data.feasible * (1 + ROUNDING):
+        if data.wide[i]:
             m.wide[i].fix(1)
         elif data.one[i] <= data.every[i]:
             m.wide[i].fix(0)
-
-
-def paths_around(data: Instance, latency: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the longest paths before and behind every operator, itself left out, shape (n,)."""
-    head, tail = np.zeros(len(latency)), np.zeros(len(latency))
-    for j in data.operators:
-        before = data.order[:, j]
-        head[j] = (head[before] + latency[before]).max(initial=0.0)
-    for i in reversed(data.operators):
-        after = data.order[i]
-        tail[i] = (tail[after] + latency[after]).max(initial=0.0)
-    return head, tail
 
 
 def allowed_places(data: Instance) -> set[tuple[str, int, int]]:
@@ -142,6 +123,11 @@ def allowed_places(data: Instance) -> set[tuple[str, int, int]]:
                 if c <= sharing.index(i) if c < pairs else c - pairs <= rank:
                     places.add((core, i, c))
     return places
+
+
+def longest_clock(data: Instance) -> float:
+    """Return H: no schedule of interest has a larger U."""
+    return data.feasible * (1 + ROUNDING) - data.stopped
 
 
 def time_on_clock(m: pyo.ConcreteModel, i: int) -> pyo.Expression:
@@ -167,9 +153,7 @@ def operator_waits_for_predecessor(m: pyo.ConcreteModel, i: int, j: int) -> pyo.
 
 def rivals_in_order_do_not_overlap(m: pyo.ConcreteModel, i: int, j: int) -> pyo.Expression:
     """(8) If i comes before an incomparable j, then j begins after i has ended."""
-    data: Instance = m.data
-    stopped = 0.0 if data.overlapping else data.every[data.must].sum()
-    big = data.feasible * (1 + ROUNDING) - stopped
+    big = longest_clock(m.data)
     return m.start[i] + m.time[i] - big * (1 - m.before[i, j]) <= m.start[j]
 
 

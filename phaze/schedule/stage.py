@@ -37,6 +37,7 @@ def schedule_layers(
         solver=settings.solver,
         formulation=settings.formulation,
         limits=Limits(nodes=settings.node_limit, wall_s=settings.wall_limit_s),
+        programs=settings.programs,
     )
     log.info("solvers: %s", solver_versions(proof.solver) or "none is installed")
     kept = screens.loc[screens["kept"], "architecture"].unique()
@@ -47,6 +48,12 @@ def schedule_layers(
     if not cases:
         return tables.Solves.empty(), tables.Schedules.empty()
     solutions = [solve_layer(case.layer, proof, store) for case in cases]
+    log.info(
+        "%d layers of %d different components: %s",
+        len(cases),
+        store.tally.total(),
+        ", ".join(f"{count} by {name}" for name, count in sorted(store.tally.items())) or "nothing to choose",
+    )
     rows = [_solve_row(case, solution, proof) for case, solution in zip(cases, solutions, strict=True)]
     schedules = _schedule_frame(cases, solutions)
     energies = schedule_energies(schedules, operators, estimates, chosen)

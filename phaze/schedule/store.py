@@ -13,6 +13,7 @@ import hashlib
 import json
 import logging
 import os
+from collections import Counter
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -38,6 +39,8 @@ class SolutionStore:
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self._known: dict[str, Solution] = {}
+        self.tally: Counter[str] = Counter()
+        """Different components by what decided them: bounds, a program, or the store itself."""
 
     def load(self, digest: str, task: Task) -> Solution | None:
         """Return the solution with a digest, or None if there is none that stands all checks."""
@@ -45,10 +48,12 @@ class SolutionStore:
             solution = _read(self._folder / digest[:2] / f"{digest}.json", task)
             if solution is not None:
                 self._known[digest] = solution
+                self.tally["store"] += 1
         return self._known.get(digest)
 
     def save(self, digest: str, solution: Solution) -> None:
         """Keep a solution; in the folder only what took a program, and nothing that ran out of time."""
+        self.tally[solution.method] += 1
         if solution.status == "timed_out":
             return
         self._known[digest] = solution
@@ -67,6 +72,7 @@ def digest_task(task: Task, proof: Proof) -> str:
         "cores": [task.num_tc, task.num_vc],
         "overlap": overlaps(component.kinds, task.one_s),
         "formulation": proof.formulation,
+        "programs": proof.programs,
         "limits": asdict(proof.limits),
         "solvers": [[name, version] for name, version in solver_versions(proof.solver).items()],
         "code": _code(),

@@ -73,6 +73,8 @@ class ScheduleSettings(Noun):
     """Solvers in order of preference; one that is missing is passed over."""
     formulation: Literal["sparse", "paper"] = "sparse"
     """The reduced program, or all constraints as printed."""
+    programs: Literal["open", "all"] = "open"
+    """Solve programs where bounds leave a gap, or everywhere, so that one proof checks the other."""
     overlap_communication: bool = False
     """Let collectives run beside computation."""
     node_limit: PositiveInt = 20000

@@ -13,9 +13,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from phaze.theory.compiled import njit
 from phaze.theory.graphs import FUSED, TENSOR, VECTOR, Bools, Component, Ints, downsets
+
+Indices = npt.NDArray[np.int32]
 
 MAX_OPERATORS = 60
 """Sets of operators are bits of a 64-bit integer."""
@@ -40,9 +43,9 @@ class Blocks(NamedTuple):
     """Most operators of any, tensor, vector and fused type that could run at once, shape (b, 4)."""
     offsets: Ints
     """Steps into downset d are offsets[d] to offsets[d + 1], shape (d + 1,)."""
-    sources: Ints
+    sources: Indices
     """Downset from which a step starts, shape (steps,)."""
-    steps: Ints
+    steps: Indices
     """Block that a step runs, shape (steps,)."""
 
 
@@ -69,8 +72,8 @@ def make_blocks(component: Component, limit: int) -> Blocks | None:
         usable=usable,
         widths=_widths(unique, _antichains(states, component), _type_masks(component)),
         offsets=np.concatenate([[0], np.cumsum(keep)])[offsets].astype(np.int64),
-        sources=sources[keep],
-        steps=steps[keep],
+        sources=sources[keep].astype(np.int32),
+        steps=steps[keep].astype(np.int32),
     )
 
 
@@ -130,18 +133,32 @@ def _connected(masks: Ints, apart: Ints) -> Ints:
     return result
 
 
-@njit
 def _widths(masks: Ints, antichains: Ints, types: Ints) -> Ints:
     """Return the largest antichain of every set, of any type and of each type, shape (b, types)."""
-    widths = np.zeros((len(masks), len(types)), dtype=np.int64)
+    return np.stack([_largest(masks, _maximal(np.unique(antichains & kind))) for kind in types], axis=1)
+
+
+@njit
+def _maximal(sets: Ints) -> Ints:
+    """Return those of different sets that no other contains."""
+    kept = np.ones(len(sets), dtype=np.bool_)
+    for k in range(len(sets)):
+        for other in range(len(sets)):
+            if other != k and sets[k] & sets[other] == sets[k]:
+                kept[k] = False
+                break
+    return sets[kept]
+
+
+@njit
+def _largest(masks: Ints, antichains: Ints) -> Ints:
+    """Return the largest part that every set has of an antichain, shape (b,)."""
+    widths = np.zeros(len(masks), dtype=np.int64)
     for b in range(len(masks)):
         for antichain in antichains:
-            inside = antichain & masks[b]
-            for k in range(len(types)):
-                members = inside & types[k]
-                count = 0
-                while members:
-                    members &= members - 1
-                    count += 1
-                widths[b, k] = max(widths[b, k], count)
+            members, count = antichain & masks[b], 0
+            while members:
+                members &= members - 1
+                count += 1
+            widths[b] = max(widths[b], count)
     return widths

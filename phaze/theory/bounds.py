@@ -40,7 +40,7 @@ from phaze.theory.search import bound_wide_all, search_sequences
 
 EQUAL = 1e-9
 """Relative difference below which a lower and a feasible latency meet."""
-MAX_STEPS = 20000
+MAX_STEPS = 2_000_000
 """Steps between barriers above which a component counts as wide."""
 
 
@@ -50,14 +50,14 @@ class Effort(NamedTuple):
     rounds: int
     """Shortest paths through the barriers."""
     nodes: int
-    """Branches of a block."""
+    """Branches of all blocks of a component."""
     moves: int
     """Moves of the search in a wide component."""
 
 
-SCREENING = Effort(100, 2000, 400)
+SCREENING = Effort(100, 5_000, 400)
 """For ten thousands of architectures."""
-SCHEDULING = Effort(2000, 50000, 30000)
+SCHEDULING = Effort(10_000, 5_000_000, 30_000)
 """For the architectures that were kept."""
 
 
@@ -178,11 +178,21 @@ def bound_task(task: Task, effort: Effort = SCHEDULING) -> Bounded:
         found = [search_sequences(part, moves) for moves in sorted({SCREENING.moves, effort.moves})]
         _, start, core = min(found, key=lambda one: one[0])
     else:
-        lower, _, path = find_path(blocks, part, effort.rounds, effort.nodes)
-        start, core = follow_path(path, part, 10 * effort.nodes)
+        lower, start, core = _search_barriers(blocks, part, effort)
     end = start + np.where(core == ALL_CORES, part.every, part.one)
     schedule = Schedule(start, end, core)
     return Bounded(min(lower, schedule.latency_s), schedule)
+
+
+def _search_barriers(blocks: Blocks, part: Part, effort: Effort) -> tuple[float, Floats, Ints]:
+    """Return a lower bound, start times and cores; what the screen finds quickly is searched no further."""
+    lower, feasible, path, latencies = find_path(blocks, part, SCREENING.rounds, SCREENING.nodes)
+    if effort != SCREENING and lower < feasible * (1 - EQUAL):
+        longer = find_path(blocks, part, effort.rounds, effort.nodes)
+        lower = max(lower, longer[0])
+        if longer[1] < feasible:
+            path, latencies = longer[2:]
+    return (lower, *follow_path(path, latencies, part, effort.nodes))
 
 
 def join_schedules(layer: Layer, parts: Sequence[tuple[Component, Schedule]]) -> Schedule:

@@ -5,6 +5,10 @@ predecessors have ended and a core of its type is free. Only counts of cores are
 operators share the tensor cores, vector and fused operators the vector cores, fused operators the pairs.
 Whether the fused operators find the two cores of one pair free is for `assign_cores` to say, so that the
 latency found here is a lower bound until it does.
+
+A partial schedule is given up when a bound on what completes it is no better than what is known (paths, and
+for each type of core the work between earliest starts and shortest rests), or when another one that was
+searched before has started the same operators and is nowhere behind.
 """
 
 from __future__ import annotations
@@ -15,11 +19,13 @@ import numpy as np
 
 from phaze.theory.compiled import njit
 from phaze.theory.graphs import Bools, Floats, Ints, Part
-from phaze.theory.pairing import occupies
+from phaze.theory.pairing import assign_cores, occupies
 
 CLOSE = 1e-12
 """Relative difference below which two latencies are equal up to rounding."""
 NOT_STARTED = -1.0
+ENTRIES = 1 << 16
+"""Partial schedules that are remembered."""
 
 
 class Block(NamedTuple):
@@ -37,6 +43,23 @@ class Block(NamedTuple):
     """Tensor cores, vector cores, pairs."""
 
 
+class Seen(NamedTuple):
+    """Partial schedules that were met, in lists by a hash of what they have started."""
+
+    first: Ints
+    """First entry of every list, -1 if it is empty, shape (lists,)."""
+    following: Ints
+    """Entry that follows in the list, shape (entries,)."""
+    started: Ints
+    """Operators started, as bits, shape (entries,)."""
+    begin: Floats
+    """Start of the last one, shape (entries,)."""
+    end: Floats
+    """Ends of the operators, shape (entries, n)."""
+    size: Ints
+    """Entries in use, shape (1,)."""
+
+
 class Search(NamedTuple):
     """What a search knows; `heads` and `open` have one row for every number of operators started."""
 
@@ -52,6 +75,9 @@ class Search(NamedTuple):
     best_start: Floats
     best: Floats
     """Shortest latency found, shape (1,)."""
+    seen: Seen
+    paired: bool
+    """Fused operators must find pairs of cores."""
 
 
 @njit
@@ -74,12 +100,13 @@ def make_block(members: Ints, part: Part) -> Block:
 
 
 @njit
-def run_block(block: Block, cutoff: float, nodes: int) -> tuple[float, float, Floats]:
-    """Return a lower bound, the shortest latency found and its start times, looking only for latencies
-    below `cutoff`.
+def run_block(block: Block, cutoff: float, nodes: int, paired: bool) -> tuple[float, float, Floats, int]:
+    """Return a lower bound, the shortest latency found, its start times, and how many branches were
+    searched, looking only for latencies below `cutoff`.
 
     Without one the latency is infinite. If `nodes` were enough, the bound is the latency found, or else the
-    cutoff.
+    cutoff. With `paired` only schedules count whose fused operators find pairs of cores; the bound then holds
+    for the sequences looked at, not for all.
     """
     n = len(block.kinds)
     search = Search(
@@ -90,18 +117,20 @@ def run_block(block: Block, cutoff: float, nodes: int) -> tuple[float, float, Fl
         open=np.zeros((n + 1, n), dtype=np.bool_),
         best_start=np.zeros(n),
         best=np.full(1, cutoff),
+        seen=_nothing_seen(n, 0 if paired else min(nodes, ENTRIES)),
+        paired=paired,
     )
     root = _enter(block, search, 0)
-    depth, found = 0, np.inf
+    depth, found, used = 0, np.inf, 0
     while depth >= 0 and search.best[0] > root * (1 + CLOSE):
         i = _next(search.open[depth], search.heads[depth], block.tail)
         if i < 0:
             depth -= 1
             search.end[search.chosen[depth]] = NOT_STARTED
             continue
-        if nodes == 0:
-            return root, found, search.best_start
-        nodes -= 1
+        if used == nodes:
+            return root, found, search.best_start, used
+        used += 1
         search.open[depth, i] = False
         search.chosen[depth] = i
         search.start[i] = search.heads[depth, i]
@@ -110,7 +139,7 @@ def run_block(block: Block, cutoff: float, nodes: int) -> tuple[float, float, Fl
         _enter(block, search, depth)
         if search.best[0] < cutoff:
             found = search.best[0]
-    return search.best[0], found, search.best_start
+    return search.best[0], found, search.best_start, used
 
 
 @njit
@@ -119,13 +148,64 @@ def _enter(block: Block, search: Search, depth: int) -> float:
     previous = search.chosen[depth - 1] if depth else -1
     begin = search.start[previous] if depth else 0.0
     bound = _bound(block, search.end, begin, search.heads[depth])
-    promising = bound < search.best[0] * (1 - CLOSE)
+    promising = bound < search.best[0] * (1 - CLOSE) and not _is_dominated(search, begin, depth)
     if promising and depth == len(search.chosen):
-        search.best[0] = search.end.max()
-        search.best_start[:] = search.start
+        if not search.paired or finds_pairs(block, search.start):
+            search.best[0] = search.end.max()
+            search.best_start[:] = search.start
     elif promising:
-        search.open[depth] = _candidates(block, search.end, search.heads[depth], begin, previous)
+        search.open[depth] = _candidates(block, search.end, search.heads[depth])
     return bound
+
+
+@njit
+def finds_pairs(block: Block, start: Floats) -> bool:
+    """Return whether all operators find cores if they start at these times."""
+    end, cores = start + block.latency, block.cores
+    return bool(assign_cores(block.kinds, start, end, cores[0], cores[1])[0])
+
+
+@njit
+def _nothing_seen(n: int, entries: int) -> Seen:
+    lists = 16
+    while lists < entries:
+        lists *= 2
+    return Seen(
+        first=np.full(lists, -1),
+        following=np.empty(entries, dtype=np.int64),
+        started=np.empty(entries, dtype=np.int64),
+        begin=np.empty(entries),
+        end=np.empty((entries, n)),
+        size=np.zeros(1, dtype=np.int64),
+    )
+
+
+@njit
+def _is_dominated(search: Search, begin: float, depth: int) -> bool:
+    """Return whether another schedule has started the same operators, of which none runs longer on; else
+    remember this one.
+
+    What completes this schedule completes the other as well, which was searched before.
+    """
+    seen, started = search.seen, 0
+    for k in range(depth):
+        started |= 1 << search.chosen[k]
+    place = (started * 0x9E3779B1 >> 15) % len(seen.first)
+    entry = seen.first[place]
+    while entry >= 0:
+        if seen.started[entry] == started and seen.begin[entry] <= begin:
+            longer = False
+            for i in range(len(search.end)):
+                longer = longer or seen.end[entry, i] > max(search.end[i], begin)
+            if not longer:
+                return True
+        entry = seen.following[entry]
+    entry = seen.size[0]
+    if entry < len(seen.started):
+        seen.size[0] += 1
+        seen.following[entry], seen.first[place] = seen.first[place], entry
+        seen.started[entry], seen.begin[entry], seen.end[entry] = started, begin, search.end
+    return False
 
 
 @njit
@@ -174,23 +254,37 @@ def _core_free(block: Block, end: Floats, now: float, resource: int) -> float:
 
 @njit
 def _work_bound(block: Block, end: Floats, begin: float, heads: Floats, resource: int) -> float:
-    """Return earliest start + work over cores + shortest rest, of what uses a resource from `begin` on."""
-    work, first, rest = 0.0, np.inf, np.inf
-    for i in range(len(end)):
-        if not block.uses[i, resource]:
-            continue
+    """Return the largest earliest start + work over cores + shortest rest of operators that use a resource.
+
+    Of those that are not over by `begin` the sets are looked at that start after a moment and have a rest
+    after them of some length.
+    """
+    n, users = len(end), 0
+    head, work, rest = np.empty(n), np.empty(n), np.empty(n)
+    for i in range(n):
         started = end[i] != NOT_STARTED
-        if started and end[i] <= begin:
+        if not block.uses[i, resource] or (started and end[i] <= begin):
             continue
-        work += end[i] - begin if started else block.latency[i]
-        first = min(first, begin if started else heads[i])
-        rest = min(rest, block.tail[i] - block.latency[i])
-    return first + work / block.cores[resource] + rest if work > 0 else 0.0
+        k, first = users, begin if started else heads[i]
+        while k > 0 and head[k - 1] < first:
+            head[k], work[k], rest[k] = head[k - 1], work[k - 1], rest[k - 1]
+            k -= 1
+        head[k], work[k] = first, end[i] - begin if started else block.latency[i]
+        rest[k] = block.tail[i] - block.latency[i]
+        users += 1
+    bound = 0.0
+    for j in range(users):
+        total = 0.0
+        for k in range(users):
+            if rest[k] >= rest[j]:
+                total += work[k]
+                bound = max(bound, head[k] + total / block.cores[resource] + rest[j])
+    return bound
 
 
 @njit
-def _candidates(block: Block, end: Floats, heads: Floats, begin: float, previous: int) -> Bools:
-    """Return what may start next: ready, before a ready operator could end, no mirror of another branch."""
+def _candidates(block: Block, end: Floats, heads: Floats) -> Bools:
+    """Return what may start next: ready, and before a ready operator could end."""
     n = len(end)
     ready = np.zeros(n, dtype=np.bool_)
     horizon = np.inf
@@ -202,8 +296,7 @@ def _candidates(block: Block, end: Floats, heads: Floats, begin: float, previous
             horizon = min(horizon, heads[i] + block.latency[i])
     for i in range(n):
         late = heads[i] >= horizon and heads[i] + block.latency[i] > horizon
-        mirror = i < previous and heads[i] == begin
-        ready[i] = ready[i] and not late and not mirror
+        ready[i] = ready[i] and not late
     return ready
 
 

@@ -5,20 +5,53 @@ With val(D − D') the latency of the block or the operator between two downsets
     best(∅) = 0,   best(D) = min over D' of best(D') + val(D − D').
 
 The search starts from bounds on the blocks that cost next to nothing, runs by branch and bound only the
-blocks on the shortest path, and looks for the path again until it consists of blocks that are known.
+blocks on the shortest path, and looks for the path again until it consists of blocks that are known. Of half
+a million steps between downsets a change concerns few, so that a path costs microseconds after the first.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from phaze.theory.barriers import Blocks
-from phaze.theory.branching import CLOSE, Block, make_block, run_block
+from phaze.theory.barriers import Blocks, Indices
+from phaze.theory.branching import CLOSE, Block, finds_pairs, make_block, run_block
 from phaze.theory.clock import bound_by_weights
 from phaze.theory.compiled import njit
 from phaze.theory.graphs import ALL_CORES, Bools, Floats, Ints, Part
 from phaze.theory.pairing import assign_cores, occupies, sort_stably
 from phaze.theory.sequences import follow_sequence
+
+FIRST_NODES, GROWTH = 250, 8
+"""Branches with which a block is run first, and their growth when it is run again."""
+
+
+class Steps(NamedTuple):
+    """Steps between downsets with the shortest paths along them."""
+
+    offsets: Ints
+    """Steps into downset d are offsets[d] to offsets[d + 1], shape (d + 1,)."""
+    sources: Indices
+    """Downset from which a step starts, shape (steps,)."""
+    blocks: Indices
+    """Block that it runs, shape (steps,)."""
+    length: Floats
+    """Length of the shortest path from nothing to every downset, shape (d,)."""
+    last: Ints
+    """Last step on that path, shape (d,)."""
+    spent: Floats
+    """Length of that step when the path was found, shape (d,)."""
+
+
+class Values(NamedTuple):
+    """What is known of the latency of every block on single cores, shape (b,)."""
+
+    lower: Floats
+    upper: Floats
+    """Infinite as long as no run was found."""
+    nodes: Ints
+    """Branches that were allowed when it was run, 0 if it was not run, -1 if no more of them help."""
 
 
 @njit
@@ -39,79 +72,122 @@ def bound_all(
     lower, feasible = np.zeros(len(one)), np.zeros(len(one))
     for a in range(len(one)):
         part = Part(kinds, order, offsets, followers, one[a], every[a], num_tc[a], num_vc[a])
-        lower[a], feasible[a], _ = find_path(blocks, part, rounds, nodes)
+        lower[a], feasible[a], _, _ = find_path(blocks, part, rounds, nodes)
     return lower, feasible
 
 
 @njit
-def find_path(blocks: Blocks, part: Part, rounds: int, nodes: int) -> tuple[float, float, Ints]:
-    """Return a lower bound, the best feasible latency and its blocks as bits, from the last to the first.
+def find_path(blocks: Blocks, part: Part, rounds: int, nodes: int) -> tuple[float, float, Ints, Floats]:
+    """Return a lower bound, the best feasible latency, its blocks as bits, and the latencies of these, both
+    from the last to the first.
 
-    As long as blocks are valued by lower bounds, the shortest path is a lower bound as well; when those
-    on it cannot be improved, they are valued by what was found, for the sake of the feasible latency.
+    As long as blocks are valued by lower bounds, the shortest path is a lower bound as well. Its blocks are
+    run with a few branches; where this changes nothing, with ever more of them, `nodes` in all. When these
+    are used up, blocks are valued by what was found, for the sake of the feasible latency.
     """
-    value = bound_blocks(blocks, part)
-    upper = np.full(len(value), np.nan)
-    n = len(part.kinds)
-    feasible, best = 0.0, np.zeros(n, dtype=np.int64)
-    for i in range(n):
-        feasible += min(part.one[i], part.every[i])
-        best[n - 1 - i] = 1 << i
-    lower, hopeful = 0.0, True
+    values = _first_values(blocks, part)
+    steps = _useful_steps(blocks, values.lower)
+    feasible, best, latencies = _one_by_one(part)
+    value, lower, limit, left = values.lower.copy(), 0.0, FIRST_NODES, np.full(1, nodes)
     for _ in range(rounds):
-        total, path = _shortest(blocks, value)
-        lower = total if hopeful else lower
-        slack = feasible - total if hopeful else np.inf
-        settled, length = _run_path(blocks, path, part, nodes, value, upper, slack)
+        path = _shortest(steps, value)
+        total = steps.length[-1]
+        lower = total if limit else lower
+        if total >= feasible * (1 - CLOSE):
+            break
+        settled, length = _run_path(blocks, path, part, values, value, limit, left, feasible - total)
         if length < feasible:
-            feasible, best = length, path
-            for k in range(len(path)):
-                best[k] = blocks.masks[path[k]]
-        if feasible <= lower * (1 + CLOSE) or (settled and not hopeful):
+            feasible, best, latencies = length, blocks.masks[path], values.upper[path]
+        if settled and limit == 0:
             break
         if settled:
-            hopeful = False
-            for b in range(len(value)):
-                value[b] = value[b] if np.isnan(upper[b]) else upper[b]
+            limit = GROWTH * limit if left[0] > 0 else 0
+        if limit == 0:
+            value[values.nodes != 0] = values.upper[values.nodes != 0]
     if feasible > lower * (1 + CLOSE):
         lower = max(lower, bound_by_weights(part))
-    return min(lower, feasible), feasible, best
+    return min(lower, feasible), feasible, best, latencies
+
+
+@njit
+def _first_values(blocks: Blocks, part: Part) -> Values:
+    """Return bounds on all blocks; those of single operators, and of blocks that never wait, are exact."""
+    lower = bound_blocks(blocks, part)
+    upper, nodes = np.full(len(lower), np.inf), np.zeros(len(lower), dtype=np.int64)
+    for b in range(len(lower)):
+        apart = blocks.widths[b, 1] + blocks.widths[b, 3] <= part.num_tc
+        apart = apart and blocks.widths[b, 2] + blocks.widths[b, 3] <= part.num_vc
+        if blocks.size[b] == 1 or apart or blocks.widths[b, 0] <= min(part.num_tc, part.num_vc):
+            upper[b], nodes[b] = lower[b], -1
+    return Values(lower, upper, nodes)
+
+
+@njit
+def _useful_steps(blocks: Blocks, lower: Floats) -> Steps:
+    """Return the steps whose blocks could be worth running, from the first to the last downset."""
+    sets, useful, size = len(blocks.offsets) - 1, lower < np.inf, 0
+    for b in blocks.steps:
+        size += useful[b]
+    offsets = np.zeros(sets + 1, dtype=np.int64)
+    sources, kept, size = np.empty(size, dtype=np.int32), np.empty(size, dtype=np.int32), 0
+    for d in range(sets):
+        for s in range(blocks.offsets[d], blocks.offsets[d + 1]):
+            if useful[blocks.steps[s]]:
+                sources[size], kept[size] = blocks.sources[s], blocks.steps[s]
+                size += 1
+        offsets[d + 1] = size
+    return Steps(offsets, sources, kept, np.zeros(sets), np.full(sets, -1), np.zeros(sets))
+
+
+@njit
+def _one_by_one(part: Part) -> tuple[float, Ints, Floats]:
+    """Return the path on which operators run one after the other."""
+    n = len(part.kinds)
+    best, latencies = np.zeros(n, dtype=np.int64), np.zeros(n)
+    for i in range(n):
+        best[n - 1 - i], latencies[n - 1 - i] = 1 << i, min(part.one[i], part.every[i])
+    return latencies.sum(), best, latencies
 
 
 @njit
 def _run_path(
-    blocks: Blocks, path: Ints, part: Part, nodes: int, value: Floats, upper: Floats, slack: float
+    blocks: Blocks,
+    path: Ints,
+    part: Part,
+    values: Values,
+    value: Floats,
+    limit: int,
+    left: Ints,
+    slack: float,
 ) -> tuple[bool, float]:
-    """Run the blocks of a path that were not run, and return whether no value changed, and the latency.
+    """Run the blocks of a path that were not run with so many branches, and return whether this taught
+    nothing, and the latency.
 
     Only runs are of interest that lengthen the path by less than `slack`. The value of a block becomes
-    its lower bound while the slack is finite, and its feasible latency afterwards.
+    its lower bound, or without a limit its feasible latency.
     """
     settled, length = True, 0.0
     for b in path:
-        if blocks.size[b] == 1:
-            length += value[b]
-            continue
-        if np.isnan(upper[b]):
-            lower, upper[b] = _run_one(blocks, b, part, nodes, value[b], value[b] + slack)
-            new = max(lower, value[b]) if slack < np.inf else upper[b]
+        if 0 <= values.nodes[b] < max(limit, 1):
+            _run_block(blocks, b, part, values, limit, left, slack if limit else np.inf)
+            new = values.lower[b] if limit else values.upper[b]
             settled = settled and new <= value[b] * (1 + CLOSE)
             value[b] = new
-        length += upper[b]
+        length += values.upper[b]
     return settled, length
 
 
 @njit
-def _run_one(
-    blocks: Blocks, b: int, part: Part, nodes: int, value: float, cutoff: float
-) -> tuple[float, float]:
-    """Return a lower bound and a feasible latency of a block; its bound if every operator finds a core."""
-    apart = blocks.widths[b, 1] + blocks.widths[b, 3] <= part.num_tc
-    apart = apart and blocks.widths[b, 2] + blocks.widths[b, 3] <= part.num_vc
-    if apart or blocks.widths[b, 0] <= min(part.num_tc, part.num_vc):
-        return value, value
-    lower, upper, _ = run_members(members_of(blocks.masks[b]), part, cutoff, nodes)
-    return lower, upper
+def _run_block(
+    blocks: Blocks, b: int, part: Part, values: Values, limit: int, left: Ints, slack: float
+) -> None:
+    """Run a block with so many branches, a few where there is no limit."""
+    nodes = min(limit, left[0]) if limit else FIRST_NODES
+    members = members_of(blocks.masks[b])
+    lower, upper, _, used = run_members(members, part, values.lower[b] + slack, nodes)
+    left[0] -= used
+    values.lower[b], values.upper[b] = max(lower, values.lower[b]), min(upper, values.upper[b])
+    values.nodes[b] = limit if used >= nodes else -1
 
 
 @njit
@@ -126,17 +202,21 @@ def members_of(mask: int) -> Ints:
 
 
 @njit
-def run_members(members: Ints, part: Part, cutoff: float, nodes: int) -> tuple[float, float, Floats]:
-    """Return a lower bound, a feasible latency and start times of operators that run on single cores."""
+def run_members(members: Ints, part: Part, cutoff: float, nodes: int) -> tuple[float, float, Floats, int]:
+    """Return a lower bound, a feasible latency and start times of operators that run on single cores, and
+    how many branches were searched.
+    """
     block = make_block(members, part)
-    lower, upper, start = run_block(block, cutoff, nodes)
+    lower, upper, start, used = run_block(block, cutoff, nodes, False)
     if block.uses[:, 2].any() and upper < np.inf:
         # Of several shortest runs always the same one, whatever cutoff it was looked for with.
-        start = run_block(block, upper * (1 + 1000 * CLOSE), nodes)[2]
-        paired = assign_cores(block.kinds, start, start + block.latency, part.num_tc, part.num_vc)[0]
-        if not paired:
+        start = run_block(block, upper * (1 + 1000 * CLOSE), nodes, False)[2]
+        if not finds_pairs(block, start):
             upper = _pair_block(block, start)
-    return lower, upper, start
+            _, better, other, _ = run_block(block, upper * (1 + 1000 * CLOSE), nodes, True)
+            if better < np.inf:
+                upper, start = better, other
+    return lower, upper, start, used
 
 
 @njit
@@ -201,39 +281,53 @@ def _head(part: Part, mask: int, i: int, head: Floats) -> float:
 
 
 @njit
-def _shortest(blocks: Blocks, value: Floats) -> tuple[float, Ints]:
-    """Return the length of the shortest path through the downsets, and its blocks, last to first."""
-    sets = len(blocks.offsets) - 1
-    best, taken = np.full(sets, np.inf), np.full(sets, -1)
-    best[0] = 0.0
+def _shortest(steps: Steps, value: Floats) -> Ints:
+    """Return the blocks of the shortest path to everything, from the last to the first.
+
+    Values only rise, so that only those paths are looked for again that became longer.
+    """
+    sets = len(steps.length)
     for d in range(1, sets):
-        for s in range(blocks.offsets[d], blocks.offsets[d + 1]):
-            length = best[blocks.sources[s]] + value[blocks.steps[s]]
-            if length < best[d]:
-                best[d], taken[d] = length, s
+        s = steps.last[d]
+        known = s >= 0 and value[steps.blocks[s]] == steps.spent[d]
+        if not known or steps.length[steps.sources[s]] + steps.spent[d] != steps.length[d]:
+            _step_into(steps, value, d)
     path, size, d = np.empty(sets, dtype=np.int64), 0, sets - 1
     while d > 0:
-        path[size] = blocks.steps[taken[d]]
+        path[size] = steps.blocks[steps.last[d]]
         size += 1
-        d = blocks.sources[taken[d]]
-    return best[sets - 1], path[:size]
+        d = steps.sources[steps.last[d]]
+    return path[:size]
 
 
 @njit
-def follow_path(path: Ints, part: Part, nodes: int) -> tuple[Floats, Ints]:
-    """Return start times and cores along a path of blocks given as bits, from the last to the first."""
+def _step_into(steps: Steps, value: Floats, d: int) -> None:
+    """Look for the shortest path to a downset."""
+    steps.length[d], steps.last[d] = np.inf, steps.offsets[d]
+    for s in range(steps.offsets[d], steps.offsets[d + 1]):
+        length = steps.length[steps.sources[s]] + value[steps.blocks[s]]
+        if length < steps.length[d]:
+            steps.length[d], steps.last[d], steps.spent[d] = length, s, value[steps.blocks[s]]
+
+
+@njit
+def follow_path(path: Ints, latencies: Floats, part: Part, nodes: int) -> tuple[Floats, Ints]:
+    """Return start times and cores along a path of blocks given as bits, from the last to the first, of
+    which the latencies were found with so many branches.
+    """
     n = len(part.kinds)
     start, core = np.zeros(n), np.zeros(n, dtype=np.int64)
     now = 0.0
-    for mask in path[::-1]:
-        members = members_of(mask)
+    for k in range(len(path) - 1, -1, -1):
+        members = members_of(path[k])
         i = members[0]
         if len(members) > 1:
-            _, length, starts = run_members(members, part, np.inf, nodes)
+            cutoff = latencies[k] * (1 + 1000 * CLOSE)
+            _, length, starts, _ = run_members(members, part, cutoff, nodes)
             ends, kinds = starts + part.one[members], part.kinds[members]
             cores = assign_cores(kinds, starts, ends, part.num_tc, part.num_vc)[1]
-            for k in range(len(members)):
-                start[members[k]], core[members[k]] = now + starts[k], cores[k]
+            for j in range(len(members)):
+                start[members[j]], core[members[j]] = now + starts[j], cores[j]
         else:
             wide = part.every[i] < part.one[i]
             length = part.every[i] if wide else part.one[i]

@@ -93,3 +93,11 @@ def transformer_layer(seed: int, num_tc: int, num_vc: int, kind: str = "forward"
         }.get(type_, 0)
         one[i] = every[i] * (1 + (cores - 1) * rng.uniform(0.2, 1.0))
     return Layer(core, one, every, edges, num_tc, num_vc)
+
+
+def brush_layer(seed: int, num_tc: int = 2, num_vc: int = 3) -> Layer:
+    """Return sixteen products and vector operators beside each other: too wide for a list of barriers."""
+    rng = np.random.default_rng(seed)
+    core = ("tensor", "vector") * 8
+    one = rng.uniform(1e-6, 9e-6, len(core))
+    return Layer(core, one, one * rng.uniform(0.5, 1.0, len(core)), (), num_tc, num_vc)

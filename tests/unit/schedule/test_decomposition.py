@@ -15,11 +15,11 @@ from phaze.schedule.proof import Proof, Solution
 from phaze.schedule.store import SolutionStore
 from phaze.schedule.verify import find_faults
 from phaze.solver import Limits
-from phaze.theory.bounds import EQUAL, Bounded, Task
+from phaze.theory.bounds import EQUAL, Bounded, Task, tasks_of
 from phaze.theory.graphs import Layer, Schedule
 from tests.unit.schedule.comparing import known_schedule
 from tests.unit.schedule.exhaustive import shortest_latency
-from tests.unit.schedule.random_layers import random_layer, transformer_layer
+from tests.unit.schedule.random_layers import brush_layer, random_layer, transformer_layer
 
 PROOF = Proof(("highs",), "sparse", Limits(nodes=500, wall_s=60.0))
 
@@ -157,12 +157,35 @@ def test_z_is_needed_where_more_cores_would_help() -> None:
 
 @pytest.mark.solver
 def test_a_component_that_bounds_leave_open_takes_a_program() -> None:
-    """Weight gradients beside everything else: too wide for the search over barriers."""
-    solution = solve_layer(transformer_layer(0, 2, 64, "split"), PROOF, SolutionStore())
+    """Everything beside everything else: too wide for the search over barriers."""
+    solution = solve_layer(brush_layer(0), PROOF, SolutionStore())
     assert len(solution.programs) == 1
     assert solution.programs[0].solver == "highs"
     assert solution.bound_s <= solution.objective_s
     assert solution.gap < 0.1
+
+
+@pytest.mark.solver
+@pytest.mark.parametrize("seed", range(4))
+def test_programs_check_what_bounds_prove(seed: int) -> None:
+    """If asked for, every component of two operators or more takes a program, which finds the same."""
+    layer = transformer_layer(seed, 2, 4)
+    by_bounds, by_programs = (
+        solve_layer(layer, replace(PROOF, programs=where, limits=Limits(5000, 60.0)), SolutionStore())
+        for where in ("open", "all")
+    )
+    assert by_bounds.programs == []
+    assert len(by_programs.programs) == sum(len(task.component.operators) > 1 for task in tasks_of(layer))
+    assert by_programs.status == "optimal"
+    assert by_programs.objective_s == pytest.approx(by_bounds.objective_s, rel=EQUAL)
+
+
+@pytest.mark.solver
+def test_a_program_that_beats_a_bound_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two proofs that contradict each other neither is stored."""
+    monkeypatch.setattr(decomposition, "bound_task", lambda task: replace(known_schedule(task), lower_s=9.0))
+    with pytest.raises(RuntimeError, match=r"beats the bound 9\.0"):
+        solve_layer(two_diamonds(1.0), replace(PROOF, programs="all"), SolutionStore())
 
 
 def corrupt(make: Callable[[Schedule], Schedule]) -> Callable[[Task, Bounded, Proof], Solution]:

@@ -20,7 +20,7 @@ from phaze.theory.bounds import Bounded, Task, bound_task, tasks_of
 from phaze.theory.graphs import ALL_CORES, Layer, Schedule
 from tests.unit.schedule.comparing import LIMITS, Proven, known_schedule, prove
 from tests.unit.schedule.exhaustive import shortest_latency
-from tests.unit.schedule.random_layers import random_layer, transformer_layer
+from tests.unit.schedule.random_layers import brush_layer, random_layer, transformer_layer
 
 pytestmark = pytest.mark.solver
 
@@ -312,7 +312,7 @@ def test_a_failing_solver_leaves_the_known_schedule_with_its_bound(
 ) -> None:
     """No exception, no worse schedule, and what is known of the optimum stays or improves."""
     monkeypatch.setitem(BACKENDS, "highs", Script(run))
-    task = task_of(transformer_layer(3, 2, 2, "split"))
+    task = task_of(brush_layer(3))
     bounded = bound_task(task)
     solution = solve_program(task, bounded, Proof(("highs",)))
     assert solution.status == status

@@ -1,5 +1,7 @@
 """The stage as the workflow sees it: tables in, tables out, the same bytes whatever was solved before."""
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +14,23 @@ from phaze.schedule.layer import read_cases
 from phaze.schedule.verify import find_faults
 from phaze.spec.settings import ScheduleSettings
 from phaze.tables.columns import ENERGIES
+from phaze.theory import bounds
 from phaze.theory.graphs import Schedule
 from tests.unit.schedule.random_layers import transformer_graph
 
 POINT = {"model": "toy", "tensor": 2, "microbatch": 1}
 SETTINGS = ScheduleSettings(solver=("highs",), node_limit=10, wall_limit_s=100.0)
 KINDS = {"forward": "forward", "backward": "split"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_barriers() -> Iterator[None]:
+    """Let the list of barriers of a layer with weight gradients be too long, so that it takes a program."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounds, "MAX_STEPS", 20000)
+        bounds.blocks_of.cache_clear()
+        yield
+    bounds.blocks_of.cache_clear()
 
 
 def make_operators() -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -178,6 +191,21 @@ def test_the_store_changes_no_result(
         ):
             pd.testing.assert_frame_equal(found, fresh, check_exact=True)
     assert len(list(tmp_path.rglob("*.json"))) == (results[0]["method"] == "program").sum()
+
+
+@pytest.mark.solver
+def test_the_log_counts_what_decided_components(
+    inputs: tuple[pd.DataFrame, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By bounds, by a program, or by the store in a second run; equal components count once."""
+    told = []
+    for _ in range(2):
+        with caplog.at_level(logging.INFO, "phaze"):
+            solves, _ = schedule_layers(*inputs, SETTINGS, SolutionStore(tmp_path))
+        told.append(next(text for text in reversed(caplog.messages) if "components" in text))
+    programs = (solves["method"] == "program").sum()
+    assert told[0].endswith(f" by bounds, {programs} by program")
+    assert told[1] == told[0].replace("program", "store")
 
 
 @pytest.mark.solver

@@ -20,7 +20,7 @@ from phaze.theory.bounds import (
 from phaze.theory.graphs import ALL_CORES, Floats, Layer, Part, Schedule, critical_path
 from phaze.theory.search import search_sequences
 from tests.unit.schedule.exhaustive import shortest_latency
-from tests.unit.schedule.random_layers import random_layer, transformer_layer
+from tests.unit.schedule.random_layers import brush_layer, random_layer, transformer_layer
 
 SEEDS = st.integers(0, 10**6)
 
@@ -131,8 +131,8 @@ def test_bounds_of_a_transformer_layer_meet(num_tc: int, num_vc: int) -> None:
 
 
 def test_a_wide_component_is_searched_by_sequences() -> None:
-    """Weight gradients hang beside everything: no list of barriers, but bounds within ten percent."""
-    layer = transformer_layer(5, 2, 4, "split")
+    """Where nothing hangs together there is no list of barriers, but bounds within ten percent."""
+    layer = brush_layer(5)
     widest = max(tasks_of(layer), key=lambda task: len(task.component.operators))
     assert blocks_of(widest.component) is None
     lower, schedule = schedule_by_bounds(layer)
@@ -140,9 +140,19 @@ def test_a_wide_component_is_searched_by_sequences() -> None:
     assert 0.9 * schedule.latency_s <= lower <= schedule.latency_s
 
 
+@pytest.mark.parametrize(("num_tc", "num_vc"), [(1, 2), (2, 1), (4, 8)])
+def test_bounds_meet_where_weight_gradients_hang_beside_everything(num_tc: int, num_vc: int) -> None:
+    """One component of 32 operators, thousands of moments at which nothing may run."""
+    layer = transformer_layer(7, num_tc, num_vc, "split")
+    assert max(len(task.component.operators) for task in tasks_of(layer)) > 30
+    lower, schedule = schedule_by_bounds(layer)
+    assert find_faults(layer, schedule) == ()
+    assert lower == pytest.approx(schedule.latency_s, rel=EQUAL)
+
+
 def test_the_search_by_sequences_is_the_same_in_every_run() -> None:
     """Its random numbers begin at the same place."""
-    task = max(tasks_of(transformer_layer(5, 2, 4, "split")), key=lambda task: len(task.component.operators))
+    (task,) = tasks_of(brush_layer(5))
     part = Part(*task.component.arrays, task.one_s, task.every_s, task.num_tc, task.num_vc)
     first, second = search_sequences(part, 2000), search_sequences(part, 2000)
     assert first[0] == second[0]
