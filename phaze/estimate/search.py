@@ -100,8 +100,8 @@ def search_all(shapes: Ints, extra_words: Floats, plan: Plan, tables: Tables, fo
 def _search_group(job: Job, plan: Plan, start: int, stop: int, found: Floats) -> None:
     """Fill `found` (4, C) for ascending numbers of equal cores; more start from the best of fewer."""
     before, divisions = job.tables.splits.before, plan.divisions
-    _bound_splits(job, 0, before[divisions.every[plan.count_of[stop - 1]]])
-    best, done = Best(np.inf, np.inf, np.inf, np.inf), 0
+    _bound_splits(job, before[0], before[divisions.every[plan.count_of[stop - 1]]])
+    best, done = Best(np.inf, np.inf, np.inf, np.inf), before[0]
     for i in range(start, stop):
         c = plan.count_of[i]
         every = before[divisions.every[c]]
@@ -140,9 +140,10 @@ def _bound_splits(job: Job, start: int, stop: int) -> None:
     row, column = job.place[0], job.place[1]
     k_folds, m_folds, n_folds = splits.k_folds[row], splits.m_folds, splits.n_folds[column]
     for x in range(start, stop):
-        lower[3 * x + WEIGHT] = least_time(job.core, _flow(job, WEIGHT, x), k_folds, n_folds[x])
-        lower[3 * x + INPUT] = least_time(job.core, _flow(job, INPUT, x), k_folds, m_folds[column, x])
-        lower[3 * x + OUTPUT] = least_time(job.core, _flow(job, OUTPUT, x), m_folds[row, x], n_folds[x])
+        for dataflow in (WEIGHT, OUTPUT, INPUT):
+            downs = m_folds[row, x] if dataflow == OUTPUT else k_folds
+            acrosses = m_folds[column, x] if dataflow == INPUT else n_folds[x]
+            lower[3 * x + dataflow] = least_time(job.core, _flow(job, dataflow, x), downs, acrosses)
 
 
 @njit
