@@ -25,6 +25,7 @@ rule screen:
         scenario=lambda w: settings.scenarios[w.scenario].model_dump(mode="json"),
         training=lambda w: training_of(w.microbatch),
         screen=SCREEN_SETTINGS,
+        energy=settings.technology.energy.model_dump(mode="json"),
         overlap_communication=study["schedule"]["overlap_communication"],
         code=source_digest("phaze.screen.stage"),
     log:

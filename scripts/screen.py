@@ -3,6 +3,7 @@
 from phaze import tables
 from phaze.job import logged
 from phaze.screen import screen_architectures
+from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import ScreenSettings, Training
 from phaze.spec.system import Scenario
 
@@ -15,6 +16,7 @@ def main(
     scenario: dict[str, object],
     training: dict[str, object],
     settings: dict[str, object],
+    energy: dict[str, object],
     overlap_communication: bool,
 ) -> None:
     """Read operators, layers, estimates and architectures, write the screen."""
@@ -28,6 +30,7 @@ def main(
         Scenario.parse(scenario, "scenario"),
         Training.parse(training, "training"),
         ScreenSettings.parse(settings, "screen"),
+        EnergyFigures.parse(energy, "energy"),
         overlap_communication=overlap_communication,
         visits=tables.Visits.load(*visits) if visits else None,
     )
@@ -43,5 +46,6 @@ if __name__ == "__main__":
             scenario=snakemake.params.scenario,
             training=snakemake.params.training,
             settings=snakemake.params.screen,
+            energy=snakemake.params.energy,
             overlap_communication=snakemake.params.overlap_communication,
         )

@@ -15,7 +15,7 @@ from phaze.theory.energy import DYNAMIC, Batch, Rates, Work
 from phaze.theory.memory import Optimizer, ParameterBytes, Precision, Schedule, parameter_bytes
 from phaze.theory.pipeline import Reals, Setting
 from phaze.theory.utilisation import peak_flops_per_s
-from phaze.units import GIB, UM2_PER_MM2
+from phaze.units import GIB
 
 Latencies = tuple[Reals, Reals]
 """Forward and backward latency of one layer of each run."""
@@ -64,7 +64,7 @@ class Conditions:
             schedule=training.schedule,
             sequence=sequence,
             flops_per_token=flops_per_token,
-            rates=rates_of(energy),
+            rates=Rates.of(energy),
         )
 
     def batch(self, microbatch: int) -> Batch:
@@ -85,11 +85,6 @@ class Conditions:
             for recompute in self.recompute
             for hbm_gib in sorted(self.hbm_gib, reverse=True)
         ]
-
-
-def rates_of(energy: EnergyFigures) -> Rates:
-    """Return what links and leakage cost in a technology."""
-    return Rates(energy.link_j_per_byte, energy.leakage_w_per_mm2 / UM2_PER_MM2)
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,23 @@ import numpy as np
 import pandas as pd
 
 from phaze.spec.settings import Training
+from phaze.tables.columns import ENERGIES
 from phaze.theory.bounds import layer_bounds
-from phaze.theory.chains import Runs, best_times
+from phaze.theory.chains import Runs, best_times, possible_depths
 from phaze.theory.designs import designs_of_operators, gather_latencies
+from phaze.theory.economy import Least, least_sample_j
+from phaze.theory.energy import Batch, Rates
 from phaze.theory.memory import parameter_bytes
 from phaze.theory.pipeline import Setting
 from phaze.theory.ranking import Floats
 
 DIRECTIONS = ("forward", "backward")
+CORES_OF_DESIGN = {
+    "tensor_design": ("tensor",),
+    "vector_design": ("vector", "network"),
+    "fused_design": ("fused",),
+}
+"""Whose operators take the estimates of a design: a collective reduces on the vector cores."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,30 @@ def _cases(operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.D
     )
 
 
+def least_energies(
+    operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
+) -> dict[tuple[str, str], Floats]:
+    """Return the energy (A,) that every (layer, direction) takes at least on one slice, in joules.
+
+    A schedule runs every operator on one core or on all; either may take less energy.
+    """
+    one, every = (estimates[[f"{part}{which}_j" for part in ENERGIES]].sum(axis=1) for which in ("", "_all"))
+    least, works, designs = (
+        np.minimum(one.to_numpy(), every.to_numpy()),
+        estimates["work"].to_numpy(np.int64),
+        estimates["design"].to_numpy(np.int64),
+    )
+    found = {}
+    for key, mine in operators[operators["work"] >= 0].groupby(["layer", "direction"]):
+        total = np.zeros(len(architectures))
+        for design, cores in CORES_OF_DESIGN.items():
+            often = np.bincount(mine.loc[mine["core"].isin(cores), "work"], minlength=int(works.max()) + 1)
+            by_design = np.bincount(designs, often[works] * least)
+            total += by_design[architectures[design].to_numpy(np.int64)]
+        found[str(key[0]), str(key[1])] = total
+    return found
+
+
 def _pass(frame: pd.DataFrame, layer: str, direction: str) -> pd.DataFrame:
     return frame[(frame["layer"] == layer) & (frame["direction"] == direction)]
 
@@ -148,3 +181,39 @@ def bound_times(
     times = best_times(runs, forward, backward, tensor, settings)[:, place.reshape(-1)]
     lower_s, feasible_s = np.hsplit(times, 2)
     return Bounds(np.minimum(lower_s, feasible_s), feasible_s)
+
+
+def bound_energies(
+    runs: Runs,
+    names: Sequence[str],
+    layers: Mapping[tuple[str, str], Bounds],
+    energies: Mapping[tuple[str, str], Floats],
+    times: Bounds,
+    area_um2: Floats,
+    tensor: int,
+    settings: Sequence[Setting],
+    batch: Batch,
+    rates: Rates,
+) -> Floats:
+    """Return joules per sample (settings, A) that no best placement goes below, infinite where none fits."""
+    none = np.zeros(len(area_um2))
+    least = Least(
+        *(np.stack([layers[n, d].lower_s for n in names], axis=1) for d in DIRECTIONS),
+        *(np.stack([energies.get((n, d), none) for n in names], axis=1) for d in DIRECTIONS),
+    )
+    watts = rates.leakage_w_per_um2 * area_um2
+    known: dict[tuple[bytes, ...], Floats] = {}
+    found = []
+    for c, setting in enumerate(settings):
+        depths, lower, feasible = (
+            possible_depths(runs, tensor, setting),
+            times.lower_s[c],
+            times.feasible_s[c],
+        )
+        key = (depths.key(), lower.tobytes(), feasible.tobytes(), bytes([setting.recompute]))
+        if key not in known:
+            known[key] = least_sample_j(
+                runs, least, lower, feasible, watts, depths, tensor, setting, batch, rates
+            )
+        found.append(known[key])
+    return np.array(found)

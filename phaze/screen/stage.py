@@ -7,13 +7,22 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from phaze.screen.bounds import Bounds, bound_layers, bound_times, read_runs
+from phaze.screen.bounds import (
+    Bounds,
+    bound_energies,
+    bound_layers,
+    bound_times,
+    least_energies,
+    read_runs,
+)
 from phaze.screen.select import could_matter
+from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import ScreenSettings, Training
 from phaze.spec.system import Scenario
 from phaze.tables import Screens
+from phaze.theory.energy import Batch, Rates
 from phaze.theory.pipeline import Setting
-from phaze.theory.ranking import Flags, name_ranks
+from phaze.theory.ranking import Flags, Floats, name_ranks
 from phaze.units import GIB
 
 
@@ -27,6 +36,7 @@ def screen_architectures(
     scenario: Scenario,
     training: Training,
     settings: ScreenSettings,
+    energy: EnergyFigures,
     *,
     overlap_communication: bool = False,
     visits: pd.DataFrame | None = None,
@@ -46,10 +56,25 @@ def screen_architectures(
     passes = bound_layers(operators, edges, estimates, shard, overlap_communication=overlap_communication)
     runs, names = read_runs(layers, graph, training)
     grid = memory_grid(training)
-    times = bound_times(runs, names, passes, tensor, pipeline_settings(scenario, training, microbatch))
+    asked = pipeline_settings(scenario, training, microbatch)
+    times = bound_times(runs, names, passes, tensor, asked)
+    energies = least_energies(operators, estimates, shard)
+    area = shard["area_um2"].to_numpy(np.float64)
+    joules = bound_energies(
+        runs,
+        names,
+        passes,
+        energies,
+        times,
+        area,
+        tensor,
+        asked,
+        Batch(microbatch, scenario.global_batch),
+        Rates.of(energy),
+    )
     kept = choose_kept(times, shard, _seen(shard, settings, visits), grid, settings)
     point = {"model": layers["model"].iloc[0], "tensor": tensor, "microbatch": microbatch}
-    return Screens.check(_rows(times, shard, grid, kept).assign(**point)[list(Screens.fields())])
+    return Screens.check(_rows(times, joules, shard, grid, kept).assign(**point)[list(Screens.fields())])
 
 
 def _seen(shard: pd.DataFrame, settings: ScreenSettings, visits: pd.DataFrame | None) -> Flags:
@@ -108,7 +133,9 @@ def choose_kept(
     return kept
 
 
-def _rows(times: Bounds, shard: pd.DataFrame, grid: list[tuple[float, bool]], kept: Flags) -> pd.DataFrame:
+def _rows(
+    times: Bounds, joules: Floats, shard: pd.DataFrame, grid: list[tuple[float, bool]], kept: Flags
+) -> pd.DataFrame:
     """Return one row for every architecture, HBM size and recompute."""
     hbm_gib, recompute = zip(*grid, strict=True)
     return pd.DataFrame(
@@ -118,6 +145,7 @@ def _rows(times: Bounds, shard: pd.DataFrame, grid: list[tuple[float, bool]], ke
             "recompute": np.tile(np.array(recompute, dtype=np.bool_), len(shard)),
             "lower_s": times.lower_s.T.ravel(),
             "feasible_s": times.feasible_s.T.ravel(),
+            "lower_j": np.where(np.isfinite(times.lower_s), joules, np.inf).T.ravel(),
             "kept": np.repeat(kept, len(grid)),
         }
     )

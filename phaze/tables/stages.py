@@ -152,12 +152,10 @@ class Estimates(Table):
 
 
 class Screens(Table):
-    """Bounds on the time per batch of every architecture of a shard."""
+    """Bounds on the time per batch and the energy per sample of every architecture of a shard."""
 
     name = "screens"
-    about = (
-        "lower bound and feasible value of the time per batch, for every architecture, HBM size and recompute"
-    )
+    about = "bounds on time per batch and energy per sample of every architecture, HBM size and recompute"
     keys = {
         **POINT,
         "architecture": ARCHITECTURE,
@@ -167,6 +165,7 @@ class Screens(Table):
     columns = {
         "lower_s": real("no placement is faster; infinite if none fits", finite=False),
         "feasible_s": real("some placement is this fast; infinite if none fits", finite=False),
+        "lower_j": real("no placement takes less energy for a sample; infinite if none fits", finite=False),
         "kept": flag("could be among the best of its shard, or is named"),
     }
     rules = {"the lower bound is not above the feasible value": lambda f: f["lower_s"] <= f["feasible_s"]}

@@ -106,12 +106,33 @@ def best_placements(runs: Runs, forward_s: Reals, backward_s: Reals, tensor: int
     return _solve(runs, forward_s, backward_s, tensor, setting, _groups(footprints, setting))
 
 
-def longest_last_stage(runs: Runs, setting: Setting) -> int:
-    """Return where the longest last stage that fits starts, the length of the chain if none fits."""
-    footprints = stage_footprints(runs.chain(np.zeros(len(runs.counts)), np.zeros(len(runs.counts))))
-    fewest = int(useful_widths(setting.microbatches, setting.devices)[0].min())
-    fits = room(footprints, setting, fewest).last_fits
-    return int(np.argmax(fits)) if fits.any() else len(fits)
+@dataclass(frozen=True)
+class Depths:
+    """What fits the memory, whatever the latencies."""
+
+    devices: Counts
+    """(s,): fewest devices of a pipeline with s stages, 0 where none fits."""
+    last_start: int
+    """First layer of the longest last stage that fits."""
+
+    def key(self) -> bytes:
+        """Return what tells depths apart."""
+        return self.devices.tobytes() + bytes(str(self.last_start), "ascii")
+
+
+def possible_depths(runs: Runs, tensor: int, setting: Setting) -> Depths:
+    """Return the depths with a cut that fits, under GPipe with as few microbatches in flight as can be."""
+    chain = runs.chain(np.zeros(len(runs.counts)), np.zeros(len(runs.counts)))
+    footprints, shape = chain.footprints, shape_of(chain, tensor, setting.devices)
+    fitting = room(footprints, setting, int(useful_widths(setting.microbatches, setting.devices)[0].min()))
+    last, free = np.where(fitting.last_fits, 0.0, np.inf), np.zeros_like(footprints.constant_bytes)
+    dp = least_worst(last, free, free, fitting.most_stages, footprints.single, shape.stages, shape.singles)
+    fits = np.isfinite(dp[:, :, 0])
+    depth, single = np.indices(fits.shape)
+    taken = depth * shape.tensor - single * (shape.tensor - 1)
+    devices = np.where(fits, taken, setting.devices + 1).min(axis=1)
+    fewest = np.where(devices <= setting.devices, devices, 0).astype(np.int64)
+    return Depths(fewest, int(np.argmax(fitting.last_fits)) if fitting.last_fits.any() else len(chain))
 
 
 @dataclass(frozen=True)

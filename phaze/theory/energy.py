@@ -1,4 +1,4 @@
-"""Energy of training one sample (dynamic, links, leakage): of a placement, and a lower bound without one.
+"""Energy of training a sample with a placement: dynamic energy, links, leakage.
 
 A layer runs forward and backward once for every microbatch, forward once more where its stage recomputes
 (all stages but the last), and on every slice of a tensor-parallel layer. Every device of a stage sends the
@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phaze.theory.chains import Runs, longest_last_stage
-from phaze.theory.pipeline import Counts, Reals, Setting
+from phaze.spec.architecture import EnergyFigures
+from phaze.theory.chains import Runs
+from phaze.theory.pipeline import Counts, Reals
+from phaze.units import UM2_PER_MM2
 
 DYNAMIC = ("mac", "register", "l2", "glb", "hbm", "link")
 """Parts that spend energy when they act."""
@@ -30,6 +32,11 @@ class Rates:
     """A byte to another device."""
     leakage_w_per_um2: float
     """Power of a square micrometre that does nothing."""
+
+    @classmethod
+    def of(cls, figures: EnergyFigures) -> Rates:
+        """Return what they cost in a technology."""
+        return cls(figures.link_j_per_byte, figures.leakage_w_per_mm2 / UM2_PER_MM2)
 
 
 @dataclass(frozen=True)
@@ -88,33 +95,3 @@ def sample_j(
     parts = dynamic / batch.microbatch
     parts[LINK] += rates.link_j_per_byte * (sent / batch.microbatch + ring / batch.global_batch)
     return np.append(parts, rates.leakage_w_per_um2 * leaking_um2_s / batch.global_batch)
-
-
-@dataclass(frozen=True)
-class Least:
-    """What one slice of one layer of every run takes at least on A architectures, arrays (A, runs)."""
-
-    forward_s: Reals
-    backward_s: Reals
-    forward_j: Reals
-    backward_j: Reals
-
-
-def least_sample_j(
-    runs: Runs, least: Least, area_um2: Reals, tensor: int, setting: Setting, microbatch: int, rates: Rates
-) -> Reals:
-    """Return joules per sample (A,) that no placement goes below, whatever it is.
-
-    With at least so many layers recomputed as the longest last stage that fits leaves over. The devices in
-    use leak at least while they work: each stage takes its load for every microbatch, one after the other,
-    so that devices times time per batch is not below the latency of all layers on all slices, times the
-    microbatches. Links are left out.
-    """
-    start = longest_last_stage(runs, setting)
-    counts = np.array(runs.counts)
-    forward = executions(counts, start, setting.recompute) * slices(runs, tensor)
-    backward = counts * slices(runs, tensor)
-    spent = least.forward_j @ forward + least.backward_j @ backward
-    busy_s = least.forward_s @ forward + least.backward_s @ backward
-    joules: Reals = (spent + rates.leakage_w_per_um2 * area_um2 * busy_s) / microbatch
-    return joules

@@ -6,7 +6,7 @@ from phaze.screen import screen_architectures
 from phaze.screen.bounds import bound_layers
 from phaze.spec.settings import ScreenSettings, Training
 from phaze.spec.system import Scenario
-from tests.unit.screen.shard import make_shard
+from tests.unit.screen.shard import ENERGY, make_shard
 
 SIZE = 15_000
 
@@ -25,6 +25,7 @@ def test_screen_of_a_large_shard(benchmark: BenchmarkFixture) -> None:
         Scenario(devices=16, global_batch=64),
         Training(hbm_gib=(6, 12, 32)),
         ScreenSettings(),
+        ENERGY,
     )
     assert len(frame) == SIZE * 6
 

@@ -120,6 +120,7 @@ def screened(name: str, backward: str = "paired", step: int = 1) -> tuple[list[p
             screen = screen_architectures(
                 point.operators, point.edges, point.layers, model.graph, estimates, chips,
                 given.scenario, given.training, ScreenSettings(best=BEST, tolerance=TOLERANCE),
+                given.technology.energy,
             )  # fmt: skip
             solves, _ = schedule_layers(
                 point.operators, point.edges, estimates, chips, screen, given.schedule, SolutionStore()

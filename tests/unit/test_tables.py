@@ -29,6 +29,7 @@ def screens() -> pd.DataFrame:
             "recompute": False,
             "lower_s": [1.0, np.inf],
             "feasible_s": [2.0, np.inf],
+            "lower_j": [3.0, np.inf],
             "kept": True,
         }
     )

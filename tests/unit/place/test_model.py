@@ -110,6 +110,7 @@ def screens(point: dict[str, object]) -> pd.DataFrame:
             "hbm_gib": hbm,
             "recompute": recompute,
             "lower_s": 1.0,
+            "lower_j": 1.0,
             "feasible_s": 2.0,
             "kept": name != "dropped" and hbm == 8.0,
         }

@@ -5,6 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from phaze.spec.architecture import EnergyFigures
+from phaze.tables.columns import ENERGIES
+
+ENERGY = EnergyFigures(
+    mac_j=1.0, register_j_per_byte=1.0, sram_j_per_byte={1: 1.0, 2: 1.0}, hbm_j_per_byte=1.0,
+    link_j_per_byte=1e-9, leakage_w_per_mm2=0.1,
+)  # fmt: skip
 POINT = {"model": "toy", "tensor": 1, "microbatch": 2}
 OPERATORS = {
     "embedding": ["vector"],
@@ -105,5 +112,6 @@ def _estimates(works: int, architectures: pd.DataFrame, rng: np.random.Generator
             "design": np.tile(np.arange(designs), works),
             "latency_s": one.ravel(),
             "latency_all_s": (one * rng.uniform(0.3, 1.0, one.shape)).ravel(),
+            **{f"{part}{which}_j": one.ravel() for part in ENERGIES for which in ("", "_all")},
         }
     )

@@ -10,7 +10,7 @@ from phaze.spec.settings import ScreenSettings, Training
 from phaze.spec.system import Scenario
 from phaze.tables import Screens
 from phaze.theory.ranking import name_ranks, order, smallest
-from tests.unit.screen.shard import Shard, make_shard
+from tests.unit.screen.shard import ENERGY, Shard, make_shard
 
 KEYS = ["architecture", "hbm_gib", "recompute"]
 
@@ -35,6 +35,7 @@ def screen(
         Scenario(devices=devices, global_batch=64, network_bandwidth_bytes_per_s=bandwidth),
         Training(hbm_gib=hbm_gib),
         ScreenSettings(best=best, strategy="certified" if visits is None else "hysteresis", hysteresis=4),
+        ENERGY,
         visits=visits,
     )
 
@@ -153,7 +154,7 @@ def test_a_walk_without_its_visits_is_an_error() -> None:
     tables = (shard.operators, shard.edges, shard.layers, shard.graph, shard.estimates, shard.architectures)
     settings = ScreenSettings(strategy="hysteresis")
     with pytest.raises(ValueError, match="needs the visits"):
-        screen_architectures(*tables, Scenario(), Training(), settings)
+        screen_architectures(*tables, Scenario(), Training(), settings, ENERGY)
 
 
 def test_where_nothing_fits_one_architecture_is_kept_to_say_why() -> None:

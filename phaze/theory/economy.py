@@ -1,0 +1,288 @@
+"""The least energy that training a sample can take on many architectures, without looking for the placement.
+
+For s stages and d pipelines of m = ceil(B / d) microbatches, the time per batch T limits what else can be:
+
+- no load exceeds (T - synchronisation) / (m + s - 1), and the synchronisation is at least that of the first
+  layer's weights;
+- the last stage takes no more layers than that, and no more than fit; all others run forward again, if the
+  setting recomputes;
+- what the other stages cannot do in that time, the first stage has to hold, with its weights to synchronise;
+- the slowest stage takes at least the mean of all work, and as long as that with the most layers of a run.
+
+Where this is possible, dynamic energy, the least transfers, the ring of d pipelines, and the leakage of d
+times the devices of the smallest pipeline of s stages over the least time are a lower bound; the least over
+all s and d is one for every placement whose time is at most T.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from phaze.theory.chains import Depths, Runs
+from phaze.theory.compiled import njit
+from phaze.theory.energy import Batch, Rates, slices
+from phaze.theory.pipeline import Counts, Reals, Setting, useful_widths
+
+SLACK = 1e-9
+"""Relative error of times that the sums of the placement may have."""
+ROUNDS = 2
+"""How often what is known of the first stage is put to use."""
+
+
+@dataclass(frozen=True)
+class Least:
+    """What a layer of every run takes at least, arrays (A, runs); energies are those of one slice."""
+
+    forward_s: Reals
+    backward_s: Reals
+    forward_j: Reals
+    backward_j: Reals
+
+
+class _Frame(NamedTuple):
+    """What does not depend on the architecture."""
+
+    counts: Counts
+    """Layers of every run."""
+    movable: Counts
+    """Of these, how many the longest last stage holds."""
+    devices: Counts
+    """(s,): devices of a pipeline, 0 where none fits."""
+    most: int
+    """Devices of the cluster."""
+    microbatches: Counts
+    """ceil(B / d), falling."""
+    pipelines: Counts
+    """d, rising."""
+    recompute: bool
+    weights_s: Reals
+    """Weights of a layer of every run over the bandwidth."""
+    transfer_j: float
+    """Least transfers of another stage, of a sample."""
+    ring_j: float
+    """Synchronisation with another pipeline, of a sample."""
+    samples: int
+    """In a microbatch."""
+    batch: int
+    """Samples in a batch."""
+
+
+def least_sample_j(
+    runs: Runs,
+    least: Least,
+    lower_s: Reals,
+    feasible_s: Reals,
+    leakage_w: Reals,
+    depths: Depths,
+    tensor: int,
+    setting: Setting,
+    batch: Batch,
+    rates: Rates,
+) -> Reals:
+    """Return joules per sample (A,) that the best placement does not go below; infinite where none fits.
+
+    Its time per batch lies between `lower_s` and `feasible_s` (A,); `leakage_w` (A,) is the power of a chip
+    that does nothing. Gradients take at least as many bytes as the weights.
+    """
+    counts, each = np.array(runs.counts), slices(runs, tensor)
+    before = np.cumsum(counts) - counts
+    microbatches, pipelines = useful_widths(setting.microbatches, setting.devices)
+    boundaries = np.repeat(runs.output_bytes, counts)[:-1]
+    frame = _Frame(
+        counts=counts,
+        movable=np.clip(before + counts - depths.last_start, 0, counts),
+        devices=depths.devices,
+        most=setting.devices,
+        microbatches=microbatches,
+        pipelines=pipelines,
+        recompute=setting.recompute,
+        weights_s=runs.weight_bytes / setting.bandwidth_bytes_per_s,
+        transfer_j=2.0 * rates.link_j_per_byte * float(min(boundaries, default=0.0)) / batch.microbatch,
+        ring_j=2.0 * rates.link_j_per_byte * float(runs.weight_bytes @ (counts * each)) / batch.global_batch,
+        samples=batch.microbatch,
+        batch=batch.global_batch,
+    )
+    tables = (
+        np.ascontiguousarray(values, np.float64)
+        for values in (
+            least.forward_s,
+            least.backward_s,
+            least.forward_j * each,
+            least.backward_j * each,
+            lower_s,
+            feasible_s,
+            leakage_w,
+        )
+    )
+    return _least_of_all(frame, *tables)
+
+
+class _Chip(NamedTuple):
+    """One architecture."""
+
+    time_s: float
+    work_s: float
+    """Both passes of all layers."""
+    once_j: float
+    """The same on all slices, of a sample."""
+    leakage_j: float
+    """Of one device, of a sample."""
+    forward_s: Reals
+    backward_s: Reals
+    forward_j: Reals
+
+
+@njit
+def _least_of_all(
+    frame: _Frame,
+    forward_s: Reals,
+    backward_s: Reals,
+    forward_j: Reals,
+    backward_j: Reals,
+    lower_s: Reals,
+    feasible_s: Reals,
+    leakage_w: Reals,
+) -> Reals:
+    result = np.full(len(lower_s), np.inf)
+    for a in range(len(lower_s)):
+        if lower_s[a] < np.inf:
+            chip = _Chip(
+                time_s=feasible_s[a] * (1.0 + SLACK),
+                work_s=(frame.counts * (forward_s[a] + backward_s[a])).sum(),
+                once_j=(frame.counts * (forward_j[a] + backward_j[a])).sum() / frame.samples,
+                leakage_j=leakage_w[a] * lower_s[a] / frame.batch,
+                forward_s=forward_s[a],
+                backward_s=backward_s[a],
+                forward_j=forward_j[a],
+            )
+            for s in range(1, len(frame.devices)):
+                if frame.devices[s] > 0:
+                    result[a] = _least_of_depth(s, frame, chip, result[a])
+    return result
+
+
+@njit
+def _least_of_depth(s: int, frame: _Frame, chip: _Chip, best: float) -> float:
+    """Return the least energy of s stages and any number of pipelines, or the best so far."""
+    end = int(np.searchsorted(frame.pipelines, frame.most // frame.devices[s] + 1))
+    low = _fewest_pipelines(s, end, frame, chip)
+    if low >= end or _energy_j(s, low, frame, chip) >= best:
+        return best
+    for w in range(_first_possible(s, low, end, frame, chip), end):
+        joules = _energy_j(s, w, frame, chip)
+        if joules >= best:
+            break
+        again_j = _recomputation_j(s, w, _share(w, frame), frame, chip)
+        best = min(best, joules + again_j / frame.samples)
+    return best
+
+
+@njit
+def _energy_j(s: int, w: int, frame: _Frame, chip: _Chip) -> float:
+    """Return the least energy of a sample without recomputation."""
+    d = frame.pipelines[w]
+    links_j = (s - 1) * frame.transfer_j + (d - 1) * frame.ring_j
+    joules: float = chip.once_j + links_j + chip.leakage_j * d * frame.devices[s]
+    return joules
+
+
+@njit
+def _share(w: int, frame: _Frame) -> float:
+    """Return how often the weights of the first stage cross the network in the synchronisation."""
+    share: float = 4.0 * (frame.pipelines[w] - 1) / frame.pipelines[w]
+    return share
+
+
+@njit
+def _fewest_pipelines(s: int, end: int, frame: _Frame, chip: _Chip) -> int:
+    """Return an index of pipelines below which s stages take too long if their work is shared evenly."""
+    load, share, low = chip.work_s / s, 0.0, 0
+    for r in range(len(frame.counts)):
+        load = max(load, -(-frame.counts[r] // s) * (chip.forward_s[r] + chip.backward_s[r]))
+    for _ in range(ROUNDS):
+        left = chip.time_s - share * frame.weights_s[0]
+        longest = left / load - (s - 1) if load > 0.0 else np.inf
+        low = int(np.searchsorted(-frame.microbatches, -longest))
+        if longest < 1.0 or low >= end:
+            return end
+        share = _share(low, frame)
+    return low
+
+
+@njit
+def _first_possible(s: int, low: int, end: int, frame: _Frame, chip: _Chip) -> int:
+    """Return an index of pipelines from `low` on below which s stages take too long.
+
+    With the share of the weights that the fewest pipelines synchronise, more pipelines are never slower, and
+    the first possible number can be found by bisection.
+    """
+    share, high = _share(low, frame), end
+    while low < high:
+        middle = (low + high) // 2
+        if _recomputation_j(s, middle, share, frame, chip) < np.inf:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@njit
+def _recomputation_j(s: int, w: int, share: float, frame: _Frame, chip: _Chip) -> float:
+    """Return the least energy of running forward again, infinite if s stages cannot be that fast.
+
+    `share` is that of the first stage's weights that the synchronisation moves.
+    """
+    steps, weights_s, again_j = frame.microbatches[w] + s - 1, frame.weights_s[0], 0.0
+    for _ in range(ROUNDS):
+        cap = (chip.time_s - share * weights_s) / steps
+        again_s, again_j, fullest = _recomputed(s, cap, frame, chip)
+        if max((chip.work_s + again_s) / s, fullest) > cap:
+            return np.inf
+        weights_s = _first_weights_s(chip.work_s + again_s - (s - 1) * cap, s, frame, chip)
+    return again_j
+
+
+@njit
+def _first_weights_s(least: float, s: int, frame: _Frame, chip: _Chip) -> float:
+    """Return the weights over bandwidth of the shortest first stage with at least that load."""
+    again = 2.0 if frame.recompute and s > 1 else 1.0
+    weights_s: float = frame.weights_s[0]
+    for r in range(len(frame.counts)):
+        if least <= SLACK * chip.time_s:
+            break
+        each, taken = chip.backward_s[r] + again * chip.forward_s[r], frame.counts[r]
+        if each > 0.0:
+            taken = int(min(float(taken), max(0.0, np.ceil(least / each - SLACK))))
+        weights_s += (taken - (1 if r == 0 and taken > 0 else 0)) * frame.weights_s[r]
+        least -= taken * each
+    return weights_s
+
+
+@njit
+def _recomputed(s: int, cap: float, frame: _Frame, chip: _Chip) -> tuple[float, float, float]:
+    """Return time and energy of what runs forward again at least, and the least load of the fullest stage.
+
+    The last stage takes layers from the end as long as its load stays within the cap and they fit; only what
+    it leaves over is recomputed.
+    """
+    again_s, again_j, fullest, full = 0.0, 0.0, 0.0, False
+    recompute = frame.recompute and s > 1
+    for r in range(len(frame.counts) - 1, -1, -1):
+        each = chip.forward_s[r] + chip.backward_s[r]
+        if not recompute:
+            fullest = max(fullest, -(-frame.counts[r] // s) * each)
+            continue
+        taken = 0
+        if not full:
+            possible = np.floor(cap / each * (1.0 + SLACK)) if each > 0.0 else np.inf
+            taken = int(max(0.0, min(float(frame.movable[r]), possible)))
+            cap -= taken * each
+            full = taken < frame.counts[r]
+        rest = frame.counts[r] - taken
+        again_s += rest * chip.forward_s[r]
+        again_j += rest * chip.forward_j[r]
+        fullest = max(fullest, -(-rest // (s - 1)) * (each + chip.forward_s[r]))
+    return again_s, again_j, fullest
