@@ -40,7 +40,7 @@ wildcard_constraints:
     model="|".join(map(re.escape, settings.study.workloads)),
     tensor=r"\d+",
     microbatch=r"\d+",
-    shard="small-buffer|large-buffer|named",
+    shard="small-buffer|large-buffer|smaller|named",
 
 
 include: "rules/paths.smk"

@@ -25,6 +25,8 @@ FOLDER = Path("config")
 GRID_SHARDS = ("small-buffer", "large-buffer")
 """Shards of the grid, by size of the global buffer: designs of a core are then never estimated twice."""
 NAMED_SHARD = "named"
+SMALLER_SHARD = "smaller"
+"""What of the grid only smaller area limits allow: the least area of an architecture depends on the limit."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +83,31 @@ class Settings:
         """Return the shards that have members."""
         return (*self.grid_shards, NAMED_SHARD) if self.architectures else self.grid_shards
 
+    @property
+    def front_shards(self) -> tuple[str, ...]:
+        """Return the shards that the fronts are looked for in: the grid, for every area limit."""
+        grid = self.study.architectures.grid
+        bounded = grid is not None and grid.minimum_area_share and self.study.report.area_limits_mm2
+        return (*self.grid_shards, SMALLER_SHARD) if bounded else self.grid_shards
+
+    def front_space(self, scenario: str) -> dict[str, object]:
+        """Return the area limits of the fronts and the share of a limit that is the least area."""
+        grid = self.study.architectures.grid
+        assert grid is not None
+        return {
+            "area_limits": [self.area_limit(scenario), *self.study.report.area_limits_mm2],
+            "minimum_area_share": grid.minimum_area_share,
+        }
+
     def members(self, shard: str) -> dict[str, object]:
         """Return what a shard is made of: its part of the grid, or the named architectures."""
         if shard == NAMED_SHARD:
             return {"named": [a.model_dump(mode="json") for a in self.architectures.values()]}
         grid = self.study.architectures.grid
         assert grid is not None, shard
+        if shard == SMALLER_SHARD:
+            limits = list(self.study.report.area_limits_mm2)
+            return {"grid": grid.model_dump(mode="json"), "smaller": limits}
         return {"grid": grid.restricted_to(shard).model_dump(mode="json")}
 
     def area_limit(self, scenario: str) -> float | dict[str, object]:

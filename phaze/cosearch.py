@@ -115,7 +115,7 @@ def evaluate_architectures(subject: Subject, architectures: pd.DataFrame, terms:
     `architectures` are rows of table architectures, of any shards; their designs get ids of their own.
     """
     chips = with_own_designs(architectures)
-    found = [_evaluate_point(subject, point, chips, terms) for point in subject.points]
+    found = [evaluate_point(subject, point, chips, terms) for point in subject.points]
     names = [f.name for f in fields(Evaluation) if f.name != "architectures"]
     joined = {name: pd.concat([getattr(one, name) for one in found], ignore_index=True) for name in names}
     return Evaluation(chips, **joined)
@@ -127,7 +127,8 @@ def with_own_designs(architectures: pd.DataFrame) -> pd.DataFrame:
     return chips.assign(**design_ids(chips))
 
 
-def _evaluate_point(subject: Subject, point: LayerTables, chips: pd.DataFrame, terms: Terms) -> Evaluation:
+def evaluate_point(subject: Subject, point: LayerTables, chips: pd.DataFrame, terms: Terms) -> Evaluation:
+    """Return schedules and best placements at one point on architectures with designs of their own."""
     estimates = _estimate(point, chips, terms)
     kept = chips[["architecture"]].assign(kept=True)
     solves, schedules = _schedule(point, estimates, chips, terms, np.ones(len(chips), dtype=np.bool_))

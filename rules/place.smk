@@ -4,6 +4,8 @@ READS   results/layers/<model>/t<T>-b<B>.parquet, results/graphs/<model>.parquet
         results/screens/…, results/solves/…
 WRITES  results/placements/<scenario>/<model>/t<T>-b<B>/<shard>.parquet       tables.Placements
         results/stages/<scenario>/<model>/t<T>-b<B>/<shard>.parquet           tables.Stages
+        results/fronts/<scenario>/<model>.parquet                             tables.Fronts
+        results/{placements,stages}/<scenario>/<model>/front.parquet: what was placed to find the front
 """
 
 
@@ -40,6 +42,40 @@ rule place:
         "../envs/phaze.yaml"
     script:
         "../scripts/place.py"
+
+
+rule place_front:
+    """Find the Pareto front of a model over its whole space, placing all that could belong to it."""
+    message:
+        "place the Pareto front of {wildcards.model}"
+    input:
+        **POINT_TABLES,
+        graph="<results>/graphs/{model}.parquet",
+        screens=lambda w: points("screens", [w.scenario], [w.model], settings.front_shards),
+        architectures=[
+            f"<results>/architectures/{{scenario}}/{shard}.parquet" for shard in settings.front_shards
+        ],
+    output:
+        fronts="<results>/fronts/{scenario}/{model}.parquet",
+        placements="<results>/placements/{scenario}/{model}/front.parquet",
+        stages="<results>/stages/{scenario}/{model}/front.parquet",
+    params:
+        problem=lambda w: settings.problem(w.scenario, w.model),
+        space=lambda w: settings.front_space(w.scenario),
+        solutions="<results>/solutions",
+        code=source_digest("phaze.front", "phaze.problem", programs=("glpsol",)),
+    log:
+        "<logs>/fronts/{scenario}/{model}.log",
+    benchmark:
+        "<benchmarks>/fronts/{scenario}/{model}.tsv"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=30,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/place_front.py"
 
 
 rule placements:

@@ -1,7 +1,7 @@
 """Write the architectures of a shard that respect the area limit."""
 
 from phaze import tables
-from phaze.estimate import area_um2, describe_named, enumerate_grid
+from phaze.estimate import area_um2, describe_named, enumerate_grid, enumerate_smaller
 from phaze.job import logged
 from phaze.spec.architecture import Architecture, Grid, Technology
 from phaze.units import UM2_PER_MM2
@@ -13,16 +13,23 @@ def main(
     shard: str,
     grid: dict[str, object] | None,
     named: list[dict[str, object]],
+    smaller: list[float],
     area_limit: float | dict[str, object],
     technology: dict[str, object],
 ) -> None:
-    """Write the members of a shard; the limit is in mm2, or an architecture whose area it is."""
+    """Write the members of a shard; a limit is in mm2, or an architecture whose area it is.
+
+    With smaller limits the members are what only these allow.
+    """
     figures = Technology.parse(technology, "technology").area_um2
     if isinstance(area_limit, dict):
         limit_um2 = area_um2(Architecture.parse(area_limit, "area_limit"), figures)
     else:
         limit_um2 = area_limit * UM2_PER_MM2
-    if grid is not None:
+    if smaller:
+        limits = [limit * UM2_PER_MM2 for limit in smaller]
+        frame = enumerate_smaller(Grid.parse(grid, "grid"), figures, limit_um2, limits, shard)
+    elif grid is not None:
         frame = enumerate_grid(Grid.parse(grid, "grid"), figures, limit_um2, shard)
     else:
         frame = describe_named([Architecture.parse(a, "architecture") for a in named], figures, shard)
@@ -36,6 +43,7 @@ if __name__ == "__main__":
             shard=snakemake.wildcards.shard,
             grid=snakemake.params.members.get("grid"),
             named=snakemake.params.members.get("named", []),
+            smaller=snakemake.params.members.get("smaller", []),
             area_limit=snakemake.params.area_limit,
             technology=snakemake.params.technology,
         )

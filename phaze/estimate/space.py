@@ -4,7 +4,7 @@ Appendix C.1).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ from phaze.units import KIB, MIB, UM2_PER_MM2
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 SIZES = [
     "num_tc",
@@ -48,17 +49,35 @@ def area_um2(architecture: Architecture, figures: AreaFigures) -> float:
 
 
 def enumerate_grid(grid: Grid, figures: AreaFigures, area_limit_um2: float, shard: str) -> pd.DataFrame:
-    """Return the architectures of a grid within the area limit, as table architectures.
+    """Return the architectures of a grid within the area limit, as table architectures."""
+    frame = _describe(_combinations(grid), figures)
+    kept = frame[within_limit(frame, grid.minimum_area_share, area_limit_um2)]
+    return _table(kept.assign(architecture=_names(kept), named=False), shard)
+
+
+def enumerate_smaller(
+    grid: Grid, figures: AreaFigures, area_limit_um2: float, smaller_um2: Sequence[float], shard: str
+) -> pd.DataFrame:
+    """Return the architectures that belong to the space of some smaller area limit, but not of this one."""
+    frame = _describe(_combinations(grid), figures)
+    spaces = [within_limit(frame, grid.minimum_area_share, limit) for limit in (area_limit_um2, *smaller_um2)]
+    kept = frame[np.any(spaces[1:], axis=0) & ~spaces[0]]
+    return _table(kept.assign(architecture=_names(kept), named=False), shard)
+
+
+def within_limit(
+    architectures: pd.DataFrame, minimum_area_share: float | None, area_limit_um2: float
+) -> Flags:
+    """Return which architectures of a grid belong to the space of an area limit.
 
     The authors keep an architecture only if its area is at least 30 % of the limit, unless it has a single
     tensor core or a single vector core.
     """
-    frame = _describe(_combinations(grid), figures)
-    area = frame["area_um2"]
-    small = area < (grid.minimum_area_share or 0.0) * area_limit_um2
-    exempt = (frame["num_tc"] == 1) | (frame["num_vc"] == 1)
-    kept = frame[(area <= area_limit_um2 * (1.0 + AT_THE_LIMIT)) & (~small | exempt)]
-    return _table(kept.assign(architecture=_names(kept), named=False), shard)
+    area = architectures["area_um2"].to_numpy(np.float64)
+    small = area < (minimum_area_share or 0.0) * area_limit_um2
+    exempt = (architectures["num_tc"] == 1) | (architectures["num_vc"] == 1)
+    result: Flags = (area <= area_limit_um2 * (1.0 + AT_THE_LIMIT)) & (~small | exempt.to_numpy())
+    return result
 
 
 def describe_named(architectures: list[Architecture], figures: AreaFigures, shard: str) -> pd.DataFrame:

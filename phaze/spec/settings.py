@@ -110,6 +110,8 @@ class ReportSettings(Noun):
     """Published results to show beside ours, a file in config/published."""
     strategies: StrategySettings = StrategySettings()
     """Search strategies to compare."""
+    area_limits_mm2: tuple[PositiveFloat, ...] = ()
+    """Area limits below the scenario's whose best architectures are looked for as well."""
     sensitivity: dict[
         Name, dict[Literal["hbm_bandwidth_bytes_per_s", "network_bandwidth_bytes_per_s"], PositiveFloat]
     ] = Field(default_factory=dict)

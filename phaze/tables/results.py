@@ -31,6 +31,33 @@ class Commons(Table):
     }
 
 
+class Fronts(Table):
+    """Points of a model's space that no other is better than in time, area and energy."""
+
+    name = "fronts"
+    about = "Pareto front of a model over its whole space: time per batch, area and energy per sample, exact"
+    keys = {
+        "model": MODEL,
+        "area_limit_um2": real("largest area of the space"),
+        "architecture": ARCHITECTURE,
+        "hbm_gib": real("HBM capacity"),
+        "tensor": TENSOR,
+        "microbatch": MICROBATCH,
+        "recompute": flag("activations are recomputed"),
+    }
+    columns = {
+        "area_um2": real("area of the chip"),
+        "time_per_batch_s": real("time per global batch"),
+        "samples_per_s": real("throughput"),
+        "samples_per_s_per_mm2": real("throughput per area of one chip"),
+        "joules_per_sample": real("energy of training a sample"),
+        "objectives": flag("no other is better in throughput, throughput per area and energy per sample"),
+        "throughput": flag("largest throughput"),
+        "throughput_per_area": flag("largest throughput per area"),
+        "energy": flag("least energy per sample"),
+    }
+
+
 class Sensitivities(Table):
     """Placements of the winners and the baseline under other bandwidths."""
 

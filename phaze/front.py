@@ -1,0 +1,224 @@
+"""The exact Pareto front of a model over its whole space, in time per batch, area and energy per sample.
+
+A point of the space is an architecture with a TMP width, a microbatch, an HBM size and recomputation or not;
+its time and its energy are those of its best placement. The screen knows a lower bound on both for every
+point. Points are evaluated exactly, best bounds first, until none is left that could enter:
+
+- A point whose lower bounds an evaluated point covers (`theory.pareto`) is left out: whatever its exact time
+  and energy are, the evaluated point covers those too.
+- Of all others, those that no other covers, by bounds or exactly, come next. If all of these are evaluated,
+  every point is evaluated or left out: one that is neither is covered only by points that are covered
+  themselves, and going on from one to the next ends, by transitivity, at an evaluated one.
+
+What is left out is covered by an evaluated point, so that the front of the evaluated points is that of all.
+Values are compared on the grid of `theory.ranking`; of equal points the first by HBM size, recomputation, TMP
+width, microbatch and name stands for all. Throughput per area and throughput do not fall when time falls at
+equal or smaller area: the front contains that of throughput, throughput per area and energy.
+
+Smaller area limits have spaces of their own, because the least area of an architecture depends on the limit;
+each has its own front, and all share what is evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from phaze import tables
+from phaze.cosearch import Evaluation, Subject, Terms, evaluate_point, with_own_designs
+from phaze.errors import PhazeError
+from phaze.estimate import within_limit
+from phaze.theory.pareto import uncovered
+from phaze.theory.ranking import Flags, tied
+from phaze.units import UM2_PER_MM2
+
+NOISE = 1e-12
+"""Relative error that sums of the same numbers in another order may have."""
+AT_ONCE = 128
+"""Points to evaluate in a round, at least: a round has a price of its own."""
+KEY = ["hbm_gib", "recompute", "tensor", "microbatch", "architecture"]
+POINT = ["tensor", "microbatch"]
+Spaces = Mapping[float, Flags]
+"""Members among the architectures by area limit, in square micrometres."""
+Evaluate = Callable[[pd.DataFrame], pd.DataFrame]
+"""From rows with tensor, microbatch and architecture to table placements of all their HBM sizes."""
+
+
+@dataclass(frozen=True)
+class Front:
+    """The members of the front of every area limit, and all that was evaluated to find them."""
+
+    fronts: pd.DataFrame
+    placements: pd.DataFrame
+    """Table placements of every evaluated architecture."""
+    stages: pd.DataFrame
+    """Table stages of the members."""
+
+
+def find_front(
+    subject: Subject,
+    screens: Iterable[pd.DataFrame],
+    architectures: pd.DataFrame,
+    terms: Terms,
+    spaces: Spaces,
+) -> Front:
+    """Return the fronts of a model; `spaces` say which of the architectures each area limit allows.
+
+    `screens` are tables of all points and shards of the model, read one at a time; what they hold of other
+    architectures is passed over.
+    """
+    chips = architectures.reset_index(drop=True)
+    found: list[Evaluation] = []
+
+    def evaluate(wanted: pd.DataFrame) -> pd.DataFrame:
+        fresh = list(_evaluate(subject, wanted, chips, terms))
+        found.extend(fresh)
+        return pd.concat([one.placements for one in fresh], ignore_index=True)
+
+    rows = search_front(read_candidates(screens, chips), spaces, evaluate)
+    placements = _joined(found, "placements", tables.Placements)
+    fronts = describe_front(rows, spaces, placements)
+    members = _joined(found, "stages", tables.Stages).merge(fronts[KEY].drop_duplicates(), on=KEY)
+    return Front(fronts, placements, members)
+
+
+def spaces_of(
+    architectures: pd.DataFrame, area_limits_um2: Sequence[float], minimum_area_share: float | None
+) -> Spaces:
+    """Return which architectures every area limit allows; the first limit is the largest."""
+    for limit in area_limits_um2[1:]:
+        if limit > area_limits_um2[0]:
+            raise PhazeError(
+                f"report.area_limits_mm2: must be at most the scenario's area limit of "
+                f"{area_limits_um2[0] / UM2_PER_MM2:g} mm2, got {limit / UM2_PER_MM2:g}"
+            )
+    return {limit: within_limit(architectures, minimum_area_share, limit) for limit in area_limits_um2}
+
+
+def _evaluate(
+    subject: Subject, wanted: pd.DataFrame, chips: pd.DataFrame, terms: Terms
+) -> Iterable[Evaluation]:
+    points = {_widths(point.layers): point for point in subject.points}
+    for widths, point in points.items():
+        rows = wanted[(wanted["tensor"] == widths[0]) & (wanted["microbatch"] == widths[1])]
+        chosen = with_own_designs(chips[chips["architecture"].isin(rows["architecture"])])
+        if len(chosen):
+            yield evaluate_point(subject, point, chosen, terms)
+
+
+def _widths(layers: pd.DataFrame) -> tuple[int, int]:
+    return int(layers["tensor"].iloc[0]), int(layers["microbatch"].iloc[0])
+
+
+def _joined(found: list[Evaluation], name: str, table: type[tables.Table]) -> pd.DataFrame:
+    frames = [getattr(one, name) for one in found]
+    return pd.concat(frames, ignore_index=True) if frames else table.empty()
+
+
+def read_candidates(screens: Iterable[pd.DataFrame], chips: pd.DataFrame) -> pd.DataFrame:
+    """Return the points of all screens that fit, with bounds in the place of time and energy, in order."""
+    names = pd.Index(chips["architecture"])
+    area = chips["area_um2"].to_numpy(np.float64)
+    frames = []
+    for screen in screens:
+        chip = names.get_indexer(screen["architecture"])
+        rows = screen[[key for key in KEY if key != "architecture"]].assign(
+            chip=chip,
+            time=tied(screen["lower_s"].to_numpy() * (1.0 - NOISE)),
+            joules=tied(screen["lower_j"].to_numpy() * (1.0 - NOISE)),
+            area=area[chip],
+            known=False,
+        )
+        frames.append(rows[(chip >= 0) & np.isfinite(rows["time"])])
+    every: pd.DataFrame = pd.concat(frames, ignore_index=True)
+    by_name = names.argsort().argsort()[every["chip"]]
+    order = np.lexsort((by_name, *(every[key] for key in reversed(KEY[:-1]))))
+    every = every.iloc[order].reset_index(drop=True)
+    return every.assign(architecture=pd.Categorical.from_codes(every["chip"], names))
+
+
+def search_front(rows: pd.DataFrame, spaces: Spaces, evaluate: Evaluate) -> pd.DataFrame:
+    """Return the exact points of all fronts, from candidates in order (module docstring)."""
+    while True:
+        rows = rows[_anywhere(rows, spaces, rows["known"].to_numpy())]
+        wanted = _most_promising(rows, spaces)
+        if not wanted.any():
+            return rows
+        asked = rows.loc[wanted, [*POINT, "architecture"]].drop_duplicates()
+        rows = _with_exact(rows, asked, evaluate(asked))
+
+
+def _anywhere(rows: pd.DataFrame, spaces: Spaces, covering: Flags) -> Flags:
+    """Return which rows belong to a space in which none of the covering ones covers them."""
+    time, area, joules = (rows[name].to_numpy() for name in ("time", "area", "joules"))
+    result = np.zeros(len(rows), dtype=np.bool_)
+    for members in spaces.values():
+        mine = np.flatnonzero(members[rows["chip"].to_numpy()])
+        result[mine] |= uncovered(time[mine], area[mine], joules[mine], covering[mine])
+    return result
+
+
+def _most_promising(rows: pd.DataFrame, spaces: Spaces) -> Flags:
+    """Return the rows to evaluate next: front after front of the bounds, until they are enough."""
+    known, chosen = rows["known"].to_numpy(), np.zeros(len(rows), dtype=np.bool_)
+    while chosen.sum() < AT_ONCE:
+        left = np.flatnonzero(~chosen)
+        among = rows.iloc[left]
+        fresh = left[_anywhere(among, spaces, np.ones(len(left), dtype=np.bool_)) & ~known[left]]
+        if not len(fresh):
+            break
+        chosen[fresh] = True
+    return chosen
+
+
+def _with_exact(rows: pd.DataFrame, asked: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with exact time and energy where they were asked for, without what has no placement."""
+    exact = placements.loc[placements["planner"] == "phaze", [*KEY, "time_per_batch_s", "joules_per_sample"]]
+    point = [*POINT, "architecture"]
+    evaluated = pd.MultiIndex.from_frame(rows[point]).isin(pd.MultiIndex.from_frame(asked))
+    values = exact.set_index(KEY).reindex(pd.MultiIndex.from_frame(rows.loc[evaluated, KEY]))
+    rows = rows.copy()
+    rows.loc[evaluated, "time"] = tied(values["time_per_batch_s"].to_numpy())
+    rows.loc[evaluated, "joules"] = tied(values["joules_per_sample"].to_numpy())
+    rows.loc[evaluated, "known"] = True
+    placed: pd.DataFrame = rows[np.isfinite(rows["time"])]
+    return placed
+
+
+def describe_front(rows: pd.DataFrame, spaces: Spaces, placements: pd.DataFrame) -> pd.DataFrame:
+    """Return table fronts from the exact points of all fronts."""
+    frames = []
+    for limit, members in spaces.items():
+        mine = rows[members[rows["chip"].to_numpy()]]
+        values = (mine[name].to_numpy() for name in ("time", "area", "joules"))
+        frames.append(_described(mine[uncovered(*values)], placements).assign(area_limit_um2=limit))
+    return tables.Fronts.check(pd.concat(frames, ignore_index=True)[list(tables.Fronts.fields())])
+
+
+def _described(front: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
+    """Return the members of one front with their objectives and which of these they win."""
+    columns = ["model", "time_per_batch_s", "samples_per_s", "joules_per_sample"]
+    exact = placements.loc[placements["planner"] == "phaze", [*KEY, *columns]]
+    found = front[[*KEY, "area", "time", "joules"]].astype({"architecture": str}).merge(exact, on=KEY)
+    per_area = found["samples_per_s"] / (found["area"] / UM2_PER_MM2)
+    time, joules = found["time"].to_numpy(), found["joules"].to_numpy()
+    cost = tied(1.0 / per_area.to_numpy())
+    return found.assign(
+        area_um2=found["area"],
+        samples_per_s_per_mm2=per_area,
+        objectives=uncovered(time, cost, joules),
+        throughput=_first(time, found["area"], joules),
+        throughput_per_area=_first(cost, time, joules),
+        energy=_first(joules, time, found["area"]),
+    ).drop(columns=["area", "time", "joules"])
+
+
+def _first(*values: pd.Series | np.ndarray) -> Flags:
+    """Return the row with the least value, of equal ones that with the least next value."""
+    result = np.zeros(len(values[0]), dtype=np.bool_)
+    if len(result):
+        result[np.lexsort(tuple(reversed(values)))[0]] = True
+    return result

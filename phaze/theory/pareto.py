@@ -1,0 +1,39 @@
+"""Which of many points no other is better than, in time, area and energy.
+
+Point b covers point a when it is not worse in any of the three and comes before it in the order (time, area,
+energy, index): a is dominated by b, or equal and later. Covering is transitive, so that the points that no
+other covers form the Pareto front, of equal points the first one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phaze.theory.compiled import njit
+from phaze.theory.ranking import Flags, Floats, Ranks
+
+
+def uncovered(time: Floats, area: Floats, energy: Floats, covering: Flags | None = None) -> Flags:
+    """Return which points (n,) none of the covering points, by default all, covers; O(n log n)."""
+    order = np.lexsort((energy, area, time))
+    ranks = np.unique(area, return_inverse=True)[1].astype(np.int64)
+    every = np.ones(len(time), dtype=np.bool_) if covering is None else covering
+    return _sweep(order, ranks, energy, every, int(ranks.max(initial=-1)) + 1)
+
+
+@njit
+def _sweep(order: Ranks, area: Ranks, energy: Floats, covering: Flags, areas: int) -> Flags:
+    """Go through the points by time and keep the least energy of all areas up to each, in a Fenwick tree."""
+    least = np.full(areas + 1, np.inf)
+    result = np.zeros(len(order), dtype=np.bool_)
+    for i in order:
+        best, a = np.inf, area[i] + 1
+        while a > 0:
+            best = min(best, least[a])
+            a -= a & -a
+        result[i] = not best <= energy[i]
+        a = area[i] + 1
+        while covering[i] and a <= areas:
+            least[a] = min(least[a], energy[i])
+            a += a & -a
+    return result

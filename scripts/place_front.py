@@ -1,0 +1,50 @@
+"""Find the Pareto front of a model over its whole space."""
+
+from phaze import tables
+from phaze.front import find_front, spaces_of
+from phaze.job import logged
+from phaze.problem import OPERATOR_TABLES, Problem, area_limit_um2
+
+COLUMNS = ["architecture", "hbm_gib", "tensor", "microbatch", "recompute", "lower_s", "lower_j"]
+
+
+def main(
+    files: dict[str, list[str]],
+    screens: list[str],
+    architectures: list[str],
+    outputs: dict[str, str],
+    *,
+    problem: dict[str, object],
+    area_limits: list[float | dict[str, object]],
+    minimum_area_share: float | None,
+    solutions: str,
+) -> None:
+    """Read the screens of all points and shards, write the members of the front and what was placed."""
+    asked = Problem.parse(problem, "study")
+    chips = tables.Architectures.load(*architectures)
+    found = find_front(
+        asked.read_subject(files),
+        (tables.Screens.load(path, columns=COLUMNS) for path in screens),
+        chips,
+        asked.terms(solutions),
+        spaces_of(
+            chips, [area_limit_um2(limit, asked.technology) for limit in area_limits], minimum_area_share
+        ),
+    )
+    for table, path in outputs.items():
+        tables.TABLES[table].save(getattr(found, table), path)
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            {table: list(snakemake.input[table]) for table in OPERATOR_TABLES}
+            | {"graph": [snakemake.input.graph]},
+            list(snakemake.input.screens),
+            list(snakemake.input.architectures),
+            dict(snakemake.output.items()),
+            problem=snakemake.params.problem,
+            area_limits=snakemake.params.space["area_limits"],
+            minimum_area_share=snakemake.params.space["minimum_area_share"],
+            solutions=snakemake.params.solutions,
+        )
