@@ -12,6 +12,7 @@ REPORT_TABLES = (
     "comparisons",
     "memories",
     "rankings",
+    "fronts",
     "breakdowns",
     "bindings",
     "energies",
@@ -151,6 +152,7 @@ rule report:
             for scenario in settings.scenarios
             for path in common_tables(table, scenario)
         ],
+        fronts=front_tables("fronts", MAIN),
         trials=compared(MAIN),
         sensitivities=[
             f"<results>/sensitivities/{MAIN}/{model}.parquet"

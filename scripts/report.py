@@ -61,6 +61,7 @@ def main(
         hbm_gib=hbm_gib,
         parameters=parameters,
         published=None if published is None else Published.parse(published, "published"),
+        fronts=tables.Fronts.load(*mine.of("fronts")),
         trials=tables.Trials.load(*mine.of("trials")),
         sensitivities=tables.Sensitivities.load(*mine.of("sensitivities")),
         times=read_times(benchmarks(results, asked.models)),

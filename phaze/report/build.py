@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from phaze.errors import PhazeError
-from phaze.report import inside, overview, record, strategies
+from phaze.report import front, inside, overview, record, strategies
 from phaze.report.answer import answer
 from phaze.report.document import Document
 from phaze.report.findings import RESULT_TABLES, Findings, summarise
@@ -54,7 +54,7 @@ def build_report(inputs: Inputs) -> Report:
 def compose(inputs: Inputs, findings: Findings) -> Document:
     """Return the report as a document."""
     shown = findings.in_order(inputs.study.models)
-    parts = (*overview.PARTS, *inside.PARTS, *strategies.PARTS, *record.PARTS)
+    parts = (*overview.PARTS, *front.PARTS, *inside.PARTS, *strategies.PARTS, *record.PARTS)
     name = next(iter(inputs.clusters))
     return Document(
         title="phaze",

@@ -17,8 +17,10 @@ from phaze.report.anatomy import (
     stages_of,
 )
 from phaze.report.inputs import Inputs
-from phaze.report.winners import PER_MODEL
+from phaze.report.winners import PER_MODEL, candidates
 from phaze.tables import Checks, Schedules
+from phaze.theory.pareto import uncovered
+from phaze.theory.ranking import Floats, tied
 
 ROUNDING = 1e-9
 """Relative error that sums of the same numbers in another order may have."""
@@ -253,6 +255,48 @@ def areas_are_within_the_limit(e: Evidence) -> Verdicts:
     )
 
 
+def members_of_a_front_beat_each_other(e: Evidence) -> Verdicts:
+    """Yield for every member of a front whether no other is as good in time, area and energy."""
+    for _, members in e.inputs.fronts.groupby(["model", "area_limit_um2"]):
+        yield from _each(uncovered(*_objectives(members)), members, _MEMBER)
+
+
+def fronts_hold_the_winners(e: Evidence) -> Verdicts:
+    """Yield for every model whether the fastest member of its front is as fast as the best placement."""
+    placed = candidates(e.inputs.cluster)
+    best = placed.groupby("model")["time_per_batch_s"].min()
+    fronts = _largest(e.inputs.fronts)
+    fastest = fronts[fronts["throughput"]]
+    same = tied(fastest["time_per_batch_s"].to_numpy()) == tied(best.reindex(fastest["model"]).to_numpy())
+    return _each(same, fastest, _MEMBER)
+
+
+def no_placement_beats_a_front(e: Evidence) -> Verdicts:
+    """Yield for every placement in the searched space whether a member is as good in all, or it is one."""
+    named = e.inputs.cluster.architectures.drop_duplicates("architecture").set_index("architecture")["named"]
+    placed = candidates(e.inputs.cluster)
+    placed = placed[(placed["status"] == "placed") & ~placed["architecture"].map(named)]
+    for model, members in _largest(e.inputs.fronts).groupby("model"):
+        mine = placed[placed["model"] == model]
+        both = pd.concat([members, mine], ignore_index=True)
+        front = np.arange(len(both)) < len(members)
+        yield from _each(~uncovered(*_objectives(both), front)[~front], mine, _KEYS)
+
+
+_MEMBER = ("model", "architecture", "hbm_gib", "tensor", "microbatch", "recompute")
+
+
+def _objectives(rows: pd.DataFrame) -> tuple[Floats, Floats, Floats]:
+    time, joules = (tied(rows[name].to_numpy()) for name in ("time_per_batch_s", "joules_per_sample"))
+    return time, rows["area_um2"].to_numpy(), joules
+
+
+def _largest(fronts: pd.DataFrame) -> pd.DataFrame:
+    """Return the fronts within the area limit of the study."""
+    largest: pd.DataFrame = fronts[fronts["area_limit_um2"] == fronts["area_limit_um2"].max()]
+    return largest
+
+
 CHECKS: dict[str, Check] = {
     "every model, TMP width, microbatch and shard has placements": every_point_has_placements,
     "every model has a result or a reason for none": every_model_has_a_result,
@@ -271,5 +315,8 @@ CHECKS: dict[str, Check] = {
     "areas of the parts sum to the chip": areas_add_up,
     "searched architectures are within the area limit": areas_are_within_the_limit,
     "energies by part and by layer agree": energies_add_up,
+    "members of a front beat each other": members_of_a_front_beat_each_other,
+    "the fastest member of a front is the winner": fronts_hold_the_winners,
+    "no placement beats the front": no_placement_beats_a_front,
 }
 """What must hold of every study, as sentences."""

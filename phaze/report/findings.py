@@ -25,6 +25,7 @@ class Findings:
     comparisons: pd.DataFrame
     memories: pd.DataFrame
     rankings: pd.DataFrame
+    fronts: pd.DataFrame
     breakdowns: pd.DataFrame
     bindings: pd.DataFrame
     energies: pd.DataFrame
@@ -74,6 +75,7 @@ def summarise(inputs: Inputs) -> Findings:
         comparisons=compare_scenarios(inputs, results),
         memories=memories,
         rankings=winners.rankings(inputs),
+        fronts=inputs.fronts,
         breakdowns=anatomy.breakdowns(inputs, results, tuple(results["design"].unique())),
         bindings=anatomy.bindings(inputs, results),
         energies=energies,

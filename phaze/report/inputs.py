@@ -15,7 +15,7 @@ from phaze.spec.architecture import EnergyFigures
 from phaze.spec.published import Published
 from phaze.spec.study import Study
 from phaze.spec.system import Scenario
-from phaze.tables import TABLES, Placements, Sensitivities, Table, Times, Trials
+from phaze.tables import TABLES, Fronts, Placements, Sensitivities, Table, Times, Trials
 
 
 class Point(NamedTuple):
@@ -96,6 +96,7 @@ class Inputs:
     parameters: Mapping[str, int] = field(default_factory=dict)
     """Published number of parameters of every model, tied ones once; what the layers hold unless given."""
     published: Published | None = None
+    fronts: pd.DataFrame = field(default_factory=Fronts.empty)
     trials: pd.DataFrame = field(default_factory=Trials.empty)
     sensitivities: pd.DataFrame = field(default_factory=Sensitivities.empty)
     times: pd.DataFrame = field(default_factory=Times.empty)

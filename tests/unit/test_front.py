@@ -159,6 +159,18 @@ def test_the_screen_bounds_the_energy_of_every_placement(name: str) -> None:
     assert (both.loc[fits, "lower_j"] / both.loc[fits, "joules_per_sample"]).median() > 0.8
 
 
+def test_a_model_that_fits_nowhere_has_an_empty_front() -> None:
+    """Nothing is evaluated, and the tables are there."""
+    nowhere = [frame.assign(lower_s=np.inf, lower_j=np.inf) for frame in screens("deep")]
+    result = find_front(subject("deep"), nowhere, architectures(), terms(), spaces())
+    for table, frame in (
+        (Fronts, result.fronts),
+        (Placements, result.placements),
+        (Stages, result.stages),
+    ):
+        assert table.check(frame).empty
+
+
 def test_an_area_limit_above_the_scenarios_is_refused() -> None:
     """Its space is larger than the study's."""
     with pytest.raises(PhazeError, match="at most the scenario's area limit of 30 mm2, got 31"):

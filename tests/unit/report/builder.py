@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from phaze.report.inputs import Cluster, Inputs, Point
@@ -20,6 +21,7 @@ from phaze.tables import (
     SCOPES,
     TABLES,
     Estimates,
+    Fronts,
     Layers,
     Operators,
     Placements,
@@ -31,6 +33,8 @@ from phaze.tables import (
     Times,
     Trials,
 )
+from phaze.theory.pareto import uncovered
+from phaze.theory.ranking import tied
 from tests.unit.report.toy_chips import (
     BASELINE,
     CHIPS,
@@ -161,6 +165,35 @@ def sensitivities(placements: pd.DataFrame) -> pd.DataFrame:
     return Sensitivities.check(pd.concat(frames, ignore_index=True))
 
 
+def fronts(placements: pd.DataFrame) -> pd.DataFrame:
+    """Return the fronts of all placements on the toy grid, and those of half the area."""
+    chips = architectures().set_index("architecture")
+    rows = placements[(placements["status"] == "placed") & ~placements["architecture"].map(chips["named"])]
+    rows = rows.assign(area_um2=rows["architecture"].map(chips["area_um2"]))
+    rows = rows.assign(samples_per_s_per_mm2=rows["samples_per_s"] / rows["area_um2"] * 1e6)
+    return Fronts.check(
+        pd.concat(
+            [
+                front_of(mine[mine["area_um2"] <= limit]).assign(area_limit_um2=limit)
+                for limit in (LIMIT_UM2, LIMIT_UM2 / 2)
+                for _, mine in rows.groupby("model")
+            ]
+        )[list(Fronts.fields())]
+    )
+
+
+def front_of(rows: pd.DataFrame) -> pd.DataFrame:
+    time, joules = (tied(rows[name].to_numpy()) for name in ("time_per_batch_s", "joules_per_sample"))
+    found = rows[uncovered(time, rows["area_um2"].to_numpy(), joules)]
+    best = {
+        "throughput": found["time_per_batch_s"].idxmin(),
+        "throughput_per_area": found["samples_per_s_per_mm2"].idxmax(),
+        "energy": found["joules_per_sample"].idxmin(),
+    }
+    flags = {name: found.index == index for name, index in best.items()}
+    return found.assign(objectives=np.logical_or.reduce(list(flags.values())), **flags)
+
+
 @cache
 def inputs() -> Inputs:
     """Return the whole small study."""
@@ -175,6 +208,7 @@ def inputs() -> Inputs:
         energy=ENERGY,
         hbm_gib={BASELINE: 32.0},
         published=load_published(PUBLISHED),
+        fronts=fronts(main.placements),
         trials=trials(),
         sensitivities=sensitivities(main.placements),
         times=times(),

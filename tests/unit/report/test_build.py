@@ -15,7 +15,7 @@ from phaze.report.document import Chart, Document, Gallery, Sheet
 from phaze.report.findings import RESULT_TABLES, Findings, count_proofs
 from phaze.report.inputs import Inputs
 from phaze.report.page import render_markdown, render_page
-from phaze.tables import TABLES, Proofs, Sensitivities, Times, Trials
+from phaze.tables import TABLES, Fronts, Proofs, Sensitivities, Times, Trials
 
 
 class Elements(HTMLParser):
@@ -60,8 +60,9 @@ def test_ids_are_unique_and_every_link_inside_the_page_leads_somewhere(elements:
 
 def test_every_part_of_the_report_is_there(document: Document) -> None:
     expected = [
-        "throughput", "paper", "claims", "differences", "memory", "ranking", "time", "chips", "sensitivity",
-        "closeups", "strategies", "walk", "scenarios", "proofs", "models", "misfits", "checks", "method",
+        "throughput", "paper", "claims", "differences", "memory", "ranking", "front", "time", "chips",
+        "sensitivity", "closeups", "strategies", "walk", "scenarios", "proofs", "models",
+        "misfits", "checks", "method",
     ]  # fmt: skip
     assert [section.anchor for section in document.sections] == expected
     assert all(section.about for section in document.sections)
@@ -176,7 +177,8 @@ def bare(inputs: Inputs) -> Inputs:
         common=None,
     )
     return replace(
-        inputs, study=one, clusters={"paper": cluster}, published=None, trials=Trials.empty(),
+        inputs, study=one, clusters={"paper": cluster}, published=None, fronts=Fronts.empty(),
+        trials=Trials.empty(),
         solves=inputs.solves[inputs.solves["model"] == "bert-large"],
         sensitivities=Sensitivities.empty(), times=Times.empty(),
     )  # fmt: skip

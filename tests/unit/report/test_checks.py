@@ -122,6 +122,28 @@ def test_areas_that_do_not_sum_or_exceed_the_limit_are_caught(evidence: Evidence
     assert fails(changed, "searched architectures are within the area limit")
 
 
+def with_fronts(evidence: Evidence, change: Callable[[pd.DataFrame], pd.DataFrame]) -> Evidence:
+    fronts = change(evidence.inputs.fronts.copy())
+    return replace(evidence, inputs=replace(evidence.inputs, fronts=fronts))
+
+
+@pytest.mark.parametrize(
+    ("change", "check"),
+    [
+        (lambda f: f.assign(joules_per_sample=1.0), "members of a front beat each other"),
+        (
+            lambda f: f.assign(time_per_batch_s=f["time_per_batch_s"] * 1.1),
+            "the fastest member of a front is the winner",
+        ),
+        (lambda f: f[~f["energy"]], "no placement beats the front"),
+    ],
+)
+def test_a_defect_in_the_fronts_is_caught(
+    evidence: Evidence, change: Callable[[pd.DataFrame], pd.DataFrame], check: str
+) -> None:
+    assert fails(with_fronts(evidence, change), check)
+
+
 def test_a_winner_slower_than_another_design_is_caught(evidence: Evidence) -> None:
     results = evidence.results.copy()
     winner = results["design"] == "per-model"

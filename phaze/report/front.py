@@ -1,0 +1,175 @@
+"""The section on the Pareto front: what more area gives, and what a joule buys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from phaze.report.document import Block, Section, Sheet
+from phaze.report.findings import Findings
+from phaze.report.inputs import Inputs
+from phaze.report.style import AMBER, BLUE, GREY, RED, SILVER, TEAL, axes, chart, legend_above
+from phaze.report.winners import COMMON
+from phaze.report.words import area, decimal, digits, storing
+from phaze.units import UM2_PER_MM2
+
+WIDE = 9.0
+Draw = Callable[[Axes, pd.DataFrame, pd.DataFrame], None]
+"""Draws one model on axes: its members at all area limits, and its results on other accelerators."""
+OBJECTIVES = {
+    "throughput": "throughput",
+    "throughput_per_area": "throughput per area",
+    "energy": "energy per sample",
+}
+
+
+def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
+    """Yield the section on throughput, area and energy of the whole space."""
+    fronts = findings.fronts
+    if fronts.empty:
+        return
+    largest = fronts["area_limit_um2"].max()
+    smaller = sorted(set(fronts["area_limit_um2"]) - {largest}, reverse=True)
+    others = _others(inputs, findings)
+    blocks: list[Block] = [
+        chart(
+            "front-area",
+            "Best throughput against area limit",
+            "The line is exact for every area limit at once, within the space of the largest. Dotted: the "
+            "limits of the study; dots are the best of the spaces that smaller limits have."
+            if smaller
+            else "The line is exact for every area limit at once. Dotted: the limit of the study.",
+            lambda: _panels(fronts, others, _draw_area),
+        ),
+        chart(
+            "front-energy",
+            "Throughput and energy per sample",
+            "Grey: members of the front of time, area and energy. Blue: no other is better in throughput, "
+            "throughput per area and energy per sample.",
+            lambda: _panels(fronts, others, _draw_energy),
+        ),
+        _winners_sheet(fronts[fronts["area_limit_um2"] == largest]),
+    ]
+    if smaller:
+        blocks.append(_limits_sheet(fronts))
+    members = fronts[fronts["area_limit_um2"] == largest].groupby("model").size()
+    about = (
+        "Every architecture, TMP width, microbatch, HBM size and recomputation that no other beats in time "
+        f"per batch, area and energy per sample: {int(members.sum()):,} in all, exact over the whole space."
+    )
+    yield Section("front", "Throughput, area and energy", about, tuple(blocks))
+
+
+def _others(inputs: Inputs, findings: Findings) -> pd.DataFrame:
+    """Return the results on the baseline and on the common accelerator, with the planner's placement."""
+    designs = [inputs.study.architectures.baseline, "phaze-common", COMMON]
+    rows = findings.results
+    return rows[rows["design"].isin(designs) & (rows["status"] == "placed")]
+
+
+def _panels(fronts: pd.DataFrame, others: pd.DataFrame, draw: Draw) -> Figure:
+    """Draw one panel a model."""
+    models = list(dict.fromkeys(fronts["model"]))
+    columns = min(4, len(models))
+    rows = -(-len(models) // columns)
+    figure, panels = axes(WIDE, 0.7 + 1.85 * rows, rows, columns)
+    for ax, model in zip(panels, models, strict=False):
+        draw(ax, fronts[fronts["model"] == model], others[others["model"] == model])
+        ax.set_title(model)
+        ax.grid()
+    for ax in panels[len(models) :]:
+        ax.set_visible(False)
+    panels[0].set_ylabel("samples/s")
+    legend_above(figure, panels[0])
+    return figure
+
+
+def _draw_area(ax: Axes, fronts: pd.DataFrame, others: pd.DataFrame) -> None:
+    largest = fronts["area_limit_um2"].max()
+    curve = curve_of(fronts[fronts["area_limit_um2"] == largest])
+    ends = np.append(curve["area_um2"], largest) / UM2_PER_MM2
+    best = np.append(curve["samples_per_s"], curve["samples_per_s"].max())
+    ax.step(ends, best, where="post", color=BLUE, lw=1.4, label="best of every area limit")
+    smaller = fronts[fronts["throughput"] & (fronts["area_limit_um2"] < largest)]
+    if len(smaller):
+        at = smaller["area_limit_um2"] / UM2_PER_MM2
+        ax.plot(at, smaller["samples_per_s"], "o", color=TEAL, ms=4, label="best of a smaller limit")
+    for limit in fronts["area_limit_um2"].unique():
+        ax.axvline(limit / UM2_PER_MM2, color=GREY, lw=0.8, ls=":")
+    _draw_others(ax, others, others["area_um2"] / UM2_PER_MM2)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlabel("area, mm²")
+
+
+def curve_of(front: pd.DataFrame) -> pd.DataFrame:
+    """Return the members of one front that are faster than every smaller one, by area."""
+    rows = front.sort_values(["area_um2", "samples_per_s"], ascending=[True, False])
+    before = rows["samples_per_s"].cummax().shift(fill_value=0.0)
+    curve: pd.DataFrame = rows[rows["samples_per_s"] > before]
+    return curve
+
+
+def _draw_energy(ax: Axes, fronts: pd.DataFrame, others: pd.DataFrame) -> None:
+    rows = fronts[fronts["area_limit_um2"] == fronts["area_limit_um2"].max()]
+    best = rows[rows["objectives"]]
+    ax.plot(
+        rows["joules_per_sample"], rows["samples_per_s"], "o", color=SILVER, ms=3, label="front with area"
+    )
+    ax.plot(best["joules_per_sample"], best["samples_per_s"], "o", color=BLUE, ms=4, label="objectives")
+    _draw_others(ax, others, others["joules_per_sample"])
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlabel("J/sample")
+
+
+def _draw_others(ax: Axes, others: pd.DataFrame, at: pd.Series) -> None:
+    for colour, marker, (design, rows) in zip(
+        (RED, AMBER, GREY), "sD^", others.groupby("design"), strict=False
+    ):
+        ax.plot(at[rows.index], rows["samples_per_s"], marker, color=colour, ms=5, label=str(design))
+
+
+def _winners_sheet(front: pd.DataFrame) -> Sheet:
+    rows = [
+        (model if first else "", OBJECTIVES[flag], row["architecture"], *_figures(row))
+        for model, members in front.groupby("model", sort=False)
+        for first, flag in zip((True, False, False), OBJECTIVES, strict=True)
+        for _, row in members[members[flag]].iterrows()
+    ]
+    caption = "The best of the whole space by every objective"
+    return Sheet(caption, ("workload", "objective", *_HEADER), _texts(rows), 3, source="fronts")
+
+
+def _limits_sheet(fronts: pd.DataFrame) -> Sheet:
+    ordered = fronts[fronts["throughput"]].sort_values("area_limit_um2", ascending=False, kind="stable")
+    rows = [
+        (model if number == 0 else "", area(row["area_limit_um2"]), row["architecture"], *_figures(row))
+        for model in dict.fromkeys(fronts["model"])
+        for number, (_, row) in enumerate(ordered[ordered["model"] == model].iterrows())
+    ]
+    caption = "The best throughput within every area limit, as a study of that limit finds it"
+    return Sheet(caption, ("workload", "area limit", *_HEADER), _texts(rows), 3, source="fronts")
+
+
+_HEADER = ("accelerator", "area", "samples/s", "samples/s/mm²", "energy per sample", "HBM", "t, b")
+
+
+def _figures(row: pd.Series) -> tuple[str, ...]:
+    return (
+        area(row["area_um2"]), digits(row["samples_per_s"]), digits(row["samples_per_s_per_mm2"]),
+        decimal(row["joules_per_sample"], "J"), f"{row['hbm_gib']:g} GiB, {storing(row['recompute'])}",
+        f"{row['tensor']}, {row['microbatch']}",
+    )  # fmt: skip
+
+
+def _texts(rows: list[tuple[object, ...]]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(map(str, row)) for row in rows)
+
+
+PARTS: tuple[Callable[[Inputs, Findings], Iterator[Section]], ...] = (front,)
+"""The sections in order."""
