@@ -1,11 +1,13 @@
 """How long the screen of a large shard takes: a few seconds, with most of it in the layers' bounds."""
 
+import numpy as np
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from phaze.screen import screen_architectures
 from phaze.screen.bounds import bound_layers
 from phaze.spec.settings import ScreenSettings, Training
 from phaze.spec.system import Scenario
+from phaze.theory.pareto import uncovered
 from tests.unit.screen.shard import ENERGY, make_shard
 
 SIZE = 15_000
@@ -35,3 +37,12 @@ def test_bounds_of_the_layers_of_a_large_shard(benchmark: BenchmarkFixture) -> N
     shard = make_shard(SIZE)
     bounds = benchmark(bound_layers, shard.operators, shard.edges, shard.estimates, shard.architectures)
     assert all(len(b.lower_s) == SIZE for b in bounds.values())
+
+
+def test_front_of_all_points_of_a_model(benchmark: BenchmarkFixture) -> None:
+    """Three million: 29,360 architectures at 16 points, three HBM sizes, with and without recomputation."""
+    rng = np.random.default_rng(0)
+    area = rng.random(29_360)[rng.integers(0, 29_360, 3_000_000)]
+    time, energy = rng.random((2, len(area)))
+    front = benchmark.pedantic(uncovered, (time + 1.0 / area, area, energy), rounds=3)
+    assert 0 < front.sum() < len(area) / 100
