@@ -1,6 +1,7 @@
 """Paths and settings that several rules share."""
 
 POINT = "{model}/t{tensor}-b{microbatch}"
+SOLUTIONS = workflow.pathvars.apply("<results>/solutions")  # Snakemake resolves them in paths, not in params
 MAIN = next(iter(settings.scenarios))
 LAYER_TABLES = {table: f"<results>/{table}/{POINT}.parquet" for table in ("operators", "edges", "layers")}
 

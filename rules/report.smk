@@ -42,7 +42,7 @@ rule place_common:
         },
     params:
         problem=lambda w: settings.problem(w.scenario, w.model),
-        solutions="<results>/solutions",
+        solutions=SOLUTIONS,
         code=source_digest("phaze.problem", programs=("glpsol",)),
     log:
         "<logs>/placements/{scenario}/{model}/common.log",
@@ -75,7 +75,7 @@ rule compare:
         problem=lambda w: settings.problem(w.scenario, w.model),
         strategies=study["report"]["strategies"],
         area_band_um2=study["screen"]["area_band_um2"],
-        solutions="<results>/solutions",
+        solutions=SOLUTIONS,
         code=source_digest("phaze.problem", "phaze.screen.strategies", programs=("glpsol",)),
     log:
         "<logs>/trials/{scenario}/{model}.log",
@@ -109,7 +109,7 @@ rule vary:
         tolerance=study["screen"]["tolerance"],
         baseline=study["architectures"]["baseline"],
         area_limit=lambda w: settings.area_limit(w.scenario),
-        solutions="<results>/solutions",
+        solutions=SOLUTIONS,
         code=source_digest("phaze.problem", "phaze.report.winners", programs=("glpsol",)),
     log:
         "<logs>/sensitivities/{scenario}/{model}.log",

@@ -23,7 +23,7 @@ rule schedule:
         schedules="<results>/schedules/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.parquet",
     params:
         schedule=study["schedule"],
-        solutions="<results>/solutions",
+        solutions=SOLUTIONS,
         code=source_digest("phaze.schedule", programs=("glpsol",)),
     log:
         "<logs>/solves/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.log",

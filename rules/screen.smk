@@ -57,7 +57,7 @@ rule walk:
     params:
         problem=lambda w: settings.problem(w.scenario, w.model),
         screen=study["screen"],
-        solutions="<results>/solutions",
+        solutions=SOLUTIONS,
         code=source_digest("phaze.problem", programs=("glpsol",)),
     log:
         "<logs>/visits/{scenario}/{model}.log",
