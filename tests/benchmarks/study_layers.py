@@ -1,0 +1,65 @@
+"""Layers of the default study on architectures drawn by seed, as the schedule stage meets them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from phaze.config import Settings, load_settings
+from phaze.cosearch import Terms, with_own_designs
+from phaze.estimate import enumerate_grid, estimate_operators
+from phaze.estimate.space import area_um2
+from phaze.extract import extract_layers
+from phaze.schedule.layer import read_cases
+from phaze.spec.settings import ExtractSettings
+from phaze.theory.graphs import Layer
+
+CONFIG = Path(__file__).resolve().parents[2] / "config"
+SCENARIO = "paper"
+
+
+def draw_layers(backward: str, points: int, architectures: int, seed: int = 0) -> list[Layer]:
+    """Return every distinct pass of every layer for some models, TMP widths and microbatches, each on some
+    architectures of the whole grid.
+    """
+    settings = load_settings(yaml.safe_load((CONFIG / "config.yaml").read_text()), CONFIG)
+    every = [(model, t, b) for model in settings.study.models for t, b in settings.points(model)]
+    rng = np.random.default_rng(seed)
+    chosen = rng.choice(len(every), min(points, len(every)), replace=False)
+    found = [layer for k in chosen for layer in _layers_of(settings, *every[k], backward, architectures, rng)]
+    return list({_content(layer): layer for layer in found}.values())
+
+
+def _content(layer: Layer) -> tuple[object, ...]:
+    """Return all that the schedule of a layer depends on."""
+    latencies = layer.latency_s.tobytes(), layer.latency_all_s.tobytes()
+    return layer.core, layer.edges, layer.num_tc, layer.num_vc, *latencies
+
+
+def _layers_of(
+    settings: Settings,
+    model: str,
+    tensor: int,
+    microbatch: int,
+    backward: str,
+    architectures: int,
+    rng: np.random.Generator,
+) -> list[Layer]:
+    figures, grid = settings.technology.area_um2, settings.study.architectures.grid
+    assert grid is not None
+    limit = area_um2(settings.architectures["tpu-v4"], figures)
+    chips = enumerate_grid(grid, figures, limit, "large-buffer")
+    chips = with_own_designs(chips.iloc[np.sort(rng.choice(len(chips), architectures, replace=False))])
+    found = extract_layers(
+        settings.models[model],
+        settings.workload(model).sequence,
+        tensor,
+        microbatch,
+        ExtractSettings.model_validate({"backward": backward}),
+    )
+    terms = Terms(settings.scenarios[SCENARIO], settings.study.training, settings.technology)
+    estimates = estimate_operators(found.parts, chips, terms.hardware, terms.technology, tensor, {})
+    cases = read_cases(found.operators, found.edges, estimates, chips, overlap_communication=False)
+    return [case.layer for case in cases]
