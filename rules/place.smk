@@ -62,7 +62,7 @@ rule place_front:
     params:
         problem=lambda w: settings.problem(w.scenario, w.model),
         space=lambda w: settings.front_space(w.scenario),
-        solutions="<results>/solutions",
+        solutions=SOLUTIONS,
         code=source_digest("phaze.front", "phaze.problem", programs=("glpsol",)),
     log:
         "<logs>/fronts/{scenario}/{model}.log",
