@@ -9,6 +9,7 @@ import numpy as np
 from phaze.theory.arrays import (
     INNER_K,
     INNER_M,
+    INNER_N,
     ROUNDED,
     buffer_words,
     fewest_words,
@@ -88,15 +89,6 @@ def least_cycles(core: Core, flow: Flow, down_folds: float, across_folds: float)
 
 
 @njit
-def least_row_cycles(core: Core, flow: Flow, size: float, down_folds: float, across_folds: float) -> float:
-    """Return the same for tiles of so large a size in the first dimension."""
-    around = size * 2.0 * across_folds + (2.0 if flow.output else 1.0) * flow.across
-    room = core.l2_words - (1.0 if flow.output else 2.0) * size
-    starts = ROUNDED * flow.stream * around / (room * across_folds)
-    return cycles_of(flow, max(1.0, starts), down_folds, across_folds)
-
-
-@njit
 def largest_stream(flow: Flow, down: float, across: float, l2_words: float) -> float:
     """Return the largest tile that streams beside (down, across) in the L2 buffer.
 
@@ -108,20 +100,41 @@ def largest_stream(flow: Flow, down: float, across: float, l2_words: float) -> f
 
 
 @njit
-def largest_across(flow: Flow, down: float, l2_words: float) -> float:
-    """Return the largest tile in the other dimension of the array that leaves room for the whole stream."""
-    room = l2_words - 2.0 * flow.stream * down
+def largest_across(flow: Flow, down: float, stream: float, l2_words: float) -> float:
+    """Return the largest tile in the other dimension of the array beside so much of the stream."""
+    room = l2_words - 2.0 * stream * down
     if flow.output:
-        return np.floor(room / (down + 2.0 * flow.stream))  # type: ignore[no-any-return]
-    return np.floor(room / (2.0 * down + flow.stream))  # type: ignore[no-any-return]
+        return np.floor(room / (down + 2.0 * stream))  # type: ignore[no-any-return]
+    return np.floor(room / (2.0 * down + stream))  # type: ignore[no-any-return]
 
 
 @njit
-def largest_single(flow: Flow, down: float, l2_words: float) -> float:
-    """Return the largest tile in the other dimension of the array that leaves room for one to stream."""
+def largest_down(flow: Flow, across: float, stream: float, l2_words: float) -> float:
+    """Return the largest tile in the first dimension of the array that leaves room for the others."""
     if flow.output:
-        return np.floor((l2_words - 2.0 * down) / (down + 2.0))  # type: ignore[no-any-return]
-    return np.floor((l2_words - 2.0 * down) / (2.0 * down + 1.0))  # type: ignore[no-any-return]
+        return np.floor((l2_words - 2.0 * stream * across) / (2.0 * stream + across))  # type: ignore[no-any-return]
+    return np.floor((l2_words - stream * across) / (2.0 * (stream + across)))  # type: ignore[no-any-return]
+
+
+@njit
+def smallest_tile(flow: Flow, size: float, time: float, folds: float) -> float:
+    """Return a lower bound on the tiles along a dimension of the array, for mappings within a time.
+
+    They have no fewer folds along the other dimension; along this one no fewer than tiles.
+    """
+    passes = (time - flow.exposed + 1.0) / (ROUNDED * flow.repeats * (flow.start + flow.stream))
+    return max(1.0, size * folds / passes)
+
+
+@njit
+def smallest_stream(flow: Flow, time: float, folds: float) -> float:
+    """Return a lower bound on the tiles that stream, for mappings within a time; infinite if none is.
+
+    They have no fewer folds in all.
+    """
+    room = (time - flow.exposed + 1.0) / (ROUNDED * flow.repeats * folds) - flow.stream
+    starts = np.floor(room / flow.start)
+    return max(1.0, np.ceil(flow.stream / starts)) if starts >= 1.0 else np.inf
 
 
 @njit
@@ -141,28 +154,63 @@ def continuing_words(flow: Flow, down: float, across: float) -> float:
 
 
 @njit
-def least_words(flow: Flow, size: float, number: float, l2_words: float) -> float:
+def least_words(
+    flow: Flow, down: float, number: float, across: float, streams: float, l2_words: float
+) -> float:
     """Return a lower bound on the words of all mappings with so large a tile in the first dimension.
 
-    For every innermost loop, the tile in one other dimension is taken as large as would fit without the
-    third; where two others share the buffer, a x + b y ≥ 2 √(a b x y) with the largest product that fits.
+    There are no fewer tiles along the others than `across` and `streams`. In one loop order both share the
+    buffer, where a x + b y ≥ 2 √(a b x y) with the largest product that fits.
     """
     left, right, result = flow.left, flow.right, flow.result
     if flow.output:
-        columns = max(1.0, ROUNDED * flow.across * (size + 2.0) / (l2_words - 2.0 * size))
-        depth = max(1.0, ROUNDED * flow.stream * 2.0 * (size + 1.0) / (l2_words - size))
-        shared = 2.0 * ROUNDED * np.sqrt(4.0 * left * result * flow.across * flow.stream / l2_words)
-        return min(  # type: ignore[no-any-return]
-            left * columns + right * number + result,
-            max(left + 2.0 * result, shared) + right - result,
-            left + right * number + result * (2.0 * depth - 1.0),
-        )
-    side = np.sqrt(4.0 * size * size + l2_words) - 2.0 * size
-    shared = 2.0 * ROUNDED * np.sqrt(left * right * flow.across * flow.stream) / side
-    each = ROUNDED * (2.0 * size + 1.0) / (l2_words - 2.0 * size)
-    sums = result * (2.0 * number - 1.0)
-    return min(  # type: ignore[no-any-return]
-        max(left + right, shared) + result,
-        left * max(1.0, flow.across * each) + right + sums,
-        left + right * max(1.0, flow.stream * each) + sums,
-    )
+        side = np.sqrt(l2_words + down * down) - down
+        shared = 4.0 * ROUNDED * np.sqrt(left * result * flow.across * flow.stream) / side
+        each = max(left * across + 2.0 * result * streams, shared) + right - result
+    else:
+        side = np.sqrt(l2_words + 4.0 * down * down) - 2.0 * down
+        shared = 2.0 * ROUNDED * np.sqrt(left * right * flow.across * flow.stream) / side
+        each = max(left * across + right * streams, shared) + result
+    return min(each, repeated_words(flow, number, across, streams))  # type: ignore[no-any-return]
+
+
+@njit
+def repeated_words(flow: Flow, number: float, across: float, streams: float) -> float:
+    """Return the fewest words of the loop orders that move something once for each of `number` tiles."""
+    left, right, result = flow.left, flow.right, flow.result
+    if flow.output:
+        once = buffer_words(INNER_K, left, right, result, number, streams, across)
+        return min(once, buffer_words(INNER_N, left, right, result, number, streams, across))
+    once = buffer_words(INNER_M, left, right, result, streams, number, across)
+    return min(once, buffer_words(INNER_N, left, right, result, streams, number, across))
+
+
+@njit
+def most_words(core: Core, flow: Flow, time: float) -> float:
+    """Return an upper bound on the words of all mappings within a time."""
+    return (time - flow.exposed) * core.words_per_cycle / ROUNDED - flow.extra
+
+
+@njit
+def largest_shared(flow: Flow, words: float, l2_words: float) -> float:
+    """Return the largest tile in the first dimension beside which the others share the buffer well enough.
+
+    It is the tile for which `shared` in `least_words` is what `words` leaves to it.
+    """
+    if flow.output:
+        side = 4.0 * ROUNDED * np.sqrt(flow.left * flow.result * flow.across * flow.stream)
+        side /= words + flow.result - flow.right
+        return (l2_words - side * side) / (2.0 * side)  # type: ignore[no-any-return]
+    side = 2.0 * ROUNDED * np.sqrt(flow.left * flow.right * flow.across * flow.stream) / (words - flow.result)
+    return (l2_words - side * side) / (4.0 * side)  # type: ignore[no-any-return]
+
+
+@njit
+def smallest_repeated(flow: Flow, words: float) -> float:
+    """Return the smallest tile in the first dimension with which another loop order has as few words.
+
+    An operand or the result then crosses once for every tile along it.
+    """
+    if flow.output:
+        return ROUNDED * flow.down * flow.right / (words - flow.left - flow.result)
+    return ROUNDED * 2.0 * flow.down * flow.result / (words - flow.left - flow.right + flow.result)

@@ -31,6 +31,7 @@ from phaze.estimate.splits import (
 from phaze.estimate.tiles import list_tiles
 from phaze.estimate.tilings import Best, try_flow
 from phaze.theory.arrays import INPUT, OUTPUT, WEIGHT, exposed_words, start_cycles
+from phaze.theory.compiled import njit_inlined
 from phaze.theory.compiled import njit_without_arrays as njit
 
 Floats = NDArray[np.float64]
@@ -177,26 +178,26 @@ def _flow(job: Job, dataflow: int, x: int) -> Flow:
 @njit
 def _improve(best: Best, job: Job, start: int, stop: int) -> Best:
     """Return the best mapping with one of some splits, or `best` if that is better."""
-    lower, first = job.tables.lower, _first(job.tables.lower, 3 * start, 3 * stop)
-    if start < stop and lower[first] <= best.time:
-        best = _try_split(best, job, first)
-    for y in range(3 * start, 3 * stop):
-        if lower[y] <= best.time and y != first:
-            best = _try_split(best, job, y)
-    return best
+    lower = job.tables.lower[3 * start : 3 * stop]
+    while True:
+        y = _first(lower)
+        if y < 0 or lower[y] > best.time:
+            return best
+        lower[y] = np.nan
+        best = _try_split(best, job, 3 * start + y)
 
 
 @njit
-def _first(lower: Floats, start: int, stop: int) -> int:
-    """Return where the least of some values is."""
-    first, least = start, np.inf
-    for y in range(start, stop):
+def _first(lower: Floats) -> int:
+    """Return where the least of some values is, -1 if there is none."""
+    first, least = -1, np.inf
+    for y in range(len(lower)):
         if lower[y] < least:
             first, least = y, lower[y]
     return first
 
 
-@njit
+@njit_inlined
 def _try_split(best: Best, job: Job, y: int) -> Best:
     """Return the best mapping with a dataflow and a split (3 x + dataflow), or `best` if that is better."""
     x, dataflow = y // 3, y % 3
@@ -204,15 +205,16 @@ def _try_split(best: Best, job: Job, y: int) -> Best:
     row, column = job.place[0], job.place[1]
     d, at_d = (0, int(fields[AT_M, x])) if dataflow == OUTPUT else (1, 0)
     a, at_a = (0, int(fields[AT_M, x])) if dataflow == INPUT else (2, int(fields[AT_N, x]))
-    downs = _list(job.tables, job.units, d, row, at_d, flow.down)
-    acrosses = _list(job.tables, job.units, a, column, at_a, flow.across)
+    downs = _list(flow.down, job.units[row], tiles[d, row, at_d], job.tables.length[d, row, at_d:])
+    acrosses = _list(
+        flow.across, job.units[column], tiles[a, column, at_a], job.tables.length[a, column, at_a:]
+    )
     return try_flow(best, job.core, flow, tiles[d, row, at_d, :downs], tiles[a, column, at_a, :acrosses])
 
 
 @njit
-def _list(tables: Tables, units: Floats, dimension: int, unit: int, at: int, size: float) -> int:
+def _list(size: float, unit: float, table: Floats, length: Ints) -> int:
     """List the candidate tiles of a dimension, unless that is done, and return how many there are."""
-    if tables.length[dimension, unit, at] == 0:
-        count = list_tiles(size, units[unit], tables.tiles[dimension, unit, at])
-        tables.length[dimension, unit, at] = count
-    return tables.length[dimension, unit, at]  # type: ignore[no-any-return]
+    if length[0] == 0:
+        length[0] = list_tiles(size, unit, table)
+    return length[0]  # type: ignore[no-any-return]

@@ -3,6 +3,10 @@
 What streams is as large as fits; what a tile (down, across) in the array costs then falls with the number of
 tiles along each dimension, the folds, and the starts of the stream. So of all tiles beside which the stream
 starts as often, only the largest counts, and smaller ones with fewer folds.
+
+The time of the best mapping so far bounds all three sizes of a tile from below: so many folds take too long,
+and so many starts of the stream. What these leave of the buffer bounds each from above, and with that the
+words from below.
 """
 
 from __future__ import annotations
@@ -19,11 +23,15 @@ from phaze.estimate.flows import (
     continuing_words,
     cycles_of,
     largest_across,
-    largest_single,
+    largest_down,
+    largest_shared,
     largest_stream,
     least_cycles,
-    least_row_cycles,
     least_words,
+    most_words,
+    smallest_repeated,
+    smallest_stream,
+    smallest_tile,
     time_of,
 )
 from phaze.estimate.tiles import FEWER, FOLDS, NUMBER, SIZE
@@ -53,19 +61,28 @@ def try_flow(best: Best, core: Core, flow: Flow, downs: Floats, acrosses: Floats
     l2_words = _l2_words(flow, 1.0, few_downs, few)
     if _is_beaten(best, core, flow, least_cycles(core, flow, few_downs, few), flow.least, l2_words):
         return best
-    i, width = _last_within(downs, largest_single(flow, 1.0, core.l2_words)), len(downs)
+    stream = smallest_stream(flow, best.time, few_downs * few)
+    across = smallest_tile(flow, flow.across, best.time, few_downs)
+    return _try_rows(best, core, flow, downs, acrosses, largest_down(flow, across, stream, core.l2_words))
+
+
+@njit
+def _try_rows(best: Best, core: Core, flow: Flow, downs: Floats, acrosses: Floats, largest: float) -> Best:
+    """Return the best mapping with up to so large a tile in the first dimension of the array.
+
+    The smallest may do in time, and all words must cross in it: see `largest_shared`, `smallest_repeated`.
+    """
+    time, few, i = np.inf, acrosses[-1, FOLDS], _last_within(downs, largest)
+    smallest, shared, repeated = 0.0, np.inf, 0.0
     while i >= 0:
-        first = max(0, i + 1 - width)
-        size, number = downs[first, SIZE], downs[i, NUMBER]
-        folds = max(downs[i, FOLDS] if first == i else number, few_downs)
-        cycles, l2_words = least_row_cycles(core, flow, size, folds, few), _l2_words(flow, 1.0, folds, few)
-        words = flow.least
-        if time_of(core, flow, cycles, words) <= best.time:
-            words = max(words, least_words(flow, size, number, core.l2_words))
-        if _is_beaten(best, core, flow, cycles, words, l2_words):
-            i, width = first - 1, 2 * width
-        elif width > 1:
-            width //= 2
+        if best.time < time:
+            time, words = best.time, most_words(core, flow, best.time)
+            smallest = smallest_tile(flow, flow.down, time, few)
+            shared, repeated = largest_shared(flow, words, core.l2_words), smallest_repeated(flow, words)
+        if downs[i, SIZE] < smallest:
+            break
+        if shared < downs[i, SIZE] < repeated:
+            i = _last_within(downs[:i], shared)
         else:
             best = _try_row(best, core, flow, downs[i], acrosses)
             i -= 1
@@ -79,7 +96,7 @@ def _try_continuing(best: Best, core: Core, flow: Flow, downs: Floats, acrosses:
     The largest are best; smaller ones count where the buffer is too small for them.
     """
     for i in range(_last_within(downs, core.rows), -1, -1):
-        room = largest_single(flow, downs[i, SIZE], core.l2_words)
+        room = largest_across(flow, downs[i, SIZE], 1.0, core.l2_words)
         j = _last_within(acrosses, min(core.columns, room))
         if j >= 0:
             words = continuing_words(flow, downs[i, NUMBER], acrosses[j, NUMBER])
@@ -93,28 +110,26 @@ def _try_continuing(best: Best, core: Core, flow: Flow, downs: Floats, acrosses:
 def _try_row(best: Best, core: Core, flow: Flow, row: Floats, acrosses: Floats) -> Best:
     """Return the best mapping with a tile (down, any) in the array, or `best` if that is better."""
     down, number, folds, few = row[SIZE], row[NUMBER], row[FOLDS], acrosses[-1, FOLDS]
-    once = _last_within(acrosses, largest_across(flow, down, core.l2_words))
-    j = once
-    while j >= 0:
-        words = buffered_words(flow, number, acrosses[j, NUMBER], 1.0)
-        best = _offer(best, core, flow, words, 1.0, folds, acrosses[j, FOLDS])
-        j = int(acrosses[j, FEWER])
-    j, width = once + 1, len(acrosses)
-    while j < len(acrosses):
-        largest = largest_stream(flow, down, acrosses[j, SIZE], core.l2_words)
-        if largest < 1.0:
-            break
-        streams, last = np.ceil(flow.stream / largest), min(j + width, len(acrosses)) - 1
-        words = buffered_words(flow, number, acrosses[last, NUMBER], streams)
-        across = acrosses[j, FOLDS] if last == j else max(acrosses[last, NUMBER], few)
-        cycles, l2_words = cycles_of(flow, streams, folds, across), _l2_words(flow, streams, folds, across)
-        if _is_beaten(best, core, flow, cycles, words, l2_words):
-            j, width = last + 1, 2 * width
-        elif width > 1:
-            width //= 2
-        else:
-            best = _offer(best, core, flow, words, streams, folds, across)
-            j += 1
+    stream = smallest_stream(flow, best.time, folds * few)
+    least = smallest_tile(flow, flow.across, best.time, folds)
+    most = largest_across(flow, down, stream, core.l2_words)
+    if most < least:
+        return best
+    starts = max(1.0, np.ceil(flow.stream / largest_stream(flow, down, least, core.l2_words)))
+    tiles = max(1.0, np.ceil(flow.across / most))
+    words = least_words(flow, down, number, tiles, starts, core.l2_words)
+    cycles, l2_words = cycles_of(flow, starts, folds, few), _l2_words(flow, starts, folds, few)
+    if _is_beaten(best, core, flow, cycles, words, l2_words):
+        return best
+    once = largest_across(flow, down, flow.stream, core.l2_words)
+    j = _last_within(acrosses, most)
+    while j >= 0 and acrosses[j, SIZE] >= least:
+        across, streams = acrosses[j, SIZE], 1.0
+        if across > once:
+            streams = np.ceil(flow.stream / largest_stream(flow, down, across, core.l2_words))
+        words = buffered_words(flow, number, acrosses[j, NUMBER], streams)
+        best = _offer(best, core, flow, words, streams, folds, acrosses[j, FOLDS])
+        j = j - 1 if across > once else int(acrosses[j, FEWER])
     return best
 
 

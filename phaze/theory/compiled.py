@@ -37,3 +37,9 @@ def njit_without_arrays(function: Function) -> Function:
     """Return the same for functions that neither make nor return arrays: references are not counted."""
     compile_it = numba.njit(cache=True, error_model="numpy", _nrt=False)  # type: ignore[call-overload]
     return cast(Function, compile_it(function))
+
+
+def njit_inlined(function: Function) -> Function:
+    """Return the same for functions with so many arguments that passing them takes as long as the rest."""
+    compile_it = numba.njit(cache=True, error_model="numpy", _nrt=False, inline="always")  # type: ignore[call-overload]
+    return cast(Function, compile_it(function))
