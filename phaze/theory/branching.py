@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phaze.theory.compiled import njit
+from phaze.theory.compiled import copy_row, njit, njit_inlined, njit_without_arrays
 from phaze.theory.graphs import Bools, Floats, Ints, Part
 from phaze.theory.pairing import assign_cores, occupies
 
@@ -120,9 +120,14 @@ def run_block(block: Block, cutoff: float, nodes: int, paired: bool) -> tuple[fl
         seen=_nothing_seen(n, 0 if paired else min(nodes, ENTRIES)),
         paired=paired,
     )
-    root = _enter(block, search, 0)
-    depth, found, used = 0, np.inf, 0
+    depth, root, found, used, new = 0, -np.inf, np.inf, 0, True
     while depth >= 0 and search.best[0] > root * (1 + CLOSE):
+        if new:
+            # The only call, for the root and all else: every other one would double the machine code.
+            bound = _enter(block, search, depth)
+            root, new = bound if depth == 0 else root, False
+            found = search.best[0] if search.best[0] < cutoff else found
+            continue
         i = _next(search.open[depth], search.heads[depth], block.tail)
         if i < 0:
             depth -= 1
@@ -135,14 +140,11 @@ def run_block(block: Block, cutoff: float, nodes: int, paired: bool) -> tuple[fl
         search.chosen[depth] = i
         search.start[i] = search.heads[depth, i]
         search.end[i] = search.start[i] + block.latency[i]
-        depth += 1
-        _enter(block, search, depth)
-        if search.best[0] < cutoff:
-            found = search.best[0]
+        depth, new = depth + 1, True
     return search.best[0], found, search.best_start, used
 
 
-@njit
+@njit_inlined
 def _enter(block: Block, search: Search, depth: int) -> float:
     """Return the bound of a partial schedule; keep it if complete, else list what could be started next."""
     previous = search.chosen[depth - 1] if depth else -1
@@ -151,11 +153,19 @@ def _enter(block: Block, search: Search, depth: int) -> float:
     promising = bound < search.best[0] * (1 - CLOSE) and not _is_dominated(search, begin, depth)
     if promising and depth == len(search.chosen):
         if not search.paired or finds_pairs(block, search.start):
-            search.best[0] = search.end.max()
-            search.best_start[:] = search.start
+            search.best[0] = _largest(search.end)
+            copy_row(search.start, search.best_start)
     elif promising:
-        search.open[depth] = _candidates(block, search.end, search.heads[depth])
+        _fill_candidates(block, search.end, search.heads[depth], search.open[depth])
     return bound
+
+
+@njit_without_arrays
+def _largest(numbers: Floats) -> float:
+    largest = numbers[0]
+    for number in numbers:
+        largest = max(largest, number)
+    return float(largest)
 
 
 @njit
@@ -165,7 +175,7 @@ def finds_pairs(block: Block, start: Floats) -> bool:
     return bool(assign_cores(block.kinds, start, end, cores[0], cores[1])[0])
 
 
-@njit
+@njit_inlined
 def _nothing_seen(n: int, entries: int) -> Seen:
     lists = 16
     while lists < entries:
@@ -180,7 +190,7 @@ def _nothing_seen(n: int, entries: int) -> Seen:
     )
 
 
-@njit
+@njit_inlined
 def _is_dominated(search: Search, begin: float, depth: int) -> bool:
     """Return whether another schedule has started the same operators, of which none runs longer on; else
     remember this one.
@@ -204,11 +214,12 @@ def _is_dominated(search: Search, begin: float, depth: int) -> bool:
     if entry < len(seen.started):
         seen.size[0] += 1
         seen.following[entry], seen.first[place] = seen.first[place], entry
-        seen.started[entry], seen.begin[entry], seen.end[entry] = started, begin, search.end
+        seen.started[entry], seen.begin[entry] = started, begin
+        copy_row(search.end, seen.end[entry])
     return False
 
 
-@njit
+@njit_inlined
 def _bound(block: Block, end: Floats, begin: float, heads: Floats) -> float:
     """Return a latency that no completion beats, and fill the earliest starts of what has not started."""
     bound = 0.0
@@ -223,7 +234,7 @@ def _bound(block: Block, end: Floats, begin: float, heads: Floats) -> float:
     return bound
 
 
-@njit
+@njit_without_arrays
 def _head(block: Block, end: Floats, begin: float, heads: Floats, i: int) -> float:
     """Return the earliest start of an operator; of one that is not ready without regard to the cores."""
     now, ready = begin, True
@@ -238,7 +249,7 @@ def _head(block: Block, end: Floats, begin: float, heads: Floats, i: int) -> flo
     return now
 
 
-@njit
+@njit_without_arrays
 def _core_free(block: Block, end: Floats, now: float, resource: int) -> float:
     """Return the first moment from now on at which a core is free; all that is started has started by now."""
     while True:
@@ -282,11 +293,10 @@ def _work_bound(block: Block, end: Floats, begin: float, heads: Floats, resource
     return bound
 
 
-@njit
-def _candidates(block: Block, end: Floats, heads: Floats) -> Bools:
-    """Return what may start next: ready, and before a ready operator could end."""
+@njit_inlined
+def _fill_candidates(block: Block, end: Floats, heads: Floats, ready: Bools) -> None:
+    """Fill what may start next: ready, and before a ready operator could end."""
     n = len(end)
-    ready = np.zeros(n, dtype=np.bool_)
     horizon = np.inf
     for i in range(n):
         ready[i] = end[i] == NOT_STARTED
@@ -297,10 +307,9 @@ def _candidates(block: Block, end: Floats, heads: Floats) -> Bools:
     for i in range(n):
         late = heads[i] >= horizon and heads[i] + block.latency[i] > horizon
         ready[i] = ready[i] and not late
-    return ready
 
 
-@njit
+@njit_inlined
 def _next(open_: Bools, heads: Floats, tail: Floats) -> int:
     """Return the open operator that starts first, then has the longest path behind it; -1 if none."""
     best = -1

@@ -13,8 +13,13 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 import numba
+import numpy as np
+import numpy.typing as npt
+from numba.core.types import unliteral
 
 PACKAGE = Path(__file__).resolve().parent.parent
+
+Floats = npt.NDArray[np.float64]
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -29,17 +34,42 @@ numba.config.CACHE_DIR = str(PACKAGE / "__pycache__" / f"compiled-{_digest()}") 
 
 
 def njit(function: Function) -> Function:
-    """Return the function compiled; division by zero gives infinity or NaN, as in NumPy."""
-    return cast(Function, numba.njit(cache=True, error_model="numpy")(function))
+    """Return the function compiled; division by zero gives infinity or NaN, as in NumPy.
+
+    References are counted whatever the caller does: Numba hands a caller's options on.
+    """
+    compile_it = numba.njit(cache=True, error_model="numpy", _nrt=True)  # type: ignore[call-overload]
+    return _once_for_constants(cast(Function, compile_it(function)))
 
 
 def njit_without_arrays(function: Function) -> Function:
     """Return the same for functions that neither make nor return arrays: references are not counted."""
     compile_it = numba.njit(cache=True, error_model="numpy", _nrt=False)  # type: ignore[call-overload]
-    return cast(Function, compile_it(function))
+    return _once_for_constants(cast(Function, compile_it(function)))
 
 
 def njit_inlined(function: Function) -> Function:
-    """Return the same for functions with so many arguments that passing them takes as long as the rest."""
-    compile_it = numba.njit(cache=True, error_model="numpy", _nrt=False, inline="always")  # type: ignore[call-overload]
-    return cast(Function, compile_it(function))
+    """Return the same for functions whose code becomes a part of their callers'.
+
+    It pays for few callers. Passing many arguments takes as long as the rest; and Numba links all that a
+    function calls into its machine code and optimises it again, so that every level of calls costs as much
+    time to compile as everything below it.
+    """
+    compile_it = numba.njit(cache=True, error_model="numpy", _nrt=True, inline="always")  # type: ignore[call-overload]
+    return _once_for_constants(cast(Function, compile_it(function)))
+
+
+def _once_for_constants(dispatcher: Function) -> Function:
+    """Let calls with a constant share the code of calls with a variable; Numba would compile for each."""
+    template = dispatcher.get_call_template  # type: ignore[attr-defined]
+    dispatcher.get_call_template = lambda args, kws: template(  # type: ignore[attr-defined]
+        [unliteral(kind) for kind in args], {name: unliteral(kind) for name, kind in kws.items()}
+    )
+    return dispatcher
+
+
+@njit_without_arrays
+def copy_row(source: Floats, target: Floats) -> None:
+    """Copy all elements, shape (n,); assigning a slice would bring the code that words errors of shape."""
+    for k in range(len(source)):
+        target[k] = source[k]

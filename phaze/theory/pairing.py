@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from phaze.theory.compiled import njit
+from phaze.theory.compiled import copy_row, njit, njit_without_arrays
 from phaze.theory.graphs import FUSED, TENSOR, VECTOR, Floats, Ints
 
 UNASSIGNED = -2
@@ -17,7 +17,7 @@ PATIENCE = 20000
 """Cores tried before the search gives up; layers met in practice need no second try."""
 
 
-@njit
+@njit_without_arrays
 def occupies(kind: int, resource: int) -> bool:
     """Return whether an operator occupies a tensor core (0), a vector core (1), a pair (2)."""
     if resource == 0:
@@ -65,7 +65,8 @@ def assign_cores(kinds: Ints, start: Floats, end: Floats, num_tc: int, num_vc: i
                 break
             continue
         position += 1
-        until[position] = until[position - 1]
+        for r in range(2):
+            copy_row(until[position - 1, r], until[position, r])
         if kinds[i] != VECTOR:
             until[position, 0, core[i]] = end[i]
         if kinds[i] != TENSOR:
@@ -74,7 +75,7 @@ def assign_cores(kinds: Ints, start: Floats, end: Floats, num_tc: int, num_vc: i
     return False, core
 
 
-@njit
+@njit_without_arrays
 def _choose(kind: int, now: float, counts: Ints, until: Floats, tried: Ints) -> int:
     """Return the free core that spoils least, and mark all that are no different from it as tried.
 
@@ -93,7 +94,7 @@ def _choose(kind: int, now: float, counts: Ints, until: Floats, tried: Ints) -> 
     return best
 
 
-@njit
+@njit_without_arrays
 def _spared(kind: int, c: int, now: float, pairs: int, until: Floats) -> float:
     """Return until when a core's partner is busy, now if it is not, and infinity without a partner."""
     if kind == FUSED:

@@ -18,7 +18,7 @@ import numpy as np
 from phaze.theory.barriers import Blocks, Indices
 from phaze.theory.branching import CLOSE, Block, finds_pairs, make_block, run_block
 from phaze.theory.clock import bound_by_weights
-from phaze.theory.compiled import njit
+from phaze.theory.compiled import njit, njit_inlined, njit_without_arrays
 from phaze.theory.graphs import ALL_CORES, Bools, Floats, Ints, Part
 from phaze.theory.pairing import assign_cores, occupies, sort_stably
 from phaze.theory.sequences import follow_sequence
@@ -76,7 +76,7 @@ def bound_all(
     return lower, feasible
 
 
-@njit
+@njit_inlined
 def find_path(blocks: Blocks, part: Part, rounds: int, nodes: int) -> tuple[float, float, Ints, Floats]:
     """Return a lower bound, the best feasible latency, its blocks as bits, and the latencies of these, both
     from the last to the first.
@@ -103,13 +103,14 @@ def find_path(blocks: Blocks, part: Part, rounds: int, nodes: int) -> tuple[floa
         if settled:
             limit = GROWTH * limit if left[0] > 0 else 0
         if limit == 0:
-            value[values.nodes != 0] = values.upper[values.nodes != 0]
+            for b in range(len(value)):
+                value[b] = values.upper[b] if values.nodes[b] != 0 else value[b]
     if feasible > lower * (1 + CLOSE):
         lower = max(lower, bound_by_weights(part))
     return min(lower, feasible), feasible, best, latencies
 
 
-@njit
+@njit_inlined
 def _first_values(blocks: Blocks, part: Part) -> Values:
     """Return bounds on all blocks; those of single operators, and of blocks that never wait, are exact."""
     lower = bound_blocks(blocks, part)
@@ -139,7 +140,7 @@ def _useful_steps(blocks: Blocks, lower: Floats) -> Steps:
     return Steps(offsets, sources, kept, np.zeros(sets), np.full(sets, -1), np.zeros(sets))
 
 
-@njit
+@njit_inlined
 def _one_by_one(part: Part) -> tuple[float, Ints, Floats]:
     """Return the path on which operators run one after the other."""
     n = len(part.kinds)
@@ -149,7 +150,7 @@ def _one_by_one(part: Part) -> tuple[float, Ints, Floats]:
     return latencies.sum(), best, latencies
 
 
-@njit
+@njit_inlined
 def _run_path(
     blocks: Blocks,
     path: Ints,
@@ -177,7 +178,7 @@ def _run_path(
     return settled, length
 
 
-@njit
+@njit_inlined
 def _run_block(
     blocks: Blocks, b: int, part: Part, values: Values, limit: int, left: Ints, slack: float
 ) -> None:
@@ -201,7 +202,7 @@ def members_of(mask: int) -> Ints:
     return members[:size]
 
 
-@njit
+@njit_inlined
 def run_members(members: Ints, part: Part, cutoff: float, nodes: int) -> tuple[float, float, Floats, int]:
     """Return a lower bound, a feasible latency and start times of operators that run on single cores, and
     how many branches were searched.
@@ -270,7 +271,7 @@ def bound_blocks(blocks: Blocks, part: Part) -> Floats:
     return value
 
 
-@njit
+@njit_without_arrays
 def _head(part: Part, mask: int, i: int, head: Floats) -> float:
     """Return when operator i of a block can start at the earliest, given the operators before it."""
     begin = 0.0
@@ -300,7 +301,7 @@ def _shortest(steps: Steps, value: Floats) -> Ints:
     return path[:size]
 
 
-@njit
+@njit_without_arrays
 def _step_into(steps: Steps, value: Floats, d: int) -> None:
     """Look for the shortest path to a downset."""
     steps.length[d], steps.last[d] = np.inf, steps.offsets[d]

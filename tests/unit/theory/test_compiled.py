@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from phaze.theory import compiled
-from phaze.theory.compiled import njit, njit_without_arrays
+from phaze.theory.compiled import copy_row, njit, njit_inlined, njit_without_arrays
 
 
 @njit
@@ -29,6 +29,35 @@ def shift(values: NDArray[np.float64]) -> None:
 @njit
 def inverse(x: float) -> float:
     return 1.0 / x
+
+
+@njit_inlined
+def add(x: int, y: int) -> int:
+    return x + y
+
+
+@njit
+def add_constants(x: int) -> int:
+    return add(x, 1) + twice(x) + twice(3)
+
+
+@njit
+def twice(x: int) -> int:
+    return 2 * x
+
+
+def test_calls_with_constants_share_the_code_of_calls_with_variables() -> None:
+    """Numba would compile `twice` for the constant once more; what is inlined has none of its own."""
+    assert add_constants(5) == 22
+    assert len(twice.signatures) == 1  # type: ignore[attr-defined]
+    assert add.signatures == []  # type: ignore[attr-defined]
+
+
+def test_rows_are_copied() -> None:
+    """Into a part of a larger array."""
+    target = np.zeros((2, 3))
+    copy_row(np.arange(3.0), target[1])
+    assert target.tolist() == [[0.0, 0.0, 0.0], [0.0, 1.0, 2.0]]
 
 
 def test_compiled_functions_compute_what_they_say() -> None:
