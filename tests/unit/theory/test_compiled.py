@@ -5,6 +5,7 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
+from numba import types
 from numpy.typing import NDArray
 
 from phaze.theory import compiled
@@ -49,7 +50,8 @@ def twice(x: int) -> int:
 def test_calls_with_constants_share_the_code_of_calls_with_variables() -> None:
     """Numba would compile `twice` for the constant once more; what is inlined has none of its own."""
     assert add_constants(5) == 22
-    assert len(twice.signatures) == 1  # type: ignore[attr-defined]
+    twice.get_call_template((types.literal(3),), {})  # type: ignore[attr-defined]
+    assert twice.signatures == [(types.int64,)]  # type: ignore[attr-defined]
     assert add.signatures == []  # type: ignore[attr-defined]
 
 
