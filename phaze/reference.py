@@ -29,6 +29,7 @@ _SECTIONS: dict[str, type[Noun]] = {
     "`screen`": settings.ScreenSettings,
     "`schedule`": settings.ScheduleSettings,
     "`place`": settings.PlaceSettings,
+    "`certify`": settings.CertifySettings,
     "`report`": settings.ReportSettings,
     "A model (`models/*.yaml`)": Model,
     "An architecture (`architectures/*.yaml`)": Architecture,

@@ -103,6 +103,15 @@ class StrategySettings(Noun):
     """Suggestions after which a Bayesian run ends, with repeated ones and those outside the area rules."""
 
 
+class CertifySettings(Noun):
+    """How the certificate of the best architectures is verified."""
+
+    points: Annotated[int, Field(ge=0)] = 500
+    """Excluded points to solve again by independent code, shared out between the models."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed by which they are drawn."""
+
+
 class ReportSettings(Noun):
     """What the report shows besides the tables."""
 

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from phaze.spec.architecture import Grid
 from phaze.spec.noun import Noun
 from phaze.spec.settings import (
+    CertifySettings,
     EstimateSettings,
     ExtractSettings,
     Name,
@@ -103,6 +104,8 @@ class Study(Noun):
     """Settings of schedule."""
     place: PlaceSettings = PlaceSettings()
     """Settings of place."""
+    certify: CertifySettings = CertifySettings()
+    """Settings of certify."""
     report: ReportSettings = ReportSettings()
     """Settings of report."""
 

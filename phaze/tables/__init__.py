@@ -1,7 +1,7 @@
 """The tables through which the stages talk: their whole interface.
 
-`stages` states what the stages hand to each other, `searches` how the space is searched, `results` what looks
-across models, `base` what a table is.
+`stages` states what the stages hand to each other, `searches` how the space is searched, `certificates` what
+proves the best, `results` what looks across models, `base` what a table is.
 """
 
 from pathlib import Path
@@ -10,6 +10,7 @@ import pandas as pd
 
 from phaze.errors import PhazeError
 from phaze.tables.base import VERSION, Column, Table, table_name
+from phaze.tables.certificates import CAUSES, COMMON, Audits, Certificates, Ranges
 from phaze.tables.results import (
     Areas,
     Bindings,
@@ -46,14 +47,18 @@ from phaze.tables.stages import (
 )
 
 __all__ = [
+    "CAUSES",
+    "COMMON",
     "MILESTONES",
     "SCOPES",
     "TABLES",
     "VERSION",
     "Architectures",
     "Areas",
+    "Audits",
     "Bindings",
     "Breakdowns",
+    "Certificates",
     "Checks",
     "Claims",
     "Column",
@@ -71,6 +76,7 @@ __all__ = [
     "Parts",
     "Placements",
     "Proofs",
+    "Ranges",
     "Rankings",
     "Results",
     "Schedules",
@@ -105,6 +111,9 @@ _ALL = (
     Trials,
     Commons,
     Sensitivities,
+    Certificates,
+    Ranges,
+    Audits,
     Results,
     Comparisons,
     Memories,

@@ -80,12 +80,17 @@ class Optima:
 
 
 def best_times(
-    runs: Runs, forward_s: Reals, backward_s: Reals, tensor: int, settings: Sequence[Setting]
+    runs: Runs,
+    forward_s: Reals,
+    backward_s: Reals,
+    tensor: int,
+    settings: Sequence[Setting],
+    at_most_s: float = np.inf,
 ) -> Reals:
-    """Return the best time per batch for all settings and architectures, infinite where nothing fits.
+    """Return the best time per batch for all settings and architectures, `at_most_s` where none is better.
 
     The result is (settings, A), the latencies (A, runs) are of one layer of each run. Settings in which the
-    same stages fit are worked out once.
+    same stages fit are worked out once. A limit spares the search for what is not of interest.
     """
     footprints = stage_footprints(runs.chain(np.zeros(len(runs.counts)), np.zeros(len(runs.counts))))
     known: dict[tuple[object, ...], Reals] = {}
@@ -95,7 +100,7 @@ def best_times(
         cluster = (setting.devices, setting.bandwidth_bytes_per_s, setting.recompute)
         key = (*cluster, *(group.key() for group in groups))
         if key not in known:
-            known[key] = _solve(runs, forward_s, backward_s, tensor, setting, groups).time_s
+            known[key] = _solve(runs, forward_s, backward_s, tensor, setting, groups, at_most_s).time_s
         times.append(known[key])
     return np.array(times).reshape(len(settings), len(forward_s))
 
@@ -103,7 +108,7 @@ def best_times(
 def best_placements(runs: Runs, forward_s: Reals, backward_s: Reals, tensor: int, setting: Setting) -> Optima:
     """Return the best placement for every architecture; latencies are (A, runs), of one layer of each run."""
     footprints = stage_footprints(runs.chain(np.zeros(len(runs.counts)), np.zeros(len(runs.counts))))
-    return _solve(runs, forward_s, backward_s, tensor, setting, _groups(footprints, setting))
+    return _solve(runs, forward_s, backward_s, tensor, setting, _groups(footprints, setting), np.inf)
 
 
 @dataclass(frozen=True)
@@ -162,10 +167,16 @@ def _groups(footprints: Footprints, setting: Setting) -> list[_Group]:
 
 
 def _solve(
-    runs: Runs, forward_s: Reals, backward_s: Reals, tensor: int, setting: Setting, groups: list[_Group]
+    runs: Runs,
+    forward_s: Reals,
+    backward_s: Reals,
+    tensor: int,
+    setting: Setting,
+    groups: list[_Group],
+    at_most_s: float,
 ) -> Optima:
     forward, backward = np.ascontiguousarray(forward_s, float), np.ascontiguousarray(backward_s, float)
-    times, plans = np.full(len(forward), np.inf), np.zeros((len(forward), PLAN), np.int64)
+    times, plans = np.full(len(forward), at_most_s), np.zeros((len(forward), PLAN), np.int64)
     solve = _solve_blocks if _is_embedding_blocks_head(runs) else _solve_chain
     for group in groups:
         solve(runs, forward, backward, tensor, setting, group, times, plans)

@@ -1,0 +1,111 @@
+"""The verdict on points that were bounded and solved again by code that screen and place do not share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from phaze.certify.batches import Chain, Cluster, best_time_s
+from phaze.spec.settings import Training
+from phaze.spec.system import Scenario
+from phaze.tables import Audits
+from phaze.theory.memory import parameter_bytes
+from phaze.units import GIB
+
+ROUNDING = 1e-8
+"""Relative error that sums in another order, and the solvers' tolerances, may amount to."""
+VALUES = ("plain_s", "bound_s", "exact_s")
+"""Latencies of a layer: bounded again, bounded with programs, and as scheduled."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model at one TMP width and microbatch with how it is trained."""
+
+    layers: pd.DataFrame
+    graph: pd.DataFrame
+    scenario: Scenario
+    training: Training
+
+    def chain(self) -> Chain:
+        """Return the layers in order."""
+        rows = self._each_layer(self.layers.set_index("layer"))
+        each = parameter_bytes(self.training.optimizer, self.training.precision)
+        return Chain(
+            weight_bytes=each.weights * rows["parameters"].to_numpy(np.float64),
+            static_bytes=each.static * rows["parameters"].to_numpy(np.float64),
+            activation_bytes=rows["activation_bytes"].to_numpy(np.float64),
+            output_bytes=rows["output_bytes"].to_numpy(np.float64),
+            tensor_parallel=rows["tensor_parallel"].to_numpy(np.bool_),
+        )
+
+    def cluster(self, hbm_gib: float, recompute: bool) -> Cluster:
+        """Return what a placement has to respect."""
+        first = self.layers.iloc[0]
+        return Cluster(
+            devices=self.scenario.devices,
+            microbatches=self.scenario.global_batch // int(first["microbatch"]),
+            bandwidth_bytes_per_s=self.scenario.network_bandwidth_bytes_per_s,
+            memory_bytes=hbm_gib * GIB,
+            recompute=recompute,
+            gpipe=self.training.schedule == "gpipe",
+            tensor=int(first["tensor"]),
+        )
+
+    def times(self, latencies: pd.DataFrame, hbm_gib: float, recompute: bool) -> dict[str, float]:
+        """Return the time per batch for every kind of latency of (layer, direction)."""
+        found: dict[tuple[float, ...], float] = {}
+        times = {}
+        for value in VALUES:
+            wide = self._each_layer(latencies[value].unstack())
+            ways = (wide["forward"].to_numpy(np.float64), wide["backward"].to_numpy(np.float64))
+            key = tuple(np.concatenate(ways))
+            if key not in found:
+                found[key] = best_time_s(self.chain(), *ways, self.cluster(hbm_gib, recompute))
+            times[value] = found[key]
+        return times
+
+    def _each_layer(self, rows: pd.DataFrame) -> pd.DataFrame:
+        graph = self.graph.sort_values("position")
+        return rows.loc[np.repeat(graph["layer"].to_numpy(str), graph["count"])]
+
+
+def audit_points(points: pd.DataFrame, latencies: pd.DataFrame, model: Model, best_s: float) -> pd.DataFrame:
+    """Return table audits for points of one TMP width and microbatch.
+
+    `latencies` has the columns VALUES and `programs` for every architecture, layer and direction.
+    """
+    by_name = latencies.set_index(["architecture", "layer", "direction"])
+    rows = []
+    for _, point in points.iterrows():
+        mine = by_name.loc[point["architecture"]]
+        times = model.times(mine, float(point["hbm_gib"]), bool(point["recompute"]))
+        row = {**point, **times, "best_s": best_s, "programs": int(mine["programs"].sum())}
+        rows.append(row | {"verdict": judge(row)})
+    found = pd.DataFrame(rows, columns=None if rows else list(Audits.fields()))
+    return Audits.check(found[list(Audits.fields())])
+
+
+def judge(row: Mapping[str, object]) -> str:
+    """Return what follows from the times of a point: the first of what must not be, else that it is as claimed.
+
+    The exact time lies between bound_s and exact_s, which agree where all layers are proven.
+    """
+    plain, bound, exact, best, lower, feasible = (
+        float(str(row[key])) for key in (*VALUES, "best_s", "lower_s", "feasible_s")
+    )
+    above, below = 1.0 + ROUNDING, 1.0 - ROUNDING
+    if lower == np.inf and exact < np.inf:
+        return "fits the memory"
+    if lower > exact * above or plain > exact * above:
+        return "lower bound too high"
+    if bound > feasible * above:
+        return "feasible time too low"
+    if row["chosen"] == "best":
+        return "confirmed" if exact <= best * above and exact >= best * below else "not as fast as claimed"
+    if exact < best * below:
+        return "beats the best"
+    return "unproven" if bound < best * below else "confirmed"

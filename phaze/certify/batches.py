@@ -1,0 +1,151 @@
+"""The best time per batch of one architecture by code of its own (Section 5 and Appendix B of the paper).
+
+A stage [i, j) of the chain, s-th from the end, takes one device, or t where a layer of it is tensor parallel,
+and for one microbatch
+
+    stash      in + F + out + B
+    recompute  in + F + max(F + B, out + B), but the last stage never recomputes
+
+with F, B the sums of its layers' latencies and in, out the transfers on its ends. It stores once what its
+layers have and the activations of one microbatch, and what it stashes for every microbatch in flight: s - 1
+of them under 1F1B, all of a pipeline under GPipe. For every d and s the worst stage is made as good as can
+be, over all cuts:
+
+    (ceil(B/d) + s - 1) worst + 4 (d - 1)/d weights of the first stage / bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Reals = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The layers of a model in order, arrays of one value a layer; bytes of one slice."""
+
+    weight_bytes: Reals
+    static_bytes: Reals
+    activation_bytes: Reals
+    output_bytes: Reals
+    tensor_parallel: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What a placement has to respect."""
+
+    devices: int
+    microbatches: int
+    """In a batch."""
+    bandwidth_bytes_per_s: float
+    memory_bytes: float
+    recompute: bool
+    gpipe: bool
+    tensor: int
+    """TMP width t."""
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Every stage [i, j) of a chain, arrays (n, n + 1) by i and j; entries with j <= i are never fitting."""
+
+    load_s: Reals
+    last_s: Reals
+    """Load of [i, n) as the last stage (n,)."""
+    once_bytes: Reals
+    stashed_bytes: Reals
+    activation_bytes: Reals
+    single: Counts
+    """1 if one device does although t > 1."""
+    synced_s: Reals
+    """Weights of the first j layers over the bandwidth (n + 1,)."""
+
+
+def best_time_s(chain: Chain, forward_s: Reals, backward_s: Reals, cluster: Cluster) -> float:
+    """Return the least time per batch, infinite if nothing fits; latencies are of every layer."""
+    stages = _stages(chain, forward_s, backward_s, cluster)
+    return min(_best(stages, cluster, widths, in_flight) for widths, in_flight in _widths(cluster))
+
+
+def _stages(chain: Chain, forward_s: Reals, backward_s: Reals, cluster: Cluster) -> Stages:
+    transfer = chain.output_bytes[:-1] / cluster.bandwidth_bytes_per_s
+    into = np.concatenate([[0.0], transfer])[:, None]
+    out = np.concatenate([[0.0], transfer, [0.0]])[None, :]
+    forward, backward = _sums(forward_s), _sums(backward_s)
+    plain = into + forward + out + backward
+    again = into + forward + np.maximum(forward + backward, out + backward)
+    activations = _sums(chain.activation_bytes)
+    arriving = np.concatenate([[0.0], chain.output_bytes[:-1]])[:, None]
+    stage = _sums(np.ones(len(forward_s))) > 0
+    single = stage & (_sums(chain.tensor_parallel.astype(float)) == 0) & (cluster.tensor > 1)
+    return Stages(
+        load_s=np.where(stage, again if cluster.recompute else plain, np.inf),
+        last_s=plain[:, -1],
+        once_bytes=_sums(chain.static_bytes) + activations,
+        stashed_bytes=np.broadcast_to(arriving, activations.shape) if cluster.recompute else activations,
+        activation_bytes=activations,
+        single=single.astype(np.int64),
+        synced_s=np.concatenate([[0.0], np.cumsum(chain.weight_bytes)]) / cluster.bandwidth_bytes_per_s,
+    )
+
+
+def _sums(values: Reals) -> Reals:
+    """Return the sums over [i, j), an array (n, n + 1)."""
+    before = np.concatenate([[0.0], np.cumsum(values)])
+    return before[None, :] - before[:-1, None]
+
+
+def _widths(cluster: Cluster) -> Iterator[tuple[Counts, int | None]]:
+    """Yield data widths with the microbatches that all of their stages stash; None where each has its own."""
+    widths = np.arange(1, min(cluster.devices, cluster.microbatches) + 1)
+    if not cluster.gpipe:
+        yield widths, None
+        return
+    counts = -(-cluster.microbatches // widths)
+    for count in np.unique(counts):
+        yield widths[counts == count], int(count)
+
+
+def _best(stages: Stages, cluster: Cluster, widths: Counts, in_flight: int | None) -> float:
+    """Return the least time with one of the widths.
+
+    worst[u, i] is the least worst load of the layers from i on in s stages, u of them on single devices.
+    """
+    n = len(stages.last_s)
+    stored = stages.once_bytes[:, n] + (in_flight or 0) * stages.activation_bytes[:, n]
+    worst = np.full((int(np.diagonal(stages.single, 1).sum()) + 1, n + 1), np.inf)
+    fitting = np.flatnonzero(stored <= cluster.memory_bytes)
+    worst[stages.single[fitting, n], fitting] = stages.last_s[fitting]
+    best = _least(worst[:, :1], stages.synced_s[-1:], 1, widths, cluster)
+    for s in range(2, min(n, cluster.devices) + 1):
+        stored = stages.once_bytes + (s - 1 if in_flight is None else in_flight) * stages.stashed_bytes
+        load = np.where(stored <= cluster.memory_bytes, stages.load_s, np.inf)
+        longer = np.maximum(load, _before(worst, stages.single))
+        best = min(best, _least(longer[:, 0], stages.synced_s, s, widths, cluster))
+        worst[:, :n], worst[:, n] = longer.min(axis=2), np.inf
+    return best
+
+
+def _before(worst: Reals, single: Counts) -> Reals:
+    """Return worst[u - single[i, j], j] for all u, i and j, infinite for a negative number."""
+    shifted = np.concatenate([np.full((1, worst.shape[1]), np.inf), worst[:-1]])
+    return np.where(single == 1, shifted[:, None, :], worst[:, None, :])
+
+
+def _least(loads: Reals, synced_s: Reals, s: int, widths: Counts, cluster: Cluster) -> float:
+    """Return the least time with first stages of some synchronisation, by worst loads (u, first stages)."""
+    best = np.inf
+    for u, load in enumerate(loads):
+        devices = s * cluster.tensor - u * (cluster.tensor - 1)
+        d = widths[widths * devices <= cluster.devices][:, None]
+        if len(d) and np.isfinite(load).any():
+            counts = -(-cluster.microbatches // d)
+            best = min(best, float(((counts + s - 1) * load + 4.0 * (d - 1) / d * synced_s).min()))
+    return best

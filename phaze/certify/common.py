@@ -1,0 +1,114 @@
+"""The certificate of the architecture that is best for all models together.
+
+A point is an architecture with an HBM size; its value is the weighted mean over the models of their best
+throughput on it, as `screen.common` states it: 0 unless it trains every model that any point trains. A mean
+does not fall when a throughput rises, so the batch over the least lower bound of each model bounds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from phaze.certify.space import names_of_space
+from phaze.certify.stage import EQUAL, count_proofs
+from phaze.tables import COMMON, Certificates
+from phaze.theory.ranking import Flags, Floats
+
+Mean = Literal["mean", "normalised", "geometric"]
+AT = ["architecture", "hbm_gib"]
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What the common architecture maximises."""
+
+    weights: Mapping[str, float]
+    """Of every model."""
+    mode: Mean
+    reference: Mapping[str, float]
+    """Every model's best throughput, for the normalised mean."""
+    global_batch: int
+    limit_um2: float
+    """Largest area of a chip."""
+
+
+def certify_common(
+    ranges: pd.DataFrame,
+    commons: pd.DataFrame,
+    placements: pd.DataFrame,
+    solves: pd.DataFrame,
+    architectures: pd.DataFrame,
+    aim: Aim,
+) -> pd.DataFrame:
+    """Return table certificates with the row of all models together.
+
+    `ranges` are those of all models, `commons`, `placements` and `solves` those of the candidates.
+    """
+    names = names_of_space(architectures, aim.limit_um2)
+    lower_s = ranges.pivot(index=AT, columns="model", values="lower_s").reindex(columns=list(aim.weights))
+    upper = means_of(aim.global_batch / lower_s.fillna(np.inf), aim)
+    ours = placements[placements["planner"] == "phaze"]
+    bound_s = ours.groupby([*AT, "model"])["bound_s"].min().unstack().reindex(columns=list(aim.weights))
+    solved = means_of(aim.global_batch / bound_s.fillna(np.inf), aim)
+    known = upper.index.isin(pd.MultiIndex.from_frame(commons[AT]))
+    best = commons.sort_values(["mean", "area_um2", *AT], ascending=[False, True, True, True]).head(1)
+    value = float(best["mean"].sum())
+    left = upper.to_numpy()[~known]
+    bound = max(left.max(initial=0.0), solved.max() if len(solved) else 0.0, value)
+    row = {
+        "model": COMMON,
+        "architectures": len(names),
+        "points": len(upper),
+        **_causes(upper.to_numpy(), known, value),
+        "contradictions": _contradictions(commons, upper),
+        "architecture": "".join(best["architecture"]),
+        "hbm_gib": float(best["hbm_gib"].sum()),
+        "best": value,
+        "excluded": float(left.max(initial=0.0)),
+        "bound": bound,
+        **count_proofs(solves),
+    }
+    return Certificates.check(pd.DataFrame([row]))
+
+
+def _causes(upper: Floats, known: Flags, value: float) -> dict[str, int]:
+    """Return the count of points by the first cause that applies."""
+    flags = {
+        "memory": upper == 0,
+        "solved": known,
+        "combined": upper < value * (1.0 - EQUAL),
+        "tied": upper <= value * (1.0 + EQUAL),
+        "open": np.ones_like(known),
+    }
+    left, found = np.ones_like(known), dict.fromkeys(("work", "path"), 0)
+    for cause, which in flags.items():
+        found[cause] = int((left & which).sum())
+        left &= ~which
+    return found
+
+
+def _contradictions(commons: pd.DataFrame, upper: pd.Series) -> int:
+    """Return how many candidates have a mean above its bound."""
+    bound = upper.reindex(pd.MultiIndex.from_frame(commons[AT])).fillna(np.inf).to_numpy()
+    return int((commons["mean"].to_numpy() > bound * (1.0 + EQUAL)).sum())
+
+
+def means_of(samples_per_s: pd.DataFrame, aim: Aim) -> pd.Series:
+    """Return the mean of every row over the models, 0 where it lacks a model that some row trains."""
+    trained = [model for model in samples_per_s if (samples_per_s[model] > 0).any()]
+    values = samples_per_s[trained].to_numpy(np.float64)
+    shares = np.array([aim.weights[model] for model in trained])
+    shares = shares / shares.sum()
+    if aim.mode == "normalised":
+        values = values / np.array([aim.reference[model] for model in trained])
+    if aim.mode == "geometric":
+        with np.errstate(divide="ignore"):
+            mean = np.exp(np.log(values) @ shares)
+    else:
+        mean = values @ shares
+    return pd.Series(np.where((values > 0).all(axis=1), mean, 0.0), index=samples_per_s.index)

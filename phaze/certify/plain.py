@@ -1,0 +1,155 @@
+"""Bounds on the latency of a layer by code of its own, to verify those of the screen.
+
+Operators that no other operator separates form a component (the connected components of the graph of
+operators without an order between them); everything in one comes before everything in the next. A component
+takes at least its longest path, with min(ℓ, ℓ̂) for every operator, and at least its work on each type of
+core: an operator keeps one of n cores busy for ℓ, or all of them for ℓ̂. Written to be read, not to be fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+
+from phaze.theory.graphs import Layer
+
+Edges = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A component: its operators in order, and the edges of the closure between them."""
+
+    operators: tuple[int, ...]
+    edges: Edges
+
+
+@lru_cache(maxsize=256)
+def pieces_of(core: tuple[str, ...], edges: Edges) -> tuple[Piece, ...]:
+    """Return the components of a layer, first to last; no-ops order others, and take no time."""
+    graph = nx.DiGraph(edges)
+    graph.add_nodes_from(range(len(core)))
+    closure = nx.transitive_closure_dag(graph)
+    working = [i for i, kind in enumerate(core) if kind != "none"]
+    ordered = closure.subgraph(working)
+    apart = nx.complement(ordered.to_undirected())
+    members = sorted(nx.connected_components(apart), key=lambda c: min(ordered.in_degree(i) for i in c))
+    place = {i: position for position, i in enumerate(nx.topological_sort(graph))}
+    return tuple(_piece(sorted(nodes, key=place.__getitem__), ordered) for nodes in members)
+
+
+def _piece(operators: list[int], ordered: nx.DiGraph) -> Piece:
+    at = {i: position for position, i in enumerate(operators)}
+    inside = sorted((at[i], at[j]) for i, j in ordered.subgraph(operators).edges)
+    return Piece(tuple(operators), tuple(inside))
+
+
+def layer_of_piece(layer: Layer, piece: Piece) -> Layer:
+    """Return a component as a layer of its own."""
+    members = list(piece.operators)
+    return Layer(
+        core=tuple(layer.core[i] for i in members),
+        latency_s=layer.latency_s[members],
+        latency_all_s=layer.latency_all_s[members],
+        edges=piece.edges,
+        num_tc=layer.num_tc,
+        num_vc=layer.num_vc,
+        overlap_communication=layer.overlap_communication,
+    )
+
+
+def bound_piece(layer: Layer) -> float:
+    """Return a lower bound on the latency of a component."""
+    return max(_longest_path(layer), _most_work(layer))
+
+
+def bound_layer(layer: Layer) -> float:
+    """Return a lower bound on the latency of a layer."""
+    pieces = pieces_of(layer.core, layer.edges)
+    return float(sum(bound_piece(layer_of_piece(layer, piece)) for piece in pieces))
+
+
+def _longest_path(layer: Layer) -> float:
+    shortest = np.minimum(layer.latency_s, layer.latency_all_s).tolist()
+    end = list(shortest)
+    for i, j in sorted(layer.edges):
+        end[j] = max(end[j], end[i] + shortest[j])
+    return max(end, default=0.0)
+
+
+def _most_work(layer: Layer) -> float:
+    """Return the work over the cores of the busiest type; a link that overlaps nothing adds to all."""
+    busy = {"tensor": 0.0, "vector": 0.0, "pair": 0.0}
+    cores = {"tensor": layer.num_tc, "vector": layer.num_vc, "pair": min(layer.num_tc, layer.num_vc)}
+    link = 0.0
+    times = zip(layer.latency_s.tolist(), layer.latency_all_s.tolist(), strict=True)
+    for core, (one, every) in zip(layer.core, times, strict=True):
+        link += every if core == "network" else 0.0
+        for kind in _occupied(core):
+            busy[kind] += min(one / cores[kind], every)
+    most = max(busy.values())
+    return max(most, link) if layer.overlap_communication else most + link
+
+
+def _occupied(core: str) -> tuple[str, ...]:
+    return {"tensor": ("tensor",), "vector": ("vector",), "fused": ("tensor", "vector", "pair")}.get(core, ())
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass of a layer on one architecture."""
+
+    architecture: str
+    layer: str
+    direction: str
+    content: Layer
+
+
+def read_passes(
+    operators: pd.DataFrame,
+    edges: pd.DataFrame,
+    estimates: pd.DataFrame,
+    architectures: pd.DataFrame,
+    *,
+    overlap_communication: bool,
+) -> Iterator[Pass]:
+    """Yield every pass of every layer on every architecture, from the tables of one point."""
+    times = _estimated(estimates, architectures)
+    links = dict(list(edges.groupby(["layer", "direction"])))
+    chips = architectures.to_dict(orient="records")
+    for (layer, direction), group in operators.groupby(["layer", "direction"]):
+        rows = group.sort_values("operator")
+        place = {number: i for i, number in enumerate(rows["operator"])}
+        pairs = links.get((layer, direction), edges.iloc[:0])
+        found = sorted((place[i], place[j]) for i, j in zip(pairs["source"], pairs["target"], strict=True))
+        cores, works = tuple(rows["core"]), tuple(rows["work"])
+        for chip in chips:
+            latency = [
+                times[work, chip[_design(core)]] if work >= 0 else (0.0, 0.0)
+                for core, work in zip(cores, works, strict=True)
+            ]
+            one, every = np.array(latency, dtype=np.float64).T
+            counts = int(chip["num_tc"]), int(chip["num_vc"])
+            content = Layer(cores, one, every, tuple(found), *counts, overlap_communication)
+            yield Pass(str(chip["architecture"]), str(layer), str(direction), content)
+
+
+def _design(core: str) -> str:
+    """Return the column of the design that runs a core type; what a collective adds is vector work."""
+    return {"tensor": "tensor_design", "fused": "fused_design"}.get(core, "vector_design")
+
+
+def _estimated(
+    estimates: pd.DataFrame, architectures: pd.DataFrame
+) -> dict[tuple[int, int], tuple[float, float]]:
+    """Return ℓ and ℓ̂ by work and design, for the designs of the architectures."""
+    used = architectures[[f"{core}_design" for core in ("tensor", "vector", "fused")]].to_numpy().ravel()
+    near = estimates[estimates["design"].isin(used)]
+    keys = zip(near["work"].tolist(), near["design"].tolist(), strict=True)
+    values = zip(near["latency_s"].tolist(), near["latency_all_s"].tolist(), strict=True)
+    return dict(zip(keys, values, strict=True))

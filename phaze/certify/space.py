@@ -1,0 +1,94 @@
+"""The space whose best a certificate proves: what is in it, and how its points are laid out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from phaze.spec.settings import Training
+from phaze.theory.ranking import Floats
+
+Ints = NDArray[np.int64]
+
+SHAPE = [
+    "num_tc",
+    "num_vc",
+    "pe_x",
+    "pe_y",
+    "pe_vc",
+    "glb_bytes",
+    "glb_words_per_cycle",
+    "l2_tc_bytes",
+    "l2_vc_bytes",
+    "area_um2",
+]
+
+
+def names_of_space(architectures: pd.DataFrame, limit_um2: float) -> pd.Index:
+    """Return the architectures within the area limit; of equal ones the searched, then the first by name."""
+    within = architectures[architectures["area_um2"] <= limit_um2 * (1.0 + 1e-9)]
+    first = within.sort_values(["named", "architecture"]).drop_duplicates(SHAPE)
+    return pd.Index(first["architecture"].unique())
+
+
+def memory_grid(training: Training) -> list[tuple[float, bool]]:
+    """Return every HBM size with and without recomputation, in the order of table screens."""
+    return list(product(sorted(training.hbm_gib), sorted(training.recompute)))
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """The architectures of a shard, and where those of the space lie in arrays."""
+
+    chips: pd.DataFrame
+    """Rows of table architectures that are in the space."""
+    names: pd.Series
+    """All names of the shard, in the order of the tables."""
+    place: Ints
+    """For every name its row in `chips`, -1 outside the space."""
+
+
+def read_shards(architectures: pd.DataFrame, space: pd.Index) -> dict[str, Shard]:
+    """Return the shards of table architectures by name."""
+    found = {}
+    for name, rows in architectures.groupby("shard"):
+        rows = rows.sort_values("architecture", ignore_index=True)
+        inside = rows["architecture"].isin(space).to_numpy(np.bool_)
+        place = np.where(inside, np.cumsum(inside) - 1, -1)
+        found[str(name)] = Shard(rows[inside].reset_index(drop=True), rows["architecture"], place)
+    return found
+
+
+class Layout:
+    """Where the rows of a table lie in an array (grid, chips of a shard)."""
+
+    def __init__(self, rows: pd.DataFrame, shard: Shard, grid: list[tuple[float, bool]]) -> None:
+        place = places_of(rows["architecture"], shard)
+        size, again = rows["hbm_gib"].to_numpy(), rows["recompute"].to_numpy(np.bool_)
+        spot = np.full(len(rows), -1)
+        for g, (hbm_gib, recompute) in enumerate(grid):
+            spot[(size == hbm_gib) & (again == recompute)] = g
+        self._inside = (place >= 0) & (spot >= 0)
+        self._at = spot[self._inside], place[self._inside]
+        self._rows = rows
+        self._shape = len(grid), len(shard.chips)
+
+    def matrix(self, column: str) -> Floats:
+        """Return a column as an array (grid, chips), NaN where there is no row."""
+        found = np.full(self._shape, np.nan)
+        found[self._at] = self._rows[column].to_numpy(np.float64)[self._inside]
+        return found
+
+
+def places_of(names: pd.Series, shard: Shard) -> Ints:
+    """Return the rows of a shard's chips, -1 for others; tables of the whole shard need no look-up."""
+    codes, unique = pd.factorize(names)
+    if len(unique) == len(shard.names) and bool((unique == shard.names.array).all()):
+        return shard.place[codes]
+    known = pd.Series(shard.place, index=shard.names)
+    found: Ints = known.reindex(unique, fill_value=-1).to_numpy(np.int64)[codes]
+    return found

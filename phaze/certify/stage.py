@@ -1,0 +1,277 @@
+"""The certificate of a model's best architecture: what is known of every point of the space.
+
+A point is an architecture with TMP width, microbatch, HBM size and recompute. Let T* be the least time per
+batch of all that was placed. Every point falls into the first of these that applies:
+
+    memory     nothing fits (the screen's lower bound is infinite)
+    solved     its layers were scheduled and it was placed, in at least T*
+    work       with every layer as short as its work allows, its time is above T*
+    path       the same with the longest paths through the layers
+    combined   the lower bound of the screen is above T*
+    tied       the lower bound of the screen is T*: it can be as good, not better
+    open       none of these: it could still be better
+
+No throughput in the space is above the batch over the least lower bound of all points, where a solved point
+enters with the bound of its placement: so the certificate holds, with a gap, where layers are not proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from phaze.certify.space import Layout, Shard, memory_grid, names_of_space, read_shards
+from phaze.certify.weak import BOUNDS, Estimated
+from phaze.spec.settings import Training
+from phaze.spec.system import Scenario
+from phaze.tables import CAUSES, Certificates, Ranges
+from phaze.theory.chains import Runs, best_times
+from phaze.theory.memory import parameter_bytes
+from phaze.theory.pipeline import Setting
+from phaze.theory.ranking import Flags, Floats, name_ranks, order
+from phaze.units import GIB
+
+EQUAL = 2.0**-28
+"""Relative difference below which times count as equal: two steps of the grid of `theory.ranking`."""
+DIRECTIONS = ("forward", "backward")
+
+
+@dataclass(frozen=True)
+class Slice:
+    """All tables of one TMP width, microbatch and shard."""
+
+    operators: pd.DataFrame
+    edges: pd.DataFrame
+    layers: pd.DataFrame
+    estimates: pd.DataFrame
+    architectures: pd.DataFrame
+    """All of the shard."""
+
+    @property
+    def shard(self) -> str:
+        """Return the name of the shard."""
+        return str(self.architectures["shard"].iloc[0])
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a certificate is about."""
+
+    scenario: Scenario
+    training: Training
+    limit_um2: float
+    """Largest area of a chip."""
+    overlap_communication: bool = False
+
+
+@dataclass
+class Count:
+    """The points seen so far."""
+
+    causes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
+    points: int = 0
+    contradictions: int = 0
+    excluded_s: float = np.inf
+    """Least lower bound of what was not solved."""
+    bound_s: float = np.inf
+    """Least lower bound of all."""
+    ranges: dict[str, tuple[Floats, Floats]] = field(default_factory=dict)
+    """By shard, least lower bound and feasible time (grid, A) of all TMP widths and microbatches."""
+
+
+def certify_model(
+    slices: Iterable[tuple[Slice, pd.DataFrame]],
+    graph: pd.DataFrame,
+    architectures: pd.DataFrame,
+    placements: pd.DataFrame,
+    solves: pd.DataFrame,
+    terms: Terms,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return tables certificates (one row) and ranges of a model.
+
+    `slices`, each with its table screens, are read one at a time; `architectures`, `placements` and `solves`
+    are those of all of them.
+    """
+    names = names_of_space(architectures, terms.limit_um2)
+    placed = placements[(placements["planner"] == "phaze") & placements["architecture"].isin(names)]
+    best = best_row(placed, architectures)
+    count, shards = Count(), read_shards(architectures, names)
+    for one, screens in slices:
+        shard = shards[one.shard]
+        if len(shard.chips):
+            _add(count, one, screens, shard, graph, placed, best, terms)
+    model = str(graph["model"].iloc[0])
+    row = _row(count, names, best, terms.scenario.global_batch) | count_proofs(solves) | {"model": model}
+    return Certificates.check(pd.DataFrame([row])), _ranges(count, shards, terms.training, model)
+
+
+def best_row(placed: pd.DataFrame, architectures: pd.DataFrame) -> pd.Series | None:
+    """Return the best placement by time, area and name; None if nothing is placed."""
+    rows = placed[placed["status"] == "placed"]
+    if rows.empty:
+        return None
+    areas = rows["architecture"].map(
+        architectures.drop_duplicates("architecture").set_index("architecture")["area_um2"]
+    )
+    ranks = name_ranks(rows["architecture"])
+    return rows.iloc[order(rows["time_per_batch_s"].to_numpy(), areas.to_numpy(), ranks)[0]]
+
+
+def _add(
+    count: Count,
+    one: Slice,
+    screens: pd.DataFrame,
+    shard: Shard,
+    graph: pd.DataFrame,
+    placed: pd.DataFrame,
+    best: pd.Series | None,
+    terms: Terms,
+) -> None:
+    """Add the points of a slice to the count."""
+    grid = memory_grid(terms.training)
+    screened = Layout(screens, shard, grid)
+    lower, feasible, kept = (screened.matrix(column) for column in ("lower_s", "feasible_s", "kept"))
+    at = {key: one.layers[key].iloc[0] for key in ("tensor", "microbatch")}
+    here = placed[(placed["tensor"] == at["tensor"]) & (placed["microbatch"] == at["microbatch"])]
+    placements = Layout(here, shard, grid)
+    time, bound = (placements.matrix(column) for column in ("time_per_batch_s", "bound_s"))
+    solved = ~np.isnan(time) & (kept == 1.0)
+    limit = np.inf if best is None else float(best["time_per_batch_s"]) * (1.0 + EQUAL)
+    left = np.isfinite(lower) & ~solved & (lower > limit)
+    weak = _weakly_excluded(one, shard.chips, graph, left, limit, terms)
+    flags = {
+        "memory": lower == np.inf,
+        "solved": solved,
+        **weak,
+        "combined": left,
+        "tied": lower >= limit * (1.0 - 2.0 * EQUAL),
+    }
+    _count_causes(count, flags)
+    known = np.where(solved, np.fmax(lower, bound), np.nan_to_num(lower, nan=0.0))
+    count.contradictions += int((solved & ~_within(time, lower, feasible)).sum())
+    count.bound_s = min(count.bound_s, float(known.min()))
+    count.excluded_s = min(count.excluded_s, float(np.min(known[~solved], initial=np.inf)))
+    least = count.ranges.get(one.shard, (lower, feasible))
+    count.ranges[one.shard] = np.fmin(least[0], lower), np.fmin(least[1], feasible)
+
+
+def _count_causes(count: Count, flags: dict[str, Flags]) -> None:
+    """Count every point for the first cause that applies, and for `open` if none does."""
+    left = np.ones_like(flags["memory"])
+    for cause, which in flags.items():
+        count.causes[cause] += int((left & which).sum())
+        left &= ~which
+    count.causes["open"] += int(left.sum())
+    count.points += left.size
+
+
+def _within(time: Floats, lower: Floats, feasible: Floats) -> Flags:
+    """Return which times lie between their bounds; an infinite one only where nothing fits."""
+    result: Flags = (time >= lower * (1.0 - EQUAL)) & (time <= feasible * (1.0 + EQUAL))
+    return result & (np.isfinite(time) == np.isfinite(lower))
+
+
+def _ranges(count: Count, shards: dict[str, Shard], training: Training, model: str) -> pd.DataFrame:
+    """Return table ranges: the least times by architecture and HBM size."""
+    frames, grid = [Ranges.empty()], memory_grid(training)
+    for name, (lower, feasible) in count.ranges.items():
+        for size in sorted(training.hbm_gib):
+            rows = [g for g, (hbm_gib, _) in enumerate(grid) if hbm_gib == size]
+            least = {"lower_s": lower[rows].min(axis=0), "feasible_s": feasible[rows].min(axis=0)}
+            frames.append(pd.DataFrame({"architecture": shards[name].chips["architecture"], **least}))
+            frames[-1]["hbm_gib"] = float(size)
+    return Ranges.check(pd.concat(frames[1:] or frames, ignore_index=True).assign(model=model))
+
+
+def _weakly_excluded(
+    one: Slice, chips: pd.DataFrame, graph: pd.DataFrame, left: Flags, limit_s: float, terms: Terms
+) -> dict[str, Flags]:
+    """Return which of the points (grid, A) that are left the simple bounds exclude, the simpler first."""
+    found, settings = {}, pipeline_settings(terms, int(one.layers["microbatch"].iloc[0]))
+    runs, tensor = read_runs(one.layers, graph, terms.training), int(one.layers["tensor"].iloc[0])
+    passes = _passes(one, chips, graph, terms) if left.any() else {}
+    for name, bound in BOUNDS.items():
+        found[name] = np.zeros_like(left)
+        if left.any():
+            latency = np.column_stack([bound(p) for p in passes.values()])
+            distinct, place = np.unique(latency, axis=0, return_inverse=True)
+            forward, backward = (distinct[:, i::2] for i in (0, 1))
+            times = best_times(runs, forward, backward, tensor, settings, limit_s)
+            found[name] = left & (times >= limit_s)[:, place.reshape(-1)]
+            left = left & ~found[name]
+    return found
+
+
+def _passes(
+    one: Slice, chips: pd.DataFrame, graph: pd.DataFrame, terms: Terms
+) -> dict[tuple[str, str], Estimated]:
+    """Return both passes of the layer of every run, in the order of the chain."""
+    keys = [(layer, way) for layer in graph.sort_values("position")["layer"] for way in DIRECTIONS]
+    return {
+        key: Estimated(
+            *(f[(f["layer"] == key[0]) & (f["direction"] == key[1])] for f in (one.operators, one.edges)),
+            one.estimates,
+            chips,
+            overlap_communication=terms.overlap_communication,
+        )
+        for key in dict.fromkeys(keys)
+    }
+
+
+def read_runs(layers: pd.DataFrame, graph: pd.DataFrame, training: Training) -> Runs:
+    """Return the chain of a model as runs of equal layers."""
+    graph = graph.sort_values("position")
+    rows = layers.set_index("layer").loc[graph["layer"]]
+    each = parameter_bytes(training.optimizer, training.precision)
+    parameters = rows["parameters"].to_numpy(np.float64)
+    return Runs(
+        counts=tuple(int(number) for number in graph["count"]),
+        weight_bytes=each.weights * parameters,
+        static_bytes=each.static * parameters,
+        activation_bytes=rows["activation_bytes"].to_numpy(np.float64),
+        output_bytes=rows["output_bytes"].to_numpy(np.float64),
+        tensor_parallel=rows["tensor_parallel"].to_numpy(np.bool_),
+    )
+
+
+def pipeline_settings(terms: Terms, microbatch: int) -> list[Setting]:
+    """Return what placements have to respect, in the order of `memory_grid`."""
+    return [
+        Setting(
+            devices=terms.scenario.devices,
+            microbatches=terms.scenario.global_batch // microbatch,
+            bandwidth_bytes_per_s=terms.scenario.network_bandwidth_bytes_per_s,
+            memory_bytes=hbm_gib * GIB,
+            recompute=recompute,
+            schedule=terms.training.schedule,
+        )
+        for hbm_gib, recompute in memory_grid(terms.training)
+    ]
+
+
+def _row(count: Count, names: pd.Index, best: pd.Series | None, batch: int) -> dict[str, object]:
+    """Return the counts and values of table certificates."""
+    value = 0.0 if best is None else batch / float(best["time_per_batch_s"])
+    return {
+        "architectures": len(names),
+        "points": count.points,
+        **count.causes,
+        "contradictions": count.contradictions,
+        "architecture": "" if best is None else best["architecture"],
+        "hbm_gib": 0.0 if best is None else best["hbm_gib"],
+        "best": value,
+        "excluded": batch / count.excluded_s,
+        "bound": max(value, batch / count.bound_s),
+    }
+
+
+def count_proofs(solves: pd.DataFrame) -> dict[str, object]:
+    """Return how well the schedules behind the placements are proven."""
+    return {
+        "schedules": len(solves),
+        "unproven": int((solves["status"] != "optimal").sum()),
+        "gap": float(solves["gap"].max()) if len(solves) else 0.0,
+    }

@@ -1,0 +1,96 @@
+"""Simple bounds on the latency of a layer, to say how little it takes to exclude an architecture.
+
+For a pass of a layer with ℓ_i on one core and ℓ̂_i on all, on many architectures at once:
+
+    work   an operator on all cores keeps all of them busy (Section 4), so it takes of its type's cores at
+           least min(ℓ_i, n ℓ̂_i), n being their number; the latency is at least the sum over n, for tensor
+           cores, vector cores and pairs. Network operators that overlap nothing add their own.
+    path   operators on a path run one after the other, each for at least min(ℓ_i, ℓ̂_i).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from phaze.theory.ranking import Flags, Floats
+
+TYPES = {"tensor": ("tensor", "fused"), "vector": ("vector", "fused"), "pair": ("fused",)}
+"""Core types that occupy a tensor core, a vector core, a pair of both."""
+
+
+class Estimated:
+    """One pass of a layer with its latencies on A architectures."""
+
+    def __init__(
+        self,
+        operators: pd.DataFrame,
+        edges: pd.DataFrame,
+        estimates: pd.DataFrame,
+        architectures: pd.DataFrame,
+        *,
+        overlap_communication: bool,
+    ) -> None:
+        mine = operators.sort_values("operator")
+        self.core = mine["core"].to_numpy(str)
+        self.overlap = overlap_communication
+        place = {number: i for i, number in enumerate(mine["operator"])}
+        self.before: list[list[int]] = [[] for _ in place]
+        for source, target in zip(edges["source"], edges["target"], strict=True):
+            self.before[place[target]].append(place[source])
+        self.one_s, self.every_s = _latencies(mine, estimates, architectures)
+        tensor, vector = (architectures[f"num_{c}"].to_numpy(np.float64) for c in ("tc", "vc"))
+        self.cores = {"tensor": tensor, "vector": vector, "pair": np.minimum(tensor, vector)}
+
+
+def _latencies(
+    operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
+) -> tuple[Floats, Floats]:
+    """Return ℓ and ℓ̂ of every operator on every architecture, shape (A, n); NaN without an estimate."""
+    at = estimates["work"].to_numpy(np.int64), estimates["design"].to_numpy(np.int64)
+    found = []
+    for name in ("latency_s", "latency_all_s"):
+        table = np.full([int(index.max(initial=0)) + 2 for index in at], np.nan)
+        table[at] = estimates[name].to_numpy(np.float64)
+        table[-1] = 0.0  # where the work of no-ops, -1, looks
+        found.append(np.stack([table[w, architectures[d]] for w, d in _sources(operators)], axis=1))
+    return found[0], found[1]
+
+
+def _sources(operators: pd.DataFrame) -> list[tuple[int, str]]:
+    """Return the work of every operator and the design that runs it: a collective's adds are vector work."""
+    design = {"tensor": "tensor", "fused": "fused"}
+    return [
+        (int(work), f"{design.get(core, 'vector')}_design")
+        for work, core in zip(operators["work"], operators["core"], strict=True)
+    ]
+
+
+def bound_by_work(layer: Estimated) -> Floats:
+    """Return the bound from work (A,)."""
+    areas = [_area(layer, np.isin(layer.core, users), layer.cores[r]) for r, users in TYPES.items()]
+    link = layer.every_s[:, layer.core == "network"].sum(axis=1)
+    busiest: Floats = np.max(areas, axis=0)
+    return np.maximum(busiest, link) if layer.overlap else busiest + link
+
+
+def _area(layer: Estimated, users: Flags, cores: Floats) -> Floats:
+    least = np.minimum(layer.one_s[:, users] / cores[:, None], layer.every_s[:, users])
+    area: Floats = least.sum(axis=1)
+    return area
+
+
+def bound_by_path(layer: Estimated) -> Floats:
+    """Return the bound from the longest path (A,)."""
+    finish = np.minimum(layer.one_s, layer.every_s)
+    for i, sources in enumerate(layer.before):
+        if sources:
+            finish[:, i] += finish[:, sources].max(axis=1)
+    longest: Floats = finish.max(axis=1)
+    return longest
+
+
+BOUNDS: dict[str, Callable[[Estimated], Floats]] = {"work": bound_by_work, "path": bound_by_path}
+"""The simple bounds, the simpler first."""

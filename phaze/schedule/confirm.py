@@ -1,0 +1,24 @@
+"""Whether a schedule is as short as can be, by an integer program alone: no bound but the one that is given."""
+
+from __future__ import annotations
+
+from phaze.schedule.program import Proof, solve_program
+from phaze.solver import Limits
+from phaze.spec.settings import ScheduleSettings
+from phaze.theory.bounds import Bounded, whole_task
+from phaze.theory.graphs import Layer, Schedule
+
+
+def confirm_schedule(
+    layer: Layer, schedule: Schedule, lower_s: float, settings: ScheduleSettings
+) -> tuple[float, float]:
+    """Return a proven lower bound on the latency of a layer, and the latency of the shortest known schedule.
+
+    `schedule` can be executed, and no schedule is shorter than `lower_s`.
+    """
+    task = whole_task(layer)
+    members = list(task.component.operators)
+    known = Schedule(schedule.start_s[members], schedule.end_s[members], schedule.core[members])
+    limits = Limits(nodes=settings.node_limit, wall_s=settings.wall_limit_s)
+    found = solve_program(task, Bounded(lower_s, known), Proof(("highs",), "sparse", limits))
+    return found.bound_s, found.schedule.latency_s

@@ -1,0 +1,87 @@
+"""What proves the best architecture of a study: the count of its space, and the points solved again."""
+
+from phaze.tables.base import Table, count, flag, real, text
+from phaze.tables.columns import ARCHITECTURE, MICROBATCH, MODEL, TENSOR
+
+COMMON = "(common)"
+"""Stands in the place of a model for the architecture that is best for all of them together."""
+
+CAUSES = ("memory", "solved", "work", "path", "combined", "tied", "open")
+"""What is known of a point, the simplest reason first; only `open` ones could still beat the best."""
+
+
+class Certificates(Table):
+    """Why nothing in the space is better than the best: every point of it is in one of the counts."""
+
+    name = "certificates"
+    about = "size of the space, how many of its points were excluded by which bound, best value, largest bound"
+    keys = {"model": text(f"name of the workload, {COMMON} for all of them together")}
+    columns = {
+        "architectures": count("architectures within the area limit, equal ones once"),
+        "points": count("times TMP widths, microbatches, HBM sizes and recompute; HBM sizes alone if common"),
+        "memory": count("excluded because nothing fits the memory"),
+        "solved": count("scheduled and placed"),
+        "work": count("excluded by the work of the operators over the cores"),
+        "path": count("of the others excluded by the longest path through the operators"),
+        "combined": count("of the others excluded by the bound of the screen"),
+        "tied": count("no better than the best by the bound of the screen, but perhaps as good"),
+        "open": count("neither excluded nor solved"),
+        "contradictions": count("solved, with a time outside the bounds of the screen"),
+        "architecture": text("the best architecture, empty if there is none"),
+        "hbm_gib": real("its HBM capacity"),
+        "best": real("its throughput in samples/s, for all workloads together the mean of the study"),
+        "excluded": real("largest bound on the throughput of what was not solved, 0 if all was"),
+        "bound": real("no point has more"),
+        "schedules": count("schedules of layers behind what was solved"),
+        "unproven": count("of which not proven"),
+        "gap": real("largest (objective - bound) / objective of them"),
+    }
+    rules = {"the best is not above the bound": lambda f: f["best"] <= f["bound"]}
+
+
+class Ranges(Table):
+    """Between what the time per batch of an architecture lies, over all points of a model."""
+
+    name = "ranges"
+    about = "least lower bound and feasible time per batch over TMP widths, microbatches and recompute"
+    keys = {"model": MODEL, "architecture": ARCHITECTURE, "hbm_gib": real("HBM capacity")}
+    columns = {
+        "lower_s": real("no placement is faster; infinite if none fits", finite=False),
+        "feasible_s": real("some placement is this fast; infinite if none fits", finite=False),
+    }
+    rules = {"the lower bound is not above the feasible value": lambda f: f["lower_s"] <= f["feasible_s"]}
+
+
+class Audits(Table):
+    """Points bounded and solved again by other code, to verify the certificate."""
+
+    name = "audits"
+    about = "points drawn from the excluded ones, bounded and solved again by independent code"
+    keys = {
+        "model": MODEL,
+        "tensor": TENSOR,
+        "microbatch": MICROBATCH,
+        "architecture": ARCHITECTURE,
+        "hbm_gib": real("HBM capacity"),
+        "recompute": flag("activations are recomputed"),
+    }
+    columns = {
+        "chosen": text("why it was looked at", "best", "nearest", "drawn"),
+        "lower_s": real("lower bound of the screen", finite=False),
+        "feasible_s": real("feasible time of the screen", finite=False),
+        "plain_s": real("time with layers bounded by path and work, recomputed", finite=False),
+        "bound_s": real("time with layers as short as path, work or a program prove them", finite=False),
+        "exact_s": real("time with the verified schedules of its layers, placed again", finite=False),
+        "best_s": real("time of the best of the certificate", finite=False),
+        "programs": count("passes of layers that took a program to confirm"),
+        "verdict": text(
+            "what follows",
+            "confirmed",
+            "unproven",
+            "beats the best",
+            "fits the memory",
+            "lower bound too high",
+            "feasible time too low",
+            "not as fast as claimed",
+        ),
+    }
