@@ -49,6 +49,7 @@ include: "rules/estimate.smk"
 include: "rules/screen.smk"
 include: "rules/schedule.smk"
 include: "rules/place.smk"
+include: "rules/certify.smk"
 include: "rules/report.smk"
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from phaze import tables
+from phaze.certify import Slice
 from phaze.cosearch import Subject, Terms
 from phaze.estimate import area_um2
 from phaze.extract import LayerTables
@@ -70,6 +71,19 @@ def _read_point(paths: Sequence[str]) -> LayerTables:
     """Return the tables of one TMP width and microbatch."""
     loaded = (tables.TABLES[t].load(path) for t, path in zip(OPERATOR_TABLES, paths, strict=True))
     return LayerTables(*loaded)
+
+
+ESTIMATED = ["work", "design", "latency_s", "latency_all_s"]
+
+
+def read_slices(files: Mapping[str, Sequence[str]]) -> Iterator[Slice]:
+    """Yield the tables of every TMP width, microbatch and shard of a model; estimates are in this order."""
+    shards = [tables.Architectures.load(path) for path in files["architectures"]]
+    estimates = iter(files["estimates"])
+    for operators, edges, layers in zip(files["operators"], files["edges"], files["layers"], strict=True):
+        point = tables.Operators.load(operators), tables.Edges.load(edges), tables.Layers.load(layers)
+        for architectures in shards:
+            yield Slice(*point, tables.Estimates.load(next(estimates), columns=ESTIMATED), architectures)
 
 
 def area_limit_um2(limit: float | dict[str, object], technology: Technology) -> float:

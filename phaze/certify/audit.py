@@ -90,7 +90,7 @@ def audit_points(points: pd.DataFrame, latencies: pd.DataFrame, model: Model, be
 
 
 def judge(row: Mapping[str, object]) -> str:
-    """Return what follows from the times of a point: the first of what must not be, else that it is as claimed.
+    """Return what follows from the times of a point: the first of what must not be, else that it holds.
 
     The exact time lies between bound_s and exact_s, which agree where all layers are proven.
     """

@@ -99,7 +99,8 @@ def _stages(chain: Chain, forward_s: Reals, backward_s: Reals, cluster: Cluster)
 def _sums(values: Reals) -> Reals:
     """Return the sums over [i, j), an array (n, n + 1)."""
     before = np.concatenate([[0.0], np.cumsum(values)])
-    return before[None, :] - before[:-1, None]
+    sums: Reals = before[None, :] - before[:-1, None]
+    return sums
 
 
 def _widths(cluster: Cluster) -> Iterator[tuple[Counts, int | None]]:

@@ -100,7 +100,7 @@ def _contradictions(commons: pd.DataFrame, upper: pd.Series) -> int:
 
 def means_of(samples_per_s: pd.DataFrame, aim: Aim) -> pd.Series:
     """Return the mean of every row over the models, 0 where it lacks a model that some row trains."""
-    trained = [model for model in samples_per_s if (samples_per_s[model] > 0).any()]
+    trained = [model for model in aim.weights if (samples_per_s[model] > 0).any()]
     values = samples_per_s[trained].to_numpy(np.float64)
     shares = np.array([aim.weights[model] for model in trained])
     shares = shares / shares.sum()

@@ -15,6 +15,8 @@ COLUMNS = [
     "model", "tensor", "microbatch", "architecture", "hbm_gib", "recompute", "lower_s", "feasible_s", "kept",
 ]  # fmt: skip
 """Columns of table screens that a draw needs."""
+EXCLUDED = ["memory", "work", "path", "combined", "tied"]
+"""Columns of table certificates that count what was excluded."""
 
 
 def share_out(excluded: Mapping[str, int], points: int, least: int = 3) -> dict[str, int]:
@@ -65,11 +67,14 @@ def draw_points(
 
 def _is_point(screen: pd.DataFrame, best: pd.Series | None) -> NDArray[np.bool_]:
     """Return which rows are the best point."""
-    is_best = np.full(len(screen), best is not None)
-    for key in COLUMNS[1:6] if best is not None else ():
-        if is_best.any():
-            is_best &= screen[key].to_numpy() == best[key]
-    return is_best
+    if (
+        best is None
+        or len(screen) == 0
+        or any(screen[k].iloc[0] != best[k] for k in ("tensor", "microbatch"))
+    ):
+        return np.zeros(len(screen), dtype=np.bool_)
+    same: NDArray[np.bool_] = (screen[COLUMNS[3:6]] == best[COLUMNS[3:6]]).all(axis=1).to_numpy()
+    return same
 
 
 def _chosen(found: pd.DataFrame, points: int) -> pd.DataFrame:

@@ -43,7 +43,7 @@ def pieces_of(core: tuple[str, ...], edges: Edges) -> tuple[Piece, ...]:
     return tuple(_piece(sorted(nodes, key=place.__getitem__), ordered) for nodes in members)
 
 
-def _piece(operators: list[int], ordered: nx.DiGraph) -> Piece:
+def _piece(operators: list[int], ordered: nx.DiGraph[int]) -> Piece:
     at = {i: position for position, i in enumerate(operators)}
     inside = sorted((at[i], at[j]) for i, j in ordered.subgraph(operators).edges)
     return Piece(tuple(operators), tuple(inside))

@@ -32,7 +32,8 @@ def names_of_space(architectures: pd.DataFrame, limit_um2: float) -> pd.Index:
     """Return the architectures within the area limit; of equal ones the searched, then the first by name."""
     within = architectures[architectures["area_um2"] <= limit_um2 * (1.0 + 1e-9)]
     first = within.sort_values(["named", "architecture"]).drop_duplicates(SHAPE)
-    return pd.Index(first["architecture"].unique())
+    names: pd.Index = pd.Index(first["architecture"].unique())
+    return names
 
 
 def memory_grid(training: Training) -> list[tuple[float, bool]]:
@@ -55,8 +56,8 @@ class Shard:
 def read_shards(architectures: pd.DataFrame, space: pd.Index) -> dict[str, Shard]:
     """Return the shards of table architectures by name."""
     found = {}
-    for name, rows in architectures.groupby("shard"):
-        rows = rows.sort_values("architecture", ignore_index=True)
+    for name, members in architectures.groupby("shard"):
+        rows = members.sort_values("architecture", ignore_index=True)
         inside = rows["architecture"].isin(space).to_numpy(np.bool_)
         place = np.where(inside, np.cumsum(inside) - 1, -1)
         found[str(name)] = Shard(rows[inside].reset_index(drop=True), rows["architecture"], place)

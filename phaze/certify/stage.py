@@ -55,6 +55,13 @@ class Slice:
         """Return the name of the shard."""
         return str(self.architectures["shard"].iloc[0])
 
+    def has(self, rows: pd.DataFrame) -> Flags:
+        """Return which rows of a table are about this slice."""
+        first = self.layers.iloc[0]
+        same = (rows["tensor"] == first["tensor"]) & (rows["microbatch"] == first["microbatch"])
+        found: Flags = (same & rows["architecture"].isin(self.architectures["architecture"])).to_numpy()
+        return found
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -117,7 +124,9 @@ def best_row(placed: pd.DataFrame, architectures: pd.DataFrame) -> pd.Series | N
         architectures.drop_duplicates("architecture").set_index("architecture")["area_um2"]
     )
     ranks = name_ranks(rows["architecture"])
-    return rows.iloc[order(rows["time_per_batch_s"].to_numpy(), areas.to_numpy(), ranks)[0]]
+    first = order(rows["time_per_batch_s"].to_numpy(), areas.to_numpy(), ranks)[0]
+    best: pd.Series = rows.iloc[first]
+    return best
 
 
 def _add(
@@ -134,9 +143,7 @@ def _add(
     grid = memory_grid(terms.training)
     screened = Layout(screens, shard, grid)
     lower, feasible, kept = (screened.matrix(column) for column in ("lower_s", "feasible_s", "kept"))
-    at = {key: one.layers[key].iloc[0] for key in ("tensor", "microbatch")}
-    here = placed[(placed["tensor"] == at["tensor"]) & (placed["microbatch"] == at["microbatch"])]
-    placements = Layout(here, shard, grid)
+    placements = Layout(placed[one.has(placed)], shard, grid)
     time, bound = (placements.matrix(column) for column in ("time_per_batch_s", "bound_s"))
     solved = ~np.isnan(time) & (kept == 1.0)
     limit = np.inf if best is None else float(best["time_per_batch_s"]) * (1.0 + EQUAL)
@@ -170,8 +177,9 @@ def _count_causes(count: Count, flags: dict[str, Flags]) -> None:
 
 def _within(time: Floats, lower: Floats, feasible: Floats) -> Flags:
     """Return which times lie between their bounds; an infinite one only where nothing fits."""
-    result: Flags = (time >= lower * (1.0 - EQUAL)) & (time <= feasible * (1.0 + EQUAL))
-    return result & (np.isfinite(time) == np.isfinite(lower))
+    between = (time >= lower * (1.0 - EQUAL)) & (time <= feasible * (1.0 + EQUAL))
+    result: Flags = between & (np.isfinite(time) == np.isfinite(lower))
+    return result
 
 
 def _ranges(count: Count, shards: dict[str, Shard], training: Training, model: str) -> pd.DataFrame:
@@ -212,13 +220,18 @@ def _passes(
     keys = [(layer, way) for layer in graph.sort_values("position")["layer"] for way in DIRECTIONS]
     return {
         key: Estimated(
-            *(f[(f["layer"] == key[0]) & (f["direction"] == key[1])] for f in (one.operators, one.edges)),
+            _of_pass(one.operators, key),
+            _of_pass(one.edges, key),
             one.estimates,
             chips,
             overlap_communication=terms.overlap_communication,
         )
         for key in dict.fromkeys(keys)
     }
+
+
+def _of_pass(rows: pd.DataFrame, key: tuple[str, str]) -> pd.DataFrame:
+    return rows[(rows["layer"] == key[0]) & (rows["direction"] == key[1])]
 
 
 def read_runs(layers: pd.DataFrame, graph: pd.DataFrame, training: Training) -> Runs:

@@ -73,7 +73,8 @@ def bound_by_work(layer: Estimated) -> Floats:
     areas = [_area(layer, np.isin(layer.core, users), layer.cores[r]) for r, users in TYPES.items()]
     link = layer.every_s[:, layer.core == "network"].sum(axis=1)
     busiest: Floats = np.max(areas, axis=0)
-    return np.maximum(busiest, link) if layer.overlap else busiest + link
+    work: Floats = np.maximum(busiest, link) if layer.overlap else busiest + link
+    return work
 
 
 def _area(layer: Estimated, users: Flags, cores: Floats) -> Floats:

@@ -1,8 +1,9 @@
-"""Whether a schedule is as short as can be, by an integer program alone: no bound but the one that is given."""
+"""Whether a schedule is as short as can be, by an integer program without any other bounds."""
 
 from __future__ import annotations
 
-from phaze.schedule.program import Proof, solve_program
+from phaze.schedule.program import solve_program
+from phaze.schedule.proof import Proof
 from phaze.solver import Limits
 from phaze.spec.settings import ScheduleSettings
 from phaze.theory.bounds import Bounded, whole_task

@@ -14,7 +14,9 @@ class Certificates(Table):
     """Why nothing in the space is better than the best: every point of it is in one of the counts."""
 
     name = "certificates"
-    about = "size of the space, how many of its points were excluded by which bound, best value, largest bound"
+    about = (
+        "size of the space, how many of its points were excluded by which bound, best value, largest bound"
+    )
     keys = {"model": text(f"name of the workload, {COMMON} for all of them together")}
     columns = {
         "architectures": count("architectures within the area limit, equal ones once"),

@@ -1,0 +1,1 @@
+"""Spec: what a user writes, as typed nouns."""

@@ -1,0 +1,1 @@
+"""Theory: what stages share, as functions of plain arrays and dataclasses."""

@@ -1,0 +1,132 @@
+"""Prove that nothing in the space is better than the best, and verify the proof by independent code.
+
+READS   results/{operators,edges,layers}/<model>/t<T>-b<B>.parquet, results/graphs/<model>.parquet, results/estimates/…,
+        results/architectures/…, results/screens/…, results/solves/…, results/placements/…, results/commons/<scenario>.parquet
+WRITES  results/certificates/<scenario>/<model>.parquet       tables.Certificates
+        results/ranges/<scenario>/<model>.parquet             tables.Ranges
+        results/certificates/<scenario>.parquet               tables.Certificates, with the common architecture
+        results/audits/<scenario>/<model>.parquet             tables.Audits
+"""
+
+
+def shard_tables(table, scenario_of=lambda scenario: scenario):
+    """Return an input function: the files of a table for every point and shard of the rule's model."""
+    return lambda w: points(table, scenarios=[scenario_of(w.scenario)], models=[w.model])
+
+
+CERTIFIED_TABLES = {
+    **{table: model_tables(table) for table in ("operators", "edges", "layers")},
+    "estimates": shard_tables("estimates", settings.estimates_of),
+    "screens": shard_tables("screens"),
+    "placements": shard_tables("placements"),
+    "architectures": [f"<results>/architectures/{{scenario}}/{shard}.parquet" for shard in settings.shards],
+}
+
+
+rule certify:
+    """Count what excludes every point of a model's space, and how good the best of it is."""
+    message:
+        "certify the best architecture for {wildcards.model}"
+    input:
+        **CERTIFIED_TABLES,
+        graph="<results>/graphs/{model}.parquet",
+        solves=shard_tables("solves"),
+    output:
+        certificate="<results>/certificates/{scenario}/{model}.parquet",
+        ranges="<results>/ranges/{scenario}/{model}.parquet",
+    params:
+        scenario=lambda w: settings.scenarios[w.scenario].model_dump(mode="json"),
+        training=study["training"],
+        area_limit=lambda w: settings.area_limit(w.scenario),
+        technology=settings.technology.model_dump(mode="json"),
+        overlap_communication=study["schedule"]["overlap_communication"],
+        code=source_digest("phaze.certify"),
+    log:
+        "<logs>/certificates/{scenario}/{model}.log",
+    benchmark:
+        "<benchmarks>/certificates/{scenario}/{model}.tsv"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/certify.py"
+
+
+rule certify_common:
+    """Add the certificate of the common architecture to those of the models."""
+    message:
+        "certify the common architecture for {wildcards.scenario}"
+    input:
+        certificates=[
+            f"<results>/certificates/{{scenario}}/{model}.parquet" for model in settings.study.models
+        ],
+        ranges=[f"<results>/ranges/{{scenario}}/{model}.parquet" for model in settings.study.models],
+        commons="<results>/commons/{scenario}.parquet",
+        common=lambda w: common_tables("placements", w.scenario),
+        solves=lambda w: common_tables("solves", w.scenario),
+        placements=lambda w: points("placements", scenarios=[w.scenario]),
+        architectures=CERTIFIED_TABLES["architectures"],
+    output:
+        "<results>/certificates/{scenario}.parquet",
+    params:
+        weights={name: settings.workload(name).weight for name in settings.study.models},
+        global_batch=lambda w: settings.scenarios[w.scenario].global_batch,
+        area_limit=lambda w: settings.area_limit(w.scenario),
+        technology=settings.technology.model_dump(mode="json"),
+        screen=study["screen"],
+        code=source_digest("phaze.certify"),
+    log:
+        "<logs>/certificates/{scenario}.log",
+    benchmark:
+        "<benchmarks>/certificates/{scenario}.tsv"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/certify_common.py"
+
+
+rule audit:
+    """Solve the best point of a model and excluded ones again by code that shares none with screen and place."""
+    message:
+        "audit the certificate of {wildcards.model}"
+    input:
+        **CERTIFIED_TABLES,
+        graph="<results>/graphs/{model}.parquet",
+        certificates="<results>/certificates/{scenario}.parquet",
+    output:
+        "<results>/audits/{scenario}/{model}.parquet",
+    params:
+        scenario=lambda w: settings.scenarios[w.scenario].model_dump(mode="json"),
+        training=study["training"],
+        schedule=study["schedule"],
+        certify=study["certify"],
+        area_limit=lambda w: settings.area_limit(w.scenario),
+        technology=settings.technology.model_dump(mode="json"),
+        solutions="<results>/solutions",
+        code=source_digest("phaze.verification", programs=("glpsol",)),
+    log:
+        "<logs>/audits/{scenario}/{model}.log",
+    benchmark:
+        "<benchmarks>/audits/{scenario}/{model}.tsv"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=30,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/audit.py"
+
+
+rule certificates:
+    """Certify the best architectures of the scenario that the report is about, and verify that."""
+    input:
+        f"<results>/certificates/{MAIN}.parquet",
+        [f"<results>/audits/{MAIN}/{model}.parquet" for model in settings.study.models],

@@ -1,0 +1,82 @@
+"""Solve the best point and excluded ones again by independent code, to verify a certificate."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from phaze import tables
+from phaze.certify import Model, best_row, draw_points, names_of_space, read_shards, share_out
+from phaze.certify.draw import COLUMNS, EXCLUDED
+from phaze.job import logged
+from phaze.problem import area_limit_um2, read_slices
+from phaze.spec.architecture import Technology
+from phaze.spec.settings import CertifySettings, ScheduleSettings, Training
+from phaze.spec.system import Scenario
+from phaze.verification import audit_slice
+
+
+def main(
+    files: dict[str, list[str]],
+    out: str,
+    *,
+    model: str,
+    scenario: dict[str, object],
+    training: dict[str, object],
+    schedule: dict[str, object],
+    certify: dict[str, object],
+    area_limit: float | dict[str, object],
+    technology: dict[str, object],
+    solutions: str,
+) -> None:
+    """Draw points from the screens of a model, and write what solving them again says."""
+    asked, cluster = CertifySettings.parse(certify, "certify"), Scenario.parse(scenario, "scenario")
+    certificates = tables.Certificates.load(*files["certificates"]).set_index("model")
+    of_models = certificates.drop(index=tables.COMMON)
+    excluded = {str(name): int(number) for name, number in of_models[EXCLUDED].sum(axis=1).items()}
+    limit_um2 = area_limit_um2(area_limit, Technology.parse(technology, "technology"))
+    points = _draw(files, limit_um2, share_out(excluded, asked.points)[model], asked.seed)
+    graph, trained = tables.Graphs.load(*files["graph"]), Training.parse(training, "training")
+    best = float(of_models["best"].loc[model])
+    best_s = cluster.global_batch / best if best > 0 else float("inf")
+    found = [tables.Audits.empty()]
+    for one in read_slices(files):
+        mine = points[one.has(points)]
+        if len(mine):
+            subject = Model(one.layers, graph, cluster, trained)
+            settings = ScheduleSettings.parse(schedule, "schedule")
+            found.append(audit_slice(mine, one, subject, best_s, settings, Path(solutions)))
+    tables.Audits.save(pd.concat(found, ignore_index=True), out)
+
+
+def _draw(files: dict[str, list[str]], limit_um2: float, points: int, seed: int) -> pd.DataFrame:
+    """Return the points to solve again, from the screens of all TMP widths, microbatches and shards."""
+    shards = [tables.Architectures.load(path) for path in files["architectures"]]
+    architectures = pd.concat(shards, ignore_index=True)
+    names = names_of_space(architectures, limit_um2)
+    placed = tables.Placements.load(*files["placements"])
+    placed = placed[(placed["planner"] == "phaze") & placed["architecture"].isin(names)]
+    screens = (
+        (str(shards[i % len(shards)]["shard"].iloc[0]), tables.Screens.load(path, columns=COLUMNS))
+        for i, path in enumerate(files["screens"])
+    )
+    return draw_points(
+        screens, read_shards(architectures, names), best_row(placed, architectures), points, seed
+    )
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        singles = ("graph", "certificates")
+        main(
+            {name: list(paths) for name, paths in snakemake.input.items() if name not in singles}
+            | {name: [snakemake.input[name]] for name in singles},
+            snakemake.output[0],
+            model=snakemake.wildcards.model,
+            scenario=snakemake.params.scenario,
+            training=snakemake.params.training,
+            schedule=snakemake.params.schedule,
+            certify=snakemake.params.certify,
+            area_limit=snakemake.params.area_limit,
+            technology=snakemake.params.technology,
+            solutions=snakemake.params.solutions,
+        )

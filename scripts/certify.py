@@ -1,0 +1,55 @@
+"""Count what excludes every point of a model's space, and how good the best of it is."""
+
+from phaze import tables
+from phaze.certify import Terms, certify_model
+from phaze.job import logged
+from phaze.problem import area_limit_um2, read_slices
+from phaze.spec.architecture import Technology
+from phaze.spec.settings import Training
+from phaze.spec.system import Scenario
+
+SCREENED = ["architecture", "hbm_gib", "recompute", "lower_s", "feasible_s", "kept"]
+
+
+def main(
+    files: dict[str, list[str]],
+    outputs: dict[str, str],
+    *,
+    scenario: dict[str, object],
+    training: dict[str, object],
+    area_limit: float | dict[str, object],
+    technology: dict[str, object],
+    overlap_communication: bool,
+) -> None:
+    """Read the screens of every point and shard one at a time, write certificate and ranges."""
+    limit_um2 = area_limit_um2(area_limit, Technology.parse(technology, "technology"))
+    screens = (tables.Screens.load(path, columns=SCREENED) for path in files["screens"])
+    certificate, ranges = certify_model(
+        zip(read_slices(files), screens, strict=True),
+        tables.Graphs.load(*files["graph"]),
+        tables.Architectures.load(*files["architectures"]),
+        tables.Placements.load(*files["placements"]),
+        tables.Solves.load(*files["solves"]),
+        Terms(
+            Scenario.parse(scenario, "scenario"),
+            Training.parse(training, "training"),
+            limit_um2,
+            overlap_communication,
+        ),
+    )
+    tables.Certificates.save(certificate, outputs["certificate"])
+    tables.Ranges.save(ranges, outputs["ranges"])
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            {name: list(paths) for name, paths in snakemake.input.items() if name != "graph"}
+            | {"graph": [snakemake.input.graph]},
+            dict(snakemake.output.items()),
+            scenario=snakemake.params.scenario,
+            training=snakemake.params.training,
+            area_limit=snakemake.params.area_limit,
+            technology=snakemake.params.technology,
+            overlap_communication=snakemake.params.overlap_communication,
+        )

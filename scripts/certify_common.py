@@ -1,0 +1,55 @@
+"""Add the certificate of the common architecture to those of the models."""
+
+import pandas as pd
+
+from phaze import tables
+from phaze.certify import Aim, certify_common
+from phaze.job import logged
+from phaze.problem import area_limit_um2
+from phaze.spec.architecture import Technology
+from phaze.spec.settings import ScreenSettings
+
+
+def main(
+    files: dict[str, list[str]],
+    out: str,
+    *,
+    weights: dict[str, float],
+    global_batch: int,
+    area_limit: float | dict[str, object],
+    technology: dict[str, object],
+    settings: dict[str, object],
+) -> None:
+    """Read what each model's jobs found, write the certificates of all models and of their mean."""
+    everything = tables.Placements.load(*files["placements"], columns=["model", "samples_per_s"])
+    best = everything.groupby("model")["samples_per_s"].max()
+    found = certify_common(
+        tables.Ranges.load(*files["ranges"]),
+        tables.Commons.load(*files["commons"]),
+        tables.Placements.load(*files["common"]),
+        tables.Solves.load(*files["solves"]),
+        tables.Architectures.load(*files["architectures"]),
+        Aim(
+            weights,
+            ScreenSettings.parse(settings, "screen").common,
+            {str(model): float(value) for model, value in best.items()},
+            global_batch,
+            area_limit_um2(area_limit, Technology.parse(technology, "technology")),
+        ),
+    )
+    models = tables.Certificates.load(*files["certificates"])
+    tables.Certificates.save(pd.concat([models, found], ignore_index=True), out)
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            {name: list(paths) for name, paths in snakemake.input.items() if name != "commons"}
+            | {"commons": [snakemake.input.commons]},
+            snakemake.output[0],
+            weights=snakemake.params.weights,
+            global_batch=snakemake.params.global_batch,
+            area_limit=snakemake.params.area_limit,
+            technology=snakemake.params.technology,
+            settings=snakemake.params.screen,
+        )
