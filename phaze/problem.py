@@ -73,17 +73,17 @@ def _read_point(paths: Sequence[str]) -> LayerTables:
     return LayerTables(*loaded)
 
 
-ESTIMATED = ["work", "design", "latency_s", "latency_all_s"]
+def read_slices(files: Mapping[str, Sequence[str]], estimated: list[str] | None = None) -> Iterator[Slice]:
+    """Yield the tables of every TMP width, microbatch and shard of a model; estimates are in this order.
 
-
-def read_slices(files: Mapping[str, Sequence[str]]) -> Iterator[Slice]:
-    """Yield the tables of every TMP width, microbatch and shard of a model; estimates are in this order."""
+    `estimated` are the columns of estimates that are needed, all unless given.
+    """
     shards = [tables.Architectures.load(path) for path in files["architectures"]]
     estimates = iter(files["estimates"])
     for operators, edges, layers in zip(files["operators"], files["edges"], files["layers"], strict=True):
         point = tables.Operators.load(operators), tables.Edges.load(edges), tables.Layers.load(layers)
         for architectures in shards:
-            yield Slice(*point, tables.Estimates.load(next(estimates), columns=ESTIMATED), architectures)
+            yield Slice(*point, tables.Estimates.load(next(estimates), columns=estimated), architectures)
 
 
 def area_limit_um2(limit: float | dict[str, object], technology: Technology) -> float:

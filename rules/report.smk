@@ -145,6 +145,8 @@ rule report:
             for scenario in settings.scenarios
             for shard in settings.shards
         ],
+        certificates=f"<results>/certificates/{MAIN}.parquet",
+        audits=[f"<results>/audits/{MAIN}/{model}.parquet" for model in settings.study.models],
         commons=[f"<results>/commons/{scenario}.parquet" for scenario in settings.scenarios],
         common=[
             path

@@ -7,6 +7,7 @@ import pandas as pd
 from phaze import tables
 from phaze.certify import Model, best_row, draw_points, names_of_space, read_shards, share_out
 from phaze.certify.draw import COLUMNS, EXCLUDED
+from phaze.certify.space import PLACED
 from phaze.job import logged
 from phaze.problem import area_limit_um2, read_slices
 from phaze.spec.architecture import Technology
@@ -53,7 +54,7 @@ def _draw(files: dict[str, list[str]], limit_um2: float, points: int, seed: int)
     shards = [tables.Architectures.load(path) for path in files["architectures"]]
     architectures = pd.concat(shards, ignore_index=True)
     names = names_of_space(architectures, limit_um2)
-    placed = tables.Placements.load(*files["placements"])
+    placed = tables.Placements.load(*files["placements"], columns=PLACED)
     placed = placed[(placed["planner"] == "phaze") & placed["architecture"].isin(names)]
     screens = (
         (str(shards[i % len(shards)]["shard"].iloc[0]), tables.Screens.load(path, columns=COLUMNS))

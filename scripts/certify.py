@@ -2,12 +2,14 @@
 
 from phaze import tables
 from phaze.certify import Terms, certify_model
+from phaze.certify.space import PLACED
 from phaze.job import logged
 from phaze.problem import area_limit_um2, read_slices
 from phaze.spec.architecture import Technology
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
 
+ESTIMATED = ["work", "design", "latency_s", "latency_all_s"]
 SCREENED = ["architecture", "hbm_gib", "recompute", "lower_s", "feasible_s", "kept"]
 
 
@@ -25,11 +27,11 @@ def main(
     limit_um2 = area_limit_um2(area_limit, Technology.parse(technology, "technology"))
     screens = (tables.Screens.load(path, columns=SCREENED) for path in files["screens"])
     certificate, ranges = certify_model(
-        zip(read_slices(files), screens, strict=True),
+        zip(read_slices(files, ESTIMATED), screens, strict=True),
         tables.Graphs.load(*files["graph"]),
         tables.Architectures.load(*files["architectures"]),
-        tables.Placements.load(*files["placements"]),
-        tables.Solves.load(*files["solves"]),
+        tables.Placements.load(*files["placements"], columns=PLACED),
+        tables.Solves.load(*files["solves"], columns=["status", "gap"]),
         Terms(
             Scenario.parse(scenario, "scenario"),
             Training.parse(training, "training"),

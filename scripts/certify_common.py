@@ -4,6 +4,7 @@ import pandas as pd
 
 from phaze import tables
 from phaze.certify import Aim, certify_common
+from phaze.certify.space import PLACED
 from phaze.job import logged
 from phaze.problem import area_limit_um2
 from phaze.spec.architecture import Technology
@@ -26,8 +27,8 @@ def main(
     found = certify_common(
         tables.Ranges.load(*files["ranges"]),
         tables.Commons.load(*files["commons"]),
-        tables.Placements.load(*files["common"]),
-        tables.Solves.load(*files["solves"]),
+        tables.Placements.load(*files["common"], columns=PLACED),
+        tables.Solves.load(*files["solves"], columns=["status", "gap"]),
         tables.Architectures.load(*files["architectures"]),
         Aim(
             weights,

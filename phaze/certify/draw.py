@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from phaze.certify.space import Shard, places_of
 from phaze.certify.stage import EQUAL
+from phaze.tables import Screens
 
 COLUMNS = [
     "model", "tensor", "microbatch", "architecture", "hbm_gib", "recompute", "lower_s", "feasible_s", "kept",
@@ -45,21 +46,22 @@ def draw_points(
     """Return rows of table screens with the reason why each was `chosen`, the first where several apply.
 
     `screens` are those of all TMP widths and microbatches of a model, read one at a time, each with its
-    shard; `best` is the best placement. Excluded are the rows in the space that were not kept and whose lower
-    bound is not below the best time.
+    shard; `best` is the best placement. Excluded are the rows in the space whose lower bound is not below
+    the best time, if they were not kept or nothing fits.
     """
-    found = [pd.DataFrame(columns=[*COLUMNS, "chosen"])]
+    found = [Screens.empty()[COLUMNS].assign(chosen="", lot=0.0)]
     limit_s = np.inf if best is None else float(best["time_per_batch_s"]) * (1.0 - EQUAL)
     for number, (shard, screen) in enumerate(screens):
         inside = places_of(screen["architecture"], shards[shard]) >= 0
         lower = screen["lower_s"].to_numpy()
-        rows = np.flatnonzero(inside & ~screen["kept"].to_numpy(np.bool_) & (lower >= limit_s))
+        unsolved = ~screen["kept"].to_numpy(np.bool_) | (lower == np.inf)
+        rows = np.flatnonzero(inside & unsolved & (lower >= limit_s))
         lot = np.random.default_rng([seed, number]).random(len(rows))
         first = np.argsort(lot, kind="stable")[:points]
         nearest = rows[np.argsort(lower[rows], kind="stable")[:1]]
         found += [
-            screen[_is_point(screen, best)].assign(chosen="best"),
-            screen.iloc[nearest].assign(chosen="nearest"),
+            screen[_is_point(screen, best)].assign(chosen="best", lot=0.0),
+            screen.iloc[nearest].assign(chosen="nearest", lot=0.0),
             screen.iloc[rows[first]].assign(chosen="drawn", lot=lot[first]),
         ]
     return _chosen(pd.concat(found, ignore_index=True), points)
@@ -83,7 +85,7 @@ def _chosen(found: pd.DataFrame, points: int) -> pd.DataFrame:
     kept = [
         found[found["chosen"] == "best"],
         found[found["chosen"] == "nearest"].sort_values("lower_s", kind="stable").head(1),
-        drawn.sort_values("lot", kind="stable").head(points) if len(drawn) else drawn,
+        drawn.sort_values("lot", kind="stable").head(points),
     ]
     rows = pd.concat(kept)[[*COLUMNS, "chosen"]]
     return rows.drop_duplicates(COLUMNS[:6], ignore_index=True)

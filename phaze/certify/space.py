@@ -27,6 +27,12 @@ SHAPE = [
     "area_um2",
 ]
 
+PLACED = [
+    "model", "tensor", "microbatch", "architecture", "hbm_gib", "recompute", "planner", "status",
+    "time_per_batch_s", "bound_s",
+]  # fmt: skip
+"""Columns of table placements that a certificate needs."""
+
 
 def names_of_space(architectures: pd.DataFrame, limit_um2: float) -> pd.Index:
     """Return the architectures within the area limit; of equal ones the searched, then the first by name."""

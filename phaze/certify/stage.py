@@ -27,7 +27,7 @@ from phaze.certify.space import Layout, Shard, memory_grid, names_of_space, read
 from phaze.certify.weak import BOUNDS, Estimated
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
-from phaze.tables import CAUSES, Certificates, Ranges
+from phaze.tables import CAUSES, Ranges
 from phaze.theory.chains import Runs, best_times
 from phaze.theory.memory import parameter_bytes
 from phaze.theory.pipeline import Setting
@@ -112,7 +112,7 @@ def certify_model(
             _add(count, one, screens, shard, graph, placed, best, terms)
     model = str(graph["model"].iloc[0])
     row = _row(count, names, best, terms.scenario.global_batch) | count_proofs(solves) | {"model": model}
-    return Certificates.check(pd.DataFrame([row])), _ranges(count, shards, terms.training, model)
+    return pd.DataFrame([row]), _ranges(count, shards, terms.training, model)
 
 
 def best_row(placed: pd.DataFrame, architectures: pd.DataFrame) -> pd.Series | None:
@@ -145,7 +145,8 @@ def _add(
     lower, feasible, kept = (screened.matrix(column) for column in ("lower_s", "feasible_s", "kept"))
     placements = Layout(placed[one.has(placed)], shard, grid)
     time, bound = (placements.matrix(column) for column in ("time_per_batch_s", "bound_s"))
-    solved = ~np.isnan(time) & (kept == 1.0)
+    placed_here, kept_here = ~np.isnan(time), kept == 1.0
+    solved = placed_here & kept_here
     limit = np.inf if best is None else float(best["time_per_batch_s"]) * (1.0 + EQUAL)
     left = np.isfinite(lower) & ~solved & (lower > limit)
     weak = _weakly_excluded(one, shard.chips, graph, left, limit, terms)
@@ -158,7 +159,8 @@ def _add(
     }
     _count_causes(count, flags)
     known = np.where(solved, np.fmax(lower, bound), np.nan_to_num(lower, nan=0.0))
-    count.contradictions += int((solved & ~_within(time, lower, feasible)).sum())
+    wrong = (solved & ~_within(time, lower, feasible)) | (placed_here != kept_here)
+    count.contradictions += int(wrong.sum())
     count.bound_s = min(count.bound_s, float(known.min()))
     count.excluded_s = min(count.excluded_s, float(np.min(known[~solved], initial=np.inf)))
     least = count.ranges.get(one.shard, (lower, feasible))
@@ -191,7 +193,7 @@ def _ranges(count: Count, shards: dict[str, Shard], training: Training, model: s
             least = {"lower_s": lower[rows].min(axis=0), "feasible_s": feasible[rows].min(axis=0)}
             frames.append(pd.DataFrame({"architecture": shards[name].chips["architecture"], **least}))
             frames[-1]["hbm_gib"] = float(size)
-    return Ranges.check(pd.concat(frames[1:] or frames, ignore_index=True).assign(model=model))
+    return pd.concat(frames[1:] or frames, ignore_index=True).assign(model=model)
 
 
 def _weakly_excluded(

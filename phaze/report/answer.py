@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from phaze.report.certificate import in_short
 from phaze.report.document import Answer, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
@@ -71,6 +72,7 @@ def _facts(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
                 times(float(speedups[design])),
                 f"{words}, over {baseline_design(inputs.study)} ({mean}{beside})",
             )
+    yield from in_short(findings)
     passed = int(findings.checks["passed"].sum())
     yield f"{passed} / {len(findings.checks)}", "checks of these results passed"
 

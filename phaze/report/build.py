@@ -12,6 +12,7 @@ import pandas as pd
 from phaze.errors import PhazeError
 from phaze.report import front, inside, overview, record, strategies
 from phaze.report.answer import answer
+from phaze.report.certificate import certificate
 from phaze.report.document import Document
 from phaze.report.findings import RESULT_TABLES, Findings, summarise
 from phaze.report.inputs import Inputs
@@ -54,7 +55,9 @@ def build_report(inputs: Inputs) -> Report:
 def compose(inputs: Inputs, findings: Findings) -> Document:
     """Return the report as a document."""
     shown = findings.in_order(inputs.study.models)
-    parts = (*overview.PARTS, *front.PARTS, *inside.PARTS, *strategies.PARTS, *record.PARTS)
+    parts = (
+        *overview.PARTS, certificate, *front.PARTS, *inside.PARTS, *strategies.PARTS, *record.PARTS,
+    )  # fmt: skip
     name = next(iter(inputs.clusters))
     return Document(
         title="phaze",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -16,28 +15,12 @@ from phaze.report.anatomy import (
     shard_rows,
     stages_of,
 )
-from phaze.report.inputs import Inputs
+from phaze.report.certificate_checks import CERTIFICATE_CHECKS
+from phaze.report.verdicts import KEYS, ROUNDING, Check, Evidence, Verdicts, each
 from phaze.report.winners import PER_MODEL, candidates
 from phaze.tables import Checks, Schedules
 from phaze.theory.pareto import uncovered
 from phaze.theory.ranking import Floats, tied
-
-ROUNDING = 1e-9
-"""Relative error that sums of the same numbers in another order may have."""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What the checks look at."""
-
-    inputs: Inputs
-    results: pd.DataFrame
-    energies: pd.DataFrame
-
-
-Verdicts = Iterator[tuple[bool, str]]
-"""For every row checked whether it holds, and what the row is."""
-Check = Callable[[Evidence], Verdicts]
 
 
 def check_results(evidence: Evidence) -> pd.DataFrame:
@@ -55,17 +38,6 @@ def _row(name: str, verdicts: Verdicts) -> dict[str, object]:
         "failures": len(failed),
         "example": failed[0] if failed else "",
     }
-
-
-def _each(holds: object, frame: pd.DataFrame, keys: tuple[str, ...]) -> Verdicts:
-    """Yield (holds, description by keys) for the rows of a frame; descriptions only of those that fail."""
-    flags = np.asarray(holds, dtype=bool)
-    for flag, (_, row) in zip(flags[~flags], frame[~flags].iterrows(), strict=True):
-        yield bool(flag), ", ".join(f"{key} {row[key]}" for key in keys)
-    yield from ((True, "") for _ in range(int(flags.sum())))
-
-
-_KEYS = ("model", "tensor", "microbatch", "architecture", "hbm_gib", "recompute", "planner")
 
 
 def _placed(e: Evidence) -> pd.DataFrame:
@@ -104,7 +76,7 @@ def every_model_has_a_result(e: Evidence) -> Verdicts:
 def infeasible_rows_say_why(e: Evidence) -> Verdicts:
     """Yield for every infeasible placement whether it has a reason and an infinite time."""
     rows = e.inputs.cluster.placements[e.inputs.cluster.placements["status"] == "infeasible"]
-    return _each((rows["reason"] != "") & np.isinf(rows["time_per_batch_s"]), rows, _KEYS)
+    return each((rows["reason"] != "") & np.isinf(rows["time_per_batch_s"]), rows, KEYS)
 
 
 def no_more_devices_than_there_are(e: Evidence) -> Verdicts:
@@ -112,7 +84,7 @@ def no_more_devices_than_there_are(e: Evidence) -> Verdicts:
     rows = _placed(e)
     used = rows["devices_used"]
     fits = (used <= e.inputs.cluster.scenario.devices) & (used >= rows["data"] * rows["stages"])
-    return _each(fits, rows, _KEYS)
+    return each(fits, rows, KEYS)
 
 
 def times_follow_from_loads(e: Evidence) -> Verdicts:
@@ -121,40 +93,40 @@ def times_follow_from_loads(e: Evidence) -> Verdicts:
     count = np.ceil(batch // rows["microbatch"] / rows["data"])
     time = rows["max_load_s"] * (count + rows["stages"] - 1) + rows["sync_s"]
     same = np.isclose(time, rows["time_per_batch_s"], rtol=ROUNDING, atol=0)
-    return _each(same & np.isclose(rows["samples_per_s"] * time, batch, rtol=ROUNDING), rows, _KEYS)
+    return each(same & np.isclose(rows["samples_per_s"] * time, batch, rtol=ROUNDING), rows, KEYS)
 
 
 def bounds_are_not_above_times(e: Evidence) -> Verdicts:
     """Yield for every placement and every solve whether its bound is not above its value."""
     rows = _placed(e)
-    yield from _each(rows["bound_s"] <= rows["time_per_batch_s"] * (1 + ROUNDING), rows, _KEYS)
+    yield from each(rows["bound_s"] <= rows["time_per_batch_s"] * (1 + ROUNDING), rows, KEYS)
     solves = e.inputs.solves
     keys = ("model", "tensor", "microbatch", "architecture", "layer", "direction")
-    yield from _each(solves["bound_s"] <= solves["objective_s"] * (1 + ROUNDING), solves, keys)
+    yield from each(solves["bound_s"] <= solves["objective_s"] * (1 + ROUNDING), solves, keys)
 
 
 def utilisation_is_at_most_one(e: Evidence) -> Verdicts:
     """Yield for every placement whether it does no more than the peak of the tensor cores."""
     rows = _placed(e)
-    return _each((rows["mfu"] > 0) & (rows["mfu"] <= 1), rows, _KEYS)
+    return each((rows["mfu"] > 0) & (rows["mfu"] <= 1), rows, KEYS)
 
 
 def experts_are_never_better(e: Evidence) -> Verdicts:
     """Yield for every expert placement whether the searched one of the same point and chip is as fast."""
-    keys = list(_KEYS[:-1])
+    keys = list(KEYS[:-1])
     placed = _placed(e)
     searched = placed[placed["planner"] == "phaze"].set_index(keys)["time_per_batch_s"]
     experts = placed[placed["planner"] != "phaze"]
     ours = searched.reindex(pd.MultiIndex.from_frame(experts[keys])).to_numpy()
-    return _each(ours <= experts["time_per_batch_s"].to_numpy() * (1 + ROUNDING), experts, _KEYS)
+    return each(ours <= experts["time_per_batch_s"].to_numpy() * (1 + ROUNDING), experts, KEYS)
 
 
 def more_memory_is_never_slower(e: Evidence) -> Verdicts:
     """Yield for every placement whether it is not slower than the one with the next smaller HBM."""
-    keys = [key for key in _KEYS if key != "hbm_gib"]
+    keys = [key for key in KEYS if key != "hbm_gib"]
     rows = e.inputs.cluster.placements.sort_values([*keys, "hbm_gib"])
     before = rows.groupby(keys)["time_per_batch_s"].shift().fillna(np.inf)
-    return _each(rows["time_per_batch_s"] <= before * (1 + ROUNDING), rows, _KEYS)
+    return each(rows["time_per_batch_s"] <= before * (1 + ROUNDING), rows, KEYS)
 
 
 def nothing_beats_the_winner(e: Evidence) -> Verdicts:
@@ -164,7 +136,7 @@ def nothing_beats_the_winner(e: Evidence) -> Verdicts:
     ]
     winners = placed[placed["design"] == PER_MODEL].set_index("model")["samples_per_s"]
     least = placed["samples_per_s"] * (1 - e.inputs.study.screen.tolerance - ROUNDING)
-    return _each(placed["model"].map(winners).fillna(0.0) >= least, placed, ("model", "design"))
+    return each(placed["model"].map(winners).fillna(0.0) >= least, placed, ("model", "design"))
 
 
 def stages_are_a_partition(e: Evidence) -> Verdicts:
@@ -188,7 +160,7 @@ def stages_fit_the_memory(e: Evidence) -> Verdicts:
         fits = stages["memory_bytes"] <= hbm * (1 + ROUNDING)
         adds_up = np.isclose(stages[parts].sum(axis=1), stages["memory_bytes"], rtol=ROUNDING)
         room = np.isclose(stages["memory_bytes"] + stages["headroom_bytes"], hbm, rtol=ROUNDING)
-        yield from _each(
+        yield from each(
             fits & adds_up & room, stages.assign(design=row["design"]), ("model", "design", "stage")
         )
 
@@ -222,7 +194,7 @@ def schedules_end_with_their_objective(e: Evidence) -> Verdicts:
         schedule = shard_rows(e.inputs.cluster, e.inputs.details, Schedules, row)
         ends = schedule.groupby(keys)["end_s"].max()
         same = np.isclose(ends, solved.reindex(ends.index), rtol=1e-6, atol=0)
-        yield from _each(same, ends.reset_index(), ("model", "architecture", "layer", "direction"))
+        yield from each(same, ends.reset_index(), ("model", "architecture", "layer", "direction"))
 
 
 def areas_add_up(e: Evidence) -> Verdicts:
@@ -230,7 +202,7 @@ def areas_add_up(e: Evidence) -> Verdicts:
     rows = e.inputs.cluster.architectures
     rows = rows[~rows["named"]]
     parts = rows[["tensor_um2", "vector_um2", "l2_um2", "glb_um2"]].sum(axis=1)
-    return _each(np.isclose(parts, rows["area_um2"], rtol=ROUNDING), rows, ("shard", "architecture"))
+    return each(np.isclose(parts, rows["area_um2"], rtol=ROUNDING), rows, ("shard", "architecture"))
 
 
 def energies_add_up(e: Evidence) -> Verdicts:
@@ -250,15 +222,13 @@ def areas_are_within_the_limit(e: Evidence) -> Verdicts:
     """Yield for every searched architecture whether it is within the area limit."""
     rows = e.inputs.cluster.architectures
     rows = rows[~rows["named"]]
-    return _each(
-        rows["area_um2"] <= e.inputs.cluster.area_limit_um2 * (1 + ROUNDING), rows, ("architecture",)
-    )
+    return each(rows["area_um2"] <= e.inputs.cluster.area_limit_um2 * (1 + ROUNDING), rows, ("architecture",))
 
 
 def members_of_a_front_beat_each_other(e: Evidence) -> Verdicts:
     """Yield for every member of a front whether no other is as good in time, area and energy."""
     for _, members in e.inputs.fronts.groupby(["model", "area_limit_um2"]):
-        yield from _each(uncovered(*_objectives(members)), members, _MEMBER)
+        yield from each(uncovered(*_objectives(members)), members, _MEMBER)
 
 
 def fronts_hold_the_winners(e: Evidence) -> Verdicts:
@@ -268,7 +238,7 @@ def fronts_hold_the_winners(e: Evidence) -> Verdicts:
     fronts = _largest(e.inputs.fronts)
     fastest = fronts[fronts["throughput"]]
     same = tied(fastest["time_per_batch_s"].to_numpy()) == tied(best.reindex(fastest["model"]).to_numpy())
-    return _each(same, fastest, _MEMBER)
+    return each(same, fastest, _MEMBER)
 
 
 def no_placement_beats_a_front(e: Evidence) -> Verdicts:
@@ -280,7 +250,7 @@ def no_placement_beats_a_front(e: Evidence) -> Verdicts:
         mine = placed[placed["model"] == model]
         both = pd.concat([members, mine], ignore_index=True)
         front = np.arange(len(both)) < len(members)
-        yield from _each(~uncovered(*_objectives(both), front)[~front], mine, _KEYS)
+        yield from each(~uncovered(*_objectives(both), front)[~front], mine, KEYS)
 
 
 _MEMBER = ("model", "architecture", "hbm_gib", "tensor", "microbatch", "recompute")
@@ -318,5 +288,6 @@ CHECKS: dict[str, Check] = {
     "members of a front beat each other": members_of_a_front_beat_each_other,
     "the fastest member of a front is the winner": fronts_hold_the_winners,
     "no placement beats the front": no_placement_beats_a_front,
+    **CERTIFICATE_CHECKS,
 }
 """What must hold of every study, as sentences."""

@@ -8,11 +8,12 @@ from functools import cached_property
 import pandas as pd
 
 from phaze.report import anatomy, winners
-from phaze.report.checks import Evidence, check_results
+from phaze.report.checks import check_results
 from phaze.report.claims import check_claims
 from phaze.report.inputs import Inputs
 from phaze.report.searches import choose_by_hysteresis, summarise_searches
 from phaze.report.variations import vary
+from phaze.report.verdicts import Evidence
 from phaze.report.winners import COMMON, PER_MODEL
 from phaze.tables import TABLES, Comparisons, Proofs
 
@@ -36,6 +37,8 @@ class Findings:
     searches: pd.DataFrame
     times: pd.DataFrame
     proofs: pd.DataFrame
+    certificates: pd.DataFrame
+    audits: pd.DataFrame
     claims: pd.DataFrame
     checks: pd.DataFrame
 
@@ -86,6 +89,8 @@ def summarise(inputs: Inputs) -> Findings:
         searches=summarise_searches(inputs.trials, inputs.study.screen.tolerance),
         times=inputs.times,
         proofs=count_proofs(inputs.solves),
+        certificates=inputs.certificates,
+        audits=inputs.audits,
         claims=check_claims(inputs, results, memories),
         checks=check_results(Evidence(inputs, results, energies)),
     )

@@ -15,7 +15,7 @@ from phaze.spec.architecture import EnergyFigures
 from phaze.spec.published import Published
 from phaze.spec.study import Study
 from phaze.spec.system import Scenario
-from phaze.tables import TABLES, Fronts, Placements, Sensitivities, Table, Times, Trials
+from phaze.tables import TABLES, Audits, Certificates, Fronts, Placements, Sensitivities, Table, Times, Trials
 
 
 class Point(NamedTuple):
@@ -100,6 +100,10 @@ class Inputs:
     trials: pd.DataFrame = field(default_factory=Trials.empty)
     sensitivities: pd.DataFrame = field(default_factory=Sensitivities.empty)
     times: pd.DataFrame = field(default_factory=Times.empty)
+    certificates: pd.DataFrame = field(default_factory=Certificates.empty)
+    """Table certificates of the first scenario, with the common architecture."""
+    audits: pd.DataFrame = field(default_factory=Audits.empty)
+    """Table audits of the first scenario, all models."""
 
     @property
     def cluster(self) -> Cluster:

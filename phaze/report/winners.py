@@ -85,6 +85,12 @@ def candidates(cluster: Cluster) -> pd.DataFrame:
     return placed[placed["architecture"].isin(_distinct(cluster.architectures, placed["architecture"]))]
 
 
+def space_of(architectures: pd.DataFrame, limit_um2: float) -> pd.Series:
+    """Return the architectures among which the best is looked for: within the area limit, equal ones once."""
+    within_limit = architectures[architectures["area_um2"] <= limit_um2 * (1 + 1e-9)]
+    return _distinct(architectures, within_limit["architecture"])
+
+
 def _distinct(architectures: pd.DataFrame, names: pd.Series) -> pd.Series:
     """Return the first name of every architecture among those named: a named one may also lie in the grid."""
     among = architectures[architectures["architecture"].isin(names)].sort_values(["named", "architecture"])

@@ -28,7 +28,7 @@ class Certificates(Table):
         "combined": count("of the others excluded by the bound of the screen"),
         "tied": count("no better than the best by the bound of the screen, but perhaps as good"),
         "open": count("neither excluded nor solved"),
-        "contradictions": count("solved, with a time outside the bounds of the screen"),
+        "contradictions": count("solved outside the bounds of the screen, or kept and not solved"),
         "architecture": text("the best architecture, empty if there is none"),
         "hbm_gib": real("its HBM capacity"),
         "best": real("its throughput in samples/s, for all workloads together the mean of the study"),

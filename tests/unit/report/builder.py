@@ -35,6 +35,7 @@ from phaze.tables import (
 )
 from phaze.theory.pareto import uncovered
 from phaze.theory.ranking import tied
+from tests.unit.report.toy_certificates import audits, certificates
 from tests.unit.report.toy_chips import (
     BASELINE,
     CHIPS,
@@ -87,6 +88,7 @@ def study() -> Study:
             "architectures": {"named": named, "baseline": BASELINE},
             "scenarios": {"paper": {"devices": DEVICES, "global_batch": BATCH}},
             "training": {"microbatches": [1, 2]},
+            "certify": {"points": 5},
             "report": {
                 "strategies": {"models": ["bert-large"]},
                 "sensitivity": {
@@ -212,4 +214,6 @@ def inputs() -> Inputs:
         trials=trials(),
         sensitivities=sensitivities(main.placements),
         times=times(),
+        certificates=certificates(main, study()),
+        audits=audits(main),
     )

@@ -60,7 +60,8 @@ def test_ids_are_unique_and_every_link_inside_the_page_leads_somewhere(elements:
 
 def test_every_part_of_the_report_is_there(document: Document) -> None:
     expected = [
-        "throughput", "paper", "claims", "differences", "memory", "ranking", "front", "time", "chips",
+        "throughput", "paper", "claims", "differences", "memory", "ranking", "certificate", "front", "time",
+        "chips",
         "sensitivity", "closeups", "strategies", "walk", "scenarios", "proofs", "models",
         "misfits", "checks", "method",
     ]  # fmt: skip
@@ -181,6 +182,8 @@ def bare(inputs: Inputs) -> Inputs:
         trials=Trials.empty(),
         solves=inputs.solves[inputs.solves["model"] == "bert-large"],
         sensitivities=Sensitivities.empty(), times=Times.empty(),
+        certificates=inputs.certificates[inputs.certificates["model"].isin(["bert-large", "(common)"])],
+        audits=inputs.audits[inputs.audits["model"] == "bert-large"],
     )  # fmt: skip
 
 

@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.report.checks import CHECKS, Evidence, check_results
+from phaze.report.checks import CHECKS, check_results
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs, Point
+from phaze.report.verdicts import Evidence
 from phaze.tables import Schedules, Stages, Table
 
 
@@ -161,6 +162,54 @@ def test_a_model_without_result_is_caught(evidence: Evidence) -> None:
 def test_energies_that_do_not_sum_are_caught(evidence: Evidence) -> None:
     energies = evidence.energies.assign(joules_per_sample=np.arange(len(evidence.energies), dtype=float))
     assert fails(replace(evidence, energies=energies), "energies by part and by layer agree")
+
+
+def certified(evidence: Evidence, **changes: object) -> Evidence:
+    """Return evidence with one of the columns of the first certificate changed."""
+    table = evidence.inputs.certificates.copy()
+    for column, value in changes.items():
+        table[column] = table[column].astype(object)
+        table.loc[1, column] = value
+    return replace(evidence, inputs=replace(evidence.inputs, certificates=table))
+
+
+@pytest.mark.parametrize(
+    ("changes", "check"),
+    [
+        ({"work": 3}, "every point of the space is excluded or solved"),
+        ({"points": 10}, "every point of the space is excluded or solved"),
+        ({"open": 1}, "nothing is left that could be better than the best"),
+        ({"contradictions": 1}, "nothing is left that could be better than the best"),
+        ({"best": 1.0}, "certificates are about the best placement"),
+        ({"excluded": 1e9}, "certificates are about the best placement"),
+    ],
+)
+def test_a_defect_in_a_certificate_is_caught(
+    evidence: Evidence, changes: dict[str, object], check: str
+) -> None:
+    assert not fails(evidence, check)
+    assert fails(certified(evidence, **changes), check)
+
+
+def test_a_walk_may_leave_points_open(evidence: Evidence) -> None:
+    study = evidence.inputs.study
+    walking = study.model_copy(update={"screen": study.screen.model_copy(update={"strategy": "hysteresis"})})
+    left = certified(evidence, open=1)
+    walked = replace(left, inputs=replace(left.inputs, study=walking))
+    assert not fails(walked, "nothing is left that could be better than the best")
+
+
+@pytest.mark.parametrize("verdict", ["beats the best", "fits the memory", "lower bound too high"])
+def test_a_point_that_disagrees_when_solved_again_is_caught(evidence: Evidence, verdict: str) -> None:
+    audits = evidence.inputs.audits.copy()
+    audits.loc[audits.index[-1], "verdict"] = verdict
+    changed = replace(evidence, inputs=replace(evidence.inputs, audits=audits))
+    assert fails(changed, "points solved again agree with the certificate")
+
+
+def test_too_few_points_solved_again_are_caught(evidence: Evidence) -> None:
+    changed = replace(evidence, inputs=replace(evidence.inputs, audits=evidence.inputs.audits.iloc[:3]))
+    assert fails(changed, "points solved again agree with the certificate")
 
 
 def test_a_failed_check_counts_its_failures_and_names_the_first(evidence: Evidence) -> None:
