@@ -109,7 +109,7 @@ rule audit:
         certify=study["certify"],
         area_limit=lambda w: settings.area_limit(w.scenario),
         technology=settings.technology.model_dump(mode="json"),
-        solutions="<results>/solutions",
+        solutions=SOLUTIONS,
         code=source_digest("phaze.verification", programs=("glpsol",)),
     log:
         "<logs>/audits/{scenario}/{model}.log",

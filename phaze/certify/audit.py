@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -30,6 +31,7 @@ class Model:
     scenario: Scenario
     training: Training
 
+    @cached_property
     def chain(self) -> Chain:
         """Return the layers in order."""
         rows = self._each_layer(self.layers.set_index("layer"))
@@ -64,7 +66,7 @@ class Model:
             ways = (wide["forward"].to_numpy(np.float64), wide["backward"].to_numpy(np.float64))
             key = tuple(np.concatenate(ways))
             if key not in found:
-                found[key] = best_time_s(self.chain(), *ways, self.cluster(hbm_gib, recompute))
+                found[key] = best_time_s(self.chain, *ways, self.cluster(hbm_gib, recompute))
             times[value] = found[key]
         return times
 

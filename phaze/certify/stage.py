@@ -278,8 +278,8 @@ def _row(count: Count, names: pd.Index, best: pd.Series | None, batch: int) -> d
         "architecture": "" if best is None else best["architecture"],
         "hbm_gib": 0.0 if best is None else best["hbm_gib"],
         "best": value,
-        "excluded": batch / count.excluded_s,
-        "bound": max(value, batch / count.bound_s),
+        "excluded": batch / count.excluded_s if count.excluded_s > 0 else np.inf,
+        "bound": max(value, batch / count.bound_s) if count.bound_s > 0 else np.inf,
     }
 
 

@@ -32,8 +32,10 @@ class Certificates(Table):
         "architecture": text("the best architecture, empty if there is none"),
         "hbm_gib": real("its HBM capacity"),
         "best": real("its throughput in samples/s, for all workloads together the mean of the study"),
-        "excluded": real("largest bound on the throughput of what was not solved, 0 if all was"),
-        "bound": real("no point has more"),
+        "excluded": real(
+            "largest bound on the throughput of what was not solved, 0 if all was", finite=False
+        ),
+        "bound": real("no point has more", finite=False),
         "schedules": count("schedules of layers behind what was solved"),
         "unproven": count("of which not proven"),
         "gap": real("largest (objective - bound) / objective of them"),

@@ -1,0 +1,104 @@
+"""A reduced study: three small models at two TMP widths, hundreds of architectures, scarce memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import pandas as pd
+
+from phaze.certify import Slice, Terms
+from phaze.config import load_technology
+from phaze.cosearch import Subject, extract_subject
+from phaze.cosearch import Terms as Given
+from phaze.estimate import enumerate_grid, estimate_operators
+from phaze.place import Conditions, place_model
+from phaze.schedule import SolutionStore, schedule_layers
+from phaze.screen import screen_architectures
+from phaze.spec.architecture import Grid
+from phaze.spec.model import Model
+from phaze.spec.settings import ExtractSettings, ScheduleSettings, ScreenSettings, Training
+from phaze.spec.system import Scenario
+
+SHAPES = {"wide": (4, 512), "deep": (10, 256), "odd": (7, 384)}
+"""Layers and hidden size."""
+LIMIT_UM2 = 60e6
+SMALL, LARGE = 0.0125, 0.25
+"""HBM sizes in GiB: the models fit the small one only with recomputation, TMP or more stages."""
+SHARDS = {"small": (2.0,), "large": (32.0,)}
+
+
+@cache
+def subject(name: str) -> Subject:
+    layers, hidden = SHAPES[name]
+    model = Model(
+        name=name, layers=layers, hidden=hidden, heads=4, feed_forward=4 * hidden, vocabulary=2048,
+        positions="learned", position_count=128, activation="gelu",
+    )  # fmt: skip
+    return extract_subject(model, 128, (1, 2), (2,), ExtractSettings())
+
+
+@cache
+def given() -> Given:
+    """Return a cluster of eight devices with scarce memory."""
+    return Given(
+        scenario=Scenario(devices=8, global_batch=32),
+        training=Training(hbm_gib=(SMALL, LARGE), microbatches=(2,)),
+        technology=load_technology("22nm"),
+        schedule=ScheduleSettings(solver=("highs",), node_limit=20),
+    )
+
+
+def terms() -> Terms:
+    return Terms(given().scenario, given().training, LIMIT_UM2)
+
+
+@cache
+def shard(name: str) -> pd.DataFrame:
+    grid = Grid(
+        num_tc=(1, 2, 4, 8), num_vc=(1, 2, 4, 8), pe_x=(16, 32, 64), pe_y=(16, 64), glb_mib=SHARDS[name],
+        minimum_area_share=None,
+    )  # fmt: skip
+    return enumerate_grid(grid, given().technology.area_um2, LIMIT_UM2, name)
+
+
+@cache
+def architectures() -> pd.DataFrame:
+    return pd.concat([shard(name) for name in SHARDS], ignore_index=True)
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the stages make of a model, as the workflow runs them: point by point and shard by shard."""
+
+    slices: tuple[Slice, ...]
+    screens: tuple[pd.DataFrame, ...]
+    placements: pd.DataFrame
+    solves: pd.DataFrame
+
+
+@cache
+def results(name: str) -> Results:
+    model, asked = subject(name), given()
+    settings = ScreenSettings(best=3)
+    conditions = Conditions.of(
+        asked.scenario, asked.training, asked.technology.energy, sequence=model.sequence,
+        flops_per_token=model.flops_per_token,
+    )  # fmt: skip
+    slices, screens, placements, solves = [], [], [], []
+    for point in model.points:
+        width = int(point.layers["tensor"].iloc[0])
+        for chips in map(shard, SHARDS):
+            estimates = estimate_operators(point.parts, chips, asked.hardware, asked.technology, width, {})
+            one = Slice(point.operators, point.edges, point.layers, estimates, chips)
+            screen = screen_architectures(
+                one.operators, one.edges, one.layers, model.graph, estimates, chips, asked.scenario,
+                asked.training, settings, asked.technology.energy,
+            )  # fmt: skip
+            solved, _ = schedule_layers(
+                one.operators, one.edges, estimates, chips, screen, asked.schedule, SolutionStore()
+            )
+            placed, _ = place_model(one.layers, model.graph, solved, chips, screen, conditions)
+            for found, frame in ((slices, one), (screens, screen), (placements, placed), (solves, solved)):
+                found.append(frame)
+    return Results(tuple(slices), tuple(screens), pd.concat(placements), pd.concat(solves))

@@ -1,0 +1,314 @@
+"""On a reduced space: brute force without any screening agrees, and what is corrupted is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from phaze.certify import (
+    Aim,
+    Model,
+    Slice,
+    best_row,
+    certify_common,
+    certify_model,
+    draw_points,
+    names_of_space,
+    read_shards,
+)
+from phaze.certify.batches import best_time_s
+from phaze.cosearch import evaluate_architectures
+from phaze.schedule import SolutionStore, schedule_layers
+from phaze.screen import choose_common, common_candidates
+from phaze.tables import CAUSES, Certificates, Ranges
+from phaze.verification import audit_slice
+from tests.unit.certify.study import (
+    LARGE,
+    LIMIT_UM2,
+    SHAPES,
+    SMALL,
+    Results,
+    architectures,
+    given,
+    results,
+    subject,
+    terms,
+)
+
+BATCH = 32
+GRID = [(size, recompute) for size in (SMALL, LARGE) for recompute in (False, True)]
+KEYS = ["tensor", "microbatch", "architecture", "hbm_gib", "recompute"]
+
+
+def model_of(name: str, one: Slice) -> Model:
+    return Model(one.layers, subject(name).graph, given().scenario, given().training)
+
+
+@cache
+def brute_force(name: str) -> pd.DataFrame:
+    """Return the time of every point: each layer scheduled on each architecture, and placed by plain code."""
+    frames = []
+    for one in results(name).slices:
+        chips = one.architectures
+        solves, _ = schedule_layers(
+            one.operators, one.edges, one.estimates, chips, chips[["architecture"]].assign(kept=True),
+            given().schedule, SolutionStore(),
+        )  # fmt: skip
+        frames.append(_times(one, solves, model_of(name, one)))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _times(one: Slice, solves: pd.DataFrame, model: Model) -> pd.DataFrame:
+    """Return the time of every architecture, HBM size and recompute at one point."""
+    graph = model.graph.sort_values("position")
+    wide = solves.pivot(index="architecture", columns=["direction", "layer"], values="objective_s")
+    forward, backward = (
+        np.repeat(wide[way][graph["layer"]].to_numpy(), graph["count"], axis=1)
+        for way in ("forward", "backward")
+    )
+    rows = [
+        {"architecture": chip, "hbm_gib": size, "recompute": recompute,
+         "exact_s": best_time_s(model.chain, forward[a], backward[a], cluster)}
+        for size, recompute in GRID
+        for cluster in [model.cluster(size, recompute)]
+        for a, chip in enumerate(wide.index)
+    ]  # fmt: skip
+    point = {key: int(one.layers[key].iloc[0]) for key in ("tensor", "microbatch")}
+    return pd.DataFrame(rows).assign(**point)
+
+
+def certify(name: str, found: Results) -> pd.Series:
+    """Return the certificate of a model."""
+    certificate, ranges = certify_model(
+        zip(found.slices, found.screens, strict=True), subject(name).graph, architectures(),
+        found.placements, found.solves, terms(),
+    )  # fmt: skip
+    Ranges.check(ranges)
+    return Certificates.check(certificate).iloc[0]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_brute_force_gives_the_same_best(name: str) -> None:
+    row, exact = certify(name, results(name)), brute_force(name)
+    best = exact["exact_s"].min()
+    assert row["best"] == pytest.approx(BATCH / best, rel=1e-12)
+    assert row["bound"] == pytest.approx(row["best"], rel=1e-12)
+    areas = architectures().set_index("architecture")["area_um2"]
+    fastest = exact[exact["exact_s"] <= best * (1 + 1e-9)]["architecture"].unique()
+    assert row["architecture"] == min(fastest, key=lambda chip: (areas[chip], chip))
+    assert row["excluded"] < row["best"] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_point_is_counted_once(name: str) -> None:
+    row, exact = certify(name, results(name)), brute_force(name)
+    assert row[list(CAUSES)].sum() == row["points"] == len(exact) == len(architectures()) * 2 * 4
+    assert row["architectures"] == len(architectures()) > 150
+    assert row["memory"] == np.isinf(exact["exact_s"]).sum()
+    assert row["open"] == row["contradictions"] == row["unproven"] == 0
+    assert row["solved"] > 0
+    assert row["work"] > 0
+
+
+def test_memory_and_tensor_width_decide_in_this_space() -> None:
+    """Some points fit nothing, the small HBM is slower, and both widths are the best somewhere."""
+    exact = pd.concat(brute_force(name).assign(model=name) for name in SHAPES)
+    assert np.isinf(exact["exact_s"]).any()
+    best = exact.loc[exact.groupby(["model", "hbm_gib"])["exact_s"].idxmin()]
+    assert (best.groupby("hbm_gib")["exact_s"].sum().diff().dropna() < 0).all()
+    assert set(best["tensor"]) == {1, 2}
+
+
+@pytest.mark.parametrize("mode", ["mean", "normalised", "geometric"])
+def test_brute_force_gives_the_same_common_architecture(mode: str) -> None:
+    weights = {"wide": 1.0, "deep": 3.0, "odd": 2.0}
+    screens = [screen for name in SHAPES for screen in results(name).screens]
+    found = common_candidates(
+        screens,
+        architectures(),
+        weights,
+        mode=mode,
+        global_batch=BATCH,
+        best=3,
+        tolerance=0.01,  # type: ignore[arg-type]
+    )
+    chips = architectures()[architectures()["architecture"].isin(found["architecture"])]
+    placed = [evaluate_architectures(subject(name), chips, given()) for name in SHAPES]
+    placements = pd.concat(one.placements for one in placed)
+    reference = {name: float(certify(name, results(name))["best"]) for name in SHAPES}
+    commons = choose_common(
+        placements,
+        architectures(),
+        weights,
+        mode=mode,
+        tolerance=0.01,
+        reference=reference,  # type: ignore[arg-type]
+    )
+    ranges = pd.concat(
+        certify_model(
+            zip(results(name).slices, results(name).screens, strict=True), subject(name).graph,
+            architectures(), results(name).placements, results(name).solves, terms(),
+        )[1]
+        for name in SHAPES
+    )  # fmt: skip
+    aim = Aim(weights, mode, reference, BATCH, LIMIT_UM2)  # type: ignore[arg-type]
+    solves = pd.concat(one.solves for one in placed)
+    row = certify_common(ranges, commons, placements, solves, architectures(), aim).iloc[0]
+    by_model = pd.DataFrame(
+        {n: BATCH / brute_force(n).groupby(["architecture", "hbm_gib"])["exact_s"].min() for n in SHAPES}
+    )
+    assert row["best"] == pytest.approx(_mean(by_model, weights, mode, reference).max(), rel=1e-12)
+    assert row[list(CAUSES)].sum() == row["points"] == len(architectures()) * 2
+    assert row["open"] == row["contradictions"] == 0
+    assert 0 < row["excluded"] <= row["bound"] == row["best"]
+
+
+def _mean(values: pd.DataFrame, weights: dict[str, float], mode: str, best: dict[str, float]) -> pd.Series:
+    share = pd.Series(weights) / sum(weights.values())
+    values = values[(values > 0).all(axis=1)]
+    if mode == "geometric":
+        return (values**share).prod(axis=1)
+    return ((values / pd.Series(best) if mode == "normalised" else values) * share).sum(axis=1)
+
+
+def drawn(found: Results, points: int) -> pd.DataFrame:
+    names = names_of_space(architectures(), LIMIT_UM2)
+    screens = zip((one.shard for one in found.slices), found.screens, strict=True)
+    shards = read_shards(architectures(), names)
+    return draw_points(screens, shards, best_row(found.placements, architectures()), points, seed=1)
+
+
+def audit(name: str, found: Results, points: pd.DataFrame) -> pd.DataFrame:
+    best_s = BATCH / float(certify(name, found)["best"])
+    return pd.concat(list(_audits(name, found, points, best_s)), ignore_index=True)
+
+
+def _audits(name: str, found: Results, points: pd.DataFrame, best_s: float) -> Iterator[pd.DataFrame]:
+    for one in found.slices:
+        mine = points[one.has(points)]
+        if len(mine):
+            yield audit_slice(mine, one, model_of(name, one), best_s, given().schedule)
+
+
+def test_points_solved_again_confirm_the_certificate_and_agree_with_brute_force() -> None:
+    found = results("wide")
+    audits = audit("wide", found, drawn(found, 40))
+    assert (audits["verdict"] == "confirmed").all()
+    assert audits["chosen"].value_counts()[["best", "nearest"]].tolist() == [1, 1]
+    assert len(audits) >= 41
+    both = audits.merge(brute_force("wide"), on=KEYS, suffixes=("", "_brute"))
+    fits = np.isfinite(both["exact_s_brute"])
+    assert len(both) == len(audits)
+    assert 0 < fits.sum() < len(both)
+    assert np.allclose(both.loc[fits, "exact_s"], both.loc[fits, "exact_s_brute"], rtol=1e-9)
+    assert audits["programs"].sum() > 0
+
+
+def corrupted(found: Results, rows: pd.DataFrame, **values: object) -> Results:
+    """Return results with columns of some rows of the screens changed."""
+    index = pd.MultiIndex.from_frame(rows[KEYS])
+    screens = []
+    for screen in found.screens:
+        hit = pd.MultiIndex.from_frame(screen[KEYS]).isin(index)
+        changed = {key: screen[key].where(~hit, value) for key, value in values.items()}
+        screens.append(screen.assign(**changed))
+    return Results(found.slices, tuple(screens), found.placements, found.solves)
+
+
+def excluded(found: Results) -> pd.DataFrame:
+    """Return an excluded point that fits."""
+    every = pd.concat(found.screens)
+    return every[~every["kept"] & np.isfinite(every["lower_s"])].iloc[[5]]
+
+
+def test_a_lower_bound_that_is_too_high_is_found() -> None:
+    found = results("wide")
+    point = excluded(found)
+    wrong = corrupted(found, point, lower_s=float(point["lower_s"].iloc[0]) * 1.001)
+    rows = drawn(wrong, 10_000)
+    mine = rows.merge(point[KEYS], on=KEYS)
+    assert audit("wide", wrong, mine)["verdict"].tolist() == ["lower bound too high"]
+
+
+def test_a_point_that_fits_but_is_said_not_to_is_found() -> None:
+    found = results("wide")
+    point = excluded(found)
+    wrong = corrupted(found, point, lower_s=np.inf, feasible_s=np.inf)
+    mine = drawn(wrong, 10_000).merge(point[KEYS], on=KEYS)
+    assert audit("wide", wrong, mine)["verdict"].tolist() == ["fits the memory"]
+
+
+def test_a_feasible_time_that_is_too_low_is_found() -> None:
+    found = results("wide")
+    point = excluded(found)
+    low = float(point["lower_s"].iloc[0]) * 0.999
+    wrong = corrupted(found, point, lower_s=low, feasible_s=low)
+    mine = drawn(wrong, 10_000).merge(point[KEYS], on=KEYS)
+    assert audit("wide", wrong, mine)["verdict"].tolist() == ["feasible time too low"]
+
+
+def test_an_excluded_architecture_that_is_the_best_is_found() -> None:
+    """Its bounds say that it is slow: the screen drops it, and solving it again finds it out."""
+    found = results("wide")
+    every = pd.concat(found.screens)
+    best = best_row(found.placements, architectures())
+    assert best is not None
+    lost = every[(every["architecture"] == best["architecture"]) & np.isfinite(every["lower_s"])]
+    wrong = corrupted(found, lost, lower_s=9.0, feasible_s=9.0, kept=False)
+    left = found.placements[found.placements["architecture"] != best["architecture"]]
+    wrong = Results(wrong.slices, wrong.screens, left, wrong.solves)
+    row = certify("wide", wrong)
+    assert row["best"] < BATCH / best["time_per_batch_s"]
+    mine = drawn(wrong, 10_000)
+    mine = mine.merge(lost[KEYS], on=KEYS)
+    assert {"lower bound too high"} == set(audit("wide", wrong, mine)["verdict"])
+
+
+def test_a_kept_flag_that_is_wrong_is_found() -> None:
+    """What is placed and said not to be kept contradicts, and so does what is kept and not placed."""
+    found = results("wide")
+    every = pd.concat(found.screens)
+    assert certify("wide", corrupted(found, every[every["kept"]].iloc[[0]], kept=False))["contradictions"]
+    assert certify("wide", corrupted(found, excluded(found), kept=True))["contradictions"]
+
+
+def test_an_architecture_that_is_neither_excluded_nor_solved_is_open() -> None:
+    found = results("wide")
+    wrong = corrupted(found, excluded(found), lower_s=0.0)
+    row = certify("wide", wrong)
+    assert row["open"] == 1
+    assert row["bound"] == np.inf or row["bound"] > row["best"]
+
+
+def test_a_best_value_that_is_wrong_is_found() -> None:
+    """Nothing is as fast as a placement claims that lies below its bounds; solving it again says the same."""
+    found = results("wide")
+    best = best_row(found.placements, architectures())
+    assert best is not None
+    faster = found.placements.copy()
+    at = (faster[KEYS] == best[KEYS]).all(axis=1)
+    for column in ("time_per_batch_s", "bound_s"):
+        faster.loc[at, column] *= 0.99
+    wrong = Results(found.slices, found.screens, faster, found.solves)
+    assert certify("wide", wrong)["contradictions"] == 1
+    points = drawn(wrong, 0)
+    verdicts = audit("wide", wrong, points[points["chosen"] == "best"])["verdict"]
+    assert verdicts.tolist() == ["not as fast as claimed"]
+
+
+def test_an_unproven_layer_enters_with_its_bound() -> None:
+    found = results("wide")
+    best = best_row(found.placements, architectures())
+    assert best is not None
+    loose = found.placements.copy()
+    loose.loc[(loose[KEYS] == best[KEYS]).all(axis=1), "bound_s"] *= 0.98
+    lower = corrupted(found, pd.DataFrame([best]), lower_s=float(best["time_per_batch_s"]) * 0.97)
+    solves = found.solves.assign(status="feasible", gap=0.02)
+    row = certify("wide", Results(found.slices, lower.screens, loose, solves))
+    assert row["best"] == pytest.approx(BATCH / best["time_per_batch_s"], rel=1e-12)
+    assert row["bound"] == pytest.approx(row["best"] / 0.98, rel=1e-12)
+    assert (row["unproven"], row["gap"]) == (len(solves), 0.02)
