@@ -7,8 +7,6 @@ shares none with the screen and with place.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 
@@ -31,7 +29,6 @@ def audit_slice(
     model: Model,
     best_s: float,
     settings: ScheduleSettings,
-    solutions: Path | None = None,
 ) -> pd.DataFrame:
     """Return table audits for points of one slice.
 
@@ -43,22 +40,19 @@ def audit_slice(
     passes = one.operators[["layer", "direction"]].drop_duplicates()
     idle = pd.DataFrame({"architecture": others}).merge(passes, how="cross")
     idle = idle.assign(plain_s=0.0, bound_s=0.0, exact_s=0.0, programs=0)
-    found = [idle, solve_again(one, chips, settings, solutions)] if len(chips) else [idle]
+    found = [idle, solve_again(one, chips, settings)] if len(chips) else [idle]
     return audit_points(points, pd.concat(found, ignore_index=True), model, best_s)
 
 
-def solve_again(
-    one: Slice, chips: pd.DataFrame, settings: ScheduleSettings, solutions: Path | None = None
-) -> pd.DataFrame:
+def solve_again(one: Slice, chips: pd.DataFrame, settings: ScheduleSettings) -> pd.DataFrame:
     """Return between what the latency of every layer lies, for every architecture, layer and direction.
 
     Columns plain_s (bounded by code of `certify` alone), bound_s (the same with a program where that does not
     meet the schedule), exact_s (the schedule, verified) and programs (how many were needed).
     """
     kept = chips[["architecture"]].assign(kept=True)
-    store = SolutionStore(solutions)
     tables = one.operators, one.edges, one.estimates, chips
-    _, schedules = schedule_layers(*tables, kept, settings, store)
+    _, schedules = schedule_layers(*tables, kept, settings, SolutionStore())
     runs = dict(list(schedules.groupby(["architecture", "layer", "direction"])))
     known: Known = {}
     passes = read_passes(*tables, overlap_communication=settings.overlap_communication)

@@ -9,11 +9,6 @@ WRITES  results/certificates/<scenario>/<model>.parquet       tables.Certificate
 """
 
 
-def shard_tables(table, scenario_of=lambda scenario: scenario):
-    """Return an input function: the files of a table for every point and shard of the rule's model."""
-    return lambda w: points(table, scenarios=[scenario_of(w.scenario)], models=[w.model])
-
-
 CERTIFIED_TABLES = {
     **{table: model_tables(table) for table in ("operators", "edges", "layers")},
     "estimates": shard_tables("estimates", settings.estimates_of),
@@ -109,7 +104,6 @@ rule audit:
         certify=study["certify"],
         area_limit=lambda w: settings.area_limit(w.scenario),
         technology=settings.technology.model_dump(mode="json"),
-        solutions=SOLUTIONS,
         code=source_digest("phaze.verification", programs=("glpsol",)),
     log:
         "<logs>/audits/{scenario}/{model}.log",

@@ -24,6 +24,11 @@ def model_tables(table):
     return lambda w: [f"<results>/{table}/{w.model}/t{t}-b{b}.parquet" for t, b in settings.points(w.model)]
 
 
+def shard_tables(table, scenario_of=lambda scenario: scenario):
+    """Return an input function: the files of a table for every point and shard of the rule's model."""
+    return lambda w: points(table, scenarios=[scenario_of(w.scenario)], models=[w.model])
+
+
 def operator_tables(table):
     """Return the files of a table of operators for every model, TMP width and microbatch."""
     return [

@@ -22,6 +22,8 @@ REPORT_TABLES = (
     "walks",
     "searches",
     "proofs",
+    "certificates",
+    "audits",
     "claims",
     "checks",
 )

@@ -1,7 +1,5 @@
 """Solve the best point and excluded ones again by independent code, to verify a certificate."""
 
-from pathlib import Path
-
 import pandas as pd
 
 from phaze import tables
@@ -27,7 +25,6 @@ def main(
     certify: dict[str, object],
     area_limit: float | dict[str, object],
     technology: dict[str, object],
-    solutions: str,
 ) -> None:
     """Draw points from the screens of a model, and write what solving them again says."""
     asked, cluster = CertifySettings.parse(certify, "certify"), Scenario.parse(scenario, "scenario")
@@ -45,7 +42,7 @@ def main(
         if len(mine):
             subject = Model(one.layers, graph, cluster, trained)
             settings = ScheduleSettings.parse(schedule, "schedule")
-            found.append(audit_slice(mine, one, subject, best_s, settings, Path(solutions)))
+            found.append(audit_slice(mine, one, subject, best_s, settings))
     tables.Audits.save(pd.concat(found, ignore_index=True), out)
 
 
@@ -79,5 +76,4 @@ if __name__ == "__main__":
             certify=snakemake.params.certify,
             area_limit=snakemake.params.area_limit,
             technology=snakemake.params.technology,
-            solutions=snakemake.params.solutions,
         )
