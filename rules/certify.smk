@@ -8,7 +8,6 @@ WRITES  results/certificates/<scenario>/<model>.parquet       tables.Certificate
         results/audits/<scenario>/<model>.parquet             tables.Audits
 """
 
-
 CERTIFIED_TABLES = {
     **{table: model_tables(table) for table in ("operators", "edges", "layers")},
     "estimates": shard_tables("estimates", settings.estimates_of),

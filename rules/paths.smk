@@ -60,11 +60,10 @@ def common_tables(table, scenario):
     return [f"<results>/{table}/{scenario}/{model}/common.parquet" for model in settings.study.models]
 
 
-def front_tables(table, scenario):
-    """Return what the fronts of all models are made of; a study without a grid has none."""
+def fronts(scenario):
+    """Return the fronts of all models; a study without a grid has none."""
     models = settings.study.models if settings.grid_shards else ()
-    suffix = ".parquet" if table == "fronts" else "/front.parquet"
-    return [f"<results>/{table}/{scenario}/{model}{suffix}" for model in models]
+    return [f"<results>/fronts/{scenario}/{model}.parquet" for model in models]
 
 
 def training_of(microbatch):

@@ -156,7 +156,7 @@ rule report:
             for scenario in settings.scenarios
             for path in common_tables(table, scenario)
         ],
-        fronts=front_tables("fronts", MAIN),
+        fronts=fronts(MAIN),
         trials=compared(MAIN),
         sensitivities=[
             f"<results>/sensitivities/{MAIN}/{model}.parquet"
