@@ -105,7 +105,7 @@ def read_cluster(files: Files, scenario: Scenario, limit_um2: float) -> Cluster:
 def detail_files(results: Path, scenario: str, estimates: str) -> DetailFiles:
     """Return where the large tables of the first scenario lie."""
     point = "{model}/t{tensor}-b{microbatch}"
-    shards = {"stages": scenario, "schedules": scenario, "estimates": estimates}
+    shards = {"screens": scenario, "stages": scenario, "schedules": scenario, "estimates": estimates}
     return DetailFiles(
         patterns={
             **{table: f"{results}/{table}/{point}.parquet" for table in ("operators", "layers")},

@@ -63,20 +63,17 @@ def operators_of(cluster: Cluster, details: Details, row: pd.Series) -> pd.DataF
     scheduled = operators.merge(
         schedule[[*keys, "core", "start_s", "end_s"]], on=keys, suffixes=("", "_index")
     )
-    return _with_estimates(scheduled, cluster, details, row)
+    return with_estimates(scheduled, details, point_of(row), chip_of(cluster, row))
 
 
-def _with_estimates(
-    scheduled: pd.DataFrame, cluster: Cluster, details: Details, row: pd.Series
-) -> pd.DataFrame:
+def with_estimates(scheduled: pd.DataFrame, details: Details, point: Point, chip: pd.Series) -> pd.DataFrame:
     """Add the columns of the one-core or the all-core estimate, as scheduled."""
-    chip = chip_of(cluster, row)
     designs = {core: chip[design] for core, design in DESIGN_OF_CORE.items()}
     scheduled = scheduled.assign(
         design=scheduled["core"].map(designs).fillna(-1).astype("int64"),
         all_cores=scheduled["core_index"] < 0,
     )
-    estimates = details.rows(Estimates, point_of(row), chip["shard"])
+    estimates = details.rows(Estimates, point, chip["shard"])
     estimates = estimates[estimates["design"].isin(designs.values())]
     joined = scheduled.merge(
         estimates.drop(columns=["model", "tensor", "microbatch"]), on=["work", "design"], how="left"
@@ -117,8 +114,16 @@ def _bindings_of(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
 def limits_of(cluster: Cluster, inputs: Inputs, row: pd.Series) -> pd.Series:
     """Return the part of all layers' busy time that each limit binds, for a placement with schedules."""
     operators = operators_of(cluster, inputs.details, row)
-    busy = operators["latency_s"] * operators["layer"].map(layer_counts(inputs, row["model"]))
-    by_limit = busy.groupby(operators["limit"]).sum()
+    return shares_of_limits(
+        operators["limit"], operators["latency_s"], operators["layer"], layer_counts(inputs, row["model"])
+    )
+
+
+def shares_of_limits(
+    limit: pd.Series, latency_s: pd.Series, layer: pd.Series, counts: pd.Series
+) -> pd.Series:
+    """Return the part of the busy time that each limit binds, for operators of layers that repeat."""
+    by_limit = (latency_s * layer.map(counts)).groupby(limit).sum()
     return by_limit / by_limit.sum() if by_limit.sum() > 0 else by_limit
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import pandas as pd
 
 from phaze.report.anatomy import limits_of
 from phaze.report.document import Sheet
+from phaze.report.excluded import least_bound, limits_on_all_cores
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs, Point
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, in_order, row_of, with_areas
@@ -192,7 +194,7 @@ def _about_accelerator(printed: Printed, theirs: PublishedWorkload, row: pd.Seri
     if same.empty:
         yield f"{name} is not among the architectures of this study."
     elif placed.empty:
-        yield f"{name} {_LEFT_OUT[printed.inputs.study.screen.strategy]}."
+        yield name + _excluded(printed, str(same["architecture"].iloc[0]), row)
     else:
         best = in_order(placed).iloc[0]
         slower = best["time_per_batch_s"] / row["time_per_batch_s"] - 1
@@ -200,10 +202,21 @@ def _about_accelerator(printed: Printed, theirs: PublishedWorkload, row: pd.Seri
         yield takes + _limits(printed, best, row)
 
 
-_LEFT_OUT = {
-    "certified": "was left out by the screen, whose bounds put it behind the best of its shard",
-    "hysteresis": "was not visited before the walk down the areas ended",
-}
+def _excluded(printed: Printed, architecture: str, ours: pd.Series) -> str:
+    """Return why an architecture was not placed, as the rest of a sentence."""
+    if printed.inputs.study.screen.strategy == "hysteresis":
+        return " was not visited before the walk down the areas ended."
+    bound = least_bound(printed.inputs, str(ours["model"]), architecture)
+    if bound is None:
+        return " was left out by the screen."
+    slower = bound["lower_s"] / ours["time_per_batch_s"] - 1
+    exact = math.isclose(bound["lower_s"], bound["feasible_s"], rel_tol=1e-9)
+    takes = f" takes {'' if exact else 'at least '}{seconds(bound['lower_s'])} here, {_slower(slower)} ours"
+    there, here = limits_on_all_cores(printed.inputs, bound), limits_on_all_cores(printed.inputs, ours)
+    if there.empty or here.empty:
+        return f"{takes}: the screen excluded it."
+    binds = f"with every operator on all cores there {_shares(there)}, on ours {_shares(here)} of their time"
+    return f"{takes}, which excluded it: {binds}."
 
 
 def _slower(excess: float) -> str:

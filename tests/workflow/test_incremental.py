@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -25,6 +26,12 @@ def test_a_second_run_does_nothing(folder: Folder) -> None:
     assert folder.stale() == set()
     assert "Nothing to be done" in folder.snakemake("--cores", "2").output
     assert folder.tables() == before
+
+
+def test_every_check_of_the_small_study_passes(finished: Folder) -> None:
+    checks = pd.read_parquet(finished.path / "results/report/checks.parquet")
+    assert len(checks) > 20
+    assert checks.loc[~checks["passed"], ["check", "example"]].to_numpy().tolist() == []
 
 
 def test_every_file_of_the_report_is_an_output(finished: Folder) -> None:

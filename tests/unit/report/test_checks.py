@@ -134,7 +134,7 @@ def with_fronts(evidence: Evidence, change: Callable[[pd.DataFrame], pd.DataFram
         (lambda f: f.assign(joules_per_sample=1.0), "members of a front beat each other"),
         (
             lambda f: f.assign(time_per_batch_s=f["time_per_batch_s"] * 1.1),
-            "the fastest member of a front is the winner",
+            "the fastest of the searched is on the front",
         ),
         (lambda f: f[~f["energy"]], "no placement beats the front"),
     ],

@@ -1,8 +1,10 @@
 """Printed numbers stand beside ours, and reasons for differences come from the tables."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
@@ -17,8 +19,9 @@ from phaze.report.compare import (
     utilisation_sheet,
 )
 from phaze.report.findings import Findings
-from phaze.report.inputs import Inputs
+from phaze.report.inputs import Details, Inputs, Point
 from phaze.spec.published import Published, load_published
+from phaze.tables import Screens, Table
 from tests.unit.report.builder import PUBLISHED
 
 
@@ -74,6 +77,36 @@ def test_a_printed_accelerator_that_the_screen_left_out_is_named_so(printed: Pri
 
 
 TWIN = "2-512-256-256-256-glb32"
+
+
+@dataclass(frozen=True)
+class ScreenedDetails:
+    """Details with a screen that excludes the printed accelerator by its bound."""
+
+    others: Details
+    lower_s: float
+
+    def rows(self, table: type[Table], point: Point, shard: str) -> pd.DataFrame:
+        """Return the rows of a table."""
+        if table is not Screens:
+            return self.others.rows(table, point, shard)
+        bounds = {"lower_s": self.lower_s * point.microbatch, "feasible_s": np.inf, "lower_j": 0.0}
+        keys = {"architecture": ["phaze-common", TWIN], "hbm_gib": 32.0, "recompute": False, "kept": False}
+        return pd.DataFrame({**point._asdict(), **keys, **bounds})
+
+
+def test_a_printed_accelerator_that_its_bound_excludes_comes_with_time_and_limits(printed: Printed) -> None:
+    cluster, details = printed.inputs.cluster, printed.inputs.details
+    placements = cluster.placements[~cluster.placements["architecture"].isin(["phaze-common", TWIN])]
+    inputs = replace(
+        printed.inputs,
+        clusters={"paper": replace(cluster, placements=placements)},
+        details=ScreenedDetails(details, lower_s=1.25),
+    )
+    reason = reasons(replace(printed, inputs=inputs), "bert-large")[0]
+    assert "takes at least 1.25 s here" in reason
+    assert "with every operator on all cores there" in reason
+    assert reason.count("binds") >= 2
 
 
 def test_synchronisation_of_the_printed_placement_is_worked_out(printed: Printed) -> None:
