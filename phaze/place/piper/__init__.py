@@ -1,0 +1,1 @@
+"""Piper: every stage with its own data and tensor parallelism, every layer with its own configuration."""
