@@ -1,0 +1,173 @@
+"""Downsets of a directed acyclic graph, as bits (Piper, Section 4).
+
+A set of nodes is a downset when it holds, with a node, all that the node's edges lead to (Definition 4.1):
+what is left of a pipeline from some point on. The difference of two nested downsets is a contiguous set, and
+every contiguous set is one (Fact 4.2).
+
+Nodes are decided from the sinks on. A node may join once its successors did, so that every set of decided
+nodes that obeys the definition is a downset of the whole graph too: no more sets are ever held than there are
+in the end, none is met twice, and a limit is noticed early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phaze.errors import PhazeError
+from phaze.theory.compiled import njit_inlined
+
+Words = NDArray[np.uint64]
+Counts = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Edges = Sequence[tuple[int, int]]
+
+BITS = 64
+"""Nodes in a word."""
+LIMIT = 1_000_000
+"""Downsets that are enumerated unless the caller says otherwise."""
+
+
+@dataclass(frozen=True, eq=False)
+class Downsets:
+    """Downsets of n nodes, smaller ones first: the empty one is the first, the whole graph the last."""
+
+    nodes: int
+    words: Words
+    """(count, words): node v is bit v % 64 of word v // 64."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.words)
+
+    @property
+    def sizes(self) -> Counts:
+        """Return the number of nodes in each, (count,)."""
+        sizes: Counts = np.bitwise_count(self.words).sum(axis=1, dtype=np.int64)
+        return sizes
+
+    @property
+    def membership(self) -> Bools:
+        """Return whether downset i holds node v, (count, nodes)."""
+        return unpack(self.words, self.nodes)
+
+    def members(self, i: int) -> tuple[int, ...]:
+        """Return the nodes of downset i, rising."""
+        return members_of(self.words[i], self.nodes)
+
+    def difference(self, outer: int, inner: int) -> tuple[int, ...]:
+        """Return the nodes of downset `outer` that are not in downset `inner`, rising."""
+        return members_of(self.words[outer] & ~self.words[inner], self.nodes)
+
+    def within(self, i: int) -> Counts:
+        """Return which downsets lie in downset i, itself included, smaller ones first."""
+        return np.flatnonzero(~(self.words & ~self.words[i]).any(axis=1)).astype(np.int64)
+
+    def around(self, i: int) -> Counts:
+        """Return which downsets hold downset i, itself included, smaller ones first."""
+        return np.flatnonzero(~(self.words[i] & ~self.words).any(axis=1)).astype(np.int64)
+
+    def take(self, chosen: Counts) -> Downsets:
+        """Return some of them, in the order given."""
+        return Downsets(self.nodes, self.words[chosen])
+
+
+def enumerate_downsets(nodes: int, edges: Edges, limit: int = LIMIT) -> Downsets:
+    """Return all downsets of a graph; a cycle, an unknown end of an edge, more than `limit`: an error."""
+    order = linear_order(nodes, edges)
+    after = _successors(nodes, edges)
+    found = np.zeros((1, word_count(nodes)), dtype=np.uint64)
+    for decided, v in enumerate(order, 1):
+        grown = found[~(after[v] & ~found).any(axis=1)].copy()
+        if len(found) + len(grown) > limit:
+            raise PhazeError(_too_many(len(found) + len(grown), decided, nodes, limit))
+        grown[:, v // BITS] |= np.uint64(1 << v % BITS)
+        found = np.concatenate([found, grown])
+    return Downsets(nodes, _smaller_first(found))
+
+
+def enumerate_prefixes(nodes: int, edges: Edges) -> Downsets:
+    """Return only the n + 1 downsets that `linear_order` passes through."""
+    member = np.zeros((nodes + 1, nodes), dtype=np.bool_)
+    for taken, v in enumerate(linear_order(nodes, edges), 1):
+        member[taken:, v] = True
+    return Downsets(nodes, pack(member))
+
+
+def linear_order(nodes: int, edges: Edges) -> tuple[int, ...]:
+    """Return the nodes from the sinks on: repeatedly the smallest whose successors are all taken."""
+    left = [set[int]() for _ in range(nodes)]
+    for u, v in edges:
+        if not (0 <= u < nodes and 0 <= v < nodes):
+            raise PhazeError(f"edge ({u}, {v}): nodes are numbered from 0 to {nodes - 1}")
+        left[u].add(v)
+    waiting = dict(enumerate(left))
+    order: list[int] = []
+    while waiting:
+        ready = next((u for u, after in waiting.items() if not after), None)
+        if ready is None:
+            raise PhazeError(f"nodes {list(waiting)}: the edges between them contain a cycle")
+        del waiting[ready]
+        order.append(ready)
+        for after in waiting.values():
+            after.discard(ready)
+    return tuple(order)
+
+
+def word_count(nodes: int) -> int:
+    """Return how many words hold a set of nodes, at least one."""
+    return max(1, -(-nodes // BITS))
+
+
+def pack(member: Bools) -> Words:
+    """Return sets (..., nodes) as bits (..., words)."""
+    nodes = member.shape[-1]
+    padded = np.zeros((*member.shape[:-1], word_count(nodes) * BITS), dtype=np.bool_)
+    padded[..., :nodes] = member
+    packed = np.packbits(padded, axis=-1, bitorder="little")
+    return np.ascontiguousarray(packed).view(np.dtype("<u8")).astype(np.uint64)
+
+
+def unpack(words: Words, nodes: int) -> Bools:
+    """Return bits (..., words) as sets (..., nodes)."""
+    octets = np.ascontiguousarray(words.astype(np.dtype("<u8"))).view(np.uint8)
+    return np.unpackbits(octets, axis=-1, bitorder="little", count=nodes).astype(np.bool_)
+
+
+def members_of(words: Words, nodes: int) -> tuple[int, ...]:
+    """Return the nodes of one set, rising."""
+    return tuple(int(v) for v in np.flatnonzero(unpack(words, nodes)))
+
+
+@njit_inlined
+def holds(words: Words, outer: int, inner: int) -> bool:
+    """Return whether set `outer` holds set `inner`, of sets (count, words); for compiled code."""
+    missing = np.uint64(0)
+    for w in range(words.shape[1]):
+        missing |= words[inner, w] & ~words[outer, w]
+    return bool(missing == 0)
+
+
+def _successors(nodes: int, edges: Edges) -> Words:
+    """Return the heads of each node's edges as bits, (nodes, words)."""
+    member = np.zeros((nodes, nodes), dtype=np.bool_)
+    for u, v in edges:
+        member[u, v] = True
+    return pack(member)
+
+
+def _smaller_first(words: Words) -> Words:
+    """Return sets by size, then as numbers."""
+    sizes = np.bitwise_count(words).sum(axis=1)
+    return words[np.lexsort((*words.T, sizes))]
+
+
+def _too_many(count: int, decided: int, nodes: int, limit: int) -> str:
+    return (
+        f"the graph has at least {count} downsets ({decided} of its {nodes} nodes make that many), "
+        f"allowed are {limit}: allow more, merge layers that run beside each other, or plan with the "
+        f"prefixes of one linear order"
+    )
