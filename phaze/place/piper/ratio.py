@@ -1,0 +1,89 @@
+"""The knapsack of a stage by the paper's rule: the most memory saved for the least time (Piper, Section 4).
+
+Every layer starts with its fastest configuration. While the stage needs too much memory, the configuration
+with the highest ratio of memory saved to time added, over all layers, takes its layer's place. A layer's
+next step depends on nothing but its last one, and its ratios fall from step to step: so do all steps in the
+order in which they are taken, and a stage takes the same steps whatever its memory is, only more or fewer.
+
+The rule is not monotone in what it is asked for: with more microbatches in flight every configuration needs
+more memory, but by other amounts, so that the ratios change places. What overshoots the limit by a cheap
+step with few microbatches may do with a cheaper one with more. Nothing here or in the planner assumes that a
+stage which meets a time with s microbatches also meets it with fewer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phaze.theory.compiled import njit
+
+Reals = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@njit
+def choose_by_ratio(
+    first: Counts, member: Bools, time_s: Reals, memory_bytes: Reals, limit_bytes: float, chosen: Counts
+) -> bool:
+    """Choose a configuration for every layer of a stage, and return whether they fit the memory.
+
+    first: (n + 1,) where a layer's configurations begin; member: (n,); time_s, memory_bytes: what each adds
+    to the stage; chosen: (n,) is written for the layers of the stage.
+    """
+    following = np.full(len(member), -1, dtype=np.int64)
+    for v in np.flatnonzero(member):
+        if first[v] == first[v + 1]:
+            return False
+        chosen[v] = fastest(first[v], first[v + 1], time_s, memory_bytes)
+        following[v] = best_step(chosen[v], first[v], first[v + 1], time_s, memory_bytes)
+    while True:
+        total, best, highest = 0.0, -1, -1.0
+        for v in np.flatnonzero(member):
+            total += memory_bytes[chosen[v]]
+            if following[v] >= 0 and ratio(chosen[v], following[v], time_s, memory_bytes) > highest:
+                best, highest = int(v), ratio(chosen[v], following[v], time_s, memory_bytes)
+        if total <= limit_bytes:
+            return True
+        if best < 0:
+            return False
+        chosen[best] = following[best]
+        following[best] = best_step(chosen[best], first[best], first[best + 1], time_s, memory_bytes)
+
+
+@njit
+def fastest(begin: int, end: int, time_s: Reals, memory_bytes: Reals) -> int:
+    """Return the fastest configuration, of equals the smallest, of those the first."""
+    best = begin
+    for x in range(begin + 1, end):
+        smaller = time_s[x] == time_s[best] and memory_bytes[x] < memory_bytes[best]
+        if time_s[x] < time_s[best] or smaller:
+            best = x
+    return best
+
+
+@njit
+def best_step(current: int, begin: int, end: int, time_s: Reals, memory_bytes: Reals) -> int:
+    """Return the configuration with the highest ratio to the current, of equals the nearest; -1: none."""
+    best, highest = -1, -1.0
+    for x in range(begin, end):
+        if memory_bytes[x] >= memory_bytes[current]:
+            continue
+        this = ratio(current, x, time_s, memory_bytes)
+        if this > highest or (this == highest and nearer(x, best, this, memory_bytes)):
+            best, highest = x, this
+    return best
+
+
+@njit
+def nearer(x: int, best: int, this: float, memory_bytes: Reals) -> bool:
+    """Return whether x is the better of two of one ratio: free steps go all the way, others go short."""
+    return bool((memory_bytes[x] > memory_bytes[best]) != np.isinf(this))
+
+
+@njit
+def ratio(current: int, other: int, time_s: Reals, memory_bytes: Reals) -> float:
+    """Return memory saved over time added; infinite where no time is added."""
+    added = time_s[other] - time_s[current]
+    return float((memory_bytes[current] - memory_bytes[other]) / added) if added > 0 else np.inf

@@ -1,0 +1,160 @@
+"""Costs of a stage: its time per sample and its memory (Piper, Section 4, "TPS of a fixed configuration").
+
+A stage S with data and tensor parallel degrees d and t takes
+
+    1/d · [Σ X(v).p + (Σ over incoming edges (u, v) of 2 (c + X(v).c_fw)
+                     + Σ over outgoing edges (v, w) of 2 (c + X(v).c_bw)) / B] + 4 (d-1)/d · Σ X(v).w / (n B)
+
+where the gradients of n microbatches are synchronised at once: n = N (`batch`) or n = d (`round`). It holds
+Σ (X(v).a · ceil(s/d) + X(v).b) bytes. Both are sums over layers of what the layer's configuration adds, so
+that choosing configurations is a knapsack. (The paper prints the second sum over incoming edges again;
+Appendix B has it over outgoing ones.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phaze.errors import PhazeError
+from phaze.place.piper.layers import Cluster, Counts, Layers, PlannedStage, Reals
+from phaze.place.piper.ratio import choose_by_ratio
+from phaze.theory.compiled import njit
+
+Bools = NDArray[np.bool_]
+
+
+class Costs(NamedTuple):
+    """Layers on a cluster as compiled code takes them; configurations of all T widths follow each other."""
+
+    widths: Counts
+    """(T,) the widths t."""
+    first: Counts
+    """(T, n + 1) where the configurations of a layer begin."""
+    time_s: Reals
+    """(C,) X.p."""
+    weight_s: Reals
+    """(C,) 4 X.w / B."""
+    stash_bytes: Reals
+    """(C,) X.a."""
+    fixed_bytes: Reals
+    """(C,) X.b."""
+    forward_s: Reals
+    """(C, E) 2 (c + X.c_fw) / B of incoming edges."""
+    backward_s: Reals
+    """(C, E) 2 (c + X.c_bw) / B of outgoing edges."""
+    sources: Counts
+    """(E,)"""
+    targets: Counts
+    """(E,)"""
+    limit_bytes: float
+    """M."""
+
+
+@lru_cache(maxsize=16)
+def costs_of(layers: Layers, cluster: Cluster) -> Costs:
+    """Return what compiled code needs to know."""
+    options = [layers.options[t] for t in sorted(layers.options)]
+    bandwidth = cluster.bandwidth_bytes_per_s
+    begin = np.cumsum([0, *(len(o.layer) for o in options)])
+    return Costs(
+        widths=np.array(sorted(layers.options), dtype=np.int64),
+        first=np.array(
+            [b + o.first(len(layers)) for b, o in zip(begin, options, strict=False)], dtype=np.int64
+        ),
+        time_s=np.concatenate([o.time_s for o in options]),
+        weight_s=np.concatenate([4 * o.weight_bytes / bandwidth for o in options]),
+        stash_bytes=np.concatenate([o.stash_bytes for o in options]),
+        fixed_bytes=np.concatenate([o.fixed_bytes for o in options]),
+        forward_s=np.concatenate(
+            [2 * (layers.edge_bytes + o.forward_sync_bytes) / bandwidth for o in options]
+        ),
+        backward_s=np.concatenate(
+            [2 * (layers.edge_bytes + o.backward_sync_bytes) / bandwidth for o in options]
+        ),
+        sources=layers.sources,
+        targets=layers.targets,
+        limit_bytes=cluster.memory_bytes,
+    )
+
+
+def data_degrees(cluster: Cluster, most: int | None = None) -> Counts:
+    """Return the degrees d of data parallelism that a stage may have, rising; none above `most`."""
+    degrees = np.arange(1, min(cluster.devices, cluster.microbatches, most or cluster.devices) + 1)
+    divides = cluster.microbatches % degrees == 0
+    return degrees[divides] if cluster.synchronisation == "batch" else degrees
+
+
+def synchronised_share(cluster: Cluster, data: int) -> float:
+    """Return (d-1)/d / n: what a microbatch pays of 4 w/B, the transfers of a whole exchange."""
+    microbatches = cluster.microbatches if cluster.synchronisation == "batch" else data
+    return (data - 1) / data / microbatches
+
+
+def best_stage(
+    layers: Layers,
+    cluster: Cluster,
+    members: Sequence[int],
+    tensor: int,
+    data: int,
+    degree: int,
+    exact: bool = False,
+) -> PlannedStage | None:
+    """Return TPS(S, t, d, s) with the configurations that give it, None where there are none (Section 4).
+
+    members: positions of the layers of S; degree: s, the sum of the data parallel degrees of this stage and
+    of those behind it, at least d. The rule of `ratio` chooses configurations, or an exact knapsack does.
+    """
+    if exact:
+        raise PhazeError("the exact knapsack is not there yet")
+    if tensor not in layers.options or data * tensor > cluster.devices or degree > cluster.microbatches:
+        return None
+    if cluster.synchronisation == "batch" and cluster.microbatches % data:
+        return None
+    costs = costs_of(layers, cluster)
+    t = int(np.searchsorted(costs.widths, tensor))
+    member = np.zeros(len(layers), dtype=np.bool_)
+    member[list(members)] = True
+    in_flight = -(-degree // data)
+    time_s, memory_bytes = rate_configurations(
+        costs, member, t, data, synchronised_share(cluster, data), in_flight
+    )
+    chosen = np.full(len(layers), -1, dtype=np.int64)
+    if not choose_by_ratio(costs.first[t], member, time_s, memory_bytes, costs.limit_bytes, chosen):
+        return None
+    picked = chosen[member]
+    return PlannedStage(
+        layers=tuple(np.flatnonzero(member).tolist()),
+        data=data,
+        tensor=tensor,
+        configurations=tuple((picked - costs.first[t, 0]).tolist()),
+        in_flight=in_flight,
+        time_s=float(time_s[picked].sum()),
+        memory_bytes=float(memory_bytes[picked].sum()),
+    )
+
+
+@njit
+def rate_configurations(
+    costs: Costs, member: Bools, t: int, data: int, share: float, in_flight: int
+) -> tuple[Reals, Reals]:
+    """Return what each configuration adds to the time and the memory of a stage that has its layer, (C,)."""
+    time_s = np.zeros(len(costs.time_s))
+    memory_bytes = np.zeros(len(costs.time_s))
+    for v in np.flatnonzero(member):
+        for x in range(costs.first[t, v], costs.first[t, v + 1]):
+            time_s[x] = costs.time_s[x]
+            memory_bytes[x] = costs.stash_bytes[x] * in_flight + costs.fixed_bytes[x]
+    for e in range(len(costs.sources)):
+        u, v = costs.sources[e], costs.targets[e]
+        if member[v] and not member[u]:
+            for x in range(costs.first[t, v], costs.first[t, v + 1]):
+                time_s[x] += costs.forward_s[x, e]
+        if member[u] and not member[v]:
+            for x in range(costs.first[t, u], costs.first[t, u + 1]):
+                time_s[x] += costs.backward_s[x, e]
+    return time_s / data + share * costs.weight_s, memory_bytes
