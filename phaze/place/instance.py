@@ -9,40 +9,31 @@ weights and gradients, and Adam one more copy of the weights.
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import Field, model_validator
 
-from phaze.errors import PhazeError
 from phaze.place.flush import Infeasible, place_widths
+from phaze.place.reading import (
+    Count,
+    Edge,
+    Part,
+    Positive,
+    Size,
+    Whole,
+    bad_edges,
+    check_width,
+    read_as,
+    repeated_ids,
+    write_text,
+)
 from phaze.theory.pipeline import Chain, Setting
 
 
-def _number(value: object) -> object:
-    """Refuse what pydantic would turn into a number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError("must be a number")
-    return value
-
-
-Whole = Annotated[int, BeforeValidator(_number)]
-Size = Annotated[float, BeforeValidator(_number), Field(ge=0, allow_inf_nan=False)]
-Positive = Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, alias_generator=to_camel, validate_by_name=True, validate_by_alias=True
-    )
-
-
-class Node(_Part):
+class Node(Part):
     """A layer, or the slice of it that one of t devices runs."""
 
     id: Whole
@@ -53,15 +44,7 @@ class Node(_Part):
     is_tensor_parallelized: Annotated[bool, Field(strict=True)]
 
 
-class Edge(_Part):
-    """A tensor that one layer passes to another."""
-
-    source_id: Whole
-    dest_id: Whole
-    communication_cost: Size
-
-
-class Instance(_Part):
+class Instance(Part):
     """A placement problem."""
 
     max_memory_per_device: Positive
@@ -80,7 +63,7 @@ class Instance(_Part):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         for width in self.nodes.keys() | self.edges.keys():
-            _check_width(width)
+            check_width(width)
         if self.nodes.keys() != self.edges.keys():
             raise ValueError(
                 f"nodes have TMP widths {sorted(self.nodes)}, edges {sorted(self.edges)}; they must agree"
@@ -134,7 +117,7 @@ class Instance(_Part):
         )
 
 
-class ResultStage(_Part):
+class ResultStage(Part):
     """A stage of a placement."""
 
     nodes: list[int]
@@ -142,7 +125,7 @@ class ResultStage(_Part):
     devices_for_stage: int
 
 
-class Result(_Part):
+class Result(Part):
     """A placement, or why there is none."""
 
     stages: list[ResultStage]
@@ -155,11 +138,7 @@ class Result(_Part):
 
 def read_instance(path: str | Path) -> Instance:
     """Return the instance in a JSON file, or raise PhazeError naming file, key, value and what is allowed."""
-    loaded = _read_json(Path(path))
-    try:
-        return Instance.model_validate(loaded, by_alias=True, by_name=False)
-    except ValidationError as error:
-        raise PhazeError("\n".join(_lines(path, error))) from error
+    return read_as(Instance, path)
 
 
 def place_instance(instance: Instance) -> Result:
@@ -193,103 +172,28 @@ def result_text(result: Result) -> str:
 
 def write_result(result: Result, path: str | Path) -> None:
     """Write a result as JSON, in one step."""
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        temporary.write_text(result_text(result) + "\n", encoding="utf-8")
-        temporary.replace(target)
-    except OSError as error:
-        raise PhazeError(f"{target}: cannot be written: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_text(result_text(result) + "\n", path)
 
 
 def read_result(path: str | Path) -> Result:
     """Return the result in a JSON file, or raise PhazeError."""
-    try:
-        return Result.model_validate(_read_json(Path(path)), by_alias=True, by_name=False)
-    except ValidationError as error:
-        raise PhazeError("\n".join(_lines(path, error))) from error
-
-
-def _read_json(path: Path) -> object:
-    try:
-        loaded: object = json.loads(
-            path.read_text(encoding="utf-8"),
-            object_pairs_hook=_without_repeats,
-            parse_constant=_refuse_constant,
-        )
-    except (OSError, UnicodeDecodeError) as error:
-        raise PhazeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise PhazeError(f"{path}: is not valid JSON: {error}") from error
-    if not isinstance(loaded, dict):
-        raise PhazeError(f"{path}: must hold a JSON object, got {type(loaded).__name__}")
-    return loaded
-
-
-def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Refuse a key given twice, where plain JSON silently keeps the last."""
-    for key, times in Counter(key for key, _ in pairs).items():
-        if times > 1:
-            raise ValueError(f"key {key!r} is given twice")
-    return dict(pairs)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _lines(path: str | Path, error: ValidationError) -> list[str]:
-    """Return one line for each thing that is wrong."""
-    lines = []
-    for problem in error.errors():
-        key = ".".join(str(part) for part in problem["loc"])
-        message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        if problem["type"] == "extra_forbidden":
-            message = "is not a known key"
-        got = f", got {_short(problem['input'])}" if key else ""
-        lines.append(f"{path}: {key + ': ' if key else ''}{message}{got}")
-    return lines
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _check_width(width: str) -> None:
-    if not (width.isascii() and width.isdigit() and width == str(int(width)) and int(width) > 0):
-        raise ValueError(f"TMP width {width!r} must be a positive whole number, written as a string")
+    return read_as(Result, path)
 
 
 def _check_graph(width: str, nodes: list[Node], edges: list[Edge]) -> None:
     ids = [node.id for node in nodes]
     if not ids:
         raise ValueError(f"nodes.{width}: at least one layer is needed, got none")
-    for layer, times in Counter(ids).items():
-        if times > 1:
-            raise ValueError(f"nodes.{width}: id {layer} is given {times} times; ids must be unique")
+    for message in repeated_ids(ids):
+        raise ValueError(f"nodes.{width}: {message}")
     for node in nodes:
         if width == "1" and node.is_tensor_parallelized:
             raise ValueError(
                 f"nodes.1: id {node.id}: isTensorParallelized must be false for TMP width 1, got true"
             )
-    _check_edges(width, set(ids), edges)
+    for message in bad_edges(set(ids), edges):
+        raise ValueError(f"edges.{width}: {message}")
     _path(ids, _ends(edges))
-
-
-def _check_edges(width: str, ids: set[int], edges: list[Edge]) -> None:
-    for edge in edges:
-        name = f"edges.{width}: edge {edge.source_id} -> {edge.dest_id}"
-        for key, end in (("sourceId", edge.source_id), ("destId", edge.dest_id)):
-            if end not in ids:
-                raise ValueError(f"{name}: {key} {end} is not the id of a node")
-        if edge.source_id == edge.dest_id:
-            raise ValueError(f"{name}: joins a layer to itself; the graph must have no cycle")
-    for (source, target), times in Counter((e.source_id, e.dest_id) for e in edges).items():
-        if times > 1:
-            raise ValueError(f"edges.{width}: edge {source} -> {target} is given {times} times")
 
 
 def _ends(edges: list[Edge]) -> set[tuple[int, int]]:

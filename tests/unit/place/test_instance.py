@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from phaze.errors import PhazeError
 from phaze.place.instance import place_instance, read_instance, read_result, write_result
-
-Plain = dict[str, Any]
+from tests.unit.place.files import Change, Plain, drop, edge, put, saved
 
 
 def example() -> Plain:
@@ -50,12 +47,6 @@ def example() -> Plain:
         "fixedDP": 1,
         "numTransformerLayers": 1,
     }
-
-
-def saved(tmp_path: Path, content: object) -> Path:
-    path = tmp_path / "instance.json"
-    path.write_text(content if isinstance(content, str) else json.dumps(content))
-    return path
 
 
 def test_layers_are_put_in_the_order_of_the_graph(tmp_path: Path) -> None:
@@ -99,39 +90,6 @@ def test_a_single_layer_without_edges_is_an_instance(tmp_path: Path) -> None:
     content = example()
     content["nodes"], content["edges"] = {"1": content["nodes"]["1"][:1]}, {"1": []}
     assert len(place_instance(read_instance(saved(tmp_path, content))).stages) == 1
-
-
-Change = Callable[[Plain], object]
-
-
-def put(*path: str | int, value: object) -> Change:
-    """Return a change that sets the value at a path."""
-
-    def change(content: Plain) -> object:
-        place: Any = content
-        for key in path[:-1]:
-            place = place[key]
-        place[path[-1]] = value
-        return content
-
-    return change
-
-
-def drop(*path: str | int) -> Change:
-    """Return a change that removes the value at a path."""
-
-    def change(content: Plain) -> object:
-        place: Any = content
-        for key in path[:-1]:
-            place = place[key]
-        del place[path[-1]]
-        return content
-
-    return change
-
-
-def edge(source: int, target: int) -> Plain:
-    return {"sourceId": source, "destId": target, "communicationCost": 1}
 
 
 @pytest.mark.parametrize(

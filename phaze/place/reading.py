@@ -1,0 +1,140 @@
+"""Reading and writing the JSON of other planners' programs: strictly, with a line for each mistake."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, NoReturn, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from phaze.errors import PhazeError
+from phaze.job import atomic_path
+
+
+def _number(value: object) -> object:
+    """Refuse what pydantic would turn into a number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError("must be a number")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_number)]
+Size = Annotated[float, BeforeValidator(_number), Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
+
+
+class Part(BaseModel):
+    """An object of such a file: its keys are in camelCase, and all are known."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, alias_generator=to_camel, validate_by_name=True, validate_by_alias=True
+    )
+
+
+class Edge(Part):
+    """A tensor that one layer passes to another."""
+
+    source_id: Whole
+    dest_id: Whole
+    communication_cost: Size
+
+
+Kind = TypeVar("Kind", bound=BaseModel)
+
+
+def read_as(kind: type[Kind], path: str | Path) -> Kind:
+    """Return what a JSON file holds, or raise PhazeError naming file, key, value and what is allowed."""
+    loaded = _read_json(Path(path))
+    try:
+        return kind.model_validate(loaded, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise PhazeError("\n".join(_lines(path, error))) from error
+
+
+def write_text(text: str, path: str | Path) -> None:
+    """Write a file in one step, or raise PhazeError."""
+    if not Path(path).parent.is_dir():
+        raise PhazeError(f"{path}: cannot be written: {Path(path).parent} is not a folder")
+    try:
+        with atomic_path(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PhazeError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def check_width(width: str) -> None:
+    """Raise ValueError unless a key is a TMP width."""
+    if not (width.isascii() and width.isdigit() and width == str(int(width)) and int(width) > 0):
+        raise ValueError(f"TMP width {width!r} must be a positive whole number, written as a string")
+
+
+def repeated_ids(ids: Iterable[int]) -> Iterator[str]:
+    """Yield a message for each id that several layers have."""
+    for layer, times in Counter(ids).items():
+        if times > 1:
+            yield f"id {layer} is given {times} times; ids must be unique"
+
+
+def bad_edges(ids: set[int], edges: list[Edge]) -> Iterator[str]:
+    """Yield a message for each edge with an end that is no layer, from a layer to itself, or given twice."""
+    for edge in edges:
+        name = f"edge {edge.source_id} -> {edge.dest_id}"
+        for key, end in (("sourceId", edge.source_id), ("destId", edge.dest_id)):
+            if end not in ids:
+                yield f"{name}: {key} {end} is not the id of a node"
+        if edge.source_id == edge.dest_id:
+            yield f"{name}: joins a layer to itself; the graph must have no cycle"
+    for (source, target), times in Counter((e.source_id, e.dest_id) for e in edges).items():
+        if times > 1:
+            yield f"edge {source} -> {target} is given {times} times"
+
+
+def _read_json(path: Path) -> object:
+    try:
+        loaded: object = json.loads(
+            path.read_text(encoding="utf-8"),
+            object_pairs_hook=_without_repeats,
+            parse_constant=_refuse_constant,
+        )
+    except (OSError, UnicodeDecodeError) as error:
+        raise PhazeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise PhazeError(f"{path}: is not valid JSON: {error}") from error
+    if not isinstance(loaded, dict):
+        raise PhazeError(f"{path}: must hold a JSON object, got {type(loaded).__name__}")
+    return loaded
+
+
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Refuse a key given twice, where plain JSON silently keeps the last."""
+    for key, times in Counter(key for key, _ in pairs).items():
+        if times > 1:
+            raise ValueError(f"key {key!r} is given twice")
+    return dict(pairs)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _lines(path: str | Path, error: ValidationError) -> list[str]:
+    """Return one line for each thing that is wrong; a validator may have found several."""
+    lines = []
+    for problem in error.errors():
+        key = ".".join(str(part) for part in problem["loc"])
+        message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        if problem["type"] == "extra_forbidden":
+            message = "is not a known key"
+        got = f", got {_short(problem['input'])}" if key else ""
+        lines += [f"{path}: {key + ': ' if key else ''}{line}{got}" for line in message.splitlines()]
+    return lines
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
