@@ -1,0 +1,150 @@
+"""The knapsack of a stage exactly: the fastest choice of configurations that fits the memory.
+
+Layer by layer, f_v holds what the first v layers can do, as pairs (memory, time) of which none is at least as
+good as another in both:
+
+    f_0 = {(0, 0)},   f_v = the undominated ones of {(m + X.m, t + X.t) : (m, t) in f_(v-1), X in T(v)}
+
+and the least time in f_n with memory at most M is the answer. It stays short, although the problem is
+NP-hard, since layers are alike, and since two kinds of pairs are dropped that cannot lead to a better choice
+than the rule's (Piper, Section 4), which is known beforehand:
+
+- with the least memory of the remaining layers they do not fit;
+- with the Lagrangian bound of the remaining layers, sum of min (X.t + p X.m) - p (M - m) for a price p >= 0
+  of memory, they take no less time. Any price gives a bound; the best is that of the linear relaxation.
+
+A bound may be off by a rounding error, and pairs within SLACK of it are kept.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phaze.place.piper.ratio import Bools, Counts, Reals, choose_by_ratio
+from phaze.theory.compiled import njit
+
+SLACK = 1e-9
+"""Share of a bound within which it excludes nothing."""
+
+
+@njit
+def choose_exactly(
+    first: Counts, member: Bools, time_s: Reals, memory_bytes: Reals, limit_bytes: float, chosen: Counts
+) -> bool:
+    """Choose the fastest configurations that fit the memory, and return whether there are any.
+
+    Arguments are those of `choose_by_ratio`, whose choice stays unless another one is faster.
+    """
+    if not choose_by_ratio(first, member, time_s, memory_bytes, limit_bytes, chosen):
+        return False
+    layers = np.flatnonzero(member)
+    known = 0.0
+    for v in layers:
+        known += time_s[chosen[v]]
+    price = memory_price(first, layers, time_s, memory_bytes, limit_bytes)
+    least_bytes = least_of_rest(first, layers, memory_bytes, memory_bytes, 0.0)
+    least_s = least_of_rest(first, layers, time_s, memory_bytes, price)
+    if price == 0.0 or least_s[0] - price * limit_bytes >= known:
+        return True  # memory does not bind, or no choice can be faster
+    memory, time = np.zeros(1), np.zeros(1)
+    choices, parents = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    for i, v in enumerate(layers):
+        parent, choice, memory, time = _extend(first[v], first[v + 1], memory, time, time_s, memory_bytes)
+        fits = memory + least_bytes[i + 1] <= limit_bytes * (1 + SLACK)
+        bound = time + least_s[i + 1] - price * (limit_bytes - memory)
+        kept = np.flatnonzero(fits & (bound < known * (1 + SLACK)))
+        memory, time = memory[kept], time[kept]
+        parents.append(parent[kept])
+        choices.append(choice[kept])
+    best = _fastest_fit(memory, time, limit_bytes, known)
+    if best >= 0:
+        for i in range(len(layers) - 1, -1, -1):
+            chosen[layers[i]] = choices[i + 1][best]
+            best = parents[i + 1][best]
+    return True
+
+
+@njit
+def _extend(
+    begin: int, end: int, memory: Reals, time: Reals, time_s: Reals, memory_bytes: Reals
+) -> tuple[Counts, Counts, Reals, Reals]:
+    """Return the undominated pairs with one more layer, by rising memory, and where they come from."""
+    count = end - begin
+    memories, times = np.empty(len(memory) * count), np.empty(len(memory) * count)
+    for i in range(len(memory)):
+        for x in range(count):
+            memories[i * count + x] = memory[i] + memory_bytes[begin + x]
+            times[i * count + x] = time[i] + time_s[begin + x]
+    order = np.argsort(memories)
+    kept = np.empty(len(order), dtype=np.int64)
+    found = 0
+    for i in order:
+        if found and times[i] >= times[kept[found - 1]]:
+            continue
+        if found and memories[i] == memories[kept[found - 1]]:
+            found -= 1
+        kept[found] = i
+        found += 1
+    kept = kept[:found]
+    return kept // count, begin + kept % count, memories[kept], times[kept]
+
+
+@njit
+def _fastest_fit(memory: Reals, time: Reals, limit_bytes: float, known: float) -> int:
+    """Return the fastest pair that fits, of those faster than what is known; -1: none."""
+    best, least = -1, known
+    for i in range(len(memory)):
+        if memory[i] <= limit_bytes and time[i] < least:
+            best, least = i, time[i]
+    return best
+
+
+@njit
+def least_of_rest(first: Counts, layers: Counts, value: Reals, memory_bytes: Reals, price: float) -> Reals:
+    """Return (layers + 1,) the sum of the least value + price memory over the layers from each on."""
+    rest = np.zeros(len(layers) + 1)
+    for i in range(len(layers) - 1, -1, -1):
+        least = np.inf
+        for x in range(first[layers[i]], first[layers[i] + 1]):
+            least = min(least, value[x] + price * memory_bytes[x])
+        rest[i] = rest[i + 1] + least
+    return rest
+
+
+@njit
+def memory_price(
+    first: Counts, layers: Counts, time_s: Reals, memory_bytes: Reals, limit_bytes: float
+) -> float:
+    """Return the price of memory, in seconds for a byte, that gives the highest Lagrangian bound.
+
+    The bound is the lower envelope of a line for each choice, T + p (memory - M), so that the highest point
+    lies between one that falls and one that rises, and their crossing shows a lower line or is that point.
+    """
+    fast_s, fast_bytes = cheapest(first, layers, time_s, memory_bytes, 0.0)
+    small_bytes, small_s = cheapest(first, layers, memory_bytes, time_s, 0.0)
+    price = 0.0
+    while fast_bytes > limit_bytes >= small_bytes:
+        price = (small_s - fast_s) / (fast_bytes - small_bytes)
+        now_s, now_bytes = cheapest(first, layers, time_s, memory_bytes, price)
+        if now_s + price * now_bytes >= (fast_s + price * fast_bytes) * (1 - 1e-12):
+            break
+        if now_bytes > limit_bytes:
+            fast_s, fast_bytes = now_s, now_bytes
+        else:
+            small_s, small_bytes = now_s, now_bytes
+    return max(price, 0.0)
+
+
+@njit
+def cheapest(first: Counts, layers: Counts, value: Reals, priced: Reals, price: float) -> tuple[float, float]:
+    """Return the sums of value and of what is priced, each layer as cheap as it can be, then as small."""
+    total, amount = 0.0, 0.0
+    for v in layers:
+        best = first[v]
+        for x in range(first[v] + 1, first[v + 1]):
+            gain = value[x] + price * priced[x] - value[best] - price * priced[best]
+            if gain < 0 or (gain == 0 and priced[x] < priced[best]):
+                best = x
+        total += value[best]
+        amount += priced[best]
+    return total, amount
