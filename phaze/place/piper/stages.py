@@ -89,10 +89,10 @@ def data_degrees(cluster: Cluster, most: int | None = None) -> Counts:
     return degrees[divides] if cluster.synchronisation == "batch" else degrees
 
 
-def synchronised_share(cluster: Cluster, data: int) -> float:
-    """Return (d-1)/d / n: what a microbatch pays of 4 w/B, the transfers of a whole exchange."""
-    microbatches = cluster.microbatches if cluster.synchronisation == "batch" else data
-    return (data - 1) / data / microbatches
+def exchanges(cluster: Cluster, data: int) -> float:
+    """Return (d-1)/n: how often a replica's share of the microbatches pays 4 w/B, in all n microbatches."""
+    together = cluster.microbatches if cluster.synchronisation == "batch" else data
+    return (data - 1) / together
 
 
 def best_stage(
@@ -120,12 +120,11 @@ def best_stage(
     member = np.zeros(len(layers), dtype=np.bool_)
     member[list(members)] = True
     in_flight = -(-degree // data)
-    time_s, memory_bytes = rate_configurations(
-        costs, member, t, data, synchronised_share(cluster, data), in_flight
-    )
+    priced = price_stage(costs, member, t, exchanges(cluster, data), in_flight)
     chosen = np.full(len(layers), -1, dtype=np.int64)
-    if not choose_by_ratio(costs.first[t], member, time_s, memory_bytes, costs.limit_bytes, chosen):
+    if not choose_by_ratio(costs.first[t], member, priced[0], priced[1], costs.limit_bytes, chosen):
         return None
+    own_s, memory_bytes, common_s = priced
     picked = chosen[member]
     return PlannedStage(
         layers=tuple(np.flatnonzero(member).tolist()),
@@ -133,28 +132,39 @@ def best_stage(
         tensor=tensor,
         configurations=tuple((picked - costs.first[t, 0]).tolist()),
         in_flight=in_flight,
-        time_s=float(time_s[picked].sum()),
+        time_s=float(own_s[picked].sum() + common_s) / data,
         memory_bytes=float(memory_bytes[picked].sum()),
     )
 
 
 @njit
-def rate_configurations(
-    costs: Costs, member: Bools, t: int, data: int, share: float, in_flight: int
-) -> tuple[Reals, Reals]:
-    """Return what each configuration adds to the time and the memory of a stage that has its layer, (C,)."""
-    time_s = np.zeros(len(costs.time_s))
-    memory_bytes = np.zeros(len(costs.time_s))
+def price_stage(
+    costs: Costs, member: Bools, t: int, exchanged: float, in_flight: int
+) -> tuple[Reals, Reals, float]:
+    """Return what each configuration adds to d times the time (C,), to the memory (C,), and all layers alike.
+
+    What the first configuration of a layer pays beside X.p is common; the others add the difference to it.
+    Where they pay the same, ratios of memory to time are then free of rounding: equal ones stay equal.
+    """
+    own_s = costs.time_s.copy()
+    memory_bytes = costs.stash_bytes * in_flight + costs.fixed_bytes
+    common_s = 0.0
     for v in np.flatnonzero(member):
-        for x in range(costs.first[t, v], costs.first[t, v + 1]):
-            time_s[x] = costs.time_s[x]
-            memory_bytes[x] = costs.stash_bytes[x] * in_flight + costs.fixed_bytes[x]
+        common_s += _set_apart(own_s, exchanged, costs.weight_s, costs.first[t, v], costs.first[t, v + 1])
     for e in range(len(costs.sources)):
         u, v = costs.sources[e], costs.targets[e]
         if member[v] and not member[u]:
-            for x in range(costs.first[t, v], costs.first[t, v + 1]):
-                time_s[x] += costs.forward_s[x, e]
+            begin, end = costs.first[t, v], costs.first[t, v + 1]
+            common_s += _set_apart(own_s, 1.0, costs.forward_s[:, e], begin, end)
         if member[u] and not member[v]:
-            for x in range(costs.first[t, u], costs.first[t, u + 1]):
-                time_s[x] += costs.backward_s[x, e]
-    return time_s / data + share * costs.weight_s, memory_bytes
+            begin, end = costs.first[t, u], costs.first[t, u + 1]
+            common_s += _set_apart(own_s, 1.0, costs.backward_s[:, e], begin, end)
+    return own_s, memory_bytes, common_s
+
+
+@njit
+def _set_apart(own_s: Reals, times: float, cost_s: Reals, begin: int, end: int) -> float:
+    """Add what configurations cost more than the first to what is their own, and return what that costs."""
+    for x in range(begin + 1, end):
+        own_s[x] += times * (cost_s[x] - cost_s[begin])
+    return times * cost_s[begin] if begin < end else 0.0

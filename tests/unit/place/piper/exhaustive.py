@@ -1,11 +1,13 @@
 """Piper's objective by plain search over all partitions, degrees and, with `exact`, configurations.
 
-Nothing here is shared with the planner: no downsets as bits, no tables, no compiled code.
+Nothing here is shared with the planner: no downsets as bits, no tables, no compiled code. Times are rational:
+of steps with equal ratios the one of the first layer, and of those the smallest, is taken, free of rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import chain, combinations, product
 from math import ceil, inf
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 from phaze.place.piper.layers import Cluster, Layers, Options, Synchronisation
 
-Choice = tuple[float, float]
+Choice = tuple[Fraction, float]
 """What a configuration adds to the time and to the memory of a stage."""
 
 
@@ -23,20 +25,20 @@ def choices_of(
     layers: Layers, cluster: Cluster, members: frozenset[int], tensor: int, data: int, in_flight: int
 ) -> list[list[Choice]]:
     """Return the configurations of the layers of a stage, by layer and in the order given."""
-    options, bandwidth = layers.options[tensor], cluster.bandwidth_bytes_per_s
+    options, bandwidth = layers.options[tensor], Fraction(cluster.bandwidth_bytes_per_s)
     together = cluster.microbatches if cluster.synchronisation == "batch" else data
     found: dict[int, list[Choice]] = {v: [] for v in sorted(members)}
     for x, v in enumerate(options.layer.tolist()):
         if v not in members:
             continue
-        moved = 0.0
+        moved = Fraction(0)
         for e, (source, target) in enumerate(layers.edges):
             if target == v and source not in members:
-                moved += 2 * (layers.edge_bytes[e] + options.forward_sync_bytes[x, e])
+                moved += 2 * Fraction(layers.edge_bytes[e] + options.forward_sync_bytes[x, e])
             if source == v and target not in members:
-                moved += 2 * (layers.edge_bytes[e] + options.backward_sync_bytes[x, e])
-        synchronised = 4 * (data - 1) / data * options.weight_bytes[x] / together
-        time = options.time_s[x] / data + moved / data / bandwidth + synchronised / bandwidth
+                moved += 2 * Fraction(layers.edge_bytes[e] + options.backward_sync_bytes[x, e])
+        synchronised = Fraction(4 * (data - 1), data * together) * Fraction(options.weight_bytes[x])
+        time = Fraction(options.time_s[x]) / data + (moved / data + synchronised) / bandwidth
         found[v].append((time, options.stash_bytes[x] * in_flight + options.fixed_bytes[x]))
     return list(found.values())
 
@@ -67,7 +69,7 @@ def time_by_the_rule(choices: list[list[Choice]], limit: float) -> float:
 def time_exactly(choices: list[list[Choice]], limit: float) -> float:
     """Return the least time of a stage over all choices of configurations."""
     fits = (p for p in product(*choices) if sum(memory for _, memory in p) <= limit)
-    return min((sum(time for time, _ in p) for p in fits), default=inf)
+    return float(min((sum(time for time, _ in p) for p in fits), default=inf))
 
 
 def stage_time(
@@ -148,7 +150,7 @@ def instances(draw: st.DrawFn, most_layers: int = 4, most_devices: int = 5) -> t
     cluster = Cluster(
         devices=draw(st.integers(1, most_devices)),
         memory_bytes=float(rng.integers(5, 60)),
-        bandwidth_bytes_per_s=float(rng.choice([1.0, 10.0, 100.0])),
+        bandwidth_bytes_per_s=float(rng.choice([0.5, 4.0, 64.0])),
         microbatches=draw(st.integers(1, 6)),
         exactly=draw(st.booleans()),
         synchronisation=synchronisation,
@@ -190,7 +192,7 @@ def draw_options(
     return Options(
         names=tuple(f"option {x}" for x in range(len(layer))),
         layer=layer,
-        time_s=rng.integers(1, 12, len(layer)) / tensor,
+        time_s=rng.integers(1, 12, len(layer)).astype(float),
         weight_bytes=rng.integers(0, 9, len(layer))[like].astype(float),
         stash_bytes=rng.integers(0, 6, len(layer)).astype(float),
         fixed_bytes=rng.integers(0, 9, len(layer)).astype(float),
