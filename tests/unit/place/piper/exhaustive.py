@@ -171,7 +171,7 @@ def draw_layers(rng: np.random.Generator, n: int, alike: bool) -> Layers:
         sources=sources,
         targets=targets,
         edge_bytes=rng.integers(0, 5, len(pairs)).astype(float),
-        options={t: draw_options(rng, n, sources, targets, t, alike) for t in widths},
+        options={t: draw_options(rng, n, sources, targets, alike) for t in widths},
     )
 
 
@@ -180,7 +180,6 @@ def draw_options(
     n: int,
     sources: np.ndarray[tuple[int], np.dtype[np.int64]],
     targets: np.ndarray[tuple[int], np.dtype[np.int64]],
-    tensor: int,
     alike: bool,
 ) -> Options:
     """Return up to four configurations a layer, at times none; small numbers, so that some are equal."""

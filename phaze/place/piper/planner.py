@@ -1,0 +1,199 @@
+"""Piper's planner: stages, degrees and configurations with the least time per sample (Piper, Section 4).
+
+The least time is found by thresholds, each answered by the dynamic program of `search`. A plan found within a
+threshold lowers the upper bound to its own slowest stage, none found raises the lower bound; the end is a
+threshold just below the best plan (1e-11 of it) within which there is no plan. Each plan is traced back,
+priced again by `best_stage`, and must agree with what the search took it for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from phaze.errors import PhazeError
+from phaze.place.piper.layers import Cluster, Layers, Plan, PlannedStage, Reals
+from phaze.place.piper.search import NONE, Problem, Table, fewest_devices, last_stage
+from phaze.place.piper.stages import best_stage, costs_of, data_degrees, exchanges
+from phaze.place.piper.sums import Sums, list_steps, most_in_flight, sum_up
+from phaze.theory.downsets import Downsets, enumerate_downsets, enumerate_prefixes
+
+MAX_DOWNSETS = 100_000
+BELOW = 1 - 1e-11
+"""A plan is better if its time is less than this part of another's."""
+CLOSE = 1.001
+"""Bounds this near are no longer halved but tried just below the upper."""
+
+
+def plan(
+    layers: Layers,
+    cluster: Cluster,
+    *,
+    linear: bool = False,
+    exact_knapsack: bool = False,
+    most_data: int | None = None,
+    max_downsets: int = MAX_DOWNSETS,
+) -> Plan | None:
+    """Return the plan with the least time per sample; None: nothing fits (Piper, Section 4).
+
+    linear: only the prefixes of one linear order are downsets, as in Table 1 of the paper; most_data: the
+    largest degree of data parallelism; more than `max_downsets` downsets are an error.
+    """
+    planner = Planner(layers, cluster, linear, exact_knapsack, most_data, max_downsets)
+    return planner.best(cluster.devices, planner.first_plan())
+
+
+def plan_over_devices(
+    layers: Layers,
+    cluster: Cluster,
+    *,
+    linear: bool = False,
+    exact_knapsack: bool = False,
+    most_data: int | None = None,
+    max_downsets: int = MAX_DOWNSETS,
+) -> Reals:
+    """Return the least time per sample on at most k devices, (K + 1,), infinite where nothing fits (Figure 2)."""
+    planner = Planner(layers, cluster, linear, exact_knapsack, most_data, max_downsets)
+    times = np.full(cluster.devices + 1, np.inf)
+    devices, known = cluster.devices, planner.first_plan()
+    while devices > 0:
+        best = planner.best(devices, known)
+        if best is None:
+            break
+        times[best.devices : devices + 1] = best.time_per_sample_s
+        devices, known = best.devices - 1, None
+    return times
+
+
+@dataclass(frozen=True)
+class Planner:
+    """The search for one input, whatever the number of devices up to the cluster's."""
+
+    layers: Layers
+    cluster: Cluster
+    linear: bool
+    exact_knapsack: bool
+    most_data: int | None
+    max_downsets: int
+
+    @cached_property
+    def downsets(self) -> Downsets:
+        """Return the sets of layers that may be what is left of the pipeline."""
+        if self.linear:
+            return enumerate_prefixes(len(self.layers), self.layers.edges)
+        return enumerate_downsets(len(self.layers), self.layers.edges, self.max_downsets)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """Return what compiled code needs, downsets by work and those of equal work by size."""
+        costs = costs_of(self.layers, self.cluster)
+        sums = sum_up(costs, self.downsets)
+        order = np.lexsort((self.downsets.sizes, sums.work_s))
+        if (order != np.arange(len(order))).any():
+            sums = sum_up(costs, self.downsets.take(order))
+        degrees = data_degrees(self.cluster, self.most_data)
+        products = np.unique(np.multiply.outer(costs.widths, degrees))
+        return Problem(
+            costs=costs,
+            sums=sums,
+            steps=list_steps(costs, most_in_flight(costs, self.most_degree)),
+            degrees=degrees,
+            exchanged=np.array([exchanges(self.cluster, d) for d in degrees.tolist()]),
+            products=products[products <= self.cluster.devices],
+            exact_degree=self.cluster.microbatches if self.cluster.exactly else -1,
+        )
+
+    @property
+    def sums(self) -> Sums:
+        """Return the sums over downsets."""
+        return self.problem.sums
+
+    @property
+    def most_degree(self) -> int:
+        """Return the largest sum of degrees: every replica has a device."""
+        return min(self.cluster.devices, self.cluster.microbatches)
+
+    @cached_property
+    def table(self) -> Table:
+        """Return room for f(D, s)."""
+        return np.empty((len(self.downsets), self.most_degree + 1), dtype=np.int32)
+
+    @cached_property
+    def slowest_s(self) -> float:
+        """Return a time that no stage exceeds."""
+        costs = self.problem.costs
+        exchanged = self.problem.exchanged.max() * costs.weight_s.sum()
+        return 1 + float(
+            costs.time_s.sum() + costs.forward_s.sum() + costs.backward_s.sum() + exchanged
+        )
+
+    def first_plan(self) -> Plan | None:
+        """Return the best plan along one linear order, a quick upper bound; None where that is no quicker."""
+        if self.linear or len(self.downsets) < 4 * len(self.layers):
+            return None
+        straight = replace(self, linear=True)
+        return straight.best(self.cluster.devices, None)
+
+    def best(self, devices: int, known: Plan | None) -> Plan | None:
+        """Return the best plan on at most `devices` devices; `known` is one of them."""
+        found = known or self._any(devices)
+        lower = self.sums.work_s[-1] / devices
+        while found is not None:
+            upper = found.time_per_sample_s * BELOW
+            near = lower * CLOSE >= upper
+            threshold = upper if near else float(np.sqrt(max(lower, upper / 4) * upper))
+            better = self.within(threshold, devices)
+            if better is None and near:
+                return found
+            lower = lower if better else threshold
+            found = better or found
+        return None
+
+    def _any(self, devices: int) -> Plan | None:
+        """Return a plan that is not far from the bound by work, if there is a plan."""
+        margin, lower = 0.02, self.sums.work_s[-1] / devices
+        while lower * (1 + margin) < self.slowest_s:
+            found = self.within(lower * (1 + margin), devices)
+            if found is not None:
+                return found
+            margin *= 3
+        return self.within(self.slowest_s, devices)
+
+    def within(self, threshold_s: float, devices: int) -> Plan | None:
+        """Return a plan whose stages all take the threshold at most, on the fewest devices."""
+        fewest_devices(self.problem, devices, threshold_s, self.table)
+        degree = self._degree()
+        if self.table[-1, degree] > devices:
+            return None
+        found = self._trace(threshold_s, degree)
+        if found.time_per_sample_s > threshold_s / BELOW:
+            raise AssertionError(f"a plan within {threshold_s} s takes {found.time_per_sample_s} s")
+        return found
+
+    def _degree(self) -> int:
+        """Return the sum of degrees of the plan on the fewest devices."""
+        if not self.cluster.exactly:
+            return int(self.table[-1].argmin())
+        return min(self.cluster.microbatches, self.most_degree)
+
+    def _trace(self, threshold_s: float, degree: int) -> Plan:
+        """Return the stages from the sources on that the table holds."""
+        stages: list[PlannedStage] = []
+        outer = len(self.downsets) - 1
+        while outer:
+            inner, t, index = last_stage(self.problem, threshold_s, self.table, outer, degree)
+            stages.append(self._stage(outer, inner, t, index, degree))
+            outer, degree = inner, degree - stages[-1].data
+        return Plan(tuple(stages))
+
+    def _stage(self, outer: int, inner: int, t: int, index: int, degree: int) -> PlannedStage:
+        """Return a stage priced on its own."""
+        members = Downsets(len(self.layers), self.sums.words).difference(outer, inner)
+        tensor = int(self.problem.costs.widths[t])
+        data = int(self.problem.degrees[index])
+        stage = best_stage(self.layers, self.cluster, members, tensor, data, degree, self.exact_knapsack)
+        if stage is None:
+            raise AssertionError(f"the stage of layers {members} does not fit")
+        return stage

@@ -1,0 +1,202 @@
+"""Sums over downsets: what lets a stage be priced by a few subtractions.
+
+A stage is a downset D without a smaller one D'. What its layers add to time and memory is a sum over D less
+a sum over D'. Its incoming edges are those into D from outside, less those that lead on into D'; its outgoing
+edges are those into D' from outside, less those that come from outside D. All sums are for the fastest
+configuration of every layer; where the configurations of a layer differ in nothing but X.p, X.a and X.b (the
+width is `alike` then) they are exact, and else they bound the time from below.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phaze.place.piper.layers import Counts, Reals
+from phaze.place.piper.ratio import best_step, ratio
+from phaze.place.piper.stages import Costs
+from phaze.theory.compiled import njit
+from phaze.theory.downsets import Downsets, Words
+
+Bools = NDArray[np.bool_]
+
+
+class Sums(NamedTuple):
+    """Sums over m downsets for T widths."""
+
+    words: Words
+    """(m, words)"""
+    alike: Bools
+    """(T,)"""
+    missing: Counts
+    """(T, m) layers without a configuration."""
+    compute_s: Reals
+    """(T, m) X.p."""
+    weight_s: Reals
+    """(T, m) 4 X.w / B."""
+    stash_bytes: Reals
+    """(T, m) X.a."""
+    fixed_bytes: Reals
+    """(T, m) X.b."""
+    least_stash_bytes: Reals
+    """(T, m) the least X.a of any configuration."""
+    least_fixed_bytes: Reals
+    """(T, m) the least X.b."""
+    forward_s: Reals
+    """(T, m) of the edges into D from outside, at their heads."""
+    backward_s: Reals
+    """(T, m) of the same edges, at their tails."""
+    edge_forward_s: Reals
+    """(T, E)"""
+    edge_backward_s: Reals
+    """(T, E)"""
+    edge_source: Counts
+    """(E,)"""
+    cut_first: Counts
+    """(m + 1,) where the edges into a downset begin."""
+    cut_edges: Counts
+    work_s: Reals
+    """(m,) device seconds that the layers of D take at least on any devices."""
+    rest_s: Reals
+    """(m,) device seconds that the other layers take at least, sending over the edges into D."""
+
+
+class Steps(NamedTuple):
+    """The steps of the rule by width and microbatches in flight, in the order in which they are taken."""
+
+    layer: Counts
+    """(T, c + 1, P) whose configuration changes; -1 behind the last step."""
+    added_s: Reals
+    """(T, c + 1, P) X.p of the new less the old configuration."""
+    saved_bytes: Reals
+    """(T, c + 1, P)"""
+
+
+def sum_up(costs: Costs, downsets: Downsets) -> Sums:
+    """Return sums over downsets (Piper, Appendix D: contributions are additive)."""
+    member = downsets.membership
+    inside = member.astype(np.float64).T
+    first, last = costs.first[:, :-1], costs.first[:, 1:]
+    fast = fastest_of(costs)
+    has = first < last
+
+    def total(per_layer: Reals) -> Reals:
+        return np.where(has, per_layer, 0.0) @ inside
+
+    def least(values: Reals) -> Reals:
+        return _least(values, costs.first)
+
+    forward_s = _at(least(costs.forward_s), costs.targets)
+    backward_s = _at(least(costs.backward_s), costs.sources)
+    cut = member[:, costs.targets] & ~member[:, costs.sources]
+    work_s, sent_s = _least_work(costs, has, least(costs.time_s), backward_s)
+    return Sums(
+        words=downsets.words,
+        alike=_alike(costs),
+        missing=np.rint((~has).astype(np.float64) @ inside).astype(np.int64),
+        compute_s=total(costs.time_s[fast]),
+        weight_s=total(least(costs.weight_s)),
+        stash_bytes=total(costs.stash_bytes[fast]),
+        fixed_bytes=total(costs.fixed_bytes[fast]),
+        least_stash_bytes=total(least(costs.stash_bytes)),
+        least_fixed_bytes=total(least(costs.fixed_bytes)),
+        forward_s=forward_s @ cut.T.astype(np.float64),
+        backward_s=backward_s @ cut.T.astype(np.float64),
+        edge_forward_s=forward_s,
+        edge_backward_s=backward_s,
+        edge_source=costs.sources,
+        cut_first=np.concatenate([[0], np.cumsum(cut.sum(axis=1))]).astype(np.int64),
+        cut_edges=np.nonzero(cut)[1].astype(np.int64),
+        work_s=work_s @ inside,
+        rest_s=work_s @ (1 - inside) + sent_s @ cut.T.astype(np.float64),
+    )
+
+
+def list_steps(costs: Costs, most_in_flight: int) -> Steps:
+    """Return the steps of the rule for up to `most_in_flight` microbatches; valid where a width is alike."""
+    widest = int(np.ptp(costs.first, axis=1).max())
+    shape = (len(costs.widths), most_in_flight + 1, widest)
+    layer = np.full(shape, -1, dtype=np.int64)
+    added_s, saved_bytes, ratios = np.zeros(shape), np.zeros(shape), np.full(shape, -1.0)
+    _follow(costs, fastest_of(costs), layer, added_s, saved_bytes, ratios)
+    order = np.argsort(-ratios, axis=2, kind="stable")
+    return Steps(*(np.take_along_axis(values, order, axis=2) for values in (layer, added_s, saved_bytes)))
+
+
+def fastest_of(costs: Costs) -> Counts:
+    """Return the fastest configuration of each layer, of equals the smallest, (T, n); any where none is."""
+    first = costs.first
+    group = np.repeat(np.arange(first[:, :-1].size), np.diff(first, axis=1).ravel())
+    order = np.lexsort((costs.fixed_bytes, costs.stash_bytes, costs.time_s, group))
+    return order[np.minimum(first[:, :-1], len(order) - 1)]
+
+
+def most_in_flight(costs: Costs, degree: int) -> int:
+    """Return how many microbatches in flight at most fit a device that has a single layer."""
+    room = costs.limit_bytes - costs.fixed_bytes
+    with np.errstate(divide="ignore", invalid="ignore"):
+        count = np.where(room < 0, 0, np.nan_to_num(room / costs.stash_bytes, nan=np.inf))
+    return int(min(degree, count.max(initial=0) + 1))
+
+
+@njit
+def _follow(
+    costs: Costs, fast: Counts, layer: Counts, added_s: Reals, saved_bytes: Reals, ratios: Reals
+) -> None:
+    """Write every layer's steps from its fastest configuration on, (T, c + 1, P); ratios -1 where none is."""
+    for t in range(len(costs.widths)):
+        for in_flight in range(1, layer.shape[1]):
+            memory_bytes = costs.stash_bytes * in_flight + costs.fixed_bytes
+            at = 0
+            for v in range(fast.shape[1]):
+                begin, end = costs.first[t, v], costs.first[t, v + 1]
+                current = fast[t, v] if begin < end else -1
+                while current >= 0:
+                    step = best_step(current, begin, end, costs.time_s, memory_bytes)
+                    if step >= 0:
+                        layer[t, in_flight, at] = v
+                        added_s[t, in_flight, at] = costs.time_s[step] - costs.time_s[current]
+                        saved_bytes[t, in_flight, at] = memory_bytes[current] - memory_bytes[step]
+                        ratios[t, in_flight, at] = ratio(current, step, costs.time_s, memory_bytes)
+                        at += 1
+                    current = step
+
+
+def _least(values: Reals, first: Counts) -> Reals:
+    """Return the least value of each layer's configurations, (T, n, ...); anything where it has none."""
+    padded = np.concatenate([values, np.full((1, *values.shape[1:]), np.inf)])
+    least = np.minimum.reduceat(padded, first[:, :-1].ravel(), axis=0)
+    return np.asarray(least).reshape(*first[:, :-1].shape, *values.shape[1:])
+
+
+def _at(values: Reals, ends: Counts) -> Reals:
+    """Return what edges cost at their ends, (T, E), from (T, n, E); nothing where the layer has none."""
+    chosen = values[:, ends, np.arange(len(ends))]
+    return np.where(np.isfinite(chosen), chosen, 0.0)
+
+
+def _least_work(costs: Costs, has: Bools, least_time_s: Reals, least_sent_s: Reals) -> tuple[Reals, Reals]:
+    """Return device seconds of layers (n,) and of sending over edges (E,), at the width that needs least."""
+    widths = costs.widths[:, None]
+    work_s = np.where(has, widths * least_time_s, np.inf).min(axis=0)
+    sent_s = np.where(has[:, costs.sources], widths * least_sent_s, np.inf).min(axis=0)
+    return _coarse(np.nan_to_num(work_s, posinf=0.0)), np.nan_to_num(sent_s, posinf=0.0)
+
+
+def _coarse(values: Reals) -> Reals:
+    """Return values rounded down so that their sums are exact in any order, and larger sets sum up to more."""
+    quantum = 2.0 ** (np.frexp(values.sum())[1] - 48)
+    return np.asarray(np.floor(values / quantum) * quantum)
+
+
+def _alike(costs: Costs) -> Bools:
+    """Return for each width whether a layer's configurations differ in X.p, X.a and X.b only, (T,)."""
+    counts = np.diff(costs.first, axis=1)
+    begin = np.repeat(costs.first[:, :-1].ravel(), counts.ravel())
+    same = costs.weight_s == costs.weight_s[begin]
+    for values in (costs.forward_s, costs.backward_s):
+        same &= (values == values[begin]).all(axis=1)
+    ends = costs.first[:, [0, -1]].tolist()
+    return np.array([same[a:b].all() for a, b in ends], dtype=np.bool_)
