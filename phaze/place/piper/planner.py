@@ -15,7 +15,7 @@ import numpy as np
 
 from phaze.errors import PhazeError
 from phaze.place.piper.layers import Cluster, Layers, Plan, PlannedStage, Reals
-from phaze.place.piper.search import NONE, Problem, Table, fewest_devices, last_stage
+from phaze.place.piper.search import Problem, Table, fewest_devices, last_stage
 from phaze.place.piper.stages import best_stage, costs_of, data_degrees, exchanges
 from phaze.place.piper.sums import Sums, list_steps, most_in_flight, sum_up
 from phaze.theory.downsets import Downsets, enumerate_downsets, enumerate_prefixes
@@ -54,7 +54,7 @@ def plan_over_devices(
     most_data: int | None = None,
     max_downsets: int = MAX_DOWNSETS,
 ) -> Reals:
-    """Return the least time per sample on at most k devices, (K + 1,), infinite where nothing fits (Figure 2)."""
+    """Return the least time per sample on at most k devices, (K + 1,), infinite where nothing fits."""
     planner = Planner(layers, cluster, linear, exact_knapsack, most_data, max_downsets)
     times = np.full(cluster.devices + 1, np.inf)
     devices, known = cluster.devices, planner.first_plan()
@@ -77,6 +77,21 @@ class Planner:
     exact_knapsack: bool
     most_data: int | None
     max_downsets: int
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be planned whatever the cluster."""
+        if not len(self.layers):
+            raise PhazeError("a plan needs at least one layer, got none")
+        if self.most_data is not None and self.most_data < 1:
+            raise PhazeError(f"most_data must be at least 1, got {self.most_data}")
+
+    @cached_property
+    def possible(self) -> bool:
+        """Return whether every layer has a configuration and the batch a device for each degree wanted."""
+        if self.cluster.exactly and self.cluster.microbatches > self.cluster.devices:
+            return False
+        given = [options.layer for options in self.layers.options.values()]
+        return len(np.unique(np.concatenate([*given, np.empty(0, dtype=np.int64)]))) == len(self.layers)
 
     @cached_property
     def downsets(self) -> Downsets:
@@ -102,7 +117,6 @@ class Planner:
             degrees=degrees,
             exchanged=np.array([exchanges(self.cluster, d) for d in degrees.tolist()]),
             products=products[products <= self.cluster.devices],
-            exact_degree=self.cluster.microbatches if self.cluster.exactly else -1,
         )
 
     @property
@@ -125,19 +139,19 @@ class Planner:
         """Return a time that no stage exceeds."""
         costs = self.problem.costs
         exchanged = self.problem.exchanged.max() * costs.weight_s.sum()
-        return 1 + float(
-            costs.time_s.sum() + costs.forward_s.sum() + costs.backward_s.sum() + exchanged
-        )
+        return 1 + float(costs.time_s.sum() + costs.forward_s.sum() + costs.backward_s.sum() + exchanged)
 
     def first_plan(self) -> Plan | None:
         """Return the best plan along one linear order, a quick upper bound; None where that is no quicker."""
-        if self.linear or len(self.downsets) < 4 * len(self.layers):
+        if self.linear or not self.possible or len(self.downsets) < 4 * len(self.layers):
             return None
         straight = replace(self, linear=True)
         return straight.best(self.cluster.devices, None)
 
     def best(self, devices: int, known: Plan | None) -> Plan | None:
         """Return the best plan on at most `devices` devices; `known` is one of them."""
+        if not self.possible:
+            return None
         found = known or self._any(devices)
         lower = self.sums.work_s[-1] / devices
         while found is not None:
@@ -174,9 +188,7 @@ class Planner:
 
     def _degree(self) -> int:
         """Return the sum of degrees of the plan on the fewest devices."""
-        if not self.cluster.exactly:
-            return int(self.table[-1].argmin())
-        return min(self.cluster.microbatches, self.most_degree)
+        return self.cluster.microbatches if self.cluster.exactly else int(self.table[-1].argmin())
 
     def _trace(self, threshold_s: float, degree: int) -> Plan:
         """Return the stages from the sources on that the table holds."""

@@ -1,9 +1,10 @@
-"""The fewest devices that keep every stage within a time: Piper's dynamic program for a threshold.
+r"""The fewest devices that keep every stage within a time: Piper's dynamic program for a threshold.
 
 For a time τ let f(D, s) be the fewest devices that run the downset D in stages of at most τ each whose data
 parallel degrees sum up to exactly s. With Piper's recursion (Section 4),
 
-    f(∅, 0) = 0    f(D, s) = min over downsets D' of D, t, d: f(D', s - d) + d t  if TPS(D \\ D', t, d, s) <= τ
+    f(∅, 0) = 0,    f(D, s) = min of f(D', s - d) + d t  over downsets D' of D, t, d
+                              with TPS(D \ D', t, d, s) <= τ,
 
 and a plan within τ exists if f(V, s) <= K for an s that the batch allows. A table of times for every k is not
 needed. s is the true sum, so that nothing is assumed of how TPS changes with s: with the rule of `ratio` a
@@ -17,7 +18,6 @@ What is left out, and why the optimum stays:
   devices for the rest. Every stage of a plan within τ and K devices passes both tests.
 - Of two ways to reach (D, s) only that with fewer devices is kept: what follows depends on D and s, and it
   can only use devices that are left. A way that is no better is not priced at all.
-- With a sum of exactly N, what is left to reach it must be no more than the devices left: t >= 1.
 
 Downsets are sorted by work, which respects inclusion; the supersets worth a look then lie in windows: for
 each number q = d t of devices those with between W(V) - (K - f - q) τ and W(D') + q τ of work.
@@ -57,8 +57,17 @@ class Problem(NamedTuple):
     """For each, how often a microbatch pays 4 w/B on all replicas."""
     products: Counts
     """Devices d·t that a stage may have, rising."""
-    exact_degree: int
-    """The sum of degrees wanted, -1 for any."""
+
+
+class States(NamedTuple):
+    """What the search has found."""
+
+    fewest: Table
+    """(m, S + 1) f(D, s), NONE where no plan is known."""
+    low: Counts
+    """(m,) the smallest s with a plan."""
+    high: Counts
+    """(m,) the largest."""
 
 
 @njit
@@ -67,25 +76,24 @@ def fewest_devices(problem: Problem, devices: int, threshold_s: float, fewest: T
     sums = problem.sums
     last = len(sums.words) - 1
     rest = np.ceil(sums.rest_s / threshold_s / SLACK).astype(np.int64)
-    low = np.full(last + 1, fewest.shape[1], dtype=np.int64)
-    high = np.full(last + 1, -1, dtype=np.int64)
+    states = States(fewest, np.full(last + 1, fewest.shape[1]), np.full(last + 1, -1))
     fewest[:] = NONE
-    fewest[0, 0] = low[0] = high[0] = 0
+    fewest[0, 0] = states.low[0] = states.high[0] = 0
     for i in range(last):
-        if high[i] < low[i]:
+        if states.high[i] < states.low[i]:
             continue
-        used = fewest[i, low[i] : high[i] + 1].min()
-        looked_at = i + 1
+        used = fewest[i, states.low[i] : states.high[i] + 1].min()
+        seen = i + 1
         for q in problem.products:
             if used + q > devices:
                 break
             least = (sums.work_s[last] - (devices - used - q) * threshold_s) / SLACK
-            begin = max(looked_at, np.searchsorted(sums.work_s, least))
+            begin = max(seen, np.searchsorted(sums.work_s, least))
             most = (sums.work_s[i] + q * threshold_s) * SLACK
-            looked_at = max(looked_at, np.searchsorted(sums.work_s, most, side="right"))
-            for j in range(begin, looked_at):
-                if used + 1 + rest[j] <= devices and _inside(sums, i, j):
-                    _extend(problem, devices, threshold_s, i, j, rest[j], low, high, fewest)
+            seen = max(seen, np.searchsorted(sums.work_s, most, side="right"))
+            for j in range(begin, seen):
+                if used < devices - rest[j] and _inside(sums, i, j):
+                    _extend(problem, states, devices - rest[j] - used, threshold_s, i, j, used)
 
 
 @njit
@@ -99,19 +107,13 @@ def _inside(sums: Sums, inner: int, outer: int) -> bool:
 
 @njit
 def _extend(
-    problem: Problem,
-    devices: int,
-    threshold_s: float,
-    i: int,
-    j: int,
-    rest: int,
-    low: Counts,
-    high: Counts,
-    fewest: Table,
+    problem: Problem, states: States, most: int, threshold_s: float, i: int, j: int, used: int
 ) -> None:
-    """Let the stage between downsets i and j follow every state of i, with every t and d."""
-    sums, most = problem.sums, fewest.shape[1] - 1
-    used = fewest[i, low[i] : high[i] + 1].min()
+    """Let the stage between downsets i and j, on up to `most` devices, follow the states of i.
+
+    used: the fewest devices of a state of i.
+    """
+    sums = problem.sums
     for t in range(len(problem.costs.widths)):
         if sums.missing[t, i] < sums.missing[t, j]:
             continue
@@ -119,24 +121,31 @@ def _extend(
         weight_s = sums.weight_s[t, j] - sums.weight_s[t, i]
         for index in range(len(problem.degrees)):
             d = problem.degrees[index]
-            room = devices - rest - d * problem.costs.widths[t]
-            if used > room:
+            spare = most - d * problem.costs.widths[t]
+            if spare < 0:
                 break
-            if (base_s + problem.exchanged[index] * weight_s) / d > threshold_s * SLACK:
-                continue
-            checked, meets = -1, False
-            for s in range(low[i], min(high[i], most - d) + 1):
-                k = fewest[i, s]
-                if k > room or k + d * problem.costs.widths[t] >= fewest[j, s + d]:
-                    continue
-                if problem.exact_degree - s - d > room - k + rest:
-                    continue
-                if -(-(s + d) // d) != checked:
-                    checked = -(-(s + d) // d)
-                    meets = stage_time(problem, t, i, j, index, checked) <= threshold_s
-                if meets:
-                    fewest[j, s + d] = k + d * problem.costs.widths[t]
-                    low[j], high[j] = min(low[j], s + d), max(high[j], s + d)
+            if (base_s + problem.exchanged[index] * weight_s) / d <= threshold_s * SLACK:
+                _follow(problem, states, used + spare, threshold_s, i, j, t, index)
+
+
+@njit
+def _follow(
+    problem: Problem, states: States, most: int, threshold_s: float, i: int, j: int, t: int, index: int
+) -> None:
+    """Let the stage with t and d follow the states of downset i that use up to `most` devices."""
+    fewest, d = states.fewest, problem.degrees[index]
+    checked, meets = -1, False
+    for s in range(states.low[i] + d, min(states.high[i] + d, fewest.shape[1] - 1) + 1):
+        k = fewest[i, s - d]
+        if k > most or k + d * problem.costs.widths[t] >= fewest[j, s]:
+            continue
+        if -(-s // d) != checked:
+            checked = -(-s // d)
+            meets = stage_time(problem, t, i, j, index, checked) <= threshold_s
+        if meets:
+            fewest[j, s] = k + d * problem.costs.widths[t]
+            states.low[j] = min(states.low[j], s)
+            states.high[j] = max(states.high[j], s)
 
 
 @njit
@@ -148,7 +157,7 @@ def stage_base(sums: Sums, t: int, i: int, j: int) -> float:
         u = sums.edge_source[e]
         if not sums.words[j, u // BITS] >> np.uint64(u % BITS) & np.uint64(1):
             time_s -= sums.edge_forward_s[t, e] + sums.edge_backward_s[t, e]
-    return time_s
+    return float(time_s)
 
 
 @njit
@@ -171,13 +180,11 @@ def stage_time(problem: Problem, t: int, i: int, j: int, index: int, in_flight: 
         return _priced(problem, t, i, j, index, in_flight)
     weight_s = sums.weight_s[t, j] - sums.weight_s[t, i]
     base_s = stage_base(sums, t, i, j) + problem.exchanged[index] * weight_s
-    return (base_s + added_s) / problem.degrees[index]
+    return float((base_s + added_s) / problem.degrees[index])
 
 
 @njit
-def _added(
-    problem: Problem, t: int, i: int, j: int, in_flight: int, excess: float, doubtful: float
-) -> float:
+def _added(problem: Problem, t: int, i: int, j: int, in_flight: int, excess: float, doubtful: float) -> float:
     """Return what saving `excess` bytes adds to d times the time; infinite: too few; -1: too close to say."""
     words, steps = problem.sums.words, problem.steps
     added_s = 0.0
@@ -200,20 +207,18 @@ def _priced(problem: Problem, t: int, i: int, j: int, index: int, in_flight: int
     member = np.zeros(costs.first.shape[1] - 1, dtype=np.bool_)
     for v in range(len(member)):
         stage = words[j, v // BITS] & ~words[i, v // BITS]
-        member[v] = stage >> np.uint64(v % BITS) & np.uint64(1) != 0
+        member[v] = stage >> np.uint64(v % BITS) & np.uint64(1) != np.uint64(0)
     own_s, memory_bytes, time_s = price_stage(costs, member, t, problem.exchanged[index], in_flight)
     chosen = np.zeros(len(member), dtype=np.int64)
     if not choose_by_ratio(costs.first[t], member, own_s, memory_bytes, costs.limit_bytes, chosen):
         return np.inf
-    for v in np.flatnonzero(member):
-        time_s += own_s[chosen[v]]
-    return time_s / problem.degrees[index]
+    for x in chosen[member]:
+        time_s += own_s[x]
+    return float(time_s / problem.degrees[index])
 
 
 @njit
-def last_stage(
-    problem: Problem, threshold_s: float, fewest: Table, j: int, s: int
-) -> tuple[int, int, int]:
+def last_stage(problem: Problem, threshold_s: float, fewest: Table, j: int, s: int) -> tuple[int, int, int]:
     """Return (D', t, d) with which f(D, s) came about, t and d by position."""
     sums = problem.sums
     for i in range(j):

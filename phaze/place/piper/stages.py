@@ -70,16 +70,17 @@ def costs_of(layers: Layers, cluster: Cluster) -> Costs:
         weight_s=np.concatenate([4 * o.weight_bytes / bandwidth for o in options]),
         stash_bytes=np.concatenate([o.stash_bytes for o in options]),
         fixed_bytes=np.concatenate([o.fixed_bytes for o in options]),
-        forward_s=np.concatenate(
-            [2 * (layers.edge_bytes + o.forward_sync_bytes) / bandwidth for o in options]
-        ),
-        backward_s=np.concatenate(
-            [2 * (layers.edge_bytes + o.backward_sync_bytes) / bandwidth for o in options]
-        ),
-        sources=layers.sources,
-        targets=layers.targets,
+        forward_s=_stacked([2 * (layers.edge_bytes + o.forward_sync_bytes) / bandwidth for o in options]),
+        backward_s=_stacked([2 * (layers.edge_bytes + o.backward_sync_bytes) / bandwidth for o in options]),
+        sources=np.ascontiguousarray(layers.sources),
+        targets=np.ascontiguousarray(layers.targets),
         limit_bytes=cluster.memory_bytes,
     )
+
+
+def _stacked(tables: list[Reals]) -> Reals:
+    """Return tables below each other, rows in one piece whatever the tables' order in memory."""
+    return np.ascontiguousarray(np.concatenate(tables))
 
 
 def data_degrees(cluster: Cluster, most: int | None = None) -> Counts:

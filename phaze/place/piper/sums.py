@@ -122,7 +122,11 @@ def list_steps(costs: Costs, most_in_flight: int) -> Steps:
     added_s, saved_bytes, ratios = np.zeros(shape), np.zeros(shape), np.full(shape, -1.0)
     _follow(costs, fastest_of(costs), layer, added_s, saved_bytes, ratios)
     order = np.argsort(-ratios, axis=2, kind="stable")
-    return Steps(*(np.take_along_axis(values, order, axis=2) for values in (layer, added_s, saved_bytes)))
+    return Steps(
+        np.take_along_axis(layer, order, axis=2),
+        np.take_along_axis(added_s, order, axis=2),
+        np.take_along_axis(saved_bytes, order, axis=2),
+    )
 
 
 def fastest_of(costs: Costs) -> Counts:
@@ -186,7 +190,7 @@ def _least_work(costs: Costs, has: Bools, least_time_s: Reals, least_sent_s: Rea
 
 
 def _coarse(values: Reals) -> Reals:
-    """Return values rounded down so that their sums are exact in any order, and larger sets sum up to more."""
+    """Return values rounded down so that sums of them are exact: larger sets have no smaller ones."""
     quantum = 2.0 ** (np.frexp(values.sum())[1] - 48)
     return np.asarray(np.floor(values / quantum) * quantum)
 
