@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze.place.piper.layers import Cluster, Counts, Layers, Options, Plan, PlannedStage, Reals
-from phaze.place.piper.stages import data_degrees, synchronised_share
+from phaze.place.piper.stages import data_degrees, exchanges
 
 Cut = tuple[int, ...]
 """Where stages begin in the order of the layers."""
@@ -46,7 +46,7 @@ class _Stages:
 
     def times(self, cluster: Cluster, degrees: Counts) -> Reals:
         """Return (degrees, L) the time per sample."""
-        shares = np.array([synchronised_share(cluster, int(d)) for d in degrees])
+        shares = np.array([exchanges(cluster, int(d)) / int(d) for d in degrees])
         return self.time_s / degrees[:, None] + shares[:, None] * self.weight_s
 
     def plan(self, cluster: Cluster, data: int) -> Plan:
