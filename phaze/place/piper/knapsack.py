@@ -52,7 +52,7 @@ def choose_exactly(
         parent, choice, memory, time = _extend(first[v], first[v + 1], memory, time, time_s, memory_bytes)
         fits = memory + least_bytes[i + 1] <= limit_bytes * (1 + SLACK)
         bound = time + least_s[i + 1] - price * (limit_bytes - memory)
-        kept = np.flatnonzero(fits & (bound < known * (1 + SLACK)))
+        kept = np.flatnonzero(fits & (bound < known + SLACK * abs(known)))
         memory, time = memory[kept], time[kept]
         parents.append(parent[kept])
         choices.append(choice[kept])
@@ -126,7 +126,8 @@ def memory_price(
     while fast_bytes > limit_bytes >= small_bytes:
         price = (small_s - fast_s) / (fast_bytes - small_bytes)
         now_s, now_bytes = cheapest(first, layers, time_s, memory_bytes, price)
-        if now_s + price * now_bytes >= (fast_s + price * fast_bytes) * (1 - 1e-12):
+        crossing = fast_s + price * fast_bytes
+        if now_s + price * now_bytes >= crossing - 1e-12 * abs(crossing):
             break
         if now_bytes > limit_bytes:
             fast_s, fast_bytes = now_s, now_bytes

@@ -12,7 +12,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from phaze.place.piper.knapsack import cheapest, choose_exactly
 from phaze.place.piper.layers import Cluster, Counts, Layers, Options, Reals
 from phaze.place.piper.ratio import choose_by_ratio
-from phaze.place.piper.stages import costs_of, data_degrees, rate_configurations, synchronised_share
+from phaze.place.piper.stages import costs_of, data_degrees, exchanges, price_stage
 from phaze.theory.downsets import enumerate_downsets
 
 SHAPES = 20
@@ -30,6 +30,8 @@ class Knapsack:
     time_s: Reals
     memory_bytes: Reals
     limit_bytes: float
+    common_s: float = 0.0
+    """What is paid whatever is chosen."""
 
     @property
     def choices(self) -> list[list[tuple[float, float]]]:
@@ -60,7 +62,7 @@ class Knapsack:
         picked = chosen[self.member]
         assert np.all((picked >= self.first[:-1][self.member]) & (picked < self.first[1:][self.member]))
         assert self.memory_bytes[picked].sum() <= self.limit_bytes * (1 + 1e-12)
-        return float(self.time_s[picked].sum())
+        return float(self.time_s[picked].sum() + self.common_s)
 
     def by_integer_program(self) -> float | None:
         """Return the least time that HiGHS finds, None where nothing fits; it takes memory in shares of M."""
@@ -69,7 +71,7 @@ class Knapsack:
         time, memory = np.array([pair for c in choices for pair in c]).T
         one_each = LinearConstraint(np.equal.outer(np.arange(len(choices)), owner).astype(float), 1, 1)
         fits = LinearConstraint(memory[None] / self.limit_bytes, -np.inf, 1)
-        scale = time.max()
+        scale = abs(time).max() or 1.0
         found = milp(
             time / scale,
             integrality=np.ones(len(time)),
@@ -77,7 +79,7 @@ class Knapsack:
             constraints=[one_each, fits],
             options={"mip_rel_gap": 0.0},
         )
-        return float(time[np.round(found.x) == 1].sum()) if found.success else None
+        return float(time[np.round(found.x) == 1].sum() + self.common_s) if found.success else None
 
 
 def arising(layers: Layers, cluster: Cluster, count: int, seed: int) -> Iterator[Knapsack]:
@@ -99,8 +101,8 @@ def arising(layers: Layers, cluster: Cluster, count: int, seed: int) -> Iterator
         data = int(rng.choice(degrees[degrees * costs.widths[t] <= cluster.devices]))
         most = -(-cluster.microbatches // data)
         for in_flight in rng.permutation(most)[:SHAPES] + 1:
-            rates = rate_configurations(costs, member, t, data, synchronised_share(cluster, data), in_flight)
-            knapsack = Knapsack(costs.first[t], member, *rates, cluster.memory_bytes)
+            own_s, memory, common_s = price_stage(costs, member, t, exchanges(cluster, data), in_flight)
+            knapsack = Knapsack(costs.first[t], member, own_s, memory, cluster.memory_bytes, common_s)
             if found < count and knapsack.binds():
                 found += 1
                 yield knapsack
@@ -140,7 +142,7 @@ def drawn(rng: np.random.Generator, layers: int, most: int) -> Knapsack:
     return Knapsack(
         first=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
         member=np.ones(layers, dtype=np.bool_),
-        time_s=rng.integers(0, 20, counts.sum()).astype(float),
+        time_s=rng.integers(-3, 20, counts.sum()).astype(float),
         memory_bytes=rng.integers(0, 20, counts.sum()).astype(float),
         limit_bytes=float(rng.integers(0, 12 * layers)),
     )
