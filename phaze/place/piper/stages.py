@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from phaze.errors import PhazeError
+from phaze.place.piper.knapsack import choose_exactly
 from phaze.place.piper.layers import Cluster, Counts, Layers, PlannedStage, Reals
 from phaze.place.piper.ratio import choose_by_ratio
 from phaze.theory.compiled import njit
@@ -66,10 +66,10 @@ def costs_of(layers: Layers, cluster: Cluster) -> Costs:
         first=np.array(
             [b + o.first(len(layers)) for b, o in zip(begin, options, strict=False)], dtype=np.int64
         ),
-        time_s=np.concatenate([o.time_s for o in options]),
-        weight_s=np.concatenate([4 * o.weight_bytes / bandwidth for o in options]),
-        stash_bytes=np.concatenate([o.stash_bytes for o in options]),
-        fixed_bytes=np.concatenate([o.fixed_bytes for o in options]),
+        time_s=_stacked([o.time_s for o in options]),
+        weight_s=_stacked([4 * o.weight_bytes / bandwidth for o in options]),
+        stash_bytes=_stacked([o.stash_bytes for o in options]),
+        fixed_bytes=_stacked([o.fixed_bytes for o in options]),
         forward_s=_stacked([2 * (layers.edge_bytes + o.forward_sync_bytes) / bandwidth for o in options]),
         backward_s=_stacked([2 * (layers.edge_bytes + o.backward_sync_bytes) / bandwidth for o in options]),
         sources=np.ascontiguousarray(layers.sources),
@@ -80,7 +80,7 @@ def costs_of(layers: Layers, cluster: Cluster) -> Costs:
 
 def _stacked(tables: list[Reals]) -> Reals:
     """Return tables below each other, rows in one piece whatever the tables' order in memory."""
-    return np.ascontiguousarray(np.concatenate(tables))
+    return np.ascontiguousarray(np.concatenate(tables), dtype=np.float64)
 
 
 def data_degrees(cluster: Cluster, most: int | None = None) -> Counts:
@@ -94,6 +94,11 @@ def exchanges(cluster: Cluster, data: int) -> float:
     """Return (d-1)/n: how often a replica's share of the microbatches pays 4 w/B, in all n microbatches."""
     together = cluster.microbatches if cluster.synchronisation == "batch" else data
     return (data - 1) / together
+
+
+def synchronised_share(cluster: Cluster, data: int) -> float:
+    """Return (d-1)/d / n: what a microbatch pays of 4 w/B, the transfers of a whole exchange."""
+    return exchanges(cluster, data) / data
 
 
 def best_stage(
@@ -110,8 +115,6 @@ def best_stage(
     members: positions of the layers of S; degree: s, the sum of the data parallel degrees of this stage and
     of those behind it, at least d. The rule of `ratio` chooses configurations, or an exact knapsack does.
     """
-    if exact:
-        raise PhazeError("the exact knapsack is not there yet")
     if tensor not in layers.options or data * tensor > cluster.devices or degree > cluster.microbatches:
         return None
     if cluster.synchronisation == "batch" and cluster.microbatches % data:
@@ -123,7 +126,8 @@ def best_stage(
     in_flight = -(-degree // data)
     priced = price_stage(costs, member, t, exchanges(cluster, data), in_flight)
     chosen = np.full(len(layers), -1, dtype=np.int64)
-    if not choose_by_ratio(costs.first[t], member, priced[0], priced[1], costs.limit_bytes, chosen):
+    choose = choose_exactly if exact else choose_by_ratio
+    if not choose(costs.first[t], member, priced[0], priced[1], costs.limit_bytes, chosen):
         return None
     own_s, memory_bytes, common_s = priced
     picked = chosen[member]
