@@ -18,6 +18,8 @@ from phaze.errors import PhazeError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from phaze.place.piper.question import Question as PiperQuestion
+
 app = typer.Typer(
     name="python -m phaze",
     no_args_is_help=True,
@@ -33,6 +35,13 @@ class Format(StrEnum):
 
     CSV = "csv"
     JSON = "json"
+
+
+class Planner(StrEnum):
+    """Planners of instance files."""
+
+    PHAZE = "phaze"
+    PIPER = "piper"
 
 
 class Backward(StrEnum):
@@ -142,13 +151,52 @@ def schedule(
 @app.command()
 def place(
     instance: Annotated[
-        Path | None, typer.Argument(help="Instance in the JSON of the authors' device_placement program.")
+        Path | None,
+        typer.Argument(
+            help="Instance in the JSON of the planner's authors; see the section on it in README.md."
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for an instance's placement.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="File for an instance's placement; else printed.")
+    ] = None,
+    planner: Annotated[Planner, typer.Option(help="Whose planner, for an instance file.")] = Planner.PHAZE,
     model: Annotated[str | None, typer.Option("--model", "-m", help="Model, as for the other verbs.")] = None,
     architecture: ArchitectureOption = "tpu-v4",
     system: SystemOption = "paper",
-    devices: Annotated[int | None, typer.Option(help="Devices; the system's unless given.", min=1)] = None,
+    devices: Annotated[
+        int | None, typer.Option(help="Devices; the system's, or Piper's instance's, unless given.", min=1)
+    ] = None,
+    memory_gib: Annotated[
+        float | None,
+        typer.Option(help="Piper: memory of a device, GiB; the instance's unless given.", min=0),
+    ] = None,
+    microbatches: Annotated[
+        int | None,
+        typer.Option(help="Piper: N, microbatches in a batch; the instance's unless given.", min=1),
+    ] = None,
+    bandwidth_gib: Annotated[
+        float | None,
+        typer.Option(help="Piper: bandwidth of a device, GiB/s; the instance's unless given.", min=0),
+    ] = None,
+    exactly: Annotated[
+        bool, typer.Option("--exactly", help="Piper: data widths sum up to N exactly, not at most.")
+    ] = False,
+    paper_table1: Annotated[
+        bool,
+        typer.Option(
+            "--paper-table1",
+            help="Piper: as the paper's Table 1: one linear order, gradients exchanged every d microbatches.",
+        ),
+    ] = False,
+    exact_knapsack: Annotated[
+        bool,
+        typer.Option(
+            "--exact-knapsack", help="Piper: choose configurations exactly, not by the paper's rule."
+        ),
+    ] = False,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="Piper: add the plans of the paper's baselines.")
+    ] = False,
     global_batch: Annotated[int, typer.Option(help="Samples in a batch.", min=1)] = 4096,
     sequence: SequenceOption = None,
     tensor: TensorOption = None,
@@ -169,10 +217,28 @@ def place(
 ) -> None:
     """Spread the training of a model over a cluster: t, d, s, boundaries, memory, throughput, what binds.
 
-    Either a model on an architecture (--model), or an instance file of layers with their latencies.
+    Either a model on an architecture (--model), or an instance file of layers with their latencies. An
+    instance for Phaze's planner says what the cluster is; options that begin with "Piper" are for instances
+    of --planner piper, and replace what those say.
     """
     if (instance is None) == (model is None):
         raise PhazeError("place: give either an instance file or --model")
+    from phaze.place.piper.question import Question as PiperQuestion
+
+    piper = PiperQuestion(
+        devices=devices,
+        memory_gib=memory_gib,
+        microbatches=microbatches,
+        bandwidth_gib=bandwidth_gib,
+        exactly=exactly,
+        paper_table1=paper_table1,
+        exact_knapsack=exact_knapsack,
+        baselines=baselines,
+    )
+    if planner is Planner.PIPER:
+        _place_by_piper(instance, piper, out)
+        return
+    _refuse_options_of_piper(piper)
     if instance is not None:
         _place_instance(instance, out)
         return
@@ -206,6 +272,26 @@ def _place_instance(instance: Path, out: Path | None) -> None:
         typer.echo(result_text(result))
     else:
         write_result(result, out)
+
+
+def _place_by_piper(instance: Path | None, question: PiperQuestion, out: Path | None) -> None:
+    from phaze.place.piper.instance import read_instance
+    from phaze.place.piper.results import answer, result_text
+    from phaze.place.reading import write_text
+
+    if instance is None:
+        raise PhazeError("place: give an instance file with --planner piper; a study plans models with it")
+    text = result_text(*answer(read_instance(instance), question))
+    if out is None:
+        typer.echo(text)
+    else:
+        write_text(text + "\n", out)
+
+
+def _refuse_options_of_piper(question: PiperQuestion) -> None:
+    for name in question.given():
+        if name != "devices":
+            raise PhazeError(f"place: --{name.replace('_', '-')} is for --planner piper only")
 
 
 @app.command()

@@ -104,6 +104,78 @@ def test_an_instance_of_the_authors_program_is_read_and_written(tmp_path: Path, 
     assert (found["tensorParallelDegree"], found["dataParallelDegree"], len(found["stages"])) == (4, 32, 8)
 
 
+@pytest.fixture(name="graph")
+def documented_graph(tmp_path: Path, project_root: Path) -> Path:
+    """Return a file with the input that README.md shows."""
+    path = tmp_path / "input.json"
+    path.write_text((project_root / "README.md").read_text().split("```json\n")[1].split("```")[0])
+    return path
+
+
+def test_piper_plans_the_graph_of_the_readme(graph: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    assert run("place", "--planner", "piper", str(graph), "-o", str(out)).output == ""
+    found = json.loads(out.read_text())
+    assert sorted(layer for stage in found["stages"] for layer in stage["layers"]) == [0, 1]
+    assert found["devices"] == sum(stage["d"] * stage["t"] for stage in found["stages"]) <= 4
+    assert all(stage["memory_bytes"] <= 3e9 for stage in found["stages"])
+    assert json.loads(run("place", "--planner", "piper", str(graph)).output) == found
+
+
+def test_options_of_piper_replace_what_its_input_says(graph: Path) -> None:
+    arguments = ("place", "--planner", "piper", str(graph))
+    base = json.loads(run(*arguments).output)["time_per_sample"]
+    one = json.loads(run(*arguments, "--devices", "1").output)
+    assert (one["devices"], one["time_per_sample"]) == (1, 0.01 + 0.03)
+    exact = json.loads(run(*arguments, "--exactly", "--microbatches", "2").output)
+    assert exact["degree"] == 2
+    slow = json.loads(run(*arguments, "--bandwidth-gib", "0.5").output)
+    assert slow["time_per_sample"] > base
+    none = json.loads(run(*arguments, "--memory-gib", "0.1").output)
+    assert none["time_per_sample"] is None
+    assert none["reason"].startswith("memory: ")
+    others = json.loads(run(*arguments, "--baselines", "--exact-knapsack").output)["baselines"]
+    assert all(other["time_per_sample"] >= base for other in others.values() if other["stages"])
+
+
+@pytest.mark.parity
+def test_piper_gives_the_optima_of_the_authors_program_and_the_papers_table(
+    tmp_path: Path, shared_data: Path
+) -> None:
+    """Of GNMT on two devices of 3.5 GiB: the table prints 260.268, the program finds 260.2268."""
+    inputs, out = shared_data / "piper", tmp_path / "out.json"
+    arguments = ("--devices", "2", "--memory-gib", "3.5", "--bandwidth-gib", "25", "-o", str(out))
+    table = ("place", "--planner", "piper", str(inputs / "gnmt.json"), *arguments, "--paper-table1")
+    run(*table, "--baselines")
+    found = json.loads(out.read_text())
+    assert f"{found['time_per_sample']:.6g}" == "260.268"
+    assert f"{found['baselines']['equi']['time_per_sample']:.6g}" == "260.268"
+    run(*table[:-1])
+    assert f"{json.loads(out.read_text())['time_per_sample']:.7g}" == "260.2268"
+
+
+def test_too_many_downsets_are_one_message_and_nothing_is_written(graph: Path, tmp_path: Path) -> None:
+    """Forty layers without edges have 2^40 downsets."""
+    content, out = json.loads(graph.read_text()), tmp_path / "out.json"
+    layer = content["nodes"][0]
+    layer["TMPCs"]["1"][0]["syncTimeBw"] = {}
+    content["nodes"], content["edges"] = [{**layer, "id": i} for i in range(40)], []
+    graph.write_text(json.dumps(content))
+    with pytest.raises(PhazeError, match="downsets"):
+        run("place", "--planner", "piper", str(graph), "-o", str(out))
+    assert not out.exists()
+
+
+def test_a_bad_graph_is_one_message_and_nothing_is_written(graph: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    graph.write_text(graph.read_text().replace('"destId": 1', '"destId": 7'))
+    with pytest.raises(
+        PhazeError, match=r"input\.json: edges: edge 0 -> 7: destId 7 is not the id of a node"
+    ):
+        run("place", "--planner", "piper", str(graph), "-o", str(out))
+    assert not out.exists()
+
+
 def test_extract_estimate_and_schedule_print_their_tables(model: str) -> None:
     operators = json.loads(run("extract", "--model", model, "--json").output)
     estimates = json.loads(run("estimate", "--model", model, "--json").output)
@@ -128,6 +200,11 @@ def test_extract_estimate_and_schedule_print_their_tables(model: str) -> None:
         ),
         (("place", "--model", "gpt2", "--sequence", "4096"), "sequence: 4096 must be"),
         (("place", "--model", "gpt2", "--optimizer", "lion"), "optimizer: should be"),
+        (("place", "--model", "gpt2", "--planner", "piper"), "give an instance file with --planner piper"),
+        (("place", "--planner", "piper"), "give either an instance file or --model"),
+        (("place", "x.json", "--memory-gib", "8"), "--memory-gib is for --planner piper only"),
+        (("place", "--model", "gpt2", "--exactly"), "--exactly is for --planner piper only"),
+        (("place", "none.json", "--planner", "piper"), "none.json: cannot be read"),
         (("export", "none.parquet"), "none.parquet"),
     ],
 )
