@@ -197,6 +197,9 @@ def place(
     baselines: Annotated[
         bool, typer.Option("--baselines", help="Piper: add the plans of the paper's baselines.")
     ] = False,
+    max_downsets: Annotated[
+        int | None, typer.Option(help="Piper: downsets that a graph may have; 100,000 unless given.", min=1)
+    ] = None,
     global_batch: Annotated[int, typer.Option(help="Samples in a batch.", min=1)] = 4096,
     sequence: SequenceOption = None,
     tensor: TensorOption = None,
@@ -234,6 +237,7 @@ def place(
         paper_table1=paper_table1,
         exact_knapsack=exact_knapsack,
         baselines=baselines,
+        max_downsets=max_downsets,
     )
     if planner is Planner.PIPER:
         _place_by_piper(instance, piper, out)

@@ -155,15 +155,18 @@ def test_piper_gives_the_optima_of_the_authors_program_and_the_papers_table(
 
 
 def test_too_many_downsets_are_one_message_and_nothing_is_written(graph: Path, tmp_path: Path) -> None:
-    """Forty layers without edges have 2^40 downsets."""
+    """Layers without edges: forty have 2^40 downsets, four have sixteen."""
     content, out = json.loads(graph.read_text()), tmp_path / "out.json"
     layer = content["nodes"][0]
     layer["TMPCs"]["1"][0]["syncTimeBw"] = {}
-    content["nodes"], content["edges"] = [{**layer, "id": i} for i in range(40)], []
-    graph.write_text(json.dumps(content))
-    with pytest.raises(PhazeError, match="downsets"):
-        run("place", "--planner", "piper", str(graph), "-o", str(out))
-    assert not out.exists()
+    for layers, allowed in ((40, ()), (4, ("--max-downsets", "15"))):
+        content["nodes"], content["edges"] = [{**layer, "id": i} for i in range(layers)], []
+        graph.write_text(json.dumps(content))
+        with pytest.raises(PhazeError, match="downsets"):
+            run("place", "--planner", "piper", str(graph), "-o", str(out), *allowed)
+        assert not out.exists()
+    run("place", "--planner", "piper", str(graph), "-o", str(out), "--max-downsets", "16")
+    assert len(json.loads(out.read_text())["stages"]) > 0
 
 
 def test_a_bad_graph_is_one_message_and_nothing_is_written(graph: Path, tmp_path: Path) -> None:
@@ -204,6 +207,11 @@ def test_extract_estimate_and_schedule_print_their_tables(model: str) -> None:
         (("place", "--planner", "piper"), "give either an instance file or --model"),
         (("place", "x.json", "--memory-gib", "8"), "--memory-gib is for --planner piper only"),
         (("place", "--model", "gpt2", "--exactly"), "--exactly is for --planner piper only"),
+        (
+            ("place", "x.json", "--planner", "piper", "--bandwidth-gib", "0"),
+            "--bandwidth-gib: must be finite and",
+        ),
+        (("place", "x.json", "--planner", "piper", "--memory-gib", "inf"), "> 0, got inf"),
         (("place", "none.json", "--planner", "piper"), "none.json: cannot be read"),
         (("export", "none.parquet"), "none.parquet"),
     ],

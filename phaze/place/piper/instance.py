@@ -106,14 +106,15 @@ def read_instance(path: str | Path) -> Instance:
 def _options(nodes: list[Node], edges: list[Edge], width: str) -> Options:
     """Return the configurations of all layers at a width."""
     owned = [(place, c) for place, node in enumerate(nodes) for c in node.configurations.get(width, [])]
+    rows: dict[int, list[int]] = {node.id: [] for node in nodes}
+    for row, (place, _) in enumerate(owned):
+        rows[nodes[place].id].append(row)
     forward, backward = np.zeros((len(owned), len(edges))), np.zeros((len(owned), len(edges)))
-    ends = [(edge.source_id, edge.dest_id) for edge in edges]
-    for row, (place, configuration) in enumerate(owned):
-        for column, (source, target) in enumerate(ends):
-            if target == nodes[place].id:
-                forward[row, column] = configuration.sync_time_fw[str(source)]
-            if source == nodes[place].id:
-                backward[row, column] = configuration.sync_time_bw[str(target)]
+    for column, edge in enumerate(edges):
+        for row in rows[edge.dest_id]:
+            forward[row, column] = owned[row][1].sync_time_fw[str(edge.source_id)]
+        for row in rows[edge.source_id]:
+            backward[row, column] = owned[row][1].sync_time_bw[str(edge.dest_id)]
     return Options(
         names=tuple(configuration.id for _, configuration in owned),
         layer=np.array([place for place, _ in owned], dtype=np.int64),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
+from phaze.errors import PhazeError
 from phaze.place.piper.instance import Instance
 from phaze.place.piper.layers import Cluster
 from phaze.units import GIB
@@ -23,6 +25,14 @@ class Question:
     """Plan as the paper's Table 1: along one linear order, and gradients synchronised once a round."""
     exact_knapsack: bool = False
     baselines: bool = False
+    max_downsets: int | None = None
+    """None: what the planner allows."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no cluster has."""
+        for name, value in (("memory-gib", self.memory_gib), ("bandwidth-gib", self.bandwidth_gib)):
+            if value is not None and not 0 < value < math.inf:
+                raise PhazeError(f"place: --{name}: must be finite and > 0, got {value:g}")
 
     def cluster(self, instance: Instance) -> Cluster:
         """Return the cluster and the batch."""

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from phaze.place.piper.baselines import plan_baselines
 from phaze.place.piper.instance import Instance
 from phaze.place.piper.layers import Cluster, Layers, Plan, PlannedStage
-from phaze.place.piper.planner import plan
+from phaze.place.piper.planner import MAX_DOWNSETS, plan
 from phaze.place.piper.question import Question
 from phaze.place.piper.reasons import why_no_plan
 
@@ -66,6 +66,7 @@ def answer(instance: Instance, question: Question) -> tuple[Result, dict[str, Re
             linear=question.paper_table1,
             exact_knapsack=question.exact_knapsack,
             most_data=most_data,
+            max_downsets=question.max_downsets or MAX_DOWNSETS,
         )
 
     found = planner(layers, cluster, None)
