@@ -1,0 +1,7 @@
+"""Simulate: replay a placement event by event (PALM)."""
+
+from phaze.simulate.longest_path import simulate
+from phaze.simulate.pipeline import Pipeline, StageCost
+from phaze.simulate.timeline import Timeline
+
+__all__ = ["Pipeline", "StageCost", "Timeline", "simulate"]

@@ -1,0 +1,354 @@
+"""A pipeline as discrete events (PALM, IV.A, Figure 4): networks with contention, and work by priority.
+
+Every worker, input port and synchronisation port is a process of SimPy; tensors travel as processes of their
+own over a `Network`. A worker takes its jobs in the schedule's order, or, by priority, whatever has
+arrived: backward before forward, never more microbatches than the schedule holds in flight (PALM's Prior
+Selector). Where nothing is contended the order's times are those of the longest path.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import simpy
+from simpy.events import EventPriority
+
+from phaze.errors import PhazeError
+from phaze.simulate.durations import Kind, borders, durations, fetches_on_worker, overlap_s
+from phaze.simulate.graph import (
+    EventGraph,
+    all_jobs,
+    event_graph,
+    fetches_ahead,
+)
+from phaze.simulate.links import Network, Process, Transfer, Wires
+from phaze.simulate.longest_path import ADVICE
+from phaze.simulate.orders import Jobs, own_microbatches
+from phaze.simulate.pipeline import Counts, Pipeline, Reals
+from phaze.simulate.timeline import Timeline
+from phaze.simulate.windows import in_flight
+
+Dispatch = Literal["order", "priority"]
+Key = tuple[Kind, int, int]
+"""Kind, stage, and microbatch or batch of a job."""
+
+Message = tuple[Kind, int, int, int]
+"""A job and the replica that tells it that it may start; 0 where only one does."""
+
+LAST = EventPriority(2)
+"""After everything else that happens at the same time."""
+
+
+class Done(NamedTuple):
+    """A job that was executed."""
+
+    kind: Kind
+    stage: int
+    microbatch: int
+    start_s: float
+    arrival_s: float
+
+
+def simulate_events(
+    pipeline: Pipeline, *, dispatch: Dispatch = "order", network: Network | None = None
+) -> Timeline:
+    """Return when every event of a pipeline happens, with whatever contention the network has."""
+    run = _Run(pipeline, all_jobs(pipeline), network or Wires(), dispatch)
+    run.env.run()
+    run.check()
+    return run.timeline()
+
+
+class _Run:
+    """One simulation: what has been sent, what is done."""
+
+    def __init__(self, pipeline: Pipeline, jobs: Jobs, network: Network, dispatch: Dispatch) -> None:
+        _check(pipeline, dispatch)
+        self.env = simpy.Environment()
+        self.pipeline, self.jobs, self.network = pipeline, jobs, network
+        self.seconds, self.early = durations(pipeline).tolist(), overlap_s(pipeline).tolist()
+        self.activation, self.gradient = (border.tolist() for border in borders(pipeline))
+        self.worker_of = {pair: worker for worker, pair in enumerate(pipeline.workers)}
+        self.happened: defaultdict[Message, simpy.Event] = defaultdict(self.env.event)
+        self.when: dict[Message, float] = {}
+        self.done: list[list[Done]] = [[] for _ in range(len(jobs.first) - 1)]
+        self.left = _passes_left(pipeline, jobs)
+        self.bells = [self.env.event() for _ in pipeline.workers]
+        self._start(dispatch)
+
+    def _start(self, dispatch: Dispatch) -> None:
+        work = self._by_priority if dispatch == "priority" else self._in_order
+        for worker in range(len(self.pipeline.workers)):
+            self.env.process(work(worker))
+        ports = range(len(self.pipeline.workers), len(self.jobs.first) - 1)
+        for port in ports:
+            self.env.process(self._in_order(port))
+
+    def keys(self, resource: int) -> Iterator[Key]:
+        """Yield the jobs of a resource in the schedule's order."""
+        span = slice(*self.jobs.first[resource : resource + 2])
+        for kind, stage, microbatch in zip(
+            self.jobs.kind[span].tolist(),
+            self.jobs.stage[span].tolist(),
+            self.jobs.microbatch[span].tolist(),
+            strict=True,
+        ):
+            yield Kind(kind), stage, microbatch
+
+    def _in_order(self, resource: int) -> Process:
+        """Execute the jobs of a resource in the schedule's order."""
+        for key in self.keys(resource):
+            yield from self._execute(resource, key)
+
+    def _execute(self, resource: int, key: Key) -> Process:
+        """Wait for what the job needs, take its time, tell who waits for it."""
+        kind, stage, microbatch = key
+        arrival = 0.0
+        for needed in self._needs(key):
+            yield self.happened[needed]
+            arrival = max(arrival, self.when[needed])
+        start = self.env.now
+        self._announce_start(resource, key)
+        yield self.env.timeout(self.seconds[kind][stage])
+        self.done[resource].append(Done(kind, stage, microbatch, start, arrival))
+        self._announce_end(resource, key)
+
+    def _needs(self, key: Key) -> list[Message]:
+        """Return what must have happened before a job."""
+        kind, stage, number = key
+        if kind >= Kind.SYNC and kind != Kind.UPDATE:
+            return [(*key, replica) for replica in range(self.pipeline.replicas[stage % self.pipeline.depth])]
+        if kind == Kind.RECOMPUTE and not self.pipeline.early_recompute:
+            kind = Kind.BACKWARD
+        waits = {
+            Kind.FETCH: self.pipeline.release_s > 0 and number > 0,
+            Kind.FORWARD: stage > 0 or fetches_ahead(self.pipeline),
+            Kind.BACKWARD: stage + 1 < len(self.pipeline.stages),
+            Kind.UPDATE: self.pipeline.stages[stage].sync_s > 0,
+        }
+        return [(kind, stage, number, 0)] if waits.get(kind) else []
+
+    def _announce_start(self, resource: int, key: Key) -> None:
+        """Tell what becomes possible some time after a job's start."""
+        kind, stage, number = key
+        if kind == Kind.FETCH and self.pipeline.release_s > 0:
+            self._later(self.pipeline.release_s, (Kind.FETCH, 0, number + 1, 0), self._holder(0, number + 1))
+        again = self.pipeline.stages[stage].recompute_s > 0 and not self.pipeline.early_recompute
+        batch = number // self.pipeline.lane_microbatches
+        if kind == (Kind.RECOMPUTE if again else Kind.BACKWARD) and self.left[resource, stage, batch] == 1:
+            span = self.seconds[Kind.BACKWARD][stage] + again * self.seconds[Kind.RECOMPUTE][stage]
+            message = Kind.SYNC, stage, batch, self.pipeline.workers[resource][1]
+            self._later(span - self.early[stage], message, resource)
+
+    def _announce_end(self, resource: int, key: Key) -> None:
+        """Tell what becomes possible with a job's end."""
+        kind, stage, number = key
+        if kind == Kind.FETCH:
+            self._tell((Kind.FORWARD, 0, number, 0), self._holder(0, number))
+        elif kind == Kind.FORWARD and stage + 1 < len(self.pipeline.stages):
+            self._send(resource, key, stage + 1, self.activation[stage])
+        elif kind == Kind.BACKWARD:
+            self._count_backward(resource, stage, number // self.pipeline.lane_microbatches)
+            if stage > 0:
+                self._send(resource, key, stage - 1, self.gradient[stage - 1])
+        elif kind == Kind.LAST_SYNC:
+            group = stage % self.pipeline.depth
+            for replica in range(self.pipeline.replicas[group]):
+                self._tell((Kind.UPDATE, stage, number, replica), self._holder(group, replica))
+        elif kind == Kind.UPDATE:
+            self._tell((Kind.GATHER, stage, number, self.pipeline.workers[resource][1]), resource)
+
+    def _count_backward(self, worker: int, stage: int, batch: int) -> None:
+        """Tell the synchronisation that a worker is through with a batch: with this chunk's, or with all."""
+        group, replica = self.pipeline.workers[worker]
+        self.left[worker, stage, batch] -= 1
+        chunks = range(group, len(self.pipeline.stages), self.pipeline.depth)
+        own = [stage] if self.pipeline.overlap_sync else chunks
+        if not any(self.left[worker, q, batch] for q in own):
+            for q in own:
+                self._tell((Kind.LAST_SYNC, q, batch, replica), worker)
+
+    def _holder(self, group: int, microbatch: int) -> int:
+        """Return the worker of a group that has a microbatch."""
+        return self.worker_of[group, microbatch % self.pipeline.replicas[group]]
+
+    def _send(self, worker: int, key: Key, target: int, seconds: float) -> None:
+        """Send an activation or a gradient to the worker that has the microbatch at the target stage."""
+        kind, stage, number = key
+        receiver = self._holder(target % self.pipeline.depth, number)
+        if self.pipeline.transfers == "occupying":
+            self._tell((kind, target, number, 0), receiver)
+            return
+        transfer = Transfer(stage, target, worker, receiver, number, seconds)
+        self.env.process(self._deliver(transfer, (kind, target, number, 0)))
+
+    def _deliver(self, transfer: Transfer, message: Message) -> Process:
+        """Tell the receiver when the tensor is there."""
+        yield from self.network.carry(self.env, transfer)
+        self._tell(message, transfer.target_worker)
+
+    def _tell(self, message: Message, worker: int) -> None:
+        """Let something happen now, and wake the worker that it may concern."""
+        self.when[message] = self.env.now
+        self.happened[message].succeed()
+        bell, self.bells[worker] = self.bells[worker], self.env.event()
+        bell.succeed()
+
+    def _later(self, seconds: float, message: Message, worker: int) -> None:
+        """Let something happen after some seconds."""
+
+        def wait() -> Process:
+            yield self.env.timeout(seconds)
+            self._tell(message, worker)
+
+        self.env.process(wait())
+
+    def _by_priority(self, worker: int) -> Process:
+        """Execute what has arrived: updates, then backward, then forward."""
+        state = _Queue(self, worker)
+        while not state.finished:
+            yield _Settled(self.env)
+            jobs = state.choose()
+            if not jobs:
+                yield self.bells[worker]
+            for key in jobs:
+                yield from self._execute(worker, key)
+
+    def can_start(self, key: Key) -> bool:
+        """Return whether everything that a job needs has happened."""
+        return all(message in self.when for message in self._needs(key))
+
+    def check(self) -> None:
+        """Raise `PhazeError` where jobs wait for each other for ever."""
+        done = sum(map(len, self.done))
+        if done < len(self.jobs):
+            raise PhazeError(
+                f"pipeline: under {self.pipeline.schedule} with data {self.pipeline.data} only {done} of "
+                f"{len(self.jobs)} jobs can run, the others wait for each other; {ADVICE}"
+            )
+
+    def timeline(self) -> Timeline:
+        """Return what happened, with the jobs in the order of their execution."""
+        rows = np.array([row for rows in self.done for row in rows], np.float64)
+        jobs = Jobs(
+            rows[:, 0].astype(np.int8),
+            rows[:, 1].astype(np.int32),
+            rows[:, 2].astype(np.int32),
+            self.jobs.first,
+        )
+        graph = event_graph(self.pipeline, jobs)
+        binding = _binding(rows[:, 3] + graph.duration_s, graph)
+        return Timeline(self.pipeline, jobs, rows[:, 3], graph.duration_s, rows[:, 4], binding)
+
+
+class _Settled(simpy.Event):
+    """Happens at once, but after everything else that happens now: a worker then sees all that has come."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        super().__init__(env)
+        self._ok, self._value = True, None
+        env.schedule(self, LAST)
+
+
+class _Queue:
+    """What one worker has to do by priority."""
+
+    def __init__(self, run: _Run, worker: int) -> None:
+        self.run, self.worker = run, worker
+        self.group, replica = run.pipeline.workers[worker]
+        self.own: list[int] = own_microbatches(run.pipeline, replica, self.group).tolist()
+        self.limit = in_flight(run.pipeline)[self.group]
+        self.forward = self.backward = self.updated = 0
+        self.updates = [key for key in run.keys(worker) if key[0] in (Kind.UPDATE, Kind.GATHER)]
+        self.per_batch = len(self.updates) // run.pipeline.batches
+
+    @property
+    def finished(self) -> bool:
+        """Return whether nothing is left."""
+        released = self.backward if self.run.pipeline.trains else self.forward
+        return released == len(self.own) and self.updated * self.per_batch == len(self.updates)
+
+    def choose(self) -> list[Key]:
+        """Return the jobs to do now, none if nothing can be done."""
+        for choice in (self._update, self._backward, self._forward):
+            jobs = choice()
+            if jobs:
+                return jobs
+            if choice == self._update and self._update_due and not self.run.pipeline.overlap_sync:
+                return []
+        return []
+
+    @property
+    def _update_due(self) -> bool:
+        """Return whether all backward passes of the batch to update are done."""
+        last = (self.updated + 1) * self.run.pipeline.lane_microbatches
+        due = self.backward == len(self.own) or self.own[self.backward] >= last
+        return self.run.pipeline.trains and self.updated < self.run.pipeline.batches and due
+
+    def _update(self) -> list[Key]:
+        jobs = self.updates[self.updated * self.per_batch : (self.updated + 1) * self.per_batch]
+        if not self._update_due or not self.run.can_start(jobs[0]):
+            return []
+        self.updated += 1
+        return jobs
+
+    def _backward(self) -> list[Key]:
+        pipeline = self.run.pipeline
+        waits_for_all = pipeline.schedule == "gpipe" and self.forward < len(self.own)
+        if not pipeline.trains or self.backward >= self.forward or waits_for_all:
+            return []
+        key = Kind.BACKWARD, self.group, self.own[self.backward]
+        if not self.run.can_start(key):
+            return []
+        self.backward += 1
+        again = pipeline.stages[self.group].recompute_s > 0
+        return [(Kind.RECOMPUTE, *key[1:]), key] if again else [key]
+
+    def _forward(self) -> list[Key]:
+        if self.forward == len(self.own) or self.forward - self.backward >= self.limit:
+            return []
+        number = self.own[self.forward]
+        pipeline = self.run.pipeline
+        stale = pipeline.trains and number // pipeline.lane_microbatches - self.updated >= 2
+        kinds = [Kind.FORWARD]
+        if self.group == 0 and fetches_on_worker(pipeline):
+            kinds.insert(0, Kind.FETCH)
+        jobs = [(kind, self.group, number) for kind in kinds]
+        if stale or not self.run.can_start(jobs[0]):
+            return []
+        self.forward += 1
+        return jobs
+
+
+def _passes_left(pipeline: Pipeline, jobs: Jobs) -> Counter[tuple[int, int, int]]:
+    """Return the backward passes by worker, stage and batch."""
+    which = np.flatnonzero(jobs.kind == Kind.BACKWARD)
+    batch = jobs.microbatch[which] // pipeline.lane_microbatches
+    return Counter(
+        zip(jobs.resource[which].tolist(), jobs.stage[which].tolist(), batch.tolist(), strict=True)
+    )
+
+
+def _binding(end_s: Reals, graph: EventGraph) -> Counts:
+    """Return for every job the predecessor that lets it start last, -1 without any."""
+    binding = np.full(len(end_s), -1, np.int64)
+    arrival = end_s[graph.predecessor] + graph.delay_s
+    waiting = np.repeat(np.arange(len(end_s)), np.diff(graph.preceded))
+    rising = np.argsort(arrival, kind="stable")
+    binding[waiting[rising]] = graph.predecessor[rising]
+    return binding
+
+
+def _check(pipeline: Pipeline, dispatch: Dispatch) -> None:
+    """Refuse what priority alone cannot order."""
+    if dispatch not in get_args(Dispatch):
+        raise PhazeError(
+            f"simulation: dispatch must be one of {', '.join(get_args(Dispatch))}, got {dispatch}"
+        )
+    if dispatch == "priority" and (pipeline.schedule == "interleaved" or pipeline.early_recompute):
+        raise PhazeError(
+            "simulation: dispatch must be order under interleaved and with early_recompute, got priority"
+        )
