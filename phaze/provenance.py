@@ -21,7 +21,18 @@ ROOT = Path(__file__).resolve().parent.parent
 """The folder that holds the package phaze."""
 
 PACKAGE = "phaze"
-NUMERIC_LIBRARIES = ("highspy", "networkx", "numba", "numpy", "optuna", "pandas", "pyarrow", "pyomo", "scipy")
+NUMERIC_LIBRARIES = (
+    "highspy",
+    "networkx",
+    "numba",
+    "numpy",
+    "optuna",
+    "pandas",
+    "pyarrow",
+    "pyomo",
+    "scipy",
+    "simpy",
+)
 """Libraries whose version can change a number; others (settings, command line) cannot."""
 
 DATA_SUFFIXES = (".css", ".csv", ".html", ".j2", ".js", ".json", ".md", ".svg", ".toml", ".yaml", ".yml")

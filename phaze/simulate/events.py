@@ -17,7 +17,7 @@ import simpy
 from simpy.events import EventPriority
 
 from phaze.errors import PhazeError
-from phaze.simulate.durations import Kind, borders, durations, fetches_on_worker, overlap_s
+from phaze.simulate.durations import Kind, borders, durations, overlap_s
 from phaze.simulate.graph import (
     EventGraph,
     all_jobs,
@@ -26,15 +26,12 @@ from phaze.simulate.graph import (
 )
 from phaze.simulate.links import Network, Process, Transfer, Wires
 from phaze.simulate.longest_path import ADVICE
-from phaze.simulate.orders import Jobs, own_microbatches
+from phaze.simulate.orders import Jobs, Key
 from phaze.simulate.pipeline import Counts, Pipeline, Reals
+from phaze.simulate.priority import Queue
 from phaze.simulate.timeline import Timeline
-from phaze.simulate.windows import in_flight
 
 Dispatch = Literal["order", "priority"]
-Key = tuple[Kind, int, int]
-"""Kind, stage, and microbatch or batch of a job."""
-
 Message = tuple[Kind, int, int, int]
 """A job and the replica that tells it that it may start; 0 where only one does."""
 
@@ -208,7 +205,8 @@ class _Run:
 
     def _by_priority(self, worker: int) -> Process:
         """Execute what has arrived: updates, then backward, then forward."""
-        state = _Queue(self, worker)
+        updates = [key for key in self.keys(worker) if key[0] in (Kind.UPDATE, Kind.GATHER)]
+        state = Queue(self.pipeline, worker, updates, self.can_start)
         while not state.finished:
             yield _Settled(self.env)
             jobs = state.choose()
@@ -251,76 +249,6 @@ class _Settled(simpy.Event):
         super().__init__(env)
         self._ok, self._value = True, None
         env.schedule(self, LAST)
-
-
-class _Queue:
-    """What one worker has to do by priority."""
-
-    def __init__(self, run: _Run, worker: int) -> None:
-        self.run, self.worker = run, worker
-        self.group, replica = run.pipeline.workers[worker]
-        self.own: list[int] = own_microbatches(run.pipeline, replica, self.group).tolist()
-        self.limit = in_flight(run.pipeline)[self.group]
-        self.forward = self.backward = self.updated = 0
-        self.updates = [key for key in run.keys(worker) if key[0] in (Kind.UPDATE, Kind.GATHER)]
-        self.per_batch = len(self.updates) // run.pipeline.batches
-
-    @property
-    def finished(self) -> bool:
-        """Return whether nothing is left."""
-        released = self.backward if self.run.pipeline.trains else self.forward
-        return released == len(self.own) and self.updated * self.per_batch == len(self.updates)
-
-    def choose(self) -> list[Key]:
-        """Return the jobs to do now, none if nothing can be done."""
-        for choice in (self._update, self._backward, self._forward):
-            jobs = choice()
-            if jobs:
-                return jobs
-            if choice == self._update and self._update_due and not self.run.pipeline.overlap_sync:
-                return []
-        return []
-
-    @property
-    def _update_due(self) -> bool:
-        """Return whether all backward passes of the batch to update are done."""
-        last = (self.updated + 1) * self.run.pipeline.lane_microbatches
-        due = self.backward == len(self.own) or self.own[self.backward] >= last
-        return self.run.pipeline.trains and self.updated < self.run.pipeline.batches and due
-
-    def _update(self) -> list[Key]:
-        jobs = self.updates[self.updated * self.per_batch : (self.updated + 1) * self.per_batch]
-        if not self._update_due or not self.run.can_start(jobs[0]):
-            return []
-        self.updated += 1
-        return jobs
-
-    def _backward(self) -> list[Key]:
-        pipeline = self.run.pipeline
-        waits_for_all = pipeline.schedule == "gpipe" and self.forward < len(self.own)
-        if not pipeline.trains or self.backward >= self.forward or waits_for_all:
-            return []
-        key = Kind.BACKWARD, self.group, self.own[self.backward]
-        if not self.run.can_start(key):
-            return []
-        self.backward += 1
-        again = pipeline.stages[self.group].recompute_s > 0
-        return [(Kind.RECOMPUTE, *key[1:]), key] if again else [key]
-
-    def _forward(self) -> list[Key]:
-        if self.forward == len(self.own) or self.forward - self.backward >= self.limit:
-            return []
-        number = self.own[self.forward]
-        pipeline = self.run.pipeline
-        stale = pipeline.trains and number // pipeline.lane_microbatches - self.updated >= 2
-        kinds = [Kind.FORWARD]
-        if self.group == 0 and fetches_on_worker(pipeline):
-            kinds.insert(0, Kind.FETCH)
-        jobs = [(kind, self.group, number) for kind in kinds]
-        if stale or not self.run.can_start(jobs[0]):
-            return []
-        self.forward += 1
-        return jobs
 
 
 def _passes_left(pipeline: Pipeline, jobs: Jobs) -> Counter[tuple[int, int, int]]:

@@ -28,6 +28,9 @@ from phaze.simulate.windows import in_flight
 Kinds = NDArray[np.int8]
 Flags = NDArray[np.bool_]
 
+Key = tuple[Kind, int, int]
+"""Kind, stage, and microbatch or batch of a job."""
+
 
 @dataclass(frozen=True, eq=False)
 class Jobs:
