@@ -77,6 +77,16 @@ class Terms:
             bytes_per_element=self.bytes_per_element,
         )
 
+    def conditions(self, subject: Subject) -> Conditions:
+        """Return where and how a model is trained, for placing it."""
+        return Conditions.of(
+            self.scenario,
+            self.training,
+            self.technology.energy,
+            sequence=subject.sequence,
+            flops_per_token=subject.flops_per_token,
+        )
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -132,17 +142,22 @@ def evaluate_point(subject: Subject, point: LayerTables, chips: pd.DataFrame, te
     estimates = _estimate(point, chips, terms)
     kept = chips[["architecture"]].assign(kept=True)
     solves, schedules = _schedule(point, estimates, chips, terms, np.ones(len(chips), dtype=np.bool_))
-    conditions = Conditions.of(
-        terms.scenario,
-        terms.training,
-        terms.technology.energy,
-        sequence=subject.sequence,
-        flops_per_token=subject.flops_per_token,
-    )
     placements, stages = place_model(
-        point.layers, subject.graph, solves, chips, kept, conditions, subject.expert
+        point.layers, subject.graph, solves, chips, kept, terms.conditions(subject), subject.expert
     )
     return Evaluation(chips, estimates, solves, schedules, placements, stages)
+
+
+def solve_architectures(
+    subject: Subject, architectures: pd.DataFrame, terms: Terms
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return given architectures with designs of their own, and table solves for them and all points."""
+    chips = with_own_designs(architectures)
+    every = np.ones(len(chips), dtype=np.bool_)
+    solves = [
+        _schedule(point, _estimate(point, chips, terms), chips, terms, every)[0] for point in subject.points
+    ]
+    return chips, pd.concat(solves, ignore_index=True)
 
 
 def _estimate(point: LayerTables, chips: pd.DataFrame, terms: Terms) -> pd.DataFrame:

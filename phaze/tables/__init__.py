@@ -1,7 +1,8 @@
 """The tables through which the stages talk: their whole interface.
 
 `stages` states what the stages hand to each other, `searches` how the space is searched, `certificates` what
-proves the best, `results` what looks across models, `base` what a table is.
+proves the best, `plans` what several planners make of it, `results` what looks across models, `base` what a
+table is.
 """
 
 from pathlib import Path
@@ -11,6 +12,7 @@ import pandas as pd
 from phaze.errors import PhazeError
 from phaze.tables.base import VERSION, Column, Table, table_name
 from phaze.tables.certificates import CAUSES, COMMON, Audits, Certificates, Ranges
+from phaze.tables.plans import PLANNERS, Plans, PlanStages
 from phaze.tables.results import (
     Areas,
     Bindings,
@@ -50,6 +52,7 @@ __all__ = [
     "CAUSES",
     "COMMON",
     "MILESTONES",
+    "PLANNERS",
     "SCOPES",
     "TABLES",
     "VERSION",
@@ -75,6 +78,8 @@ __all__ = [
     "Operators",
     "Parts",
     "Placements",
+    "PlanStages",
+    "Plans",
     "Proofs",
     "Ranges",
     "Rankings",
@@ -111,6 +116,8 @@ _ALL = (
     Trials,
     Commons,
     Sensitivities,
+    Plans,
+    PlanStages,
     Certificates,
     Ranges,
     Audits,

@@ -74,7 +74,7 @@ def costs_of(layers: Layers, cluster: Cluster) -> Costs:
         backward_s=_stacked([2 * (layers.edge_bytes + o.backward_sync_bytes) / bandwidth for o in options]),
         sources=np.ascontiguousarray(layers.sources),
         targets=np.ascontiguousarray(layers.targets),
-        limit_bytes=float(cluster.memory_bytes),
+        limit_bytes=cluster.memory_bytes,
     )
 
 

@@ -28,8 +28,6 @@ class Sums(NamedTuple):
 
     words: Words
     """(m, words)"""
-    fast: Counts
-    """(T, n) the fastest configuration of each layer; any where it has none."""
     alike: Bools
     """(T,)"""
     missing: Counts
@@ -70,8 +68,6 @@ class Steps(NamedTuple):
 
     layer: Counts
     """(T, c + 1, P) whose configuration changes; -1 behind the last step."""
-    configuration: Counts
-    """(T, c + 1, P) the new one."""
     added_s: Reals
     """(T, c + 1, P) X.p of the new less the old configuration."""
     saved_bytes: Reals
@@ -98,7 +94,6 @@ def sum_up(costs: Costs, downsets: Downsets) -> Sums:
     work_s, sent_s = _least_work(costs, has, least(costs.time_s), backward_s)
     return Sums(
         words=downsets.words,
-        fast=fast,
         alike=_alike(costs),
         missing=np.rint((~has).astype(np.float64) @ inside).astype(np.int64),
         compute_s=total(costs.time_s[fast]),
@@ -123,14 +118,12 @@ def list_steps(costs: Costs, most_in_flight: int) -> Steps:
     """Return the steps of the rule for up to `most_in_flight` microbatches; valid where a width is alike."""
     widest = int(np.ptp(costs.first, axis=1).max())
     shape = (len(costs.widths), most_in_flight + 1, widest)
-    layer, configuration = np.full((2, *shape), -1, dtype=np.int64)
+    layer = np.full(shape, -1, dtype=np.int64)
     added_s, saved_bytes, ratios = np.zeros(shape), np.zeros(shape), np.full(shape, -1.0)
-    steps = Steps(layer, configuration, added_s, saved_bytes)
-    _follow(costs, fastest_of(costs), steps, ratios)
+    _follow(costs, fastest_of(costs), layer, added_s, saved_bytes, ratios)
     order = np.argsort(-ratios, axis=2, kind="stable")
     return Steps(
         np.take_along_axis(layer, order, axis=2),
-        np.take_along_axis(configuration, order, axis=2),
         np.take_along_axis(added_s, order, axis=2),
         np.take_along_axis(saved_bytes, order, axis=2),
     )
@@ -153,11 +146,13 @@ def most_in_flight(costs: Costs, degree: int) -> int:
 
 
 @njit
-def _follow(costs: Costs, fast: Counts, steps: Steps, ratios: Reals) -> None:
+def _follow(
+    costs: Costs, fast: Counts, layer: Counts, added_s: Reals, saved_bytes: Reals, ratios: Reals
+) -> None:
     """Write every layer's steps from its fastest configuration on, (T, c + 1, P); ratios -1 where none is."""
     for t in range(len(costs.widths)):
-        for c in range(1, ratios.shape[1]):
-            memory_bytes = costs.stash_bytes * c + costs.fixed_bytes
+        for in_flight in range(1, layer.shape[1]):
+            memory_bytes = costs.stash_bytes * in_flight + costs.fixed_bytes
             at = 0
             for v in range(fast.shape[1]):
                 begin, end = costs.first[t, v], costs.first[t, v + 1]
@@ -165,10 +160,10 @@ def _follow(costs: Costs, fast: Counts, steps: Steps, ratios: Reals) -> None:
                 while current >= 0:
                     step = best_step(current, begin, end, costs.time_s, memory_bytes)
                     if step >= 0:
-                        steps.layer[t, c, at], steps.configuration[t, c, at] = v, step
-                        steps.added_s[t, c, at] = costs.time_s[step] - costs.time_s[current]
-                        steps.saved_bytes[t, c, at] = memory_bytes[current] - memory_bytes[step]
-                        ratios[t, c, at] = ratio(current, step, costs.time_s, memory_bytes)
+                        layer[t, in_flight, at] = v
+                        added_s[t, in_flight, at] = costs.time_s[step] - costs.time_s[current]
+                        saved_bytes[t, in_flight, at] = memory_bytes[current] - memory_bytes[step]
+                        ratios[t, in_flight, at] = ratio(current, step, costs.time_s, memory_bytes)
                         at += 1
                     current = step
 

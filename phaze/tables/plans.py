@@ -1,0 +1,62 @@
+"""What the planners make of the same architectures."""
+
+from phaze.tables.base import Table, count, flag, real, text
+from phaze.tables.columns import ARCHITECTURE, MODEL
+
+PLANNERS = ("phaze", "piper", "equal", "expert")
+"""Who may plan: Phaze's planner, Piper's, equal stages, and the experts' widths."""
+
+_KEYS = {
+    "model": MODEL,
+    "architecture": ARCHITECTURE,
+    "hbm_gib": real("HBM capacity"),
+    "planner": text("who planned", *PLANNERS),
+}
+
+
+class Plans(Table):
+    """The best plan of every planner."""
+
+    name = "plans"
+    about = "the best plan of every planner for a model on an architecture, and what Piper's model says of it"
+    keys = _KEYS
+    columns = {
+        "status": text("result", "placed", "infeasible"),
+        "reason": text("why there is no plan, empty if placed"),
+        "flushes": flag("the pipeline is flushed after every batch, as its planner assumes"),
+        "microbatch": count("samples in a microbatch b"),
+        "tensor": text("tensor model parallel widths of the stages in their order, each once"),
+        "data": text("data parallel widths of the stages in their order, each once"),
+        "memory": text("what happens to activations", "stash", "recompute", "mixed", "none"),
+        "stages": count("pipeline depth s"),
+        "devices_used": count("devices used"),
+        "degree": count("sum of the data parallel widths of the stages"),
+        "time_per_sample_s": real("time for each sample of a batch; infinite if infeasible", finite=False),
+        "samples_per_s": real("throughput"),
+        "piper_time_per_sample_s": real("the same under Piper's model, infinite if unfit", finite=False),
+        "piper_reason": text("why Piper's space does not hold the plan, empty if it does"),
+    }
+    rules = {
+        "a plan that Piper's model does not admit says why": lambda f: (
+            (f["piper_time_per_sample_s"] < float("inf")) | (f["piper_reason"] != "")
+        ),
+    }
+
+
+class PlanStages(Table):
+    """The stages of every plan."""
+
+    name = "plan_stages"
+    about = "stages of every plan: layers, widths, what recomputes, time and memory with headroom"
+    keys = {**_KEYS, "stage": count("stage, from the first")}
+    columns = {
+        "first_layer": count("position of the first layer"),
+        "last_layer": count("position of the last layer"),
+        "data": count("data parallel width d", 1),
+        "tensor": count("devices of a replica: the TMP width t, or 1 where no layer is split", 1),
+        "recomputed": count("layers that recompute"),
+        "in_flight": count("microbatches whose activations each device keeps, the one at work included", 1),
+        "time_per_sample_s": real("time for each sample, without bubbles"),
+        "memory_bytes": real("memory of each device"),
+        "headroom_bytes": real("HBM left"),
+    }
