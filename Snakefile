@@ -50,6 +50,7 @@ include: "rules/screen.smk"
 include: "rules/schedule.smk"
 include: "rules/place.smk"
 include: "rules/certify.smk"
+include: "rules/plan.smk"
 include: "rules/report.smk"
 
 

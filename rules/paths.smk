@@ -78,3 +78,4 @@ def compared(scenario):
 
 
 POINT_TABLES = {table: model_tables(table) for table in ("parts", "operators", "edges", "layers")}
+OWN_HBM_GIB = {name: a.hbm_gib for name, a in settings.architectures.items() if a.hbm_gib}

@@ -29,7 +29,7 @@ rule place:
         energy=settings.technology.energy.model_dump(mode="json"),
         expert=lambda w: settings.expert(w.model),
         sequence=lambda w: settings.workload(w.model).sequence,
-        code=source_digest("phaze.place"),
+        code=source_digest("phaze.place.model"),
     log:
         "<logs>/placements/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.log",
     benchmark:

@@ -19,6 +19,8 @@ REPORT_TABLES = (
     "areas",
     "complexities",
     "variations",
+    "plans",
+    "plan_stages",
     "walks",
     "searches",
     "proofs",
@@ -163,6 +165,8 @@ rule report:
             for model in settings.models
             if settings.study.report.sensitivity
         ],
+        plans=planned("plans"),
+        plan_stages=planned("plan_stages"),
     output:
         **{table: f"<results>/report/{table}.parquet" for table in REPORT_TABLES},
         sheets=[f"<results>/report/{table}.csv" for table in REPORT_TABLES],
@@ -174,7 +178,7 @@ rule report:
         area_limits={name: settings.area_limit(name) for name in settings.scenarios},
         estimates={name: settings.estimates_of(name) for name in settings.scenarios},
         technology=settings.technology.model_dump(mode="json"),
-        hbm_gib={name: a.hbm_gib for name, a in settings.architectures.items() if a.hbm_gib},
+        hbm_gib=OWN_HBM_GIB,
         parameters={name: model.parameters for name, model in settings.models.items()},
         published=settings.published,
         code=source_digest("phaze.report"),

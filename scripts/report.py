@@ -64,6 +64,8 @@ def main(
         fronts=tables.Fronts.load(*mine.of("fronts")),
         trials=tables.Trials.load(*mine.of("trials")),
         sensitivities=tables.Sensitivities.load(*mine.of("sensitivities")),
+        plans=tables.Plans.load(*mine.of("plans")),
+        plan_stages=tables.PlanStages.load(*mine.of("plan_stages")),
         certificates=tables.Certificates.load(results / "certificates" / f"{scenario}.parquet"),
         audits=tables.Audits.load(*mine.of("audits")),
         times=read_times(benchmarks(results, asked.models)),

@@ -10,6 +10,7 @@ from phaze.report.certificate import in_short
 from phaze.report.document import Answer, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
+from phaze.report.planners import in_words
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, row_of
 from phaze.report.words import area, buffers, compute, percent, seconds, storing, times, widths
 
@@ -18,7 +19,7 @@ def answer(inputs: Inputs, findings: Findings) -> Answer:
     """Return the first screen."""
     return Answer(
         question="Which accelerator, and how to spread the training over it?",
-        sentence=_sentence(inputs, findings),
+        sentence=" ".join(filter(None, (_sentence(inputs, findings), in_words(inputs, findings)))),
         facts=tuple(_facts(inputs, findings)),
         sheet=_answer_sheet(inputs, findings),
     )

@@ -16,6 +16,7 @@ from phaze.report.anatomy import (
     stages_of,
 )
 from phaze.report.certificate_checks import CERTIFICATE_CHECKS
+from phaze.report.planner_checks import PLANNER_CHECKS
 from phaze.report.verdicts import KEYS, ROUNDING, Check, Evidence, Verdicts, each
 from phaze.report.winners import PER_MODEL, candidates
 from phaze.tables import Checks, Schedules
@@ -294,5 +295,6 @@ CHECKS: dict[str, Check] = {
     "the fastest of the searched is on the front": fronts_hold_the_winners,
     "no placement beats the front": no_placement_beats_a_front,
     **CERTIFICATE_CHECKS,
+    **PLANNER_CHECKS,
 }
 """What must hold of every study, as sentences."""

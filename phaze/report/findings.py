@@ -33,6 +33,8 @@ class Findings:
     areas: pd.DataFrame
     complexities: pd.DataFrame
     variations: pd.DataFrame
+    plans: pd.DataFrame
+    plan_stages: pd.DataFrame
     walks: pd.DataFrame
     searches: pd.DataFrame
     times: pd.DataFrame
@@ -85,6 +87,8 @@ def summarise(inputs: Inputs) -> Findings:
         areas=anatomy.areas(inputs, results, tuple(results["design"].unique())),
         complexities=anatomy.complexities(inputs),
         variations=vary(inputs, results),
+        plans=inputs.plans,
+        plan_stages=inputs.plan_stages,
         walks=choose_by_hysteresis(inputs.trials),
         searches=summarise_searches(inputs.trials, inputs.study.screen.tolerance),
         times=inputs.times,

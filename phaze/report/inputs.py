@@ -15,7 +15,19 @@ from phaze.spec.architecture import EnergyFigures
 from phaze.spec.published import Published
 from phaze.spec.study import Study
 from phaze.spec.system import Scenario
-from phaze.tables import TABLES, Audits, Certificates, Fronts, Placements, Sensitivities, Table, Times, Trials
+from phaze.tables import (
+    TABLES,
+    Audits,
+    Certificates,
+    Fronts,
+    Placements,
+    Plans,
+    PlanStages,
+    Sensitivities,
+    Table,
+    Times,
+    Trials,
+)
 
 
 class Point(NamedTuple):
@@ -99,6 +111,9 @@ class Inputs:
     fronts: pd.DataFrame = field(default_factory=Fronts.empty)
     trials: pd.DataFrame = field(default_factory=Trials.empty)
     sensitivities: pd.DataFrame = field(default_factory=Sensitivities.empty)
+    plans: pd.DataFrame = field(default_factory=Plans.empty)
+    """Table plans of the first scenario, all models."""
+    plan_stages: pd.DataFrame = field(default_factory=PlanStages.empty)
     times: pd.DataFrame = field(default_factory=Times.empty)
     certificates: pd.DataFrame = field(default_factory=Certificates.empty)
     """Table certificates of the first scenario, with the common architecture."""

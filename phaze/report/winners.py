@@ -160,10 +160,18 @@ def rankings(inputs: Inputs) -> pd.DataFrame:
     """Return table rankings: the best architectures with the chosen HBM, and the smallest near the best."""
     found, screen = [], inputs.study.screen
     for _, rows in candidates(inputs.cluster).groupby("model"):
-        winner = choose(rows, screen.tolerance)
-        if winner is not None and winner["status"] == "placed":
-            found.append(_ranked(rows[rows["hbm_gib"] == winner["hbm_gib"]], screen.best, screen.tolerance))
+        ranked = rank(rows, screen.best, screen.tolerance)
+        if ranked is not None:
+            found.append(ranked)
     return _checked(Rankings, found)
+
+
+def rank(rows: pd.DataFrame, best: int, tolerance: float) -> pd.DataFrame | None:
+    """Return the best rows of a model with its chosen HBM by `rank`; None if none is placed."""
+    winner = choose(rows, tolerance)
+    if winner is None or winner["status"] != "placed":
+        return None
+    return _ranked(rows[rows["hbm_gib"] == winner["hbm_gib"]], best, tolerance)
 
 
 def _ranked(rows: pd.DataFrame, best: int, tolerance: float) -> pd.DataFrame:
@@ -195,7 +203,7 @@ def _results_of(inputs: Inputs, cluster: Cluster, model: str) -> Iterator[pd.Ser
             (placements["architecture"] == design.architectures.get(model, ""))
             & (placements["planner"] == design.planner)
         ]
-        yield from _titled(choose(_own_hbm(rows, inputs.hbm_gib), tolerance), design.name)
+        yield from _titled(choose(own_hbm(rows, inputs.hbm_gib), tolerance), design.name)
     mine = candidates(cluster)
     yield from _titled(choose(mine[mine["model"] == model], tolerance), PER_MODEL)
     yield from _titled(_common_row(cluster, model), COMMON)
@@ -206,7 +214,7 @@ def _titled(row: pd.Series | None, design: str) -> Iterator[pd.Series]:
         yield pd.concat([row, pd.Series({"design": design})])
 
 
-def _own_hbm(rows: pd.DataFrame, hbm_gib: Mapping[str, float]) -> pd.DataFrame:
+def own_hbm(rows: pd.DataFrame, hbm_gib: Mapping[str, float]) -> pd.DataFrame:
     """Return the rows with the architecture's own HBM, or all where it has none that was placed."""
     own = rows[rows["hbm_gib"] == rows["architecture"].map(dict(hbm_gib))]
     return own if len(own) else rows

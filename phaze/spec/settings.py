@@ -86,8 +86,9 @@ class ScheduleSettings(Noun):
 class PlaceSettings(Noun):
     """How models are placed."""
 
-    planner: Literal["phaze"] = "phaze"
-    """The placement algorithm."""
+    planner: Literal["phaze", "piper", "equal", "expert"] = "phaze"
+    """Whose plan the answer gives: that of another planner than Phaze's is the best of the architectures that
+    Phaze ranks among its best, the common and the named ones; the certificate covers Phaze's planner only."""
 
 
 class StrategySettings(Noun):

@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 
 STANDARD_ONLY = ("units", "errors", "provenance")
-FOR_SCRIPTS = {"cosearch", "errors", "front", "job", "problem", "spec", "tables", "units", "verification"}
+FOR_SCRIPTS = {
+    "cosearch",
+    "errors",
+    "front",
+    "job",
+    "planning",
+    "problem",
+    "spec",
+    "tables",
+    "units",
+    "verification",
+}
 """What any script may import of phaze beside one stage."""
 
 SOLVER_WORDS = ("SolverFactory", "highspy", "pyomo.contrib", "pyomo.opt")

@@ -151,6 +151,30 @@ def test_an_edit_of_one_stage_reruns_that_stage_and_what_follows(edited: Folder)
     assert not {"operators", "parts", "graphs"} & stale
 
 
+def test_every_planner_has_plans_of_the_chips_in_the_results(finished: Folder) -> None:
+    plans = pd.read_parquet(finished.path / "results/plans/paper/tiny.parquet")
+    assert set(plans["planner"]) == {"phaze", "piper", "equal", "expert"}
+    assert set(plans["status"]) == {"placed"}
+    stages = pd.read_parquet(finished.path / "results/plan_stages/paper/tiny.parquet")
+    assert len(stages) == plans["stages"].sum()
+
+
+def test_another_planner_plans_and_reports_again_and_nothing_else(folder: Folder) -> None:
+    folder.edit(lambda study: study.update(place={"planner": "piper"}))
+    assert tables_of(folder.stale()) == {"plans", "plan_stages", "report"}
+    folder.run()
+    plans = pd.read_parquet(folder.path / "results/plans/paper/tiny.parquet")
+    by_chip = plans.groupby("architecture")["planner"].agg(set)
+    assert {"piper"} in by_chip.tolist(), "what may be the answer is planned by that planner alone"
+    report = (folder.path / "results/report/report.md").read_text()
+    assert "By the planner Piper, which the certificate does not cover" in report
+
+
+def test_an_edit_of_a_planner_reruns_the_plans_only(edited: Folder) -> None:
+    append(edited, "phaze/place/piper/planner.py", "\nEDITED = True\n")
+    assert tables_of(edited.stale()) == {"plans", "plan_stages", "report"}
+
+
 def test_bad_input_stops_before_anything_runs(folder: Folder) -> None:
     folder.edit(lambda study: study["training"].update(microbatches=[3]))
     run = folder.snakemake("--cores", "2", check=False)

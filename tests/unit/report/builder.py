@@ -48,12 +48,14 @@ from tests.unit.report.toy_chips import (
 )
 from tests.unit.report.toy_models import MODELS, graphs, layers, operators
 from tests.unit.report.toy_placements import BATCH, DEVICES, EXPERTS, placed
+from tests.unit.report.toy_plans import plans
 
 PUBLISHED = Path(__file__).parents[3] / "config" / "published" / "phaze-icml-2024.yaml"
 ENERGY = EnergyFigures(
     mac_j=5e-13, register_j_per_byte=1e-13, sram_j_per_byte={8: 6e-13, 1024: 6e-12}, hbm_j_per_byte=3e-11,
     link_j_per_byte=8e-11, leakage_w_per_mm2=0.15,
 )  # fmt: skip
+HBM_GIB = {BASELINE: 32.0}
 
 
 class BuiltDetails:
@@ -201,6 +203,7 @@ def inputs() -> Inputs:
     """Return the whole small study."""
     main = cluster()
     shards = ("named", "small-buffer", "large-buffer")
+    planned, plan_stages = plans(main, study(), HBM_GIB)
     return Inputs(
         study=study(),
         clusters={"paper": main, "again": main},
@@ -208,11 +211,13 @@ def inputs() -> Inputs:
         solves=Solves.check(pd.concat([solves(p, s) for p in points() for s in shards], ignore_index=True)),
         details=BuiltDetails(),
         energy=ENERGY,
-        hbm_gib={BASELINE: 32.0},
+        hbm_gib=HBM_GIB,
         published=load_published(PUBLISHED),
         fronts=fronts(main.placements),
         trials=trials(),
         sensitivities=sensitivities(main.placements),
+        plans=planned,
+        plan_stages=plan_stages,
         times=times(),
         certificates=certificates(main, study()),
         audits=audits(main),

@@ -1,0 +1,224 @@
+"""The part of the report on planners: what each makes of the same architectures, and why they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pandas as pd
+
+from phaze.report import planner_charts
+from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
+from phaze.report.findings import Findings
+from phaze.report.inputs import Inputs
+from phaze.report.style import chart
+from phaze.report.winners import COMMON, PER_MODEL, with_areas
+from phaze.report.words import digits, join, percent, times
+from phaze.tables import PLANNERS
+from phaze.theory.ranking import tied
+
+TITLES = {"phaze": "Phaze", "piper": "Piper", "equal": "equal stages", "expert": "experts"}
+"""Planners, for readers."""
+_CHIP = ["model", "architecture", "hbm_gib"]
+
+
+def compared(inputs: Inputs, findings: Findings) -> Iterator[Section]:
+    """Yield the section on planners."""
+    plans = _titled(inputs, findings)
+    if plans.empty:
+        return
+    wide = _ratios(plans)
+    blocks: list[Block] = [
+        _chart(wide, inputs),
+        _ratio_sheet(wide, plans),
+        Prose(_MODELS),
+        Prose(_TRANSFERS),
+        *_facts(plans, findings),
+    ]
+    blocks.append(_plan_sheet(plans))
+    about = (
+        "Equal accelerators, equal schedules of their layers: only the planners differ, and what they assume."
+    )
+    yield Section("planners", "Planners side by side", about, (*_by_planner(inputs, findings), *blocks))
+
+
+_MODELS = (
+    "Phaze, equal stages and experts flush the pipeline after every batch: filling and draining it costs "
+    "s − 1 times the slowest stage, and the gradients of the first stage are synchronised in the open. Piper "
+    "does not flush: a sample takes what the slowest stage takes, with the synchronisation of its gradients "
+    "once for N microbatches. For that the weights are one batch stale (PipeDream-2BW), which the training "
+    "has to bear, memory holds two versions of them, and every data width has to divide N. Piper chooses "
+    "data and tensor widths for each stage and recomputation for each layer, Phaze one of each for all "
+    "stages."
+)
+_TRANSFERS = (
+    "Transfers count differently, too. Piper charges a stage for every tensor that it receives and that it "
+    "sends, in both passes and after the computation; Phaze only for what the stage waits for. So neither "
+    "throughput bounds the other: a ratio above one is not free, and one below is not a worse plan. Phaze's "
+    "plan under Piper's model tells the two causes apart: up to there the models differ, from there on the "
+    "plans."
+)
+
+
+def _titled(inputs: Inputs, findings: Findings) -> pd.DataFrame:
+    """Return the plans of the accelerators in the results, once for each design that has the accelerator."""
+    designs = {PER_MODEL, COMMON, inputs.study.architectures.baseline}
+    results = findings.results[findings.results["design"].isin(designs)]
+    plans = results[[*_CHIP, "design"]].merge(findings.plans, on=_CHIP)
+    order = {name: place for place, name in enumerate(inputs.study.models)}
+    rank = {PER_MODEL: 0, COMMON: 1}
+    return plans.sort_values(
+        ["model", "design", "planner"],
+        key=lambda column: column.map(
+            order if column.name == "model" else (dict(zip(PLANNERS, range(4), strict=True)) | rank)
+        ).fillna(2),
+        kind="stable",
+        ignore_index=True,
+    )
+
+
+def _ratios(plans: pd.DataFrame) -> pd.DataFrame:
+    """Return throughput over Phaze's by (model, design), a column for every planner and for Phaze's own plan
+    under Piper's model; 0 where there is none.
+    """
+    keys = ["model", "design"]
+    wide = plans.pivot(index=keys, columns="planner", values="samples_per_s").reindex(columns=PLANNERS)
+    phaze = plans[plans["planner"] == "phaze"].set_index(keys)
+    wide["unflushed"] = (1.0 / phaze["piper_time_per_sample_s"]).reindex(wide.index)
+    order = plans.drop_duplicates(keys).set_index(keys).index
+    base = wide["phaze"].where(wide["phaze"] > 0)
+    return wide.div(base, axis=0).fillna(0.0).reindex(order)
+
+
+def _chart(wide: pd.DataFrame, inputs: Inputs) -> Chart:
+    mine = wide[wide.index.get_level_values("design") == PER_MODEL].droplevel("design")
+    best = mine.reindex(inputs.study.models).fillna(0.0)
+    return chart(
+        "planners",
+        "Throughput of every planner over Phaze's on each workload's best accelerator",
+        "Bars that are missing: nothing fits, or Phaze's plan not with two versions of the weights.",
+        lambda: planner_charts.ratios(best, {**TITLES, "unflushed": "Phaze's plan, Piper's model"}),
+    )
+
+
+def _ratio_sheet(wide: pd.DataFrame, plans: pd.DataFrame) -> Sheet:
+    phaze = plans[plans["planner"] == "phaze"].set_index(["model", "design"])["samples_per_s"]
+    rows = [
+        (
+            str(row["model"]), str(row["design"]), digits(float(phaze[row["model"], row["design"]]), 4),
+            *(times(row[name]) for name in ("piper", "unflushed", "equal", "expert")),
+        )
+        for _, row in wide.reset_index().iterrows()
+    ]  # fmt: skip
+    header = (
+        "workload", "design", "Phaze, samples/s", "Piper", "Phaze's plan, Piper's model", "equal stages",
+        "experts",
+    )  # fmt: skip
+    marked = frozenset(i for i, row in enumerate(rows) if row[1] == PER_MODEL)
+    caption = "Throughput of Phaze's planner, and of the others over it; – where a planner finds nothing"
+    return Sheet(caption, header, tuple(rows), 2, marked, "plans")
+
+
+def _facts(plans: pd.DataFrame, findings: Findings) -> Iterator[Items]:
+    """Yield what the plans say about why they differ."""
+    best = plans[(plans["design"] == PER_MODEL) & (plans["status"] == "placed")].set_index(
+        ["model", "planner"]
+    )
+    models = dict.fromkeys(best.index.get_level_values("model"))
+    sentences = [
+        _fact(str(model), best.loc[(model, "phaze")], best.loc[(model, "piper")])
+        for model in models
+        if (model, "phaze") in best.index and (model, "piper") in best.index
+    ]
+    if sentences:
+        yield Items((*sentences, *_heterogeneity(findings)))
+
+
+def _fact(model: str, phaze: pd.Series, piper: pd.Series) -> str:
+    """Return where the difference between Phaze's and Piper's plan comes from."""
+    ratio = piper["samples_per_s"] / phaze["samples_per_s"]
+    plans = f"{_widths(piper)} against {_widths(phaze)}"
+    own = f"{model}: Piper reaches {times(ratio)} Phaze's throughput ({plans})"
+    unflushed = phaze["time_per_sample_s"] / phaze["piper_time_per_sample_s"]
+    if not unflushed:
+        return f"{own}; Piper's model does not admit Phaze's plan ({phaze['piper_reason']})."
+    reaches = f"{own}; Phaze's plan reaches {times(unflushed)} of it under Piper's model"
+    if phaze["piper_reason"]:
+        return f"{reaches}, but is none of Piper's ({phaze['piper_reason']})."
+    return f"{reaches}, so that Piper's choice of stages brings {percent(ratio / unflushed - 1)}."
+
+
+def _heterogeneity(findings: Findings) -> Iterator[str]:
+    """Yield how many of Piper's plans use what Phaze's cannot."""
+    plans = findings.plans[(findings.plans["planner"] == "piper") & (findings.plans["status"] == "placed")]
+    counts = {
+        "several tensor widths": plans["tensor"].str.contains(","),
+        "several data widths": plans["data"].str.contains(","),
+        "layers that recompute beside layers that stash": plans["memory"] == "mixed",
+    }
+    if len(plans):
+        parts = (f"{int(flags.sum())} have {name}" for name, flags in counts.items())
+        yield f"Of Piper's plans, {len(plans)} in all, {join(parts)}."
+
+
+def _widths(plan: pd.Series) -> str:
+    return (
+        f"t = {plan['tensor']}, d = {plan['data']}, s = {plan['stages']}, microbatch {plan['microbatch']}, "
+        f"{plan['memory']}"
+    )
+
+
+def _plan_sheet(plans: pd.DataFrame) -> Sheet:
+    rows = [
+        (
+            row["model"], row["design"], TITLES[row["planner"]], row["tensor"], row["data"],
+            row["memory"] if row["status"] == "placed" else row["reason"],
+            str(row["stages"]), str(row["microbatch"]), f"{row['devices_used']:,}",
+            digits(row["samples_per_s"], 4), digits(1.0 / row["piper_time_per_sample_s"], 4),
+        )
+        for _, row in plans.iterrows()
+    ]  # fmt: skip
+    header = (
+        "workload", "design", "planner", "t", "d", "activations", "stages", "microbatch", "devices",
+        "samples/s", "under Piper's model",
+    )  # fmt: skip
+    caption = "Every plan; t and d list the widths of the stages in the order in which they first appear"
+    return Sheet(caption, header, tuple(rows), 6, source="plans", folded=True)
+
+
+def chosen(inputs: Inputs, findings: Findings) -> pd.DataFrame:
+    """Return the best plan of every model by the planner of the study, by time, area and name.
+
+    Empty where that is Phaze's planner, whose answer the results are.
+    """
+    planner = inputs.study.place.planner
+    mine = findings.plans[(findings.plans["planner"] == planner) & (findings.plans["status"] == "placed")]
+    if planner == "phaze" or mine.empty:
+        return mine.iloc[:0]
+    rows = with_areas(inputs.cluster.architectures, mine)
+    rows = rows[rows["area_um2"] <= inputs.cluster.area_limit_um2 * (1 + 1e-9)]
+    rows = rows.assign(tied_s=tied(rows["time_per_sample_s"].to_numpy()))
+    return rows.sort_values(["tied_s", "area_um2", "architecture"]).drop_duplicates("model")
+
+
+def in_words(inputs: Inputs, findings: Findings) -> str:
+    """Return the answer by the planner of the study, empty where that is Phaze's."""
+    best = chosen(inputs, findings).set_index("model").reindex(inputs.study.models).dropna(how="all")
+    if best.empty:
+        return ""
+    plans = (f"{model} on {row['architecture']} ({_widths(row)})" for model, row in best.iterrows())
+    return (
+        f"By the planner {TITLES[inputs.study.place.planner]}, which the certificate does not cover (it "
+        "covers Phaze's planner only), the best of the architectures that Phaze ranks among its best, the "
+        f"common and the named ones: {join(plans)}."
+    )
+
+
+def _by_planner(inputs: Inputs, findings: Findings) -> Iterator[Prose]:
+    words = in_words(inputs, findings)
+    if words:
+        yield Prose(words)
+
+
+Part = Callable[[Inputs, Findings], Iterator[Section]]
+PARTS: tuple[Part, ...] = (compared,)
+"""The sections in order."""

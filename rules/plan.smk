@@ -1,0 +1,58 @@
+"""Plan every model by several planners on the same architectures: Phaze's, Piper's, equal stages, the experts' widths.
+
+READS   results/{parts,operators,edges,layers}/<model>/t<T>-b<B>.parquet, results/graphs/<model>.parquet,
+        results/architectures/…, results/placements/…, results/commons/<scenario>.parquet
+WRITES  results/plans/<scenario>/<model>.parquet          tables.Plans
+        results/plan_stages/<scenario>/<model>.parquet    tables.PlanStages
+"""
+
+
+def planned(table):
+    """Return the files of plans that the report shows."""
+    return [f"<results>/{table}/{MAIN}/{model}.parquet" for model in settings.study.models]
+
+
+rule plan:
+    """Plan a model on its winner, the common architecture and the baseline with every planner."""
+    message:
+        "plan {wildcards.model} with every planner"
+    input:
+        **POINT_TABLES,
+        graph="<results>/graphs/{model}.parquet",
+        placements=lambda w: points("placements", scenarios=[w.scenario], models=[w.model]),
+        commons="<results>/commons/{scenario}.parquet",
+        architectures=[f"<results>/architectures/{{scenario}}/{shard}.parquet" for shard in settings.shards],
+    output:
+        plans="<results>/plans/{scenario}/{model}.parquet",
+        plan_stages="<results>/plan_stages/{scenario}/{model}.parquet",
+    params:
+        problem=lambda w: settings.problem(w.scenario, w.model),
+        choice={
+            "baseline": study["architectures"]["baseline"],
+            "named": study["architectures"]["named"],
+            "hbm_gib": OWN_HBM_GIB,
+            "best": study["screen"]["best"],
+            "tolerance": study["screen"]["tolerance"],
+        },
+        planner=study["place"]["planner"],
+        area_limit=lambda w: settings.area_limit(w.scenario),
+        solutions=SOLUTIONS,
+        code=source_digest("phaze.planning", "phaze.problem", programs=("glpsol",)),
+    log:
+        "<logs>/plans/{scenario}/{model}.log",
+    benchmark:
+        "<benchmarks>/plans/{scenario}/{model}.tsv"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=30,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/plan.py"
+
+
+rule plans:
+    """Plan every model of the study with every planner."""
+    input:
+        planned("plans"),

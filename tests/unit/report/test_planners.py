@@ -1,0 +1,190 @@
+"""The section on planners shows what the plans say, and another planner's answer is said to be its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from phaze.report.answer import answer
+from phaze.report.document import Items, Section, Sheet
+from phaze.report.findings import Findings
+from phaze.report.inputs import Cluster, Inputs
+from phaze.report.planned import Choice, choose_chips
+from phaze.report.planner_checks import PLANNER_CHECKS
+from phaze.report.planners import chosen, compared, in_words
+from phaze.report.verdicts import Evidence
+from phaze.report.winners import COMMON, PER_MODEL, choose_winner, row_of
+from phaze.tables import Placements, Plans
+
+PARTS = "stages of every plan are the layers, and sum to it"
+FITS = "stages of every plan fit the HBM"
+SLOWEST = "the slowest stage of a plan bounds its time"
+FLIGHT = "microbatches in flight follow from the data widths"
+
+
+@pytest.fixture(scope="module")
+def section(inputs: Inputs, findings: Findings) -> Section:
+    return next(compared(inputs, findings))
+
+
+def sheet(section: Section, number: int) -> Sheet:
+    return [block for block in section.blocks if isinstance(block, Sheet)][number]
+
+
+def test_every_workload_and_design_is_shown_with_every_planner(section: Section, inputs: Inputs) -> None:
+    rows = sheet(section, 1).rows
+    shown = {(row[0], row[1]) for row in rows}
+    assert {model for model, _ in shown} == set(inputs.study.models)
+    assert {design for _, design in shown} == {PER_MODEL, COMMON, "tpu-v4"}
+    assert len(rows) == 4 * len(shown)
+    assert [row[2] for row in rows[:4]] == ["Phaze", "Piper", "equal stages", "experts"]
+
+
+def test_ratios_are_throughputs_over_phazes(section: Section) -> None:
+    ratios = sheet(section, 0)
+    assert ratios.header[3:] == ("Piper", "Phaze's plan, Piper's model", "equal stages", "experts")
+    assert {row[3:] for row in ratios.rows} == {("1.43×", "1.11×", "0.91×", "0.77×")}
+    assert [ratios.rows[i][1] for i in sorted(ratios.marked)] == [PER_MODEL] * 3
+
+
+def test_the_causes_are_told_apart(section: Section) -> None:
+    (items,) = (block for block in section.blocks if isinstance(block, Items))
+    assert "1.43× Phaze's throughput" in items.sentences[0]
+    assert "1.11× of it under Piper's model" in items.sentences[0]
+    assert "brings 28.6 %" in items.sentences[0]
+    assert "several data widths" in items.sentences[-1]
+
+
+@pytest.mark.parametrize(
+    ("factor", "ratio", "words"),
+    [
+        (1.0, "1.11×", "but is none of Piper's (data: 3 does not divide the 256 microbatches of a batch)"),
+        (float("inf"), "–", "Piper's model does not admit Phaze's plan (data: 3 does not divide the 256"),
+    ],
+)
+def test_a_plan_outside_pipers_space_is_said_to_be(
+    inputs: Inputs, findings: Findings, factor: float, ratio: str, words: str
+) -> None:
+    plans = scaled("piper_time_per_sample_s", factor, "phaze")(findings.plans)
+    phaze = plans["planner"] == "phaze"
+    plans.loc[phaze, "piper_reason"] = "data: 3 does not divide the 256 microbatches of a batch"
+    section = next(compared(inputs, replace(findings, plans=Plans.check(plans))))
+    (items,) = (block for block in section.blocks if isinstance(block, Items))
+    assert words in items.sentences[0]
+    assert {row[4] for row in sheet(section, 0).rows} == {ratio}
+
+
+def test_a_study_without_plans_has_no_section(inputs: Inputs, findings: Findings) -> None:
+    assert not list(compared(inputs, replace(findings, plans=Plans.empty())))
+
+
+def with_planner(inputs: Inputs, planner: str) -> Inputs:
+    place = inputs.study.place.model_copy(update={"planner": planner})
+    return replace(inputs, study=inputs.study.model_copy(update={"place": place}))
+
+
+def test_the_answer_is_phazes_unless_asked_otherwise(inputs: Inputs, findings: Findings) -> None:
+    assert in_words(inputs, findings) == ""
+    assert "certificate does not cover" not in answer(inputs, findings).sentence
+
+
+def test_the_answer_by_another_planner_says_what_the_certificate_covers(
+    inputs: Inputs, findings: Findings
+) -> None:
+    asked = with_planner(inputs, "piper")
+    sentence = answer(asked, findings).sentence
+    assert "By the planner Piper, which the certificate does not cover" in sentence
+    for model, row in chosen(asked, findings).set_index("model").iterrows():
+        assert f"{model} on {row['architecture']}" in sentence
+        within = findings.plans[(findings.plans["model"] == model) & (findings.plans["planner"] == "piper")]
+        assert row["samples_per_s"] == within["samples_per_s"].max()
+
+
+def test_what_is_too_large_is_no_answer(inputs: Inputs, findings: Findings) -> None:
+    small = replace(inputs.cluster, area_limit_um2=1.0)
+    asked = with_planner(replace(inputs, clusters={"paper": small}), "piper")
+    assert chosen(asked, findings).empty
+    assert in_words(asked, findings) == ""
+
+
+def cluster_of(inputs: Inputs, model: str) -> Cluster:
+    placements = inputs.cluster.placements
+    return replace(inputs.cluster, placements=placements[placements["model"] == model])
+
+
+CHOICE = Choice(
+    baseline="tpu-v4", named=("tpu-v4", "phaze-common"), hbm_gib={"tpu-v4": 32.0}, best=3, tolerance=0.01
+)
+
+
+def test_all_planners_plan_on_the_chips_of_the_results(inputs: Inputs, findings: Findings) -> None:
+    for model in inputs.study.models:
+        chips = choose_chips(cluster_of(inputs, model), CHOICE)
+        rows = [row_of(findings.results, model, design) for design in (PER_MODEL, COMMON, "tpu-v4")]
+        shown = {(row["architecture"], row["hbm_gib"]) for row in rows if row is not None}
+        assert shown <= set(chips.compared)
+        assert not set(chips.compared) & set(chips.others)
+
+
+def test_the_planner_of_the_study_may_choose_among_the_best_and_the_named(inputs: Inputs) -> None:
+    cluster = cluster_of(inputs, "bert-large")
+    chips = choose_chips(cluster, CHOICE)
+    winner = choose_winner(cluster, CHOICE.tolerance)
+    assert winner is not None
+    ranked = [hbm for name, hbm in (*chips.compared, *chips.others) if name not in CHOICE.named]
+    assert len(ranked) >= 3
+    assert winner["hbm_gib"] in ranked
+    assert {name for name, _ in (*chips.compared, *chips.others)} >= {"tpu-v4"}
+
+
+def test_without_a_placement_there_is_still_something_to_plan(inputs: Inputs) -> None:
+    empty = replace(inputs.cluster, placements=Placements.empty(), common=None)
+    assert choose_chips(empty, CHOICE).compared == ()
+
+
+def evidence(inputs: Inputs, findings: Findings, **tables: pd.DataFrame) -> Evidence:
+    return Evidence(replace(inputs, **tables), findings.results, findings.energies)
+
+
+def failing(e: Evidence) -> set[str]:
+    return {name for name, check in PLANNER_CHECKS.items() if not all(holds for holds, _ in check(e))}
+
+
+def scaled(column: str, factor: float, planner: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    def change(frame: pd.DataFrame) -> pd.DataFrame:
+        mine = frame["planner"] == planner
+        return frame.assign(**{column: frame[column].where(~mine, frame[column] * factor)})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "check"),
+    [
+        ("plans", lambda f: f[f["planner"] != "equal"], "every planner has a plan or a reason for none"),
+        ("plans", scaled("devices_used", 2, "piper"), PARTS),
+        ("plan_stages", scaled("last_layer", 2, "phaze"), PARTS),
+        ("plan_stages", scaled("data", 2, "piper"), PARTS),
+        ("plan_stages", scaled("memory_bytes", 2, "piper"), FITS),
+        ("plan_stages", scaled("headroom_bytes", -1, "equal"), FITS),
+        ("plan_stages", scaled("time_per_sample_s", 1.1, "piper"), SLOWEST),
+        ("plan_stages", scaled("time_per_sample_s", 9, "phaze"), SLOWEST),
+        ("plan_stages", scaled("in_flight", 2, "piper"), FLIGHT),
+        ("plans", scaled("time_per_sample_s", 0.99, "phaze"), "Phaze's plan is that of the results"),
+        ("plans", scaled("time_per_sample_s", 0.8, "equal"), "no equal or experts' stages beat Phaze's plan"),
+        ("plans", scaled("piper_time_per_sample_s", 0.5, "phaze"), "no plan of Piper's space beats Piper's"),
+        ("plans", scaled("piper_time_per_sample_s", 2, "piper"), "no plan of Piper's space beats Piper's"),
+    ],
+)  # fmt: skip
+def test_a_defect_of_a_plan_is_caught(
+    inputs: Inputs,
+    findings: Findings,
+    table: str,
+    change: Callable[[pd.DataFrame], pd.DataFrame],
+    check: str,
+) -> None:
+    assert not failing(evidence(inputs, findings))
+    assert check in failing(evidence(inputs, findings, **{table: change(getattr(inputs, table))}))
