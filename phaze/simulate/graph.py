@@ -45,6 +45,15 @@ class Sites:
         return self.at[kind][stage, microbatch]
 
 
+@dataclass(frozen=True, eq=False)
+class Join:
+    """A job that waits for several, all with one delay."""
+
+    job: int
+    predecessors: Counts
+    delay_s: float
+
+
 def all_jobs(pipeline: Pipeline) -> Jobs:
     """Return the jobs of workers and ports in the schedule's order."""
     return joined([worker_jobs(pipeline), *_input_ports(pipeline), *_sync_ports(pipeline)])
@@ -55,17 +64,18 @@ def event_graph(pipeline: Pipeline, jobs: Jobs | None = None) -> EventGraph:
     jobs = all_jobs(pipeline) if jobs is None else jobs
     sites = _sites(pipeline, jobs)
     single, delay = _single_predecessors(pipeline, jobs, sites)
-    many = _joins(pipeline, jobs)
-    counts = (single >= 0).astype(np.int64)
-    for job, (predecessors, _) in many.items():
-        counts[job] = len(predecessors)
-    preceded = np.concatenate([[0], np.cumsum(counts)])
-    predecessor, delays = np.empty(preceded[-1], np.int64), np.empty(preceded[-1])
-    has = np.flatnonzero(single >= 0)
-    predecessor[preceded[has]], delays[preceded[has]] = single[has], delay[has]
-    for job, (predecessors, lag) in many.items():
-        predecessor[preceded[job] : preceded[job + 1]] = predecessors
-        delays[preceded[job] : preceded[job + 1]] = lag
+    joins = _joins(pipeline, jobs)
+    has = single >= 0
+    preceded = np.concatenate([[0], np.cumsum(has)])
+    predecessor, delays = single[has], delay[has]
+    if joins:
+        sizes = np.array([len(join.predecessors) for join in joins])
+        at = np.repeat(preceded[[join.job for join in joins]], sizes)
+        predecessor = np.insert(predecessor, at, np.concatenate([join.predecessors for join in joins]))
+        delays = np.insert(delays, at, np.repeat([join.delay_s for join in joins], sizes))
+        added = np.zeros(len(preceded), np.int64)
+        added[[join.job + 1 for join in joins]] = sizes
+        preceded += np.cumsum(added)
     return EventGraph(jobs, durations(pipeline)[jobs.kind, jobs.stage], preceded, predecessor, delays)
 
 
@@ -150,23 +160,23 @@ def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: Sites) -> tuple[
     return single, delay
 
 
-def _joins(pipeline: Pipeline, jobs: Jobs) -> dict[int, tuple[Counts, float]]:
-    """Return the jobs that wait for all replicas: predecessors and delay of each."""
+def _joins(pipeline: Pipeline, jobs: Jobs) -> list[Join]:
+    """Return the jobs that wait for all replicas, in rising order."""
     passes, updates = last_passes(pipeline, jobs), _last(pipeline, jobs, Kind.UPDATE, 1)
     groups = np.array([group for group, _ in pipeline.workers])
     early = overlap_s(pipeline)
-    joins: dict[int, tuple[Counts, float]] = {}
+    joins: list[Join] = []
     for job in np.flatnonzero(jobs.kind >= Kind.SYNC).tolist():
         kind, stage, batch = jobs.kind[job], int(jobs.stage[job]), int(jobs.microbatch[job])
         members = groups == stage % pipeline.depth
         chunk = slice(stage // pipeline.depth, stage // pipeline.depth + 1)
         if kind == Kind.SYNC:
-            joins[job] = passes[members, chunk, batch].max(axis=1), -float(early[stage])
+            joins.append(Join(job, passes[members, chunk, batch].max(axis=1), -float(early[stage])))
         elif kind == Kind.LAST_SYNC:
             of = chunk if pipeline.overlap_sync else slice(None)
-            joins[job] = passes[members, of, batch].max(axis=1), 0.0
+            joins.append(Join(job, passes[members, of, batch].max(axis=1), 0.0))
         elif kind == Kind.GATHER:
-            joins[job] = updates[members, chunk, batch].max(axis=1), 0.0
+            joins.append(Join(job, updates[members, chunk, batch].max(axis=1), 0.0))
     return joins
 
 

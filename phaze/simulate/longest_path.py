@@ -7,6 +7,10 @@ no time yet; that job wakes the resource when it gets one.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from typing import cast
+
 import numpy as np
 
 from phaze.errors import PhazeError
@@ -19,20 +23,38 @@ ADVICE = "replicas that wait for each other need data that divide their suffix s
 """Without a flush they may keep from other stages the microbatches on which these wait."""
 
 
+LOADING = 50_000
+"""Jobs whose sweep in Python takes less time than to load its machine code, two thirds of a second."""
+
+Sweep = Callable[[Counts, Reals, Counts, Counts, Reals], tuple[Reals, Reals, Counts, int]]
+
+_swept: Counter[str] = Counter()
+
+
 def simulate(pipeline: Pipeline) -> Timeline:
     """Return when every event of a pipeline happens, without contention.
 
     Raises `PhazeError` where the order cannot be executed because jobs wait for each other.
     """
     graph = event_graph(pipeline)
-    found = longest_path(graph.jobs.first, graph.duration_s, graph.preceded, graph.predecessor, graph.delay_s)
-    start, arrival, binding, done = found
+    sweep = _sweep_for(len(graph.jobs))
+    start, arrival, binding, done = sweep(
+        graph.jobs.first, graph.duration_s, graph.preceded, graph.predecessor, graph.delay_s
+    )
     if done < len(start):
         raise PhazeError(
             f"pipeline: under {pipeline.schedule} with data {pipeline.data} only {done} of {len(start)} jobs "
             f"can run, the others wait for each other; {ADVICE}"
         )
     return Timeline(pipeline, graph.jobs, start, graph.duration_s, arrival, binding)
+
+
+def _sweep_for(jobs: int) -> Sweep:
+    """Return the sweep in Python for the first jobs of a process, then compiled; times are the same."""
+    _swept["jobs"] += jobs
+    if _swept["jobs"] <= LOADING:
+        return cast(Sweep, longest_path.py_func)  # type: ignore[attr-defined]
+    return longest_path
 
 
 @njit

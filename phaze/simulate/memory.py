@@ -25,7 +25,7 @@ def held_bytes(pipeline: Pipeline, group: int, kind: Kinds, stage: NDArray[np.in
     freed = np.where(kind == releasing(pipeline), stash, 0.0)
     taken = np.where(kind == Kind.FORWARD, stash, 0.0)
     after = fixed_bytes(pipeline, group) + np.cumsum(taken) - np.cumsum(freed)
-    busy = np.isin(kind, (Kind.FORWARD, Kind.RECOMPUTE, Kind.BACKWARD))
+    busy = (kind >= Kind.FORWARD) & (kind <= Kind.BACKWARD)
     return after + freed + np.where(busy, work, 0.0), after
 
 

@@ -158,8 +158,16 @@ class Pipeline:
         return self.schedule != "inference"
 
     def column(self, name: str) -> Reals:
-        """Return one of the costs of all stages."""
-        return np.array([getattr(stage, name) for stage in self.stages], np.float64)
+        """Return one of the costs of all stages, an array that must not be changed."""
+        if name not in self._columns:
+            column = np.array([getattr(stage, name) for stage in self.stages], np.float64)
+            column.setflags(write=False)
+            self._columns[name] = column
+        return self._columns[name]
+
+    @cached_property
+    def _columns(self) -> dict[str, Reals]:
+        return {}
 
 
 def merged(stages: tuple[StageCost, ...]) -> StageCost:

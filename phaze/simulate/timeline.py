@@ -29,6 +29,14 @@ USES: dict[Kind, Use] = {
     Kind.UPDATE: "update",
     Kind.GATHER: "synchronisation",
 }
+WAITS: dict[Kind, Use] = {
+    Kind.FETCH: "fetch",
+    Kind.FORWARD: "transfer",
+    Kind.BACKWARD: "transfer",
+    Kind.LAST_SYNC: "synchronisation",
+}
+"""What a worker waits for before a job, by the kind of job that sends it."""
+
 RESOURCES: dict[Use, str] = {
     "forward": "compute",
     "recompute": "compute",
@@ -112,11 +120,10 @@ class Timeline:
         Before a job, a device waits for its input: as long as the input was under way this is transfer,
         synchronisation or fetch, before that and at the end it is bubble.
         """
-        weights = self.pipeline.worker_devices.astype(float)
         seconds = dict.fromkeys(RESOURCES, 0.0)
-        for use, values in self._uses():
-            seconds[use] += float(values @ weights[self._own_resource])
-        total = self.time_s * float(weights.sum())
+        for use, value in self._uses():
+            seconds[use] += value
+        total = self.time_s * float(self.pipeline.worker_devices.sum())
         seconds["bubble"] = total - sum(value for use, value in seconds.items() if use != "bubble")
         return {use: value / total if total else 0.0 for use, value in seconds.items()}
 
@@ -165,7 +172,9 @@ class Timeline:
         """Return the most that a device of each group ever holds, (p,)."""
         peaks = np.zeros(self.pipeline.depth)
         for worker, (group, _) in enumerate(self.pipeline.workers):
-            peaks[group] = max(peaks[group], self.memory(worker).peak_bytes)
+            jobs = slice(*self.jobs.first[worker : worker + 2])
+            held = held_bytes(self.pipeline, group, self.jobs.kind[jobs], self.jobs.stage[jobs])[0]
+            peaks[group] = max(peaks[group], held.max())
         return peaks
 
     def most_in_flight(self, worker: int) -> int:
@@ -188,11 +197,6 @@ class Timeline:
         return slice(0, int(self.jobs.first[len(self.pipeline.workers)]))
 
     @cached_property
-    def _own_resource(self) -> Counts:
-        """Return the worker of every worker's job."""
-        return self.jobs.resource[self._own]
-
-    @cached_property
     def _gaps(self) -> Reals:
         """Return how long each worker does nothing before each of its jobs."""
         previous = np.concatenate([[0.0], self.end_s[self._own][:-1]])
@@ -200,22 +204,21 @@ class Timeline:
         gaps: Reals = np.maximum(self.start_s[self._own] - previous, 0.0)
         return gaps
 
-    def _uses(self) -> Iterator[tuple[Use, Reals]]:
-        """Yield the seconds of every worker's job by use: what it does, and what it waited for before."""
+    def _uses(self) -> Iterator[tuple[Use, float]]:
+        """Yield device seconds by use: what workers do, and what they wait for before."""
         kind, stage = self.jobs.kind[self._own], self.jobs.stage[self._own]
+        first = self.jobs.first[: len(self.pipeline.workers) + 1]
+        devices = np.repeat(self.pipeline.worker_devices.astype(float), np.diff(first))
         occupied = occupied_s(self.pipeline)[kind, stage]
-        yield "transfer", occupied
+        yield "transfer", float(occupied @ devices)
+        busy = np.bincount(kind, devices * (self.duration_s[self._own] - occupied), minlength=len(Kind))
+        sender = self.binding[self._own]
+        waited = devices * np.minimum(self._gaps, self._under_way)
+        behind = np.bincount(self.jobs.kind[sender], waited, minlength=len(Kind))
         for done, use in USES.items():
-            yield use, np.where(kind == done, self.duration_s[self._own] - occupied, 0.0)
-        under_way = np.minimum(self._gaps, self._under_way)
-        waits: tuple[tuple[Use, tuple[Kind, ...]], ...] = (
-            ("transfer", (Kind.FORWARD, Kind.BACKWARD)),
-            ("fetch", (Kind.FETCH,)),
-            ("synchronisation", (Kind.LAST_SYNC,)),
-        )
-        source = np.where(self.binding[self._own] >= 0, self.jobs.kind[self.binding[self._own]], -1)
-        for use, senders in waits:
-            yield use, np.where(np.isin(source, senders), under_way, 0.0)
+            yield use, float(busy[done])
+        for source, use in WAITS.items():
+            yield use, float(behind[source])
 
     @cached_property
     def _under_way(self) -> Reals:

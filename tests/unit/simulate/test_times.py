@@ -158,6 +158,8 @@ def test_longest_paths_agree_with_a_sweep_until_nothing_changes(seed: int) -> No
     preceded = np.searchsorted([i for i, _ in edges], np.arange(n + 1))
     before = np.array([j for _, j in edges], np.int64)
     start = longest_path(first, duration, preceded, before, delay)[0]
+    in_python = longest_path.py_func  # type: ignore[attr-defined]
+    assert np.array_equal(start, in_python(first, duration, preceded, before, delay)[0])
     expected = np.zeros(n)
     for _ in range(n):
         for (i, j), lag in zip(edges, delay, strict=True):

@@ -1,0 +1,67 @@
+"""Speed of the simulation of pipelines; `pytest tests/benchmarks --benchmark-enable` measures it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from phaze.simulate.events import simulate_events
+from phaze.simulate.longest_path import simulate
+from phaze.simulate.pipeline import Pipeline, StageCost
+
+Benchmark = Callable[..., Any]
+
+STAGE = StageCost(
+    1.0,
+    2.0,
+    recompute_s=1.0,
+    send_activation_s=0.1,
+    send_gradient_s=0.1,
+    sync_s=5.0,
+    update_s=0.5,
+    operators=15,
+)
+
+
+def placement(depth: int, microbatches: int, data: int, tensor: int, chunks: int = 1) -> Pipeline:
+    """Return a placement with recomputation and overlapped synchronisation."""
+    return Pipeline(
+        (STAGE,) * (depth * chunks),
+        microbatches * data,
+        "interleaved" if chunks > 1 else "1f1b",
+        chunks=chunks,
+        data=(data,) * depth,
+        tensor=(tensor,) * depth,
+        overlap_sync=True,
+    )
+
+
+@pytest.mark.parametrize("chunks", [1, 5])
+def test_simulate_t_76b_on_1024_gpus(chunks: int, benchmark: Benchmark) -> None:
+    """Narayanan et al., SC 2021, Table 1: t = 8, p = 4, d = 32, 1,792 sequences, one a microbatch."""
+    pipeline = placement(4, 56, 32, 8, chunks)
+    timeline = benchmark(simulate, pipeline)
+    assert (pipeline.devices, timeline.time_s) == (1024, simulate(pipeline).time_s)
+
+
+def test_t_76b_as_discrete_events(benchmark: Benchmark) -> None:
+    """The same with SimPy, as if links were contended."""
+    pipeline = placement(4, 56, 32, 8)
+    timeline = benchmark(simulate_events, pipeline)
+    assert timeline.time_s == pytest.approx(simulate(pipeline).time_s)
+
+
+@pytest.mark.parametrize(("depth", "data"), [(5, 2500), (50, 250), (500, 25)])
+def test_simulate_100000_devices(depth: int, data: int, benchmark: Benchmark) -> None:
+    """With 2,000 microbatches in each of d pipelines; jobs grow with the depth, not with d."""
+    pipeline = placement(depth, 2000, data, 8)
+
+    def account() -> tuple[float, str]:
+        timeline = simulate(pipeline)
+        return timeline.bubble_share, str(timeline.bound_by)
+
+    simulate(pipeline)
+    assert pipeline.devices == 100_000
+    assert 0 < benchmark.pedantic(account, rounds=3)[0] < 1  # type: ignore[attr-defined]
