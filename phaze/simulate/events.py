@@ -1,7 +1,7 @@
 """A pipeline as discrete events (PALM, IV.A, Figure 4): networks with contention, and work by priority.
 
 Every worker, input port and synchronisation port is a process of SimPy; tensors travel as processes of their
-own over a `Network`. A worker takes its jobs in the schedule's order, or, by priority, whatever has
+own over a `Machine`. A worker takes its jobs in the schedule's order, or, by priority, whatever has
 arrived: backward before forward, never more microbatches than the schedule holds in flight (PALM's Prior
 Selector). Where nothing is contended the order's times are those of the longest path.
 """
@@ -24,7 +24,7 @@ from phaze.simulate.graph import (
     event_graph,
     fetches_ahead,
 )
-from phaze.simulate.links import Network, Process, Transfer, Wires
+from phaze.simulate.links import Idle, Machine, Process, Task, Transfer
 from phaze.simulate.longest_path import ADVICE
 from phaze.simulate.orders import Jobs, Key
 from phaze.simulate.pipeline import Counts, Pipeline, Reals
@@ -46,14 +46,18 @@ class Done(NamedTuple):
     stage: int
     microbatch: int
     start_s: float
+    end_s: float
     arrival_s: float
 
 
 def simulate_events(
-    pipeline: Pipeline, *, dispatch: Dispatch = "order", network: Network | None = None
+    pipeline: Pipeline, *, dispatch: Dispatch = "order", machine: Machine | None = None
 ) -> Timeline:
-    """Return when every event of a pipeline happens, with whatever contention the network has."""
-    run = _Run(pipeline, all_jobs(pipeline), network or Wires(), dispatch)
+    """Return when every event of a pipeline happens, with whatever contention the machine has.
+
+    Raises `PhazeError` where jobs wait for each other for ever, and where priority does not give an order.
+    """
+    run = _Run(pipeline, all_jobs(pipeline), machine or Idle(), dispatch)
     run.env.run()
     run.check()
     return run.timeline()
@@ -62,10 +66,10 @@ def simulate_events(
 class _Run:
     """One simulation: what has been sent, what is done."""
 
-    def __init__(self, pipeline: Pipeline, jobs: Jobs, network: Network, dispatch: Dispatch) -> None:
+    def __init__(self, pipeline: Pipeline, jobs: Jobs, machine: Machine, dispatch: Dispatch) -> None:
         _check(pipeline, dispatch)
         self.env = simpy.Environment()
-        self.pipeline, self.jobs, self.network = pipeline, jobs, network
+        self.pipeline, self.jobs, self.machine = pipeline, jobs, machine
         self.seconds, self.early = durations(pipeline).tolist(), overlap_s(pipeline).tolist()
         self.activation, self.gradient = (border.tolist() for border in borders(pipeline))
         self.worker_of = {pair: worker for worker, pair in enumerate(pipeline.workers)}
@@ -109,8 +113,9 @@ class _Run:
             arrival = max(arrival, self.when[needed])
         start = self.env.now
         self._announce_start(resource, key)
-        yield self.env.timeout(self.seconds[kind][stage])
-        self.done[resource].append(Done(kind, stage, microbatch, start, arrival))
+        task = Task(kind, stage, resource, microbatch, self.seconds[kind][stage])
+        yield from self.machine.perform(self.env, task)
+        self.done[resource].append(Done(kind, stage, microbatch, start, self.env.now, arrival))
         self._announce_end(resource, key)
 
     def _needs(self, key: Key) -> list[Message]:
@@ -184,7 +189,7 @@ class _Run:
 
     def _deliver(self, transfer: Transfer, message: Message) -> Process:
         """Tell the receiver when the tensor is there."""
-        yield from self.network.carry(self.env, transfer)
+        yield from self.machine.carry(self.env, transfer)
         self._tell(message, transfer.target_worker)
 
     def _tell(self, message: Message, worker: int) -> None:
@@ -238,8 +243,11 @@ class _Run:
             self.jobs.first,
         )
         graph = event_graph(self.pipeline, jobs)
-        binding = _binding(rows[:, 3] + graph.duration_s, graph)
-        return Timeline(self.pipeline, jobs, rows[:, 3], graph.duration_s, rows[:, 4], binding)
+        start, end, arrival = rows[:, 3], rows[:, 4], rows[:, 5]
+        # Where a job took as long as on an idle machine, that without the rounding of the clock.
+        usual = np.isclose(end, start + graph.duration_s, rtol=1e-12, atol=0)
+        duration = np.where(usual, graph.duration_s, end - start)
+        return Timeline(self.pipeline, jobs, start, duration, arrival, _binding(end, graph))
 
 
 class _Settled(simpy.Event):

@@ -1,7 +1,8 @@
-"""What carries tensors between stages in discrete events: wires of their own, or links that transfers share.
+"""What carries tensors and executes jobs in discrete events: all on their own, or over links that they share.
 
-Any object with `carry` is a network for `events.simulate_events`; a model of a mesh or of a cluster needs to
-know no more of the pipeline than `Transfer`.
+Any object with `carry` and `perform` is a machine for `events.simulate_events`. A model of tiles, a mesh or a
+cluster needs to know no more of the pipeline than `Transfer` and `Task`: it may take the seconds as they are,
+wait for what is contended first, or run a simulation of its own for the job.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import simpy
+
+from phaze.simulate.durations import Kind
 
 Process = Generator[simpy.Event, object, None]
 
@@ -30,24 +33,44 @@ class Transfer:
     """Time on an idle network."""
 
 
-class Network(Protocol):
-    """Whatever takes time to carry a tensor."""
+@dataclass(frozen=True)
+class Task:
+    """A job of a worker or of a port."""
+
+    kind: Kind
+    stage: int
+    resource: int
+    """Workers come first, then ports, as in `Jobs`."""
+    number: int
+    """Microbatch; of synchronisation, update and gather the batch."""
+    seconds: float
+    """Time on an idle machine."""
+
+
+class Machine(Protocol):
+    """Whatever takes time to carry a tensor and to do a job."""
 
     def carry(self, env: simpy.Environment, transfer: Transfer) -> Process:
         """Return a process that ends when the tensor has arrived."""
 
+    def perform(self, env: simpy.Environment, task: Task) -> Process:
+        """Return a process that ends with the job; its resource does nothing else meanwhile."""
 
-@dataclass(frozen=True)
-class Wires:
-    """A wire for every transfer: no contention."""
+
+class Idle:
+    """A wire for every transfer and all a job needs for every job: no contention."""
 
     def carry(self, env: simpy.Environment, transfer: Transfer) -> Process:
         """Take the time of an idle network."""
         yield env.timeout(transfer.seconds)
 
+    def perform(self, env: simpy.Environment, task: Task) -> Process:
+        """Take the time of an idle machine."""
+        yield env.timeout(task.seconds)
+
 
 @dataclass(frozen=True)
-class SharedLinks:
+class SharedLinks(Idle):
     """Links that one transfer at a time holds: all of its route for its whole time, first come first served.
 
     One object serves one simulation. Links are taken in rising order, so that transfers cannot block each

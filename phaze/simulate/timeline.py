@@ -115,7 +115,7 @@ class Timeline:
 
     @cached_property
     def share_of(self) -> dict[Use, float]:
-        """Return which share of all device time goes where; the shares sum up to one.
+        """Return which share of all device time of the fullest lane goes where; they sum up to one.
 
         Before a job, a device waits for its input: as long as the input was under way this is transfer,
         synchronisation or fetch, before that and at the end it is bubble.
