@@ -8,14 +8,15 @@ priced again by `best_stage`, and must agree with what the search took it for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from phaze.errors import PhazeError
 from phaze.place.piper.layers import Cluster, Layers, Plan, PlannedStage, Reals
-from phaze.place.piper.search import Problem, Table, fewest_devices, last_stage
+from phaze.place.piper.prices import Known, Problem, nothing_known
+from phaze.place.piper.search import Table, fewest_devices, last_stage
 from phaze.place.piper.stages import best_stage, costs_of, data_degrees, exchanges
 from phaze.place.piper.sums import Sums, list_steps, most_in_flight, sum_up
 from phaze.theory.downsets import Downsets, enumerate_downsets, enumerate_prefixes
@@ -67,7 +68,7 @@ def plan_over_devices(
     return times
 
 
-@dataclass(frozen=True)
+@dataclass
 class Planner:
     """The search for one input, whatever the number of devices up to the cluster's."""
 
@@ -77,6 +78,7 @@ class Planner:
     exact_knapsack: bool
     most_data: int | None
     max_downsets: int
+    _known: Known | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be planned whatever the cluster."""
@@ -111,12 +113,15 @@ class Planner:
         degrees = data_degrees(self.cluster, self.most_data)
         products = np.unique(np.multiply.outer(costs.widths, degrees))
         return Problem(
-            costs=costs,
             sums=sums,
             steps=list_steps(costs, most_in_flight(costs, self.most_degree)),
+            widths=costs.widths,
+            memory_bytes=np.stack([costs.stash_bytes, costs.fixed_bytes], axis=1),
+            limit_bytes=costs.limit_bytes,
             degrees=degrees,
             exchanged=np.array([exchanges(self.cluster, d) for d in degrees.tolist()]),
             products=products[products <= self.cluster.devices],
+            exact=self.exact_knapsack,
         )
 
     @property
@@ -137,7 +142,7 @@ class Planner:
     @cached_property
     def slowest_s(self) -> float:
         """Return a time that no stage exceeds."""
-        costs = self.problem.costs
+        costs = costs_of(self.layers, self.cluster)
         exchanged = self.problem.exchanged.max() * costs.weight_s.sum()
         return 1 + float(costs.time_s.sum() + costs.forward_s.sum() + costs.backward_s.sum() + exchanged)
 
@@ -177,11 +182,13 @@ class Planner:
 
     def within(self, threshold_s: float, devices: int) -> Plan | None:
         """Return a plan whose stages all take the threshold at most, on the fewest devices."""
-        fewest_devices(self.problem, devices, threshold_s, self.table)
+        known = self._known or nothing_known(self.problem)
+        costs = costs_of(self.layers, self.cluster)
+        self._known = fewest_devices(self.problem, costs, known, devices, threshold_s, self.table)
         degree = self._degree()
         if self.table[-1, degree] > devices:
             return None
-        found = self._trace(threshold_s, degree)
+        found = self._trace(self._known, threshold_s, degree)
         if found.time_per_sample_s > threshold_s / BELOW:
             raise AssertionError(f"a plan within {threshold_s} s takes {found.time_per_sample_s} s")
         return found
@@ -190,12 +197,12 @@ class Planner:
         """Return the sum of degrees of the plan on the fewest devices."""
         return self.cluster.microbatches if self.cluster.exactly else int(self.table[-1].argmin())
 
-    def _trace(self, threshold_s: float, degree: int) -> Plan:
+    def _trace(self, known: Known, threshold_s: float, degree: int) -> Plan:
         """Return the stages from the sources on that the table holds."""
         stages: list[PlannedStage] = []
         outer = len(self.downsets) - 1
         while outer:
-            inner, t, index = last_stage(self.problem, threshold_s, self.table, outer, degree)
+            inner, t, index = last_stage(self.problem, known, threshold_s, self.table, outer, degree)
             stages.append(self._stage(outer, inner, t, index, degree))
             outer, degree = inner, degree - stages[-1].data
         return Plan(tuple(stages))
@@ -203,7 +210,7 @@ class Planner:
     def _stage(self, outer: int, inner: int, t: int, index: int, degree: int) -> PlannedStage:
         """Return a stage priced on its own."""
         members = Downsets(len(self.layers), self.sums.words).difference(outer, inner)
-        tensor = int(self.problem.costs.widths[t])
+        tensor = int(self.problem.widths[t])
         data = int(self.problem.degrees[index])
         stage = best_stage(self.layers, self.cluster, members, tensor, data, degree, self.exact_knapsack)
         if stage is None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from phaze.theory.compiled import njit
+from phaze.theory.compiled import njit, njit_without_arrays
 
 Reals = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -32,27 +32,31 @@ def choose_by_ratio(
     first: (n + 1,) where a layer's configurations begin; member: (n,); time_s, memory_bytes: what each adds
     to the stage; chosen: (n,) is written for the layers of the stage.
     """
-    following = np.full(len(member), -1, dtype=np.int64)
-    for v in np.flatnonzero(member):
-        if first[v] == first[v + 1]:
+    following, ratios = np.empty(len(member), dtype=np.int64), np.empty(len(member))
+    for v in range(len(member)):
+        if member[v] and first[v] == first[v + 1]:
             return False
-        chosen[v] = fastest(first[v], first[v + 1], time_s, memory_bytes)
-        following[v] = best_step(chosen[v], first[v], first[v + 1], time_s, memory_bytes)
+        if member[v]:
+            chosen[v] = fastest(first[v], first[v + 1], time_s, memory_bytes)
+            step = best_step(chosen[v], first[v], first[v + 1], time_s, memory_bytes)
+            following[v], ratios[v] = step, ratio(chosen[v], step, time_s, memory_bytes)
     while True:
         total, best, highest = 0.0, -1, -1.0
-        for v in np.flatnonzero(member):
-            total += memory_bytes[chosen[v]]
-            if following[v] >= 0 and ratio(chosen[v], following[v], time_s, memory_bytes) > highest:
-                best, highest = int(v), ratio(chosen[v], following[v], time_s, memory_bytes)
+        for v in range(len(member)):
+            if member[v]:
+                total += memory_bytes[chosen[v]]
+                if ratios[v] > highest:
+                    best, highest = v, ratios[v]
         if total <= limit_bytes:
             return True
         if best < 0:
             return False
         chosen[best] = following[best]
-        following[best] = best_step(chosen[best], first[best], first[best + 1], time_s, memory_bytes)
+        step = best_step(chosen[best], first[best], first[best + 1], time_s, memory_bytes)
+        following[best], ratios[best] = step, ratio(chosen[best], step, time_s, memory_bytes)
 
 
-@njit
+@njit_without_arrays
 def fastest(begin: int, end: int, time_s: Reals, memory_bytes: Reals) -> int:
     """Return the fastest configuration, of equals the smallest, of those the first."""
     best = begin
@@ -63,7 +67,7 @@ def fastest(begin: int, end: int, time_s: Reals, memory_bytes: Reals) -> int:
     return best
 
 
-@njit
+@njit_without_arrays
 def best_step(current: int, begin: int, end: int, time_s: Reals, memory_bytes: Reals) -> int:
     """Return the configuration with the highest ratio to the current, of equals the nearest; -1: none."""
     best, highest = -1, -1.0
@@ -76,14 +80,16 @@ def best_step(current: int, begin: int, end: int, time_s: Reals, memory_bytes: R
     return best
 
 
-@njit
+@njit_without_arrays
 def nearer(x: int, best: int, this: float, memory_bytes: Reals) -> bool:
     """Return whether x is the better of two of one ratio: free steps go all the way, others go short."""
     return bool((memory_bytes[x] > memory_bytes[best]) != np.isinf(this))
 
 
-@njit
+@njit_without_arrays
 def ratio(current: int, other: int, time_s: Reals, memory_bytes: Reals) -> float:
-    """Return memory saved over time added; infinite where no time is added."""
+    """Return memory saved over time added; infinite where no time is added; -1 for no other."""
+    if other < 0:
+        return -1.0
     added = time_s[other] - time_s[current]
     return float((memory_bytes[current] - memory_bytes[other]) / added) if added > 0 else np.inf

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from phaze.place.piper.knapsack import choose_exactly
 from phaze.place.piper.layers import Cluster, Counts, Layers, PlannedStage, Reals
 from phaze.place.piper.ratio import choose_by_ratio
-from phaze.theory.compiled import njit
+from phaze.theory.compiled import njit, njit_without_arrays
 
 Bools = NDArray[np.bool_]
 
@@ -74,7 +74,7 @@ def costs_of(layers: Layers, cluster: Cluster) -> Costs:
         backward_s=_stacked([2 * (layers.edge_bytes + o.backward_sync_bytes) / bandwidth for o in options]),
         sources=np.ascontiguousarray(layers.sources),
         targets=np.ascontiguousarray(layers.targets),
-        limit_bytes=cluster.memory_bytes,
+        limit_bytes=float(cluster.memory_bytes),
     )
 
 
@@ -151,25 +151,27 @@ def price_stage(
     What the first configuration of a layer pays beside X.p is common; the others add the difference to it.
     Where they pay the same, ratios of memory to time are then free of rounding: equal ones stay equal.
     """
-    own_s = costs.time_s.copy()
-    memory_bytes = costs.stash_bytes * in_flight + costs.fixed_bytes
-    common_s = 0.0
-    for v in np.flatnonzero(member):
-        common_s += _set_apart(own_s, exchanged, costs.weight_s, costs.first[t, v], costs.first[t, v + 1])
+    own_s, memory_bytes = np.empty(len(costs.time_s)), np.empty(len(costs.time_s))
+    for x in range(len(own_s)):
+        own_s[x] = costs.time_s[x]
+        memory_bytes[x] = costs.stash_bytes[x] * in_flight + costs.fixed_bytes[x]
+    weight_s, common_s = costs.weight_s.reshape(-1, 1), 0.0
+    for v in range(len(member)):
+        if member[v]:
+            begin, end = costs.first[t, v], costs.first[t, v + 1]
+            common_s += _set_apart(own_s, exchanged, weight_s, 0, begin, end)
     for e in range(len(costs.sources)):
         u, v = costs.sources[e], costs.targets[e]
         if member[v] and not member[u]:
-            begin, end = costs.first[t, v], costs.first[t, v + 1]
-            common_s += _set_apart(own_s, 1.0, costs.forward_s[:, e], begin, end)
+            common_s += _set_apart(own_s, 1.0, costs.forward_s, e, costs.first[t, v], costs.first[t, v + 1])
         if member[u] and not member[v]:
-            begin, end = costs.first[t, u], costs.first[t, u + 1]
-            common_s += _set_apart(own_s, 1.0, costs.backward_s[:, e], begin, end)
+            common_s += _set_apart(own_s, 1.0, costs.backward_s, e, costs.first[t, u], costs.first[t, u + 1])
     return own_s, memory_bytes, common_s
 
 
-@njit
-def _set_apart(own_s: Reals, times: float, cost_s: Reals, begin: int, end: int) -> float:
+@njit_without_arrays
+def _set_apart(own_s: Reals, times: float, cost_s: Reals, column: int, begin: int, end: int) -> float:
     """Add what configurations cost more than the first to what is their own, and return what that costs."""
     for x in range(begin + 1, end):
-        own_s[x] += times * (cost_s[x] - cost_s[begin])
-    return times * cost_s[begin] if begin < end else 0.0
+        own_s[x] += times * (cost_s[x, column] - cost_s[begin, column])
+    return float(times * cost_s[begin, column]) if begin < end else 0.0

@@ -23,35 +23,24 @@ from phaze.theory.downsets import Downsets, Words
 Bools = NDArray[np.bool_]
 
 
+MISSING, COMPUTE_S, WEIGHT_S, STASH, FIXED, LEAST_STASH, LEAST_FIXED, FORWARD_S, BACKWARD_S = range(9)
+"""Columns of `Sums.totals`: layers without a configuration, X.p, 4 X.w / B, X.a, X.b, the least X.a and X.b
+of any configuration, and the edges into the downset from outside, at their heads and at their tails."""
+
+
 class Sums(NamedTuple):
     """Sums over m downsets for T widths."""
 
     words: Words
     """(m, words)"""
+    totals: Reals
+    """(T, m, 9) by column."""
+    fast: Counts
+    """(T, n) the fastest configuration of each layer; any where it has none."""
     alike: Bools
     """(T,)"""
-    missing: Counts
-    """(T, m) layers without a configuration."""
-    compute_s: Reals
-    """(T, m) X.p."""
-    weight_s: Reals
-    """(T, m) 4 X.w / B."""
-    stash_bytes: Reals
-    """(T, m) X.a."""
-    fixed_bytes: Reals
-    """(T, m) X.b."""
-    least_stash_bytes: Reals
-    """(T, m) the least X.a of any configuration."""
-    least_fixed_bytes: Reals
-    """(T, m) the least X.b."""
-    forward_s: Reals
-    """(T, m) of the edges into D from outside, at their heads."""
-    backward_s: Reals
-    """(T, m) of the same edges, at their tails."""
-    edge_forward_s: Reals
-    """(T, E)"""
-    edge_backward_s: Reals
-    """(T, E)"""
+    edge_s: Reals
+    """(T, E) of an edge, at both ends."""
     edge_source: Counts
     """(E,)"""
     cut_first: Counts
@@ -66,12 +55,10 @@ class Sums(NamedTuple):
 class Steps(NamedTuple):
     """The steps of the rule by width and microbatches in flight, in the order in which they are taken."""
 
-    layer: Counts
-    """(T, c + 1, P) whose configuration changes; -1 behind the last step."""
-    added_s: Reals
-    """(T, c + 1, P) X.p of the new less the old configuration."""
-    saved_bytes: Reals
-    """(T, c + 1, P)"""
+    whose: Counts
+    """(T, c + 1, P, 2) the layer, -1 behind the last step, and its new configuration."""
+    effect: Reals
+    """(T, c + 1, P, 2) seconds added to X.p, and bytes saved."""
 
 
 def sum_up(costs: Costs, downsets: Downsets) -> Sums:
@@ -82,9 +69,6 @@ def sum_up(costs: Costs, downsets: Downsets) -> Sums:
     fast = fastest_of(costs)
     has = first < last
 
-    def total(per_layer: Reals) -> Reals:
-        return np.where(has, per_layer, 0.0) @ inside
-
     def least(values: Reals) -> Reals:
         return _least(values, costs.first)
 
@@ -92,20 +76,23 @@ def sum_up(costs: Costs, downsets: Downsets) -> Sums:
     backward_s = _at(least(costs.backward_s), costs.sources)
     cut = member[:, costs.targets] & ~member[:, costs.sources]
     work_s, sent_s = _least_work(costs, has, least(costs.time_s), backward_s)
+    per_layer = (
+        ~has,
+        costs.time_s[fast],
+        least(costs.weight_s),
+        costs.stash_bytes[fast],
+        costs.fixed_bytes[fast],
+        least(costs.stash_bytes),
+        least(costs.fixed_bytes),
+    )
+    totals = [np.where(has | (values is per_layer[0]), values, 0.0) @ inside for values in per_layer]
+    totals += [edges @ cut.T.astype(np.float64) for edges in (forward_s, backward_s)]
     return Sums(
         words=downsets.words,
+        totals=np.stack(totals, axis=2),
+        fast=np.ascontiguousarray(fast),
         alike=_alike(costs),
-        missing=np.rint((~has).astype(np.float64) @ inside).astype(np.int64),
-        compute_s=total(costs.time_s[fast]),
-        weight_s=total(least(costs.weight_s)),
-        stash_bytes=total(costs.stash_bytes[fast]),
-        fixed_bytes=total(costs.fixed_bytes[fast]),
-        least_stash_bytes=total(least(costs.stash_bytes)),
-        least_fixed_bytes=total(least(costs.fixed_bytes)),
-        forward_s=forward_s @ cut.T.astype(np.float64),
-        backward_s=backward_s @ cut.T.astype(np.float64),
-        edge_forward_s=forward_s,
-        edge_backward_s=backward_s,
+        edge_s=np.ascontiguousarray(forward_s + backward_s),
         edge_source=costs.sources,
         cut_first=np.concatenate([[0], np.cumsum(cut.sum(axis=1))]).astype(np.int64),
         cut_edges=np.nonzero(cut)[1].astype(np.int64),
@@ -118,14 +105,13 @@ def list_steps(costs: Costs, most_in_flight: int) -> Steps:
     """Return the steps of the rule for up to `most_in_flight` microbatches; valid where a width is alike."""
     widest = int(np.ptp(costs.first, axis=1).max())
     shape = (len(costs.widths), most_in_flight + 1, widest)
-    layer = np.full(shape, -1, dtype=np.int64)
-    added_s, saved_bytes, ratios = np.zeros(shape), np.zeros(shape), np.full(shape, -1.0)
-    _follow(costs, fastest_of(costs), layer, added_s, saved_bytes, ratios)
-    order = np.argsort(-ratios, axis=2, kind="stable")
+    steps = Steps(np.full((*shape, 2), -1, dtype=np.int64), np.zeros((*shape, 2)))
+    ratios = np.full(shape, -1.0)
+    _follow(costs, fastest_of(costs), steps, ratios)
+    order = np.argsort(-ratios, axis=2, kind="stable")[..., None]
     return Steps(
-        np.take_along_axis(layer, order, axis=2),
-        np.take_along_axis(added_s, order, axis=2),
-        np.take_along_axis(saved_bytes, order, axis=2),
+        np.ascontiguousarray(np.take_along_axis(steps.whose, order, axis=2)),
+        np.ascontiguousarray(np.take_along_axis(steps.effect, order, axis=2)),
     )
 
 
@@ -146,13 +132,11 @@ def most_in_flight(costs: Costs, degree: int) -> int:
 
 
 @njit
-def _follow(
-    costs: Costs, fast: Counts, layer: Counts, added_s: Reals, saved_bytes: Reals, ratios: Reals
-) -> None:
+def _follow(costs: Costs, fast: Counts, steps: Steps, ratios: Reals) -> None:
     """Write every layer's steps from its fastest configuration on, (T, c + 1, P); ratios -1 where none is."""
     for t in range(len(costs.widths)):
-        for in_flight in range(1, layer.shape[1]):
-            memory_bytes = costs.stash_bytes * in_flight + costs.fixed_bytes
+        for c in range(1, ratios.shape[1]):
+            memory_bytes = costs.stash_bytes * c + costs.fixed_bytes
             at = 0
             for v in range(fast.shape[1]):
                 begin, end = costs.first[t, v], costs.first[t, v + 1]
@@ -160,10 +144,10 @@ def _follow(
                 while current >= 0:
                     step = best_step(current, begin, end, costs.time_s, memory_bytes)
                     if step >= 0:
-                        layer[t, in_flight, at] = v
-                        added_s[t, in_flight, at] = costs.time_s[step] - costs.time_s[current]
-                        saved_bytes[t, in_flight, at] = memory_bytes[current] - memory_bytes[step]
-                        ratios[t, in_flight, at] = ratio(current, step, costs.time_s, memory_bytes)
+                        steps.whose[t, c, at, 0], steps.whose[t, c, at, 1] = v, step
+                        steps.effect[t, c, at, 0] = costs.time_s[step] - costs.time_s[current]
+                        steps.effect[t, c, at, 1] = memory_bytes[current] - memory_bytes[step]
+                        ratios[t, c, at] = ratio(current, step, costs.time_s, memory_bytes)
                         at += 1
                     current = step
 
@@ -199,8 +183,8 @@ def _alike(costs: Costs) -> Bools:
     """Return for each width whether a layer's configurations differ in X.p, X.a and X.b only, (T,)."""
     counts = np.diff(costs.first, axis=1)
     begin = np.repeat(costs.first[:, :-1].ravel(), counts.ravel())
-    same = costs.weight_s == costs.weight_s[begin]
-    for values in (costs.forward_s, costs.backward_s):
+    same = np.ones(len(begin), dtype=np.bool_)
+    for values in (costs.weight_s[:, None], costs.forward_s, costs.backward_s):
         same &= (values == values[begin]).all(axis=1)
     ends = costs.first[:, [0, -1]].tolist()
     return np.array([same[a:b].all() for a, b in ends], dtype=np.bool_)

@@ -36,6 +36,15 @@ def test_the_plan_is_the_best_of_all(instance: Instance, linear: bool, most_data
         assert_is_a_plan(layers, cluster, found)
 
 
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(instances())
+def test_an_exact_knapsack_gives_the_best_of_all_configurations_too(instance: Instance) -> None:
+    layers, cluster = instance
+    found = plan(layers, cluster, exact_knapsack=True)
+    assert time_of(found) == pytest.approx(best_times(layers, cluster, exact=True)[-1], rel=1e-10)
+    assert time_of(found) <= time_of(plan(layers, cluster)) * (1 + 1e-10)
+
+
 @settings(derandomize=True, deadline=None, max_examples=100)
 @given(instances())
 def test_one_run_gives_the_best_of_every_number_of_devices(instance: Instance) -> None:
@@ -44,13 +53,15 @@ def test_one_run_gives_the_best_of_every_number_of_devices(instance: Instance) -
     assert times.tolist() == pytest.approx(best_times(layers, cluster), rel=1e-10)
 
 
+@pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_larger_graphs_with_branches_are_planned_as_well_as_plain_search_does(seed: int) -> None:
+def test_larger_graphs_with_branches_are_planned_as_well_as_plain_search_does(seed: int, exact: bool) -> None:
     """Six layers of which two run beside each other, without their number deciding what comes first."""
     rng = np.random.default_rng(seed)
     layers = branched(rng)
     cluster = Cluster(4, float(rng.integers(40, 160)), 4.0, 4, exactly=seed % 3 == 0)
-    assert time_of(plan(layers, cluster)) == pytest.approx(best_times(layers, cluster)[-1], rel=1e-10)
+    found = plan(layers, cluster, exact_knapsack=exact)
+    assert time_of(found) == pytest.approx(best_times(layers, cluster, exact=exact)[-1], rel=1e-10)
 
 
 def branched(rng: np.random.Generator) -> Layers:

@@ -35,6 +35,10 @@ PRINTED = """
 """
 """Table 1 of the paper: model, devices, GB a device, time per sample."""
 ROWS = [tuple(row.split()) for row in PRINTED.split(",")]
+SLOW = {("resnet", "32", "1.5"), ("resnet", "64", "1.5"), ("resnet", "64", "2")} | {
+    ("resnet", "128", gb) for gb in ("1", "1.5", "2", "4")
+}
+"""Rows of some seconds, which tests/benchmarks/test_piper.py checks."""
 
 
 @cache
@@ -109,7 +113,7 @@ def test_optima_are_those_of_the_authors_program(
         assert f"{found:.{decimals}f}" == optimum
 
 
-@pytest.mark.parametrize("row", ROWS, ids="-".join)
+@pytest.mark.parametrize("row", [row for row in ROWS if row[:3] not in SLOW], ids="-".join)
 def test_table_1_comes_out_along_one_linear_order(row: tuple[str, str, str, str]) -> None:
     """Gradients are synchronised for every d microbatches, and d is any (Piper, Appendix F)."""
     name, devices, gib, printed = row

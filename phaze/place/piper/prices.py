@@ -1,0 +1,282 @@
+"""Whether the stage between two downsets keeps within a time, for the search.
+
+Where the configurations of a layer differ in nothing but X.p, X.a and X.b, a stage takes the time of its
+fastest configurations and what saving memory adds: following the steps of the rule that are its own, listed
+beforehand in their order. What is added does not depend on d and is kept while a stage is looked at. The
+steps, the last of them in part, are also the best solution of the knapsack's linear relaxation, so that most
+stages need no exact knapsack to tell that they meet a time, or never do.
+
+Sums that are differences carry rounding errors: a memory within 1e-12 of the limit is summed up again
+layer by layer, as `ratio` does. Stages whose configurations differ in more are priced as a whole.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from phaze.place.piper.knapsack import choose_exactly
+from phaze.place.piper.layers import Counts, Reals
+from phaze.place.piper.ratio import Bools, choose_by_ratio
+from phaze.place.piper.stages import Costs, price_stage
+from phaze.place.piper.sums import (
+    BACKWARD_S,
+    COMPUTE_S,
+    FIXED,
+    FORWARD_S,
+    LEAST_FIXED,
+    LEAST_STASH,
+    STASH,
+    WEIGHT_S,
+    Steps,
+    Sums,
+)
+from phaze.theory.compiled import njit, njit_without_arrays
+from phaze.theory.downsets import BITS
+
+SLACK = 1 + 1e-9
+"""Bounds are only believed beyond rounding."""
+
+
+class Problem(NamedTuple):
+    """What the search for a threshold needs beside it."""
+
+    sums: Sums
+    steps: Steps
+    widths: Counts
+    """(T,) the widths t."""
+    memory_bytes: Reals
+    """(C, 2) X.a and X.b."""
+    limit_bytes: float
+    """M."""
+    degrees: Counts
+    """Data parallel degrees d allowed, rising."""
+    exchanged: Reals
+    """For each, how often a microbatch pays 4 w/B on all replicas."""
+    products: Counts
+    """Devices d·t that a stage may have, rising."""
+    exact: bool
+    """Configurations are chosen by an exact knapsack."""
+
+
+class Known(NamedTuple):
+    """What saving memory adds to d times the time of a stage."""
+
+    stage: Counts
+    """(c + 1,) the stage looked at last, with so many microbatches in flight."""
+    added_s: Reals
+    """(c + 1,) what it adds by the rule."""
+    bound_s: Reals
+    """(c + 1,) what it adds at least, however configurations are chosen."""
+    keys: Counts
+    """(2^x,) stages that were priced otherwise, by hash; -1 where there is none."""
+    prices_s: Reals
+    """(2^x,) what it adds there."""
+    wanted: Counts
+    """(R, 5) t, i, j, d and microbatches in flight, of stages that are to be priced; row 0: how many."""
+
+
+def nothing_known(problem: Problem) -> Known:
+    """Return room for what will be known."""
+    count = problem.steps.whose.shape[1]
+    return Known(
+        stage=np.full(count, -1),
+        added_s=np.empty(count),
+        bound_s=np.empty(count),
+        keys=np.full(1024, -1),
+        prices_s=np.empty(1024),
+        wanted=np.zeros((4096, 5), dtype=np.int64),
+    )
+
+
+@njit_without_arrays
+def stage_base(sums: Sums, t: int, i: int, j: int) -> float:
+    """Return the time on one device of the stage between downsets i and j, all layers fastest."""
+    inner, outer = sums.totals[t, i], sums.totals[t, j]
+    time_s = outer[COMPUTE_S] - inner[COMPUTE_S] + outer[FORWARD_S] + inner[BACKWARD_S]
+    for at in range(sums.cut_first[i], sums.cut_first[i + 1]):
+        e = sums.cut_edges[at]
+        u = sums.edge_source[e]
+        if not sums.words[j, u // BITS] >> np.uint64(u % BITS) & np.uint64(1):
+            time_s -= sums.edge_s[t, e]
+    return float(time_s)
+
+
+@njit_without_arrays
+def meets(
+    problem: Problem, known: Known, t: int, i: int, j: int, index: int, in_flight: int, margin_s: float
+) -> bool:
+    """Return whether a stage with `in_flight` microbatches fits the memory and adds up to `margin_s` by it.
+
+    margin_s is of d times the time, beyond that of the fastest configurations. Where that is not known, the
+    stage is added to those wanted, and the answer is no.
+    """
+    if in_flight >= len(known.stage):
+        return False
+    if not problem.sums.alike[t]:
+        return _price(problem, known, t, i, j, index, in_flight) <= margin_s
+    stage = _stage(problem, t, i, j)
+    if known.stage[in_flight] != stage:
+        known.stage[in_flight] = stage
+        known.added_s[in_flight], known.bound_s[in_flight] = _added(problem, t, i, j, in_flight)
+    if problem.exact and known.bound_s[in_flight] <= margin_s < known.added_s[in_flight]:
+        return _price(problem, known, t, i, j, 0, in_flight) <= margin_s
+    return bool(known.added_s[in_flight] <= margin_s)
+
+
+@njit_without_arrays
+def _price(problem: Problem, known: Known, t: int, i: int, j: int, index: int, in_flight: int) -> float:
+    """Return what saving memory adds to a stage that is priced as a whole; infinite as long as it is not."""
+    stage = _stage(problem, t, i, j)
+    key = _key(stage, len(problem.degrees), index, len(known.stage), in_flight)
+    at = _place(known.keys, key)
+    if known.keys[at] == key:
+        return float(known.prices_s[at])
+    if known.wanted[0, 0] < len(known.wanted) - 1:
+        known.wanted[0, 0] += 1
+        row = known.wanted[0, 0]
+        known.wanted[row, 0], known.wanted[row, 1], known.wanted[row, 2] = t, i, j
+        known.wanted[row, 3], known.wanted[row, 4] = index, in_flight
+    return np.inf
+
+
+@njit_without_arrays
+def _stage(problem: Problem, t: int, i: int, j: int) -> int:
+    """Return a number for a stage and its width."""
+    return (i * len(problem.sums.work_s) + j) * len(problem.widths) + t
+
+
+@njit_without_arrays
+def _key(stage: int, degrees: int, index: int, most_in_flight: int, in_flight: int) -> int:
+    """Return a number for a stage with its degree, by position, and its microbatches in flight."""
+    return (stage * degrees + index) * most_in_flight + in_flight
+
+
+@njit_without_arrays
+def _place(keys: Counts, key: int) -> int:
+    """Return where a key is, or where it would be."""
+    at = (key * 0x9E3779B97F4A7C1 >> 20) & (len(keys) - 1)
+    while keys[at] != key and keys[at] != -1:
+        at = (at + 1) & (len(keys) - 1)
+    return at
+
+
+def price_wanted(problem: Problem, costs: Costs, known: Known) -> Known:
+    """Return what is known with the stages wanted priced."""
+    count = int(known.wanted[0, 0])
+    if not count:
+        return known
+    used = int((known.keys >= 0).sum())
+    if 2 * (used + count) > len(known.keys):
+        known = _with_room(known, 4 * (used + count))
+    _price_all(problem, costs, known, True if problem.exact else None)
+    return known
+
+
+def _with_room(known: Known, count: int) -> Known:
+    """Return the same with room for at least `count` prices."""
+    size = 2 ** int(np.ceil(np.log2(count)))
+    larger = known._replace(keys=np.full(size, -1), prices_s=np.empty(size))
+    _copy_prices(known, larger)
+    return larger
+
+
+@njit_without_arrays
+def _copy_prices(known: Known, larger: Known) -> None:
+    """Copy all prices."""
+    for at in range(len(known.keys)):
+        if known.keys[at] >= 0:
+            place = _place(larger.keys, known.keys[at])
+            larger.keys[place], larger.prices_s[place] = known.keys[at], known.prices_s[at]
+
+
+@njit
+def _price_all(problem: Problem, costs: Costs, known: Known, exact: bool | None) -> None:
+    """Price the stages wanted. Numba leaves out what follows a test of `exact` for None."""
+    for row in range(1, known.wanted[0, 0] + 1):
+        t, i, j = known.wanted[row, 0], known.wanted[row, 1], known.wanted[row, 2]
+        index, in_flight = known.wanted[row, 3], known.wanted[row, 4]
+        stage = _stage(problem, t, i, j)
+        key = _key(stage, len(problem.degrees), index, len(known.stage), in_flight)
+        at = _place(known.keys, key)
+        known.keys[at] = key
+        known.prices_s[at] = _added_in_all(problem, costs, t, i, j, index, in_flight, exact)
+    known.wanted[0, 0] = 0
+
+
+@njit_without_arrays
+def _added(problem: Problem, t: int, i: int, j: int, in_flight: int) -> tuple[float, float]:
+    """Return what saving memory adds by the rule, and at least; infinite: nothing fits."""
+    sums, steps, limit = problem.sums, problem.steps, problem.limit_bytes
+    inner, outer = sums.totals[t, i], sums.totals[t, j]
+    doubtful = 1e-12 * (limit + outer[STASH] * in_flight + outer[FIXED])
+    least = (outer[LEAST_STASH] - inner[LEAST_STASH]) * in_flight + outer[LEAST_FIXED] - inner[LEAST_FIXED]
+    if least > limit + doubtful:
+        return np.inf, np.inf
+    excess = (outer[STASH] - inner[STASH]) * in_flight + outer[FIXED] - inner[FIXED] - limit
+    added_s, bound_s = 0.0, 0.0
+    for at in range(steps.whose.shape[2] + 1):
+        if excess < -doubtful or (excess <= doubtful and _fits_after(problem, t, i, j, in_flight, at)):
+            return added_s, min(bound_s, added_s)
+        v = steps.whose[t, in_flight, at, 0] if at < steps.whose.shape[2] else -1
+        if v < 0:
+            break
+        if _between(sums, i, j, v):
+            more_s, saved = steps.effect[t, in_flight, at, 0], steps.effect[t, in_flight, at, 1]
+            bound_s = added_s + more_s * min(max(excess - doubtful, 0.0) / saved, 1.0) / SLACK
+            added_s += more_s
+            excess -= saved
+    return np.inf, np.inf
+
+
+@njit_without_arrays
+def _fits_after(problem: Problem, t: int, i: int, j: int, in_flight: int, taken: int) -> bool:
+    """Return whether a stage fits after `taken` steps of all layers, its memory summed up layer by layer."""
+    whose, total = problem.steps.whose, 0.0
+    for v in range(problem.sums.fast.shape[1]):
+        if _between(problem.sums, i, j, v):
+            x = problem.sums.fast[t, v]
+            for at in range(taken):
+                if whose[t, in_flight, at, 0] == v:
+                    x = whose[t, in_flight, at, 1]
+            total += problem.memory_bytes[x, 0] * in_flight + problem.memory_bytes[x, 1]
+    return bool(total <= problem.limit_bytes)
+
+
+@njit_without_arrays
+def _between(sums: Sums, i: int, j: int, v: int) -> bool:
+    """Return whether layer v is in downset j and not in i."""
+    stage = sums.words[j, v // BITS] & ~sums.words[i, v // BITS]
+    return bool((stage >> np.uint64(v % BITS)) & np.uint64(1) != np.uint64(0))
+
+
+@njit
+def _added_in_all(
+    problem: Problem, costs: Costs, t: int, i: int, j: int, index: int, in_flight: int, exact: bool | None
+) -> float:
+    """Return what the chosen configurations add to the sums over the fastest, by pricing all layers."""
+    sums, exchanged = problem.sums, problem.exchanged[index]
+    member = _members(sums, i, j, costs.first.shape[1] - 1)
+    own_s, memory_bytes, time_s = price_stage(costs, member, t, exchanged, in_flight)
+    chosen = np.zeros(len(member), dtype=np.int64)
+    if exact is None:
+        fits = choose_by_ratio(costs.first[t], member, own_s, memory_bytes, costs.limit_bytes, chosen)
+    else:
+        fits = choose_exactly(costs.first[t], member, own_s, memory_bytes, costs.limit_bytes, chosen)
+    if not fits:
+        return np.inf
+    for v in range(len(member)):
+        if member[v]:
+            time_s += own_s[chosen[v]]
+    weight_s = sums.totals[t, j, WEIGHT_S] - sums.totals[t, i, WEIGHT_S]
+    return float(time_s - stage_base(sums, t, i, j) - exchanged * weight_s)
+
+
+@njit
+def _members(sums: Sums, i: int, j: int, layers: int) -> Bools:
+    """Return which layers downset j has and i has not, (n,)."""
+    member = np.zeros(layers, dtype=np.bool_)
+    for v in range(layers):
+        member[v] = _between(sums, i, j, v)
+    return member
