@@ -197,8 +197,17 @@ def place(
     baselines: Annotated[
         bool, typer.Option("--baselines", help="Piper: add the plans of the paper's baselines.")
     ] = False,
+    levels: Annotated[
+        str | None,
+        typer.Option(
+            help="Piper: a network's levels from the inside out, devices@GiB/s, such as 8@300,8@25."
+        ),
+    ] = None,
     max_downsets: Annotated[
-        int | None, typer.Option(help="Piper: downsets that a graph may have; 100,000 unless given.", min=1)
+        int | None,
+        typer.Option(
+            help="Piper: downsets that a graph may have; 100,000 (2,000 with levels) unless given.", min=1
+        ),
     ] = None,
     global_batch: Annotated[int, typer.Option(help="Samples in a batch.", min=1)] = 4096,
     sequence: SequenceOption = None,
@@ -237,6 +246,7 @@ def place(
         paper_table1=paper_table1,
         exact_knapsack=exact_knapsack,
         baselines=baselines,
+        levels=levels,
         max_downsets=max_downsets,
     )
     if planner is Planner.PIPER:
@@ -280,12 +290,18 @@ def _place_instance(instance: Path, out: Path | None) -> None:
 
 def _place_by_piper(instance: Path | None, question: PiperQuestion, out: Path | None) -> None:
     from phaze.place.piper.instance import read_instance
-    from phaze.place.piper.results import answer, result_text
+    from phaze.place.piper.nested_results import answer_levels
+    from phaze.place.piper.results import answer, as_text, result_text
     from phaze.place.reading import write_text
 
     if instance is None:
         raise PhazeError("place: give an instance file with --planner piper; a study plans models with it")
-    text = result_text(*answer(read_instance(instance), question))
+    given = read_instance(instance)
+    hierarchy = question.hierarchy(given)
+    if hierarchy is None:
+        text = result_text(*answer(given, question))
+    else:
+        text = as_text(answer_levels(given, question, hierarchy))
     if out is None:
         typer.echo(text)
     else:

@@ -138,6 +138,38 @@ def test_options_of_piper_replace_what_its_input_says(graph: Path) -> None:
     assert all(other["time_per_sample"] >= base for other in others.values() if other["stages"])
 
 
+def test_piper_plans_for_levels(graph: Path) -> None:
+    """Levels of one device are none; --exact-knapsack, as they choose configurations exactly."""
+    arguments = ("place", "--planner", "piper", str(graph))
+    flat = json.loads(run(*arguments, "--devices", "4", "--bandwidth-gib", "25", "--exact-knapsack").output)
+    one = json.loads(run(*arguments, "--levels", "4@25,1@1").output)
+    assert one["time_per_sample"] == pytest.approx(flat["time_per_sample"], rel=1e-9)
+    assert [stage["level"] for stage in one["stages"]] == [2]
+    assert sorted(v for stage in one["stages"][0]["stages"] for v in stage["layers"]) == [0, 1]
+    none = json.loads(run(*arguments, "--levels", "4@25,2@1", "--memory-gib", "0.1").output)
+    assert none["time_per_sample"] is None
+    assert none["reason"].startswith("memory: ")
+
+
+@pytest.mark.parametrize(
+    ("levels", "message"),
+    [
+        (("8x300",), "'8x300' is no level, allowed are"),
+        (("8@300,",), "'' is no level"),
+        (("0@300",), "'0@300' is no level"),
+        (("8@300", "--devices", "8"), "--devices: not together with --levels"),
+        (("8@300", "--baselines"), "--baselines: not together with --levels"),
+    ],
+)
+def test_levels_that_make_no_sense_are_refused(
+    levels: tuple[str, ...], message: str, graph: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.json"
+    with pytest.raises(PhazeError, match=message):
+        run("place", "--planner", "piper", str(graph), "-o", str(out), "--levels", *levels)
+    assert not out.exists()
+
+
 @pytest.mark.parity
 def test_piper_gives_the_optima_of_the_authors_program_and_the_papers_table(
     tmp_path: Path, shared_data: Path
@@ -212,6 +244,7 @@ def test_extract_estimate_and_schedule_print_their_tables(model: str) -> None:
             "--bandwidth-gib: must be finite and",
         ),
         (("place", "x.json", "--planner", "piper", "--memory-gib", "inf"), "> 0, got inf"),
+        (("place", "x.json", "--levels", "8@300"), "--levels is for --planner piper only"),
         (("place", "none.json", "--planner", "piper"), "none.json: cannot be read"),
         (("export", "none.parquet"), "none.parquet"),
     ],

@@ -28,6 +28,8 @@ from phaze.place.piper.layers import Layers
 from phaze.place.piper.nested import Hierarchy, Memory, NestedPlan
 from phaze.theory.downsets import enumerate_downsets, enumerate_prefixes
 
+MAX_DOWNSETS = 2_000
+"""Unless the caller says otherwise; all pairs of nested ones are compared."""
 TOLERANCE = 1e-12
 """Of the time per sample: what the optimum may be below the plan's."""
 CLOSE = 1e-4
@@ -35,14 +37,23 @@ CLOSE = 1e-4
 
 
 def plan_hierarchy(
-    layers: Layers, hierarchy: Hierarchy, *, memory: Memory = "exact", linear: bool = False
+    layers: Layers,
+    hierarchy: Hierarchy,
+    *,
+    memory: Memory = "exact",
+    linear: bool = False,
+    max_downsets: int = MAX_DOWNSETS,
 ) -> NestedPlan | None:
     """Return a plan with the least time per sample, None where nothing fits (Piper, Appendix E).
 
-    linear: cut only between prefixes of one linear order, for graphs with too many downsets.
+    linear: cut only between prefixes of one linear order, for graphs with too many downsets; more than
+    `max_downsets` of them, or too many pairs, are an error.
     """
-    enumerate_them = enumerate_prefixes if linear else enumerate_downsets
-    problem = problem_of(layers, hierarchy, memory, enumerate_them(len(layers), layers.edges))
+    if linear:
+        downsets = enumerate_prefixes(len(layers), layers.edges)
+    else:
+        downsets = enumerate_downsets(len(layers), layers.edges, max_downsets)
+    problem = problem_of(layers, hierarchy, memory, downsets)
     best = plan_at(Question(problem, inf))
     return None if best is None else _improve(problem, best, _lower_bound_s(problem))
 

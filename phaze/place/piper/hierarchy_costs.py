@@ -105,19 +105,12 @@ def least_work_s(layers: Layers, widest: int) -> Reals:
     return np.where(np.isinf(work), 0.0, work)
 
 
-def weights_vary(costs: Costs, t: int) -> bool:
-    """Return whether configurations of one layer at the t-th width differ in their weights."""
-    spans = zip(costs.first[t][:-1], costs.first[t][1:], strict=True)
-    return any(np.ptp(costs.weight_s[i:j]) > 0 for i, j in spans if j > i)
-
-
-def constant_weight_s(costs: Costs, member: Bools, t: int) -> Reals:
-    """Return sum w / B of every set at the t-th width, whatever is chosen, (P,)."""
-    first = costs.first[t]
-    present = first[:-1] < first[1:]
-    each = np.zeros(len(present))
-    each[present] = costs.weight_s[first[:-1][present]] / 4
-    return member @ each
+def constant_weight_s(costs: Costs, member: Bools, t: int) -> Reals | None:
+    """Return sum w / B of every set at the t-th width (P,), None where it depends on the configurations."""
+    spans = [costs.weight_s[i:j] / 4 for i, j in zip(costs.first[t][:-1], costs.first[t][1:], strict=True)]
+    if any(len(span) and np.ptp(span) > 0 for span in spans):
+        return None
+    return np.asarray(member @ np.array([span[0] if len(span) else 0.0 for span in spans]))
 
 
 def staircase(costs: Costs, member: Bools, t: int, sync_weight: float, most: int) -> Staircase:

@@ -16,7 +16,6 @@ from phaze.place.piper.hierarchy_costs import (
     least_work_s,
     sets_of,
     staircase,
-    weights_vary,
     whole_weight_bytes,
 )
 from phaze.place.piper.hierarchy_search import (
@@ -48,6 +47,8 @@ class Problem:
     """(P,) W."""
     work_s: Reals
     """(downsets,) device seconds that the layers of a downset need at least."""
+    constant_s: tuple[Reals | None, ...]
+    """For each width sum w / B_1 of every set (P,), None where it depends on the configurations."""
     stairs: dict[tuple[int, float], Staircase] = field(default_factory=dict)
 
     @property
@@ -68,14 +69,12 @@ class Problem:
     def allowed_s(self, t: int, data: int, around: int, time_s: float) -> tuple[Staircase, Reals | float]:
         """Return the staircase of the t-th width and how far a stage may go on it, (P,) or ()."""
         sync = self.hierarchy.sync_weight(data, around)
-        varies = weights_vary(self.costs, t)
-        key = (t, sync if varies else 0.0)
+        constant_s = self.constant_s[t]
+        key = (t, sync if constant_s is None else 0.0)
         if key not in self.stairs:
             self.stairs[key] = staircase(self.costs, self.sets.member, *key, self.most)
         allowed = time_s * data * around
-        if varies or sync == 0:
-            return self.stairs[key], allowed
-        return self.stairs[key], allowed - sync * constant_weight_s(self.costs, self.sets.member, t)
+        return self.stairs[key], allowed if constant_s is None else allowed - sync * constant_s
 
     def superstage_s(self, level: int, data: int, around: int) -> Reals:
         """Return the communication of a device of a level, per sample of the whole, (P,)."""
@@ -94,15 +93,17 @@ def problem_of(layers: Layers, hierarchy: Hierarchy, memory: Memory, downsets: D
         microbatches=hierarchy.microbatches,
         synchronisation=hierarchy.synchronisation,
     )
+    costs = costs_of(layers, flat)
     return Problem(
         layers=layers,
         hierarchy=hierarchy,
         memory=memory,
         sets=sets,
-        costs=costs_of(layers, flat),
+        costs=costs,
         border_bytes=border_bytes(layers, sets.member),
         weight_bytes=sets.member @ whole_weight_bytes(layers),
         work_s=downsets.membership @ least_work_s(layers, hierarchy.counts[0]),
+        constant_s=tuple(constant_weight_s(costs, sets.member, t) for t in range(len(costs.widths))),
     )
 
 

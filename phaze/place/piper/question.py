@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, fields
 
 from phaze.errors import PhazeError
 from phaze.place.piper.instance import Instance
 from phaze.place.piper.layers import Cluster
+from phaze.place.piper.nested import Hierarchy
 from phaze.units import GIB
 
 
@@ -25,6 +27,8 @@ class Question:
     """Plan as the paper's Table 1: along one linear order, and gradients synchronised once a round."""
     exact_knapsack: bool = False
     baselines: bool = False
+    levels: str | None = None
+    """Devices and bandwidth of a network's levels, from the inside out, such as 8@300,8@25 (GiB/s)."""
     max_downsets: int | None = None
     """None: what the planner allows."""
 
@@ -33,6 +37,25 @@ class Question:
         for name, value in (("memory-gib", self.memory_gib), ("bandwidth-gib", self.bandwidth_gib)):
             if value is not None and not 0 < value < math.inf:
                 raise PhazeError(f"place: --{name}: must be finite and > 0, got {value:g}")
+
+    def hierarchy(self, instance: Instance) -> Hierarchy | None:
+        """Return the network with levels and the batch, None where no levels are given."""
+        if self.levels is None:
+            return None
+        for name in ("devices", "bandwidth-gib", "baselines"):
+            if name.replace("-", "_") in self.given():
+                raise PhazeError(
+                    f"place: --{name}: not together with --levels, which says what the network is"
+                )
+        flat, levels = self.cluster(instance), [_level(text) for text in self.levels.split(",")]
+        return Hierarchy(
+            counts=tuple(count for count, _ in levels),
+            bandwidths_bytes_per_s=tuple(bandwidth for _, bandwidth in levels),
+            memory_bytes=flat.memory_bytes,
+            microbatches=flat.microbatches,
+            exactly=flat.exactly,
+            synchronisation=flat.synchronisation,
+        )
 
     def cluster(self, instance: Instance) -> Cluster:
         """Return the cluster and the batch."""
@@ -49,3 +72,14 @@ class Question:
     def given(self) -> list[str]:
         """Return the names of what is not left as it is by default."""
         return [field.name for field in fields(self) if getattr(self, field.name) != field.default]
+
+
+def _level(text: str) -> tuple[int, float]:
+    """Return the devices of a level and their bandwidth in bytes per second."""
+    found = re.fullmatch(r"\s*(\d+)@(\d+(?:\.\d+)?)\s*", text)
+    if found is None or int(found[1]) < 1 or not float(found[2]) > 0:
+        raise PhazeError(
+            f"place: --levels: {text!r} is no level, allowed are a number of devices and their bandwidth in "
+            f"GiB/s, both > 0, of each level from the inside out, such as 8@300,8@25"
+        )
+    return int(found[1]), float(found[2]) * GIB

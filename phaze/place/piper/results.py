@@ -77,10 +77,15 @@ def answer(instance: Instance, question: Question) -> tuple[Result, dict[str, Re
 
 
 def result_text(found: Result, baselines: dict[str, Result]) -> str:
-    """Return results as JSON, lists of plain values in a line; what does not apply is left out."""
+    """Return results as JSON; what does not apply is left out."""
     content = _plain(found)
     if baselines:
         content["baselines"] = {name: _plain(result) for name, result in baselines.items()}
+    return as_text(content)
+
+
+def as_text(content: dict[str, object]) -> str:
+    """Return content as JSON, lists of plain values in a line."""
     text = json.dumps(content, indent=2, allow_nan=False)
     return re.sub(r"\[\n\s+([^\[\]{}]*?)\n\s+\]", lambda found: f"[{_one_line(found[1])}]", text)
 
@@ -101,12 +106,13 @@ def _result(layers: Layers, cluster: Cluster, found: Plan | None, reason: str) -
         time_per_sample=found.time_per_sample_s,
         devices=found.devices,
         degree=found.degree,
-        stages=tuple(_stage(layers, stage) for stage in found.stages),
+        stages=tuple(result_stage(layers, stage) for stage in found.stages),
         fits_memory=all(stage.memory_bytes <= cluster.memory_bytes for stage in found.stages),
     )
 
 
-def _stage(layers: Layers, stage: PlannedStage) -> ResultStage:
+def result_stage(layers: Layers, stage: PlannedStage) -> ResultStage:
+    """Return a stage in the user's words: ids of layers and configurations."""
     names = layers.options[stage.tensor].names
     return ResultStage(
         layers=tuple(layers.ids[v] for v in stage.layers),
