@@ -31,7 +31,7 @@ def compared(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         _chart(wide, inputs),
         _ratio_sheet(wide, plans),
         Prose(_MODELS),
-        Prose(_TRANSFERS),
+        Prose(_COMMUNICATION),
         *_facts(plans, findings),
     ]
     blocks.append(_plan_sheet(plans))
@@ -43,19 +43,18 @@ def compared(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 _MODELS = (
     "Phaze, equal stages and experts flush the pipeline after every batch: filling and draining it costs "
-    "s − 1 times the slowest stage, and the gradients of the first stage are synchronised in the open. Piper "
-    "does not flush: a sample takes what the slowest stage takes, with the synchronisation of its gradients "
-    "once for N microbatches. For that the weights are one batch stale (PipeDream-2BW), which the training "
-    "has to bear, memory holds two versions of them, and every data width has to divide N. Piper chooses "
-    "data and tensor widths for each stage and recomputation for each layer, Phaze one of each for all "
-    "stages."
+    "s − 1 times the slowest stage. Piper does not flush: a sample takes what the slowest stage takes. For "
+    "that the weights are one batch stale (PipeDream-2BW), which the training has to bear, memory holds two "
+    "versions of them, and every data width has to divide N. Piper chooses data and tensor widths for each "
+    "stage and recomputation for each layer, Phaze one of each for all stages."
 )
-_TRANSFERS = (
-    "Transfers count differently, too. Piper charges a stage for every tensor that it receives and that it "
-    "sends, in both passes and after the computation; Phaze only for what the stage waits for. So neither "
-    "throughput bounds the other: a ratio above one is not free, and one below is not a worse plan. Phaze's "
-    "plan under Piper's model tells the two causes apart: up to there the models differ, from there on the "
-    "plans."
+_COMMUNICATION = (
+    "Communication counts differently, too. Piper charges every stage for synchronising its gradients, once "
+    "for N microbatches, and for every tensor that it receives and that it sends, in both passes and beside "
+    "the computation; Phaze charges the synchronisation of the first stage only, and of the tensors what a "
+    "stage waits for. So neither throughput bounds the other: a ratio above one is not free, and one below "
+    "is not a worse plan. Phaze's plan under Piper's model tells the two causes apart: up to there the "
+    "models differ, from there on the plans."
 )
 
 
@@ -144,7 +143,7 @@ def _fact(model: str, phaze: pd.Series, piper: pd.Series) -> str:
     reaches = f"{own}; Phaze's plan reaches {times(unflushed)} of it under Piper's model"
     if phaze["piper_reason"]:
         return f"{reaches}, but is none of Piper's ({phaze['piper_reason']})."
-    return f"{reaches}, so that Piper's choice of stages brings {percent(ratio / unflushed - 1)}."
+    return f"{reaches}, so that Piper's choice of stages brings {percent(ratio / unflushed - 1)} more."
 
 
 def _heterogeneity(findings: Findings) -> Iterator[str]:
