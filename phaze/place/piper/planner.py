@@ -144,7 +144,7 @@ class Planner:
         """Return a time that no stage exceeds."""
         costs = costs_of(self.layers, self.cluster)
         exchanged = self.problem.exchanged.max() * costs.weight_s.sum()
-        return 1 + float(costs.time_s.sum() + costs.forward_s.sum() + costs.backward_s.sum() + exchanged)
+        return 1e-9 + float(costs.time_s.sum() + costs.forward_s.sum() + costs.backward_s.sum() + exchanged)
 
     def first_plan(self) -> Plan | None:
         """Return the best plan along one linear order, a quick upper bound; None where that is no quicker."""
@@ -159,7 +159,7 @@ class Planner:
             return None
         found = known or self._any(devices)
         lower = self.sums.work_s[-1] / devices
-        while found is not None:
+        while found is not None and found.time_per_sample_s > 0:
             upper = found.time_per_sample_s * BELOW
             near = lower * CLOSE >= upper
             threshold = upper if near else float(np.sqrt(max(lower, upper / 4) * upper))
@@ -168,11 +168,11 @@ class Planner:
                 return found
             lower = lower if better else threshold
             found = better or found
-        return None
+        return found
 
     def _any(self, devices: int) -> Plan | None:
         """Return a plan that is not far from the bound by work, if there is a plan."""
-        margin, lower = 0.02, self.sums.work_s[-1] / devices
+        margin, lower = 0.02, max(self.sums.work_s[-1] / devices, self.slowest_s * 1e-9)
         while lower * (1 + margin) < self.slowest_s:
             found = self.within(lower * (1 + margin), devices)
             if found is not None:

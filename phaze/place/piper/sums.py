@@ -77,7 +77,6 @@ def sum_up(costs: Costs, downsets: Downsets) -> Sums:
     cut = member[:, costs.targets] & ~member[:, costs.sources]
     work_s, sent_s = _least_work(costs, has, least(costs.time_s), backward_s)
     per_layer = (
-        ~has,
         costs.time_s[fast],
         least(costs.weight_s),
         costs.stash_bytes[fast],
@@ -85,7 +84,8 @@ def sum_up(costs: Costs, downsets: Downsets) -> Sums:
         least(costs.stash_bytes),
         least(costs.fixed_bytes),
     )
-    totals = [np.where(has | (values is per_layer[0]), values, 0.0) @ inside for values in per_layer]
+    totals = [(~has).astype(np.float64) @ inside]
+    totals += [np.where(has, values, 0.0) @ inside for values in per_layer]
     totals += [edges @ cut.T.astype(np.float64) for edges in (forward_s, backward_s)]
     return Sums(
         words=downsets.words,

@@ -133,6 +133,13 @@ def test_a_batch_of_exactly_n_may_take_more_devices_than_are_useful() -> None:
     assert plan(layers, cluster_of(1.0, 16, exactly=True)) is None, "there are eight devices"
 
 
+def test_layers_that_take_no_time_are_planned_too() -> None:
+    assert time_of(plan(layers_of((0, 0.0, 0, 0, 0)), cluster_of(1.0))) == 0.0
+    layers = layers_of((0, 0.0, 0, 0, 1), (1, 3.0, 0, 0, 1), (2, 0.0, 0, 0, 1))
+    assert time_of(plan(layers, cluster_of(3.0, 1))) == 3.0
+    assert time_of(plan(layers, cluster_of(0.0))) == inf
+
+
 def test_more_devices_never_take_longer() -> None:
     rng = np.random.default_rng(1)
     times = plan_over_devices(branched(rng), Cluster(12, 60.0, 4.0, 12))
