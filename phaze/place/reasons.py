@@ -30,17 +30,28 @@ def why_infeasible(chains: dict[int, Chain], setting: Setting) -> str:
     """Return which limit no placement of these chains (by TMP width) respects, and by how much."""
     formed = {t: chain for t, chain in chains.items() if min_devices(chain, t) <= setting.devices}
     if not formed:
-        least = min(min_devices(chain, t) for t, chain in chains.items())
-        missing = least - setting.devices
-        return f"devices: a pipeline needs at least {least}, {setting.devices} given: {missing} too few"
+        return too_few_devices(chains, setting)
     lean = min(
         (leanest(chain, t, setting) for t, chain in formed.items()), key=lambda found: found.memory_bytes
     )
+    enough = min(_enough_devices(chain, t, setting) for t, chain in chains.items())
+    return too_little_memory(lean, enough, setting)
+
+
+def too_few_devices(chains: dict[int, Chain], setting: Setting) -> str:
+    """Return how many devices are missing where not even one stage can be formed."""
+    least = min(min_devices(chain, t) for t, chain in chains.items())
+    missing = least - setting.devices
+    return f"devices: a pipeline needs at least {least}, {setting.devices} given: {missing} too few"
+
+
+def too_little_memory(lean: Leanest, enough: float, setting: Setting) -> str:
+    """Return how much memory is missing, and how many devices would do with the memory given, if any."""
+    more = f"; with {enough:.0f} devices instead of {setting.devices} it would fit" if enough < np.inf else ""
     return (
         f"memory: the leanest placement (t = {lean.tensor}, {lean.stages} stages) needs "
         f"{readable(lean.memory_bytes)} on its fullest device, {readable(setting.memory_bytes)} given: "
-        f"{readable(lean.memory_bytes - setting.memory_bytes)} too little"
-        + _with_more_devices(chains, setting)
+        f"{readable(lean.memory_bytes - setting.memory_bytes)} too little{more}"
     )
 
 
@@ -87,8 +98,8 @@ def min_devices(chain: Chain, tensor: int) -> int:
 
 def leanest(chain: Chain, tensor: int, setting: Setting) -> Leanest:
     """Return the placement of a chain that needs least memory on its fullest device."""
-    pipelines = _pipelines(setting, setting.devices // min_devices(chain, tensor))
-    found = [lean for m, d in pipelines for lean in lean_placements(chain, tensor, setting, m, d)]
+    choices = pipelines(setting, setting.devices // min_devices(chain, tensor))
+    found = [lean for m, d in choices for lean in lean_placements(chain, tensor, setting, m, d)]
     return min(found, key=lambda lean: (lean.memory_bytes, lean.stages))
 
 
@@ -105,7 +116,7 @@ def lean_placements(
     ]
 
 
-def _pipelines(setting: Setting, most: int) -> list[tuple[int, int]]:
+def pipelines(setting: Setting, most: int) -> list[tuple[int, int]]:
     """Return (microbatches in a pipeline, d) to consider: one pipeline, unless the memory depends on d."""
     if setting.schedule == "1f1b":
         return [(setting.microbatches, 1)]
@@ -131,17 +142,11 @@ def _peaks(footprints: Footprints, setting: Setting, shape: Shape, microbatches:
     return dp[:, :, 0]
 
 
-def _with_more_devices(chains: dict[int, Chain], setting: Setting) -> str:
-    """Return how many devices would do with the memory given, if any number does."""
-    enough = min(_enough_devices(chain, t, setting) for t, chain in chains.items())
-    return f"; with {enough:.0f} devices instead of {setting.devices} it would fit" if enough < np.inf else ""
-
-
 def _enough_devices(chain: Chain, tensor: int, setting: Setting) -> float:
     """Return the devices of the smallest cluster on which the chain fits the memory, infinite for none."""
     shape, footprints = shape_of(chain, tensor, tensor * len(chain)), chain.footprints
     free, enough = np.zeros_like(footprints.constant_bytes), np.inf
-    for microbatches, data in _pipelines(setting, setting.microbatches):
+    for microbatches, data in pipelines(setting, setting.microbatches):
         fitting = room(footprints, setting, microbatches)
         last = np.where(fitting.last_fits, 0.0, np.inf)
         dp = least_worst(
