@@ -41,6 +41,9 @@ wildcard_constraints:
     tensor=r"\d+",
     microbatch=r"\d+",
     shard="small-buffer|large-buffer|smaller|named",
+    input="|".join(map(re.escape, settings.study.plans.inputs)) or "none",
+    case="|".join(map(re.escape, settings.study.plans.cases)) or "none",
+    point="[a-z0-9.-]+",
 
 
 include: "rules/paths.smk"
@@ -51,12 +54,13 @@ include: "rules/schedule.smk"
 include: "rules/place.smk"
 include: "rules/certify.smk"
 include: "rules/plan.smk"
+include: "rules/cases.smk"
 include: "rules/report.smk"
 
 
 rule all:
-    """Run the whole study: the report, the checks of the results, and the resolved study."""
+    """Run the whole study: the report, or the page of the plans, or both, with the checks of the results."""
     default_target: True
     input:
-        "<results>/report/report.html",
-        "<results>/report/checks.parquet",
+        PAGES,
+        CHECKS,

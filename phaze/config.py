@@ -18,6 +18,7 @@ from phaze.spec.architecture import Architecture, Technology
 from phaze.spec.model import Model, load_model
 from phaze.spec.noun import read_yaml
 from phaze.spec.published import load_published
+from phaze.spec.published_plans import load_published_plans
 from phaze.spec.study import ScenarioChoice, Study, Workload
 from phaze.spec.system import Scenario, System
 
@@ -35,13 +36,15 @@ class Settings:
 
     study: Study
     models: dict[str, Model]
-    """Specs of the models that run, by workload."""
+    """Specs of the models that run, by workload, and of those that stand in for an input of a plan."""
     architectures: dict[str, Architecture]
     """Named architectures."""
     technology: Technology
     scenarios: dict[str, Scenario]
     published: dict[str, object] | None
     """Published results to show beside the study's own."""
+    published_plans: dict[str, object] | None = None
+    """Published plans to show beside the study's own."""
 
     def workload(self, model: str) -> Workload:
         """Return the workload of that name."""
@@ -137,16 +140,20 @@ class Settings:
 def load_settings(config: object, folder: Path = FOLDER, source: str = "config") -> Settings:
     """Return the settings of a study as Snakemake or a YAML file gives it, or raise PhazeError."""
     study = Study.parse(config, source)
+    study.plans.check_files(source)
+    stand_ins = [own.workload for own in study.plans.stand_ins.values()]
     architectures = {name: load_architecture(name, folder) for name in study.architectures.named}
     settings = Settings(
         study=study,
         models={
-            name: load_workload_model(study.workloads[name], name, folder, source) for name in study.models
+            name: load_workload_model(study.workloads[name], name, folder, source)
+            for name in dict.fromkeys((*study.models, *stand_ins))
         },
         architectures=architectures,
         technology=load_technology(study.architectures.technology, folder),
         scenarios={name: load_scenario(choice, folder) for name, choice in study.scenarios.items()},
         published=load_published_results(study.report.published, folder),
+        published_plans=load_published_plan_results(study.plans.published, folder),
     )
     _check_area_limits(settings, source)
     return settings
@@ -202,6 +209,15 @@ def load_published_results(name: str | None, folder: Path = FOLDER) -> dict[str,
         return None
     path = _named_file("publication", name, folder / "published")
     return load_published(path).model_dump(mode="json")
+
+
+def load_published_plan_results(name: str | None, folder: Path = FOLDER) -> dict[str, object] | None:
+    """Return published plans of config/published by name, as plain values."""
+    if name is None:
+        return None
+    return load_published_plans(_named_file("publication", name, folder / "published")).model_dump(
+        mode="json"
+    )
 
 
 def load_scenario(choice: ScenarioChoice, folder: Path = FOLDER) -> Scenario:

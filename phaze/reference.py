@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from phaze.spec import settings
+from phaze.spec import planning, settings
 from phaze.spec.architecture import Architecture, Grid
 from phaze.spec.model import Model
 from phaze.spec.noun import Noun
@@ -31,6 +31,11 @@ _SECTIONS: dict[str, type[Noun]] = {
     "`place`": settings.PlaceSettings,
     "`certify`": settings.CertifySettings,
     "`report`": settings.ReportSettings,
+    "`plans`": planning.Plans,
+    "`plans.inputs.NAME`": planning.PlanInput,
+    "`plans.inputs.NAME.own`": planning.OwnInput,
+    "`plans.cases.NAME`": planning.PlanCase,
+    "`plans.cases.NAME.clusters`": planning.Clusters,
     "A model (`models/*.yaml`)": Model,
     "An architecture (`architectures/*.yaml`)": Architecture,
     "A system (`systems/*.yaml`)": System,

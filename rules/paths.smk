@@ -74,8 +74,15 @@ def training_of(microbatch):
 def compared(scenario):
     """Return the trials of search strategies that the report shows."""
     models = settings.study.report.strategies.models if settings.grid_shards else ()
-    return [f"<results>/trials/{scenario}/{model}.parquet" for model in models if model in settings.models]
+    return [
+        f"<results>/trials/{scenario}/{model}.parquet" for model in models if model in settings.study.models
+    ]
 
 
 POINT_TABLES = {table: model_tables(table) for table in ("parts", "operators", "edges", "layers")}
 OWN_HBM_GIB = {name: a.hbm_gib for name, a in settings.architectures.items() if a.hbm_gib}
+REPORTS = {"report": "checks", "plans": "case-checks"}
+"""Pages of a study, and the checks of each."""
+SHOWN = [*(["report"] if settings.study.models else []), *(["plans"] if settings.study.plans.made else [])]
+PAGES = [f"<results>/report/{page}.html" for page in SHOWN]
+CHECKS = [f"<results>/report/{REPORTS[page]}.parquet" for page in SHOWN]

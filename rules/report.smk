@@ -143,7 +143,7 @@ rule report:
             *(path for table in ("operators", "layers") for path in operator_tables(table)),
             *points("estimates", scenarios=estimate_scenarios),
         ],
-        graphs=[f"<results>/graphs/{model}.parquet" for model in settings.models],
+        graphs=[f"<results>/graphs/{model}.parquet" for model in settings.study.models],
         architectures=[
             f"<results>/architectures/{scenario}/{shard}.parquet"
             for scenario in settings.scenarios
@@ -162,7 +162,7 @@ rule report:
         trials=compared(MAIN),
         sensitivities=[
             f"<results>/sensitivities/{MAIN}/{model}.parquet"
-            for model in settings.models
+            for model in settings.study.models
             if settings.study.report.sensitivity
         ],
         plans=planned("plans"),
@@ -179,7 +179,7 @@ rule report:
         estimates={name: settings.estimates_of(name) for name in settings.scenarios},
         technology=settings.technology.model_dump(mode="json"),
         hbm_gib=OWN_HBM_GIB,
-        parameters={name: model.parameters for name, model in settings.models.items()},
+        parameters={name: settings.models[name].parameters for name in settings.study.models},
         published=settings.published,
         code=source_digest("phaze.report"),
     log:
@@ -201,7 +201,7 @@ rule check:
     message:
         "check the results"
     input:
-        "<results>/report/checks.parquet",
+        CHECKS,
     output:
         touch("<results>/report/checked"),
     log:

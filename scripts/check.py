@@ -1,13 +1,15 @@
 """Fail unless every check of the results holds."""
 
+import pandas as pd
+
 from phaze import tables
 from phaze.errors import PhazeError
 from phaze.job import logged
 
 
-def main(checks: str) -> None:
+def main(*checks: str) -> None:
     """Raise PhazeError with every check that does not hold."""
-    found = tables.Checks.load(checks)
+    found = pd.concat([tables.Checks.load(path) for path in checks])
     failed = found[~found["passed"]]
     if len(failed):
         lines = [f"{row.check}: {row.example}" for row in failed.itertuples()]
@@ -18,4 +20,4 @@ def main(checks: str) -> None:
 
 if __name__ == "__main__":
     with logged(snakemake.log[0], output=snakemake.output[0]):
-        main(snakemake.input[0])
+        main(*snakemake.input)

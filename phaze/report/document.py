@@ -98,6 +98,8 @@ class Document:
     sections: tuple[Section, ...]
     tables: dict[str, pd.DataFrame]
     """Result tables, offered for download."""
+    page: str = "report.html"
+    """File name of the page, for those who read the report without figures."""
 
     def download(self, table: str) -> str:
         """Return a table as a data address, so that a page in one file carries its tables with it."""

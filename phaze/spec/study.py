@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from phaze.spec.architecture import Grid
 from phaze.spec.noun import Noun
+from phaze.spec.planning import Plans
 from phaze.spec.settings import (
     CertifySettings,
     EstimateSettings,
@@ -86,8 +87,8 @@ class Study(Noun):
 
     workloads: dict[Name, Workload] = Field(min_length=1)
     """Workloads by name."""
-    models: tuple[Name, ...] = Field(min_length=1)
-    """Workloads that this study runs."""
+    models: tuple[Name, ...]
+    """Workloads that this study runs; may be empty where there are cases in `plans`."""
     architectures: ArchitectureChoice = ArchitectureChoice()
     """Architectures to consider."""
     scenarios: dict[Name, ScenarioChoice] = Field({"paper": ScenarioChoice()}, min_length=1)
@@ -108,9 +109,13 @@ class Study(Noun):
     """Settings of certify."""
     report: ReportSettings = ReportSettings()
     """Settings of report."""
+    plans: Plans = Plans()
+    """What is planned with Piper apart from the models: the figures and tables of its paper."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if not self.models and not self.plans.made:
+            raise ValueError("models: at least 1 item is needed, or a case in plans whose input there is")
         _refuse_repeats("models", self.models)
         _refuse_repeats("architectures.named", self.architectures.named)
         for name in (*self.models, *self.report.strategies.models):
@@ -123,6 +128,7 @@ class Study(Noun):
             raise ValueError("architectures: a grid or at least one named architecture is needed")
         if self.architectures.grid is None and self.screen.strategy == "hysteresis":
             raise ValueError("screen.strategy: hysteresis walks over a grid, but architectures.grid is null")
+        self._check_stand_ins()
         for name, scenario in self.scenarios.items():
             for microbatch in self.training.microbatches:
                 if scenario.global_batch % microbatch:
@@ -131,6 +137,19 @@ class Study(Noun):
                         f"scenarios.{name}.global_batch {scenario.global_batch}"
                     )
         return self
+
+    def _check_stand_ins(self) -> None:
+        for name, own in self.plans.stand_ins.items():
+            where = f"plans.inputs.{name}.own"
+            if own.workload not in self.workloads:
+                raise ValueError(
+                    f"{where}.workload: {own.workload!r} is not among the workloads {sorted(self.workloads)}"
+                )
+            if own.architecture not in self.architectures.named:
+                raise ValueError(
+                    f"{where}.architecture: {own.architecture!r} must be one of architectures.named "
+                    f"{sorted(self.architectures.named)}"
+                )
 
 
 def _refuse_repeats(key: str, names: tuple[str, ...]) -> None:

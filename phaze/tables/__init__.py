@@ -1,8 +1,8 @@
 """The tables through which the stages talk: their whole interface.
 
 `stages` states what the stages hand to each other, `searches` how the space is searched, `certificates` what
-proves the best, `plans` what several planners make of it, `results` what looks across models, `base` what a
-table is.
+proves the best, `plans` what several planners make of it, `cases` what is planned apart from them, `results`
+what looks across models, `base` what a table is.
 """
 
 from pathlib import Path
@@ -11,6 +11,7 @@ import pandas as pd
 
 from phaze.errors import PhazeError
 from phaze.tables.base import VERSION, Column, Table, table_name
+from phaze.tables.cases import Cases, Curves, Durations, Pipelines
 from phaze.tables.certificates import CAUSES, COMMON, Audits, Certificates, Ranges
 from phaze.tables.plans import PLANNERS, Plans, PlanStages
 from phaze.tables.results import (
@@ -61,6 +62,7 @@ __all__ = [
     "Audits",
     "Bindings",
     "Breakdowns",
+    "Cases",
     "Certificates",
     "Checks",
     "Claims",
@@ -68,6 +70,8 @@ __all__ = [
     "Commons",
     "Comparisons",
     "Complexities",
+    "Curves",
+    "Durations",
     "Edges",
     "Energies",
     "Estimates",
@@ -77,6 +81,7 @@ __all__ = [
     "Memories",
     "Operators",
     "Parts",
+    "Pipelines",
     "Placements",
     "PlanStages",
     "Plans",
@@ -138,6 +143,10 @@ _ALL = (
     Proofs,
     Claims,
     Checks,
+    Cases,
+    Pipelines,
+    Curves,
+    Durations,
 )
 TABLES: dict[str, type[Table]] = {table.name: table for table in _ALL}
 """Every table by name."""

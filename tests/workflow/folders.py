@@ -115,9 +115,12 @@ class Folder:
         return {str(p.relative_to(results)): p.read_bytes() for p in sorted(results.rglob("*.parquet"))}
 
 
-def write_study(path: Path, **changes: object) -> Folder:
-    """Write the small study into a folder, with other values of its top keys."""
+def write_study(path: Path, files: dict[str, str] | None = None, **changes: object) -> Folder:
+    """Write the small study into a folder, with other values of its top keys and files beside it."""
     path.mkdir(parents=True, exist_ok=True)
+    for name, text in (files or {}).items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(text)
     (path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     (path / "study.yaml").write_text(yaml.safe_dump(STUDY | changes, sort_keys=False))
     return Folder(path)

@@ -58,13 +58,14 @@ def plan_over_devices(
     """Return the least time per sample on at most k devices, (K + 1,), infinite where nothing fits."""
     planner = Planner(layers, cluster, linear, exact_knapsack, most_data, max_downsets)
     times = np.full(cluster.devices + 1, np.inf)
-    devices, known = cluster.devices, planner.first_plan()
+    devices, known, faster_s = cluster.devices, planner.first_plan(), 0.0
     while devices > 0:
-        best = planner.best(devices, known)
+        best = planner.best(devices, known, faster_s)
         if best is None:
             break
         times[best.devices : devices + 1] = best.time_per_sample_s
-        devices, known = best.devices - 1, None
+        # Fewer devices than the fewest for a time take longer, and little longer where there are many.
+        devices, known, faster_s = best.devices - 1, None, best.time_per_sample_s
     return times
 
 
@@ -153,12 +154,12 @@ class Planner:
         straight = replace(self, linear=True)
         return straight.best(self.cluster.devices, None)
 
-    def best(self, devices: int, known: Plan | None) -> Plan | None:
-        """Return the best plan on at most `devices` devices; `known` is one of them."""
+    def best(self, devices: int, known: Plan | None, faster_s: float = 0.0) -> Plan | None:
+        """Return the best plan on so many devices at most; `known` is one, none takes `faster_s`."""
         if not self.possible:
             return None
-        found = known or self._any(devices)
-        lower = self.sums.work_s[-1] / devices
+        lower = max(self.sums.work_s[-1] / devices, faster_s)
+        found = known or self._any(lower, devices, 1 / devices if faster_s else 0.02)
         while found is not None and found.time_per_sample_s > 0:
             upper = found.time_per_sample_s * BELOW
             near = lower * CLOSE >= upper
@@ -170,9 +171,9 @@ class Planner:
             found = better or found
         return found
 
-    def _any(self, devices: int) -> Plan | None:
-        """Return a plan that is not far from the bound by work, if there is a plan."""
-        margin, lower = 0.02, max(self.sums.work_s[-1] / devices, self.slowest_s * 1e-9)
+    def _any(self, lower: float, devices: int, margin: float) -> Plan | None:
+        """Return a plan that is not far from a lower bound, by the margin first, if there is a plan."""
+        lower = max(lower, self.slowest_s * 1e-9)
         while lower * (1 + margin) < self.slowest_s:
             found = self.within(lower * (1 + margin), devices)
             if found is not None:

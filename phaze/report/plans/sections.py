@@ -1,0 +1,262 @@
+"""The sections of the page of the plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from phaze.report.document import Block, Items, Section, Sheet
+from phaze.report.plans import figures
+from phaze.report.plans.inputs import PLANNER_NAMES, PlanInputs, panels, read_curve, relative
+from phaze.report.plans.printed import MODE_NAMES, Row, agrees, ours, printed_rows
+from phaze.report.style import chart
+from phaze.report.words import digits, join, seconds
+from phaze.spec.planning import PlanCase
+
+
+def throughput(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
+    """Return Figure 1 with its table."""
+    rows = inputs.cases[inputs.cases["case"] == name]
+    label, scale = inputs.label(case.input), inputs.scale_s(case.input)
+    blocks: list[Block] = []
+    for mode in case.modes:
+        mine = rows[rows["mode"] == mode]
+        figure = chart(
+            f"{name}-{mode}",
+            f"Throughput of {label} over the best planner's, mode {mode}",
+            f"Planned as {MODE_NAMES[mode]}. A cross: no plan fits.",
+            partial(figures.throughputs, mine),
+        )
+        blocks += [figure, _throughput_sheet(mine, scale, mode)]
+    about = (
+        "Piper and planners that forgo something, by memory and devices; "
+        f"N = {_batches(case)} microbatches in a batch."
+    )
+    return Section(name, f"Throughput: {label} (Figure 1)", about, tuple(blocks))
+
+
+def _throughput_sheet(rows: pd.DataFrame, scale_s: float, mode: str) -> Sheet:
+    planners = [p for p in PLANNER_NAMES if p in set(rows["planner"])]
+    cells: list[tuple[str, ...]] = []
+    for (memory, n, devices), some in panels(rows, "memory_gib", "microbatches", "devices"):
+        share = relative(some).set_axis(some["planner"]).reindex(planners).fillna(0.0)
+        best = seconds(some["time_per_sample"].min() * scale_s)
+        cells.append((f"{memory:g} GB", f"{n:.0f}", f"{devices:.0f}", best, *map(_share, share.tolist())))
+    header = ("memory", "N", "devices", "best time per sample", *(PLANNER_NAMES[p] for p in planners))
+    caption = f"Throughput over the best, mode {mode}; none: no plan fits"
+    return Sheet(caption, header, tuple(cells), 1, source="cases", folded=True)
+
+
+def _share(value: float) -> str:
+    return f"{value:.3f}" if value > 0 else "none"
+
+
+def curve(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
+    """Return Figure 2 with its table."""
+    rows = inputs.curves[inputs.curves["case"] == name]
+    label, scale = inputs.label(case.input), inputs.scale_s(case.input)
+    blocks: list[Block] = []
+    for mode in case.modes:
+        mine = rows[rows["mode"] == mode]
+        figure = chart(
+            f"{name}-{mode}",
+            f"Time per sample of {label} for every number of devices, mode {mode}",
+            f"Planned as {MODE_NAMES[mode]}. Each line is one planner.",
+            partial(figures.curves, mine, scale),
+        )
+        blocks += [figure, _curve_sheet(mine, case, scale, mode)]
+    about = "What more devices give; beyond k = N only tensor parallelism can use them."
+    return Section(name, f"Every number of devices: {label} (Figure 2)", about, tuple(blocks))
+
+
+def _curve_sheet(rows: pd.DataFrame, case: PlanCase, scale_s: float, mode: str) -> Sheet:
+    planners = [p for p in PLANNER_NAMES if p in set(rows["planner"])]
+    cells: list[tuple[str, ...]] = []
+    for (memory, n), some in panels(rows, "memory_gib", "microbatches"):
+        asked = {k for point in case.points().values() if point.memory_gib == memory for k in point.devices}
+        powers = [2**i for i in range(1, int(np.log2(max(asked))) + 1)]
+        ks = np.array(sorted(asked) if len(asked) > 1 else powers)
+        times = np.array([read_curve(some[some["planner"] == p], ks) for p in planners]) * scale_s
+        for k, column in zip(ks, times.T, strict=True):
+            cells.append((f"{memory:g} GB", f"{n:.0f}", str(k), *map(seconds, column.tolist())))
+    header = ("memory", "N", "devices", *(PLANNER_NAMES[p] for p in planners))
+    return Sheet(f"Best time per sample, mode {mode}", header, tuple(cells), 1, source="curves", folded=True)
+
+
+def running_time(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
+    """Return Figure 3 with its table."""
+    rows = inputs.durations[inputs.durations["case"] == name]
+    label = inputs.label(case.input)
+    figure = chart(
+        name,
+        f"Processor time of the planner: {label}",
+        "One core; mean of equal runs, bars show their standard deviation. Reading the input and compiling "
+        "are not counted.",
+        partial(figures.running_times, rows),
+    )
+    about = (
+        "How long planning takes as the model, the cluster and N grow; larger models repeat the layers of "
+        "the input, as in the paper."
+    )
+    return Section(name, f"Running time: {label} (Figure 3)", about, (figure, _running_sheet(rows)))
+
+
+def _running_sheet(rows: pd.DataFrame) -> Sheet:
+    devices = sorted(rows["devices"].unique())
+    cells = []
+    for (blocks, n), some in panels(rows, "blocks", "microbatches"):
+        mean = some.groupby("devices")["seconds"].mean().reindex(devices)
+        cells.append((f"{blocks:.0f}" if blocks else "as given", f"{n:.0f}", *map(seconds, mean.tolist())))
+    header = ("layers", "N", *(f"{k} devices" for k in devices))
+    return Sheet("Mean processor time", header, tuple(cells), 2, source="durations")
+
+
+def table(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
+    """Return Table 1: printed and ours in every mode."""
+    label = inputs.label(case.input)
+    rows = list(printed_rows(inputs, case.input))
+    sheet = _printed_sheet(rows, case) if rows else _plain_sheet(inputs, name)
+    unit = "milliseconds" if inputs.scale_s(case.input) < 1 else "seconds"
+    about = f"Time per sample beside what is printed, N = {_batches(case)}; the profile is in {unit}."
+    ways = Items(tuple(f"{mode}: as {MODE_NAMES[mode]}." for mode in case.modes))
+    return Section(name, f"Printed plans: {label} (Table 1)", about, (sheet, ways))
+
+
+def _printed_sheet(rows: list[Row], case: PlanCase) -> Sheet:
+    whose = ("printed", *case.modes)
+    cells = tuple(
+        (
+            f"{row.devices}",
+            f"{row.memory_gib:g} GB",
+            *(
+                text
+                for planner, printed in row.printed.items()
+                for text in (printed, *(ours(row.ours[mode][planner]) for mode in case.modes))
+            ),
+            _agreement(row, case),
+        )
+        for row in rows
+    )  # fmt: skip
+    header = (
+        "devices", "memory", *(f"{who}, {what}" for who in ("Piper", "equi") for what in whose),
+        "printed digits from",
+    )  # fmt: skip
+    caption = "Time per sample, six digits as printed; OOM: no plan fits"
+    return Sheet(caption, header, cells, 0, source="cases")
+
+
+def _agreement(row: Row, case: PlanCase) -> str:
+    """Return the modes whose times print as the row's."""
+    same = [m for m in case.modes if all(agrees(row.printed[p], row.ours[m][p]) for p in row.printed)]
+    return join(same) or "none"
+
+
+def _plain_sheet(inputs: PlanInputs, name: str) -> Sheet:
+    mine = inputs.cases[inputs.cases["case"] == name]
+    cells = [
+        (
+            str(row["devices"]), f"{row['memory_gib']:g} GB", row["mode"], PLANNER_NAMES[row["planner"]],
+            digits(row["time_per_sample"], 6),
+        )
+        for _, row in mine.iterrows()
+    ]  # fmt: skip
+    header = ("devices", "memory", "mode", "planner", "time")
+    return Sheet("Time per sample", header, tuple(cells), 0, source="cases")
+
+
+def missing(inputs: PlanInputs) -> Iterator[Section]:
+    """Yield what the study names and could not plan, with the reason."""
+    absent = {name: case.input for name, case in inputs.plans.cases.items() if name not in inputs.plans.made}
+    if not absent:
+        return
+    sentences = [
+        f"{name}: its input {source} is only in the authors' file {inputs.plans.inputs[source].file}; set "
+        "plans.folder to the folder that holds it. Its claims and checks are absent."
+        for name, source in absent.items()
+    ]
+    about = "Cases of the study whose input nothing of ours stands in for."
+    yield Section("missing", "What is missing", about, (Items(tuple(sentences)),))
+
+
+def checks_section(checks: pd.DataFrame) -> Section:
+    """Return the checks of the plans."""
+    cells = [
+        (_verdict(row), row["check"], row["example"], f"{row['rows']:,}", f"{row['failures']:,}")
+        for _, row in checks.iterrows()
+    ]
+    marked = frozenset(i for i, passed in enumerate(checks["passed"]) if not passed)
+    header = ("", "what must hold", "first failure", "rows", "failures")
+    sheet = Sheet("Checks", header, tuple(cells), 3, marked, "case-checks")
+    about = "What must hold of any plans, checked on these; `snakemake check` fails if one does not."
+    return Section("checks", "Checks", about, (sheet,))
+
+
+def _verdict(row: pd.Series) -> str:
+    if not row["rows"]:
+        return "nothing to check"
+    return "passed" if row["passed"] else "FAILED"
+
+
+def claims_sheet(claims: pd.DataFrame) -> Sheet:
+    """Return the claims of the publication beside ours."""
+    cells = [
+        (row["statement"], row["published"], row["ours"], "yes" if row["holds"] else "no", row["source"])
+        for _, row in claims.iterrows()
+    ]
+    marked = frozenset(i for i, holds in enumerate(claims["holds"]) if not holds)
+    header = ("claim", "paper", "ours", "holds", "where")
+    return Sheet("Claims of the paper, checked here", header, tuple(cells), 5, marked, "case-claims")
+
+
+def notes(inputs: PlanInputs) -> Section:
+    """Return how the numbers are made."""
+    sentences = [_MEMORY, _UNITS, *(_stand_in(inputs, name) for name in inputs.plans.stand_ins)]
+    if inputs.published is not None:
+        sentences += inputs.published.notes
+    about = "What to know when reading them."
+    return Section("method", "How these numbers are made", about, (Items(tuple(sentences)),))
+
+
+_MEMORY = (
+    "1 GB is 2^30 bytes; the network is flat, with the bandwidth of the case in and out of every device; "
+    "memory is affine in the microbatches in flight, ⌈s/d⌉ (Appendix A)."
+)
+_UNITS = (
+    "A profile may be in any unit of time: the planner adds transfers in seconds to it, as the authors' "
+    "program does. In a profile in milliseconds a transfer thus weighs a thousandth of what it should."
+)
+
+
+def _stand_in(inputs: PlanInputs, name: str) -> str:
+    own = inputs.plans.stand_ins[name]
+    return (
+        f"{inputs.plans.inputs[name].label} is ours: {own.workload} with microbatch {own.microbatch} as "
+        f"{own.architecture} runs it by our estimates and schedules; the authors profiled NVIDIA A100s. What "
+        "depends on the memory of a layer, or on computation against communication, differs from theirs for "
+        "that reason."
+    )
+
+
+def _batches(case: PlanCase) -> str:
+    return join(f"{n:,}" for n in case.microbatches)
+
+
+Part = Callable[[PlanInputs, str, PlanCase], Section]
+PARTS: dict[str, Part] = {
+    "table": table,
+    "throughput": throughput,
+    "curve": curve,
+    "runtime": running_time,
+}
+"""How cases are shown, in the order of the page."""
+
+
+def sections_of(inputs: PlanInputs) -> Iterator[Section]:
+    """Yield the sections of all cases, and what is missing."""
+    for show, part in PARTS.items():
+        for name, case in inputs.of(show):
+            yield part(inputs, name, case)
+    yield from missing(inputs)

@@ -1,0 +1,188 @@
+"""Cases of the Piper planner: which input, on which clusters, by which planners, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, Self, get_args
+
+from pydantic import Field, model_validator
+
+from phaze.errors import PhazeError
+from phaze.spec.noun import Noun
+from phaze.spec.settings import Name, PositiveFloat, PositiveInt
+
+Planner = Literal["piper", "no-dp", "no-tp", "no-ar", "equi", "equi-no-tp"]
+"""Piper, and what it is compared with (Piper, Section 5)."""
+PLANNERS: tuple[Planner, ...] = get_args(Planner)
+Mode = Literal["program", "table-1"]
+"""What the authors' program does by default, or what gives the digits of the paper's Table 1."""
+
+
+class OwnInput(Noun):
+    """An input made from a model of ours, as an accelerator of ours runs it."""
+
+    workload: Name
+    """Workload: its model, its sequence length, and its TMP widths."""
+    microbatch: PositiveInt
+    """Samples in a microbatch."""
+    architecture: Name
+    """The accelerator, one of `architectures.named`."""
+
+
+class PlanInput(Noun):
+    """What is planned: a file of the folder, or what stands in for it."""
+
+    label: str
+    """Name for readers."""
+    file: str | None = None
+    """File in `plans.folder`, in the format of the authors' program."""
+    own: OwnInput | None = None
+    """Made from a model of ours where there is no folder or no file."""
+    unit: Literal["s", "ms"] = "s"
+    """Unit of the times in the file, which does not say it."""
+
+    @model_validator(mode="after")
+    def _some_source(self) -> Self:
+        if self.file is None and self.own is None:
+            raise ValueError("a file or a model of ours (own) is needed")
+        return self
+
+
+class Clusters(Noun):
+    """Every number of devices with every memory."""
+
+    devices: tuple[PositiveInt, ...] = Field(min_length=1)
+    """Devices K."""
+    memory_gib: tuple[PositiveFloat, ...] = Field(min_length=1)
+    """Memory M of a device."""
+
+
+class PlanPoint(Noun):
+    """What one job plans: everything of a case with one size, one memory and one N."""
+
+    blocks: int
+    """How often the repeated layer occurs, 0 for as often as in the input."""
+    memory_gib: float
+    """Memory M of a device."""
+    microbatches: int
+    """N."""
+    devices: tuple[int, ...]
+    """Devices K."""
+    bandwidth_gib: float
+    """Bandwidth B of a device."""
+    planners: tuple[Planner, ...]
+    """Who plans."""
+    modes: tuple[Mode, ...]
+    """How."""
+    show: Literal["throughput", "curve", "runtime", "table"]
+    """What for."""
+
+
+class PlanCase(Noun):
+    """A figure or a table: an input on clusters, by planners."""
+
+    input: Name
+    """One of `plans.inputs`."""
+    show: Literal["throughput", "curve", "runtime", "table"]
+    """Throughput over the best (Figure 1); times for every number of devices up to the one given, in a single
+    run, or for several given (Figure 2); the planner's running time (Figure 3); times beside printed ones
+    (Table 1)."""
+    clusters: tuple[Clusters, ...] = Field(min_length=1)
+    """Devices and memories."""
+    microbatches: tuple[PositiveInt, ...] = Field(min_length=1)
+    """N: what the data parallel degrees of all stages may sum up to."""
+    repeat: tuple[PositiveInt, ...] = ()
+    """How often the layer of the most frequent name occurs, for every size; as in the input unless given."""
+    bandwidth_gib: PositiveFloat = 25.0
+    """Bandwidth B of a device, in GiB/s."""
+    planners: tuple[Planner, ...] = Field(PLANNERS, min_length=1)
+    """Piper, and what it is compared with."""
+    modes: tuple[Mode, ...] = Field(("program",), min_length=1)
+    """All downsets, gradients synchronised once for N microbatches, d dividing N; or prefixes of one linear
+    order, once for d microbatches, any d, as in the printed Table 1."""
+
+    def points(self) -> dict[str, PlanPoint]:
+        """Return what the jobs of the case plan, by a name that is also a file name."""
+        return dict(self._points())
+
+    def _points(self) -> Iterator[tuple[str, PlanPoint]]:
+        for blocks in self.repeat or (0,):
+            for microbatches in self.microbatches:
+                for memory, devices in self._devices_by_memory().items():
+                    size = f"l{blocks}-" if blocks else ""
+                    yield (
+                        f"{size}m{memory:g}-n{microbatches}",
+                        self._point(blocks, memory, microbatches, devices),
+                    )
+
+    def _devices_by_memory(self) -> dict[float, tuple[int, ...]]:
+        found: dict[float, set[int]] = {}
+        for clusters in self.clusters:
+            for memory in clusters.memory_gib:
+                found.setdefault(memory, set()).update(clusters.devices)
+        return {memory: tuple(sorted(devices)) for memory, devices in found.items()}
+
+    def _point(self, blocks: int, memory: float, microbatches: int, devices: tuple[int, ...]) -> PlanPoint:
+        return PlanPoint(
+            blocks=blocks,
+            memory_gib=memory,
+            microbatches=microbatches,
+            devices=devices,
+            bandwidth_gib=self.bandwidth_gib,
+            planners=self.planners,
+            modes=self.modes,
+            show=self.show,
+        )
+
+
+class Plans(Noun):
+    """What is planned with Piper, apart from the models of the study."""
+
+    folder: str | None = None
+    """Folder with the authors' inputs; without it `own` of every input is taken."""
+    published: Name | None = None
+    """Published plans to show beside ours, a file in config/published."""
+    inputs: dict[Name, PlanInput] = Field(default_factory=dict)
+    """What is planned, by name."""
+    cases: dict[Name, PlanCase] = Field(default_factory=dict)
+    """Figures and tables, by name."""
+
+    @model_validator(mode="after")
+    def _known_inputs(self) -> Self:
+        for name, case in self.cases.items():
+            if case.input not in self.inputs:
+                raise ValueError(
+                    f"cases.{name}.input: {case.input!r} is not among inputs {sorted(self.inputs)}"
+                )
+        return self
+
+    @property
+    def made(self) -> dict[str, PlanCase]:
+        """Return the cases whose input there is."""
+        return {name: case for name, case in self.cases.items() if self.file_of(case) or self.own_of(case)}
+
+    @property
+    def stand_ins(self) -> dict[str, OwnInput]:
+        """Return the inputs of cases that are made from models of ours."""
+        found = {case.input: self.own_of(case) for case in self.cases.values()}
+        return {name: own for name, own in found.items() if own is not None}
+
+    def file_of(self, case: PlanCase) -> Path | None:
+        """Return the file that a case plans, None if it plans a model of ours or nothing."""
+        file = self.inputs[case.input].file
+        return None if file is None or self.folder is None else Path(self.folder) / file
+
+    def own_of(self, case: PlanCase) -> OwnInput | None:
+        """Return the model of ours that a case plans, None if it plans a file or nothing."""
+        return None if self.file_of(case) else self.inputs[case.input].own
+
+    def check_files(self, source: str) -> None:
+        """Raise PhazeError unless every file that a case plans is there; `source` says who asked."""
+        for case in self.cases.values():
+            file = self.file_of(case)
+            if file is not None and not file.is_file():
+                raise PhazeError(
+                    f"{source}: plans.folder: there is no file {file}, the input {case.input!r}; "
+                    "give the folder that holds it, or null to plan our own models"
+                )

@@ -1,0 +1,81 @@
+"""What Piper's planner finds for an input of the study's plans, beside what it is compared with."""
+
+from phaze.spec.planning import PLANNERS
+from phaze.tables.base import Table, count, real, text
+
+MODES = ("program", "table-1")
+
+_CASE = {
+    "case": text("name of the case"),
+    "blocks": count("how often the repeated layer occurs, 0 for as often as in the input"),
+    "memory_gib": real("memory of a device"),
+    "microbatches": count("N, what the data parallel degrees may sum up to", 1),
+    "mode": text("as the authors' program plans, or as the printed Table 1", *MODES),
+    "planner": text("who plans", *PLANNERS),
+}
+_DEVICES = {"devices": count("devices K", 1)}
+TIME = "time per sample in the input's unit of time; infinite without a plan"
+
+
+class Cases(Table):
+    """The best plan of every planner on every cluster of a case."""
+
+    name = "cases"
+    about = "the best plan of every planner for an input on a cluster"
+    keys = {**_CASE, **_DEVICES}
+    columns = {
+        "input": text("name of the input"),
+        "layers": count("layers of the input, repeated ones included", 1),
+        "bandwidth_gib_per_s": real("bandwidth of a device"),
+        "status": text("whether there is a plan", "planned", "infeasible"),
+        "time_per_sample": real(TIME, finite=False),
+        "devices_used": count("devices of all stages"),
+        "degree": count("sum of the data parallel degrees"),
+        "stages": count("stages"),
+    }
+    rules = {
+        "a plan uses at most all devices": lambda f: f["devices_used"] <= f["devices"],
+        "degrees sum up to N at most": lambda f: f["degree"] <= f["microbatches"],
+        "only a plan has a time": lambda f: (
+            (f["status"] == "planned") == (f["time_per_sample"] < float("inf"))
+        ),
+    }
+
+
+class Pipelines(Table):
+    """The stages of the best plans."""
+
+    name = "pipelines"
+    about = "stages of the best plans, in the order of the data flow"
+    keys = {**_CASE, **_DEVICES, "stage": count("place in the pipeline, from the input")}
+    columns = {
+        "layers": text("its layers, as the input calls them"),
+        "data": count("data parallel degree d", 1),
+        "tensor": count("tensor parallel degree t", 1),
+        "configurations": text("how many layers run in each configuration"),
+        "in_flight": count("microbatches in flight on a device", 1),
+        "time_per_sample": real("time per sample in the input's unit of time"),
+        "memory_bytes": real("memory in use on a device"),
+    }
+
+
+class Curves(Table):
+    """The best time for every number of devices, from a single run."""
+
+    name = "curves"
+    about = "best time for every number of devices, where it becomes less"
+    keys = {**_CASE, "devices": count("fewest devices that reach the time, of those considered", 1)}
+    columns = {
+        "input": text("name of the input"),
+        "most_devices": count("largest number of devices considered", 1),
+        "time_per_sample": real("time per sample in the input's unit of time, with these devices and more"),
+    }
+
+
+class Durations(Table):
+    """How long planning takes; measured, so that it lies with the benchmarks."""
+
+    name = "durations"
+    about = "measured time of planning, without reading the input and compiling"
+    keys = {**_CASE, **_DEVICES, "run": count("which of the equal runs")}
+    columns = {"seconds": real("processor time of the planner")}

@@ -1,0 +1,125 @@
+"""Plan inputs with Piper and with what it is compared with: the figures and the table of its paper.
+
+READS   a file of plans.folder, or results/{layers,solves}/…, results/graphs/<model>.parquet of a model of ours
+WRITES  results/inputs/<input>.json: a model of ours in the format of the authors' inputs
+        results/cases/<case>/<point>.parquet                  tables.Cases
+        results/pipelines/<case>/<point>.parquet              tables.Pipelines
+        results/curves/<case>/<point>.parquet                 tables.Curves
+        results/benchmarks/durations/<case>/<point>.parquet   tables.Durations, measured
+        results/report/: plans.html, plans.md, and their tables as Parquet and CSV
+"""
+
+PLANS = settings.study.plans
+CASE_TABLES = ("cases", "pipelines", "curves", "durations", "case-claims", "case-checks")
+
+
+def case_tables(table):
+    """Return the files of a table for every case and point."""
+    return [f"{table}/{case}/{point}.parquet" for case in PLANS.made for point in PLANS.made[case].points()]
+
+
+def own_tables(table, under=""):
+    """Return an input function: the files of a table for every TMP width of the model behind an input."""
+    return lambda w: [
+        f"<results>/{table}/{under}{own.workload}/t{t}-b{own.microbatch}{'/named' if under else ''}.parquet"
+        for own in [PLANS.inputs[w.input].own]
+        for t in settings.workload(own.workload).tensor
+    ]
+
+
+rule write_input:
+    """Write a model of ours on an accelerator of ours as an input of the planner."""
+    message:
+        "write input {wildcards.input}"
+    input:
+        layers=own_tables("layers"),
+        solves=own_tables("solves", f"{MAIN}/"),
+        graph=lambda w: f"<results>/graphs/{PLANS.inputs[w.input].own.workload}.parquet",
+        architectures=f"<results>/architectures/{MAIN}/named.parquet",
+    output:
+        "<results>/inputs/{input}.json",
+    params:
+        own=lambda w: PLANS.inputs[w.input].own.model_dump(mode="json"),
+        scenario=settings.scenarios[MAIN].model_dump(mode="json"),
+        training=lambda w: training_of(PLANS.inputs[w.input].own.microbatch),
+        sequence=lambda w: settings.workload(PLANS.inputs[w.input].own.workload).sequence,
+        flops_per_token=lambda w: settings.flops_per_token(PLANS.inputs[w.input].own.workload),
+        energy=settings.technology.energy.model_dump(mode="json"),
+        code=source_digest("phaze.place.piper.own", "phaze.place.piper.writing"),
+    log:
+        "<logs>/inputs/{input}.log",
+    benchmark:
+        "<benchmarks>/inputs/{input}.tsv"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/write_input.py"
+
+
+rule plan_case:
+    """Plan an input on clusters of one memory and batch, by every planner of the case."""
+    message:
+        "plan {wildcards.case}, {wildcards.point}"
+    input:
+        lambda w: PLANS.file_of(PLANS.made[w.case]) or f"<results>/inputs/{PLANS.made[w.case].input}.json",
+    output:
+        cases="<results>/cases/{case}/{point}.parquet",
+        pipelines="<results>/pipelines/{case}/{point}.parquet",
+        curves="<results>/curves/{case}/{point}.parquet",
+        durations="<benchmarks>/durations/{case}/{point}.parquet",
+    params:
+        name=lambda w: PLANS.made[w.case].input,
+        point=lambda w: PLANS.made[w.case].points()[w.point].model_dump(mode="json"),
+        code=source_digest("phaze.place.piper.contenders", "phaze.place.piper.instance"),
+    log:
+        "<logs>/cases/{case}/{point}.log",
+    benchmark:
+        "<benchmarks>/cases/{case}/{point}.tsv"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=30,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/plan_case.py"
+
+
+rule report_cases:
+    """Write the page of the plans: figures, tables, claims of the publication, and checks."""
+    message:
+        "write the report of the plans"
+    input:
+        **{table: case_tables(f"<results>/{table}") for table in ("cases", "pipelines", "curves")},
+        durations=case_tables("<benchmarks>/durations"),
+    output:
+        **{table: f"<results>/report/{table}.parquet" for table in CASE_TABLES},
+        sheets=[f"<results>/report/{table}.csv" for table in CASE_TABLES],
+        page="<results>/report/plans.html",
+        markdown="<results>/report/plans.md",
+    params:
+        plans=study["plans"],
+        published=settings.published_plans,
+        code=source_digest("phaze.report.plans"),
+    log:
+        "<logs>/report/plans.log",
+    benchmark:
+        "<benchmarks>/report/plans.tsv"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/report_cases.py"
+
+
+rule cases:
+    """Plan every case of the study."""
+    input:
+        case_tables("<results>/cases"),

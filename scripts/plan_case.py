@@ -1,0 +1,27 @@
+"""Plan an input on clusters of one memory and batch, by every planner of the case."""
+
+from phaze import tables
+from phaze.job import logged
+from phaze.place.piper.cases import plan_point
+from phaze.place.piper.contenders import CONTENDERS
+from phaze.place.piper.instance import read_instance
+from phaze.spec.planning import PlanPoint
+
+
+def main(source: str, outputs: dict[str, str], *, case: str, name: str, point: dict[str, object]) -> None:
+    """Read the input, write the plans with their stages, the curves, and how long planning took."""
+    layers = read_instance(source).layers()
+    record = plan_point(case, name, layers, PlanPoint.parse(point, case), CONTENDERS)
+    for table, path in outputs.items():
+        tables.TABLES[table].save(record.frame(table), path)
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            snakemake.input[0],
+            dict(snakemake.output.items()),
+            case=snakemake.wildcards.case,
+            name=snakemake.params.name,
+            point=snakemake.params.point,
+        )

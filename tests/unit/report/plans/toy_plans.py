@@ -1,0 +1,164 @@
+"""Plans of a study as tables, made by formulas, with every way to show them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from phaze.report.plans.inputs import PlanInputs
+from phaze.spec.planning import PLANNERS, PlanPoint, Plans
+from phaze.spec.published_plans import PublishedPlans
+from phaze.tables import Cases, Curves, Durations, Pipelines
+
+FACTOR = {"piper": 1.0, "no-dp": 3.0, "no-tp": 1.2, "no-ar": 1.1, "equi": 1.125, "equi-no-tp": 1.5}
+PLANS = Plans.parse(
+    {
+        "folder": "inputs",
+        "inputs": {
+            "bert": {"label": "BERT", "file": "bert.json"},
+            "gnmt": {"label": "GNMT", "file": "gnmt.json", "unit": "ms"},
+        },
+        "cases": {
+            "bars": {
+                "input": "bert",
+                "show": "throughput",
+                "microbatches": [16],
+                "clusters": [{"devices": [8, 16], "memory_gib": [1, 8]}],
+            },
+            "lines": {
+                "input": "bert",
+                "show": "curve",
+                "microbatches": [16],
+                "clusters": [{"devices": [32], "memory_gib": [8]}],
+            },
+            "runs": {
+                "input": "bert",
+                "show": "runtime",
+                "repeat": [4, 8],
+                "microbatches": [16],
+                "planners": ["piper"],
+                "clusters": [{"devices": [8, 16], "memory_gib": [8]}],
+            },
+            "digits": {
+                "input": "gnmt",
+                "show": "table",
+                "microbatches": [16],
+                "planners": ["piper", "equi"],
+                "modes": ["table-1", "program"],
+                "clusters": [{"devices": [8, 16], "memory_gib": [1]}],
+            },
+        },
+    },
+    "toy",
+)
+PUBLISHED = PublishedPlans.parse(
+    {
+        "title": "Toy",
+        "citation": "Nobody",
+        "sources": dict.fromkeys(
+            ("table", "equi_share", "no_dp_stops", "equi_worse", "running_times"), "Table 1"
+        ),
+        "table": {
+            "gnmt": [
+                {"devices": 8, "memory_gib": 1, "piper": "1.25", "equi": "OOM"},
+                {"devices": 16, "memory_gib": 1, "piper": "0.625", "equi": "0.703125"},
+            ]
+        },
+        "equi_share": {"gnmt": 0.89},
+        "no_dp_stops": 4,
+        "equi_worse": [0.10, 0.15],
+        "running_times": [{"blocks": 8, "devices": 16, "microbatches": 16, "seconds": 60}],
+    },
+    "toy",
+)
+
+
+def time_of(planner: str, devices: int, memory_gib: float, mode: str) -> float:
+    """Return a time that falls with devices; with 1 GiB not everything fits."""
+    if planner == "equi" and devices == 8 and memory_gib == 1:
+        return np.inf
+    if planner in ("no-ar", "equi-no-tp") and memory_gib == 1:
+        return np.inf
+    return FACTOR[planner] * 10 / devices * (1.0 if mode == "table-1" else 0.999)
+
+
+Rows = dict[str, list[dict[str, object]]]
+
+
+def made(case: str, point: PlanPoint) -> Rows:
+    rows: Rows = {name: [] for name in ("cases", "pipelines", "curves", "durations")}
+    for mode in point.modes:
+        for planner in point.planners:
+            keys = {
+                "case": case,
+                "blocks": point.blocks,
+                "memory_gib": point.memory_gib,
+                "microbatches": point.microbatches,
+                "mode": mode,
+                "planner": planner,
+            }
+            for k in point.devices:
+                rows["durations"].append({**keys, "devices": k, "run": 0, "seconds": 0.01 * k})
+                if point.show != "curve":
+                    add_plan(rows, keys, PLANS.cases[case].input, k)
+            if point.show == "curve":
+                last = {"no-dp": 4, "no-tp": 16, "equi-no-tp": 16}.get(planner, 32)
+                for k in [k for k in (1, 2, 4, 8, 16, 32) if k <= last]:
+                    time = time_of(planner, k, point.memory_gib, mode)
+                    step = {"input": "bert", "most_devices": 32, "devices": k, "time_per_sample": time}
+                    rows["curves"].append({**keys, **step})
+    return rows
+
+
+def add_plan(rows: Rows, keys: dict[str, object], source: str, devices: int) -> None:
+    time = time_of(str(keys["planner"]), devices, float(str(keys["memory_gib"])), str(keys["mode"]))
+    if keys["planner"] == "no-dp":
+        time = max(
+            time, FACTOR["no-dp"] * 10 / 4 * 0.999
+        )  # as the curve, it gains nothing beyond four devices
+    on = {**keys, "devices": devices}
+    fits = np.isfinite(time)
+    rows["cases"].append(
+        {
+            **on,
+            "input": source,
+            "layers": 3,
+            "bandwidth_gib_per_s": 25.0,
+            "status": "planned" if fits else "infeasible",
+            "time_per_sample": time,
+            "devices_used": 2 * fits,
+            "degree": 2 * fits,
+            "stages": 2 * fits,
+        }
+    )
+    for stage, layers in enumerate(("0 1", "2") if fits else ()):
+        rows["pipelines"].append(
+            {
+                **on,
+                "stage": stage,
+                "layers": layers,
+                "data": 1,
+                "tensor": 1,
+                "configurations": "1 × vanilla",
+                "in_flight": 2 - stage,
+                "time_per_sample": time / (stage + 1),
+                "memory_bytes": 1000.0,
+            }
+        )
+
+
+def toy_inputs(plans: Plans = PLANS, published: PublishedPlans | None = PUBLISHED) -> PlanInputs:
+    """Return what the page is made from."""
+    rows: Rows = {name: [] for name in ("cases", "pipelines", "curves", "durations")}
+    for case in plans.made:
+        for point in plans.made[case].points().values():
+            for name, found in made(case, point).items():
+                rows[name] += found
+    frames = {
+        table.name: table.check(pd.DataFrame(rows[table.name]))
+        for table in (Cases, Pipelines, Curves, Durations)
+    }
+    return PlanInputs(plans=plans, published=published, **frames)
+
+
+assert set(FACTOR) == set(PLANNERS)
