@@ -9,22 +9,7 @@ WRITES  results/inputs/<input>.json: a model of ours in the format of the author
         results/report/: plans.html, plans.md, and their tables as Parquet and CSV
 """
 
-PLANS = settings.study.plans
 CASE_TABLES = ("cases", "pipelines", "curves", "durations", "case-claims", "case-checks")
-
-
-def case_tables(table):
-    """Return the files of a table for every case and point."""
-    return [f"{table}/{case}/{point}.parquet" for case in PLANS.made for point in PLANS.made[case].points()]
-
-
-def own_tables(table, under=""):
-    """Return an input function: the files of a table for every TMP width of the model behind an input."""
-    return lambda w: [
-        f"<results>/{table}/{under}{own.workload}/t{t}-b{own.microbatch}{'/named' if under else ''}.parquet"
-        for own in [PLANS.inputs[w.input].own]
-        for t in settings.workload(own.workload).tensor
-    ]
 
 
 rule write_input:
@@ -32,8 +17,8 @@ rule write_input:
     message:
         "write input {wildcards.input}"
     input:
-        layers=own_tables("layers"),
-        solves=own_tables("solves", f"{MAIN}/"),
+        layers=lambda w: own_tables("<results>/layers", w.input, ".parquet"),
+        solves=lambda w: own_tables(f"<results>/solves/{MAIN}", w.input, "/named.parquet"),
         graph=lambda w: f"<results>/graphs/{PLANS.inputs[w.input].own.workload}.parquet",
         architectures=f"<results>/architectures/{MAIN}/named.parquet",
     output:

@@ -86,3 +86,16 @@ REPORTS = {"report": "checks", "plans": "case-checks"}
 SHOWN = [*(["report"] if settings.study.models else []), *(["plans"] if settings.study.plans.made else [])]
 PAGES = [f"<results>/report/{page}.html" for page in SHOWN]
 CHECKS = [f"<results>/report/{REPORTS[page]}.parquet" for page in SHOWN]
+PLANS = settings.study.plans
+
+
+def case_tables(folder):
+    """Return the files of a table for every case and point."""
+    return [f"{folder}/{case}/{point}.parquet" for case in PLANS.made for point in PLANS.made[case].points()]
+
+
+def own_tables(folder, name, end):
+    """Return the files of a table for every TMP width of the model of ours behind an input."""
+    own = PLANS.inputs[name].own
+    widths = settings.workload(own.workload).tensor
+    return [f"{folder}/{own.workload}/t{t}-b{own.microbatch}{end}" for t in widths]
