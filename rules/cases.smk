@@ -17,8 +17,8 @@ rule write_input:
     message:
         "write input {wildcards.input}"
     input:
-        layers=lambda w: own_tables("<results>/layers", w.input, ".parquet"),
-        solves=lambda w: own_tables(f"<results>/solves/{MAIN}", w.input, "/named.parquet"),
+        layers=lambda w: own_tables("<results>/layers", w.input),
+        solves=lambda w: own_tables(f"<results>/solves/{MAIN}", w.input, shard="named"),
         graph=lambda w: f"<results>/graphs/{PLANS.inputs[w.input].own.workload}.parquet",
         architectures=f"<results>/architectures/{MAIN}/named.parquet",
     output:

@@ -79,6 +79,11 @@ def compared(scenario):
     ]
 
 
+def planned(table):
+    """Return the files of plans that the report shows."""
+    return [f"<results>/{table}/{MAIN}/{model}.parquet" for model in settings.study.models]
+
+
 POINT_TABLES = {table: model_tables(table) for table in ("parts", "operators", "edges", "layers")}
 OWN_HBM_GIB = {name: a.hbm_gib for name, a in settings.architectures.items() if a.hbm_gib}
 REPORTS = {"report": "checks", "plans": "case-checks"}
@@ -94,8 +99,8 @@ def case_tables(folder):
     return [f"{folder}/{case}/{point}.parquet" for case in PLANS.made for point in PLANS.made[case].points()]
 
 
-def own_tables(folder, name, end):
+def own_tables(folder, name, shard=None):
     """Return the files of a table for every TMP width of the model of ours behind an input."""
     own = PLANS.inputs[name].own
-    widths = settings.workload(own.workload).tensor
-    return [f"{folder}/{own.workload}/t{t}-b{own.microbatch}{end}" for t in widths]
+    at = [f"{own.workload}/t{t}-b{own.microbatch}" for t in settings.workload(own.workload).tensor]
+    return [f"{folder}/{point}/{shard}.parquet" if shard else f"{folder}/{point}.parquet" for point in at]

@@ -7,11 +7,6 @@ WRITES  results/plans/<scenario>/<model>.parquet          tables.Plans
 """
 
 
-def planned(table):
-    """Return the files of plans that the report shows."""
-    return [f"<results>/{table}/{MAIN}/{model}.parquet" for model in settings.study.models]
-
-
 rule plan:
     """Plan a model on its winner, the common architecture and the baseline with every planner."""
     message:
