@@ -315,6 +315,27 @@ def _refuse_options_of_piper(question: PiperQuestion) -> None:
 
 
 @app.command()
+def simulate(
+    runs: Annotated[
+        Path, typer.Option("--runs", help="CSV of transformer runs, one a row; see the section in README.md.")
+    ],
+    system: Annotated[
+        str, typer.Option(help="File in config/systems with a device and levels, or path of one.")
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="CSV for the runs with their predictions.")],
+) -> None:
+    """Predict training runs of transformers on a cluster: time, memory, what binds; beside measured times."""
+    from phaze.runs.machine import load_machine
+    from phaze.runs.table import OK, predict_table, write_table
+
+    table, accuracy = predict_table(runs, load_machine(system))
+    write_table(table, out)
+    typer.echo(f"{len(table)} runs, {int((table['status'] == OK).sum())} ok: {out}")
+    if accuracy is not None:
+        typer.echo(str(accuracy))
+
+
+@app.command()
 def export(
     table: Annotated[Path, typer.Argument(help="A Parquet table of a run.")],
     form: Annotated[Format, typer.Option("--format", help="Format to write.")] = Format.CSV,

@@ -20,7 +20,7 @@ from phaze.spec.noun import read_yaml
 from phaze.spec.published import load_published
 from phaze.spec.published_plans import load_published_plans
 from phaze.spec.study import ScenarioChoice, Study, Workload
-from phaze.spec.system import Scenario, System
+from phaze.spec.system import Cluster, Device, Scenario, System
 
 FOLDER = Path("config")
 GRID_SHARDS = ("small-buffer", "large-buffer")
@@ -198,9 +198,42 @@ def load_technology(name: str, folder: Path = FOLDER) -> Technology:
 
 
 def load_system(name: str, folder: Path = FOLDER) -> System:
-    """Return a system of config/systems by name, or of a YAML file by path."""
-    path = Path(name) if name.endswith((".yaml", ".yml")) else _named_file("system", name, folder / "systems")
-    return System.parse(_mapping(path), str(path))
+    """Return a system of config/systems by name, or of a YAML file by path.
+
+    Of a cluster it is what a flat network can say: the bandwidth of the outermost level.
+    """
+    path = _system_path(name, folder)
+    fields = _mapping(path)
+    return _flat(*load_cluster(name, folder)) if "device" in fields else System.parse(fields, str(path))
+
+
+def _flat(cluster: Cluster, device: Device) -> System:
+    return System(
+        devices=cluster.devices,
+        network_bandwidth_bytes_per_s=cluster.levels[-1].bandwidth_bytes_per_s,
+        hbm_bandwidth_bytes_per_s=device.hbm_bandwidth_bytes_per_s,
+        clock_hz=device.clock_hz,
+    )
+
+
+def _system_path(name: str, folder: Path) -> Path:
+    return Path(name) if name.endswith((".yaml", ".yml")) else _named_file("system", name, folder / "systems")
+
+
+def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
+    """Return a cluster of config/systems by name, or of a YAML file by path, and its device.
+
+    Raises PhazeError also for a system that says nothing of its device and the levels of its network.
+    """
+    path = _system_path(name, folder)
+    cluster = Cluster.parse(_mapping(path), str(path))
+    return cluster, load_device(cluster.device, folder)
+
+
+def load_device(name: str, folder: Path = FOLDER) -> Device:
+    """Return a device of config/devices by name, or of a YAML file by path."""
+    path = Path(name) if name.endswith((".yaml", ".yml")) else _named_file("device", name, folder / "devices")
+    return Device.parse({"name": path.stem, **_mapping(path)}, str(path))
 
 
 def load_published_results(name: str | None, folder: Path = FOLDER) -> dict[str, object] | None:

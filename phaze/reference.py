@@ -10,7 +10,7 @@ from phaze.spec.architecture import Architecture, Grid
 from phaze.spec.model import Model
 from phaze.spec.noun import Noun
 from phaze.spec.study import ArchitectureChoice, ScenarioChoice, Study, Triple, Workload
-from phaze.spec.system import System
+from phaze.spec.system import Cluster, Device, Level, System
 
 _HEAD = """# Configuration
 
@@ -38,7 +38,10 @@ _SECTIONS: dict[str, type[Noun]] = {
     "`plans.cases.NAME.clusters`": planning.Clusters,
     "A model (`models/*.yaml`)": Model,
     "An architecture (`architectures/*.yaml`)": Architecture,
-    "A system (`systems/*.yaml`)": System,
+    "A system with a flat network (`systems/*.yaml`)": System,
+    "A system of devices on levels (`systems/*.yaml`)": Cluster,
+    "`levels` of such a system": Level,
+    "A device (`devices/*.yaml`)": Device,
 }
 _LIMITS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
 

@@ -19,6 +19,7 @@ from typing import Literal
 
 from phaze.extract.forward import entering, group_edges, group_name, vector_parts
 from phaze.extract.fusion import Group
+from phaze.extract.kinds import BACKWARD
 from phaze.extract.memory import Stash, stashes
 from phaze.extract.operators import Edge, Operator, OperatorGraph, Part, collective, product
 from phaze.extract.primitives import INPUT, LayerGraph, Primitive
@@ -125,8 +126,9 @@ class _Maker:
     def _parts(self, index: int, gradients: Gradients, read: set[Stash]) -> tuple[Part, ...]:
         """Return the backward parts of one primitive; `read` collects the stashes already at hand."""
         primitive = self._primitive(index)
-        if primitive.kind == "copy":
-            return (collective(primitive.elements, "backward", self._width),)
+        if primitive.kind in BACKWARD:
+            elements = max(primitive.elements, primitive.inputs[0].elements)
+            return (collective(elements, "backward", self._width, BACKWARD[primitive.kind]),)
         keys = self._keys(index, gradients)
         if not keys:
             return self._products(index, gradients)

@@ -9,6 +9,7 @@ result stands for the operator's output, which is of the same size.
 from __future__ import annotations
 
 from phaze.extract.fusion import Group
+from phaze.extract.kinds import COLLECTIVES
 from phaze.extract.memory import MASK, Stash, first_stashes, stored
 from phaze.extract.operators import Edge, Operator, OperatorGraph, Part, collective, product
 from phaze.extract.primitives import INPUT, LayerGraph, Primitive, Tensor
@@ -68,8 +69,9 @@ def _parts(
     primitive = layer.primitives[index]
     if primitive.gemm is not None:
         return (product(primitive.gemm, "forward"),)
-    if primitive.kind == "all_reduce":
-        return (collective(primitive.elements, "forward", bytes_per_element),)
+    if primitive.kind in COLLECTIVES:
+        elements = max(primitive.elements, primitive.inputs[0].elements)
+        return (collective(elements, "forward", bytes_per_element, primitive.kind),)
     keys = primitive.traits.forward
     if not keys:
         return ()

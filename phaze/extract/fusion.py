@@ -21,8 +21,12 @@ Group = tuple[int, ...]
 """Primitives of one operator, in topological order; the last one makes its output."""
 
 
-def fuse(layer: LayerGraph, *, enabled: bool = True) -> tuple[Group, ...]:
-    """Return the operators of a layer in topological order; without fusion every primitive is one."""
+def fuse(layer: LayerGraph, *, enabled: bool = True, products: bool = True) -> tuple[Group, ...]:
+    """Return the operators of a layer in topological order; without fusion every primitive is one.
+
+    With `products` false nothing joins a matrix multiplication: the kernels of a library beside those of
+    Megatron-LM, which fuse what is elementwise (Narayanan et al., SC 2021, Section 4.2).
+    """
     groups: dict[int, set[int]] = {}
     """Last primitive -> its group."""
     readers = layer.readers()
@@ -31,17 +35,17 @@ def fuse(layer: LayerGraph, *, enabled: bool = True) -> tuple[Group, ...]:
         # The producer that ran last joins first: its result is the one still at hand.
         for source in sorted({t.source for t in primitive.inputs} - {INPUT}, reverse=True):
             alone = len(readers[source]) == 1
-            if enabled and alone and _may_join(layer, index, group, groups[source]):
+            if enabled and alone and _may_join(layer, index, group, groups[source], products=products):
                 group |= groups.pop(source)
         groups[index] = group
     return tuple(tuple(sorted(group)) for _, group in sorted(groups.items()))
 
 
-def _may_join(layer: LayerGraph, index: int, group: set[int], producer: set[int]) -> bool:
+def _may_join(layer: LayerGraph, index: int, group: set[int], producer: set[int], *, products: bool) -> bool:
     """Return whether a primitive, with what joined it already, may join the group that makes its input."""
     role = layer.primitives[index].traits.role
     last = layer.primitives[max(producer)].traits.role
     if role in ("matmul", "network") or last in ("reduction", "network"):
         return False
-    products = [i for i in group | producer if layer.primitives[i].traits.role == "matmul"]
-    return len(products) <= (0 if role == "reduction" else 1)
+    count = sum(layer.primitives[i].traits.role == "matmul" for i in group | producer)
+    return count <= (1 if products and role != "reduction" else 0)

@@ -69,7 +69,15 @@ KINDS: dict[str, Kind] = {
     "fork": _VIEW,
     "copy": Kind("network", passes_gradient=True),
     "all_reduce": Kind("network", ("all_reduce",), passes_gradient=True),
+    "all_gather": Kind("network", ("all_gather",), passes_gradient=True),
+    "reduce_scatter": Kind("network", ("reduce_scatter",), passes_gradient=True),
 }
 """A fork hands one tensor to several readers and sums their gradients; a copy hands the same tensor to
 all slices and all-reduces their gradients (Megatron's f); an all_reduce is its mirror image (Megatron's
-g)."""
+g). With sequence parallelism an all_gather and a reduce_scatter take their places, each the mirror image of
+the other (Korthikanti et al. 2023, Section 4.2.2)."""
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+"""Kinds of parts that go over the network."""
+BACKWARD = {"copy": "all_reduce", "all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
+"""The collective of the backward pass, by the kind of the primitive."""

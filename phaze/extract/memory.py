@@ -33,8 +33,10 @@ def stored(layer: LayerGraph, tensor: Tensor) -> Tensor:
     """Return the tensor behind any views: what really lies in memory."""
     while tensor.source != INPUT:
         view = layer.primitives[tensor.source]
+        # Of a gathered tensor only the slice's own share is kept; the backward pass gathers it again.
+        gathered = view.kind == "all_gather"
         is_alias = view.traits.role == "view" or view.kind == "copy"
-        if not is_alias or tensor.elements != view.inputs[0].elements:
+        if not gathered and not (is_alias and tensor.elements == view.inputs[0].elements):
             break
         tensor = view.inputs[0]
     return tensor

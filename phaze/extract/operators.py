@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from phaze.extract.kinds import COLLECTIVES
 from phaze.extract.primitives import Gemm
 
 
@@ -12,7 +13,7 @@ class Part:
     """One matrix multiplication, vector operation or collective inside an operator."""
 
     kind: str
-    """'matmul', 'all_reduce', or a key of the vector cycle tables."""
+    """'matmul', a collective, or a key of the vector cycle tables."""
     role: str
     """'forward', 'backward', 'data_gradient' or 'weight_gradient'."""
     batch: int = 0
@@ -32,7 +33,7 @@ class Part:
     @property
     def vector_flops(self) -> int:
         """Return the FLOPs of a vector operation, one an output element; 0 for anything else."""
-        return 0 if self.kind in ("matmul", "all_reduce") else self.elements
+        return 0 if self.kind in ("matmul", *COLLECTIVES) else self.elements
 
 
 def product(gemm: Gemm, role: str) -> Part:
@@ -40,10 +41,10 @@ def product(gemm: Gemm, role: str) -> Part:
     return Part("matmul", role, gemm.batch, gemm.m, gemm.k, gemm.n)
 
 
-def collective(elements: int, role: str, bytes_per_element: int) -> Part:
-    """Return the part that is an all-reduce; its data comes from HBM and goes back there."""
+def collective(elements: int, role: str, bytes_per_element: int, kind: str = "all_reduce") -> Part:
+    """Return the part that is a collective; its data comes from HBM and goes back there."""
     size = elements * bytes_per_element
-    return Part("all_reduce", role, elements=elements, streamed_bytes=2 * size, network_bytes=size)
+    return Part(kind, role, elements=elements, streamed_bytes=2 * size, network_bytes=size)
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Operator:
         kinds = {part.kind for part in self.parts}
         if not kinds:
             return "none"
-        if "all_reduce" in kinds:
+        if kinds & set(COLLECTIVES):
             return "network"
         if "matmul" not in kinds:
             return "vector"

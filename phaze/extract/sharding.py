@@ -4,12 +4,16 @@ Queries, keys, values, the first feed-forward matrix and the head are cut by col
 and the second feed-forward matrix by rows, the word embedding by its vocabulary. Norms, biases after an
 all-reduce, positions, projections of the word embedding, and BERT's transform and pooler are the same on
 every slice.
+
+With sequence parallelism what would be the same on every slice is cut along the sequence: a gather takes the
+place of the copy, a reduce-scatter that of the all-reduce (Korthikanti et al. 2023, Section 4.2.2).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from phaze.errors import PhazeError
 from phaze.extract.primitives import LayerBuilder, Tensor
 from phaze.spec.model import Model
 
@@ -26,6 +30,7 @@ class Slice:
     microbatch: int
     """Samples, b."""
     bytes_per_element: int
+    sequence_parallel: bool = False
 
     @property
     def tokens(self) -> int:
@@ -34,8 +39,15 @@ class Slice:
 
     @property
     def hidden_elements(self) -> int:
-        """Return the elements of the residual stream, which every slice holds whole."""
-        return self.tokens * self.model.hidden
+        """Return the elements of the residual stream that a slice holds: all, or with sequence parallelism
+        those of its tokens.
+        """
+        return self.own_tokens * self.model.hidden
+
+    @property
+    def own_tokens(self) -> int:
+        """Return the tokens of what is not cut by t otherwise."""
+        return self.tokens // self.tensor if self.sequence_parallel else self.tokens
 
     @property
     def heads(self) -> int:
@@ -69,16 +81,38 @@ class Slice:
 
     def enter(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
         """Hand a tensor to all slices: nothing to do forward, an all-reduce of its gradient backward (f)."""
+        if self.sequence_parallel and self.tensor > 1:
+            return layer.add("all_gather", f"{name}_all_gather", x, elements=x.elements * self.tensor)
         return layer.add("copy", f"{name}_copy", x) if self.tensor > 1 else x
 
     def leave(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
+        """Sum a tensor over the slices and cut it along the sequence where that is parallel, too."""
+        if self.sequence_parallel and self.tensor > 1:
+            return layer.add(
+                "reduce_scatter", f"{name}_reduce_scatter", x, elements=x.elements // self.tensor
+            )
+        return self.sum_up(layer, name, x)
+
+    def sum_up(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
         """Sum a tensor over the slices: an all-reduce forward, nothing to do backward (g)."""
         return layer.add("all_reduce", f"{name}_all_reduce", x) if self.tensor > 1 else x
 
 
-def slice_model(model: Model, tensor: int, sequence: int, microbatch: int, bytes_per_element: int) -> Slice:
-    """Return one slice; raise PhazeError where t does not divide the heads or positions are missing."""
+def slice_model(
+    model: Model,
+    tensor: int,
+    sequence: int,
+    microbatch: int,
+    bytes_per_element: int,
+    *,
+    sequence_parallel: bool = False,
+) -> Slice:
+    """Return one slice; raise PhazeError where t does not divide the heads, or the sequence where that is
+    parallel, or positions are missing.
+    """
     where = f"model {model.name}"
     model.check_tensor_width(tensor, where)
     model.check_sequence(sequence, where)
-    return Slice(model, tensor, sequence, microbatch, bytes_per_element)
+    if sequence_parallel and sequence % tensor:
+        raise PhazeError(f"{where}: tensor: {tensor} must divide the sequence {sequence} if that is parallel")
+    return Slice(model, tensor, sequence, microbatch, bytes_per_element, sequence_parallel)

@@ -20,26 +20,31 @@ def build_layers(part: Slice) -> tuple[LayerGraph, ...]:
 def embedding_layer(part: Slice) -> LayerGraph:
     """Return the layer that turns token ids into the first residual stream."""
     model, layer = part.model, LayerBuilder()
-    x = _lookup(layer, "word", part, model.word_width, part.vocabulary)
+    x = _lookup(layer, "word", part.tokens, model.word_width, part.vocabulary)
     x = part.leave(layer, "word", x)
     if model.projected:
         x = layer.dense("project_in", x, part.tokens, model.hidden, bias=False)
     if model.positions == "learned":
         x = layer.add(
-            "add", "position_add", x, _lookup(layer, "position", part, model.hidden, model.position_rows)
+            "add",
+            "position_add",
+            x,
+            _lookup(layer, "position", part.own_tokens, model.hidden, model.position_rows),
         )
     if model.token_types:
-        x = layer.add("add", "type_add", x, _lookup(layer, "type", part, model.hidden, model.token_types))
+        x = layer.add(
+            "add", "type_add", x, _lookup(layer, "type", part.own_tokens, model.hidden, model.token_types)
+        )
     if model.embedding_norm:
         x = _norm(layer, "embedding_norm", part, x)
     layer.dropout("embedding", x, model.embedding_dropout)
     return layer.finish("embedding", part.hidden_elements)
 
 
-def _lookup(layer: LayerBuilder, name: str, part: Slice, width: int, rows: int) -> Tensor:
+def _lookup(layer: LayerBuilder, name: str, tokens: int, width: int, rows: int) -> Tensor:
     """Append an embedding lookup for every token; every slice of a word embedding makes the whole tensor."""
-    ids = part.tokens * INDEX_BYTES
-    elements = part.tokens * width
+    ids = tokens * INDEX_BYTES
+    elements = tokens * width
     return layer.add(
         "lookup", f"{name}_lookup", elements=elements, parameters=rows * width, constant_bytes=ids
     )
@@ -184,12 +189,12 @@ def _cross_entropy(layer: LayerBuilder, part: Slice, logits: Tensor) -> Tensor:
     inputs = [logits]
     if part.tensor > 1:
         local = replace(logits, elements=tokens, gradient=False)
-        inputs.append(replace(part.leave(layer, "largest_logit", local), gradient=False))
+        inputs.append(replace(part.sum_up(layer, "largest_logit", local), gradient=False))
     y = layer.add("log_softmax", "log_softmax", *inputs)
-    y = part.leave(layer, "exponentials", replace(y, elements=tokens))
+    y = part.sum_up(layer, "exponentials", replace(y, elements=tokens))
     labels = tokens * INDEX_BYTES
     y = layer.add("nll_loss", "nll_loss", y, elements=tokens, constant_bytes=labels)
-    return part.leave(layer, "label_logit", replace(y, elements=tokens))
+    return part.sum_up(layer, "label_logit", replace(y, elements=tokens))
 
 
 def _pool(layer: LayerBuilder, part: Slice, x: Tensor) -> Tensor:

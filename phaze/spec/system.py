@@ -1,9 +1,16 @@
 """The cluster in which the accelerators work."""
 
-from pydantic import Field
+from typing import Annotated, Self
 
+from pydantic import Field, model_validator
+
+from phaze.spec.architecture import Architecture, Number
 from phaze.spec.noun import Noun
 from phaze.spec.settings import Name, PositiveFloat, PositiveInt
+
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False), Number]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), Number]
+Finite = Annotated[float, Field(gt=0, allow_inf_nan=False), Number]
 
 
 class System(Noun):
@@ -26,3 +33,57 @@ class Scenario(System):
     """Samples in a batch."""
     area_limit_mm2: PositiveFloat | Name = "tpu-v4"
     """Largest area of a chip, or the name of an architecture whose area is the limit."""
+
+
+class Device(Architecture):
+    """A chip by the template of an architecture, with clock and memory, and what software reaches of them."""
+
+    clock_hz: Finite
+    """Clock of all cores."""
+    hbm_gib: Finite
+    """HBM in GiB."""
+    hbm_bandwidth_bytes_per_s: Finite
+    """Bandwidth between HBM and global buffer."""
+    sustained_clock: Share = 1.0
+    """Share of the clock that the cores keep while all arrays work, as power allows."""
+    sustained_hbm: Share = 1.0
+    """Share of the HBM bandwidth that kernels reach."""
+    kernel_s: Seconds = 0.0
+    """Time of a kernel beside its work, in which the device is started and drained."""
+
+
+class Level(Noun):
+    """A level of a network: groups of devices with equal links among them."""
+
+    devices: PositiveInt
+    """Devices in a group of this level."""
+    bandwidth_bytes_per_s: Finite
+    """Bandwidth of a device to others of its group, in each direction."""
+    sustained: Share = 1.0
+    """Share of the bandwidth that collectives reach."""
+    latency_s: Seconds = 0.0
+    """Time of a step of a collective beside its bytes."""
+
+
+class Cluster(Noun):
+    """Equal devices on a network with levels, the narrowest groups first."""
+
+    device: str
+    """Name of a file in config/devices, or path of one."""
+    levels: tuple[Level, ...] = Field(min_length=1)
+    """Levels of the network; the last one holds all devices."""
+
+    @model_validator(mode="after")
+    def _nested(self) -> Self:
+        for inner, outer in zip(self.levels, self.levels[1:], strict=False):
+            if outer.devices <= inner.devices or outer.devices % inner.devices:
+                raise ValueError(
+                    f"levels: each must hold whole groups of the one before, got {outer.devices} devices "
+                    f"above {inner.devices}"
+                )
+        return self
+
+    @property
+    def devices(self) -> int:
+        """Return the devices of the cluster."""
+        return self.levels[-1].devices

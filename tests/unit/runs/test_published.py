@@ -1,0 +1,86 @@
+"""Predictions beside published measurements; one constant is fitted, on Table 1 of SC 2021 (`calibrate`)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from phaze.runs.accuracy import Accuracy
+from phaze.runs.layers import layer_costs
+from phaze.runs.machine import load_machine
+from phaze.runs.rows import meanings
+from phaze.runs.stages import kept_bytes
+from tests.unit.runs.measured import FOLDER, SOURCES, korthikanti, predict_records, read
+
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.skipif(
+        not FOLDER.is_dir(), reason="published measurements are not in ../shared/data/measured"
+    ),
+]
+
+
+def compared(name: str) -> tuple[pd.DataFrame, Accuracy]:
+    system, records = SOURCES[name]
+    table, accuracy = predict_records(records(), load_machine(system))
+    assert accuracy is not None
+    assert set(table["status"]) == {"ok"}
+    return table, accuracy
+
+
+def test_megatron_sc21_table_1() -> None:
+    """Narayanan et al., SC 2021, Table 1; Calculon has 9.9 % on these ten rows."""
+    _, accuracy = compared("Megatron SC'21 Table 1")
+    assert accuracy.rows == 10
+    assert accuracy.mean_error <= 0.05
+    assert accuracy.worst_error <= 0.10
+
+
+def test_korthikanti_times_and_activation_memory() -> None:
+    """Korthikanti et al., MLSys 2023, Tables 4 and 5, with nothing refitted."""
+    full, first = compared("Korthikanti full recompute")
+    cut, second = compared("Korthikanti sequence parallel, selective")
+    assert (first.mean_error + second.mean_error) / 2 <= 0.06
+    assert max(first.worst_error, second.worst_error) <= 0.10
+    assert len(full) == len(cut) == 4
+
+
+@pytest.mark.parametrize(
+    ("recompute", "sequence_parallel", "share"),
+    [
+        ("none", False, None),
+        ("none", True, "act_rel_seq_pct"),
+        ("selective", False, "act_rel_sel_pct"),
+        ("selective", True, "act_rel_seqsel_pct"),
+    ],
+)
+def test_korthikanti_activation_memory(recompute: str, sequence_parallel: bool, share: str | None) -> None:
+    """Korthikanti et al., MLSys 2023, Figure 7 and Table 2: what is kept, without what recomputing needs."""
+    machine = load_machine("a100-selene")
+    for record, row in zip(korthikanti(selective=False), read("korthikanti_mlsys23.csv"), strict=True):
+        changes = {"recompute": recompute, "sequence_parallel": sequence_parallel, "measured_s": ""}
+        table, _ = predict_records([{**record, **changes}], machine)
+        published = float(row["act_gib_none"]) * (1.0 if share is None else float(row[share]) / 100)
+        kept = table["activation_gib"][0] - table["recompute_gib"][0]
+        assert kept == pytest.approx(published, rel=0.10), row["model"]
+
+
+def test_korthikanti_blocks_with_full_recomputation_keep_their_inputs() -> None:
+    """Korthikanti et al., Figure 7: per block; the first device also keeps the embedding's dropout masks."""
+    machine = load_machine("a100-selene")
+    for record, row in zip(korthikanti(selective=False), read("korthikanti_mlsys23.csv"), strict=True):
+        full = meanings({name: str(value) for name, value in record.items()})[0]
+        none = replace(full, recompute="none")
+        block = layer_costs(full, machine)["block"]
+        share = kept_bytes(full, block)[0] / kept_bytes(none, block)[0]
+        assert share == pytest.approx(float(row["act_rel_full_pct"]) / 100, rel=0.02)
+
+
+def test_vtrain_multi_node_runs() -> None:
+    """Bang et al., MICRO 2024, with nothing refitted."""
+    _, accuracy = compared("vTrain")
+    assert accuracy.mean_error <= 0.08
+    assert accuracy.within_15 >= 0.90
+    assert accuracy.rank_correlation > 0.95
