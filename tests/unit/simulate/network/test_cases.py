@@ -1,0 +1,132 @@
+"""PALM's Figures 6, 7 and 12, and the strategies between groups of tiles."""
+
+from __future__ import annotations
+
+from itertools import combinations_with_replacement
+from typing import get_args
+
+import pytest
+
+from phaze.errors import PhazeError
+from phaze.simulate.network.cases import CORES, Work, inter_group, overlapping, ring_all_reduce, wafer
+from phaze.simulate.network.delivery import deliver
+from phaze.simulate.network.exchange import exchange, exchange_s, phases, whole
+from phaze.simulate.network.mesh import Grid, Wires, mesh
+from phaze.simulate.network.rings import ring
+
+HALF_DUPLEX = Wires(1024e9, 1e-9, half_duplex=True)
+
+
+@pytest.mark.parametrize("size_bytes", [1e3, 1e6, 64e6])
+@pytest.mark.parametrize("tiles", [4, 16])
+def test_figure_6_a_ring_all_reduce_takes_its_closed_form(tiles: int, size_bytes: float) -> None:
+    """PALM has within 5 % of a GPU system on 4 and 16 devices; without contention ours is the formula."""
+    assert abs(ring_all_reduce(tiles, size_bytes).short) < 1e-12
+
+
+def test_figure_7_a_formula_without_contention_is_the_shorter_the_more_tasks_overlap() -> None:
+    works: tuple[Work, ...] = get_args(Work)
+    mean = []
+    for tasks in range(1, 4):
+        short = [overlapping(some, 8e6).short for some in combinations_with_replacement(works, tasks)]
+        assert min(short) > -1e-12
+        mean.append(sum(short) / len(short))
+    assert mean == sorted(mean)
+    assert mean[-1] > 0.3
+
+
+def test_figure_7_the_error_does_not_change_from_8_mb_on() -> None:
+    """PALM: 30 % with 5 tasks of 8 MB, and it stabilises at this value; ours is larger, and stable too."""
+    tasks: list[Work] = ["all-reduce", "all-to-all", "read", "write", "read"]
+    at_8, at_64 = overlapping(tasks, 8e6).short, overlapping(tasks, 64e6).short
+    assert at_8 > 0.3
+    assert at_8 == pytest.approx(at_64, abs=0.03)
+
+
+def best(switching: str, wires: Wires, pieces: int, extra: int | None) -> tuple[float, float]:
+    """Return the shortest times of both strategies over all numbers of adapters."""
+    tiles = 12 + (extra is not None)
+    totals = [
+        inter_group(extra, adapters, wires=wires, switching=switching, pieces=pieces)  # type: ignore[arg-type]
+        for adapters in range(1, tiles + 1)
+    ]
+    return (
+        min(total["all-reduce-first"]["total"] for total in totals),
+        min(total["reduce-first"]["total"] for total in totals),
+    )
+
+
+@pytest.mark.parametrize(
+    ("switching", "wires"), [("pipelined", HALF_DUPLEX), ("hop-by-hop", CORES), ("hop-by-hop", HALF_DUPLEX)]
+)
+def test_figure_12_strategy_1_is_better_on_a_ring_and_strategy_2_on_a_broken_one(
+    switching: str, wires: Wires
+) -> None:
+    """Where the way back of a broken ring costs: it meets others, or goes hop by hop. Reduces in 4 pieces."""
+    first, second = best(switching, wires, 4, None)
+    assert second > 1.1 * first
+    for extra in (0, 1, 3):
+        first, second = best(switching, wires, 4, extra)
+        assert second < first
+
+
+def test_figure_12_over_directed_pipelined_links_a_broken_ring_costs_next_to_nothing() -> None:
+    """Its way back meets nobody there: strategy 1 stays better, unlike in PALM."""
+    whole_ring, broken = (inter_group(extra, 4) for extra in (None, 0))
+    assert broken["all-reduce-first"]["SG_AR"] < 1.05 * whole_ring["all-reduce-first"]["SG_AR"]
+    first, second = best("pipelined", CORES, 4, 0)
+    assert second > first
+
+
+def test_more_adapters_shorten_the_broadcast() -> None:
+    times = [inter_group(None, adapters)["all-reduce-first"]["DG_B"] for adapters in (1, 2, 3, 6, 12)]
+    assert times == sorted(times, reverse=True)
+    assert times[-1] == 0
+
+
+def test_more_adapters_shorten_the_reduce_and_lengthen_their_all_reduce() -> None:
+    terms = [inter_group(None, adapters)["reduce-first"] for adapters in (1, 2, 4, 12)]
+    assert [term["SG_R"] for term in terms] == sorted((term["SG_R"] for term in terms), reverse=True)
+    assert [term["Adapters_AR"] for term in terms] == sorted(term["Adapters_AR"] for term in terms)
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce-first", "reduce-first"])
+@pytest.mark.parametrize("adapters", [1, 3, [20, 4, 7]])
+def test_the_total_is_the_sum_of_equation_7_or_8_and_all_tiles_get_the_tensor(
+    strategy: str, adapters: int | list[int]
+) -> None:
+    grid = Grid(3, 8)
+    topology = mesh(grid, CORES)
+    source, target = ([grid.tile(r, c + left) for r in range(3) for c in range(4)] for left in (0, 4))
+    who = exchange(grid, ring(grid, source).order, ring(grid, target).order, adapters)
+    plans = phases(who, strategy, 96.0)  # type: ignore[arg-type]
+    delivery = deliver(topology, whole(plans))
+    assert delivery.time_s == pytest.approx(exchange_s(topology, plans)["total"])
+    reached = {run.head for run in who.receivers} | {message.target for message in plans["DG_B"]}
+    assert reached == set(target)
+    assert {tile for run in who.senders for tile in run.tiles} == set(source)
+
+
+def test_table_vi_is_the_wafer() -> None:
+    grid, topology, memory = wafer()
+    assert (grid.tiles, len(memory.ports), topology.nodes) == (320, 40, 360)
+    assert {link.bandwidth_bytes_per_s for link in topology.links} == {1024e9, 256e9}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ring_all_reduce(9, 1.0), "square of an even number"),
+        (lambda: overlapping(["sleep"], 1.0), "a task must be one of"),  # type: ignore[list-item]
+        (lambda: inter_group(4), "extra_column must be from 0 to 3"),
+        (lambda: inter_group(None, 13), "adapters must be from 1 to the 12"),
+        (lambda: exchange(Grid(2, 2), [0, 2], [1, 3], [0]), "adapters must be 1 to 2 different tiles"),
+        (
+            lambda: phases(exchange(Grid(2, 2), [0, 2], [1, 3], 1), "third", 1.0),
+            "must be one of all-reduce-first",
+        ),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_be_a_case_is_refused(make: object, message: str) -> None:
+    with pytest.raises(PhazeError, match=message):
+        make()  # type: ignore[operator]

@@ -1,0 +1,71 @@
+"""A network under a pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from phaze.errors import PhazeError
+from phaze.simulate.durations import Kind
+from phaze.simulate.events import simulate_events
+from phaze.simulate.longest_path import simulate
+from phaze.simulate.network import Grid, NetworkMachine, Wires, mesh
+from phaze.simulate.network.collectives import all_reduce
+from phaze.simulate.network.machine import passing
+from phaze.simulate.pipeline import Pipeline, StageCost
+
+GRID = Grid(1, 4)
+BYTES = {(a, b): 4.0 for a in range(4) for b in range(4) if abs(a - b) == 1}
+STAGE = StageCost(1.0, 2.0, send_activation_s=0.5, send_gradient_s=0.5)
+
+
+def machine(tiles: list[list[int]], bandwidth: float = 8.0) -> NetworkMachine:
+    return NetworkMachine(mesh(GRID, Wires(bandwidth)), tiles, BYTES)
+
+
+def test_where_nothing_meets_the_pipeline_takes_the_time_of_the_longest_path() -> None:
+    """4 bytes at 8 bytes/s are the 0.5 s of the pipeline; neighbours have directed links of their own."""
+    pipeline = Pipeline((STAGE,) * 4, 8)
+    assert (
+        simulate_events(pipeline, machine=machine([[0], [1], [2], [3]])).time_s == simulate(pipeline).time_s
+    )
+
+
+def test_stages_far_apart_meet_on_links() -> None:
+    pipeline = Pipeline((STAGE,) * 4, 8)
+    near = simulate_events(pipeline, machine=machine([[0], [1], [2], [3]], 1.0)).time_s
+    far = simulate_events(pipeline, machine=machine([[0], [2], [1], [3]], 1.0)).time_s
+    assert far > near
+
+
+def test_every_tensor_arrives_at_the_tiles_of_the_next_stage() -> None:
+    pipeline, carrier = Pipeline((STAGE,) * 2, 6), machine([[0, 1], [2, 3]])
+    simulate_events(pipeline, machine=carrier)
+    assert carrier.network
+    assert carrier.network.received_bytes == [6 * 2.0] * 4
+
+
+def test_synchronisation_is_a_collective_on_the_same_links() -> None:
+    """An all-reduce of 8 bytes over two tiles 1 byte/s apart: 2 rounds of 4 s after the last pass."""
+    pipeline = Pipeline((StageCost(1.0, 2.0, sync_s=1.0),), 4, data=(2,))
+    network = machine([[0], [1]], 1.0)
+    network.plans = {(Kind.LAST_SYNC, 0): all_reduce([0, 1], 8.0)}
+    alone = simulate(replace(pipeline, stages=(StageCost(1.0, 2.0),))).time_s
+    assert simulate_events(pipeline, machine=network).time_s == alone + 8.0
+
+
+def test_tiles_pass_equal_shares_in_order() -> None:
+    assert [message[:3] for message in passing([0, 1, 2, 3], [8, 9], 4.0)] == [
+        (0, 8, 1.0),
+        (1, 8, 1.0),
+        (2, 9, 1.0),
+        (3, 9, 1.0),
+    ]
+
+
+def test_a_tensor_without_a_size_is_refused() -> None:
+    network = machine([[0], [1]])
+    network.sent_bytes = {}
+    with pytest.raises(PhazeError, match="sent_bytes must have stages 0 to 1"):
+        simulate_events(Pipeline((STAGE,) * 2, 2), machine=network)
