@@ -32,17 +32,23 @@ def _hbm_words(shapes: Ints, glb_words: Ints, found: Floats) -> None:
         batch, m, k, n = shapes[s, 0], shapes[s, 1], shapes[s, 2], shapes[s, 3]
         for g in range(len(glb_words)):
             for inner in (INNER_M, INNER_K, INNER_N):
-                found[s, g] = min(found[s, g], batch * _fewest(inner, m, k, n, glb_words[g]))
+                found[s, g] = _fewest(found[s, g], inner, m, k, n, glb_words[g])
+            found[s, g] *= batch
 
 
 @njit
-def _fewest(inner: int, m: int, k: int, n: int, capacity: int) -> float:
-    """Return the fewest words with one loop innermost, infinite if nothing fits."""
+def _fewest(fewest: float, inner: int, m: int, k: int, n: int, capacity: int) -> float:
+    """Return the fewest words with one loop innermost, or `fewest` if that is less.
+
+    The numbers of tiles are tried until they alone take as many words.
+    """
     left, right, result = float(m) * k, float(k) * n, float(m) * n
     size = m if inner == INNER_N else n
-    fewest, tile = np.inf, size
+    tile = size
     while tile > 0:
         count = ceil_div(size, tile)
+        if buffer_words(inner, left, right, result, count if inner == INNER_N else 1, 1, count) >= fewest:
+            break
         tile = ceil_div(size, count)
         other = _largest(inner, tile, capacity)
         if other > 0:
