@@ -9,7 +9,6 @@ import numpy as np
 from phaze.theory.arrays import (
     INNER_K,
     INNER_M,
-    INNER_N,
     ROUNDED,
     buffer_words,
     fewest_words,
@@ -117,23 +116,44 @@ def largest_down(flow: Flow, across: float, stream: float, l2_words: float) -> f
 
 
 @njit
-def smallest_tile(flow: Flow, size: float, time: float, folds: float) -> float:
-    """Return a lower bound on the tiles along a dimension of the array, for mappings within a time.
-
-    They have no fewer folds along the other dimension; along this one no fewer than tiles.
-    """
-    passes = (time - flow.exposed + 1.0) / (ROUNDED * flow.repeats * (flow.start + flow.stream))
-    return max(1.0, size * folds / passes)
+def most_passes(flow: Flow, time: float) -> float:
+    """Return an upper bound on the cycles of one product, for mappings within a time."""
+    return (time - flow.exposed + 1.0) / (ROUNDED * flow.repeats)
 
 
 @njit
-def smallest_stream(flow: Flow, time: float, folds: float) -> float:
-    """Return a lower bound on the tiles that stream, for mappings within a time; infinite if none is.
+def may_hold(flow: Flow, down: float, across: float, folds: float, passes: float, l2_words: float) -> bool:
+    """Return whether the buffer may hold a tile (down, across), for mappings within `most_passes`.
+
+    They have no fewer folds in all. So much streams as `smallest_stream` says, before that is rounded; both
+    sides are multiplied by what it divides by.
+    """
+    streams = flow.stream * folds
+    rest = passes - streams
+    stream, each = flow.start * streams, down * across * rest
+    if flow.output:
+        held = 2.0 * stream * (down + across) + each
+    else:
+        held = stream * (2.0 * down + across) + 2.0 * each
+    return rest >= 0.0 and ROUNDED * held <= l2_words * rest
+
+
+@njit
+def smallest_tile(flow: Flow, size: float, folds: float, passes: float) -> float:
+    """Return a lower bound on the tiles along a dimension of the array, for mappings within `most_passes`.
+
+    They have no fewer folds along the other dimension; along this one no fewer than tiles.
+    """
+    return size * folds * (flow.start + flow.stream) / passes
+
+
+@njit
+def smallest_stream(flow: Flow, folds: float, passes: float) -> float:
+    """Return a lower bound on the tiles that stream, for mappings within `most_passes`; infinite if none is.
 
     They have no fewer folds in all.
     """
-    room = (time - flow.exposed + 1.0) / (ROUNDED * flow.repeats * folds) - flow.stream
-    starts = np.floor(room / flow.start)
+    starts = np.floor((passes / folds - flow.stream) / flow.start)
     return max(1.0, np.ceil(flow.stream / starts)) if starts >= 1.0 else np.inf
 
 
@@ -154,38 +174,6 @@ def continuing_words(flow: Flow, down: float, across: float) -> float:
 
 
 @njit
-def least_words(
-    flow: Flow, down: float, number: float, across: float, streams: float, l2_words: float
-) -> float:
-    """Return a lower bound on the words of all mappings with so large a tile in the first dimension.
-
-    There are no fewer tiles along the others than `across` and `streams`. In one loop order both share the
-    buffer, where a x + b y ≥ 2 √(a b x y) with the largest product that fits.
-    """
-    left, right, result = flow.left, flow.right, flow.result
-    if flow.output:
-        side = np.sqrt(l2_words + down * down) - down
-        shared = 4.0 * ROUNDED * np.sqrt(left * result * flow.across * flow.stream) / side
-        each = max(left * across + 2.0 * result * streams, shared) + right - result
-    else:
-        side = np.sqrt(l2_words + 4.0 * down * down) - 2.0 * down
-        shared = 2.0 * ROUNDED * np.sqrt(left * right * flow.across * flow.stream) / side
-        each = max(left * across + right * streams, shared) + result
-    return min(each, repeated_words(flow, number, across, streams))  # type: ignore[no-any-return]
-
-
-@njit
-def repeated_words(flow: Flow, number: float, across: float, streams: float) -> float:
-    """Return the fewest words of the loop orders that move something once for each of `number` tiles."""
-    left, right, result = flow.left, flow.right, flow.result
-    if flow.output:
-        once = buffer_words(INNER_K, left, right, result, number, streams, across)
-        return min(once, buffer_words(INNER_N, left, right, result, number, streams, across))
-    once = buffer_words(INNER_M, left, right, result, streams, number, across)
-    return min(once, buffer_words(INNER_N, left, right, result, streams, number, across))
-
-
-@njit
 def most_words(core: Core, flow: Flow, time: float) -> float:
     """Return an upper bound on the words of all mappings within a time."""
     return (time - flow.exposed) * core.words_per_cycle / ROUNDED - flow.extra
@@ -195,7 +183,8 @@ def most_words(core: Core, flow: Flow, time: float) -> float:
 def largest_shared(flow: Flow, words: float, l2_words: float) -> float:
     """Return the largest tile in the first dimension beside which the others share the buffer well enough.
 
-    It is the tile for which `shared` in `least_words` is what `words` leaves to it.
+    In one loop order both share it, and what moves once for every tile is a x + b y ≥ 2 √(a b x y) with the
+    largest product that fits.
     """
     if flow.output:
         side = 4.0 * ROUNDED * np.sqrt(flow.left * flow.result * flow.across * flow.stream)

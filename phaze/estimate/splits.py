@@ -18,9 +18,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 BATCH, M, K, N = range(4)
-REPEATS, PART_M, PART_N, AT_M, AT_N, LEFT, RIGHT = range(7)
-"""Fields of a split: products that the busiest core makes of parts of such a size, where the numbers of parts
-are in the tables of tiles, and the words of the operands, fetched once by every core that needs them.
+REPEATS, LEFT, RIGHT, PLACE = 0, 4, 5, 6
+"""Fields of a split: products that the busiest core makes, and words of the operands, fetched once by every
+core that needs them. M, K, N are the sizes of a part; PLACE + M, K, N is where its tiles are in the tables.
 """
 
 
@@ -28,27 +28,22 @@ class Splits(NamedTuple):
     """The divisions of a shape that differ (X,), with tables over arrays or buffers."""
 
     fields: Floats
-    """(7, X)."""
+    """(10, X)."""
     before: Ints
     """How many of the first divisions are among them."""
     words: Floats
     """Words of each at least, by L2 buffer (B, X)."""
-    m_folds: Floats
-    """Fewest folds along m, by size of the array (U, X)."""
-    n_folds: Floats
-    k_folds: Floats
-    """Fewest folds along k, by size of the array (U,)."""
+    folds: Floats
+    """Fewest folds along M, K, N, by size of the array (4, U, X)."""
 
 
 def empty_splits(divisions: int, units: int, buffers: int) -> Splits:
     """Return splits to be filled for one shape after the other."""
     return Splits(
-        np.empty((7, divisions)),
+        np.empty((10, divisions)),
         np.zeros(divisions + 1, dtype=np.int64),
         np.empty((buffers, divisions)),
-        np.empty((units, divisions)),
-        np.empty((units, divisions)),
-        np.empty(units),
+        np.empty((4, units, divisions)),
     )
 
 
@@ -56,19 +51,18 @@ def empty_splits(divisions: int, units: int, buffers: int) -> Splits:
 def fill_splits(
     splits: Splits, shape: Ints, divisions: Ints, places: Ints, units: Floats, buffers: Floats
 ) -> None:
-    """Fill `splits` for a shape (4,) from divisions (X, 4); parts of m and n are at `places` (X, 2)."""
+    """Fill `splits` for a shape (4,) from divisions (X, 4); parts are at `places` (X, 3)."""
     count = 0
     for x in range(len(divisions)):
         if _differs(shape, divisions[x, 0], divisions[x, 1], divisions[x, 2]):
             _fill_fields(splits.fields[:, count], shape, divisions[x], places[x])
             count += 1
         splits.before[x + 1] = count
-    m, n = splits.fields[PART_M, :count], splits.fields[PART_N, :count]
-    for u in range(len(units)):
-        splits.k_folds[u] = np.ceil(shape[K] / units[u])
-        for x in range(count):
-            splits.m_folds[u, x] = np.ceil(m[x] / units[u])
-            splits.n_folds[u, x] = np.ceil(n[x] / units[u])
+    for dimension in (M, K, N):
+        for u in range(len(units)):
+            for x in range(count):
+                splits.folds[dimension, u, x] = np.ceil(splits.fields[dimension, x] / units[u])
+    m, n = splits.fields[M, :count], splits.fields[N, :count]
     result = float(shape[BATCH]) * shape[M] * shape[N]
     left, right = splits.fields[LEFT, :count], splits.fields[RIGHT, :count]
     for b in range(len(buffers)):
@@ -90,13 +84,11 @@ def _differs(shape: Ints, b: int, m: int, n: int) -> bool:
 
 @njit
 def _fill_fields(fields: Floats, shape: Ints, division: Ints, place: Ints) -> None:
-    """Fill the fields (7,) of one division."""
+    """Fill the fields (10,) of one division."""
     batch, m, k, n = float(shape[BATCH]), float(shape[M]), float(shape[K]), float(shape[N])
     fields[REPEATS] = division[3] * np.ceil(batch / division[0])
-    fields[PART_M] = np.ceil(m / division[1])
-    fields[PART_N] = np.ceil(n / division[2])
-    fields[AT_M] = place[0]
-    fields[AT_N] = place[1]
+    fields[M], fields[K], fields[N] = np.ceil(m / division[1]), k, np.ceil(n / division[2])
+    fields[PLACE + M], fields[PLACE + K], fields[PLACE + N] = place[0], place[1], place[2]
     # Cores that share rows each need the left operand's, those that share columns the right operand's.
     fields[LEFT] = batch * m * k * division[2]
     fields[RIGHT] = batch * k * n * division[1]

@@ -75,15 +75,16 @@ def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores) -> Mapped:
     plan = _plan(cores)
     found = np.empty((len(Mapped._fields), len(shapes), len(cores.number)))
     # Contiguous, as otherwise it would be compiled once more.
-    search_all(np.ascontiguousarray(shapes), np.ascontiguousarray(extra_words), plan, _tables(plan), found)
+    each = np.ascontiguousarray(shapes), np.ascontiguousarray(extra_words), np.lexsort(shapes.T)
+    search_all(*each, plan, _tables(plan), found)
     return Mapped(*found)
 
 
 def _plan(cores: Cores) -> Plan:
     """Return the groups of equal cores, and what every number of them may choose from."""
     keys = np.column_stack(cores[:4]).astype(float)
-    groups, group_of = np.unique(keys, axis=0, return_inverse=True)
-    order = np.lexsort((cores.number, group_of.ravel()))
+    groups, group_of = distinct_rows(keys)
+    order = np.lexsort((cores.number, group_of))
     counts, count_of = np.unique(cores.number[order], return_inverse=True)
     units, unit_of = np.unique(groups[:, :2], return_inverse=True)
     buffers, buffer_of = np.unique(groups[:, 2], return_inverse=True)
@@ -92,22 +93,36 @@ def _plan(cores: Cores) -> Plan:
         places=np.column_stack([unit_of.reshape(-1, 2), buffer_of.ravel()]),
         units=units,
         buffers=buffers,
-        bounds=np.searchsorted(group_of.ravel()[order], np.arange(len(groups) + 1)),
+        bounds=np.searchsorted(group_of[order], np.arange(len(groups) + 1)),
         order=order,
         count_of=count_of.ravel(),
         divisions=list_divisions(counts),
     )
 
 
+def distinct_rows(table: Floats) -> tuple[Floats, Ints]:
+    """Return the distinct rows of a table (R, F), and where in them each row is, (R,).
+
+    As `numpy.unique` along an axis, ten times as fast.
+    """
+    order = np.lexsort(table.T[::-1])
+    ordered = table[order]
+    is_new = np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1))
+    place = np.empty(len(table), dtype=np.int64)
+    place[order] = np.cumsum(is_new) - 1
+    return ordered[is_new], place
+
+
 def _tables(plan: Plan) -> Tables:
     """Return tables to be filled for one shape after the other."""
     rows = plan.divisions.rows
-    parts, place = np.unique(rows[:, 1:3], return_inverse=True)
-    size = (3, len(plan.units), len(parts))
+    parts, place = np.unique(np.insert(rows[:, 1:3], 1, 1, axis=1), return_inverse=True)
+    number = 3 * len(plan.units) * len(parts)
     return Tables(
-        place.reshape(-1, 2),
+        place.reshape(-1, 3) + len(parts) * np.arange(3),
         empty_splits(len(rows), len(plan.units), len(plan.buffers)),
         np.empty(3 * len(rows)),
-        np.empty((*size, MOST, 4)),
-        np.zeros(size, dtype=np.int64),
+        np.empty(3 * len(rows) + 1, dtype=np.int64),
+        np.empty((number, MOST, 4)),
+        np.zeros(number, dtype=np.int64),
     )

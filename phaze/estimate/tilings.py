@@ -27,7 +27,8 @@ from phaze.estimate.flows import (
     largest_shared,
     largest_stream,
     least_cycles,
-    least_words,
+    may_hold,
+    most_passes,
     most_words,
     smallest_repeated,
     smallest_stream,
@@ -36,6 +37,7 @@ from phaze.estimate.flows import (
 )
 from phaze.estimate.tiles import FEWER, FOLDS, NUMBER, SIZE
 from phaze.theory.arrays import OUTPUT, WEIGHT, array_words
+from phaze.theory.compiled import njit_inlined
 from phaze.theory.compiled import njit_without_arrays as njit
 
 Floats = NDArray[np.float64]
@@ -51,18 +53,36 @@ class Best(NamedTuple):
 
 
 @njit
-def try_flow(best: Best, core: Core, flow: Flow, downs: Floats, acrosses: Floats) -> Best:
+def may_continue(best: Best, core: Core, flow: Flow, downs: float, acrosses: float) -> bool:
+    """Return whether tiles of one fold may be better, through which the stream goes on.
+
+    None has fewer folds along the dimensions of the array.
+    """
+    cycles, words = cycles_of(flow, 1.0, downs, acrosses), continuing_words(flow, downs, acrosses)
+    return not _is_beaten(best, core, flow, cycles, words, _l2_words(flow, 1.0, downs, acrosses))
+
+
+@njit
+def may_start(best: Best, core: Core, flow: Flow, downs: float, acrosses: float) -> bool:
+    """Return the same for tiles in each of which the stream starts anew."""
+    cycles = least_cycles(core, flow, downs, acrosses)
+    return not _is_beaten(best, core, flow, cycles, flow.least, _l2_words(flow, 1.0, downs, acrosses))
+
+
+@njit
+def try_flow(best: Best, core: Core, flow: Flow, downs: Floats, acrosses: Floats, continues: bool) -> Best:
     """Return the best mapping with a dataflow, or `best` if that is better.
 
-    What a lower bound shows not to be better is passed over.
+    What a lower bound shows not to be better is passed over; `continues` is the answer of `may_continue`.
     """
     few_downs, few = downs[-1, FOLDS], acrosses[-1, FOLDS]
-    best = _try_continuing(best, core, flow, downs, acrosses)
-    l2_words = _l2_words(flow, 1.0, few_downs, few)
-    if _is_beaten(best, core, flow, least_cycles(core, flow, few_downs, few), flow.least, l2_words):
-        return best
-    stream = smallest_stream(flow, best.time, few_downs * few)
-    across = smallest_tile(flow, flow.across, best.time, few_downs)
+    if continues:
+        best = _try_continuing(best, core, flow, downs, acrosses)
+        if not may_start(best, core, flow, few_downs, few):
+            return best
+    passes = most_passes(flow, best.time)
+    stream = smallest_stream(flow, few_downs * few, passes)
+    across = max(1.0, smallest_tile(flow, flow.across, few_downs, passes))
     return _try_rows(best, core, flow, downs, acrosses, largest_down(flow, across, stream, core.l2_words))
 
 
@@ -73,23 +93,28 @@ def _try_rows(best: Best, core: Core, flow: Flow, downs: Floats, acrosses: Float
     The smallest may do in time, and all words must cross in it: see `largest_shared`, `smallest_repeated`.
     """
     time, few, i = np.inf, acrosses[-1, FOLDS], _last_within(downs, largest)
-    smallest, shared, repeated = 0.0, np.inf, 0.0
+    smallest, shared, repeated, least, passes = 0.0, np.inf, 0.0, 0.0, np.inf
     while i >= 0:
         if best.time < time:
             time, words = best.time, most_words(core, flow, best.time)
-            smallest = smallest_tile(flow, flow.down, time, few)
+            passes = most_passes(flow, time)
+            smallest = smallest_tile(flow, flow.down, few, passes)
+            least = smallest_tile(flow, flow.across, 1.0, passes)
             shared, repeated = largest_shared(flow, words, core.l2_words), smallest_repeated(flow, words)
         if downs[i, SIZE] < smallest:
             break
         if shared < downs[i, SIZE] < repeated:
             i = _last_within(downs[:i], shared)
         else:
-            best = _try_row(best, core, flow, downs[i], acrosses)
+            folds = downs[i, FOLDS]
+            across = max(1.0, least * folds)
+            if may_hold(flow, downs[i, SIZE], across, folds * few, passes, core.l2_words):
+                best = _try_row(best, core, flow, downs[i], acrosses, across, passes)
             i -= 1
     return best
 
 
-@njit
+@njit_inlined
 def _try_continuing(best: Best, core: Core, flow: Flow, downs: Floats, acrosses: Floats) -> Best:
     """Return the best mapping of tiles of one fold, through which the stream goes on.
 
@@ -106,29 +131,56 @@ def _try_continuing(best: Best, core: Core, flow: Flow, downs: Floats, acrosses:
     return best
 
 
-@njit
-def _try_row(best: Best, core: Core, flow: Flow, row: Floats, acrosses: Floats) -> Best:
-    """Return the best mapping with a tile (down, any) in the array, or `best` if that is better."""
-    down, number, folds, few = row[SIZE], row[NUMBER], row[FOLDS], acrosses[-1, FOLDS]
-    stream = smallest_stream(flow, best.time, folds * few)
-    least = smallest_tile(flow, flow.across, best.time, folds)
-    most = largest_across(flow, down, stream, core.l2_words)
-    if most < least:
-        return best
+@njit_inlined
+def _try_row(
+    best: Best, core: Core, flow: Flow, row: Floats, acrosses: Floats, least: float, passes: float
+) -> Best:
+    """Return the best mapping with a tile (down, `least` or more) in the array, or `best`."""
+    few = acrosses[-1, FOLDS]
+    stream = smallest_stream(flow, row[FOLDS] * few, passes)
+    most = largest_across(flow, row[SIZE], stream, core.l2_words)
+    if most >= least and _may_fit(best, core, flow, row, few, least, most):
+        best = _try_acrosses(best, core, flow, row, acrosses, least, most, passes)
+    return best
+
+
+@njit_inlined
+def _may_fit(best: Best, core: Core, flow: Flow, row: Floats, few: float, least: float, most: float) -> bool:
+    """Return whether tiles (down, `least` to `most`) may be better: all starts and words cross in time."""
+    down, number, folds = row[SIZE], row[NUMBER], row[FOLDS]
     starts = max(1.0, np.ceil(flow.stream / largest_stream(flow, down, least, core.l2_words)))
     tiles = max(1.0, np.ceil(flow.across / most))
-    words = least_words(flow, down, number, tiles, starts, core.l2_words)
+    words = buffered_words(flow, number, tiles, starts)
     cycles, l2_words = cycles_of(flow, starts, folds, few), _l2_words(flow, starts, folds, few)
-    if _is_beaten(best, core, flow, cycles, words, l2_words):
-        return best
+    return not _is_beaten(best, core, flow, cycles, words, l2_words)
+
+
+@njit_inlined
+def _try_acrosses(
+    best: Best,
+    core: Core,
+    flow: Flow,
+    row: Floats,
+    acrosses: Floats,
+    least: float,
+    most: float,
+    passes: float,
+) -> Best:
+    """Return the best mapping with a tile (down, `least` to `most`) in the array, or `best`.
+
+    Of those beside which the stream starts once, a smaller one counts only if it has fewer folds.
+    """
+    down, number, folds = row[SIZE], row[NUMBER], row[FOLDS]
     once = largest_across(flow, down, flow.stream, core.l2_words)
     j = _last_within(acrosses, most)
     while j >= 0 and acrosses[j, SIZE] >= least:
         across, streams = acrosses[j, SIZE], 1.0
-        if across > once:
-            streams = np.ceil(flow.stream / largest_stream(flow, down, across, core.l2_words))
-        words = buffered_words(flow, number, acrosses[j, NUMBER], streams)
-        best = _offer(best, core, flow, words, streams, folds, acrosses[j, FOLDS])
+        if may_hold(flow, down, across, folds * acrosses[j, FOLDS], passes, core.l2_words):
+            if across > once:
+                streams = np.ceil(flow.stream / largest_stream(flow, down, across, core.l2_words))
+            if cycles_of(flow, streams, folds, acrosses[j, FOLDS]) + flow.exposed <= best.time:
+                words = buffered_words(flow, number, acrosses[j, NUMBER], streams)
+                best = _offer(best, core, flow, words, streams, folds, acrosses[j, FOLDS])
         j = j - 1 if across > once else int(acrosses[j, FEWER])
     return best
 
