@@ -18,7 +18,9 @@ from phaze.extract.sharding import Slice
 from phaze.extract.transformer import build_layers
 
 ATTENTION_CORE = ("scores", "scores_scale", "scores_mask", "softmax", "softmax_dropout", "context")
-"""Primitives that selective recomputation runs again (Korthikanti et al. 2023, Section 5)."""
+"""Primitives that selective recomputation runs again (Korthikanti et al. 2023, Section 5), and that
+FlashAttention fuses.
+"""
 Pass = Literal["forward", "backward"]
 
 
@@ -29,14 +31,16 @@ class LayerKernels(NamedTuple):
     forward: tuple[Operator, ...]
     backward: tuple[Operator, ...]
     core: tuple[Operator, ...]
-    """Those of the forward pass that selective recomputation repeats."""
+    """Those of the forward pass between queries, keys, values and what attention makes of them."""
+    core_backward: tuple[Operator, ...]
+    """Their counterparts in the backward pass."""
     parameters: int
     input_bytes: int
     output_bytes: int
     stashed_bytes: int
     """Kept of a microbatch for the backward pass."""
     core_bytes: int
-    """What of it selective recomputation does not keep."""
+    """What of it is inside the attention core."""
 
 
 def extract_kernels(part: Slice) -> dict[str, LayerKernels]:
@@ -56,6 +60,9 @@ def _kernels(layer: LayerGraph, width: int) -> LayerKernels:
         forward=_working(forward),
         backward=_working(backward),
         core=_working(tuple(o for o, group in zip(forward, groups, strict=True) if again & set(group))),
+        core_backward=_working(
+            tuple(o for o, group in zip(backward, groups[::-1], strict=True) if again & set(group))
+        ),
         parameters=sum(primitive.parameters for primitive in layer.primitives),
         input_bytes=layer.input_elements * width,
         output_bytes=layer.output_elements * width,

@@ -6,7 +6,7 @@ again, beside the product that makes the gradient of that input (Korthikanti et 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from phaze.theory.collectives import all_reduce_s, reduce_scatter_s
 Floats = NDArray[np.float64]
 NETWORK = KERNEL_LIMITS.index("network")
 HBM = KERNEL_LIMITS.index("hbm")
+ON_CHIP_BYTES_PER_S = 1e30
+"""Bandwidth of HBM for what does not use it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,11 +48,40 @@ def layer_costs(run: Run, machine: Machine) -> dict[str, LayerCost]:
         run.bytes_per_element,
         sequence_parallel=run.sequence_parallel and run.tp > 1,
     )
-    found = {}
-    for name, layer in extract_kernels(part).items():
-        passes = (layer.forward, layer.backward, layer.core)
-        found[name] = LayerCost(layer, *(_seconds(operators, run, machine) for operators in passes))
-    return found
+    cost = _with_flash_attention if run.flash_attention else _plainly
+    return {name: cost(layer, run, machine) for name, layer in extract_kernels(part).items()}
+
+
+def _plainly(layer: LayerKernels, run: Run, machine: Machine) -> LayerCost:
+    """Return the cost of a layer whose kernels hand everything on through memory."""
+    passes = (layer.forward, layer.backward, layer.core)
+    return LayerCost(layer, *(_seconds(operators, run, machine) for operators in passes))
+
+
+def _with_flash_attention(layer: LayerKernels, run: Run, machine: Machine) -> LayerCost:
+    """Return the cost of a layer whose attention core is one kernel that keeps scores on the chip.
+
+    Its products take what arrays and global buffer need; the backward pass makes the scores again (Dao et
+    al., NeurIPS 2022). Nothing of the core is kept.
+    """
+    device = machine.device.model_copy(update={"hbm_bandwidth_bytes_per_s": ON_CHIP_BYTES_PER_S})
+    inside = replace(machine, device=device)
+
+    def seconds(
+        all_: tuple[Operator, ...], core: tuple[Operator, ...], fused: tuple[Operator, ...]
+    ) -> Floats:
+        rest = tuple(operator for operator in all_ if operator not in core)
+        products = tuple(operator for operator in fused if operator.core == "tensor")
+        return _seconds(rest, run, machine) + _seconds(products, run, inside)
+
+    kept = layer._replace(stashed_bytes=layer.stashed_bytes - layer.core_bytes, core_bytes=0)
+    again = (*layer.core_backward, *layer.core[:1])
+    return LayerCost(
+        kept,
+        seconds(layer.forward, layer.core, layer.core),
+        seconds(layer.backward, layer.core_backward, again),
+        np.zeros(len(KERNEL_LIMITS)),
+    )
 
 
 def _seconds(operators: tuple[Operator, ...], run: Run, machine: Machine) -> Floats:

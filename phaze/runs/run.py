@@ -44,6 +44,8 @@ class Run:
     optimizer: Optimizer = "adam"
     overlap_dp: bool = False
     precision: Precision = "mixed"
+    flash_attention: bool = False
+    """Whether attention is one kernel that keeps scores on the chip, and makes them again backward."""
 
     def check(self) -> None:
         """Raise PhazeError where the row cannot be right."""

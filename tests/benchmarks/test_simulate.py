@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from phaze.runs.machine import load_machine
+from phaze.runs.predict import predict
+from phaze.runs.run import Run
 from phaze.simulate.events import simulate_events
 from phaze.simulate.longest_path import simulate
 from phaze.simulate.pipeline import Pipeline, StageCost
@@ -65,3 +68,26 @@ def test_simulate_100000_devices(depth: int, data: int, benchmark: Benchmark) ->
     simulate(pipeline)
     assert pipeline.devices == 100_000
     assert 0 < benchmark.pedantic(account, rounds=3)[0] < 1  # type: ignore[attr-defined]
+
+
+def test_predict_t_76b_on_1024_gpus(benchmark: Benchmark) -> None:
+    """The same run from its operators on: kernels, collectives, 56 microbatches in five chunks, memory."""
+    run = Run(
+        hidden=10240,
+        heads=80,
+        layers=60,
+        seq=2048,
+        vocab=51200,
+        gpus=1024,
+        tp=8,
+        pp=4,
+        dp=32,
+        microbatch=1,
+        global_batch=1792,
+        recompute="full",
+        schedule="interleaved",
+        chunks=5,
+    )
+    machine = load_machine("a100-selene")
+    found = benchmark(predict, run, machine)
+    assert found.time_s == predict(run, machine).time_s

@@ -5,6 +5,7 @@ Facts of each source are in ../shared/data/measured; what its rows do not say is
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -92,7 +93,7 @@ def vtrain() -> list[Record]:
 
 
 def h100() -> list[Record]:
-    """Return the Megatron-LM benchmarks of 2024: nothing recomputed but what FlashAttention does, sequence
+    """Return the Megatron-LM benchmarks of 2024: FlashAttention and no other recomputation, sequence
     parallelism, distributed optimizer with its communication overlapped; interleaved where there are stages.
     """
     found = []
@@ -110,7 +111,7 @@ def h100() -> list[Record]:
                 "label": f"{row['model_b']}B",
                 "heads": row["attention_heads"],
                 **{name: row[name] for name in ("tp", "pp", "dp")},
-                "recompute": "selective",
+                "flash_attention": True,
                 "sequence_parallel": int(row["tp"]) > 1,
                 "schedule": "interleaved" if int(row["pp"]) > 1 else "1f1b",
                 "zero": 1,
@@ -121,11 +122,41 @@ def h100() -> list[Record]:
     return found
 
 
+def bloom() -> list[Record]:
+    """Return those runs of BLOOM's topology sweep (BigScience, 2022) that say hidden, layers and heads: full
+    recomputation, 1F1B, ZeRO 1, BLOOM's vocabulary.
+    """
+    found = []
+    for row in read("bloom_a100_topology_sweep.csv"):
+        hidden, layers = (re.search(rf"N{key}=(\d+)", row["context"]) for key in ("HIDDEN", "LAYERS"))
+        if hidden and layers and row["NHEADS"] and row["flops_formula"] == "megatron-exact":
+            widths = {name: int(row[name.upper()]) for name in ("tp", "pp", "dp")}
+            found.append(
+                {
+                    **widths,
+                    "label": row["Size"],
+                    "hidden": hidden[1],
+                    "heads": row["NHEADS"],
+                    "layers": layers[1],
+                    "seq": 2048,
+                    "vocab": 250880,
+                    "gpus": widths["tp"] * widths["pp"] * widths["dp"],
+                    "microbatch": row["MBS"],
+                    "global_batch": row["GBS"],
+                    "recompute": "full",
+                    "zero": 1,
+                    "measured_s": row["Sec/it"],
+                }
+            )
+    return found
+
+
 SOURCES: dict[str, tuple[str, Callable[[], list[Record]]]] = {
     "Megatron SC'21 Table 1": ("a100-selene", megatron_sc21),
     "Korthikanti full recompute": ("a100-selene", lambda: korthikanti(selective=False)),
     "Korthikanti sequence parallel, selective": ("a100-selene", lambda: korthikanti(selective=True)),
     "vTrain": ("a100-vtrain", vtrain),
+    "BLOOM topology sweep": ("a100-jean-zay", bloom),
     "Megatron-LM H100 2024": ("h100", h100),
 }
 

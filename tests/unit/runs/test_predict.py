@@ -176,3 +176,13 @@ def test_model_flops_are_those_of_the_published_formula() -> None:
 def test_a_run_that_cannot_be_right_says_why(change: dict, problem: str) -> None:
     with pytest.raises(PhazeError, match=problem):
         predict(replace(SMALL, **change), machine())
+
+
+def test_one_kernel_of_attention_saves_time_and_keeps_no_scores() -> None:
+    apart, fused = (
+        layer_costs(replace(GPT3, flash_attention=flash), machine())["block"] for flash in (False, True)
+    )
+    assert fused.forward_s.sum() < apart.forward_s.sum()
+    assert fused.backward_s.sum() < apart.backward_s.sum()
+    assert fused.kernels.stashed_bytes == apart.kernels.stashed_bytes - apart.kernels.core_bytes
+    assert not fused.core_s.any()

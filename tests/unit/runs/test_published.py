@@ -84,3 +84,10 @@ def test_vtrain_multi_node_runs() -> None:
     assert accuracy.mean_error <= 0.08
     assert accuracy.within_15 >= 0.90
     assert accuracy.rank_correlation > 0.95
+
+
+@pytest.mark.parametrize(("name", "rows"), [("BLOOM topology sweep", 26), ("Megatron-LM H100 2024", 9)])
+def test_other_runs_are_reported(name: str, rows: int) -> None:
+    """BigScience, 2022, and Megatron-LM, 2024: nothing is fitted, and no error is promised."""
+    _, accuracy = compared(name)
+    assert accuracy.rows == rows
