@@ -60,14 +60,14 @@ def _bars(ax: Axes, rows: pd.DataFrame) -> None:
     ax.grid(axis="y")
 
 
-def curves(table: pd.DataFrame, scale_s: float) -> Figure:
-    """Draw Figure 2: time per sample for every number of devices, a panel for each memory and N."""
+def curves(table: pd.DataFrame, scale_s: float, *, every_k: bool) -> Figure:
+    """Draw Figure 2: time per sample against devices, a panel for each memory and N; dots are plans."""
     parts = list(panels(table, "memory_gib", "microbatches"))
     columns = min(2, len(parts))
     height = -(-len(parts) // columns)
     figure, every = axes(WIDE, 0.6 + 2.9 * height, height, columns)
     for ax, ((memory, microbatches), some) in zip(every, parts, strict=False):
-        _lines(ax, some, scale_s)
+        _lines(ax, some, scale_s, every_k)
         ax.axvline(microbatches, color=GREY, lw=0.8, ls=":")
         ax.set_title(f"N = {microbatches:.0f}, {memory:g} GB a device")
         ax.set_xlabel("devices k; dotted: k = N")
@@ -78,7 +78,7 @@ def curves(table: pd.DataFrame, scale_s: float) -> Figure:
     return figure
 
 
-def _lines(ax: Axes, rows: pd.DataFrame, scale_s: float) -> None:
+def _lines(ax: Axes, rows: pd.DataFrame, scale_s: float, every_k: bool) -> None:
     most = int(rows["most_devices"].max())
     for planner in reversed(PLANNER_NAMES):
         mine = rows[rows["planner"] == planner].sort_values("devices")
@@ -87,7 +87,11 @@ def _lines(ax: Axes, rows: pd.DataFrame, scale_s: float) -> None:
         at = np.append(mine["devices"], most)
         times = np.append(mine["time_per_sample"], mine["time_per_sample"].min()) * scale_s
         wide = 2.0 if planner == "piper" else 1.2
-        ax.step(at, times, where="post", color=_COLOURS[planner], lw=wide, label=PLANNER_NAMES[planner])
+        style = "steps-post" if every_k else "default"
+        ax.plot(
+            at, times, color=_COLOURS[planner], lw=wide, label=PLANNER_NAMES[planner],
+            drawstyle=style, marker="" if every_k else "o", ms=2.5,
+        )  # fmt: skip
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ticks = [2**i for i in range(1, int(math.log2(most)) + 1, 2)]

@@ -58,14 +58,17 @@ def curve(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
     """Return Figure 2 with its table."""
     rows = inputs.curves[inputs.curves["case"] == name]
     label, scale = inputs.label(case.input), inputs.scale_s(case.input)
+    every_k = all(len(point.devices) == 1 for point in case.points().values())
+    whole = "for every number of devices" if every_k else "by number of devices"
+    lines = "A line is one run of a planner." if every_k else "Dots are plans."
     blocks: list[Block] = []
     for mode in case.modes:
         mine = rows[rows["mode"] == mode]
         figure = chart(
             f"{name}-{mode}",
-            f"Time per sample of {label} for every number of devices, mode {mode}",
-            f"Planned as {MODE_NAMES[mode]}. Each line is one planner.",
-            partial(figures.curves, mine, scale),
+            f"Time per sample of {label} {whole}, mode {mode}",
+            f"Planned as {MODE_NAMES[mode]}. {lines}",
+            partial(figures.curves, mine, scale, every_k=every_k),
         )
         blocks += [figure, _curve_sheet(mine, case, scale, mode)]
     about = "What more devices give; beyond k = N only tensor parallelism can use them."
