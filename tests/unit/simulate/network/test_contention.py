@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from phaze.errors import PhazeError
 from phaze.simulate.network.clusters import from_matrix
 from phaze.simulate.network.contention import Network
-from phaze.simulate.network.delivery import Delivery, deliver
+from phaze.simulate.network.delivery import Delivery, deliver, in_compiled_events, in_events
 from phaze.simulate.network.mesh import Grid, Memory, Wires, mesh
 from phaze.simulate.network.messages import Message, Plan, sent_by, then, together
 from phaze.simulate.network.topology import Switching, Topology
@@ -194,6 +194,16 @@ def test_permuting_identical_devices_changes_nothing(seed: int) -> None:
     first, second = deliver(from_matrix(matrix, 0.5), plan), deliver(from_matrix(renamed, 0.5), other)
     assert np.array_equal(first.arrived_s, second.arrived_s)
     assert np.array_equal(first.received_bytes, second.received_bytes[name])
+
+
+@pytest.mark.parametrize("switching", SWITCHING)
+@given(seeds)
+@settings(max_examples=50, derandomize=True, deadline=None)
+def test_compiled_events_are_those_of_simpy_to_the_bit(switching: Switching, seed: int) -> None:
+    plan = random_plan(seed, messages=80)
+    simple, fast = in_events(MESH, plan, switching), in_compiled_events(MESH, plan, switching)
+    for name in ("asked_s", "started_s", "arrived_s", "busy_s", "link_bytes", "received_bytes"):
+        assert np.array_equal(getattr(simple, name), getattr(fast, name))
 
 
 def test_plans_run_together_or_one_after_the_other() -> None:

@@ -1,0 +1,247 @@
+"""The discrete events of `contention` in compiled code, for plans of many messages: the same to the bit.
+
+Events of one instant happen in the order in which they were scheduled, as in SimPy.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phaze.simulate.network.messages import Message
+from phaze.simulate.network.topology import Leg, Switching, Topology
+from phaze.theory.compiled import njit
+
+Reals = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+NEW, DELAYED, LOCAL, QUEUED, RUNNING, BETWEEN = range(6)
+"""What a message does: between means that it has to ask for its next leg."""
+
+
+class Work(NamedTuple):
+    """A plan and the routes that it takes, each route once."""
+
+    size_bytes: Reals
+    delay_s: Reals
+    first_follower: Counts
+    """First message that waits for each message, and the end."""
+    follower: Counts
+    route: Counts
+    """Route of every message."""
+    first_leg: Counts
+    """First leg of every route, and the end."""
+    first_resource: Counts
+    """First resource of every leg, and the end."""
+    resource: Counts
+    latency_s: Reals
+    """Of every leg."""
+    bandwidth_bytes_per_s: Reals
+
+
+class State(NamedTuple):
+    """What every message does, and the queue of every resource: slots that name the next one."""
+
+    missing: Counts
+    """Messages for which each still waits."""
+    doing: Counts
+    leg: Counts
+    blocked: Counts
+    """Resources at which each is not the first."""
+    slot: Counts
+    """First of the slots of each, one for every resource of a leg."""
+    times_s: Reals
+    """When each asked, started and arrived, (3, messages)."""
+    owner: Counts
+    following: Counts
+    head: Counts
+    """First slot in the queue of every resource, -1 where it is idle."""
+    tail: Counts
+    busy_s: Reals
+    scheduled: Counts
+    """How many events there have been, (1,)."""
+
+
+def events(topology: Topology, plan: Sequence[Message], switching: Switching) -> tuple[Reals, Reals, Reals]:
+    """Return when messages asked, started and arrived, (3, messages), the seconds of every resource and the
+    bytes of every link.
+    """
+    known: dict[tuple[int, int], int] = {}
+    route = _counts(known.setdefault(message[:2], len(known)) for message in plan)
+    legs = [topology.legs(source, target, switching) for source, target in known]
+    waits = _counts(len(message.after) for message in plan)
+    work = _work(plan, waits, route, legs)
+    state = _state(work, waits, topology.resources)
+    serve(work, state)
+    return state.times_s, state.busy_s, _link_bytes(topology, work, legs)
+
+
+def _work(plan: Sequence[Message], waits: Counts, route: Counts, legs: Sequence[tuple[Leg, ...]]) -> Work:
+    """Return a plan as arrays."""
+    before = _counts(chain.from_iterable(message.after for message in plan))
+    flat = list(chain.from_iterable(legs))
+    return Work(
+        np.array([message.size_bytes for message in plan], np.float64),
+        np.array([message.delay_s for message in plan], np.float64),
+        np.searchsorted(np.sort(before), np.arange(len(plan) + 1)),
+        np.repeat(np.arange(len(plan)), waits)[np.argsort(before, kind="stable")],
+        route,
+        _firsts(len(way) for way in legs),
+        _firsts(len(leg.resources) for leg in flat),
+        _counts(chain.from_iterable(leg.resources for leg in flat)),
+        np.array([leg.latency_s for leg in flat], np.float64),
+        np.array([leg.bandwidth_bytes_per_s for leg in flat], np.float64),
+    )
+
+
+def _state(work: Work, waits: Counts, resources: int) -> State:
+    """Return what is so before anything happens."""
+    messages = len(work.size_bytes)
+    most = np.zeros(len(work.first_leg) - 1, np.int64)
+    leg_route = np.repeat(np.arange(len(most)), np.diff(work.first_leg))
+    np.maximum.at(most, leg_route, np.diff(work.first_resource))
+    slot = _firsts(most[work.route].tolist())
+    return State(
+        waits,
+        np.full(messages, NEW),
+        work.first_leg[work.route],
+        np.zeros(messages, np.int64),
+        slot,
+        np.full((3, messages), -1.0),
+        np.zeros(slot[-1], np.int64),
+        np.full(slot[-1], -1),
+        np.full(resources, -1),
+        np.full(resources, -1),
+        np.zeros(resources),
+        np.zeros(1, np.int64),
+    )
+
+
+def _link_bytes(topology: Topology, work: Work, legs: Sequence[tuple[Leg, ...]]) -> Reals:
+    """Return the bytes over every link."""
+    size = np.bincount(work.route, work.size_bytes, len(legs))
+    hops = _counts(sum(len(leg.links) for leg in way) for way in legs)
+    links = _counts(chain.from_iterable(leg.links for way in legs for leg in way))
+    return np.bincount(links, np.repeat(size, hops), len(topology.links)).astype(np.float64)
+
+
+def _counts(numbers: Iterable[int]) -> Counts:
+    return np.fromiter(numbers, np.int64)
+
+
+def _firsts(numbers: Iterable[int]) -> Counts:
+    """Return where each of so many things in a row begins, and the end."""
+    return _counts(chain([0], np.cumsum(_counts(numbers)).tolist()))
+
+
+Heap = list[tuple[float, int, int]]
+"""When something happens, the number of the event, the message."""
+
+
+@njit
+def serve(work: Work, state: State) -> None:
+    """Let everything happen."""
+    todo = [m for m in range(len(work.size_bytes)) if state.missing[m] == 0]
+    heap = [(0.0, 0, 0)]
+    heap.pop()
+    now = 0.0
+    while True:
+        for m in todo:
+            _go_on(work, state, heap, now, m)
+        todo.clear()
+        if len(heap) == 0:
+            return
+        now, _, m = heapq.heappop(heap)
+        _happen(work, state, todo, now, m)
+
+
+@njit
+def _go_on(work: Work, state: State, heap: Heap, now: float, m: int) -> None:
+    """Let a message wait for its delay, arrive where it is, ask for its leg, or begin."""
+    if state.doing[m] == NEW and work.delay_s[m] > 0:
+        _wait(state, heap, now + work.delay_s[m], m, DELAYED)
+        return
+    if state.doing[m] <= DELAYED:
+        state.times_s[0, m] = now
+    if state.leg[m] == work.first_leg[work.route[m] + 1]:
+        state.times_s[1, m] = now
+        _wait(state, heap, now, m, LOCAL)
+        return
+    if state.doing[m] != QUEUED:
+        state.doing[m], state.blocked[m] = QUEUED, _queue(work, state, m)
+    if state.blocked[m] == 0:
+        if state.times_s[1, m] < 0:
+            state.times_s[1, m] = now
+        _wait(state, heap, now + _seconds(work, state, m), m, RUNNING)
+
+
+@njit
+def _wait(state: State, heap: Heap, until: float, m: int, doing: int) -> None:
+    """Let something happen to a message later."""
+    state.doing[m] = doing
+    heapq.heappush(heap, (until, state.scheduled[0], m))
+    state.scheduled[0] += 1
+
+
+@njit
+def _seconds(work: Work, state: State, m: int) -> float:
+    """Return the time of a message's leg."""
+    leg = state.leg[m]
+    seconds: float = work.latency_s[leg] + work.size_bytes[m] / work.bandwidth_bytes_per_s[leg]
+    return seconds
+
+
+@njit
+def _queue(work: Work, state: State, m: int) -> int:
+    """Put a message at the end of all queues of its leg, and return before how many others stand."""
+    leg, slot, blocked = state.leg[m], state.slot[m], 0
+    for r in work.resource[work.first_resource[leg] : work.first_resource[leg + 1]]:
+        state.owner[slot], state.following[slot] = m, -1
+        if state.head[r] < 0:
+            state.head[r] = slot
+        else:
+            state.following[state.tail[r]] = slot
+            blocked += 1
+        state.tail[r] = slot
+        slot += 1
+    return blocked
+
+
+@njit
+def _happen(work: Work, state: State, todo: list[int], now: float, m: int) -> None:
+    """Let a message's event happen, and list who goes on because of it."""
+    if state.doing[m] == DELAYED:
+        todo.append(m)
+        return
+    if state.doing[m] == RUNNING:
+        _release(work, state, todo, m)
+        state.leg[m] += 1
+        if state.leg[m] < work.first_leg[work.route[m] + 1]:
+            state.doing[m] = BETWEEN
+            todo.append(m)
+            return
+    state.times_s[2, m] = now
+    for k in range(work.first_follower[m], work.first_follower[m + 1]):
+        other = work.follower[k]
+        state.missing[other] -= 1
+        if state.missing[other] == 0:
+            todo.append(other)
+
+
+@njit
+def _release(work: Work, state: State, todo: list[int], m: int) -> None:
+    """Give the resources of a leg back, and list who can begin."""
+    leg, seconds = state.leg[m], _seconds(work, state, m)
+    for r in work.resource[work.first_resource[leg] : work.first_resource[leg + 1]]:
+        state.busy_s[r] += seconds
+        state.head[r] = state.following[state.head[r]]
+        if state.head[r] >= 0:
+            other = state.owner[state.head[r]]
+            state.blocked[other] -= 1
+            if state.blocked[other] == 0:
+                todo.append(other)
