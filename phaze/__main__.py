@@ -281,7 +281,11 @@ def place(
 def _place_instance(instance: Path, out: Path | None) -> None:
     from phaze.place.instance import place_instance, read_instance, result_text, write_result
 
-    result = place_instance(read_instance(instance))
+    problem = read_instance(instance)
+    try:
+        result = place_instance(problem)
+    except PhazeError as error:
+        raise PhazeError(f"{instance}: {error}") from error
     if out is None:
         typer.echo(result_text(result))
     else:

@@ -76,9 +76,10 @@ def few_downsets(
     try:
         downsets = enumerate_downsets(len(graph), ends, most_downsets)
     except PhazeError as error:
-        raise PhazeError(_too_many(f"more than {most_downsets} downsets", most_stages)) from error
+        raise PhazeError(_too_many(f"more than {most_downsets} downsets", f"{most_downsets}")) from error
     if (stages := count_stages(downsets)) > most_stages:
-        raise PhazeError(_too_many(f"{len(downsets)} downsets, {stages} possible stages", most_stages))
+        found = f"{len(downsets)} downsets and {stages} possible stages"
+        raise PhazeError(_too_many(found, f"{most_stages} stages"))
     return downsets
 
 
@@ -87,8 +88,8 @@ def needed(setting: Setting, s: int, microbatches: int) -> int:
     return microbatches_in_flight(setting.schedule, s, microbatches)
 
 
-def _too_many(found: str, most_stages: int) -> str:
+def _too_many(found: str, allowed: str) -> str:
     return (
-        f"the layer graph has {found}, allowed are {most_stages} stages: merge layers that run beside each "
+        f"the layer graph has {found}, allowed are {allowed}: merge layers that run beside each "
         "other, or add edges of 0 bytes that say which comes first"
     )

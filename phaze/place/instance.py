@@ -1,7 +1,9 @@
 """Placement instances and results in the JSON format of the Phaze authors' device_placement program.
 
 An instance gives, for every TMP width, the layers (`nodes`) with their sizes and latencies, and the tensors
-passed between them (`edges`); the layer graph is the same for all widths and must contain a Hamiltonian path.
+passed between them (`edges`); the layer graph is the same for all widths and has no cycle.
+Where it contains a path through all layers, stages are parts of that path; else branches may run side by
+side.
 Sizes are bytes, `bandwidth` bytes per second, latencies seconds. As that program counts memory, SGD keeps
 weights and gradients, and Adam one more copy of the weights.
 """
@@ -10,13 +12,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from phaze.place.flush import Infeasible, place_widths
+from phaze.place.branches import GraphPlacement, place_graphs
+from phaze.place.flush import Infeasible, Placement, place_widths
 from phaze.place.reading import (
     Count,
     Edge,
@@ -84,9 +90,14 @@ class Instance(Part):
             )
 
     def order(self) -> list[int]:
-        """Return the layer ids along the Hamiltonian path."""
+        """Return the layer ids in a topological order: the only one if there is a path through all layers."""
         width = next(iter(self.nodes))
-        return _path([node.id for node in self.nodes[width]], _ends(self.edges[width]))
+        return _order([node.id for node in self.nodes[width]], _ends(self.edges[width]))
+
+    def has_path(self) -> bool:
+        """Return whether one layer comes directly after the other: whether there is one order only."""
+        ends = _ends(self.edges[next(iter(self.nodes))])
+        return all(pair in ends for pair in pairwise(self.order()))
 
     def setting(self) -> Setting:
         """Return the cluster and the batch."""
@@ -99,7 +110,7 @@ class Instance(Part):
         )
 
     def chain(self, width: str) -> Chain:
-        """Return the layers in pipeline order for one TMP width."""
+        """Return the layers in the order of `order` for one TMP width."""
         position = {layer: place for place, layer in enumerate(self.order())}
         nodes = sorted(self.nodes[width], key=lambda node: position[node.id])
         weights = np.array([node.parameter_size for node in nodes])
@@ -142,8 +153,11 @@ def read_instance(path: str | Path) -> Instance:
 
 
 def place_instance(instance: Instance) -> Result:
-    """Return the best placement of an instance, or a result without stages and with the reason."""
-    found = place_widths({int(width): instance.chain(width) for width in instance.nodes}, instance.setting())
+    """Return the best placement of an instance, or a result without stages and with the reason.
+
+    PhazeError if the layer graph has too many branches.
+    """
+    found = _place({int(width): instance.chain(width) for width in instance.nodes}, instance)
     if isinstance(found, Infeasible):
         return Result(
             stages=[],
@@ -155,13 +169,25 @@ def place_instance(instance: Instance) -> Result:
     order = instance.order()
     return Result(
         stages=[
-            ResultStage(nodes=order[i:j], devices_for_stage=devices)
-            for (i, j), devices in zip(found.intervals(len(order)), found.devices, strict=True)
+            ResultStage(nodes=[order[v] for v in layers], devices_for_stage=devices)
+            for layers, devices in _stages(found, len(order))
         ],
         tensor_parallel_degree=found.tensor,
         data_parallel_degree=found.data,
         final_time_per_batch=found.time_s,
     )
+
+
+def _place(graphs: dict[int, Chain], instance: Instance) -> Placement | GraphPlacement | Infeasible:
+    place = place_widths if instance.has_path() else place_graphs
+    return place(graphs, instance.setting())
+
+
+def _stages(found: Placement | GraphPlacement, layers: int) -> list[tuple[Sequence[int], int]]:
+    """Return the positions of the layers of every stage, and its devices."""
+    if isinstance(found, GraphPlacement):
+        return [(stage.layers, stage.devices) for stage in found.stages]
+    return [(range(i, j), a) for (i, j), a in zip(found.intervals(layers), found.devices, strict=True)]
 
 
 def result_text(result: Result) -> str:
@@ -193,32 +219,28 @@ def _check_graph(width: str, nodes: list[Node], edges: list[Edge]) -> None:
             )
     for message in bad_edges(set(ids), edges):
         raise ValueError(f"edges.{width}: {message}")
-    _path(ids, _ends(edges))
+    _order(ids, _ends(edges))
 
 
 def _ends(edges: list[Edge]) -> set[tuple[int, int]]:
     return {(edge.source_id, edge.dest_id) for edge in edges}
 
 
-def _path(ids: list[int], edges: set[tuple[int, int]]) -> list[int]:
-    """Return the only topological order, or raise ValueError if there is a cycle or more than one order."""
+def _order(ids: list[int], edges: set[tuple[int, int]]) -> list[int]:
+    """Return a topological order, layers as given where they may come in any; ValueError for a cycle."""
     waiting = Counter(target for _, target in edges)
     targets: dict[int, list[int]] = {layer: [] for layer in ids}
     for source, target in edges:
         targets[source].append(target)
-    ready, order = [layer for layer in ids if not waiting[layer]], []
+    given = {layer: place for place, layer in enumerate(ids)}
+    ready = [given[layer] for layer in ids if not waiting[layer]]
+    order: list[int] = []
     while ready:
-        if len(ready) > 1:
-            raise ValueError(
-                f"edges: layers {ready[0]} and {ready[1]} are not ordered; the layer graph must contain a "
-                "path through all layers (branches run inside a layer)"
-            )
-        layer = ready.pop()
-        order.append(layer)
-        for target in targets[layer]:
+        order.append(ids[heappop(ready)])
+        for target in targets[order[-1]]:
             waiting[target] -= 1
             if not waiting[target]:
-                ready.append(target)
+                heappush(ready, given[target])
     if len(order) < len(ids):
         stuck = sorted(set(ids) - set(order))
         raise ValueError(

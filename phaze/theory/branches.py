@@ -55,6 +55,23 @@ class Branches(NamedTuple):
     """(c + 1,)."""
 
 
+class Desk(NamedTuple):
+    """Room that passes over n layers work in; what a pass leaves there means nothing to the next."""
+
+    following: Counts
+    """(n,) the next layer of every branch."""
+    done_s: Reals
+    """(n,) the end of every layer."""
+    place: Counts
+    """(n,) group of every layer that ran."""
+
+
+@njit
+def desk_for(nodes: int) -> Desk:
+    """Return room for passes over so many layers."""
+    return Desk(np.empty(nodes, np.int64), np.empty(nodes), np.empty(nodes, np.int64))
+
+
 def forward_pass(graph: Chain, bandwidth_bytes_per_s: float) -> Pass:
     """Return the forward pass of a graph whose layers are in a topological order."""
     sources, targets, sizes = edge_arrays(graph.edges)
@@ -165,7 +182,7 @@ def ready_s(
 
 @njit
 def run_pass(
-    steps: Pass, branches: Branches, inside: Flags, group: Counts, ends: Reals, arrivals: bool
+    steps: Pass, branches: Branches, inside: Flags, group: Counts, ends: Reals, arrivals: bool, desk: Desk
 ) -> None:
     """Run a pass; `ends` (groups,) holds when each group may begin it, and afterwards when it ends it.
 
@@ -173,7 +190,11 @@ def run_pass(
     first is chosen, of those the first, and written there.
     """
     order, first = branches.order, branches.first
-    following, done, place = first.copy(), np.zeros(len(inside)), np.full(len(inside), -1, np.int64)
+    following, done, place = desk.following, desk.done_s, desk.place
+    for b in range(len(group)):
+        following[b] = first[b]
+    for v in order:
+        place[v] = -1
     for _ in range(len(order)):
         at, chosen, where, layer = np.inf, -1, -1, -1
         for b in range(len(group)):

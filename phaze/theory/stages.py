@@ -26,9 +26,11 @@ import numpy as np
 from phaze.theory.branches import (
     ANY_GROUP,
     Branches,
+    Desk,
     Pass,
     backward_pass,
     covers,
+    desk_for,
     find_branches,
     forward_pass,
     mirrored,
@@ -114,7 +116,9 @@ def all_assignments(most_branches: int) -> tuple[Counts, Counts]:
 
 
 @njit
-def stage_schedules(work: Work, inside: Flags, recompute: bool, ways: Counts, begins: Counts) -> Schedules:
+def stage_schedules(
+    work: Work, inside: Flags, recompute: bool, ways: Counts, begins: Counts, desk: Desk
+) -> Schedules:
     """Return the schedules of a stage; `inside` (n,) says which layers it has, `ways` are all assignments.
 
     The last stage of a pipeline does not recompute.
@@ -124,13 +128,14 @@ def stage_schedules(work: Work, inside: Flags, recompute: bool, ways: Counts, be
     if count < len(begins):
         group = ways[begins[count - 1] : begins[count], :count].copy()
     else:
-        group = list_assignments(work, branches, inside)
+        group = list_assignments(work, branches, inside, desk)
     groups, load, devices = (
         np.ones(len(group), np.int64),
         np.empty(len(group)),
         np.zeros(len(group), np.int64),
     )
     constant, stashed, split = _branch_bytes(work, branches, inside, recompute)
+    linked = _links(work, branches, inside, desk.place)
     constants, stashes = np.zeros((len(group), count)), np.zeros((len(group), count))
     for v in range(len(group)):
         for b in range(count):
@@ -139,20 +144,20 @@ def stage_schedules(work: Work, inside: Flags, recompute: bool, ways: Counts, be
             constants[v, g] += constant[b]
             stashes[v, g] += stashed[b]
         devices[v] = _devices(group[v], groups[v], split, work.tensor)
-        load[v] = _load_s(work, branches, back, inside, outside, group[v], groups[v], recompute)
+        load[v] = _load_s(work, branches, back, inside, outside, group[v], groups[v], linked, recompute, desk)
     kept = np.empty(len(group), np.int64)
     found = Schedules(group, groups, devices, load, constants, stashes, kept)
     return Schedules(group, groups, devices, load, constants, stashes, kept[: _keep(found)])
 
 
 @njit
-def list_assignments(work: Work, branches: Branches, inside: Flags) -> Counts:
+def list_assignments(work: Work, branches: Branches, inside: Flags, desk: Desk) -> Counts:
     """Return an assignment for each number of groups, (ways, branches), branches where they start first."""
     count = len(branches.first) - 1
     ways = np.zeros((count, count), np.int64)
     for g in range(1, count):
         ways[g] = ANY_GROUP
-        run_pass(work.forward, branches, inside, ways[g], np.zeros(g + 1), True)
+        run_pass(work.forward, branches, inside, ways[g], np.zeros(g + 1), True, desk)
     return ways
 
 
@@ -198,32 +203,46 @@ def _load_s(
     outside: Flags,
     group: Counts,
     groups: int,
+    linked: Flags,
     recompute: bool,
+    desk: Desk,
 ) -> float:
     """Return the load of a stage under one assignment."""
     first, second, turned = np.zeros(groups), np.zeros(groups), group[::-1].copy()
-    run_pass(work.forward, branches, inside, group, first, True)
+    run_pass(work.forward, branches, inside, group, first, True, desk)
     if recompute and groups > 1:
-        run_pass(work.forward, branches, inside, group, second, False)
-    run_pass(work.backward, back, outside, turned, second, True)
+        run_pass(work.forward, branches, inside, group, second, False, desk)
+    run_pass(work.backward, back, outside, turned, second, True, desk)
     if recompute and groups == 1:
         second[0] = max(_total_s(work, inside), second[0])
     if groups == 1:
         return float(first[0] + second[0])
-    return _together_s(first, second, _crew(work, branches, inside, group, groups))
+    return _together_s(first, second, _crew(linked, group, groups))
 
 
 @njit
-def _crew(work: Work, branches: Branches, inside: Flags, group: Counts, groups: int) -> Counts:
-    """Return a number for every group that is the same for groups that exchange tensors."""
-    crew, place, forward = np.arange(groups), np.empty(len(inside), np.int64), work.forward
-    for b in range(len(group)):
+def _links(work: Work, branches: Branches, inside: Flags, branch: Counts) -> Flags:
+    """Return which branches pass tensors to which, (c, c); `branch` (n,) is room to work in."""
+    count, forward = len(branches.first) - 1, work.forward
+    linked = np.zeros((count, count), np.bool_)
+    for b in range(count):
         for i in range(branches.first[b], branches.first[b + 1]):
-            place[branches.order[i]] = group[b]
+            branch[branches.order[i]] = b
     for v in branches.order:
         for e in range(forward.first[v], forward.first[v + 1]):
             if inside[forward.source[e]]:
-                old, new = crew[place[forward.source[e]]], crew[place[v]]
+                linked[branch[forward.source[e]], branch[v]] = True
+    return linked
+
+
+@njit
+def _crew(linked: Flags, group: Counts, groups: int) -> Counts:
+    """Return a number for every group that is the same for groups that exchange tensors."""
+    crew = np.arange(groups)
+    for source in range(len(group)):
+        for target in range(len(group)):
+            if linked[source, target]:
+                old, new = crew[group[source]], crew[group[target]]
                 for g in range(groups):
                     if crew[g] == old:
                         crew[g] = new
@@ -306,7 +325,7 @@ def groups_of(
 ) -> tuple[tuple[int, ...], ...]:
     """Return the layers of every group in the leanest of the fastest schedules on so many devices."""
     inside = np.isin(np.arange(len(work.split)), layers)
-    found = stage_schedules(work, inside, recompute, *all_assignments(most_branches))
+    found = stage_schedules(work, inside, recompute, *all_assignments(most_branches), desk_for(len(inside)))
     kept = found.kept[found.devices[found.kept] == devices]
     peaks = np.max(found.constant_bytes[kept] + in_flight * found.stashed_bytes[kept], axis=1)
     group = found.group[kept[int(np.argmin(peaks))]]

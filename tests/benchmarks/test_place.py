@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from phaze.place.branches import GraphPlacement, place_graphs
+from phaze.place.flush import Placement, place_widths
 from phaze.place.instance import place_instance, read_instance
 from phaze.theory.chains import Runs, best_times
-from phaze.theory.pipeline import Setting
+from phaze.theory.pipeline import Chain, Setting
 
 Benchmark = Callable[..., object]
 MODELS = {
@@ -46,3 +48,31 @@ def test_best_times_of_many_architectures(model: str, benchmark: Benchmark) -> N
     best_times(runs, forward[:1], 2 * forward[:1], tensor, settings)
     times = benchmark(best_times, runs, forward, 2 * forward, tensor, settings)
     assert np.shape(times) == (6, 15000)
+
+
+def towers(layers: int, count: int, tensor: int) -> Chain:
+    """Return towers of layers with a layer that joins them; a single one is a chain."""
+    rng = np.random.default_rng(0)
+    n, weights = count * layers + 1, rng.integers(1e7, 1e8, count * layers + 1) / tensor
+    last = [layers * (tower + 1) - 1 for tower in range(count)]
+    edges = [(v, v + 1 if v not in last else n - 1, 5e6) for v in range(n - 1)]
+    forward = 0.01 * rng.random(n) / tensor
+    activations = rng.integers(1e7, 1e8, n) / tensor
+    split = np.full(n, tensor > 1)
+    return Chain(forward, 2 * forward, weights, 4 * weights, activations, split, tuple(edges))
+
+
+BRANCHED = Setting(1024, 4096, 1e10, memory_bytes=2.0**30, recompute=True)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_place_towers(count: int, benchmark: Benchmark) -> None:
+    """Place 60 layers, in a chain or in two towers with 962 downsets, at four TMP widths on 1,024 devices."""
+    graphs = {t: towers(60 // count, count, t) for t in (1, 2, 4, 8)}
+    place_graphs(graphs, BRANCHED)
+    found = benchmark(place_graphs, graphs, BRANCHED)
+    assert isinstance(found, GraphPlacement)
+    if count == 1:
+        chain = place_widths(graphs, BRANCHED)
+        assert isinstance(chain, Placement)
+        assert found.rank() == chain.rank()
