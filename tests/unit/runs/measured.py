@@ -161,6 +161,32 @@ SOURCES: dict[str, tuple[str, Callable[[], list[Record]]]] = {
 }
 
 
+PALM_TABLE_IV = {
+    "18.4B": (114.294, 116.415),
+    "39.1B": (100.230, 111.565),
+    "76.1B": (96.601, 115.898),
+    "145.6B": (83.888, 95.720),
+    "310.1B": (51.140, 58.738),
+    "529.6B": (40.007, 47.440),
+}
+"""Sequences a second as PALM predicts them, and as it takes them for published: without attention and
+vocabulary, so that they are up to 10 % above those of the measured times (Fang et al., Table IV).
+"""
+
+
+def palm_table(table: pd.DataFrame) -> pd.DataFrame:
+    """Return PALM's Table IV beside the predictions of SC 2021, Table 1, with errors on both figures."""
+    rows = table.set_index("label").loc[list(PALM_TABLE_IV)]
+    palm = pd.DataFrame(PALM_TABLE_IV, index=["palm", "published_there"]).T
+    batch = pd.to_numeric(rows["global_batch"])
+    palm["measured"] = batch / pd.to_numeric(rows["measured_s"])
+    palm["predicted"] = batch / rows["time_s"]
+    for who in ("palm", "predicted"):
+        for figure in ("published_there", "measured"):
+            palm[f"{who}_error_on_{figure}"] = 100 * (palm[who] / palm[figure] - 1)
+    return palm
+
+
 def predict_records(records: list[Record], machine: Machine) -> tuple[pd.DataFrame, Accuracy | None]:
     """Return records with their predictions, by way of a CSV file as a user writes one."""
     with tempfile.TemporaryDirectory() as folder:
@@ -197,6 +223,9 @@ def lines() -> Iterator[str]:
         ]
         yield table[columns].to_string(index=False, float_format="{:.2f}".format)
         yield str(accuracy)
+        if records is megatron_sc21:
+            yield "\nPALM's Table IV, sequences a second and errors in %\n"
+            yield palm_table(table).to_string(float_format="{:.1f}".format)
 
 
 if __name__ == "__main__":
