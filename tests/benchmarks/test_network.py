@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from phaze.simulate.durations import Kind
+from phaze.simulate.events import simulate_events
 from phaze.simulate.network import layered
 from phaze.simulate.network.cases import wafer
 from phaze.simulate.network.collectives import all_reduce, all_to_all
 from phaze.simulate.network.delivery import deliver, in_compiled_events, in_events
-from phaze.simulate.network.mapping import s_shaped
-from phaze.simulate.network.messages import Plan, together
+from phaze.simulate.network.machine import Detail, NetworkMachine
+from phaze.simulate.network.mapping import groups, s_shaped
+from phaze.simulate.network.messages import Plan, then, together
 from phaze.simulate.network.rings import ring
+from phaze.simulate.pipeline import Pipeline, StageCost
 
 Benchmark = Callable[..., Any]
 
@@ -51,3 +55,22 @@ def test_all_reduce_over_64_by_64_cores(benchmark: Benchmark) -> None:
     assert grid.tiles == 4096
     delivery = benchmark.pedantic(deliver, (topology, plan), rounds=1)  # type: ignore[attr-defined]
     assert delivery.received_bytes.sum() > 0
+
+
+@pytest.mark.parametrize("detail", get_args(Detail))
+def test_a_pipeline_of_20_stages_on_the_wafer(detail: Detail, benchmark: Benchmark) -> None:
+    """60 microbatches with two all-reduces of every group of 8 cores a pass, as T-18B has for every layer."""
+    plans = {}
+    stages = s_shaped(GRID, 4, 4)
+    for stage, tiles in enumerate(stages):
+        near, _ = groups(GRID, tiles, 8)
+        one = together(*(all_reduce(ring(GRID, group).order, 25e6) for group in near))
+        plans[Kind.FORWARD, stage] = plans[Kind.BACKWARD, stage] = then(one, one)
+    sent = {(stage, stage + step): 50e6 for stage in range(20) for step in (-1, 1)}
+    pipeline = Pipeline((StageCost(4e-3, 8e-3, 4e-3),) * 20, 60)
+
+    def run() -> float:
+        machine = NetworkMachine(WAFER, stages, sent, plans, detail=detail)
+        return simulate_events(pipeline, machine=machine).time_s
+
+    assert benchmark.pedantic(run, rounds=3 if detail == "plans" else 1) > 60 * 16e-3  # type: ignore[attr-defined]

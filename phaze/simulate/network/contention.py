@@ -74,6 +74,12 @@ class Network:
         check_plan(plan)
         return _Play(self, plan, arrived or _ignore).done
 
+    def hold(self, leg: Leg) -> simpy.Event:
+        """Hold resources together for the latency of a leg, and return an event that happens then."""
+        done = self.env.event()
+        self._ask(_Transfer(0, 0.0, (leg,), lambda _: _happen(done)))
+        return done
+
     def _at_once(self, transfer: _Transfer) -> None:
         """Let what stays on its node arrive in this instant, after what has already been asked for."""
         transfer.started_s = self.env.now

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
+import numpy as np
 import simpy
 
 from phaze.errors import PhazeError
 from phaze.simulate.durations import Kind
 from phaze.simulate.links import Process, Task, Transfer
 from phaze.simulate.network.contention import Network
+from phaze.simulate.network.delivery import Delivery, deliver
 from phaze.simulate.network.messages import Message, Plan
-from phaze.simulate.network.topology import Switching, Topology
+from phaze.simulate.network.topology import Leg, Switching, Topology
+
+Detail = Literal["messages", "plans"]
+"""Whether every message holds the links of its route, or a plan those of all its messages for its whole time.
+
+A plan's time on an idle network is found once. Where plans do not meet, both are equal; where they do, a plan
+that holds all of its links waits longer, and makes others wait longer, than its messages would.
+"""
 
 
 @dataclass
@@ -31,6 +41,10 @@ class NetworkMachine:
     plans: Mapping[tuple[Kind, int], Plan] = field(default_factory=dict)
     """What the jobs of a kind send, by stage."""
     switching: Switching = "pipelined"
+    detail: Detail = "messages"
+    _alone: dict[int, tuple[Plan, Leg, Delivery]] = field(default_factory=dict, init=False, repr=False)
+    """By the plan's identity, which lasts as long as the plan is here; hashing a plan takes longer."""
+    _passing: dict[tuple[int, int, float], Plan] = field(default_factory=dict, init=False, repr=False)
     network: Network | None = field(default=None, init=False)
 
     def carry(self, env: simpy.Environment, transfer: Transfer) -> Process:
@@ -38,16 +52,39 @@ class NetworkMachine:
         pair = transfer.source, transfer.target
         if pair not in self.sent_bytes:
             raise PhazeError(f"network: sent_bytes must have stages {pair[0]} to {pair[1]}")
-        source, target = self.tiles[transfer.source_worker], self.tiles[transfer.target_worker]
-        yield self._in(env).play(passing(source, target, self.sent_bytes[pair]))
+        plan = self._between(transfer.source_worker, transfer.target_worker, self.sent_bytes[pair])
+        yield self._send(env, plan)
 
     def perform(self, env: simpy.Environment, task: Task) -> Process:
         """Take the job's seconds, and wait for what it sends."""
         plan = self.plans.get((task.kind, task.stage), ())
         if plan:
-            yield env.all_of([self._in(env).play(plan), env.timeout(task.seconds)])
+            yield env.all_of([self._send(env, plan), env.timeout(task.seconds)])
         else:
             yield env.timeout(task.seconds)
+
+    def _send(self, env: simpy.Environment, plan: Plan) -> simpy.Event:
+        """Start a plan, and return an event that happens when all of it has arrived."""
+        network = self._in(env)
+        if self.detail == "messages":
+            return network.play(plan)
+        if id(plan) not in self._alone:
+            self._alone[id(plan)] = (plan, *_whole(self.topology, plan, self.switching))
+        _, leg, alone = self._alone[id(plan)]
+        for message in plan:
+            network.sent_bytes[message.source] += message.size_bytes
+        done = network.hold(leg)
+        callbacks = done.callbacks
+        assert callbacks is not None
+        callbacks.append(lambda _: _count(network, alone))
+        return done
+
+    def _between(self, source: int, target: int, size_bytes: float) -> Plan:
+        """Return the plan of a tensor between two workers."""
+        key = source, target, size_bytes
+        if key not in self._passing:
+            self._passing[key] = passing(self.tiles[source], self.tiles[target], size_bytes)
+        return self._passing[key]
 
     def _in(self, env: simpy.Environment) -> Network:
         if self.network is None:
@@ -63,3 +100,18 @@ def passing(source: Sequence[int], target: Sequence[int], size_bytes: float) -> 
         Message(source[k * len(source) // pairs], target[k * len(target) // pairs], part)
         for k in range(pairs)
     )
+
+
+def _whole(topology: Topology, plan: Plan, switching: Switching) -> tuple[Leg, Delivery]:
+    """Return what a plan holds as a whole, and how it is carried out alone."""
+    alone = deliver(topology, plan, switching=switching)
+    resources = tuple(np.flatnonzero(alone.busy_s > 0).tolist())
+    return Leg((), resources, alone.time_s, float("inf")), alone
+
+
+def _count(network: Network, alone: Delivery) -> None:
+    """Add the bytes of a plan that has arrived."""
+    for link in np.flatnonzero(alone.link_bytes).tolist():
+        network.link_bytes[link] += float(alone.link_bytes[link])
+    for node in np.flatnonzero(alone.received_bytes).tolist():
+        network.received_bytes[node] += float(alone.received_bytes[node])
