@@ -29,10 +29,11 @@ class Accuracy:
 
     def __str__(self) -> str:
         """Return all of it in one line."""
+        ranks = "" if np.isnan(self.rank_correlation) else f", rank correlation {self.rank_correlation:.3f}"
         return (
             f"{self.rows} measured rows: mean absolute error {100 * self.mean_error:.1f} %, worst "
             f"{100 * self.worst_error:.1f} %, bias {100 * self.bias:+.1f} %, within 15 % "
-            f"{100 * self.within_15:.0f} %, rank correlation {self.rank_correlation:.3f}"
+            f"{100 * self.within_15:.0f} %{ranks}"
         )
 
 

@@ -37,7 +37,8 @@ def predict_table(path: Path, machine: Machine) -> tuple[pd.DataFrame, Accuracy 
             f"{path}: columns {', '.join(clash)} are those of predictions; rename or leave them out"
         )
     found = [_predict(row, machine) for row in rows]
-    out = pd.concat([table, pd.DataFrame(found, columns=list(ADDED))], axis=1)
+    added = pd.DataFrame(found, columns=list(ADDED)).astype(dict.fromkeys(CHOSEN[:2], "Int64"))
+    out = pd.concat([table, added], axis=1)
     return out, _accuracy(rows, out)
 
 

@@ -88,6 +88,7 @@ def test_the_command_writes_the_table_and_ends_with_the_errors(runs: Path, tmp_p
     assert "3 measured rows: mean absolute error" in result.output
     assert "rank correlation" in result.output
     written = pd.read_csv(out)
+    assert ",2,1," in out.read_text().splitlines()[1]
     for name in (
         "time_s",
         "memory_gib",
