@@ -13,6 +13,7 @@ from phaze.place.piper.chain import RECOMPUTE, STASH
 from phaze.place.piper.layers import Options, PlannedStage
 from phaze.place.piper.price import Given, price, why_outside
 from phaze.place.planners import Flushed, Outcome, Task, Unflushed
+from phaze.place.stage_work import StageWork, configured_work, uniform_work
 from phaze.theory.memory import microbatches_in_flight
 
 Row = dict[str, object]
@@ -29,6 +30,7 @@ class StageRow:
     recomputed: int
     in_flight: int
     time_per_sample_s: float
+    work: StageWork
     memory_bytes: float
     headroom_bytes: float
 
@@ -39,7 +41,8 @@ class StageRow:
 
     def as_row(self) -> Row:
         """Return the columns by name."""
-        return asdict(self)
+        own: Row = {name: value for name, value in asdict(self).items() if name != "work"}
+        return own | asdict(self.work)
 
 
 def plan_row(found: Outcome, stages: list[StageRow], task: Task) -> Row:
@@ -60,12 +63,13 @@ def plan_row(found: Outcome, stages: list[StageRow], task: Task) -> Row:
 
 
 def _infeasible(reason: str) -> Row:
-    none = dict.fromkeys(("microbatch", "stages", "devices_used", "degree"), 0)
+    none = dict.fromkeys(("microbatch", "microbatches", "stages", "devices_used", "degree"), 0)
     never = dict.fromkeys(("time_per_sample_s", "piper_time_per_sample_s"), np.inf)
     return {
         "status": "infeasible",
         "reason": reason,
         "flushes": False,
+        "schedule": "none",
         "tensor": "",
         "data": "",
         "memory": "none",
@@ -78,7 +82,8 @@ def _infeasible(reason: str) -> Row:
 
 def _unflushed(found: Unflushed) -> Row:
     time_s = found.best.time_per_sample_s
-    return _reached(found.best.split.microbatch, time_s, time_s, "", flushes=False)
+    row = _reached(found.best.split.microbatch, time_s, time_s, "")
+    return {**row, "flushes": False, "schedule": "2bw", "microbatches": found.cluster.microbatches}
 
 
 def _flushed(found: Flushed, task: Task) -> Row:
@@ -86,16 +91,17 @@ def _flushed(found: Flushed, task: Task) -> Row:
     microbatch = found.prospect.point.microbatch
     time_s = found.placement.time_s / task.conditions.global_batch
     cluster, stages = task.cluster(microbatch), given_stages(found)
+    setting = found.setting
+    own: Row = {"flushes": True, "schedule": setting.schedule, "microbatches": setting.microbatches}
     priced = price(task.models[microbatch], cluster, stages)
     if isinstance(priced, str):
-        return _reached(microbatch, time_s, np.inf, priced, flushes=True)
+        return own | _reached(microbatch, time_s, np.inf, priced)
     reason = why_outside(cluster, stages)
-    return _reached(microbatch, time_s, priced.time_per_sample_s / microbatch, reason, flushes=True)
+    return own | _reached(microbatch, time_s, priced.time_per_sample_s / microbatch, reason)
 
 
-def _reached(microbatch: int, time_s: float, piper_s: float, reason: str, *, flushes: bool) -> Row:
+def _reached(microbatch: int, time_s: float, piper_s: float, reason: str) -> Row:
     return {
-        "flushes": flushes,
         "microbatch": microbatch,
         "time_per_sample_s": time_s,
         "samples_per_s": 1.0 / time_s,
@@ -118,18 +124,19 @@ def _kind(found: Flushed, stage: int) -> str:
     return RECOMPUTE if found.setting.recompute and stage < found.placement.stages - 1 else STASH
 
 
-def stages_of(found: Outcome) -> list[StageRow]:
+def stages_of(found: Outcome, task: Task) -> list[StageRow]:
     """Return the stages of a plan from the first, none if there is no plan."""
     if isinstance(found, Infeasible):
         return []
     if isinstance(found, Unflushed):
-        return [_planned_stage(found, stage) for stage in found.best.plan.stages]
+        return [_planned_stage(found, stage, task) for stage in found.best.plan.stages]
     costs = stage_costs(found.prospect.chain, found.placement, found.setting)
     return [_flushed_stage(found, cost, s) for s, cost in enumerate(costs)]
 
 
-def _planned_stage(found: Unflushed, stage: PlannedStage) -> StageRow:
+def _planned_stage(found: Unflushed, stage: PlannedStage, task: Task) -> StageRow:
     options: Options = found.layers.options[stage.tensor]
+    chain = task.chain(stage.tensor, found.best.split.microbatch)
     return StageRow(
         first_layer=stage.layers[0],
         last_layer=stage.layers[-1],
@@ -138,6 +145,7 @@ def _planned_stage(found: Unflushed, stage: PlannedStage) -> StageRow:
         recomputed=sum(options.names[c] == RECOMPUTE for c in stage.configurations),
         in_flight=stage.in_flight,
         time_per_sample_s=stage.time_s / found.best.split.microbatch,
+        work=configured_work(chain, options, stage.layers, stage.configurations),
         memory_bytes=stage.memory_bytes,
         headroom_bytes=found.cluster.memory_bytes - stage.memory_bytes,
     )
@@ -155,6 +163,7 @@ def _flushed_stage(found: Flushed, cost: StageCost, stage: int) -> StageRow:
         recomputed=cost.last_layer - cost.first_layer + 1 if _kind(found, stage) == RECOMPUTE else 0,
         in_flight=kept + 1,
         time_per_sample_s=cost.load_s / (placement.data * found.prospect.point.microbatch),
+        work=uniform_work(found.prospect.chain, cost, _kind(found, stage)),
         memory_bytes=cost.memory_bytes,
         headroom_bytes=setting.memory_bytes - cost.memory_bytes,
     )

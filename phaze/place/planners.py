@@ -68,6 +68,11 @@ class Task:
         names = np.repeat(mine[0].point.layers, mine[0].point.runs.counts).tolist()
         return read_layers({one.point.tensor: one.chain for one in mine}, names, self.conditions.recompute)
 
+    def chain(self, tensor: int, microbatch: int) -> Chain:
+        """Return the layers at a TMP width and microbatch."""
+        point = (tensor, microbatch)
+        return next(one.chain for one in self.prospects if (one.point.tensor, one.point.microbatch) == point)
+
     def cluster(self, microbatch: int) -> Cluster:
         """Return the devices and the batch as Piper's planner takes them, without further accumulation."""
         return Cluster(

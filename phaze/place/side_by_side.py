@@ -37,7 +37,7 @@ def plan_model(
                 "hbm_gib": one.hbm_gib,
                 "planner": planner,
             }
-            cut = stages_of(found)
+            cut = stages_of(found, task)
             plans.append({**key, **plan_row(found, cut, task)})
             stages.extend({**key, "stage": s, **stage.as_row()} for s, stage in enumerate(cut))
     return (

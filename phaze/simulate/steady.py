@@ -23,8 +23,12 @@ LONGEST = 200_000
 """Microbatches after which the last measured rate is taken, periodic or not."""
 
 
-def time_per_microbatch_s(pipeline: Pipeline) -> float:
-    """Return the seconds per microbatch of all lanes in steady state; with a flush, of a batch."""
+def time_per_microbatch_s(pipeline: Pipeline, tolerance: float = 1e-9) -> float:
+    """Return the seconds per microbatch of all lanes in steady state; with a flush, of a batch.
+
+    Two spans that follow each other agree to the tolerance, unless the pipeline takes very long to repeat
+    itself: a cycle of several periods fits into few spans.
+    """
     if pipeline.schedule not in ("2bw", "inference"):
         return simulate(pipeline).time_s / pipeline.microbatches
     period = _period(pipeline)
@@ -33,7 +37,7 @@ def time_per_microbatch_s(pipeline: Pipeline) -> float:
         passed = _passed_s(pipeline, 3 * repeats * period)
         span = repeats * period
         last, before = passed[-1] - passed[-1 - span], passed[-1 - span] - passed[-1 - 2 * span]
-        if abs(last - before) <= 1e-9 * last or 3 * repeats * period > LONGEST:
+        if abs(last - before) <= tolerance * last or 3 * repeats * period > LONGEST:
             return float(last) / (span * pipeline.lanes)
         repeats *= 2
 

@@ -1,8 +1,8 @@
 """The tables through which the stages talk: their whole interface.
 
 `stages` states what the stages hand to each other, `searches` how the space is searched, `certificates` what
-proves the best, `plans` what several planners make of it, `cases` what is planned apart from them, `results`
-what looks across models, `base` what a table is.
+proves the best, `plans` what several planners make of it, `simulations` what replaying the plans shows,
+`cases` what is planned apart from them, `results` what looks across models, `base` what a table is.
 """
 
 from pathlib import Path
@@ -34,6 +34,7 @@ from phaze.tables.results import (
     Variations,
 )
 from phaze.tables.searches import MILESTONES, SCOPES, Searches, Trials, Visits, Walks
+from phaze.tables.simulations import PARTS, Simulations, SimulationStages
 from phaze.tables.stages import (
     Architectures,
     Edges,
@@ -53,6 +54,7 @@ __all__ = [
     "CAUSES",
     "COMMON",
     "MILESTONES",
+    "PARTS",
     "PLANNERS",
     "SCOPES",
     "TABLES",
@@ -93,6 +95,8 @@ __all__ = [
     "Screens",
     "Searches",
     "Sensitivities",
+    "SimulationStages",
+    "Simulations",
     "Solves",
     "Stages",
     "Table",
@@ -123,6 +127,8 @@ _ALL = (
     Sensitivities,
     Plans,
     PlanStages,
+    Simulations,
+    SimulationStages,
     Certificates,
     Ranges,
     Audits,

@@ -6,12 +6,13 @@ from phaze.tables.columns import ARCHITECTURE, MODEL
 PLANNERS = ("phaze", "piper", "equal", "expert")
 """Who may plan: Phaze's planner, Piper's, equal stages, and the experts' widths."""
 
-_KEYS = {
+PLAN = {
     "model": MODEL,
     "architecture": ARCHITECTURE,
     "hbm_gib": real("HBM capacity"),
     "planner": text("who planned", *PLANNERS),
 }
+"""Columns that say which plan it is."""
 
 
 class Plans(Table):
@@ -19,12 +20,14 @@ class Plans(Table):
 
     name = "plans"
     about = "the best plan of every planner for a model on an architecture, and what Piper's model says of it"
-    keys = _KEYS
+    keys = PLAN
     columns = {
         "status": text("result", "placed", "infeasible"),
         "reason": text("why there is no plan, empty if placed"),
         "flushes": flag("the pipeline is flushed after every batch, as its planner assumes"),
+        "schedule": text("how microbatches pass the stages", "1f1b", "gpipe", "2bw", "none"),
         "microbatch": count("samples in a microbatch b"),
+        "microbatches": count("microbatches in a batch, over all replicas"),
         "tensor": text("tensor model parallel widths of the stages in their order, each once"),
         "data": text("data parallel widths of the stages in their order, each once"),
         "memory": text("what happens to activations", "stash", "recompute", "mixed", "none"),
@@ -48,7 +51,7 @@ class PlanStages(Table):
 
     name = "plan_stages"
     about = "stages of every plan: layers, widths, what recomputes, time and memory with headroom"
-    keys = {**_KEYS, "stage": count("stage, from the first")}
+    keys = {**PLAN, "stage": count("stage, from the first")}
     columns = {
         "first_layer": count("position of the first layer"),
         "last_layer": count("position of the last layer"),
@@ -57,6 +60,17 @@ class PlanStages(Table):
         "recomputed": count("layers that recompute"),
         "in_flight": count("microbatches whose activations each device keeps, the one at work included", 1),
         "time_per_sample_s": real("time for each sample, without bubbles"),
+        "forward_s": real("forward pass of one microbatch on a replica"),
+        "recompute_s": real("forward passes run again, those of layers that recompute"),
+        "backward_s": real("backward pass without them"),
+        "arriving_bytes": real("tensors that enter the stage with a microbatch, all of them"),
+        "longest_arriving_bytes": real("the largest of them"),
+        "departing_bytes": real("tensors that leave the stage, whose gradients come back"),
+        "longest_departing_bytes": real("the largest of them"),
+        "weight_bytes": real("weights on each device: what replicas synchronise"),
+        "fixed_bytes": real("memory of each device that is there all the time"),
+        "stash_bytes": real("memory kept for each microbatch in flight, the one at work included"),
+        "work_bytes": real("memory beside that for the microbatch at work"),
         "memory_bytes": real("memory of each device"),
         "headroom_bytes": real("HBM left"),
     }

@@ -1,0 +1,87 @@
+"""What a stage of a plan does and holds, whoever planned it: what a simulation has to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from phaze.place.costs import StageCost
+from phaze.place.piper.chain import RECOMPUTE
+from phaze.place.piper.layers import Options
+from phaze.theory.pipeline import Chain, Counts, Reals, edge_arrays
+
+
+@dataclass(frozen=True)
+class StageWork:
+    """Seconds and tensors of one microbatch on one replica, and bytes on each of its devices."""
+
+    forward_s: float
+    recompute_s: float
+    backward_s: float
+    arriving_bytes: float
+    longest_arriving_bytes: float
+    departing_bytes: float
+    longest_departing_bytes: float
+    weight_bytes: float
+    fixed_bytes: float
+    stash_bytes: float
+    work_bytes: float
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Memory of a device: all the time, for each microbatch in flight, and for the one at work."""
+
+    fixed_bytes: float
+    stash_bytes: float
+    work_bytes: float
+
+
+def uniform_work(chain: Chain, cost: StageCost, kind: str) -> StageWork:
+    """Return the work of a stage of a flushing placement, all of whose layers stash or recompute.
+
+    A stage that recomputes keeps its inputs of every microbatch in flight, and all activations of the one at
+    work (`theory.memory`).
+    """
+    layers = np.arange(cost.first_layer, cost.last_layer + 1)
+    stash = cost.activation_bytes
+    if kind == RECOMPUTE:
+        stash = float(_crossing(chain, layers)[0].sum())
+    held = _Held(cost.static_bytes, stash, max(cost.activation_bytes - stash, 0.0))
+    return _work(chain, layers, cost.recomputed_s, held)
+
+
+def configured_work(
+    chain: Chain, options: Options, layers: Sequence[int], configurations: Sequence[int]
+) -> StageWork:
+    """Return the work of a stage of Piper's plan, whose layers each have their configuration."""
+    members, chosen = np.array(layers, np.int64), list(configurations)
+    again = np.array([options.names[c] == RECOMPUTE for c in chosen])
+    held = _Held(float(options.fixed_bytes[chosen].sum()), float(options.stash_bytes[chosen].sum()), 0.0)
+    return _work(chain, members, float(chain.forward_s[members[again]].sum()), held)
+
+
+def _work(chain: Chain, layers: Counts, recompute_s: float, held: _Held) -> StageWork:
+    arriving, departing = _crossing(chain, layers)
+    return StageWork(
+        forward_s=float(chain.forward_s[layers].sum()),
+        recompute_s=recompute_s,
+        backward_s=float(chain.backward_s[layers].sum()),
+        arriving_bytes=float(arriving.sum()),
+        longest_arriving_bytes=float(arriving.max(initial=0.0)),
+        departing_bytes=float(departing.sum()),
+        longest_departing_bytes=float(departing.max(initial=0.0)),
+        weight_bytes=float(chain.weight_bytes[layers].sum()),
+        fixed_bytes=held.fixed_bytes,
+        stash_bytes=held.stash_bytes,
+        work_bytes=held.work_bytes,
+    )
+
+
+def _crossing(chain: Chain, layers: Counts) -> tuple[Reals, Reals]:
+    """Return the bytes of every edge that enters the stage, and of every edge that leaves it."""
+    sources, targets, sizes = edge_arrays(chain.edges)
+    starts, ends = np.isin(sources, layers), np.isin(targets, layers)
+    return sizes[~starts & ends], sizes[starts & ~ends]

@@ -1,0 +1,181 @@
+"""A plan as the tables have it, and the pipelines that it becomes under more and less real assumptions."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from phaze.simulate.pipeline import Pipeline, Reals, Schedule, StageCost
+
+Tensors = Literal["within", "longest", "all"]
+"""Where the time of tensors between stages is: within the passes as the planner charges it; on the way, as
+long as the largest that enters the stage; on the way, one after the other on the link of the stage."""
+
+SCHEDULES: dict[str, Schedule] = {"1f1b": "1f1b", "gpipe": "gpipe", "2bw": "2bw"}
+
+
+@dataclass(frozen=True)
+class PlanStage:
+    """A stage as in table plan_stages."""
+
+    first_layer: int
+    last_layer: int
+    data: int
+    tensor: int
+    time_per_sample_s: float
+    forward_s: float
+    recompute_s: float
+    backward_s: float
+    arriving_bytes: float
+    longest_arriving_bytes: float
+    departing_bytes: float
+    longest_departing_bytes: float
+    weight_bytes: float
+    fixed_bytes: float
+    stash_bytes: float
+    work_bytes: float
+
+    @property
+    def compute_s(self) -> float:
+        """Return the passes of one microbatch on a replica."""
+        return self.forward_s + self.recompute_s + self.backward_s
+
+    def exchange_s(self, factor: float, bandwidth_bytes_per_s: float) -> float:
+        """Return the time to synchronise the gradients, factor (d - 1)/d of the weights."""
+        return factor * (self.data - 1) / self.data * self.weight_bytes / bandwidth_bytes_per_s
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan on a flat network."""
+
+    stages: tuple[PlanStage, ...]
+    schedule: Schedule
+    microbatch: int
+    microbatches: int
+    """N, in a batch, over all replicas."""
+    time_per_sample_s: float
+    """The planner's."""
+    bandwidth_bytes_per_s: float
+
+    @property
+    def flushes(self) -> bool:
+        """Return whether batches do not overlap."""
+        return self.schedule != "2bw"
+
+    @property
+    def samples(self) -> int:
+        """Return the samples of a batch."""
+        return self.microbatch * self.microbatches
+
+    @property
+    def planned_s(self) -> float:
+        """Return the planner's time per batch."""
+        return self.time_per_sample_s * self.samples
+
+    @property
+    def data(self) -> tuple[int, ...]:
+        """Return d of every stage."""
+        return tuple(stage.data for stage in self.stages)
+
+    @property
+    def devices(self) -> int:
+        """Return the devices of all stages and replicas."""
+        return sum(stage.data * stage.tensor for stage in self.stages)
+
+    @property
+    def in_pipeline(self) -> int:
+        """Return the microbatches of the fullest pipeline of a plan that flushes, ceil(N/d)."""
+        return -(-self.microbatches // self.stages[0].data)
+
+    @cached_property
+    def loads_s(self) -> Reals:
+        """Return what the planner charges for a microbatch on a replica, without synchronisation."""
+        loads = np.array([s.time_per_sample_s * s.data for s in self.stages]) * self.microbatch
+        if not self.flushes:
+            loads -= np.array(self.data) * self.charged_sync_s / self.microbatches
+        # What rounding leaves of the loads must not be less than the passes.
+        compute: Reals = np.array([s.compute_s for s in self.stages])
+        return np.where(loads > compute, loads, compute)
+
+    @cached_property
+    def charged_sync_s(self) -> Reals:
+        """Return what planners charge once a batch: 4 (d - 1)/d, Phaze for the first stage, Piper for all."""
+        every = np.array([s.exchange_s(4.0, self.bandwidth_bytes_per_s) for s in self.stages])
+        return every[:1] if self.flushes else every
+
+    def pipeline(self, tensors: Tensors, *, synchronise: bool) -> Pipeline:
+        """Return the pipeline with what lies between the stages as said; gradients at 2 (d - 1)/d.
+
+        Without a flush, gradients are synchronised while the next batch runs, which does not need them yet.
+        """
+        return Pipeline(
+            tuple(self._stage(q, tensors, synchronise) for q in range(len(self.stages))),
+            self.microbatches,
+            self.schedule,
+            data=self.data,
+            tensor=tuple(stage.tensor for stage in self.stages),
+            overlap_sync=not self.flushes,
+            early_recompute=True,
+        )
+
+    def _stage(self, q: int, tensors: Tensors, synchronise: bool) -> StageCost:
+        stage, within = self.stages[q], tensors == "within"
+        before, after = self._waits(q) if within else (0.0, 0.0)
+        activation, gradient = (0.0, 0.0) if within else self._passed_on(q, tensors)
+        return StageCost(
+            forward_s=stage.forward_s + before,
+            backward_s=stage.backward_s + after,
+            recompute_s=stage.recompute_s,
+            send_activation_s=activation,
+            send_gradient_s=gradient,
+            sync_s=stage.exchange_s(2.0, self.bandwidth_bytes_per_s) if synchronise else 0.0,
+            operators=stage.last_layer - stage.first_layer + 1,
+            stash_bytes=stage.stash_bytes,
+            work_bytes=stage.work_bytes,
+            fixed_bytes=stage.fixed_bytes,
+        )
+
+    def _waits(self, q: int) -> tuple[float, float]:
+        """Return what the planner charges for tensors, in the forward and in the backward pass.
+
+        Piper charges an equal part to both; under Phaze the forward pass waits for what arrives.
+        """
+        stage = self.stages[q]
+        charged = max(float(self.loads_s[q]) - stage.compute_s, 0.0)
+        if not self.flushes:
+            return charged / 2, charged / 2
+        before = min(charged, stage.longest_arriving_bytes / self.bandwidth_bytes_per_s)
+        return before, charged - before
+
+    def _passed_on(self, q: int, tensors: Tensors) -> tuple[float, float]:
+        """Return how long what the next stage needs is on its way, and the gradients for the one before."""
+        sent, returned = 0.0, 0.0
+        if q + 1 < len(self.stages):
+            later = self.stages[q + 1]
+            sent = later.arriving_bytes if tensors == "all" else later.longest_arriving_bytes
+        if q > 0:
+            earlier = self.stages[q - 1]
+            returned = earlier.departing_bytes if tensors == "all" else earlier.longest_departing_bytes
+        return sent / self.bandwidth_bytes_per_s, returned / self.bandwidth_bytes_per_s
+
+
+def read_plan(
+    row: Mapping[Hashable, object] | pd.Series, stages: pd.DataFrame, bandwidth_bytes_per_s: float
+) -> Plan:
+    """Return a plan from its row in table plans and its rows in table plan_stages."""
+    names = [field.name for field in fields(PlanStage)]
+    rows = stages.sort_values("stage")[names].itertuples(index=False, name=None)
+    return Plan(
+        stages=tuple(PlanStage(*values) for values in rows),
+        schedule=SCHEDULES[str(row["schedule"])],
+        microbatch=int(str(row["microbatch"])),
+        microbatches=int(str(row["microbatches"])),
+        time_per_sample_s=float(str(row["time_per_sample_s"])),
+        bandwidth_bytes_per_s=bandwidth_bytes_per_s,
+    )

@@ -1,0 +1,185 @@
+"""A plan replayed, and its planner's time taken apart from the simulated one.
+
+From the planner's time to the simulated one, one assumption after another gives way; what each changes is a
+part of the difference, so that the parts sum to it.
+
+- imbalance: a flushing planner takes (ceil(B/d) + s - 1) max load (Phaze, Appendix B); the ideal pipeline,
+  PALM's equation (1), takes (ceil(B/d) - 1) max load + the sum of the loads.
+- bubbles: passes in the schedule's order wait for each other more than in an ideal pipeline; without a
+  flush, more than the slowest stage alone, where ceil(s/d) stashes are too few.
+- transfers: planners charge tensors to the passes of the stages; simulated, they are on their way while
+  devices go on, all that a stage needs at once, the longest deciding.
+- synchronisation: planners charge 4 (d - 1)/d of the weights, Phaze of the first stage after the batch, Piper
+  of every stage; simulated, each stage takes 2 (d - 1)/d, in both directions at the same time, after its
+  last backward pass, or without a flush during the next batch.
+- contention: tensors that enter a stage share its link: their sum decides.
+
+A tensor that skips stages is counted with the neighbour's; it left earlier, so that this is an upper bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from phaze.simulate.longest_path import simulate
+from phaze.simulate.pipeline import Pipeline, StageCost
+from phaze.simulate.plan import Plan
+from phaze.simulate.steady import ideal_time_s, time_per_microbatch_s
+from phaze.simulate.timeline import Timeline
+from phaze.tables import PARTS
+
+BATCHES = 2
+"""Batches that a timeline without flush shows."""
+
+CLOSE = 1e-4
+"""Relative error of times in the long run where tensors on their way make cycles of many microbatches."""
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """A plan simulated."""
+
+    plan: Plan
+    parts: Mapping[str, float]
+    """Seconds per batch, as in table simulations; they sum to simulated - planned."""
+    simulated_s: float
+    """Per batch, without a flush in the long run."""
+    alone_s: float
+    """The same if communication took no time."""
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Return the events: of a batch with all its communication, or without a flush of two."""
+        return simulate(_repeated(self.plan.pipeline("all", synchronise=True)))
+
+    @property
+    def samples_per_s(self) -> float:
+        """Return the throughput."""
+        return self.plan.samples / self.simulated_s
+
+    @property
+    def busy_s(self) -> tuple[float, ...]:
+        """Return for every stage the passes of a device in a batch, on average over the replicas."""
+        batch = self.plan.microbatches
+        return tuple(stage.compute_s * batch / stage.data for stage in self.plan.stages)
+
+    @property
+    def compute_share(self) -> float:
+        """Return the share of device time spent on passes."""
+        devices = [stage.data * stage.tensor for stage in self.plan.stages]
+        return float(np.dot(self.busy_s, devices)) / (self.simulated_s * sum(devices))
+
+    @property
+    def exposed_share(self) -> float:
+        """Return the share of the time that there would not be without communication."""
+        return max(self.simulated_s - self.alone_s, 0.0) / self.simulated_s
+
+
+def replay(plan: Plan) -> Replay:
+    """Return what the simulation of a plan finds."""
+    steps = _flushed(plan) if plan.flushes else _unflushed(plan)
+    return Replay(plan, steps.parts(), steps.contended_s, steps.alone_s)
+
+
+def assumed_s(plan: Plan) -> float:
+    """Return the time per batch of a simulation that assumes what the planner does.
+
+    With a flush all stages take as long as the slowest; without, a stage of d replicas is one that is d times
+    as fast, and synchronises a part of its gradients with each microbatch.
+    """
+    within = plan.pipeline("within", synchronise=False)
+    if plan.flushes:
+        slowest = within.stages[int(np.argmax(plan.loads_s))]
+        same = replace(within, stages=(slowest,) * len(plan.stages))
+        return simulate(same).time_s + float(plan.charged_sync_s[0])
+    shares = plan.charged_sync_s / plan.microbatches
+    stages = tuple(
+        _faster(stage, d, share)
+        for stage, d, share in zip(within.stages, plan.data, shares.tolist(), strict=True)
+    )
+    single = Pipeline(stages, max(plan.microbatches, len(stages)), "2bw", early_recompute=True)
+    return time_per_microbatch_s(single) * plan.microbatches
+
+
+def _faster(stage: StageCost, data: int, share_s: float) -> StageCost:
+    return StageCost(
+        forward_s=stage.forward_s / data,
+        backward_s=stage.backward_s / data + share_s,
+        recompute_s=stage.recompute_s / data,
+    )
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Seconds per batch as one assumption after another gives way."""
+
+    planned_s: float
+    charged_s: float
+    """Of it, what the planner adds for synchronisation."""
+    ideal_s: float
+    within_s: float
+    on_the_way_s: float
+    synchronised_s: float
+    contended_s: float
+    alone_s: float
+
+    def parts(self) -> dict[str, float]:
+        """Return what each step changes."""
+        seconds = (
+            self.ideal_s - (self.planned_s - self.charged_s),
+            self.within_s - self.ideal_s,
+            self.on_the_way_s - self.within_s,
+            self.synchronised_s - self.on_the_way_s - self.charged_s,
+            self.contended_s - self.synchronised_s,
+        )
+        return dict(zip(PARTS, seconds, strict=True))
+
+
+def _flushed(plan: Plan) -> _Steps:
+    return _Steps(
+        planned_s=plan.planned_s,
+        charged_s=float(plan.charged_sync_s[0]),
+        ideal_s=ideal_time_s(plan.loads_s, 0.0, plan.in_pipeline),
+        **_simulated(plan),
+    )
+
+
+def _unflushed(plan: Plan) -> _Steps:
+    alone = float((plan.loads_s / np.array(plan.data)).max()) * plan.microbatches
+    return _Steps(
+        planned_s=plan.planned_s, charged_s=plan.planned_s - alone, ideal_s=alone, **_simulated(plan)
+    )
+
+
+def _simulated(plan: Plan) -> dict[str, float]:
+    within = plan.pipeline("within", synchronise=False)
+    on_the_way = plan.pipeline("longest", synchronise=False)
+    silent = replace(on_the_way, stages=tuple(_silent(stage) for stage in on_the_way.stages))
+    synchronised, contended = (plan.pipeline(tensors, synchronise=True) for tensors in ("longest", "all"))
+    synchronised_s = _time_s(synchronised)
+    return {
+        "within_s": _time_s(within),
+        "on_the_way_s": _time_s(on_the_way),
+        "synchronised_s": synchronised_s,
+        "contended_s": synchronised_s if contended == synchronised else _time_s(contended),
+        "alone_s": _time_s(silent),
+    }
+
+
+def _silent(stage: StageCost) -> StageCost:
+    return replace(stage, send_activation_s=0.0, send_gradient_s=0.0)
+
+
+def _time_s(pipeline: Pipeline) -> float:
+    """Return the time per batch."""
+    if pipeline.schedule == "2bw":
+        return time_per_microbatch_s(pipeline, CLOSE) * pipeline.microbatches
+    return simulate(pipeline).time_s
+
+
+def _repeated(pipeline: Pipeline) -> Pipeline:
+    return replace(pipeline, batches=BATCHES) if pipeline.schedule == "2bw" else pipeline

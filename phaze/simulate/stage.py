@@ -1,0 +1,69 @@
+"""The simulate stage: tables plans and plan_stages in, simulations and simulation_stages out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from phaze.simulate.plan import read_plan
+from phaze.simulate.replay import Replay, assumed_s, replay
+from phaze.tables import Simulations, SimulationStages
+from phaze.tables.plans import PLAN
+from phaze.units import GIB
+
+Row = dict[str, object]
+
+
+def replay_plans(
+    plans: pd.DataFrame, stages: pd.DataFrame, bandwidth_bytes_per_s: float
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return tables simulations and simulation_stages: a row for every plan that there is, and its stages."""
+    by_plan = dict(list(stages.groupby(list(PLAN))))
+    rows: list[Row] = []
+    stage_rows: list[Row] = []
+    for row in plans[plans["status"] == "placed"].to_dict("records"):
+        key: Row = {name: row[name] for name in PLAN}
+        found = replay(read_plan(row, by_plan[tuple(key.values())], bandwidth_bytes_per_s))
+        rows.append({**key, **simulation_row(found)})
+        hbm_bytes = float(row["hbm_gib"]) * GIB
+        stage_rows.extend({**key, **stage} for stage in simulated_stages(found, hbm_bytes))
+    return (
+        pd.DataFrame(rows, columns=list(Simulations.fields())),
+        pd.DataFrame(stage_rows, columns=list(SimulationStages.fields())),
+    )
+
+
+def simulation_row(found: Replay) -> Row:
+    """Return the row of table simulations, without its key."""
+    peaks, bound = found.timeline.peak_bytes, found.timeline.bound_by
+    return {
+        "schedule": found.plan.schedule,
+        "planned_s": found.plan.planned_s,
+        "assumed_s": assumed_s(found.plan),
+        **found.parts,
+        "simulated_s": found.simulated_s,
+        "samples_per_s": found.samples_per_s,
+        "compute_share": found.compute_share,
+        "exposed_communication_share": found.exposed_share,
+        "bubble_share": 1.0 - found.compute_share - found.exposed_share,
+        "peak_bytes": float(peaks.max()),
+        "fullest_stage": int(np.argmax(peaks)),
+        "bound_by": bound.resource,
+        "bound_stage": bound.group,
+    }
+
+
+def simulated_stages(found: Replay, hbm_bytes: float) -> Iterator[Row]:
+    """Yield the rows of table simulation_stages, without their key."""
+    groups = [group for group, _ in found.timeline.pipeline.workers]
+    for q, (busy, peak) in enumerate(zip(found.busy_s, found.timeline.peak_bytes.tolist(), strict=True)):
+        yield {
+            "stage": q,
+            "busy_s": busy,
+            "busy_share": busy / found.simulated_s,
+            "in_flight": found.timeline.most_in_flight(groups.index(q)),
+            "peak_bytes": peak,
+            "headroom_bytes": hbm_bytes - peak,
+        }
