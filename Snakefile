@@ -54,6 +54,7 @@ include: "rules/schedule.smk"
 include: "rules/place.smk"
 include: "rules/certify.smk"
 include: "rules/plan.smk"
+include: "rules/simulate.smk"
 include: "rules/cases.smk"
 include: "rules/report.smk"
 

@@ -21,6 +21,8 @@ REPORT_TABLES = (
     "variations",
     "plans",
     "plan_stages",
+    "simulations",
+    "simulation_stages",
     "walks",
     "searches",
     "proofs",
@@ -167,6 +169,8 @@ rule report:
         ],
         plans=planned("plans"),
         plan_stages=planned("plan_stages"),
+        simulations=planned("simulations"),
+        simulation_stages=planned("simulation_stages"),
     output:
         **{table: f"<results>/report/{table}.parquet" for table in REPORT_TABLES},
         sheets=[f"<results>/report/{table}.csv" for table in REPORT_TABLES],

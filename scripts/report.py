@@ -66,6 +66,8 @@ def main(
         sensitivities=tables.Sensitivities.load(*mine.of("sensitivities")),
         plans=tables.Plans.load(*mine.of("plans")),
         plan_stages=tables.PlanStages.load(*mine.of("plan_stages")),
+        simulations=tables.Simulations.load(*mine.of("simulations")),
+        simulation_stages=tables.SimulationStages.load(*mine.of("simulation_stages")),
         certificates=tables.Certificates.load(results / "certificates" / f"{scenario}.parquet"),
         audits=tables.Audits.load(*mine.of("audits")),
         times=read_times(benchmarks(results, asked.models)),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from phaze.errors import PhazeError
-from phaze.report import front, inside, overview, planners, record, strategies
+from phaze.report import front, inside, overview, planners, record, simulated, strategies
 from phaze.report.answer import answer
 from phaze.report.certificate import certificate
 from phaze.report.document import Document
@@ -56,8 +56,8 @@ def compose(inputs: Inputs, findings: Findings) -> Document:
     """Return the report as a document."""
     shown = findings.in_order(inputs.study.models)
     parts = (
-        *overview.PARTS, certificate, *front.PARTS, *inside.PARTS, *planners.PARTS, *strategies.PARTS,
-        *record.PARTS,
+        *overview.PARTS, certificate, *front.PARTS, *inside.PARTS, *planners.PARTS, *simulated.SECTIONS,
+        *strategies.PARTS, *record.PARTS,
     )  # fmt: skip
     name = next(iter(inputs.clusters))
     return Document(

@@ -17,6 +17,7 @@ from phaze.report.anatomy import (
 )
 from phaze.report.certificate_checks import CERTIFICATE_CHECKS
 from phaze.report.planner_checks import PLANNER_CHECKS
+from phaze.report.simulation_checks import SIMULATION_CHECKS
 from phaze.report.verdicts import KEYS, ROUNDING, Check, Evidence, Verdicts, each
 from phaze.report.winners import PER_MODEL, candidates
 from phaze.tables import Checks, Schedules
@@ -296,5 +297,6 @@ CHECKS: dict[str, Check] = {
     "no placement beats the front": no_placement_beats_a_front,
     **CERTIFICATE_CHECKS,
     **PLANNER_CHECKS,
+    **SIMULATION_CHECKS,
 }
 """What must hold of every study, as sentences."""

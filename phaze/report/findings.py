@@ -35,6 +35,8 @@ class Findings:
     variations: pd.DataFrame
     plans: pd.DataFrame
     plan_stages: pd.DataFrame
+    simulations: pd.DataFrame
+    simulation_stages: pd.DataFrame
     walks: pd.DataFrame
     searches: pd.DataFrame
     times: pd.DataFrame
@@ -89,6 +91,8 @@ def summarise(inputs: Inputs) -> Findings:
         variations=vary(inputs, results),
         plans=inputs.plans,
         plan_stages=inputs.plan_stages,
+        simulations=inputs.simulations,
+        simulation_stages=inputs.simulation_stages,
         walks=choose_by_hysteresis(inputs.trials),
         searches=summarise_searches(inputs.trials, inputs.study.screen.tolerance),
         times=inputs.times,

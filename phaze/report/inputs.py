@@ -24,6 +24,8 @@ from phaze.tables import (
     Plans,
     PlanStages,
     Sensitivities,
+    Simulations,
+    SimulationStages,
     Table,
     Times,
     Trials,
@@ -114,6 +116,9 @@ class Inputs:
     plans: pd.DataFrame = field(default_factory=Plans.empty)
     """Table plans of the first scenario, all models."""
     plan_stages: pd.DataFrame = field(default_factory=PlanStages.empty)
+    simulations: pd.DataFrame = field(default_factory=Simulations.empty)
+    """Table simulations of the first scenario, all models."""
+    simulation_stages: pd.DataFrame = field(default_factory=SimulationStages.empty)
     times: pd.DataFrame = field(default_factory=Times.empty)
     certificates: pd.DataFrame = field(default_factory=Certificates.empty)
     """Table certificates of the first scenario, with the common architecture."""

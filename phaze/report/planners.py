@@ -23,7 +23,7 @@ _CHIP = ["model", "architecture", "hbm_gib"]
 
 def compared(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     """Yield the section on planners."""
-    plans = _titled(inputs, findings)
+    plans = titled(inputs, findings, findings.plans)
     if plans.empty:
         return
     wide = _ratios(plans)
@@ -58,11 +58,11 @@ _COMMUNICATION = (
 )
 
 
-def _titled(inputs: Inputs, findings: Findings) -> pd.DataFrame:
-    """Return the plans of the accelerators in the results, once for each design that has the accelerator."""
+def titled(inputs: Inputs, findings: Findings, found: pd.DataFrame) -> pd.DataFrame:
+    """Return what was found of plans of the accelerators in the results, once for each design of a result."""
     designs = {PER_MODEL, COMMON, inputs.study.architectures.baseline}
     results = findings.results[findings.results["design"].isin(designs)]
-    plans = results[[*_CHIP, "design"]].merge(findings.plans, on=_CHIP)
+    plans = results[[*_CHIP, "design"]].merge(found, on=_CHIP)
     order = {name: place for place, name in enumerate(inputs.study.models)}
     rank = {PER_MODEL: 0, COMMON: 1}
     return plans.sort_values(

@@ -109,6 +109,22 @@ class Plan:
         every = np.array([s.exchange_s(4.0, self.bandwidth_bytes_per_s) for s in self.stages])
         return every[:1] if self.flushes else every
 
+    @property
+    def link_s(self) -> float:
+        """Return how long the busiest link works for a batch in one direction.
+
+        In come activations and, from the stages behind, gradients; as much goes out the other way. The
+        exchange of gradients between replicas uses the same links.
+        """
+        return max(
+            (stage.arriving_bytes + stage.departing_bytes)
+            / self.bandwidth_bytes_per_s
+            * self.microbatches
+            / stage.data
+            + stage.exchange_s(2.0, self.bandwidth_bytes_per_s)
+            for stage in self.stages
+        )
+
     def pipeline(self, tensors: Tensors, *, synchronise: bool) -> Pipeline:
         """Return the pipeline with what lies between the stages as said; gradients at 2 (d - 1)/d.
 

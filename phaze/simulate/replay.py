@@ -12,7 +12,8 @@ part of the difference, so that the parts sum to it.
 - synchronisation: planners charge 4 (d - 1)/d of the weights, Phaze of the first stage after the batch, Piper
   of every stage; simulated, each stage takes 2 (d - 1)/d, in both directions at the same time, after its
   last backward pass, or without a flush during the next batch.
-- contention: tensors that enter a stage share its link: their sum decides.
+- contention: tensors that enter a stage share its link: their sum decides; and a batch takes no less than
+  the link of a device needs for all that it carries in one direction (`Plan.link_s`).
 
 A tensor that skips stages is counted with the neighbour's; it left earlier, so that this is an upper bound.
 """
@@ -161,11 +162,12 @@ def _simulated(plan: Plan) -> dict[str, float]:
     silent = replace(on_the_way, stages=tuple(_silent(stage) for stage in on_the_way.stages))
     synchronised, contended = (plan.pipeline(tensors, synchronise=True) for tensors in ("longest", "all"))
     synchronised_s = _time_s(synchronised)
+    contended_s = synchronised_s if contended == synchronised else _time_s(contended)
     return {
         "within_s": _time_s(within),
         "on_the_way_s": _time_s(on_the_way),
         "synchronised_s": synchronised_s,
-        "contended_s": synchronised_s if contended == synchronised else _time_s(contended),
+        "contended_s": max(contended_s, plan.link_s),
         "alone_s": _time_s(silent),
     }
 

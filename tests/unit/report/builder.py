@@ -49,6 +49,7 @@ from tests.unit.report.toy_chips import (
 from tests.unit.report.toy_models import MODELS, graphs, layers, operators
 from tests.unit.report.toy_placements import BATCH, DEVICES, EXPERTS, placed
 from tests.unit.report.toy_plans import plans
+from tests.unit.report.toy_simulations import simulations
 
 PUBLISHED = Path(__file__).parents[3] / "config" / "published" / "phaze-icml-2024.yaml"
 ENERGY = EnergyFigures(
@@ -204,6 +205,7 @@ def inputs() -> Inputs:
     main = cluster()
     shards = ("named", "small-buffer", "large-buffer")
     planned, plan_stages = plans(main, study(), HBM_GIB)
+    simulated, simulation_stages = simulations(planned, plan_stages)
     return Inputs(
         study=study(),
         clusters={"paper": main, "again": main},
@@ -218,6 +220,8 @@ def inputs() -> Inputs:
         sensitivities=sensitivities(main.placements),
         plans=planned,
         plan_stages=plan_stages,
+        simulations=simulated,
+        simulation_stages=simulation_stages,
         times=times(),
         certificates=certificates(main, study()),
         audits=audits(main),

@@ -62,7 +62,7 @@ def test_every_part_of_the_report_is_there(document: Document) -> None:
     expected = [
         "throughput", "paper", "claims", "differences", "memory", "ranking", "certificate", "front", "time",
         "chips",
-        "sensitivity", "closeups", "planners", "strategies", "walk", "scenarios", "proofs", "models",
+        "sensitivity", "closeups", "planners", "simulated", "strategies", "walk", "scenarios", "proofs", "models",
         "misfits", "checks", "method",
     ]  # fmt: skip
     assert [section.anchor for section in document.sections] == expected

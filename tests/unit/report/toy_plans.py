@@ -71,7 +71,8 @@ def _nothing() -> Row:
     return {
         "status": "infeasible", "reason": "memory: too little", "flushes": False, "tensor": "", "data": "",
         "memory": "none", "samples_per_s": 0.0, "piper_reason": "there is no plan",
-        **dict.fromkeys(("microbatch", "stages", "devices_used", "degree"), 0),
+        "schedule": "none",
+        **dict.fromkeys(("microbatch", "microbatches", "stages", "devices_used", "degree"), 0),
         **dict.fromkeys(("time_per_sample_s", "piper_time_per_sample_s"), math.inf),
     }  # fmt: skip
 
@@ -80,7 +81,8 @@ def _flushing(best: pd.Series, slower: float) -> Row:
     time = slower * float(best["time_per_batch_s"]) / BATCH
     outside = slower > 1.2
     return {
-        "status": "placed", "reason": "", "flushes": True, "microbatch": best["microbatch"],
+        "status": "placed", "reason": "", "flushes": True, "schedule": "1f1b",
+        "microbatch": best["microbatch"], "microbatches": BATCH // best["microbatch"],
         "tensor": str(best["tensor"]), "data": str(best["data"]),
         "memory": "recompute" if best["recompute"] else "stash",
         "stages": best["stages"], "devices_used": best["devices_used"],
@@ -108,9 +110,19 @@ def _cut(best: pd.Series) -> list[Row]:
             "in_flight": best["stages"] - row["stage"],
             "time_per_sample_s": row["load_s"] / best["data"] / best["microbatch"],
             "memory_bytes": row["memory_bytes"], "headroom_bytes": row["headroom_bytes"],
+            **_work(row["forward_s"], row["backward_s"], row["weight_bytes"]),
         }
         for _, row in stages.sort_values("stage").iterrows()
     ]  # fmt: skip
+
+
+def _work(forward_s: float, backward_s: float, weight_bytes: float) -> Row:
+    """Return what a stage does, its tensors and its memory by part left out."""
+    tensors = ("arriving_bytes", "longest_arriving_bytes", "departing_bytes", "longest_departing_bytes")
+    return {
+        "forward_s": forward_s, "recompute_s": 0.0, "backward_s": backward_s, "weight_bytes": weight_bytes,
+        **dict.fromkeys((*tensors, "fixed_bytes", "stash_bytes", "work_bytes"), 0.0),
+    }  # fmt: skip
 
 
 def _pipers(best: pd.Series) -> tuple[Row, list[Row]]:
@@ -118,6 +130,8 @@ def _pipers(best: pd.Series) -> tuple[Row, list[Row]]:
     time, last = 0.7 * float(best["time_per_batch_s"]) / BATCH, MODELS[best["model"]][1] + 1
     widest = int(best["tensor"])
     same: Row = {"memory_bytes": 1.0 * GIB, "headroom_bytes": (best["hbm_gib"] - 1) * GIB}
+    busy = time * float(best["microbatch"]) / 4
+    same |= _work(busy, 2 * busy, 1e6)
     stages: list[Row] = [
         {
             **same, "first_layer": 0, "last_layer": 4, "data": 2, "tensor": 2 * widest, "recomputed": 3,
@@ -129,7 +143,8 @@ def _pipers(best: pd.Series) -> tuple[Row, list[Row]]:
         },
     ]  # fmt: skip
     return {
-        "status": "placed", "reason": "", "flushes": False, "microbatch": best["microbatch"],
+        "status": "placed", "reason": "", "flushes": False, "schedule": "2bw",
+        "microbatch": best["microbatch"], "microbatches": BATCH // best["microbatch"],
         "tensor": f"{2 * widest},{widest}", "data": "2,1", "memory": "mixed", "stages": 2,
         "devices_used": 5 * widest, "degree": 3, "time_per_sample_s": time, "samples_per_s": 1 / time,
         "piper_time_per_sample_s": time, "piper_reason": "",

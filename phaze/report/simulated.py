@@ -1,0 +1,174 @@
+"""The part of the report on simulation: every plan replayed, and why its time is not its planner's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pandas as pd
+
+from phaze.report import simulated_charts
+from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
+from phaze.report.findings import Findings
+from phaze.report.inputs import Inputs
+from phaze.report.planners import TITLES, titled
+from phaze.report.style import chart
+from phaze.report.winners import PER_MODEL
+from phaze.report.words import digits, join, percent, seconds, size, times
+from phaze.tables import PARTS
+
+NAMES = {
+    "imbalance_s": "imbalance",
+    "bubbles_s": "bubbles",
+    "transfers_s": "transfers",
+    "synchronisation_s": "synchronisation",
+    "contention_s": "contention",
+}
+"""Parts of the difference, for readers."""
+
+
+def replayed(inputs: Inputs, findings: Findings) -> Iterator[Section]:
+    """Yield the section on simulated plans."""
+    rows = titled(inputs, findings, findings.simulations)
+    if rows.empty:
+        return
+    best = rows[rows["design"] == PER_MODEL]
+    blocks: list[Block] = [
+        *_charts(best, inputs),
+        _times_sheet(rows),
+        Prose(_PARTS),
+        Prose(_FACTOR),
+        *_facts(best),
+        _shares_sheet(rows),
+    ]
+    about = (
+        "A planner's time is a formula. Here every plan is executed event by event, microbatch by microbatch "
+        "and stage by stage, and what the formula leaves out is named."
+    )
+    yield Section("simulated", "Simulated", about, tuple(blocks))
+
+
+_PARTS = (
+    "The parts sum to the difference; negative ones say that the planner assumes more time than the "
+    "simulation needs. Imbalance: Phaze's formula takes every stage for as slow as the slowest while the "
+    "pipeline fills and drains. Bubbles: passes wait for each other differently than in an ideal pipeline, "
+    "and without a flush where a stage holds too few microbatches for the rate of the slowest. Transfers: "
+    "planners charge tensors between stages to the passes, the simulator has them under way while devices "
+    "go on; what is left of them is exposed communication. Synchronisation: all stages exchange their "
+    "gradients, with a flush after their last backward pass, without one during the next batch. Contention: "
+    "tensors that enter a stage together, as skip connections do, share its link, and no link carries more in "
+    "a batch than its bandwidth."
+)
+_FACTOR = (
+    "Gradients: the planners keep the paper's factor and charge 4 (d − 1)/d of the weights against the "
+    "bandwidth, both directions added, Phaze for the first stage only and Piper for every stage. The "
+    "simulator counts 2 (d − 1)/d in each direction, both at once, for every stage. A first stage with few "
+    "weights makes Phaze's formula cheap and helps the simulated pipeline nothing."
+)
+
+
+def _charts(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
+    """Yield the figure, if there is something to be seen on the best accelerators."""
+    if best.empty:
+        return
+    ratio = (best["simulated_s"] / best["planned_s"]).rename("ratio")
+    order = [model for model in inputs.study.models if model in set(best["model"])]
+    wide = best.assign(ratio=ratio).pivot(index="model", columns="planner", values="ratio")
+    wide = wide.reindex(index=order, columns=list(TITLES)).fillna(0.0)
+    parts = {name: _of_planner(best, name).reindex(order) for name in ("phaze", "piper")}
+    yield chart(
+        "simulated",
+        "Simulated time per batch over the planner's, on each workload's best accelerator",
+        "Above the line a plan takes longer than its planner says. Below: what the difference consists of, "
+        "in parts of the planner's time, for Phaze's and for Piper's plans.",
+        lambda: simulated_charts.differences(wide, parts, TITLES, NAMES),
+    )
+
+
+def _of_planner(best: pd.DataFrame, planner: str) -> pd.DataFrame:
+    """Return the parts of the difference over the planner's time, by model."""
+    mine = best[best["planner"] == planner].set_index("model")
+    return mine[list(PARTS)].div(mine["planned_s"], axis=0)
+
+
+def _times_sheet(rows: pd.DataFrame) -> Sheet:
+    shown = [
+        (
+            str(row["model"]), str(row["design"]), TITLES[row["planner"]],
+            seconds(row["planned_s"]), seconds(row["simulated_s"]),
+            _change(row["simulated_s"] / row["planned_s"] - 1),
+            *(_change(row[part] / row["planned_s"]) for part in PARTS),
+        )
+        for _, row in rows.iterrows()
+    ]  # fmt: skip
+    header = (
+        "workload", "design", "planner", "planner's time", "simulated", "difference",
+        *(NAMES[part] for part in PARTS),
+    )  # fmt: skip
+    caption = "Time per batch as planned and as simulated, and its difference with its parts, of the planned"
+    marked = frozenset(i for i, row in enumerate(shown) if row[1] == PER_MODEL)
+    return Sheet(caption, header, tuple(shown), 3, marked, "simulations")
+
+
+def _shares_sheet(rows: pd.DataFrame) -> Sheet:
+    shown = [
+        (
+            str(row["model"]), str(row["design"]), TITLES[row["planner"]], str(row["schedule"]),
+            f"{row['bound_by']}, stage {row['bound_stage']}",
+            percent(row["compute_share"]), percent(row["exposed_communication_share"]),
+            percent(row["bubble_share"]), digits(row["samples_per_s"], 4), size(row["peak_bytes"]),
+            str(row["fullest_stage"]),
+        )
+        for _, row in rows.iterrows()
+    ]  # fmt: skip
+    header = (
+        "workload", "design", "planner", "schedule", "bound by", "compute", "exposed communication",
+        "bubbles", "samples/s", "most memory", "in stage",
+    )  # fmt: skip
+    caption = "Where the device time of every simulated plan goes, what binds it, and its fullest device"
+    return Sheet(caption, header, tuple(shown), 5, source="simulations", folded=True)
+
+
+def _change(value: float) -> str:
+    """Return a relative change, with a sign unless it is nothing."""
+    text = percent(value)
+    return text.removeprefix("-") if text in ("0.0 %", "-0.0 %") else ("+" if value > 0 else "") + text
+
+
+def _facts(best: pd.DataFrame) -> Iterator[Items]:
+    """Yield how far planners are off, and whether the simulation would choose another."""
+    sentences = [
+        _span(TITLES[str(planner)], mine["simulated_s"] / mine["planned_s"], mine)
+        for planner, mine in best.groupby("planner", sort=False)
+    ]
+    if sentences:
+        yield Items((*sentences, *_choices(best)))
+
+
+def _span(planner: str, ratio: pd.Series, mine: pd.DataFrame) -> str:
+    largest = mine.iloc[int(np.argmax((ratio - 1).abs()))]
+    part = max(PARTS, key=lambda name: abs(largest[name]))
+    return (
+        f"{planner}: simulated plans take {times(ratio.min())} to {times(ratio.max())} the planner's time; "
+        f"the farthest is {largest['model']}, most of it by {NAMES[part]}."
+    )
+
+
+def _choices(best: pd.DataFrame) -> Iterator[str]:
+    """Yield on which workloads another flushing planner's plan is simulated to be faster than Phaze's."""
+    flushing = best[best["schedule"] != "2bw"]
+    wide = flushing.pivot(index="model", columns="planner", values="simulated_s")
+    if "phaze" not in wide:
+        return
+    others = wide.drop(columns="phaze").min(axis=1)
+    faster = list(wide.index[others < wide["phaze"] * (1 - 1e-9)])
+    if faster:
+        yield (
+            f"On {join(faster)} a plan with equal or experts' stages is simulated to be faster than Phaze's, "
+            "although Phaze's formula puts it behind."
+        )
+
+
+Part = Callable[[Inputs, Findings], Iterator[Section]]
+SECTIONS: tuple[Part, ...] = (replayed,)
+"""The sections in order."""

@@ -1,0 +1,70 @@
+"""Checks of the simulated plans."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from phaze.report.verdicts import ROUNDING, Check, Evidence, Verdicts, each
+from phaze.tables.plans import PLAN
+
+_PLAN = tuple(PLAN)
+LOOSE = 1e-3
+"""What times in the long run may be off where tensors on their way make long cycles, with room."""
+
+
+def every_plan_is_simulated(e: Evidence) -> Verdicts:
+    """Yield for every plan that there is whether it was simulated, with the time that its planner says."""
+    plans = e.inputs.plans[e.inputs.plans["status"] == "placed"]
+    found = plans.merge(e.inputs.simulations[[*_PLAN, "planned_s"]], on=list(_PLAN), how="left")
+    samples = found["microbatch"] * found["microbatches"]
+    same = np.isclose(found["planned_s"], found["time_per_sample_s"] * samples, rtol=ROUNDING, atol=0)
+    yield from each(same, found, _PLAN)
+
+
+def planners_assumptions_give_their_time(e: Evidence) -> Verdicts:
+    """Yield for every plan whether simulating what its planner assumes gives the planner's time."""
+    rows = e.inputs.simulations
+    yield from each(np.isclose(rows["assumed_s"], rows["planned_s"], rtol=1e-6, atol=0), rows, _PLAN)
+
+
+def peaks_fit_the_memory(e: Evidence) -> Verdicts:
+    """Yield for every simulated stage whether it never holds more than the HBM, nor than was planned."""
+    rows = e.inputs.simulation_stages.merge(
+        e.inputs.plan_stages[[*_PLAN, "stage", "memory_bytes"]], on=[*_PLAN, "stage"], how="left"
+    )
+    planned = rows["peak_bytes"] <= rows["memory_bytes"] * (1 + ROUNDING)
+    hbm = rows["hbm_gib"] * 2**30
+    fits = rows["headroom_bytes"] >= -hbm * ROUNDING
+    yield from each(planned & fits, rows, (*_PLAN, "stage"))
+
+
+def device_time_is_conserved(e: Evidence) -> Verdicts:
+    """Yield for every simulated plan whether passes, communication and waits fill the devices' time.
+
+    No stage works longer than the batch takes, and those of a plan as long as its share of compute says.
+    """
+    rows, stages = e.inputs.simulations, e.inputs.simulation_stages
+    widths = e.inputs.plan_stages[[*_PLAN, "stage", "data", "tensor"]]
+    stages = stages.merge(widths, on=[*_PLAN, "stage"])
+    devices = stages["data"] * stages["tensor"]
+    sums = stages[[*_PLAN]].assign(
+        busy=stages["busy_s"] * devices, devices=devices, most=stages["busy_share"]
+    )
+    by_plan = sums.groupby(list(_PLAN)).agg({"busy": "sum", "devices": "sum", "most": "max"})
+    mine = by_plan.reindex(pd.MultiIndex.from_frame(rows[list(_PLAN)])).reset_index(drop=True)
+    share = mine["busy"] / (mine["devices"] * rows["simulated_s"])
+    same = np.isclose(share, rows["compute_share"], rtol=ROUNDING, atol=0)
+    holds = same & (mine["most"] <= 1 + LOOSE) & (rows["bubble_share"] >= -LOOSE)
+    yield from each(holds, rows, _PLAN)
+
+
+SIMULATION_CHECKS: dict[str, Check] = {
+    "every plan is simulated": every_plan_is_simulated,
+    "simulated under its planner's assumptions a plan takes the planner's time": (
+        planners_assumptions_give_their_time
+    ),
+    "simulated stages hold no more than planned, and fit the HBM": peaks_fit_the_memory,
+    "no simulated device works longer than the batch takes": device_time_is_conserved,
+}
+"""What must hold of simulations, as sentences."""

@@ -1,0 +1,24 @@
+"""Replay the plans of a model."""
+
+from phaze import tables
+from phaze.job import logged
+from phaze.simulate.stage import replay_plans
+
+
+def main(plans: str, plan_stages: str, outputs: dict[str, str], *, bandwidth_bytes_per_s: float) -> None:
+    """Read plans and their stages, simulate them, write simulations and their stages."""
+    simulations, stages = replay_plans(
+        tables.Plans.load(plans), tables.PlanStages.load(plan_stages), bandwidth_bytes_per_s
+    )
+    tables.Simulations.save(simulations, outputs["simulations"])
+    tables.SimulationStages.save(stages, outputs["simulation_stages"])
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            snakemake.input.plans,
+            snakemake.input.plan_stages,
+            dict(snakemake.output.items()),
+            bandwidth_bytes_per_s=snakemake.params.bandwidth,
+        )
