@@ -56,8 +56,8 @@ _PARTS = (
     "planners charge tensors between stages to the passes, the simulator has them under way while devices "
     "go on; what is left of them is exposed communication. Synchronisation: all stages exchange their "
     "gradients, with a flush after their last backward pass, without one during the next batch. Contention: "
-    "tensors that enter a stage together, as skip connections do, share its link, and no link carries more in "
-    "a batch than its bandwidth."
+    "tensors that enter a stage together, as skip connections do, share its link, and in a batch no link "
+    "carries more than its bandwidth allows."
 )
 _FACTOR = (
     "Gradients: the planners keep the paper's factor and charge 4 (d − 1)/d of the weights against the "

@@ -6,7 +6,8 @@ part of the difference, so that the parts sum to it.
 - imbalance: a flushing planner takes (ceil(B/d) + s - 1) max load (Phaze, Appendix B); the ideal pipeline,
   PALM's equation (1), takes (ceil(B/d) - 1) max load + the sum of the loads.
 - bubbles: passes in the schedule's order wait for each other more than in an ideal pipeline; without a
-  flush, more than the slowest stage alone, where ceil(s/d) stashes are too few.
+  flush, more than the slowest stage alone, where ceil(s/d) stashes are too few. A stage that recomputes
+  does so while it waits for the gradient.
 - transfers: planners charge tensors to the passes of the stages; simulated, they are on their way while
   devices go on, all that a stage needs at once, the longest deciding.
 - synchronisation: planners charge 4 (d - 1)/d of the weights, Phaze of the first stage after the batch, Piper
@@ -89,13 +90,14 @@ def replay(plan: Plan) -> Replay:
 def assumed_s(plan: Plan) -> float:
     """Return the time per batch of a simulation that assumes what the planner does.
 
-    With a flush all stages take as long as the slowest; without, a stage of d replicas is one that is d times
-    as fast, and synchronises a part of its gradients with each microbatch.
+    With a flush all stages take as long as the slowest, and recompute when the gradient is there; without, a
+    stage of d replicas is one that is d times as fast, and synchronises a part of its gradients with each
+    microbatch.
     """
     within = plan.pipeline("within", synchronise=False)
     if plan.flushes:
         slowest = within.stages[int(np.argmax(plan.loads_s))]
-        same = replace(within, stages=(slowest,) * len(plan.stages))
+        same = replace(within, stages=(slowest,) * len(plan.stages), early_recompute=False)
         return simulate(same).time_s + float(plan.charged_sync_s[0])
     shares = plan.charged_sync_s / plan.microbatches
     stages = tuple(

@@ -14,6 +14,8 @@ from tests.workflow.folders import ROOT, Folder, write_study
 pytestmark = pytest.mark.workflow
 
 POINT = "tiny/t1-b2"
+SIMULATED = {"simulations", "simulation_stages", "report"}
+PLANNED = {"plans", "plan_stages", *SIMULATED}
 
 
 def tables_of(stale: set[str]) -> set[str]:
@@ -161,7 +163,7 @@ def test_every_planner_has_plans_of_the_chips_in_the_results(finished: Folder) -
 
 def test_another_planner_plans_and_reports_again_and_nothing_else(folder: Folder) -> None:
     folder.edit(lambda study: study.update(place={"planner": "piper"}))
-    assert tables_of(folder.stale()) == {"plans", "plan_stages", "report"}
+    assert tables_of(folder.stale()) == PLANNED
     folder.run()
     plans = pd.read_parquet(folder.path / "results/plans/paper/tiny.parquet")
     by_chip = plans.groupby("architecture")["planner"].agg(set)
@@ -172,7 +174,25 @@ def test_another_planner_plans_and_reports_again_and_nothing_else(folder: Folder
 
 def test_an_edit_of_a_planner_reruns_the_plans_only(edited: Folder) -> None:
     append(edited, "phaze/place/piper/planner.py", "\nEDITED = True\n")
-    assert tables_of(edited.stale()) == {"plans", "plan_stages", "report"}
+    assert tables_of(edited.stale()) == PLANNED
+
+
+def test_every_plan_is_simulated(finished: Folder) -> None:
+    plans = pd.read_parquet(finished.path / "results/plans/paper/tiny.parquet")
+    simulations = pd.read_parquet(finished.path / "results/simulations/paper/tiny.parquet")
+    key = ["model", "architecture", "hbm_gib", "planner"]
+    assert simulations[key].equals(plans[key])
+    checks = pd.read_parquet(finished.path / "results/report/checks.parquet").set_index("check")
+    simulated = checks[checks.index.str.contains("simulated")]
+    assert len(simulated) == 4
+    assert simulated["passed"].all(), simulated
+    assert (simulated["rows"] > 0).all()
+    assert "## Simulated" in (finished.path / "results/report/report.md").read_text()
+
+
+def test_an_edit_of_the_simulator_simulates_and_reports_again_and_nothing_else(edited: Folder) -> None:
+    append(edited, "phaze/simulate/steady.py", "\nEDITED = True\n")
+    assert tables_of(edited.stale()) == SIMULATED
 
 
 def test_bad_input_stops_before_anything_runs(folder: Folder) -> None:

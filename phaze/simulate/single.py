@@ -1,0 +1,123 @@
+"""One plan of a study, chosen from its files, replayed and put into words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from phaze.errors import PhazeError
+from phaze.simulate.plan import read_plan
+from phaze.simulate.replay import Replay, replay
+from phaze.simulate.stage import Row, simulated_stages, simulation_row
+from phaze.tables import PARTS, PLANNERS, Plans, PlanStages
+from phaze.tables.plans import PLAN
+from phaze.units import GIB
+
+FACTOR = (
+    "Gradients: planners charge 4 (d - 1)/d of the weights, Phaze of the first stage, Piper of every stage; "
+    "the simulator counts 2 (d - 1)/d in each direction, both at once, for every stage."
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which plan of a file; None: any."""
+
+    model: str | None = None
+    architecture: str | None = None
+    hbm_gib: float | None = None
+    planner: str | None = None
+
+    def choose(self, plans: pd.DataFrame, path: Path) -> pd.Series:
+        """Return the fastest of the plans asked for, or raise `PhazeError` if there is none."""
+        found = plans
+        for name in PLAN:
+            value = getattr(self, name)
+            if value is not None:
+                known = sorted(found[name].unique().tolist())
+                found = found[found[name] == value]
+                if found.empty:
+                    given = ", ".join(map(str, known)) or "none"
+                    raise PhazeError(f"{path}: has no plan with {name} {value}; allowed: {given}")
+        placed = found[found["status"] == "placed"]
+        if placed.empty:
+            reason = f": {found['reason'].iloc[0]}" if len(found) else ""
+            raise PhazeError(f"{path}: has no feasible plan of those asked for{reason}")
+        ranked = placed.assign(rank=placed["planner"].map(PLANNERS.index))
+        return ranked.sort_values(["time_per_sample_s", "rank", *PLAN]).drop(columns="rank").iloc[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A plan and what its simulation finds."""
+
+    plan: pd.Series
+    found: Replay
+
+    def as_row(self) -> Row:
+        """Return what tables simulations and simulation_stages say, with the stages as a list."""
+        hbm_bytes = float(self.plan["hbm_gib"]) * GIB
+        key: Row = {name: self.plan[name] for name in PLAN}
+        return {
+            **key,
+            **simulation_row(self.found),
+            "stages": list(simulated_stages(self.found, hbm_bytes)),
+        }
+
+    def in_words(self) -> str:
+        """Return the answer for a reader."""
+        return "\n".join([self._which(), self._times(), self._shares(), *self._stages(), FACTOR])
+
+    def _which(self) -> str:
+        plan = self.plan
+        return (
+            f"{plan['model']} on {plan['architecture']}, {plan['hbm_gib']:g} GiB, planned by "
+            f"{plan['planner']}: t = {plan['tensor']}, d = {plan['data']}, s = {plan['stages']}, "
+            f"microbatch {plan['microbatch']}, {plan['schedule']}"
+        )
+
+    def _times(self) -> str:
+        planned, simulated = self.found.plan.planned_s, self.found.simulated_s
+        parts = (f"{name.removesuffix('_s')} {self.found.parts[name] / planned:+.1%}" for name in PARTS)
+        return (
+            f"planned {planned:.4g} s per batch, simulated {simulated:.4g} s "
+            f"({simulated / planned - 1:+.1%}: {', '.join(parts)})"
+        )
+
+    def _shares(self) -> str:
+        row = simulation_row(self.found)
+        return (
+            f"{self.found.samples_per_s:,.4g} samples/s; compute {row['compute_share']:.1%}, exposed "
+            f"communication {row['exposed_communication_share']:.1%}, bubbles {row['bubble_share']:.1%}; "
+            f"bound by {self.found.timeline.bound_by}"
+        )
+
+    def _stages(self) -> list[str]:
+        rows = simulated_stages(self.found, float(self.plan["hbm_gib"]) * GIB)
+        return [
+            f"stage {row['stage']}: layers {stage.first_layer} to {stage.last_layer}, d = {stage.data}, "
+            f"t = {stage.tensor}, busy {row['busy_share']:.1%}, {row['in_flight']} in flight, "
+            f"{float(str(row['peak_bytes'])) / GIB:.3g} GiB"
+            for row, stage in zip(rows, self.found.plan.stages, strict=True)
+        ]
+
+
+def simulate_file(path: Path, wanted: Wanted, bandwidth_bytes_per_s: float) -> Answer:
+    """Replay a plan of a study's file: results/plans/<scenario>/<model>.parquet or report/plans.parquet."""
+    beside = _beside(path)
+    for file in (path, beside):
+        if not file.is_file():
+            raise PhazeError(f"{file}: there is no such file; a study writes results/plans and plan_stages")
+    plan = wanted.choose(Plans.load(path), path)
+    stages = PlanStages.load(beside)
+    mine = stages[(stages[list(PLAN)] == plan[list(PLAN)]).all(axis=1)]
+    return Answer(plan, replay(read_plan(plan, mine, bandwidth_bytes_per_s)))
+
+
+def _beside(path: Path) -> Path:
+    """Return where the stages of the plans lie."""
+    if path.name == "plans.parquet":
+        return path.with_name("plan_stages.parquet")
+    return path.absolute().parents[2] / "plan_stages" / path.absolute().parent.name / path.name

@@ -1,0 +1,114 @@
+"""The section on simulated plans shows each with the parts of its difference, and its checks can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from phaze.report.document import Items, Prose, Section, Sheet
+from phaze.report.findings import Findings
+from phaze.report.inputs import Inputs
+from phaze.report.simulated import replayed
+from phaze.report.simulation_checks import SIMULATION_CHECKS
+from phaze.report.verdicts import Evidence
+from phaze.tables import Simulations, SimulationStages
+
+ALL = "every plan is simulated"
+ASSUMED = "simulated under its planner's assumptions a plan takes the planner's time"
+FITS = "simulated stages hold no more than planned, and fit the HBM"
+WORK = "no simulated device works longer than the batch takes"
+Change = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+@pytest.fixture(scope="module")
+def section(inputs: Inputs, findings: Findings) -> Section:
+    return next(replayed(inputs, findings))
+
+
+def sheets(section: Section) -> list[Sheet]:
+    return [block for block in section.blocks if isinstance(block, Sheet)]
+
+
+def test_every_plan_is_shown_with_the_parts_of_its_difference(section: Section, findings: Findings) -> None:
+    times, shares = sheets(section)
+    assert times.header[5:] == (
+        "difference", "imbalance", "bubbles", "transfers", "synchronisation", "contention",
+    )  # fmt: skip
+    phaze = next(row for row in times.rows if row[2] == "Phaze")
+    assert phaze[5:] == ("+11.0 %", "-2.0 %", "-1.0 %", "-2.0 %", "+15.0 %", "+1.0 %")
+    piper = next(row for row in times.rows if row[2] == "Piper")
+    assert piper[5:] == ("-20.0 %", "0.0 %", "+2.0 %", "-10.0 %", "-12.0 %", "0.0 %")
+    assert len(times.rows) == len(shares.rows) >= len(findings.simulations)
+
+
+def test_the_planners_factor_is_stated(section: Section) -> None:
+    words = " ".join(block.text for block in section.blocks if isinstance(block, Prose))
+    assert "charge 4 (d − 1)/d" in words
+    assert "counts 2 (d − 1)/d in each direction" in words
+
+
+def test_the_largest_part_and_other_choices_are_named(section: Section) -> None:
+    (items,) = (block for block in section.blocks if isinstance(block, Items))
+    assert "1.11× to 1.11× the planner's time" in items.sentences[0]
+    assert items.sentences[0].endswith("most of it by synchronisation.")
+    assert "is simulated to be faster than Phaze's" in items.sentences[-1]
+
+
+def test_a_study_without_simulations_has_no_section(inputs: Inputs, findings: Findings) -> None:
+    assert not list(replayed(inputs, replace(findings, simulations=Simulations.empty())))
+
+
+def verdicts(check: str, inputs: Inputs, findings: Findings) -> list[bool]:
+    evidence = Evidence(inputs, findings.results, findings.energies)
+    return [holds for holds, _ in SIMULATION_CHECKS[check](evidence)]
+
+
+@pytest.mark.parametrize("check", SIMULATION_CHECKS)
+def test_checks_hold_of_what_hangs_together(check: str, inputs: Inputs, findings: Findings) -> None:
+    found = verdicts(check, inputs, findings)
+    assert found
+    assert all(found)
+
+
+def scaled(column: str, factor: float) -> Change:
+    return lambda frame: frame.assign(**{column: frame[column] * factor})
+
+
+@pytest.mark.parametrize(
+    ("check", "table", "change"),
+    [
+        (ALL, "simulations", lambda frame: frame.iloc[1:]),
+        (ALL, "simulations", scaled("planned_s", 1.01)),
+        (ASSUMED, "simulations", scaled("assumed_s", 1.01)),
+        (FITS, "simulation_stages", scaled("peak_bytes", 1.01)),
+        (FITS, "simulation_stages", scaled("headroom_bytes", -1.0)),
+        (WORK, "simulations", scaled("compute_share", 0.9)),
+        (WORK, "simulation_stages", scaled("busy_s", 0.9)),
+        (WORK, "simulation_stages", scaled("busy_share", 100.0)),
+        (WORK, "simulations", scaled("bubble_share", -1.0)),
+    ],
+)
+def test_checks_fail_where_something_is_wrong(
+    check: str, table: str, change: Change, inputs: Inputs, findings: Findings
+) -> None:
+    tables = {"simulations": inputs.simulations, "simulation_stages": inputs.simulation_stages}
+    changed = {**tables, table: change(tables[table])}
+    wrong = replace(
+        inputs, simulations=changed["simulations"], simulation_stages=changed["simulation_stages"]
+    )
+    assert not all(verdicts(check, wrong, findings))
+
+
+def test_parts_that_do_not_sum_are_no_table(inputs: Inputs) -> None:
+    wrong = inputs.simulations.assign(bubbles_s=inputs.simulations["bubbles_s"] + 1.0)
+    with pytest.raises(ValueError, match="the parts make up the difference"):
+        Simulations.check(wrong)
+
+
+def test_toy_stages_are_those_of_the_plans(inputs: Inputs) -> None:
+    assert len(SimulationStages.check(inputs.simulation_stages)) == len(inputs.plan_stages)
+    assert np.isfinite(inputs.simulation_stages["busy_share"]).all()

@@ -1,0 +1,118 @@
+"""The command replays a plan of a study's files, and says what it was told wrongly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from phaze.__main__ import app
+from phaze.errors import PhazeError
+from phaze.place.piper.planner import plan as plan_as_piper
+from phaze.place.planners import Asked
+from phaze.place.side_by_side import plan_model
+from phaze.simulate.stage import replay_plans
+from phaze.tables import PLANNERS, Plans, PlanStages
+from tests.unit.place.test_side_by_side import EXPERT, SMALL, model
+
+
+@pytest.fixture(scope="module", name="tables")
+def planned_tables() -> tuple[pd.DataFrame, pd.DataFrame]:
+    asked = [Asked("a0", 2.0, PLANNERS), Asked("a1", 1.0, ("phaze",))]
+    return plan_model(*model(), asked, SMALL, EXPERT, plan_as_piper)
+
+
+@pytest.fixture(name="study")
+def study_results(tables: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path) -> Path:
+    for table, frame in zip((Plans, PlanStages), tables, strict=True):
+        for path in (f"{table.name}/paper/toy.parquet", f"report/{table.name}.parquet"):
+            table.save(frame, tmp_path / path)
+    (tmp_path / "flat.yaml").write_text(
+        f"network_bandwidth_bytes_per_s: {SMALL.bandwidth_bytes_per_s}\n", encoding="utf-8"
+    )
+    return tmp_path
+
+
+def run(study: Path, file: str, *arguments: str) -> str:
+    command = ("simulate", str(study / file), "--system", str(study / "flat.yaml"), *arguments)
+    result = CliRunner().invoke(app, command)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.output
+
+
+@pytest.mark.parametrize("file", ["plans/paper/toy.parquet", "report/plans.parquet"])
+def test_a_plan_of_either_file_is_replayed_as_in_the_study(
+    study: Path, file: str, tables: tuple[pd.DataFrame, pd.DataFrame]
+) -> None:
+    found = json.loads(run(study, file, "--planner", "phaze", "--architecture", "a0", "--json"))
+    simulations = replay_plans(*tables, SMALL.bandwidth_bytes_per_s)[0]
+    same = (simulations["planner"] == "phaze") & (simulations["architecture"] == "a0")
+    row = simulations[same].iloc[0].to_dict()
+    stages = found.pop("stages")
+    assert found == pytest.approx(row)
+    assert [stage["stage"] for stage in stages] == list(range(len(stages)))
+
+
+def test_the_fastest_plan_is_taken_and_explained(
+    study: Path, tables: tuple[pd.DataFrame, pd.DataFrame]
+) -> None:
+    text = run(study, "plans/paper/toy.parquet")
+    best = tables[0]["time_per_sample_s"].min() * SMALL.global_batch
+    assert f"planned {best:.4g} s per batch" in text
+    assert "planned by phaze" in text, "where planners are as fast, the first of them"
+    for words in (
+        "imbalance",
+        "bubbles",
+        "transfers",
+        "synchronisation",
+        "contention",
+        "bound by",
+        "stage 0",
+    ):
+        assert words in text
+    assert "planners charge 4 (d - 1)/d" in text
+    assert "the simulator counts 2 (d - 1)/d in each direction" in text
+
+
+@pytest.mark.parametrize("planner", ["phaze", "piper"])
+def test_the_trace_holds_every_pass(study: Path, planner: str) -> None:
+    trace = study / "trace.json"
+    run(study, "report/plans.parquet", "--planner", planner, "-a", "a0", "--trace", str(trace))
+    events = json.loads(trace.read_text())["traceEvents"]
+    passes = [event["name"] for event in events if event["ph"] == "X"]
+    forward = sum(name.startswith("forward") for name in passes)
+    assert forward == sum(name.startswith("backward") for name in passes) > 0
+
+
+@pytest.mark.parametrize(
+    ("file", "arguments", "message"),
+    [
+        ("plans/paper/toy.parquet", ("--planner", "nobody"), "planner nobody; allowed: equal, expert, phaze"),
+        ("plans/paper/toy.parquet", ("-a", "a1", "--planner", "piper"), "planner piper; allowed: phaze"),
+        ("plans/paper/toy.parquet", ("--hbm-gib", "7"), "no plan with hbm_gib 7.0; allowed: 1.0, 2.0"),
+        ("plans/paper/none.parquet", (), "none.parquet: there is no such file"),
+        ("plan_stages/paper/toy.parquet", (), "expected table plans"),
+        ("plans/paper/toy.parquet", ("-o", "x.csv"), "-o is for --runs only"),
+        ("plans/paper/toy.parquet", ("--runs", "x.csv"), "either the file of a study's plans or --runs"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_message(study: Path, file: str, arguments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(PhazeError, match=message):
+        run(study, file, *arguments)
+
+
+def test_options_of_plans_are_refused_for_runs() -> None:
+    command = ["simulate", "--runs", "x.csv", "--system", "h100", "-o", "y.csv", "--trace", "t.json"]
+    with pytest.raises(PhazeError, match="--trace is for a plan, not for --runs"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
+
+
+def test_what_is_not_feasible_says_why(tables: tuple[pd.DataFrame, pd.DataFrame], study: Path) -> None:
+    plans = tables[0].assign(status="infeasible", reason="memory: too little")
+    Plans.save(plans, study / "plans/paper/toy.parquet")
+    with pytest.raises(PhazeError, match="no feasible plan of those asked for: memory: too little"):
+        run(study, "plans/paper/toy.parquet")
