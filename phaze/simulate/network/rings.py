@@ -27,7 +27,7 @@ class Ring:
 
 
 def ring(grid: Grid, tiles: Sequence[int]) -> Ring:
-    """Return a ring over tiles: around a rectangle with an even side, else what a search finds.
+    """Return a ring over tiles: around a rectangle with an even side, grown by pairs, or found by search.
 
     Where there is no ring of neighbours: a path of neighbours, whose last tile has a long way back to the
     first. Where there is no path either (or the search gives up): row by row, every other row backward.
@@ -35,7 +35,7 @@ def ring(grid: Grid, tiles: Sequence[int]) -> Ring:
     chosen = _distinct(grid, tiles)
     if len(chosen) <= 2:
         return Ring(chosen, len(chosen) < 2 or chosen[1] in grid.neighbours(chosen[0]))
-    found = _around_rectangle(grid, chosen) or _search(grid, chosen, True)
+    found = _around_rectangle(grid, chosen) or _grown(grid, chosen) or _search(grid, chosen, True)
     if found:
         return Ring(found, True)
     return Ring(_search(grid, chosen, False) or snake(grid, chosen), False)
@@ -95,6 +95,32 @@ def _comb(even: int, other: int) -> list[tuple[int, int]]:
         (a, b) for a in range(even) for b in (range(1, other) if a % 2 == 0 else range(other - 1, 0, -1))
     ]
     return there + [(a, 0) for a in range(even - 1, -1, -1)]
+
+
+def _grown(grid: Grid, tiles: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return a ring that begins with two neighbours and takes detours over two more until all are in it."""
+    left = set(tiles[1:])
+    second = next((other for other in grid.neighbours(tiles[0]) if other in left), None)
+    if second is None or len(tiles) % 2:
+        return None
+    order = [tiles[0], second]
+    left.discard(second)
+    place = 0
+    while place < len(order) and left:
+        detour = _detour(grid, order[place], order[(place + 1) % len(order)], left)
+        order[place + 1 : place + 1] = detour
+        left.difference_update(detour)
+        place += not detour
+    return None if left else tuple(order)
+
+
+def _detour(grid: Grid, a: int, b: int, free: set[int]) -> list[int]:
+    """Return two free tiles on a way from a to its neighbour b, none if there are no such."""
+    for first in grid.neighbours(a):
+        for second in grid.neighbours(b):
+            if first != second and {first, second} <= free and second in grid.neighbours(first):
+                return [first, second]
+    return []
 
 
 def _search(grid: Grid, tiles: tuple[int, ...], closed: bool) -> tuple[int, ...] | None:

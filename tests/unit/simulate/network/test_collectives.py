@@ -143,6 +143,17 @@ def test_an_all_to_all_contends_on_a_mesh() -> None:
     assert deliver(topology, plan).time_s > 1.2 * deliver(topology, plan, "none").time_s
 
 
+@pytest.mark.parametrize("side", [4, 6])
+@pytest.mark.parametrize("contention", ["arrival", "order"])
+def test_an_all_to_all_takes_no_less_than_its_bytes_over_the_cut(side: int, contention: str) -> None:
+    """Half of the members send half of their bytes across, over as many links as there are rows."""
+    topology, members = mesh(Grid(side, side), Wires(8.0)), range(side * side)
+    table = np.arange(side * side).reshape(side, side).tolist()
+    bound = side * side / 2 * 96.0 / 2 / (side * 8.0)
+    for plan in (collective("all-to-all", members, 96.0), layered.all_to_all(table, 96.0)):
+        assert deliver(topology, plan, contention).time_s >= bound  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -56,6 +56,15 @@ def test_a_thirteenth_tile_breaks_a_ring_of_twelve(extra: int) -> None:
     assert max(spliced) == 2
 
 
+@pytest.mark.parametrize("extra", [[(8, 3), (8, 4)], [(8, 3), (8, 4), (8, 8), (8, 9)], [(8, 3), (8, 5)]])
+def test_pairs_of_tiles_beside_a_rectangle_join_its_ring(extra: list[tuple[int, int]]) -> None:
+    """80 tiles and pairs of neighbours; two apart, each with one neighbour, cannot."""
+    grid = Grid(10, 10)
+    found = ring(grid, [*range(80), *(grid.tile(*place) for place in extra)])
+    together = extra[0][1] + 1 == extra[1][1]
+    assert found.closed == together == neighbours_all_round(grid, found)
+
+
 def test_rows_of_a_torus_are_rings() -> None:
     assert ring(Grid(3, 5, wrap=True), range(5, 10)).closed
     assert not ring(Grid(3, 5), range(5, 10)).closed
