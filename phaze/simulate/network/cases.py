@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement
 from typing import Literal, get_args
 
 from phaze.errors import PhazeError
@@ -104,6 +105,69 @@ def inter_group(
         strategy: exchange_s(topology, phases(who, strategy, size_bytes, pieces), switching=switching)
         for strategy in get_args(Strategy)
     }
+
+
+@dataclass(frozen=True)
+class Congestion:
+    """How far formulas are short over all combinations of so many tasks (Figure 7)."""
+
+    tasks: int
+    size_bytes: float
+    least: float
+    mean: float
+    most: float
+
+
+def congestion(size_bytes: float, most_tasks: int = 5) -> list[Congestion]:
+    """Return the errors of a formula without contention by the number of tasks of one size (Figure 7).
+
+    PALM prints 30 % for 5 tasks of 8 MB and at most 50 %, but not which tasks, tiles and ports.
+    """
+    rows = []
+    for tasks in range(1, most_tasks + 1):
+        short = [
+            overlapping(some, size_bytes).short
+            for some in combinations_with_replacement(get_args(Work), tasks)
+        ]
+        rows.append(Congestion(tasks, size_bytes, min(short), sum(short) / len(short), max(short)))
+    return rows
+
+
+@dataclass(frozen=True)
+class Strategies:
+    """Both strategies, each with the number of adapters that suits it best (Figure 12)."""
+
+    switching: Switching
+    half_duplex: bool
+    pieces: int
+    extra_column: int | None
+    """Where a tile breaks the rings, if one does."""
+    first_s: float
+    second_s: float
+    furthest: float
+    """Largest gain at one and the same number of adapters."""
+
+    @property
+    def gain(self) -> float:
+        """How much faster PALM's choice is: strategy 1 on a ring (its 3.08), 2 on a broken one (1.23)."""
+        return self.second_s / self.first_s if self.extra_column is None else self.first_s / self.second_s
+
+
+def strategies(
+    switching: Switching, half_duplex: bool, pieces: int, extra_column: int | None = None
+) -> Strategies:
+    """Return both strategies over all numbers of adapters (Figure 12)."""
+    wires = replace(CORES, half_duplex=half_duplex)
+    tiles = 12 + (extra_column is not None)
+    times = [
+        inter_group(extra_column, adapters, wires=wires, switching=switching, pieces=pieces)
+        for adapters in range(1, tiles + 1)
+    ]
+    first = [time["all-reduce-first"]["total"] for time in times]
+    second = [time["reduce-first"]["total"] for time in times]
+    worse, better = (second, first) if extra_column is None else (first, second)
+    furthest = max(a / b for a, b in zip(worse, better, strict=True))
+    return Strategies(switching, half_duplex, pieces, extra_column, min(first), min(second), furthest)
 
 
 def _group(grid: Grid, left: int, extra_column: int | None) -> list[int]:
