@@ -13,8 +13,8 @@ from phaze.errors import PhazeError
 from phaze.simulate.durations import Kind
 from phaze.simulate.links import Process, Task, Transfer
 from phaze.simulate.network.contention import Network
-from phaze.simulate.network.delivery import Delivery, deliver
-from phaze.simulate.network.messages import Message, Plan
+from phaze.simulate.network.delivery import deliver
+from phaze.simulate.network.messages import Message, Plan, sent_by
 from phaze.simulate.network.topology import Leg, Switching, Topology
 
 Detail = Literal["messages", "plans"]
@@ -42,8 +42,8 @@ class NetworkMachine:
     """What the jobs of a kind send, by stage."""
     switching: Switching = "pipelined"
     detail: Detail = "messages"
-    _alone: dict[int, tuple[Plan, Leg, Delivery]] = field(default_factory=dict, init=False, repr=False)
-    """By the plan's identity, which lasts as long as the plan is here; hashing a plan takes longer."""
+    _wholes: dict[int, Whole] = field(default_factory=dict, init=False, repr=False)
+    """By the identity of the plan; hashing a plan takes longer."""
     _passing: dict[tuple[int, int, float], Plan] = field(default_factory=dict, init=False, repr=False)
     network: Network | None = field(default=None, init=False)
 
@@ -68,15 +68,15 @@ class NetworkMachine:
         network = self._in(env)
         if self.detail == "messages":
             return network.play(plan)
-        if id(plan) not in self._alone:
-            self._alone[id(plan)] = (plan, *_whole(self.topology, plan, self.switching))
-        _, leg, alone = self._alone[id(plan)]
-        for message in plan:
-            network.sent_bytes[message.source] += message.size_bytes
-        done = network.hold(leg)
+        if id(plan) not in self._wholes:
+            self._wholes[id(plan)] = _whole(self.topology, plan, self.switching)
+        whole = self._wholes[id(plan)]
+        for node, amount in whole.sent:
+            network.sent_bytes[node] += amount
+        done = network.hold(whole.leg)
         callbacks = done.callbacks
         assert callbacks is not None
-        callbacks.append(lambda _: _count(network, alone))
+        callbacks.append(lambda _: _arrive(network, whole))
         return done
 
     def _between(self, source: int, target: int, size_bytes: float) -> Plan:
@@ -102,16 +102,39 @@ def passing(source: Sequence[int], target: Sequence[int], size_bytes: float) -> 
     )
 
 
-def _whole(topology: Topology, plan: Plan, switching: Switching) -> tuple[Leg, Delivery]:
-    """Return what a plan holds as a whole, and how it is carried out alone."""
+@dataclass(frozen=True)
+class Whole:
+    """A plan that holds all of its links for as long as it takes alone."""
+
+    plan: Plan
+    """Kept, because plans are known by their identity, which lasts as long as they are here."""
+    leg: Leg
+    sent: tuple[tuple[int, float], ...]
+    """Nodes that send and their bytes."""
+    received: tuple[tuple[int, float], ...]
+    carried: tuple[tuple[int, float], ...]
+    """Links and the bytes over them."""
+
+
+def _whole(topology: Topology, plan: Plan, switching: Switching) -> Whole:
+    """Return what a plan holds and brings as a whole."""
     alone = deliver(topology, plan, switching=switching)
     resources = tuple(np.flatnonzero(alone.busy_s > 0).tolist())
-    return Leg((), resources, alone.time_s, float("inf")), alone
+    leg = Leg((), resources, alone.time_s, float("inf"))
+    sent = _positive(sent_by(plan, topology.nodes))
+    return Whole(
+        plan, leg, sent, _positive(alone.received_bytes.tolist()), _positive(alone.link_bytes.tolist())
+    )
 
 
-def _count(network: Network, alone: Delivery) -> None:
-    """Add the bytes of a plan that has arrived."""
-    for link in np.flatnonzero(alone.link_bytes).tolist():
-        network.link_bytes[link] += float(alone.link_bytes[link])
-    for node in np.flatnonzero(alone.received_bytes).tolist():
-        network.received_bytes[node] += float(alone.received_bytes[node])
+def _positive(amounts: Sequence[float]) -> tuple[tuple[int, float], ...]:
+    """Return those above 0 with their places."""
+    return tuple((place, amount) for place, amount in enumerate(amounts) if amount > 0)
+
+
+def _arrive(network: Network, whole: Whole) -> None:
+    """Count the bytes of a plan that has arrived."""
+    for node, amount in whole.received:
+        network.received_bytes[node] += amount
+    for link, amount in whole.carried:
+        network.link_bytes[link] += amount
