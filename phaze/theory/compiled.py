@@ -15,6 +15,7 @@ from typing import TypeVar, cast
 import numba
 import numpy as np
 import numpy.typing as npt
+from numba.core.registry import CPUDispatcher
 from numba.core.types import unliteral
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -46,6 +47,24 @@ def njit_without_arrays(function: Function) -> Function:
     """Return the same for functions that neither make nor return arrays: references are not counted."""
     compile_it = numba.njit(cache=True, error_model="numpy", _nrt=False)  # type: ignore[call-overload]
     return _once_for_constants(cast(Function, compile_it(function)))
+
+
+class _ForCompiledCode(CPUDispatcher):
+    """A compiled function without an entry for Python, where a call would end the process."""
+
+    def __call__(self, *_: object) -> None:
+        """Refuse a call from Python."""
+        raise TypeError(f"{self.py_func.__qualname__} is for compiled code only")
+
+
+def njit_inner(function: Function) -> Function:
+    """Return the same for functions that only compiled code calls, which compiles a fifth faster."""
+    compile_it = numba.njit(  # type: ignore[call-overload]
+        cache=True, error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True
+    )
+    dispatcher = compile_it(function)
+    dispatcher.__class__ = _ForCompiledCode
+    return _once_for_constants(cast(Function, dispatcher))
 
 
 def njit_inlined(function: Function) -> Function:

@@ -32,8 +32,8 @@ from phaze.place.piper.sums import (
     Steps,
     Sums,
 )
-from phaze.theory.compiled import njit, njit_without_arrays
-from phaze.theory.downsets import BITS
+from phaze.theory.compiled import njit, njit_inner, njit_without_arrays
+from phaze.theory.downsets import BITS, Words
 
 SLACK = 1 + 1e-9
 """Bounds are only believed beyond rounding."""
@@ -90,7 +90,7 @@ def nothing_known(problem: Problem) -> Known:
     )
 
 
-@njit_without_arrays
+@njit_inner
 def stage_base(sums: Sums, t: int, i: int, j: int) -> float:
     """Return the time on one device of the stage between downsets i and j, all layers fastest."""
     inner, outer = sums.totals[t, i], sums.totals[t, j]
@@ -103,7 +103,7 @@ def stage_base(sums: Sums, t: int, i: int, j: int) -> float:
     return float(time_s)
 
 
-@njit_without_arrays
+@njit_inner
 def meets(
     problem: Problem, known: Known, t: int, i: int, j: int, index: int, in_flight: int, margin_s: float
 ) -> bool:
@@ -116,7 +116,7 @@ def meets(
         return False
     if not problem.sums.alike[t]:
         return _price(problem, known, t, i, j, index, in_flight) <= margin_s
-    stage = _stage(problem, t, i, j)
+    stage = _stage(len(problem.sums.work_s), len(problem.widths), t, i, j)
     if known.stage[in_flight] != stage:
         known.stage[in_flight] = stage
         known.added_s[in_flight], known.bound_s[in_flight] = _added(problem, t, i, j, in_flight)
@@ -125,10 +125,10 @@ def meets(
     return bool(known.added_s[in_flight] <= margin_s)
 
 
-@njit_without_arrays
+@njit_inner
 def _price(problem: Problem, known: Known, t: int, i: int, j: int, index: int, in_flight: int) -> float:
     """Return what saving memory adds to a stage that is priced as a whole; infinite as long as it is not."""
-    stage = _stage(problem, t, i, j)
+    stage = _stage(len(problem.sums.work_s), len(problem.widths), t, i, j)
     key = _key(stage, len(problem.degrees), index, len(known.stage), in_flight)
     at = _place(known.keys, key)
     if known.keys[at] == key:
@@ -141,19 +141,19 @@ def _price(problem: Problem, known: Known, t: int, i: int, j: int, index: int, i
     return np.inf
 
 
-@njit_without_arrays
-def _stage(problem: Problem, t: int, i: int, j: int) -> int:
+@njit_inner
+def _stage(downsets: int, widths: int, t: int, i: int, j: int) -> int:
     """Return a number for a stage and its width."""
-    return (i * len(problem.sums.work_s) + j) * len(problem.widths) + t
+    return (i * downsets + j) * widths + t
 
 
-@njit_without_arrays
+@njit_inner
 def _key(stage: int, degrees: int, index: int, most_in_flight: int, in_flight: int) -> int:
     """Return a number for a stage with its degree, by position, and its microbatches in flight."""
     return (stage * degrees + index) * most_in_flight + in_flight
 
 
-@njit_without_arrays
+@njit_inner
 def _place(keys: Counts, key: int) -> int:
     """Return where a key is, or where it would be."""
     at = (key * 0x9E3779B97F4A7C1 >> 20) & (len(keys) - 1)
@@ -197,7 +197,7 @@ def _price_all(problem: Problem, costs: Costs, known: Known, exact: bool | None)
     for row in range(1, known.wanted[0, 0] + 1):
         t, i, j = known.wanted[row, 0], known.wanted[row, 1], known.wanted[row, 2]
         index, in_flight = known.wanted[row, 3], known.wanted[row, 4]
-        stage = _stage(problem, t, i, j)
+        stage = _stage(len(problem.sums.work_s), len(problem.widths), t, i, j)
         key = _key(stage, len(problem.degrees), index, len(known.stage), in_flight)
         at = _place(known.keys, key)
         known.keys[at] = key
@@ -205,7 +205,7 @@ def _price_all(problem: Problem, costs: Costs, known: Known, exact: bool | None)
     known.wanted[0, 0] = 0
 
 
-@njit_without_arrays
+@njit_inner
 def _added(problem: Problem, t: int, i: int, j: int, in_flight: int) -> tuple[float, float]:
     """Return what saving memory adds by the rule, and at least; infinite: nothing fits."""
     sums, steps, limit = problem.sums, problem.steps, problem.limit_bytes
@@ -222,7 +222,7 @@ def _added(problem: Problem, t: int, i: int, j: int, in_flight: int) -> tuple[fl
         v = steps.whose[t, in_flight, at, 0] if at < steps.whose.shape[2] else -1
         if v < 0:
             break
-        if _between(sums, i, j, v):
+        if _between(sums.words, i, j, v):
             more_s, saved = steps.effect[t, in_flight, at, 0], steps.effect[t, in_flight, at, 1]
             bound_s = added_s + more_s * min(max(excess - doubtful, 0.0) / saved, 1.0) / SLACK
             added_s += more_s
@@ -230,12 +230,12 @@ def _added(problem: Problem, t: int, i: int, j: int, in_flight: int) -> tuple[fl
     return np.inf, np.inf
 
 
-@njit_without_arrays
+@njit_inner
 def _fits_after(problem: Problem, t: int, i: int, j: int, in_flight: int, taken: int) -> bool:
     """Return whether a stage fits after `taken` steps of all layers, its memory summed up layer by layer."""
     whose, total = problem.steps.whose, 0.0
     for v in range(problem.sums.fast.shape[1]):
-        if _between(problem.sums, i, j, v):
+        if _between(problem.sums.words, i, j, v):
             x = problem.sums.fast[t, v]
             for at in range(taken):
                 if whose[t, in_flight, at, 0] == v:
@@ -244,10 +244,10 @@ def _fits_after(problem: Problem, t: int, i: int, j: int, in_flight: int, taken:
     return bool(total <= problem.limit_bytes)
 
 
-@njit_without_arrays
-def _between(sums: Sums, i: int, j: int, v: int) -> bool:
+@njit_inner
+def _between(words: Words, i: int, j: int, v: int) -> bool:
     """Return whether layer v is in downset j and not in i."""
-    stage = sums.words[j, v // BITS] & ~sums.words[i, v // BITS]
+    stage = words[j, v // BITS] & ~words[i, v // BITS]
     return bool((stage >> np.uint64(v % BITS)) & np.uint64(1) != np.uint64(0))
 
 
@@ -278,5 +278,5 @@ def _members(sums: Sums, i: int, j: int, layers: int) -> Bools:
     """Return which layers downset j has and i has not, (n,)."""
     member = np.zeros(layers, dtype=np.bool_)
     for v in range(layers):
-        member[v] = _between(sums, i, j, v)
+        member[v] = _between(sums.words, i, j, v)
     return member

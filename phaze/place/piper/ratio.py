@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from phaze.theory.compiled import njit, njit_without_arrays
+from phaze.theory.compiled import njit, njit_inner
 
 Reals = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -56,7 +56,7 @@ def choose_by_ratio(
         following[best], ratios[best] = step, ratio(chosen[best], step, time_s, memory_bytes)
 
 
-@njit_without_arrays
+@njit_inner
 def fastest(begin: int, end: int, time_s: Reals, memory_bytes: Reals) -> int:
     """Return the fastest configuration, of equals the smallest, of those the first."""
     best = begin
@@ -67,7 +67,7 @@ def fastest(begin: int, end: int, time_s: Reals, memory_bytes: Reals) -> int:
     return best
 
 
-@njit_without_arrays
+@njit_inner
 def best_step(current: int, begin: int, end: int, time_s: Reals, memory_bytes: Reals) -> int:
     """Return the configuration with the highest ratio to the current, of equals the nearest; -1: none."""
     best, highest = -1, -1.0
@@ -80,13 +80,13 @@ def best_step(current: int, begin: int, end: int, time_s: Reals, memory_bytes: R
     return best
 
 
-@njit_without_arrays
+@njit_inner
 def nearer(x: int, best: int, this: float, memory_bytes: Reals) -> bool:
     """Return whether x is the better of two of one ratio: free steps go all the way, others go short."""
     return bool((memory_bytes[x] > memory_bytes[best]) != np.isinf(this))
 
 
-@njit_without_arrays
+@njit_inner
 def ratio(current: int, other: int, time_s: Reals, memory_bytes: Reals) -> float:
     """Return memory saved over time added; infinite where no time is added; -1 for no other."""
     if other < 0:

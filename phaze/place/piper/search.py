@@ -33,8 +33,9 @@ from numpy.typing import NDArray
 from phaze.place.piper.layers import Counts, Reals
 from phaze.place.piper.prices import SLACK, Known, Problem, meets, price_wanted, stage_base
 from phaze.place.piper.stages import Costs
-from phaze.place.piper.sums import MISSING, WEIGHT_S, Sums
-from phaze.theory.compiled import njit_without_arrays
+from phaze.place.piper.sums import MISSING, WEIGHT_S
+from phaze.theory.compiled import njit_inner, njit_without_arrays
+from phaze.theory.downsets import holds
 
 Table = NDArray[np.int32]
 
@@ -103,7 +104,7 @@ def _search(
             most = (sums.work_s[i] + q * threshold_s) * SLACK
             seen = max(seen, _first_from(sums.work_s, most))
             for j in range(begin, seen):
-                if used < devices - rest[j] and _inside(sums, i, j):
+                if used < devices - rest[j] and holds(sums.words, j, i):
                     room = devices - rest[j]
                     _extend(problem, known, states, room, threshold_s, i, j, used)
         if known.wanted[0, 0]:
@@ -111,7 +112,7 @@ def _search(
     return last
 
 
-@njit_without_arrays
+@njit_inner
 def _least_used(states: States, i: int) -> int:
     """Return the fewest devices of a state of downset i."""
     used = NONE
@@ -120,7 +121,7 @@ def _least_used(states: States, i: int) -> int:
     return used
 
 
-@njit_without_arrays
+@njit_inner
 def _first_from(values: Reals, least: float) -> int:
     """Return the first position whose value is `least` or more; values rise."""
     begin, end = 0, len(values)
@@ -133,16 +134,7 @@ def _first_from(values: Reals, least: float) -> int:
     return begin
 
 
-@njit_without_arrays
-def _inside(sums: Sums, inner: int, outer: int) -> bool:
-    """Return whether downset `inner` lies in downset `outer`."""
-    missing = np.uint64(0)
-    for w in range(sums.words.shape[1]):
-        missing |= sums.words[inner, w] & ~sums.words[outer, w]
-    return bool(missing == 0)
-
-
-@njit_without_arrays
+@njit_inner
 def _extend(
     problem: Problem,
     known: Known,
@@ -174,7 +166,7 @@ def _extend(
                 _follow(problem, known, states, most, margin_s, i, j, t, index)
 
 
-@njit_without_arrays
+@njit_inner
 def _follow(
     problem: Problem,
     known: Known,
@@ -217,7 +209,7 @@ def last_stage(
     """Return (D', t, d) with which f(D, s) came about, t and d by position."""
     sums = problem.sums
     for i in range(j):
-        if not _inside(sums, i, j):
+        if not holds(sums.words, j, i):
             continue
         for t in range(len(problem.widths)):
             for index in range(len(problem.degrees)):

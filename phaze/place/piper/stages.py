@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from phaze.place.piper.knapsack import choose_exactly
 from phaze.place.piper.layers import Cluster, Counts, Layers, PlannedStage, Reals
 from phaze.place.piper.ratio import choose_by_ratio
-from phaze.theory.compiled import njit, njit_without_arrays
+from phaze.theory.compiled import njit, njit_inner
 
 Bools = NDArray[np.bool_]
 
@@ -169,7 +169,7 @@ def price_stage(
     return own_s, memory_bytes, common_s
 
 
-@njit_without_arrays
+@njit_inner
 def _set_apart(own_s: Reals, times: float, cost_s: Reals, column: int, begin: int, end: int) -> float:
     """Add what configurations cost more than the first to what is their own, and return what that costs."""
     for x in range(begin + 1, end):

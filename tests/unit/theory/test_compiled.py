@@ -9,7 +9,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from phaze.theory import compiled
-from phaze.theory.compiled import copy_row, njit, njit_inlined, njit_without_arrays
+from phaze.theory.compiled import copy_row, njit, njit_inlined, njit_inner, njit_without_arrays
 
 
 @njit
@@ -45,6 +45,24 @@ def add_constants(x: int) -> int:
 @njit
 def twice(x: int) -> int:
     return 2 * x
+
+
+@njit_inner
+def thrice(x: int) -> int:
+    return 3 * x
+
+
+@njit
+def nine_times(x: int) -> int:
+    return thrice(thrice(x))
+
+
+def test_what_only_compiled_code_calls_refuses_a_call_from_python() -> None:
+    """Whether it is compiled already or not: it has no entry, and the call would end the process."""
+    for _ in range(2):
+        with pytest.raises(TypeError, match="thrice is for compiled code only"):
+            thrice(2)
+        assert nine_times(2) == 18
 
 
 def test_calls_with_constants_share_the_code_of_calls_with_variables() -> None:
