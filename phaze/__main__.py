@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 
     from phaze.place.piper.question import Question as PiperQuestion
 
+_OF_MODELS = frozenset(
+    (
+        "architecture", "system", "global_batch", "sequence", "tensor", "microbatch", "hbm_gib", "recompute",
+        "optimizer", "precision", "pipeline", "tokens", "backward",
+    )
+)  # fmt: skip
+"""Options that say how a model is placed, by parameter."""
+
 app = typer.Typer(
     name="python -m phaze",
     no_args_is_help=True,
@@ -150,6 +158,7 @@ def schedule(
 
 @app.command()
 def place(
+    context: typer.Context,
     instance: Annotated[
         Path | None,
         typer.Argument(
@@ -249,6 +258,8 @@ def place(
         levels=levels,
         max_downsets=max_downsets,
     )
+    if instance is not None:
+        _refuse_options_of_models(context, devices=planner is Planner.PHAZE)
     if planner is Planner.PIPER:
         _place_by_piper(instance, piper, out)
         return
@@ -297,19 +308,36 @@ def _place_by_piper(instance: Path | None, question: PiperQuestion, out: Path | 
     from phaze.place.piper.nested_results import answer_levels
     from phaze.place.piper.results import answer, as_text, result_text
     from phaze.place.reading import write_text
+    from phaze.theory.downsets import DownsetsError
 
     if instance is None:
         raise PhazeError("place: give an instance file with --planner piper; a study plans models with it")
     given = read_instance(instance)
     hierarchy = question.hierarchy(given)
-    if hierarchy is None:
-        text = result_text(*answer(given, question))
-    else:
-        text = as_text(answer_levels(given, question, hierarchy))
+    try:
+        if hierarchy is None:
+            text = result_text(*answer(given, question))
+        else:
+            text = as_text(answer_levels(given, question, hierarchy))
+    except DownsetsError as error:
+        raise PhazeError(f"{instance}: {error}; see --max-downsets and --paper-table1") from error
     if out is None:
         typer.echo(text)
     else:
         write_text(text + "\n", out)
+
+
+def _refuse_options_of_models(context: typer.Context, *, devices: bool) -> None:
+    """Refuse what says nothing about an instance file; `devices`: that option too."""
+    for name in filter(lambda name: _is_given(context, name), context.params):
+        if name in _OF_MODELS or (devices and name == "devices"):
+            option = name.replace("_", "-")
+            raise PhazeError(f"place: --{option} is not for the instance file of this planner")
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _refuse_options_of_piper(question: PiperQuestion) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from math import isfinite
 from pathlib import Path
-from typing import Annotated, NoReturn, TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from phaze.errors import PhazeError
@@ -19,13 +21,29 @@ def _number(value: object) -> object:
     """Refuse what pydantic would turn into a number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError("must be a number")
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError("must be a finite number")
     return value
 
 
+LEAST_SIZE, MOST_SIZE = 1e-30, 1e30
+"""Bytes and seconds between which sums and quotients neither overflow nor vanish."""
+
+
+def _bounded(value: float) -> float:
+    """Refuse what no sum could hold."""
+    if value and not LEAST_SIZE <= value <= MOST_SIZE:
+        raise ValueError(f"must be from {LEAST_SIZE:g} to {MOST_SIZE:g}")
+    return value
+
+
+MOST = 2**20
+"""Devices, microbatches and TMP widths that a file may name."""
+
 Whole = Annotated[int, BeforeValidator(_number)]
-Size = Annotated[float, BeforeValidator(_number), Field(ge=0, allow_inf_nan=False)]
-Positive = Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
+Size = Annotated[float, BeforeValidator(_number), Field(ge=0), AfterValidator(_bounded)]
+Positive = Annotated[float, BeforeValidator(_number), Field(gt=0), AfterValidator(_bounded)]
+Count = Annotated[int, BeforeValidator(_number), Field(ge=1, le=MOST)]
 
 
 class Part(BaseModel):
@@ -69,8 +87,8 @@ def write_text(text: str, path: str | Path) -> None:
 
 def check_width(width: str) -> None:
     """Raise ValueError unless a key is a TMP width."""
-    if not (width.isascii() and width.isdigit() and width == str(int(width)) and int(width) > 0):
-        raise ValueError(f"TMP width {width!r} must be a positive whole number, written as a string")
+    if re.fullmatch("[1-9][0-9]{0,6}", width) is None or int(width) > MOST:
+        raise ValueError(f"TMP width {width!r} must be a positive whole number up to {MOST}, as a string")
 
 
 def repeated_ids(ids: Iterable[int]) -> Iterator[str]:
@@ -96,11 +114,7 @@ def bad_edges(ids: set[int], edges: list[Edge]) -> Iterator[str]:
 
 def _read_json(path: Path) -> object:
     try:
-        loaded: object = json.loads(
-            path.read_text(encoding="utf-8"),
-            object_pairs_hook=_without_repeats,
-            parse_constant=_refuse_constant,
-        )
+        loaded: object = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repeats)
     except (OSError, UnicodeDecodeError) as error:
         raise PhazeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     except (ValueError, RecursionError) as error:
@@ -116,10 +130,6 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
         if times > 1:
             raise ValueError(f"key {key!r} is given twice")
     return dict(pairs)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _lines(path: str | Path, error: ValidationError) -> list[str]:

@@ -31,6 +31,10 @@ LIMIT = 1_000_000
 """Downsets that are enumerated unless the caller says otherwise."""
 
 
+class DownsetsError(PhazeError):
+    """A graph has more downsets than are allowed."""
+
+
 @dataclass(frozen=True, eq=False)
 class Downsets:
     """Downsets of n nodes, smaller ones first: the empty one is the first, the whole graph the last."""
@@ -83,7 +87,7 @@ def enumerate_downsets(nodes: int, edges: Edges, limit: int = LIMIT) -> Downsets
     for decided, v in enumerate(order, 1):
         grown = found[~(after[v] & ~found).any(axis=1)].copy()
         if len(found) + len(grown) > limit:
-            raise PhazeError(_too_many(len(found) + len(grown), decided, nodes, limit))
+            raise DownsetsError(_too_many(len(found) + len(grown), decided, nodes, limit))
         grown[:, v // BITS] |= np.uint64(1 << v % BITS)
         found = np.concatenate([found, grown])
     return Downsets(nodes, _smaller_first(found))

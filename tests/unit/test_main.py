@@ -157,6 +157,8 @@ def test_piper_plans_for_levels(graph: Path) -> None:
         (("8x300",), "'8x300' is no level, allowed are"),
         (("8@300,",), "'' is no level"),
         (("0@300",), "'0@300' is no level"),
+        (("8@1e400",), "'8@1e400' is no level"),
+        (("2000@300,2000@25",), "make 4000000 devices, allowed are 1048576"),
         (("8@300", "--devices", "8"), "--devices: not together with --levels"),
         (("8@300", "--baselines"), "--baselines: not together with --levels"),
     ],
@@ -194,7 +196,9 @@ def test_too_many_downsets_are_one_message_and_nothing_is_written(graph: Path, t
     for layers, allowed in ((40, ()), (4, ("--max-downsets", "15"))):
         content["nodes"], content["edges"] = [{**layer, "id": i} for i in range(layers)], []
         graph.write_text(json.dumps(content))
-        with pytest.raises(PhazeError, match="downsets"):
+        with pytest.raises(
+            PhazeError, match=r"input\.json: .* downsets .*; see --max-downsets and --paper-table1"
+        ):
             run("place", "--planner", "piper", str(graph), "-o", str(out), *allowed)
         assert not out.exists()
     run("place", "--planner", "piper", str(graph), "-o", str(out), "--max-downsets", "16")
@@ -241,9 +245,12 @@ def test_extract_estimate_and_schedule_print_their_tables(model: str) -> None:
         (("place", "--model", "gpt2", "--exactly"), "--exactly is for --planner piper only"),
         (
             ("place", "x.json", "--planner", "piper", "--bandwidth-gib", "0"),
-            "--bandwidth-gib: must be finite and",
+            "--bandwidth-gib: must be from 1e-12 to 1e",
         ),
-        (("place", "x.json", "--planner", "piper", "--memory-gib", "inf"), "> 0, got inf"),
+        (("place", "x.json", "--planner", "piper", "--memory-gib", "inf"), r"to 1e\+18, got inf"),
+        (("place", "x.json", "--planner", "piper", "--devices", str(10**9)), "--devices: must be from 1 to"),
+        (("place", "x.json", "--planner", "piper", "--hbm-gib", "3"), "--hbm-gib is not for the instance"),
+        (("place", "x.json", "--devices", "3"), "--devices is not for the instance"),
         (("place", "x.json", "--levels", "8@300"), "--levels is for --planner piper only"),
         (("place", "none.json", "--planner", "piper"), "none.json: cannot be read"),
         (("export", "none.parquet"), "none.parquet"),

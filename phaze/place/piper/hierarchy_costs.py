@@ -24,11 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from phaze.errors import PhazeError
 from phaze.place.piper.layers import Counts, Layers, Reals
 from phaze.place.piper.stages import Costs
 from phaze.place.piper.staircases import staircases
-from phaze.theory.downsets import Downsets
+from phaze.theory.downsets import Downsets, DownsetsError
 
 Bools = NDArray[np.bool_]
 
@@ -67,7 +66,7 @@ def sets_of(downsets: Downsets) -> Sets:
     inside = [downsets.within(i)[:-1] for i in range(len(downsets))]
     sizes = np.array([len(inner) for inner in inside])
     if sizes.sum() > PAIRS:
-        raise PhazeError(
+        raise DownsetsError(
             f"{len(downsets)} downsets make {sizes.sum()} contiguous sets, of which a plan for levels may "
             f"compare {PAIRS}: plan with the prefixes of one linear order"
         )

@@ -22,6 +22,8 @@ from phaze.place.piper.sums import Sums, list_steps, most_in_flight, sum_up
 from phaze.theory.downsets import Downsets, enumerate_downsets, enumerate_prefixes
 
 MAX_DOWNSETS = 100_000
+MOST_STATES = 2**29
+"""Downsets times sums of degrees: two GiB of four bytes each."""
 BELOW = 1 - 1e-11
 """A plan is better if its time is less than this part of another's."""
 CLOSE = 1.001
@@ -138,7 +140,13 @@ class Planner:
     @cached_property
     def table(self) -> Table:
         """Return room for f(D, s)."""
-        return np.empty((len(self.downsets), self.most_degree + 1), dtype=np.int32)
+        count, degrees = len(self.downsets), self.most_degree + 1
+        if count * degrees > MOST_STATES:
+            raise PhazeError(
+                f"{count} downsets with sums of degrees up to {degrees - 1} are {count * degrees} states, "
+                f"allowed are {MOST_STATES}: plan for fewer devices or microbatches"
+            )
+        return np.empty((count, degrees), dtype=np.int32)
 
     @cached_property
     def slowest_s(self) -> float:

@@ -10,7 +10,11 @@ from phaze.errors import PhazeError
 from phaze.place.piper.instance import Instance
 from phaze.place.piper.layers import Cluster
 from phaze.place.piper.nested import Hierarchy
+from phaze.place.reading import MOST
 from phaze.units import GIB
+
+LEAST_GIB, MOST_GIB = 1e-12, 1e18
+"""Memory and bandwidth in GiB that a user may ask for."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,13 @@ class Question:
     def __post_init__(self) -> None:
         """Refuse what no cluster has."""
         for name, value in (("memory-gib", self.memory_gib), ("bandwidth-gib", self.bandwidth_gib)):
-            if value is not None and not 0 < value < math.inf:
-                raise PhazeError(f"place: --{name}: must be finite and > 0, got {value:g}")
+            if value is not None and not LEAST_GIB <= value <= MOST_GIB:
+                raise PhazeError(
+                    f"place: --{name}: must be from {LEAST_GIB:g} to {MOST_GIB:g}, got {value:g}"
+                )
+        for name, count in (("devices", self.devices), ("microbatches", self.microbatches)):
+            if count is not None and not 1 <= count <= MOST:
+                raise PhazeError(f"place: --{name}: must be from 1 to {MOST}, got {count}")
 
     def hierarchy(self, instance: Instance) -> Hierarchy | None:
         """Return the network with levels and the batch, None where no levels are given."""
@@ -48,6 +57,9 @@ class Question:
                     f"place: --{name}: not together with --levels, which says what the network is"
                 )
         flat, levels = self.cluster(instance), [_level(text) for text in self.levels.split(",")]
+        devices = math.prod(count for count, _ in levels)
+        if devices > MOST:
+            raise PhazeError(f"place: --levels: {self.levels} make {devices} devices, allowed are {MOST}")
         return Hierarchy(
             counts=tuple(count for count, _ in levels),
             bandwidths_bytes_per_s=tuple(bandwidth for _, bandwidth in levels),
@@ -77,9 +89,9 @@ class Question:
 def _level(text: str) -> tuple[int, float]:
     """Return the devices of a level and their bandwidth in bytes per second."""
     found = re.fullmatch(r"\s*(\d+)@(\d+(?:\.\d+)?)\s*", text)
-    if found is None or int(found[1]) < 1 or not float(found[2]) > 0:
+    if found is None or int(found[1]) < 1 or not LEAST_GIB <= float(found[2]) <= MOST_GIB:
         raise PhazeError(
             f"place: --levels: {text!r} is no level, allowed are a number of devices and their bandwidth in "
-            f"GiB/s, both > 0, of each level from the inside out, such as 8@300,8@25"
+            f"GiB/s (> 0, at most {MOST_GIB:g}) of each level from the inside out, such as 8@300,8@25"
         )
     return int(found[1]), float(found[2]) * GIB

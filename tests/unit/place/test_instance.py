@@ -146,7 +146,7 @@ def test_a_single_layer_without_edges_is_an_instance(tmp_path: Path) -> None:
     [
         (lambda _: "{", "is not valid JSON"),
         (lambda _: '{"maxDevices": 1, "maxDevices": 2}', "key 'maxDevices' is given twice"),
-        (lambda _: '{"bandwidth": NaN}', "NaN is not a JSON number"),
+        (lambda _: '{"bandwidth": NaN}', "bandwidth: must be a finite number, got nan"),
         (lambda _: [1], "must hold a JSON object, got list"),
         (put("gpus", value=3), "gpus: is not a known key, got 3"),
         (put("max_devices", value=3), "max_devices: is not a known key, got 3"),

@@ -154,6 +154,16 @@ def test_too_many_downsets_are_refused_and_one_linear_order_is_offered() -> None
     assert plan(layers, cluster_of(100.0), linear=True, max_downsets=8) is not None
 
 
+def test_too_many_states_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phaze.place.piper.planner.MOST_STATES", 20)
+    layers = layers_of((0, 1.0, 0, 0, 0), (1, 1.0, 0, 0, 0))
+    assert plan(layers, cluster_of(1, 5)) is not None
+    with pytest.raises(
+        PhazeError, match="3 downsets with sums of degrees up to 6 are 21 states, allowed are 20"
+    ):
+        plan(layers, cluster_of(1, 6))
+
+
 def test_layers_without_any_configuration_have_no_plan_and_no_layers_are_refused() -> None:
     layers = layers_of((0, 1.0, 0, 0, 0), (1, 1.0, 0, 0, 0))
     assert plan(replace(layers, options={}), cluster_of(1)) is None
