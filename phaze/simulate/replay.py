@@ -181,7 +181,8 @@ def _silent(stage: StageCost) -> StageCost:
 def _time_s(pipeline: Pipeline) -> float:
     """Return the time per batch."""
     if pipeline.schedule == "2bw":
-        return time_per_microbatch_s(pipeline, CLOSE) * pipeline.microbatches
+        repeats = 2 if pipeline.column("sync_s").any() else 12  # batches, or rounds of all replicas
+        return time_per_microbatch_s(pipeline, CLOSE, repeats) * pipeline.microbatches
     return simulate(pipeline).time_s
 
 

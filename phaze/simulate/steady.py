@@ -23,16 +23,16 @@ LONGEST = 200_000
 """Microbatches after which the last measured rate is taken, periodic or not."""
 
 
-def time_per_microbatch_s(pipeline: Pipeline, tolerance: float = 1e-9) -> float:
+def time_per_microbatch_s(pipeline: Pipeline, tolerance: float = 1e-9, repeats: int = 12) -> float:
     """Return the seconds per microbatch of all lanes in steady state; with a flush, of a batch.
 
     Two spans that follow each other agree to the tolerance, unless the pipeline takes very long to repeat
-    itself: a cycle of several periods fits into few spans.
+    itself: a cycle of several periods fits into few spans. `repeats` periods are in a span at first, more if
+    need be.
     """
     if pipeline.schedule not in ("2bw", "inference"):
         return simulate(pipeline).time_s / pipeline.microbatches
     period = _period(pipeline)
-    repeats = 12
     while True:
         passed = _passed_s(pipeline, 3 * repeats * period)
         span = repeats * period
