@@ -41,7 +41,7 @@ def differences(
         _stack(bottom, at, table.fillna(0.0), names if number == 0 else {})
         for x in at:
             bottom.annotate(
-                titles[name], (float(x), 0.0), (0, 2), textcoords="offset points", fontsize=6, ha="center"
+                titles[name], (float(x), 0.0), (0, 2), textcoords="offset points", fontsize=7, ha="center"
             )
     bottom.axhline(0, color=GREY, lw=0.8)
     bottom.set_ylabel("difference over planned")
