@@ -20,6 +20,7 @@ ROUNDING = 1e-8
 """Relative error that sums in another order, and the solvers' tolerances, may amount to."""
 VALUES = ("plain_s", "bound_s", "exact_s")
 """Latencies of a layer: bounded again, bounded with programs, and as scheduled."""
+DIRECTIONS = ("forward", "backward")
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,13 @@ class Model:
         """Return the time per batch for every kind of latency of (layer, direction)."""
         found: dict[tuple[float, ...], float] = {}
         times = {}
+        cluster = self.cluster(hbm_gib, recompute)
+        wide = self._each_layer(pd.DataFrame(latencies[list(VALUES)].unstack("direction")))
         for value in VALUES:
-            wide = self._each_layer(latencies[value].unstack())
-            ways = (wide["forward"].to_numpy(np.float64), wide["backward"].to_numpy(np.float64))
-            key = tuple(np.concatenate(ways))
+            forward_s, backward_s = (wide[value, way].to_numpy(np.float64) for way in DIRECTIONS)
+            key = (*forward_s, *backward_s)
             if key not in found:
-                found[key] = best_time_s(self.chain, *ways, self.cluster(hbm_gib, recompute))
+                found[key] = best_time_s(self.chain, forward_s, backward_s, cluster)
             times[value] = found[key]
         return times
 

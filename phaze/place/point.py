@@ -13,7 +13,7 @@ from phaze.spec.system import Scenario
 from phaze.theory.chains import Runs
 from phaze.theory.energy import DYNAMIC, Batch, Rates, Work
 from phaze.theory.memory import Optimizer, ParameterBytes, Precision, Schedule, parameter_bytes
-from phaze.theory.pipeline import Reals, Setting
+from phaze.theory.pipeline import Counts, Reals, Setting
 from phaze.theory.utilisation import peak_flops_per_s
 from phaze.units import GIB
 
@@ -157,9 +157,9 @@ def read_devices(
     if not kept:
         return []
     chips = architectures.set_index("architecture").loc[kept]
-    objectives = _latencies(point, solves, kept, "objective_s")
-    bounds = _latencies(point, solves, kept, "bound_s")
-    spent = _works(point, solves, kept)
+    rows = _rows_of(point, solves, kept)
+    objectives, bounds = (_latencies(solves, rows, value) for value in ("objective_s", "bound_s"))
+    spent = _works(solves, rows)
     return [
         Device(
             name=name,
@@ -179,23 +179,28 @@ def read_devices(
     ]
 
 
-def _works(point: Point, solves: pd.DataFrame, names: list[str]) -> list[Work]:
-    """Return the energy of every run's layer by part, for each of the named architectures."""
-    parts = [_latencies(point, solves, names, f"{part}_j") for part in DYNAMIC]
-    return [
-        Work(*(np.stack([part[a][way] for part in parts], axis=1) for way in range(2)))
-        for a in range(len(names))
-    ]
+def _works(solves: pd.DataFrame, rows: Counts) -> list[Work]:
+    """Return the energy of every run's layer by part, for each of the architectures of the rows."""
+    parts = np.stack([solves[f"{part}_j"].to_numpy(float)[rows] for part in DYNAMIC], axis=-1)
+    return [Work(forward, backward) for forward, backward in parts]
 
 
-def _latencies(point: Point, solves: pd.DataFrame, names: list[str], value: str) -> list[Latencies]:
-    """Return one value of every layer's schedule, for each of the named architectures."""
-    table = solves.pivot(index="architecture", columns=["direction", "layer"], values=value).reindex(names)
-    missing = table.index[table.isna().any(axis=1)]
-    if len(missing):
-        raise ValueError(f"table solves: a layer of {missing[0]} has no schedule")
-    forward, backward = (
-        table[[(direction, layer) for layer in point.layers]].to_numpy(float)
-        for direction in ("forward", "backward")
-    )
-    return list(zip(forward, backward, strict=True))
+def _latencies(solves: pd.DataFrame, rows: Counts, value: str) -> list[Latencies]:
+    """Return one value of every run's schedules, for each of the architectures of the rows."""
+    return [(forward, backward) for forward, backward in solves[value].to_numpy(float)[rows]]
+
+
+def _rows_of(point: Point, solves: pd.DataFrame, names: list[str]) -> Counts:
+    """Return which row of table solves is about each architecture, direction and run, (A, 2, runs)."""
+    found = np.full((len(names), 2, len(point.layers)), -1, dtype=np.int64)
+    chips = pd.Index(names).get_indexer(pd.Index(solves["architecture"]))
+    layer, direction = (solves[key].to_numpy(object) for key in ("layer", "direction"))
+    for d, way in enumerate(("forward", "backward")):
+        for name in set(point.layers):
+            mine = np.flatnonzero((layer == name) & (direction == way) & (chips >= 0))
+            runs = [r for r, one in enumerate(point.layers) if one == name]
+            found[chips[mine][:, None], d, runs] = mine[:, None]
+    missing = (found < 0).any(axis=(1, 2))
+    if missing.any():
+        raise ValueError(f"table solves: a layer of {names[int(missing.argmax())]} has no schedule")
+    return found

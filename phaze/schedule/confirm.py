@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from phaze.schedule.program import solve_program
 from phaze.schedule.proof import Proof
 from phaze.solver import Limits
 from phaze.spec.settings import ScheduleSettings
@@ -17,6 +16,8 @@ def confirm_schedule(
 
     `schedule` can be executed, and no schedule is shorter than `lower_s`.
     """
+    from phaze.schedule.program import solve_program  # Pyomo takes its time: most audits do without
+
     task = whole_task(layer)
     members = list(task.component.operators)
     known = Schedule(schedule.start_s[members], schedule.end_s[members], schedule.core[members])

@@ -140,8 +140,10 @@ def _proven(task: Task, bounded: Bounded) -> Solution:
 def _cores_bind(task: Task, bounded: Bounded) -> bool:
     """Return whether with a core for every operator there would be a shorter schedule (Appendix A)."""
     kinds = task.component.kinds
+    if len(kinds) == 1:
+        return False
     free = replace(task, num_tc=tensor_users(kinds), num_vc=vector_users(kinds))
-    if (free.num_tc, free.num_vc) == (task.num_tc, task.num_vc) or len(kinds) == 1:
+    if (free.num_tc, free.num_vc) == (task.num_tc, task.num_vc):
         return False
     return bound_task(free).schedule.latency_s < bounded.schedule.latency_s * (1 - EQUAL)
 

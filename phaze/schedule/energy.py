@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from phaze.schedule.layer import KEY, PASS, POINT
+from phaze.schedule.layer import KEY, PASS
 from phaze.tables.columns import ENERGIES
 from phaze.theory.graphs import Ints
 
@@ -18,14 +18,35 @@ def schedule_energies(
     schedules: pd.DataFrame, operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
 ) -> pd.DataFrame:
     """Return the energy in J of every scheduled layer by part, indexed by KEY; no-ops spend none."""
-    works = operators[[*POINT, *PASS, "operator", "work"]]
-    busy = schedules.merge(works[works["work"] >= 0], on=[*POINT, *PASS, "operator"])
-    spent = busy.assign(design=_designs(busy, architectures)).merge(
-        estimates, on=["work", "design"], how="left", suffixes=("", "_estimate"), validate="many_to_one"
+    work = _works(schedules, operators)
+    busy, work = schedules[work >= 0], work[work >= 0]
+    row = _rows_of(estimates)[work, _designs(busy, architectures)]
+    every = (busy["core"] < 0).to_numpy()
+    one, all_ = (
+        estimates[[part.replace("_j", f"{which}_j") for part in _PARTS]].to_numpy() for which in ("", "_all")
     )
-    every = spent["core"] < 0
-    chosen = {part: spent[part.replace("_j", "_all_j")].where(every, spent[part]) for part in _PARTS}
-    return spent[KEY].assign(**chosen).groupby(KEY)[_PARTS].sum()
+    chosen = np.where(every[:, None], all_[row], one[row])
+    spent = busy[KEY].assign(**{part: chosen[:, p] for p, part in enumerate(_PARTS)})
+    return spent.groupby(KEY)[_PARTS].sum()
+
+
+def _works(schedules: pd.DataFrame, operators: pd.DataFrame) -> Ints:
+    """Return the work of every scheduled operator, -1 for a no-op."""
+    keys = [*PASS, "operator"]
+    both = pd.concat([operators[keys], schedules[keys]], ignore_index=True)
+    number = both.groupby(keys, sort=False).ngroup().to_numpy(np.int64)
+    work = np.full(number.max(initial=0) + 1, -1)
+    work[number[: len(operators)]] = operators["work"]
+    found: Ints = work[number[len(operators) :]]
+    return found
+
+
+def _rows_of(estimates: pd.DataFrame) -> Ints:
+    """Return the row of every estimate by work and design."""
+    at = estimates["work"].to_numpy(np.int64), estimates["design"].to_numpy(np.int64)
+    rows = np.full([int(index.max(initial=-1)) + 1 for index in at], -1)
+    rows[at] = np.arange(len(estimates))
+    return rows
 
 
 def _designs(scheduled: pd.DataFrame, architectures: pd.DataFrame) -> Ints:
