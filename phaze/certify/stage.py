@@ -32,7 +32,7 @@ from phaze.tables import CAUSES, Ranges
 from phaze.theory.chains import Runs, best_times
 from phaze.theory.memory import parameter_bytes
 from phaze.theory.pipeline import Setting
-from phaze.theory.ranking import Flags, Floats, name_ranks, order
+from phaze.theory.ranking import Flags, Floats, distinct_rows, name_ranks, order
 from phaze.units import GIB
 
 EQUAL = 2.0**-28
@@ -213,10 +213,10 @@ def _weakly_excluded(
         found[name] = np.zeros_like(left)
         if left.any():
             latency = np.column_stack([bound(p) for p in passes.values()])
-            distinct, place = np.unique(latency, axis=0, return_inverse=True)
+            distinct, place = distinct_rows(latency)
             forward, backward = (distinct[:, i::2] for i in (0, 1))
             times = best_times(runs, forward, backward, tensor, settings, limit_s)
-            found[name] = left & (times >= limit_s)[:, place.reshape(-1)]
+            found[name] = left & (times >= limit_s)[:, place]
             left = left & ~found[name]
     return found
 

@@ -25,7 +25,7 @@ from phaze.theory.economy import Least, least_sample_j
 from phaze.theory.energy import Batch, Rates
 from phaze.theory.memory import parameter_bytes
 from phaze.theory.pipeline import Setting
-from phaze.theory.ranking import Floats
+from phaze.theory.ranking import Floats, distinct_rows
 
 DIRECTIONS = ("forward", "backward")
 CORES_OF_DESIGN = {
@@ -66,7 +66,7 @@ def bound_layers(
         for direction in DIRECTIONS:
             mine = _pass(operators, layer, direction).sort_values("operator")
             links = _pass(edges, layer, direction)[["source", "target"]].to_numpy()
-            distinct, place = np.unique(_cases(mine, estimates, architectures), axis=0, return_inverse=True)
+            distinct, place = distinct_rows(_cases(mine, estimates, architectures))
             latencies, counts = distinct[:, :-2], distinct[:, -2:].astype(np.int64)
             one, every = np.hsplit(latencies, 2)
             bounds = layer_bounds(
@@ -78,7 +78,7 @@ def bound_layers(
                 counts[:, 1],
                 overlap_communication=overlap_communication,
             )
-            found[layer, direction] = Bounds(*(values[place.reshape(-1)] for values in bounds))
+            found[layer, direction] = Bounds(*(values[place] for values in bounds))
     return found
 
 
@@ -176,9 +176,9 @@ def bound_times(
     lower = Latencies(*(np.stack([layers[n, d].lower_s for n in names], axis=1) for d in DIRECTIONS))
     feasible = Latencies(*(np.stack([layers[n, d].feasible_s for n in names], axis=1) for d in DIRECTIONS))
     both = np.concatenate([np.hstack([x.forward_s, x.backward_s]) for x in (lower, feasible)])
-    distinct, place = np.unique(both, axis=0, return_inverse=True)
+    distinct, place = distinct_rows(both)
     forward, backward = np.hsplit(distinct, 2)
-    times = best_times(runs, forward, backward, tensor, settings)[:, place.reshape(-1)]
+    times = best_times(runs, forward, backward, tensor, settings)[:, place]
     lower_s, feasible_s = np.hsplit(times, 2)
     return Bounds(np.minimum(lower_s, feasible_s), feasible_s)
 
