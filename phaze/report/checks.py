@@ -18,28 +18,16 @@ from phaze.report.anatomy import (
 from phaze.report.certificate_checks import CERTIFICATE_CHECKS
 from phaze.report.planner_checks import PLANNER_CHECKS
 from phaze.report.simulation_checks import SIMULATION_CHECKS
-from phaze.report.verdicts import KEYS, ROUNDING, Check, Evidence, Verdicts, each
+from phaze.report.verdicts import KEYS, ROUNDING, Check, Evidence, Verdicts, each, tabulate
 from phaze.report.winners import PER_MODEL, candidates
-from phaze.tables import Checks, Schedules
+from phaze.tables import Schedules
 from phaze.theory.pareto import uncovered
 from phaze.theory.ranking import Floats, tied
 
 
 def check_results(evidence: Evidence) -> pd.DataFrame:
     """Return table checks: one row for everything that must hold, with how many rows it was checked on."""
-    return Checks.check(pd.DataFrame([_row(name, check(evidence)) for name, check in CHECKS.items()]))
-
-
-def _row(name: str, verdicts: Verdicts) -> dict[str, object]:
-    found = list(verdicts)
-    failed = [what for holds, what in found if not holds]
-    return {
-        "check": name,
-        "passed": not failed,
-        "rows": len(found),
-        "failures": len(failed),
-        "example": failed[0] if failed else "",
-    }
+    return tabulate((name, check(evidence)) for name, check in CHECKS.items())
 
 
 def _placed(e: Evidence) -> pd.DataFrame:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from phaze.report.inputs import Inputs
+from phaze.tables import Checks
 
 ROUNDING = 1e-9
 """Relative error that sums of the same numbers in another order may have."""
@@ -36,3 +37,20 @@ def each(holds: object, frame: pd.DataFrame, keys: tuple[str, ...]) -> Verdicts:
     for flag, (_, row) in zip(flags[~flags], frame[~flags].iterrows(), strict=True):
         yield bool(flag), ", ".join(f"{key} {row[key]}" for key in keys)
     yield from ((True, "") for _ in range(int(flags.sum())))
+
+
+def tabulate(checked: Iterable[tuple[str, Verdicts]]) -> pd.DataFrame:
+    """Return table checks from the names of checks and their verdicts."""
+    return Checks.check(pd.DataFrame([_row(name, verdicts) for name, verdicts in checked]))
+
+
+def _row(name: str, verdicts: Verdicts) -> dict[str, object]:
+    found = list(verdicts)
+    failed = [what for holds, what in found if not holds]
+    return {
+        "check": name,
+        "passed": not failed,
+        "rows": len(found),
+        "failures": len(failed),
+        "example": failed[0] if failed else "",
+    }

@@ -9,8 +9,7 @@ import pandas as pd
 
 from phaze.report.plans.claims import considered
 from phaze.report.plans.inputs import GROUP, PlanInputs, read_curve
-from phaze.report.verdicts import ROUNDING, Verdicts
-from phaze.tables import Checks
+from phaze.report.verdicts import ROUNDING, Verdicts, tabulate
 from phaze.units import GIB
 
 Check = Callable[[PlanInputs], Verdicts]
@@ -20,19 +19,7 @@ _PLAN = [*_CLUSTER, "planner"]
 
 def check_plans(inputs: PlanInputs) -> pd.DataFrame:
     """Return table checks: one row for everything that must hold, with how many rows it was checked on."""
-    return Checks.check(pd.DataFrame([_row(name, check(inputs)) for name, check in CHECKS.items()]))
-
-
-def _row(name: str, verdicts: Verdicts) -> dict[str, object]:
-    found = list(verdicts)
-    failed = [what for holds, what in found if not holds]
-    return {
-        "check": name,
-        "passed": not failed,
-        "rows": len(found),
-        "failures": len(failed),
-        "example": failed[0] if failed else "",
-    }
+    return tabulate((name, check(inputs)) for name, check in CHECKS.items())
 
 
 def _name(row: pd.Series) -> str:
