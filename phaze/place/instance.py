@@ -21,9 +21,7 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from phaze.place.branches import GraphPlacement, place_graphs
-from phaze.place.flush import Infeasible, Placement, place_widths
-from phaze.place.reading import (
+from phaze.documents import (
     Count,
     Edge,
     Part,
@@ -36,6 +34,8 @@ from phaze.place.reading import (
     repeated_ids,
     write_text,
 )
+from phaze.place.branches import GraphPlacement, place_graphs
+from phaze.place.flush import Infeasible, Placement, place_widths
 from phaze.theory.pipeline import Chain, Setting
 
 

@@ -25,8 +25,7 @@ from typing import Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from phaze.place.piper.layers import Layers, Options, Reals
-from phaze.place.reading import (
+from phaze.documents import (
     Count,
     Edge,
     Part,
@@ -38,6 +37,7 @@ from phaze.place.reading import (
     read_as,
     repeated_ids,
 )
+from phaze.place.piper.layers import Layers, Options, Reals
 
 SHOWN = 10
 """How many mistakes of one kind are listed."""

@@ -1,4 +1,4 @@
-"""Reading and writing the JSON of other planners' programs: strictly, with a line for each mistake."""
+"""Reading and writing JSON that people and other programs write: strictly, with a line for each mistake."""
 
 from __future__ import annotations
 

@@ -1,0 +1,33 @@
+"""Show what the operators of a model take on an architecture."""
+
+from __future__ import annotations
+
+from phaze.commands.options import (
+    ArchitectureOption,
+    Backward,
+    BackwardOption,
+    JsonOption,
+    MicrobatchOption,
+    ModelOption,
+    SequenceOption,
+    SystemOption,
+    TensorOption,
+)
+from phaze.commands.output import print_tables
+
+
+def estimate(
+    model: ModelOption,
+    architecture: ArchitectureOption = "tpu-v4",
+    sequence: SequenceOption = None,
+    tensor: TensorOption = None,
+    microbatch: MicrobatchOption = None,
+    system: SystemOption = "paper",
+    backward: BackwardOption = Backward.PAIRED,
+    as_json: JsonOption = False,
+) -> None:
+    """Print how long every operator takes on one core and on all, what binds it, and its energy."""
+    from phaze.answers import estimate_subject, read_subject
+
+    subject = read_subject(model, sequence, tensor or [1], microbatch or [1], backward.value)
+    print_tables(estimate_subject(subject, architecture, system), as_json=as_json)

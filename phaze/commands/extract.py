@@ -1,0 +1,29 @@
+"""Show the operators of a model."""
+
+from __future__ import annotations
+
+from phaze.commands.options import (
+    Backward,
+    BackwardOption,
+    JsonOption,
+    MicrobatchOption,
+    ModelOption,
+    SequenceOption,
+    TensorOption,
+)
+from phaze.commands.output import print_tables
+
+
+def extract(
+    model: ModelOption,
+    sequence: SequenceOption = None,
+    tensor: TensorOption = None,
+    microbatch: MicrobatchOption = None,
+    backward: BackwardOption = Backward.PAIRED,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the operators of a model's distinct layers, forward and backward, after fusion."""
+    from phaze.answers import read_subject
+
+    points = read_subject(model, sequence, tensor or [1], microbatch or [1], backward.value).points
+    print_tables([point.operators for point in points], as_json=as_json)

@@ -1,0 +1,34 @@
+"""Options that several verbs have."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class Backward(StrEnum):
+    """Forms of the backward pass."""
+
+    PAIRED = "paired"
+    SPLIT = "split"
+
+
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        "--model", "-m", help="Spec in config/models, or path of one or of a Hugging Face config.json."
+    ),
+]
+ArchitectureOption = Annotated[
+    str, typer.Option("--architecture", "-a", help="File in config/architectures, or path of one.")
+]
+SequenceOption = Annotated[
+    int | None, typer.Option(help="Tokens of a sample; the model's longest, or 2048, unless given.", min=1)
+]
+TensorOption = Annotated[list[int] | None, typer.Option(help="TMP width; may be repeated.", min=1)]
+MicrobatchOption = Annotated[list[int] | None, typer.Option(help="Microbatch; may be repeated.", min=1)]
+SystemOption = Annotated[str, typer.Option(help="File in config/systems, or path of one.")]
+BackwardOption = Annotated[Backward, typer.Option(help="Gradients of an operator together, or apart.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -1,0 +1,32 @@
+"""Where answers go: to a file that is whole or absent, or to the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def write_or_print(text: str, out: Path | None) -> None:
+    """Write a text that ends with a line break to a file, or print it where none is given."""
+    from phaze.documents import write_text
+
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        write_text(text, out)
+
+
+def print_tables(frames: list[pd.DataFrame], *, as_json: bool) -> None:
+    """Print tables one below the other."""
+    import pandas as pd
+
+    frame = pd.concat(frames, ignore_index=True)
+    if as_json:
+        typer.echo(frame.to_json(orient="records", indent=1, double_precision=15))
+    else:
+        typer.echo(frame.to_string(index=False, float_format=lambda value: f"{value:.4g}"))

@@ -1,0 +1,223 @@
+"""Place a model on a cluster, or the layers of an instance file by the planner it is written for."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phaze.commands.options import (
+    ArchitectureOption,
+    Backward,
+    BackwardOption,
+    JsonOption,
+    MicrobatchOption,
+    SequenceOption,
+    SystemOption,
+    TensorOption,
+)
+from phaze.commands.output import write_or_print
+from phaze.errors import PhazeError
+
+if TYPE_CHECKING:
+    from phaze.place.piper.question import Question as PiperQuestion
+
+_OF_MODELS = frozenset(
+    (
+        "architecture", "system", "global_batch", "sequence", "tensor", "microbatch", "hbm_gib", "recompute",
+        "optimizer", "precision", "pipeline", "tokens", "backward",
+    )
+)  # fmt: skip
+"""Options that say how a model is placed, by parameter."""
+
+
+class Planner(StrEnum):
+    """Planners of instance files."""
+
+    PHAZE = "phaze"
+    PIPER = "piper"
+
+
+def place(
+    context: typer.Context,
+    instance: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Instance in the JSON of the planner's authors; see the section on it in README.md."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="File for the placement; else printed.")
+    ] = None,
+    planner: Annotated[Planner, typer.Option(help="Whose planner, for an instance file.")] = Planner.PHAZE,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Model, as for the other verbs.")] = None,
+    architecture: ArchitectureOption = "tpu-v4",
+    system: SystemOption = "paper",
+    devices: Annotated[
+        int | None, typer.Option(help="Devices; the system's, or Piper's instance's, unless given.", min=1)
+    ] = None,
+    memory_gib: Annotated[
+        float | None,
+        typer.Option(help="Piper: memory of a device, GiB; the instance's unless given.", min=0),
+    ] = None,
+    microbatches: Annotated[
+        int | None,
+        typer.Option(help="Piper: N, microbatches in a batch; the instance's unless given.", min=1),
+    ] = None,
+    bandwidth_gib: Annotated[
+        float | None,
+        typer.Option(help="Piper: bandwidth of a device, GiB/s; the instance's unless given.", min=0),
+    ] = None,
+    exactly: Annotated[
+        bool, typer.Option("--exactly", help="Piper: data widths sum up to N exactly, not at most.")
+    ] = False,
+    paper_table1: Annotated[
+        bool,
+        typer.Option(
+            "--paper-table1",
+            help="Piper: as the paper's Table 1: one linear order, gradients exchanged every d microbatches.",
+        ),
+    ] = False,
+    exact_knapsack: Annotated[
+        bool,
+        typer.Option(
+            "--exact-knapsack", help="Piper: choose configurations exactly, not by the paper's rule."
+        ),
+    ] = False,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="Piper: add the plans of the paper's baselines.")
+    ] = False,
+    levels: Annotated[
+        str | None,
+        typer.Option(
+            help="Piper: a network's levels from the inside out, devices@GiB/s, such as 8@300,8@25."
+        ),
+    ] = None,
+    max_downsets: Annotated[
+        int | None,
+        typer.Option(
+            help="Piper: downsets that a graph may have; 100,000 (2,000 with levels) unless given.", min=1
+        ),
+    ] = None,
+    global_batch: Annotated[int, typer.Option(help="Samples in a batch.", min=1)] = 4096,
+    sequence: SequenceOption = None,
+    tensor: TensorOption = None,
+    microbatch: MicrobatchOption = None,
+    hbm_gib: Annotated[
+        float | None, typer.Option(help="HBM of a device; the architecture's, or 80, unless given.", min=0)
+    ] = None,
+    recompute: Annotated[
+        bool | None,
+        typer.Option("--recompute/--stash", help="Activations; the better one unless given."),
+    ] = None,
+    optimizer: Annotated[str, typer.Option(help="sgd, sgd-momentum or adam, for its memory.")] = "sgd",
+    precision: Annotated[str, typer.Option(help="half, mixed or single: bytes of a parameter.")] = "half",
+    pipeline: Annotated[str, typer.Option(help="1f1b or gpipe.")] = "1f1b",
+    tokens: Annotated[float, typer.Option(help="Tokens to train on, for the time to train.", min=1)] = 300e9,
+    backward: BackwardOption = Backward.PAIRED,
+    as_json: JsonOption = False,
+) -> None:
+    """Spread the training of a model over a cluster: t, d, s, boundaries, memory, throughput, what binds.
+
+    Either a model on an architecture (--model), or an instance file of layers with their latencies. An
+    instance for Phaze's planner says what the cluster is; options that begin with "Piper" are for instances
+    of --planner piper, and replace what those say.
+    """
+    if (instance is None) == (model is None):
+        raise PhazeError("place: give either an instance file or --model")
+    from phaze.place.piper.question import Question as PiperQuestion
+
+    piper = PiperQuestion(
+        devices=devices,
+        memory_gib=memory_gib,
+        microbatches=microbatches,
+        bandwidth_gib=bandwidth_gib,
+        exactly=exactly,
+        paper_table1=paper_table1,
+        exact_knapsack=exact_knapsack,
+        baselines=baselines,
+        levels=levels,
+        max_downsets=max_downsets,
+    )
+    if instance is not None:
+        _refuse_options_of_models(context, devices=planner is Planner.PHAZE)
+    if planner is Planner.PIPER:
+        _place_by_piper(instance, piper, out)
+        return
+    _refuse_options_of_piper(piper)
+    if instance is not None:
+        _place_instance(instance, out)
+        return
+    from phaze.answers import Question, answer, describe_placement, in_one_line
+
+    assert model is not None
+    question = Question(
+        model=model,
+        architecture=architecture,
+        system=system,
+        devices=devices,
+        global_batch=global_batch,
+        sequence=sequence,
+        widths=tuple(tensor or ()),
+        microbatches=tuple(microbatch or ()),
+        hbm_gib=hbm_gib,
+        recompute=(False, True) if recompute is None else (recompute,),
+        memory={"optimizer": optimizer, "precision": precision, "schedule": pipeline},
+        tokens=tokens,
+        backward=backward.value,
+    )
+    found = describe_placement(question, answer(question))
+    write_or_print((json.dumps(found, indent=2) if as_json else in_one_line(found)) + "\n", out)
+
+
+def _place_instance(instance: Path, out: Path | None) -> None:
+    from phaze.place.instance import place_instance, read_instance, result_text
+
+    problem = read_instance(instance)
+    try:
+        result = place_instance(problem)
+    except PhazeError as error:
+        raise PhazeError(f"{instance}: {error}") from error
+    write_or_print(result_text(result) + "\n", out)
+
+
+def _place_by_piper(instance: Path | None, question: PiperQuestion, out: Path | None) -> None:
+    from phaze.place.piper.instance import read_instance
+    from phaze.place.piper.nested_results import answer_levels
+    from phaze.place.piper.results import answer, as_text, result_text
+    from phaze.theory.downsets import DownsetsError
+
+    if instance is None:
+        raise PhazeError("place: give an instance file with --planner piper; a study plans models with it")
+    given = read_instance(instance)
+    hierarchy = question.hierarchy(given)
+    try:
+        if hierarchy is None:
+            text = result_text(*answer(given, question))
+        else:
+            text = as_text(answer_levels(given, question, hierarchy))
+    except DownsetsError as error:
+        raise PhazeError(f"{instance}: {error}; see --max-downsets and --paper-table1") from error
+    write_or_print(text + "\n", out)
+
+
+def _refuse_options_of_models(context: typer.Context, *, devices: bool) -> None:
+    """Refuse what says nothing about an instance file; `devices`: that option too."""
+    for name in filter(lambda name: _is_given(context, name), context.params):
+        if name in _OF_MODELS or (devices and name == "devices"):
+            option = name.replace("_", "-")
+            raise PhazeError(f"place: --{option} is not for the instance file of this planner")
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _refuse_options_of_piper(question: PiperQuestion) -> None:
+    for name in question.given():
+        if name != "devices":
+            raise PhazeError(f"place: --{name.replace('_', '-')} is for --planner piper only")

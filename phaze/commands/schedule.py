@@ -1,0 +1,39 @@
+"""Show how the layers of a model are scheduled on an architecture."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from phaze.commands.options import (
+    ArchitectureOption,
+    Backward,
+    BackwardOption,
+    JsonOption,
+    MicrobatchOption,
+    ModelOption,
+    SequenceOption,
+    SystemOption,
+    TensorOption,
+)
+from phaze.commands.output import print_tables
+
+
+def schedule(
+    model: ModelOption,
+    architecture: ArchitectureOption = "tpu-v4",
+    sequence: SequenceOption = None,
+    tensor: TensorOption = None,
+    microbatch: MicrobatchOption = None,
+    system: SystemOption = "paper",
+    backward: BackwardOption = Backward.PAIRED,
+    operators: Annotated[bool, typer.Option(help="Print every operator instead.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the latency of every layer with its bound, and who proved it."""
+    from phaze.answers import read_subject, schedule_subject
+
+    subject = read_subject(model, sequence, tensor or [1], microbatch or [1], backward.value)
+    solves, schedules = schedule_subject(subject, architecture, system)
+    print_tables([schedules if operators else solves], as_json=as_json)

@@ -1,0 +1,98 @@
+"""Simulate plans of studies and training runs on clusters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from phaze.commands.options import JsonOption
+from phaze.errors import PhazeError
+
+
+def simulate(
+    placement: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Plans of a study: results/plans/<scenario>/<model>.parquet, report/plans.parquet."
+        ),
+    ] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option("--runs", help="CSV of transformer runs, one a row; see the section in README.md."),
+    ] = None,
+    system: Annotated[
+        str | None,
+        typer.Option(
+            help="File in config/systems, or path of one; for --runs one with a device and levels. "
+            "For a plan, unless given: paper."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="CSV for the runs with their predictions.")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Workload of the plan.")] = None,
+    architecture: Annotated[
+        str | None, typer.Option("--architecture", "-a", help="Architecture of the plan.")
+    ] = None,
+    hbm_gib: Annotated[float | None, typer.Option(help="HBM of the plan's devices, GiB.", min=0)] = None,
+    planner: Annotated[str | None, typer.Option(help="Whose plan; the fastest unless given.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="File for a trace of the plan, for Perfetto or chrome://tracing.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Replay a plan of a study event by event, or predict training runs of transformers on a cluster.
+
+    A plan: its planner's time, the simulated time, and what the difference consists of; of all that a file
+    holds, the fastest that the options allow. Runs (--runs): time, memory and what binds, beside measured
+    times.
+    """
+    if (placement is None) == (runs is None):
+        raise PhazeError("simulate: give either the file of a study's plans or --runs")
+    if placement is not None:
+        if out is not None:
+            raise PhazeError("simulate: -o is for --runs only; --trace writes the trace of a plan")
+        choice = (model, architecture, hbm_gib, planner)
+        _simulate_plan(placement, choice, system or "paper", trace, as_json=as_json)
+        return
+    for name, value in (
+        ("--model", model), ("--architecture", architecture), ("--hbm-gib", hbm_gib), ("--planner", planner),
+        ("--trace", trace), ("--json", as_json or None),
+    ):  # fmt: skip
+        if value is not None:
+            raise PhazeError(f"simulate: {name} is for a plan, not for --runs")
+    if runs is None or system is None or out is None:
+        raise PhazeError("simulate: --runs needs --system and -o")
+    _simulate_runs(runs, system, out)
+
+
+def _simulate_plan(
+    placement: Path,
+    choice: tuple[str | None, str | None, float | None, str | None],
+    system: str,
+    trace: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    from phaze.config import load_system
+    from phaze.simulate.single import Wanted, simulate_file
+    from phaze.simulate.trace import write_trace
+
+    answer = simulate_file(placement, Wanted(*choice), load_system(system).network_bandwidth_bytes_per_s)
+    if trace is not None:
+        write_trace(answer.found.timeline, trace)
+    typer.echo(json.dumps(answer.as_row(), indent=2) if as_json else answer.in_words())
+
+
+def _simulate_runs(runs: Path, system: str, out: Path) -> None:
+    from phaze.runs.machine import load_machine
+    from phaze.runs.table import OK, predict_table, write_table
+
+    table, accuracy = predict_table(runs, load_machine(system))
+    write_table(table, out)
+    typer.echo(f"{len(table)} runs, {int((table['status'] == OK).sum())} ok: {out}")
+    if accuracy is not None:
+        typer.echo(str(accuracy))
