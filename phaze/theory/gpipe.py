@@ -2,10 +2,11 @@
 
 A graph of tasks, as FlexFlow simulates it (Jia et al., MLSys 2019), after which the paper's
 is modelled: a device runs one task at a time, and so does the link of every ordered pair of devices. Each
-replica passes MB microbatches forward through all stages, then backward in the same order. Every edge of the stage
-graph sends a message a microbatch, skip connections too: forward on the link to the later stage, backward on
-the link back. Links work beside the devices; a link is held for size / bandwidth, and the message arrives a
-latency later. A mapping gives every stage of every replica a device of its own, so no link serves two edges.
+replica passes MB microbatches forward through all stages, then backward in the same order. Every edge of the
+stage graph sends a message a microbatch, skip connections too: forward on the link to the later stage,
+backward on the link back. Links work beside the devices; a link is held for size / bandwidth, and the message
+arrives a latency later. A mapping gives every stage of every replica a device of its own, so no link serves
+two edges.
 
 When the last backward pass of a stage is over on all its replicas, they reduce its gradients around their
 ring, by replica number: 2 (R − 1) rounds of P / R bytes, each as long as the slowest link needs, (9). Then
