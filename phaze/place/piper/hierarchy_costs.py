@@ -67,8 +67,8 @@ def sets_of(downsets: Downsets) -> Sets:
     sizes = np.array([len(inner) for inner in inside])
     if sizes.sum() > PAIRS:
         raise DownsetsError(
-            f"{len(downsets)} downsets make {sizes.sum()} contiguous sets, of which a plan for levels may "
-            f"compare {PAIRS}: plan with the prefixes of one linear order"
+            f"{len(downsets)} downsets make {sizes.sum()} contiguous sets; for levels at most "
+            f"{PAIRS} are compared; the prefixes of one linear order make fewer"
         )
     outer = np.repeat(np.arange(len(downsets)), sizes)
     inner = np.concatenate(inside)

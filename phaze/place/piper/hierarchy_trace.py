@@ -12,7 +12,7 @@ from phaze.place.piper.hierarchy_search import NONE, Choices, Limits, follow
 from phaze.place.piper.knapsack import choose_exactly
 from phaze.place.piper.layers import PlannedStage
 from phaze.place.piper.nested import NestedPlan, Parts, Superstage
-from phaze.place.piper.stages import price_stage
+from phaze.place.piper.stages import planned_stage
 
 Link = tuple[int, int, int]
 """A set, the number of its choice, and s, the degrees from it on as the device around it sees them."""
@@ -106,16 +106,6 @@ def _stage(question: Question, around: int, link: Link) -> PlannedStage:
     t = int(np.searchsorted(costs.widths, tensor))
     in_flight = problem.in_flight(data, around, s)
     exchanged = problem.hierarchy.sync_weight(data, around) / 4
-    own_s, memory_bytes, common_s = price_stage(costs, member, t, exchanged, in_flight)
-    chosen = np.full(len(member), -1, dtype=np.int64)
-    choose_exactly(costs.first[t], member, own_s, memory_bytes, costs.limit_bytes, chosen)
-    picked = chosen[member]
-    return PlannedStage(
-        layers=tuple(np.flatnonzero(member).tolist()),
-        data=data,
-        tensor=tensor,
-        configurations=tuple((picked - costs.first[t, 0]).tolist()),
-        in_flight=in_flight,
-        time_s=float(own_s[picked].sum() + common_s) / (data * around),
-        memory_bytes=float(memory_bytes[picked].sum()),
-    )
+    stage = planned_stage(costs, member, t, data, in_flight, exchanged, choose_exactly, around)
+    assert stage is not None, "the search has priced this stage"
+    return stage

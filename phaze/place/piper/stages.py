@@ -13,7 +13,7 @@ Appendix B has it over outgoing ones.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -26,6 +26,10 @@ from phaze.place.piper.ratio import choose_by_ratio
 from phaze.theory.compiled import njit, njit_inner
 
 Bools = NDArray[np.bool_]
+
+
+Choose = Callable[[Counts, Bools, Reals, Reals, float, Counts], bool]
+"""A rule that writes the configuration of every layer and says whether there is one."""
 
 
 class Costs(NamedTuple):
@@ -124,20 +128,44 @@ def best_stage(
     member = np.zeros(len(layers), dtype=np.bool_)
     member[list(members)] = True
     in_flight = -(-degree // data)
-    priced = price_stage(costs, member, t, exchanges(cluster, data), in_flight)
-    chosen = np.full(len(layers), -1, dtype=np.int64)
-    choose = choose_exactly if exact else choose_by_ratio
-    if not choose(costs.first[t], member, priced[0], priced[1], costs.limit_bytes, chosen):
+    return planned_stage(
+        costs,
+        member,
+        t,
+        data,
+        in_flight,
+        exchanges(cluster, data),
+        choose_exactly if exact else choose_by_ratio,
+    )
+
+
+def planned_stage(
+    costs: Costs,
+    member: Bools,
+    t: int,
+    data: int,
+    in_flight: int,
+    exchanged: float,
+    choose: Choose,
+    around: int = 1,
+) -> PlannedStage | None:
+    """Return a stage with the configurations that a rule chooses, None where there are none.
+
+    member: (L,) its layers; t: position of its width; exchanged: gradients exchanged per microbatch, as
+    `price_stage` takes them; around: replicas of the pipeline that it is in.
+    """
+    own_s, memory_bytes, common_s = price_stage(costs, member, t, exchanged, in_flight)
+    chosen = np.full(len(member), -1, dtype=np.int64)
+    if not choose(costs.first[t], member, own_s, memory_bytes, costs.limit_bytes, chosen):
         return None
-    own_s, memory_bytes, common_s = priced
     picked = chosen[member]
     return PlannedStage(
         layers=tuple(np.flatnonzero(member).tolist()),
         data=data,
-        tensor=tensor,
+        tensor=int(costs.widths[t]),
         configurations=tuple((picked - costs.first[t, 0]).tolist()),
         in_flight=in_flight,
-        time_s=float(own_s[picked].sum() + common_s) / data,
+        time_s=float(own_s[picked].sum() + common_s) / (data * around),
         memory_bytes=float(memory_bytes[picked].sum()),
     )
 
