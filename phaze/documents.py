@@ -6,44 +6,15 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from math import isfinite
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from phaze.errors import PhazeError
 from phaze.job import atomic_path
-
-
-def _number(value: object) -> object:
-    """Refuse what pydantic would turn into a number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError("must be a number")
-    if isinstance(value, float) and not isfinite(value):
-        raise ValueError("must be a finite number")
-    return value
-
-
-LEAST_SIZE, MOST_SIZE = 1e-30, 1e30
-"""Bytes and seconds between which sums and quotients neither overflow nor vanish."""
-
-
-def _bounded(value: float) -> float:
-    """Refuse what no sum could hold."""
-    if value and not LEAST_SIZE <= value <= MOST_SIZE:
-        raise ValueError(f"must be from {LEAST_SIZE:g} to {MOST_SIZE:g}")
-    return value
-
-
-MOST = 2**20
-"""Devices, microbatches and TMP widths that a file may name."""
-
-Whole = Annotated[int, BeforeValidator(_number)]
-Size = Annotated[float, BeforeValidator(_number), Field(ge=0), AfterValidator(_bounded)]
-Positive = Annotated[float, BeforeValidator(_number), Field(gt=0), AfterValidator(_bounded)]
-Count = Annotated[int, BeforeValidator(_number), Field(ge=1, le=MOST)]
+from phaze.spec.numbers import MOST, Size, Whole
 
 
 class Part(BaseModel):
@@ -72,6 +43,11 @@ def read_as(kind: type[Kind], path: str | Path) -> Kind:
         return kind.model_validate(loaded, by_alias=True, by_name=False)
     except ValidationError as error:
         raise PhazeError("\n".join(_lines(path, error))) from error
+
+
+def text_of(stored: BaseModel) -> str:
+    """Return the text of a file of ours; what is None is left out."""
+    return stored.model_dump_json(indent=1, exclude_none=True) + "\n"
 
 
 def write_text(text: str, path: str | Path) -> None:

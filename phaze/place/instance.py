@@ -21,21 +21,10 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from phaze.documents import (
-    Count,
-    Edge,
-    Part,
-    Positive,
-    Size,
-    Whole,
-    bad_edges,
-    check_width,
-    read_as,
-    repeated_ids,
-    write_text,
-)
+from phaze.documents import Edge, Part, bad_edges, check_width, read_as, repeated_ids, write_text
 from phaze.place.branches import GraphPlacement, place_graphs
 from phaze.place.flush import Infeasible, Placement, place_widths
+from phaze.spec.numbers import Count, Positive, Size, Whole
 from phaze.theory.pipeline import Chain, Setting
 
 

@@ -37,12 +37,16 @@ class OperatorGraph:
     """Pairs (i, j) with i < j, shape (e, 2), sorted, no pair twice."""
     edge_bytes: Floats
     """M(i, j), bytes of a microbatch passed forward along each edge, shape (e,); as many come back."""
+    layers: tuple[str, ...] = ()
+    """The layer that each operator belongs to, n of them, for partitions by layer; none: not known."""
 
     def __post_init__(self) -> None:
         """Refuse arrays that are no operator graph."""
         n = len(self.names)
         if n == 0 or len(set(self.names)) != n:
             raise PhazeError("operator graph: needs operators, each with a name of its own")
+        if self.layers and len(self.layers) != n:
+            raise PhazeError(f"operator graph: needs {n} layers, got {len(self.layers)}")
         for key in ("forward_s", "backward_s", "parameter_bytes", "forward_bytes", "backward_bytes"):
             _check_values(key, getattr(self, key), n)
         _check_values("edge_bytes", self.edge_bytes, len(self.edges))

@@ -25,19 +25,9 @@ from typing import Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from phaze.documents import (
-    Count,
-    Edge,
-    Part,
-    Positive,
-    Size,
-    Whole,
-    bad_edges,
-    check_width,
-    read_as,
-    repeated_ids,
-)
+from phaze.documents import Edge, Part, bad_edges, check_width, read_as, repeated_ids
 from phaze.place.piper.layers import Layers, Options, Reals
+from phaze.spec.numbers import Count, Positive, Size, Whole
 
 SHOWN = 10
 """How many mistakes of one kind are listed."""

@@ -6,11 +6,11 @@ import math
 import re
 from dataclasses import dataclass, fields
 
-from phaze.documents import MOST
 from phaze.errors import PhazeError
 from phaze.place.piper.instance import Instance
 from phaze.place.piper.layers import Cluster
 from phaze.place.piper.nested import Hierarchy
+from phaze.spec.numbers import MOST
 from phaze.units import GIB
 
 LEAST_GIB, MOST_GIB = 1e-12, 1e18

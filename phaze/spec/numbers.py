@@ -1,0 +1,37 @@
+"""Numbers in files that users write: never text or a truth value, finite, within what sums can hold."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+
+def _number(value: object) -> object:
+    """Refuse what pydantic would turn into a number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError("must be a number")
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError("must be a finite number")
+    return value
+
+
+LEAST_SIZE, MOST_SIZE = 1e-30, 1e30
+"""Bytes and seconds between which sums and quotients neither overflow nor vanish."""
+
+
+def _bounded(value: float) -> float:
+    """Refuse what no sum could hold."""
+    if value and not LEAST_SIZE <= value <= MOST_SIZE:
+        raise ValueError(f"must be from {LEAST_SIZE:g} to {MOST_SIZE:g}")
+    return value
+
+
+MOST = 2**20
+"""Devices, microbatches and TMP widths that a file may name."""
+
+Whole = Annotated[int, BeforeValidator(_number)]
+Size = Annotated[float, BeforeValidator(_number), Field(ge=0), AfterValidator(_bounded)]
+Positive = Annotated[float, BeforeValidator(_number), Field(gt=0), AfterValidator(_bounded)]
+Count = Annotated[int, BeforeValidator(_number), Field(ge=1, le=MOST)]

@@ -1,0 +1,111 @@
+"""Files of operator graphs: what a partition of any model starts from (Parmesan, Section VII).
+
+A file holds all operators of a model for one microbatch on one device, in any order, and the tensors that
+they pass forward; as many bytes come back as gradients.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from phaze.spec.noun import Noun
+from phaze.spec.numbers import Count, Size
+
+SHOWN = 10
+"""How many mistakes of one kind are listed."""
+
+
+class StoredOperator(Noun):
+    """An operator, for one microbatch."""
+
+    name: str = Field(min_length=1)
+    """Name that no other operator has."""
+    forward_s: Size
+    """Time of the forward pass."""
+    backward_s: Size
+    """Time of the backward pass, without recomputation."""
+    parameter_bytes: Size
+    """Bytes of its parameters, as their gradients are exchanged."""
+    forward_bytes: Size
+    """Peak memory of the forward pass."""
+    backward_bytes: Size
+    """Peak memory of the backward pass."""
+    layer: str | None = None
+    """Layer that it belongs to, for partitions by layer; an operator without one is a layer of its own."""
+
+
+class StoredEdge(Noun):
+    """A tensor that one operator passes to another."""
+
+    source: str
+    """Name of the operator that writes it."""
+    target: str
+    """Name of the operator that reads it."""
+    bytes: Size
+    """Bytes of a microbatch."""
+
+
+class StoredOperators(Noun):
+    """A graph of operators without a cycle."""
+
+    format: Literal["phaze-operators"]
+    """What the file holds."""
+    version: Literal[1]
+    """Version of the format."""
+    name: str
+    """Name of the model."""
+    microbatch: Count
+    """Samples in a microbatch."""
+    operators: tuple[StoredOperator, ...] = Field(min_length=1)
+    """Operators, in any order."""
+    edges: tuple[StoredEdge, ...]
+    """Tensors, each pair of operators at most once."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [operator.name for operator in self.operators]
+        refuse(f"operators: name {name!r} is given {k} times" for name, k in repeated(names))
+        refuse(_bad_ends(set(names), self.edges))
+        self.order()
+        return self
+
+    def order(self) -> tuple[int, ...]:
+        """Return the positions of the operators in a topological order; ValueError for a cycle."""
+        position = {operator.name: k for k, operator in enumerate(self.operators)}
+        before: dict[int, list[int]] = {k: [] for k in range(len(self.operators))}
+        for edge in self.edges:
+            before[position[edge.target]].append(position[edge.source])
+        try:
+            return tuple(TopologicalSorter(before).static_order())
+        except CycleError as error:
+            cycle: Sequence[int] = error.args[1]
+            around = " -> ".join(self.operators[k].name for k in cycle[: SHOWN + 1])
+            raise ValueError(f"edges: there must be no cycle, got {around}") from error
+
+
+def repeated(names: Sequence[str]) -> list[tuple[str, int]]:
+    """Return the names that are given several times, and how often."""
+    return [(name, times) for name, times in Counter(names).items() if times > 1]
+
+
+def refuse(mistakes: Iterator[str]) -> None:
+    """Raise ValueError with the first mistakes, one a line, if there are any."""
+    found = list(mistakes)
+    if found:
+        more = [f"and {len(found) - SHOWN} more mistakes"] if len(found) > SHOWN else []
+        raise ValueError("\n".join(found[:SHOWN] + more))
+
+
+def _bad_ends(names: set[str], edges: Sequence[StoredEdge]) -> Iterator[str]:
+    for edge in edges:
+        for key, end in (("source", edge.source), ("target", edge.target)):
+            if end not in names:
+                yield f"edges: {edge.source} -> {edge.target}: {key} {end!r} is not the name of an operator"
+    for (source, target), times in Counter((edge.source, edge.target) for edge in edges).items():
+        if times > 1:
+            yield f"edges: {source} -> {target} is given {times} times"
