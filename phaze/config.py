@@ -21,6 +21,7 @@ from phaze.spec.published import load_published
 from phaze.spec.published_plans import load_published_plans
 from phaze.spec.study import ScenarioChoice, Study, Workload
 from phaze.spec.system import Cluster, Device, Scenario, System
+from phaze.spec.tiled import TiledDevice, TiledSystem
 
 FOLDER = Path("config")
 GRID_SHARDS = ("small-buffer", "large-buffer")
@@ -200,10 +201,12 @@ def load_technology(name: str, folder: Path = FOLDER) -> Technology:
 def load_system(name: str, folder: Path = FOLDER) -> System:
     """Return a system of config/systems by name, or of a YAML file by path.
 
-    Of a cluster it is what a flat network can say: the bandwidth of the outermost level.
+    Of a cluster it is what a flat network can say: the bandwidth of the outermost level. Raises PhazeError
+    for a mesh of tiles.
     """
     path = _system_path(name, folder)
     fields = _mapping(path)
+    _refuse_tiles(fields, path, "a flat network")
     return _flat(*load_cluster(name, folder)) if "device" in fields else System.parse(fields, str(path))
 
 
@@ -226,14 +229,37 @@ def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
     Raises PhazeError also for a system that says nothing of its device and the levels of its network.
     """
     path = _system_path(name, folder)
-    cluster = Cluster.parse(_mapping(path), str(path))
+    fields = _mapping(path)
+    _refuse_tiles(fields, path, "a device and levels of a network")
+    cluster = Cluster.parse(fields, str(path))
     return cluster, load_device(cluster.device, folder)
+
+
+def load_tiled(name: str, folder: Path = FOLDER) -> tuple[TiledSystem, TiledDevice]:
+    """Return a system of tiles of config/systems by name, or of a YAML file by path, and its chip."""
+    path = _system_path(name, folder)
+    system = TiledSystem.parse(_mapping(path), str(path))
+    chip = _device_path(system.device, folder)
+    return system, TiledDevice.parse({"name": chip.stem, **_mapping(chip)}, str(chip))
+
+
+def _refuse_tiles(fields: dict[str, object], path: Path, needed: str) -> None:
+    """Raise PhazeError where a system is a mesh of tiles, but something else is needed."""
+    if "dram" in fields:
+        raise PhazeError(
+            f"{path}: is a mesh of tiles; needed is a system with {needed}, such as a100-selene: plans and "
+            "runs give whole devices their work, and say nothing of the tiles of a chip"
+        )
 
 
 def load_device(name: str, folder: Path = FOLDER) -> Device:
     """Return a device of config/devices by name, or of a YAML file by path."""
-    path = Path(name) if name.endswith((".yaml", ".yml")) else _named_file("device", name, folder / "devices")
+    path = _device_path(name, folder)
     return Device.parse({"name": path.stem, **_mapping(path)}, str(path))
+
+
+def _device_path(name: str, folder: Path) -> Path:
+    return Path(name) if name.endswith((".yaml", ".yml")) else _named_file("device", name, folder / "devices")
 
 
 def load_published_results(name: str | None, folder: Path = FOLDER) -> dict[str, object] | None:

@@ -11,6 +11,7 @@ from phaze.spec.model import Model
 from phaze.spec.noun import Noun
 from phaze.spec.study import ArchitectureChoice, ScenarioChoice, Study, Triple, Workload
 from phaze.spec.system import Cluster, Device, Level, System
+from phaze.spec.tiled import Dram, Tile, TiledDevice, TiledSystem, Wire
 
 _HEAD = """# Configuration
 
@@ -42,6 +43,11 @@ _SECTIONS: dict[str, type[Noun]] = {
     "A system of devices on levels (`systems/*.yaml`)": Cluster,
     "`levels` of such a system": Level,
     "A device (`devices/*.yaml`)": Device,
+    "A system of tiles (`systems/*.yaml`)": TiledSystem,
+    "A chip of tiles (`devices/*.yaml`)": TiledDevice,
+    "`tile` of such a chip": Tile,
+    "`link` of a system or a chip of tiles": Wire,
+    "`dram` of a system of tiles": Dram,
 }
 _LIMITS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
 

@@ -64,6 +64,13 @@ def test_parameters_equal_the_published_count(name: str, count: int) -> None:
         ("megatron-gpt-2.5b", 2.5),
         ("megatron-gpt-8.3b", 8.3),
         ("megatron-gpt3-175b", 175.0),
+        ("t-18b", 18.4),
+        ("t-39b", 39.1),
+        ("t-76b", 76.1),
+        ("t-145b", 145.6),
+        ("t-310b", 310.1),
+        ("t-530b", 529.6),
+        ("t-1t", 1008.0),
     ],
 )
 def test_megatron_models_have_the_size_in_their_name(name: str, billions: float) -> None:
@@ -74,7 +81,7 @@ def test_megatron_models_have_the_size_in_their_name(name: str, billions: float)
 def test_every_spec_is_named_by_its_file() -> None:
     """Every spec that comes with phaze loads, and is named by its file."""
     names = {path.stem: load_model(path).name for path in SPECS.glob("*.yaml")}
-    assert len(names) == 11
+    assert len(names) == 18
     assert all(stem == name for stem, name in names.items())
 
 
