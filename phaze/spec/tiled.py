@@ -10,10 +10,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from phaze.spec.architecture import BufferKib, PositiveInt
+from phaze.spec.architecture import PositiveInt
 from phaze.spec.noun import Noun
 from phaze.spec.system import Finite, Seconds
-from phaze.units import KIB
 
 Edge = Literal["north", "south", "west", "east"]
 Position = Annotated[int, Field(ge=0, lt=2**20)]
@@ -32,9 +31,9 @@ class Tile(Noun):
     int8_rate: PositiveInt = 1
     """Multiply-accumulates of 8-bit integers in the time of one of 16 bits."""
     lanes: PositiveInt | None = None
-    """Vector lanes; as many as the array has columns unless given."""
-    sram_kib: BufferKib
-    """SRAM in KiB."""
+    """Vector lanes; vector operations are not counted unless given, as in PALM."""
+    sram_bytes: Finite
+    """SRAM."""
     sram_bandwidth_bytes_per_s: Finite | None = None
     """Bandwidth between SRAM and array, reads and writes together; enough for the array unless given."""
 
@@ -42,11 +41,6 @@ class Tile(Noun):
     def flops(self) -> float:
         """Return the FLOP/s of 16 bits."""
         return FLOPS_OF_A_MAC * self.pe_x * self.pe_y * self.clock_hz
-
-    @property
-    def sram_bytes(self) -> float:
-        """Return the size of the SRAM."""
-        return self.sram_kib * KIB
 
 
 class Wire(Noun):

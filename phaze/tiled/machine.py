@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,10 @@ from scipy.ndimage import distance_transform_cdt
 
 from phaze.config import FOLDER, load_tiled
 from phaze.errors import PhazeError
-from phaze.simulate.network import Grid, Memory, Topology, Wires, mesh
+from phaze.simulate.network import Grid, Memory, Wires
+from phaze.simulate.tile import Chip, Tile
 from phaze.spec.tiled import Edge, TiledDevice, TiledSystem
+from phaze.units import GIB
 
 MOST_TILES = 50_000
 """Tiles of a network that is held link by link; a larger one takes gigabytes."""
@@ -80,15 +83,33 @@ class TiledMachine:
         ports = self._named_ports() if dram.tiles else self._ports_at_edges()
         return Memory(ports, dram.bandwidth_bytes_per_s, dram.response_s)
 
+    @property
+    def tile(self) -> Tile:
+        """Return a tile as the simulator knows it; SRAM binds nothing where its bandwidth is not given."""
+        tile = self.device.tile
+        return Tile(
+            rows=tile.pe_x,
+            columns=tile.pe_y,
+            clock_hz=tile.clock_hz,
+            sram_bytes=tile.sram_bytes,
+            sram_bandwidth_bytes_per_s=tile.sram_bandwidth_bytes_per_s or inf,
+            lanes=tile.lanes or 0,
+        )
+
     @cached_property
-    def topology(self) -> Topology:
-        """Return the network with its memories; raise PhazeError where it is too large to be held."""
+    def chip(self) -> Chip:
+        """Return all chips as one; raise PhazeError where the network is too large to be held.
+
+        Some of its places may be routers without a tile: `tiles` are those to give work to.
+        """
         if self.grid.tiles > MOST_TILES:
             raise PhazeError(
                 f"system {self.name}: at most {MOST_TILES:,} tiles can be simulated link by link, "
                 f"got {self.grid.tiles:,}; describe a part of it"
             )
-        return mesh(self.grid, self.wires, self.memory)
+        gib = self.system.dram.gib
+        dram_bytes = inf if gib is None else gib * GIB
+        return Chip(self.name, self.grid, self.tile, self.wires, self.memory, dram_bytes)
 
     @property
     def hops_to_memory(self) -> int:

@@ -16,7 +16,7 @@ PEAK_FLOPS = {"wafer": 20 * 256e12, "grayskull": 92e12, "dojo-d1": 25 * 362e12}
 CHIP = {
     "rows": 4,
     "columns": 4,
-    "tile": {"clock_hz": 1e9, "pe_x": 16, "pe_y": 16, "sram_kib": 1024},
+    "tile": {"clock_hz": 1e9, "pe_x": 16, "pe_y": 16, "sram_bytes": 1e6},
     "link": {"bandwidth_bytes_per_s": 1e9},
 }
 

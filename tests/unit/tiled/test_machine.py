@@ -12,7 +12,7 @@ from phaze.simulate.network.cases import wafer
 from phaze.simulate.network.mesh import nearest_memory
 from phaze.tiled.machine import TiledMachine, load_tiled_machine
 
-TILE = {"clock_hz": 1e9, "pe_x": 16, "pe_y": 16, "sram_kib": 1024}
+TILE = {"clock_hz": 1e9, "pe_x": 16, "pe_y": 16, "sram_bytes": 1e6}
 LINK = {"bandwidth_bytes_per_s": 1e12, "latency_s": 1e-9}
 
 
@@ -31,7 +31,9 @@ def test_the_wafer_has_the_network_of_table_vi() -> None:
     assert found.grid == grid
     assert found.memory.ports == memory.ports
     between = [link for link in topology.links if max(link.source, link.target) < grid.tiles]
-    assert [link for link in found.topology.links if max(link.source, link.target) < grid.tiles] == between
+    assert [
+        link for link in found.chip.topology.links if max(link.source, link.target) < grid.tiles
+    ] == between
 
 
 def test_every_edge_block_of_the_wafer_has_256_gb_per_s() -> None:
@@ -39,12 +41,24 @@ def test_every_edge_block_of_the_wafer_has_256_gb_per_s() -> None:
     assert load_tiled_machine("wafer").dram_bytes_per_s == pytest.approx(10 * 256e9)
 
 
+def test_a_tile_of_the_wafer_is_a_sixteenth_of_table_vi() -> None:
+    tile = load_tiled_machine("wafer").tile
+    assert tile.peak_flops_per_s == 16e12
+    assert tile.sram_bytes == 60e6 / 16
+
+
+def test_a_chip_holds_what_its_file_says() -> None:
+    chip = load_tiled_machine("grayskull").chip
+    assert chip.dram_bytes == 8 * 2**30
+    assert load_tiled_machine("wafer").chip.dram_bytes == float("inf")
+
+
 @pytest.mark.parametrize("name", ["wafer", "grayskull"])
 def test_hops_to_memory_are_those_of_the_routes(name: str) -> None:
     """The furthest of all tiles from its nearest memory, by the routes of the network."""
     found = load_tiled_machine(name)
     away = [
-        len(found.topology.router(tile, nearest_memory(found.grid, found.memory, tile))) - 2
+        len(found.chip.topology.router(tile, nearest_memory(found.grid, found.memory, tile))) - 2
         for tile in found.tiles
     ]
     assert found.hops_to_memory == max(away)
@@ -67,7 +81,7 @@ def test_memories_around_every_chip(tmp_path: Path) -> None:
 def test_links_between_chips_are_others(tmp_path: Path) -> None:
     slower = {"bandwidth_bytes_per_s": 1e11, "latency_s": 1e-8}
     found = machine(tmp_path, {}, {"columns": 2, "link": slower})
-    links = {(link.source, link.target): link for link in found.topology.links}
+    links = {(link.source, link.target): link for link in found.chip.topology.links}
     assert (links[5, 6].bandwidth_bytes_per_s, links[5, 6].latency_s) == (1e11, 1e-8)
     assert (links[4, 5].bandwidth_bytes_per_s, links[4, 5].latency_s) == (1e12, 1e-9)
 
@@ -99,4 +113,4 @@ def test_what_files_cannot_see_alone_is_refused(
 
 def test_a_network_that_is_too_large_is_refused() -> None:
     with pytest.raises(PhazeError, match=r"system wse2: at most 50,000 tiles .* got 753,972"):
-        assert load_tiled_machine("wse2").topology
+        assert load_tiled_machine("wse2").chip
