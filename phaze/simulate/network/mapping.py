@@ -76,7 +76,7 @@ def groups(
     if tensor < 1 or len(tiles) % tensor:
         raise PhazeError(f"mapping: tensor must divide the {len(tiles)} tiles of a stage, got {tensor}")
     size = tensor if placed == "near" else len(tiles) // tensor
-    down, across = _compact(rows, columns, size)
+    down, across = compact(rows, columns, size)
     close = tuple(
         _block(grid, (corner[0] + row, corner[1] + column), (down, across))
         for row in range(0, rows, down)
@@ -105,7 +105,7 @@ def _rectangle(grid: Grid, tiles: Sequence[int]) -> tuple[tuple[int, int], int, 
     return (top, left), rows, columns
 
 
-def _compact(rows: int, columns: int, size: int) -> tuple[int, int]:
+def compact(rows: int, columns: int, size: int) -> tuple[int, int]:
     """Return the sides of the rectangle of so many tiles that fills another with the shortest sides."""
     fitting = [
         (down, size // down)

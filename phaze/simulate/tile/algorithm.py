@@ -1,0 +1,118 @@
+"""PALM's Algorithm 1 as printed, and where it differs from the strategies of the text.
+
+Its second branch can never be taken: it asks whether weights, states and gradients fit after weights alone
+did not. What it adds up in ACT it never looks at. Under its last branch the operand that stays is not
+counted: Φ₁ has the input once for each part of the weights, Φ₂ the weights once for each part of the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+from phaze.simulate.tile.sram import Sizes, Strategy, Training, allocate, forward, held, stationary
+
+Printed = Literal["activation_stream", "weight_stream", "weight_stationary", "input_stationary"]
+
+MEANS: dict[Printed, tuple[Strategy, ...]] = {
+    "activation_stream": ("S_WSG",),
+    "weight_stream": ("S_ACT",),
+    "weight_stationary": ("S_PTY",),
+    "input_stationary": ("S_PTY",),
+}
+"""What each printed strategy is called in the text."""
+
+
+def printed(operators: Sequence[Sizes], sram_bytes: float) -> list[tuple[Printed, float]]:
+    """Return the strategy and Op_Fd_Access_Size of every operator, line by line as printed."""
+    weights = sum(op.weights for op in operators)
+    wsg = sum(op.wsg for op in operators)
+    return [_printed(op, weights, wsg, sram_bytes) for op in operators]
+
+
+def _printed(op: Sizes, weights: float, wsg: float, sram_bytes: float) -> tuple[Printed, float]:
+    if weights <= sram_bytes:
+        return "activation_stream", op.inputs + op.outputs
+    if wsg <= sram_bytes:
+        return "weight_stream", op.weights
+    of_weights = ceil(op.weights / sram_bytes) * op.inputs
+    of_output = ceil(op.outputs / sram_bytes) * op.weights
+    if of_weights < of_output:
+        return "weight_stationary", of_weights + op.outputs
+    return "input_stationary", of_output + op.outputs
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An operator for which both ways were asked."""
+
+    op: Sizes
+    sram_bytes: float
+    printed: Printed
+    printed_bytes: float
+    """Forward access as printed."""
+    intended: Strategy
+    intended_bytes: float
+    stays: str
+    """What stays by the text under S_PTY, else nothing."""
+
+    @property
+    def why(self) -> str:
+        """Say what is different, and why; empty where nothing is."""
+        if self.intended not in MEANS[self.printed]:
+            return _REASONS[self.printed, self.intended]
+        if self.stays and not self.printed.startswith(self.stays):
+            return "the text compares ACT with W, the algorithm Φ₁ with Φ₂"
+        if self.printed_bytes != self.intended_bytes:
+            return "the operand that stays is not counted as printed"
+        return ""
+
+
+_REASONS: dict[tuple[Printed, Strategy], str] = {
+    ("activation_stream", "S_WSG_ACT"): "activations would fit beside the weights, but ACT is not asked",
+    ("activation_stream", "S_ACT"): "weights fit, but not with states and gradients; activations would",
+    ("activation_stream", "S_PTY"): "weights fit, but neither with states and gradients nor do activations",
+    ("weight_stationary", "S_ACT"): "activations fit, but ACT is not asked",
+    ("input_stationary", "S_ACT"): "activations fit, but ACT is not asked",
+}
+
+
+def compare(
+    operators: Sequence[Sizes], sram_bytes: float, training: Training | None = None
+) -> list[Difference]:
+    """Return both ways side by side for the operators of a tile."""
+    strategy = allocate(*held(operators, training or Training()), sram_bytes)
+    return [
+        Difference(
+            op,
+            sram_bytes,
+            name,
+            size,
+            strategy,
+            forward(strategy, op, sram_bytes).total_bytes,
+            stationary(op.inputs, op.weights) if strategy == "S_PTY" else "",
+        )
+        for op, (name, size) in zip(operators, printed(operators, sram_bytes), strict=True)
+    ]
+
+
+def differences(
+    weights: Sequence[float],
+    activations: Sequence[float],
+    sram_bytes: float,
+    states: float = 7.0,
+    training: Training | None = None,
+) -> list[Difference]:
+    """Return both ways for one operator over sizes: weights × activations, input and output of one size.
+
+    Gradients have the size of the weights, optimizer states so many times that less one: Adam with mixed
+    precision has 2 + 2 + 12 bytes a weight.
+    """
+    found: list[Difference] = []
+    for weight in weights:
+        for activation in activations:
+            op = Sizes(weight, weight, (states - 1) * weight, activation, activation)
+            found += compare([op], sram_bytes, training)
+    return found
