@@ -48,11 +48,11 @@ class Traffic:
 def run(chip: Chip, activities: Sequence[Activity]) -> Outcome:
     """Return how long activities take at least."""
     ports = port_resources(chip)
-    held = [_held(chip, activity) for activity in activities]
+    alone = [held(chip, activity) for activity in activities]
     found = [_longest(_chains(chip, activity)) for activity in activities]
-    for spent, mine in zip(found, held, strict=True):
+    for spent, mine in zip(found, alone, strict=True):
         _wait(spent, mine, ports)
-    busy = np.sum(held, axis=0) if held else np.zeros(chip.topology.resources)
+    busy = np.sum(alone, axis=0) if alone else np.zeros(chip.topology.resources)
     if found:
         _wait(max(found, key=lambda spent: sum(spent.values())), busy, ports)
     return Outcome(tuple(sum(spent.values()) for spent in found), tuple(found), busy)
@@ -94,7 +94,7 @@ def work_s(step: Step) -> tuple[Bound, float]:
     return "sram" if step.work.sram_s > step.work.compute_s else "compute", step.work.busy_s
 
 
-def _held(chip: Chip, activity: Activity) -> Reals:
+def held(chip: Chip, activity: Activity) -> Reals:
     """Return the seconds for which resources are held, (resources,)."""
     found = np.zeros(chip.topology.resources)
     for step in activity.steps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from phaze.errors import PhazeError
 from phaze.simulate.pipeline import StageCost
-from phaze.simulate.tile import analytical
+from phaze.simulate.tile import analytical, tile_by_tile, virtual
 from phaze.simulate.tile.chip import Chip
 from phaze.simulate.tile.outcome import Activity, Bound, Outcome, Spent, port_resources
 from phaze.simulate.tile.sram import Strategy
@@ -117,11 +117,16 @@ def measure(
     return GroupTimes(program, fidelity, found, tile_memory(program))
 
 
-def simulate(chip: Chip, activities: list[Activity], fidelity: Fidelity) -> Outcome:
+def simulate(chip: Chip, activities: Sequence[Activity], fidelity: Fidelity) -> Outcome:
     """Carry out activities that start together, in one of three fidelities."""
     if fidelity not in get_args(Fidelity):
         raise PhazeError(f"tile: fidelity must be one of {', '.join(get_args(Fidelity))}, got {fidelity}")
-    return analytical.run(chip, activities)
+    runs: dict[Fidelity, Callable[[Chip, Sequence[Activity]], Outcome]] = {
+        "tile-by-tile": tile_by_tile.run,
+        "virtual": virtual.run,
+        "analytical": analytical.run,
+    }
+    return runs[fidelity](chip, activities)
 
 
 def part_time(program: Program, part: Part, outcome: Outcome) -> PartTime:

@@ -1,0 +1,122 @@
+"""The tile level with one tile for each group: PALM's virtual tile aggregation (IV.A).
+
+All tiles of a group do the same, so that one works for all. It reads and writes for all that share a port
+with it: the port is held once for each of them, the way to the farthest for one. A collective of all groups
+along an axis is one event that holds all of its links for the time that it takes alone, found once by the
+network level. Ports and links are still contended for by other groups. What is lost: tiles that run ahead of
+others, and accesses that meet messages link by link.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Sequence
+from functools import lru_cache
+
+import numpy as np
+import simpy
+
+from phaze.simulate.network.collectives import collective
+from phaze.simulate.network.contention import Network
+from phaze.simulate.network.delivery import deliver
+from phaze.simulate.network.mapping import Tiles
+from phaze.simulate.network.messages import together
+from phaze.simulate.network.topology import Leg
+from phaze.simulate.tile.analytical import BOUNDS, held, work_s
+from phaze.simulate.tile.chip import Chip
+from phaze.simulate.tile.outcome import Activity, Bound, Outcome
+from phaze.simulate.tile.steps import Exchange, Step
+
+Events = Generator[simpy.Event, object, None]
+Way = tuple[tuple[Leg, int], ...]
+"""Legs that follow each other, and how often each is held."""
+
+
+def run(chip: Chip, activities: Sequence[Activity]) -> Outcome:
+    """Return when every activity is over, and what its tile waited for."""
+    env = simpy.Environment()
+    network = Network(env, chip.topology)
+    groups = [_Group(chip, activity, network) for activity in activities]
+    for group in groups:
+        env.process(group.run())
+    env.run()
+    busy = sum((held(chip, activity) for activity in activities), np.zeros(chip.topology.resources))
+    return Outcome(tuple(group.finish_s for group in groups), tuple(group.spent for group in groups), busy)
+
+
+class _Group:
+    """The one tile that stands for a group."""
+
+    def __init__(self, chip: Chip, activity: Activity, network: Network) -> None:
+        self.chip, self.activity, self.network, self.env = chip, activity, network, network.env
+        self.spent: dict[Bound, float] = dict.fromkeys(BOUNDS, 0.0)
+        self.finish_s = 0.0
+
+    def run(self) -> Events:
+        """Do one step after the other, then wait for what goes on beside."""
+        beside: simpy.Event | None = None
+        for step in self.activity.steps:
+            yield from self._exchanged(step.before)
+            yield from self._worked(step)
+            if step.beside:
+                beside = self.env.process(self._beside(step.beside, beside))
+            yield from self._exchanged(step.exchanges)
+        start = self.env.now
+        if beside is not None:
+            yield beside
+        self.spent["links"] += self.env.now - start
+        self.finish_s = self.env.now
+
+    def _worked(self, step: Step) -> Events:
+        start = self.env.now
+        bound, seconds = work_s(step)
+        waits: list[simpy.Event] = [self.env.timeout(seconds)]
+        for size, write in ((step.access.read_bytes, False), (step.access.write_bytes, True)):
+            if size:
+                ways = _ways(self.chip, self.activity.tiles, write)
+                waits += [self.env.process(self._accessed(way, size)) for way in ways]
+        yield self.env.all_of(waits)
+        took = self.env.now - start
+        self.spent["dram" if took > seconds else bound] += took
+
+    def _accessed(self, way: Way, size_bytes: float) -> Events:
+        for leg, times in way:
+            yield self.network.hold(_for(leg.resources, times * leg.seconds(size_bytes)))
+
+    def _exchanged(self, exchanges: Sequence[Exchange]) -> Events:
+        start = self.env.now
+        for exchange in exchanges:
+            yield self.network.hold(_whole(self.chip, exchange))
+        self.spent["links"] += self.env.now - start
+
+    def _beside(self, exchanges: Sequence[Exchange], before: simpy.Event | None) -> Events:
+        if before is not None:
+            yield before
+        for exchange in exchanges:
+            yield self.network.hold(_whole(self.chip, exchange))
+
+
+def _for(resources: tuple[int, ...], seconds: float) -> Leg:
+    """Return what holds resources for so long, whatever the bytes."""
+    return Leg((), resources, seconds, float("inf"))
+
+
+@lru_cache(maxsize=4096)
+def _whole(chip: Chip, exchange: Exchange) -> Leg:
+    """Return the links of a collective in all groups, held for the time that it takes alone."""
+    plan = together(*(collective(exchange.kind, group, exchange.size_bytes) for group in exchange.groups))
+    alone = deliver(chip.topology, plan)
+    return _for(tuple(np.flatnonzero(alone.busy_s > 0).tolist()), alone.time_s)
+
+
+@lru_cache(maxsize=1024)
+def _ways(chip: Chip, tiles: Tiles, write: bool) -> tuple[Way, ...]:
+    """Return what an access holds, one way for each port: the port for all of its tiles, links for one."""
+    found = []
+    for port, users in Counter(chip.port_of[tile] for tile in tiles).items():
+        mine = [tile for tile in tiles if chip.port_of[tile] == port]
+        far = max(mine, key=lambda tile: chip.topology.hops(port, tile))
+        legs = chip.topology.legs(far, port) if write else chip.topology.legs(port, far)
+        port_leg = legs[-1] if write else legs[0]
+        found.append(tuple((leg, users if leg is port_leg else 1) for leg in legs))
+    return tuple(found)
