@@ -16,6 +16,7 @@ from phaze.errors import PhazeError
 from phaze.reference import generated_files
 from phaze.spec.architecture import Architecture, Technology
 from phaze.spec.model import Model, load_model
+from phaze.spec.network import Matrix
 from phaze.spec.noun import read_yaml
 from phaze.spec.published import load_published
 from phaze.spec.published_plans import load_published_plans
@@ -208,6 +209,16 @@ def load_system(name: str, folder: Path = FOLDER) -> System:
     fields = _mapping(path)
     _refuse_tiles(fields, path, "a flat network")
     return _flat(*load_cluster(name, folder)) if "device" in fields else System.parse(fields, str(path))
+
+
+def load_network(name: str, folder: Path = FOLDER) -> System | Cluster | Matrix:
+    """Return the network of a system by name, or of a YAML file by path: flat, with levels, or a matrix."""
+    path = _system_path(name, folder)
+    fields = _mapping(path)
+    if "device" in fields:
+        return Cluster.parse(fields, str(path))
+    noun = Matrix if "bandwidths_bytes_per_s" in fields else System
+    return noun.parse(fields, str(path))
 
 
 def _flat(cluster: Cluster, device: Device) -> System:

@@ -53,6 +53,11 @@ class Replay:
     alone_s: float
     """The same if communication took no time."""
 
+    @property
+    def charged_s(self) -> float:
+        """Return what the planner adds to its time for synchronisation."""
+        return _charged_s(self.plan)
+
     @cached_property
     def timeline(self) -> Timeline:
         """Return the events: of a batch with all its communication, or without a flush of two."""
@@ -142,19 +147,29 @@ class _Steps:
         return dict(zip(PARTS, seconds, strict=True))
 
 
+def _charged_s(plan: Plan) -> float:
+    if plan.flushes:
+        return float(plan.charged_sync_s[0])
+    return plan.planned_s - _slowest_s(plan)
+
+
+def _slowest_s(plan: Plan) -> float:
+    """Return the time per batch of the slowest stage."""
+    return float((plan.loads_s / np.array(plan.data)).max()) * plan.microbatches
+
+
 def _flushed(plan: Plan) -> _Steps:
     return _Steps(
         planned_s=plan.planned_s,
-        charged_s=float(plan.charged_sync_s[0]),
+        charged_s=_charged_s(plan),
         ideal_s=ideal_time_s(plan.loads_s, 0.0, plan.in_pipeline),
         **_simulated(plan),
     )
 
 
 def _unflushed(plan: Plan) -> _Steps:
-    alone = float((plan.loads_s / np.array(plan.data)).max()) * plan.microbatches
     return _Steps(
-        planned_s=plan.planned_s, charged_s=plan.planned_s - alone, ideal_s=alone, **_simulated(plan)
+        planned_s=plan.planned_s, charged_s=_charged_s(plan), ideal_s=_slowest_s(plan), **_simulated(plan)
     )
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 from phaze.errors import PhazeError
+from phaze.simulate.network.fabric import fabric
+from phaze.simulate.networked import NetworkReplay, replay_on
 from phaze.simulate.plan import read_plan
 from phaze.simulate.replay import Replay, replay
 from phaze.simulate.stage import Row, simulated_stages, simulation_row
+from phaze.spec.network import Matrix
+from phaze.spec.system import Cluster
 from phaze.tables import PARTS, PLANNERS, Plans, PlanStages
 from phaze.tables.plans import PLAN
 from phaze.units import GIB
@@ -57,18 +62,34 @@ class Answer:
     found: Replay
 
     def as_row(self) -> Row:
-        """Return what tables simulations and simulation_stages say, with the stages as a list."""
+        """Return what tables simulations and simulation_stages say, and the memory of every stage over time."""
         hbm_bytes = float(self.plan["hbm_gib"]) * GIB
         key: Row = {name: self.plan[name] for name in PLAN}
         return {
             **key,
             **simulation_row(self.found),
+            **_link_row(self.found),
             "stages": list(simulated_stages(self.found, hbm_bytes)),
+            "memory": list(_memory(self.found)),
         }
 
     def in_words(self) -> str:
         """Return the answer for a reader."""
-        return "\n".join([self._which(), self._times(), self._shares(), *self._stages(), FACTOR])
+        lines = [self._which(), self._times(), self._shares(), *self._links(), *self._stages(), FACTOR]
+        return "\n".join(lines)
+
+    def _links(self) -> list[str]:
+        """Return how busy the links are, where there is a network of links."""
+        if not isinstance(self.found, NetworkReplay):
+            return []
+        topology, share = self.found.carried.topology, self.found.carried.utilisation
+        used = share[share > 0]
+        link = topology.links[self.found.busiest_link]
+        return [
+            f"{topology.name}: {len(used):,} of {len(share):,} links carry something, on average "
+            f"{used.mean() if len(used) else 0.0:.1%} of what they could; the busiest, from node {link.source} "
+            f"to {link.target}, {self.found.link_share:.1%}"
+        ]
 
     def _which(self) -> str:
         plan = self.plan
@@ -104,16 +125,45 @@ class Answer:
         ]
 
 
-def simulate_file(path: Path, wanted: Wanted, bandwidth_bytes_per_s: float) -> Answer:
-    """Replay a plan of a study's file: results/plans/<scenario>/<model>.parquet or report/plans.parquet."""
+def simulate_file(
+    path: Path, wanted: Wanted, bandwidth_bytes_per_s: float, network: Cluster | Matrix | None = None
+) -> Answer:
+    """Replay a plan of a study's file: results/plans/<scenario>/<model>.parquet or report/plans.parquet.
+
+    The bandwidth is that of the flat network that the planner assumed; the plan is simulated on it too
+    unless another network is given.
+    """
     beside = _beside(path)
     for file in (path, beside):
         if not file.is_file():
             raise PhazeError(f"{file}: there is no such file; a study writes results/plans and plan_stages")
-    plan = wanted.choose(Plans.load(path), path)
+    row = wanted.choose(Plans.load(path), path)
     stages = PlanStages.load(beside)
-    mine = stages[(stages[list(PLAN)] == plan[list(PLAN)]).all(axis=1)]
-    return Answer(plan, replay(read_plan(plan, mine, bandwidth_bytes_per_s)))
+    mine = stages[(stages[list(PLAN)] == row[list(PLAN)]).all(axis=1)]
+    plan = read_plan(row, mine, bandwidth_bytes_per_s)
+    found = replay(plan) if network is None else replay_on(plan, fabric(network, plan.devices))
+    return Answer(row, found)
+
+
+def _link_row(found: Replay) -> Row:
+    """Return what links carry of what they could, on a network of links."""
+    if not isinstance(found, NetworkReplay):
+        return {}
+    link = found.carried.topology.links[found.busiest_link]
+    return {
+        "network": found.carried.topology.name,
+        "link_share": float(found.carried.utilisation.mean()),
+        "busiest_link": [link.source, link.target],
+        "busiest_link_share": found.link_share,
+    }
+
+
+def _memory(found: Replay) -> Iterator[Row]:
+    """Yield the memory of a device of every stage's first replica over time."""
+    for worker, (group, replica) in enumerate(found.timeline.pipeline.workers):
+        if replica == 0:
+            profile = found.timeline.memory(worker)
+            yield {"stage": group, "time_s": profile.time_s.tolist(), "bytes": profile.bytes_.tolist()}
 
 
 def _beside(path: Path) -> Path:

@@ -1,10 +1,12 @@
 """The cluster in which the accelerators work."""
 
+from math import prod
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from phaze.spec.architecture import Architecture, Number
+from phaze.spec.network import Torus
 from phaze.spec.noun import Noun
 from phaze.spec.settings import Name, PositiveFloat, PositiveInt
 
@@ -72,6 +74,8 @@ class Cluster(Noun):
     """Name of a file in config/devices, or path of one."""
     levels: tuple[Level, ...] = Field(min_length=1)
     """Levels of the network; the last one holds all devices."""
+    torus: Torus | None = None
+    """The links where devices form a torus or a mesh: then what is simulated with contention uses them."""
 
     @model_validator(mode="after")
     def _nested(self) -> Self:
@@ -81,6 +85,10 @@ class Cluster(Noun):
                     f"levels: each must hold whole groups of the one before, got {outer.devices} devices "
                     f"above {inner.devices}"
                 )
+        if self.torus is not None and prod(self.torus.shape) != self.devices:
+            raise ValueError(
+                f"torus.shape: must hold the {self.devices} devices of the levels, got {prod(self.torus.shape)}"
+            )
         return self
 
     @property

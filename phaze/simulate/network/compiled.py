@@ -67,33 +67,63 @@ class State(NamedTuple):
     """How many events there have been, (1,)."""
 
 
+class Columns(NamedTuple):
+    """A plan as arrays."""
+
+    source: Counts
+    target: Counts
+    size_bytes: Reals
+    delay_s: Reals
+    waits: Counts
+    """For how many messages each waits."""
+    before: Counts
+    """These, one message's after the other."""
+
+
+def columns(plan: Sequence[Message]) -> Columns:
+    """Return a plan as arrays."""
+    return Columns(
+        np.array([message.source for message in plan], np.int64),
+        np.array([message.target for message in plan], np.int64),
+        np.array([message.size_bytes for message in plan], np.float64),
+        np.array([message.delay_s for message in plan], np.float64),
+        _counts(len(message.after) for message in plan),
+        _counts(chain.from_iterable(message.after for message in plan)),
+    )
+
+
 def events(topology: Topology, plan: Sequence[Message], switching: Switching) -> tuple[Reals, Reals, Reals]:
     """Return when messages asked, started and arrived, (3, messages), the seconds of every resource and the
     bytes of every link.
     """
-    known: dict[tuple[int, int], int] = {}
-    route = _counts(known.setdefault(message[:2], len(known)) for message in plan)
-    legs = [topology.legs(source, target, switching) for source, target in known]
-    waits = _counts(len(message.after) for message in plan)
-    work = _work(plan, waits, route, legs)
-    state = _state(work, waits, topology.resources)
+    return carry(topology, columns(plan), switching)
+
+
+def carry(
+    topology: Topology, plan: Columns, switching: Switching = "pipelined", *, exclusive: bool = True
+) -> tuple[Reals, Reals, Reals]:
+    """Return the same for a plan as arrays; not exclusive, every link carries all that comes at once."""
+    pairs, route = np.unique(plan.source * topology.nodes + plan.target, return_inverse=True)
+    legs = [topology.legs(*divmod(int(pair), topology.nodes), switching) for pair in pairs]
+    work = _work(plan, route.astype(np.int64), legs, exclusive=exclusive)
+    state = _state(work, plan.waits.copy(), topology.resources)
     serve(work, state)
     return state.times_s, state.busy_s, _link_bytes(topology, work, legs)
 
 
-def _work(plan: Sequence[Message], waits: Counts, route: Counts, legs: Sequence[tuple[Leg, ...]]) -> Work:
-    """Return a plan as arrays."""
-    before = _counts(chain.from_iterable(message.after for message in plan))
+def _work(plan: Columns, route: Counts, legs: Sequence[tuple[Leg, ...]], *, exclusive: bool) -> Work:
+    """Return a plan with the routes that it takes."""
     flat = list(chain.from_iterable(legs))
+    held = [leg.resources if exclusive else () for leg in flat]
     return Work(
-        np.array([message.size_bytes for message in plan], np.float64),
-        np.array([message.delay_s for message in plan], np.float64),
-        np.searchsorted(np.sort(before), np.arange(len(plan) + 1)),
-        np.repeat(np.arange(len(plan)), waits)[np.argsort(before, kind="stable")],
+        plan.size_bytes,
+        plan.delay_s,
+        np.searchsorted(np.sort(plan.before), np.arange(len(plan.source) + 1)),
+        np.repeat(np.arange(len(plan.source)), plan.waits)[np.argsort(plan.before, kind="stable")],
         route,
         _firsts(len(way) for way in legs),
-        _firsts(len(leg.resources) for leg in flat),
-        _counts(chain.from_iterable(leg.resources for leg in flat)),
+        _firsts(len(resources) for resources in held),
+        _counts(chain.from_iterable(held)),
         np.array([leg.latency_s for leg in flat], np.float64),
         np.array([leg.bandwidth_bytes_per_s for leg in flat], np.float64),
     )

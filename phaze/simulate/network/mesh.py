@@ -44,8 +44,8 @@ class Grid:
         """Return the tiles on the way: along the row first, then along the column (XY routing)."""
         row, column = self.place(source)
         to_row, to_column = self.place(target)
-        across = _walk(column, to_column, self.columns, self.wrap)
-        down = _walk(row, to_row, self.rows, self.wrap)
+        across = walk(column, to_column, self.columns, self.wrap)
+        down = walk(row, to_row, self.rows, self.wrap)
         path = [row * self.columns + at for at in across]
         return [source, *path, *(at * self.columns + to_column for at in down)]
 
@@ -157,7 +157,7 @@ def _route(grid: Grid, ports: tuple[int, ...], source: int, target: int) -> list
     return [source] * (source != first) + path + [target] * (target != last)
 
 
-def _walk(at: int, to: int, length: int, wrap: bool) -> list[int]:
+def walk(at: int, to: int, length: int, wrap: bool) -> list[int]:
     """Return the positions after the first from one to another, the shorter way round on a torus."""
     ahead = (to - at) % length
     if not wrap:

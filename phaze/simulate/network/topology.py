@@ -133,6 +133,11 @@ class Topology:
             min(wire.bandwidth_bytes_per_s for wire in wires),
         )
 
+    def check_devices(self, needed: int) -> None:
+        """Raise `PhazeError` unless there are so many devices."""
+        if needed > self.devices:
+            raise PhazeError(f"network {self.name}: has {self.devices} devices, {needed} are needed")
+
     def _check_node(self, node: int) -> None:
         if not 0 <= node < self.nodes:
             raise PhazeError(f"network {self.name}: a node must be from 0 to {self.nodes - 1}, got {node}")

@@ -1,0 +1,140 @@
+"""A plan replayed on a network with levels, a torus or a matrix: transfers and gradients share its links.
+
+Devices are numbered as Megatron-LM does: the slices of a replica beside each other, then replicas, then
+stages. All lanes of the pipeline are on the network together. Steps are those of `replay`, with the planner's
+own on the flat network that it assumed; then tensors are on their way over the network as if each were alone
+(transfers), gradients are exchanged the same way (synchronisation: 2 (d - 1)/d of the weights in each
+direction, inside nodes first), and last every link carries one message at a time (contention).
+
+Collectives of tensor parallelism stay within the passes, as the planner charges them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from phaze.simulate.durations import Kind
+from phaze.simulate.graph import synchronising_groups
+from phaze.simulate.network.coarse import all_reduce, by_node
+from phaze.simulate.network.fabric import Fabric
+from phaze.simulate.network.messages import together
+from phaze.simulate.network.traffic import Carried, Script, Traffic, Turn, carry_out, script, silent
+from phaze.simulate.pipeline import Pipeline
+from phaze.simulate.plan import Plan
+from phaze.simulate.replay import Replay, replay
+from phaze.simulate.timeline import Timeline
+from phaze.tables import PARTS
+
+BATCHES = 3
+"""Batches without a flush of which the last one's time counts."""
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkReplay(Replay):
+    """A plan simulated on a network."""
+
+    carried: Carried
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Return the events with all communication: of a batch, or without a flush of some."""
+        return self.carried.timeline
+
+    @property
+    def busiest_link(self) -> int:
+        """Return the link that carries the largest share of what it could."""
+        return int(self.carried.utilisation.argmax())
+
+    @property
+    def link_share(self) -> float:
+        """Return that share."""
+        return float(self.carried.utilisation.max(initial=0.0))
+
+
+def replay_on(plan: Plan, fabric: Fabric, planned: Plan | None = None) -> NetworkReplay:
+    """Return what the simulation of a plan on a network finds; `planned` has the bandwidth of its planner."""
+    flat = replay(planned or plan)
+    quiet, loud = (_script(plan, fabric, synchronise=s) for s in (False, True))
+    alone_s = _time_s(carry_out(silent(quiet), fabric.topology, "none"))
+    on_the_way_s = _time_s(carry_out(quiet, fabric.topology, "none"))
+    synchronised_s = _time_s(carry_out(loud, fabric.topology, "none"))
+    carried = carry_out(loud, fabric.topology)
+    contended_s = _time_s(carried)
+    parts = _parts(flat, (on_the_way_s, synchronised_s, contended_s))
+    return NetworkReplay(plan, parts, contended_s, alone_s, carried)
+
+
+def _parts(flat: Replay, seconds: tuple[float, float, float]) -> dict[str, float]:
+    """Return the parts of the difference: imbalance and bubbles as on the planner's network."""
+    on_the_way_s, synchronised_s, contended_s = seconds
+    plan = flat.plan
+    charged = flat.charged_s
+    first = {name: flat.parts[name] for name in PARTS[:2]}
+    within_s = plan.planned_s - charged + sum(first.values())
+    rest = (on_the_way_s - within_s, synchronised_s - on_the_way_s - charged, contended_s - synchronised_s)
+    return first | dict(zip(PARTS[2:], rest, strict=True))
+
+
+def _script(plan: Plan, fabric: Fabric, *, synchronise: bool) -> Script:
+    pipeline = replace(plan.pipeline("all", synchronise=synchronise), overlap_sync=False)
+    if pipeline.schedule == "2bw":
+        pipeline = replace(pipeline, batches=BATCHES)
+    return script(pipeline, traffic_of(plan, pipeline, fabric))
+
+
+def traffic_of(plan: Plan, pipeline: Pipeline, fabric: Fabric) -> Traffic:
+    """Return what a plan sends over a network."""
+    devices = _devices(plan)
+    fabric.topology.check_devices(plan.devices)
+    lanes = pipeline.lanes
+    tiles = [
+        [device for lane in range(lanes) for device in devices[group][lane + replica * lanes]]
+        for group, replica in pipeline.workers
+    ]
+    return Traffic(tiles, _sent_bytes(plan, lanes), _exchanges(plan, pipeline, devices, fabric))
+
+
+def _devices(plan: Plan) -> list[list[range]]:
+    """Return the devices of every stage and replica."""
+    found, next_one = [], 0
+    for stage in plan.stages:
+        starts = [next_one + replica * stage.tensor for replica in range(stage.data)]
+        found.append([range(start, start + stage.tensor) for start in starts])
+        next_one += stage.data * stage.tensor
+    return found
+
+
+def _sent_bytes(plan: Plan, lanes: int) -> dict[tuple[int, int], float]:
+    """Return what comes to all slices of the next stage, each of which needs the whole tensor, and back."""
+    found = {}
+    for q, (stage, later) in enumerate(zip(plan.stages, plan.stages[1:], strict=False)):
+        found[q, q + 1] = later.arriving_bytes * lanes * later.tensor
+        found[q + 1, q] = stage.departing_bytes * lanes * stage.tensor
+    return found
+
+
+def _exchanges(
+    plan: Plan, pipeline: Pipeline, devices: Sequence[Sequence[range]], fabric: Fabric
+) -> Mapping[tuple[Kind, int, int], Sequence[Turn]]:
+    """Return the all-reduces of gradients, one for each slice of a stage at once."""
+    found = {}
+    for port, group in enumerate(synchronising_groups(pipeline), start=len(pipeline.workers)):
+        slices = list(zip(*devices[group], strict=True))
+        plans = [
+            all_reduce(fabric.topology, by_node(members, fabric.node), plan.stages[group].weight_bytes)
+            for members in slices
+        ]
+        found[Kind.LAST_SYNC, port, group] = [Turn(0.0, together(*plans))]
+    return found
+
+
+def _time_s(carried: Carried) -> float:
+    """Return the time per batch, without a flush that of the last one."""
+    timeline = carried.timeline
+    pipeline = timeline.pipeline
+    if pipeline.schedule != "2bw":
+        return timeline.time_s
+    passed = timeline.passed_s(Kind.FORWARD, 0)
+    return float(passed[-1] - passed[-1 - pipeline.lane_microbatches])

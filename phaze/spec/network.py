@@ -1,0 +1,50 @@
+"""Networks other than groups in levels: tori and meshes of devices, and any matrix of bandwidths."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from phaze.spec.architecture import Number
+from phaze.spec.noun import Noun
+from phaze.spec.settings import PositiveInt
+
+Finite = Annotated[float, Field(gt=0, allow_inf_nan=False), Number]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), Number]
+Width = Annotated[float, Field(ge=0, allow_inf_nan=False), Number]
+
+
+class Torus(Noun):
+    """Devices in a box, each with a link to its neighbours in every dimension."""
+
+    shape: tuple[PositiveInt, ...] = Field(min_length=1)
+    """Devices in every dimension; the last one counts fastest."""
+    bandwidth_bytes_per_s: Finite
+    """Bandwidth of a link, in each direction."""
+    latency_s: Seconds = 0.0
+    """Time of a hop beside the bytes."""
+    wrap: bool = True
+    """Whether the last device of a row is next to the first: a torus; otherwise a mesh."""
+
+
+class Matrix(Noun):
+    """A network given by the bandwidth between every two devices."""
+
+    bandwidths_bytes_per_s: tuple[tuple[Width, ...], ...] = Field(min_length=1)
+    """A row for every device that sends, a number for every one that receives; 0 where there is no link."""
+    latency_s: Seconds = 0.0
+    """Time of a link beside its bytes."""
+    absent: Literal["widest", "refuse"] = "widest"
+    """What happens between devices without a link: the widest path over others, or an error."""
+
+    @model_validator(mode="after")
+    def _square(self) -> Self:
+        count = len(self.bandwidths_bytes_per_s)
+        for number, row in enumerate(self.bandwidths_bytes_per_s):
+            if len(row) != count:
+                raise ValueError(
+                    f"bandwidths_bytes_per_s: row {number} must have {count} numbers, one a device, "
+                    f"got {len(row)}"
+                )
+        return self
