@@ -39,6 +39,12 @@ def simulate(
     ] = None,
     hbm_gib: Annotated[float | None, typer.Option(help="HBM of the plan's devices, GiB.", min=0)] = None,
     planner: Annotated[str | None, typer.Option(help="Whose plan; the fastest unless given.")] = None,
+    planned_system: Annotated[
+        str | None,
+        typer.Option(
+            help="Flat network that the planner assumed; --system itself if it is flat, else paper."
+        ),
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="File for a trace of the plan, for Perfetto or chrome://tracing.")
     ] = None,
@@ -56,11 +62,11 @@ def simulate(
         if out is not None:
             raise PhazeError("simulate: -o is for --runs only; --trace writes the trace of a plan")
         choice = (model, architecture, hbm_gib, planner)
-        _simulate_plan(placement, choice, system or "paper", trace, as_json=as_json)
+        _simulate_plan(placement, choice, (system or "paper", planned_system), trace, as_json=as_json)
         return
     for name, value in (
         ("--model", model), ("--architecture", architecture), ("--hbm-gib", hbm_gib), ("--planner", planner),
-        ("--trace", trace), ("--json", as_json or None),
+        ("--planned-system", planned_system), ("--trace", trace), ("--json", as_json or None),
     ):  # fmt: skip
         if value is not None:
             raise PhazeError(f"simulate: {name} is for a plan, not for --runs")
@@ -72,16 +78,21 @@ def simulate(
 def _simulate_plan(
     placement: Path,
     choice: tuple[str | None, str | None, float | None, str | None],
-    system: str,
+    systems: tuple[str, str | None],
     trace: Path | None,
     *,
     as_json: bool,
 ) -> None:
-    from phaze.config import load_system
+    from phaze.config import load_network, load_system
     from phaze.simulate.single import Wanted, simulate_file
     from phaze.simulate.trace import write_trace
+    from phaze.spec.system import System
 
-    answer = simulate_file(placement, Wanted(*choice), load_system(system).network_bandwidth_bytes_per_s)
+    system, planned = systems
+    network = load_network(system)
+    other = None if isinstance(network, System) else network
+    assumed = load_system(planned or ("paper" if other else system))
+    answer = simulate_file(placement, Wanted(*choice), assumed.network_bandwidth_bytes_per_s, other)
     if trace is not None:
         write_trace(answer.found.timeline, trace)
     typer.echo(json.dumps(answer.as_row(), indent=2) if as_json else answer.in_words())

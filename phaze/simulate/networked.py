@@ -78,7 +78,8 @@ def _parts(flat: Replay, seconds: tuple[float, float, float]) -> dict[str, float
 
 
 def _script(plan: Plan, fabric: Fabric, *, synchronise: bool) -> Script:
-    pipeline = replace(plan.pipeline("all", synchronise=synchronise), overlap_sync=False)
+    flat = plan.pipeline("all", synchronise=synchronise)
+    pipeline = replace(flat, stages=tuple(replace(stage, operators=1) for stage in flat.stages))
     if pipeline.schedule == "2bw":
         pipeline = replace(pipeline, batches=BATCHES)
     return script(pipeline, traffic_of(plan, pipeline, fabric))

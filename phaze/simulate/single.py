@@ -62,7 +62,7 @@ class Answer:
     found: Replay
 
     def as_row(self) -> Row:
-        """Return what tables simulations and simulation_stages say, and the memory of every stage over time."""
+        """Return what tables simulations and simulation_stages say, and the memory of stages over time."""
         hbm_bytes = float(self.plan["hbm_gib"]) * GIB
         key: Row = {name: self.plan[name] for name in PLAN}
         return {
@@ -84,12 +84,13 @@ class Answer:
             return []
         topology, share = self.found.carried.topology, self.found.carried.utilisation
         used = share[share > 0]
-        link = topology.links[self.found.busiest_link]
-        return [
-            f"{topology.name}: {len(used):,} of {len(share):,} links carry something, on average "
-            f"{used.mean() if len(used) else 0.0:.1%} of what they could; the busiest, from node {link.source} "
-            f"to {link.target}, {self.found.link_share:.1%}"
-        ]
+        link, mean = topology.links[self.found.busiest_link], used.mean() if len(used) else 0.0
+        line = (
+            f"{topology.name}: {len(used):,} of {len(share):,} links carry something, on average {mean:.1%} "
+            f"of what they could; the busiest, from node {link.source} to {link.target}, "
+            f"{self.found.link_share:.1%}"
+        )
+        return [line]
 
     def _which(self) -> str:
         plan = self.plan

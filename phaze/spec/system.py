@@ -86,9 +86,8 @@ class Cluster(Noun):
                     f"above {inner.devices}"
                 )
         if self.torus is not None and prod(self.torus.shape) != self.devices:
-            raise ValueError(
-                f"torus.shape: must hold the {self.devices} devices of the levels, got {prod(self.torus.shape)}"
-            )
+            held = prod(self.torus.shape)
+            raise ValueError(f"torus.shape: must hold the {self.devices} devices of the levels, got {held}")
         return self
 
     @property

@@ -46,9 +46,9 @@ class Traffic:
     tiles: Sequence[Sequence[int]]
     """Nodes of every worker."""
     sent_bytes: Mapping[tuple[int, int], float]
-    """Bytes of the tensor from a stage to a neighbour, of all nodes of the worker; they send equal shares."""
+    """Bytes of the tensor from a stage to a neighbour, of all nodes of a worker in equal shares."""
     turns: Mapping[tuple[Kind, int, int], Sequence[Turn]] = field(default_factory=dict)
-    """Of jobs by kind, resource (`Jobs`: workers, then ports) and stage, instead of the pipeline's seconds."""
+    """Of jobs by kind, resource (workers, then ports) and stage, instead of the pipeline's seconds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +195,9 @@ class _Writer:
                 f"got {len(traffic.tiles)}"
             )
         self.pipeline, self.traffic, self.graph = pipeline, traffic, graph
-        self.jobs = [column.tolist() for column in (graph.jobs.kind, graph.jobs.stage, graph.jobs.resource)]
+        self.jobs: list[list[int]] = [
+            column.tolist() for column in (graph.jobs.kind, graph.jobs.stage, graph.jobs.resource)
+        ]
         self.begins = set(graph.jobs.first[:-1].tolist())
         self.preceded = graph.preceded.tolist()
         self.predecessor, self.delay = graph.predecessor.tolist(), graph.delay_s.tolist()
@@ -206,6 +208,8 @@ class _Writer:
         self.after: list[list[int]] = []
         self.offsets: list[int] = []
         self.known: dict[object, _Part] = {}
+        self.sent: dict[tuple[int, int], int] = {}
+        """When tensors are there, by the job that sends and the stage: several jobs may wait for one."""
         self.work_s = np.zeros(len(graph.jobs.first) - 1)
 
     def write(self, job: int) -> None:
@@ -226,15 +230,17 @@ class _Writer:
         sender, delay = self.predecessor[edge], self.delay[edge]
         source, worker = self.jobs[1][sender], self.jobs[2][sender]
         if delay < 0:
-            raise PhazeError("network: overlap_sync must be false, nothing is sent before its job is over")
+            raise PhazeError("network: operators must be 1, nothing is sent before its job is over")
         pair = source, stage
-        if source != stage and pair in self.traffic.sent_bytes:
-            self._append(self._tensor(pair, worker, resource), [self.last[sender]])
-        elif delay > 0:
+        if source == stage or pair not in self.traffic.sent_bytes:
+            if not delay:
+                return self.last[sender]
             self._append(self._wait(delay), [self.last[sender]])
-        else:
-            return self.last[sender]
-        return self.size - 1
+            return self.size - 1
+        if (sender, stage) not in self.sent:
+            self._append(self._tensor(pair, worker, resource), [self.last[sender]])
+            self.sent[sender, stage] = self.size - 1
+        return self.sent[sender, stage]
 
     def _append(self, part: _Part, before: list[int]) -> None:
         self.parts.append(part)

@@ -15,7 +15,7 @@ from phaze.place.piper.planner import plan as plan_as_piper
 from phaze.place.planners import Asked
 from phaze.place.side_by_side import plan_model
 from phaze.simulate.stage import replay_plans
-from phaze.tables import PLANNERS, Plans, PlanStages
+from phaze.tables import PARTS, PLANNERS, Plans, PlanStages
 from tests.unit.place.test_side_by_side import EXPERT, SMALL, model
 
 
@@ -52,8 +52,9 @@ def test_a_plan_of_either_file_is_replayed_as_in_the_study(
     simulations = replay_plans(*tables, SMALL.bandwidth_bytes_per_s)[0]
     same = (simulations["planner"] == "phaze") & (simulations["architecture"] == "a0")
     row = simulations[same].iloc[0].to_dict()
-    stages = found.pop("stages")
+    stages, memory = found.pop("stages"), found.pop("memory")
     assert found == pytest.approx(row)
+    assert [max(profile["bytes"]) for profile in memory] == [stage["peak_bytes"] for stage in stages]
     assert [stage["stage"] for stage in stages] == list(range(len(stages)))
 
 
@@ -76,6 +77,31 @@ def test_the_fastest_plan_is_taken_and_explained(
         assert words in text
     assert "planners charge 4 (d - 1)/d" in text
     assert "the simulator counts 2 (d - 1)/d in each direction" in text
+
+
+LEVELS = "device: tpu-v4\nlevels: [{devices: 8, bandwidth_bytes_per_s: 1.0e+9}]\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"bandwidths_bytes_per_s: {[[1e9] * 8] * 8}",
+        LEVELS,
+        LEVELS.replace("[{", "[{devices: 2, bandwidth_bytes_per_s: 2.0e+9}, {"),
+        LEVELS + "torus: {shape: [4, 2], bandwidth_bytes_per_s: 1.0e+9}",
+    ],
+)
+def test_a_plan_is_simulated_on_any_network(study: Path, text: str) -> None:
+    (study / "net.yaml").write_text(text, encoding="utf-8")
+    arguments = "--system", str(study / "net.yaml"), "--planned-system", str(study / "flat.yaml"), "-a", "a0"
+    trace = study / "trace.json"
+    words = run(study, "report/plans.parquet", *arguments, "--planner", "phaze", "--trace", str(trace))
+    assert "links carry something" in words
+    assert json.loads(trace.read_text())["traceEvents"]
+    row = json.loads(run(study, "report/plans.parquet", *arguments, "--planner", "phaze", "--json"))
+    parts = sum(row[part] for part in PARTS)
+    assert row["planned_s"] + parts == pytest.approx(row["simulated_s"])
+    assert 0 <= row["link_share"] <= row["busiest_link_share"] <= 1
 
 
 @pytest.mark.parametrize("planner", ["phaze", "piper"])
