@@ -215,6 +215,7 @@ def load_network(name: str, folder: Path = FOLDER) -> System | Cluster | Matrix:
     """Return the network of a system by name, or of a YAML file by path: flat, with levels, or a matrix."""
     path = _system_path(name, folder)
     fields = _mapping(path)
+    _refuse_tiles(fields, path, "a device and levels of a network")
     if "device" in fields:
         return Cluster.parse(fields, str(path))
     noun = Matrix if "bandwidths_bytes_per_s" in fields else System

@@ -8,6 +8,7 @@ from pathlib import Path
 from phaze.spec import planning, settings
 from phaze.spec.architecture import Architecture, Grid
 from phaze.spec.model import Model
+from phaze.spec.network import Matrix, Torus
 from phaze.spec.noun import Noun
 from phaze.spec.study import ArchitectureChoice, ScenarioChoice, Study, Triple, Workload
 from phaze.spec.system import Cluster, Device, Level, System
@@ -42,6 +43,8 @@ _SECTIONS: dict[str, type[Noun]] = {
     "A system with a flat network (`systems/*.yaml`)": System,
     "A system of devices on levels (`systems/*.yaml`)": Cluster,
     "`levels` of such a system": Level,
+    "`torus` of such a system": Torus,
+    "A system given by a matrix of bandwidths (`systems/*.yaml`)": Matrix,
     "A device (`devices/*.yaml`)": Device,
     "A system of tiles (`systems/*.yaml`)": TiledSystem,
     "A chip of tiles (`devices/*.yaml`)": TiledDevice,

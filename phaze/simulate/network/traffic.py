@@ -200,8 +200,10 @@ class _Writer:
         ]
         self.begins = set(graph.jobs.first[:-1].tolist())
         self.preceded = graph.preceded.tolist()
-        self.predecessor, self.delay = graph.predecessor.tolist(), graph.delay_s.tolist()
-        self.first, self.last = ([-1] * len(graph.jobs) for _ in range(2))
+        self.predecessor: list[int] = graph.predecessor.tolist()
+        self.delay: list[float] = graph.delay_s.tolist()
+        self.first: list[int] = [-1] * len(graph.jobs)
+        self.last: list[int] = [-1] * len(graph.jobs)
         self.arrivals = [-1] * len(self.predecessor)
         self.size = 0
         self.parts: list[_Part] = []

@@ -106,6 +106,11 @@ def test_a_torus_must_hold_the_devices_of_its_levels() -> None:
         Cluster(device="a", levels=switch().levels, torus=Torus(shape=(3, 4, 5), bandwidth_bytes_per_s=1.0))
 
 
+def test_tiles_of_a_chip_are_no_devices_of_a_plan() -> None:
+    with pytest.raises(PhazeError, match="is a mesh of tiles"):
+        load_network("wafer")
+
+
 def test_a_matrix_must_be_square() -> None:
     with pytest.raises(ValueError, match="row 1 must have 2 numbers, one a device, got 1"):
         Matrix(bandwidths_bytes_per_s=((0.0, 1.0), (1.0,)))
