@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from phaze.config import GRID_SHARDS, load_architecture, load_model_named, load_system, load_technology
+from phaze.config import (
+    GRID_SHARDS,
+    load_architecture,
+    load_model_named,
+    load_system_of,
+    load_technology,
+)
 from phaze.cosearch import Evaluation, Subject, Terms, best_placement, evaluate_architectures, extract_subject
 from phaze.errors import PhazeError
 from phaze.estimate import area_um2, describe_named, enumerate_grid, estimate_operators
@@ -71,7 +77,8 @@ class Question:
         """Return cluster and batch."""
         changes = {"global_batch": self.global_batch}
         changes |= {} if self.devices is None else {"devices": self.devices}
-        return Scenario.parse({**load_system(self.system).model_dump(), **changes}, "place")
+        system = load_system_of(self.architecture, self.system)
+        return Scenario.parse({**system.model_dump(), **changes}, "place")
 
 
 def answer(question: Question) -> Evaluation:
@@ -108,11 +115,13 @@ def estimate_subject(subject: Subject, architecture: str, system: str) -> list[p
     chips = read_architecture(architecture)
     designs = {core: int(chips[f"{core}_design"].iloc[0]) for core in ("tensor", "vector", "fused")}
     designs["network"] = designs["vector"]
-    return [_estimated(point, chips, designs, system) for point in subject.points]
+    terms = Terms(_scenario(architecture, system), Training(), load_technology(TECHNOLOGY))
+    return [_estimated(point, chips, designs, terms) for point in subject.points]
 
 
-def _estimated(point: LayerTables, chips: pd.DataFrame, designs: dict[str, int], system: str) -> pd.DataFrame:
-    terms = Terms(_scenario(system), Training(), load_technology(TECHNOLOGY))
+def _estimated(
+    point: LayerTables, chips: pd.DataFrame, designs: dict[str, int], terms: Terms
+) -> pd.DataFrame:
     tensor = int(point.layers["tensor"].iloc[0])
     estimates = estimate_operators(point.parts, chips, terms.hardware, terms.technology, tensor, {})
     rows = point.operators.assign(design=point.operators["core"].map(designs).fillna(-1).astype("int64"))
@@ -125,13 +134,13 @@ def _estimated(point: LayerTables, chips: pd.DataFrame, designs: dict[str, int],
 
 def schedule_subject(subject: Subject, architecture: str, system: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return tables solves and schedules of a model on an architecture."""
-    terms = Terms(_scenario(system), Training(), load_technology(TECHNOLOGY))
+    terms = Terms(_scenario(architecture, system), Training(), load_technology(TECHNOLOGY))
     found = evaluate_architectures(subject, read_architecture(architecture), terms)
     return found.solves, found.schedules
 
 
-def _scenario(system: str) -> Scenario:
-    return Scenario.parse(load_system(system).model_dump(), system)
+def _scenario(architecture: str, system: str) -> Scenario:
+    return Scenario.parse(load_system_of(architecture, system).model_dump(), system)
 
 
 def describe_placement(question: Question, found: Evaluation) -> Described:

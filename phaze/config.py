@@ -184,13 +184,27 @@ def _model_path(model: str, folder: Path) -> Path:
 
 
 def load_architecture(name: str, folder: Path = FOLDER) -> Architecture:
-    """Return an architecture of config/architectures by name, or of a YAML file by path."""
+    """Return an architecture of config/architectures by name, or of a YAML file by path.
+
+    A device of config/devices, which is on the same template, is one as well.
+    """
+    device = load_device_as_architecture(name, folder)
+    if device is not None:
+        own = device.model_dump(include=set(Architecture.model_fields))
+        return Architecture.parse(own, name)
     path = (
         Path(name)
         if name.endswith((".yaml", ".yml"))
         else _named_file("architecture", name, folder / "architectures")
     )
     return Architecture.parse({"name": path.stem, **_mapping(path)}, str(path))
+
+
+def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | None:
+    """Return the device that the name of an architecture stands for, None if it is not that of a device."""
+    if (folder / "architectures" / f"{name}.yaml").is_file():
+        return None
+    return load_device(name, folder) if (folder / "devices" / f"{name}.yaml").is_file() else None
 
 
 def load_technology(name: str, folder: Path = FOLDER) -> Technology:
@@ -267,7 +281,10 @@ def _refuse_tiles(fields: dict[str, object], path: Path, needed: str) -> None:
 def load_device(name: str, folder: Path = FOLDER) -> Device:
     """Return a device of config/devices by name, or of a YAML file by path."""
     path = _device_path(name, folder)
-    return Device.parse({"name": path.stem, **_mapping(path)}, str(path))
+    fields = _mapping(path)
+    if "tile" in fields:
+        raise PhazeError(f"{path}: is a chip of tiles; needed is a device by the template of an architecture")
+    return Device.parse({"name": path.stem, **fields}, str(path))
 
 
 def _device_path(name: str, folder: Path) -> Path:
@@ -289,6 +306,19 @@ def load_published_plan_results(name: str | None, folder: Path = FOLDER) -> dict
     return load_published_plans(_named_file("publication", name, folder / "published")).model_dump(
         mode="json"
     )
+
+
+def load_system_of(architecture: str, system: str, folder: Path = FOLDER) -> System:
+    """Return a system with the devices of an architecture: a device brings its own clock and memory."""
+    found = load_system(system, folder)
+    device = load_device_as_architecture(architecture, folder)
+    if device is None:
+        return found
+    own = {
+        "clock_hz": device.clock_hz,
+        "hbm_bandwidth_bytes_per_s": device.hbm_bandwidth_bytes_per_s,
+    }
+    return found.model_copy(update=own)
 
 
 def load_scenario(choice: ScenarioChoice, folder: Path = FOLDER) -> Scenario:

@@ -22,7 +22,10 @@ ModelOption = Annotated[
     ),
 ]
 ArchitectureOption = Annotated[
-    str, typer.Option("--architecture", "-a", help="File in config/architectures, or path of one.")
+    str,
+    typer.Option(
+        "--architecture", "-a", help="File in config/architectures or config/devices, or path of one."
+    ),
 ]
 SequenceOption = Annotated[
     int | None, typer.Option(help="Tokens of a sample; the model's longest, or 2048, unless given.", min=1)
