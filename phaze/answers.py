@@ -7,13 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from phaze.config import (
-    GRID_SHARDS,
-    load_architecture,
-    load_model_named,
-    load_system_of,
-    load_technology,
-)
+from phaze.config import GRID_SHARDS, load_architecture, load_model_named, load_technology
 from phaze.cosearch import Evaluation, Subject, Terms, best_placement, evaluate_architectures, extract_subject
 from phaze.errors import PhazeError
 from phaze.estimate import area_um2, describe_named, enumerate_grid, estimate_operators
@@ -21,6 +15,7 @@ from phaze.extract import LayerTables
 from phaze.spec.architecture import Grid
 from phaze.spec.settings import ExtractSettings, Training
 from phaze.spec.system import Scenario
+from phaze.systems import load_system_of
 from phaze.units import GIB, UM2_PER_MM2
 
 Described = dict[str, object]

@@ -15,16 +15,14 @@ from pathlib import Path
 from phaze.errors import PhazeError
 from phaze.reference import generated_files
 from phaze.spec.architecture import Architecture, Technology
+from phaze.spec.files import FOLDER, is_path, named_file, read_mapping
 from phaze.spec.model import Model, load_model
-from phaze.spec.network import Matrix
-from phaze.spec.noun import read_yaml
 from phaze.spec.published import load_published
 from phaze.spec.published_plans import load_published_plans
 from phaze.spec.study import ScenarioChoice, Study, Workload
-from phaze.spec.system import Cluster, Device, Scenario, System
-from phaze.spec.tiled import TiledDevice, TiledSystem
+from phaze.spec.system import Scenario
+from phaze.systems import load_device_as_architecture, load_system
 
-FOLDER = Path("config")
 GRID_SHARDS = ("small-buffer", "large-buffer")
 """Shards of the grid, by size of the global buffer: designs of a core are then never estimated twice."""
 NAMED_SHARD = "named"
@@ -180,7 +178,7 @@ def _model_path(model: str, folder: Path) -> Path:
     """Return the file of a model given by name or by path."""
     if "/" in model or model.endswith((".yaml", ".yml", ".json")):
         return Path(model)
-    return _named_file("model", model, folder / "models")
+    return named_file("model", model, folder / "models")
 
 
 def load_architecture(name: str, folder: Path = FOLDER) -> Architecture:
@@ -192,110 +190,21 @@ def load_architecture(name: str, folder: Path = FOLDER) -> Architecture:
     if device is not None:
         own = device.model_dump(include=set(Architecture.model_fields))
         return Architecture.parse(own, name)
-    path = (
-        Path(name)
-        if name.endswith((".yaml", ".yml"))
-        else _named_file("architecture", name, folder / "architectures")
-    )
-    return Architecture.parse({"name": path.stem, **_mapping(path)}, str(path))
-
-
-def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | None:
-    """Return the device that the name of an architecture stands for, None if it is not that of a device."""
-    if (folder / "architectures" / f"{name}.yaml").is_file():
-        return None
-    return load_device(name, folder) if (folder / "devices" / f"{name}.yaml").is_file() else None
+    path = Path(name) if is_path(name) else named_file("architecture", name, folder / "architectures")
+    return Architecture.parse({"name": path.stem, **read_mapping(path)}, str(path))
 
 
 def load_technology(name: str, folder: Path = FOLDER) -> Technology:
     """Return a technology of config/technologies by name."""
-    path = _named_file("technology", name, folder / "technologies")
-    return Technology.parse(_mapping(path), str(path))
-
-
-def load_system(name: str, folder: Path = FOLDER) -> System:
-    """Return a system of config/systems by name, or of a YAML file by path.
-
-    Of a cluster it is what a flat network can say: the bandwidth of the outermost level. Raises PhazeError
-    for a mesh of tiles.
-    """
-    path = _system_path(name, folder)
-    fields = _mapping(path)
-    _refuse_tiles(fields, path, "a flat network")
-    return _flat(*load_cluster(name, folder)) if "device" in fields else System.parse(fields, str(path))
-
-
-def load_network(name: str, folder: Path = FOLDER) -> System | Cluster | Matrix:
-    """Return the network of a system by name, or of a YAML file by path: flat, with levels, or a matrix."""
-    path = _system_path(name, folder)
-    fields = _mapping(path)
-    _refuse_tiles(fields, path, "a device and levels of a network")
-    if "device" in fields:
-        return Cluster.parse(fields, str(path))
-    noun = Matrix if "bandwidths_bytes_per_s" in fields else System
-    return noun.parse(fields, str(path))
-
-
-def _flat(cluster: Cluster, device: Device) -> System:
-    return System(
-        devices=cluster.devices,
-        network_bandwidth_bytes_per_s=cluster.levels[-1].bandwidth_bytes_per_s,
-        hbm_bandwidth_bytes_per_s=device.hbm_bandwidth_bytes_per_s,
-        clock_hz=device.clock_hz,
-    )
-
-
-def _system_path(name: str, folder: Path) -> Path:
-    return Path(name) if name.endswith((".yaml", ".yml")) else _named_file("system", name, folder / "systems")
-
-
-def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
-    """Return a cluster of config/systems by name, or of a YAML file by path, and its device.
-
-    Raises PhazeError also for a system that says nothing of its device and the levels of its network.
-    """
-    path = _system_path(name, folder)
-    fields = _mapping(path)
-    _refuse_tiles(fields, path, "a device and levels of a network")
-    cluster = Cluster.parse(fields, str(path))
-    return cluster, load_device(cluster.device, folder)
-
-
-def load_tiled(name: str, folder: Path = FOLDER) -> tuple[TiledSystem, TiledDevice]:
-    """Return a system of tiles of config/systems by name, or of a YAML file by path, and its chip."""
-    path = _system_path(name, folder)
-    system = TiledSystem.parse(_mapping(path), str(path))
-    chip = _device_path(system.device, folder)
-    return system, TiledDevice.parse({"name": chip.stem, **_mapping(chip)}, str(chip))
-
-
-def _refuse_tiles(fields: dict[str, object], path: Path, needed: str) -> None:
-    """Raise PhazeError where a system is a mesh of tiles, but something else is needed."""
-    if "dram" in fields:
-        raise PhazeError(
-            f"{path}: is a mesh of tiles; needed is a system with {needed}, such as a100-selene: plans and "
-            "runs give whole devices their work, and say nothing of the tiles of a chip"
-        )
-
-
-def load_device(name: str, folder: Path = FOLDER) -> Device:
-    """Return a device of config/devices by name, or of a YAML file by path."""
-    path = _device_path(name, folder)
-    fields = _mapping(path)
-    if "tile" in fields:
-        raise PhazeError(f"{path}: is a chip of tiles; needed is a device by the template of an architecture")
-    return Device.parse({"name": path.stem, **fields}, str(path))
-
-
-def _device_path(name: str, folder: Path) -> Path:
-    return Path(name) if name.endswith((".yaml", ".yml")) else _named_file("device", name, folder / "devices")
+    path = named_file("technology", name, folder / "technologies")
+    return Technology.parse(read_mapping(path), str(path))
 
 
 def load_published_results(name: str | None, folder: Path = FOLDER) -> dict[str, object] | None:
     """Return published results of config/published by name, as plain values."""
     if name is None:
         return None
-    path = _named_file("publication", name, folder / "published")
+    path = named_file("publication", name, folder / "published")
     return load_published(path).model_dump(mode="json")
 
 
@@ -303,43 +212,13 @@ def load_published_plan_results(name: str | None, folder: Path = FOLDER) -> dict
     """Return published plans of config/published by name, as plain values."""
     if name is None:
         return None
-    return load_published_plans(_named_file("publication", name, folder / "published")).model_dump(
-        mode="json"
-    )
-
-
-def load_system_of(architecture: str, system: str, folder: Path = FOLDER) -> System:
-    """Return a system with the devices of an architecture: a device brings its own clock and memory."""
-    found = load_system(system, folder)
-    device = load_device_as_architecture(architecture, folder)
-    if device is None:
-        return found
-    own = {
-        "clock_hz": device.clock_hz,
-        "hbm_bandwidth_bytes_per_s": device.hbm_bandwidth_bytes_per_s,
-    }
-    return found.model_copy(update=own)
+    return load_published_plans(named_file("publication", name, folder / "published")).model_dump(mode="json")
 
 
 def load_scenario(choice: ScenarioChoice, folder: Path = FOLDER) -> Scenario:
     """Return the system of a scenario with what the scenario changes of it."""
     changes = choice.model_dump(exclude={"system"}, exclude_none=True)
     return Scenario.model_validate({**load_system(choice.system, folder).model_dump(), **changes})
-
-
-def _named_file(noun: str, name: str, folder: Path) -> Path:
-    path = folder / f"{name}.yaml"
-    if not path.is_file():
-        known = sorted(p.stem for p in folder.glob("*.yaml"))
-        raise PhazeError(f"{path}: there is no {noun} {name!r}; there are {', '.join(known) or 'none'}")
-    return path
-
-
-def _mapping(path: Path) -> dict[str, object]:
-    loaded = read_yaml(path)
-    if not isinstance(loaded, dict):
-        raise PhazeError(f"{path}: must hold keys and values, got {type(loaded).__name__}")
-    return dict(loaded)
 
 
 def _check_area_limits(settings: Settings, source: str) -> None:

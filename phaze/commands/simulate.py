@@ -83,10 +83,10 @@ def _simulate_plan(
     *,
     as_json: bool,
 ) -> None:
-    from phaze.config import load_network, load_system
     from phaze.simulate.single import Wanted, simulate_file
     from phaze.simulate.trace import write_trace
     from phaze.spec.system import System
+    from phaze.systems import load_network, load_system
 
     system, planned = systems
     network = load_network(system)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from phaze.config import load_cluster, load_technology
+from phaze.config import load_technology
 from phaze.estimate.vector import cycle_figures
 from phaze.spec.architecture import Technology
 from phaze.spec.system import Cluster, Device
+from phaze.systems import load_cluster
 from phaze.theory.collectives import Reach, reaches
 
 TECHNOLOGY = "22nm"

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import distance_transform_cdt
 
-from phaze.config import FOLDER, load_tiled
 from phaze.errors import PhazeError
 from phaze.simulate.network import Grid, Memory, Wires
 from phaze.simulate.tile import Chip, Tile
+from phaze.spec.files import FOLDER
 from phaze.spec.tiled import Edge, TiledDevice, TiledSystem
+from phaze.systems import load_tiled
 from phaze.units import GIB
 
 MOST_TILES = 50_000

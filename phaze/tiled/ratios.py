@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from phaze.config import FOLDER, load_cluster
+from phaze.spec.files import FOLDER
+from phaze.systems import load_cluster
 from phaze.tiled.machine import load_tiled_machine
 from phaze.units import MIB
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from phaze.config import FOLDER, load_settings, main
+from phaze.config import load_settings, main
 from phaze.errors import PhazeError
 from phaze.reference import generated_files
+from phaze.spec.files import FOLDER
 
 Config = dict[str, object]
 Change = Callable[[Config], object]

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from phaze.answers import estimate_subject, read_architecture, read_subject
-from phaze.config import load_architecture, load_device, load_system_of
+from phaze.config import load_architecture
 from phaze.errors import PhazeError
 from phaze.estimate.kernels import time_kernels
 from phaze.estimate.works import Works
+from phaze.systems import load_device, load_system_of
 
 # Largest FLOP/s of a product of 16-bit matrices m × k × n that a search over shapes has measured (S. Bekman,
 # Machine Learning Engineering, "Maximum Achievable Matmul FLOPS", CUDA 12.1), and within which share ours is.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from phaze.config import load_device
 from phaze.estimate.hbm import hbm_words
 from phaze.estimate.kernels import KERNEL_LIMITS, time_kernels
 from phaze.estimate.tensor import Cores, map_shapes
 from phaze.estimate.works import Works
+from phaze.systems import load_device
 
 SHAPES = np.array([[1, 2048, 4096, 3072], [8, 2048, 96, 2048], [1, 128, 8, 128]], np.int64)
 DEVICE = load_device("a100-80gb").model_copy(

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from phaze.config import load_network
 from phaze.errors import PhazeError
 from phaze.simulate.network.fabric import Fabric, fabric
 from phaze.simulate.networked import replay_on
@@ -15,6 +14,7 @@ from phaze.simulate.plan import Plan
 from phaze.simulate.replay import replay
 from phaze.spec.network import Matrix, Torus
 from phaze.spec.system import Cluster, Level
+from phaze.systems import load_network
 from phaze.tables import PARTS
 from tests.unit.simulate.test_replay import BANDWIDTH, STAGE, flushing, random_plan, random_stages
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from phaze.config import FOLDER, load_published_plan_results, load_settings
+from phaze.config import load_published_plan_results, load_settings
 from phaze.errors import PhazeError
+from phaze.spec.files import FOLDER
 from phaze.spec.planning import PlanCase, Plans
 from phaze.spec.published_plans import PublishedPlans
 from tests.unit.test_config import Change, Config, merged, put

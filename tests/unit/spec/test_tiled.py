@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from phaze.config import load_cluster, load_system, load_tiled
 from phaze.errors import PhazeError
+from phaze.systems import load_cluster, load_system, load_tiled
 
 PEAK_FLOPS = {"wafer": 20 * 256e12, "grayskull": 92e12, "dojo-d1": 25 * 362e12}
 """PALM, Table VI; Tenstorrent; Tesla."""

@@ -1,0 +1,109 @@
+"""Systems and their devices, read from config/systems and config/devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from phaze.errors import PhazeError
+from phaze.spec.files import FOLDER, is_path, named_file, read_mapping
+from phaze.spec.network import Matrix
+from phaze.spec.system import Cluster, Device, System
+from phaze.spec.tiled import TiledDevice, TiledSystem
+
+
+def load_system(name: str, folder: Path = FOLDER) -> System:
+    """Return a system of config/systems by name, or of a YAML file by path.
+
+    Of a cluster it is what a flat network can say: the bandwidth of the outermost level. Raises PhazeError
+    for a mesh of tiles.
+    """
+    path = _system_path(name, folder)
+    fields = read_mapping(path)
+    _refuse_tiles(fields, path, "a flat network")
+    return _flat(*load_cluster(name, folder)) if "device" in fields else System.parse(fields, str(path))
+
+
+def load_network(name: str, folder: Path = FOLDER) -> System | Cluster | Matrix:
+    """Return the network of a system by name, or of a YAML file by path: flat, with levels, or a matrix."""
+    path = _system_path(name, folder)
+    fields = read_mapping(path)
+    _refuse_tiles(fields, path, "a device and levels of a network")
+    if "device" in fields:
+        return Cluster.parse(fields, str(path))
+    noun = Matrix if "bandwidths_bytes_per_s" in fields else System
+    return noun.parse(fields, str(path))
+
+
+def _flat(cluster: Cluster, device: Device) -> System:
+    return System(
+        devices=cluster.devices,
+        network_bandwidth_bytes_per_s=cluster.levels[-1].bandwidth_bytes_per_s,
+        hbm_bandwidth_bytes_per_s=device.hbm_bandwidth_bytes_per_s,
+        clock_hz=device.clock_hz,
+    )
+
+
+def _system_path(name: str, folder: Path) -> Path:
+    return Path(name) if is_path(name) else named_file("system", name, folder / "systems")
+
+
+def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
+    """Return a cluster of config/systems by name, or of a YAML file by path, and its device.
+
+    Raises PhazeError also for a system that says nothing of its device and the levels of its network.
+    """
+    path = _system_path(name, folder)
+    fields = read_mapping(path)
+    _refuse_tiles(fields, path, "a device and levels of a network")
+    cluster = Cluster.parse(fields, str(path))
+    return cluster, load_device(cluster.device, folder)
+
+
+def load_tiled(name: str, folder: Path = FOLDER) -> tuple[TiledSystem, TiledDevice]:
+    """Return a system of tiles of config/systems by name, or of a YAML file by path, and its chip."""
+    path = _system_path(name, folder)
+    system = TiledSystem.parse(read_mapping(path), str(path))
+    chip = _device_path(system.device, folder)
+    return system, TiledDevice.parse({"name": chip.stem, **read_mapping(chip)}, str(chip))
+
+
+def _refuse_tiles(fields: dict[str, object], path: Path, needed: str) -> None:
+    """Raise PhazeError where a system is a mesh of tiles, but something else is needed."""
+    if "dram" in fields:
+        raise PhazeError(
+            f"{path}: is a mesh of tiles; needed is a system with {needed}, such as a100-selene: plans and "
+            "runs give whole devices their work, and say nothing of the tiles of a chip"
+        )
+
+
+def load_device(name: str, folder: Path = FOLDER) -> Device:
+    """Return a device of config/devices by name, or of a YAML file by path."""
+    path = _device_path(name, folder)
+    fields = read_mapping(path)
+    if "tile" in fields:
+        raise PhazeError(f"{path}: is a chip of tiles; needed is a device by the template of an architecture")
+    return Device.parse({"name": path.stem, **fields}, str(path))
+
+
+def _device_path(name: str, folder: Path) -> Path:
+    return Path(name) if is_path(name) else named_file("device", name, folder / "devices")
+
+
+def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | None:
+    """Return the device that the name of an architecture stands for, None if it is not that of a device."""
+    if (folder / "architectures" / f"{name}.yaml").is_file():
+        return None
+    return load_device(name, folder) if (folder / "devices" / f"{name}.yaml").is_file() else None
+
+
+def load_system_of(architecture: str, system: str, folder: Path = FOLDER) -> System:
+    """Return a system with the devices of an architecture: a device brings its own clock and memory."""
+    found = load_system(system, folder)
+    device = load_device_as_architecture(architecture, folder)
+    if device is None:
+        return found
+    own = {
+        "clock_hz": device.clock_hz,
+        "hbm_bandwidth_bytes_per_s": device.hbm_bandwidth_bytes_per_s,
+    }
+    return found.model_copy(update=own)
