@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import ceil
 from typing import Literal
 
@@ -102,17 +103,19 @@ def differences(
     weights: Sequence[float],
     activations: Sequence[float],
     sram_bytes: float,
+    outputs: Sequence[float] = (0.5, 1.0, 2.0),
     states: float = 7.0,
     training: Training | None = None,
 ) -> list[Difference]:
-    """Return both ways for one operator over sizes: weights × activations, input and output of one size.
+    """Return both ways for one operator over sizes: of weights, of inputs, of outputs in inputs.
 
-    Gradients have the size of the weights, optimizer states so many times that less one: Adam with mixed
-    precision has 2 + 2 + 12 bytes a weight.
+    Gradients and optimizer states are so many times the weights, without them in inference: with Adam and
+    mixed precision 2 + 12 bytes beside 2.
     """
+    training = training or Training()
+    trained = 1.0 if training.backward else 0.0
     found: list[Difference] = []
-    for weight in weights:
-        for activation in activations:
-            op = Sizes(weight, weight, (states - 1) * weight, activation, activation)
-            found += compare([op], sram_bytes, training)
+    for weight, activation, output in product(weights, activations, outputs):
+        op = Sizes(weight, trained * weight, trained * (states - 1) * weight, activation, output * activation)
+        found += compare([op], sram_bytes, training)
     return found

@@ -126,7 +126,7 @@ def _accesses(chip: Chip, tiles: Tiles, step: Step) -> list[tuple[Traffic, float
 @lru_cache(maxsize=1024)
 def _access(chip: Chip, tiles: Tiles, write: bool) -> Traffic:
     """Return an access of one byte by every tile."""
-    pairs = [(tile, chip.port_of[tile]) for tile in tiles]
+    pairs = [(tile, chip.port(tile)) for tile in tiles]
     plan = [Message(a, b, 1.0) if write else Message(b, a, 1.0) for a, b in pairs]
     return _traffic(chip, tiles, plan, [tile for tile, _ in pairs])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 from types import MappingProxyType
@@ -73,6 +73,7 @@ class Chip:
     """DRAM that all tiles reach through the network; None: there is none."""
     dram_bytes: float = inf
     """Of all ports together."""
+    _ports: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.dram_bytes > 0:
@@ -83,12 +84,16 @@ class Chip:
         """Tiles, then one node for every port, and the links."""
         return mesh(self.grid, self.wires, self.memory)
 
-    @cached_property
-    def port_of(self) -> tuple[int, ...]:
-        """Node of the memory that every tile uses: the nearest one; empty without memory."""
+    def port(self, tile: int) -> int:
+        """Return the node of the memory that a tile uses: the nearest one, the first of several.
+
+        Raises `PhazeError` where there is none.
+        """
         if self.memory is None:
-            return ()
-        return tuple(nearest_memory(self.grid, self.memory, tile) for tile in range(self.grid.tiles))
+            raise PhazeError(f"chip {self.name}: has no memory")
+        if tile not in self._ports:
+            self._ports[tile] = nearest_memory(self.grid, self.memory, tile)
+        return self._ports[tile]
 
     @property
     def peak_flops_per_s(self) -> float:

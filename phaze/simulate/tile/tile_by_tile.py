@@ -82,10 +82,10 @@ class _Writer:
         bound, seconds = work_s(step)
         numbers = [self.add(bound, Message(tile, tile, 0.0, after, seconds))]
         if step.access.read_bytes:
-            source = self.chip.port_of[tile]
+            source = self.chip.port(tile)
             numbers.append(self.add("dram", Message(source, tile, step.access.read_bytes, after)))
         if step.access.write_bytes:
-            target = self.chip.port_of[tile]
+            target = self.chip.port(tile)
             numbers.append(self.add("dram", Message(tile, target, step.access.write_bytes, after)))
         return tuple(numbers)
 

@@ -113,8 +113,8 @@ def _whole(chip: Chip, exchange: Exchange) -> Leg:
 def _ways(chip: Chip, tiles: Tiles, write: bool) -> tuple[Way, ...]:
     """Return what an access holds, one way for each port: the port for all of its tiles, links for one."""
     found = []
-    for port, users in Counter(chip.port_of[tile] for tile in tiles).items():
-        mine = [tile for tile in tiles if chip.port_of[tile] == port]
+    for port, users in Counter(chip.port(tile) for tile in tiles).items():
+        mine = [tile for tile in tiles if chip.port(tile) == port]
         far = max(mine, key=lambda tile: chip.topology.hops(port, tile))
         legs = chip.topology.legs(far, port) if write else chip.topology.legs(port, far)
         port_leg = legs[-1] if write else legs[0]

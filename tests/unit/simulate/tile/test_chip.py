@@ -24,14 +24,16 @@ def test_sixteen_cores_of_the_wafer_have_256_tflops() -> None:
 def test_every_tile_uses_the_nearest_port() -> None:
     assert CHIP.memory is not None
     for tile in range(GRID.tiles):
-        port = CHIP.memory.ports[CHIP.port_of[tile] - GRID.tiles]
+        port = CHIP.memory.ports[CHIP.port(tile) - GRID.tiles]
         assert GRID.distance(tile, port) == min(GRID.distance(tile, other) for other in CHIP.memory.ports)
 
 
 def test_a_chip_without_memory_has_no_ports() -> None:
-    assert replace(CHIP, memory=None).port_of == ()
-    with pytest.raises(PhazeError, match="has no memory"):
-        slower(replace(CHIP, memory=None), "dram")
+    bare = replace(CHIP, memory=None)
+    with pytest.raises(PhazeError, match="four by four: has no memory"):
+        bare.port(0)
+    with pytest.raises(PhazeError, match="has no memory whose bandwidth could change"):
+        slower(bare, "dram")
 
 
 def test_one_bandwidth_changes_at_a_time() -> None:
