@@ -11,8 +11,9 @@ from phaze.config import GRID_SHARDS, load_architecture, load_model_named, load_
 from phaze.cosearch import Evaluation, Subject, Terms, best_placement, evaluate_architectures, extract_subject
 from phaze.errors import PhazeError
 from phaze.estimate import area_um2, describe_named, enumerate_grid, estimate_operators
-from phaze.extract import LayerTables
+from phaze.extract import LayerTables, extract_layers
 from phaze.spec.architecture import Grid
+from phaze.spec.model import AnyModel
 from phaze.spec.settings import ExtractSettings, Training
 from phaze.spec.system import Scenario
 from phaze.systems import load_system_of
@@ -23,7 +24,6 @@ SECONDS_PER_DAY = 86400.0
 POWERS = (1, 2, 4, 8)
 """TMP widths and microbatches that are considered unless some are given."""
 LARGEST_HBM_GIB = 80.0
-DEFAULT_SEQUENCE = 2048
 TECHNOLOGY = "22nm"
 ENERGIES = ("mac", "register", "l2", "glb", "hbm", "link")
 
@@ -90,14 +90,29 @@ def read_subject(
     name: str, sequence: int | None, widths: Sequence[int], microbatches: Sequence[int], backward: str
 ) -> Subject:
     """Return a model's operators for TMP widths and microbatches; without widths for all that divide it."""
-    model = load_model_named(name)
-    tokens = sequence or model.position_count or DEFAULT_SEQUENCE
-    model.check_sequence(tokens, "--sequence")
-    for width in widths:
-        model.check_tensor_width(width, "--tensor")
+    model, tokens = _checked(name, sequence, widths)
     chosen = widths or [t for t in POWERS if model.divides(t)]
     settings = ExtractSettings.parse({"backward": backward}, "--backward")
     return extract_subject(model, tokens, chosen, microbatches, settings)
+
+
+def read_layers(
+    name: str, sequence: int | None, widths: Sequence[int], microbatches: Sequence[int], backward: str
+) -> list[LayerTables]:
+    """Return the operators of a model's distinct layers for TMP widths and microbatches, a chain or not."""
+    model, tokens = _checked(name, sequence, widths)
+    settings = ExtractSettings.parse({"backward": backward}, "--backward")
+    return [extract_layers(model, tokens, t, b, settings) for t in widths for b in microbatches]
+
+
+def _checked(name: str, sequence: int | None, widths: Sequence[int]) -> tuple[AnyModel, int]:
+    """Return a model and the tokens of a sample, checked against each other and against TMP widths."""
+    model = load_model_named(name)
+    tokens = sequence or model.usual_sequence
+    model.check_sequence(tokens, "--sequence")
+    for width in widths:
+        model.check_tensor_width(width, "--tensor")
+    return model, tokens
 
 
 def read_architecture(name: str) -> pd.DataFrame:

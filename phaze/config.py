@@ -16,7 +16,7 @@ from phaze.errors import PhazeError
 from phaze.reference import generated_files
 from phaze.spec.architecture import Architecture, Technology
 from phaze.spec.files import FOLDER, is_path, named_file, read_mapping
-from phaze.spec.model import Model, load_model
+from phaze.spec.model import AnyModel, load_model
 from phaze.spec.published import load_published
 from phaze.spec.published_plans import load_published_plans
 from phaze.spec.study import ScenarioChoice, Study, Workload
@@ -35,7 +35,7 @@ class Settings:
     """A study with everything that it names."""
 
     study: Study
-    models: dict[str, Model]
+    models: dict[str, AnyModel]
     """Specs of the models that run, by workload, and of those that stand in for an input of a plan."""
     architectures: dict[str, Architecture]
     """Named architectures."""
@@ -159,15 +159,16 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
     return settings
 
 
-def load_model_named(model: str, folder: Path = FOLDER) -> Model:
+def load_model_named(model: str, folder: Path = FOLDER) -> AnyModel:
     """Return a model by the name of its spec in config/models, or by the path of a spec."""
     return load_model(_model_path(model, folder))
 
 
-def load_workload_model(workload: Workload, name: str, folder: Path, source: str) -> Model:
+def load_workload_model(workload: Workload, name: str, folder: Path, source: str) -> AnyModel:
     """Return the model of a workload, checked against its TMP widths and sequence length."""
     model = load_model_named(workload.model, folder)
     where = f"{source}: workloads.{name}"
+    model.check_chain(where)
     for width in workload.tensor:
         model.check_tensor_width(width, where)
     model.check_sequence(workload.sequence, where)

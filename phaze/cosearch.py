@@ -25,7 +25,7 @@ from phaze.screen.bounds import Bounds, bound_layers, bound_times, read_runs
 from phaze.screen.common import mean_of
 from phaze.screen.stage import memory_grid, pipeline_settings
 from phaze.spec.architecture import Technology
-from phaze.spec.model import Model
+from phaze.spec.model import AnyModel
 from phaze.spec.settings import (
     EstimateSettings,
     ExtractSettings,
@@ -101,7 +101,7 @@ class Evaluation:
 
 
 def extract_subject(
-    model: Model,
+    model: AnyModel,
     sequence: int,
     tensor: Iterable[int],
     microbatches: Iterable[int],

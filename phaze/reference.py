@@ -13,6 +13,7 @@ from phaze.spec.noun import Noun
 from phaze.spec.study import ArchitectureChoice, ScenarioChoice, Study, Triple, Workload
 from phaze.spec.system import Cluster, Device, Level, System
 from phaze.spec.tiled import Dram, Tile, TiledDevice, TiledSystem, Wire
+from phaze.spec.vision import Backbone, ResNet, SemanticFpn, Swin
 
 _HEAD = """# Configuration
 
@@ -38,7 +39,11 @@ _SECTIONS: dict[str, type[Noun]] = {
     "`plans.inputs.NAME.own`": planning.OwnInput,
     "`plans.cases.NAME`": planning.PlanCase,
     "`plans.cases.NAME.clusters`": planning.Clusters,
-    "A model (`models/*.yaml`)": Model,
+    "A transformer (`models/*.yaml`)": Model,
+    "A residual network (`models/*.yaml`)": ResNet,
+    "A segmentation network (`models/*.yaml`)": SemanticFpn,
+    "`backbone` of both": Backbone,
+    "A Swin transformer (`models/*.yaml`)": Swin,
     "An architecture (`architectures/*.yaml`)": Architecture,
     "A system with a flat network (`systems/*.yaml`)": System,
     "A system of devices on levels (`systems/*.yaml`)": Cluster,
@@ -87,6 +92,8 @@ def _default(value: object) -> str:
 
 def _allowed(schema: dict[str, object]) -> str:
     """Return a field's JSON schema in words."""
+    if "const" in schema:
+        return f"`{schema['const']}`"
     if "enum" in schema:
         return " \\| ".join(f"`{v}`" for v in schema["enum"])  # type: ignore[attr-defined]
     if "anyOf" in schema:
@@ -96,4 +103,4 @@ def _allowed(schema: dict[str, object]) -> str:
     if schema.get("type") == "array":
         return f"list of {_allowed(schema.get('items', {}))}"  # type: ignore[arg-type]
     limits = [f"{sign} {schema[key]:g}" for key, sign in _LIMITS.items() if key in schema]
-    return " ".join([str(schema.get("type", schema.get("const", "any"))), *limits])
+    return " ".join([str(schema.get("type", "any")), *limits])

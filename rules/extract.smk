@@ -40,7 +40,7 @@ rule extract:
         layers="<results>/layers/{model}/t{tensor}-b{microbatch}.parquet",
     params:
         # Operators do not depend on how often a layer repeats, so another number of layers re-runs nothing here.
-        model=lambda w: settings.models[w.model].model_copy(update={"layers": 1}).model_dump(mode="json"),
+        model=lambda w: settings.models[w.model].distinct().model_dump(mode="json"),
         sequence=lambda w: settings.workload(w.model).sequence,
         extract=study["extract"],
         code=source_digest("phaze.extract"),

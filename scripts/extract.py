@@ -3,7 +3,7 @@
 from phaze import tables
 from phaze.extract import extract_layers
 from phaze.job import logged
-from phaze.spec.model import Model
+from phaze.spec.model import parse_model
 from phaze.spec.settings import ExtractSettings
 
 
@@ -19,7 +19,7 @@ def main(
 ) -> None:
     """Write the tables of a model's operators under the name of its workload."""
     found = extract_layers(
-        Model.parse(model | {"name": name}, name),
+        parse_model(model | {"name": name}, name),
         sequence,
         tensor,
         microbatch,

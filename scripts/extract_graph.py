@@ -3,12 +3,12 @@
 from phaze import tables
 from phaze.extract import extract_graph
 from phaze.job import logged
-from phaze.spec.model import Model
+from phaze.spec.model import parse_model
 
 
 def main(out: str, *, name: str, model: dict[str, object]) -> None:
     """Write the graph of a model under the name of its workload."""
-    tables.Graphs.save(extract_graph(Model.parse(model | {"name": name}, name)), out)
+    tables.Graphs.save(extract_graph(parse_model(model | {"name": name}, name)), out)
 
 
 if __name__ == "__main__":

@@ -113,10 +113,15 @@ def distinct_cores(designs: Designs, bytes_per_element: int) -> tuple[Cores, Int
 
 
 def _hbm_bytes(works: Works, designs: Designs, hardware: Hardware) -> Floats:
-    """Return the bytes to and from HBM, (W, D): of matrix multiplications, and what else is streamed."""
+    """Return the bytes to and from HBM, (W, D): of matrix multiplications, and what else is streamed.
+
+    What a convolution unrolls on the chip is left out once: a tiling that reads its input several times
+    reads it unrolled but for the first time.
+    """
     own = works.matmuls
     shapes, of_shape = np.unique(works.shapes[own], axis=0, return_inverse=True)
     capacities, of_design = np.unique(designs.glb_bytes, return_inverse=True)
     words = hbm_words(shapes, capacities // hardware.bytes_per_element)[of_shape.ravel()]
+    words = words - works.unrolled[own, None]
     moved = works.total(words, own) * hardware.bytes_per_element + works.total(works.streamed_bytes)[:, None]
     return moved[:, of_design.ravel()]

@@ -31,6 +31,8 @@ class Works:
     """Vector cycles per element."""
     streamed_bytes: Floats
     network_bytes: Floats
+    unrolled: Floats
+    """Elements of a matrix multiplication that are made of others on the chip."""
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -66,4 +68,5 @@ def works_of(parts: pd.DataFrame, core: str, figures: Mapping[tuple[str, str], f
         cycles=cycles_per_element(own, figures),
         streamed_bytes=own["streamed_bytes"].to_numpy(float),
         network_bytes=own["network_bytes"].to_numpy(float),
+        unrolled=own["unrolled"].to_numpy(float),
     )

@@ -136,6 +136,10 @@ class _Maker:
         read |= fresh
         streamed = sum(s.nbytes for s in fresh) + primitive.constant_bytes
         streamed += self._parameter_traffic(index, gradients)
+        if primitive.traits.rereads:
+            streamed += (
+                self._width * primitive.traits.rereads * (primitive.inputs[0].elements + primitive.elements)
+            )
         if gradients == "weight":
             streamed += self._weight_bytes(with_operand=False) if index == self._first(gradients) else 0
         else:
@@ -161,6 +165,9 @@ class _Maker:
         if primitive.gemm is None:
             return ()
         left = product(primitive.gemm.left_gradient(), "data_gradient")
+        if primitive.parameters and not primitive.inputs[0].gradient:
+            right = product(primitive.gemm.right_gradient(), "weight_gradient")
+            return (right,) if gradients != "data" else ()
         if not primitive.parameters:
             right = product(primitive.gemm.right_gradient(), "data_gradient")
             return (left, right) if gradients != "weight" else ()

@@ -82,9 +82,10 @@ def _parts(
 def vector_parts(
     primitive: Primitive, keys: tuple[str, ...], role: str, streamed_bytes: int
 ) -> tuple[Part, ...]:
-    """Return one part for each key of the cycle table; looking rows up takes no arithmetic, only traffic."""
-    idle = primitive.kind == "lookup" and role == "forward"
-    elements = 0 if idle else primitive.elements
+    """Return one part for each key of the cycle table; what only moves data takes traffic, no arithmetic."""
+    traits = primitive.traits
+    each = primitive.inputs[0].elements if traits.per_input else primitive.elements
+    elements = 0 if role in traits.idle else each
     return tuple(
         Part(key, role, elements=elements, streamed_bytes=streamed_bytes if first else 0)
         for key, first in zip(keys, [True] + [False] * len(keys), strict=False)
@@ -98,6 +99,7 @@ def _streamed_bytes(
     primitive = layer.primitives[index]
     behind = dict.fromkeys(stored(layer, tensor) for tensor in primitive.inputs)
     read = sum(tensor.elements for tensor in behind if tensor.source not in group)
+    read += primitive.traits.rereads * primitive.inputs[0].elements if primitive.inputs else 0
     leaving = _leaving(layer, group)
     mapped = any(layer.primitives[i].gemm is not None for i in group)
     written = primitive.elements if index == leaving and not mapped else 0

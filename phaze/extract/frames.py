@@ -10,11 +10,10 @@ from phaze import tables
 from phaze.extract.backward import backward_graph
 from phaze.extract.forward import forward_graph
 from phaze.extract.fusion import fuse
+from phaze.extract.models import build_network
 from phaze.extract.operators import Operator, OperatorGraph, Part
 from phaze.extract.primitives import LayerGraph
-from phaze.extract.sharding import Slice, slice_model
-from phaze.extract.transformer import build_layers
-from phaze.spec.model import Model
+from phaze.spec.model import AnyModel
 from phaze.spec.settings import ExtractSettings
 
 Row = dict[str, str | int | float | bool]
@@ -34,7 +33,7 @@ class LayerTables(NamedTuple):
 
 
 def extract_layers(
-    model: Model, sequence: int, tensor: int, microbatch: int, settings: ExtractSettings
+    model: AnyModel, sequence: int, tensor: int, microbatch: int, settings: ExtractSettings
 ) -> LayerTables:
     """Return the tables of one slice of every distinct layer; how often a layer repeats changes nothing
     here.
@@ -42,8 +41,8 @@ def extract_layers(
     Raises PhazeError where `tensor` does not divide the heads, or the model has no positions for the
     sequence.
     """
-    part = slice_model(model, tensor, sequence, microbatch, settings.bytes_per_element)
-    layers = build_layers(part)
+    width = settings.bytes_per_element
+    layers = build_network(model, sequence, tensor, microbatch, width).layers
     passes = _passes(layers, settings)
     works = _works(passes)
     point: Row = {"model": model.name, "tensor": tensor, "microbatch": microbatch}
@@ -51,15 +50,20 @@ def extract_layers(
         operators=_frame(tables.Operators, point, _operator_rows(passes, works)),
         parts=_frame(tables.Parts, point, _part_rows(works)),
         edges=_frame(tables.Edges, point, _edge_rows(passes)),
-        layers=_frame(tables.Layers, point, [_layer_row(layer, part, passes) for layer in layers]),
+        layers=_frame(tables.Layers, point, [_layer_row(layer, width, passes) for layer in layers]),
     )
 
 
-def extract_graph(model: Model) -> pd.DataFrame:
-    """Return the layer graph of a model, a chain of runs; it alone depends on the number of blocks."""
-    names = [layer.name for layer in build_layers(slice_model(model, 1, 1, 1, 1))]
-    counts = {"block": model.layers}
-    rows: list[Row] = [{"position": i, "layer": n, "count": counts.get(n, 1)} for i, n in enumerate(names)]
+def extract_graph(model: AnyModel) -> pd.DataFrame:
+    """Return the layer graph of a model, a chain of runs; it alone depends on the number of blocks.
+
+    Raises PhazeError for a model that is no chain of layers.
+    """
+    model.check_chain("extract")
+    network = build_network(model, 1, 1, 1, 1)
+    rows: list[Row] = [
+        {"position": i, "layer": run.layer, "count": run.count} for i, run in enumerate(network.runs)
+    ]
     return _frame(tables.Graphs, {"model": model.name}, rows)
 
 
@@ -120,6 +124,7 @@ def _part_rows(works: dict[Work, int]) -> list[Row]:
             "elements": part.elements,
             "streamed_bytes": part.streamed_bytes,
             "network_bytes": part.network_bytes,
+            "unrolled": part.unrolled,
         }
         for (core, parts), work in works.items()
         for number, part in enumerate(parts)
@@ -134,8 +139,7 @@ def _edge_rows(passes: Passes) -> list[Row]:
     ]
 
 
-def _layer_row(layer: LayerGraph, part: Slice, passes: Passes) -> Row:
-    width = part.bytes_per_element
+def _layer_row(layer: LayerGraph, width: int, passes: Passes) -> Row:
     forward, backward = (passes[layer.name, direction].operators for direction in ("forward", "backward"))
     parameters = sum(primitive.parameters for primitive in layer.primitives)
     return {

@@ -4,7 +4,9 @@ The cycle tables of the vector cores have a fixed set of keys. Kinds that are no
 what they are made of: a bias and a residual sum as `add`, scaling as `mul`, rotary embedding as two `mul`
 and one `add` on every element, RMS norm as `layer_norm`, an attention mask as `masked_fill`. An embedding
 lookup only moves data: it has an `add` of zero elements forward, for its traffic, and adds gradients into
-rows of the table backward.
+rows of the table backward. A convolution is a matmul of its unrolled input. Max pooling compares nine
+elements for each of its own, as many `relu`; average pooling adds its input up; bilinear upsampling takes
+four `mul` and three `add`; a nearest neighbour and a rearrangement (windows, shifts) only move data.
 """
 
 from __future__ import annotations
@@ -31,6 +33,12 @@ class Kind:
     """What the backward pass needs; a mask is one byte an element."""
     passes_gradient: bool = False
     """The gradient of every input is the gradient of the output, unchanged."""
+    per_input: bool = False
+    """The keys count on every element of the input instead."""
+    idle: tuple[str, ...] = ()
+    """Passes that only move data."""
+    rereads: int = 0
+    """How often all that a pass reads is read again, as its elements depend on sums over all of them."""
 
 
 def _injective(*keys: str, keeps: Keeps = "nothing") -> Kind:
@@ -45,7 +53,8 @@ _VIEW = Kind("view", passes_gradient=True)
 
 KINDS: dict[str, Kind] = {
     "matmul": Kind("matmul", keeps="inputs"),
-    "lookup": Kind("injective", ("add",), ("add",)),
+    "lookup": Kind("injective", ("add",), ("add",), idle=("forward",)),
+    "rearrange": Kind("injective", ("add",), ("add",), idle=("forward", "backward")),
     "bias": Kind("injective", ("add",), ("add",), passes_gradient=True),
     "add": Kind("injective", ("add",), passes_gradient=True),
     "mul": Kind("injective", ("mul",), ("mul", "mul"), keeps="inputs"),
@@ -62,6 +71,11 @@ KINDS: dict[str, Kind] = {
     "nll_loss": _reduction("nll_loss", "nothing"),
     "layer_norm": _reduction("layer_norm", "inputs"),
     "rms_norm": _reduction("layer_norm", "inputs"),
+    "batch_norm": Kind("reduction", ("batch_norm",), ("batch_norm",), "inputs", rereads=1),
+    "max_pool": Kind("reduction", ("relu",) * 9, ("add",), "mask"),
+    "average_pool": Kind("reduction", ("add",), ("mul",), per_input=True),
+    "upsample": Kind("reduction", ("mul",) * 4 + ("add",) * 3, ("mul",) * 4 + ("add",) * 4),
+    "nearest": Kind("reduction", ("add",), ("add",), idle=("forward",)),
     "reshape": _VIEW,
     "transpose": _VIEW,
     "split": _VIEW,

@@ -24,6 +24,8 @@ class Part:
     streamed_bytes: int = 0
     """HBM bytes read or written beside the operands and the result of a matrix multiplication."""
     network_bytes: int = 0
+    unrolled: int = 0
+    """Elements of a matrix multiplication that a convolution makes of others on the chip, see `Gemm`."""
 
     @property
     def tensor_flops(self) -> int:
@@ -38,7 +40,7 @@ class Part:
 
 def product(gemm: Gemm, role: str) -> Part:
     """Return the part that is a matrix multiplication."""
-    return Part("matmul", role, gemm.batch, gemm.m, gemm.k, gemm.n)
+    return Part("matmul", role, gemm.batch, gemm.m, gemm.k, gemm.n, unrolled=gemm.unrolled)
 
 
 def collective(elements: int, role: str, bytes_per_element: int, kind: str = "all_reduce") -> Part:

@@ -23,6 +23,8 @@ class Gemm:
     m: int
     k: int
     n: int
+    unrolled: int = 0
+    """Elements of all (m x k) beyond those in memory, where a convolution unrolls its input on the chip."""
 
     @property
     def result_elements(self) -> int:
@@ -31,11 +33,11 @@ class Gemm:
 
     def left_gradient(self) -> Gemm:
         """Return the product that gives the gradient of the left operand, (m x n)(n x k)."""
-        return Gemm(self.batch, self.m, self.n, self.k)
+        return Gemm(self.batch, self.m, self.n, self.k, self.unrolled)
 
     def right_gradient(self) -> Gemm:
         """Return the product that gives the gradient of the right operand, (k x m)(m x n)."""
-        return Gemm(self.batch, self.k, self.m, self.n)
+        return Gemm(self.batch, self.k, self.m, self.n, self.unrolled)
 
 
 @dataclass(frozen=True)
@@ -140,10 +142,10 @@ class LayerBuilder:
 
     def finish(self, name: str, output_elements: int) -> LayerGraph:
         """Return the layer, with a fork after every tensor that several primitives need."""
-        return _with_forks(LayerGraph(name, tuple(self._primitives), self._input_elements, output_elements))
+        return with_forks(LayerGraph(name, tuple(self._primitives), self._input_elements, output_elements))
 
 
-def _with_forks(layer: LayerGraph) -> LayerGraph:
+def with_forks(layer: LayerGraph) -> LayerGraph:
     """Return the layer with a fork behind every tensor that gets more than one gradient back."""
     forked = _forked(layer)
     made: list[Primitive] = []
@@ -170,6 +172,6 @@ def _forked(layer: LayerGraph) -> set[int]:
     count: dict[int, int] = {}
     for primitive in layer.primitives:
         for tensor in primitive.inputs:
-            is_split = tensor.source != INPUT and layer.primitives[tensor.source].kind == "split"
-            count[tensor.source] = count.get(tensor.source, 0) + (tensor.gradient and not is_split)
+            shares = tensor.source != INPUT and layer.primitives[tensor.source].kind in ("split", "fork")
+            count[tensor.source] = count.get(tensor.source, 0) + (tensor.gradient and not shares)
     return {source for source, readers in count.items() if readers > 1}

@@ -31,6 +31,9 @@ def embedding_layer(part: Slice) -> LayerGraph:
             x,
             _lookup(layer, "position", part.own_tokens, model.hidden, model.position_rows),
         )
+    if model.positions == "sinusoidal":
+        table = part.sequence * model.hidden * part.bytes_per_element
+        x = layer.add("add", "position_add", x, constant_bytes=table)
     if model.token_types:
         x = layer.add(
             "add", "type_add", x, _lookup(layer, "type", part.own_tokens, model.hidden, model.token_types)
@@ -156,6 +159,9 @@ def head_layer(part: Slice) -> LayerGraph:
     losses = []
     if model.head != "none":
         losses.append(_token_loss(layer, part, x))
+    if model.sentence_head:
+        first = layer.add("select", "first_token", x, elements=part.microbatch * model.hidden)
+        losses.append(_sentence_loss(layer, part, first))
     if model.pooler:
         pooled = _pool(layer, part, x)
         if model.head == "masked-lm":
@@ -168,7 +174,7 @@ def head_layer(part: Slice) -> LayerGraph:
 def _token_loss(layer: LayerBuilder, part: Slice, x: Tensor) -> Tensor:
     """Append logits over the slice's vocabulary and their cross entropy."""
     model = part.model
-    if model.head == "masked-lm":
+    if model.head == "masked-lm" and model.head_transform:
         x = layer.dense("transform", x, part.tokens, model.word_width, bias=True)
         x = layer.add(model.activation, "transform_activation", x)
         x = _norm(layer, "transform_norm", part, x, model.word_width)

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze.estimate.kernels import KERNEL_LIMITS, time_kernels
-from phaze.estimate.works import Works
 from phaze.extract.kernels import LayerKernels, extract_kernels
-from phaze.extract.operators import Operator, Part
+from phaze.extract.operators import Operator
 from phaze.extract.sharding import slice_model
+from phaze.kernels import kernels_of, works_of_kernels
 from phaze.runs.machine import Machine
 from phaze.runs.run import Run
 from phaze.theory.collectives import all_reduce_s, reduce_scatter_s
@@ -86,34 +86,13 @@ def _with_flash_attention(layer: LayerKernels, run: Run, machine: Machine) -> La
 
 def _seconds(operators: tuple[Operator, ...], run: Run, machine: Machine) -> Floats:
     """Return the seconds of operators one after the other by what binds."""
-    kernels = [kernel for operator in operators for kernel in _kernels_of(operator)]
+    kernels = [kernel for operator in operators for kernel in kernels_of(operator)]
     total = np.zeros(len(KERNEL_LIMITS))
     if kernels:
-        total += time_kernels(_works(kernels, machine), machine.device, run.bytes_per_element).sum(axis=0)
+        works = works_of_kernels(kernels, machine.vector_cycles)
+        total += time_kernels(works, machine.device, run.bytes_per_element).sum(axis=0)
     group = machine.group(run.tp, 1)
     for part in (part for operator in operators for part in operator.parts if part.network_bytes):
         collective_s = all_reduce_s if part.kind == "all_reduce" else reduce_scatter_s
         total[NETWORK] += collective_s(part.network_bytes, group)
     return total
-
-
-def _kernels_of(operator: Operator) -> list[tuple[Part, ...]]:
-    """Return a kernel for every matrix multiplication, or one for all vector operations."""
-    if operator.core == "network":
-        return []
-    return [(part,) for part in operator.parts] if operator.core == "tensor" else [operator.parts]
-
-
-def _works(kernels: list[tuple[Part, ...]], machine: Machine) -> Works:
-    """Return kernels as works of one estimate."""
-    parts = [part for kernel in kernels for part in kernel]
-    figures = machine.vector_cycles
-    return Works(
-        ids=np.arange(len(kernels)),
-        of_part=np.repeat(np.arange(len(kernels)), [len(kernel) for kernel in kernels]),
-        shapes=np.array([(p.batch, p.m, p.k, p.n) for p in parts], np.int64),
-        elements=np.array([p.elements for p in parts], float),
-        cycles=np.array([0.0 if p.kind == "matmul" else figures[p.role, p.kind] for p in parts]),
-        streamed_bytes=np.array([p.streamed_bytes for p in parts], float),
-        network_bytes=np.zeros(len(parts)),
-    )

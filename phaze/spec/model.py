@@ -1,22 +1,26 @@
-"""The model to train: a transformer, whatever its family."""
+"""The model to train: a transformer, whatever its family, or a model of images (`spec.vision`)."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field, StringConstraints, model_validator
 
 from phaze.errors import PhazeError
 from phaze.spec.huggingface import read_json, translate
 from phaze.spec.noun import Noun, Plain, read_yaml
+from phaze.spec.vision import ResNet, SemanticFpn, Swin
 
 ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=60)]
 Size = Annotated[int, Field(strict=True, gt=0, le=2**31)]
 Count = Annotated[int, Field(strict=True, ge=0, le=2**31)]
 Flag = Annotated[bool, Field(strict=True)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
+
+UNLIMITED_SEQUENCE = 2048
+"""Tokens of a sample of a model without longest sequence, unless they are given."""
 
 
 class Model(Noun):
@@ -40,10 +44,10 @@ class Model(Noun):
     """Tokens in the vocabulary, padded as it is trained."""
     embedding_width: Size | None = None
     """Width of the word embedding; `hidden` unless given, else projected in and out without bias."""
-    positions: Literal["learned", "rotary", "none"] = "learned"
+    positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
     """How a token knows its position."""
     position_count: Count = 0
-    """Longest sequence of learned positions."""
+    """Longest sequence of learned or sinusoidal positions."""
     position_offset: Count = 0
     """Rows of the position table before the first position (OPT has 2)."""
     token_types: Count = 0
@@ -72,6 +76,10 @@ class Model(Noun):
     """Loss: next token, masked tokens (with a transform before the decoder), or none."""
     tied_embeddings: Flag = True
     """The head's matrix is that of the word embedding."""
+    head_transform: Flag = True
+    """A dense layer with activation and norm before the decoder of head masked-lm."""
+    sentence_head: Flag = False
+    """With head masked-lm, the first token predicts the next sentence as it is, without pooler."""
     pooler: Flag = False
     """A dense layer with tanh on the first token; with head masked-lm it predicts the next sentence."""
     residual_dropout: Share = 0.0
@@ -91,18 +99,32 @@ class Model(Noun):
             raise ValueError(f"key_value_heads {self.kv_heads} must divide heads {self.heads}")
         if self.fused_qkv and self.kv_heads != self.heads:
             raise ValueError(f"fused_qkv needs key_value_heads {self.kv_heads} equal to heads {self.heads}")
-        if (self.positions == "learned") != (self.position_count > 0):
+        if self.counts_positions != (self.position_count > 0):
             raise ValueError(
-                f"position_count {self.position_count} must be > 0 with learned positions and 0 otherwise, "
-                f"positions are {self.positions!r}"
+                f"position_count {self.position_count} must be > 0 with learned or sinusoidal positions and "
+                f"0 otherwise, positions are {self.positions!r}"
             )
         if self.position_offset and self.positions != "learned":
             raise ValueError(f"position_offset {self.position_offset} needs learned positions")
         if self.pooler and self.head == "lm":
             raise ValueError("pooler needs head masked-lm or none: next-token training does not use it")
+        if self.sentence_head and (self.pooler or self.head != "masked-lm"):
+            raise ValueError("sentence_head needs head masked-lm without pooler")
+        if not self.head_transform and (self.head != "masked-lm" or self.projected):
+            raise ValueError("head_transform: false needs head masked-lm and no embedding_width of its own")
         if self.positions == "rotary" and self.head_width % 2:
             raise ValueError(f"rotary positions need an even head width, it is {self.head_width}")
         return self
+
+    @property
+    def counts_positions(self) -> bool:
+        """Return whether there are only so many positions."""
+        return self.positions in ("learned", "sinusoidal")
+
+    @property
+    def usual_sequence(self) -> int:
+        """Return the tokens of a sample unless they are given: the longest, or 2048."""
+        return self.position_count or UNLIMITED_SEQUENCE
 
     @property
     def kv_heads(self) -> int:
@@ -184,7 +206,8 @@ class Model(Noun):
             return 0
         transform = (self.hidden + 1) * self.word_width + self.norm_parameters(self.word_width)
         decoder = self.vocabulary * (1 if self.tied_embeddings else 1 + self.word_width)
-        return transform + decoder + (2 * (self.hidden + 1) if self.pooler else 0)
+        sentence = 2 * (self.hidden + 1) if self.pooler or self.sentence_head else 0
+        return self.head_transform * transform + decoder + sentence
 
     def norm_parameters(self, width: int) -> int:
         """Return the parameters of a normalisation of that width."""
@@ -216,15 +239,42 @@ class Model(Noun):
 
     def check_sequence(self, sequence: int, where: str) -> None:
         """Raise PhazeError unless the model has positions for that many tokens; `where` says who asked."""
-        limit = self.position_count if self.positions == "learned" else sequence
+        limit = self.position_count if self.counts_positions else sequence
         if not 1 <= sequence <= limit:
             raise PhazeError(
                 f"{where}: sequence: {sequence} must be > 0 and at most position_count of model {self.name}, "
                 f"which is {self.position_count or 'unlimited'}"
             )
 
+    def check_chain(self, where: str) -> None:
+        """Raise PhazeError unless every layer reads only the one before, which is so."""
 
-def load_model(path: str | Path, name: str | None = None) -> Model:
+    def distinct(self) -> Model:
+        """Return the model with as few blocks as have all of its distinct layers."""
+        return self.model_copy(update={"layers": 1})
+
+
+AnyModel: TypeAlias = Model | ResNet | SemanticFpn | Swin
+"""What a spec can be of; all have a name, parameters, FLOPs, and what a study checks them for."""
+KINDS: dict[str, type[Model | ResNet | SemanticFpn | Swin]] = {
+    "transformer": Model,
+    "resnet": ResNet,
+    "semantic-fpn": SemanticFpn,
+    "swin": Swin,
+}
+"""Kinds of models; a spec that says none is of a transformer."""
+
+
+def parse_model(fields: dict[str, object], source: str) -> AnyModel:
+    """Return the model of the fields of a spec, whatever its kind; raise PhazeError."""
+    kind = fields.get("kind", "transformer")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise PhazeError(f"{source}: kind: must be one of {', '.join(KINDS)}, got {kind!r}")
+    own = {key: value for key, value in fields.items() if key != "kind" or kind != "transformer"}
+    return KINDS[kind].parse(own, source)
+
+
+def load_model(path: str | Path, name: str | None = None) -> AnyModel:
     """Return the model of a YAML spec, or of a Hugging Face `config.json` as published.
 
     It is named by `name`, else by the spec, else by its file (a file called config.json by its folder).
@@ -234,7 +284,7 @@ def load_model(path: str | Path, name: str | None = None) -> Model:
     is_json = path.suffix == ".json"
     fields = translate(read_json(path), str(path)) if is_json else _mapping(read_yaml(path), path)
     given = {"name": name} if name else {}
-    return Model.parse({"name": _file_name(path), **fields, **given}, str(path))
+    return parse_model({"name": _file_name(path), **fields, **given}, str(path))
 
 
 def _mapping(loaded: Plain, path: Path) -> dict[str, Plain]:

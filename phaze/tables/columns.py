@@ -5,7 +5,7 @@ from phaze.tables.base import count, flag, real, text
 MODEL = text("name of the workload")
 TENSOR = count("tensor model parallel width t", 1)
 MICROBATCH = count("samples in a microbatch b", 1)
-LAYER = text("distinct layer: embedding, block, head")
+LAYER = text("distinct layer: embedding, block, head; of a model of images stem, stage-1, …")
 DIRECTION = text("pass", "forward", "backward")
 ARCHITECTURE = text("name of the architecture")
 POINT = {"model": MODEL, "tensor": TENSOR, "microbatch": MICROBATCH}

@@ -58,6 +58,7 @@ class Parts(Table):
         "elements": count("output elements of a vector operation or collective"),
         "streamed_bytes": real("HBM bytes beside a matmul's operands and result"),
         "network_bytes": real("bytes of the tensor that a collective combines"),
+        "unrolled": count("elements of a matmul that a convolution makes of others on the chip"),
     }
 
 

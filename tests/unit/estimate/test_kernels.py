@@ -28,6 +28,7 @@ def works(shapes: np.ndarray, streamed: list[float], cycles: float = 1.0, elemen
         cycles=np.full(count, cycles),
         streamed_bytes=np.array(streamed),
         network_bytes=np.zeros(count),
+        unrolled=np.zeros(count),
     )
 
 

@@ -30,7 +30,7 @@ def part(work: int, core: str, kind: str, **values: object) -> dict[str, object]
     """Return a row of table parts."""
     empty = {"role": "forward", "batch": 0, "m": 0, "k": 0, "n": 0, "elements": 0, "streamed_bytes": 0.0}
     key = {"model": "toy", "tensor": TENSOR, "microbatch": 1, "work": work, "part": 0}
-    return {**key, "core": core, "kind": kind, "network_bytes": 0.0, **empty, **values}
+    return {**key, "core": core, "kind": kind, "network_bytes": 0.0, "unrolled": 0, **empty, **values}
 
 
 def product(work: int, core: str, batch: int, m: int, k: int, n: int, number: int = 0) -> dict[str, object]:

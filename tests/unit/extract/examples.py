@@ -14,7 +14,11 @@ from phaze.extract.transformer import build_layers
 from phaze.spec.model import Model, load_model
 
 SPECS = Path(__file__).parents[3] / "config" / "models"
-NAMES = sorted(path.stem for path in SPECS.glob("*.yaml"))
+TRANSFORMERS = {
+    path.stem: model for path in sorted(SPECS.glob("*.yaml")) if isinstance(model := load_model(path), Model)
+}
+NAMES = sorted(TRANSFORMERS)
+VISION = sorted(path.stem for path in SPECS.glob("*.yaml") if path.stem not in TRANSFORMERS)
 WIDTHS = {
     "megatron-bert": (1, 2, 4, 8),
     "megatron-gpt-2.5b": (1, 2, 4),
@@ -22,7 +26,13 @@ WIDTHS = {
     "megatron-gpt3-175b": (4, 8),
     "llama2-70b": (1, 8),
 }
-SEQUENCES = {"opt-350m": 2048, "bert-large": 512, "megatron-bert": 512, "megatron-gpt3-175b": 2048}
+SEQUENCES = {
+    **{f"bert-{layers}": 512 for layers in (24, 36, 48)},
+    "opt-350m": 2048,
+    "bert-large": 512,
+    "megatron-bert": 512,
+    "megatron-gpt3-175b": 2048,
+}
 POINTS = [(name, t) for name in NAMES for t in WIDTHS.get(name, (1,))]
 
 some = settings(max_examples=40)
@@ -30,8 +40,8 @@ some = settings(max_examples=40)
 
 
 def model_of(name: str) -> Model:
-    """Return a model of config/models."""
-    return load_model(SPECS / f"{name}.yaml")
+    """Return a transformer of config/models."""
+    return TRANSFORMERS[name]
 
 
 def slice_of(name: str, tensor: int = 1, microbatch: int = 1) -> Slice:
@@ -70,8 +80,11 @@ def slices(draw: st.DrawFn) -> Slice:
     heads = kv_heads * draw(st.integers(1, 3))
     head_size = 2 * draw(st.integers(1, 4))
     hidden = draw(st.integers(1, 40))
-    positions = draw(st.sampled_from(["learned", "rotary", "none"]))
+    positions = draw(st.sampled_from(["learned", "sinusoidal", "rotary", "none"]))
     head = draw(st.sampled_from(["lm", "masked-lm", "none"]))
+    embedding_width = draw(st.sampled_from([None, 3]))
+    pooler = head != "lm" and draw(st.booleans())
+    whole = head != "masked-lm" or embedding_width not in (None, hidden)
     shares = st.sampled_from([0.0, 0.1])
     fields = {
         "name": "random",
@@ -82,9 +95,9 @@ def slices(draw: st.DrawFn) -> Slice:
         "head_size": head_size,
         "feed_forward": tensor * draw(st.integers(1, 20)),
         "vocabulary": draw(st.integers(1, 50)),
-        "embedding_width": draw(st.sampled_from([None, 3])),
+        "embedding_width": embedding_width,
         "positions": positions,
-        "position_count": 20 if positions == "learned" else 0,
+        "position_count": 20 if positions in ("learned", "sinusoidal") else 0,
         "token_types": draw(st.integers(0, 2)),
         "activation": draw(st.sampled_from(["gelu", "relu", "silu"])),
         "gated": draw(st.booleans()),
@@ -98,7 +111,9 @@ def slices(draw: st.DrawFn) -> Slice:
         "causal": draw(st.booleans()),
         "head": head,
         "tied_embeddings": draw(st.booleans()),
-        "pooler": head != "lm" and draw(st.booleans()),
+        "pooler": pooler,
+        "head_transform": whole or draw(st.booleans()),
+        "sentence_head": head == "masked-lm" and not pooler and draw(st.booleans()),
         "residual_dropout": draw(shares),
         "attention_dropout": draw(shares),
         "embedding_dropout": draw(shares),

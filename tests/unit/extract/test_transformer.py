@@ -139,8 +139,9 @@ def _head_flops(part: Slice) -> int:
         return pooler
     if model.head == "lm":
         return pooler + 2 * part.tokens * (logits + model.hidden * model.word_width * model.projected)
-    sentence = 2 * part.microbatch * model.hidden * 2 * model.pooler
-    return pooler + sentence + 2 * part.tokens * (logits + model.hidden * model.word_width)
+    sentence = 2 * part.microbatch * model.hidden * 2 * (model.pooler or model.sentence_head)
+    transform = model.hidden * model.word_width * model.head_transform
+    return pooler + sentence + 2 * part.tokens * (logits + transform)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,326 @@
+"""Models of images to train: residual networks, Swin transformers, and a segmentation network.
+
+A sample is an image. In the words of a study it is a sequence of one token, and nothing is cut by tensor
+model parallelism.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from phaze.errors import PhazeError
+from phaze.spec.noun import Noun
+
+ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=60)]
+Size = Annotated[int, Field(strict=True, gt=0, le=2**20)]
+Sizes = Annotated[tuple[Size, ...], Field(min_length=1, max_length=16)]
+Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
+
+
+class Vision(Noun):
+    """What all models of images have."""
+
+    name: ModelName
+    """Name of the model; by default that of its file."""
+    image: Size = 224
+    """Height and width of an image."""
+    channels: Size = 3
+    """Channels of an image."""
+    classes: Size = 1000
+    """Classes to tell apart."""
+
+    @property
+    def parameters(self) -> int:
+        """Return the number of parameters as published, running statistics not among them."""
+        raise NotImplementedError
+
+    @property
+    def multiply_accumulates(self) -> int:
+        """Return those of all matrix multiplications and convolutions of the forward pass of an image."""
+        raise NotImplementedError
+
+    @property
+    def first_multiply_accumulates(self) -> int:
+        """Return those of the first convolution, which makes no gradient of the image."""
+        raise NotImplementedError
+
+    @property
+    def usual_sequence(self) -> int:
+        """Return the tokens of a sample, an image."""
+        return 1
+
+    def flops_per_token(self, sequence: int) -> float:
+        """Return the FLOPs that training needs for an image: two for each multiply-accumulate, three passes
+        of each but the first convolution's.
+        """
+        return (6.0 * self.multiply_accumulates - 2.0 * self.first_multiply_accumulates) / sequence
+
+    def divides(self, width: int) -> bool:
+        """Return whether layers can be cut into that many slices: only into one."""
+        return width == 1
+
+    def check_tensor_width(self, width: int, where: str) -> None:
+        """Raise PhazeError unless layers can be cut into that many slices; `where` says who asked."""
+        if not self.divides(width):
+            raise PhazeError(f"{where}: tensor: {width} must be 1, model {self.name} is not cut into slices")
+
+    def check_sequence(self, sequence: int, where: str) -> None:
+        """Raise PhazeError unless a sample is an image; `where` says who asked."""
+        if sequence != 1:
+            raise PhazeError(
+                f"{where}: sequence: {sequence} must be 1, a sample of model {self.name} is one image"
+            )
+
+    def check_chain(self, where: str) -> None:
+        """Raise PhazeError unless every layer reads only the one before; `where` says who asked."""
+
+
+class Backbone(Noun):
+    """The bottleneck blocks of a residual network (He et al. 2016, Table 1), as TorchVision has them.
+
+    The 3 x 3 convolution of the first block of a stage strides, the first stage's excepted.
+    """
+
+    stem: Size = 64
+    """Kernels of the first convolution, 7 x 7 with stride 2, before the pooling."""
+    blocks: Sizes
+    """Blocks of every stage."""
+    widths: Sizes = (64, 128, 256, 512)
+    """Kernels of the 3 x 3 convolution of every stage."""
+    expansion: Size = 4
+    """Kernels that a block ends with, over its width."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if len(self.blocks) != len(self.widths):
+            raise ValueError(
+                f"blocks: {len(self.blocks)} stages must be as many as widths {len(self.widths)}"
+            )
+        return self
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Return the channels that every stage hands on."""
+        return tuple(self.expansion * width for width in self.widths)
+
+    def sizes(self, image: int) -> tuple[int, ...]:
+        """Return the height of what every stage hands on: halved by stem, pooling, and later stages."""
+        return tuple(-(-image // 2 ** (2 + stage)) for stage in range(len(self.blocks)))
+
+    def parameters(self, channels: int) -> int:
+        """Return the number of parameters for an image with so many channels."""
+        found, inside = channels * self.stem * 49 + 2 * self.stem, self.stem
+        for blocks, width, out in zip(self.blocks, self.widths, self.outputs, strict=True):
+            block = 9 * width * width + width * out + 2 * (2 * width + out)
+            found += blocks * block + width * (inside + (blocks - 1) * out) + (inside + 2) * out
+            inside = out
+        return found
+
+    def multiply_accumulates(self, image: int, channels: int) -> int:
+        """Return those of the forward pass of an image."""
+        found, inside, before = self.first(image, channels), self.stem, -(-image // 4)
+        for blocks, width, out, size in zip(
+            self.blocks, self.widths, self.outputs, self.sizes(image), strict=True
+        ):
+            block = 9 * width * width + width * out
+            found += size * size * (blocks * block + (blocks - 1) * out * width + inside * out)
+            found += before * before * inside * width
+            inside, before = out, size
+        return found
+
+    def first(self, image: int, channels: int) -> int:
+        """Return the multiply-accumulates of the first convolution."""
+        size = -(-image // 2)
+        return channels * self.stem * 49 * size * size
+
+
+class ResNet(Vision):
+    """A residual network of bottleneck blocks that classifies images (He et al. 2016)."""
+
+    kind: Literal["resnet"]
+    """Says that the file is of a residual network."""
+    backbone: Backbone
+    """Stem and blocks."""
+
+    @property
+    def parameters(self) -> int:
+        """Return the number of parameters as published."""
+        return self.backbone.parameters(self.channels) + (self.backbone.outputs[-1] + 1) * self.classes
+
+    @property
+    def multiply_accumulates(self) -> int:
+        """Return those of the forward pass of an image."""
+        backbone = self.backbone.multiply_accumulates(self.image, self.channels)
+        return backbone + self.backbone.outputs[-1] * self.classes
+
+    @property
+    def first_multiply_accumulates(self) -> int:
+        """Return those of the first convolution."""
+        return self.backbone.first(self.image, self.channels)
+
+    def distinct(self) -> ResNet:
+        """Return the model with as few blocks as have all of its distinct layers."""
+        fewest = tuple(min(blocks, 2) for blocks in self.backbone.blocks)
+        backbone = self.backbone.model_copy(update={"blocks": fewest})
+        return self.model_copy(update={"backbone": backbone})
+
+
+class SemanticFpn(Vision):
+    """A residual network with a feature pyramid that gives every pixel a class (Kirillov et al. 2019).
+
+    Neck and head as MMSegmentation has them: every level is brought to a quarter of the image by so many
+    convolutions as it has halvings to undo, at least one, and the levels are summed up.
+    """
+
+    kind: Literal["semantic-fpn"]
+    """Says that the file is of such a network."""
+    backbone: Backbone
+    """Stem and blocks."""
+    neck: Size = 256
+    """Channels of the pyramid."""
+    head: Size = 128
+    """Channels of the head."""
+    dropout: Share = 0.1
+    """Dropout before the last convolution."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.image % 2 ** (1 + len(self.backbone.blocks)):
+            raise ValueError(f"image {self.image} must be divisible by all strides, 2^(stages + 1)")
+        return self
+
+    @property
+    def convolutions(self) -> tuple[int, ...]:
+        """Return the convolutions of the head for every level of the pyramid."""
+        return tuple(max(1, level) for level in range(len(self.backbone.blocks)))
+
+    @property
+    def parameters(self) -> int:
+        """Return the number of parameters as published, without the auxiliary head that some train."""
+        neck = sum((channels + 1 + 9 * self.neck + 1) * self.neck for channels in self.backbone.outputs)
+        own = 9 * self.head * self.head + 2 * self.head
+        head = sum(9 * (self.neck - self.head) * self.head + count * own for count in self.convolutions)
+        return self.backbone.parameters(self.channels) + neck + head + (self.head + 1) * self.classes
+
+    @property
+    def multiply_accumulates(self) -> int:
+        """Return those of the forward pass of an image."""
+        found = self.backbone.multiply_accumulates(self.image, self.channels)
+        sizes = self.backbone.sizes(self.image)
+        for channels, size, count in zip(self.backbone.outputs, sizes, self.convolutions, strict=True):
+            found += size * size * (channels + 9 * self.neck) * self.neck
+            inside = self.neck
+            for step in range(count):
+                found += (size << step) ** 2 * 9 * inside * self.head
+                inside = self.head
+        return found + sizes[0] ** 2 * self.head * self.classes
+
+    @property
+    def first_multiply_accumulates(self) -> int:
+        """Return those of the first convolution."""
+        return self.backbone.first(self.image, self.channels)
+
+    def check_chain(self, where: str) -> None:
+        """Raise PhazeError: the pyramid reads all stages of the backbone."""
+        raise PhazeError(
+            f"{where}: model {self.name} is no chain of layers, its pyramid reads every stage of the "
+            "backbone; only a chain can be placed: `python -m phaze partition` takes the graph"
+        )
+
+    def distinct(self) -> SemanticFpn:
+        """Return the model with as few blocks as have all of its distinct layers."""
+        fewest = tuple(min(blocks, 2) for blocks in self.backbone.blocks)
+        return self.model_copy(update={"backbone": self.backbone.model_copy(update={"blocks": fewest})})
+
+
+class Swin(Vision):
+    """A Swin transformer that classifies images by attention in windows (Liu et al. 2021).
+
+    Every other block shifts its windows by half of one.
+    """
+
+    kind: Literal["swin"]
+    """Says that the file is of a Swin transformer."""
+    patch: Size = 4
+    """Height and width of a patch."""
+    hidden: Size
+    """Width of the first stage, C; every later one has twice that of the one before."""
+    depths: Sizes
+    """Blocks of every stage, in pairs of one with and one without shift."""
+    heads: Sizes
+    """Attention heads of every stage."""
+    window: Size = 7
+    """Height and width of a window in patches."""
+    expansion: Size = 4
+    """Width of the feed-forward network over that of its stage."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if len(self.depths) != len(self.heads):
+            raise ValueError(f"depths: {len(self.depths)} stages must be as many as heads {len(self.heads)}")
+        if any(depth % 2 for depth in self.depths):
+            raise ValueError(f"depths {list(self.depths)} must be even")
+        if self.image % self.patch:
+            raise ValueError(f"patch {self.patch} must divide image {self.image}")
+        for width, heads in zip(self.widths, self.heads, strict=True):
+            if width % heads:
+                raise ValueError(f"heads {heads} must divide the width {width} of their stage")
+        for stage, size in enumerate(self.sizes):
+            if size % self.window_of(stage) or (stage and self.sizes[stage - 1] % 2):
+                raise ValueError(
+                    f"window {self.window} must divide the {size} patches of every stage, and 2 those before"
+                )
+        return self
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Return the width of every stage."""
+        return tuple(self.hidden << stage for stage in range(len(self.depths)))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Return the height of every stage in patches."""
+        return tuple((self.image // self.patch) >> stage for stage in range(len(self.depths)))
+
+    def window_of(self, stage: int) -> int:
+        """Return the height of a window of a stage: all of it where it is no larger."""
+        return min(self.window, max(self.sizes[stage], 1))
+
+    def shifts(self, stage: int) -> bool:
+        """Return whether every other block of a stage shifts its windows."""
+        return self.sizes[stage] > self.window_of(stage)
+
+    @property
+    def parameters(self) -> int:
+        """Return the number of parameters as published."""
+        found = self.hidden * (self.channels * self.patch**2 + 1 + 2)
+        for stage, (depth, width, heads) in enumerate(zip(self.depths, self.widths, self.heads, strict=True)):
+            matrices = (4 + 2 * self.expansion) * width * width
+            vectors = (4 + self.expansion + 1 + 4) * width
+            table = (2 * self.window_of(stage) - 1) ** 2 * heads
+            found += depth * (matrices + vectors + table)
+        found += sum(8 * width * width + 8 * width for width in self.widths[:-1])
+        return found + 2 * self.widths[-1] + (self.widths[-1] + 1) * self.classes
+
+    @property
+    def multiply_accumulates(self) -> int:
+        """Return those of the forward pass of an image, both products of attention included."""
+        found = self.first_multiply_accumulates
+        for stage, (depth, width, size) in enumerate(zip(self.depths, self.widths, self.sizes, strict=True)):
+            attention = 2 * self.window_of(stage) ** 2 * width
+            found += depth * size * size * ((4 + 2 * self.expansion) * width * width + attention)
+        found += sum(
+            2 * size * size * width**2 for size, width in zip(self.sizes, self.widths[:-1], strict=False)
+        )
+        return found + self.widths[-1] * self.classes
+
+    @property
+    def first_multiply_accumulates(self) -> int:
+        """Return those of the embedding of patches."""
+        return self.hidden * self.channels * self.patch**2 * self.sizes[0] ** 2
+
+    def distinct(self) -> Swin:
+        """Return the model with as few blocks as have all of its distinct layers."""
+        return self.model_copy(update={"depths": tuple(2 for _ in self.depths)})
