@@ -1,0 +1,81 @@
+"""Whole batches on groups of tiles: layer by layer, in a pipeline, or inference (PALM, IV.A, V.A.3).
+
+Layer-wise execution is a pipeline of depth 1: one group, usually of all tiles, executes every operator.
+Groups are measured one by one, so that they do not contend with each other. Every tile of a group sends what
+it has of the last output to the tile at its place in the next group; gradients go back the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from phaze.errors import PhazeError
+from phaze.simulate.longest_path import simulate
+from phaze.simulate.network.delivery import deliver
+from phaze.simulate.network.messages import Message
+from phaze.simulate.pipeline import Pipeline, Schedule
+from phaze.simulate.steady import time_per_microbatch_s
+from phaze.simulate.tile.chip import Chip
+from phaze.simulate.tile.group import Fidelity, GroupTimes, measure
+from phaze.simulate.tile.steps import Mode, Stage
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Groups of tiles, measured, and the pipeline that they form."""
+
+    groups: tuple[GroupTimes, ...]
+    pipeline: Pipeline
+
+    @property
+    def time_s(self) -> float:
+        """Time of a batch, with set-up and drain; in inference, of all microbatches."""
+        return simulate(self.pipeline).time_s
+
+    @property
+    def microbatches_per_s(self) -> float:
+        """Throughput: in inference without set-up and drain, else over the time of a batch."""
+        return 1.0 / time_per_microbatch_s(self.pipeline)
+
+
+def execute(
+    chip: Chip,
+    stages: Sequence[Stage],
+    microbatches: int,
+    schedule: Schedule = "1f1b",
+    mode: Mode | None = None,
+    fidelity: Fidelity = "analytical",
+) -> Execution:
+    """Return what a batch takes; the operators of a stage are those of one microbatch.
+
+    Raises `PhazeError` where the mode does not train and the schedule does, or the other way round.
+    """
+    mode = mode or Mode()
+    if mode.training.backward == (schedule == "inference"):
+        raise PhazeError(
+            f"tile: schedule {schedule} {'has no' if schedule == 'inference' else 'needs a'} backward pass: "
+            f"training.backward must be {schedule != 'inference'}"
+        )
+    groups = tuple(measure(chip, stage, mode, fidelity) for stage in stages)
+    pairs = list(pairwise(groups))
+    sends = [_sent_s(chip, one, other, one) for one, other in pairs]
+    gradients = [_sent_s(chip, other, one, one) * mode.training.backward for one, other in pairs]
+    costs = tuple(
+        group.stage_cost(forth, back)
+        for group, forth, back in zip(groups, [*sends, 0.0], [0.0, *gradients], strict=True)
+    )
+    return Execution(groups, Pipeline(costs, microbatches, schedule))
+
+
+def _sent_s(chip: Chip, source: GroupTimes, target: GroupTimes, output_of: GroupTimes) -> float:
+    """Return how long the last output of a group, or its gradient, takes from group to group."""
+    here, there = source.program.stage.tiles, target.program.stage.tiles
+    if len(here) != len(there):
+        raise PhazeError(
+            "tile: groups that follow each other must have equally many tiles, "
+            f"got {len(here)} and {len(there)}"
+        )
+    size = output_of.program.sizes[-1].outputs
+    return deliver(chip.topology, [Message(a, b, size) for a, b in zip(here, there, strict=True)]).time_s
