@@ -9,6 +9,7 @@ sys.path.insert(0, str(workflow.basedir))
 
 from phaze.config import let_jobs_import, load_settings
 from phaze.errors import PhazeError
+from phaze.occupancy import begin_run, clear_dead_lock, keep_study
 from phaze.provenance import source_digest
 
 min_version("9.12")
@@ -24,8 +25,12 @@ try:
         folder=Path(workflow.basedir) / "config",
         source=", ".join(str(path) for path in workflow.configfiles),
     )
+    keep_study(repr(settings), begins=workflow.is_main_process, source=str(workflow.configfiles[-1]))
 except PhazeError as error:
     raise WorkflowError(str(error)) from None
+
+if workflow.is_main_process and clear_dead_lock():
+    logger.warning("the last run in this folder was killed: its lock is removed")
 
 study = settings.study.model_dump(mode="json")
 
@@ -44,6 +49,11 @@ wildcard_constraints:
     input="|".join(map(re.escape, settings.study.plans.inputs)) or "none",
     case="|".join(map(re.escape, settings.study.plans.cases)) or "none",
     point="[a-z0-9.-]+",
+
+
+onstart:
+    if workflow.is_main_process:
+        begin_run(Path(workflow.pathvars.apply("<results>")))
 
 
 include: "rules/paths.smk"

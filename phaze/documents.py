@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from phaze.errors import PhazeError
-from phaze.job import atomic_path
+from phaze.files import atomic_path
 from phaze.spec.numbers import MOST, Size, Whole
 
 

@@ -1,4 +1,4 @@
-"""What every job needs around its work: a log, a clean end, and files that are either whole or absent."""
+"""What every job needs around its work: a log, and a clean end."""
 
 import json
 import logging
@@ -7,7 +7,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from phaze.errors import PhazeError
@@ -36,22 +36,6 @@ def logged(path: str | os.PathLike[str], settings: object = None, output: str = 
             log.exception("failed after %.1f s: %s", time.monotonic() - started_s, type(error).__name__)
             raise
         log.info("done in %.1f s", time.monotonic() - started_s)
-
-
-@contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path beside `path` to write to, and rename it into place unless the writing fails."""
-    final = Path(path)
-    temporary = final.with_name(f".{final.name}.{os.getpid()}.part")
-    final.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(final)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
 
 
 def _log_start(settings: object, output: str) -> None:

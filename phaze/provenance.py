@@ -85,11 +85,13 @@ def library_version(name: str) -> str:
 
 @cache
 def program_version(name: str) -> str:
-    """Return the first line that a program prints for `--version`, or 'absent' without such a program."""
+    """Return the first line that a program prints for `--version`, 'absent' or 'unusable' without one."""
     try:
         answer = subprocess.run([name, "--version"], capture_output=True, text=True, check=False, timeout=20)
     except FileNotFoundError:
         return "absent"
+    except (OSError, subprocess.TimeoutExpired):
+        return "unusable"
     lines = (answer.stdout or answer.stderr).splitlines()
     return lines[0].strip() if lines else "unknown"
 

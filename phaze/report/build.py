@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from phaze.errors import PhazeError
+from phaze.files import write_text
 from phaze.report import front, inside, overview, planners, record, simulated, strategies
 from phaze.report.answer import answer
 from phaze.report.certificate import certificate
@@ -79,15 +80,9 @@ def write_report(report: Report, folder: Path) -> None:
     found = report.findings.tables()
     for name in RESULT_TABLES:
         TABLES[name].save(found[name], folder / f"{name}.parquet")
-        _write_text(folder / f"{name}.csv", as_text(found[name], "csv"))
-    _write_text(folder / "report.md", report.markdown)
-    _write_text(folder / "report.html", report.page)
-
-
-def _write_text(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.part")
-    temporary.write_text(text, encoding="utf-8", newline="\n")
-    temporary.replace(path)
+        write_text(folder / f"{name}.csv", as_text(found[name], "csv"))
+    write_text(folder / "report.md", report.markdown)
+    write_text(folder / "report.html", report.page)
 
 
 def export_table(path: Path, form: str) -> str:

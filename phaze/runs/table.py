@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.errors import PhazeError
-from phaze.job import atomic_path
+from phaze.files import atomic_path
 from phaze.runs.accuracy import Accuracy, accuracy_of
 from phaze.runs.machine import Machine
 from phaze.runs.predict import Prediction, predict

@@ -79,6 +79,7 @@ def _learn(best: Solution, result: Solve, schedule: Schedule | None, data: Insta
         variables=result.variables,
         constraints=result.constraints,
         z_needed=bool(data.assigned),
+        repeatable=best.repeatable and not result.failures and result.status != "infeasible",
     )
 
 

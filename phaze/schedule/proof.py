@@ -39,3 +39,5 @@ class Solution:
     constraints: int = 0
     z_needed: bool = False
     """What is shortest without counting cores needs too many: the program had to assign operators to them."""
+    repeatable: bool = True
+    """No solver failed on the way: one that was killed or short of memory may answer next time."""

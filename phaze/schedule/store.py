@@ -3,8 +3,8 @@
 The name of a file is a digest of all that its solution depends on: core types, latencies, order, usable
 cores, how programs are solved with the versions of the solvers, and the code. A file is written in one step
 and carries a checksum; what is read is checked again as a schedule. A file that fails any check counts as
-absent and is written anew. Solves that ran into the limit on wall time are not kept: they might do better
-next time.
+absent and is written anew. Solves that ran into the limit on wall time, or in which a solver failed, are
+not kept: they might do better next time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections import Counter
 from dataclasses import asdict
 from functools import cache
@@ -21,6 +20,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from phaze.files import write_text
 from phaze.provenance import source_digest
 from phaze.schedule.proof import Proof, Solution
 from phaze.schedule.verify import find_faults
@@ -52,9 +52,9 @@ class SolutionStore:
         return self._known.get(digest)
 
     def save(self, digest: str, solution: Solution) -> None:
-        """Keep a solution; in the folder only what took a program, and nothing that ran out of time."""
+        """Keep a solution; in the folder only what took a program, and never what may do better next time."""
         self.tally[solution.method] += 1
-        if solution.status == "timed_out":
+        if solution.status == "timed_out" or not solution.repeatable:
             return
         self._known[digest] = solution
         if self._folder is not None and solution.method == "program":
@@ -93,14 +93,8 @@ def _write(path: Path, solution: Solution) -> None:
     """Write a solution in one step, so that no reader ever sees half of it."""
     content: dict[str, Plain] = {name: value for name, value in vars(solution).items() if name != "schedule"}
     content["schedule"] = {name: values.tolist() for name, values in vars(solution.schedule).items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        document = {"solution": content, "checksum": _checksum(content)}
-        temporary.write_text(json.dumps(document, sort_keys=True), encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    document = {"solution": content, "checksum": _checksum(content)}
+    write_text(path, json.dumps(document, sort_keys=True))
 
 
 def _read(path: Path, task: Task) -> Solution | None:

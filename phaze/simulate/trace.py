@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from phaze.job import atomic_path
+from phaze.files import atomic_path
 from phaze.simulate.durations import Kind
 from phaze.simulate.timeline import Timeline
 

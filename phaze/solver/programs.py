@@ -14,14 +14,17 @@ from __future__ import annotations
 import logging
 import math
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import pyomo.environ as pyo
+from pyomo.common.errors import ApplicationError
 from pyomo.contrib.solver.common.results import TerminationCondition
 from pyomo.contrib.solver.solvers.highs import Highs
+from pyomo.opt import OptSolver, SolverResults
 
 from phaze.solver.limits import Limits, relative_gap
 from phaze.solver.versions import glpsol_version, highs_version, solver_versions
@@ -36,6 +39,8 @@ VIOLATION = 1e-6
 FRACTION = 1e-5
 """Largest distance from an integer that solvers accept (the default of glpsol)."""
 SEED = 0
+KILLED = (signal.SIGKILL, signal.SIGTERM)
+"""Signals by which somebody else ends a solver; others are its own crashes."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,8 @@ class Solve:
     version: str
     variables: int
     constraints: int
+    failures: int = 0
+    """Solvers that failed, or contradicted the one that answered; they may do better next time."""
 
     @property
     def gap(self) -> float:
@@ -149,7 +156,7 @@ class GlpkBackend:
         solver._version_timeout = 60  # its two seconds are too few for a busy machine
         solver.options.update({"cuts": "", "mipgap": limits.gap})
         try:
-            results = solver.solve(model, load_solutions=False, timelimit=math.ceil(limits.wall_s))
+            results = self._try(solver, model, limits)
         except subprocess.TimeoutExpired:
             return Answer("timed_out")
         condition = str(results.solver.termination_condition)
@@ -159,6 +166,17 @@ class GlpkBackend:
             model.solutions.load_from(results)
             return Answer("optimal", results.problem.lower_bound, condition)
         return Answer("infeasible" if condition == "infeasible" else "failed", message=condition)
+
+    def _try(self, solver: OptSolver, model: pyo.ConcreteModel, limits: Limits) -> SolverResults:
+        """Run glpsol, and once more if somebody killed it: that says nothing of the program."""
+        for last in (False, True):
+            try:
+                return solver.solve(model, load_solutions=False, timelimit=math.ceil(limits.wall_s))
+            except ApplicationError:
+                if last or -solver._rc not in KILLED:
+                    raise
+                log.warning("glpsol was killed (signal %d) and is run again", -solver._rc)
+        raise AssertionError("unreachable")
 
 
 BACKENDS: dict[str, Backend] = {"glpk": GlpkBackend(), "highs": HighsBackend()}
@@ -187,7 +205,8 @@ def solve(
         if answer.status in (*POINT, "bounded"):
             objective = pyo.value(_objective(model)) if answer.status in POINT else math.inf
             bound = min(answer.bound, objective)
-            return Solve(answer.status, objective, bound, name, installed[name], variables, constraints)
+            version, failures = installed[name], len(seen) - seen.count("timed_out")
+            return Solve(answer.status, objective, bound, name, version, variables, constraints, failures)
         log.warning("solver %s gave no answer: %s %s", name, answer.status, answer.message)
         seen.append(answer.status)
     status: Status = "failed"
@@ -195,7 +214,8 @@ def solve(
         status = "timed_out"
     elif seen and set(seen) == {"infeasible"}:
         status = "infeasible"
-    return Solve(status, math.inf, -math.inf, "none", "none", variables, constraints)
+    failures = seen.count("failed")
+    return Solve(status, math.inf, -math.inf, "none", "none", variables, constraints, failures)
 
 
 def _ask(

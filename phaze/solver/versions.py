@@ -16,7 +16,7 @@ def highs_version() -> str | None:
 
 
 def glpsol_version() -> str | None:
-    """Return the version of the program glpsol, or None if there is no such program."""
+    """Return the version of the program glpsol, or None if there is none that works."""
     return _printed_version(shutil.which("glpsol"))
 
 
@@ -24,9 +24,12 @@ def glpsol_version() -> str | None:
 def _printed_version(program: str | None) -> str | None:
     if program is None:
         return None
-    text = subprocess.run(
-        [program, "--version"], capture_output=True, text=True, timeout=60, check=False
-    ).stdout
+    try:
+        text = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=60, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
     words = text.splitlines()[0].split() if text else []
     return words[-1] if words else None
 

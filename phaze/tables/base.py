@@ -3,14 +3,14 @@
 A table is a pandas frame in memory and a Parquet file on disk. Its class states the columns with their
 types, the key, the ranges and the rules between columns. Files are byte-deterministic: rows sorted by key,
 `-0.0` normalised, no timestamps; they are written to a temporary name and renamed, so that no reader ever
-sees half a table. The checks are a few lines of our own: importing a validation library would take a job
-longer than most of its work.
+sees half a table. A file carries the digest of its bytes: one that was damaged since is refused. The checks
+are a few lines of our own: importing a validation library would take a job longer than most of its work.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +22,13 @@ import pyarrow
 import pyarrow.parquet
 
 from phaze.errors import PhazeError
+from phaze.files import atomic_path
 
-VERSION = "1"
+VERSION = "2"
 """Version of the table formats; a file of another version is refused instead of misread."""
+SEAL = b'"sha256": "'
+BLANK = b"0" * 64
+"""What stands in the place of a file's digest while it is taken."""
 
 Rule = Callable[[pd.DataFrame], pd.Series]
 
@@ -124,8 +128,11 @@ class Table:
 
     @classmethod
     def load(cls, *paths: str | Path, columns: list[str] | None = None) -> pd.DataFrame:
-        """Read and check files of this table; with `columns` only those, without rules between columns."""
-        frames = [_read(Path(path), cls.name, columns) for path in paths]
+        """Read and check files of this table; with `columns` only those, without rules between columns.
+
+        Raises PhazeError for a file that is damaged, or holds another table or another version of this one.
+        """
+        frames = [_read(Path(path), cls.name, list(cls.fields()), columns) for path in paths]
         if not frames:
             return cls.empty() if columns is None else cls.empty()[columns]
         frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
@@ -142,41 +149,65 @@ def _normalise(frame: pd.DataFrame, fields: dict[str, Column]) -> pd.DataFrame:
 
 
 def _write(frame: pd.DataFrame, path: Path, name: str) -> None:
-    table = pyarrow.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(
-        {"phaze": json.dumps({"table": name, "version": VERSION})}
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        pyarrow.parquet.write_table(table, temporary, compression="zstd", write_page_checksum=True)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    about = {"table": name, "version": VERSION, "sha256": BLANK.decode()}
+    table = pyarrow.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata()
+    buffer = pyarrow.BufferOutputStream()
+    with pyarrow.parquet.ParquetWriter(
+        buffer, table.schema, compression="zstd", store_schema=False
+    ) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({"phaze": json.dumps(about)})
+    content = buffer.getvalue().to_pybytes()
+    at = content.rindex(SEAL) + len(SEAL)
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content[:at] + _digest(content, at) + content[at + len(BLANK) :])
 
 
-def _read(path: Path, name: str, columns: list[str] | None) -> pd.DataFrame:
+def _digest(content: bytes, at: int) -> bytes:
+    """Return the SHA-256 of a file as if the digest that stands at `at` were blank."""
+    whole = memoryview(content)
+    digest = hashlib.sha256(whole[:at])
+    digest.update(BLANK)
+    digest.update(whole[at + len(BLANK) :])
+    return digest.hexdigest().encode()
+
+
+def _read(path: Path, name: str, fields: list[str], columns: list[str] | None) -> pd.DataFrame:
     try:
-        table = pyarrow.parquet.read_table(
-            path, columns=columns, page_checksum_verification=True, partitioning=None
-        )
-    except (OSError, pyarrow.ArrowException) as error:
+        content = path.read_bytes()
+        _refuse_others(content, name, fields)
+        table = pyarrow.parquet.read_table(pyarrow.BufferReader(content), columns=columns)
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        reason = getattr(error, "strerror", None) or error
         raise PhazeError(
-            f"{path}: cannot be read as table {name}: {error}; delete it and run again"
+            f"{path}: cannot be read as table {name}: {reason}; delete it and run again"
         ) from error
-    found = json.loads((table.schema.metadata or {}).get(b"phaze", b"{}"))
-    if found != {"table": name, "version": VERSION}:
-        raise PhazeError(
-            f"{path}: holds {found or 'no phaze table'}, expected table {name} of version {VERSION}; "
-            "delete it and run again"
-        )
     frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
     return frame
+
+
+def _refuse_others(content: bytes, name: str, fields: list[str]) -> None:
+    """Raise ValueError unless a file holds the bytes that were written, of that table in this version."""
+    at = content.rfind(SEAL) + len(SEAL)
+    sealed = at >= len(SEAL)
+    if sealed and content[at : at + len(BLANK)] != _digest(content, at):
+        raise ValueError("it was damaged since it was written")
+    schema = pyarrow.parquet.read_schema(pyarrow.BufferReader(content))
+    about = json.loads((schema.metadata or {}).get(b"phaze", b"{}"))
+    told = [str(about[key]) for key in ("table", "version") if key in about]
+    if told != [name, VERSION]:
+        found = f"table {' of version '.join(told)}" if told else "no phaze table"
+        raise ValueError(f"it holds {found}, expected table {name} of version {VERSION}")
+    if not sealed:
+        raise ValueError("it has no digest")
+    if schema.names != fields:
+        raise ValueError(f"it holds columns {schema.names}, expected {fields}")
 
 
 def table_name(path: str | Path) -> str:
     """Return the name of the table that a file says it holds, empty if it holds none."""
     try:
         metadata = pyarrow.parquet.read_schema(path).metadata or {}
-    except (OSError, pyarrow.ArrowException) as error:
+        return str(json.loads(metadata.get(b"phaze", b"{}")).get("table", ""))
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise PhazeError(f"{path}: cannot be read as a table: {error}") from error
-    return str(json.loads(metadata.get(b"phaze", b"{}")).get("table", ""))

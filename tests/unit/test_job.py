@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from phaze.errors import PhazeError
-from phaze.job import atomic_path, logged
+from phaze.job import logged
 from phaze.provenance import library_version, phaze_version
 
 
@@ -93,27 +93,3 @@ def test_a_log_ends_with_its_job(tmp_path: Path) -> None:
     with logged(path):
         pass
     assert path.read_text().count("start:") == 1
-
-
-def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
-    """The final name exists only after the block, with the whole content, and nothing else is left."""
-    final = tmp_path / "results" / "table.json"
-    with atomic_path(final) as path:
-        path.write_text("{}")
-        assert (path.parent, final.exists()) == (final.parent, False)
-    assert [(file.name, file.read_text()) for file in final.parent.iterdir()] == [("table.json", "{}")]
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    """When writing fails, what was there stays and no piece of the new file remains."""
-    final = tmp_path / "table.json"
-    final.write_text("old")
-
-    def write_badly() -> None:
-        with atomic_path(final) as path:
-            path.write_text("ne")
-            raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        write_badly()
-    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("table.json", "old")]

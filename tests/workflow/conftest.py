@@ -23,12 +23,14 @@ def prepare(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Prepare
     base = tmp_path_factory.getbasetemp()
     shared = (base if worker_id == "master" else base.parent) / "studies"
 
-    def run(name: str, files: dict[str, str] | None = None, **changes: object) -> Folder:
+    def run(
+        name: str, files: dict[str, str] | None = None, targets: tuple[str, ...] = (), **changes: object
+    ) -> Folder:
         shared.mkdir(exist_ok=True)
         done = shared / f"{name}.done"
         with FileLock(shared / f"{name}.lock"):
             if not done.exists():
-                write_study(shared / name, files, **changes).run()
+                write_study(shared / name, files, **changes).run(*targets)
                 done.touch()
         return Folder(shared / name)
 

@@ -67,23 +67,21 @@ class Folder:
     path: Path
     workflow: Path = ROOT
 
-    def snakemake(self, *arguments: str, check: bool = True) -> Run:
-        """Run Snakemake in the folder."""
-        command = [sys.executable, "-m", "snakemake", "--snakefile", str(self.workflow / "Snakefile")]
+    def command(self, *arguments: str) -> list[str]:
+        """Return the command that runs Snakemake in the folder."""
+        snakemake = [sys.executable, "-m", "snakemake", "--snakefile", str(self.workflow / "Snakefile")]
+        study = ["--directory", str(self.path), "--configfile", str(self.path / "study.yaml")]
+        return [*snakemake, *study, *arguments]
+
+    def snakemake(self, *arguments: str, check: bool = True, variables: dict[str, str] | None = None) -> Run:
+        """Run Snakemake in the folder, with other variables of the environment."""
         done = subprocess.run(
-            [
-                *command,
-                "--directory",
-                str(self.path),
-                "--configfile",
-                str(self.path / "study.yaml"),
-                *arguments,
-            ],
+            self.command(*arguments),
             capture_output=True,
             text=True,
             check=False,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(variables or {})},
         )
         run = Run(done.returncode, done.stdout + done.stderr)
         assert not check or run.returncode == 0, run.output
@@ -93,9 +91,9 @@ class Folder:
         """Run the study, or the targets."""
         self.snakemake("--cores", "2", *targets)
 
-    def stale(self) -> set[str]:
+    def stale(self, *targets: str) -> set[str]:
         """Return the results that Snakemake would write again, by path under results/."""
-        lines = self.snakemake("--summary").output.splitlines()
+        lines = self.snakemake("--summary", *targets).output.splitlines()
         rows = [line.split("\t") for line in lines if line.startswith("results/")]
         return {row[0].removeprefix("results/") for row in rows if row[-1] != "no update"}
 

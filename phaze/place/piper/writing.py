@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from phaze.job import atomic_path
+from phaze.files import atomic_path
 from phaze.place.piper.layers import Cluster, Layers, Options
 
 Json = dict[str, object]

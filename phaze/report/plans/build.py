@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from phaze.files import write_text
 from phaze.report.document import Answer, Document
 from phaze.report.page import render_markdown, render_page
 from phaze.report.plans.checks import check_plans, failures
@@ -84,12 +85,6 @@ def write_plan_report(report: PlanReport, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in TABLES.items():
         table.save(report.tables[name], folder / f"{name}.parquet")
-        _write(folder / f"{name}.csv", report.tables[name].to_csv(index=False, lineterminator="\n"))
-    _write(folder / "plans.md", render_markdown(report.document))
-    _write(folder / "plans.html", render_page(report.document))
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.part")
-    temporary.write_text(text, encoding="utf-8", newline="\n")
-    temporary.replace(path)
+        write_text(folder / f"{name}.csv", report.tables[name].to_csv(index=False, lineterminator="\n"))
+    write_text(folder / "plans.md", render_markdown(report.document))
+    write_text(folder / "plans.html", render_page(report.document))

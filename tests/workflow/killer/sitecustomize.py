@@ -1,0 +1,82 @@
+"""Kill a job, or its Snakemake, at a moment that a test asks for; Python runs this first, from PYTHONPATH.
+
+`PHAZE_KILL` holds a JSON object: script -> {moment, victim, seconds, nth}, and under "folder" where to note
+what was done, so that nothing is killed twice. The script "snakemake" means Snakemake itself.
+
+Moments: `start`, before anything is imported; `working`, after some seconds or else at the end; `writing`,
+when the nth file of the job is half written; `written`, when all are and Snakemake does not know it yet;
+`recording`, when Snakemake begins to note the nth finished job.
+"""
+
+import atexit
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+
+def _asked() -> tuple[str, dict] | None:
+    asked = json.loads(os.environ.get("PHAZE_KILL", "{}"))
+    words = " ".join(sys.orig_argv)
+    for script, moment in asked.get("moments", {}).items():
+        found = f".{script}.py" in words if script != "snakemake" else "-m snakemake" in words
+        if found and not (Path(asked["folder"]) / script).exists():
+            return script, {**moment, "done": Path(asked["folder"]) / script}
+    return None
+
+
+def _is_record(path: object, mode: object) -> bool:
+    return "/.snakemake/metadata/" in str(path) and "w" in str(mode)
+
+
+class _Killer:
+    def __init__(self, moment: dict) -> None:
+        self._moment = moment
+        self._seen = 0
+
+    def arm(self) -> None:
+        """Wait for the moment."""
+        kind = self._moment["moment"]
+        if kind == "start":
+            self.kill()
+        elif kind == "working":
+            timer = threading.Timer(self._moment["seconds"], self.kill)
+            timer.daemon = True
+            timer.start()
+            atexit.register(self.kill)
+        elif kind == "written":
+            atexit.register(self.kill)
+        else:
+            sys.addaudithook(self.hear)
+
+    def hear(self, event: str, arguments: tuple) -> None:
+        """Kill at the nth file that is about to get its name, or at the nth record."""
+        if self._moment["moment"] == "writing":
+            if event == "os.rename" and str(arguments[0]).endswith(".part") and self._counts():
+                if self._moment["victim"] != "run":  # which leaves the job alive, to write the rest
+                    os.truncate(arguments[0], Path(arguments[0]).stat().st_size // 2)
+                self.kill()
+        elif event == "open" and _is_record(*arguments[:2]) and self._counts():
+            self.kill()
+
+    def _counts(self) -> bool:
+        self._seen += 1
+        return self._seen == self._moment["nth"]
+
+    def kill(self) -> None:
+        """Kill, once, and note it."""
+        try:
+            self._moment["done"].touch(exist_ok=False)
+        except FileExistsError:
+            return
+        victim = self._moment["victim"]
+        if victim in ("run", "all"):
+            os.kill(os.getppid(), signal.SIGKILL)
+        if victim in ("job", "all"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+if (_found := _asked()) is not None:
+    _Killer(_found[1]).arm()

@@ -1,0 +1,185 @@
+"""Full disks, folders that cannot be written, damaged files, two runs at once, a study that changes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.conftest import Prepare
+from tests.workflow.folders import Folder, Run, write_study
+from tests.workflow.test_kills import SMALL
+
+pytestmark = pytest.mark.workflow
+
+
+@pytest.fixture(scope="session")
+def extracted(prepare: Prepare) -> Folder:
+    """Return a folder in which operators were extracted and estimated."""
+    return prepare("extracted", targets=("estimates",), **SMALL)
+
+
+@pytest.fixture
+def folder(extracted: Folder, tmp_path: Path) -> Folder:
+    """Return a folder of its own in which this was done."""
+    shutil.copytree(extracted.path, tmp_path / "study", symlinks=True)
+    return Folder(tmp_path / "study")
+
+
+@contextmanager
+def mounted(*arguments: str, at: Path) -> Iterator[None]:
+    """Mount something, or skip the test where that is not permitted."""
+    at.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(["mount", *arguments, str(at)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"mounting is not permitted: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(at)], check=True)
+
+
+def messages(run: Run) -> list[str]:
+    """Return what our jobs said was wrong."""
+    return [line for line in run.output.splitlines() if line.startswith("error: ")]
+
+
+def failed_with_one_message(run: Run) -> str:
+    """Return the one message of a run that failed without a traceback."""
+    assert run.returncode not in (0, None)
+    assert "Traceback" not in run.output, run.output
+    assert len(messages(run)) == 1, run.output
+    return messages(run)[0]
+
+
+def test_a_full_disk_is_one_message_and_the_next_run_goes_on(folder: Folder) -> None:
+    expected = folder.tables()
+    estimates = folder.path / "results/estimates"
+    shutil.rmtree(estimates)
+    with mounted("-t", "tmpfs", "-o", "size=8k", "tmpfs", at=estimates):
+        run = folder.snakemake("--cores", "1", "estimates", check=False)
+        message = failed_with_one_message(run)
+        assert list(estimates.rglob("*.parquet")) == []
+    assert "named.parquet: cannot be written: No space left on device" in message
+    folder.run("estimates")
+    assert folder.tables() == expected
+
+
+def test_a_results_folder_that_cannot_be_written_is_one_message(folder: Folder) -> None:
+    results = folder.path / "results"
+    shutil.rmtree(results / "estimates")
+    with mounted("--bind", str(results), at=results):
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(results)], check=True)
+        run = folder.snakemake("--cores", "1", "estimates", check=False)
+    assert run.returncode != 0
+    assert "Read-only file system" in run.output
+    assert "results" in run.output
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: whole[: len(whole) // 2],
+        lambda whole: whole[:500] + bytes([whole[500] ^ 1]) + whole[501:],
+        lambda whole: whole.replace(b'"version": "2"', b'"version": "1"'),
+        lambda _: b"",
+    ],
+    ids=["truncated", "flipped", "older", "empty"],
+)
+def test_a_damaged_table_is_a_message_that_says_what_to_do(
+    folder: Folder, damage: Callable[[bytes], bytes]
+) -> None:
+    expected = folder.tables()
+    parts = folder.path / "results/parts/tiny/t1-b2.parquet"
+    whole = parts.read_bytes()
+    (folder.path / "results/estimates/paper/tiny/t1-b2/named.parquet").unlink()
+    written = parts.stat().st_mtime_ns
+    parts.write_bytes(damage(whole))
+    os.utime(parts, ns=(written, written))
+    message = failed_with_one_message(folder.snakemake("--cores", "1", "estimates", check=False))
+    assert "results/parts/tiny/t1-b2.parquet: cannot be read as table parts" in message
+    assert message.endswith("; delete it and run again")
+    parts.unlink()
+    folder.run("estimates")
+    assert folder.tables() == expected
+
+
+@contextmanager
+def running(folder: Folder, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Run Snakemake until its first job has begun."""
+    process = subprocess.Popen(
+        folder.command("--cores", "1", *arguments),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("Job "):
+            break
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def finished(process: subprocess.Popen[str]) -> bool:
+    """Wait for a run, and return whether it did what it should."""
+    assert process.stderr is not None
+    process.stderr.read()
+    return process.wait() == 0
+
+
+def test_two_runs_at_once_are_refused_until_the_first_one_ends(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "study", **SMALL)
+    with running(folder, "estimates") as first:
+        second = folder.snakemake("--cores", "1", "estimates", check=False)
+        assert second.returncode != 0
+        assert "Directory cannot be locked" in second.output
+        assert "Traceback" not in second.output
+        assert finished(first)
+    assert folder.stale("estimates") == set()
+
+
+def test_the_lock_of_a_killed_run_gives_way(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "study", **SMALL)
+    with running(folder, "estimates") as first:
+        first.kill()
+        first.wait()
+    assert list((folder.path / ".snakemake/locks").iterdir())
+    run = folder.snakemake("--cores", "1", "estimates")
+    assert "the last run in this folder was killed: its lock is removed" in run.output
+
+
+def test_a_study_that_is_edited_while_it_runs_gives_the_results_it_began_with(
+    folder: Folder, tmp_path: Path
+) -> None:
+    expected = folder.tables()
+    fresh = write_study(tmp_path / "fresh", **SMALL)
+    with running(fresh, "estimates") as first:
+        fresh.edit(lambda model: model.update(hidden=128), "tiny.yaml")
+        fresh.edit(lambda study: study["training"].update(microbatches=[4]))
+        assert finished(first)
+    assert fresh.tables() == expected
+    stale = fresh.snakemake("--dry-run", "estimates").output
+    assert "extract tiny t=1 b=4" in stale
+
+
+def test_a_cluster_job_of_a_study_that_was_edited_does_not_start(folder: Folder) -> None:
+    """Jobs of a cluster read the study again; Snakemake in the mode of such a job stands for one."""
+    folder.edit(lambda model: model.update(hidden=128), "tiny.yaml")
+    run = folder.snakemake(
+        "--cores", "1", "--mode", "remote", "--allowed-rules", "extract", "--",
+        "results/parts/tiny/t1-b2.parquet", check=False, variables={"PHAZE_STUDY": "of another study"},
+    )  # fmt: skip
+    assert run.returncode != 0
+    assert "the study, or a file that it names, was changed while it runs" in run.output
+    assert "Traceback" not in run.output
