@@ -3,8 +3,7 @@ PYTHON ?= python3
 CORES ?= $(shell nproc)
 BIN := .venv/bin
 READY := .venv/.ready
-# The greedy choice of the next job is as good here as the default one, an integer program before every job.
-SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --scheduler greedy
+SNAKEMAKE := $(BIN)/snakemake --cores $(CORES)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup study quick test benchmark lint format lock clean

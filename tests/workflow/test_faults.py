@@ -61,7 +61,7 @@ def test_a_full_disk_is_one_message_and_the_next_run_goes_on(folder: Folder) -> 
     expected = folder.tables()
     estimates = folder.path / "results/estimates"
     shutil.rmtree(estimates)
-    with mounted("-t", "tmpfs", "-o", "size=8k", "tmpfs", at=estimates):
+    with mounted("-t", "tmpfs", "-o", "size=4k", "tmpfs", at=estimates):
         run = folder.snakemake("--cores", "1", "estimates", check=False)
         message = failed_with_one_message(run)
         assert list(estimates.rglob("*.parquet")) == []
