@@ -79,7 +79,9 @@ def _chains(chip: Chip, activity: Activity) -> Reals:
     for step in activity.steps:
         found[BOUNDS.index("links")] += _exchanged(chip, activity.tiles, (*step.before, *step.exchanges))
         bound, seconds = work_s(step)
-        access = np.maximum(*(some.alone(size) for some, size in _accesses(chip, activity.tiles, step)))
+        access = np.zeros(len(activity.tiles))
+        for some, size in _accesses(chip, activity.tiles, step):
+            np.maximum(access, some.alone(size), out=access)
         found[BOUNDS.index("dram")] += np.where(access > seconds, access, 0.0)
         found[BOUNDS.index(bound)] += np.where(access > seconds, 0.0, seconds)
         beside += _exchanged(chip, activity.tiles, step.beside)
@@ -115,12 +117,8 @@ def _exchanged(chip: Chip, tiles: Tiles, exchanges: Sequence[Exchange]) -> Reals
 
 def _accesses(chip: Chip, tiles: Tiles, step: Step) -> list[tuple[Traffic, float]]:
     """Return what a step reads and writes: who sends what to whom, and its bytes on each tile."""
-    read, write = step.access.read_bytes, step.access.write_bytes
-    nothing = Traffic(*(np.zeros(size) for size in (len(tiles),) * 2 + (chip.topology.resources,) * 2))
-    return [
-        (_access(chip, tiles, False), read) if read else (nothing, 0.0),
-        (_access(chip, tiles, True), write) if write else (nothing, 0.0),
-    ]
+    sizes = (False, step.access.read_bytes), (True, step.access.write_bytes)
+    return [(_access(chip, tiles, write), size) for write, size in sizes if size]
 
 
 @lru_cache(maxsize=1024)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -51,9 +52,11 @@ class Outcome:
         return tuple(max(spent, key=lambda bound: spent[bound]) for spent in self.spent)
 
 
+@lru_cache(maxsize=64)
 def port_resources(chip: Chip) -> NDArray[np.bool_]:
-    """Return which resources of the network are ports of memories, (resources,)."""
+    """Return which resources of the network are ports of memories, (resources,), not to be changed."""
     found = np.zeros(chip.topology.resources, np.bool_)
     for link, resource in zip(chip.topology.links, chip.topology.resource_of, strict=True):
         found[resource] |= link.buffered
+    found.setflags(write=False)
     return found
