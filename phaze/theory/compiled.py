@@ -49,6 +49,12 @@ def njit_without_arrays(function: Function) -> Function:
     return _once_for_constants(cast(Function, compile_it(function)))
 
 
+def njit_beside_others(function: Function) -> Function:
+    """Return the same for long calls: other threads of Python run meanwhile."""
+    compile_it = numba.njit(cache=True, error_model="numpy", _nrt=True, nogil=True)  # type: ignore[call-overload]
+    return _once_for_constants(cast(Function, compile_it(function)))
+
+
 class _ForCompiledCode(CPUDispatcher):
     """A compiled function without an entry for Python, where a call would end the process."""
 

@@ -1,0 +1,141 @@
+"""Algorithm 1 of Parmesan: binary search for the least longest stage time, several targets at a time."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from phaze.map.descent import FOUND, NONE, STOPPED, descend, make_costs, make_plan, near_devices
+from phaze.map.heuristics import consecutive_map, p2p_map, random_map
+from phaze.map.objective import Problem, lower_bound_s
+from phaze.map.symmetry import device_symmetry
+from phaze.theory.operator_graphs import Ints
+
+ROUNDING = 1e-12
+"""By this share a target is exceeded where sums are rounded."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a search ends without a proof."""
+
+    tries: int = 4_000_000
+    """Devices tried for one target; the same on every machine."""
+    time_s: float = float("inf")
+    """Wall time of a search, looked at between rounds of targets; results may then differ between runs."""
+    targets: int = 4
+    """Targets at once, each on a thread."""
+    epsilon: float = 1e-9
+    """The interval that is left, as a share of the value."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The best mapping of a search, and what is known of better ones."""
+
+    mapping: Ints
+    """Shape (S, R)."""
+    value_s: float
+    """Its longest stage time."""
+    bound_s: float
+    """No mapping has a shorter one."""
+    searched: bool
+    """Whether the search found it; otherwise it was there before, as the initial upper bound."""
+    stopped: bool
+    """Whether a target was given up at the limit of tries."""
+    timed_out: bool
+    """Whether the search ended by its time."""
+    tries: int
+    """Devices tried in all."""
+
+    @property
+    def proven(self) -> bool:
+        """Return whether no mapping is better."""
+        return self.bound_s >= self.value_s * (1 - 2e-9)
+
+
+@dataclass
+class _Interval:
+    """What Algorithm 1 knows: the interval searched, and apart from it the bound that is proven."""
+
+    mapping: Ints
+    upper_s: float
+    bound_s: float
+    lower_s: float
+    searched: bool = False
+    stopped: bool = False
+    timed_out: bool = False
+    tries: int = field(default=0)
+
+    def is_open(self, epsilon: float) -> bool:
+        return self.upper_s - self.lower_s > epsilon * self.upper_s
+
+
+def search(problem: Problem, limits: Limits, seed: int, start: tuple[Ints, ...] | None = None) -> Found:
+    """Return the best mapping for an instantiation.
+
+    The initial upper bound is the least of `start`; None: a random and the heuristic mappings (Section V-B).
+    """
+    began = time.monotonic()
+    interval = _initial(problem, seed, start)
+    plan, costs, symmetry = make_plan(problem), make_costs(problem), device_symmetry(problem)
+    exchange = symmetry.before, symmetry.group, symmetry.group_before, symmetry.first
+    near = [near_devices(problem, k and seed * limits.targets + k) for k in range(limits.targets)]
+
+    def try_target(job: tuple[int, float]) -> tuple[float, int, Ints, int]:
+        k, target = job
+        found = descend(plan, costs, near[k], *exchange, target * (1 + ROUNDING), limits.tries)
+        return target, *found
+
+    with ThreadPoolExecutor(limits.targets) as pool:
+        while interval.is_open(limits.epsilon):
+            if time.monotonic() - began > limits.time_s:
+                interval.timed_out = True
+                break
+            width = interval.upper_s - interval.lower_s
+            targets = interval.lower_s + width * np.arange(1, limits.targets + 1) / (limits.targets + 1)
+            for target, outcome, devices, tried in pool.map(try_target, enumerate(targets.tolist())):
+                _learn(problem, interval, plan.order, target, outcome, devices, tried)
+    return Found(
+        interval.mapping,
+        interval.upper_s,
+        min(interval.bound_s, interval.upper_s),
+        interval.searched,
+        interval.stopped,
+        interval.timed_out,
+        interval.tries,
+    )
+
+
+def _initial(problem: Problem, seed: int, start: tuple[Ints, ...] | None) -> _Interval:
+    stages, replicas = problem.shape
+    known = start or (
+        random_map(stages, replicas, problem.network.devices, seed),
+        consecutive_map(stages, replicas),
+        p2p_map(stages, replicas),
+    )
+    values = [problem.value_s(mapping) for mapping in known]
+    best = int(np.argmin(values))
+    bound = lower_bound_s(problem)
+    return _Interval(known[best], values[best], bound, min(bound, values[best]))
+
+
+def _learn(
+    problem: Problem, interval: _Interval, order: Ints, target: float, outcome: int, devices: Ints, tried: int
+) -> None:
+    """Narrow the interval by what a target has shown; one given up counts as not found (Section V-B)."""
+    interval.tries += tried
+    interval.stopped |= outcome == STOPPED
+    if outcome == FOUND:
+        mapping = np.empty(problem.shape, np.int64)
+        mapping[order[:, 0], order[:, 1]] = devices
+        value = problem.value_s(mapping)
+        if value < interval.upper_s:
+            interval.mapping, interval.upper_s, interval.searched = mapping, value, True
+    elif target < interval.upper_s:
+        interval.lower_s = max(interval.lower_s, target)
+    if outcome == NONE:
+        interval.bound_s = max(interval.bound_s, target)

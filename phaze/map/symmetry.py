@@ -1,0 +1,194 @@
+"""Which mappings need not be tried because an equal one is: symmetries of devices and of replicas.
+
+Every permutation of devices that keeps all bandwidths and latencies turns a mapping into one with the same times;
+so does every permutation of replicas that keeps what is counted: any at all for c_m, for c_AR the rotations of each
+ring and, where links are alike both ways, its reflections, and for both those of all rings together.
+All of them form a group. Of the mappings that the group turns into each other, a search may keep the one whose
+devices, read in the order in which it assigns them, are the least; every rule below only leaves out mappings that
+one of the permutations makes less, so all rules together are sound:
+
+- of devices that can be exchanged for each other, the lowest free one is taken;
+- of groups of devices that can be exchanged as a whole and are still free, the lowest is entered;
+- the first device is the lowest of those that any permutation found can turn into each other;
+- replicas, or rings, begin with their lowest device, and rings run towards the lower second one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse.csgraph import connected_components
+
+from phaze.map.objective import Problem
+from phaze.theory.operator_graphs import Floats, Ints
+
+LEVELS = 8
+"""Distinct bandwidths at which groups of devices are looked for; networks with more have hardly any."""
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceSymmetry:
+    """What can be exchanged on a network of D devices."""
+
+    before: Ints
+    """The device below each that it can be exchanged with, -1 if there is none, shape (D,)."""
+    group: Ints
+    """The group of every device on each level, shape (levels, D)."""
+    group_before: Ints
+    """The group below each that it can be exchanged with as a whole, -1 if there is none, shape (levels, D)."""
+    first: Ints
+    """Whether a device is the lowest of its orbit, shape (D,)."""
+
+
+def device_symmetry(problem: Problem) -> DeviceSymmetry:
+    """Return what can be exchanged on the network of a problem; every permutation is checked."""
+    network = problem.network
+    matrices = network.seconds_per_byte, network.waits_s
+    before = _exchangeable(matrices)
+    groups, groups_before, swaps = _groups(matrices)
+    moves = [*swaps, *_transpositions(before), *_rotations(matrices)]
+    return DeviceSymmetry(before, groups, groups_before, _lowest_of_orbits(moves, network.devices))
+
+
+Matrices = tuple[Floats, Floats]
+
+
+def _keeps(matrices: Matrices, permutation: Ints) -> bool:
+    """Return whether a permutation of devices leaves all bandwidths and latencies as they are."""
+    return all(np.array_equal(m[np.ix_(permutation, permutation)], m) for m in matrices)
+
+
+def _exchangeable(matrices: Matrices) -> Ints:
+    """Return the last device below each whose exchange with it changes nothing."""
+    devices = len(matrices[0])
+    before = np.full(devices, -1, np.int64)
+    for d in range(1, devices):
+        for e in range(d - 1, -1, -1):
+            if _can_swap(matrices, e, d):
+                before[d] = e
+                break
+    return before
+
+
+def _can_swap(matrices: Matrices, e: int, d: int) -> bool:
+    """Return whether two devices have the same links to all others and to each other."""
+    for matrix in matrices:
+        if matrix[d, e] != matrix[e, d]:
+            return False
+        for this, other in ((matrix[d], matrix[e]), (matrix[:, d], matrix[:, e])):
+            differ = this != other
+            differ[[d, e]] = False
+            if differ.any():
+                return False
+    return True
+
+
+def _transpositions(before: Ints) -> list[Ints]:
+    swaps = []
+    for d in np.flatnonzero(before >= 0):
+        swap = np.arange(len(before))
+        swap[[d, before[d]]] = before[d], d
+        swaps.append(swap)
+    return swaps
+
+
+def _groups(matrices: Matrices) -> tuple[Ints, Ints, list[Ints]]:
+    """Return groups by level, the group before each, and the exchanges of groups.
+
+    A group is what links of at least some bandwidth connect, such as a node or a rack. Exchanged groups match
+    by the order of their devices.
+    """
+    devices = len(matrices[0])
+    found, befores, swaps = [], [], []
+    for labels in _levels(matrices[0]):
+        members = [np.flatnonzero(labels == g) for g in range(labels.max() + 1)]
+        before, exchanges = _groups_before(matrices, members)
+        if exchanges:
+            found.append(labels)
+            befores.append(np.pad(before, (0, devices - len(before)), constant_values=-1))
+            swaps += exchanges
+    shape = (len(found), devices)
+    return (
+        np.array(found, np.int64).reshape(shape),
+        np.array(befores, np.int64).reshape(shape),
+        swaps,
+    )
+
+
+def _levels(seconds: Floats) -> list[Ints]:
+    """Return the parts into which links of at least each distinct bandwidth connect the devices."""
+    values = np.unique(seconds[~np.eye(len(seconds), dtype=bool)])
+    if not 1 < len(values) <= LEVELS:
+        return []
+    found = [connected_components(seconds <= value, directed=False) for value in values[:-1]]
+    return [labels.astype(np.int64) for count, labels in found if 1 < count < len(seconds)]
+
+
+def _groups_before(matrices: Matrices, members: list[Ints]) -> tuple[Ints, list[Ints]]:
+    """Return the last group below each that can be exchanged with it, and these exchanges."""
+    before, exchanges = np.full(len(members), -1, np.int64), []
+    for g, mine in enumerate(members):
+        for h in range(g - 1, -1, -1):
+            other = members[h]
+            if len(other) != len(mine) or not (other < mine).all():
+                continue
+            swap = np.arange(len(matrices[0]))
+            swap[mine], swap[other] = other, mine
+            if _keeps(matrices, swap):
+                before[g] = h
+                exchanges.append(swap)
+                break
+    return before, exchanges
+
+
+def _rotations(matrices: Matrices) -> list[Ints]:
+    """Return the shifts along the axes of a grid, and the reflections, that change nothing.
+
+    Devices of a grid are numbered row by row; any factors of their number may be its sides.
+    """
+    devices = len(matrices[0])
+    found = []
+    for inner in (k for k in range(1, devices) if devices % k == 0):
+        for side in (k for k in range(2, devices // inner + 1) if devices // inner % k == 0):
+            index = np.arange(devices).reshape(-1, side, inner)
+            for moved in (np.roll(index, 1, axis=1), index[:, ::-1]):
+                permutation = np.ascontiguousarray(moved).reshape(-1)
+                if _keeps(matrices, permutation):
+                    found.append(permutation)
+    return found
+
+
+def _lowest_of_orbits(moves: list[Ints], devices: int) -> Ints:
+    """Return whether each device is the lowest that the permutations turn into each other."""
+    if not moves:
+        return np.ones(devices, np.int64)
+    joined = np.zeros((devices, devices), bool)
+    for move in moves:
+        joined[np.arange(devices), move] = True
+    count, labels = connected_components(joined, directed=False)
+    lowest = np.array([np.flatnonzero(labels == k)[0] for k in range(count)])
+    first = np.zeros(devices, np.int64)
+    first[lowest] = 1
+    return first
+
+
+def replica_rules(problem: Problem, order: Ints) -> Ints:
+    """Return for every slot in the order of assignment, shape (n, 2), the earlier one with a lower device, -1: none.
+
+    `order` holds stage and replica of every slot.
+    """
+    place = {(s, r): k for k, (s, r) in enumerate(order.tolist())}
+    below = np.full(len(order), -1, np.int64)
+    stages, replicas = problem.shape
+    first = int(order[0, 0])
+    if not problem.counts_rings:
+        for r in range(1, replicas):
+            below[place[first, r]] = place[first, r - 1]
+        return below
+    for s in range(stages) if not problem.counts_messages else (first,):
+        for r in range(1, replicas):
+            below[place[s, r]] = place[s, 0]
+        if replicas > 2 and problem.network.symmetric:
+            below[place[s, replicas - 1]] = place[s, 1]
+    return below
