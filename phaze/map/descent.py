@@ -1,10 +1,10 @@
-"""Algorithm 2 of Parmesan in compiled code: a depth-first search for a mapping with no stage time above a target.
+"""Algorithm 2 of Parmesan in compiled code: a depth-first search for a mapping with no stage above a target.
 
-Slots, the stages of all replicas, are assigned in the mapping order. When a slot gets a device, the checking scheme
-looks at its own stage and at the stages of its neighbours assigned before. Their times are known in part; what is
-not assigned yet counts with the best link of the device, so that the check is never later than the paper's, which
-waits until the last neighbour is assigned, and at the last neighbour it is the same.
-Devices are tried by the time of their link to the neighbour assigned before, shortest first; the order does not
+Slots, the stages of all replicas, are assigned in the mapping order. When a slot gets a device, the checking
+scheme looks at its own stage and at the stages of its neighbours assigned before. Their times are known in
+part; what is not assigned yet counts with the best link of the device, so that the check is never later than
+the paper's, which waits until the last neighbour is assigned, and then it is the same.
+Devices are tried by the time of their link to a neighbour assigned before, shortest first; the order does not
 matter for what the paper proves.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from phaze.map.objective import Problem
 from phaze.map.symmetry import DeviceSymmetry, replica_rules
-from phaze.theory.compiled import njit_beside_others
+from phaze.theory.compiled import njit_beside_others, njit_inner
 from phaze.theory.operator_graphs import Floats, Ints
 
 FOUND, NONE, STOPPED = 1, 0, -1
@@ -92,8 +92,8 @@ def _least(matrix: Floats, axis: int) -> Floats:
 def make_plan(problem: Problem) -> Plan:
     """Return the mapping order and the checking schemes of a problem.
 
-    Without rings it goes replica by replica, stages in the order of their data flow; with rings only, stage by
-    stage, those first whose rings and passes take longest. With both, by what there is more of.
+    Without rings it goes replica by replica, stages in the order of their data flow; with rings only, stage
+    by stage, those first whose rings and passes take longest. With both, by what there is more of.
     """
     order = _order(problem)
     place = {(s, r): k for k, (s, r) in enumerate(order.tolist())}
@@ -174,134 +174,184 @@ def near_devices(problem: Problem, seed: int) -> Ints:
     return np.asarray(shuffled[np.argsort(time[:, shuffled], axis=1, kind="stable")])
 
 
+class State(NamedTuple):
+    """A partial mapping with what is known of its stage times, and what it was before each assignment."""
+
+    at: Ints
+    """Device of every slot, shape (n,)."""
+    used: Ints
+    """Whether a device is taken, shape (D,)."""
+    entered: Ints
+    """Devices taken of every group of devices, shape (levels, D)."""
+    position: Ints
+    """How many devices every slot has tried, shape (n,)."""
+    messages: Floats
+    """c_m of every slot as far as it is known, shape (n,)."""
+    longest: Floats
+    """The largest of them of every stage, shape (S,)."""
+    slowest: Floats
+    """c_AR of every stage as far as it is known, shape (S,)."""
+    old_messages: Floats
+    old_longest: Floats
+    old_slowest: Floats
+
+
+def new_state(plan: Plan, exchange: DeviceSymmetry, stages: int) -> State:
+    """Return the state before any slot is assigned."""
+    n, devices = len(plan.order), len(exchange.before)
+    degree = max(1, int(np.diff(plan.first_link).max()))
+    return State(
+        np.full(n, -1, np.int64),
+        np.zeros(devices, np.int64),
+        np.zeros((len(exchange.group), devices), np.int64),
+        np.zeros(n, np.int64),
+        np.zeros(n),
+        np.zeros(stages),
+        np.zeros(stages),
+        np.zeros((n, degree)),
+        np.zeros((n, degree + 1)),
+        np.zeros(n),
+    )
+
+
+@njit_inner
+def _may_take(plan: Plan, exchange: DeviceSymmetry, state: State, k: int, d: int) -> bool:
+    """Return whether no equal mapping is tried instead of that with this device; see `symmetry`."""
+    if k == 0 and exchange.first[d] == 0:
+        return False
+    if exchange.before[d] >= 0 and state.used[exchange.before[d]] == 0:
+        return False
+    if plan.below[k] >= 0 and d < state.at[plan.below[k]]:
+        return False
+    for level in range(len(exchange.group)):
+        group = exchange.group[level, d]
+        before = exchange.group_before[level, group]
+        if before >= 0 and state.entered[level, group] == 0 and state.entered[level, before] == 0:
+            return False
+    return True
+
+
+@njit_inner
+def _ring_with(plan: Plan, costs: Costs, state: State, k: int, d: int) -> float:
+    """Return c_AR of a slot's stage with a device, as far as its ring is assigned; at best for the rest."""
+    stage = plan.order[k, 0]
+    ring = state.slowest[stage]
+    before, after = plan.previous[k], plan.following[k]
+    if before < 0:
+        return float(ring)
+    size = costs.ring_bytes[stage]
+    ring = max(ring, size * costs.best_out[d], size * costs.best_in[d])
+    if before < k:
+        e = state.at[before]
+        ring = max(ring, size * costs.seconds[e, d] + costs.ring_waits * costs.waits[e, d])
+    if after < k:
+        e = state.at[after]
+        ring = max(ring, size * costs.seconds[d, e] + costs.ring_waits * costs.waits[d, e])
+    return float(ring)
+
+
+@njit_inner
+def _change(costs: Costs, size: float, d: int, e: int) -> float:
+    """Return what the c_m known of a slot on e gains when its neighbour gets d instead of the best device."""
+    best = size * costs.best_message[e] + costs.best_message_wait[e]
+    return float(size * costs.message[d, e] + costs.message_wait[d, e] - best)
+
+
+@njit_inner
+def _messages_with(plan: Plan, costs: Costs, state: State, k: int, d: int, target: float) -> float:
+    """Return c_m of a slot with a device, at best for neighbours not assigned; infinity if it fits none."""
+    mine = 0.0
+    for link in range(plan.first_link[k], plan.first_link[k + 1]):
+        slot, size = plan.link_slot[link], costs.sizes[plan.link_edge[link]]
+        if slot > k:
+            mine += size * costs.best_message[d] + costs.best_message_wait[d]
+            continue
+        e, there = state.at[slot], plan.order[slot, 0]
+        mine += size * costs.message[d, e] + costs.message_wait[d, e]
+        theirs = max(state.longest[there], state.messages[slot] + _change(costs, size, d, e))
+        if costs.compute[there] + theirs + state.slowest[there] > target:
+            return np.inf
+    return mine
+
+
+@njit_inner
+def _fits(plan: Plan, costs: Costs, state: State, k: int, d: int, target: float) -> bool:
+    """Return whether the stages that a device decides on keep to the target."""
+    stage = plan.order[k, 0]
+    rest = costs.compute[stage] + _ring_with(plan, costs, state, k, d)
+    if rest + state.longest[stage] > target:
+        return False
+    return bool(rest + _messages_with(plan, costs, state, k, d, target) <= target)
+
+
+@njit_inner
+def _assign(plan: Plan, costs: Costs, exchange: DeviceSymmetry, state: State, k: int, d: int) -> None:
+    """Give a slot its device."""
+    stage, first = plan.order[k, 0], plan.first_link[k]
+    degree = state.old_messages.shape[1]
+    state.old_slowest[k], state.old_longest[k, degree] = state.slowest[stage], state.longest[stage]
+    state.slowest[stage] = _ring_with(plan, costs, state, k, d)
+    mine = _messages_with(plan, costs, state, k, d, np.inf)
+    state.messages[k], state.longest[stage] = mine, max(state.longest[stage], mine)
+    for link in range(first, plan.first_link[k + 1]):
+        slot, size = plan.link_slot[link], costs.sizes[plan.link_edge[link]]
+        if slot < k:
+            e, there = state.at[slot], plan.order[slot, 0]
+            state.old_messages[k, link - first] = state.messages[slot]
+            state.old_longest[k, link - first] = state.longest[there]
+            state.messages[slot] += _change(costs, size, d, e)
+            state.longest[there] = max(state.longest[there], state.messages[slot])
+    state.at[k], state.used[d] = d, 1
+    for level in range(len(exchange.group)):
+        state.entered[level, exchange.group[level, d]] += 1
+
+
+@njit_inner
+def _take_back(plan: Plan, exchange: DeviceSymmetry, state: State, k: int) -> None:
+    """Undo an assignment, in the opposite order."""
+    d, stage, first = state.at[k], plan.order[k, 0], plan.first_link[k]
+    state.used[d] = 0
+    for level in range(len(exchange.group)):
+        state.entered[level, exchange.group[level, d]] -= 1
+    for link in range(plan.first_link[k + 1] - 1, first - 1, -1):
+        slot = plan.link_slot[link]
+        if slot < k:
+            state.messages[slot] = state.old_messages[k, link - first]
+            state.longest[plan.order[slot, 0]] = state.old_longest[k, link - first]
+    state.longest[stage] = state.old_longest[k, state.old_messages.shape[1]]
+    state.slowest[stage] = state.old_slowest[k]
+
+
 @njit_beside_others
 def descend(
-    plan: Plan,
-    costs: Costs,
-    near: Ints,
-    before: Ints,
-    group: Ints,
-    group_before: Ints,
-    first: Ints,
-    target: float,
-    limit: int,
-) -> tuple[int, Ints, int]:
-    """Return whether a mapping keeps to the target, its devices in mapping order, and the devices tried.
+    plan: Plan, costs: Costs, near: Ints, exchange: DeviceSymmetry, state: State, target: float, limit: int
+) -> tuple[int, int]:
+    """Return whether a mapping keeps to the target, and the devices tried, at most `limit`.
 
-    At most `limit` devices are tried; arguments from `before` on are those of `DeviceSymmetry`.
+    The mapping is left in `state`, which must be new.
     """
-    n, devices, stages = len(plan.order), len(near), len(costs.compute)
-    at = np.full(n, -1, np.int64)
-    used = np.zeros(devices, np.bool_)
-    entered = np.zeros((len(group), devices), np.int64)
-    position = np.zeros(n, np.int64)
-    messages, longest, slowest = np.zeros(n), np.zeros(stages), np.zeros(stages)
-    degree = 1
-    for k in range(n):
-        degree = max(degree, plan.first_link[k + 1] - plan.first_link[k])
-    old_messages, old_longest = np.zeros((n, degree)), np.zeros((n, degree + 1))
-    old_slowest = np.zeros(n)
+    n, devices = len(plan.order), len(near)
     k, tried = 0, 0
     while 0 <= k < n:
-        stage = plan.order[k, 0]
-        anchor = plan.anchor[k]
-        assigned = False
-        while position[k] < devices:
-            d = position[k]
+        anchor, taken = plan.anchor[k], -1
+        while taken < 0 and state.position[k] < devices:
+            d = state.position[k]
             if anchor >= 0:
-                d = near[at[anchor], d]
-            position[k] += 1
-            if used[d]:
-                continue
-            tried += 1
-            if tried > limit:
-                return STOPPED, at, tried
-            if k == 0 and first[d] == 0:
-                continue
-            if before[d] >= 0 and not used[before[d]]:
-                continue
-            if plan.below[k] >= 0 and d < at[plan.below[k]]:
-                continue
-            skip = False
-            for level in range(len(group)):
-                g = group[level, d]
-                other = group_before[level, g]
-                if other >= 0 and entered[level, g] == 0 and entered[level, other] == 0:
-                    skip = True
-                    break
-            if skip:
-                continue
-            # The ring of the stage, as far as it is assigned.
-            ring = slowest[stage]
-            if plan.previous[k] >= 0:
-                size = costs.ring_bytes[stage]
-                ring = max(ring, size * costs.best_out[d], size * costs.best_in[d])
-                p, q = plan.previous[k], plan.following[k]
-                if p < k:
-                    e = at[p]
-                    ring = max(ring, size * costs.seconds[e, d] + costs.ring_waits * costs.waits[e, d])
-                if q < k:
-                    e = at[q]
-                    ring = max(ring, size * costs.seconds[d, e] + costs.ring_waits * costs.waits[d, e])
-            if costs.compute[stage] + longest[stage] + ring > target:
-                continue
-            # Its messages: those to neighbours that are assigned, and at best to those that are not.
-            mine = 0.0
-            fits = True
-            for link in range(plan.first_link[k], plan.first_link[k + 1]):
-                other_slot, size = plan.link_slot[link], costs.sizes[plan.link_edge[link]]
-                if other_slot > k:
-                    mine += size * costs.best_message[d] + costs.best_message_wait[d]
-                    continue
-                e = at[other_slot]
-                time = size * costs.message[d, e] + costs.message_wait[d, e]
-                mine += time
-                there = plan.order[other_slot, 0]
-                so_far = messages[other_slot] + time
-                so_far -= size * costs.best_message[e] + costs.best_message_wait[e]
-                if costs.compute[there] + max(longest[there], so_far) + slowest[there] > target:
-                    fits = False
-                    break
-            if not fits or costs.compute[stage] + max(longest[stage], mine) + ring > target:
-                continue
-            assigned = True
-            old_slowest[k], slowest[stage] = slowest[stage], ring
-            old_longest[k, degree], longest[stage] = longest[stage], max(longest[stage], mine)
-            messages[k] = mine
-            for link in range(plan.first_link[k], plan.first_link[k + 1]):
-                other_slot, size = plan.link_slot[link], costs.sizes[plan.link_edge[link]]
-                if other_slot > k:
-                    continue
-                e, there = at[other_slot], plan.order[other_slot, 0]
-                i = link - plan.first_link[k]
-                old_messages[k, i], old_longest[k, i] = messages[other_slot], longest[there]
-                messages[other_slot] += size * costs.message[d, e] + costs.message_wait[d, e]
-                messages[other_slot] -= size * costs.best_message[e] + costs.best_message_wait[e]
-                longest[there] = max(longest[there], messages[other_slot])
-            break
-        if assigned:
-            at[k] = d
-            used[d] = True
-            for level in range(len(group)):
-                entered[level, group[level, d]] += 1
+                d = near[state.at[anchor], d]
+            state.position[k] += 1
+            if state.used[d] == 0:
+                tried += 1
+                if _may_take(plan, exchange, state, k, d) and _fits(plan, costs, state, k, d, target):
+                    taken = d
+        if tried > limit:
+            return STOPPED, tried
+        if taken >= 0:
+            _assign(plan, costs, exchange, state, k, taken)
             k += 1
             if k < n:
-                position[k] = 0
-            continue
-        k -= 1
-        if k < 0:
-            break
-        d = at[k]
-        used[d] = False
-        for level in range(len(group)):
-            entered[level, group[level, d]] -= 1
-        for link in range(plan.first_link[k + 1] - 1, plan.first_link[k] - 1, -1):
-            other_slot = plan.link_slot[link]
-            if other_slot < k:
-                i = link - plan.first_link[k]
-                messages[other_slot] = old_messages[k, i]
-                longest[plan.order[other_slot, 0]] = old_longest[k, i]
-        stage = plan.order[k, 0]
-        longest[stage] = old_longest[k, degree]
-        slowest[stage] = old_slowest[k]
-    return (FOUND if k == n else NONE), at, tried
+                state.position[k] = 0
+        else:
+            k -= 1
+            if k >= 0:
+                _take_back(plan, exchange, state, k)
+    return (FOUND if k == n else NONE), tried

@@ -1,8 +1,8 @@
-"""What a mapping is judged by before it is simulated: the longest stage time (Parmesan, Section V, (5) to (9)).
+"""What a mapping is judged by before it is simulated: the longest stage time (Parmesan, (5) to (9)).
 
-A stage takes c_u + c_m + c_AR: the passes of a microbatch, its messages to and from the adjacent stages, and the
-all-reduce of its gradients. The paper's two instantiations leave out one of the two, because all three together
-are known late in a search; here all three are a third one.
+A stage takes c_u + c_m + c_AR: the passes of a microbatch, its messages to and from the adjacent stages, and
+the all-reduce of its gradients. The paper's two instantiations leave out one of the two, because all three
+together are known late in a search; here all three are a third one.
 
 - c_m (8): M(s, s') / B summed over the adjacent stages. Activations go one way and gradients back, c_u counts
   both passes, and so does this: the bytes of an edge over the bandwidth there, and over that back.
@@ -84,7 +84,7 @@ class Problem:
 
     @cached_property
     def ring_bytes(self) -> Floats:
-        """Return what a link of the ring of each stage carries in an all-reduce, 2 (R − 1) / R · P, shape (S,)."""
+        """Return what a link of each stage's ring carries in an all-reduce, 2 (R − 1) / R · P, shape (S,)."""
         replicas = self.stages.replicas
         return np.ascontiguousarray(2.0 * (replicas - 1) / replicas * self.stages.parameter_bytes)
 

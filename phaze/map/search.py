@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from phaze.map.descent import FOUND, NONE, STOPPED, descend, make_costs, make_plan, near_devices
+from phaze.map.descent import (
+    FOUND,
+    NONE,
+    STOPPED,
+    descend,
+    make_costs,
+    make_plan,
+    near_devices,
+    new_state,
+)
 from phaze.map.heuristics import consecutive_map, p2p_map, random_map
 from phaze.map.objective import Problem, lower_bound_s
 from phaze.map.symmetry import device_symmetry
@@ -82,13 +91,13 @@ def search(problem: Problem, limits: Limits, seed: int, start: tuple[Ints, ...] 
     began = time.monotonic()
     interval = _initial(problem, seed, start)
     plan, costs, symmetry = make_plan(problem), make_costs(problem), device_symmetry(problem)
-    exchange = symmetry.before, symmetry.group, symmetry.group_before, symmetry.first
     near = [near_devices(problem, k and seed * limits.targets + k) for k in range(limits.targets)]
 
     def try_target(job: tuple[int, float]) -> tuple[float, int, Ints, int]:
         k, target = job
-        found = descend(plan, costs, near[k], *exchange, target * (1 + ROUNDING), limits.tries)
-        return target, *found
+        state = new_state(plan, symmetry, problem.shape[0])
+        outcome, tried = descend(plan, costs, near[k], symmetry, state, target * (1 + ROUNDING), limits.tries)
+        return target, outcome, state.at, tried
 
     with ThreadPoolExecutor(limits.targets) as pool:
         while interval.is_open(limits.epsilon):

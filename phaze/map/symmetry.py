@@ -1,11 +1,11 @@
 """Which mappings need not be tried because an equal one is: symmetries of devices and of replicas.
 
-Every permutation of devices that keeps all bandwidths and latencies turns a mapping into one with the same times;
-so does every permutation of replicas that keeps what is counted: any at all for c_m, for c_AR the rotations of each
-ring and, where links are alike both ways, its reflections, and for both those of all rings together.
-All of them form a group. Of the mappings that the group turns into each other, a search may keep the one whose
-devices, read in the order in which it assigns them, are the least; every rule below only leaves out mappings that
-one of the permutations makes less, so all rules together are sound:
+A permutation of devices that keeps all bandwidths and latencies turns a mapping into one with equal times.
+So does a permutation of replicas that keeps what is counted: any at all for c_m; for c_AR the rotations of
+each ring and, where links are alike both ways, its reflections; for both those of all rings together.
+All of them form a group. Of the mappings that it turns into each other, a search may keep the one whose
+devices, read in the order in which it assigns them, are the least. Every rule below only leaves out mappings
+that one of the permutations makes less, so all rules together are sound:
 
 - of devices that can be exchanged for each other, the lowest free one is taken;
 - of groups of devices that can be exchanged as a whole and are still free, the lowest is entered;
@@ -15,7 +15,7 @@ one of the permutations makes less, so all rules together are sound:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse.csgraph import connected_components
@@ -27,8 +27,7 @@ LEVELS = 8
 """Distinct bandwidths at which groups of devices are looked for; networks with more have hardly any."""
 
 
-@dataclass(frozen=True, eq=False)
-class DeviceSymmetry:
+class DeviceSymmetry(NamedTuple):
     """What can be exchanged on a network of D devices."""
 
     before: Ints
@@ -36,7 +35,7 @@ class DeviceSymmetry:
     group: Ints
     """The group of every device on each level, shape (levels, D)."""
     group_before: Ints
-    """The group below each that it can be exchanged with as a whole, -1 if there is none, shape (levels, D)."""
+    """The group below each that it can be exchanged with, -1 if there is none, shape (levels, D)."""
     first: Ints
     """Whether a device is the lowest of its orbit, shape (D,)."""
 
@@ -174,9 +173,9 @@ def _lowest_of_orbits(moves: list[Ints], devices: int) -> Ints:
 
 
 def replica_rules(problem: Problem, order: Ints) -> Ints:
-    """Return for every slot in the order of assignment, shape (n, 2), the earlier one with a lower device, -1: none.
+    """Return for every slot the earlier one that has a lower device, -1: none, shape (n,).
 
-    `order` holds stage and replica of every slot.
+    `order` holds stage and replica of every slot in the order of assignment, shape (n, 2).
     """
     place = {(s, r): k for k, (s, r) in enumerate(order.tolist())}
     below = np.full(len(order), -1, np.int64)

@@ -172,30 +172,54 @@ def passes_end(
     waits: Floats,
 ) -> Floats:
     """Return when each stage of one replica, on `devices`, ends its last backward pass, shape (S,)."""
+    free, scratch = np.empty(len(forward)), np.empty(len(forward) + len(edges))
+    pass_through(forward, backward, edges, sizes, microbatches, devices, seconds, waits, free, scratch)
+    return free
+
+
+@njit
+def pass_through(
+    forward: Floats,
+    backward: Floats,
+    edges: Ints,
+    sizes: Floats,
+    microbatches: int,
+    devices: Ints,
+    seconds: Floats,
+    waits: Floats,
+    free: Floats,
+    scratch: Floats,
+) -> None:
+    """Write into `free` when each stage of one replica ends its last backward pass, shape (S,).
+
+    `scratch` has room for as many numbers as there are stages and edges.
+    """
     count, messages = len(forward), len(edges)
-    free, ready, link = np.zeros(count), np.empty(count), np.zeros(messages)
+    free[:] = 0.0
+    scratch[:] = 0.0
     for _ in range(microbatches):
-        ready[:] = 0.0
+        scratch[:count] = 0.0
         e = 0
         for s in range(count):
-            free[s] = max(free[s], ready[s]) + forward[s]
+            free[s] = max(free[s], scratch[s]) + forward[s]
             while e < messages and edges[e, 0] == s:
                 t = edges[e, 1]
-                link[e] = max(link[e], free[s]) + sizes[e] * seconds[devices[s], devices[t]]
-                ready[t] = max(ready[t], link[e] + waits[devices[s], devices[t]])
+                busy = max(scratch[count + e], free[s]) + sizes[e] * seconds[devices[s], devices[t]]
+                scratch[count + e] = busy
+                scratch[t] = max(scratch[t], busy + waits[devices[s], devices[t]])
                 e += 1
-    link[:] = 0.0
+    scratch[:] = 0.0
     for _ in range(microbatches):
         e = messages - 1
         for s in range(count - 1, -1, -1):
             arrived = 0.0
             while e >= 0 and edges[e, 0] == s:
                 t = edges[e, 1]
-                link[e] = max(link[e], free[t]) + sizes[e] * seconds[devices[t], devices[s]]
-                arrived = max(arrived, link[e] + waits[devices[t], devices[s]])
+                busy = max(scratch[count + e], free[t]) + sizes[e] * seconds[devices[t], devices[s]]
+                scratch[count + e] = busy
+                arrived = max(arrived, busy + waits[devices[t], devices[s]])
                 e -= 1
             free[s] = max(free[s], arrived) + backward[s]
-    return free
 
 
 @njit

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -13,6 +11,7 @@ from numpy.typing import NDArray
 
 from phaze.errors import PhazeError
 from phaze.simulate.network.topology import Link, Topology, both_ways
+from phaze.theory.widest_paths import edges_of, fewest_hops, widest
 
 Reals = NDArray[np.float64]
 Absent = Literal["widest", "refuse"]
@@ -125,9 +124,7 @@ def from_matrix(
         for a, b in np.argwhere(matrix > 0)
         if a != b
     )
-    edges: list[list[tuple[int, float]]] = [[] for _ in matrix]
-    for link in links:
-        edges[link.source].append((link.target, link.bandwidth_bytes_per_s))
+    edges = edges_of(matrix)
 
     def route(source: int, target: int) -> list[int]:
         if source == target:
@@ -137,42 +134,9 @@ def from_matrix(
         width = widest(edges, source)[target] if absent == "widest" else 0.0
         if not width > 0:
             raise PhazeError(f"bandwidth matrix: no way from {source} to {target} (absent edges: {absent})")
-        return _fewest_hops(edges, source, target, width)
+        return fewest_hops(edges, source, target, width)
 
     return Topology(f"matrix of {len(matrix)}", len(matrix), len(matrix), links, route)
-
-
-def widest(edges: list[list[tuple[int, float]]], source: int) -> list[float]:
-    """Return the width of the widest path from a node to every node, 0 where there is none."""
-    width = [0.0] * len(edges)
-    width[source] = float("inf")
-    heap = [(-width[source], source)]
-    while heap:
-        negative, node = heapq.heappop(heap)
-        if -negative < width[node]:
-            continue
-        for other, bandwidth in edges[node]:
-            through = min(width[node], bandwidth)
-            if through > width[other]:
-                width[other] = through
-                heapq.heappush(heap, (-through, other))
-    return width
-
-
-def _fewest_hops(edges: list[list[tuple[int, float]]], source: int, target: int, width: float) -> list[int]:
-    """Return the shortest path over edges that are wide enough."""
-    came = {source: source}
-    queue = deque([source])
-    while target not in came:
-        node = queue.popleft()
-        for other, bandwidth in edges[node]:
-            if bandwidth >= width and other not in came:
-                came[other] = node
-                queue.append(other)
-    path = [target]
-    while path[-1] != source:
-        path.append(came[path[-1]])
-    return path[::-1]
 
 
 def _check_matrix(matrix: Reals, absent: Absent) -> None:

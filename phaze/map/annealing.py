@@ -1,0 +1,324 @@
+"""Mappings by local search: two devices change places, or one with a free one (simulated annealing).
+
+The search minimises the simulated time of a step, or the longest stage time of an instantiation. Both are the
+largest over stages of the time of the slowest replica plus an all-reduce, so that a change of places needs
+only the two replicas and the two rings that it touches; of all others the slowest three are remembered.
+The largest of many numbers says little about where to go: the mean over all replicas' times and all rings'
+links is added with a weight that falls to almost nothing. Half of the places are drawn from the slowest
+replica or ring, and most of their new devices near a neighbour's device.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from phaze.map.objective import Problem
+from phaze.theory.compiled import njit, njit_beside_others, njit_inner
+from phaze.theory.device_networks import DeviceNetwork
+from phaze.theory.gpipe import pass_through, work_of
+from phaze.theory.operator_graphs import Floats, Ints, StageGraph
+
+
+class Task(NamedTuple):
+    """What is minimised."""
+
+    simulated: bool
+    """The step; otherwise the longest stage time."""
+    forward: Floats
+    backward: Floats
+    edges: Ints
+    sizes: Floats
+    ring_bytes: Floats
+    ring_waits: float
+    update: Floats
+    microbatches: int
+    replicas: int
+    seconds: Floats
+    waits: Floats
+    message: Floats
+    message_wait: Floats
+
+
+def step_task(stages: StageGraph, network: DeviceNetwork, memory_bytes_per_s: float) -> Task:
+    """Return the task to make the simulated step short."""
+    problem = Problem(stages, network, "exact")
+    forward, backward, edges, sizes, _, update, microbatches = work_of(stages, memory_bytes_per_s)
+    return Task(
+        True, forward, backward, edges, sizes, problem.ring_bytes, problem.ring_waits, update, microbatches,
+        stages.replicas, network.seconds_per_byte, network.waits_s, *problem.both_ways,
+    )  # fmt: skip
+
+
+def stage_task(problem: Problem) -> Task:
+    """Return the task to make the longest stage time of an instantiation short."""
+    forward, backward, _, _, gradients, _, microbatches = work_of(problem.stages)
+    rings = problem.ring_bytes if problem.counts_rings else np.zeros_like(gradients)
+    waits = problem.ring_waits if problem.counts_rings else 0.0
+    return Task(
+        False, forward, backward, problem.edges, problem.edge_bytes, rings, waits, np.zeros_like(gradients),
+        microbatches, problem.stages.replicas, problem.network.seconds_per_byte, problem.network.waits_s,
+        *problem.both_ways,
+    )  # fmt: skip
+
+
+class State(NamedTuple):
+    """A mapping with what is known of its times."""
+
+    at: Ints
+    """Device of every slot, stage s and replica r at s R + r, then the devices that are free, shape (D,)."""
+    place: Ints
+    """Slot of every device, shape (D,)."""
+    times: Floats
+    """Of every stage of every replica without its all-reduce, shape (S, R)."""
+    rings: Floats
+    """Slowest link of every stage's ring, shape (S,)."""
+    sums: Floats
+    """Sum of the links of every stage's ring, shape (S,)."""
+    top: Ints
+    """The three slowest replicas of every stage, -1 where there are fewer, shape (S, 3)."""
+    columns: Floats
+    """Times of the two replicas that a change touches, shape (2, S)."""
+    devices: Ints
+    """Devices of one replica, shape (S,)."""
+    scratch: Floats
+
+
+class Change(NamedTuple):
+    """What two slots that changed places lead to."""
+
+    value: float
+    """What is minimised."""
+    spread: float
+    """Mean of times and links, up to a constant."""
+    worst: int
+    """Stage that ends last."""
+    ring_a: float
+    sum_a: float
+    ring_b: float
+    sum_b: float
+
+
+def new_state(task: Task, start: Ints) -> State:
+    """Return the state at a mapping, with nothing computed yet."""
+    stages, replicas = len(task.forward), task.replicas
+    return State(
+        start.copy(),
+        np.argsort(start),
+        np.empty((stages, replicas)),
+        np.empty(stages),
+        np.empty(stages),
+        np.empty((stages, 3), np.int64),
+        np.empty((2, stages)),
+        np.empty(stages, np.int64),
+        np.empty(stages + len(task.edges)),
+    )
+
+
+@njit
+def replica_times(task: Task, devices: Ints, times: Floats, scratch: Floats) -> None:
+    """Write the time of every stage of one replica without its all-reduce, shape (S,)."""
+    if task.simulated:
+        pass_through(
+            task.forward, task.backward, task.edges, task.sizes, task.microbatches, devices, task.seconds,
+            task.waits, times, scratch,
+        )  # fmt: skip
+        return
+    for s in range(len(times)):
+        times[s] = task.forward[s] + task.backward[s]
+    for e in range(len(task.edges)):
+        s, t = task.edges[e]
+        d, c = devices[s], devices[t]
+        cost = task.sizes[e] * task.message[d, c] + task.message_wait[d, c]
+        times[s] += cost
+        times[t] += cost
+
+
+@njit
+def _link(task: Task, stage: int, source: int, target: int) -> float:
+    return (
+        task.ring_bytes[stage] * task.seconds[source, target] + task.ring_waits * task.waits[source, target]
+    )
+
+
+@njit
+def _ring(task: Task, at: Ints, stage: int) -> tuple[float, float]:
+    """Return the slowest link of a stage's ring and the sum of its links."""
+    slowest, total, replicas = 0.0, 0.0, task.replicas
+    if replicas > 1:
+        for r in range(replicas):
+            time = _link(task, stage, at[stage * replicas + r], at[stage * replicas + (r + 1) % replicas])
+            slowest = max(slowest, time)
+            total += time
+    return slowest, total
+
+
+@njit_inner
+def _rank(times: Floats, top: Ints, stage: int) -> None:
+    """Write the three slowest replicas of a stage into `top`."""
+    for k in range(3):
+        top[stage, k] = -1
+    for r in range(times.shape[1]):
+        value = times[stage, r]
+        k = 3
+        while k > 0 and (top[stage, k - 1] < 0 or value > times[stage, top[stage, k - 1]]):
+            if k < 3:
+                top[stage, k] = top[stage, k - 1]
+            k -= 1
+        if k < 3:
+            top[stage, k] = r
+
+
+@njit
+def _column(task: Task, state: State, replica: int, which: int) -> None:
+    """Compute the times of a replica into one of the two columns."""
+    for s in range(len(task.forward)):
+        state.devices[s] = state.at[s * task.replicas + replica]
+    replica_times(task, state.devices, state.columns[which], state.scratch)
+
+
+@njit
+def _measure(task: Task, state: State) -> Change:
+    """Compute everything anew."""
+    stages, n = len(task.forward), len(task.forward) * task.replicas
+    for r in range(task.replicas):
+        _column(task, state, r, 0)
+        for s in range(stages):
+            state.times[s, r] = state.columns[0, s]
+    value, worst = -1.0, 0
+    for s in range(stages):
+        state.rings[s], state.sums[s] = _ring(task, state.at, s)
+        _rank(state.times, state.top, s)
+        reached = state.times[s, state.top[s, 0]] + state.rings[s] + task.update[s]
+        if reached > value:
+            value, worst = reached, s
+    return Change(value, (state.times.sum() + state.sums.sum()) / n, worst, 0.0, 0.0, 0.0, 0.0)
+
+
+@njit_inner
+def _draw_slot(task: Task, state: State, worst: int, rng: np.random.Generator) -> int:
+    """Return a slot of the slowest replica, of the slowest ring, or any."""
+    stages, replicas = len(task.forward), task.replicas
+    kind = rng.random()
+    if kind < 0.25:
+        return int(rng.random() * stages) * replicas + int(state.top[worst, 0])
+    if kind < 0.5:
+        return worst * replicas + int(rng.random() * replicas)
+    return int(rng.random() * stages * replicas)
+
+
+@njit_inner
+def _draw_neighbour(task: Task, slot: int, rng: np.random.Generator) -> int:
+    """Return a slot that a slot exchanges messages with, -1 if the one drawn does not."""
+    stage, replica = slot // task.replicas, slot % task.replicas
+    count = len(task.edges)
+    pick = int(rng.random() * (count + 2))
+    if pick >= count:
+        if task.replicas == 1:
+            return -1
+        other = replica + 1 if pick == count else replica - 1
+        return stage * task.replicas + other % task.replicas
+    if task.edges[pick, 0] == stage:
+        return int(task.edges[pick, 1] * task.replicas + replica)
+    if task.edges[pick, 1] == stage:
+        return int(task.edges[pick, 0] * task.replicas + replica)
+    return -1
+
+
+@njit_inner
+def _draw_place(task: Task, state: State, near: Ints, slot: int, rng: np.random.Generator) -> int:
+    """Return a slot to change places with: one near a neighbour, or any; it may be the slot itself."""
+    devices = len(state.at)
+    if rng.random() < 0.7:
+        neighbour = _draw_neighbour(task, slot, rng)
+        if neighbour < 0:
+            return slot
+        rank = int(near.shape[1] * rng.random() ** 4)
+        return int(state.place[near[state.at[neighbour], rank]])
+    return int(rng.random() * devices)
+
+
+@njit_inner
+def _others_s(state: State, stage: int, a: int, b: int) -> float:
+    """Return the time of the slowest replica of a stage besides two, 0 if there is none."""
+    for k in range(3):
+        r = state.top[stage, k]
+        if r >= 0 and r != a and r != b:
+            return float(state.times[stage, r])
+    return 0.0
+
+
+@njit
+def _judge(task: Task, state: State, a: int, b: int, spread: float) -> Change:
+    """Return what two slots that have changed places lead to; `b` may be free."""
+    stages, replicas = len(task.forward), task.replicas
+    n = stages * replicas
+    sa, ra = a // replicas, a % replicas
+    sb, rb = (b // replicas, b % replicas) if b < n else (sa, ra)
+    _column(task, state, ra, 0)
+    if rb != ra:
+        _column(task, state, rb, 1)
+    ring_a, sum_a = _ring(task, state.at, sa)
+    ring_b, sum_b = (ring_a, sum_a) if sb == sa else _ring(task, state.at, sb)
+    value, worst = 0.0, 0
+    gained = sum_a - state.sums[sa] + (sum_b - state.sums[sb] if sb != sa else 0.0)
+    for s in range(stages):
+        longest = max(state.columns[0, s], _others_s(state, s, ra, rb))
+        gained += state.columns[0, s] - state.times[s, ra]
+        if rb != ra:
+            longest = max(longest, state.columns[1, s])
+            gained += state.columns[1, s] - state.times[s, rb]
+        ring = ring_a if s == sa else (ring_b if s == sb else state.rings[s])
+        if longest + ring + task.update[s] > value:
+            value, worst = longest + ring + task.update[s], s
+    return Change(value, spread + gained / n, worst, ring_a, sum_a, ring_b, sum_b)
+
+
+@njit
+def _accept(task: Task, state: State, a: int, b: int, change: Change) -> None:
+    """Remember what a change has led to."""
+    stages, replicas = len(task.forward), task.replicas
+    sa, ra = a // replicas, a % replicas
+    sb, rb = (b // replicas, b % replicas) if b < stages * replicas else (sa, ra)
+    state.place[state.at[a]], state.place[state.at[b]] = a, b
+    state.rings[sa], state.sums[sa] = change.ring_a, change.sum_a
+    state.rings[sb], state.sums[sb] = change.ring_b, change.sum_b
+    for s in range(stages):
+        state.times[s, ra] = state.columns[0, s]
+        if rb != ra:
+            state.times[s, rb] = state.columns[1, s]
+        _rank(state.times, state.top, s)
+
+
+@njit_beside_others
+def anneal(
+    task: Task, state: State, near: Ints, rng: np.random.Generator, steps: int, hot: float, cold: float
+) -> tuple[Ints, float]:
+    """Return the devices of all slots and what they reach, the best of so many steps.
+
+    Temperatures, at the beginning and at the end, are shares of the value at the start.
+    """
+    now = _measure(task, state)
+    value, spread, worst, scale = now.value, now.spread, now.worst, now.value
+    best, best_value = state.at.copy(), value
+    at = state.at
+    for step in range(steps):
+        share = step / steps
+        a = _draw_slot(task, state, worst, rng)
+        b = _draw_place(task, state, near, a, rng)
+        if a == b:
+            continue
+        at[a], at[b] = at[b], at[a]
+        change = _judge(task, state, a, b, spread)
+        weight = (1.0 - share) ** 2 + 0.01
+        more = change.value - value + weight * (change.spread - spread)
+        if more > 0 and rng.random() >= np.exp(-more / (scale * hot * (cold / hot) ** share)):
+            at[a], at[b] = at[b], at[a]
+            continue
+        _accept(task, state, a, b, change)
+        value, spread, worst = change.value, change.spread, change.worst
+        if value < best_value:
+            best_value = value
+            best[:] = at
+    return best, best_value

@@ -1,0 +1,159 @@
+"""The mapping with the shortest simulated step of several ways to map (Parmesan, Sections V-B and VIII-C)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from phaze.map.annealing import anneal, new_state, step_task
+from phaze.map.descent import near_devices
+from phaze.map.heuristics import consecutive_map, p2p_map, random_map
+from phaze.map.objective import INSTANTIATIONS, Instantiation, Problem, choose_instantiation, lower_bound_s
+from phaze.map.search import Found, Limits, search
+from phaze.theory.device_networks import DeviceNetwork
+from phaze.theory.gpipe import step_time_s
+from phaze.theory.operator_graphs import Ints, StageGraph
+
+Way = Literal["p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map"]
+"""How a mapping was found."""
+Choice = Instantiation | Literal["auto", "ensemble"]
+"""One instantiation; the paper's choice of one by sizes; or all three and the local search."""
+
+
+@dataclass(frozen=True)
+class MapSettings:
+    """How to map."""
+
+    instantiation: Choice = "ensemble"
+    seed: int = 0
+    heuristics: bool = True
+    """Whether CS and p2p map may be the answer, and bound the searches from above as in the paper."""
+    limits: Limits = field(default_factory=Limits)
+    steps: int = 1_000_000
+    """Changes of places tried by each chain of the local search."""
+    chains: int = 4
+    """Chains of the local search, each on a thread."""
+    memory_bytes_per_s: float = math.inf
+    """At which parameters are updated."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A mapping, how it was found, and how long a step with it takes."""
+
+    way: Way
+    mapping: Ints
+    step_s: float
+    found: Found | None = None
+    """Of a search."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mapped:
+    """All mappings found, and the best of them."""
+
+    problem: Problem
+    """With all three terms."""
+    ways: tuple[Candidate, ...]
+    """What could be chosen."""
+    heuristics: tuple[Candidate, ...]
+    """CS map and p2p map."""
+    bound_s: float
+    """No mapping has a shorter longest stage time with all three terms."""
+    seconds: dict[str, float]
+    """Wall time of each way."""
+
+    @property
+    def best(self) -> Candidate:
+        """Return the candidate with the shortest step, the first of several."""
+        return min(self.ways, key=lambda one: one.step_s)
+
+
+def map_stages(stages: StageGraph, network: DeviceNetwork, settings: MapSettings) -> Mapped:
+    """Return mappings of stages to the devices of a network."""
+    run = _Run(stages, network, settings)
+    by_hand = run.by_hand()
+    searched = [run.search(kind) for kind in _instantiations(stages, settings.instantiation)]
+    ways = [*searched]
+    if settings.instantiation == "ensemble":
+        ways.append(run.anneal([*searched, *(by_hand if settings.heuristics else ())]))
+    if settings.heuristics:
+        ways += by_hand
+    exact = Problem(stages, network, "exact")
+    bounds = [one.found.bound_s for one in searched if one.found is not None]
+    return Mapped(exact, tuple(ways), by_hand, max(lower_bound_s(exact), *bounds), run.seconds)
+
+
+def _instantiations(stages: StageGraph, choice: Choice) -> tuple[Instantiation, ...]:
+    if choice == "ensemble":
+        return INSTANTIATIONS
+    return (choose_instantiation(stages),) if choice == "auto" else (choice,)
+
+
+class _Run:
+    """One run of all ways on the same stages and network."""
+
+    def __init__(self, stages: StageGraph, network: DeviceNetwork, settings: MapSettings) -> None:
+        self.stages, self.network, self.settings = stages, network, settings
+        self.shape = Problem(stages, network, "exact").shape
+        self.seconds: dict[str, float] = {}
+
+    def by_hand(self) -> tuple[Candidate, ...]:
+        """Return CS map and p2p map."""
+        return (
+            self._candidate("cs-map", consecutive_map(*self.shape)),
+            self._candidate("p2p-map", p2p_map(*self.shape)),
+        )
+
+    def search(self, instantiation: Instantiation) -> Candidate:
+        """Return what Algorithm 1 finds for an instantiation."""
+        problem, settings = Problem(self.stages, self.network, instantiation), self.settings
+        drawn = random_map(*self.shape, self.network.devices, settings.seed)
+        with self._timed(instantiation):
+            found = search(problem, settings.limits, settings.seed, None if settings.heuristics else (drawn,))
+        return self._candidate(instantiation, found.mapping, found)
+
+    def anneal(self, starts: list[Candidate]) -> Candidate:
+        """Return the best of several chains: cool ones from the best mappings known, hot ones from a random one."""
+        settings = self.settings
+        task = step_task(self.stages, self.network, settings.memory_bytes_per_s)
+        near = near_devices(Problem(self.stages, self.network, "exact"), 0)
+        ranked = sorted(starts, key=lambda one: one.step_s)
+
+        def chain(k: int) -> tuple[float, int, Ints]:
+            rng = np.random.default_rng([settings.seed, k])
+            hot = 0.02 if k % 2 else 0.002
+            mapping = ranked[k // 2 % len(ranked)].mapping
+            if k % 4 == 3:
+                hot, mapping = 0.05, random_map(*self.shape, self.network.devices, settings.seed + k)
+            state = new_state(task, _with_free(mapping, self.network.devices))
+            devices, value = anneal(task, state, near, rng, settings.steps, hot, 1e-5)
+            return value, k, devices
+
+        with self._timed("local-search"), ThreadPoolExecutor(settings.chains) as pool:
+            best = min(pool.map(chain, range(settings.chains)), key=lambda one: one[:2])
+        slots = self.shape[0] * self.shape[1]
+        return self._candidate("local-search", best[2][:slots].reshape(self.shape))
+
+    def _candidate(self, way: Way, mapping: Ints, found: Found | None = None) -> Candidate:
+        step = step_time_s(self.stages, mapping, self.network, self.settings.memory_bytes_per_s)
+        return Candidate(way, mapping, step, found)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - began
+
+
+def _with_free(mapping: Ints, devices: int) -> Ints:
+    """Return the devices of all slots and then those that are free, shape (D,)."""
+    used = mapping.reshape(-1)
+    return np.concatenate([used, np.setdiff1d(np.arange(devices), used)])

@@ -1,0 +1,146 @@
+"""Networks from files: a matrix in CSV, or a graph that NetworkX reads; and any topology by its YAML file."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+from pydantic import ValidationError
+
+from phaze.errors import PhazeError
+from phaze.spec.noun import describe, read_yaml
+from phaze.spec.topology import MOST_DEVICES, TOPOLOGY, MatrixFile, Topology
+from phaze.theory.device_networks import DeviceNetwork
+from phaze.theory.operator_graphs import Floats
+from phaze.theory.topologies import make_network
+from phaze.theory.widest_paths import fill_with_widest_paths
+
+
+def read_topology(path: Path) -> DeviceNetwork:
+    """Return the network of a topology file, or raise PhazeError naming what is wrong in it."""
+    if path.suffix in (".csv", ".json", ".graphml"):
+        return _of_file(MatrixFile(kind="file", path=path.name), path.parent)
+    try:
+        topology = TOPOLOGY.validate_python(read_yaml(path))
+    except ValidationError as error:
+        raise PhazeError(describe(error, str(path))) from error
+    return network_of(topology, str(path), path.parent)
+
+
+def network_of(topology: Topology, source: str, folder: Path) -> DeviceNetwork:
+    """Return the network of a topology; `folder` is where paths of files start."""
+    if isinstance(topology, MatrixFile):
+        return _of_file(topology, folder)
+    _check_devices(topology.devices, source)
+    return make_network(topology)
+
+
+def _check_devices(devices: int, source: str | Path) -> None:
+    if devices > MOST_DEVICES:
+        raise PhazeError(f"{source}: must have at most {MOST_DEVICES} devices, got {devices}")
+
+
+def _of_file(file: MatrixFile, folder: Path) -> DeviceNetwork:
+    path = folder / file.path
+    read = {".csv": _read_csv, ".json": _read_graph, ".graphml": _read_graph}.get(path.suffix)
+    if read is None:
+        raise PhazeError(f"{path}: must end with .csv, .json or .graphml")
+    bandwidth, latency = read(path)
+    _check_devices(len(bandwidth), path)
+    bandwidth = bandwidth * file.unit_bytes_per_s
+    latency = np.where(np.isnan(latency), file.latency_s, latency)
+    if (latency < 0).any():
+        raise PhazeError(f"{path}: latencies must be >= 0, got {latency.min():g}")
+    return _complete(bandwidth, latency, file.absent, path)
+
+
+def _complete(bandwidth: Floats, latency: Floats, absent: str, path: Path) -> DeviceNetwork:
+    """Return the network with the pairs that have no link."""
+    missing = (bandwidth == 0) & ~np.eye(len(bandwidth), dtype=bool)
+    if missing.any():
+        source, target = np.argwhere(missing)[0]
+        if absent == "refuse":
+            raise PhazeError(f"{path}: no link from {source} to {target}, and absent is refuse")
+        bandwidth, latency = fill_with_widest_paths(bandwidth, latency)
+        unreached = (bandwidth == 0) & missing
+        if unreached.any():
+            source, target = np.argwhere(unreached)[0]
+            raise PhazeError(f"{path}: is not connected: there is no path from {source} to {target}")
+    return DeviceNetwork(bandwidth, latency)
+
+
+def _read_csv(path: Path) -> tuple[Floats, Floats]:
+    """Return the bandwidths of a table, 0 where there is none, and unknown latencies."""
+    try:
+        with path.open(newline="", encoding="utf-8") as lines:
+            rows = [row for row in csv.reader(lines) if row]
+    except (OSError, UnicodeDecodeError) as error:
+        raise PhazeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(rows):
+            raise PhazeError(
+                f"{path}: must be a square matrix: row {number} of {len(rows)} has {len(row)} values"
+            )
+    if not rows:
+        raise PhazeError(f"{path}: must hold a square matrix, got no rows")
+    values = np.array(
+        [[_number(cell, path, i, j) for j, cell in enumerate(row)] for i, row in enumerate(rows)]
+    )
+    return values, np.full_like(values, np.nan)
+
+
+def _number(text: str, path: Path, source: int, target: int) -> float:
+    """Return a bandwidth; empty, or anything on the diagonal, is none."""
+    if source == target or not text.strip():
+        return 0.0
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 0 < value < float("inf") and text.strip() not in ("0", "0.0"):
+        raise PhazeError(
+            f"{path}: bandwidth from {source} to {target} must be > 0 or empty, got {text.strip()}"
+        )
+    return value
+
+
+def _read_graph(path: Path) -> tuple[Floats, Floats]:
+    """Return bandwidths and latencies of a graph, in the order of its nodes; edges without direction go both ways."""
+    graph = _load_graph(path)
+    index = {node: k for k, node in enumerate(graph.nodes)}
+    if not index:
+        raise PhazeError(f"{path}: must have nodes")
+    bandwidth = np.zeros((len(index), len(index)))
+    latency = np.full_like(bandwidth, np.nan)
+    for source, target, about in graph.edges(data=True):
+        value, wait = (_attribute(about, key, path, source, target) for key in ("bandwidth", "latency"))
+        ends = [(index[source], index[target])]
+        for a, b in ends if graph.is_directed() else [*ends, ends[0][::-1]]:
+            bandwidth[a, b], latency[a, b] = value, wait
+    return bandwidth, latency
+
+
+def _load_graph(path: Path) -> nx.Graph:
+    try:
+        if path.suffix == ".graphml":
+            return nx.read_graphml(path)
+        return nx.node_link_graph(json.loads(path.read_text(encoding="utf-8")), edges="edges")
+    except OSError as error:
+        raise PhazeError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, SyntaxError, nx.NetworkXError) as error:
+        raise PhazeError(f"{path}: is not a graph in node-link JSON or GraphML: {error}") from error
+
+
+def _attribute(about: dict[str, object], key: str, path: Path, source: object, target: object) -> float:
+    """Return bandwidth or latency of an edge; a latency may be missing, NaN then."""
+    value = about.get(key)
+    if value is None and key == "latency":
+        return float("nan")
+    least = 0 if key == "latency" else 5e-324
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < float("inf"):
+        rule = "a number >= 0" if key == "latency" else "a number > 0"
+        raise PhazeError(f"{path}: edge {source} -> {target}: {key} must be {rule}, got {value!r}")
+    return float(value)

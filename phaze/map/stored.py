@@ -1,0 +1,72 @@
+"""From files of stages to what is mapped, and from what is found to files of mappings."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phaze.map.ensemble import Candidate, Mapped
+from phaze.spec.mapping import StoredMapping, StoredSearch
+from phaze.spec.stages import StoredStages
+from phaze.theory.gpipe import simulate_step
+from phaze.theory.operator_graphs import StageGraph
+
+
+def stage_graph(stored: StoredStages) -> StageGraph:
+    """Return the stages of a file."""
+    edges = sorted(stored.edges, key=lambda edge: (edge.source, edge.target))
+    return StageGraph(
+        np.array([stage.forward_s for stage in stored.stages], np.float64),
+        np.array([stage.backward_s for stage in stored.stages], np.float64),
+        np.array([stage.parameter_bytes for stage in stored.stages], np.float64),
+        np.array([(edge.source, edge.target) for edge in edges], np.int64).reshape(-1, 2),
+        np.array([edge.bytes for edge in edges], np.float64),
+        stored.replicas,
+        stored.microbatches,
+    )
+
+
+def stored_mapping(
+    mapped: Mapped, *, model: str, topology: str, seed: int, memory_bytes_per_s: float
+) -> StoredMapping:
+    """Return the file of what was found."""
+    best, problem = mapped.best, mapped.problem
+    step = simulate_step(problem.stages, best.mapping, problem.network, memory_bytes_per_s)
+    value = problem.value_s(best.mapping)
+    last = step.critical_stage
+    return StoredMapping(
+        format="phaze-mapping",
+        version=1,
+        model=model,
+        topology=topology,
+        devices=problem.network.devices,
+        mapping=tuple(tuple(row) for row in best.mapping.tolist()),
+        found_by=best.way,
+        step_time_s=step.step_s,
+        pipeline_s=step.pipeline_s,
+        all_reduce_s=float(step.all_reduce_s[last]),
+        update_s=float(step.update_s[last]),
+        compute_s=step.compute_s,
+        objective_s=value,
+        bound_s=min(mapped.bound_s, value),
+        proven=mapped.bound_s >= value * (1 - 2e-9),
+        seed=seed,
+        ways=tuple(_stored_way(one) for one in mapped.ways),
+        heuristics=tuple(_stored_way(one) for one in mapped.heuristics),
+    )
+
+
+def _stored_way(one: Candidate) -> StoredSearch:
+    found = one.found
+    if found is None:
+        return StoredSearch(name=one.way, step_time_s=one.step_s)
+    return StoredSearch(
+        name=one.way,
+        step_time_s=one.step_s,
+        objective_s=found.value_s,
+        bound_s=found.bound_s,
+        proven=found.proven,
+        searched=found.searched,
+        gave_up=found.stopped,
+        timed_out=found.timed_out,
+        tries=found.tries,
+    )
