@@ -12,6 +12,7 @@ import typer
 from phaze.commands.estimate import estimate
 from phaze.commands.export import export
 from phaze.commands.extract import extract
+from phaze.commands.map import map_stages
 from phaze.commands.place import place
 from phaze.commands.schedule import schedule
 from phaze.commands.simulate import simulate
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 for verb in (space, extract, estimate, schedule, place, simulate, export):
     app.command()(verb)
+app.command(name="map")(map_stages)
 
 
 def main() -> int:

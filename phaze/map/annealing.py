@@ -137,9 +137,8 @@ def replica_times(task: Task, devices: Ints, times: Floats, scratch: Floats) -> 
 
 @njit
 def _link(task: Task, stage: int, source: int, target: int) -> float:
-    return (
-        task.ring_bytes[stage] * task.seconds[source, target] + task.ring_waits * task.waits[source, target]
-    )
+    wait = task.ring_waits * task.waits[source, target]
+    return float(wait + task.ring_bytes[stage] * task.seconds[source, target])
 
 
 @njit

@@ -121,7 +121,7 @@ class _Run:
         return self._candidate(instantiation, found.mapping, found)
 
     def anneal(self, starts: list[Candidate]) -> Candidate:
-        """Return the best of several chains: cool ones from the best mappings known, hot ones from a random one."""
+        """Return the best of several chains: cool ones from good mappings, hot ones from random ones."""
         settings = self.settings
         task = step_task(self.stages, self.network, settings.memory_bytes_per_s)
         near = near_devices(Problem(self.stages, self.network, "exact"), 0)

@@ -100,15 +100,14 @@ def _number(text: str, path: Path, source: int, target: int) -> float:
         value = float(text)
     except ValueError:
         value = float("nan")
-    if not 0 < value < float("inf") and text.strip() not in ("0", "0.0"):
-        raise PhazeError(
-            f"{path}: bandwidth from {source} to {target} must be > 0 or empty, got {text.strip()}"
-        )
+    if not 0 < value < float("inf"):
+        place = f"{path}: bandwidth from {source} to {target}"
+        raise PhazeError(f"{place} must be > 0, or empty for no link, got {text.strip()}")
     return value
 
 
 def _read_graph(path: Path) -> tuple[Floats, Floats]:
-    """Return bandwidths and latencies of a graph, in the order of its nodes; edges without direction go both ways."""
+    """Return bandwidths and latencies of a graph, nodes in its order; undirected edges go both ways."""
     graph = _load_graph(path)
     index = {node: k for k, node in enumerate(graph.nodes)}
     if not index:
@@ -123,14 +122,14 @@ def _read_graph(path: Path) -> tuple[Floats, Floats]:
     return bandwidth, latency
 
 
-def _load_graph(path: Path) -> nx.Graph:
+def _load_graph(path: Path) -> nx.Graph[object]:
     try:
         if path.suffix == ".graphml":
             return nx.read_graphml(path)
         return nx.node_link_graph(json.loads(path.read_text(encoding="utf-8")), edges="edges")
     except OSError as error:
         raise PhazeError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, SyntaxError, nx.NetworkXError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, SyntaxError, nx.NetworkXError) as error:
         raise PhazeError(f"{path}: is not a graph in node-link JSON or GraphML: {error}") from error
 
 

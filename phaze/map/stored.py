@@ -1,28 +1,10 @@
-"""From files of stages to what is mapped, and from what is found to files of mappings."""
+"""From what is found to files of mappings."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from phaze.map.ensemble import Candidate, Mapped
 from phaze.spec.mapping import StoredMapping, StoredSearch
-from phaze.spec.stages import StoredStages
 from phaze.theory.gpipe import simulate_step
-from phaze.theory.operator_graphs import StageGraph
-
-
-def stage_graph(stored: StoredStages) -> StageGraph:
-    """Return the stages of a file."""
-    edges = sorted(stored.edges, key=lambda edge: (edge.source, edge.target))
-    return StageGraph(
-        np.array([stage.forward_s for stage in stored.stages], np.float64),
-        np.array([stage.backward_s for stage in stored.stages], np.float64),
-        np.array([stage.parameter_bytes for stage in stored.stages], np.float64),
-        np.array([(edge.source, edge.target) for edge in edges], np.int64).reshape(-1, 2),
-        np.array([edge.bytes for edge in edges], np.float64),
-        stored.replicas,
-        stored.microbatches,
-    )
 
 
 def stored_mapping(

@@ -1,4 +1,4 @@
-"""Files of mappings: which device does which stage of which replica, and what is known of it (Parmesan, Section V)."""
+"""Files of mappings: which device does which stage of which replica, and what is known of it."""
 
 from __future__ import annotations
 

@@ -37,11 +37,13 @@ class Levels(Noun):
 
     kind: Literal["levels"]
     """What it is."""
-    levels: tuple[LevelLinks, ...] = Field(min_length=1)
+    levels: tuple[LevelLinks, ...]
     """Levels from the narrowest groups to the one that holds all devices."""
 
     @model_validator(mode="after")
     def _nested(self) -> Self:
+        if not self.levels:
+            raise ValueError("levels: must have a level")
         for inner, outer in zip(self.levels, self.levels[1:], strict=False):
             if outer.devices <= inner.devices or outer.devices % inner.devices:
                 raise ValueError(
@@ -190,7 +192,7 @@ class MatrixFile(Noun):
     kind: Literal["file"]
     """What it is."""
     path: str
-    """The file, from the folder of this one: .csv with row d to column d', empty or 0 where there is no link;
+    """The file, from the folder of this one: .csv with row d to column d', empty where there is no link;
     .json or .graphml with `bandwidth`, and perhaps `latency` in seconds, on edges."""
     unit_bytes_per_s: Positive = 1.0
     """What a bandwidth of 1 in the file means."""

@@ -1,0 +1,121 @@
+"""Map the stages of a partition to the devices of any network."""
+
+from __future__ import annotations
+
+import json
+import math
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phaze.commands.options import JsonOption
+
+if TYPE_CHECKING:
+    from phaze.spec.mapping import StoredMapping
+
+
+class Choice(StrEnum):
+    """What a search counts of a stage's time, or how that is chosen."""
+
+    P2P = "p2p"
+    ALLREDUCE = "allreduce"
+    EXACT = "exact"
+    AUTO = "auto"
+    ENSEMBLE = "ensemble"
+
+
+def map_stages(
+    stages: Annotated[Path, typer.Argument(help="Stages, as `partition` writes them.")],
+    topology: Annotated[
+        str,
+        typer.Option(
+            help="Topology (config/topologies/*.yaml), or a matrix or graph: .csv, .json, .graphml."
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="File for the mapping; else a summary is printed.")
+    ] = None,
+    instantiation: Annotated[
+        Choice,
+        typer.Option(
+            help="Stage time that the search counts: messages, all-reduce, or both; auto: the first or the "
+            "second by their bytes; ensemble: all three and a local search, the shortest step of them."
+        ),
+    ] = Choice.ENSEMBLE,
+    seed: Annotated[int, typer.Option(help="Of all random numbers.", min=0)] = 0,
+    heuristics: Annotated[
+        bool, typer.Option(help="Let CS and p2p map be the answer, and bound the searches.")
+    ] = True,
+    tries: Annotated[
+        int, typer.Option(help="Devices tried for a target before it is given up.", min=1)
+    ] = 4_000_000,
+    steps: Annotated[int, typer.Option(help="Steps of each chain of the local search.", min=0)] = 1_000_000,
+    time_limit_s: Annotated[
+        float,
+        typer.Option(
+            "--time-limit", help="Seconds after which a search ends; what is found may then differ.", min=0
+        ),
+    ] = math.inf,
+    memory_gib_per_s: Annotated[
+        float, typer.Option(help="Memory bandwidth of the update, GiB/s.", min=1e-9)
+    ] = math.inf,
+    times: Annotated[Path | None, typer.Option(help="File for the seconds that each way took.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Map the stages of a partition to the devices of a network, for a short training step.
+
+    The file holds the devices of all stages and replicas, the simulated step, the longest stage time with its
+    bound and whether it is proven to be the least, what each way to map found, and CS and p2p map beside it.
+    """
+    from phaze.documents import read_as, text_of, write_text
+    from phaze.map.ensemble import MapSettings
+    from phaze.map.ensemble import map_stages as find_mapping
+    from phaze.map.matrices import read_topology
+    from phaze.map.search import Limits
+    from phaze.map.stored import stored_mapping
+    from phaze.spec.stages import StoredStages
+    from phaze.theory.stored_graphs import stage_graph
+    from phaze.units import GIB
+
+    stored = read_as(StoredStages, stages)
+    settings = MapSettings(
+        instantiation.value, seed, heuristics, Limits(tries, time_limit_s), steps,
+        memory_bytes_per_s=memory_gib_per_s * GIB,
+    )  # fmt: skip
+    network = read_topology(_topology_path(topology))
+    mapped = find_mapping(stage_graph(stored), network, settings)
+    found = stored_mapping(
+        mapped,
+        model=stored.model,
+        topology=topology,
+        seed=seed,
+        memory_bytes_per_s=settings.memory_bytes_per_s,
+    )
+    if times is not None:
+        write_text(json.dumps(mapped.seconds, indent=1) + "\n", times)
+    if out is not None:
+        write_text(text_of(found), out)
+    typer.echo(text_of(found) if as_json else _summary(found), nl=False)
+
+
+def _topology_path(topology: str) -> Path:
+    """Return the file of a topology given by name or by path."""
+    from phaze.spec.files import FOLDER, named_file
+
+    path = Path(topology)
+    return path if path.suffix else named_file("topology", topology, FOLDER / "topologies")
+
+
+def _summary(found: StoredMapping) -> str:
+    """Return what a reader wants to know first."""
+    proof = "proven the least" if found.proven else f"no mapping below {found.bound_s:.6g} s"
+    known = found.ways + tuple(one for one in found.heuristics if one not in found.ways)
+    lines = [
+        f"step {found.step_time_s:.6g} s, found by {found.found_by}",
+        f"without communication {found.compute_s:.6g} s",
+        f"longest stage time {found.objective_s:.6g} s, {proof}",
+        *(f"{one.name}: step {one.step_time_s:.6g} s" for one in known),
+    ]
+    return "\n".join(lines) + "\n"

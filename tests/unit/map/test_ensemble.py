@@ -1,0 +1,74 @@
+"""The ensemble takes the shortest step of all ways, the same for a seed; devices may be left over."""
+
+import numpy as np
+import pytest
+
+from phaze.errors import PhazeError
+from phaze.map.ensemble import MapSettings, map_stages
+from phaze.map.objective import Problem, choose_instantiation
+from phaze.map.search import Limits
+from phaze.map.stored import stored_mapping
+from phaze.theory.device_networks import DeviceNetwork, flat_network
+from phaze.theory.gpipe import step_time_s
+from phaze.theory.operator_graphs import StageGraph
+from tests.unit.map.cases import drawn_network, drawn_stages
+
+FAST = Limits(tries=20_000)
+
+
+def test_without_heuristics_the_answer_is_never_worse_than_they_are() -> None:
+    stages, network = drawn_stages(5, 4, 4), drawn_network(5, 16, "undirected")
+    mapped = map_stages(stages, network, MapSettings(heuristics=False, limits=FAST, steps=20_000))
+    assert {one.way for one in mapped.ways} == {"p2p", "allreduce", "exact", "local-search"}
+    assert mapped.best.step_s < min(one.step_s for one in mapped.heuristics)
+    assert mapped.best.step_s == step_time_s(stages, mapped.best.mapping, network)
+
+
+def test_the_same_seed_gives_the_same_file() -> None:
+    stages, network = drawn_stages(6, 3, 3), drawn_network(6, 11, "directed", latency=True)
+    texts = set()
+    for _ in range(2):
+        mapped = map_stages(stages, network, MapSettings(seed=3, limits=FAST, steps=5000))
+        stored = stored_mapping(mapped, model="m", topology="t", seed=3, memory_bytes_per_s=np.inf)
+        texts.add(stored.model_dump_json())
+    assert len(texts) == 1
+    devices = {device for row in stored.mapping for device in row}
+    assert len(devices) == 9
+    assert stored.bound_s <= stored.objective_s
+
+
+def test_the_best_devices_of_many_are_taken() -> None:
+    """Three devices of six have links a hundred times faster; the stages need three."""
+    bandwidth = np.ones((6, 6))
+    for a, b in [(1, 3), (3, 5), (1, 5)]:
+        bandwidth[a, b] = bandwidth[b, a] = 100.0
+    network = DeviceNetwork(bandwidth, np.zeros((6, 6)))
+    mapped = map_stages(drawn_stages(1, 3, 1), network, MapSettings(limits=FAST, steps=2000))
+    assert set(mapped.best.mapping.reshape(-1).tolist()) == {1, 3, 5}
+
+
+def test_too_few_devices_are_refused() -> None:
+    with pytest.raises(PhazeError, match="needs at least 6 devices for 3 stages x 2 replicas, got 5"):
+        map_stages(drawn_stages(1, 3, 2), flat_network(5, 1.0), MapSettings())
+
+
+def test_what_is_exchanged_more_is_counted() -> None:
+    """An edge passes its bytes there and back for every microbatch, a ring 2 (R - 1) / R of the gradients."""
+    edges, times = np.array([[0, 1]]), np.ones(2)
+    for parameters, chosen in ((8.1, "allreduce"), (7.9, "p2p")):
+        stages = StageGraph(times, times, np.array([parameters, 0.0]), edges, np.array([1.0]), 2, 4)
+        assert choose_instantiation(stages) == chosen
+
+
+def test_stage_times_count_messages_both_ways_and_the_slowest_link() -> None:
+    """By hand: c_u 2; 6 bytes at 2 and 3 bytes/s: 5 s; a ring of 4 bytes, 2 (R - 1)/R = 1, at 1: 4 s."""
+    bandwidth = np.full((4, 4), 2.0)
+    bandwidth[2:, :2] = 3.0
+    bandwidth[0, 1] = 1.0
+    network = DeviceNetwork(bandwidth, np.zeros((4, 4)))
+    one, edges = np.ones(2), np.array([[0, 1]])
+    stages = StageGraph(one, one, np.array([4.0, 2.0]), edges, np.array([6.0]), 2, 4)
+    mapping = np.array([[0, 1], [2, 3]])
+    assert Problem(stages, network, "p2p").stage_times_s(mapping).tolist() == [7.0, 7.0]
+    assert Problem(stages, network, "allreduce").stage_times_s(mapping).tolist() == [6.0, 3.0]
+    assert Problem(stages, network, "exact").stage_times_s(mapping).tolist() == [11.0, 8.0]
