@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from phaze.spec import planning, settings
+from phaze.spec import planning, settings, topology
 from phaze.spec.architecture import Architecture, Grid
+from phaze.spec.mapping import StoredMapping, StoredSearch
 from phaze.spec.model import Model
 from phaze.spec.network import Matrix, Torus
 from phaze.spec.noun import Noun
@@ -56,6 +57,17 @@ _SECTIONS: dict[str, type[Noun]] = {
     "`tile` of such a chip": Tile,
     "`link` of a system or a chip of tiles": Wire,
     "`dram` of a system of tiles": Dram,
+    "A topology with levels (`topologies/*.yaml`)": topology.Levels,
+    "`levels` of such a topology": topology.LevelLinks,
+    "A topology of nodes with links of their own (`topologies/*.yaml`)": topology.Nodes,
+    "`links` of such nodes": topology.NodeLink,
+    "A mesh or a torus (`topologies/*.yaml`)": topology.MeshOrTorus,
+    "`hops` of a mesh or a torus": topology.Hops,
+    "Random nodes (`topologies/*.yaml`)": topology.RandomBlocks,
+    "Random pairs (`topologies/*.yaml`)": topology.UniformDist,
+    "A topology from a file (`topologies/*.yaml`)": topology.MatrixFile,
+    "A mapping (`python -m phaze map -o`)": StoredMapping,
+    "`ways` and `heuristics` of a mapping": StoredSearch,
 }
 _LIMITS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
 

@@ -9,7 +9,6 @@ import pytest
 from phaze.errors import PhazeError
 from phaze.map.matrices import read_topology
 
-
 NO_BANDWIDTH = '{"nodes": [{"id": 0}, {"id": 1}], "edges": [{"source": 0, "target": 1}]}'
 NO_LINKS = "kind: levels\nlevels: [{devices: 4, bandwidth_gib_per_s: 0}]\n"
 

@@ -1,0 +1,69 @@
+"""Stages are mapped from the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from phaze.__main__ import app
+from phaze.documents import read_as
+from phaze.errors import PhazeError
+from phaze.spec.mapping import StoredMapping
+
+FAST = ("--tries", "2000", "--steps", "500")
+
+
+def written_stages(folder: Path, replicas: int) -> str:
+    times = {"forward_s": 0.01, "backward_s": 0.03, "parameter_bytes": 1e7}
+    text = {
+        "format": "phaze-stages",
+        "version": 1,
+        "model": "small",
+        "replicas": replicas,
+        "microbatches": 4,
+        "recompute": True,
+        "stages": [times, times],
+        "edges": [{"source": 0, "target": 1, "bytes": 2e7}],
+    }
+    path = folder / "stages.json"
+    path.write_text(json.dumps(text), encoding="utf-8")
+    return str(path)
+
+
+def test_a_mapping_is_written_the_same_twice_with_measured_times_apart(tmp_path: Path) -> None:
+    stages, texts = written_stages(tmp_path, 8), []
+    for name in ("one.json", "two.json"):
+        options = ["--topology", "two-level", "-o", str(tmp_path / name), "--times", str(tmp_path / "t.json")]
+        result = CliRunner().invoke(app, ["map", stages, *options, *FAST])
+        assert result.exit_code == 0, result.output
+        texts.append((tmp_path / name).read_text(encoding="utf-8"))
+    assert texts[0] == texts[1]
+    found = read_as(StoredMapping, tmp_path / "one.json")
+    assert found.step_time_s <= min(one.step_time_s for one in found.heuristics)
+    assert found.compute_s < found.step_time_s
+    measured = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
+    assert set(measured) == {"p2p", "allreduce", "exact", "local-search"}
+    assert f"step {found.step_time_s:.6g} s, found by {found.found_by}" in result.output
+
+
+@pytest.mark.parametrize(("choice", "ways"), [("auto", 1), ("exact", 1), ("ensemble", 4)])
+def test_heuristics_stay_out_of_the_answer_if_asked(tmp_path: Path, choice: str, ways: int) -> None:
+    options = ["--topology", "dgx-1", "--instantiation", choice, "--no-heuristics", "--json"]
+    result = CliRunner().invoke(app, ["map", written_stages(tmp_path, 4), *options, *FAST])
+    found = StoredMapping.model_validate_json(result.output)
+    assert len(found.ways) == ways
+    assert [one.name for one in found.heuristics] == ["cs-map", "p2p-map"]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "topology", "message"),
+    [
+        (9, "two-level", "needs at least 18 devices for 2 stages x 9 replicas, got 16"),
+        (2, "none", "there is no topology 'none'; there are a100-cluster, dgx-1, "),
+    ],
+)
+def test_mistakes_are_one_message(tmp_path: Path, replicas: int, topology: str, message: str) -> None:
+    result = CliRunner().invoke(app, ["map", written_stages(tmp_path, replicas), "--topology", topology])
+    assert isinstance(result.exception, PhazeError)
+    assert message in str(result.exception)
