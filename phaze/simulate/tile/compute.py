@@ -20,6 +20,8 @@ class Work:
 
     compute_s: float = 0.0
     sram_s: float = 0.0
+    sram_bytes: float = 0.0
+    """Between SRAM and arrays; not known at the peak rate."""
 
     @property
     def busy_s(self) -> float:
@@ -27,7 +29,11 @@ class Work:
         return max(self.compute_s, self.sram_s)
 
     def __add__(self, other: Work) -> Work:
-        return Work(self.compute_s + other.compute_s, self.sram_s + other.sram_s)
+        return Work(
+            self.compute_s + other.compute_s,
+            self.sram_s + other.sram_s,
+            self.sram_bytes + other.sram_bytes,
+        )
 
 
 def forward(tile: Tile, share: Share, element_bytes: int, rate: Rate = "array") -> Work:
@@ -82,7 +88,8 @@ def _mapped(tile: Tile, product: Product, dataflow: int, element_bytes: int) -> 
         float(folds_down),
         float(folds_across),
     )
-    return Work(cycles / tile.clock_hz, words * element_bytes / tile.sram_bandwidth_bytes_per_s)
+    size = words * element_bytes
+    return Work(cycles / tile.clock_hz, size / tile.sram_bandwidth_bytes_per_s, size)
 
 
 def _loops(product: Product, dataflow: int) -> tuple[int, int, int]:

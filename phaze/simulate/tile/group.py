@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -14,10 +14,23 @@ from phaze.simulate.tile import analytical, tile_by_tile, virtual
 from phaze.simulate.tile.chip import Chip
 from phaze.simulate.tile.outcome import Activity, Bound, Outcome, Spent, port_resources
 from phaze.simulate.tile.sram import Strategy
-from phaze.simulate.tile.steps import Mode, Part, Program, Stage
+from phaze.simulate.tile.steps import Mode, Part, Program, Stage, Step
 
 Fidelity = Literal["tile-by-tile", "virtual", "analytical"]
 """Every tile by itself; one tile for a group of equal ones; formulas, which are a lower bound."""
+
+
+@dataclass(frozen=True)
+class TileTraffic:
+    """Bytes that each tile of a group moves in one part."""
+
+    sram_bytes: float
+    """Between SRAM and arrays; 0 at the peak rate, which does not know."""
+    read_bytes: float
+    """From DRAM."""
+    write_bytes: float
+    sent_bytes: float
+    """To other tiles, on average."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,7 @@ class PartTime:
     """Share of the time for which the port that is held longest was held; 0 without memory."""
     link_utilisation: float
     """The same of links."""
+    traffic: TileTraffic
 
 
 @dataclass(frozen=True)
@@ -78,10 +92,8 @@ class GroupTimes:
 
     @property
     def fits(self) -> bool:
-        """Whether the group's share of the DRAM holds what SRAM does not."""
-        chip = self.program.chip
-        share = chip.dram_bytes / chip.grid.tiles if chip.memory else 0.0
-        return self.memory.total_bytes - self.memory.sram_bytes <= share
+        """Whether a tile's part of the DRAM holds what SRAM does not."""
+        return fits(self.program)
 
     def stage_cost(self, send_activation_s: float = 0.0, send_gradient_s: float = 0.0) -> StageCost:
         """Return the stage for the pipeline level; its bytes are those of one tile."""
@@ -113,7 +125,8 @@ def measure(
     for part in get_args(Part):
         steps = program.steps(part)
         if steps:
-            found[part] = part_time(program, part, simulate(chip, [Activity(stage.tiles, steps)], fidelity))
+            outcome = simulate(chip, [Activity(stage.tiles, steps)], fidelity)
+            found[part] = _part_time(program, part, steps, outcome)
     return GroupTimes(program, fidelity, found, tile_memory(program))
 
 
@@ -129,7 +142,7 @@ def simulate(chip: Chip, activities: Sequence[Activity], fidelity: Fidelity) -> 
     return runs[fidelity](chip, activities)
 
 
-def part_time(program: Program, part: Part, outcome: Outcome) -> PartTime:
+def _part_time(program: Program, part: Part, steps: Sequence[Step], outcome: Outcome) -> PartTime:
     """Return how long a part took, and how busy it kept what it used."""
     time_s = outcome.time_s
     passes = {"forward": 1, "recompute": 1, "backward": 2, "overlapped backward": 2}.get(part, 0)
@@ -143,7 +156,34 @@ def part_time(program: Program, part: Part, outcome: Outcome) -> PartTime:
         passes * program.flops / peak if peak > 0 else 0.0,
         float(busy[ports].max(initial=0.0)),
         float(busy[~ports].max(initial=0.0)),
+        tile_traffic(steps),
     )
+
+
+def tile_traffic(steps: Sequence[Step]) -> TileTraffic:
+    """Return what each tile moves in some steps."""
+    return TileTraffic(
+        sum(step.work.sram_bytes for step in steps),
+        sum(step.access.read_bytes for step in steps),
+        sum(step.access.write_bytes for step in steps),
+        sum(some.sent_bytes for step in steps for some in (*step.before, *step.exchanges, *step.beside)),
+    )
+
+
+def recompute_if_short(chip: Chip, stage: Stage, mode: Mode | None = None) -> Mode:
+    """Return a mode in which activations are not kept if there is no room for them, and only then."""
+    mode = mode or Mode()
+    kept = replace(mode, training=replace(mode.training, recompute=False))
+    if not mode.training.backward or fits(Program(chip, stage, kept)):
+        return kept
+    return replace(mode, training=replace(mode.training, recompute=True))
+
+
+def fits(program: Program) -> bool:
+    """Return whether a tile's part of the DRAM, equal for all tiles of the chip, holds what SRAM does not."""
+    chip, memory = program.chip, tile_memory(program)
+    part = chip.dram_bytes / chip.grid.tiles if chip.memory else 0.0
+    return memory.total_bytes - memory.sram_bytes <= part
 
 
 def tile_memory(program: Program) -> TileMemory:

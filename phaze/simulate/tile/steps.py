@@ -47,6 +47,12 @@ class Exchange:
     """Each in the order of its ring."""
     size_bytes: float
 
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that a member sends, on average over the group: (p − 1)/p of the tensor, or twice that."""
+        width = len(self.groups[0])
+        return (2 if self.kind == "all-reduce" else 1) * (width - 1) / width * self.size_bytes
+
 
 @dataclass(frozen=True)
 class Step:

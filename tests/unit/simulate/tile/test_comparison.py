@@ -12,9 +12,8 @@ from phaze.simulate.network.messages import sent_by
 from phaze.simulate.tile.analytical import held
 from phaze.simulate.tile.chip import slower
 from phaze.simulate.tile.comparison import Case, Comparison, compare, main, random_case, summarise
-from phaze.simulate.tile.group import simulate
+from phaze.simulate.tile.group import simulate, tile_traffic
 from phaze.simulate.tile.outcome import Activity
-from phaze.simulate.tile.steps import Exchange, Step
 from phaze.simulate.tile.tile_by_tile import perform
 
 CASES = 60
@@ -99,19 +98,9 @@ def test_first_come_first_served_slower_links_can_speed_up_by_a_little() -> None
     )
 
 
-def exchanged_bytes(exchange: Exchange) -> float:
-    """Return what all members send: in a ring p − 1 p-ths of the tensor each, twice in an all-reduce."""
-    width = len(exchange.groups[0])
-    passes = 2 if exchange.kind == "all-reduce" else 1
-    return len(exchange.groups) * passes * (width - 1) * exchange.size_bytes
-
-
 def moved_bytes(activity: Activity) -> float:
-    def of(step: Step) -> float:
-        exchanges = sum(map(exchanged_bytes, (*step.before, *step.exchanges, *step.beside)))
-        return exchanges + len(activity.tiles) * step.access.total_bytes
-
-    return sum(map(of, activity.steps))
+    moved = tile_traffic(activity.steps)
+    return len(activity.tiles) * (moved.sent_bytes + moved.read_bytes + moved.write_bytes)
 
 
 @pytest.mark.parametrize("number", range(25))

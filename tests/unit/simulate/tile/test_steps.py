@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 
 from phaze.errors import PhazeError
+from phaze.simulate.network.collectives import Collective, collective
 from phaze.simulate.network.mesh import Grid, Memory, Wires
 from phaze.simulate.tile.chip import Chip, Tile
 from phaze.simulate.tile.operators import Linear, Pool, Transformer
@@ -133,3 +134,11 @@ def test_a_stage_has_operators_for_all_its_tiles() -> None:
         Stage(TILES, ((LAYER, (2, 4, 1, 1)),))
     with pytest.raises(PhazeError, match="stage: must have at least one operator"):
         Stage(TILES, ())
+
+
+@pytest.mark.parametrize("kind", get_args(Collective))
+@pytest.mark.parametrize("width", [2, 3, 8])
+def test_members_of_a_collective_send_what_its_plan_has(kind: Collective, width: int) -> None:
+    exchange = Exchange(kind, (tuple(range(width)),), 24.0)
+    plan = collective(kind, range(width), 24.0)
+    assert exchange.sent_bytes == pytest.approx(sum(message.size_bytes for message in plan) / width)
