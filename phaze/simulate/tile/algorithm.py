@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import ceil
+from math import ceil, inf
 from typing import Literal
 
 from phaze.simulate.tile.sram import Sizes, Strategy, Training, allocate, forward, held, stationary
@@ -24,6 +24,9 @@ MEANS: dict[Printed, tuple[Strategy, ...]] = {
     "input_stationary": ("S_PTY",),
 }
 """What each printed strategy is called in the text."""
+
+SHARES = (1 / 32, 1 / 16, 1 / 8, 5 / 16, 1 / 2, 5 / 8, 33 / 32, 5 / 4, 5 / 2, 25 / 4)
+"""Sizes as shares of the SRAM, at which everything that can happen happens."""
 
 
 def printed(operators: Sequence[Sizes], sram_bytes: float) -> list[tuple[Printed, float]]:
@@ -100,9 +103,9 @@ def compare(
 
 
 def differences(
-    weights: Sequence[float],
-    activations: Sequence[float],
-    sram_bytes: float,
+    weights: Sequence[float] = SHARES,
+    activations: Sequence[float] = SHARES,
+    sram_bytes: float = 1.0,
     outputs: Sequence[float] = (0.5, 1.0, 2.0),
     states: float = 7.0,
     training: Training | None = None,
@@ -119,3 +122,28 @@ def differences(
         op = Sizes(weight, trained * weight, trained * (states - 1) * weight, activation, output * activation)
         found += compare([op], sram_bytes, training)
     return found
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why both ways differ, over all sizes at which they do so for this reason."""
+
+    printed: Printed
+    intended: Strategy
+    why: str
+    sizes: int
+    """At how many sizes."""
+    least: float
+    """Smallest forward access as printed, as a multiple of the intended one; inf where that is nothing."""
+    most: float
+
+
+def reasons(found: Sequence[Difference]) -> list[Reason]:
+    """Return where both ways differ, most frequent first; where they agree is left out."""
+    grouped: dict[tuple[Printed, Strategy, str], list[float]] = {}
+    for some in found:
+        ratio = some.printed_bytes / some.intended_bytes if some.intended_bytes else inf
+        if some.why:
+            grouped.setdefault((some.printed, some.intended, some.why), []).append(ratio)
+    rows = [Reason(*key, len(ratios), min(ratios), max(ratios)) for key, ratios in grouped.items()]
+    return sorted(rows, key=lambda row: (-row.sizes, row.printed, row.intended, row.why))

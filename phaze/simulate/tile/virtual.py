@@ -3,8 +3,11 @@
 All tiles of a group do the same, so that one works for all. It reads and writes for all that share a port
 with it: the port is held once for each of them, the way to the farthest for one. A collective of all groups
 along an axis is one event that holds all of its links for the time that it takes alone, found once by the
-network level. Ports and links are still contended for by other groups. What is lost: tiles that run ahead of
-others, and accesses that meet messages link by link.
+network level. Ports and links are still contended for by other groups.
+
+This is exact where groups are symmetric: every tile has a port for itself or needs none, and rings share no
+links, so that all tiles are always equally far. What is lost elsewhere: tiles that run ahead of others, and
+accesses that meet messages link by link; `comparison` tells how much that is.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -15,7 +16,7 @@ from phaze.simulate.tile.group import Fidelity, simulate
 from phaze.simulate.tile.operators import Degrees
 from phaze.simulate.tile.outcome import Activity
 from phaze.simulate.tile.sram import Access
-from phaze.simulate.tile.steps import Exchange, Step
+from phaze.simulate.tile.steps import Exchange, Part, Program, Step
 from phaze.simulate.training_state import Zero
 
 GRID = Grid(4, 8)
@@ -40,6 +41,23 @@ def test_a_virtual_tile_is_exact_for_symmetric_groups_with_a_port_for_every_tile
     assert each.strategy == "S_PTY"
     for part in set(each.parts) - {"overlapped backward"}:
         assert virtual.parts[part].time_s == each.parts[part].time_s, part
+
+
+@pytest.mark.parametrize("part", ["forward", "backward", "sync", "update", "gather"])
+@pytest.mark.parametrize("sram_bytes", [2.0**18, 2.0**30])
+def test_virtual_tiles_of_several_groups_are_exact_where_groups_do_not_meet(
+    part: Part, sram_bytes: float
+) -> None:
+    """With everything in SRAM and without."""
+    chip = replace(OWN_PORTS, tile=replace(DYADIC, sram_bytes=sram_bytes))
+    mode = Mode(Training(zero=1))
+    stages = [Stage(LEFT, ((LAYER, (4, 4, 1, 1)),)), Stage(RIGHT, ((LAYER, (1, 16, 1, 1)),))]
+    activities = [Activity(stage.tiles, Program(chip, stage, mode).steps(part)) for stage in stages]
+    each, virtual = (
+        simulate(chip, [some for some in activities if some.steps], fidelity)
+        for fidelity in ("tile-by-tile", "virtual")
+    )
+    assert virtual.finish_s == each.finish_s
 
 
 def test_a_fidelity_has_a_name() -> None:

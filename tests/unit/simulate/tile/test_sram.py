@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, inf
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze.simulate.tile import sram
-from phaze.simulate.tile.algorithm import differences, printed
+from phaze.simulate.tile.algorithm import differences, printed, reasons
 from phaze.simulate.tile.operators import Linear, Share, Transformer, shares
 from phaze.simulate.tile.sram import Access, Sizes, Strategy, Training, allocate, held
 from phaze.simulate.training_state import Zero, update_bytes
 
 OP = Sizes(weights=40, gradients=40, optimizer=240, inputs=30, outputs=20)
 SHARE = Linear(4, 8, 16, 32).share((2, 1, 1, 1))
-SIZES = [1.0, 2.0, 4.0, 10.0, 16.0, 20.0, 33.0, 40.0, 80.0, 200.0]
 sizes = st.integers(1, 400)
 
 
@@ -161,7 +160,7 @@ def test_algorithm_1_never_looks_at_activations_as_a_whole() -> None:
 
 
 def test_both_ways_differ_over_sizes_for_every_reason_there_is() -> None:
-    found = differences(SIZES, SIZES, 32)
+    found = differences()
     reasons = {(some.printed, some.intended, some.why) for some in found}
     assert {(name, strategy) for name, strategy, why in reasons if not why} == {
         ("activation_stream", "S_WSG")
@@ -185,7 +184,17 @@ def test_both_ways_differ_over_sizes_for_every_reason_there_is() -> None:
 
 def test_inference_differs_where_all_fits_and_under_the_penalty_only() -> None:
     """Without gradients and states WSG is the weights, which is what the first branch asks."""
-    found = differences(SIZES, SIZES, 32, training=Training(backward=False))
+    found = differences(training=Training(backward=False))
     differ = {(some.printed, some.intended) for some in found if some.why}
     assert ("activation_stream", "S_WSG_ACT") in differ
     assert not differ & {("activation_stream", "S_ACT"), ("activation_stream", "S_PTY")}
+
+
+def test_reasons_count_the_sizes_at_which_both_ways_differ() -> None:
+    found = differences()
+    rows = reasons(found)
+    assert sum(row.sizes for row in rows) == sum(bool(some.why) for some in found) > len(found) / 2
+    assert [row.sizes for row in rows] == sorted((row.sizes for row in rows), reverse=True)
+    by_strategy = {row.intended: row for row in rows}
+    assert by_strategy["S_WSG_ACT"].least == inf, "nothing moves, and activations stream as printed"
+    assert all(row.most < 1 for row in rows if "not counted" in row.why)
