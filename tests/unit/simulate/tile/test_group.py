@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 
 import pytest
 
@@ -114,3 +115,14 @@ def test_a_stage_is_a_stage_of_the_pipeline_level() -> None:
         fixed_bytes=times.memory.total_bytes - times.memory.activation_bytes,
     )
     assert min(cost.sync_s, cost.update_s, cost.gather_s) > 0
+
+
+def test_the_example_of_the_readme_runs(project_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (project_root / "README.md").read_text(encoding="utf-8")
+    (example,) = (
+        block.split("```")[0]
+        for block in text.split("```python\n")[1:]
+        if "simulate.tile" in block.split("```")[0]
+    )
+    exec(compile(example, "README.md", "exec"), {})
+    assert "TileMemory(" in capsys.readouterr().out
