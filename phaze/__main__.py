@@ -13,6 +13,7 @@ from phaze.commands.estimate import estimate
 from phaze.commands.export import export
 from phaze.commands.extract import extract
 from phaze.commands.map import map_stages
+from phaze.commands.partition import partition
 from phaze.commands.place import place
 from phaze.commands.schedule import schedule
 from phaze.commands.simulate import simulate
@@ -27,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Which accelerator should be built for a model, and how should its training be spread?",
 )
-for verb in (space, extract, estimate, schedule, place, simulate, export):
+for verb in (space, extract, estimate, schedule, place, simulate, partition, export):
     app.command()(verb)
 app.command(name="map")(map_stages)
 

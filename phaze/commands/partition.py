@@ -1,0 +1,186 @@
+"""Cut the operators of a model into the stages of a pipeline."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phaze.commands.options import JsonOption
+from phaze.errors import PhazeError
+
+if TYPE_CHECKING:
+    from phaze.partition.search import Configuration
+    from phaze.partition.weights import Terms
+    from phaze.spec.operators import StoredOperators
+    from phaze.theory.operator_graphs import OperatorGraph
+
+
+SYSTEM = "titan-v-ethernet"
+"""Whose device runs a model unless another is given: Parmesan's."""
+
+
+class Flow(StrEnum):
+    """How a graph is cut."""
+
+    FULL = "full"
+    PAPER = "paper"
+
+
+def partition(
+    graph: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL|GRAPH.json",
+            help="Spec in config/models, path of one, or a graph of operators in JSON; see README.md.",
+        ),
+    ],
+    stages: Annotated[int | None, typer.Option(help="Stages S; searched unless given.", min=1)] = None,
+    replicas: Annotated[int | None, typer.Option(help="Replicas R of every stage.", min=1)] = None,
+    devices: Annotated[
+        int | None, typer.Option(help="Devices D = S R, for the search of S and R.", min=1)
+    ] = None,
+    hyper_operators: Annotated[
+        int | None,
+        typer.Option("--hyper-operators", "-k", help="K, up to which operators are clustered.", min=1),
+    ] = None,
+    microbatch: Annotated[
+        int | None, typer.Option(help="Samples in a microbatch of a model; 1 unless given.", min=1)
+    ] = None,
+    microbatches: Annotated[int, typer.Option(help="MB, microbatches of a step on each replica.", min=1)] = 4,
+    memory_gib: Annotated[
+        float | None, typer.Option(help="Memory of a device, GiB; no limit unless given.")
+    ] = None,
+    bandwidth_gbps: Annotated[
+        float, typer.Option(help="Bandwidth between any two devices, 10^9 bytes/s.")
+    ] = 10.0,
+    recompute: Annotated[bool, typer.Option(help="Whether backward passes repeat the forward pass.")] = True,
+    flow: Annotated[
+        Flow, typer.Option(help="paper: clusters, dynamic program, refinement; full: goes on from there.")
+    ] = Flow.FULL,
+    slack: Annotated[
+        float,
+        typer.Option(
+            help="By which share the slowest stage may be slower than it must, if the step gets faster.",
+            min=0,
+        ),
+    ] = 0.02,
+    system: Annotated[
+        str | None, typer.Option(help="System whose device runs a model; titan-v-ethernet unless given.")
+    ] = None,
+    sequence: Annotated[
+        int | None, typer.Option(help="Tokens of a sample of a model; its longest unless given.", min=1)
+    ] = None,
+    graph_out: Annotated[Path | None, typer.Option(help="File for the graph of operators.")] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the stages.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Cut the operators of a model into S stages of R devices each.
+
+    What is not given of --stages and --replicas is searched for --devices. All devices are
+    equal, and so are all bandwidths in this phase; `map` takes the stages to a network.
+    """
+    from phaze.documents import text_of, write_text
+    from phaze.partition.storing import stored_stages
+    from phaze.theory.stored_graphs import operator_graph, stored_operators
+
+    terms = _terms(memory_gib, bandwidth_gbps, microbatches, recompute=recompute)
+    if graph.endswith(".json"):
+        _refuse_for_files(microbatch, system, sequence)
+        stored = _read(graph)
+        operators, name, samples = operator_graph(stored), stored.name, stored.microbatch
+    else:
+        name, samples = Path(graph).stem, microbatch or 1
+        operators = _profile(graph, samples, system or SYSTEM, sequence)
+    if graph_out is not None:
+        write_text(text_of(stored_operators(operators, name, samples)), graph_out)
+    found = _configurations(operators, terms, (stages, replicas, devices), hyper_operators, flow.value, slack)
+    best = found[0]
+    if best.found is None:
+        raise PhazeError(best.reason)
+    if out is not None:
+        file = stored_stages(operators, best.found.chosen, terms, name, best.replicas, samples)
+        write_text(text_of(file), out)
+    if as_json:
+        typer.echo(json.dumps([_row(one, samples) for one in found], indent=2))
+    else:
+        for one in found:
+            typer.echo(_in_words(one, samples))
+
+
+def _profile(model: str, microbatch: int, system: str, sequence: int | None) -> OperatorGraph:
+    from phaze.config import load_model_named
+    from phaze.profile import profile_model
+
+    return profile_model(load_model_named(model), microbatch, system, sequence=sequence)
+
+
+def _read(path: str) -> StoredOperators:
+    from phaze.documents import read_as
+    from phaze.spec.operators import StoredOperators
+
+    return read_as(StoredOperators, path)
+
+
+def _refuse_for_files(microbatch: int | None, system: str | None, sequence: int | None) -> None:
+    for name, value in (("--microbatch", microbatch), ("--system", system), ("--sequence", sequence)):
+        if value is not None:
+            raise PhazeError(f"partition: {name} is for a model; the graph of a file has its times and sizes")
+
+
+def _terms(memory_gib: float | None, bandwidth_gbps: float, microbatches: int, *, recompute: bool) -> Terms:
+    import math
+
+    from phaze.partition.weights import Terms
+    from phaze.units import GIB
+
+    for name, value in (("memory-gib", memory_gib), ("bandwidth-gbps", bandwidth_gbps)):
+        if value is not None and not (0 < value < math.inf):
+            raise PhazeError(f"partition: --{name}: must be a number > 0, got {value:g}")
+    memory = math.inf if memory_gib is None else memory_gib * GIB
+    return Terms(bandwidth_gbps * 1e9, memory, microbatches, recompute)
+
+
+def _configurations(
+    graph: OperatorGraph,
+    terms: Terms,
+    shape: tuple[int | None, int | None, int | None],
+    hyper_operators: int | None,
+    flow: str,
+    slack: float,
+) -> list[Configuration]:
+    from phaze.partition.search import Wanted, search
+
+    return search(
+        graph, terms, Wanted(*shape, hyper_operators, "paper" if flow == "paper" else "full", slack)
+    )
+
+
+def _row(one: Configuration, microbatch: int) -> dict[str, object]:
+    row: dict[str, object] = {"stages": one.stages, "replicas": one.replicas}
+    if one.found is None:
+        return {**row, "reason": one.reason}
+    return {
+        **row,
+        "stage_time_s": one.found.chosen.time_s,
+        "bound_s": one.found.bound_s,
+        "proven": one.found.proven,
+        "step_time_s": one.found.chosen.step_s,
+        "samples_per_s": microbatch * one.microbatches_per_s,
+        "made_by": one.found.chosen.made_by,
+    }
+
+
+def _in_words(one: Configuration, microbatch: int) -> str:
+    shape = f"S={one.stages} R={one.replicas}"
+    if one.found is None:
+        return f"{shape}: {one.reason}"
+    best = one.found.chosen
+    proof = "the least" if one.found.proven else "the bound"
+    return (
+        f"{shape}: slowest stage {best.time_s:.4g} s ({one.found.gap:.2%} above {proof}), "
+        f"step {best.step_s:.4g} s, {microbatch * one.microbatches_per_s:.4g} samples/s, by {best.made_by}"
+    )

@@ -1,0 +1,315 @@
+"""The flow from operators to stages: clustering, dynamic program, refinement (Parmesan, Section IV).
+
+The paper's flow clusters with every α, partitions the clusters, refines, and takes the α whose partition is
+simulated fastest. Its refinement may make a partition worse (see `refinement`): of before and after, the one
+that is simulated faster is kept.
+
+Clusters hide good borders: on graphs of models the paper's flow ends several per cent above the optimum. The
+full flow goes on: the best partition so far limits the time of every stage, the limit leaves only few
+operators open at every border (see `windows`), and the dynamic program over these is that over all operators.
+Where a border still has too many fronted subgraphs, only operators near the borders of the best partition so
+far are open, in several rounds. Of all partitions that were met and whose slowest stage takes at most 2 %
+longer than the least time, or what `slack` allows, the one simulated fastest is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from phaze.errors import PhazeError
+from phaze.partition.clustering import ALPHAS, cluster
+from phaze.partition.fronted import TooManyError
+from phaze.partition.intervals import cut_in_order
+from phaze.partition.program import Cut, cut_between, cut_of, cut_within
+from phaze.partition.refinement import distances, refine
+from phaze.partition.weights import Terms, Weights, quotient, stage_graph_of, sums, weigh
+from phaze.partition.windows import around
+from phaze.theory.gpipe import flat_step_time_s
+from phaze.theory.operator_graphs import Floats, Ints, OperatorGraph
+
+Flow = Literal["full", "paper"]
+Maker = Literal["clusters", "refinement", "balance", "operators", "messages", "order"]
+"""The dynamic program on clusters, the paper's refinement, refinement by time; the program on operators, also
+with the least messages; intervals of one order."""
+
+SLACK = 0.02
+"""What keeps the slowest stage within 2 % of the least time."""
+SLACKS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""By how much the slowest stage may be slower than it must, for fewer messages."""
+MOST_SETS = 20_000
+"""Fronted subgraphs at a border, so that pairs of them stay few."""
+FEW_SETS = 1_000
+"""The same, to come near the best partition quickly."""
+ROUNDS = 8
+"""How often borders are moved where a border has too many fronted subgraphs."""
+NARROWER = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
+"""How far from a border operators are open, as shares of the slowest stage."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a graph is cut."""
+
+    hyper_operators: int
+    """K."""
+    alphas: tuple[float, ...] = ALPHAS
+    flow: Flow = "full"
+    slack: float = SLACK
+    """By how much the slowest stage may be above the least time, for a step that is simulated faster."""
+    most_sets: int = MOST_SETS
+    """Fronted subgraphs at a border."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A partition that the flow met."""
+
+    stage_of: Ints
+    """Shape (n,)."""
+    time_s: float
+    """Of the slowest stage (3)."""
+    step_s: float
+    """Simulated time of a step with the flat bandwidth."""
+    made_by: Maker
+    alpha: float | None = None
+    hyper_operators: int | None = None
+    moves: int = 0
+    """Of the refinement."""
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """The answer of the flow, and what it was chosen from."""
+
+    chosen: Candidate
+    met: tuple[Candidate, ...]
+    bound_s: float
+    """The slowest stage of any partition takes at least this long."""
+    proven: bool
+    """Whether `bound_s` is the optimum: the dynamic program over all operators came to an end."""
+
+    @property
+    def gap(self) -> float:
+        """Return by which share the slowest stage is above the bound."""
+        return self.chosen.time_s / self.bound_s - 1.0 if self.bound_s else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A graph to be cut into S stages of R devices."""
+
+    graph: OperatorGraph
+    weights: Weights
+    terms: Terms
+    stages: int
+    replicas: int
+
+    def candidate(self, stage_of: Ints, made_by: Maker) -> Candidate:
+        """Return a partition with its times."""
+        return Candidate(stage_of, cut_of(self.weights, stage_of).time_s, self.step_s(stage_of), made_by)
+
+    def step_s(self, stage_of: Ints) -> float:
+        """Return the simulated time of a step."""
+        stages = stage_graph_of(self.graph, stage_of, self.terms, self.replicas)
+        return flat_step_time_s(stages, self.terms.bandwidth_bytes_per_s)
+
+
+def problem_of(graph: OperatorGraph, terms: Terms, stages: int, replicas: int) -> Problem:
+    """Return the problem, or raise PhazeError if a graph cannot be cut that way."""
+    weights = weigh(graph, terms)
+    if stages > len(weights):
+        raise PhazeError(f"partition: {stages} stages need as many operators, the graph has {len(weights)}")
+    _check_memory(graph, weights, stages)
+    return Problem(graph, weights, terms, stages, replicas)
+
+
+def partition(graph: OperatorGraph, terms: Terms, stages: int, replicas: int, options: Options) -> Partition:
+    """Return a partition into S stages of R devices each.
+
+    Raises PhazeError for fewer operators than stages, and where no partition that fits the memory is found.
+    """
+    problem = problem_of(graph, terms, stages, replicas)
+    met = list(_paper_flow(problem, options))
+    lowest = _least_time(problem.weights, stages)
+    if options.flow == "paper":
+        if not met:
+            raise PhazeError(_nothing_fits(problem))
+        chosen = min(met, key=_by_step)
+        return Partition(chosen, tuple(met), lowest, proven=False)
+    return _full_flow(problem, options, met, lowest)
+
+
+def _paper_flow(problem: Problem, options: Options) -> Iterator[Candidate]:
+    """Yield, for every α, the partition of the clusters and that after refinement."""
+    weights, far = problem.weights, distances(problem.weights)
+    for alpha in options.alphas:
+        labels = cluster(weights, max(options.hyper_operators, problem.stages), alpha)
+        smaller, group = quotient(weights, labels)
+        cut = _cut_clusters(smaller, problem.stages, options.most_sets)
+        if cut is None:
+            continue
+        before = replace(problem.candidate(cut[group], "clusters"), alpha=alpha, hyper_operators=len(smaller))
+        yield before
+        refined, moves = refine(weights, before.stage_of, far)
+        if moves:
+            step, time = problem.step_s(refined), cut_of(weights, refined).time_s
+            yield replace(
+                before, stage_of=refined, step_s=step, time_s=time, moves=moves, made_by="refinement"
+            )
+
+
+def _cut_clusters(smaller: Weights, stages: int, most_sets: int) -> Ints | None:
+    """Return the best partition of clusters (13); along one order where there are too many subgraphs."""
+    if len(smaller) < stages:
+        return None
+    ordered = cut_in_order(smaller, stages)
+    try:
+        limit = np.inf if ordered is None else cut_of(smaller, ordered).time_s
+        found = cut_within(smaller, stages, limit, most_sets)
+    except TooManyError:
+        return ordered
+    return ordered if found is None else found.stage_of
+
+
+def _full_flow(problem: Problem, options: Options, met: list[Candidate], lowest: float) -> Partition:
+    """Return the best of what the paper's flow met and of what comes of it."""
+    weights = problem.weights
+    met += [_balanced(problem, one) for one in met]
+    if not met:
+        met += _in_order(problem)
+    best = min(met, key=_by_time, default=None)
+    found, proven = _cut_operators(weights, problem.stages, best, options.most_sets)
+    if found is not None:
+        met.append(problem.candidate(found.stage_of, "operators"))
+    if not met:
+        raise PhazeError(_nothing_fits(problem))
+    least = min(met, key=_by_time)
+    met += _fewer_messages(problem, least.time_s, options)
+    near = [one for one in met if one.time_s <= (1 + options.slack) * least.time_s]
+    bound = least.time_s if proven else lowest
+    return Partition(min(near, key=_by_step), tuple(met), bound, proven)
+
+
+def _balanced(problem: Problem, one: Candidate) -> Candidate:
+    refined, _ = refine(problem.weights, one.stage_of, np.zeros(len(one.stage_of), np.int64), by_time=True)
+    return problem.candidate(refined, "balance")
+
+
+def _in_order(problem: Problem) -> Iterator[Candidate]:
+    """Yield the partition along one order, where clusters do not fit the memory."""
+    found = cut_in_order(problem.weights, problem.stages)
+    if found is not None:
+        yield problem.candidate(found, "order")
+
+
+def _cut_operators(
+    weights: Weights, stages: int, best: Candidate | None, most_sets: int
+) -> tuple[Cut | None, bool]:
+    """Return the best partition found of all operators, and whether none is better."""
+    near = None if best is None else _cut_near(weights, best.stage_of, min(FEW_SETS, most_sets))
+    limit = np.inf if near is None else near.time_s
+    try:
+        return cut_within(weights, stages, limit, most_sets), True
+    except TooManyError:
+        return (None if near is None else _cut_near(weights, near.stage_of, most_sets)), False
+
+
+def _cut_near(weights: Weights, stage_of: Ints, most_sets: int) -> Cut:
+    """Return the best partition whose borders lie near those of a given one, in several rounds."""
+    best = cut_of(weights, stage_of)
+    for _ in range(ROUNDS):
+        found = next(_cuts_around(weights, best, most_sets), None)
+        if found is None or found.time_s >= best.time_s:
+            break
+        best = found
+    return best
+
+
+def _cuts_around(weights: Weights, best: Cut, most_sets: int) -> Iterator[Cut]:
+    """Yield the best partitions with borders near those of one, from farther to nearer, that can be found."""
+    borders = sums(best.stage_of, weights.compute_s, int(best.stage_of.max()) + 1).cumsum()[:-1]
+    for share in NARROWER:
+        reach = share * best.time_s
+        windows = around(weights, borders - reach, borders + reach)
+        smaller, group = quotient(weights, windows.groups)
+        narrow = around(smaller, borders - reach, borders + reach)
+        try:
+            found = cut_between(smaller, narrow, best.time_s, most_sets, thrifty=False)
+        except TooManyError:
+            continue
+        if found is not None:
+            yield cut_of(weights, found[group])
+
+
+def _fewer_messages(problem: Problem, time_s: float, options: Options) -> Iterator[Candidate]:
+    """Yield partitions with the least messages that keep to a time, and to a little more.
+
+    A step of GPipe takes about MB - 1 times the slowest stage and once all of them. Their computation is that
+    of the graph, so that each time has its best partition in that of the least messages.
+    """
+    for slack in SLACKS:
+        if slack > options.slack:
+            return
+        try:
+            limit = (1 + slack) * time_s
+            found = cut_within(problem.weights, problem.stages, limit, options.most_sets, thrifty=True)
+        except TooManyError:
+            return
+        if found is not None:
+            yield problem.candidate(found.stage_of, "messages")
+
+
+def _by_step(one: Candidate) -> tuple[float, float]:
+    return one.step_s, one.time_s
+
+
+def _by_time(one: Candidate) -> tuple[float, float]:
+    return one.time_s, one.step_s
+
+
+def _least_time(weights: Weights, stages: int) -> float:
+    """Return what the slowest stage takes at least: its share, or the longest operator."""
+    return max(weights.total_s / stages, float(weights.compute_s.max()))
+
+
+def _check_memory(graph: OperatorGraph, weights: Weights, stages: int) -> None:
+    """Raise PhazeError where memory is short by sums alone."""
+    largest = int(np.argmax(weights.memory_bytes))
+    for needed, what in (
+        (float(weights.memory_bytes[largest]), f"operator {graph.names[largest]}"),
+        (float(weights.memory_bytes.sum()) / stages, f"each of {stages} stages on average"),
+    ):
+        if needed > weights.limit_bytes:
+            raise PhazeError(
+                f"partition: no stage fits the memory: {what} needs {needed:.4g} bytes, a device has "
+                f"{weights.limit_bytes:.4g}; allow more memory or stages, or take a smaller microbatch"
+            )
+
+
+def _nothing_fits(problem: Problem) -> str:
+    """Return the message that no partition fits, with the memory of the one that needs the least."""
+    needed = least_memory(problem.weights, problem.stages)
+    return (
+        f"partition: no partition into {problem.stages} stages fits the memory: the one found with the least "
+        f"needs {needed:.4g} bytes, a device has {problem.weights.limit_bytes:.4g}; allow more memory or "
+        "stages, or take a smaller microbatch"
+    )
+
+
+def least_memory(weights: Weights, stages: int) -> float:
+    """Return the least memory that intervals of one order need: as times, with bytes for seconds."""
+    as_time = replace(weights, compute_s=weights.memory_bytes, seconds_per_byte=1.0, limit_bytes=np.inf)
+    found = cut_in_order(as_time, stages)
+    return np.inf if found is None else cut_of(as_time, found).time_s
+
+
+def total_messages(candidates: Iterable[Candidate], weights: Weights) -> Floats:
+    """Return the bytes between stages of each candidate."""
+    ends = weights.edges
+    return np.array(
+        [weights.edge_bytes[one.stage_of[ends[:, 0]] != one.stage_of[ends[:, 1]]].sum() for one in candidates]
+    )

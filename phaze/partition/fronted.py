@@ -1,0 +1,182 @@
+"""Fronted subgraphs within windows: sets of nodes that hold, with a node, all that lead to it (Section IV-A).
+
+They are the complements of the downsets of `phaze.theory.downsets`; here they are made for one border at a
+time, so that a border's window keeps them few. Nodes are decided in a topological order, as there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from phaze.errors import PhazeError
+from phaze.partition.closures import BITS, Words
+from phaze.partition.weights import Weights
+from phaze.partition.windows import Windows
+from phaze.theory.compiled import njit
+from phaze.theory.operator_graphs import Floats, Ints
+
+LIMIT = 20_000
+"""Fronted subgraphs at a border, unless the caller says otherwise."""
+
+
+class TooManyError(PhazeError):
+    """A border has more fronted subgraphs than are allowed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """Fronted subgraphs that the first stages may be, with what pairs of them are judged by."""
+
+    words: Words
+    """Shape (count, words): node v is bit v % 64 of word v // 64."""
+    compute_s: Floats
+    """Shape (count,)."""
+    memory_bytes: Floats
+    """Without messages, shape (count,)."""
+    sent_bytes: Floats
+    """Over the border, shape (count,)."""
+    first: Ints
+    """Where the crossing edges of each begin, shape (count + 1,)."""
+    crossing: Ints
+    """Edges over the border of each."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.words)
+
+
+def family(weights: Weights, windows: Windows, border: int, limit: int = LIMIT) -> Family:
+    """Return the fronted subgraphs of the first `border` stages; TooManyError for more than `limit`."""
+    if border == 0 or border > len(windows.least_s):
+        every = np.full((1, len(weights)), border > 0)
+        return describe(weights, pack(every))
+    inside, outside = windows.latest < border, windows.earliest >= border
+    words, complete = _grow(
+        pack(inside[None]),
+        np.flatnonzero(~inside & ~outside),
+        *_sources(weights),
+        weights.compute_s,
+        float(windows.least_s[border - 1]),
+        float(windows.most_s[border - 1]),
+        float(weights.compute_s[inside].sum()),
+        limit,
+    )
+    if not complete:
+        raise TooManyError(
+            f"border {border}: there are more than {limit} fronted subgraphs that the first stages may be"
+        )
+    return describe(weights, words)
+
+
+def pack(member: np.typing.NDArray[np.bool_]) -> Words:
+    """Return sets (count, nodes) as bits (count, words)."""
+    padded = np.zeros((len(member), -(-member.shape[1] // BITS) * BITS), dtype=np.bool_)
+    padded[:, : member.shape[1]] = member
+    octets = np.ascontiguousarray(np.packbits(padded, axis=1, bitorder="little"))
+    return octets.view(np.dtype("<u8")).astype(np.uint64)
+
+
+def unpack(words: Words, nodes: int) -> np.typing.NDArray[np.bool_]:
+    """Return bits (count, words) as sets (count, nodes)."""
+    octets = np.ascontiguousarray(words.astype(np.dtype("<u8"))).view(np.uint8)
+    return np.unpackbits(octets, axis=1, bitorder="little", count=nodes).astype(np.bool_)
+
+
+def describe(weights: Weights, words: Words) -> Family:
+    """Return sets with their sums and the edges over their borders."""
+    source, target = np.ascontiguousarray(weights.edges[:, 0]), np.ascontiguousarray(weights.edges[:, 1])
+    sums = _sums(words, weights.compute_s, weights.memory_bytes)
+    first, crossing, sent = _crossing(words, source, target, weights.edge_bytes)
+    return Family(words, sums[0], sums[1], sent, first, crossing)
+
+
+def _sources(weights: Weights) -> tuple[Ints, Ints]:
+    """Return the nodes with an edge to each node: where they begin (n + 1,), and all of them (e,)."""
+    order = np.argsort(weights.edges[:, 1], kind="stable")
+    first = np.searchsorted(weights.edges[order, 1], np.arange(len(weights) + 1))
+    return first.astype(np.int64), np.ascontiguousarray(weights.edges[order, 0])
+
+
+@njit
+def _holds(words: Words, row: int, v: int) -> bool:
+    return bool((words[row, v // BITS] >> np.uint64(v % BITS)) & np.uint64(1) != 0)
+
+
+@njit
+def _grow(
+    start: Words,
+    open_nodes: Ints,
+    first: Ints,
+    source: Ints,
+    compute: Floats,
+    least: float,
+    most: float,
+    begun: float,
+    limit: int,
+) -> tuple[Words, bool]:
+    """Return `start` (1, words) with every set of open nodes that keeps it fronted and within the bounds."""
+    width = start.shape[1]
+    sets, sums = np.empty((1024, width), np.uint64), np.empty(1024)
+    sets[0], sums[0] = start[0], begun
+    count, left = 1, compute[open_nodes].sum()
+    for v in open_nodes:
+        left -= compute[v]
+        kept, before = 0, count
+        if 2 * before > len(sets):
+            more, more_sums = np.empty((4 * before, width), np.uint64), np.empty(4 * before)
+            more[:before], more_sums[:before] = sets[:before], sums[:before]
+            sets, sums = more, more_sums
+        grown = before
+        for row in range(before):
+            ready = sums[row] + compute[v] <= most
+            for k in range(first[v], first[v + 1]):
+                ready = ready and _holds(sets, row, source[k])
+            if ready and sums[row] + compute[v] + left >= least:
+                sets[grown] = sets[row]
+                sets[grown, v // BITS] |= np.uint64(1) << np.uint64(v % BITS)
+                sums[grown] = sums[row] + compute[v]
+                grown += 1
+            if sums[row] + left >= least:
+                sets[kept], sums[kept] = sets[row], sums[row]
+                kept += 1
+        for row in range(before, grown):
+            sets[kept], sums[kept] = sets[row], sums[row]
+            kept += 1
+        count = kept
+        if count > limit:
+            return sets[:0], False
+    return sets[:count].copy(), True
+
+
+@njit
+def _sums(words: Words, compute: Floats, memory: Floats) -> Floats:
+    """Return the computation and the memory of each set, shape (2, count)."""
+    sums = np.zeros((2, len(words)))
+    for row in range(len(words)):
+        for v in range(len(compute)):
+            if _holds(words, row, v):
+                sums[0, row] += compute[v]
+                sums[1, row] += memory[v]
+    return sums
+
+
+@njit
+def _crossing(words: Words, source: Ints, target: Ints, size: Floats) -> tuple[Ints, Ints, Floats]:
+    """Return the edges that leave each set: where they begin, all of them, and their bytes."""
+    count, used = len(words), 0
+    first, sent = np.zeros(count + 1, np.int64), np.zeros(count)
+    crossing = np.empty(1024, np.int64)
+    for row in range(count):
+        for e in range(len(source)):
+            if _holds(words, row, source[e]) and not _holds(words, row, target[e]):
+                if used == len(crossing):
+                    more = np.empty(2 * used, np.int64)
+                    more[:used] = crossing
+                    crossing = more
+                crossing[used] = e
+                used += 1
+                sent[row] += size[e]
+        first[row + 1] = used
+    return first, crossing[:used].copy(), sent

@@ -1,0 +1,183 @@
+"""The dynamic program over fronted subgraphs (Parmesan, Section IV-A), one border after the other.
+
+With R devices for every stage, (2) becomes (13):
+
+    T[F, s] = min over fronted subgraphs F' of F, F' != F, of max(T[F', s - 1], t(F - F'))
+
+where t is the time (3) of a stage, infinite where its memory (14) exceeds a device. R divides all times alike
+and is left out. All S stages have operators: the paper's table lets stages be empty, but S R devices wait.
+
+For a pair, (3) and (14) follow from sums of F and F' alone, but for the messages that pass a stage by:
+
+    border(F - F') = border(F') + border(F) - 2 · bytes of edges from F' to what is not in F
+
+The worst stage leaves the others open. A second pass therefore takes, of all partitions whose stages take no
+longer than the worst one must, that of the least messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from phaze.partition.closures import BITS, Words
+from phaze.partition.fronted import LIMIT, Family, family, unpack
+from phaze.partition.weights import ROUNDING, Weights, quotient, stage_times
+from phaze.partition.windows import Windows, windows_within
+from phaze.theory.compiled import njit, njit_inner
+from phaze.theory.operator_graphs import Floats, Ints
+
+NONE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """A partition of a graph."""
+
+    stage_of: Ints
+    """Shape (n,)."""
+    time_s: float
+    """Of the slowest stage (3)."""
+
+
+def cut_within(
+    weights: Weights, stages: int, limit_s: float = np.inf, most_sets: int = LIMIT, *, thrifty: bool = False
+) -> Cut | None:
+    """Return the best partition with no stage slower than a limit, None if there is none.
+
+    `thrifty` asks for the least messages instead, within the limit. Raises TooManyError if a border has more
+    than `most_sets` fronted subgraphs.
+    """
+    windows = windows_within(weights, stages, limit_s)
+    if windows.contradictory:
+        return None
+    fixed = np.where(
+        windows.earliest == windows.latest, len(weights) + windows.earliest, np.arange(len(weights))
+    )
+    smaller, group = quotient(weights, fixed)
+    found = cut_between(
+        smaller, windows_within(smaller, stages, limit_s), limit_s, most_sets, thrifty=thrifty
+    )
+    return None if found is None else cut_of(weights, found[group])
+
+
+def cut_of(weights: Weights, stage_of: Ints) -> Cut:
+    """Return a partition with its time."""
+    return Cut(stage_of, float(stage_times(weights, stage_of).max()))
+
+
+def cut_between(
+    weights: Weights, windows: Windows, limit_s: float, most_sets: int, *, thrifty: bool
+) -> Ints | None:
+    """Return the stage of each node (n,) with borders within windows, None if nothing keeps to the limit."""
+    stages = len(windows.least_s) + 1
+    families = [family(weights, windows, border, most_sets) for border in range(stages + 1)]
+    return best_chain(weights, families, limit_s, thrifty=thrifty)
+
+
+def best_chain(
+    weights: Weights, families: Sequence[Family], limit_s: float, *, thrifty: bool = False
+) -> Ints | None:
+    """Return the stage of each node (n,) for the best F_0 in F_1 in ... in F_S, one of each family."""
+    limit_s = limit_s * (1 + ROUNDING)
+    target = np.ascontiguousarray(weights.edges[:, 1])
+    values, choices = [np.zeros(len(families[0]))], []
+    for inner, outer in pairwise(families):
+        order = np.argsort(values[-1], kind="stable")
+        order = order[np.isfinite(values[-1][order])]
+        grown, choice = _one_more_stage(
+            order, values[-1][order], inner.words[order], inner.compute_s[order], inner.memory_bytes[order],
+            inner.sent_bytes[order], inner.first, inner.crossing,
+            outer.words, outer.compute_s, outer.memory_bytes, outer.sent_bytes, target, weights.edge_bytes,
+            weights.seconds_per_byte, weights.limit_bytes * (1 + ROUNDING), limit_s, thrifty,
+        )  # fmt: skip
+        values.append(grown)
+        choices.append(choice)
+    if not np.isfinite(values[-1]).any():
+        return None
+    return _trace(families, choices, int(np.argmin(values[-1])), len(weights))
+
+
+def _trace(families: Sequence[Family], choices: Sequence[Ints], last: int, nodes: int) -> Ints:
+    """Return the stage of each node (n,) of the chain that ends with set `last`."""
+    stage_of = np.zeros(nodes, dtype=np.int64)
+    row = last
+    for border in range(len(choices) - 1, 0, -1):
+        row = int(choices[border][row])
+        stage_of[~unpack(families[border].words[row : row + 1], nodes)[0]] += 1
+    return stage_of
+
+
+@njit
+def _one_more_stage(
+    order: Ints,
+    value: Floats,
+    inner: Words,
+    inner_compute: Floats,
+    inner_memory: Floats,
+    inner_sent: Floats,
+    first: Ints,
+    crossing: Ints,
+    outer: Words,
+    outer_compute: Floats,
+    outer_memory: Floats,
+    outer_sent: Floats,
+    target: Ints,
+    size: Floats,
+    seconds_per_byte: float,
+    most_memory: float,
+    most_time: float,
+    thrifty: bool,
+) -> tuple[Floats, Ints]:
+    """Return T[F, s] and the best F' for all F, from T[F', s - 1] in rising order; or so for messages."""
+    best, choice = np.full(len(outer), np.inf), np.full(len(outer), NONE, np.int64)
+    rounding = ROUNDING * inner_compute.sum()
+    for row in range(len(outer)):
+        compute_of, sent_of = outer_compute[row], outer_sent[row]
+        for k in range(len(order)):
+            if value[k] >= best[row]:
+                break
+            compute = compute_of - inner_compute[k]
+            # What passes by is at most what crosses either border.
+            least = compute + seconds_per_byte * abs(inner_sent[k] - sent_of)
+            if compute < -rounding or least > most_time or (not thrifty and least >= best[row]):
+                continue
+            if not _smaller(inner, k, outer, row):
+                continue
+            over = (
+                inner_sent[k] + sent_of - 2.0 * _passing(outer, row, first, crossing, order[k], target, size)
+            )
+            time = compute + seconds_per_byte * over
+            if time > most_time or outer_memory[row] - inner_memory[k] + over > most_memory:
+                continue
+            reached = value[k] + over if thrifty else max(value[k], time)
+            if reached < best[row]:
+                best[row], choice[row] = reached, order[k]
+    return best, choice
+
+
+@njit_inner
+def _passing(
+    outer: Words, row: int, first: Ints, crossing: Ints, k: int, target: Ints, size: Floats
+) -> float:
+    """Return the bytes from inner set k to what outer set `row` does not hold."""
+    passing = 0.0
+    for c in range(first[k], first[k + 1]):
+        v = target[crossing[c]]
+        if (outer[row, v // BITS] >> np.uint64(v % BITS)) & np.uint64(1) == 0:
+            passing += size[crossing[c]]
+    return passing
+
+
+@njit_inner
+def _smaller(inner: Words, k: int, outer: Words, row: int) -> bool:
+    """Return whether set k lies in set `row` and is not all of it."""
+    differs = False
+    for w in range(inner.shape[1]):
+        if inner[k, w] & ~outer[row, w] != 0:
+            return False
+        differs = differs or inner[k, w] != outer[row, w]
+    return differs

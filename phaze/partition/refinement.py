@@ -1,0 +1,210 @@
+"""Iterative refinement: single operators move over the borders of stages (Parmesan, Section IV-C).
+
+A move takes an operator with an edge to another stage one stage on or back, if all edges still lead onwards
+(the stages stay convex), its stage keeps an operator, and both stages have the memory. The paper ranks moves
+by three gains, each breaking the ties of the one before:
+
+1. the decrease in the shortest path distance to the nearest reconverging operator: a cut vertex of the graph
+   with several edges in or out. The paper does not say whose distance. Here it is the sum over all operators
+   that send to another stage: 0 where every border has its messages from reconverging operators only;
+2. the decrease in the bytes between stages;
+3. the decrease in the longest computation of a stage.
+
+The move of the highest gain is made while it is above zero, at most 100 times. Every move lowers the three
+sums lexicographically, so that none is ever undone. It may well lengthen the slowest stage, which comes last
+and without its messages: whoever refines compares before and after.
+
+`by_time` ranks otherwise: by the sum of the 16th powers of the times (3) of all stages, which is close to the
+slowest one alone, yet able to pass computation on from stage to stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import networkx as nx
+import numpy as np
+
+from phaze.partition.weights import ROUNDING, Weights, border_bytes, sums
+from phaze.theory.operator_graphs import Floats, Ints
+
+Flags = np.typing.NDArray[np.bool_]
+
+MOVES = 100
+"""I, how many moves are made at most."""
+POWER = 16
+
+
+def refine(
+    weights: Weights, stage_of: Ints, distance: Ints, most_moves: int = MOVES, *, by_time: bool = False
+) -> tuple[Ints, int]:
+    """Return the stages (n,) after refinement and the moves made; `distance` (n,) is that of `distances`."""
+    refined = stage_of.astype(np.int64)
+    for made in range(most_moves):
+        moves = _moves(weights, refined)
+        if not len(moves.node):
+            return refined, made
+        gains = _time_gains(weights, refined, moves) if by_time else _gains(weights, refined, moves, distance)
+        best = np.lexsort(gains[::-1])[-1]
+        if tuple(gain[best] for gain in gains) <= (0.0,) * len(gains):
+            return refined, made
+        refined[moves.node[best]] = moves.target[best]
+    return refined, most_moves
+
+
+def distances(weights: Weights) -> Ints:
+    """Return the edges from each node to the nearest reconverging one, whatever their direction, (n,).
+
+    All zeros where no node reconverges.
+    """
+    graph: nx.Graph[int] = nx.Graph()
+    graph.add_nodes_from(range(len(weights)))
+    graph.add_edges_from(weights.edges.tolist())
+    several = np.zeros(len(weights), dtype=np.bool_)
+    for side in (0, 1):
+        several |= np.bincount(weights.edges[:, side], minlength=len(weights)) > 1
+    found = {v for v in nx.articulation_points(graph) if several[v]}
+    far = np.zeros(len(weights), dtype=np.int64)
+    if found:
+        for v, steps in nx.multi_source_dijkstra_path_length(graph, found, weight=None).items():
+            far[v] = steps
+    return far
+
+
+@dataclass(frozen=True, eq=False)
+class _Moves:
+    """Moves that keep stages convex and within the memory; all arrays have the shape (m,)."""
+
+    node: Ints
+    source: Ints
+    target: Ints
+    source_bytes: Floats
+    """By how much the bytes over the borders of the source grow."""
+    target_bytes: Floats
+    """By how much those of the target grow."""
+
+    def take(self, chosen: Flags) -> _Moves:
+        """Return some of them."""
+        stages = (self.source[chosen], self.target[chosen])
+        return _Moves(self.node[chosen], *stages, self.source_bytes[chosen], self.target_bytes[chosen])
+
+
+def _moves(weights: Weights, stage_of: Ints) -> _Moves:
+    """Return the valid moves of a partition."""
+    first, last = _range(weights, stage_of)
+    on_border = _on_border(weights, stage_of)
+    kept = np.bincount(stage_of)[stage_of] > 1
+    both = [
+        np.flatnonzero(on_border & kept & (last > stage_of)),
+        np.flatnonzero(on_border & kept & (first < stage_of)),
+    ]
+    node = np.concatenate(both)
+    target = stage_of[node] + np.repeat([1, -1], [len(side) for side in both])
+    inside, over = _bytes_to(weights, stage_of, stage_of), np.zeros(len(node))
+    for step, side in ((1, slice(0, len(both[0]))), (-1, slice(len(both[0]), None))):
+        over[side] = _bytes_to(weights, stage_of, stage_of + step)[node[side]]
+    others = weights.border_bytes[node] - inside[node] - over
+    moves = _Moves(node, stage_of[node], target, inside[node] - over - others, inside[node] - over + others)
+    return _that_fit(weights, stage_of, moves)
+
+
+def _range(weights: Weights, stage_of: Ints) -> tuple[Ints, Ints]:
+    """Return the first and the last stage that each node may be in while all others stay, (n,) each."""
+    first, last = np.zeros(len(weights), dtype=np.int64), np.full(len(weights), stage_of.max())
+    np.maximum.at(first, weights.edges[:, 1], stage_of[weights.edges[:, 0]])
+    np.minimum.at(last, weights.edges[:, 0], stage_of[weights.edges[:, 1]])
+    return first, last
+
+
+def _on_border(weights: Weights, stage_of: Ints) -> Flags:
+    """Return which nodes have an edge to another stage, (n,)."""
+    pairs = stage_of[weights.edges]
+    found = np.zeros(len(weights), dtype=np.bool_)
+    found[weights.edges[pairs[:, 0] != pairs[:, 1]]] = True
+    return found
+
+
+def _bytes_to(weights: Weights, stage_of: Ints, wanted: Ints) -> Floats:
+    """Return the bytes of each node's edges whose other end is in stage `wanted` (n,) of the node, (n,)."""
+    found = np.zeros(len(weights))
+    for near, far in ((0, 1), (1, 0)):
+        hit = stage_of[weights.edges[:, far]] == wanted[weights.edges[:, near]]
+        found += sums(weights.edges[hit, near], weights.edge_bytes[hit], len(weights))
+    return found
+
+
+def _that_fit(weights: Weights, stage_of: Ints, moves: _Moves) -> _Moves:
+    """Return the moves after which both stages fit the memory."""
+    limit = weights.limit_bytes * (1 + ROUNDING)
+    held = sums(stage_of, weights.memory_bytes, int(stage_of.max()) + 1) + border_bytes(weights, stage_of)
+    carried = weights.memory_bytes[moves.node]
+    fit = held[moves.target] + carried + moves.target_bytes <= limit
+    fit &= held[moves.source] - carried + moves.source_bytes <= limit
+    return _Moves(
+        moves.node[fit],
+        moves.source[fit],
+        moves.target[fit],
+        moves.source_bytes[fit],
+        moves.target_bytes[fit],
+    )
+
+
+def _gains(weights: Weights, stage_of: Ints, moves: _Moves, distance: Ints) -> tuple[Floats, Floats, Floats]:
+    """Return the three gains of each move, (m,) each."""
+    fewer = -(moves.source_bytes + moves.target_bytes) / 2.0
+    compute = sums(stage_of, weights.compute_s, int(stage_of.max()) + 1)
+    shorter = compute.max() - _longest_after(compute, moves, weights.compute_s[moves.node])
+    return (
+        _nearer(weights, stage_of, moves, distance),
+        _not_noise(fewer, weights.border_bytes.sum()),
+        _not_noise(shorter, compute.max()),
+    )
+
+
+def _time_gains(weights: Weights, stage_of: Ints, moves: _Moves) -> tuple[Floats]:
+    """Return the decrease of the sum of powers of the times of all stages, (m,)."""
+    border = border_bytes(weights, stage_of)
+    times = sums(stage_of, weights.compute_s, len(border)) + weights.seconds_per_byte * border
+    slowest, moved = times.max(), weights.compute_s[moves.node]
+    source, target = times[moves.source], times[moves.target]
+    after_source = source - moved + weights.seconds_per_byte * moves.source_bytes
+    after_target = target + moved + weights.seconds_per_byte * moves.target_bytes
+    before, after = (
+        (one / slowest) ** POWER + (two / slowest) ** POWER
+        for one, two in ((source, target), (after_source, after_target))
+    )
+    return (_not_noise(before - after, 1.0),)
+
+
+def _longest_after(compute: Floats, moves: _Moves, moved: Floats) -> Floats:
+    """Return the longest computation of a stage after each move, (m,)."""
+    low = np.minimum(moves.source, moves.target)
+    # What is before the two neighbours, and what is after them.
+    before = np.concatenate([[0.0], np.maximum.accumulate(compute)])[low]
+    after = np.concatenate([np.maximum.accumulate(compute[::-1])[::-1], [0.0, 0.0]])[low + 2]
+    changed = np.maximum(compute[moves.source] - moved, compute[moves.target] + moved)
+    return np.asarray(np.maximum(changed, np.maximum(before, after)))
+
+
+def _nearer(weights: Weights, stage_of: Ints, moves: _Moves, distance: Ints) -> Floats:
+    """Return the decrease of the distances of all that send to another stage, for each move, (m,)."""
+    source, target = weights.edges.T
+    over = stage_of[source] != stage_of[target]
+    sends = np.bincount(source[over], minlength=len(weights))
+    degree = np.bincount(source, minlength=len(weights))
+    gains = np.zeros(len(moves.node))
+    for step in (1, -1):
+        mine = moves.target - moves.source == step
+        aim = stage_of + step
+        stay = np.bincount(source[stage_of[target] == aim[source]], minlength=len(weights))
+        own = (sends > 0).astype(np.float64) - (degree > stay)
+        left = sends[source] - over + (stage_of[source] != aim[target])
+        changed = ((sends[source] > 0).astype(np.float64) - (left > 0)) * distance[source]
+        total = own * distance + sums(target, changed, len(weights))
+        gains[mine] = total[moves.node[mine]]
+    return gains
+
+
+def _not_noise(gains: Floats, scale: float) -> Floats:
+    """Return gains with those that rounding may have made as zeros."""
+    return np.where(np.abs(gains) > ROUNDING * scale, gains, 0.0)

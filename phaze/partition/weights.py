@@ -1,0 +1,193 @@
+"""What a partition weighs: computation, messages and memory of operators, of clusters, and of stages.
+
+The time of a stage is the computation of its operators and the messages over its borders (Parmesan, (3)); a
+message goes there as an activation and comes back as a gradient, so that its bytes count twice over the
+bandwidth. In this phase all bandwidths are one (Section VI). The memory of a stage is (14): with every size
+that of a microbatch, the paper's division by MB is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+
+from phaze.errors import PhazeError
+from phaze.partition.closures import with_ancestors, with_descendants
+from phaze.theory.operator_graphs import Floats, Ints, OperatorGraph, StageGraph
+
+ROUNDING = 1e-9
+"""Share by which sums of the same numbers may differ."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Devices and training, as far as a partition depends on them."""
+
+    bandwidth_bytes_per_s: float
+    """Between any two devices."""
+    device_memory_bytes: float = np.inf
+    """DM, which no stage exceeds."""
+    microbatches: int = 4
+    """MB of a training step on each replica."""
+    recompute: bool = True
+    """Whether backward passes repeat the forward pass."""
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """A graph of operators or clusters, in a topological order, with what a partition weighs."""
+
+    compute_s: Floats
+    """c_u of a microbatch, shape (n,)."""
+    memory_bytes: Floats
+    """Memory without messages, shape (n,)."""
+    edges: Ints
+    """Pairs (i, j) with i < j, shape (e, 2), sorted."""
+    edge_bytes: Floats
+    """M(i, j), shape (e,)."""
+    seconds_per_byte: float
+    """c_m of a byte, there and back."""
+    limit_bytes: float
+    """Memory of a device."""
+
+    def __len__(self) -> int:
+        """Return the number of nodes."""
+        return len(self.compute_s)
+
+    @property
+    def total_s(self) -> float:
+        """Return the computation of all nodes."""
+        return float(self.compute_s.sum())
+
+    @cached_property
+    def border_bytes(self) -> Floats:
+        """Return the bytes of all messages of each node, shape (n,)."""
+        return sums(self.edges.ravel(), np.repeat(self.edge_bytes, 2), len(self))
+
+    @cached_property
+    def closures(self) -> tuple[Floats, Floats]:
+        """Return the computation of each node with all its ancestors, and with all its descendants, (n,)."""
+        return with_ancestors(self.compute_s, self.edges), with_descendants(self.compute_s, self.edges)
+
+
+def weigh(graph: OperatorGraph, terms: Terms) -> Weights:
+    """Return the weights of a graph: with recomputation the backward pass starts with a forward pass.
+
+    Without it, what a forward pass leaves of each microbatch beside the parameters stays until the backward
+    pass; the paper gives (14) for recomputation only.
+    """
+    memory = np.maximum(graph.forward_bytes, graph.backward_bytes)
+    kept = np.maximum(graph.forward_bytes - graph.parameter_bytes, 0.0)
+    return Weights(
+        compute_s=graph.compute_s + (graph.forward_s if terms.recompute else 0.0),
+        memory_bytes=memory if terms.recompute else memory + (terms.microbatches - 1) * kept,
+        edges=np.ascontiguousarray(graph.edges.reshape(-1, 2)),
+        edge_bytes=np.asarray(graph.edge_bytes, dtype=np.float64),
+        seconds_per_byte=2.0 / terms.bandwidth_bytes_per_s,
+        limit_bytes=float(terms.device_memory_bytes),
+    )
+
+
+def quotient(weights: Weights, labels: Ints) -> tuple[Weights, Ints]:
+    """Return the graph of groups of nodes and each node's group (n,); PhazeError for groups in a cycle.
+
+    `labels` (n,) are any numbers; groups are put in a topological order, earlier first members first.
+    """
+    _, first, group = np.unique(labels, return_index=True, return_inverse=True)
+    pairs = group[weights.edges]
+    across = pairs[:, 0] != pairs[:, 1]
+    place = _topological(len(first), pairs[across], first)
+    group = place[group].astype(np.int64)
+    ends, sizes = _merge_edges(group[weights.edges[across]], weights.edge_bytes[across])
+    merged = replace(
+        weights,
+        compute_s=sums(group, weights.compute_s, len(first)),
+        memory_bytes=sums(group, weights.memory_bytes, len(first)),
+        edges=ends,
+        edge_bytes=sizes,
+    )
+    return merged, group
+
+
+def sums(group: Ints, values: Floats, count: int) -> Floats:
+    """Return the sum of the values of each group, shape (count,)."""
+    return np.bincount(group, values, count).astype(np.float64)
+
+
+def stage_graph_of(graph: OperatorGraph, stage_of: Ints, terms: Terms, replicas: int) -> StageGraph:
+    """Return the stages of a partition, `stage_of` (n,) rising along all edges."""
+    count = int(stage_of.max()) + 1
+    forward, backward, gradients = (
+        sums(stage_of, values, count) for values in (graph.forward_s, graph.backward_s, graph.parameter_bytes)
+    )
+    pairs = stage_of[graph.edges.reshape(-1, 2)]
+    across = pairs[:, 0] != pairs[:, 1]
+    ends, sizes = _merge_edges(pairs[across], graph.edge_bytes[across])
+    return StageGraph(
+        forward_s=forward,
+        backward_s=backward + (forward if terms.recompute else 0.0),
+        parameter_bytes=gradients,
+        edges=ends,
+        edge_bytes=sizes,
+        replicas=replicas,
+        microbatches=terms.microbatches,
+    )
+
+
+def stage_times(weights: Weights, stage_of: Ints) -> Floats:
+    """Return the time (3) of each stage on one device, shape (S,)."""
+    count = int(stage_of.max()) + 1
+    compute = sums(stage_of, weights.compute_s, count)
+    return np.asarray(compute + weights.seconds_per_byte * border_bytes(weights, stage_of))
+
+
+def stage_memory(weights: Weights, stage_of: Ints) -> Floats:
+    """Return the memory (14) of each stage, shape (S,)."""
+    memory = sums(stage_of, weights.memory_bytes, int(stage_of.max()) + 1)
+    return np.asarray(memory + border_bytes(weights, stage_of))
+
+
+def border_bytes(weights: Weights, stage_of: Ints) -> Floats:
+    """Return the bytes over the borders of each stage, one way, shape (S,)."""
+    pairs = stage_of[weights.edges]
+    across = pairs[:, 0] != pairs[:, 1]
+    sizes = np.repeat(weights.edge_bytes[across], 2)
+    return sums(pairs[across].ravel(), sizes, int(stage_of.max()) + 1)
+
+
+def fits(weights: Weights, stage_of: Ints) -> bool:
+    """Return whether every stage fits a device."""
+    return bool((stage_memory(weights, stage_of) <= weights.limit_bytes * (1 + ROUNDING)).all())
+
+
+def _merge_edges(pairs: Ints, sizes: Floats) -> tuple[Ints, Floats]:
+    """Return edges with those of equal ends made one, sorted."""
+    if not len(pairs):
+        return np.empty((0, 2), dtype=np.int64), np.empty(0)
+    ends, which = np.unique(pairs, axis=0, return_inverse=True)
+    return np.ascontiguousarray(ends), sums(which.ravel(), sizes, len(ends))
+
+
+def _topological(count: int, pairs: Ints, first: Ints) -> Ints:
+    """Return the place of each group in a topological order, those of small `first` early."""
+    after: list[list[int]] = [[] for _ in range(count)]
+    waiting = [0] * count
+    for i, j in np.unique(pairs, axis=0).tolist() if len(pairs) else ():
+        after[i].append(j)
+        waiting[j] += 1
+    ready = [(first[i], i) for i in range(count) if not waiting[i]]
+    heapify(ready)
+    place, taken = np.empty(count, dtype=np.int64), 0
+    while ready:
+        _, i = heappop(ready)
+        place[i], taken = taken, taken + 1
+        for j in after[i]:
+            waiting[j] -= 1
+            if not waiting[j]:
+                heappush(ready, (first[j], j))
+    if taken < count:
+        raise PhazeError("groups of operators: their edges contain a cycle")
+    return place
