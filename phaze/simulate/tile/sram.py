@@ -21,14 +21,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Literal
+from typing import Literal, get_args
 
+from phaze.errors import PhazeError
 from phaze.simulate.tile.operators import Share
 from phaze.simulate.training_state import Zero, update_bytes
 from phaze.theory.memory import Optimizer, Precision, parameter_bytes
 
 Strategy = Literal["S_WSG_ACT", "S_WSG", "S_ACT", "S_PTY"]
 Stationary = Literal["input", "weight"]
+
+
+def one_of(noun: str, name: str, value: object, allowed: tuple[object, ...]) -> None:
+    """Raise `PhazeError` where a value is not one of those allowed."""
+    if value not in allowed:
+        raise PhazeError(f"{noun}: {name} must be one of {', '.join(map(str, allowed))}, got {value}")
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,12 @@ class Training:
     """Microbatches whose activations are kept, the one at work among them."""
     states: bool = True
     """Whether an update moves more than full-precision weights, which is all in PALM's text."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("optimizer", Optimizer), ("precision", Precision), ("zero", Zero)):
+            one_of("training", name, getattr(self, name), get_args(allowed))
+        if self.in_flight < 1:
+            raise PhazeError(f"training: in_flight must be ≥ 1, got {self.in_flight}")
 
     @property
     def activation_bytes(self) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Literal
+from typing import Literal, get_args
 
 from phaze.errors import PhazeError
 from phaze.simulate.network.collectives import Collective
@@ -94,6 +94,9 @@ class Mode:
 
     training: Training = field(default_factory=Training)
     rate: Rate = "array"
+
+    def __post_init__(self) -> None:
+        sram.one_of("mode", "rate", self.rate, get_args(Rate))
 
 
 @dataclass(frozen=True)

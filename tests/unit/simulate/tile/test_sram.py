@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil, inf
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze.errors import PhazeError
 from phaze.simulate.tile import sram
 from phaze.simulate.tile.algorithm import differences, printed, reasons
 from phaze.simulate.tile.operators import Linear, Share, Transformer, shares
@@ -198,3 +200,17 @@ def test_reasons_count_the_sizes_at_which_both_ways_differ() -> None:
     by_strategy = {row.intended: row for row in rows}
     assert by_strategy["S_WSG_ACT"].least == inf, "nothing moves, and activations stream as printed"
     assert all(row.most < 1 for row in rows if "not counted" in row.why)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"optimizer": "lion"}, "training: optimizer must be one of sgd, sgd-momentum, adam, got lion"),
+        ({"precision": "fp8"}, "training: precision must be one of half, mixed, single, got fp8"),
+        ({"zero": 4}, "training: zero must be one of 0, 1, 2, 3, got 4"),
+        ({"in_flight": 0}, "training: in_flight must be ≥ 1, got 0"),
+    ],
+)
+def test_training_that_is_not_known_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(PhazeError, match=f"^{message}$"):
+        replace(Training(), **change)  # type: ignore[arg-type]

@@ -142,3 +142,8 @@ def test_members_of_a_collective_send_what_its_plan_has(kind: Collective, width:
     exchange = Exchange(kind, (tuple(range(width)),), 24.0)
     plan = collective(kind, range(width), 24.0)
     assert exchange.sent_bytes == pytest.approx(sum(message.size_bytes for message in plan) / width)
+
+
+def test_a_rate_has_a_name() -> None:
+    with pytest.raises(PhazeError, match="mode: rate must be one of array, peak, got fast"):
+        Mode(rate="fast")  # type: ignore[arg-type]
