@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from phaze.errors import PhazeError
-from phaze.spec.files import FOLDER, is_path, named_file, read_mapping
+from phaze.spec.files import FOLDER, is_path, named_file, read_mapping, within
 from phaze.spec.network import Matrix
 from phaze.spec.system import Cluster, Device, System
 from phaze.spec.tiled import TiledDevice, TiledSystem
@@ -56,14 +56,14 @@ def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
     fields = read_mapping(path)
     _refuse_tiles(fields, path, "a device and levels of a network")
     cluster = Cluster.parse(fields, str(path))
-    return cluster, load_device(cluster.device, folder)
+    return cluster, _read_device(_device_path(cluster.device, folder, path.parent))
 
 
 def load_tiled(name: str, folder: Path = FOLDER) -> tuple[TiledSystem, TiledDevice]:
     """Return a system of tiles of config/systems by name, or of a YAML file by path, and its chip."""
     path = _system_path(name, folder)
     system = TiledSystem.parse(read_mapping(path), str(path))
-    chip = _device_path(system.device, folder)
+    chip = _device_path(system.device, folder, path.parent)
     return system, TiledDevice.parse({"name": chip.stem, **read_mapping(chip)}, str(chip))
 
 
@@ -78,15 +78,21 @@ def _refuse_tiles(fields: dict[str, object], path: Path, needed: str) -> None:
 
 def load_device(name: str, folder: Path = FOLDER) -> Device:
     """Return a device of config/devices by name, or of a YAML file by path."""
-    path = _device_path(name, folder)
+    return _read_device(Path(name) if is_path(name) else named_file("device", name, folder / "devices"))
+
+
+def _read_device(path: Path) -> Device:
     fields = read_mapping(path)
     if "tile" in fields:
         raise PhazeError(f"{path}: is a chip of tiles; needed is a device by the template of an architecture")
     return Device.parse({"name": path.stem, **fields}, str(path))
 
 
-def _device_path(name: str, folder: Path) -> Path:
-    return Path(name) if is_path(name) else named_file("device", name, folder / "devices")
+def _device_path(name: str, folder: Path, beside: Path) -> Path:
+    """Return the file of a device that a system names: in config/devices, or by a path beside the system."""
+    if is_path(name):
+        return within(beside, beside / name)
+    return named_file("device", name, folder / "devices")
 
 
 def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | None:

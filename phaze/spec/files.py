@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from phaze.errors import PhazeError
 from phaze.spec.noun import read_yaml
 
 FOLDER = Path("config")
+PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+"""What may be the name of a file in a folder: never a path."""
 
 
 def is_path(name: str) -> bool:
@@ -18,9 +21,16 @@ def is_path(name: str) -> bool:
 def named_file(noun: str, name: str, folder: Path) -> Path:
     """Return the file of a name in a folder, or raise PhazeError with the names that there are."""
     path = folder / f"{name}.yaml"
-    if not path.is_file():
+    if not (PLAIN.fullmatch(name) and path.is_file()):
         known = sorted(p.stem for p in folder.glob("*.yaml"))
         raise PhazeError(f"{path}: there is no {noun} {name!r}; there are {', '.join(known) or 'none'}")
+    return within(folder, path)
+
+
+def within(folder: Path, path: Path) -> Path:
+    """Return a path, or raise PhazeError where it leads out of a folder, by its parts or by links."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise PhazeError(f"{path}: lies outside {folder}; what a file names must lie in its own folder")
     return path
 
 

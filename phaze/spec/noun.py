@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from pathlib import Path
 from typing import Self, TypeAlias
 
@@ -13,6 +14,11 @@ from phaze.errors import PhazeError
 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 """What YAML and JSON hold."""
+
+
+SHORT = reprlib.Repr()
+SHORT.maxlevel, SHORT.maxstring, SHORT.maxother = 3, 100, 100
+"""What is shown of a value: a few lines of YAML can hold more than any memory (aliases of aliases)."""
 
 
 class Noun(BaseModel):
@@ -44,7 +50,7 @@ def _value(problem: ErrorDetails) -> str:
     """Return the value, unless it is the whole of what was checked: then the message says enough."""
     if problem["type"] == "value_error" and isinstance(problem["input"], dict):
         return ""
-    text = repr(problem["input"])
+    text = SHORT.repr(problem["input"])
     return f", got {text if len(text) <= 80 else text[:77] + '...'}"
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from math import isfinite
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
+
+EXPONENT = re.compile(r"[0-9]+\.?[0-9]*[eE][-+]?[0-9]+")
 
 
 def _number(value: object) -> object:
@@ -15,6 +18,11 @@ def _number(value: object) -> object:
     if isinstance(value, float) and not isfinite(value):
         raise ValueError("must be a finite number")
     return value
+
+
+def as_number(value: object) -> object:
+    """Return the number that a text such as 1e12 means, which YAML 1.1 takes for a text; else the value."""
+    return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value
 
 
 LEAST_SIZE, MOST_SIZE = 1e-30, 1e30

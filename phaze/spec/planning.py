@@ -9,6 +9,7 @@ from typing import Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from phaze.errors import PhazeError
+from phaze.spec.files import within
 from phaze.spec.noun import Noun
 from phaze.spec.settings import Name, PositiveFloat, PositiveInt
 
@@ -181,6 +182,8 @@ class Plans(Noun):
         """Raise PhazeError unless every file that a case plans is there; `source` says who asked."""
         for case in self.cases.values():
             file = self.file_of(case)
+            if file is not None and self.folder is not None:
+                within(Path(self.folder), file)
             if file is not None and not file.is_file():
                 raise PhazeError(
                     f"{source}: plans.folder: there is no file {file}, the input {case.input!r}; "

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from phaze.spec.noun import Noun
+from phaze.spec.numbers import as_number
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=60)]
 """Lower-case letters, digits, hyphens and dots: a name that is also a file name."""
-PositiveInt = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
+PositiveInt = Annotated[int, Field(strict=True, gt=0, le=2**31)]
+PositiveFloat = Annotated[float, BeforeValidator(as_number), Field(strict=True, gt=0, le=1e30)]
+Share = Annotated[float, BeforeValidator(as_number), Field(strict=True, ge=0, lt=1)]
+Flag = Annotated[bool, Field(strict=True)]
 
 
 class Training(Noun):
@@ -21,7 +24,7 @@ class Training(Noun):
     """Samples in a microbatch to consider."""
     hbm_gib: tuple[PositiveFloat, ...] = Field((32, 64, 80), min_length=1)
     """HBM capacities to consider."""
-    recompute: tuple[bool, ...] = Field((False, True), min_length=1)
+    recompute: tuple[Flag, ...] = Field((False, True), min_length=1)
     """Stash activations, recompute them, or consider both."""
     optimizer: Literal["sgd", "sgd-momentum", "adam"] = "sgd"
     """Optimizer, for its memory."""
@@ -36,7 +39,7 @@ class ExtractSettings(Noun):
 
     backward: Literal["paired", "split"] = "paired"
     """One backward operator per forward operator, or data and weight gradients apart."""
-    fusion: bool = True
+    fusion: Flag = True
     """Fuse elementwise operators into what produces their input."""
     bytes_per_element: Literal[1, 2, 4] = 2
     """Size of an activation or weight."""
@@ -60,7 +63,7 @@ class ScreenSettings(Noun):
     """Architectures within a band count as one area in the walk."""
     best: PositiveInt = 10
     """How many of the best architectures are reported."""
-    tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.01
+    tolerance: Share = 0.01
     """The smallest area and HBM are looked for within this distance of the best throughput."""
     common: Literal["mean", "normalised", "geometric"] = "mean"
     """Mean of the models' throughputs that the common architecture maximises."""
@@ -75,7 +78,7 @@ class ScheduleSettings(Noun):
     """The reduced program, or all constraints as printed."""
     programs: Literal["open", "all"] = "open"
     """Solve programs where bounds leave a gap, or everywhere, so that one proof checks the other."""
-    overlap_communication: bool = False
+    overlap_communication: Flag = False
     """Let collectives run beside computation."""
     node_limit: PositiveInt = 20000
     """Branch-and-bound nodes after which a solve ends with its gap."""
@@ -107,9 +110,9 @@ class StrategySettings(Noun):
 class CertifySettings(Noun):
     """How the certificate of the best architectures is verified."""
 
-    points: Annotated[int, Field(ge=0)] = 500
+    points: Annotated[int, Field(strict=True, ge=0, le=2**31)] = 500
     """Excluded points to solve again by independent code, shared out between the models."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(strict=True, ge=0, le=2**31)] = 0
     """Seed by which they are drawn."""
 
 

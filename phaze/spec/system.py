@@ -18,13 +18,13 @@ Finite = Annotated[float, Field(gt=0, allow_inf_nan=False), Number]
 class System(Noun):
     """A cluster of equal accelerators on a flat network."""
 
-    devices: int = Field(1024, gt=0, le=1_000_000)
+    devices: int = Field(1024, strict=True, gt=0, le=1_000_000)
     """Accelerators in the cluster, K."""
-    network_bandwidth_bytes_per_s: float = Field(4294967296.0, gt=0)
+    network_bandwidth_bytes_per_s: PositiveFloat = 4294967296.0
     """Bandwidth between any two devices."""
-    hbm_bandwidth_bytes_per_s: float = Field(1.2e12, gt=0)
+    hbm_bandwidth_bytes_per_s: PositiveFloat = 1.2e12
     """Bandwidth between the HBM and the global buffer of a device."""
-    clock_hz: float = Field(1.05e9, gt=0)
+    clock_hz: PositiveFloat = 1.05e9
     """Clock of all cores."""
 
 
@@ -71,7 +71,7 @@ class Cluster(Noun):
     """Equal devices on a network with levels, the narrowest groups first."""
 
     device: str
-    """Name of a file in config/devices, or path of one."""
+    """Name of a file in config/devices, or path of one from the folder of this file, in that folder."""
     levels: tuple[Level, ...] = Field(min_length=1)
     """Levels of the network; the last one holds all devices."""
     torus: Torus | None = None

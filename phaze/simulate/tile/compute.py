@@ -50,9 +50,10 @@ def backward(tile: Tile, share: Share, element_bytes: int, rate: Rate = "array")
     if not share.products:
         return forward(tile, share, element_bytes, rate)
     if rate == "peak":
-        return Work(2 * share.flops / tile.peak_flops_per_s)
+        again = sum(product.flops for product in share.again)
+        return Work((2 * share.flops + again) / tile.peak_flops_per_s)
     both = tuple(product for some in share.products for product in some.gradients)
-    return _sum(tile, both, element_bytes)
+    return _sum(tile, share.again + both, element_bytes)
 
 
 def _sum(tile: Tile, products: tuple[Product, ...], element_bytes: int) -> Work:

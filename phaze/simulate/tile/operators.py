@@ -78,6 +78,8 @@ class Share:
     inputs: float
     outputs: float
     communications: tuple[Communication, ...] = ()
+    again: tuple[Product, ...] = ()
+    """Products that a backward pass does once more, because their results were not kept."""
 
     @property
     def replicas(self) -> int:
@@ -238,6 +240,8 @@ class Transformer:
     sequence: int
     heads: int
     name: str = "transformer"
+    fused: bool = False
+    """Whether scores stay in SRAM between both products of attention, as in FlashAttention."""
 
     def __post_init__(self) -> None:
         _check_sizes(self)
@@ -250,10 +254,13 @@ class Transformer:
         _check(self.name, (("N_d", self.batch), ("N_m", self.heads), ("1", 1), ("1", 1)), degrees)
         across, along = (d, 1, t, 1), (d, 1, 1, t)
         head = self.hidden // self.heads
-        return (
-            self._linear("qkv", 3 * self.hidden, self.hidden).share(across, ("d", "m", "t", "k")),
+        attention = (
             self._attention("scores", self.sequence, head, (d, t)),
             self._attention("values", head, self.sequence, (d, t)),
+        )
+        return (
+            self._linear("qkv", 3 * self.hidden, self.hidden).share(across, ("d", "m", "t", "k")),
+            *((_fused(f"{self.name} attention", *attention),) if self.fused else attention),
             self._linear("projection", self.hidden, self.hidden).share(along, ("d", "m", "n", "t")),
             self._linear("up", 4 * self.hidden, self.hidden).share(across, ("d", "m", "t", "k")),
             self._linear("down", self.hidden, 4 * self.hidden).share(along, ("d", "m", "n", "t")),
@@ -268,6 +275,19 @@ class Transformer:
         product = Linear(self.batch * self.heads, self.sequence, n, k, False, f"{self.name} {part}")
         most = Product(self.sequence, k, n, _most(self.batch, d) * _most(self.heads, t))
         return replace(product.share((d * t, 1, 1, 1)), products=(most,))
+
+
+def _fused(name: str, scores: Share, values: Share) -> Share:
+    """Return both products of attention as one, whose scores are neither read nor written."""
+    return Share(
+        name,
+        scores.flops + values.flops,
+        scores.products + values.products,
+        0.0,
+        scores.inputs + values.inputs - scores.outputs,
+        values.outputs,
+        again=scores.products,
+    )
 
 
 Operator = Linear | Convolution | Pool | Transformer
@@ -320,5 +340,5 @@ def _check_sizes(operator: Operator) -> None:
     """Raise `PhazeError` where a size is not at least 1."""
     for field in fields(operator):
         value = getattr(operator, field.name)
-        if field.name not in ("name", "weighted") and not value >= 1:
+        if field.type == "int" and not value >= 1:
             raise PhazeError(f"{operator.name}: {field.name} must be ≥ 1, got {value}")

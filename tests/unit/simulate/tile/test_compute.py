@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil, inf
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 
 from phaze.simulate.tile import compute
 from phaze.simulate.tile.chip import Tile
-from phaze.simulate.tile.compute import Work, product_work
-from phaze.simulate.tile.operators import Linear, Pool, Product
+from phaze.simulate.tile.compute import Rate, Work, product_work
+from phaze.simulate.tile.operators import Linear, Pool, Product, Transformer
 
 TILE = Tile(8, 16, 1.0, 1e6, inf)
 WEIGHT = replace(TILE, dataflows=("weight",))
@@ -95,3 +96,12 @@ def test_a_pool_runs_on_lanes_or_at_the_peak_without_any() -> None:
 @pytest.mark.parametrize("work", [Work(2, 1), Work(1, 2)])
 def test_a_tile_is_busy_until_the_slower_part_is_done(work: Work) -> None:
     assert work.busy_s == 2
+
+
+def test_fused_attention_works_scores_out_again() -> None:
+    apart = Transformer(4, 32, 16, 4).shares((1, 1, 1, 1))
+    fused = Transformer(4, 32, 16, 4, fused=True).shares((1, 1, 1, 1))[1]
+    for rate in get_args(Rate):
+        scores, values = (compute.backward(TILE, share, 2, rate).busy_s for share in apart[1:3])
+        again = compute.forward(TILE, apart[1], 2, rate).busy_s
+        assert compute.backward(TILE, fused, 2, rate).busy_s == pytest.approx(scores + values + again)

@@ -170,6 +170,21 @@ def test_attention_has_no_weights_but_two_inputs() -> None:
     assert scores.communications == values.communications == ()
 
 
+def test_fused_attention_keeps_no_scores() -> None:
+    """FlashAttention: the same FLOPs forward; queries, keys and values in, and scores once more backward."""
+    apart = shares(Transformer(8, 64, 32, 8), (2, 4, 1, 1))
+    fused = shares(Transformer(8, 64, 32, 8, fused=True), (2, 4, 1, 1))
+    assert [share.name for share in fused] == [
+        f"transformer {part}" for part in ("qkv", "attention", "projection", "up", "down")
+    ]
+    attention = fused[1]
+    assert attention.flops == apart[1].flops + apart[2].flops
+    assert attention.inputs == 3 * 8 * 32 * 64 / 8
+    assert attention.outputs == 8 * 32 * 64 / 8
+    assert attention.again == apart[1].products
+    assert sum(share.flops for share in fused) == sum(share.flops for share in apart)
+
+
 def test_the_second_gradient_of_a_product_of_activations_is_reduced_at_once() -> None:
     share = Linear(4, 8, 8, 8, weighted=False).share((2, 2, 2, 1))
     assert share.communications == (
