@@ -51,6 +51,8 @@ class Training:
     """Keep only the first input of a microbatch, and do the forward pass again before the backward pass."""
     in_flight: int = 1
     """Microbatches whose activations are kept, the one at work among them."""
+    element_bytes: int | None = None
+    """Of inference: bytes of weights and activations that are not those of the precision, 1 for int8."""
     states: bool = True
     """Whether an update moves more than full-precision weights, which is all in PALM's text."""
 
@@ -61,9 +63,14 @@ class Training:
             raise PhazeError(f"training: in_flight must be ≥ 1, got {self.in_flight}")
 
     @property
+    def weight_bytes(self) -> int:
+        """Bytes of a weight at work, not of a full-precision copy."""
+        return self.activation_bytes
+
+    @property
     def activation_bytes(self) -> int:
         """Bytes of an element of an activation."""
-        return parameter_bytes("sgd", self.precision).weights
+        return self.element_bytes or parameter_bytes("sgd", self.precision).weights
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,7 @@ def sizes(share: Share, training: Training) -> Sizes:
     owned = [share.weights / (data if training.zero >= stage else 1) for stage in (3, 2, 1)]
     element = training.activation_bytes
     return Sizes(
-        owned[0] * each.weights,
+        owned[0] * training.weight_bytes,
         owned[1] * each.gradients * training.backward,
         owned[2] * each.optimizer * training.backward,
         share.inputs * element,

@@ -203,7 +203,7 @@ class Program:
     def _gather(self, place: int) -> tuple[Exchange, ...]:
         """Return how replicas gather the weights that each has a part of."""
         share, groups = self.parts[place]
-        size = share.weights * parameter_bytes("sgd", self.mode.training.precision).weights
+        size = share.weights * self.mode.training.weight_bytes
         found = []
         for some in _along(share):
             found.append(Exchange("all-gather", groups[some.axis], size))

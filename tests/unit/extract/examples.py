@@ -29,6 +29,7 @@ WIDTHS = {
 SEQUENCES = {
     **{f"bert-{layers}": 512 for layers in (24, 36, 48)},
     "opt-350m": 2048,
+    "bert-base": 512,
     "bert-large": 512,
     "megatron-bert": 512,
     "megatron-gpt3-175b": 2048,

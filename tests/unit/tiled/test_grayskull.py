@@ -1,0 +1,103 @@
+"""Inference on tiles, and Table V of PALM."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+
+import pytest
+
+from phaze.config import load_model_named
+from phaze.errors import PhazeError
+from phaze.simulate.tile import Linear, Stage, measure
+from phaze.simulate.tile.steps import Program
+from phaze.tiled.grayskull import CASES, MOST, Case, Row
+from phaze.tiled.inference import Family, Throughput, column_by_column, fastest, in_numbers, mode_of
+from phaze.tiled.machine import load_tiled_machine
+from phaze.tiled.operators import operators_of
+
+MACHINE = load_tiled_machine("grayskull")
+STAGE = Stage((14, 15), ((Linear(4, 8, 16, 32), (2, 1, 1, 1)),))
+
+# The fastest mapping of each case by the search over all, which `phaze.tiled.grayskull.table_v` takes.
+BEST = (
+    Family((12,), (3,), ("shared",)),
+    Family((4,), (20,), ("shared",)),
+    Family((1,), (40,), ("own",)),
+    Family((6,), (5,), ("own",)),
+)
+
+
+def reached(case: Case, family: Family) -> Throughput:
+    """Return what a few mappings of a case reach."""
+    model = partial(operators_of, load_model_named(case.model), sequence=case.sequence)
+    return fastest(MACHINE, model, case.numbers, family)
+
+
+ROWS = [Row(case, reached(case, family)) for case, family in zip(CASES, BEST, strict=True)]
+
+
+def test_resnet_50_is_as_fast_as_published() -> None:
+    """22,431 images per second with 8-bit integers, within a tenth; PALM has 23,033."""
+    assert abs(ROWS[0].error) < 0.1
+
+
+def test_bert_base_lies_between_weights_fetched_once_and_by_every_replica() -> None:
+    """2,830 sequences per second with 16 bits and 128 tokens; neither is within a fifth, and both say why."""
+    shared, own = ROWS[1].ours.samples_per_s, ROWS[2].ours.samples_per_s
+    assert own < ROWS[1].case.published < shared
+    assert ROWS[1].case.explanation
+    assert ROWS[2].case.explanation
+
+
+def test_another_reading_of_bert_base_is_within_a_fifth() -> None:
+    """The same figure with 8-bit integers and 384 tokens."""
+    assert abs(ROWS[3].error) < 0.2
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.case.name)
+def test_the_slowest_stage_or_tensor_sets_the_pace(row: Row) -> None:
+    """And nothing is faster than the arrays."""
+    slowest = max(*row.ours.stage_s, *row.ours.send_s)
+    assert row.ours.samples_per_s == pytest.approx(row.ours.mapped.microbatch / slowest)
+    assert 0 < row.ours.utilisation < 1
+
+
+def test_one_stage_takes_what_the_tile_level_says() -> None:
+    """In the long run nothing comes on top of the forward pass of a single stage."""
+    found = ROWS[2].ours
+    (stage,) = found.mapped.stages
+    alone = measure(found.mapped.chip, stage, found.mapped.mode, "tile-by-tile").seconds("forward")
+    assert found.samples_per_s == pytest.approx(found.mapped.microbatch / alone)
+
+
+def test_a_row_says_its_mapping() -> None:
+    assert ROWS[0].mapping == "12 stages of 10 cores, microbatch 3, weights shared"
+    assert ROWS[2].mapping == "1 stage of 120 cores, microbatch 40, weights own"
+
+
+def test_eight_bit_integers_have_their_own_arrays() -> None:
+    half, small = in_numbers(MACHINE, "half"), in_numbers(MACHINE, "int8")
+    assert small.tile.peak_flops_per_s == 4 * half.tile.peak_flops_per_s
+    assert (small.tile.rows, small.tile.columns) == (32, 32)
+    held = [sum(Program(half, STAGE, mode_of(numbers)).held_bytes) for numbers in ("half", "int8")]
+    assert held[0] == 2 * held[1]
+
+
+def test_tiles_that_follow_each_other_are_near() -> None:
+    """Column by column, over the rows and the column that have no tiles."""
+    order = column_by_column(MACHINE)
+    assert sorted(order) == sorted(MACHINE.tiles)
+    assert max(MACHINE.grid.distance(a, b) for a, b in pairwise(order)) <= 2
+
+
+def test_a_family_without_a_mapping_is_refused() -> None:
+    """Seven stages do not divide 120 cores."""
+    with pytest.raises(PhazeError, match="system grayskull: none of the mappings"):
+        reached(CASES[0], Family((7,), (1,)))
+
+
+def test_all_cases_choose_from_the_same_mappings() -> None:
+    """No case has a rule of its own, but for the one that leaves out shared weights."""
+    assert [case.fetched for case in CASES].count(("own", "shared")) == len(CASES) - 1
+    assert all(max(*family.stages, *family.microbatches) <= MOST for family in BEST)
