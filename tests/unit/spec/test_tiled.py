@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,20 @@ def test_grayskull_has_120_cores_between_controllers() -> None:
 def test_tiles_are_refused_where_whole_devices_are_needed(load: object) -> None:
     with pytest.raises(PhazeError, match=r"systems/wafer\.yaml: is a mesh of tiles; needed is a system with"):
         load("wafer")  # type: ignore[operator]
+
+
+def test_every_system_is_listed_with_its_source(project_root: Path) -> None:
+    readme = (project_root / "README.md").read_text()
+    names = [path.stem for path in (project_root / "config/systems").glob("*.yaml")]
+    assert [name for name in names if f"`{name}`" not in readme] == []
+
+
+@pytest.mark.parametrize("folder", ["systems", "devices"])
+def test_every_file_begins_with_who_published_its_figures(project_root: Path, folder: str) -> None:
+    """By a year, or an appendix of what a year stands at elsewhere."""
+    for path in (project_root / "config" / folder).glob("*.yaml"):
+        comment = "".join(line for line in path.read_text().splitlines()[:2] if line.startswith("#"))
+        assert re.search(r"\b20\d\d\b|Appendix", comment), path
 
 
 def test_a_cluster_is_no_system_of_tiles() -> None:
