@@ -1,9 +1,10 @@
 """The tile level with one tile for each group: PALM's virtual tile aggregation (IV.A).
 
 All tiles of a group do the same, so that one works for all. It reads and writes for all that share a port
-with it: the port is held once for each of them, the way to the farthest for one. A collective of all groups
-along an axis is one event that holds all of its links for the time that it takes alone, found once by the
-network level. Ports and links are still contended for by other groups.
+with it: the port is held for the sum of their accesses, the way to the farthest for what they take longer
+alone. A collective of all groups along an axis is one event that holds all of its links for the time that it
+takes alone. Both times are found once by the network level. Ports and links are still contended for by other
+groups.
 
 This is exact where groups are symmetric: every tile has a port for itself or needs none, and rings share no
 links, so that all tiles are always equally far. What is lost elsewhere: tiles that run ahead of others, and
@@ -12,7 +13,6 @@ accesses that meet messages link by link; `comparison` tells how much that is.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator, Sequence
 from functools import lru_cache
 
@@ -23,7 +23,7 @@ from phaze.simulate.network.collectives import collective
 from phaze.simulate.network.contention import Network
 from phaze.simulate.network.delivery import deliver
 from phaze.simulate.network.mapping import Tiles
-from phaze.simulate.network.messages import together
+from phaze.simulate.network.messages import Message, together
 from phaze.simulate.network.topology import Leg
 from phaze.simulate.tile.analytical import BOUNDS, held, work_s
 from phaze.simulate.tile.chip import Chip
@@ -31,8 +31,8 @@ from phaze.simulate.tile.outcome import Activity, Bound, Outcome
 from phaze.simulate.tile.steps import Exchange, Step
 
 Events = Generator[simpy.Event, object, None]
-Way = tuple[tuple[Leg, int], ...]
-"""Legs that follow each other, and how often each is held."""
+Way = tuple[Leg, ...]
+"""Legs that follow each other."""
 
 
 def run(chip: Chip, activities: Sequence[Activity]) -> Outcome:
@@ -76,15 +76,15 @@ class _Group:
         waits: list[simpy.Event] = [self.env.timeout(seconds)]
         for size, write in ((step.access.read_bytes, False), (step.access.write_bytes, True)):
             if size:
-                ways = _ways(self.chip, self.activity.tiles, write)
-                waits += [self.env.process(self._accessed(way, size)) for way in ways]
+                ways = _ways(self.chip, self.activity.tiles, write, size)
+                waits += [self.env.process(self._accessed(way)) for way in ways]
         yield self.env.all_of(waits)
         took = self.env.now - start
         self.spent["dram" if took > seconds else bound] += took
 
-    def _accessed(self, way: Way, size_bytes: float) -> Events:
-        for leg, times in way:
-            yield self.network.hold(_for(leg.resources, times * leg.seconds(size_bytes)))
+    def _accessed(self, way: Way) -> Events:
+        for leg in way:
+            yield self.network.hold(leg)
 
     def _exchanged(self, exchanges: Sequence[Exchange]) -> Events:
         start = self.env.now
@@ -112,14 +112,25 @@ def _whole(chip: Chip, exchange: Exchange) -> Leg:
     return _for(tuple(np.flatnonzero(alone.busy_s > 0).tolist()), alone.time_s)
 
 
-@lru_cache(maxsize=1024)
-def _ways(chip: Chip, tiles: Tiles, write: bool) -> tuple[Way, ...]:
-    """Return what an access holds, one way for each port: the port for all of its tiles, links for one."""
-    found = []
-    for port, users in Counter(chip.port(tile) for tile in tiles).items():
-        mine = [tile for tile in tiles if chip.port(tile) == port]
-        far = max(mine, key=lambda tile: chip.topology.hops(port, tile))
-        legs = chip.topology.legs(far, port) if write else chip.topology.legs(port, far)
-        port_leg = legs[-1] if write else legs[0]
-        found.append(tuple((leg, users if leg is port_leg else 1) for leg in legs))
-    return tuple(found)
+@lru_cache(maxsize=4096)
+def _ways(chip: Chip, tiles: Tiles, write: bool, size_bytes: float) -> tuple[Way, ...]:
+    """Return what an access of all tiles holds, one way for each port."""
+    users: dict[int, list[int]] = {}
+    for tile in tiles:
+        users.setdefault(chip.port(tile), []).append(tile)
+    return tuple(_way(chip, port, mine, write, size_bytes) for port, mine in users.items())
+
+
+def _way(chip: Chip, port: int, users: Sequence[int], write: bool, size_bytes: float) -> Way:
+    """Return what tiles hold that share a port: the port for all of them, links for what comes on top."""
+    far = max(users, key=lambda tile: chip.topology.hops(port, tile))
+    legs = chip.topology.legs(far, port) if write else chip.topology.legs(port, far)
+    seconds = [leg.seconds(size_bytes) for leg in legs]
+    if len(users) > 1:
+        alone = [
+            Message(tile, port, size_bytes) if write else Message(port, tile, size_bytes) for tile in users
+        ]
+        at_port = len(users) * (seconds[-1] if write else seconds[0])
+        rest = max(deliver(chip.topology, alone).time_s - at_port, 0.0)
+        seconds = [rest, at_port] if write else [at_port, rest]
+    return tuple(_for(leg.resources, took) for leg, took in zip(legs, seconds, strict=True))
