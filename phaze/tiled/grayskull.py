@@ -15,7 +15,7 @@ from pathlib import Path
 from phaze.config import load_model_named
 from phaze.simulate.tile.group import Fidelity
 from phaze.spec.files import FOLDER
-from phaze.tiled.inference import Family, Fetched, Numbers, Throughput, fastest
+from phaze.tiled.inference import Family, Fetched, Numbers, Samples, Throughput, fastest
 from phaze.tiled.machine import load_tiled_machine
 from phaze.tiled.operators import operators_of
 
@@ -43,7 +43,13 @@ class Case:
     def name(self) -> str:
         """Return the case in words."""
         tokens = f", {self.sequence} tokens" if self.sequence > 1 else ""
-        return f"{self.model}, {'8-bit integers' if self.numbers == 'int8' else '16 bits'}{tokens}"
+        fetched = "" if len(self.fetched) > 1 else f", weights {self.fetched[0]}"
+        return f"{self.model}, {'8-bit integers' if self.numbers == 'int8' else '16 bits'}{tokens}{fetched}"
+
+    def operators(self, folder: Path = FOLDER) -> Samples:
+        """Return the operators of the model for microbatches."""
+        model = load_model_named(self.model, folder)
+        return partial(operators_of, model, sequence=self.sequence)
 
 
 CASES = (
@@ -108,7 +114,6 @@ def table_v(fidelity: Fidelity = "tile-by-tile", folder: Path = FOLDER) -> tuple
 def run(case: Case, fidelity: Fidelity = "tile-by-tile", folder: Path = FOLDER) -> Throughput:
     """Return the throughput of a case by the fastest mapping."""
     machine = load_tiled_machine(SYSTEM, folder)
-    model = load_model_named(case.model, folder)
     parts = tuple(k for k in range(1, MOST + 1) if len(machine.tiles) % k == 0)
-    operators = partial(operators_of, model, sequence=case.sequence)
-    return fastest(machine, operators, case.numbers, Family(parts, parts, case.fetched), fidelity)
+    family = Family(parts, parts, case.fetched)
+    return fastest(machine, case.operators(folder), case.numbers, family, fidelity)

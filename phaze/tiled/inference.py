@@ -43,7 +43,7 @@ TRIED = 8
 Fetched = Literal["own", "shared"]
 """Whether every replica fetches its weights, or a share of them and gathers the others'."""
 
-Model = Callable[[int], tuple[Operator, ...]]
+Samples = Callable[[int], tuple[Operator, ...]]
 """Operators for a microbatch of so many samples."""
 
 
@@ -107,7 +107,7 @@ class Family:
 
 def fastest(
     machine: TiledMachine,
-    model: Model,
+    operators: Samples,
     numbers: Numbers,
     family: Family,
     fidelity: Fidelity = "tile-by-tile",
@@ -119,7 +119,9 @@ def fastest(
     found = [
         throughput(mapped, "analytical")
         for fetched, microbatch, stages in choices
-        for mapped in mappings(chip, order, model(microbatch), stages, mode_of(numbers, fetched), microbatch)
+        for mapped in mappings(
+            chip, order, operators(microbatch), stages, mode_of(numbers, fetched), microbatch
+        )
     ]
     if not found:
         raise PhazeError(f"system {machine.name}: none of the mappings asked for is possible")

@@ -59,9 +59,15 @@ class TiledMachine:
     @cached_property
     def tiles(self) -> tuple[int, ...]:
         """Return the places of the grid that have a tile, row by row."""
-        places = ((k, *self.grid.place(k)) for k in range(self.grid.tiles))
-        rows, columns = self.device.rows, self.device.columns
-        return tuple(k for k, row, column in places if self.device.has_tile(row % rows, column % columns))
+        return tuple(np.flatnonzero(self._has_tile).tolist())
+
+    @property
+    def _has_tile(self) -> NDArray[np.bool_]:
+        """Return whether there is a tile, for all places of the grid (rows, columns)."""
+        without = self.device.rows_without_tiles, self.device.columns_without_tiles
+        rows = ~np.isin(np.arange(self.grid.rows) % self.device.rows, without[0])
+        columns = ~np.isin(np.arange(self.grid.columns) % self.device.columns, without[1])
+        return rows[:, np.newaxis] & columns
 
     @property
     def wires(self) -> Wires:
@@ -122,7 +128,7 @@ class TiledMachine:
         hops = distance_transform_cdt(around, metric="taxicab")
         if grid.wrap:
             hops = hops[grid.rows : 2 * grid.rows, grid.columns : 2 * grid.columns]
-        return int(np.max(hops.flat[list(self.tiles)]))
+        return int(np.max(hops[self._has_tile]))
 
     def _named_ports(self) -> tuple[int, ...]:
         named = self.system.dram.tiles or ()

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from phaze.errors import PhazeError
-from phaze.systems import load_cluster, load_system, load_tiled
+from phaze.runs.machine import load_machine
+from phaze.systems import load_cluster, load_network, load_system, load_tiled
 
 PEAK_FLOPS = {"wafer": 20 * 256e12, "grayskull": 92e12, "dojo-d1": 25 * 362e12}
 """PALM, Table VI; Tenstorrent; Tesla."""
@@ -63,7 +64,7 @@ def test_grayskull_has_120_cores_between_controllers() -> None:
     assert chip.has_tile(1, 1)
 
 
-@pytest.mark.parametrize("load", [load_system, load_cluster])
+@pytest.mark.parametrize("load", [load_system, load_cluster, load_network, load_machine])
 def test_tiles_are_refused_where_whole_devices_are_needed(load: object) -> None:
     with pytest.raises(PhazeError, match=r"systems/wafer\.yaml: is a mesh of tiles; needed is a system with"):
         load("wafer")  # type: ignore[operator]

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 from itertools import pairwise
+from typing import Literal
 
 import pytest
 
-from phaze.config import load_model_named
 from phaze.errors import PhazeError
 from phaze.simulate.tile import Linear, Stage, measure
+from phaze.simulate.tile.chip import slower
 from phaze.simulate.tile.steps import Program
 from phaze.tiled.grayskull import CASES, MOST, Case, Row
-from phaze.tiled.inference import Family, Throughput, column_by_column, fastest, in_numbers, mode_of
+from phaze.tiled.inference import (
+    Family,
+    Throughput,
+    column_by_column,
+    fastest,
+    in_numbers,
+    mode_of,
+    throughput,
+)
 from phaze.tiled.machine import load_tiled_machine
-from phaze.tiled.operators import operators_of
 
 MACHINE = load_tiled_machine("grayskull")
 STAGE = Stage((14, 15), ((Linear(4, 8, 16, 32), (2, 1, 1, 1)),))
@@ -30,8 +38,7 @@ BEST = (
 
 def reached(case: Case, family: Family) -> Throughput:
     """Return what a few mappings of a case reach."""
-    model = partial(operators_of, load_model_named(case.model), sequence=case.sequence)
-    return fastest(MACHINE, model, case.numbers, family)
+    return fastest(MACHINE, case.operators(), case.numbers, family)
 
 
 ROWS = [Row(case, reached(case, family)) for case, family in zip(CASES, BEST, strict=True)]
@@ -61,6 +68,19 @@ def test_the_slowest_stage_or_tensor_sets_the_pace(row: Row) -> None:
     slowest = max(*row.ours.stage_s, *row.ours.send_s)
     assert row.ours.samples_per_s == pytest.approx(row.ours.mapped.microbatch / slowest)
     assert 0 < row.ours.utilisation < 1
+
+
+@pytest.mark.parametrize("part", ["sram", "links", "dram"])
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.case.name)
+def test_halving_a_bandwidth_never_speeds_up(row: Row, part: Literal["sram", "links", "dram"]) -> None:
+    mapped = row.ours.mapped
+    half = replace(mapped, chip=slower(mapped.chip, part))
+    assert throughput(half, "tile-by-tile").samples_per_s <= row.ours.samples_per_s * (1 + 1e-9)
+
+
+def test_formulas_bound_the_throughput_from_above() -> None:
+    for row in ROWS:
+        assert throughput(row.ours.mapped, "analytical").samples_per_s >= row.ours.samples_per_s * (1 - 1e-9)
 
 
 def test_one_stage_takes_what_the_tile_level_says() -> None:
