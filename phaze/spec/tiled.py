@@ -100,10 +100,6 @@ class TiledDevice(Noun):
         """Return the tiles that work."""
         return self.working_tiles or self.places
 
-    def has_tile(self, row: int, column: int) -> bool:
-        """Return whether there is a tile at a place of the mesh, not only a router."""
-        return row not in self.rows_without_tiles and column not in self.columns_without_tiles
-
     @property
     def flops(self) -> float:
         """Return the FLOP/s of 16 bits."""

@@ -59,9 +59,6 @@ def test_eight_bit_integers_are_faster_by_a_rate() -> None:
 def test_grayskull_has_120_cores_between_controllers() -> None:
     _, chip = load_tiled("grayskull")
     assert chip.tiles == 120
-    assert not chip.has_tile(0, 3)
-    assert not chip.has_tile(3, 0)
-    assert chip.has_tile(1, 1)
 
 
 @pytest.mark.parametrize("load", [load_system, load_cluster, load_network, load_machine])

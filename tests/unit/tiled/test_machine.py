@@ -64,6 +64,14 @@ def test_hops_to_memory_are_those_of_the_routes(name: str) -> None:
     assert found.hops_to_memory == max(away)
 
 
+def test_rows_and_columns_without_tiles_are_those_of_every_chip(tmp_path: Path) -> None:
+    """A row of two chips of 4 × 6 places, without their rows 0 and without their columns 5."""
+    without = {"rows_without_tiles": [0], "columns_without_tiles": [5]}
+    found = machine(tmp_path, without, {"columns": 2, "link": LINK})
+    assert found.tiles[:6] == (12, 13, 14, 15, 16, 18)
+    assert len(found.tiles) == 2 * found.device.tiles == 2 * 3 * 5
+
+
 def test_memories_at_edges_are_spread_evenly(tmp_path: Path) -> None:
     """Two memories at each of four edges of two chips side by side, counted by hand."""
     edges = {"bandwidth_bytes_per_s": 1e9, "ports_per_edge": 2, "edges": ["north", "west"]}
