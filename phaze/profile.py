@@ -18,6 +18,7 @@ recomputes its activations needs.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,14 +59,15 @@ def profile_model(
     """Return the operators of a model with their times on the device of a system, for one microbatch.
 
     `system` is a file in config/systems that says its device, or the path of one; `sequence` the tokens of a
-    sample, by default the model's longest. Raises PhazeError.
+    sample, by default the model's longest. Operators are named LAYER.OPERATOR. Raises PhazeError.
     """
     if microbatch < 1:
         raise PhazeError(f"profile: microbatch: must be > 0, got {microbatch}")
     _, device = load_cluster(system)
     tokens = sequence or model.usual_sequence
     whole = build_network(model, tokens, 1, microbatch, bytes_per_element).unroll()
-    return profile_graph(whole, device, bytes_per_element)
+    graph = profile_graph(whole, device, bytes_per_element)
+    return replace(graph, layers=tuple(name.partition(".")[0] for name in graph.names))
 
 
 def profile_graph(whole: LayerGraph, device: Device, width: int) -> OperatorGraph:

@@ -14,6 +14,7 @@ from phaze.spec.noun import Noun
 from phaze.spec.study import ArchitectureChoice, ScenarioChoice, Study, Triple, Workload
 from phaze.spec.system import Cluster, Device, Level, System
 from phaze.spec.tiled import Dram, Tile, TiledDevice, TiledSystem, Wire
+from phaze.spec.torch_module import TorchCall, TorchInput, TorchModule
 from phaze.spec.vision import Backbone, ResNet, SemanticFpn, Swin
 
 _HEAD = """# Configuration
@@ -45,6 +46,9 @@ _SECTIONS: dict[str, type[Noun]] = {
     "A segmentation network (`models/*.yaml`)": SemanticFpn,
     "`backbone` of both": Backbone,
     "A Swin transformer (`models/*.yaml`)": Swin,
+    "A PyTorch module to trace (`torch/*.yaml`)": TorchModule,
+    "`inputs.NAME` of such a module": TorchInput,
+    "`arguments.NAME` of such a module, where it is a call": TorchCall,
     "An architecture (`architectures/*.yaml`)": Architecture,
     "A system with a flat network (`systems/*.yaml`)": System,
     "A system of devices on levels (`systems/*.yaml`)": Cluster,

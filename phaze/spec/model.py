@@ -266,7 +266,15 @@ KINDS: dict[str, type[Model | ResNet | SemanticFpn | Swin]] = {
 
 
 def parse_model(fields: dict[str, object], source: str) -> AnyModel:
-    """Return the model of the fields of a spec, whatever its kind; raise PhazeError."""
+    """Return the model of the fields of a spec, whatever its kind; raise PhazeError.
+
+    A spec runs no code: one that names a callable of PyTorch is refused.
+    """
+    if "torch" in fields:
+        raise PhazeError(
+            f"{source}: torch: names code, which a spec must not run; "
+            f"`python -m phaze trace {source} --run-code` runs it and writes the graph of its operators"
+        )
     kind = fields.get("kind", "transformer")
     if not isinstance(kind, str) or kind not in KINDS:
         raise PhazeError(f"{source}: kind: must be one of {', '.join(KINDS)}, got {kind!r}")

@@ -84,6 +84,21 @@ def test_the_conda_environment_has_the_locked_versions(
     assert {name: version for name, version in conda.items() if name not in ONLY_CONDA} == expected
 
 
+def test_the_environment_with_pytorch_asks_for_what_the_project_does(project_root: Path) -> None:
+    """Its libraries are those of the optional group and what of phaze tracing needs, at least as new."""
+    table = tomllib.loads((project_root / "pyproject.toml").read_text())["project"]
+    stated = {**dict(_split(table["dependencies"])), **dict(_split(table["optional-dependencies"]["torch"]))}
+    environment = yaml.safe_load((project_root / "envs/torch.yaml").read_text())
+    called = {"pytorch-cpu": "torch", **{conda: name for name, conda in CONDA_NAMES.items()}}
+    asked = {called.get(name, name): least for name, least in _split(environment["dependencies"][1:])}
+    assert set(names(table["optional-dependencies"]["torch"])) <= set(asked)
+    assert {name: stated.get(name) for name in asked} == asked
+
+
+def _split(requirements: list[str]) -> list[tuple[str, str]]:
+    return [(line.split(">=")[0], line.split(">=")[1]) for line in requirements]
+
+
 def test_the_conda_environment_has_glpk_and_a_supported_python(conda: dict[str, str]) -> None:
     """Conda brings what pip cannot."""
     assert ("glpk" in conda, tuple(map(int, conda["python"].split("."))) >= (3, 11)) == (True, True)

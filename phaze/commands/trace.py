@@ -1,0 +1,76 @@
+"""Trace a PyTorch module: the graph of its operators, or how it compares with a spec."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phaze.errors import PhazeError
+
+if TYPE_CHECKING:
+    from phaze.spec.torch_module import TorchModule
+
+
+def trace(
+    specs: Annotated[
+        list[Path],
+        typer.Argument(help="Spec that names a callable, such as those in config/torch; see README.md."),
+    ],
+    run_code: Annotated[
+        bool, typer.Option("--run-code", help="Import and call what the spec names: it can do anything.")
+    ] = False,
+    system: Annotated[str, typer.Option(help="System whose device runs the module.")] = "a100-selene",
+    microbatch: Annotated[int, typer.Option(help="Samples in a microbatch.", min=1)] = 1,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Compare several with the specs of the same names in config/models."),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="File for the graph, which `partition` takes, or the comparison."),
+    ] = None,
+) -> None:
+    """Run a PyTorch module without data, forward and backward, and write the graph of its operators.
+
+    Every operator that PyTorch runs is one of the graph, with times estimated for the device of a system. A
+    comparison shows parameters and FLOPs of a sample as PyTorch counts them, of the graph, and of the spec.
+    """
+    from phaze.documents import write_text
+    from phaze.spec.torch_module import load_torch_module
+
+    modules = [load_torch_module(path) for path in specs]
+    if not compare and (len(modules) > 1 or out is None):
+        raise PhazeError("trace: give one spec and -o for its graph, or --compare")
+    if compare:
+        text = _comparison(modules, run_code=run_code)
+        if out is None:
+            typer.echo(text, nl=False)
+        else:
+            write_text(text, out)
+    elif out is not None:
+        _write_graph(modules[0], microbatch, system, out, run_code=run_code)
+
+
+def _comparison(modules: list[TorchModule], *, run_code: bool) -> str:
+    """Return a comparison as CSV."""
+    from phaze.config import load_model_named
+    from phaze.traced.check import trace as run
+    from phaze.traced.compare import compare, csv_text
+
+    return csv_text([compare(run(m, 1, run_code=run_code), load_model_named(m.name)) for m in modules])
+
+
+def _write_graph(module: TorchModule, microbatch: int, system: str, out: Path, *, run_code: bool) -> None:
+    from phaze.documents import text_of, write_text
+    from phaze.profile import SINGLE_BYTES, profile_graph
+    from phaze.systems import load_cluster
+    from phaze.theory.stored_graphs import stored_operators
+    from phaze.traced.check import trace as run
+    from phaze.traced.translate import translate
+
+    whole = translate(run(module, microbatch, run_code=run_code))
+    graph = profile_graph(whole, load_cluster(system)[1], SINGLE_BYTES)
+    write_text(text_of(stored_operators(graph, module.name, microbatch)), out)
+    typer.echo(f"{module.name}: {len(graph.names)} operators, {len(graph.edges)} edges: {out}")

@@ -1,0 +1,26 @@
+"""Whether PyTorch is there, and whether its user has said that code may run."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from phaze.errors import PhazeError
+
+if TYPE_CHECKING:
+    from phaze.spec.torch_module import TorchModule
+    from phaze.traced.calls import Trace
+
+
+def trace(spec: TorchModule, microbatch: int, *, run_code: bool) -> Trace:
+    """Return what a module runs; PhazeError unless its code may run and PyTorch is installed."""
+    if not run_code:
+        raise PhazeError(
+            f"model {spec.name}: torch: {spec.torch} would be imported and called; "
+            "allow it with --run-code if you trust the spec and the package"
+        )
+    if find_spec("torch") is None:
+        raise PhazeError("trace: PyTorch is not installed: pip install 'phaze[torch]', or envs/torch.yaml")
+    from phaze.traced.record import record
+
+    return record(spec, microbatch)
