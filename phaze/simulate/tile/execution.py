@@ -11,14 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 from phaze.errors import PhazeError
+from phaze.simulate.balance import balanced_starts
 from phaze.simulate.longest_path import simulate
 from phaze.simulate.network.delivery import deliver
+from phaze.simulate.network.mapping import Placed, Tiles
 from phaze.simulate.network.messages import Message
 from phaze.simulate.pipeline import Pipeline, Schedule
 from phaze.simulate.steady import time_per_microbatch_s
 from phaze.simulate.tile.chip import Chip
 from phaze.simulate.tile.group import Fidelity, GroupTimes, measure
+from phaze.simulate.tile.operators import Degrees, Operator, shares
 from phaze.simulate.tile.steps import Mode, Stage
 
 
@@ -38,6 +43,21 @@ class Execution:
     def microbatches_per_s(self) -> float:
         """Throughput: in inference without set-up and drain, else over the time of a batch."""
         return 1.0 / time_per_microbatch_s(self.pipeline)
+
+
+def balanced(
+    operators: Sequence[tuple[Operator, Degrees]], groups: Sequence[Tiles], placed: Placed = "near"
+) -> tuple[Stage, ...]:
+    """Return a stage for each group of tiles: operators in their order, balanced by FLOPs (PALM, IV.B).
+
+    This is the default; who binds operators to tiles makes stages himself.
+    """
+    flops = [sum(share.flops for share in shares(*each)) for each in operators]
+    starts = balanced_starts(np.array(flops), len(groups))
+    cuts = pairwise((*starts, len(operators)))
+    return tuple(
+        Stage(tiles, tuple(operators[a:b]), placed) for tiles, (a, b) in zip(groups, cuts, strict=True)
+    )
 
 
 def execute(

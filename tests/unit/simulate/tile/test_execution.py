@@ -9,8 +9,8 @@ import pytest
 from phaze.errors import PhazeError
 from phaze.simulate.network.mapping import s_shaped
 from phaze.simulate.network.mesh import Grid, Memory, Wires
-from phaze.simulate.tile import Chip, Mode, Stage, Tile, Training, Transformer
-from phaze.simulate.tile.execution import execute
+from phaze.simulate.tile import Chip, Linear, Mode, Stage, Tile, Training, Transformer
+from phaze.simulate.tile.execution import balanced, execute
 from phaze.simulate.tile.group import Fidelity
 from phaze.simulate.training_state import Zero
 
@@ -79,3 +79,14 @@ def test_groups_that_follow_each_other_have_equally_many_tiles() -> None:
     short = Stage((0, 1), ((LAYER, (2, 1, 1, 1)),))
     with pytest.raises(PhazeError, match="must have equally many tiles, got 2 and 16"):
         execute(CHIP, [short, BLOCKS[1]], 4)
+
+
+def test_stages_are_balanced_by_flops_unless_they_are_bound() -> None:
+    small, large = Linear(16, 16, 64, 64), Linear(16, 16, 64, 64 * 3)
+    operators = [(some, (16, 1, 1, 1)) for some in (large, small, small, small)]
+    stages = balanced(operators, [stage.tiles for stage in BLOCKS], "far")
+    assert [len(stage.operators) for stage in stages] == [1, 3]
+    assert [stage.tiles for stage in stages] == [stage.tiles for stage in BLOCKS]
+    assert {stage.placed for stage in stages} == {"far"}
+    with pytest.raises(PhazeError, match="stages must be between 1 and the 1 operators, got 2"):
+        balanced(operators[:1], [stage.tiles for stage in BLOCKS])
