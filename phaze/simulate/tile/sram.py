@@ -61,6 +61,10 @@ class Training:
             one_of("training", name, getattr(self, name), get_args(allowed))
         if self.in_flight < 1:
             raise PhazeError(f"training: in_flight must be ≥ 1, got {self.in_flight}")
+        if self.element_bytes is not None and (self.backward or self.element_bytes < 1):
+            raise PhazeError(
+                f"training: element_bytes must be ≥ 1 and of inference, got {self.element_bytes}"
+            )
 
     @property
     def weight_bytes(self) -> int:

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from phaze.errors import PhazeError
-from phaze.simulate.tile import Linear, Stage, measure
+from phaze.simulate.tile import Linear, Stage, Training, measure
 from phaze.simulate.tile.chip import slower
 from phaze.simulate.tile.steps import Program
 from phaze.tiled.grayskull import CASES, MOST, Case, Row
@@ -102,6 +102,12 @@ def test_eight_bit_integers_have_their_own_arrays() -> None:
     assert (small.tile.rows, small.tile.columns) == (32, 32)
     held = [sum(Program(half, STAGE, mode_of(numbers)).held_bytes) for numbers in ("half", "int8")]
     assert held[0] == 2 * held[1]
+
+
+@pytest.mark.parametrize(("size", "backward"), [(1, True), (0, False)])
+def test_other_elements_are_of_inference_only(size: int, backward: bool) -> None:
+    with pytest.raises(PhazeError, match=f"element_bytes must be ≥ 1 and of inference, got {size}"):
+        Training(backward=backward, element_bytes=size)
 
 
 def test_tiles_that_follow_each_other_are_near() -> None:
