@@ -5,11 +5,12 @@ simulated fastest. Its refinement may make a partition worse (see `refinement`):
 that is simulated faster is kept.
 
 Clusters hide good borders: on graphs of models the paper's flow ends several per cent above the optimum. The
-full flow goes on: the best partition so far limits the time of every stage, the limit leaves only few
-operators open at every border (see `windows`), and the dynamic program over these is that over all operators.
-Where a border still has too many fronted subgraphs, only operators near the borders of the best partition so
-far are open, in several rounds. Of all partitions that were met and whose slowest stage takes at most 2 %
-longer than the least time, or what `slack` allows, the one simulated fastest is taken.
+full flow goes on: the best partition so far, intervals of one order among them, limits the time of every
+stage, the limit leaves only few operators open at every border (see `windows`), and the dynamic program over
+these is that over all operators. Where a border still has too many fronted subgraphs, only operators near the
+borders of the best partition so far are open, in several rounds. Of all partitions that were met and whose
+slowest stage takes at most 2 % longer than the least time, or what `slack` allows, the one simulated fastest
+is taken.
 """
 
 from __future__ import annotations
@@ -32,9 +33,12 @@ from phaze.theory.gpipe import flat_step_time_s
 from phaze.theory.operator_graphs import Floats, Ints, OperatorGraph
 
 Flow = Literal["full", "paper"]
-Maker = Literal["clusters", "refinement", "balance", "operators", "messages", "order"]
+Maker = Literal[
+    "clusters", "refinement", "balance", "operators", "messages", "order",
+    "parmesan", "pipedream", "topological", "piper", "phaze",
+]  # fmt: skip
 """The dynamic program on clusters, the paper's refinement, refinement by time; the program on operators, also
-with the least messages; intervals of one order."""
+with the least messages; intervals of one order; and planners that are compared."""
 
 SLACK = 0.02
 """What keeps the slowest stage within 2 % of the least time."""
@@ -178,9 +182,8 @@ def _cut_clusters(smaller: Weights, stages: int, most_sets: int) -> Ints | None:
 def _full_flow(problem: Problem, options: Options, met: list[Candidate], lowest: float) -> Partition:
     """Return the best of what the paper's flow met and of what comes of it."""
     weights = problem.weights
+    met += _in_order(problem)
     met += [_balanced(problem, one) for one in met]
-    if not met:
-        met += _in_order(problem)
     best = min(met, key=_by_time, default=None)
     found, proven = _cut_operators(weights, problem.stages, best, options.most_sets)
     if found is not None:
@@ -200,7 +203,7 @@ def _balanced(problem: Problem, one: Candidate) -> Candidate:
 
 
 def _in_order(problem: Problem) -> Iterator[Candidate]:
-    """Yield the partition along one order, where clusters do not fit the memory."""
+    """Yield the partition along the order of the operators, near the best where branches are narrow."""
     found = cut_in_order(problem.weights, problem.stages)
     if found is not None:
         yield problem.candidate(found, "order")
