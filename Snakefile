@@ -47,6 +47,7 @@ wildcard_constraints:
     microbatch=r"\d+",
     shard="small-buffer|large-buffer|smaller|named",
     input="|".join(map(re.escape, settings.study.plans.inputs)) or "none",
+    tiled="|".join(map(re.escape, settings.study.tiled.cases)) or "none",
     case="|".join(map(re.escape, settings.study.plans.cases)) or "none",
     point="[a-z0-9.-]+",
 
@@ -66,6 +67,7 @@ include: "rules/certify.smk"
 include: "rules/plan.smk"
 include: "rules/simulate.smk"
 include: "rules/cases.smk"
+include: "rules/tiled.smk"
 include: "rules/report.smk"
 
 

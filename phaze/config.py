@@ -9,19 +9,21 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from phaze.errors import PhazeError
 from phaze.reference import generated_files
 from phaze.spec.architecture import Architecture, Technology
 from phaze.spec.files import FOLDER, is_path, named_file, read_mapping
-from phaze.spec.model import AnyModel, load_model
+from phaze.spec.model import AnyModel, Model, load_model
 from phaze.spec.published import load_published
 from phaze.spec.published_plans import load_published_plans
+from phaze.spec.published_tiled import load_published_tiled
 from phaze.spec.study import ScenarioChoice, Study, Workload
 from phaze.spec.system import Scenario
-from phaze.systems import load_device_as_architecture, load_system
+from phaze.spec.tiled_study import TiledStudy
+from phaze.systems import load_device_as_architecture, load_system, load_tiled
 
 GRID_SHARDS = ("small-buffer", "large-buffer")
 """Shards of the grid, by size of the global buffer: designs of a core are then never estimated twice."""
@@ -45,6 +47,14 @@ class Settings:
     """Published results to show beside the study's own."""
     published_plans: dict[str, object] | None = None
     """Published plans to show beside the study's own."""
+    published_tiled: dict[str, object] | None = None
+    """Published results on tiles to show beside the study's own."""
+    tiled_models: dict[str, Model] = field(default_factory=dict)
+    """Specs of the models of cases on tiles, by name."""
+    tiled_systems: dict[str, dict[str, object]] = field(default_factory=dict)
+    """Systems of tiles and their chips by name, as plain values."""
+    tiled_flops: float = 0.0
+    """Peak of the system of tiles that printed results are scaled to: the first one of the first case."""
 
     def workload(self, model: str) -> Workload:
         """Return the workload of that name."""
@@ -154,6 +164,14 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
         scenarios={name: load_scenario(choice, folder) for name, choice in study.scenarios.items()},
         published=load_published_results(study.report.published, folder),
         published_plans=load_published_plan_results(study.plans.published, folder),
+        published_tiled=load_published_tiled_results(study.tiled.published, folder),
+        tiled_systems=load_tiled_systems(study.tiled, folder),
+        tiled_flops=tiled_flops(study.tiled, folder),
+        tiled_models={
+            name: load_tiled_model(name, folder)
+            for case in study.tiled.cases.values()
+            for name in case.batches
+        },
     )
     _check_area_limits(settings, source)
     return settings
@@ -162,6 +180,32 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
 def load_model_named(model: str, folder: Path = FOLDER) -> AnyModel:
     """Return a model by the name of its spec in config/models, or by the path of a spec."""
     return load_model(_model_path(model, folder))
+
+
+def load_tiled_model(name: str, folder: Path = FOLDER) -> Model:
+    """Return a transformer by the name of its spec; raise PhazeError where it is another kind of model."""
+    model = load_model_named(name, folder)
+    if not isinstance(model, Model):
+        raise PhazeError(f"tiled: batches: {name} must be a transformer, got {type(model).__name__}")
+    return model
+
+
+def load_tiled_systems(tiled: TiledStudy, folder: Path = FOLDER) -> dict[str, dict[str, object]]:
+    """Return the systems of the cases on tiles, each with its chip, as plain values."""
+    names = dict.fromkeys(name for case in tiled.cases.values() for name in case.systems)
+    found = {name: load_tiled(name, folder) for name in names}
+    return {
+        name: {"system": system.model_dump(mode="json"), "device": device.model_dump(mode="json")}
+        for name, (system, device) in found.items()
+    }
+
+
+def tiled_flops(tiled: TiledStudy, folder: Path = FOLDER) -> float:
+    """Return the FLOP/s of 16 bits of the first system of the first case, 0 without a case."""
+    for case in tiled.cases.values():
+        system, device = load_tiled(case.systems[0], folder)
+        return system.chips * device.flops
+    return 0.0
 
 
 def load_workload_model(workload: Workload, name: str, folder: Path, source: str) -> AnyModel:
@@ -214,6 +258,13 @@ def load_published_plan_results(name: str | None, folder: Path = FOLDER) -> dict
     if name is None:
         return None
     return load_published_plans(named_file("publication", name, folder / "published")).model_dump(mode="json")
+
+
+def load_published_tiled_results(name: str | None, folder: Path = FOLDER) -> dict[str, object] | None:
+    """Return published results on tiles of config/published by name, as plain values."""
+    if name is None:
+        return None
+    return load_published_tiled(named_file("publication", name, folder / "published")).model_dump(mode="json")
 
 
 def load_scenario(choice: ScenarioChoice, folder: Path = FOLDER) -> Scenario:

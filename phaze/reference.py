@@ -14,6 +14,7 @@ from phaze.spec.noun import Noun
 from phaze.spec.study import ArchitectureChoice, ScenarioChoice, Study, Triple, Workload
 from phaze.spec.system import Cluster, Device, Level, System
 from phaze.spec.tiled import Dram, Tile, TiledDevice, TiledSystem, Wire
+from phaze.spec.tiled_study import TiledCase, TiledStudy
 from phaze.spec.torch_module import TorchCall, TorchInput, TorchModule
 from phaze.spec.vision import Backbone, ResNet, SemanticFpn, Swin
 
@@ -41,6 +42,8 @@ _SECTIONS: dict[str, type[Noun]] = {
     "`plans.inputs.NAME.own`": planning.OwnInput,
     "`plans.cases.NAME`": planning.PlanCase,
     "`plans.cases.NAME.clusters`": planning.Clusters,
+    "`tiled`": TiledStudy,
+    "`tiled.cases.NAME`": TiledCase,
     "A transformer (`models/*.yaml`)": Model,
     "A residual network (`models/*.yaml`)": ResNet,
     "A segmentation network (`models/*.yaml`)": SemanticFpn,

@@ -86,9 +86,14 @@ def planned(table):
 
 POINT_TABLES = {table: model_tables(table) for table in ("parts", "operators", "edges", "layers")}
 OWN_HBM_GIB = {name: a.hbm_gib for name, a in settings.architectures.items() if a.hbm_gib}
-REPORTS = {"report": "checks", "plans": "case-checks"}
+REPORTS = {"report": "checks", "plans": "case-checks", "tiled": "tiled-checks"}
 """Pages of a study, and the checks of each."""
-SHOWN = [*(["report"] if settings.study.models else []), *(["plans"] if settings.study.plans.made else [])]
+THERE = {
+    "report": settings.study.models,
+    "plans": settings.study.plans.made,
+    "tiled": settings.study.tiled.cases,
+}
+SHOWN = [page for page, content in THERE.items() if content]
 PAGES = [f"<results>/report/{page}.html" for page in SHOWN]
 CHECKS = [f"<results>/report/{REPORTS[page]}.parquet" for page in SHOWN]
 PLANS = settings.study.plans
@@ -97,6 +102,16 @@ PLANS = settings.study.plans
 def case_tables(folder):
     """Return the files of a table for every case and point."""
     return [f"{folder}/{case}/{point}.parquet" for case in PLANS.made for point in PLANS.made[case].points()]
+
+
+TILED = settings.study.tiled
+
+
+def tiled_tables(folder):
+    """Return the files of a table for every case on tiles and point."""
+    return [
+        f"{folder}/{case}/{point}.parquet" for case in TILED.cases for point in TILED.cases[case].points()
+    ]
 
 
 def own_tables(folder, name, shard=None):

@@ -22,6 +22,7 @@ from phaze.spec.settings import (
     ScreenSettings,
     Training,
 )
+from phaze.spec.tiled_study import TiledStudy
 
 
 class Triple(Noun):
@@ -88,7 +89,7 @@ class Study(Noun):
     workloads: dict[Name, Workload] = Field(min_length=1)
     """Workloads by name."""
     models: tuple[Name, ...]
-    """Workloads that this study runs; may be empty where there are cases in `plans`."""
+    """Workloads that this study runs; may be empty where there are cases in `plans` or `tiled`."""
     architectures: ArchitectureChoice = ArchitectureChoice()
     """Architectures to consider."""
     scenarios: dict[Name, ScenarioChoice] = Field({"paper": ScenarioChoice()}, min_length=1)
@@ -111,11 +112,15 @@ class Study(Noun):
     """Settings of report."""
     plans: Plans = Plans()
     """What is planned with Piper apart from the models: the figures and tables of its paper."""
+    tiled: TiledStudy = TiledStudy()
+    """What is simulated on tiled accelerators apart from the models: the figures and tables of PALM."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if not self.models and not self.plans.made:
-            raise ValueError("models: at least 1 item is needed, or a case in plans whose input there is")
+        if not (self.models or self.plans.made or self.tiled.cases):
+            raise ValueError(
+                "models: at least 1 item is needed, or a case in plans whose input there is, or one in tiled"
+            )
         _refuse_repeats("models", self.models)
         _refuse_repeats("architectures.named", self.architectures.named)
         for name in (*self.models, *self.report.strategies.models):

@@ -2,7 +2,8 @@
 
 `stages` states what the stages hand to each other, `searches` how the space is searched, `certificates` what
 proves the best, `plans` what several planners make of it, `simulations` what replaying the plans shows,
-`cases` what is planned apart from them, `results` what looks across models, `base` what a table is.
+`cases` what is planned apart from them, `tiled` what is simulated on tiles, `results` what looks across
+models, `base` what a table is.
 """
 
 from pathlib import Path
@@ -49,6 +50,7 @@ from phaze.tables.stages import (
     Solves,
     Stages,
 )
+from phaze.tables.tiled import TiledJobs, TiledLinks, TiledNetworks, TiledRuns
 
 __all__ = [
     "CAUSES",
@@ -100,6 +102,10 @@ __all__ = [
     "Solves",
     "Stages",
     "Table",
+    "TiledJobs",
+    "TiledLinks",
+    "TiledNetworks",
+    "TiledRuns",
     "Times",
     "Trials",
     "Variations",
@@ -153,6 +159,10 @@ _ALL = (
     Pipelines,
     Curves,
     Durations,
+    TiledRuns,
+    TiledJobs,
+    TiledLinks,
+    TiledNetworks,
 )
 TABLES: dict[str, type[Table]] = {table.name: table for table in _ALL}
 """Every table by name."""

@@ -17,7 +17,10 @@ from phaze.simulate.network.machine import Detail, NetworkMachine
 from phaze.simulate.network.mapping import groups, s_shaped
 from phaze.simulate.network.messages import Plan, then, together
 from phaze.simulate.network.rings import ring
+from phaze.simulate.network.traffic import carry_out
+from phaze.simulate.on_tiles import TiledRun, script_of
 from phaze.simulate.pipeline import Pipeline, StageCost
+from phaze.tiled.machine import load_tiled_machine
 
 Benchmark = Callable[..., Any]
 
@@ -74,3 +77,15 @@ def test_a_pipeline_of_20_stages_on_the_wafer(detail: Detail, benchmark: Benchma
         return simulate_events(pipeline, machine=machine).time_s
 
     assert benchmark.pedantic(run, rounds=3 if detail == "plans" else 1) > 60 * 16e-3  # type: ignore[attr-defined]
+
+
+def test_t_18b_on_the_wafer(benchmark: Benchmark) -> None:
+    """TP 8, DP 2, 20 stages along an S, 20 microbatches: DRAM, all-reduces and tensors on one mesh."""
+    chip = load_tiled_machine("wafer").chip
+    run = TiledRun(40, 6144, 48, 2048, 1024, 20, 2, 8, s_shaped(chip.grid, 4, 4))
+
+    def with_contention() -> float:
+        return carry_out(script_of(chip, run), chip.topology).time_s
+
+    with_contention()
+    assert benchmark.pedantic(with_contention, rounds=3) > 0  # type: ignore[attr-defined]

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from phaze.files import write_text
 from phaze.report.document import Answer, Document
-from phaze.report.page import render_markdown, render_page
+from phaze.report.files import write_report
 from phaze.report.plans.checks import check_plans, failures
 from phaze.report.plans.claims import check_claims
 from phaze.report.plans.inputs import PlanInputs
@@ -82,9 +81,4 @@ def _answer(inputs: PlanInputs, claims: pd.DataFrame, checks: pd.DataFrame) -> A
 
 def write_plan_report(report: PlanReport, folder: Path) -> None:
     """Write every table as Parquet and CSV, then Markdown and the page."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, table in TABLES.items():
-        table.save(report.tables[name], folder / f"{name}.parquet")
-        write_text(folder / f"{name}.csv", report.tables[name].to_csv(index=False, lineterminator="\n"))
-    write_text(folder / "plans.md", render_markdown(report.document))
-    write_text(folder / "plans.html", render_page(report.document))
+    write_report(report.document, {name: (TABLES[name], report.tables[name]) for name in TABLES}, folder)

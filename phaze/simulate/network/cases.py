@@ -8,7 +8,7 @@ from itertools import combinations_with_replacement
 from typing import Literal, get_args
 
 from phaze.errors import PhazeError
-from phaze.simulate.network.collectives import all_reduce, all_to_all, ring_s
+from phaze.simulate.network.collectives import all_reduce, all_to_all, reduce_scatter, ring_s
 from phaze.simulate.network.delivery import deliver
 from phaze.simulate.network.exchange import Strategy, exchange, exchange_s, phases
 from phaze.simulate.network.mesh import Grid, Memory, Wires, mesh, nearest_memory
@@ -17,6 +17,7 @@ from phaze.simulate.network.rings import ring
 from phaze.simulate.network.topology import Switching, Topology
 
 Work = Literal["all-reduce", "all-to-all", "read", "write"]
+TURNS: tuple[Work, ...] = ("all-reduce", "all-to-all", "read", "write")
 
 CORES = Wires(1024e9, 1e-9)
 """Links inside a tile of the wafer (PALM, Table VI); the paper prints no Link_Time: 1 ns a hop is assumed."""
@@ -131,6 +132,30 @@ def congestion(size_bytes: float, most_tasks: int = 5) -> list[Congestion]:
         ]
         rows.append(Congestion(tasks, size_bytes, min(short), sum(short) / len(short), max(short)))
     return rows
+
+
+def in_turns(tasks: int, size_bytes: float) -> Measured:
+    """Return so many tasks of 4 × 4 tiles, one of each kind in turns, as the authors' program has them.
+
+    An all-to-all goes around the ring there, in p − 1 rounds of (p − 1)/p of a tensor each, and every tile
+    reads or writes a tensor of its own.
+    """
+    grid = Grid(4, 4)
+    memory = Memory(grid.edge(), 256e9)
+    order = ring(grid, range(grid.tiles)).order
+    around = tuple(
+        message._replace(size_bytes=size_bytes * (grid.tiles - 1) / grid.tiles)
+        for message in reduce_scatter(order, size_bytes)
+    )
+    kinds = {
+        "all-reduce": all_reduce(order, size_bytes),
+        "all-to-all": around,
+        "read": memory_access(grid, memory, order, grid.tiles * size_bytes),
+        "write": memory_access(grid, memory, order, grid.tiles * size_bytes, write=True),
+    }
+    plan = together(*(kinds[TURNS[k % len(TURNS)]] for k in range(tasks)))
+    topology = mesh(grid, CORES, memory)
+    return Measured(deliver(topology, plan).time_s, deliver(topology, plan, "none").time_s)
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,11 @@ def all_reduce(topology: Topology, rows: Sequence[Sequence[int]], size_bytes: fl
     return then(scatter, between, scatter)
 
 
-def ring(topology: Topology, members: Sequence[int], size_bytes: float, rounds: int) -> Plan:
-    """Return so many rounds in which everyone passes one p-th of a tensor on, as at most `ROUNDS`."""
-    width, taken = len(members), min(rounds, ROUNDS)
+def ring(
+    topology: Topology, members: Sequence[int], size_bytes: float, rounds: int, most: int = ROUNDS
+) -> Plan:
+    """Return so many rounds in which everyone passes one p-th of a tensor on, as so many at most."""
+    width, taken = len(members), min(rounds, most)
     plan: list[Message] = []
     for number in range(taken):
         for place, member in enumerate(members):

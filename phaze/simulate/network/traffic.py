@@ -37,6 +37,8 @@ class Turn(NamedTuple):
 
     seconds: float
     plan: Plan = ()
+    beside: Plan = ()
+    """What they send or fetch from the beginning of the work on; the work is not over before."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,10 @@ def carry_out(
 
 
 def silent(found: Script) -> Script:
-    """Return the same with nothing sent: messages stay where they are and have no bytes."""
-    plan = found.plan._replace(target=found.plan.source, size_bytes=np.zeros_like(found.plan.size_bytes))
+    """Return the same with nothing sent: messages stay where they are, and neither have bytes nor wait."""
+    own = found.plan
+    work_s = np.where(own.source == own.target, own.delay_s, 0.0)
+    plan = own._replace(target=own.source, size_bytes=np.zeros_like(own.size_bytes), delay_s=work_s)
     return Script(**{**vars(found), "plan": plan})
 
 
@@ -296,21 +300,24 @@ def _part(turns: Sequence[Turn]) -> _Part:
     """Return work and messages in turns."""
     plan = [Message(0, 0, 0.0)]
     for turn in turns:
+        start = len(plan) - 1
         if turn.seconds:
-            plan.append(Message(0, 0, 0.0, (len(plan) - 1,), turn.seconds))
-        _extend(plan, turn.plan)
+            plan.append(Message(0, 0, 0.0, (start,), turn.seconds))
+        if turn.beside:
+            _extend(plan, turn.beside, start)
+        _extend(plan, turn.plan, len(plan) - 1)
     return _Part(columns(plan), sum(turn.seconds for turn in turns))
 
 
-def _extend(plan: list[Message], other: Plan) -> None:
-    """Append a plan that starts with the last message, and one that waits for all of it."""
+def _extend(plan: list[Message], other: Plan, begin: int) -> None:
+    """Append a plan that starts with a message, and one that waits for all of it and for what was last."""
     if not other:
         return
-    start = len(plan)
+    start, last = len(plan), len(plan) - 1
     waited: set[int] = set()
     for message in other:
-        after = tuple(start + number for number in message.after) or (start - 1,)
+        after = tuple(start + number for number in message.after) or (begin,)
         waited.update(after)
         plan.append(message._replace(after=after))
     ends = tuple(number for number in range(start, len(plan)) if number not in waited)
-    plan.append(Message(0, 0, 0.0, ends))
+    plan.append(Message(0, 0, 0.0, (last, *ends) if last != begin else ends))

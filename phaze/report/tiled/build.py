@@ -1,0 +1,83 @@
+"""The page of tiled accelerators: figures, tables, claims and checks as one HTML page, and as Markdown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from phaze.report.document import Answer, Document
+from phaze.report.files import write_report
+from phaze.report.tiled.checks import check_tiled
+from phaze.report.tiled.claims import check_claims
+from phaze.report.tiled.inputs import TiledInputs
+from phaze.report.tiled.sections import checks_section, claims_sheet, notes, sections_of
+from phaze.tables import Checks, Claims, Table, TiledJobs, TiledLinks, TiledNetworks, TiledRuns
+
+TABLES: dict[str, type[Table]] = {
+    "tiled_runs": TiledRuns,
+    "tiled_jobs": TiledJobs,
+    "tiled_links": TiledLinks,
+    "tiled_networks": TiledNetworks,
+    "tiled-claims": Claims,
+    "tiled-checks": Checks,
+}
+"""The tables beside the page, by file name."""
+
+
+@dataclass(frozen=True)
+class TiledReport:
+    """A finished page with its tables."""
+
+    document: Document
+    tables: dict[str, pd.DataFrame]
+
+    @property
+    def failures(self) -> list[str]:
+        """Return the checks that failed, each with its first example."""
+        checks = self.tables["tiled-checks"]
+        return [f"{row['check']}: {row['example']}" for _, row in checks[~checks["passed"]].iterrows()]
+
+
+def build_tiled_report(inputs: TiledInputs) -> TiledReport:
+    """Return the page of the tiled accelerators of a study."""
+    claims, checks = check_claims(inputs), check_tiled(inputs)
+    tables = {
+        "tiled_runs": inputs.runs,
+        "tiled_jobs": inputs.jobs,
+        "tiled_links": inputs.links,
+        "tiled_networks": inputs.networks,
+        "tiled-claims": claims,
+        "tiled-checks": checks,
+    }
+    document = Document(
+        title="phaze",
+        subtitle="tiled accelerators",
+        answer=_answer(inputs, claims, checks),
+        sections=(*sections_of(inputs), checks_section(checks), notes(inputs)),
+        tables=tables,
+        page="tiled.html",
+    )
+    return TiledReport(document, tables)
+
+
+def _answer(inputs: TiledInputs, claims: pd.DataFrame, checks: pd.DataFrame) -> Answer:
+    """Return the first screen: which of the claims hold."""
+    held = int(claims["holds"].sum())
+    title = "its publication" if inputs.published is None else f"“{inputs.published.title}”"
+    sentence = (
+        f"{held} of {len(claims)} claims of {title} hold for these simulations, nothing of which is tuned to "
+        f"them; {int(checks['passed'].sum())} of {len(checks)} checks of the simulations themselves pass."
+    )
+    facts = (
+        (f"{held} of {len(claims)}", "claims of the paper that hold here"),
+        (f"{len(inputs.runs):,}", "batches simulated with contention"),
+        (f"{len(inputs.networks):,}", "cases of the network alone"),
+    )
+    return Answer("Do PALM's case studies come out as printed?", sentence, facts, claims_sheet(claims))
+
+
+def write_tiled_report(report: TiledReport, folder: Path) -> None:
+    """Write every table as Parquet and CSV, then Markdown and the page."""
+    write_report(report.document, {name: (TABLES[name], report.tables[name]) for name in TABLES}, folder)

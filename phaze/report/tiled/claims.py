@@ -1,0 +1,175 @@
+"""Claims of the PALM paper, checked against what is simulated here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from phaze.report.tiled.inputs import TiledInputs
+from phaze.report.words import digits, join, percent, times
+from phaze.spec.published_tiled import PublishedTiled
+from phaze.tables import Claims
+
+CLOSE = 0.2
+"""A printed number is reproduced within this share."""
+_RUN_OF = ["system", "model", "microbatches"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A row of table claims."""
+
+    statement: str
+    source: str
+    published: str
+    ours: str
+    holds: bool
+
+
+def check_claims(inputs: TiledInputs) -> pd.DataFrame:
+    """Return table claims; empty without a publication."""
+    if inputs.published is None:
+        return Claims.empty()
+    found = [
+        *_table(inputs, inputs.published),
+        *_splits(inputs, inputs.published),
+        *_networks(inputs, inputs.published),
+    ]
+    rows = [{"claim": i, **vars(claim)} for i, claim in enumerate(found)]
+    return Claims.check(pd.DataFrame(rows)) if rows else Claims.empty()
+
+
+def _table(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Claim]:
+    """Yield the throughputs of Table VII, of each system's better layout with the fewest microbatches."""
+    for name, case in inputs.of("table"):
+        rows = inputs.rows(name)
+        rows = rows[rows["microbatches"] == min(case.microbatches)]
+        for (system, model), some in rows.groupby(["system", "model"], sort=False):
+            printed = published.wafer.get(str(model))
+            if printed is None:
+                continue
+            ours = some["samples_per_s"].max()
+            error = ours / printed.palm - 1
+            yield Claim(
+                f"{model} on {system}: samples/s of PALM within {percent(CLOSE, 0)}",
+                published.sources["wafer"],
+                digits(printed.palm, 5),
+                f"{digits(ours, 4)} ({100 * error:+.0f} %)",
+                abs(error) <= CLOSE,
+            )
+
+
+def _splits(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Claim]:
+    for name, case in inputs.of("splits"):
+        for system in case.systems:
+            rows = inputs.rows(name)
+            rows = rows[(rows["system"] == system) & (rows["microbatches"] == min(case.microbatches))]
+            yield from _best(rows, system, published)
+            yield from _occupied(rows, system, published)
+            yield _better(rows, system, "layout", ("s-shaped", "line"), published.sources["layouts"])
+            yield _better(rows, system, "placed", ("near", "far"), published.sources["placed"])
+            yield _gap(rows, system, published)
+
+
+def _best(rows: pd.DataFrame, system: str, published: PublishedTiled) -> Iterator[Claim]:
+    for model, tensor in published.best_tensor.items():
+        mine = rows[rows["model"] == model]
+        if len(mine):
+            ours = int(mine["tensor"].iloc[int(mine["samples_per_s"].argmax())])
+            yield Claim(
+                f"{model} on {system}: TP of the fastest split",
+                published.sources["best_tensor"], str(tensor), str(ours), ours == tensor,
+            )  # fmt: skip
+
+
+def _occupied(rows: pd.DataFrame, system: str, published: PublishedTiled) -> Iterator[Claim]:
+    for model, tensor in published.least_occupancy.items():
+        mine = rows[rows["model"] == model]
+        if len(mine):
+            ours = int(str(mine.groupby("tensor")["link_busy_s"].mean().idxmin()))
+            yield Claim(
+                f"{model} on {system}: TP of the split whose links are held shortest",
+                published.sources["least_occupancy"], str(tensor), str(ours), ours == tensor,
+            )  # fmt: skip
+
+
+def _better(rows: pd.DataFrame, system: str, column: str, names: tuple[str, str], source: str) -> Claim:
+    """Return whether one choice is faster than the other in most of the runs that differ in nothing else."""
+    others = [key for key in ("model", "layout", "placed", "tensor") if key != column]
+    wide = rows.pivot_table(index=others, columns=column, values="samples_per_s").reindex(columns=list(names))
+    both = wide.dropna()
+    faster = int((both[names[0]] >= both[names[1]]).sum())
+    mean = float(np.exp(np.log(both[names[0]] / both[names[1]]).mean())) if len(both) else float("nan")
+    return Claim(
+        f"on {system}: {names[0]} is faster than {names[1]}",
+        source,
+        "always",
+        f"in {faster} of {len(both)}, {times(mean)} on average",
+        faster > len(both) / 2,
+    )
+
+
+def _gap(rows: pd.DataFrame, system: str, published: PublishedTiled) -> Claim:
+    by = rows.groupby("model")["samples_per_s"].agg(["max", "min"])
+    gaps = by["max"] / by["min"]
+    return Claim(
+        f"on {system}: the best split and mapping is at least {published.gap:g} times as fast as the worst",
+        published.sources["gap"],
+        f"{published.gap:g}×",
+        join(f"{times(gap)} {model}" for model, gap in gaps.items()),
+        bool((gaps >= published.gap).all()),
+    )
+
+
+def _networks(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Claim]:
+    rows = inputs.networks
+    ring = rows[rows["figure"] == 6]
+    if len(ring):
+        most = float(ring["value"].abs().max())
+        yield Claim(
+            "a ring all-reduce on 4 and 16 tiles takes its formula's time", published.sources["ring"],
+            f"within {percent(published.ring_error, 0)} of GPUs", f"within {percent(most)} of the formula",
+            most <= published.ring_error,
+        )  # fmt: skip
+    seven = rows[rows["figure"] == 7]
+    if len(seven):
+        yield from _congestion(seven, published)
+    twelve = rows[rows["figure"] == 12]
+    for group, gain, which in (
+        ("ring", published.ring_gain, "1, all-reduce first, is faster where groups form rings"),
+        ("broken ring", published.broken_gain, "2, reduce first, is faster where a tile breaks them"),
+    ):
+        mine = twelve[twelve["group"] == group]
+        if len(mine):
+            yield _strategy(mine, gain, which, published.sources["exchange"])
+
+
+def _congestion(rows: pd.DataFrame, published: PublishedTiled) -> Iterator[Claim]:
+    source = published.sources["congestion"]
+    five = rows[rows["setting"] == "5 tasks of 8 MB, kinds in turns"]["value"]
+    if len(five):
+        short = float(five.iloc[0])
+        yield Claim(
+            "five tasks of 8 MB: the formula is short by", source, percent(published.congestion_five, 0),
+            percent(short), abs(short / published.congestion_five - 1) <= CLOSE,
+        )  # fmt: skip
+    most = float(rows[rows["group"] == "turns"]["value"].max())
+    yield Claim(
+        "tasks of any number and size, kinds in turns: the formula is short by at most", source,
+        percent(published.congestion_most, 0), percent(most), most <= published.congestion_most,
+    )  # fmt: skip
+
+
+def _strategy(rows: pd.DataFrame, gain: float, which: str, source: str) -> Claim:
+    low, high = float(rows["value"].min()), float(rows["value"].max())
+    held = int((rows["value"] > 1).sum())
+    return Claim(
+        f"strategy {which}",
+        source,
+        times(gain),
+        f"{times(low)} to {times(high)}, faster in {held} of {len(rows)} settings",
+        low > 1,
+    )

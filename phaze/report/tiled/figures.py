@@ -1,0 +1,147 @@
+"""Figures of tiled accelerators: throughput and occupancy by split, a pipeline over time, links as a map."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.figure import Figure
+
+from phaze.report.style import AMBER, BLUE, GREY, PURPLE, RED, SAND, SILVER, SKY, TEAL, axes, legend_above
+from phaze.report.tiled.inputs import LAYOUTS
+
+WIDE = 9.0
+_MAPPED = (
+    ("line", "near", SKY), ("line", "far", SILVER), ("s-shaped", "near", BLUE), ("s-shaped", "far", AMBER),
+    ("own", "near", TEAL), ("own", "far", SAND),
+)  # fmt: skip
+_KINDS = {
+    "forward": BLUE, "recompute": SKY, "backward": TEAL, "synchronise": RED, "update": PURPLE,
+}  # fmt: skip
+
+
+def splits(runs: pd.DataFrame, best: dict[str, int]) -> Figure:
+    """Draw Figure 10: throughput by split, a panel for each model; a triangle marks the paper's best."""
+    models = list(dict.fromkeys(runs["model"]))
+    figure, every = axes(WIDE, 2.9, 1, len(models))
+    for ax, model in zip(every, models, strict=True):
+        mine = runs[runs["model"] == model]
+        _bars(ax, mine, "samples_per_s")
+        ax.set_title(model)
+        tensors = sorted(mine["tensor"].unique())
+        if best.get(model) in tensors:
+            ax.plot(tensors.index(best[model]), mine["samples_per_s"].max() * 1.06, "v", color=RED, ms=5)
+    every[0].set_ylabel("samples/s")
+    legend_above(figure, every[0], 4)
+    return figure
+
+
+def _bars(ax: Axes, runs: pd.DataFrame, column: str) -> None:
+    """Draw a bar for every split and mapping."""
+    tensors = sorted(runs["tensor"].unique())
+    there = [(a, b, c) for a, b, c in _MAPPED if ((runs["layout"] == a) & (runs["placed"] == b)).any()]
+    width = 0.84 / len(there)
+    for number, (layout, placed, colour) in enumerate(there):
+        mine = runs[(runs["layout"] == layout) & (runs["placed"] == placed)]
+        values = mine.groupby("tensor")[column].max().reindex(tensors).fillna(0.0)
+        at = np.arange(len(tensors)) - 0.42 + width * (number + 0.5)
+        ax.bar(at, values, width * 0.94, color=colour, label=f"{LAYOUTS[layout]}, {placed}")
+    size = (runs["tensor"] * runs["data"]).iloc[0]
+    ax.set_xticks(range(len(tensors)), [f"{t} × {size // t}" for t in tensors])
+    ax.set_xlabel("TP × DP")
+    ax.grid(axis="y")
+
+
+def occupancy(runs: pd.DataFrame) -> Figure:
+    """Draw Figure 9: time for which links are held, and the share of the batch, by split."""
+    figure, (left, right) = axes(WIDE, 2.7, 1, 2)
+    _bars(left, runs, "link_busy_s")
+    left.set_ylabel("s a batch, mean over links")
+    _bars(right, runs.assign(share=runs["link_busy_s"] / runs["time_s"]), "share")
+    right.set_ylabel("share of the batch")
+    legend_above(figure, left, 4)
+    return figure
+
+
+def pipeline(jobs: pd.DataFrame) -> Figure:
+    """Draw what stages do over time, a row for each stage, with numbers of microbatches left out."""
+    figure, (ax,) = axes(WIDE, 0.9 + 0.17 * (jobs["stage"].max() + 1))
+    for kind, colour in _KINDS.items():
+        mine = jobs[jobs["kind"] == kind]
+        corners = [
+            [(a, s - 0.42), (b, s - 0.42), (b, s + 0.42), (a, s + 0.42)]
+            for a, b, s in zip(mine["start_s"], mine["end_s"], mine["stage"], strict=True)
+        ]
+        ax.add_collection(
+            PolyCollection(corners, facecolor=colour, edgecolor="white", linewidth=0.25, label=kind)
+        )
+    ax.set_xlim(0, jobs["end_s"].max())
+    ax.set_ylim(jobs["stage"].max() + 0.6, -0.6)
+    ax.set_xlabel("seconds")
+    ax.set_ylabel("stage")
+    legend_above(figure, ax)
+    return figure
+
+
+def memory(jobs: pd.DataFrame) -> Figure:
+    """Draw what a tile of some stages holds over time."""
+    figure, (ax,) = axes(WIDE, 2.4)
+    last = int(jobs["stage"].max())
+    work = jobs[jobs["kind"].isin(["forward", "recompute", "backward"])]
+    for stage, colour in zip(sorted({0, last // 2, last}), (BLUE, AMBER, TEAL), strict=False):
+        mine = work[work["stage"] == stage].sort_values("start_s")
+        ax.step(mine["start_s"], mine["held_bytes"] / 1e9, where="post", color=colour, label=f"stage {stage}")
+    ax.set_xlim(0, jobs["end_s"].max())
+    ax.set_ylim(0)
+    ax.set_xlabel("seconds")
+    ax.set_ylabel("GB a tile")
+    ax.grid(axis="y")
+    legend_above(figure, ax)
+    return figure
+
+
+def heat(links: pd.DataFrame) -> Figure:
+    """Draw the links of the mesh in the colour of how long they are held, directions beside each other."""
+    rows, columns = links["source_row"].max() + 1, links["source_column"].max() + 1
+    figure, (ax,) = axes(min(WIDE, 0.36 * columns + 1.6), 0.36 * rows + 0.6)
+    across = links["target_row"] - links["source_row"], links["target_column"] - links["source_column"]
+    dx, dy = 0.13 * across[0], 0.13 * across[1]
+    segments = np.stack(
+        [
+            np.column_stack([links["source_column"] + dx, links["source_row"] + dy]),
+            np.column_stack([links["target_column"] + dx, links["target_row"] + dy]),
+        ],
+        axis=1,
+    )
+    drawn = LineCollection(list(segments), cmap="magma_r", linewidths=2.2)
+    drawn.set_array(100 * links["busy_share"].to_numpy())
+    ax.add_collection(drawn)
+    ax.set_xlim(-0.7, columns - 0.3)
+    ax.set_ylim(rows - 0.3, -0.7)
+    ax.set_aspect("equal")
+    ax.set_xlabel("column of tiles")
+    ax.set_ylabel("row")
+    bar = figure.colorbar(drawn, ax=ax, shrink=0.8)
+    bar.set_label("% of the batch held")
+    return figure
+
+
+def congestion(rows: pd.DataFrame) -> Figure:
+    """Draw Figure 7: by how much a formula is short, by number of tasks."""
+    figure, (ax,) = axes(WIDE * 0.6, 2.5)
+    for group, colour in (("turns", BLUE), ("most", RED), ("mean", GREY), ("least", SILVER)):
+        mine = rows[rows["group"] == group]
+        if len(mine):
+            parts = mine["setting"].str.extract(r"^(\d+) tasks of ([\d.]+) MB").astype(float)
+            eight = mine.assign(tasks=parts[0], mb=parts[1])
+            eight = eight[eight["mb"] == 8].sort_values("tasks")
+            label = "kinds in turns" if group == "turns" else f"{group} of all mixes"
+            ax.plot(eight["tasks"], 100 * eight["value"], "o-", ms=3, color=colour, label=label)
+    ax.set_xlabel("tasks of 8 MB")
+    ax.set_ylabel("% that the formula is short")
+    ax.set_xticks(range(1, 6))
+    ax.set_ylim(0, 100)
+    ax.grid(axis="y")
+    legend_above(figure, ax, 2)
+    return figure

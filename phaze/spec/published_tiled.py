@@ -1,0 +1,65 @@
+"""Published results on tiles to show beside ours; nothing is computed from them, nothing is tuned to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from phaze.spec.noun import Noun, read_yaml
+from phaze.spec.settings import Name, PositiveFloat, PositiveInt
+
+
+class PrintedWafer(Noun):
+    """A row of PALM's Table VII, and the measured run that it is compared with."""
+
+    palm: PositiveFloat
+    """Samples per second that PALM's authors simulate."""
+    printed: PositiveFloat
+    """Samples per second that they compare with, scaled by them from GPUs to the wafer."""
+    gpus: PositiveInt
+    """GPUs of the measured run."""
+    batch: PositiveInt
+    """Samples in its batch."""
+    measured_s: PositiveFloat
+    """Its time per batch, from the FLOP/s that its authors print, with attention and vocabulary."""
+
+
+class PublishedTiled(Noun):
+    """A publication's results."""
+
+    title: str
+    """Title."""
+    citation: str
+    """Authors, venue, year."""
+    sources: dict[str, str]
+    """Where each is printed."""
+    gpu_flops: PositiveFloat
+    """Peak of a GPU of the measured runs."""
+    wafer: dict[Name, PrintedWafer] = Field(default_factory=dict)
+    """Table VII by model."""
+    best_tensor: dict[Name, PositiveInt] = Field(default_factory=dict)
+    """Slices of the split with the highest throughput by model (Figure 10)."""
+    least_occupancy: dict[Name, PositiveInt] = Field(default_factory=dict)
+    """Slices of the split with the shortest occupancy of links by model (Figure 9)."""
+    optimum: PositiveFloat
+    """N_m of least communication (Equation 6)."""
+    gap: PositiveFloat
+    """How much faster the best mapping and split is than the worst, at least (Section V.B)."""
+    ring_error: PositiveFloat
+    """Largest error of a ring all-reduce against GPUs (Figure 6)."""
+    congestion_five: PositiveFloat
+    """By which share a formula is short for five tasks of 8 MB (Figure 7)."""
+    congestion_most: PositiveFloat
+    """By which share it is at most."""
+    ring_gain: PositiveFloat
+    """How much faster strategy 1 is where groups form rings (Figure 12)."""
+    broken_gain: PositiveFloat
+    """How much faster strategy 2 is where they do not."""
+    notes: tuple[str, ...] = ()
+    """What is not printed, and what is taken instead."""
+
+
+def load_published_tiled(path: Path) -> PublishedTiled:
+    """Return published results of a YAML file."""
+    return PublishedTiled.parse(read_yaml(path), str(path))

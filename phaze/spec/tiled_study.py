@@ -1,0 +1,102 @@
+"""Cases on tiled accelerators: which models, on which chips, mapped how, and how they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from phaze.spec.noun import Noun
+from phaze.spec.settings import Name, PositiveInt
+
+Layout = Literal["line", "s-shaped", "own"]
+Placed = Literal["near", "far"]
+Figure = Literal["6", "7", "12"]
+
+
+class TiledPoint(Noun):
+    """What one job simulates: everything of a case with one model on one system."""
+
+    system: Name
+    """Name of a file in config/systems with tiles."""
+    model: Name
+    """Name of a spec in config/models."""
+    batch: PositiveInt
+    """Samples in a batch."""
+    sequence: PositiveInt
+    """Tokens of a sample."""
+    stages: PositiveInt
+    """Stages, each on as many tiles."""
+    microbatches: tuple[PositiveInt, ...]
+    """Microbatches in a batch."""
+    tensor: tuple[PositiveInt, ...]
+    """Slices of a replica; replicas take the other tiles of a stage."""
+    layouts: tuple[Layout, ...]
+    """Where stages lie."""
+    own: tuple[tuple[int, ...], ...] | None
+    """Tiles of every stage."""
+    placed: tuple[Placed, ...]
+    """Which groups lie close."""
+    show: Literal["table", "splits", "pipeline"]
+    """What for."""
+
+
+class TiledCase(Noun):
+    """Transformers in a pipeline on groups of tiles, in every combination of what is listed."""
+
+    title: str
+    """Title for readers."""
+    show: Literal["table", "splits", "pipeline"]
+    """Beside printed throughputs (PALM, Table VII); by splits of a stage's tiles, with the occupancy of links
+    (Figures 9 and 10); or event by event, with a picture of the pipeline and of the links."""
+    systems: tuple[Name, ...] = Field(("wafer",), min_length=1)
+    """Names of files in config/systems with tiles."""
+    batches: dict[Name, PositiveInt] = Field(min_length=1)
+    """Samples in a batch by model, a name of a spec in config/models."""
+    sequence: PositiveInt = 2048
+    """Tokens of a sample."""
+    stages: PositiveInt = 20
+    """Stages, each on as many tiles."""
+    microbatches: tuple[PositiveInt, ...] = Field((20,), min_length=1)
+    """Microbatches in a batch, each divided among the replicas of a stage."""
+    tensor: tuple[PositiveInt, ...] = Field((8,), min_length=1)
+    """Slices of a replica; replicas take the other tiles of a stage."""
+    layouts: tuple[Layout, ...] = Field(("s-shaped",), min_length=1)
+    """Stages in rows, in blocks along an S, or on tiles of your own (PALM, Figure 8)."""
+    own: tuple[tuple[int, ...], ...] | None = None
+    """Tiles of every stage, row by row from 0, for layout own."""
+    placed: tuple[Placed, ...] = Field(("near",), min_length=1)
+    """Slices of a replica next to each other (PALM's comm1), or replicas of a slice (comm2)."""
+
+    @model_validator(mode="after")
+    def _own_tiles(self) -> Self:
+        if ("own" in self.layouts) != (self.own is not None):
+            raise ValueError("own: the tiles of every stage must be given for layout own, and only for it")
+        return self
+
+    def points(self) -> dict[str, TiledPoint]:
+        """Return what the jobs of the case simulate, by a name that is also a file name."""
+        return dict(self._points())
+
+    def _points(self) -> Iterator[tuple[str, TiledPoint]]:
+        same = {
+            name: getattr(self, name)
+            for name in (
+                "sequence", "stages", "microbatches", "tensor", "layouts", "own", "placed", "show",
+            )
+        }  # fmt: skip
+        for system in self.systems:
+            for model, batch in self.batches.items():
+                yield f"{model}.{system}", TiledPoint(system=system, model=model, batch=batch, **same)
+
+
+class TiledStudy(Noun):
+    """What is simulated on tiled accelerators, apart from the models of the study."""
+
+    published: Name | None = None
+    """Published results to show beside ours, a file in config/published."""
+    cases: dict[Name, TiledCase] = Field(default_factory=dict)
+    """Transformers on tiles, by name."""
+    figures: tuple[Figure, ...] = ()
+    """Figures of PALM on the network alone: rings (6), tasks that overlap (7), groups that talk (12)."""

@@ -1,0 +1,92 @@
+"""What is simulated on tiled accelerators, apart from the models of the study."""
+
+from phaze.tables.base import Table, count, real, text
+
+_RUN = {
+    "case": text("name of the case"),
+    "system": text("system of tiles"),
+    "model": text("model"),
+    "layout": text("where stages lie", "line", "s-shaped", "own"),
+    "placed": text("which groups lie close: slices of a replica near or far", "near", "far"),
+    "tensor": count("slices of a replica, N_m", 1),
+    "microbatches": count("microbatches in a batch", 1),
+}
+
+
+class TiledRuns(Table):
+    """Transformers in a pipeline on groups of tiles."""
+
+    name = "tiled_runs"
+    about = "transformers in a pipeline on groups of tiles: time of a batch, what is busy, what binds"
+    keys = _RUN
+    columns = {
+        "data": count("replicas of a stage, N_d", 1),
+        "stages": count("stages", 1),
+        "batch": count("samples in a batch", 1),
+        "time_s": real("time of a batch"),
+        "samples_per_s": real("throughput"),
+        "alone_s": real("the time if nothing were sent, fetched or stored"),
+        "uncontended_s": real("the time if links and ports carried all that comes at once"),
+        "compute_share": real("share of the time for which stages work, recomputation included"),
+        "model_share": real("FLOPs without recomputation over those of all tiles in the time"),
+        "link_busy_s": real("time for which a link is held, on average"),
+        "most_link_share": real("share of the time for which the link held longest is"),
+        "dram_share": real("share of the time for which ports of memories are held, on average"),
+        "most_dram_share": real("share of the time for which the port held longest is"),
+        "bound_by": text("what is busy longest", "compute", "links", "dram", "pipeline"),
+        "strategy": text("what stays in SRAM, by stage, each once"),
+        "layer_bytes": real("what a layer all-reduces in a batch (PALM, Equation 6)"),
+        "sent_bytes": real("bytes that all nodes send"),
+        "received_bytes": real("bytes that all nodes receive"),
+    }
+    rules = {
+        "nothing sent is lost": lambda f: (
+            (f["sent_bytes"] - f["received_bytes"]).abs() <= 1e-9 * f["sent_bytes"]
+        ),
+    }
+
+
+class TiledJobs(Table):
+    """What the stages of a pipeline on tiles do when."""
+
+    name = "tiled_jobs"
+    about = "jobs of the stages of a pipeline on tiles, with their times"
+    keys = {**_RUN, "resource": count("worker, then ports"), "number": count("order of execution")}
+    columns = {
+        "kind": text("what it is"),
+        "stage": count("stage"),
+        "microbatch": count("microbatch, or batch"),
+        "start_s": real("when it starts"),
+        "end_s": real("when it is over"),
+        "held_bytes": real("memory of each tile of the stage while it is at work"),
+    }
+
+
+class TiledLinks(Table):
+    """What the links of a system of tiles carry."""
+
+    name = "tiled_links"
+    about = "links between tiles: what they carry in a batch, and for how long they are held"
+    keys = {**_RUN, "link": count("number of the link")}
+    columns = {
+        "source_row": count("row of the tile that sends"),
+        "source_column": count("its column"),
+        "target_row": count("row of the tile that receives"),
+        "target_column": count("its column"),
+        "bytes": real("bytes in a batch"),
+        "busy_share": real("share of the time for which it is held"),
+    }
+
+
+class TiledNetworks(Table):
+    """What happens on the network of tiles alone: rings, tasks that overlap, groups that talk."""
+
+    name = "tiled_networks"
+    about = "cases of the network alone (PALM, Figures 6, 7 and 12), each beside what it is compared with"
+    keys = {"figure": count("figure of the paper"), "setting": text("what is simulated, and how")}
+    columns = {
+        "group": text("settings that are compared with one printed number"),
+        "seconds": real("the time simulated: with contention, or of strategy 1"),
+        "other_s": real("what it is compared with: the formula, or strategy 2"),
+        "value": real("what the figure shows: a share that the formula is short, or a gain", None),
+    }

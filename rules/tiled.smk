@@ -1,0 +1,103 @@
+"""Simulate transformers on tiled accelerators, and what is compared with the PALM paper.
+
+READS   nothing but the settings: systems of tiles and models by value
+WRITES  results/tiled_runs/<case>/<point>.parquet    tables.TiledRuns
+        results/tiled_jobs/<case>/<point>.parquet    tables.TiledJobs
+        results/tiled_links/<case>/<point>.parquet   tables.TiledLinks
+        results/tiled_networks.parquet               tables.TiledNetworks
+        results/report/: tiled.html, tiled.md, and their tables as Parquet and CSV
+"""
+
+TILED_TABLES = ("tiled_runs", "tiled_jobs", "tiled_links", "tiled_networks", "tiled-claims", "tiled-checks")
+
+
+def tiled_point(w):
+    """Return what a job simulates."""
+    return TILED.cases[w.tiled].points()[w.point]
+
+
+rule simulate_tiled:
+    """Simulate a model in a pipeline on groups of tiles, in every combination of a case."""
+    message:
+        "simulate {wildcards.tiled}, {wildcards.point}"
+    output:
+        tiled_runs="<results>/tiled_runs/{tiled}/{point}.parquet",
+        tiled_jobs="<results>/tiled_jobs/{tiled}/{point}.parquet",
+        tiled_links="<results>/tiled_links/{tiled}/{point}.parquet",
+    params:
+        point=lambda w: tiled_point(w).model_dump(mode="json"),
+        model=lambda w: settings.tiled_models[tiled_point(w).model].model_dump(mode="json"),
+        system=lambda w: settings.tiled_systems[tiled_point(w).system],
+        code=source_digest("phaze.tiled.cases"),
+    log:
+        "<logs>/tiled_runs/{tiled}/{point}.log",
+    benchmark:
+        "<benchmarks>/tiled_runs/{tiled}/{point}.tsv"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=15,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/simulate_tiled.py"
+
+
+rule simulate_networks:
+    """Simulate the network of tiles alone."""
+    message:
+        "simulate the network of tiles alone"
+    output:
+        "<results>/tiled_networks.parquet",
+    params:
+        figures=study["tiled"]["figures"],
+        code=source_digest("phaze.tiled.networks"),
+    log:
+        "<logs>/tiled_networks.log",
+    benchmark:
+        "<benchmarks>/tiled_networks.tsv"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=15,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/simulate_networks.py"
+
+
+rule report_tiled:
+    """Write the page of tiled accelerators: figures, tables, claims of the publication, and checks."""
+    message:
+        "write the report of the tiled accelerators"
+    input:
+        **{table: tiled_tables(f"<results>/{table}") for table in TILED_TABLES[:3]},
+        tiled_networks="<results>/tiled_networks.parquet",
+    output:
+        **{table: f"<results>/report/{table}.parquet" for table in TILED_TABLES},
+        sheets=[f"<results>/report/{table}.csv" for table in TILED_TABLES],
+        page="<results>/report/tiled.html",
+        markdown="<results>/report/tiled.md",
+    params:
+        tiled=study["tiled"],
+        flops=settings.tiled_flops,
+        published=settings.published_tiled,
+        code=source_digest("phaze.report.tiled"),
+    log:
+        "<logs>/report/tiled.log",
+    benchmark:
+        "<benchmarks>/report/tiled.tsv"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/report_tiled.py"
+
+
+rule tiled:
+    """Simulate every case on tiles."""
+    input:
+        tiled_tables("<results>/tiled_runs"),

@@ -1,0 +1,32 @@
+"""Simulate a model in a pipeline on groups of tiles, in every combination of a case."""
+
+from phaze import tables
+from phaze.job import logged
+from phaze.spec.model import Model
+from phaze.spec.tiled import TiledDevice, TiledSystem
+from phaze.spec.tiled_study import TiledPoint
+from phaze.tiled.cases import simulate_point
+from phaze.tiled.machine import TiledMachine
+
+Plain = dict[str, object]
+
+
+def main(outputs: dict[str, str], *, case: str, point: Plain, model: Plain, system: Plain) -> None:
+    """Simulate all combinations, write the runs, and the jobs and links of those that are shown."""
+    what = TiledPoint.parse(point, case)
+    parts = TiledSystem.parse(system["system"], case), TiledDevice.parse(system["device"], case)
+    chip = TiledMachine(what.system, *parts).chip
+    found = simulate_point(case, what, Model.parse(model, case), chip)
+    for name, path in outputs.items():
+        tables.TABLES[name].save(found[name], path)
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            dict(snakemake.output.items()),
+            case=snakemake.wildcards.tiled,
+            point=snakemake.params.point,
+            model=snakemake.params.model,
+            system=snakemake.params.system,
+        )

@@ -1,0 +1,49 @@
+"""A study that only simulates tiled accelerators, from the settings to the page."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.workflow.conftest import Prepare
+from tests.workflow.folders import Folder
+
+pytestmark = pytest.mark.workflow
+
+SMALL = {"batches": {"gpt2-xl": 32}, "sequence": 64, "microbatches": [4]}
+TILED = {
+    "published": "palm-2024",
+    "figures": ["6"],
+    "cases": {
+        "table": {"title": "Table", "show": "table", "layouts": ["line", "s-shaped"], **SMALL},
+        "picture": {"title": "Picture", "show": "pipeline", **SMALL},
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def tiled(prepare: Prepare) -> Folder:
+    """Return a folder in which the cases have run."""
+    return prepare("tiled", tiled=TILED, models=[])
+
+
+def test_a_page_of_the_tiles_and_no_other_report(tiled: Folder) -> None:
+    written = {path.name for path in (tiled.path / "results/report").iterdir()}
+    assert {"tiled.html", "tiled.md", "tiled_runs.csv", "tiled_links.csv"} <= written
+    assert not {"report.html", "plans.html"} & written
+    checks = pd.read_parquet(tiled.path / "results/report/tiled-checks.parquet")
+    assert checks.loc[~checks["passed"], ["check", "example"]].to_numpy().tolist() == []
+    assert (checks["rows"] > 0).all()
+
+
+def test_other_microbatches_of_a_case_simulate_only_that(tiled: Folder, tmp_path: Path) -> None:
+    shutil.copytree(tiled.path, tmp_path / "study", symlinks=True)
+    folder = Folder(tmp_path / "study")
+    assert folder.stale() == set()
+    folder.edit(lambda study: study["tiled"]["cases"]["table"].update(microbatches=[8]))
+    stale = {path for path in folder.stale() if not path.startswith("report/")}
+    assert stale
+    assert all(path.split("/")[1] == "table" for path in stale)
