@@ -114,6 +114,11 @@ def tiled_tables(folder):
     ]
 
 
+def tiled_point(w):
+    """Return what a job simulates."""
+    return TILED.cases[w.tiled].points()[w.point]
+
+
 def own_tables(folder, name, shard=None):
     """Return the files of a table for every TMP width of the model of ours behind an input."""
     own = PLANS.inputs[name].own

@@ -11,11 +11,6 @@ WRITES  results/tiled_runs/<case>/<point>.parquet    tables.TiledRuns
 TILED_TABLES = ("tiled_runs", "tiled_jobs", "tiled_links", "tiled_networks", "tiled-claims", "tiled-checks")
 
 
-def tiled_point(w):
-    """Return what a job simulates."""
-    return TILED.cases[w.tiled].points()[w.point]
-
-
 rule simulate_tiled:
     """Simulate a model in a pipeline on groups of tiles, in every combination of a case."""
     message:
