@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
+from heapq import heapify, heappop, heappush
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -75,17 +76,28 @@ class StoredOperators(Noun):
         return self
 
     def order(self) -> tuple[int, ...]:
-        """Return the positions of the operators in a topological order; ValueError for a cycle."""
+        """Return the positions of the operators in a topological order, as they are given where they may be.
+
+        ValueError for a cycle.
+        """
         position = {operator.name: k for k, operator in enumerate(self.operators)}
-        before: dict[int, list[int]] = {k: [] for k in range(len(self.operators))}
+        sorter: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(range(len(position)), ()))
         for edge in self.edges:
-            before[position[edge.target]].append(position[edge.source])
+            sorter.add(position[edge.target], position[edge.source])
         try:
-            return tuple(TopologicalSorter(before).static_order())
+            sorter.prepare()
         except CycleError as error:
             cycle: Sequence[int] = error.args[1]
             around = " -> ".join(self.operators[k].name for k in cycle[: SHOWN + 1])
             raise ValueError(f"edges: there must be no cycle, got {around}") from error
+        ready, order = list(sorter.get_ready()), list[int]()
+        heapify(ready)
+        while ready:
+            order.append(heappop(ready))
+            sorter.done(order[-1])
+            for k in sorter.get_ready():
+                heappush(ready, k)
+        return tuple(order)
 
 
 def repeated(names: Sequence[str]) -> list[tuple[str, int]]:

@@ -17,7 +17,7 @@ feed_forward: 256
 vocabulary: 512
 position_count: 64
 """
-VERBS = ("space", "extract", "estimate", "schedule", "place", "export")
+VERBS = ("space", "extract", "estimate", "schedule", "place", "partition", "export")
 
 
 def run(*arguments: str) -> Result:

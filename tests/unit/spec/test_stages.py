@@ -42,6 +42,11 @@ def test_operators_may_come_in_any_order() -> None:
     assert [found.operators[k].name for k in found.order()] == ["c", "a", "b"]
 
 
+def test_operators_in_a_topological_order_keep_it() -> None:
+    found = StoredOperators.parse(operators(("a", "c"), ("b", "c")), "toy.json")
+    assert found.order() == (0, 1, 2)
+
+
 def test_a_file_of_stages_may_be_written_by_hand() -> None:
     found = StoredStages.parse(stages((0, 1), (0, 2), (1, 2)), "toy.json")
     assert (found.settings, found.stage_time_s, found.stages[0].operators) == (None, None, ())

@@ -1,0 +1,131 @@
+"""The verb partition: from a model or a file to stages, and one message for each mistake."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from phaze.__main__ import app
+from phaze.documents import read_as
+from phaze.errors import PhazeError
+from phaze.spec.operators import StoredOperators
+from phaze.spec.stages import StoredStages
+
+
+def run(*arguments: str) -> Result:
+    result = CliRunner().invoke(app, ["partition", *arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture(name="graph")
+def documented_graph(tmp_path: Path, project_root: Path) -> Path:
+    """Return a file with the operators that README.md shows."""
+    text = (project_root / "README.md").read_text().split("## Operators to stages")[1]
+    path = tmp_path / "graph.json"
+    path.write_text(text.split("```json\n")[1].split("```")[0])
+    return path
+
+
+def changed(graph: Path, **keys: object) -> str:
+    data = json.loads(graph.read_text()) | keys
+    graph.write_text(json.dumps(data))
+    return str(graph)
+
+
+def test_the_graph_of_the_readme_becomes_stages(graph: Path, tmp_path: Path) -> None:
+    out = tmp_path / "stages.json"
+    said = run(str(graph), "--stages", "2", "--replicas", "3", "-o", str(out)).output
+    assert said.startswith("S=2 R=3: slowest stage ")
+    stages = read_as(StoredStages, out)
+    assert [stage.operators for stage in stages.stages] == [("embedding", "query"), ("feed-forward",)]
+    assert (stages.model, stages.replicas, stages.microbatches, stages.recompute) == ("toy", 3, 4, True)
+    assert stages.stages[1].backward_s == pytest.approx(0.018)
+    assert [(edge.source, edge.target, edge.bytes) for edge in stages.edges] == [(0, 1, 16e6)]
+
+
+def test_devices_alone_are_searched(graph: Path) -> None:
+    rows = json.loads(run(str(graph), "--devices", "4", "--json").output)
+    assert {(row["stages"], row["replicas"]) for row in rows} == {(1, 4), (2, 2)}
+    rates = [row["samples_per_s"] for row in rows]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] == pytest.approx(4 * rows[0]["replicas"] * 4 / rows[0]["step_time_s"])
+
+
+def test_without_recomputation_stages_are_faster(graph: Path) -> None:
+    shape = ("--stages", "2", "--replicas", "1", "--json")
+    (with_it,) = json.loads(run(str(graph), *shape).output)
+    (without,) = json.loads(run(str(graph), *shape, "--no-recompute").output)
+    assert without["stage_time_s"] < with_it["stage_time_s"]
+
+
+def test_a_model_is_profiled_and_its_graph_gives_the_same(tmp_path: Path) -> None:
+    graph, first, second = (tmp_path / name for name in ("graph.json", "first.json", "second.json"))
+    shape = ("--stages", "4", "--replicas", "2", "--microbatches", "8", "--bandwidth-gbps", "2")
+    run("resnet-50", "--microbatch", "8", *shape, "--graph-out", str(graph), "-o", str(first))
+    assert read_as(StoredOperators, graph).microbatch == 8
+    run(str(graph), *shape, "-o", str(second))
+    assert first.read_text() == second.read_text()
+    stages = read_as(StoredStages, first)
+    assert sum(stage.parameter_bytes for stage in stages.stages) == pytest.approx(4 * 25.557e6, rel=1e-3)
+    assert stages.settings is not None
+    assert stages.settings.bandwidth_bytes_per_s == 2e9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--stages", "4", "--replicas", "1"), "4 stages need as many operators, the graph has 3"),
+        (("--stages", "2", "--replicas", "4", "--devices", "4"), "need 8 devices, there are 4"),
+        (("--stages", "8", "--devices", "4"), "4 devices cannot be shared evenly by 8 stages"),
+        (("--stages", "2"), "needs the stages and the replicas, or the devices"),
+        (
+            ("--stages", "2", "--replicas", "1", "--memory-gib", "0.1"),
+            "operator embedding needs 8e",
+        ),
+        (("--stages", "2", "--replicas", "1", "--memory-gib", "-1"), "--memory-gib: must be a number > 0"),
+        (("--stages", "2", "--replicas", "1", "--memory-gib", "nan"), "--memory-gib: must be a number > 0"),
+        (
+            ("--stages", "2", "--replicas", "1", "--bandwidth-gbps", "0"),
+            "--bandwidth-gbps: must be a number",
+        ),
+        (("--devices", "4", "--microbatch", "2"), "--microbatch is for a model"),
+        (("--devices", "4", "--system", "paper"), "--system is for a model"),
+        (("--devices", "4", "--sequence", "2"), "--sequence is for a model"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_and_nothing_is_written(
+    graph: Path, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    out = tmp_path / "stages.json"
+    with pytest.raises(PhazeError, match=said):
+        run(str(graph), *arguments, "-o", str(out))
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"edges": [{"source": "query", "target": "value", "bytes": 1}]}, "'value' is not the name of an op"),
+        ({"edges": [{"source": "query", "target": "query", "bytes": 1}]}, "no cycle, got query -> query"),
+        ({"edges": [{"source": "query", "target": "feed-forward", "bytes": -1}]}, "edges.0.bytes: .*got -1"),
+        ({"microbatches": 4}, "microbatches: is not a known key"),
+        ({"operators": []}, "operators: "),
+        ({"format": "phaze-stages"}, "format: "),
+    ],
+)
+def test_a_bad_graph_is_named_with_its_file(graph: Path, keys: dict[str, object], said: str) -> None:
+    with pytest.raises(PhazeError, match=f"graph.json: .*{said}"):
+        run(changed(graph, **keys), "--devices", "2")
+
+
+def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(PhazeError, match=r"none\.json: cannot be read"):
+        run(str(tmp_path / "none.json"), "--devices", "2")
+    with pytest.raises(PhazeError, match="no-such-model"):
+        run("no-such-model", "--devices", "2")
+    with pytest.raises(PhazeError, match="is not a folder"):
+        run("resnet-50", "--stages", "2", "--replicas", "1", "-o", str(tmp_path / "none" / "out.json"))
