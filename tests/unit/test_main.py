@@ -17,7 +17,13 @@ feed_forward: 256
 vocabulary: 512
 position_count: 64
 """
-VERBS = ("space", "extract", "estimate", "schedule", "place", "partition", "export")
+RESNET = """
+kind: resnet
+image: 32
+classes: 10
+backbone: {stem: 8, blocks: [1, 3], widths: [4, 8]}
+"""
+VERBS = ("space", "extract", "estimate", "schedule", "place", "partition", "export", "trace")
 
 
 def run(*arguments: str) -> Result:
@@ -89,6 +95,40 @@ def test_place_in_json_says_what_the_line_says(model: str) -> None:
     assert found["tensor"] * found["data"] * found["stages"] <= 8
     assert [stage["stage"] for stage in found["memory"]] == list(range(found["stages"]))
     assert found["samples_per_s"] == pytest.approx(32 / found["time_per_batch_s"])
+
+
+def test_a_model_of_images_is_placed_as_a_chain_of_layers(tmp_path: Path) -> None:
+    """Stem, blocks and head are layers, and nothing is cut by tensor width."""
+    path = tmp_path / "small.yaml"
+    path.write_text(RESNET)
+    options = ("--devices", "2", "--global-batch", "8", "--microbatch", "2", "--json")
+    found = json.loads(run("place", "--model", str(path), *options).output)
+    assert (found["status"], found["tensor"]) == ("placed", 1)
+    printed = json.loads(run("extract", "--model", str(path), "--json").output)
+    assert {row["layer"] for row in printed} == {"stem", "stage-1-first", "stage-2-first", "stage-2", "head"}
+
+
+def test_a_feature_pyramid_is_extracted_but_not_placed() -> None:
+    """It is no chain of layers, and one message says so."""
+    printed = json.loads(run("extract", "--model", "semantic-fpn", "--json").output)
+    assert "decoder" in {row["layer"] for row in printed}
+    with pytest.raises(PhazeError, match="model semantic-fpn is no chain of layers"):
+        run("place", "--model", "semantic-fpn")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["config/torch/resnet-50.yaml", "-o", "x.json"], "allow it with --run-code"),
+        (["config/torch/resnet-50.yaml", "--run-code"], "give one spec and -o for its graph, or --compare"),
+        (["config/torch/resnet-50.yaml", "config/torch/gpt2.yaml", "-o", "x.json"], "give one spec and -o"),
+        (["config/models/gpt2.yaml", "-o", "x.json", "--run-code"], "gpt2.yaml: torch: Field required"),
+    ],
+)
+def test_trace_says_what_is_missing(arguments: list[str], message: str) -> None:
+    """Nothing runs unless the command is whole and allows it."""
+    with pytest.raises(PhazeError, match=message):
+        run("trace", *arguments)
 
 
 def test_a_model_that_does_not_fit_says_by_how_much(model: str) -> None:

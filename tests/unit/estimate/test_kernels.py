@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -60,3 +62,16 @@ def test_kernels_of_both_kinds_keep_their_order() -> None:
     together = time_kernels(works(mixed, [0.0, 1e9, 0.0]), DEVICE, 2)
     apart = [time_kernels(works(mixed[[i]], [[0.0, 1e9, 0.0][i]]), DEVICE, 2)[0] for i in range(3)]
     assert together == pytest.approx(np.array(apart))
+
+
+def test_what_a_convolution_unrolls_on_the_chip_is_not_read_from_hbm() -> None:
+    """A 3 x 3 convolution of few kernels waits for HBM by what its maps take, not its unrolled matrix."""
+    slow = DEVICE.model_copy(update={"hbm_bandwidth_bytes_per_s": 1e9})
+    shape = np.array([[1, 56 * 56, 9 * 64, 64]], np.int64)
+    whole = works(shape, [0.0])
+    plain = time_kernels(whole, slow, 2)
+    saved = 56 * 56 * 8 * 64
+    unrolled = time_kernels(replace(whole, unrolled=np.array([float(saved)])), slow, 2)
+    hbm = KERNEL_LIMITS.index("hbm")
+    assert plain[0, hbm] - unrolled[0, hbm] == pytest.approx(2 * saved / 0.5e9)
+    assert unrolled[0, hbm] >= 2 * (56 * 56 * (64 + 64) + 9 * 64 * 64) / 0.5e9
