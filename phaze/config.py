@@ -23,7 +23,7 @@ from phaze.spec.published_tiled import load_published_tiled
 from phaze.spec.study import ScenarioChoice, Study, Workload
 from phaze.spec.system import Scenario
 from phaze.spec.tiled_study import TiledStudy
-from phaze.systems import load_device_as_architecture, load_system, load_tiled
+from phaze.systems import devices_as_architectures, load_device_as_architecture, load_system, load_tiled
 
 GRID_SHARDS = ("small-buffer", "large-buffer")
 """Shards of the grid, by size of the global buffer: designs of a core are then never estimated twice."""
@@ -235,8 +235,16 @@ def load_architecture(name: str, folder: Path = FOLDER) -> Architecture:
     if device is not None:
         own = device.model_dump(include=set(Architecture.model_fields))
         return Architecture.parse(own, name)
-    path = Path(name) if is_path(name) else named_file("architecture", name, folder / "architectures")
+    path = Path(name) if is_path(name) else _architecture_file(name, folder)
     return Architecture.parse({"name": path.stem, **read_mapping(path)}, str(path))
+
+
+def _architecture_file(name: str, folder: Path) -> Path:
+    try:
+        return named_file("architecture", name, folder / "architectures")
+    except PhazeError as error:
+        devices = ", ".join(devices_as_architectures(folder)) or "none"
+        raise PhazeError(f"{error}; and devices {devices}") from error
 
 
 def load_technology(name: str, folder: Path = FOLDER) -> Technology:

@@ -96,10 +96,19 @@ def _device_path(name: str, folder: Path, beside: Path) -> Path:
 
 
 def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | None:
-    """Return the device that the name of an architecture stands for, None if it is not that of a device."""
+    """Return the device that the name or path of an architecture stands for, None if it is no device's."""
+    if is_path(name):
+        is_device = Path(name).is_file() and "clock_hz" in read_mapping(Path(name))
+        return load_device(name, folder) if is_device else None
     if (folder / "architectures" / f"{name}.yaml").is_file():
         return None
     return load_device(name, folder) if (folder / "devices" / f"{name}.yaml").is_file() else None
+
+
+def devices_as_architectures(folder: Path = FOLDER) -> list[str]:
+    """Return the names of devices that may stand for an architecture: those that are no chips of tiles."""
+    files = sorted((folder / "devices").glob("*.yaml"))
+    return [path.stem for path in files if "tile" not in read_mapping(path)]
 
 
 def load_system_of(architecture: str, system: str, folder: Path = FOLDER) -> System:

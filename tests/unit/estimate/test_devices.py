@@ -23,7 +23,7 @@ MEASURED = {
 def product(m: int, k: int, n: int) -> Works:
     """Return a kernel that multiplies two matrices."""
     nothing = np.zeros(1)
-    return Works(np.zeros(1, int), np.zeros(1, int), np.array([[1, m, k, n]]), *(nothing,) * 4)
+    return Works(np.zeros(1, int), np.zeros(1, int), np.array([[1, m, k, n]]), *(nothing,) * 5)
 
 
 @pytest.mark.parametrize("name", sorted(MEASURED))
@@ -42,6 +42,21 @@ def test_a_device_is_an_architecture() -> None:
     assert (chip.num_tc, chip.pe_x * chip.pe_y, chip.lanes) == (108, 4 * 16 * 16, 64)
     assert (chip.tensor_l2_kib, chip.glb_mib, chip.hbm_gib) == (164, 40, 80)
     assert read_architecture("a100-80gb")["architecture"].iloc[0] == "a100-80gb"
+
+
+def test_a_device_may_be_given_by_its_path() -> None:
+    by_path = load_architecture("config/devices/a100-80gb.yaml")
+    assert by_path == load_architecture("a100-80gb")
+    assert load_system_of("config/devices/a100-80gb.yaml", "paper").clock_hz == 1.41e9
+
+
+def test_an_unknown_architecture_is_answered_with_devices_as_well() -> None:
+    """But not with chips of tiles."""
+    with pytest.raises(
+        PhazeError, match=r"no architecture 'a100'; there are .*tpu-v4; and devices a100-80gb"
+    ) as error:
+        load_architecture("a100")
+    assert "grayskull" not in str(error.value)
 
 
 def test_a_device_brings_its_own_clock_and_memory_into_a_cluster() -> None:

@@ -101,7 +101,10 @@ def test_a_job_plans_all_devices_of_one_size_memory_and_batch() -> None:
         ),
         (put("plans/inputs/bert-32/own/workload", "x"), r"inputs\.bert-32\.own\.workload: 'x' is not among"),
         (put("plans/inputs/bert-32/own/architecture", "x"), r"own\.architecture: 'x' must be one of archit"),
-        (put("plans/published", "nobody"), r"there is no publication 'nobody'; there are phaze-icml-2024"),
+        (
+            put("plans/published", "nobody"),
+            r"there is no publication 'nobody'; there are palm-2024, phaze-icml-2024",
+        ),
     ],
 )
 def test_a_mistake_is_one_clear_message(config: Config, change: Change, message: str) -> None:
