@@ -2,10 +2,11 @@
 
 All layers are unrolled, and the graph is that of a framework that runs operators one by one, as Parmesan
 traces and times them (Section VII): a product with its bias is an operator, and so is everything else that
-fusion would join, views included, which take no time and no memory. Skip connections are edges. Operators
-train in single precision unless said otherwise. Their times are estimates of kernels (`estimate.kernels`): a
-forward operator is one kernel, backward the two products, the bias and everything else are kernels of their
-own. Gradients of images, and of what else needs none, are not made.
+fusion would join, views included, which take no time and no memory. Skip connections are edges. Numbers are
+as long as the device multiplies them: four bytes on a Titan V or V100, on which Parmesan trains with SGD in
+single precision. Times are estimates of kernels (`estimate.kernels`): a forward operator is one kernel;
+backward the two products, the bias and everything else are kernels of their own. Gradients of images, and of
+what else needs none, are not made.
 
     m_fwd   parameters, the result, and a mask that is kept
     m_bwd   parameters and their gradients, and the gradients of what is read, where they are tensors of
@@ -44,8 +45,6 @@ Floats = NDArray[np.float64]
 
 TECHNOLOGY = "22nm"
 """Whose cycles of vector operations count."""
-SINGLE_BYTES = 4
-"""Bytes of a number in single precision, in which Parmesan trains with SGD."""
 
 
 def profile_model(
@@ -54,7 +53,6 @@ def profile_model(
     system: str,
     *,
     sequence: int | None = None,
-    bytes_per_element: int = SINGLE_BYTES,
 ) -> OperatorGraph:
     """Return the operators of a model with their times on the device of a system, for one microbatch.
 
@@ -65,13 +63,14 @@ def profile_model(
         raise PhazeError(f"profile: microbatch: must be > 0, got {microbatch}")
     _, device = load_cluster(system)
     tokens = sequence or model.usual_sequence
-    whole = build_network(model, tokens, 1, microbatch, bytes_per_element).unroll()
-    graph = profile_graph(whole, device, bytes_per_element)
+    whole = build_network(model, tokens, 1, microbatch, device.number_bytes).unroll()
+    graph = profile_graph(whole, device)
     return replace(graph, layers=tuple(name.partition(".")[0] for name in graph.names))
 
 
-def profile_graph(whole: LayerGraph, device: Device, width: int) -> OperatorGraph:
-    """Return the operators of a whole model, numbers of so many bytes, with their times on a device."""
+def profile_graph(whole: LayerGraph, device: Device) -> OperatorGraph:
+    """Return the operators of a whole model with their times on a device."""
+    width = device.number_bytes
     groups = library_operators(whole)
     node = {index: number for number, group in enumerate(groups) for index in group}
     forward = forward_graph(whole, groups, width)

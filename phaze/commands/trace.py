@@ -64,13 +64,13 @@ def _comparison(modules: list[TorchModule], *, run_code: bool) -> str:
 
 def _write_graph(module: TorchModule, microbatch: int, system: str, out: Path, *, run_code: bool) -> None:
     from phaze.documents import text_of, write_text
-    from phaze.profile import SINGLE_BYTES, profile_graph
+    from phaze.profile import profile_graph
     from phaze.systems import load_cluster
     from phaze.theory.stored_graphs import stored_operators
     from phaze.traced.check import trace as run
     from phaze.traced.translate import translate
 
     whole = translate(run(module, microbatch, run_code=run_code))
-    graph = profile_graph(whole, load_cluster(system)[1], SINGLE_BYTES)
+    graph = profile_graph(whole, load_cluster(system)[1])
     write_text(text_of(stored_operators(graph, module.name, microbatch)), out)
     typer.echo(f"{module.name}: {len(graph.names)} operators, {len(graph.edges)} edges: {out}")

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from phaze.errors import PhazeError
 from phaze.extract.primitives import INPUT, LayerGraph, Primitive, Tensor, with_forks
+
+MOST_OPERATORS = 500_000
+"""Operators of an unrolled model; a thousand blocks of a transformer have some 35,000."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,14 @@ class Network:
     runs: tuple[Run, ...]
 
     def unroll(self) -> LayerGraph:
-        """Return all operators of the network as one layer, their names with those of their layers."""
+        """Return all operators of the network as one layer, their names with those of their layers.
+
+        Raises PhazeError where they are more than `MOST_OPERATORS`.
+        """
+        sizes = {layer.name: len(layer.primitives) for layer in self.layers}
+        total = sum(run.count * sizes[run.layer] for run in self.runs)
+        if total > MOST_OPERATORS:
+            raise PhazeError(f"the model has {total:,} operators, a graph may have {MOST_OPERATORS:,}")
         made: list[Primitive] = []
         ends: list[int] = []
         for name, layer, sources in self._placed(ends):

@@ -1,7 +1,7 @@
 """The cluster in which the accelerators work."""
 
 from math import prod
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -44,6 +44,8 @@ class Device(Architecture):
     """Clock of all cores."""
     hbm_gib: Finite
     """HBM in GiB."""
+    number_bytes: Literal[2, 4] = 2
+    """Bytes of a number that its arrays multiply at full speed, and of a word of its buffers."""
     hbm_bandwidth_bytes_per_s: Finite
     """Bandwidth between HBM and global buffer."""
     sustained_clock: Share = 1.0

@@ -15,6 +15,7 @@ from phaze.spec.noun import Noun
 
 ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=60)]
 Size = Annotated[int, Field(strict=True, gt=0, le=2**20)]
+Pixels = Annotated[int, Field(strict=True, gt=0, le=2**14)]
 Sizes = Annotated[tuple[Size, ...], Field(min_length=1, max_length=16)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
 
@@ -24,7 +25,7 @@ class Vision(Noun):
 
     name: ModelName
     """Name of the model; by default that of its file."""
-    image: Size = 224
+    image: Pixels = 224
     """Height and width of an image."""
     channels: Size = 3
     """Channels of an image."""

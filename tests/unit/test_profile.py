@@ -119,6 +119,20 @@ def test_a_sum_gives_no_gradient_of_the_image() -> None:
     assert graph.backward_bytes[4] == 4 * (2 * 8 * 4 + 2 * 8 * 8**2)
 
 
+def test_numbers_are_as_long_as_the_device_multiplies_them() -> None:
+    """An A100's arrays multiply two bytes; everything is half as large."""
+    model = parse_model(SMALL, "test")
+    single, half = small(), profile_model(model, 2, "a100-selene")
+    assert (single.parameter_bytes == 2 * half.parameter_bytes).all()
+    assert (single.edge_bytes == 2 * half.edge_bytes).all()
+
+
+def test_a_model_of_too_many_operators_is_refused() -> None:
+    """A graph of them would not fit into memory."""
+    with pytest.raises(PhazeError, match="operators, a graph may have 500,000"):
+        profile_model(Model.parse({**GPT, "layers": 1_000_000}, "test"), 1, SYSTEM)
+
+
 def test_twice_the_microbatch_has_twice_the_messages_and_the_same_parameters() -> None:
     """Edges grow with the samples; time grows by less than that, as kernels fill the device better."""
     one, two = small(8), small(16)

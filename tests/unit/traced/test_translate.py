@@ -145,7 +145,7 @@ def test_a_traced_graph_can_be_profiled() -> None:
     y, flat = seen(4, B, WIDE), seen(5, B * WIDE)
     whole = traced(*LINEAR, Call("", "view", (y,), (flat,)), Call("", "gelu", (flat,), (seen(6, B * WIDE),)),
                    results=(6,))  # fmt: skip
-    graph = profile_graph(whole, load_cluster("titan-v-ethernet")[1], 4)
+    graph = profile_graph(whole, load_cluster("titan-v-ethernet")[1])
     assert graph.names == ("fc.addmm", "model.view", "model.gelu")
     assert [time > 0 for time in graph.forward_s] == [True, False, True]
     assert graph.parameter_bytes.tolist() == [4 * (WIDE * N + WIDE), 0, 0]
