@@ -20,12 +20,9 @@ configfile: workflow.source_path("config/config.yaml")
 
 
 try:
-    settings = load_settings(
-        config,
-        folder=Path(workflow.basedir) / "config",
-        source=", ".join(str(path) for path in workflow.configfiles),
-    )
-    keep_study(repr(settings), begins=workflow.is_main_process, source=str(workflow.configfiles[-1]))
+    source = ", ".join(str(path) for path in workflow.configfiles)
+    settings = load_settings(config, folder=Path(workflow.basedir) / "config", source=source)
+    keep_study(repr(settings), begins=workflow.is_main_process, source=source)
 except PhazeError as error:
     raise WorkflowError(str(error)) from None
 
@@ -69,6 +66,15 @@ include: "rules/simulate.smk"
 include: "rules/cases.smk"
 include: "rules/tiled.smk"
 include: "rules/report.smk"
+
+
+localrules:
+    all,
+    enumerate_architectures,
+    extract_graph,
+    choose_common,
+    certify_common,
+    check,
 
 
 rule all:

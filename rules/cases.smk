@@ -37,8 +37,8 @@ rule write_input:
         "<benchmarks>/inputs/{input}.tsv"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=growing(1000),
+        runtime=growing(5),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -66,8 +66,8 @@ rule plan_case:
         "<benchmarks>/cases/{case}/{point}.tsv"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=30,
+        mem_mb=growing(1000),
+        runtime=growing(30),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -96,8 +96,8 @@ rule report_cases:
         "<benchmarks>/report/plans.tsv"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=growing(1000),
+        runtime=growing(10),
     conda:
         "../envs/phaze.yaml"
     script:

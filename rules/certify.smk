@@ -41,8 +41,8 @@ rule certify:
         "<benchmarks>/certificates/{scenario}/{model}.tsv"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=growing(1000),
+        runtime=growing(10),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -78,8 +78,8 @@ rule certify_common:
         "<benchmarks>/certificates/{scenario}.tsv"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=growing(1000),
+        runtime=growing(5),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -110,8 +110,8 @@ rule audit:
         "<benchmarks>/audits/{scenario}/{model}.tsv"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=30,
+        mem_mb=growing(1000),
+        runtime=growing(10),
     conda:
         "../envs/phaze.yaml"
     script:

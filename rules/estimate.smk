@@ -23,8 +23,8 @@ rule enumerate_architectures:
         "<benchmarks>/architectures/{scenario}/{shard}.tsv"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=5,
+        mem_mb=growing(500),
+        runtime=growing(5),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -52,8 +52,8 @@ rule estimate:
         "<benchmarks>/estimates/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.tsv"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=growing(1000),
+        runtime=growing(5),
     conda:
         "../envs/phaze.yaml"
     script:

@@ -21,8 +21,8 @@ rule extract_graph:
         "<benchmarks>/graphs/{model}.tsv"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=5,
+        mem_mb=growing(500),
+        runtime=growing(5),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -50,8 +50,8 @@ rule extract:
         "<benchmarks>/operators/{model}/t{tensor}-b{microbatch}.tsv"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=5,
+        mem_mb=growing(500),
+        runtime=growing(5),
     conda:
         "../envs/phaze.yaml"
     script:

@@ -5,6 +5,12 @@ SOLUTIONS = workflow.pathvars.apply("<results>/solutions")  # Snakemake resolves
 MAIN = next(iter(settings.scenarios))
 LAYER_TABLES = {table: f"<results>/{table}/{POINT}.parquet" for table in ("operators", "edges", "layers")}
 
+
+def growing(amount):
+    """Return a resource that doubles with every attempt: what was too little for a job is not tried again."""
+    return lambda wildcards, attempt: amount * 2 ** (attempt - 1)
+
+
 estimate_scenarios = tuple(dict.fromkeys(map(settings.estimates_of, settings.scenarios)))
 
 

@@ -36,8 +36,8 @@ rule place:
         "<benchmarks>/placements/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.tsv"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=growing(1000),
+        runtime=growing(5),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -70,8 +70,8 @@ rule place_front:
         "<benchmarks>/fronts/{scenario}/{model}.tsv"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=30,
+        mem_mb=growing(2000),
+        runtime=growing(10),
     conda:
         "../envs/phaze.yaml"
     script:

@@ -39,8 +39,8 @@ rule plan:
         "<benchmarks>/plans/{scenario}/{model}.tsv"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=30,
+        mem_mb=growing(1000),
+        runtime=growing(10),
     conda:
         "../envs/phaze.yaml"
     script:

@@ -56,8 +56,8 @@ rule place_common:
         "<benchmarks>/placements/{scenario}/{model}/common.tsv"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=30,
+        mem_mb=growing(1000),
+        runtime=growing(10),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -89,8 +89,8 @@ rule compare:
         "<benchmarks>/trials/{scenario}/{model}.tsv"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=60,
+        mem_mb=growing(1000),
+        runtime=growing(20),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -123,8 +123,8 @@ rule vary:
         "<benchmarks>/sensitivities/{scenario}/{model}.tsv"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=30,
+        mem_mb=growing(1000),
+        runtime=growing(10),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -192,8 +192,8 @@ rule report:
         "<benchmarks>/report/report.tsv"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=15,
+        mem_mb=growing(1500),
+        runtime=growing(15),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -214,8 +214,8 @@ rule check:
         "<benchmarks>/report/checked.tsv"
     threads: 1
     resources:
-        mem_mb=500,
-        runtime=5,
+        mem_mb=growing(500),
+        runtime=growing(5),
     conda:
         "../envs/phaze.yaml"
     script:

@@ -31,8 +31,8 @@ rule schedule:
         "<benchmarks>/solves/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.tsv"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=30,
+        mem_mb=growing(1000),
+        runtime=growing(10),
     conda:
         "../envs/phaze.yaml"
     script:

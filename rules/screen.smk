@@ -34,8 +34,8 @@ rule screen:
         "<benchmarks>/screens/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.tsv"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=growing(1000),
+        runtime=growing(5),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -65,8 +65,8 @@ rule walk:
         "<benchmarks>/visits/{scenario}/{model}.tsv"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=60,
+        mem_mb=growing(1000),
+        runtime=growing(60),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -95,8 +95,8 @@ rule find_common:
         "<benchmarks>/architectures/{scenario}/common.tsv"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=10,
+        mem_mb=growing(1000),
+        runtime=growing(5),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -123,8 +123,8 @@ rule choose_common:
         "<benchmarks>/commons/{scenario}.tsv"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=growing(500),
+        runtime=growing(5),
     conda:
         "../envs/phaze.yaml"
     script:

@@ -26,8 +26,8 @@ rule simulate:
         "<benchmarks>/simulations/{scenario}/{model}.tsv"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=growing(1000),
+        runtime=growing(5),
     conda:
         "../envs/phaze.yaml"
     script:
