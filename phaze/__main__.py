@@ -18,6 +18,7 @@ from phaze.commands.place import place
 from phaze.commands.schedule import schedule
 from phaze.commands.simulate import simulate
 from phaze.commands.space import space
+from phaze.commands.status import status
 from phaze.commands.trace import trace
 from phaze.errors import PhazeError
 
@@ -29,7 +30,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Which accelerator should be built for a model, and how should its training be spread?",
 )
-for verb in (space, extract, estimate, schedule, place, simulate, partition, export, trace):
+for verb in (space, extract, estimate, schedule, place, simulate, partition, export, trace, status):
     app.command()(verb)
 app.command(name="map")(map_stages)
 

@@ -1,0 +1,50 @@
+"""What rules declare is what was measured, and the profile batches all that runs on a cluster."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from tests.workflow.folders import ROOT, Folder
+from tests.workflow.slurm.measured import declared, measure
+
+MEASURED = pd.read_csv(Path(__file__).with_name("default-study.csv"))
+"""The default study on a loaded machine with four cores, by `tests.workflow.slurm.measured`."""
+ALONE = {"find_common", "walk", "compare", "report", "write_input", "report_cases"}
+"""Rules with one job in a study, or with jobs of minutes: nothing to batch."""
+
+
+def test_rules_declare_what_the_default_study_needed() -> None:
+    """Memory and time leave room for larger studies, and not so much that a job waits for a node in vain."""
+    rules = {one.rule: one for one in declared()}
+    known = MEASURED[MEASURED["rule"].isin(rules)]
+    assert len(known) >= 15
+    for row in known.itertuples():
+        rule = rules[row.rule]
+        assert 1.3 * row.memory_mb <= rule.mem_mb <= 5 * row.memory_mb, row.rule
+        assert 3 * row.seconds <= 60 * rule.runtime, row.rule
+
+
+@pytest.mark.workflow
+def test_a_small_study_stays_within_what_is_declared(finished: Folder) -> None:
+    found = measure(finished.path / "results")
+    assert len(found) >= 15
+    assert (found["memory_mb"] <= found["mem_mb"]).all(), found
+    assert (found["seconds"] <= 60 * found["runtime_minutes"]).all(), found
+
+
+def test_every_rule_runs_here_or_in_a_batch_or_alone() -> None:
+    profile = yaml.safe_load((ROOT / "config/profiles/slurm/config.yaml").read_text())
+    grouped = dict(line.split("=") for line in profile["groups"])
+    batches = dict(line.split("=") for line in profile["group-components"])
+    snakefile = (ROOT / "Snakefile").read_text()
+    local = set(re.findall(r"^    (\w+),$", snakefile.partition("localrules:")[2].partition("\n\n")[0], re.M))
+    rules = {one.rule for one in declared()}
+    assert rules <= local | grouped.keys() | ALONE
+    assert not local & grouped.keys()
+    assert grouped.keys() <= rules
+    assert batches.keys() == set(grouped.values())

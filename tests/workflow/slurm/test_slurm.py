@@ -1,0 +1,79 @@
+"""A study on a cluster gives the bytes that it gives on one machine, by the profile that users take."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.folders import ROOT, write_study
+from tests.workflow.slurm.cluster import Cluster, running_cluster, why_not
+
+pytestmark = pytest.mark.workflow
+
+PROFILE = ROOT / "config" / "profiles" / "slurm"
+STUDY = {
+    "architectures": {"named": ["tpu-v4", "phaze-common"], "grid": None, "baseline": "tpu-v4"},
+    "training": {"microbatches": [1, 2], "hbm_gib": [32], "recompute": [False, True]},
+}
+TARGETS = ("placements", "results/commons/paper.parquet")
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a folder with Snakemake's plugin for Slurm, which slows every call where it is installed."""
+    folder = tmp_path_factory.mktemp("plugin")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["optional-dependencies"]["slurm"], "snakemake-executor-plugin-slurm-jobstep<1"]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    done = subprocess.run(
+        [*pip, "--target", str(folder), *wanted], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"the plugin cannot be installed: {done.stderr.strip().splitlines()[-1]}")
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Return a cluster of one node, or skip the test, or under CI as root fail it."""
+    reason = why_not()
+    if reason:
+        if os.environ.get("CI", "").lower() in ("1", "true") and os.geteuid() == 0:
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # short: names of sockets have at most 107 letters
+    folder.chmod(0o755)
+    with running_cluster(folder, port) as found:
+        yield found
+    shutil.rmtree(folder)
+
+
+def test_a_study_on_a_cluster_gives_the_same_bytes(cluster: Cluster, plugin: str, tmp_path: Path) -> None:
+    here = write_study(tmp_path / "here", **STUDY)
+    here.run(*TARGETS)
+    there = write_study(tmp_path / "there", **STUDY)
+    run = there.snakemake(
+        "--profile", str(PROFILE), "--slurm-no-account", "--slurm-init-seconds-before-status-checks", "4",
+        "--seconds-between-status-checks", "4", "--slurm-logdir", str(tmp_path / "logs"),
+        "--default-resources", "slurm_partition=main", "mem_mb=500", "runtime=5", "--", *TARGETS,
+        variables={**cluster.variables, "PYTHONPATH": plugin},
+    )  # fmt: skip
+    assert there.tables() == here.tables()
+    jobs = re.findall(r"Group job .*submitted with SLURM jobid|Job \d+ has been submitted", run.output)
+    states = cluster.call("scontrol", "show", "jobs").count("JobState=COMPLETED")
+    print(f"{states} cluster jobs, {len(here.tables())} equal tables, {len(jobs)} submissions")  # noqa: T201
+    assert states == 3, run.output
+    assert there.stale(*TARGETS) == set()
