@@ -8,12 +8,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from phaze.errors import PhazeError
+from phaze.progress import heard
 from phaze.provenance import NUMERIC_LIBRARIES, library_version, phaze_version
 
 log = logging.getLogger(__name__)
+
+PROGRESS = (logging.INFO + logging.WARNING) // 2
+"""Level of what a long job says of itself: on the terminal too, but no warning."""
+logging.addLevelName(PROGRESS, "PROGRESS")
 
 
 @contextmanager
@@ -21,14 +27,16 @@ def logged(path: str | os.PathLike[str], settings: object = None, output: str = 
     """Log a job to a file: versions, settings, how to repeat it, then what its code logs, then how it ended.
 
     `settings` is anything that JSON can hold; `output` is a file that the job makes. The terminal gets only
-    warnings and errors. A PhazeError ends the process with exit code 1 and its message, without a traceback;
-    any other exception is logged with its traceback and raised again.
+    warnings and errors, and after ten seconds how far the job is. A PhazeError ends the process with exit
+    code 1 and its message, without a traceback; any other exception is logged with its traceback and raised
+    again.
     """
     started_s = time.monotonic()
     with _logging_to(Path(path)):
         _log_start(settings, output)
         try:
-            yield
+            with heard(output or Path(path).stem, partial(log.log, PROGRESS)):
+                yield
         except PhazeError as error:
             log.error("%s", error)
             raise SystemExit(1) from None
@@ -53,10 +61,10 @@ def _logging_to(path: Path) -> Iterator[None]:
     """Send what phaze logs, and everybody's warnings, to a file, and the warnings also to the terminal."""
     path.parent.mkdir(parents=True, exist_ok=True)
     in_file = logging.FileHandler(path, mode="w", encoding="utf-8")
-    in_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    in_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)-8s %(name)s: %(message)s"))
     on_terminal = logging.StreamHandler(sys.stderr)
     on_terminal.setFormatter(_OneLine())
-    on_terminal.setLevel(logging.WARNING)
+    on_terminal.setLevel(PROGRESS)
     root = logging.getLogger()
     logging.getLogger("phaze").setLevel(logging.INFO)
     logging.captureWarnings(True)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.certify.batches import Chain, Cluster, best_time_s
+from phaze.progress import counted
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
 from phaze.tables import Audits
@@ -84,7 +85,7 @@ def audit_points(points: pd.DataFrame, latencies: pd.DataFrame, model: Model, be
     """
     by_name = latencies.set_index(["architecture", "layer", "direction"])
     rows = []
-    for _, point in points.iterrows():
+    for _, point in counted(list(points.iterrows()), "point"):
         mine = by_name.loc[point["architecture"]]
         times = model.times(mine, float(point["hbm_gib"]), bool(point["recompute"]))
         row = {**point, **times, "best_s": best_s, "programs": int(mine["programs"].sum())}

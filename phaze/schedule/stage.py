@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from phaze import tables
+from phaze.progress import counted
 from phaze.schedule.decomposition import LayerSolution, solve_layer
 from phaze.schedule.energy import schedule_energies
 from phaze.schedule.layer import KEY, Case, read_cases
@@ -47,7 +48,9 @@ def schedule_layers(
     )
     if not cases:
         return tables.Solves.empty(), tables.Schedules.empty()
-    solutions = [solve_layer(case.layer, proof, store) for case in cases]
+    solutions: list[LayerSolution] = []
+    told = counted(cases, "layer", lambda: _largest_gap(solutions))
+    solutions.extend(solve_layer(case.layer, proof, store) for case in told)
     log.info(
         "%d layers of %d different components: %s",
         len(cases),
@@ -58,6 +61,12 @@ def schedule_layers(
     schedules = _schedule_frame(cases, solutions)
     energies = schedule_energies(schedules, operators, estimates, chosen)
     return pd.DataFrame(rows).join(energies, on=KEY).fillna(dict.fromkeys(energies, 0.0)), schedules
+
+
+def _largest_gap(solutions: list[LayerSolution]) -> str:
+    """Return what is open among the solutions so far, for a reader."""
+    gap = max((solution.gap for solution in solutions), default=0.0)
+    return f"largest gap {100 * gap:.2g} %" if gap else "no gap"
 
 
 def _solve_row(case: Case, solution: LayerSolution, proof: Proof) -> dict[str, object]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from phaze.progress import counted
 from phaze.spec.settings import Training
 from phaze.tables.columns import ENERGIES
 from phaze.theory.bounds import layer_bounds
@@ -204,7 +205,7 @@ def bound_energies(
     watts = rates.leakage_w_per_um2 * area_um2
     known: dict[tuple[bytes, ...], Floats] = {}
     found = []
-    for c, setting in enumerate(settings):
+    for c, setting in enumerate(counted(settings, "HBM size and recomputation")):
         depths, lower, feasible = (
             possible_depths(runs, tensor, setting),
             times.lower_s[c],

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from phaze.progress import counted
 from phaze.simulate.plan import read_plan
 from phaze.simulate.replay import Replay, assumed_s, replay
 from phaze.tables import Simulations, SimulationStages
@@ -23,7 +24,7 @@ def replay_plans(
     by_plan = dict(list(stages.groupby(list(PLAN))))
     rows: list[Row] = []
     stage_rows: list[Row] = []
-    for row in plans[plans["status"] == "placed"].to_dict("records"):
+    for row in counted(plans[plans["status"] == "placed"].to_dict("records"), "plan"):
         key: Row = {name: row[name] for name in PLAN}
         found = replay(read_plan(row, by_plan[tuple(key.values())], bandwidth_bytes_per_s))
         rows.append({**key, **simulation_row(found)})

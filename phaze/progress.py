@@ -1,0 +1,77 @@
+"""How far a long job is, for its log and the terminal: a line after ten seconds, and then every half minute.
+
+What takes long counts its items with `counted`; that costs nothing where nobody listens.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+FIRST_S = 10.0
+"""Jobs that end within this time say nothing."""
+EVERY_S = 30.0
+
+
+@dataclass(frozen=True)
+class Count:
+    """Where a loop is."""
+
+    noun: str
+    number: int
+    """Of the item at work, from 1."""
+    of: int
+    started_s: float
+    detail: Callable[[], str]
+
+    def text(self, now_s: float) -> str:
+        """Return which item of how many, what is known so far, and the time that the rest may take."""
+        words = [f"{self.noun} {self.number} of {self.of}", self.detail()]
+        if done := self.number - 1:
+            words.append(f"about {(now_s - self.started_s) * (self.of - done) / done:.0f} s left")
+        return ", ".join(filter(None, words))
+
+
+_now: list[Count] = []
+"""Loops at work, the outermost first."""
+
+
+def counted(items: Collection[T], noun: str, detail: Callable[[], str] = str) -> Iterator[T]:
+    """Yield the items, each counted as a `noun`; `detail` may say what is known so far."""
+    started = time.monotonic()
+    depth = len(_now)
+    try:
+        for number, item in enumerate(items, 1):
+            _now[depth:] = [Count(noun, number, len(items), started, detail)]
+            yield item
+    finally:
+        del _now[depth:]
+
+
+@contextmanager
+def heard(name: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Say while the block runs how far it is, from another thread, with the name of the job in front."""
+    ended = threading.Event()
+    thread = threading.Thread(target=_listen, args=(name, say, ended), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _listen(name: str, say: Callable[[str], None], ended: threading.Event) -> None:
+    started = time.monotonic()
+    wait = FIRST_S
+    while not ended.wait(wait):
+        now = time.monotonic()
+        counts = " / ".join(count.text(now) for count in tuple(_now))
+        say(f"{name}: {now - started:.0f} s{f', {counts}' if counts else ''}")
+        wait = EVERY_S
