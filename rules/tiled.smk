@@ -30,8 +30,8 @@ rule simulate_tiled:
         "<benchmarks>/tiled_runs/{tiled}/{point}.tsv"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=15,
+        mem_mb=growing(2000),
+        runtime=growing(15),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -53,8 +53,8 @@ rule simulate_networks:
         "<benchmarks>/tiled_networks.tsv"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=15,
+        mem_mb=growing(2000),
+        runtime=growing(15),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -84,8 +84,8 @@ rule report_tiled:
         "<benchmarks>/report/tiled.tsv"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=growing(2000),
+        runtime=growing(10),
     conda:
         "../envs/phaze.yaml"
     script:
