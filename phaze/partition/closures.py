@@ -14,7 +14,9 @@ BITS = 64
 
 def with_ancestors(values: Floats, edges: Ints) -> Floats:
     """Return the sum over each node and its ancestors, (n,); edges (e, 2) lead to later nodes."""
-    return _closure(values, np.ascontiguousarray(edges[:, 1]), np.ascontiguousarray(edges[:, 0]))
+    order = np.argsort(edges[:, 1], kind="stable")
+    first = np.searchsorted(edges[order, 1], np.arange(len(values) + 1)).astype(np.int64)
+    return _closure(values, first, np.ascontiguousarray(edges[order, 0]))
 
 
 def with_descendants(values: Floats, edges: Ints) -> Floats:
@@ -23,26 +25,21 @@ def with_descendants(values: Floats, edges: Ints) -> Floats:
 
 
 @njit
-def _closure(compute: Floats, node: Ints, earlier: Ints) -> Floats:
-    """Return the sums over each node and what it reaches; nodes reach earlier ones along (node, earlier)."""
-    n = len(compute)
+def _closure(values: Floats, first: Ints, source: Ints) -> Floats:
+    """Return the sums over each node and what leads to it; the edges to node v begin at first[v]."""
+    n = len(values)
     words = (n + BITS - 1) // BITS
-    reached = np.zeros((n, words), np.uint64)
-    order = np.argsort(node, kind="mergesort")
-    total, k = np.zeros(n), 0
+    reached, total = np.zeros((n, words), np.uint64), np.zeros(n)
     for v in range(n):
         reached[v, v // BITS] |= np.uint64(1) << np.uint64(v % BITS)
-        while k < len(order) and node[order[k]] == v:
-            u = earlier[order[k]]
-            for w in range(u // BITS + 1):
-                reached[v, w] |= reached[u, w]
-            k += 1
+        for k in range(first[v], first[v + 1]):
+            for w in range(source[k] // BITS + 1):
+                reached[v, w] |= reached[source[k], w]
         for w in range(v // BITS + 1):
-            word = reached[v, w]
-            bit = w * BITS
+            word, node = reached[v, w], w * BITS
             while word != 0:
                 if word & np.uint64(1):
-                    total[v] += compute[bit]
+                    total[v] += values[node]
                 word >>= np.uint64(1)
-                bit += 1
+                node += 1
     return total

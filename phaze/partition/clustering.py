@@ -56,7 +56,7 @@ def _cluster(
     most: int,
 ) -> Ints:
     """Return the hyper-operator of each node; all arrays but the result are used up."""
-    n, live = len(compute), np.arange(len(tail))
+    n, live, left = len(compute), np.arange(len(tail)), len(tail)
     into, label = np.arange(n), np.arange(n)
     order, place, stack = np.arange(n), np.arange(n), np.empty(n, np.int64)
     barred, alive = np.zeros(len(tail), np.bool_), np.ones(len(tail), np.bool_)
@@ -65,8 +65,8 @@ def _cluster(
     seen, edge_of = np.zeros(n, np.int64), np.empty(n, np.int64)
     count, stamp = n, 0
     while count > most:
-        live = live[alive[live]]
-        best = _cheapest(live, barred, tail, head, size, compute, reward)
+        left = _still(live, left, alive)
+        best = _cheapest(live, left, barred, tail, head, size, compute, reward)
         if best == NONE:
             break
         u, v = tail[best], head[best]
@@ -104,12 +104,31 @@ def _lists(end: Ints, n: int) -> tuple[Ints, Ints]:
 
 
 @njit_inner
+def _still(live: Ints, count: int, alive: Flags) -> int:
+    """Keep of the first edges those that are left, and return how many."""
+    kept = 0
+    for k in range(count):
+        if alive[live[k]]:
+            live[kept] = live[k]
+            kept += 1
+    return kept
+
+
+@njit_inner
 def _cheapest(
-    live: Ints, barred: Flags, tail: Ints, head: Ints, size: Floats, compute: Floats, reward: float
+    live: Ints,
+    count: int,
+    barred: Flags,
+    tail: Ints,
+    head: Ints,
+    size: Floats,
+    compute: Floats,
+    reward: float,
 ) -> int:
     """Return the edge of the least cost (4) that is not barred, the first of equal ones."""
     best, least = NONE, np.inf
-    for e in live:
+    for k in range(count):
+        e = live[k]
         if not barred[e]:
             cost = compute[tail[e]] + compute[head[e]] - reward * size[e]
             if cost < least:

@@ -14,7 +14,7 @@ from phaze.errors import PhazeError
 from phaze.partition.closures import BITS, Words
 from phaze.partition.weights import Weights
 from phaze.partition.windows import Windows
-from phaze.theory.compiled import njit
+from phaze.theory.compiled import njit, njit_inner
 from phaze.theory.operator_graphs import Floats, Ints
 
 LIMIT = 20_000
@@ -99,7 +99,7 @@ def _sources(weights: Weights) -> tuple[Ints, Ints]:
     return first.astype(np.int64), np.ascontiguousarray(weights.edges[order, 0])
 
 
-@njit
+@njit_inner
 def _holds(words: Words, row: int, v: int) -> bool:
     return bool((words[row, v // BITS] >> np.uint64(v % BITS)) & np.uint64(1) != 0)
 
@@ -119,35 +119,52 @@ def _grow(
     """Return `start` (1, words) with every set of open nodes that keeps it fronted and within the bounds."""
     width = start.shape[1]
     sets, sums = np.empty((1024, width), np.uint64), np.empty(1024)
-    sets[0], sums[0] = start[0], begun
-    count, left = 1, compute[open_nodes].sum()
+    _copy_set(start, 0, sets, 0)
+    sums[0] = begun
+    count, left = 1, 0.0
+    for v in open_nodes:
+        left += compute[v]
     for v in open_nodes:
         left -= compute[v]
-        kept, before = 0, count
+        before, kept = count, 0
         if 2 * before > len(sets):
-            more, more_sums = np.empty((4 * before, width), np.uint64), np.empty(4 * before)
-            more[:before], more_sums[:before] = sets[:before], sums[:before]
-            sets, sums = more, more_sums
+            sets, sums = _larger(sets, sums, before)
         grown = before
         for row in range(before):
-            ready = sums[row] + compute[v] <= most
+            ready = sums[row] + compute[v] <= most and sums[row] + compute[v] + left >= least
             for k in range(first[v], first[v + 1]):
                 ready = ready and _holds(sets, row, source[k])
-            if ready and sums[row] + compute[v] + left >= least:
-                sets[grown] = sets[row]
+            if ready:
+                _copy_set(sets, row, sets, grown)
                 sets[grown, v // BITS] |= np.uint64(1) << np.uint64(v % BITS)
                 sums[grown] = sums[row] + compute[v]
                 grown += 1
-            if sums[row] + left >= least:
-                sets[kept], sums[kept] = sets[row], sums[row]
+        for row in range(grown):
+            if row >= before or sums[row] + left >= least:
+                _copy_set(sets, row, sets, kept)
+                sums[kept] = sums[row]
                 kept += 1
-        for row in range(before, grown):
-            sets[kept], sums[kept] = sets[row], sums[row]
-            kept += 1
         count = kept
         if count > limit:
             return sets[:0], False
     return sets[:count].copy(), True
+
+
+@njit
+def _larger(sets: Words, sums: Floats, count: int) -> tuple[Words, Floats]:
+    """Return the first sets with room for four times as many."""
+    more, more_sums = np.empty((4 * count, sets.shape[1]), np.uint64), np.empty(4 * count)
+    for row in range(count):
+        _copy_set(sets, row, more, row)
+        more_sums[row] = sums[row]
+    return more, more_sums
+
+
+@njit_inner
+def _copy_set(source: Words, row: int, target: Words, to: int) -> None:
+    """Copy a set; assigning a slice would bring the code that words errors of shape."""
+    for w in range(source.shape[1]):
+        target[to, w] = source[row, w]
 
 
 @njit
@@ -165,18 +182,18 @@ def _sums(words: Words, compute: Floats, memory: Floats) -> Floats:
 @njit
 def _crossing(words: Words, source: Ints, target: Ints, size: Floats) -> tuple[Ints, Ints, Floats]:
     """Return the edges that leave each set: where they begin, all of them, and their bytes."""
-    count, used = len(words), 0
+    count = len(words)
     first, sent = np.zeros(count + 1, np.int64), np.zeros(count)
-    crossing = np.empty(1024, np.int64)
+    for row in range(count):
+        first[row + 1] = first[row]
+        for e in range(len(source)):
+            if _holds(words, row, source[e]) and not _holds(words, row, target[e]):
+                first[row + 1] += 1
+                sent[row] += size[e]
+    crossing, used = np.empty(first[count], np.int64), 0
     for row in range(count):
         for e in range(len(source)):
             if _holds(words, row, source[e]) and not _holds(words, row, target[e]):
-                if used == len(crossing):
-                    more = np.empty(2 * used, np.int64)
-                    more[:used] = crossing
-                    crossing = more
                 crossing[used] = e
                 used += 1
-                sent[row] += size[e]
-        first[row + 1] = used
-    return first, crossing[:used].copy(), sent
+    return first, crossing, sent
