@@ -47,6 +47,9 @@ wildcard_constraints:
     tiled="|".join(map(re.escape, settings.study.tiled.cases)) or "none",
     case="|".join(map(re.escape, settings.study.plans.cases)) or "none",
     point="[a-z0-9.-]+",
+    graph="|".join(map(re.escape, settings.study.maps.graphs)) or "none",
+    topology="|".join(map(re.escape, settings.study.maps.topologies)) or "none",
+    stages="[a-z0-9.-]+",
 
 
 onstart:
@@ -65,6 +68,7 @@ include: "rules/plan.smk"
 include: "rules/simulate.smk"
 include: "rules/cases.smk"
 include: "rules/tiled.smk"
+include: "rules/maps.smk"
 include: "rules/report.smk"
 
 

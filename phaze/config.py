@@ -18,12 +18,19 @@ from phaze.spec.architecture import Architecture, Technology
 from phaze.spec.files import FOLDER, is_path, named_file, read_mapping
 from phaze.spec.model import AnyModel, Model, load_model
 from phaze.spec.published import load_published
+from phaze.spec.published_maps import load_published_maps
 from phaze.spec.published_plans import load_published_plans
 from phaze.spec.published_tiled import load_published_tiled
 from phaze.spec.study import ScenarioChoice, Study, Workload
 from phaze.spec.system import Scenario
 from phaze.spec.tiled_study import TiledStudy
-from phaze.systems import devices_as_architectures, load_device_as_architecture, load_system, load_tiled
+from phaze.systems import (
+    devices_as_architectures,
+    load_cluster,
+    load_device_as_architecture,
+    load_system,
+    load_tiled,
+)
 
 GRID_SHARDS = ("small-buffer", "large-buffer")
 """Shards of the grid, by size of the global buffer: designs of a core are then never estimated twice."""
@@ -55,6 +62,10 @@ class Settings:
     """Systems of tiles and their chips by name, as plain values."""
     tiled_flops: float = 0.0
     """Peak of the system of tiles that printed results are scaled to: the first one of the first case."""
+    published_maps: dict[str, object] | None = None
+    """Published speed-ups of mappings to show beside the study's own."""
+    map_models: dict[str, list[dict[str, object]]] = field(default_factory=dict)
+    """Model, system and device behind the graphs of `maps`, as plain values."""
 
     def workload(self, model: str) -> Workload:
         """Return the workload of that name."""
@@ -172,6 +183,14 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
             for case in study.tiled.cases.values()
             for name in case.batches
         },
+        published_maps=load_published_map_results(study.maps.published, folder),
+        map_models={
+            name: [
+                load_model_named(graph.model, folder).model_dump(mode="json"),
+                *(part.model_dump(mode="json") for part in load_cluster(graph.system, folder)),
+            ]
+            for name, graph in study.maps.graphs.items()
+        },
     )
     _check_area_limits(settings, source)
     return settings
@@ -259,6 +278,13 @@ def load_published_results(name: str | None, folder: Path = FOLDER) -> dict[str,
         return None
     path = named_file("publication", name, folder / "published")
     return load_published(path).model_dump(mode="json")
+
+
+def load_published_map_results(name: str | None, folder: Path = FOLDER) -> dict[str, object] | None:
+    """Return published speed-ups of config/published by name, as plain values."""
+    if name is None:
+        return None
+    return load_published_maps(named_file("publication", name, folder / "published")).model_dump(mode="json")
 
 
 def load_published_plan_results(name: str | None, folder: Path = FOLDER) -> dict[str, object] | None:

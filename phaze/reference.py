@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from phaze.spec import planning, settings, topology
+from phaze.spec import map_study, planning, settings, topology
 from phaze.spec.architecture import Architecture, Grid
 from phaze.spec.mapping import StoredMapping, StoredSearch
 from phaze.spec.model import Model
@@ -44,6 +44,10 @@ _SECTIONS: dict[str, type[Noun]] = {
     "`plans.cases.NAME.clusters`": planning.Clusters,
     "`tiled`": TiledStudy,
     "`tiled.cases.NAME`": TiledCase,
+    "`maps`": map_study.Maps,
+    "`maps.graphs.NAME`": map_study.MapGraph,
+    "`maps.topologies.NAME`": map_study.MapTopology,
+    "`maps.cases.NAME`": map_study.MapCase,
     "A transformer (`models/*.yaml`)": Model,
     "A residual network (`models/*.yaml`)": ResNet,
     "A segmentation network (`models/*.yaml`)": SemanticFpn,

@@ -92,17 +92,19 @@ def planned(table):
 
 POINT_TABLES = {table: model_tables(table) for table in ("parts", "operators", "edges", "layers")}
 OWN_HBM_GIB = {name: a.hbm_gib for name, a in settings.architectures.items() if a.hbm_gib}
-REPORTS = {"report": "checks", "plans": "case-checks", "tiled": "tiled-checks"}
+REPORTS = {"report": "checks", "plans": "case-checks", "tiled": "tiled-checks", "maps": "map-checks"}
 """Pages of a study, and the checks of each."""
 THERE = {
     "report": settings.study.models,
     "plans": settings.study.plans.made,
     "tiled": settings.study.tiled.cases,
+    "maps": settings.study.maps.cases,
 }
 SHOWN = [page for page, content in THERE.items() if content]
 PAGES = [f"<results>/report/{page}.html" for page in SHOWN]
 CHECKS = [f"<results>/report/{REPORTS[page]}.parquet" for page in SHOWN]
 PLANS = settings.study.plans
+MAPS = settings.study.maps
 
 
 def case_tables(folder):

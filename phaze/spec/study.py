@@ -7,6 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from phaze.spec.architecture import Grid
+from phaze.spec.map_study import Maps
 from phaze.spec.noun import Noun
 from phaze.spec.planning import Plans
 from phaze.spec.settings import (
@@ -114,12 +115,14 @@ class Study(Noun):
     """What is planned with Piper apart from the models: the figures and tables of its paper."""
     tiled: TiledStudy = TiledStudy()
     """What is simulated on tiled accelerators apart from the models: the figures and tables of PALM."""
+    maps: Maps = Maps()
+    """What is partitioned and mapped apart from the models: the figures and tables of Parmesan's paper."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if not (self.models or self.plans.made or self.tiled.cases):
+        if not (self.models or self.plans.made or self.tiled.cases or self.maps.cases):
             raise ValueError(
-                "models: at least 1 item is needed, or a case in plans whose input there is, or one in tiled"
+                "models: at least 1 item is needed, or a case in plans whose input there is, in tiled or maps"
             )
         _refuse_repeats("models", self.models)
         _refuse_repeats("architectures.named", self.architectures.named)

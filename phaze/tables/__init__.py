@@ -2,8 +2,8 @@
 
 `stages` states what the stages hand to each other, `searches` how the space is searched, `certificates` what
 proves the best, `plans` what several planners make of it, `simulations` what replaying the plans shows,
-`cases` what is planned apart from them, `tiled` what is simulated on tiles, `results` what looks across
-models, `base` what a table is.
+`cases` what is planned apart from them, `tiled` what is simulated on tiles, `mappings` what is mapped,
+`results` what looks across models, `base` what a table is.
 """
 
 from pathlib import Path
@@ -14,6 +14,7 @@ from phaze.errors import PhazeError
 from phaze.tables.base import VERSION, Column, Table, table_name
 from phaze.tables.cases import Cases, Curves, Durations, Pipelines
 from phaze.tables.certificates import CAUSES, COMMON, Audits, Certificates, Ranges
+from phaze.tables.mappings import OWN_WAYS, WAYS, MapDurations, MappedDevices, Mappings, SpeedUps
 from phaze.tables.plans import PLANNERS, Plans, PlanStages
 from phaze.tables.results import (
     Areas,
@@ -56,11 +57,13 @@ __all__ = [
     "CAUSES",
     "COMMON",
     "MILESTONES",
+    "OWN_WAYS",
     "PARTS",
     "PLANNERS",
     "SCOPES",
     "TABLES",
     "VERSION",
+    "WAYS",
     "Architectures",
     "Areas",
     "Audits",
@@ -82,6 +85,9 @@ __all__ = [
     "Fronts",
     "Graphs",
     "Layers",
+    "MapDurations",
+    "MappedDevices",
+    "Mappings",
     "Memories",
     "Operators",
     "Parts",
@@ -100,6 +106,7 @@ __all__ = [
     "SimulationStages",
     "Simulations",
     "Solves",
+    "SpeedUps",
     "Stages",
     "Table",
     "TiledJobs",
@@ -163,6 +170,10 @@ _ALL = (
     TiledJobs,
     TiledLinks,
     TiledNetworks,
+    Mappings,
+    MappedDevices,
+    MapDurations,
+    SpeedUps,
 )
 TABLES: dict[str, type[Table]] = {table.name: table for table in _ALL}
 """Every table by name."""

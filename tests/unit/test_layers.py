@@ -10,6 +10,7 @@ import pytest
 STANDARD_ONLY = ("units", "errors", "provenance")
 FOR_SCRIPTS = {
     "cosearch",
+    "documents",
     "errors",
     "front",
     "job",
@@ -19,6 +20,7 @@ FOR_SCRIPTS = {
     "tables",
     "units",
     "verification",
+    "theory",
 }
 """What any script may import of phaze beside one stage."""
 

@@ -1,0 +1,93 @@
+"""Stages mapped to a topology of a study, by every way, for every seed: rows of its tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from phaze.map.ensemble import Candidate, Mapped, MapSettings, map_stages
+from phaze.map.objective import choose_instantiation
+from phaze.spec.map_study import MapTopology, StagesPoint
+from phaze.spec.stages import StoredStages
+from phaze.spec.topology import MatrixFile
+from phaze.tables import MapDurations, MappedDevices, Mappings
+from phaze.theory.gpipe import simulate_step
+from phaze.theory.stored_graphs import stage_graph
+from phaze.theory.topologies import make_network
+
+Row = dict[str, object]
+
+
+@dataclass
+class Record:
+    """Rows of the tables of a job."""
+
+    mappings: list[Row] = field(default_factory=list)
+    devices: list[Row] = field(default_factory=list)
+    durations: list[Row] = field(default_factory=list)
+
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """Return the tables by name."""
+        return {
+            "mappings": Mappings.check(pd.DataFrame(self.mappings)),
+            "mapped_devices": MappedDevices.check(pd.DataFrame(self.devices)),
+            "map_durations": MapDurations.check(pd.DataFrame(self.durations)),
+        }
+
+
+def map_point(
+    stored: StoredStages, point: StagesPoint, topology: tuple[str, MapTopology], settings: MapSettings
+) -> Record:
+    """Return what mapping the stages of a file to a topology, given with its name, leads to.
+
+    The searches start without the heuristics: their own results count.
+    """
+    name, sizes = topology
+    record, stages = Record(), stage_graph(stored)
+    samples = stored.replicas * stored.microbatches * (stored.settings.microbatch if stored.settings else 1)
+    for number, (seed, made) in enumerate(sizes.drawn(point.stages * point.replicas)):
+        assert not isinstance(made, MatrixFile)
+        mapped = map_stages(stages, make_network(made), settings)
+        key: Row = {**point.model_dump(), "topology": name, "seed": seed}
+        memory = settings.memory_bytes_per_s
+        for one in (*mapped.ways, *mapped.heuristics):
+            record.mappings.append({**key, **_row(mapped, one, samples, memory)})
+        record.durations += [
+            {**key, "way": way, "seconds": seconds} for way, seconds in mapped.seconds.items()
+        ]
+        if number == 0:
+            for one in (mapped.best, *mapped.heuristics):
+                record.devices += [{**key, **row} for row in _device_rows(one)]
+    return record
+
+
+def _row(mapped: Mapped, one: Candidate, samples: int, memory_bytes_per_s: float) -> Row:
+    """Return what a mapping leads to, without its key."""
+    problem = mapped.problem
+    step = simulate_step(problem.stages, one.mapping, problem.network, memory_bytes_per_s)
+    found, value = one.found, problem.value_s(one.mapping)
+    bound = min(mapped.bound_s, value) if found is None else found.bound_s
+    value = value if found is None else found.value_s
+    return {
+        "way": one.way,
+        "step_s": step.step_s,
+        "compute_s": step.compute_s,
+        "samples_per_s": samples / step.step_s,
+        "counted": "exact" if found is None else one.way,
+        "value_s": value,
+        "bound_s": bound,
+        "proven": bound >= value * (1 - 2e-9),
+        "by_sizes": one.way == choose_instantiation(problem.stages),
+        "searched": found is None or found.searched,
+        "gave_up": found is not None and found.stopped,
+        "tries": 0 if found is None else found.tries,
+    }
+
+
+def _device_rows(one: Candidate) -> list[Row]:
+    return [
+        {"way": one.way, "stage": s, "replica": r, "device": device}
+        for s, row in enumerate(one.mapping.tolist())
+        for r, device in enumerate(row)
+    ]

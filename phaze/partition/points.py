@@ -1,0 +1,37 @@
+"""Partitions of a study of mappings: the flows, and what they are compared with."""
+
+from __future__ import annotations
+
+from phaze.errors import PhazeError
+from phaze.partition.flow import Candidate, Options, partition, problem_of
+from phaze.partition.intervals import cut_in_order
+from phaze.partition.storing import stored_stages
+from phaze.partition.weights import Terms
+from phaze.spec.map_study import StagesPoint
+from phaze.spec.operators import StoredOperators
+from phaze.spec.stages import StoredStages
+from phaze.theory.operator_graphs import OperatorGraph
+from phaze.theory.stored_graphs import operator_graph
+
+
+def cut_point(stored: StoredOperators, point: StagesPoint, bandwidth_bytes_per_s: float) -> StoredStages:
+    """Return the stages of a point, without a limit of memory, with recomputation."""
+    graph = operator_graph(stored)
+    terms = Terms(bandwidth_bytes_per_s, microbatches=point.microbatches)
+    found = _cut(graph, terms, point)
+    return stored_stages(graph, found, terms, stored.name, point.replicas, stored.microbatch)
+
+
+def _cut(graph: OperatorGraph, terms: Terms, point: StagesPoint) -> Candidate:
+    if point.partitioner == "order":
+        problem = problem_of(graph, terms, point.stages, point.replicas)
+        stage_of = cut_in_order(problem.weights, point.stages)
+        if stage_of is None:
+            raise PhazeError(f"{point.name}: no partition in topological order fits")
+        return problem.candidate(stage_of, "order")
+    options = Options(point.hyper_operators, flow="full" if point.partitioner == "full" else "paper")
+    found = partition(graph, terms, point.stages, point.replicas, options)
+    if point.partitioner == "clusters":
+        clustered = [one for one in found.met if one.made_by == "clusters"]
+        return min(clustered, key=lambda one: one.step_s)
+    return found.chosen

@@ -1,0 +1,81 @@
+"""What the page of the mappings is made from, and speed-ups over mappings by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from phaze.spec.map_study import MapCase, Maps, StagesPoint
+from phaze.spec.published_maps import PublishedMaps
+from phaze.tables import OWN_WAYS
+
+POINT = [*StagesPoint.model_fields]
+NETWORK = ["topology", "seed"]
+
+
+@dataclass(frozen=True)
+class MapInputs:
+    """Tables of all cases of a study."""
+
+    maps: Maps
+    mappings: pd.DataFrame
+    devices: pd.DataFrame
+    durations: pd.DataFrame
+    published: PublishedMaps | None = None
+
+    def of(self, show: str) -> Iterator[tuple[str, MapCase]]:
+        """Yield the cases that are shown so."""
+        yield from ((name, case) for name, case in self.maps.cases.items() if case.show == show)
+
+    def rows(self, case: str) -> pd.DataFrame:
+        """Return the steps of a case, a row for stages, topology and seed; see `steps`."""
+        wanted = pd.DataFrame(
+            [{**point.model_dump(), "topology": topology} for point, topology in self.maps.mapped(case)]
+        )
+        return steps(self.mappings).merge(wanted, on=[*POINT, "topology"], how="inner")
+
+
+def steps(mappings: pd.DataFrame) -> pd.DataFrame:
+    """Return the step of every way in a column of its own, and of what is compared.
+
+    ours: the shortest of the searches and the local search; searched: of the searches alone, as the paper's
+    ensemble with the exact instantiation; by-sizes: the paper's choice of one; paper: of the two
+    instantiations; heuristics: of CS map and p2p map.
+    """
+    wide = mappings.pivot_table(index=[*POINT, *NETWORK], columns="way", values="step_s", aggfunc="min")
+    chosen = mappings[mappings["by_sizes"]].set_index([*POINT, *NETWORK])["step_s"]
+    found = wide.assign(
+        **{
+            "ours": wide[list(OWN_WAYS)].min(axis=1),
+            "searched": wide[["p2p", "allreduce", "exact"]].min(axis=1),
+            "paper": wide[["p2p", "allreduce"]].min(axis=1),
+            "by-sizes": chosen,
+            "heuristics": wide[["cs-map", "p2p-map"]].min(axis=1),
+        }
+    )
+    return found.reset_index()
+
+
+def speed_ups(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return table speed_ups: ours over CS map and over the heuristics, the median over seeds."""
+    ratios = rows.assign(
+        over_consecutive=rows["cs-map"] / rows["ours"],
+        over_heuristics=rows["heuristics"] / rows["ours"],
+        paper_over_consecutive=rows["cs-map"] / rows["paper"],
+        paper_over_heuristics=rows["heuristics"] / rows["paper"],
+        searched_over_heuristics=rows["heuristics"] / rows["searched"],
+        by_sizes_over_consecutive=rows["cs-map"] / rows["by-sizes"],
+    )
+    columns = [str(name) for name in ratios.columns if "over_" in str(name)]
+    grouped = ratios.groupby([*POINT, "topology"])
+    medians = grouped[columns].median()
+    least = grouped["over_heuristics"].min().rename("least_over_heuristics")
+    return medians.join(least).join(grouped.size().rename("seeds")).reset_index()
+
+
+def geometric_mean(values: pd.Series) -> float:
+    """Return the geometric mean, NaN of nothing."""
+    return float(np.exp(np.log(values.to_numpy(np.float64)).mean())) if len(values) else float("nan")

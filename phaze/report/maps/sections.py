@@ -1,0 +1,177 @@
+"""The sections of the page of the mappings."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from phaze.report.document import Block, Chart, Prose, Section, Sheet
+from phaze.report.maps import figures
+from phaze.report.maps.inputs import POINT, MapInputs, geometric_mean, speed_ups
+from phaze.report.style import chart
+from phaze.report.words import seconds
+from phaze.spec.map_study import MapCase
+from phaze.spec.topology import MatrixFile
+from phaze.theory.device_networks import DeviceNetwork
+from phaze.theory.topologies import make_network
+
+TABLES = {"over_consecutive": "over CS map (Table III)", "over_heuristics": "over CS and p2p map (Table VI)"}
+
+
+def topologies_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
+    """Return Tables III and VI: speed-ups by topology, ours beside the printed ones."""
+    found = speed_ups(inputs.rows(name))
+    blocks: list[Block] = [Prose("The median over the seeds of a topology; printed values in brackets.")]
+    for key, title in TABLES.items():
+        blocks.append(_speed_up_sheet(inputs, case, found, key, title))
+    blocks.append(_ways_sheet(found, case))
+    about = "How much shorter a simulated step is than with mappings by hand, by topology and shape S x R."
+    return Section(name, "Speed-ups by topology", about, tuple(blocks))
+
+
+def _speed_up_sheet(inputs: MapInputs, case: MapCase, found: pd.DataFrame, key: str, title: str) -> Sheet:
+    printed = getattr(inputs.published, key) if inputs.published is not None else {}
+    rows = []
+    for topology in case.topologies:
+        mine = found[found["topology"] == topology]
+        theirs = printed.get(topology, {})
+        ours = {f"{r.stages}x{r.replicas}": getattr(r, key) for r in mine.itertuples()}
+        cells = [_beside(ours.get(_shape(shape)), theirs.get(_shape(shape))) for shape in case.shapes]
+        both = [shape for shape in map(_shape, case.shapes) if shape in ours and shape in theirs]
+        mean = geometric_mean(pd.Series([ours[s] for s in both] or list(ours.values())))
+        other = geometric_mean(pd.Series([theirs[s] for s in both])) if both else None
+        rows.append((inputs.maps.topologies[topology].label, *cells, _beside(mean, other)))
+    header = ("topology", *map(_shape, case.shapes), "geometric mean")
+    return Sheet(f"Speed-up {title}", header, tuple(rows), 1, source="speed-ups")
+
+
+def _shape(shape: tuple[int, int]) -> str:
+    return f"{shape[0]}x{shape[1]}"
+
+
+def _beside(ours: float | None, theirs: float | None) -> str:
+    if ours is None or math.isnan(ours):
+        return "–"
+    return f"{ours:.2f}" if theirs is None else f"{ours:.2f} ({theirs:.1f})"
+
+
+def _ways_sheet(found: pd.DataFrame, case: MapCase) -> Sheet:
+    """Return the geometric means of what each part of ours reaches."""
+    columns = {
+        "by_sizes_over_consecutive": "one instantiation by sizes, over CS",
+        "paper_over_consecutive": "both of the paper, over CS",
+        "over_consecutive": "ours, over CS",
+        "paper_over_heuristics": "both of the paper, over CS and p2p",
+        "searched_over_heuristics": "with the exact one, over CS and p2p",
+        "over_heuristics": "ours, over CS and p2p",
+        "least_over_heuristics": "ours at worst, over CS and p2p",
+    }
+    rows = []
+    for topology in case.topologies:
+        mine = found[found["topology"] == topology]
+        means = [geometric_mean(mine[key]) for key in columns if key != "least_over_heuristics"]
+        rows.append(
+            (topology, *(f"{mean:.2f}" for mean in means), f"{mine['least_over_heuristics'].min():.3f}")
+        )
+    caption = (
+        "Geometric means over shapes of what each part of the ensemble reaches, without heuristics in it"
+    )
+    return Sheet(caption, ("topology", *columns.values()), tuple(rows), 1, source="speed-ups")
+
+
+def partitioners_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
+    """Return Tables I, II, IV and V: partitioners with each mapping, over the first one with CS map."""
+    rows = inputs.rows(name)
+    sheets = []
+    for graph in case.graphs:
+        cells = []
+        for partitioner in case.partitioners:
+            mine = rows[(rows["graph"] == graph) & (rows["partitioner"] == partitioner)]
+            for way, label in (("cs-map", "CS map"), ("p2p-map", "p2p map"), ("ours", "our map")):
+                values = [_over_first(rows, mine, case, graph, shape, way) for shape in case.shapes]
+                cells.append((partitioner, label, *values))
+        header = ("partition", "mapping", *map(_shape, case.shapes))
+        label = inputs.maps.graphs[graph].label
+        sheets.append(Sheet(f"{label}: throughput over the first row", header, tuple(cells), 2))
+    about = "What partition and mapping each give, by simulated steps of synchronous GPipe."
+    return Section(name, f"Partitions and mappings: {name}", about, tuple(sheets))
+
+
+def _over_first(
+    rows: pd.DataFrame, mine: pd.DataFrame, case: MapCase, graph: str, shape: tuple[int, int], way: str
+) -> str:
+    def step(frame: pd.DataFrame, column: str) -> float:
+        same = frame[(frame["stages"] == shape[0]) & (frame["replicas"] == shape[1])]
+        return float(same[column].iloc[0]) if len(same) else float("nan")
+
+    first = rows[(rows["graph"] == graph) & (rows["partitioner"] == case.partitioners[0])]
+    ratio = step(first, "cs-map") / step(mine, way)
+    return "–" if np.isnan(ratio) else f"{ratio:.2f}"
+
+
+def throughput_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
+    """Return Figure 4: samples per second under every shape."""
+    rows = inputs.rows(name)
+    batch = rows["graph"].map({key: graph.microbatch for key, graph in inputs.maps.graphs.items()})
+    samples = batch * rows["replicas"] * rows["microbatches"]
+    title = f"Throughput: {', '.join(inputs.maps.graphs[graph].label for graph in case.graphs)}"
+    figure = chart(name, title, "Simulated, by shape S x R.", partial(figures.throughputs, rows, samples))
+    return Section(name, f"{title} ({name})", "Samples per second with each mapping.", (figure,))
+
+
+def clusters_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
+    """Return Figure 5: steps by K."""
+    rows = inputs.rows(name)
+    values = sorted(rows["hyper_operators"].unique())
+    cells = []
+    for graph in case.graphs:
+        mine = rows[rows["graph"] == graph].groupby("hyper_operators")["ours"].min()
+        cells.append((inputs.maps.graphs[graph].label, *(seconds(mine[k]) for k in values if k in mine)))
+    header = ("graph", *(f"K = {k}" for k in values))
+    sheet = Sheet("Simulated step with our mapping", header, tuple(cells), 1)
+    return Section(name, f"Hyper-operators K ({name})", "How much the clustering hides.", (sheet,))
+
+
+def pictures_section(inputs: MapInputs) -> Section:
+    """Return Figures 10 and 6: bandwidths of all topologies, and the mapping that gains most on each."""
+    networks = {
+        one.label: _drawn(inputs, name, min(getattr(size, "devices", 0) for size in one.sizes))
+        for name, one in inputs.maps.topologies.items()
+    }
+    figure = chart(
+        "bandwidths",
+        "Bandwidth between any two devices (Figure 10)",
+        "The smallest size of every topology, for its first seed; rows send, columns receive.",
+        partial(figures.bandwidths, networks),
+    )
+    pictures = tuple(_picture(inputs, name) for name in dict.fromkeys(inputs.devices["topology"]))
+    return Section("pictures", "Topologies and mappings", "What is mapped to what.", (figure, *pictures))
+
+
+def _picture(inputs: MapInputs, topology: str) -> Chart:
+    """Return the bandwidths as the mappings of one case order the devices."""
+    some = inputs.devices[inputs.devices["topology"] == topology]
+    devices = some["stages"] * some["replicas"]
+    some = some[devices == devices.min()]
+    first = some[POINT].iloc[0]
+    mine = some[(some[POINT] == first).all(axis=1)]
+    network = _drawn(inputs, topology, int(devices.min()))
+    shape = f"{first['graph']}, {first['stages']} stages x {first['replicas']} replicas"
+    label = inputs.maps.topologies[topology].label
+    return chart(
+        f"mapping-{topology}",
+        f"{shape}, on {label} (Figure 6)",
+        "Bandwidths with the devices in the order of stages and replicas: bright along the diagonal inside a "
+        "square are fast links between the stages of a replica.",
+        partial(figures.mappings, network, mine),
+    )
+
+
+def _drawn(inputs: MapInputs, name: str, devices: int) -> DeviceNetwork:
+    """Return the network of a topology for its first seed."""
+    _, made = inputs.maps.topologies[name].drawn(devices)[0]
+    assert not isinstance(made, MatrixFile)
+    return make_network(made)

@@ -1,0 +1,87 @@
+"""What mapping stages to the devices of topologies leads to."""
+
+from phaze.spec.map_study import PARTITIONERS
+from phaze.tables.base import Table, count, flag, real, text
+
+WAYS = ("p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map")
+OWN_WAYS = WAYS[:4]
+"""Those that search; the others are heuristics."""
+
+_KEYS = {
+    "graph": text("name of the graph"),
+    "partitioner": text("who cut it", *PARTITIONERS),
+    "hyper_operators": count("K", 1),
+    "stages": count("stages S", 1),
+    "replicas": count("replicas R", 1),
+    "microbatches": count("microbatches MB of a step on each replica", 1),
+    "topology": text("name of the topology"),
+    "seed": count("seed of the topology, 0 if it is not random"),
+}
+
+
+class Mappings(Table):
+    """The simulated step with the mapping that each way found."""
+
+    name = "mappings"
+    about = "the simulated training step with the mapping of every way"
+    keys = {**_KEYS, "way": text("how the mapping was found", *WAYS)}
+    columns = {
+        "step_s": real("simulated step"),
+        "compute_s": real("the step on a network that takes no time"),
+        "samples_per_s": real("throughput of all replicas"),
+        "counted": text("what of the stage time is judged here", "p2p", "allreduce", "exact"),
+        "value_s": real("longest stage time of what is counted"),
+        "bound_s": real("no mapping has a shorter one"),
+        "proven": flag("the mapping is proven to be the best for what is counted"),
+        "by_sizes": flag("the paper's choice between the two instantiations by their bytes"),
+        "searched": flag("found by the way itself, not the initial upper bound"),
+        "gave_up": flag("a target was given up at the limit of tries"),
+        "tries": count("devices tried, 0 for heuristics and local search"),
+    }
+    rules = {
+        "a bound is not above the value": lambda f: f["bound_s"] <= f["value_s"] * (1 + 1e-9),
+        "a step takes at least its computing": lambda f: f["step_s"] >= f["compute_s"] * (1 - 1e-9),
+    }
+
+
+class MappedDevices(Table):
+    """The devices of the mapping with the shortest step of our own ways, and of the heuristics."""
+
+    name = "mapped_devices"
+    about = "devices of stages and replicas, for the first seed of a topology"
+    keys = {
+        **_KEYS,
+        "way": text("how the mapping was found", *WAYS),
+        "stage": count("stage s, from the input"),
+        "replica": count("replica r, in the order of the ring"),
+    }
+    columns = {"device": count("device d")}
+
+
+class MapDurations(Table):
+    """How long mapping takes; measured, so that it lies with the benchmarks."""
+
+    name = "map_durations"
+    about = "measured wall time of each way, on the threads of the job, and with loading"
+    keys = {**_KEYS, "way": text("how the mapping was found", *OWN_WAYS)}
+    columns = {"seconds": real("wall time")}
+
+
+class SpeedUps(Table):
+    """How much shorter steps are than with mappings by hand; medians over the seeds of a topology."""
+
+    name = "speed_ups"
+    about = "speed-ups of the simulated step over mappings by hand, medians over seeds"
+    keys = {name: column for name, column in _KEYS.items() if name != "seed"}
+    columns = {
+        "over_consecutive": real("all of ours over CS map"),
+        "over_heuristics": real("all of ours over the better of CS and p2p map"),
+        "paper_over_consecutive": real("the better of the paper's two instantiations over CS map"),
+        "paper_over_heuristics": real("the same over the better of CS and p2p map"),
+        "searched_over_heuristics": real(
+            "the best of three instantiations over the better of CS and p2p map"
+        ),
+        "by_sizes_over_consecutive": real("the instantiation chosen by bytes over CS map"),
+        "least_over_heuristics": real("all of ours over the better of CS and p2p map, for the worst seed"),
+        "seeds": count("seeds of the topology", 1),
+    }

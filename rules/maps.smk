@@ -1,0 +1,140 @@
+"""Cut graphs of operators into stages and map them to devices: the tables and figures of Parmesan's paper.
+
+READS   config/models, config/systems
+WRITES  results/operator-graphs/<graph>.json                          operators with their times
+        results/stage-graphs/<stages>.json                            stages of a partition
+        results/mappings/<stages>/<topology>.parquet                  tables.Mappings
+        results/mapped-devices/<stages>/<topology>.parquet            tables.MappedDevices
+        results/benchmarks/map-durations/<stages>/<topology>.parquet  tables.MapDurations, measured
+        results/report/: maps.html, maps.md, and their tables as Parquet and CSV
+"""
+
+MAP_TABLES = {
+    "mappings": "<results>/mappings",
+    "mapped_devices": "<results>/mapped-devices",
+    "map_durations": "<benchmarks>/map-durations",
+}
+MAP_SHEETS = ("mappings", "speed-ups", "map-checks")
+
+
+def mapped(table):
+    """Return the files of a table for all stages and topologies of all cases, each once."""
+    jobs = dict.fromkeys(
+        (point.name, topology) for case in MAPS.cases for point, topology in MAPS.mapped(case)
+    )
+    return [f"{MAP_TABLES[table]}/{stages}/{topology}.parquet" for stages, topology in jobs]
+
+
+rule profile_graph:
+    """Profile a model: the graph of its operators with their times on a device."""
+    message:
+        "profile graph {wildcards.graph}"
+    output:
+        "<results>/operator-graphs/{graph}.json",
+    params:
+        graph=lambda w: MAPS.graphs[w.graph].model_dump(mode="json"),
+        model=lambda w: settings.map_models[w.graph][0],
+        system=lambda w: settings.map_models[w.graph][1:],
+        code=source_digest("phaze.profile"),
+    log:
+        "<logs>/operator-graphs/{graph}.log",
+    benchmark:
+        "<benchmarks>/operator-graphs/{graph}.tsv"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/profile_graph.py"
+
+
+rule partition_graph:
+    """Cut the operators of a model into stages."""
+    message:
+        "partition {wildcards.stages}"
+    input:
+        lambda w: f"<results>/operator-graphs/{MAPS.stages[w.stages].graph}.json",
+    output:
+        "<results>/stage-graphs/{stages}.json",
+    params:
+        point=lambda w: MAPS.stages[w.stages].model_dump(mode="json"),
+        bandwidth=lambda w: MAPS.graphs[MAPS.stages[w.stages].graph].bandwidth_gib_per_s,
+        code=source_digest("phaze.partition"),
+    log:
+        "<logs>/stage-graphs/{stages}.log",
+    benchmark:
+        "<benchmarks>/stage-graphs/{stages}.tsv"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=30,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/partition_graph.py"
+
+
+rule map_stages:
+    """Map stages to a topology by every way, for every seed of the topology."""
+    message:
+        "map {wildcards.stages} to {wildcards.topology}"
+    input:
+        "<results>/stage-graphs/{stages}.json",
+    output:
+        mappings="<results>/mappings/{stages}/{topology}.parquet",
+        mapped_devices="<results>/mapped-devices/{stages}/{topology}.parquet",
+        map_durations="<benchmarks>/map-durations/{stages}/{topology}.parquet",
+    params:
+        point=lambda w: MAPS.stages[w.stages].model_dump(mode="json"),
+        topology=lambda w: MAPS.topologies[w.topology].model_dump(mode="json"),
+        settings={key: study["maps"][key] for key in ("tries", "steps", "seed", "memory_gib_per_s")},
+        code=source_digest("phaze.map"),
+    log:
+        "<logs>/mappings/{stages}/{topology}.log",
+    benchmark:
+        "<benchmarks>/mappings/{stages}/{topology}.tsv"
+    threads: 4
+    resources:
+        mem_mb=4000,
+        runtime=60,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/map_stages.py"
+
+
+rule report_maps:
+    """Write the page of the mappings: speed-ups beside the published ones, pictures, checks."""
+    message:
+        "write the report of the mappings"
+    input:
+        **{table: mapped(table) for table in MAP_TABLES},
+    output:
+        **{table.replace("-", "_"): f"<results>/report/{table}.parquet" for table in MAP_SHEETS},
+        sheets=[f"<results>/report/{table}.csv" for table in MAP_SHEETS],
+        page="<results>/report/maps.html",
+        markdown="<results>/report/maps.md",
+    params:
+        maps=study["maps"],
+        published=settings.published_maps,
+        code=source_digest("phaze.report.maps"),
+    log:
+        "<logs>/report/maps.log",
+    benchmark:
+        "<benchmarks>/report/maps.tsv"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/report_maps.py"
+
+
+rule maps:
+    """Map every case of the study."""
+    input:
+        mapped("mappings"),

@@ -1,0 +1,50 @@
+"""Map stages to a topology by every way, for every seed of the topology."""
+
+from pathlib import Path
+
+from phaze import tables
+from phaze.documents import read_as
+from phaze.job import logged
+from phaze.map.cases import map_point
+from phaze.map.ensemble import MapSettings
+from phaze.map.search import Limits
+from phaze.spec.map_study import MapTopology, StagesPoint
+from phaze.spec.stages import StoredStages
+from phaze.units import GIB
+
+
+def main(
+    source: str,
+    outputs: dict[str, str],
+    *,
+    point: dict[str, object],
+    topology: tuple[str, dict[str, object]],
+    settings: dict[str, float],
+) -> None:
+    """Read the stages, write what every way leads to, the devices, and how long it took."""
+    name, sizes = topology
+    record = map_point(
+        read_as(StoredStages, Path(source)),
+        StagesPoint.parse(point, source),
+        (name, MapTopology.parse(sizes, f"maps.topologies.{name}")),
+        MapSettings(
+            seed=int(settings["seed"]),
+            heuristics=False,
+            limits=Limits(tries=int(settings["tries"])),
+            steps=int(settings["steps"]),
+            memory_bytes_per_s=settings["memory_gib_per_s"] * GIB,
+        ),
+    )
+    for table, frame in record.frames().items():
+        tables.TABLES[table].save(frame, outputs[table])
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            snakemake.input[0],
+            dict(snakemake.output.items()),
+            point=snakemake.params.point,
+            topology=(snakemake.wildcards.topology, snakemake.params.topology),
+            settings=snakemake.params.settings,
+        )

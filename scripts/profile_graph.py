@@ -1,0 +1,35 @@
+"""Profile a model: the graph of its operators with their times on a device."""
+
+from contextlib import chdir
+from pathlib import Path
+
+import phaze
+from phaze.documents import text_of, write_text
+from phaze.job import logged
+from phaze.profile import profile_model
+from phaze.spec.files import is_path
+from phaze.spec.map_study import MapGraph
+from phaze.spec.model import parse_model
+from phaze.theory.stored_graphs import stored_operators
+
+HOME = Path(phaze.__file__).parent.parent
+"""Where config/ lies, whatever folder the results are in."""
+
+
+def main(out: Path, *, name: str, graph: dict[str, object], model: dict[str, object]) -> None:
+    """Write the operators of a model."""
+    given = MapGraph.parse(graph, f"maps.graphs.{name}")
+    system = str(Path(given.system).absolute()) if is_path(given.system) else given.system
+    with chdir(HOME):
+        found = profile_model(parse_model(model, name), given.microbatch, system)
+    write_text(text_of(stored_operators(found, name, given.microbatch)), out)
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            Path(snakemake.output[0]).absolute(),
+            name=snakemake.wildcards.graph,
+            graph=snakemake.params.graph,
+            model=snakemake.params.model,
+        )

@@ -1,0 +1,46 @@
+"""Write the page of the mappings: speed-ups beside the published ones, pictures, checks."""
+
+import logging
+from pathlib import Path
+
+from phaze import tables
+from phaze.job import logged
+from phaze.report.maps import MapInputs, build_map_report, write_map_report
+from phaze.spec.map_study import Maps
+from phaze.spec.published_maps import PublishedMaps
+
+log = logging.getLogger(__name__)
+
+READ = ("mappings", "mapped_devices", "map_durations")
+
+
+def main(
+    folder: Path,
+    files: dict[str, list[str]],
+    *,
+    maps: dict[str, object],
+    published: dict[str, object] | None,
+) -> None:
+    """Read the tables of all cases, write the page into `folder`."""
+    loaded = {name: tables.TABLES[name].load(*paths) for name, paths in files.items()}
+    inputs = MapInputs(
+        maps=Maps.parse(maps, "maps"),
+        mappings=loaded["mappings"],
+        devices=loaded["mapped_devices"],
+        durations=loaded["map_durations"],
+        published=None if published is None else PublishedMaps.parse(published, "published"),
+    )
+    report = build_map_report(inputs)
+    write_map_report(report, folder)
+    for failure in report.failures:
+        log.warning("does not hold: %s", failure)
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], output=snakemake.output[0]):
+        main(
+            Path(snakemake.output.page).parent,
+            {name: list(snakemake.input[name]) for name in READ},
+            maps=snakemake.params.maps,
+            published=snakemake.params.published,
+        )

@@ -1,0 +1,94 @@
+"""Speed-ups are ratios of steps, medians over seeds; checks find what must not be."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from phaze.report.maps.build import build_map_report
+from phaze.report.maps.inputs import MapInputs, geometric_mean, speed_ups, steps
+from phaze.spec.map_study import Maps
+from phaze.tables import WAYS, MapDurations, MappedDevices, Mappings
+
+MAPS = Maps.parse(
+    {
+        "graphs": {
+            "net": {"label": "Net", "model": "m", "microbatch": 2, "system": "s", "hyper_operators": 8}
+        },
+        "topologies": {
+            "random": {
+                "label": "random",
+                "seeds": list(range(10)),
+                "sizes": [{"kind": "uniform-dist", "devices": 4}],
+            }
+        },
+        "cases": {
+            "table": {"graphs": ["net"], "topologies": ["random"], "shapes": [[2, 2]], "show": "topologies"}
+        },
+    },
+    "maps",
+)  # fmt: skip
+POINT = {
+    "graph": "net", "partitioner": "full", "hyper_operators": 8, "stages": 2, "replicas": 2,
+    "microbatches": 4, "topology": "random",
+}  # fmt: skip
+STEPS = dict(zip(WAYS, (4.0, 5.0, 3.0, 2.0, 12.0, 8.0), strict=True))
+
+
+def inputs_with(step_s: dict[str, float], bound_s: float = 0.5) -> MapInputs:
+    """Return the tables of ten seeds; seed k takes k per cent longer by hand."""
+    rows = [
+        {
+            **POINT, "seed": seed, "way": way, "compute_s": 1.0, "samples_per_s": 16 / step,
+            "step_s": step * (1 + seed / 100 if way.endswith("map") else 1.0),
+            "counted": way if way in ("p2p", "allreduce") else "exact", "value_s": 1.0, "bound_s": bound_s,
+            "proven": False, "by_sizes": way == "p2p", "searched": True, "gave_up": True, "tries": 9,
+        }
+        for seed in range(10)
+        for way, step in step_s.items()
+    ]  # fmt: skip
+    devices = [
+        {**POINT, "seed": 0, "way": way, "stage": s, "replica": r, "device": 2 * s + r}
+        for way in ("local-search", "cs-map", "p2p-map")
+        for s in range(2)
+        for r in range(2)
+    ]
+    seconds = [{**POINT, "seed": seed, "way": "exact", "seconds": 1.5} for seed in range(10)]
+    return MapInputs(
+        MAPS,
+        Mappings.check(pd.DataFrame(rows)),
+        MappedDevices.check(pd.DataFrame(devices)),
+        MapDurations.check(pd.DataFrame(seconds)),
+    )
+
+
+def test_speed_ups_are_medians_over_seeds() -> None:
+    found = speed_ups(steps(inputs_with(STEPS).mappings)).iloc[0]
+    assert found["over_consecutive"] == pytest.approx(12 * 1.045 / 2)
+    assert found["over_heuristics"] == pytest.approx(8 * 1.045 / 2)
+    assert found["searched_over_heuristics"] == pytest.approx(8 * 1.045 / 3)
+    assert found["by_sizes_over_consecutive"] == pytest.approx(12 * 1.045 / 4)
+    assert found["least_over_heuristics"] == pytest.approx(4.0)
+    assert found["seeds"] == 10
+
+
+def test_a_page_is_made_and_every_check_passes() -> None:
+    report = build_map_report(inputs_with(STEPS))
+    assert report.failures == []
+    assert [section.anchor for section in report.document.sections] == ["table", "pictures", "checks"]
+
+
+@pytest.mark.parametrize(
+    ("steps_of", "bound_s", "failed"),
+    [
+        (STEPS | {"p2p-map": 1.9}, 0.5, "searching is never worse than CS map or p2p map"),
+        (STEPS | {"cs-map": 9.0}, 0.5, "uniform_dist: at least five times as fast as CS map"),
+    ],
+)
+def test_a_check_that_fails_is_told(steps_of: dict[str, float], bound_s: float, failed: str) -> None:
+    report = build_map_report(inputs_with(steps_of, bound_s))
+    assert [text.split(":")[0] for text in report.failures] == [failed.split(":", maxsplit=1)[0]]
+
+
+def test_geometric_means() -> None:
+    assert geometric_mean(pd.Series([2.0, 8.0])) == pytest.approx(4.0)
+    assert np.isnan(geometric_mean(pd.Series([], dtype=float)))

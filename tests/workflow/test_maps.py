@@ -1,0 +1,76 @@
+"""A study that only partitions and maps."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.workflow.conftest import Prepare
+from tests.workflow.folders import Folder, write_study
+
+pytestmark = pytest.mark.workflow
+
+GRAPH = {"model": "./tiny.yaml", "microbatch": 2, "system": "titan-v-ethernet", "hyper_operators": 6}
+MESH = {"kind": "mesh", "sides": [2, 2], "link_gib_per_s": 10}
+RANDOM = {"label": "random", "seeds": [1, 2], "sizes": [{"kind": "uniform-dist", "devices": 4}]}
+CASE = {"graphs": ["tiny"], "topologies": ["mesh"], "shapes": [[2, 2]]}
+MAPS = {
+    "tries": 2000,
+    "steps": 500,
+    "graphs": {"tiny": {"label": "Tiny", **GRAPH}},
+    "topologies": {"mesh": {"label": "2 x 2", "sizes": [MESH]}, "random": RANDOM},
+    "cases": {
+        "by-topology": {**CASE, "show": "topologies", "topologies": ["mesh", "random"]},
+        "by-partitioner": {**CASE, "show": "partitioners", "partitioners": ["order", "full"]},
+        "throughput": {**CASE, "show": "throughput"},
+        "by-k": {**CASE, "show": "clusters", "hyper_operators": [6, 8]},
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def mapped(prepare: Prepare) -> Folder:
+    """Return a folder in which the cases have run."""
+    return prepare("mapped", maps=MAPS, models=[])
+
+
+def test_every_check_of_the_mappings_passes(mapped: Folder) -> None:
+    checks = pd.read_parquet(mapped.path / "results/report/map-checks.parquet")
+    assert checks.loc[~checks["passed"], ["check", "example"]].to_numpy().tolist() == []
+    assert (checks.set_index("check")["rows"].drop(checks["check"].iloc[-1]) > 0).any()
+
+
+def test_a_page_of_the_mappings_and_no_other_report(mapped: Folder) -> None:
+    written = {path.name for path in (mapped.path / "results/report").iterdir()}
+    assert {"maps.html", "maps.md", "mappings.csv", "speed-ups.csv"} <= written
+    assert "report.html" not in written
+
+
+def test_every_way_is_in_the_table_for_every_seed(mapped: Folder) -> None:
+    table = pd.read_parquet(mapped.path / "results/report/mappings.parquet")
+    random = table[table["topology"] == "random"]
+    assert sorted(random["seed"].unique()) == [1, 2]
+    assert (random.groupby("seed")["way"].nunique() == 6).all()
+
+
+def test_other_seeds_map_again_what_they_touch(mapped: Folder, tmp_path: Path) -> None:
+    shutil.copytree(mapped.path, tmp_path / "study", symlinks=True)
+    folder = Folder(tmp_path / "study")
+    assert folder.stale() == set()
+    folder.edit(lambda study: study["maps"]["topologies"]["random"].update(seeds=[1, 3]))
+    stale = {path for path in folder.stale() if "random" in path or "mesh" in path or "graphs" in path}
+    assert stale
+    assert all(path.endswith("random.parquet") for path in stale)
+
+
+def test_two_runs_differ_in_measured_times_only(mapped: Folder, tmp_path: Path) -> None:
+    again = write_study(tmp_path / "again", maps=MAPS, models=[])
+    again.run("maps")
+    first, second = mapped.tables(), again.tables()
+    compared = [path for path in second if not path.startswith("benchmarks/")]
+    assert any(path.startswith("mappings/") for path in compared)
+    for path in compared:
+        assert first[path] == second[path], path
