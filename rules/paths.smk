@@ -113,6 +113,23 @@ def case_tables(folder):
 
 
 TILED = settings.study.tiled
+CONFIG = Path(workflow.basedir) / "config"
+TABLE_FILES = (
+    [
+        str(path)
+        for pattern in (
+            "systems/*.yaml",
+            "devices/*.yaml",
+            "technologies/22nm.yaml",
+            "models/resnet-50.yaml",
+            "models/bert-base.yaml",
+        )
+        for path in sorted(CONFIG.glob(pattern))
+    ]
+    if TILED.tables
+    else []
+)
+"""What printed tables on tiled accelerators are worked out from."""
 
 
 def tiled_tables(folder):

@@ -1,14 +1,23 @@
 """Simulate transformers on tiled accelerators, and what is compared with the PALM paper.
 
-READS   nothing but the settings: systems of tiles and models by value
+READS   nothing but the settings; for printed tables config/systems, config/devices and some of config/models
 WRITES  results/tiled_runs/<case>/<point>.parquet    tables.TiledRuns
         results/tiled_jobs/<case>/<point>.parquet    tables.TiledJobs
         results/tiled_links/<case>/<point>.parquet   tables.TiledLinks
         results/tiled_networks.parquet               tables.TiledNetworks
+        results/tiled_besides.parquet                tables.TiledBesides
         results/report/: tiled.html, tiled.md, and their tables as Parquet and CSV
 """
 
-TILED_TABLES = ("tiled_runs", "tiled_jobs", "tiled_links", "tiled_networks", "tiled-claims", "tiled-checks")
+TILED_TABLES = (
+    "tiled_runs",
+    "tiled_jobs",
+    "tiled_links",
+    "tiled_networks",
+    "tiled_besides",
+    "tiled-claims",
+    "tiled-checks",
+)
 
 
 rule simulate_tiled:
@@ -61,6 +70,32 @@ rule simulate_networks:
         "../scripts/simulate_networks.py"
 
 
+rule simulate_besides:
+    """Work out the printed tables that the study shows beside ours."""
+    message:
+        "work out the printed tables on tiled accelerators"
+    input:
+        TABLE_FILES,
+    output:
+        "<results>/tiled_besides.parquet",
+    params:
+        tables=study["tiled"]["tables"],
+        published=settings.published_tiled,
+        code=source_digest("phaze.tiled.besides"),
+    log:
+        "<logs>/tiled_besides.log",
+    benchmark:
+        "<benchmarks>/tiled_besides.tsv"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=15,
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/simulate_besides.py"
+
+
 rule report_tiled:
     """Write the page of tiled accelerators: figures, tables, claims of the publication, and checks."""
     message:
@@ -68,6 +103,7 @@ rule report_tiled:
     input:
         **{table: tiled_tables(f"<results>/{table}") for table in TILED_TABLES[:3]},
         tiled_networks="<results>/tiled_networks.parquet",
+        tiled_besides="<results>/tiled_besides.parquet",
     output:
         **{table: f"<results>/report/{table}.parquet" for table in TILED_TABLES},
         sheets=[f"<results>/report/{table}.csv" for table in TILED_TABLES],

@@ -28,6 +28,7 @@ def main(
         jobs=loaded["tiled_jobs"],
         links=loaded["tiled_links"],
         networks=loaded["tiled_networks"],
+        besides=loaded["tiled_besides"],
         flops=flops,
         published=None if published is None else PublishedTiled.parse(published, "published"),
     )
@@ -43,7 +44,7 @@ if __name__ == "__main__":
             Path(snakemake.output.page).parent,
             {
                 **{name: list(snakemake.input[name]) for name in ("tiled_runs", "tiled_jobs", "tiled_links")},
-                "tiled_networks": [snakemake.input.tiled_networks],
+                **{name: [snakemake.input[name]] for name in ("tiled_networks", "tiled_besides")},
             },
             tiled=snakemake.params.tiled,
             flops=snakemake.params.flops,

@@ -25,6 +25,19 @@ class PrintedWafer(Noun):
     """Its time per batch, from the FLOP/s that its authors print, with attention and vocabulary."""
 
 
+class PrintedRun(Noun):
+    """A row of PALM's Table IV, and the measured run that it is compared with."""
+
+    palm: PositiveFloat
+    """Sequences per second that PALM's authors simulate."""
+    printed: PositiveFloat
+    """Sequences per second that they compare with: without attention and vocabulary."""
+    measured_s: PositiveFloat
+    """Time per batch of the measured run, from the FLOP/s that its authors print."""
+    run: dict[str, int | str]
+    """The run, as a row of a table of runs."""
+
+
 class PublishedTiled(Noun):
     """A publication's results."""
 
@@ -38,6 +51,8 @@ class PublishedTiled(Noun):
     """Peak of a GPU of the measured runs."""
     wafer: dict[Name, PrintedWafer] = Field(default_factory=dict)
     """Table VII by model."""
+    gpus: dict[Name, PrintedRun] = Field(default_factory=dict)
+    """Table IV by model."""
     best_tensor: dict[Name, PositiveInt] = Field(default_factory=dict)
     """Slices of the split with the highest throughput by model (Figure 10)."""
     least_occupancy: dict[Name, PositiveInt] = Field(default_factory=dict)

@@ -13,6 +13,7 @@ from phaze.spec.settings import Name, PositiveInt
 Layout = Literal["line", "s-shaped", "own"]
 Placed = Literal["near", "far"]
 Figure = Literal["6", "7", "12"]
+PrintedTable = Literal["I", "IV", "V"]
 
 
 class TiledPoint(Noun):
@@ -98,5 +99,7 @@ class TiledStudy(Noun):
     """Published results to show beside ours, a file in config/published."""
     cases: dict[Name, TiledCase] = Field(default_factory=dict)
     """Transformers on tiles, by name."""
+    tables: tuple[PrintedTable, ...] = ()
+    """Tables of PALM beside ours: ratios of accelerators (I), runs on GPUs (IV), Grayskull (V)."""
     figures: tuple[Figure, ...] = ()
     """Figures of PALM on the network alone: rings (6), tasks that overlap (7), groups that talk (12)."""

@@ -51,7 +51,7 @@ from phaze.tables.stages import (
     Solves,
     Stages,
 )
-from phaze.tables.tiled import TiledJobs, TiledLinks, TiledNetworks, TiledRuns
+from phaze.tables.tiled import TiledBesides, TiledJobs, TiledLinks, TiledNetworks, TiledRuns
 
 __all__ = [
     "CAUSES",
@@ -109,6 +109,7 @@ __all__ = [
     "SpeedUps",
     "Stages",
     "Table",
+    "TiledBesides",
     "TiledJobs",
     "TiledLinks",
     "TiledNetworks",
@@ -174,6 +175,7 @@ _ALL = (
     MappedDevices,
     MapDurations,
     SpeedUps,
+    TiledBesides,
 )
 TABLES: dict[str, type[Table]] = {table.name: table for table in _ALL}
 """Every table by name."""

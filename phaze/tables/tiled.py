@@ -78,6 +78,22 @@ class TiledLinks(Table):
     }
 
 
+class TiledBesides(Table):
+    """Printed tables on tiled accelerators beside ours."""
+
+    name = "tiled_besides"
+    about = "what PALM prints in its Tables I, IV and V, row by row, beside ours"
+    keys = {"table": text("table of the paper"), "case": text("its row")}
+    columns = {
+        "unit": text("unit of the numbers"),
+        "published": real("what the paper prints as published"),
+        "palm": real("what its authors simulate, 0 where they do not"),
+        "measured": real("the same from times that are measured with everything, 0 if the paper's is"),
+        "ours": real("ours"),
+        "explanation": text("how ours comes about, and why it differs"),
+    }
+
+
 class TiledNetworks(Table):
     """What happens on the network of tiles alone: rings, tasks that overlap, groups that talk."""
 

@@ -13,13 +13,14 @@ from phaze.report.tiled.checks import check_tiled
 from phaze.report.tiled.claims import check_claims
 from phaze.report.tiled.inputs import TiledInputs
 from phaze.report.tiled.sections import checks_section, claims_sheet, notes, sections_of
-from phaze.tables import Checks, Claims, Table, TiledJobs, TiledLinks, TiledNetworks, TiledRuns
+from phaze.tables import Checks, Claims, Table, TiledBesides, TiledJobs, TiledLinks, TiledNetworks, TiledRuns
 
 TABLES: dict[str, type[Table]] = {
     "tiled_runs": TiledRuns,
     "tiled_jobs": TiledJobs,
     "tiled_links": TiledLinks,
     "tiled_networks": TiledNetworks,
+    "tiled_besides": TiledBesides,
     "tiled-claims": Claims,
     "tiled-checks": Checks,
 }
@@ -48,6 +49,7 @@ def build_tiled_report(inputs: TiledInputs) -> TiledReport:
         "tiled_jobs": inputs.jobs,
         "tiled_links": inputs.links,
         "tiled_networks": inputs.networks,
+        "tiled_besides": inputs.besides,
         "tiled-claims": claims,
         "tiled-checks": checks,
     }

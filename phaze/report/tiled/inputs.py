@@ -24,6 +24,7 @@ class TiledInputs:
     jobs: pd.DataFrame
     links: pd.DataFrame
     networks: pd.DataFrame
+    besides: pd.DataFrame
     flops: float
     """Peak of the system of tiles that printed figures are scaled to, 16 bits; 0: no published results."""
     published: PublishedTiled | None = None

@@ -10,6 +10,7 @@ import pandas as pd
 from phaze.report.document import Block, Items, Prose, Section, Sheet
 from phaze.report.style import chart
 from phaze.report.tiled import figures
+from phaze.report.tiled.claims import CLOSE
 from phaze.report.tiled.inputs import TiledInputs, mapped
 from phaze.report.words import digits, percent, seconds, times
 from phaze.spec.tiled_study import TiledCase
@@ -242,6 +243,56 @@ def _network_cells(row: pd.Series) -> tuple[str, str, str]:
     return *both, percent(row["value"])
 
 
+_TABLES = {
+    "I": "Ratios of accelerators (Table I)",
+    "IV": "Training runs on GPUs (Table IV)",
+    "V": "Inference on Grayskull (Table V)",
+}
+_GPUS = (
+    "PALM's published column of Table IV leaves out the attention and vocabulary terms; beside it stands "
+    "what follows from the FLOP/s that are printed with the runs. Ours counts everything."
+)
+
+
+def printed_tables(inputs: TiledInputs) -> Iterator[Section]:
+    """Yield the printed tables beside ours."""
+    sheets: list[Block] = []
+    for table, title in _TABLES.items():
+        rows = inputs.besides[inputs.besides["table"] == table]
+        if len(rows):
+            sheets.append(_beside_sheet(title, rows))
+    if sheets:
+        about = "What the paper prints of accelerators, beside what follows from their files."
+        yield Section("tables", "Tables I, IV and V", about, (*sheets, Prose(_GPUS)))
+
+
+def _beside_sheet(title: str, rows: pd.DataFrame) -> Sheet:
+    cells = [
+        (
+            str(row["case"]), str(row["unit"]), digits(row["published"], 4),
+            *_if_any(row["palm"], row["ours"]), *_if_any(row["measured"], row["ours"]),
+            digits(row["ours"], 4), _change(row["ours"] / row["published"]), str(row["explanation"]),
+        )
+        for _, row in rows.iterrows()
+    ]  # fmt: skip
+    header = (
+        "case", "unit", "published", "PALM", "ours over PALM", "measured", "ours over measured", "ours",
+        "ours over published", "how, and why",
+    )  # fmt: skip
+    marked = frozenset(i for i, (_, row) in enumerate(rows.iterrows()) if _far(row))
+    return Sheet(
+        f"{title}; more than 20 % apart stands out", header, tuple(cells), 2, marked, "tiled_besides"
+    )
+
+
+def _if_any(number: float, ours: float) -> tuple[str, str]:
+    return (digits(number, 4), _change(ours / number)) if number else ("–", "–")
+
+
+def _far(row: pd.Series) -> bool:
+    return bool(abs(row["ours"] / (row["measured"] or row["published"]) - 1) > CLOSE)
+
+
 def checks_section(checks: pd.DataFrame) -> Section:
     """Return the checks of the cases."""
     cells = [
@@ -290,3 +341,4 @@ def sections_of(inputs: TiledInputs) -> Iterator[Section]:
         for name, case in inputs.of(show):
             yield part(inputs, name, case)
     yield from networks(inputs)
+    yield from printed_tables(inputs)

@@ -13,7 +13,7 @@ from phaze.report.tiled.checks import check_tiled
 from phaze.report.tiled.claims import check_claims
 from phaze.spec.published_tiled import load_published_tiled
 from phaze.spec.tiled_study import TiledCase, TiledStudy
-from phaze.tables import TiledJobs, TiledLinks, TiledNetworks, TiledRuns
+from phaze.tables import TiledBesides, TiledJobs, TiledLinks, TiledNetworks, TiledRuns
 
 PALM = load_published_tiled(Path("config/published/palm-2024.yaml"))
 STUDY = TiledStudy(
@@ -41,6 +41,13 @@ def run(case: str, layout: str, placed: str, tensor: int, samples_per_s: float) 
         "link_busy_s": tensor * 1.0, "most_link_share": 0.2,
         "dram_share": 0.3, "most_dram_share": 0.9, "bound_by": "dram", "strategy": "S_PTY",
         "layer_bytes": 1e9 * tensor, "sent_bytes": 5.0, "received_bytes": 5.0,
+    }  # fmt: skip
+
+
+def _beside(table: str, measured: float) -> dict[str, object]:
+    return {
+        "table": table, "case": "one", "unit": "a second", "published": 116.4, "palm": 114.3,
+        "measured": measured, "ours": 107.1, "explanation": "why",
     }  # fmt: skip
 
 
@@ -78,6 +85,7 @@ def inputs(**changes: pd.DataFrame) -> TiledInputs:
         "jobs": TiledJobs.check(pd.DataFrame(jobs)),
         "links": TiledLinks.check(pd.DataFrame(links)),
         "networks": TiledNetworks.check(pd.DataFrame(networks)),
+        "besides": TiledBesides.check(pd.DataFrame([_beside("IV", 109.0), _beside("V", 0.0)])),
     }
     return TiledInputs(STUDY, **{**frames, **changes}, flops=5.12e15, published=PALM)
 
@@ -114,14 +122,22 @@ def test_the_page_shows_everything(tmp_path: Path) -> None:
     write_tiled_report(report, tmp_path)
     page, text = (tmp_path / "tiled.html").read_text(), (tmp_path / "tiled.md").read_text()
     assert page.count("<svg") == 6
-    for words in ("7.3457", "6.983", "2 (d − 1)/d of the tensor in each direction", "4 (d − 1)/d"):
+    for words in (
+        "7.3457",
+        "6.983",
+        "109.0",
+        "-1.7 %",
+        "2 (d − 1)/d of the tensor in each direction",
+        "4 (d − 1)/d",
+    ):
         assert words in text
     assert report.failures == []
 
 
 def test_without_a_publication_there_are_no_claims() -> None:
     found = inputs()
-    alone = TiledInputs(found.tiled, found.runs, found.jobs, found.links, found.networks.iloc[:0], 0.0)
+    frames = found.runs, found.jobs, found.links, found.networks.iloc[:0], found.besides.iloc[:0]
+    alone = TiledInputs(found.tiled, *frames, 0.0)
     report = build_tiled_report(alone)
     assert report.tables["tiled-claims"].empty
-    assert all(section.anchor != "networks" for section in report.document.sections)
+    assert {section.anchor for section in report.document.sections}.isdisjoint({"networks", "tables"})

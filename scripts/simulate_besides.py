@@ -1,0 +1,28 @@
+"""Work out the printed tables on tiled accelerators that a study shows beside ours."""
+
+from pathlib import Path
+
+from phaze import tables
+from phaze.job import logged
+from phaze.spec.files import FOLDER
+from phaze.spec.published_tiled import PublishedTiled
+from phaze.spec.tiled_study import PrintedTable
+from phaze.tiled.besides import Asked, besides
+
+
+def main(
+    output: str, folder: Path, *, wanted: tuple[PrintedTable, ...], published: dict[str, object] | None
+) -> None:
+    """Work out the tables from the files of a folder, write table tiled_besides."""
+    rows = None if published is None else PublishedTiled.parse(published, "published")
+    tables.TiledBesides.save(besides(Asked(wanted, rows), folder), output)
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            snakemake.output[0],
+            Path(snakemake.input[0]).parents[1] if snakemake.input else FOLDER,
+            wanted=tuple(snakemake.params.tables),
+            published=snakemake.params.published,
+        )
