@@ -17,6 +17,7 @@ SMALL = {"batches": {"gpt2-xl": 32}, "sequence": 64, "microbatches": [4]}
 TILED = {
     "published": "palm-2024",
     "figures": ["6"],
+    "tables": ["I"],
     "cases": {
         "table": {"title": "Table", "show": "table", "layouts": ["line", "s-shaped"], **SMALL},
         "picture": {"title": "Picture", "show": "pipeline", **SMALL},
