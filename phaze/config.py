@@ -212,10 +212,10 @@ def load_tiled_model(name: str, folder: Path = FOLDER) -> Model:
 def load_tiled_systems(tiled: TiledStudy, folder: Path = FOLDER) -> dict[str, dict[str, object]]:
     """Return the systems of the cases on tiles, each with its chip, as plain values."""
     names = dict.fromkeys(name for case in tiled.cases.values() for name in case.systems)
-    found = {name: load_tiled(name, folder) for name in names}
+    found = {name: dict(zip(("system", "device"), load_tiled(name, folder), strict=True)) for name in names}
     return {
-        name: {"system": system.model_dump(mode="json"), "device": device.model_dump(mode="json")}
-        for name, (system, device) in found.items()
+        name: {key: noun.model_dump(mode="json", exclude_unset=True) for key, noun in parts.items()}
+        for name, parts in found.items()
     }
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from phaze.config import load_tiled_model
+from phaze.config import load_tiled_model, load_tiled_systems
 from phaze.errors import PhazeError
 from phaze.simulate.network import Grid, Memory, Wires
 from phaze.simulate.tile import Chip, Tile
-from phaze.spec.tiled_study import TiledCase, TiledPoint
+from phaze.spec.tiled import TiledDevice, TiledSystem
+from phaze.spec.tiled_study import TiledCase, TiledPoint, TiledStudy
 from phaze.tables import TiledJobs, TiledLinks, TiledRuns
 from phaze.tiled.cases import choices, mapping, simulate_point
+from phaze.tiled.machine import TiledMachine, load_tiled_machine
 from phaze.tiled.networks import simulate_networks
 
 GRID = Grid(4, 8)
@@ -82,3 +84,13 @@ def test_figure_6_is_a_row_for_every_ring() -> None:
     assert len(rows) == 8
     assert rows["value"].abs().max() < 1e-9
     assert simulate_networks(()).empty
+
+
+@pytest.mark.parametrize("name", ["wafer", "wafer-tile-dram"])
+def test_systems_come_out_of_the_settings_as_they_were(name: str) -> None:
+    study = TiledStudy(cases={"toy": CASE.model_copy(update={"systems": (name,)})})
+    parts = load_tiled_systems(study)[name]
+    machine = TiledMachine(
+        name, TiledSystem.parse(parts["system"], name), TiledDevice.parse(parts["device"], name)
+    )
+    assert machine.chip == load_tiled_machine(name).chip
