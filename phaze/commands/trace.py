@@ -68,9 +68,9 @@ def _write_graph(module: TorchModule, microbatch: int, system: str, out: Path, *
     from phaze.systems import load_cluster
     from phaze.theory.stored_graphs import stored_operators
     from phaze.traced.check import trace as run
-    from phaze.traced.translate import translate
+    from phaze.traced.translate import graph_of
 
-    whole = translate(run(module, microbatch, run_code=run_code))
+    whole = graph_of(run(module, microbatch, run_code=run_code))
     graph = profile_graph(whole, load_cluster(system)[1])
     write_text(text_of(stored_operators(graph, module.name, microbatch)), out)
     typer.echo(f"{module.name}: {len(graph.names)} operators, {len(graph.edges)} edges: {out}")

@@ -12,7 +12,7 @@ from phaze.extract.operators import OperatorGraph
 from phaze.extract.primitives import LayerGraph
 from phaze.spec.model import AnyModel, Model
 from phaze.traced.calls import Trace
-from phaze.traced.translate import translate
+from phaze.traced.translate import graph_of
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def compare(trace: Trace, model: AnyModel) -> Comparison:
     return Comparison(
         model=model.name,
         torch=Counts(trace.parameters, trace.forward_flops, trace.backward_flops),
-        traced=_counts(translate(trace)),
+        traced=_counts(graph_of(trace)),
         spec=count_spec(model),
     )
 

@@ -16,14 +16,23 @@ from phaze.spec.torch_module import Scalar, TorchCall, TorchInput, TorchModule
 from phaze.traced.calls import Call, Origin, Seen, Trace
 
 META = "meta"
+FAILURES = (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError)
+"""What code raises that is called with wrong arguments, or that needs data."""
 Argument: TypeAlias = Scalar | tuple[Scalar, ...] | TorchCall
 
 
 def record(spec: TorchModule, microbatch: int) -> Trace:
     """Return what a module runs for one microbatch in training; it runs the code that the spec names.
 
-    Raises PhazeError where the callable cannot be imported or what it returns is no module.
+    Raises PhazeError where the callable cannot be imported, what it returns is no module, or either fails.
     """
+    try:
+        return _record(spec, microbatch)
+    except FAILURES as error:
+        raise PhazeError(f"model {spec.name}: {spec.torch} fails: {type(error).__name__}: {error}") from error
+
+
+def _record(spec: TorchModule, microbatch: int) -> Trace:
     with torch.device(META):
         module = call(spec.torch, spec.arguments)
         inputs = {name: _example(given, microbatch) for name, given in spec.inputs.items()}
@@ -90,6 +99,8 @@ def _flops(module: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[int, int
     with FlopCounterMode(display=False) as counter:
         results = _run(module, inputs)
         forward = counter.get_total_flops()
+        if not results:
+            raise ValueError("it returns no tensor of real numbers")
         torch.stack([tensor.sum() for tensor in results]).sum().backward()
     return forward, counter.get_total_flops() - forward
 

@@ -37,13 +37,35 @@ class State:
     names: Counter[str] = field(default_factory=Counter)
 
 
+def graph_of(trace: Trace) -> LayerGraph:
+    """Return all operators of a module that its results need, as one layer.
+
+    Raises PhazeError for operators that are not known, and where products take other FLOPs than PyTorch
+    counts, as those inside of fused operators do.
+    """
+    products = [p.gemm for p in _state(trace).primitives if p.gemm is not None]
+    found = sum(2 * gemm.batch * gemm.m * gemm.k * gemm.n for gemm in products)
+    if found != trace.forward_flops:
+        raise PhazeError(
+            f"trace: matrix multiplications take {found:,} FLOPs forward, PyTorch counts "
+            f"{trace.forward_flops:,}: phaze does not see into some operator; attention must not be fused (attn_implementation: eager)"
+        )
+    return translate(trace)
+
+
 def translate(trace: Trace) -> LayerGraph:
     """Return all operators of a module that its results need, as one layer; raise PhazeError."""
+    state = _state(trace)
+    ends = [state.made[number].source for number in trace.results if number in state.made]
+    return with_forks(LayerGraph("model", _needed(state.primitives, ends), 0, 0))
+
+
+def _state(trace: Trace) -> State:
+    """Return what is known after all calls."""
     state = State()
     for call in trace.calls:
         _add(state, call)
-    ends = [state.made[number].source for number in trace.results if number in state.made]
-    return with_forks(LayerGraph("model", _needed(state.primitives, ends), 0, 0))
+    return state
 
 
 def _add(state: State, call: Call) -> None:

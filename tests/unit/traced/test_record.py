@@ -70,6 +70,8 @@ def test_a_module_is_traced_forward_and_backward() -> None:
         ("torch.nn:NoSuchModule", "cannot be imported: module 'torch.nn' has no attribute"),
         ("torch.nn:__doc__", "cannot be called"),
         ("torch.nn:Parameter", "returned no module, got Parameter"),
+        ("torch.nn:Linear", "model linear: torch.nn:Linear fails: TypeError"),
+        ("torch.nn:RNNBase", "model linear: torch.nn:RNNBase fails: TypeError"),
     ],
 )
 def test_what_is_no_module_is_refused(torch: str, message: str) -> None:

@@ -1,5 +1,7 @@
 """From calls of PyTorch's operators to primitives; the calls are written by hand, without PyTorch."""
 
+from dataclasses import replace
+
 import pytest
 
 from phaze.errors import PhazeError
@@ -7,7 +9,7 @@ from phaze.extract.primitives import INPUT, LayerGraph
 from phaze.profile import profile_graph
 from phaze.systems import load_cluster
 from phaze.traced.calls import Call, Origin, Seen, Trace
-from phaze.traced.translate import translate
+from phaze.traced.translate import graph_of, translate
 
 B, N, WIDE = 2, 8, 5
 
@@ -138,6 +140,14 @@ def test_unknown_operators_are_elementwise_or_reductions() -> None:
                  (seen(2, B, 4, 8, 8),)),
             results=(2,),
         )  # fmt: skip
+
+
+def test_products_must_take_what_pytorch_counts() -> None:
+    """What a fused operator multiplies inside is not seen, which is an error and no smaller model."""
+    trace = Trace(LINEAR, (4,), 45, 2 * B * N * WIDE, 0)
+    assert graph_of(trace) == traced(*LINEAR, results=(4,))
+    with pytest.raises(PhazeError, match="take 160 FLOPs forward, PyTorch counts 200: phaze does not see"):
+        graph_of(replace(trace, forward_flops=200))
 
 
 def test_a_traced_graph_can_be_profiled() -> None:
