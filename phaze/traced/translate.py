@@ -48,7 +48,8 @@ def graph_of(trace: Trace) -> LayerGraph:
     if found != trace.forward_flops:
         raise PhazeError(
             f"trace: matrix multiplications take {found:,} FLOPs forward, PyTorch counts "
-            f"{trace.forward_flops:,}: phaze does not see into some operator; attention must not be fused (attn_implementation: eager)"
+            f"{trace.forward_flops:,}: phaze does not see into some operator; attention must not be fused "
+            "(attn_implementation: eager)"
         )
     return translate(trace)
 
