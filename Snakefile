@@ -23,11 +23,10 @@ try:
     source = ", ".join(str(path) for path in workflow.configfiles)
     settings = load_settings(config, folder=Path(workflow.basedir) / "config", source=source)
     keep_study(repr(settings), begins=workflow.is_main_process, source=source)
+    if workflow.is_main_process and clear_dead_lock():
+        logger.warning("the last run in this folder was killed: its lock is removed")
 except PhazeError as error:
     raise WorkflowError(str(error)) from None
-
-if workflow.is_main_process and clear_dead_lock():
-    logger.warning("the last run in this folder was killed: its lock is removed")
 
 study = settings.study.model_dump(mode="json")
 

@@ -29,13 +29,16 @@ _held: list[int] = []
 def clear_dead_lock(folder: Path = FOLDER) -> bool:
     """Hold a folder for as long as this process lives; return whether a dead run's lock was removed.
 
-    Where locks are not supported, or the folder cannot be written, nothing happens.
+    Where locks are not supported nothing happens. Raises PhazeError where the folder cannot be written.
     """
     try:
         folder.mkdir(exist_ok=True)
         handle = os.open(folder / "held", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError:
-        return False
+    except OSError as error:
+        here = folder.resolve().parent
+        raise PhazeError(
+            f"{here}: a study cannot run here: {error.strerror}; --directory names another folder"
+        ) from error
     _held.append(handle)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -28,6 +31,25 @@ def test_a_second_run_does_nothing(folder: Folder) -> None:
     assert folder.stale() == set()
     assert "Nothing to be done" in folder.snakemake("--cores", "2").output
     assert folder.tables() == before
+
+
+def test_the_status_of_a_study_says_what_is_done_and_what_is_stale_and_why(folder: Folder) -> None:
+    question = [sys.executable, "-m", "phaze", "status", "--directory", str(folder.path), "--cores", "2"]
+    question += ["--configfile", str(folder.path / "study.yaml")]
+
+    def answer() -> str:
+        return subprocess.run(question, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+
+    assert answer().splitlines()[-1] == "all is done"
+    folder.edit(lambda study: study["schedule"].update(node_limit=12345))
+    found = answer()
+    assert re.search(r"^extract +1 of +1 done$", found, re.MULTILINE), found
+    assert re.search(r"^schedule +0 of +2 done +2 its settings or its code changed$", found, re.MULTILINE), (
+        found
+    )
+    assert re.search(
+        r"^\d+ jobs left: \d+ (s|min) of work, about \d+ (s|min) on 2 cores$", found, re.MULTILINE
+    )
 
 
 def test_every_check_of_the_small_study_passes(finished: Folder) -> None:
