@@ -6,8 +6,6 @@ import csv
 import re
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -24,21 +22,22 @@ REASONS = {
     "rule implementation changed": "its script or rule changed",
     "ok": "what it depends on is made again",
 }
-"""Snakemake's words for why a file is made again, in ours; the first one that holds for a job counts."""
+"""Snakemake's words for why a file is made again, in ours."""
 
 
 @dataclass(frozen=True)
-class Job:
-    """A job of the study: what Snakemake says of its files."""
+class File:
+    """A file of the study, as Snakemake sees it."""
 
     rule: str
     log: str
+    """Log of the job that made it, '-' if none did."""
     reason: str
-    """Why it runs again, empty if it is done."""
+    """Why it is made again, empty if it is not."""
 
     @property
     def benchmark(self) -> str:
-        """Return the file in which its time is measured."""
+        """Return the file in which the time of the job was measured."""
         return self.log.replace("/logs/", "/benchmarks/", 1).removesuffix(".log") + ".tsv"
 
 
@@ -48,53 +47,62 @@ class Stage:
 
     rule: str
     done: int
-    stale: dict[str, int]
-    """Jobs to run, by why."""
+    left: int
+    """Jobs to run."""
+    reasons: tuple[str, ...]
+    """Why they run."""
     job_s: float | None
     """Mean time of its jobs as measured, None if none was."""
 
-    @property
-    def left(self) -> int:
-        """Return the number of jobs to run."""
-        return sum(self.stale.values())
 
-
-def study_status(folder: Path, configfile: Path | None, targets: tuple[str, ...] = ()) -> list[Stage]:
+def study_status(folder: Path, configfile: Path | None) -> list[Stage]:
     """Return the rules of a study in the order of the workflow, as Snakemake sees them from a folder.
 
     Raises PhazeError with what Snakemake says where the study cannot be planned.
     """
+    files = read_summary(_ask(folder, configfile, "--summary"))
+    left = read_counts(_ask(folder, configfile, "--dry-run", "--quiet", "rules"))
+    return stages_of(files, left, folder)
+
+
+def _ask(folder: Path, configfile: Path | None, *arguments: str) -> str:
+    """Return what Snakemake prints."""
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
-    command += ["--directory", str(folder), "--summary"]
+    command += ["--directory", str(folder), *arguments]
     if configfile is not None:
         command += ["--configfile", str(configfile)]
-    done = subprocess.run([*command, "--", *targets], capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise PhazeError(f"the study cannot be planned:\n{done.stderr.strip()}")
-    return stages_of(read_summary(done.stdout), folder)
+    return done.stdout + done.stderr if "--dry-run" in arguments else done.stdout
 
 
-def read_summary(text: str) -> list[Job]:
-    """Return the jobs that `snakemake --summary` prints, one line for each of their files."""
-    files: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for row in csv.DictReader(text.splitlines(), delimiter="\t"):
-        files.setdefault((row["rule"], row["log-file(s)"]), []).append((row["status"], row["plan"]))
-    return [Job(rule, log, _reason(states)) for (rule, log), states in files.items()]
+def read_summary(text: str) -> list[File]:
+    """Return the files that `snakemake --summary` prints."""
+    return [
+        File(row["rule"], row["log-file(s)"], "" if row["plan"] == "no update" else _reason(row["status"]))
+        for row in csv.DictReader(text.splitlines(), delimiter="\t")
+    ]
 
 
-def _reason(states: Iterable[tuple[str, str]]) -> str:
-    """Return why a job runs, from the status and the plan of its files; empty if it does not."""
-    pending = {status for status, plan in states if plan != "no update"}
-    return next(
-        (words for status, words in REASONS.items() if status in pending), "changed" if pending else ""
-    )
+def _reason(status: str) -> str:
+    return REASONS.get(status, status)
 
 
-def stages_of(jobs: list[Job], folder: Path) -> list[Stage]:
+def read_counts(text: str) -> dict[str, int]:
+    """Return how many jobs of every rule a dry run counts, empty where nothing is to be done."""
+    _, _, table = text.partition("Job stats:\n")
+    lines = (line.split() for line in table.partition("\n\n")[0].splitlines())
+    return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].isdigit()}
+
+
+def stages_of(files: list[File], left: dict[str, int], folder: Path) -> list[Stage]:
     """Return what is done and what is left by rule, first what runs first."""
     order = {rule: i for i, rule in enumerate(_rules())}
-    rules = sorted({job.rule for job in jobs}, key=lambda rule: (order.get(rule, len(order)), rule))
-    return [_stage(rule, [job for job in jobs if job.rule == rule], folder) for rule in rules]
+    rules = sorted({file.rule for file in files}, key=lambda rule: (order.get(rule, len(order)), rule))
+    return [
+        _stage([file for file in files if file.rule == rule], left.get(rule, 0), folder) for rule in rules
+    ]
 
 
 def _rules() -> list[str]:
@@ -106,12 +114,15 @@ def _rules() -> list[str]:
     return [rule for text in texts for rule in re.findall(r"^rule (\w+):$", text, re.MULTILINE)]
 
 
-def _stage(rule: str, jobs: list[Job], folder: Path) -> Stage:
-    measured = [seconds for job in jobs if (seconds := _seconds(folder / job.benchmark)) is not None]
+def _stage(files: list[File], left: int, folder: Path) -> Stage:
+    stale = {file.log for file in files if file.reason}
+    jobs = {file.log: folder / file.benchmark for file in files}
+    measured = [seconds for path in jobs.values() if (seconds := _seconds(path)) is not None]
     return Stage(
-        rule=rule,
-        done=sum(not job.reason for job in jobs),
-        stale=dict(Counter(job.reason for job in jobs if job.reason)),
+        rule=files[0].rule,
+        done=len(jobs.keys() - stale),
+        left=left,
+        reasons=tuple(reason for reason in REASONS.values() if any(file.reason == reason for file in files)),
         job_s=mean(measured) if measured else None,
     )
 

@@ -42,8 +42,8 @@ rule profile_graph:
         "<benchmarks>/operator-graphs/{graph}.tsv"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=growing(2000),
+        runtime=growing(10),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -68,8 +68,8 @@ rule partition_graph:
         "<benchmarks>/stage-graphs/{stages}.tsv"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=30,
+        mem_mb=growing(4000),
+        runtime=growing(30),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -97,8 +97,8 @@ rule map_stages:
         "<benchmarks>/mappings/{stages}/{topology}.tsv"
     threads: 4
     resources:
-        mem_mb=4000,
-        runtime=60,
+        mem_mb=growing(4000),
+        runtime=growing(60),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -126,8 +126,8 @@ rule report_maps:
         "<benchmarks>/report/maps.tsv"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=growing(2000),
+        runtime=growing(10),
     conda:
         "../envs/phaze.yaml"
     script:

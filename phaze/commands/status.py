@@ -45,9 +45,9 @@ def status(
 
 
 def _line(stage: Stage) -> str:
-    why = "; ".join(f"{count} {reason}" for reason, count in stage.stale.items())
     total = stage.done + stage.left
-    return f"{stage.rule:24} {stage.done:5} of {total:5} done{f'   {why}' if why else ''}"
+    why = f"   {stage.left} to run: {', '.join(stage.reasons)}" if stage.left else ""
+    return f"{stage.rule:24} {stage.done:5} of {total:5} done{why}"
 
 
 def _summary(stages: list[Stage], left_s: float | None, cores: int) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from phaze.commands.status import in_words
-from phaze.status import Stage, read_summary, seconds_left, stages_of
+from phaze.status import Stage, read_counts, read_summary, seconds_left, stages_of
 
 HEADER = "output_file\tdate\trule\tlog-file(s)\tstatus\tplan"
 
@@ -17,25 +17,23 @@ def summary(*rows: tuple[str, str, str, str]) -> str:
     )
 
 
-def test_a_job_is_as_stale_as_its_worst_file() -> None:
-    """Files of one job have one log; what is missing counts before what changed."""
-    jobs = read_summary(
-        summary(
-            ("place", "results/logs/placements/a.log", "params changed", "update pending"),
-            ("place", "results/logs/placements/a.log", "missing", "update pending"),
-            ("place", "results/logs/placements/b.log", "params changed", "update pending"),
-            ("place", "results/logs/placements/c.log", "ok", "update pending"),
-            ("place", "results/logs/placements/d.log", "ok", "no update"),
-        )
-    )
-    reasons = [job.reason for job in jobs]
-    assert reasons == [
-        "not made yet",
-        "its settings or its code changed",
-        "what it depends on is made again",
-        "",
-    ]
-    assert jobs[0].benchmark == "results/benchmarks/placements/a.tsv"
+STATS = """Building DAG of jobs...
+Job stats:
+job         count
+--------  -------
+place           3
+report          1
+all             1
+total           5
+
+Would remove nothing.
+"""
+
+
+def test_the_jobs_that_are_left_are_those_of_a_dry_run() -> None:
+    """Files that were never made do not say which of them one job makes."""
+    assert read_counts(STATS) == {"place": 3, "report": 1, "all": 1, "total": 5}
+    assert read_counts("Nothing to be done (all requested files are present and up to date).\n") == {}
 
 
 def test_the_rest_takes_what_jobs_took_before(tmp_path: Path) -> None:
@@ -44,26 +42,35 @@ def test_the_rest_takes_what_jobs_took_before(tmp_path: Path) -> None:
         folder = tmp_path / "results" / "benchmarks" / name
         folder.mkdir(parents=True)
         (folder / "a.tsv").write_text(f"s\th:m:s\tmax_rss\n{seconds}\t0:00:00\t1.0\n")
-    jobs = read_summary(
+    files = read_summary(
         summary(
-            ("report", "results/logs/report/a.log", "missing", "update pending"),
-            ("place", "results/logs/place/b.log", "missing", "update pending"),
+            ("report", "-", "missing", "update pending"),
+            ("report", "-", "missing", "update pending"),
             ("place", "results/logs/place/a.log", "ok", "no update"),
+            ("place", "results/logs/place/a.log", "ok", "no update"),
+            ("place", "results/logs/place/b.log", "params changed", "update pending"),
+            ("place", "results/logs/place/c.log", "ok", "update pending"),
+            ("place", "-", "missing", "update pending"),
             ("extract", "results/logs/extract/a.log", "ok", "no update"),
         )
     )
-    stages = stages_of(jobs, tmp_path)
+    stages = stages_of(files, read_counts(STATS), tmp_path)
     assert [(s.rule, s.done, s.left, s.job_s) for s in stages] == [
         ("extract", 1, 0, 2.0),
-        ("place", 1, 1, 10.0),
+        ("place", 1, 3, 10.0),
         ("report", 0, 1, None),
     ]
-    assert seconds_left(stages) == pytest.approx(10.0 + 6.0)
+    assert stages[1].reasons == (
+        "not made yet",
+        "its settings or its code changed",
+        "what it depends on is made again",
+    )
+    assert seconds_left(stages) == pytest.approx(3 * 10.0 + 6.0)
 
 
 def test_without_any_measurement_nothing_is_said_of_the_rest() -> None:
     """A guess would be no better than silence."""
-    assert seconds_left([Stage("extract", 0, {"not made yet": 3}, None)]) is None
+    assert seconds_left([Stage("extract", 0, 3, ("not made yet",), None)]) is None
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(7.2, "7 s"), (600, "10 min"), (9000, "2.5 h")])

@@ -44,9 +44,9 @@ def test_the_status_of_a_study_says_what_is_done_and_what_is_stale_and_why(folde
     folder.edit(lambda study: study["schedule"].update(node_limit=12345))
     found = answer()
     assert re.search(r"^extract +1 of +1 done$", found, re.MULTILINE), found
-    assert re.search(r"^schedule +0 of +2 done +2 its settings or its code changed$", found, re.MULTILINE), (
-        found
-    )
+    assert re.search(
+        r"^schedule +0 of +2 done +2 to run: its settings or its code changed$", found, re.MULTILINE
+    ), found
     assert re.search(
         r"^\d+ jobs left: \d+ (s|min) of work, about \d+ (s|min) on 2 cores$", found, re.MULTILINE
     )

@@ -32,8 +32,8 @@ def declared() -> list[Declared]:
 
 def _declared(block: str) -> Declared:
     path = re.search(r'benchmark:\s+"<benchmarks>/([^"]+)"', block)
-    memory = re.search(r"mem_mb=growing\((\d+)\)", block)
-    minutes = re.search(r"runtime=growing\((\d+)\)", block)
+    memory = re.search(r"mem_mb=(?:growing\()?(\d+)", block)
+    minutes = re.search(r"runtime=(?:growing\()?(\d+)", block)
     assert path, block
     assert memory, block
     assert minutes, block
