@@ -8,6 +8,7 @@ the forward pass.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from phaze.extract.kinds import KINDS, Kind
 
@@ -91,6 +92,10 @@ class LayerGraph:
 
     def readers(self) -> list[list[tuple[int, Tensor]]]:
         """Return for every primitive who reads its output, and what of it."""
+        return self._readers
+
+    @cached_property
+    def _readers(self) -> list[list[tuple[int, Tensor]]]:
         found: list[list[tuple[int, Tensor]]] = [[] for _ in self.primitives]
         for reader, primitive in enumerate(self.primitives):
             for tensor in primitive.inputs:
