@@ -164,6 +164,7 @@ def describe_placement(question: Question, found: Evaluation) -> Described:
     same = (found.stages[keys] == best[keys]).all(axis=1)
     stages = found.stages[same].sort_values("stage")
     described["memory"] = stages[list(_STAGE)].to_dict(orient="records")
+    described["token"] = load_model_named(question.model).token
     described["days_to_train"] = question.tokens / float(best["tokens_per_s"]) / SECONDS_PER_DAY
     described["gap"] = 1.0 - float(best["bound_s"]) / float(best["time_per_batch_s"])
     return described
@@ -191,7 +192,7 @@ def in_one_line(found: Described) -> str:
         f"t={found['tensor']} d={found['data']} s={found['stages']}; layers {layers}; "
         f"microbatch {found['microbatch']}; {'recompute' if found['recompute'] else 'stash'}; "
         f"HBM {found['hbm_gib']:g} GiB, used {memory}; "
-        f"{found['time_per_batch_s']:.4g} s per batch, {found['tokens_per_s']:.4g} tokens/s, "
+        f"{found['time_per_batch_s']:.4g} s per batch, {found['tokens_per_s']:.4g} {found['token']}s/s, "
         f"MFU {100 * float(str(found['mfu'])):.1f} %, {found['days_to_train']:.3g} days to train; "
         f"bound by {found['binding']}"
     )

@@ -117,6 +117,11 @@ class Model(Noun):
         return self
 
     @property
+    def token(self) -> str:
+        """Return what a token of a sample is called."""
+        return "token"
+
+    @property
     def counts_positions(self) -> bool:
         """Return whether there are only so many positions."""
         return self.positions in ("learned", "sinusoidal")

@@ -48,6 +48,11 @@ class Vision(Noun):
         raise NotImplementedError
 
     @property
+    def token(self) -> str:
+        """Return what a token of a sample is called."""
+        return "image"
+
+    @property
     def usual_sequence(self) -> int:
         """Return the tokens of a sample, an image."""
         return 1

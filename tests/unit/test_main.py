@@ -103,7 +103,8 @@ def test_a_model_of_images_is_placed_as_a_chain_of_layers(tmp_path: Path) -> Non
     path.write_text(RESNET)
     options = ("--devices", "2", "--global-batch", "8", "--microbatch", "2", "--json")
     found = json.loads(run("place", "--model", str(path), *options).output)
-    assert (found["status"], found["tensor"]) == ("placed", 1)
+    assert (found["status"], found["tensor"], found["token"]) == ("placed", 1, "image")
+    assert " images/s" in run("place", "--model", str(path), *options[:-1]).output
     printed = json.loads(run("extract", "--model", str(path), "--json").output)
     assert {row["layer"] for row in printed} == {"stem", "stage-1-first", "stage-2-first", "stage-2", "head"}
 
