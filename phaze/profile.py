@@ -88,6 +88,7 @@ def profile_graph(whole: LayerGraph, device: Device) -> OperatorGraph:
         backward_bytes=np.array([width * _made_backward(own) for own in members], float),
         edges=np.array([(e.source, e.target) for e in forward.edges], np.int64).reshape(-1, 2),
         edge_bytes=np.array([e.nbytes for e in forward.edges], float),
+        layers=tuple(primitives[0].name.partition(".")[0] for primitives in members),
     )
 
 

@@ -11,6 +11,8 @@ from phaze.spec.mapping import StoredMapping, StoredSearch
 from phaze.spec.model import Model
 from phaze.spec.network import Matrix, Torus
 from phaze.spec.noun import Noun
+from phaze.spec.operators import StoredEdge, StoredOperator, StoredOperators
+from phaze.spec.stages import PartitionSettings, StoredMessage, StoredStage, StoredStages
 from phaze.spec.study import ArchitectureChoice, ScenarioChoice, Study, Triple, Workload
 from phaze.spec.system import Cluster, Device, Level, System
 from phaze.spec.tiled import Dram, Tile, TiledDevice, TiledSystem, Wire
@@ -77,6 +79,13 @@ _SECTIONS: dict[str, type[Noun]] = {
     "Random nodes (`topologies/*.yaml`)": topology.RandomBlocks,
     "Random pairs (`topologies/*.yaml`)": topology.UniformDist,
     "A topology from a file (`topologies/*.yaml`)": topology.MatrixFile,
+    "A graph of operators (`python -m phaze partition --graph-out`)": StoredOperators,
+    "`operators` of such a graph": StoredOperator,
+    "`edges` of such a graph": StoredEdge,
+    "Stages (`python -m phaze partition -o`)": StoredStages,
+    "`stages` of such a file": StoredStage,
+    "`edges` of such a file": StoredMessage,
+    "`settings` of such a file": PartitionSettings,
     "A mapping (`python -m phaze map -o`)": StoredMapping,
     "`ways` and `heuristics` of a mapping": StoredSearch,
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from phaze.errors import PhazeError
-from phaze.partition.flow import Candidate, Options, partition, problem_of
+from phaze.partition.flow import SLACK, Candidate, Options, Problem, partition, problem_of
 from phaze.partition.intervals import cut_in_order
+from phaze.partition.layers import cut_as_pipedream
 from phaze.partition.storing import stored_stages
 from phaze.partition.weights import Terms
 from phaze.spec.map_study import StagesPoint
@@ -12,6 +13,9 @@ from phaze.spec.operators import StoredOperators
 from phaze.spec.stages import StoredStages
 from phaze.theory.operator_graphs import OperatorGraph
 from phaze.theory.stored_graphs import operator_graph
+
+ANY_SLACK = 1.0
+"""By how much the slowest stage may be above the least time for the fastest step."""
 
 
 def cut_point(stored: StoredOperators, point: StagesPoint, bandwidth_bytes_per_s: float) -> StoredStages:
@@ -23,15 +27,25 @@ def cut_point(stored: StoredOperators, point: StagesPoint, bandwidth_bytes_per_s
 
 
 def _cut(graph: OperatorGraph, terms: Terms, point: StagesPoint) -> Candidate:
-    if point.partitioner == "order":
-        problem = problem_of(graph, terms, point.stages, point.replicas)
-        stage_of = cut_in_order(problem.weights, point.stages)
-        if stage_of is None:
-            raise PhazeError(f"{point.name}: no partition in topological order fits")
-        return problem.candidate(stage_of, "order")
-    options = Options(point.hyper_operators, flow="full" if point.partitioner == "full" else "paper")
+    if point.partitioner in ("order", "pipedream"):
+        return _compared(problem_of(graph, terms, point.stages, point.replicas), point)
+    options = Options(
+        point.hyper_operators,
+        flow="full" if point.partitioner in ("full", "fastest") else "paper",
+        slack=ANY_SLACK if point.partitioner == "fastest" else SLACK,
+    )
     found = partition(graph, terms, point.stages, point.replicas, options)
     if point.partitioner == "clusters":
         clustered = [one for one in found.met if one.made_by == "clusters"]
         return min(clustered, key=lambda one: one.step_s)
     return found.chosen
+
+
+def _compared(problem: Problem, point: StagesPoint) -> Candidate:
+    if point.partitioner == "pipedream":
+        stage_of = cut_as_pipedream(problem.graph, problem.weights, point.stages)
+        return problem.candidate(stage_of, "pipedream")
+    ordered = cut_in_order(problem.weights, point.stages)
+    if ordered is None:
+        raise PhazeError(f"{point.name}: no partition in topological order fits")
+    return problem.candidate(ordered, "order")
