@@ -14,7 +14,7 @@ from phaze.spec.topology import RandomBlocks, Topology, UniformDist
 
 Partitioner = Literal["full", "fastest", "paper", "clusters", "order", "pipedream"]
 """All of ours; the same, with up to twice the least stage time for a step that is simulated faster; the
-paper's flow; the same without refinement; intervals of a topological order (RaNNC's); PipeDream's, by layer."""
+paper's flow; the same without refinement; intervals of one order, as RaNNC; PipeDream's, by layer."""
 PARTITIONERS: tuple[Partitioner, ...] = get_args(Partitioner)
 Shape = Annotated[tuple[PositiveInt, PositiveInt], Field(description="Stages S and replicas R.")]
 
