@@ -12,8 +12,8 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
+from phaze import files
 from phaze.errors import PhazeError
-from phaze.files import atomic_path
 from phaze.spec.numbers import MOST, Size, Whole
 
 
@@ -50,15 +50,18 @@ def text_of(stored: BaseModel) -> str:
     return stored.model_dump_json(indent=1, exclude_none=True) + "\n"
 
 
-def write_text(text: str, path: str | Path) -> None:
-    """Write a file in one step, or raise PhazeError."""
+def refuse_unwritable(path: str | Path) -> None:
+    """Raise PhazeError where no file can be written, so that long work is not done in vain."""
     if not Path(path).parent.is_dir():
         raise PhazeError(f"{path}: cannot be written: {Path(path).parent} is not a folder")
-    try:
-        with atomic_path(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise PhazeError(f"{path}: cannot be written: {error.strerror}") from error
+    if Path(path).is_dir():
+        raise PhazeError(f"{path}: cannot be written: is a folder")
+
+
+def write_text(text: str, path: str | Path) -> None:
+    """Write a file in one step into a folder that is there, or raise PhazeError."""
+    refuse_unwritable(path)
+    files.write_text(path, text)
 
 
 def check_width(width: str) -> None:

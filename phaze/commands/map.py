@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phaze.commands.options import JsonOption
+from phaze.commands.output import refuse_unwritable
 
 if TYPE_CHECKING:
     from phaze.spec.mapping import StoredMapping
@@ -79,6 +80,7 @@ def map_stages(
     from phaze.theory.stored_graphs import stage_graph
     from phaze.units import GIB
 
+    refuse_unwritable(times, out)
     stored = read_as(StoredStages, stages)
     settings = MapSettings(
         instantiation.value, seed, heuristics, Limits(tries, time_limit_s), steps,

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+MOST = 2**20
+"""What files may count to (`phaze.spec.numbers`, which would make every start slower)."""
+
 
 class Backward(StrEnum):
     """Forms of the backward pass."""

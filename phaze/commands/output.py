@@ -21,6 +21,15 @@ def write_or_print(text: str, out: Path | None) -> None:
         write_text(text, out)
 
 
+def refuse_unwritable(*outs: Path | None) -> None:
+    """Raise PhazeError for files that cannot be written, before what takes long."""
+    from phaze import documents
+
+    for out in outs:
+        if out is not None:
+            documents.refuse_unwritable(out)
+
+
 def print_tables(frames: list[pd.DataFrame], *, as_json: bool) -> None:
     """Print tables one below the other."""
     import pandas as pd

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phaze.commands.options import JsonOption
+from phaze.commands.options import MOST, JsonOption
+from phaze.commands.output import refuse_unwritable
 from phaze.errors import PhazeError
 
 if TYPE_CHECKING:
@@ -38,19 +39,23 @@ def partition(
             help="Spec in config/models, path of one, or a graph of operators in JSON; see README.md.",
         ),
     ],
-    stages: Annotated[int | None, typer.Option(help="Stages S; searched unless given.", min=1)] = None,
-    replicas: Annotated[int | None, typer.Option(help="Replicas R of every stage.", min=1)] = None,
+    stages: Annotated[
+        int | None, typer.Option(help="Stages S; searched unless given.", min=1, max=MOST)
+    ] = None,
+    replicas: Annotated[int | None, typer.Option(help="Replicas R of every stage.", min=1, max=MOST)] = None,
     devices: Annotated[
-        int | None, typer.Option(help="Devices D = S R, for the search of S and R.", min=1)
+        int | None, typer.Option(help="Devices D = S R, for the search of S and R.", min=1, max=MOST)
     ] = None,
     hyper_operators: Annotated[
         int | None,
         typer.Option("--hyper-operators", "-k", help="K, up to which operators are clustered.", min=1),
     ] = None,
     microbatch: Annotated[
-        int | None, typer.Option(help="Samples in a microbatch of a model; 1 unless given.", min=1)
+        int | None, typer.Option(help="Samples in a microbatch of a model; 1 unless given.", min=1, max=MOST)
     ] = None,
-    microbatches: Annotated[int, typer.Option(help="MB, microbatches of a step on each replica.", min=1)] = 4,
+    microbatches: Annotated[
+        int, typer.Option(help="MB, microbatches of a step on each replica.", min=1, max=MOST)
+    ] = 4,
     memory_gib: Annotated[
         float | None, typer.Option(help="Memory of a device, GiB; no limit unless given.")
     ] = None,
@@ -87,6 +92,7 @@ def partition(
     from phaze.partition.storing import stored_stages
     from phaze.theory.stored_graphs import operator_graph, stored_operators
 
+    refuse_unwritable(graph_out, out)
     terms = _terms(memory_gib, bandwidth_gbps, microbatches, recompute=recompute)
     if graph.endswith(".json"):
         _refuse_for_files(microbatch, system, sequence)

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from phaze.errors import PhazeError
+from phaze.spec.files import within
 from phaze.spec.noun import describe, read_yaml
 from phaze.spec.topology import MOST_DEVICES, TOPOLOGY, MatrixFile, Topology
 from phaze.theory.device_networks import DeviceNetwork
@@ -44,7 +45,7 @@ def _check_devices(devices: int, source: str | Path) -> None:
 
 
 def _of_file(file: MatrixFile, folder: Path) -> DeviceNetwork:
-    path = folder / file.path
+    path = within(folder, folder / file.path)
     read = {".csv": _read_csv, ".json": _read_graph, ".graphml": _read_graph}.get(path.suffix)
     if read is None:
         raise PhazeError(f"{path}: must end with .csv, .json or .graphml")
@@ -124,13 +125,27 @@ def _read_graph(path: Path) -> tuple[Floats, Floats]:
 
 def _load_graph(path: Path) -> nx.Graph[object]:
     try:
-        if path.suffix == ".graphml":
-            return nx.read_graphml(path)
-        return nx.node_link_graph(json.loads(path.read_text(encoding="utf-8")), edges="edges")
+        graph = nx.read_graphml(path) if path.suffix == ".graphml" else _node_link(path)
     except OSError as error:
         raise PhazeError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, SyntaxError, nx.NetworkXError) as error:
+    except _NO_GRAPH as error:
         raise PhazeError(f"{path}: is not a graph in node-link JSON or GraphML: {error}") from error
+    if len(set(graph.edges())) < graph.number_of_edges():
+        raise PhazeError(f"{path}: must have at most one edge from a node to another")
+    return graph
+
+
+_NO_GRAPH = (ValueError, KeyError, TypeError, AttributeError, SyntaxError, RecursionError, nx.NetworkXError)
+"""What the readers of json and NetworkX raise for what is no graph."""
+
+
+def _node_link(path: Path) -> nx.Graph[object]:
+    """Return the graph of a file of NetworkX, which called `edges` `links` before version 3.4."""
+    loaded = json.loads(path.read_text(encoding="utf-8"))
+    graph = nx.node_link_graph(loaded, edges="edges" if "edges" in loaded else "links")
+    if len(graph) != len(loaded["nodes"]):
+        raise ValueError("nodes must be different, and edges must name them")
+    return graph
 
 
 def _attribute(about: dict[str, object], key: str, path: Path, source: object, target: object) -> float:

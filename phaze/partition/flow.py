@@ -127,6 +127,8 @@ def problem_of(graph: OperatorGraph, terms: Terms, stages: int, replicas: int) -
     weights = weigh(graph, terms)
     if stages > len(weights):
         raise PhazeError(f"partition: {stages} stages need as many operators, the graph has {len(weights)}")
+    if not weights.total_s > 0:
+        raise PhazeError("partition: the operators of the graph take no time: there is nothing to balance")
     _check_memory(graph, weights, stages)
     return Problem(graph, weights, terms, stages, replicas)
 

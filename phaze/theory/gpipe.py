@@ -109,15 +109,13 @@ def flat_step_time_s(
     memory_bytes_per_s: float = math.inf,
 ) -> float:
     """Return the time of a step with equal links everywhere: all replicas are alike, and one is simulated."""
-    count = len(stages.forward_s)
-    devices = max(count, stages.replicas)
-    network = flat_network(devices, bandwidth_bytes_per_s, latency_s)
+    count, replicas = len(stages.forward_s), stages.replicas
+    network = flat_network(count, bandwidth_bytes_per_s, latency_s)
     forward, backward, edges, sizes, gradients, update, microbatches = work_of(stages, memory_bytes_per_s)
     seconds, waits = network.seconds_per_byte, network.waits_s
     ended = passes_end(forward, backward, edges, sizes, microbatches, np.arange(count), seconds, waits)
-    ring = np.arange(stages.replicas)
-    reduced = np.array([ring_s(size, ring, seconds, waits) for size in gradients])
-    return float((ended + reduced + update).max())
+    round_s = latency_s + gradients / replicas / bandwidth_bytes_per_s
+    return float((ended + 2.0 * (replicas - 1) * round_s + update).max())
 
 
 def check_mapping(stages: StageGraph, mapping: Ints, devices: int) -> None:

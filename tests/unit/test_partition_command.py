@@ -8,8 +8,10 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from phaze.__main__ import app
+from phaze.commands.options import MOST
 from phaze.documents import read_as
 from phaze.errors import PhazeError
+from phaze.spec import numbers
 from phaze.spec.operators import StoredOperators
 from phaze.spec.stages import StoredStages
 
@@ -120,6 +122,23 @@ def test_what_cannot_be_asked_is_said_and_nothing_is_written(
 def test_a_bad_graph_is_named_with_its_file(graph: Path, keys: dict[str, object], said: str) -> None:
     with pytest.raises(PhazeError, match=f"graph.json: .*{said}"):
         run(changed(graph, **keys), "--devices", "2")
+
+
+def test_operators_that_take_no_time_are_refused(graph: Path) -> None:
+    still = [one | {"forward_s": 0, "backward_s": 0} for one in json.loads(graph.read_text())["operators"]]
+    with pytest.raises(PhazeError, match="the operators of the graph take no time"):
+        run(changed(graph, operators=still), "--stages", "2", "--replicas", "1")
+
+
+def test_what_cannot_be_written_is_said_before_the_work(graph: Path, tmp_path: Path) -> None:
+    with pytest.raises(PhazeError, match="is a folder"):
+        run(str(graph), "--stages", "4", "--replicas", "1", "-o", str(tmp_path))
+
+
+def test_most_replicas_of_a_file_need_no_matrix_of_theirs(graph: Path) -> None:
+    shape = ("--stages", "2", "--replicas", str(MOST))
+    assert run(str(graph), *shape).output.startswith(f"S=2 R={MOST}: ")
+    assert MOST == numbers.MOST
 
 
 def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:

@@ -10,6 +10,13 @@ from phaze.errors import PhazeError
 from phaze.map.matrices import read_topology
 
 NO_BANDWIDTH = '{"nodes": [{"id": 0}, {"id": 1}], "edges": [{"source": 0, "target": 1}]}'
+TWICE = (
+    '{"multigraph": true, "nodes": [{"id": 0}, {"id": 1}], "edges": ['
+    '{"source": 0, "target": 1, "key": 0, "bandwidth": 1}, '
+    '{"source": 1, "target": 0, "key": 1, "bandwidth": 2}]}'
+)
+UNKNOWN_NODE = '{"nodes": [{"id": 0}, {"id": 1}], "edges": [{"source": 0, "target": 2, "bandwidth": 1}]}'
+SAME_NODES = '{"nodes": [{"id": 0}, {"id": 0}], "edges": []}'
 NO_LINKS = "kind: levels\nlevels: [{devices: 4, bandwidth_gib_per_s: 0}]\n"
 
 
@@ -55,6 +62,12 @@ def test_node_link_graphs_are_read_as_matrices_are(tmp_path: Path) -> None:
     assert network.bandwidth_bytes_per_s[1, 0] == 2
 
 
+def test_node_link_graphs_of_older_networkx_have_links(tmp_path: Path) -> None:
+    text = '{"nodes": [{"id": "a"}, {"id": "b"}], "links": [{"source": "a", "target": "b", "bandwidth": 3}]}'
+    network = read_topology(written(tmp_path, "two.json", text))
+    assert network.bandwidth_bytes_per_s[0, 1] == network.bandwidth_bytes_per_s[1, 0] == 3
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -66,6 +79,11 @@ def test_node_link_graphs_are_read_as_matrices_are(tmp_path: Path) -> None:
         ("a.csv", "", "must hold a square matrix, got no rows"),
         ("a.json", "[]", "is not a graph in node-link JSON or GraphML"),
         ("a.json", NO_BANDWIDTH, "edge 0 -> 1: bandwidth must be a number > 0, got None"),
+        ("a.json", "[" * 100_000, "is not a graph in node-link JSON or GraphML"),
+        ("a.json", TWICE, "must have at most one edge from a node to another"),
+        ("a.json", UNKNOWN_NODE, "nodes must be different, and edges must name them"),
+        ("a.json", SAME_NODES, "nodes must be different, and edges must name them"),
+        ("a.yaml", "kind: file\npath: ../a.csv\n", "must lie in its own folder"),
         ("a.graphml", "<", "is not a graph in node-link JSON or GraphML"),
         ("a.yaml", "kind: mesh\nsides: [2, 2]\n", "give either hops or link_gib_per_s"),
         ("a.yaml", NO_LINKS, "levels.levels.0.bandwidth_gib_per_s: should be greater than 0"),
