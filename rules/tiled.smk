@@ -81,7 +81,7 @@ rule simulate_besides:
     params:
         tables=study["tiled"]["tables"],
         published=settings.published_tiled,
-        code=source_digest("phaze.tiled.besides"),
+        code=source_digest("phaze.besides"),
     log:
         "<logs>/tiled_besides.log",
     benchmark:
