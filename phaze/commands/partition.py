@@ -79,6 +79,12 @@ def partition(
     sequence: Annotated[
         int | None, typer.Option(help="Tokens of a sample of a model; its longest unless given.", min=1)
     ] = None,
+    baselines: Annotated[
+        bool,
+        typer.Option(
+            "--baselines", help="Compare with PipeDream, one topological order, Piper and Phaze by layer."
+        ),
+    ] = False,
     graph_out: Annotated[Path | None, typer.Option(help="File for the graph of operators.")] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the stages.")] = None,
     as_json: JsonOption = False,
@@ -110,11 +116,13 @@ def partition(
     if out is not None:
         file = stored_stages(operators, best.found.chosen, terms, name, best.replicas, samples)
         write_text(text_of(file), out)
-    if as_json:
-        typer.echo(json.dumps([_row(one, samples) for one in found], indent=2))
-    else:
-        for one in found:
-            typer.echo(_in_words(one, samples))
+    rows = [_row(one, samples) for one in found]
+    lines = [_in_words(one, samples) for one in found]
+    if baselines:
+        others = _baselines(operators, terms, best)
+        rows[0]["baselines"] = {name: row for name, row, _ in others}
+        lines[1:1] = [line for _, _, line in others]
+    typer.echo(json.dumps(rows, indent=2) if as_json else "\n".join(lines))
 
 
 def _profile(model: str, microbatch: int, system: str, sequence: int | None) -> OperatorGraph:
@@ -163,6 +171,31 @@ def _configurations(
     return search(
         graph, terms, Wanted(*shape, hyper_operators, "paper" if flow == "paper" else "full", slack)
     )
+
+
+def _baselines(
+    graph: OperatorGraph, terms: Terms, best: Configuration
+) -> list[tuple[str, dict[str, object], str]]:
+    """Return name, row and line of what others make of the best configuration."""
+    from phaze.partitioning import compare_baselines
+
+    found = []
+    for one in compare_baselines(graph, terms, best.stages, best.replicas):
+        row: dict[str, object] = {"reason": one.reason}
+        line = f"  {one.planner}: {one.reason}"
+        if one.found is not None:
+            row = {
+                "stages": int(one.found.stage_of.max()) + 1,
+                "stage_time_s": one.found.time_s,
+                "step_time_s": one.found.step_s,
+                "fits_memory": one.fits_memory,
+            }
+            line = (
+                f"  {one.planner}: slowest stage {one.found.time_s:.4g} s, step {one.found.step_s:.4g} s"
+                f", {row['stages']} stages{'' if one.fits_memory else ', does not fit the memory'}"
+            )
+        found.append((str(one.planner), row, line))
+    return found
 
 
 def _row(one: Configuration, microbatch: int) -> dict[str, object]:

@@ -57,6 +57,15 @@ def test_devices_alone_are_searched(graph: Path) -> None:
     assert rates[0] == pytest.approx(4 * rows[0]["replicas"] * 4 / rows[0]["step_time_s"])
 
 
+def test_others_can_be_compared(graph: Path) -> None:
+    (row,) = json.loads(run(str(graph), "--stages", "2", "--replicas", "2", "--baselines", "--json").output)
+    assert list(row["baselines"]) == ["pipedream", "topological", "piper", "phaze"]
+    for other in row["baselines"].values():
+        assert row["stage_time_s"] <= 1.02 * other["stage_time_s"]
+    lines = run(str(graph), "--stages", "3", "--replicas", "1", "--baselines").output.splitlines()
+    assert lines[1] == "  pipedream: 3 stages need as many layers, the graph has 2"
+
+
 def test_without_recomputation_stages_are_faster(graph: Path) -> None:
     shape = ("--stages", "2", "--replicas", "1", "--json")
     (with_it,) = json.loads(run(str(graph), *shape).output)
