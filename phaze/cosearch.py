@@ -7,8 +7,8 @@ and is what the walk down the areas calls for every architecture that it visits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import InitVar, dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import InitVar, asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ import pandas as pd
 from phaze import tables
 from phaze.estimate import Hardware, estimate_operators
 from phaze.estimate.designs import design_ids
+from phaze.evaluations import EvaluationStore, Plain, content_of
 from phaze.extract import LayerTables, extract_graph, extract_layers
 from phaze.place import Conditions, Expert, place_model
 from phaze.schedule import SolutionStore, schedule_layers
@@ -66,6 +67,8 @@ class Terms:
     bytes_per_element: int = 2
     solutions: Path | None = None
     """Folder of verified solutions to share, or None."""
+    evaluations: EvaluationStore | None = None
+    """What is known of evaluations, or None."""
 
     @property
     def hardware(self) -> Hardware:
@@ -148,16 +151,46 @@ def evaluate_point(subject: Subject, point: LayerTables, chips: pd.DataFrame, te
     return Evaluation(chips, estimates, solves, schedules, placements, stages)
 
 
-def solve_architectures(
-    subject: Subject, architectures: pd.DataFrame, terms: Terms
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return given architectures with designs of their own, and table solves for them and all points."""
-    chips = with_own_designs(architectures)
-    every = np.ones(len(chips), dtype=np.bool_)
-    solves = [
-        _schedule(point, _estimate(point, chips, terms), chips, terms, every)[0] for point in subject.points
+def look_up_architectures(
+    subject: Subject, architectures: pd.DataFrame, terms: Terms, names: Sequence[str]
+) -> dict[str, pd.DataFrame]:
+    """Return tables of `Evaluation` by name, for all points; what is known of them is not evaluated again."""
+    chips = architectures.drop_duplicates("architecture")
+    found = [look_up_point(subject, point, chips, terms, names) for point in subject.points]
+    return {name: pd.concat([one[name] for one in found], ignore_index=True) for name in names}
+
+
+def look_up_point(
+    subject: Subject, point: LayerTables, chips: pd.DataFrame, terms: Terms, names: Sequence[str]
+) -> dict[str, pd.DataFrame]:
+    """Return tables of `evaluate_point` by name; what is known of them is not evaluated again.
+
+    A point knows of no microbatch but its own.
+    """
+    own = terms.training.model_copy(update={"microbatches": (int(point.layers["microbatch"].iloc[0]),)})
+    mine = replace(terms, training=own)
+
+    def evaluate(fresh: pd.DataFrame) -> dict[str, pd.DataFrame]:
+        found = evaluate_point(subject, point, with_own_designs(fresh), mine)
+        return {name: getattr(found, name) for name in names}
+
+    if terms.evaluations is None:
+        return evaluate(chips)
+    return terms.evaluations.complete(_content_of(subject, point, mine), chips, names, evaluate)
+
+
+def _content_of(subject: Subject, point: LayerTables, terms: Terms) -> Plain:
+    """Return all that an evaluation at a point depends on besides architectures and code."""
+    nouns = (terms.scenario, terms.training, terms.technology, terms.estimate, terms.schedule)
+    frames = (subject.graph, *point)
+    return [
+        *(noun.model_dump(mode="json") for noun in nouns),
+        *(content_of(frame) for frame in frames),
+        terms.bytes_per_element,
+        subject.sequence,
+        subject.flops_per_token,
+        None if subject.expert is None else asdict(subject.expert),
     ]
-    return chips, pd.concat(solves, ignore_index=True)
 
 
 def _estimate(point: LayerTables, chips: pd.DataFrame, terms: Terms) -> pd.DataFrame:
@@ -199,8 +232,9 @@ def vary_cluster(
     found = []
     for name, changes in variations.items():
         scenario = Scenario.model_validate({**terms.scenario.model_dump(), **changes})
-        evaluation = evaluate_architectures(subject, architectures, replace(terms, scenario=scenario))
-        found.append(evaluation.placements.assign(variation=name))
+        varied = replace(terms, scenario=scenario)
+        placements = look_up_architectures(subject, architectures, varied, ["placements"])["placements"]
+        found.append(placements.assign(variation=name))
     if not found:
         return tables.Sensitivities.empty()
     return tables.Sensitivities.check(

@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 
 from phaze import tables
-from phaze.cosearch import Evaluation, Subject, Terms, evaluate_point, with_own_designs
+from phaze.cosearch import Subject, Terms, look_up_point
 from phaze.errors import PhazeError
 from phaze.estimate import within_limit
 from phaze.theory.pareto import uncovered
@@ -71,12 +71,12 @@ def find_front(
     architectures is passed over.
     """
     chips = architectures.reset_index(drop=True)
-    found: list[Evaluation] = []
+    found: list[dict[str, pd.DataFrame]] = []
 
     def evaluate(wanted: pd.DataFrame) -> pd.DataFrame:
         fresh = list(_evaluate(subject, wanted, chips, terms))
         found.extend(fresh)
-        return pd.concat([one.placements for one in fresh], ignore_index=True)
+        return pd.concat([one["placements"] for one in fresh], ignore_index=True)
 
     rows = search_front(read_candidates(screens, chips), spaces, evaluate)
     placements = _joined(found, "placements", tables.Placements)
@@ -100,21 +100,21 @@ def spaces_of(
 
 def _evaluate(
     subject: Subject, wanted: pd.DataFrame, chips: pd.DataFrame, terms: Terms
-) -> Iterable[Evaluation]:
+) -> Iterable[dict[str, pd.DataFrame]]:
     points = {_widths(point.layers): point for point in subject.points}
     for widths, point in points.items():
         rows = wanted[(wanted["tensor"] == widths[0]) & (wanted["microbatch"] == widths[1])]
-        chosen = with_own_designs(chips[chips["architecture"].isin(rows["architecture"])])
+        chosen = chips[chips["architecture"].isin(rows["architecture"])]
         if len(chosen):
-            yield evaluate_point(subject, point, chosen, terms)
+            yield look_up_point(subject, point, chosen, terms, ["placements", "stages"])
 
 
 def _widths(layers: pd.DataFrame) -> tuple[int, int]:
     return int(layers["tensor"].iloc[0]), int(layers["microbatch"].iloc[0])
 
 
-def _joined(found: list[Evaluation], name: str, table: type[tables.Table]) -> pd.DataFrame:
-    frames = [getattr(one, name) for one in found]
+def _joined(found: list[dict[str, pd.DataFrame]], name: str, table: type[tables.Table]) -> pd.DataFrame:
+    frames = [one[name] for one in found]
     return pd.concat(frames, ignore_index=True) if frames else table.empty()
 
 

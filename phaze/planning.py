@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from phaze.cosearch import Subject, Terms, solve_architectures
+from phaze.cosearch import Subject, Terms, look_up_architectures
 from phaze.place.piper.planner import plan
 from phaze.place.planners import Asked
 from phaze.place.side_by_side import plan_model
@@ -26,10 +26,10 @@ def plan_subject(
     wanted = known[known["architecture"].isin({one.architecture for one in asked})]
     if wanted.empty:
         return Plans.empty(), PlanStages.empty()
-    architectures, solves = solve_architectures(subject, wanted, terms)
+    solves = look_up_architectures(subject, wanted, terms, ["solves"])["solves"]
     layers = pd.concat([point.layers for point in subject.points], ignore_index=True)
     conditions = terms.conditions(subject)
-    return plan_model(layers, subject.graph, solves, architectures, asked, conditions, subject.expert, plan)
+    return plan_model(layers, subject.graph, solves, wanted, asked, conditions, subject.expert, plan)
 
 
 def ask_for(cluster: Cluster, choice: Choice, planner: str) -> list[Asked]:

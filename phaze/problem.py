@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+
 from phaze import tables
 from phaze.certify import Slice
 from phaze.cosearch import Subject, Terms
 from phaze.estimate import area_um2
+from phaze.evaluations import EvaluationStore
 from phaze.extract import LayerTables
 from phaze.place import Expert
 from phaze.spec.architecture import Architecture, Technology
@@ -43,8 +47,8 @@ class Problem(Noun):
     schedule: ScheduleSettings
     """Settings of schedule."""
 
-    def terms(self, solutions: str | Path | None) -> Terms:
-        """Return what evaluations depend on besides model and architectures."""
+    def terms(self, solutions: str, evaluations: EvaluationStore | None = None) -> Terms:
+        """Return what evaluations depend on besides model and architectures, and where some are known."""
         return Terms(
             scenario=self.scenario,
             training=self.training,
@@ -52,7 +56,8 @@ class Problem(Noun):
             estimate=self.estimate,
             schedule=self.schedule,
             bytes_per_element=self.extract.bytes_per_element,
-            solutions=None if solutions is None else Path(solutions),
+            solutions=Path(solutions),
+            evaluations=evaluations,
         )
 
     def read_subject(self, files: Mapping[str, Sequence[str]]) -> Subject:
@@ -73,10 +78,10 @@ def _read_point(paths: Sequence[str]) -> LayerTables:
     return LayerTables(*loaded)
 
 
-def read_slices(files: Mapping[str, Sequence[str]], estimated: list[str] | None = None) -> Iterator[Slice]:
+def read_slices(files: Mapping[str, Sequence[str]], estimated: list[str]) -> Iterator[Slice]:
     """Yield the tables of every TMP width, microbatch and shard of a model; estimates are in this order.
 
-    `estimated` are the columns of estimates that are needed, all unless given.
+    `estimated` are the columns of estimates that are needed.
     """
     shards = [tables.Architectures.load(path) for path in files["architectures"]]
     estimates = iter(files["estimates"])
@@ -84,6 +89,31 @@ def read_slices(files: Mapping[str, Sequence[str]], estimated: list[str] | None 
         point = tables.Operators.load(operators), tables.Edges.load(edges), tables.Layers.load(layers)
         for architectures in shards:
             yield Slice(*point, tables.Estimates.load(next(estimates), columns=estimated), architectures)
+
+
+def read_slices_of(
+    rows: pd.DataFrame, files: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[pd.DataFrame, Slice]]:
+    """Yield the rows of any table that are about a slice, and of its tables what these rows are about."""
+    shards = [tables.Architectures.load(path) for path in files["architectures"]]
+    chips = [shard[shard["architecture"].isin(rows["architecture"].unique())] for shard in shards]
+    estimates = iter(files["estimates"])
+    for operators, edges, path in zip(files["operators"], files["edges"], files["layers"], strict=True):
+        layers = tables.Layers.load(path)
+        here = (rows[["tensor", "microbatch"]] == layers[["tensor", "microbatch"]].iloc[0]).all(axis=1)
+        for among, estimated in zip(chips, estimates, strict=False):
+            mine = rows[here & rows["architecture"].isin(among["architecture"])]
+            used = among[among["architecture"].isin(mine["architecture"])]
+            if len(mine):
+                point = tables.Operators.load(operators), tables.Edges.load(edges), layers
+                yield mine, Slice(*point, _read_estimates(estimated, used), used)
+
+
+def _read_estimates(path: str, architectures: pd.DataFrame) -> pd.DataFrame:
+    """Return the estimates of what some architectures are made of."""
+    estimates = tables.Estimates.load(path, columns=list(tables.Estimates.fields()))
+    used = architectures[[f"{core}_design" for core in ("tensor", "vector", "fused")]]
+    return estimates[estimates["design"].isin(np.unique(used))]
 
 
 def area_limit_um2(limit: float | dict[str, object], technology: Technology) -> float:

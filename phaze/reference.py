@@ -102,14 +102,14 @@ def generated_files(folder: Path) -> dict[Path, str]:
 def _table(title: str, noun: type[Noun]) -> str:
     about = (noun.__doc__ or "").strip().splitlines()[0]
     lines = [f"\n## {title}\n\n{about}\n\n| key | default | allowed | meaning |\n|---|---|---|---|\n"]
-    properties = noun.model_json_schema().get("properties", {})
+    properties, about_fields = noun.model_json_schema().get("properties", {}), noun.documentation()
     for name, field in noun.model_fields.items():
         default = (
             "required"
             if field.is_required()
             else f"`{_default(field.get_default(call_default_factory=True))}`"
         )
-        meaning = " ".join((field.description or "").split())
+        meaning = " ".join(about_fields.get(name, "").split())
         lines.append(f"| `{name}` | {default} | {_allowed(properties[name])} | {meaning} |\n")
     return "".join(lines)
 

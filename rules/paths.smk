@@ -2,6 +2,7 @@
 
 POINT = "{model}/t{tensor}-b{microbatch}"
 SOLUTIONS = workflow.pathvars.apply("<results>/solutions")  # Snakemake resolves them in paths, not in params
+EVALUATIONS = workflow.pathvars.apply("<results>/evaluations")
 MAIN = next(iter(settings.scenarios))
 LAYER_TABLES = {table: f"<results>/{table}/{POINT}.parquet" for table in ("operators", "edges", "layers")}
 

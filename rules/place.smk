@@ -6,6 +6,7 @@ WRITES  results/placements/<scenario>/<model>/t<T>-b<B>/<shard>.parquet       ta
         results/stages/<scenario>/<model>/t<T>-b<B>/<shard>.parquet           tables.Stages
         results/fronts/<scenario>/<model>.parquet                             tables.Fronts
         results/{placements,stages}/<scenario>/<model>/front.parquet: what was placed to find the front
+        results/evaluations/: evaluations by content, shared by all jobs that look across points; safe to delete
 """
 
 
@@ -63,6 +64,7 @@ rule place_front:
         problem=lambda w: settings.problem(w.scenario, w.model),
         space=lambda w: settings.front_space(w.scenario),
         solutions=SOLUTIONS,
+        evaluations=EVALUATIONS,
         code=source_digest("phaze.front", "phaze.problem", programs=("glpsol",)),
     log:
         "<logs>/fronts/{scenario}/{model}.log",

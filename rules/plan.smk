@@ -32,6 +32,7 @@ rule plan:
         planner=study["place"]["planner"],
         area_limit=lambda w: settings.area_limit(w.scenario),
         solutions=SOLUTIONS,
+        evaluations=EVALUATIONS,
         code=source_digest("phaze.planning", "phaze.problem", programs=("glpsol",)),
     log:
         "<logs>/plans/{scenario}/{model}.log",

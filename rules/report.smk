@@ -49,6 +49,7 @@ rule place_common:
     params:
         problem=lambda w: settings.problem(w.scenario, w.model),
         solutions=SOLUTIONS,
+        evaluations=EVALUATIONS,
         code=source_digest("phaze.problem", programs=("glpsol",)),
     log:
         "<logs>/placements/{scenario}/{model}/common.log",
@@ -116,6 +117,7 @@ rule vary:
         baseline=study["architectures"]["baseline"],
         area_limit=lambda w: settings.area_limit(w.scenario),
         solutions=SOLUTIONS,
+        evaluations=EVALUATIONS,
         code=source_digest("phaze.problem", "phaze.report.winners", programs=("glpsol",)),
     log:
         "<logs>/sensitivities/{scenario}/{model}.log",

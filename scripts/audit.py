@@ -7,7 +7,7 @@ from phaze.certify import Model, best_row, draw_points, names_of_space, read_sha
 from phaze.certify.draw import COLUMNS, EXCLUDED
 from phaze.certify.space import PLACED
 from phaze.job import logged
-from phaze.problem import area_limit_um2, read_slices
+from phaze.problem import area_limit_um2, read_slices_of
 from phaze.spec.architecture import Technology
 from phaze.spec.settings import CertifySettings, ScheduleSettings, Training
 from phaze.spec.system import Scenario
@@ -37,12 +37,9 @@ def main(
     best = float(of_models["best"].loc[model])
     best_s = cluster.global_batch / best if best > 0 else float("inf")
     found = [tables.Audits.empty()]
-    for one in read_slices(files):
-        mine = points[one.has(points)]
-        if len(mine):
-            subject = Model(one.layers, graph, cluster, trained)
-            settings = ScheduleSettings.parse(schedule, "schedule")
-            found.append(audit_slice(mine, one, subject, best_s, settings))
+    settings = ScheduleSettings.parse(schedule, "schedule")
+    for mine, one in read_slices_of(points, files):
+        found.append(audit_slice(mine, one, Model(one.layers, graph, cluster, trained), best_s, settings))
     tables.Audits.save(pd.concat(found, ignore_index=True), out)
 
 

@@ -1,7 +1,10 @@
 """Schedule and place a model on every candidate for the common architecture."""
 
+from pathlib import Path
+
 from phaze import tables
-from phaze.cosearch import evaluate_architectures
+from phaze.cosearch import look_up_architectures
+from phaze.evaluations import EvaluationStore
 from phaze.job import logged
 from phaze.problem import OPERATOR_TABLES, Problem
 
@@ -13,14 +16,18 @@ def main(
     *,
     problem: dict[str, object],
     solutions: str,
+    evaluations: EvaluationStore,
 ) -> None:
     """Evaluate the model on all candidates, over all its TMP widths and microbatches."""
     asked = Problem.parse(problem, "study")
-    found = evaluate_architectures(
-        asked.read_subject(files), tables.Architectures.load(architectures), asked.terms(solutions)
+    found = look_up_architectures(
+        asked.read_subject(files),
+        tables.Architectures.load(architectures),
+        asked.terms(solutions, evaluations),
+        list(outputs),
     )
     for table, path in outputs.items():
-        tables.TABLES[table].save(getattr(found, table), path)
+        tables.TABLES[table].save(found[table], path)
 
 
 if __name__ == "__main__":
@@ -32,4 +39,5 @@ if __name__ == "__main__":
             dict(snakemake.output.items()),
             problem=snakemake.params.problem,
             solutions=snakemake.params.solutions,
+            evaluations=EvaluationStore(Path(snakemake.params.evaluations), snakemake.params.code),
         )

@@ -1,6 +1,9 @@
 """Find the Pareto front of a model over its whole space."""
 
+from pathlib import Path
+
 from phaze import tables
+from phaze.evaluations import EvaluationStore
 from phaze.front import find_front, spaces_of
 from phaze.job import logged
 from phaze.problem import OPERATOR_TABLES, Problem, area_limit_um2
@@ -18,6 +21,7 @@ def main(
     area_limits: list[float | dict[str, object]],
     minimum_area_share: float | None,
     solutions: str,
+    evaluations: EvaluationStore,
 ) -> None:
     """Read the screens of all points and shards, write the members of the front and what was placed."""
     asked = Problem.parse(problem, "study")
@@ -26,7 +30,7 @@ def main(
         asked.read_subject(files),
         (tables.Screens.load(path, columns=COLUMNS) for path in screens),
         chips,
-        asked.terms(solutions),
+        asked.terms(solutions, evaluations),
         spaces_of(
             chips, [area_limit_um2(limit, asked.technology) for limit in area_limits], minimum_area_share
         ),
@@ -47,4 +51,5 @@ if __name__ == "__main__":
             area_limits=snakemake.params.space["area_limits"],
             minimum_area_share=snakemake.params.space["minimum_area_share"],
             solutions=snakemake.params.solutions,
+            evaluations=EvaluationStore(Path(snakemake.params.evaluations), snakemake.params.code),
         )

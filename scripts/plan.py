@@ -1,10 +1,13 @@
 """Plan a model on its winner, the common architecture and the baseline with every planner."""
 
+from pathlib import Path
+
 from phaze import tables
+from phaze.evaluations import EvaluationStore
 from phaze.job import logged
 from phaze.planning import plan_subject
 from phaze.problem import OPERATOR_TABLES, Problem, area_limit_um2
-from phaze.report import Cluster
+from phaze.report.inputs import Cluster
 from phaze.report.planned import Choice
 
 
@@ -17,6 +20,7 @@ def main(
     choice: dict[str, object],
     planner: str,
     solutions: str,
+    evaluations: EvaluationStore,
 ) -> None:
     """Estimate and schedule the chosen architectures, write plans and their stages."""
     asked = Problem.parse(problem, "study")
@@ -30,7 +34,7 @@ def main(
     )
     plans, stages = plan_subject(
         asked.read_subject(files),
-        asked.terms(solutions),
+        asked.terms(solutions, evaluations),
         cluster,
         Choice.parse(choice, "study"),
         planner,
@@ -52,4 +56,5 @@ if __name__ == "__main__":
             choice=snakemake.params.choice,
             planner=snakemake.params.planner,
             solutions=snakemake.params.solutions,
+            evaluations=EvaluationStore(Path(snakemake.params.evaluations), snakemake.params.code),
         )

@@ -7,7 +7,8 @@ from pathlib import Path
 from phaze import tables
 from phaze.job import logged
 from phaze.problem import area_limit_um2
-from phaze.report import Cluster, DetailFiles, Inputs, build_report, read_times, write_report
+from phaze.report.build import build_report, write_report
+from phaze.report.inputs import Cluster, DetailFiles, Inputs, read_times
 from phaze.spec.architecture import Technology
 from phaze.spec.published import Published
 from phaze.spec.study import Study

@@ -1,10 +1,14 @@
 """Place a model on its winner, the common architecture and the baseline under other bandwidths."""
 
+from pathlib import Path
+
 from phaze import tables
 from phaze.cosearch import vary_cluster
+from phaze.evaluations import EvaluationStore
 from phaze.job import logged
 from phaze.problem import OPERATOR_TABLES, Problem, area_limit_um2
-from phaze.report import Cluster, choose_winner
+from phaze.report.inputs import Cluster
+from phaze.report.winners import choose_winner
 
 
 def main(
@@ -17,6 +21,7 @@ def main(
     tolerance: float,
     baseline: str | None,
     solutions: str,
+    evaluations: EvaluationStore,
 ) -> None:
     """Evaluate the chosen architectures under every variation of the cluster."""
     asked = Problem.parse(problem, "study")
@@ -32,7 +37,7 @@ def main(
     names = {baseline, *commons.loc[commons["chosen"], "architecture"]}
     names |= set() if winner is None else {winner["architecture"]}
     chosen = known[known["architecture"].isin(names)]
-    found = vary_cluster(asked.read_subject(files), chosen, asked.terms(solutions), variations)
+    found = vary_cluster(asked.read_subject(files), chosen, asked.terms(solutions, evaluations), variations)
     tables.Sensitivities.save(found, out)
 
 
@@ -50,4 +55,5 @@ if __name__ == "__main__":
             tolerance=snakemake.params.tolerance,
             baseline=snakemake.params.baseline,
             solutions=snakemake.params.solutions,
+            evaluations=EvaluationStore(Path(snakemake.params.evaluations), snakemake.params.code),
         )

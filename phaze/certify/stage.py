@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -51,10 +50,6 @@ class Slice:
     architectures: pd.DataFrame
     """All of the shard."""
 
-    @cached_property
-    def _names(self) -> frozenset[str]:
-        return frozenset(self.architectures["architecture"])
-
     @property
     def shard(self) -> str:
         """Return the name of the shard."""
@@ -64,8 +59,9 @@ class Slice:
         """Return which rows of a table are about this slice."""
         first = self.layers.iloc[0]
         same = (rows["tensor"] == first["tensor"]) & (rows["microbatch"] == first["microbatch"])
+        asked, known = rows.loc[same, "architecture"], self.architectures["architecture"]
         found: Flags = same.to_numpy(np.bool_, copy=True)
-        found[found] = [name in self._names for name in rows.loc[found, "architecture"]]
+        found[found] = asked.isin(known[known.isin(asked.unique())]).to_numpy(np.bool_)
         return found
 
 

@@ -70,9 +70,11 @@ class DetailFiles:
         return found[same & (found["model"] == point.model)]
 
 
-@lru_cache(maxsize=24)
+@lru_cache(maxsize=48)
 def _load(table: str, path: Path) -> pd.DataFrame:
-    return TABLES[table].load(path) if path.is_file() else TABLES[table].empty()
+    """Return a table as it was checked when it was written: a report looks into hundreds of them."""
+    columns = list(TABLES[table].fields())
+    return TABLES[table].load(path, columns=columns) if path.is_file() else TABLES[table].empty()
 
 
 @dataclass(frozen=True)

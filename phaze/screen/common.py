@@ -20,15 +20,17 @@ its proof holds word for word; here one call sees all shards at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from phaze.screen.select import could_matter
-from phaze.theory.ranking import Flags, Floats, name_ranks, order, smallest, within
+from phaze.theory.ranking import Flags, Floats, Ranks, name_ranks, order, smallest, within
 
 Mean = Literal["mean", "normalised", "geometric"]
+AT = ["architecture", "hbm_gib"]
 
 
 def common_candidates(
@@ -82,16 +84,56 @@ def _could_matter(bounds: pd.DataFrame, best: int, tolerance: float) -> Flags:
 
 def best_times(screens: Iterable[pd.DataFrame], models: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the least lower and feasible times: rows (architecture, hbm_gib), one column a model."""
-    least: dict[str, pd.DataFrame] = {}
+    seen: list[_Seen] = []
     for screen in screens:
-        for model in set(models) & set(screen["model"].unique()):
-            rows = screen[screen["model"] == model]
-            found = rows.groupby(["architecture", "hbm_gib"])[["lower_s", "feasible_s"]].min()
-            least[model] = found if model not in least else _minimum(least[model], found)
-    if missing := [model for model in models if model not in least]:
+        known = next((one for one in reversed(seen) if one.is_about(screen)), None)
+        if known is None:
+            known = _Seen.of(screen)
+            seen.append(known)
+        known.add(screen)
+    every = (
+        pd.concat([one.rows() for one in seen], ignore_index=True) if seen else pd.DataFrame({"model": []})
+    )
+    if missing := [model for model in models if not (every["model"] == model).any()]:
         raise ValueError(f"no screens of the models {missing}")
+    least = {m: every[every["model"] == m].groupby(AT)[["lower_s", "feasible_s"]].min() for m in models}
     lower = pd.DataFrame({model: least[model]["lower_s"] for model in models})
     return lower.fillna(np.inf), pd.DataFrame({m: least[m]["feasible_s"] for m in models}).fillna(np.inf)
+
+
+@dataclass
+class _Seen:
+    """The least times of screens with the same rows: those of a shard at any point."""
+
+    keys: pd.DataFrame
+    starts: Ranks
+    """First of the rows that follow each other for the same model, architecture and HBM size."""
+    lower_s: Floats
+    feasible_s: Floats
+
+    @classmethod
+    def of(cls, screen: pd.DataFrame) -> _Seen:
+        """Return what is to be known of screens with the rows of this one."""
+        keys = screen[["model", *AT]]
+        codes = np.stack([pd.factorize(keys[name])[0] for name in keys])
+        starts = np.flatnonzero(np.diff(codes, axis=1, prepend=-1).any(axis=0))
+        nothing = np.full(len(starts), np.inf)
+        return cls(keys, starts, nothing, nothing)
+
+    def is_about(self, screen: pd.DataFrame) -> bool:
+        """Say whether a screen has the same rows."""
+        return all(self.keys[name].equals(screen[name]) for name in self.keys)
+
+    def add(self, screen: pd.DataFrame) -> None:
+        """Take the times of a screen into account."""
+        if len(screen):
+            lower, feasible = (screen[name].to_numpy(np.float64) for name in ("lower_s", "feasible_s"))
+            self.lower_s = np.minimum(self.lower_s, np.minimum.reduceat(lower, self.starts))
+            self.feasible_s = np.minimum(self.feasible_s, np.minimum.reduceat(feasible, self.starts))
+
+    def rows(self) -> pd.DataFrame:
+        """Return the least times, once for rows that follow each other."""
+        return self.keys.iloc[self.starts].assign(lower_s=self.lower_s, feasible_s=self.feasible_s)
 
 
 def mean_of(
@@ -166,10 +208,6 @@ def _marked(ranked: pd.DataFrame, tolerance: float) -> pd.DataFrame:
     if near.any():
         ranked.loc[ranked.loc[near, "hbm_gib"].idxmin(), "chosen"] = True
     return ranked
-
-
-def _minimum(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    return pd.concat([one, other]).groupby(level=[0, 1]).min()
 
 
 def _cost(mean: pd.Series) -> Floats:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import reprlib
+from itertools import pairwise
 from pathlib import Path
+from textwrap import dedent
 from typing import Self, TypeAlias
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, ErrorDetails
 
 from phaze.errors import PhazeError
 
@@ -24,7 +29,7 @@ SHORT.maxlevel, SHORT.maxstring, SHORT.maxother = 3, 100, 100
 class Noun(BaseModel):
     """A frozen value that refuses unknown keys; the docstring under a field is its documentation."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     @classmethod
     def parse(cls, data: object, source: str) -> Self:
@@ -33,6 +38,43 @@ class Noun(BaseModel):
             return cls.model_validate(data)
         except ValidationError as error:
             raise PhazeError(describe(error, source)) from error
+
+    @classmethod
+    def documentation(cls) -> dict[str, str]:
+        """Return the docstrings under the fields, as far as there are some.
+
+        Reading the source takes time, and only who writes about nouns needs them: pydantic would read it
+        for every class of every process (`use_attribute_docstrings`).
+        """
+        found: dict[str, str] = {}
+        for noun in reversed([base for base in cls.__mro__ if issubclass(base, Noun)]):
+            statements = ast.parse(dedent(inspect.getsource(noun))).body[0]
+            found |= _documented(statements)
+        return found
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return the JSON Schema with the docstrings as descriptions."""
+        found = handler(schema)
+        properties = handler.resolve_ref_schema(found).get("properties", {})
+        for name, text in cls.documentation().items():
+            properties[name]["description"] = text
+        return found
+
+
+def _documented(noun: ast.AST) -> dict[str, str]:
+    """Return the docstring below every field of a class."""
+    return {
+        field.target.id: inspect.cleandoc(text.value.value)
+        for field, text in pairwise(getattr(noun, "body", []))
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
 
 
 def describe(error: ValidationError, source: str) -> str:

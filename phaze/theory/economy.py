@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.theory.chains import Depths, Runs
-from phaze.theory.compiled import njit
+from phaze.theory.compiled import njit, njit_without_arrays
 from phaze.theory.energy import Batch, Rates, slices
 from phaze.theory.pipeline import Counts, Reals, Setting, useful_widths
 
@@ -51,12 +51,14 @@ class _Frame(NamedTuple):
     """Of these, how many the longest last stage holds."""
     devices: Counts
     """(s,): devices of a pipeline, 0 where none fits."""
-    most: int
-    """Devices of the cluster."""
     microbatches: Counts
     """ceil(B / d), falling."""
+    rising: Counts
+    """The same, negated: to be searched."""
     pipelines: Counts
     """d, rising."""
+    ends: Counts
+    """(s,): index of the first d for which the devices do not suffice."""
     recompute: bool
     weights_s: Reals
     """Weights of a layer of every run over the bandwidth."""
@@ -95,9 +97,10 @@ def least_sample_j(
         counts=counts,
         movable=np.clip(before + counts - depths.last_start, 0, counts),
         devices=depths.devices,
-        most=setting.devices,
         microbatches=microbatches,
+        rising=-microbatches,
         pipelines=pipelines,
+        ends=np.searchsorted(pipelines, setting.devices // np.maximum(depths.devices, 1), side="right"),
         recompute=setting.recompute,
         weights_s=runs.weight_bytes / setting.bandwidth_bytes_per_s,
         transfer_j=2.0 * rates.link_j_per_byte * float(min(boundaries, default=0.0)) / batch.microbatch,
@@ -146,7 +149,7 @@ def _least_of_all(
     feasible_s: Reals,
     leakage_w: Reals,
 ) -> Reals:
-    result = np.full(len(lower_s), np.inf)
+    result, likely = np.full(len(lower_s), np.inf), 0
     for a in range(len(lower_s)):
         if lower_s[a] < np.inf:
             chip = _Chip(
@@ -158,16 +161,27 @@ def _least_of_all(
                 backward_s=backward_s[a],
                 forward_j=forward_j[a],
             )
-            for s in range(1, len(frame.devices)):
-                if frame.devices[s] > 0:
-                    result[a] = _least_of_depth(s, frame, chip, result[a])
+            result[a], likely = _least_of_depths(likely, frame, chip)
     return result
 
 
-@njit
+@njit_without_arrays
+def _least_of_depths(likely: int, frame: _Frame, chip: _Chip) -> tuple[float, int]:
+    """Return the least energy, and its depth; the likely depth comes first and leaves little to others."""
+    best, found = np.inf, likely
+    for step in range(len(frame.devices)):
+        s = likely if step == 0 else step
+        if frame.devices[s] > 0 and _energy_j(s, 0, frame, chip) < best:
+            least = _least_of_depth(s, frame, chip, best)
+            if least < best:
+                best, found = least, s
+    return best, found
+
+
+@njit_without_arrays
 def _least_of_depth(s: int, frame: _Frame, chip: _Chip, best: float) -> float:
     """Return the least energy of s stages and any number of pipelines, or the best so far."""
-    end = int(np.searchsorted(frame.pipelines, frame.most // frame.devices[s] + 1))
+    end = frame.ends[s]
     low = _fewest_pipelines(s, end, frame, chip)
     if low >= end or _energy_j(s, low, frame, chip) >= best:
         return best
@@ -180,7 +194,7 @@ def _least_of_depth(s: int, frame: _Frame, chip: _Chip, best: float) -> float:
     return best
 
 
-@njit
+@njit_without_arrays
 def _energy_j(s: int, w: int, frame: _Frame, chip: _Chip) -> float:
     """Return the least energy of a sample without recomputation."""
     d = frame.pipelines[w]
@@ -189,14 +203,14 @@ def _energy_j(s: int, w: int, frame: _Frame, chip: _Chip) -> float:
     return joules
 
 
-@njit
+@njit_without_arrays
 def _share(w: int, frame: _Frame) -> float:
     """Return how often the weights of the first stage cross the network in the synchronisation."""
     share: float = 4.0 * (frame.pipelines[w] - 1) / frame.pipelines[w]
     return share
 
 
-@njit
+@njit_without_arrays
 def _fewest_pipelines(s: int, end: int, frame: _Frame, chip: _Chip) -> int:
     """Return an index of pipelines below which s stages take too long if their work is shared evenly."""
     load, share, low = chip.work_s / s, 0.0, 0
@@ -205,14 +219,14 @@ def _fewest_pipelines(s: int, end: int, frame: _Frame, chip: _Chip) -> int:
     for _ in range(ROUNDS):
         left = chip.time_s - share * frame.weights_s[0]
         longest = left / load - (s - 1) if load > 0.0 else np.inf
-        low = int(np.searchsorted(-frame.microbatches, -longest))
+        low = int(np.searchsorted(frame.rising, -longest))
         if longest < 1.0 or low >= end:
             return end
         share = _share(low, frame)
     return low
 
 
-@njit
+@njit_without_arrays
 def _first_possible(s: int, low: int, end: int, frame: _Frame, chip: _Chip) -> int:
     """Return an index of pipelines from `low` on below which s stages take too long.
 
@@ -229,7 +243,7 @@ def _first_possible(s: int, low: int, end: int, frame: _Frame, chip: _Chip) -> i
     return low
 
 
-@njit
+@njit_without_arrays
 def _recomputation_j(s: int, w: int, share: float, frame: _Frame, chip: _Chip) -> float:
     """Return the least energy of running forward again, infinite if s stages cannot be that fast.
 
@@ -245,7 +259,7 @@ def _recomputation_j(s: int, w: int, share: float, frame: _Frame, chip: _Chip) -
     return again_j
 
 
-@njit
+@njit_without_arrays
 def _first_weights_s(least: float, s: int, frame: _Frame, chip: _Chip) -> float:
     """Return the weights over bandwidth of the shortest first stage with at least that load."""
     again = 2.0 if frame.recompute and s > 1 else 1.0
@@ -261,7 +275,7 @@ def _first_weights_s(least: float, s: int, frame: _Frame, chip: _Chip) -> float:
     return weights_s
 
 
-@njit
+@njit_without_arrays
 def _recomputed(s: int, cap: float, frame: _Frame, chip: _Chip) -> tuple[float, float, float]:
     """Return time and energy of what runs forward again at least, and the least load of the fullest stage.
 

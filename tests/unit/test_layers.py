@@ -12,6 +12,7 @@ FOR_SCRIPTS = {
     "cosearch",
     "documents",
     "errors",
+    "evaluations",
     "front",
     "job",
     "planning",

@@ -84,6 +84,26 @@ def test_one_more_microbatch_computes_only_its_own_chain(folder: Folder) -> None
     assert {path for path in stale if "t1-b4" in path}
 
 
+def test_one_more_microbatch_leaves_other_points_alone(folder: Folder) -> None:
+    """Their jobs do not run, and what looks across finds the same with what it knows as from nothing."""
+    evaluated = folder.path / "results/evaluations"
+    jobs = {path: path.stat().st_mtime_ns for path in (folder.path / "results/logs").rglob("t1-b2/*.log")}
+    known = {path: path.read_bytes() for path in evaluated.rglob("*.parquet")}
+    assert jobs
+    assert known
+    folder.edit(lambda study: study["training"].update(microbatches=[2, 4]))
+    files = ("fronts/paper/tiny", "placements/paper/tiny/front", "placements/paper/tiny/common",
+             "plans/paper/tiny", "plan_stages/paper/tiny")  # fmt: skip
+    folder.run(*(f"results/{file}.parquet" for file in files))
+    assert {path: path.stat().st_mtime_ns for path in jobs} == jobs
+    assert {path: path.read_bytes() for path in known} == known
+    found = folder.tables()
+    shutil.rmtree(evaluated)
+    folder.snakemake("--cores", "2", "--force", *(f"results/{file}.parquet" for file in files))
+    again = folder.tables()
+    assert [file for file in files if again[f"{file}.parquet"] != found[f"{file}.parquet"]] == []
+
+
 def test_one_more_width_computes_only_its_own_chain(folder: Folder) -> None:
     folder.edit(lambda study: study["workloads"]["tiny"].update(tensor=[1, 2]))
     assert not {path for path in folder.stale() if "t1-b2" in path}

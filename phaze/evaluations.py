@@ -1,0 +1,115 @@
+"""Evaluations of architectures, kept by their content: what was placed once is not placed again.
+
+The name of a folder is a digest of all that an evaluation depends on besides the architecture: the tables of
+the model at one TMP width and microbatch, cluster, training, technology, settings and code. Each batch in it
+holds the tables of some architectures beside table architectures, which is written last; an architecture is
+the same where all that is known of it is, and not by its name. A batch that cannot be read counts as absent.
+One more microbatch, or another limit on areas, therefore evaluates only what was never asked before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import pandas as pd
+
+from phaze.errors import PhazeError
+from phaze.tables import TABLES, Architectures, Table
+
+log = logging.getLogger(__name__)
+
+Found = dict[str, pd.DataFrame]
+"""Tables by name."""
+Plain: TypeAlias = "bool | int | float | str | Sequence[Plain] | Mapping[str, Plain] | None"
+Contents = dict[str, "list[Plain]"]
+"""All that is known of architectures, by name."""
+ABOUT = [name for name in Architectures.columns if not name.endswith("_design")]
+"""All that is known of an architecture but its name; ids of designs depend on what else is evaluated."""
+
+
+class EvaluationStore:
+    """A folder of evaluations by one version of the code."""
+
+    def __init__(self, folder: Path, code: str) -> None:
+        self._folder = folder
+        self._code = code
+        self._batches: dict[Path, dict[Path, Contents]] = {}
+        """What is in the batches of every folder that was looked into."""
+
+    def complete(
+        self,
+        about: Plain,
+        chips: pd.DataFrame,
+        names: Sequence[str],
+        evaluate: Callable[[pd.DataFrame], Mapping[str, pd.DataFrame]],
+    ) -> Found:
+        """Return the tables `names` of architectures, of which only those not yet known are evaluated.
+
+        `about` is all that the evaluation depends on besides rows of table architectures.
+        """
+        folder = self._folder / _digest([self._code, list(names), about])
+        if folder not in self._batches:
+            self._batches[folder] = dict(_batches_in(folder))
+        missing, found = _contents(chips), []
+        for batch, inside in self._batches[folder].items():
+            mine = [name for name, content in inside.items() if missing.get(name) == content]
+            if mine and (rows := _rows(batch, names, mine)) is not None:
+                found.append(rows)
+                missing = {name: content for name, content in missing.items() if name not in mine}
+        if missing or not found:
+            fresh = chips[chips["architecture"].isin(missing)]
+            log.info("%d of %d architectures are evaluated, the others known", len(fresh), len(chips))
+            evaluated = evaluate(fresh)
+            found.append({name: evaluated[name] for name in names})
+            _write(folder / _digest(missing), fresh, found[-1])
+            self._batches[folder][folder / _digest(missing)] = missing
+        return {name: pd.concat([one[name] for one in found], ignore_index=True) for name in names}
+
+
+def content_of(frame: pd.DataFrame) -> Plain:
+    """Return a table as plain values, for `about`."""
+    return {str(name): frame[name].tolist() for name in frame}
+
+
+def _digest(content: Plain) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _contents(chips: pd.DataFrame) -> Contents:
+    """Return all that is known of every architecture, by name."""
+    return dict(zip(chips["architecture"], chips[ABOUT].to_numpy(object).tolist(), strict=True))
+
+
+def _batches_in(folder: Path) -> Iterator[tuple[Path, Contents]]:
+    """Yield the batches of a folder that can be read."""
+    for path in sorted(folder.glob("*/architectures.parquet")):
+        try:
+            yield path.parent, _contents(_unchecked(path, Architectures))
+        except PhazeError as error:
+            log.warning("%s; its architectures are evaluated again", error)
+
+
+def _rows(batch: Path, names: Sequence[str], architectures: Sequence[str]) -> Found | None:
+    """Return the rows of some architectures, or None if a table cannot be read."""
+    try:
+        found = {name: _unchecked(batch / f"{name}.parquet", TABLES[name]) for name in names}
+    except PhazeError as error:
+        log.warning("%s; its architectures are evaluated again", error)
+        return None
+    return {name: rows[rows["architecture"].isin(architectures)] for name, rows in found.items()}
+
+
+def _unchecked(path: Path, table: type[Table]) -> pd.DataFrame:
+    """Return a table as it was checked when it was written."""
+    return table.load(path, columns=list(table.fields()))
+
+
+def _write(batch: Path, chips: pd.DataFrame, found: Found) -> None:
+    for name, frame in found.items():
+        TABLES[name].save(frame, batch / f"{name}.parquet")
+    Architectures.save(chips, batch / "architectures.parquet")
