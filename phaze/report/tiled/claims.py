@@ -15,7 +15,8 @@ from phaze.tables import Claims
 
 CLOSE = 0.2
 """A printed number is reproduced within this share."""
-_RUN_OF = ["system", "model", "microbatches"]
+EQUAL = 1e-6
+"""Throughputs that differ relatively by less are equal."""
 
 
 @dataclass(frozen=True)
@@ -97,11 +98,12 @@ def _occupied(rows: pd.DataFrame, system: str, published: PublishedTiled) -> Ite
 
 
 def _better(rows: pd.DataFrame, system: str, column: str, names: tuple[str, str], source: str) -> Claim:
-    """Return whether one choice is faster than the other in most of the runs that differ in nothing else."""
+    """Return whether one choice is faster in most of the runs that differ in nothing else, and in time."""
     others = [key for key in ("model", "layout", "placed", "tensor") if key != column]
     wide = rows.pivot_table(index=others, columns=column, values="samples_per_s").reindex(columns=list(names))
     both = wide.dropna()
-    faster = int((both[names[0]] >= both[names[1]]).sum())
+    both = both[~np.isclose(both[names[0]], both[names[1]], rtol=EQUAL, atol=0)]
+    faster = int((both[names[0]] > both[names[1]]).sum())
     mean = float(np.exp(np.log(both[names[0]] / both[names[1]]).mean())) if len(both) else float("nan")
     return Claim(
         f"on {system}: {names[0]} is faster than {names[1]}",

@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from phaze.report.style import AMBER, BLUE, GREY, PURPLE, RED, SAND, SILVER, SKY, TEAL, axes, legend_above
 from phaze.report.tiled.inputs import LAYOUTS
@@ -78,6 +79,7 @@ def pipeline(jobs: pd.DataFrame) -> Figure:
         )
     ax.set_xlim(0, jobs["end_s"].max())
     ax.set_ylim(jobs["stage"].max() + 0.6, -0.6)
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("seconds")
     ax.set_ylabel("stage")
     legend_above(figure, ax)
@@ -120,6 +122,8 @@ def heat(links: pd.DataFrame) -> Figure:
     ax.set_xlim(-0.7, columns - 0.3)
     ax.set_ylim(rows - 0.3, -0.7)
     ax.set_aspect("equal")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("column of tiles")
     ax.set_ylabel("row")
     bar = figure.colorbar(drawn, ax=ax, shrink=0.8)

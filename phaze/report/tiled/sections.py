@@ -107,7 +107,7 @@ def splits(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
                 partial(figures.splits, mine, best),
             )
         )
-        largest = mine[mine["model"] == mine["model"].iloc[-1]]
+        largest = mine[mine["model"] == _occupied(inputs, mine)]
         blocks.append(
             chart(
                 f"{name}-{system}-links",
@@ -119,6 +119,12 @@ def splits(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
     blocks += [_splits_sheet(rows), _optimum(inputs, rows)]
     about = "What the division of a stage's tiles into replicas and slices, and where they lie, changes."
     return Section(name, case.title, about, tuple(blocks))
+
+
+def _occupied(inputs: TiledInputs, rows: pd.DataFrame) -> str:
+    """Return the model whose links are shown: the paper's, or the last."""
+    printed = inputs.published.least_occupancy if inputs.published else {}
+    return next((model for model in printed if model in set(rows["model"])), str(rows["model"].iloc[-1]))
 
 
 def _splits_sheet(rows: pd.DataFrame) -> Sheet:
