@@ -7,7 +7,7 @@ from snakemake.utils import min_version
 
 sys.path.insert(0, str(workflow.basedir))
 
-from phaze.config import let_jobs_import, load_settings
+from phaze.config import check_config_files, let_jobs_import, load_settings
 from phaze.errors import PhazeError
 from phaze.occupancy import begin_run, clear_dead_lock, keep_study
 from phaze.provenance import source_digest
@@ -20,7 +20,7 @@ configfile: workflow.source_path("config/config.yaml")
 
 
 try:
-    source = ", ".join(str(path) for path in workflow.configfiles)
+    source = ", ".join(map(str, check_config_files(workflow.configfiles))) or "config/config.yaml"
     settings = load_settings(config, folder=Path(workflow.basedir) / "config", source=source)
     keep_study(repr(settings), begins=workflow.is_main_process, source=source)
     if workflow.is_main_process and clear_dead_lock():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -194,6 +195,17 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
     )
     _check_area_limits(settings, source)
     return settings
+
+
+def check_config_files(paths: Iterable[str | Path]) -> list[Path]:
+    """Return the user's files among those that Snakemake read, or raise PhazeError where one repeats a key.
+
+    Snakemake keeps the last of two equal keys and says nothing.
+    """
+    own = [Path(path) for path in paths if "snakemake-runtime-cache" not in str(path)]
+    for path in own:
+        read_mapping(path)
+    return own
 
 
 def load_model_named(model: str, folder: Path = FOLDER) -> AnyModel:

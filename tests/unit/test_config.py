@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from phaze.config import load_settings, main
+from phaze.config import check_config_files, load_settings, main
 from phaze.errors import PhazeError
 from phaze.reference import generated_files
 from phaze.spec.files import FOLDER
@@ -109,6 +109,15 @@ def test_a_mistake_is_one_clear_message(config: Config, change: Change, message:
     change(config)
     with pytest.raises(PhazeError, match=message):
         load_settings(config, source="study.yaml")
+
+
+def test_a_key_given_twice_is_refused_where_snakemake_keeps_the_last(tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text("models: [a]\nmodels: [b]\n")
+    with pytest.raises(PhazeError, match=r"study\.yaml: is not valid YAML: key 'models' is given twice"):
+        check_config_files([study])
+    study.write_text("models: [b]\n")
+    assert check_config_files(["/x/snakemake-runtime-cache/config.yaml", study]) == [study]
 
 
 def test_scenarios_with_equal_hardware_share_their_estimates(config: Config) -> None:
