@@ -53,7 +53,10 @@ wildcard_constraints:
 
 onstart:
     if workflow.is_main_process:
-        begin_run(Path(workflow.pathvars.apply("<results>")))
+        try:
+            begin_run(Path(workflow.pathvars.apply("<results>")))
+        except PhazeError as error:
+            raise WorkflowError(str(error)) from None
 
 
 include: "rules/paths.smk"

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from phaze.errors import PhazeError
-from phaze.files import UNFINISHED, name_run
+from phaze.files import UNFINISHED, name_run, write_text
 
 FOLDER = Path(".snakemake")
 STUDY = "PHAZE_STUDY"
@@ -68,8 +68,13 @@ def _locks(folder: Path) -> Iterator[Path]:
 
 
 def begin_run(results: Path, folder: Path = FOLDER) -> None:
-    """Name the run that now begins, and remove what dead runs were writing; the folder is locked by now."""
+    """Name the run that now begins, and remove what dead runs were writing; the folder is locked by now.
+
+    Raises PhazeError where results cannot be written.
+    """
     name_run(folder / "run")
+    write_text(results / ".writable", "")
+    (results / ".writable").unlink()
     for path in results.rglob(f".*{UNFINISHED}"):
         path.unlink(missing_ok=True)
 

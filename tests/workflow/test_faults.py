@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -73,7 +74,7 @@ def test_a_full_disk_is_one_message_and_the_next_run_goes_on(folder: Folder) -> 
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("results", "Failed to create output directory"),
+        ("results", "results/.writable: cannot be written: Read-only file system"),
         (".", "a study cannot run here: Read-only file system; --directory names another folder"),
     ],
 )
@@ -88,7 +89,7 @@ def test_a_folder_that_cannot_be_written_is_one_message(folder: Folder, place: s
     assert message in run.output
     assert "Read-only file system" in run.output
     assert "Traceback" not in run.output
-    assert "site-packages" not in run.output
+    assert not re.search(r'File ".*site-packages', run.output), run.output
 
 
 @pytest.mark.parametrize(
