@@ -15,7 +15,7 @@ is taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -30,7 +30,7 @@ from phaze.partition.refinement import distances, refine
 from phaze.partition.weights import Terms, Weights, quotient, stage_graph_of, sums, weigh
 from phaze.partition.windows import around
 from phaze.theory.gpipe import flat_step_time_s
-from phaze.theory.operator_graphs import Floats, Ints, OperatorGraph
+from phaze.theory.operator_graphs import Ints, OperatorGraph
 
 Flow = Literal["full", "paper"]
 Maker = Literal[
@@ -310,11 +310,3 @@ def least_memory(weights: Weights, stages: int) -> float:
     as_time = replace(weights, compute_s=weights.memory_bytes, seconds_per_byte=1.0, limit_bytes=np.inf)
     found = cut_in_order(as_time, stages)
     return np.inf if found is None else cut_of(as_time, found).time_s
-
-
-def total_messages(candidates: Iterable[Candidate], weights: Weights) -> Floats:
-    """Return the bytes between stages of each candidate."""
-    ends = weights.edges
-    return np.array(
-        [weights.edge_bytes[one.stage_of[ends[:, 0]] != one.stage_of[ends[:, 1]]].sum() for one in candidates]
-    )
