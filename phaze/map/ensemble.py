@@ -14,7 +14,7 @@ import numpy as np
 
 from phaze.map.annealing import anneal, new_state, step_task
 from phaze.map.descent import near_devices
-from phaze.map.heuristics import consecutive_map, p2p_map, random_map
+from phaze.map.heuristics import compact_maps, consecutive_map, p2p_map, random_map
 from phaze.map.objective import INSTANTIATIONS, Instantiation, Problem, choose_instantiation, lower_bound_s
 from phaze.map.search import Found, Limits, search
 from phaze.theory.device_networks import DeviceNetwork
@@ -124,8 +124,10 @@ class _Run:
         """Return the best of several chains: cool ones from good mappings, hot ones from random ones."""
         settings = self.settings
         task = step_task(self.stages, self.network, settings.memory_bytes_per_s)
-        near = near_devices(Problem(self.stages, self.network, "exact"), 0)
-        ranked = sorted(starts, key=lambda one: one.step_s)
+        problem = Problem(self.stages, self.network, "exact")
+        near = near_devices(problem, 0)
+        compact = [self._candidate("local-search", mapping) for mapping in compact_maps(problem)]
+        ranked = sorted([*starts, *compact], key=lambda one: one.step_s)
 
         def chain(k: int) -> tuple[float, int, Ints]:
             rng = np.random.default_rng([settings.seed, k])

@@ -1,10 +1,17 @@
-"""Mappings by hand: consecutive devices for the replicas of a stage, or for the stages of a replica."""
+"""Mappings by hand: consecutive devices for the replicas of a stage, or for the stages of a replica.
+
+And mappings on devices that lie close to each other, from which the local search starts.
+"""
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
-from phaze.theory.operator_graphs import Ints
+from phaze.map.objective import Problem
+from phaze.theory.operator_graphs import Floats, Ints
+
+Flags = npt.NDArray[np.bool_]
 
 
 def consecutive_map(stages: int, replicas: int) -> Ints:
@@ -27,3 +34,66 @@ def random_map(stages: int, replicas: int, devices: int, seed: int) -> Ints:
     """Return a mapping on devices drawn at random, shape (S, R)."""
     drawn = np.random.default_rng(seed).permutation(devices)[: stages * replicas]
     return drawn.reshape(stages, replicas)
+
+
+def compact_maps(problem: Problem) -> list[Ints]:
+    """Return mappings on devices that lie close to each other, each of shape (S, R).
+
+    Devices are put in order: each next to the last one; or as near as possible to its group, of S devices for
+    a replica or R for a ring; or near the last one and that in its place of the group before, as in a grid.
+    The order is taken for replica by replica, for ring by ring, and for rings that go there on every second
+    device and back on the others, so that no link closes a ring from afar.
+    """
+    stages, replicas = problem.shape
+    message, wait = problem.both_ways
+    size = max(float(problem.edge_bytes.mean()) if len(problem.edge_bytes) else 0.0, 1.0)
+    time = message * size + wait
+    widths = sorted({1, stages, replicas})
+    folded = np.concatenate([np.arange(0, replicas, 2), np.arange(1, replicas, 2)[::-1]])
+    found = []
+    for order in (make(time, width) for make in (device_order, grid_order) for width in widths):
+        used = order[: problem.slots]
+        rings = used.reshape(stages, replicas)
+        found += [np.ascontiguousarray(used.reshape(replicas, stages).T), rings, rings[:, folded]]
+    return found
+
+
+def device_order(time: Floats, width: int) -> Ints:
+    """Return all devices, each near those before it in its group of so many; ties go to the lowest device.
+
+    `time` is that of a link there and back, shape (D, D). A group begins next to the end of the last one.
+    """
+    order, free = _begun(len(time))
+    total = time[0].copy()
+    for k in range(1, len(time)):
+        begins = k % width == 0
+        order[k] = _nearest(free, time[order[k - 1]] if begins else total)
+        total = time[order[k]].copy() if begins or width == 1 else total + time[order[k]]
+    return order
+
+
+def grid_order(time: Floats, width: int) -> Ints:
+    """Return all devices in groups of so many, each near the last one and that in its place before.
+
+    `time` is that of a link there and back, shape (D, D).
+    """
+    order, free = _begun(len(time))
+    for k in range(1, len(time)):
+        beside = [order[k - 1]] if k % width else []
+        before = [order[k - width]] if k >= width else []
+        order[k] = _nearest(free, time[[*beside, *before]].sum(axis=0))
+    return order
+
+
+def _begun(devices: int) -> tuple[Ints, Flags]:
+    """Return an order that begins with device 0, and which devices are free."""
+    free = np.ones(devices, bool)
+    free[0] = False
+    return np.zeros(devices, np.int64), free
+
+
+def _nearest(free: Flags, time: Floats) -> int:
+    """Return the free device with the least time, the lowest of several, and take it."""
+    device = int(np.argmin(np.where(free, time, np.inf)))
+    free[device] = False
+    return device

@@ -5,12 +5,14 @@ import pytest
 
 from phaze.errors import PhazeError
 from phaze.map.ensemble import MapSettings, map_stages
+from phaze.map.heuristics import compact_maps, device_order, grid_order
 from phaze.map.objective import Problem, choose_instantiation
 from phaze.map.search import Limits
 from phaze.map.stored import stored_mapping
 from phaze.theory.device_networks import DeviceNetwork, flat_network
 from phaze.theory.gpipe import step_time_s
 from phaze.theory.operator_graphs import StageGraph
+from phaze.theory.topologies import hops_of_grid
 from tests.unit.map.cases import drawn_network, drawn_stages
 
 FAST = Limits(tries=20_000)
@@ -72,3 +74,28 @@ def test_stage_times_count_messages_both_ways_and_the_slowest_link() -> None:
     assert Problem(stages, network, "p2p").stage_times_s(mapping).tolist() == [7.0, 7.0]
     assert Problem(stages, network, "allreduce").stage_times_s(mapping).tolist() == [6.0, 3.0]
     assert Problem(stages, network, "exact").stage_times_s(mapping).tolist() == [11.0, 8.0]
+
+
+def test_devices_in_order_lie_close() -> None:
+    """On a grid of 4 x 4 the order goes along neighbours, and groups of four are squares."""
+    hops = hops_of_grid((4, 4), torus=False).astype(float)
+    path = device_order(hops, 1)
+    assert sorted(path) == list(range(16))
+    assert hops[path[:-1], path[1:]].mean() < 1.5
+    groups = device_order(hops, 4).reshape(4, 4)
+    assert hops[groups[0][:, None], groups[0]].max() == 2
+
+
+def test_rings_of_compact_maps_close_nearby() -> None:
+    """On a line of eight devices a ring that returns has links of two hops at most."""
+    hops = hops_of_grid((8,), torus=False)
+    network = DeviceNetwork(1.0 / np.maximum(hops, 1), np.zeros((8, 8)))
+    problem = Problem(drawn_stages(1, 1, 8), network, "exact")
+    longest = min(hops[ring[0], np.roll(ring[0], -1)].max() for ring in compact_maps(problem))
+    assert longest == 2
+
+
+@pytest.mark.parametrize("torus", [False, True])
+def test_a_grid_is_found_row_by_row(torus: bool) -> None:
+    """Groups of four are the rows of 3 x 4 devices, with neighbours in neighbouring rows."""
+    assert grid_order(hops_of_grid((3, 4), torus=torus).astype(float), 4).tolist() == list(range(12))
