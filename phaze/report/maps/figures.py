@@ -46,6 +46,8 @@ def _matrix(figure: Figure, ax: Axes, values: Floats) -> None:
     low, high = np.nanmin(values), np.nanmax(values)
     image = ax.imshow(values, norm=LogNorm(low, high if high > low else 2 * low), cmap="viridis")
     bar = figure.colorbar(image, ax=ax, shrink=0.75)
+    bar.minorticks_off()
+    bar.set_ticks([low, high], labels=[f"{low:.2g}", f"{high:.3g}"])
     bar.set_label("GiB/s", fontsize=8)
     ax.set_xticks([])
     ax.set_yticks([])
@@ -65,7 +67,7 @@ def mappings(network: DeviceNetwork, devices: pd.DataFrame) -> Figure:
             ax.axhline(at, color="white", lw=1)
             ax.axvline(at, color="white", lw=1)
         ax.set_title(WAY_NAMES[way])
-        ax.set_xlabel("stages of one replica after the other")
+        ax.set_xlabel("replica by replica")
     return figure
 
 
