@@ -99,18 +99,18 @@ def _groups(matrices: Matrices) -> tuple[Ints, Ints, list[Ints]]:
     by the order of their devices.
     """
     devices = len(matrices[0])
-    found, befores, swaps = [], [], []
+    found, earlier, swaps = [], [], []
     for labels in _levels(matrices[0]):
         members = [np.flatnonzero(labels == g) for g in range(labels.max() + 1)]
         before, exchanges = _groups_before(matrices, members)
         if exchanges:
             found.append(labels)
-            befores.append(np.pad(before, (0, devices - len(before)), constant_values=-1))
+            earlier.append(np.pad(before, (0, devices - len(before)), constant_values=-1))
             swaps += exchanges
     shape = (len(found), devices)
     return (
         np.array(found, np.int64).reshape(shape),
-        np.array(befores, np.int64).reshape(shape),
+        np.array(earlier, np.int64).reshape(shape),
         swaps,
     )
 
