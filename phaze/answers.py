@@ -21,6 +21,8 @@ from phaze.units import GIB, UM2_PER_MM2
 
 Described = dict[str, object]
 SECONDS_PER_DAY = 86400.0
+TOKENS = 300e9
+"""What a model of text is trained on unless said, as GPT-3 was (Brown et al., 2020, Table 2.1)."""
 POWERS = (1, 2, 4, 8)
 """TMP widths and microbatches that are considered unless some are given."""
 LARGEST_HBM_GIB = 80.0
@@ -52,8 +54,8 @@ class Question:
     recompute: tuple[bool, ...]
     memory: dict[str, str]
     """Optimizer, precision and schedule."""
-    tokens: float
-    """Tokens to train on."""
+    tokens: float | None
+    """Tokens or images to train on; `TOKENS` unless given, and nothing of images."""
     backward: str
 
     def training(self) -> Training:
@@ -164,8 +166,11 @@ def describe_placement(question: Question, found: Evaluation) -> Described:
     same = (found.stages[keys] == best[keys]).all(axis=1)
     stages = found.stages[same].sort_values("stage")
     described["memory"] = stages[list(_STAGE)].to_dict(orient="records")
-    described["token"] = load_model_named(question.model).token
-    described["days_to_train"] = question.tokens / float(best["tokens_per_s"]) / SECONDS_PER_DAY
+    token = load_model_named(question.model).token
+    described["token"] = token
+    wanted = question.tokens or (TOKENS if token == "token" else None)
+    if wanted is not None:
+        described["days_to_train"] = wanted / float(best["tokens_per_s"]) / SECONDS_PER_DAY
     described["gap"] = 1.0 - float(best["bound_s"]) / float(best["time_per_batch_s"])
     return described
 
@@ -193,9 +198,12 @@ def in_one_line(found: Described) -> str:
         f"microbatch {found['microbatch']}; {'recompute' if found['recompute'] else 'stash'}; "
         f"HBM {found['hbm_gib']:g} GiB, used {memory}; "
         f"{found['time_per_batch_s']:.4g} s per batch, {found['tokens_per_s']:.4g} {found['token']}s/s, "
-        f"MFU {100 * float(str(found['mfu'])):.1f} %, {found['days_to_train']:.3g} days to train; "
-        f"bound by {found['binding']}"
+        f"MFU {100 * float(str(found['mfu'])):.1f} %{_days(found)}; bound by {found['binding']}"
     )
+
+
+def _days(found: Described) -> str:
+    return f", {found['days_to_train']:.3g} days to train" if "days_to_train" in found else ""
 
 
 def _stages(found: Described) -> Sequence[dict[str, float]]:

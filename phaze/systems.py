@@ -55,6 +55,11 @@ def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
     path = _system_path(name, folder)
     fields = read_mapping(path)
     _refuse_tiles(fields, path, "a device and levels of a network")
+    if not fields.keys() & {"device", "levels"}:
+        raise PhazeError(
+            f"{path}: says nothing of its device and the levels of its network; needed is a system such as "
+            "a100-selene"
+        )
     cluster = Cluster.parse(fields, str(path))
     return cluster, _read_device(_device_path(cluster.device, folder, path.parent))
 

@@ -116,7 +116,12 @@ def place(
     optimizer: Annotated[str, typer.Option(help="sgd, sgd-momentum or adam, for its memory.")] = "sgd",
     precision: Annotated[str, typer.Option(help="half, mixed or single: bytes of a parameter.")] = "half",
     pipeline: Annotated[str, typer.Option(help="1f1b or gpipe.")] = "1f1b",
-    tokens: Annotated[float, typer.Option(help="Tokens to train on, for the time to train.", min=1)] = 300e9,
+    tokens: Annotated[
+        float | None,
+        typer.Option(
+            help="Tokens or images to train on, for the time to train; 300e9 tokens unless given.", min=1
+        ),
+    ] = None,
     backward: BackwardOption = Backward.PAIRED,
     as_json: JsonOption = False,
 ) -> None:

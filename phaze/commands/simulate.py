@@ -100,10 +100,14 @@ def _simulate_plan(
 
 def _simulate_runs(runs: Path, system: str, out: Path) -> None:
     from phaze.runs.machine import load_machine
-    from phaze.runs.table import OK, predict_table, write_table
+    from phaze.runs.rows import unknown_columns
+    from phaze.runs.table import ADDED, OK, predict_table, write_table
 
     table, accuracy = predict_table(runs, load_machine(system))
     write_table(table, out)
     typer.echo(f"{len(table)} runs, {int((table['status'] == OK).sum())} ok: {out}")
+    kept = [name for name in unknown_columns(table) if name not in ADDED]
+    if kept:
+        typer.echo(f"columns that say nothing of a run are kept: {', '.join(kept)}")
     if accuracy is not None:
         typer.echo(str(accuracy))

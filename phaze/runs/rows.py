@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
@@ -44,7 +45,9 @@ class Row:
 def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[Row, ...]]:
     """Return a table of runs as it is written, and its rows; raise PhazeError where it is no such table."""
     try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
+        table = _named(
+            pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True, header=None)
+        )
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise PhazeError(f"{path}: cannot be read as CSV: {' '.join(str(error).split())}") from error
     missing = [name for name in REQUIRED if name not in table.columns]
@@ -53,6 +56,24 @@ def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[Row, ...]]:
             f"{path}: columns {', '.join(missing)} are missing; needed are {', '.join(REQUIRED)}"
         )
     return table, tuple(_row(dict(zip(table.columns, values, strict=True))) for values in table.to_numpy())
+
+
+def _named(lines: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose first line names the columns, without those that have no name.
+
+    Raises ValueError for a name given twice, where pandas would make up another.
+    """
+    names = [name.strip() for name in lines.iloc[0]]
+    repeated = [name for name, times in Counter(filter(None, names)).items() if times > 1]
+    if repeated:
+        raise ValueError(f"columns {', '.join(repeated)} are given twice")
+    table = lines.iloc[1:].set_axis(names, axis=1).reset_index(drop=True)
+    return table.loc[:, [name != "" for name in names]]
+
+
+def unknown_columns(table: pd.DataFrame) -> list[str]:
+    """Return the columns that say nothing of a run: a user's own, or misspelt ones."""
+    return [name for name in table.columns if name not in OWN and name != "measured_s"]
 
 
 def _row(texts: Mapping[str, str]) -> Row:

@@ -134,16 +134,22 @@ def simulate_file(
     The bandwidth is that of the flat network that the planner assumed; the plan is simulated on it too
     unless another network is given.
     """
-    beside = _beside(path)
-    for file in (path, beside):
-        if not file.is_file():
-            raise PhazeError(f"{file}: there is no such file; a study writes results/plans and plan_stages")
-    row = wanted.choose(Plans.load(path), path)
+    _refuse_absent(path)
+    plans, beside = Plans.load(path), _beside(path)
+    _refuse_absent(beside)
+    row = wanted.choose(plans, path)
     stages = PlanStages.load(beside)
     mine = stages[(stages[list(PLAN)] == row[list(PLAN)]).all(axis=1)]
     plan = read_plan(row, mine, bandwidth_bytes_per_s)
     found = replay(plan) if network is None else replay_on(plan, fabric(network, plan.devices))
     return Answer(row, found)
+
+
+def _refuse_absent(path: Path) -> None:
+    if path.is_dir() or path.suffix != ".parquet":
+        raise PhazeError(f"{path}: needed is a file of plans of a study, which ends in .parquet")
+    if not path.is_file():
+        raise PhazeError(f"{path}: there is no such file; a study writes results/plans and plan_stages")
 
 
 def _link_row(found: Replay) -> Row:
@@ -169,6 +175,7 @@ def _memory(found: Replay) -> Iterator[Row]:
 
 def _beside(path: Path) -> Path:
     """Return where the stages of the plans lie."""
-    if path.name == "plans.parquet":
+    scenario = path.absolute().parent
+    if path.name == "plans.parquet" or scenario.parent.name != "plans":
         return path.with_name("plan_stages.parquet")
-    return path.absolute().parents[2] / "plan_stages" / path.absolute().parent.name / path.name
+    return scenario.parents[1] / "plan_stages" / scenario.name / path.name

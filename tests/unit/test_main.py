@@ -308,3 +308,10 @@ def test_a_mistake_is_one_message(
     monkeypatch.setattr("sys.argv", ["phaze", *arguments])
     assert main() == 1
     assert capsys.readouterr().err.startswith("phaze: ")
+
+
+def test_images_are_trained_for_as_long_as_is_said() -> None:
+    arguments = ["place", "--model", "resnet-50", "--architecture", "tpu-v4", "--devices", "2"]
+    arguments += ["--global-batch", "8", "--microbatch", "1"]
+    assert "days to train" not in CliRunner().invoke(app, arguments).output
+    assert "days to train" in CliRunner().invoke(app, [*arguments, "--tokens", "1e8"]).output

@@ -48,6 +48,26 @@ def test_chunks_without_a_schedule_are_interleaved(tmp_path: Path) -> None:
     assert rows_of(tmp_path, ",pp,chunks", ",2,2")[0].runs[0].schedule == "interleaved"
 
 
+def test_columns_without_a_name_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(f"\ufeff{HEAD},,\r\n{SIZES},,\r\n", encoding="utf-8", newline="")
+    table, rows = read_rows(path)
+    assert list(table.columns) == HEAD.split(",")
+    assert rows[0].runs[0].model.hidden == 1024
+
+
+@pytest.mark.parametrize(
+    ("columns", "values", "problem"),
+    [(",tp,tp", ",1,2", "columns tp are given twice"), ("", ",3", "Expected 7 fields in line 2, saw 8")],
+)
+def test_values_without_a_column_of_their_own_are_refused(
+    tmp_path: Path, columns: str, values: str, problem: str
+) -> None:
+    """Pandas would call the second column tp.1, and move all values by one column."""
+    with pytest.raises(PhazeError, match=problem):
+        rows_of(tmp_path, columns, values)
+
+
 @pytest.mark.parametrize(
     ("column", "value", "problem"),
     [

@@ -104,4 +104,4 @@ def test_a_system_without_a_device_is_refused(runs: Path, tmp_path: Path) -> Non
     arguments = ["simulate", "--runs", str(runs), "--system", "paper", "-o", str(tmp_path / "out.csv")]
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, PhazeError)
-    assert "device: Field required" in str(result.exception)
+    assert "says nothing of its device" in str(result.exception)
