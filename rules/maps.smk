@@ -9,21 +9,6 @@ WRITES  results/operator-graphs/<graph>.json                          operators 
         results/report/: maps.html, maps.md, and their tables as Parquet and CSV
 """
 
-MAP_TABLES = {
-    "mappings": "<results>/mappings",
-    "mapped_devices": "<results>/mapped-devices",
-    "map_durations": "<benchmarks>/map-durations",
-}
-MAP_SHEETS = ("mappings", "speed-ups", "map-checks")
-
-
-def mapped(table):
-    """Return the files of a table for all stages and topologies of all cases, each once."""
-    jobs = dict.fromkeys(
-        (point.name, topology) for case in MAPS.cases for point, topology in MAPS.mapped(case)
-    )
-    return [f"{MAP_TABLES[table]}/{stages}/{topology}.parquet" for stages, topology in jobs]
-
 
 rule profile_graph:
     """Profile a model: the graph of its operators with their times on a device."""

@@ -150,3 +150,19 @@ def own_tables(folder, name, shard=None):
     own = PLANS.inputs[name].own
     at = [f"{own.workload}/t{t}-b{own.microbatch}" for t in settings.workload(own.workload).tensor]
     return [f"{folder}/{point}/{shard}.parquet" if shard else f"{folder}/{point}.parquet" for point in at]
+
+
+MAP_TABLES = {
+    "mappings": "<results>/mappings",
+    "mapped_devices": "<results>/mapped-devices",
+    "map_durations": "<benchmarks>/map-durations",
+}
+MAP_SHEETS = ("mappings", "speed-ups", "map-checks")
+
+
+def mapped(table):
+    """Return the files of a table for all stages and topologies of all cases, each once."""
+    jobs = dict.fromkeys(
+        (point.name, topology) for case in MAPS.cases for point, topology in MAPS.mapped(case)
+    )
+    return [f"{MAP_TABLES[table]}/{stages}/{topology}.parquet" for stages, topology in jobs]

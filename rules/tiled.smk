@@ -88,7 +88,7 @@ rule simulate_besides:
         "<benchmarks>/tiled_besides.tsv"
     threads: 1
     resources:
-        mem_mb=2000,
+        mem_mb=growing(2000),
         runtime=15,
     conda:
         "../envs/phaze.yaml"
