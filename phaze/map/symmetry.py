@@ -43,27 +43,48 @@ class DeviceSymmetry(NamedTuple):
 def device_symmetry(problem: Problem) -> DeviceSymmetry:
     """Return what can be exchanged on the network of a problem; every permutation is checked."""
     network = problem.network
-    matrices = network.seconds_per_byte, network.waits_s
+    seconds, waits = network.seconds_per_byte, network.waits_s
+    matrices = (seconds, waits) if waits.any() else (seconds,)
     before = _exchangeable(matrices)
     groups, groups_before, swaps = _groups(matrices)
     moves = [*swaps, *_transpositions(before), *_rotations(matrices)]
     return DeviceSymmetry(before, groups, groups_before, _lowest_of_orbits(moves, network.devices))
 
 
-Matrices = tuple[Floats, Floats]
+Matrices = tuple[Floats, ...]
+"""Seconds per byte, and latencies unless there are none."""
 
 
 def _keeps(matrices: Matrices, permutation: Ints) -> bool:
     """Return whether a permutation of devices leaves all bandwidths and latencies as they are."""
-    return all(np.array_equal(m[np.ix_(permutation, permutation)], m) for m in matrices)
+    moved = np.flatnonzero(permutation != np.arange(len(permutation)))
+    # Most permutations change the links of the first device that they move: a look at one is enough.
+    return all(_keeps_links(m, permutation, some) for some in (moved[:1], moved) for m in matrices)
+
+
+def _keeps_links(matrix: Floats, permutation: Ints, devices: Ints) -> bool:
+    """Return whether the links of some devices stay as they are, from and to all others."""
+    there, here = matrix[np.ix_(permutation[devices], permutation)], matrix[devices]
+    if not np.array_equal(there, here):
+        return False
+    return len(devices) == len(matrix) or np.array_equal(
+        matrix[np.ix_(permutation, permutation[devices])], matrix[:, devices]
+    )
 
 
 def _exchangeable(matrices: Matrices) -> Ints:
     """Return the last device below each whose exchange with it changes nothing."""
     devices = len(matrices[0])
     before = np.full(devices, -1, np.int64)
+    weights = np.random.default_rng(0).uniform(1.0, 2.0, devices)
+    sums = [matrix @ weights for matrix in matrices]
     for d in range(1, devices):
-        for e in range(d - 1, -1, -1):
+        alike = np.ones(d, bool)
+        for matrix, total in zip(matrices, sums, strict=True):
+            # Without their links to each other, devices that can be exchanged have equal sums.
+            apart = total[:d] - matrix[:d, d] * weights[d] - (total[d] - matrix[d, :d] * weights[:d])
+            alike &= np.abs(apart) <= 1e-9 * total[d]
+        for e in np.flatnonzero(alike)[::-1].tolist():
             if _can_swap(matrices, e, d):
                 before[d] = e
                 break
