@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from phaze.spec.noun import Noun
-from phaze.spec.numbers import Count, Size, Whole
+from phaze.spec.numbers import Count, Result, Whole
 
 Index = Annotated[Whole, Field(ge=0)]
 
@@ -17,11 +17,11 @@ class StoredSearch(Noun):
 
     name: Literal["p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map"]
     """c_u + c_m (6), c_u + c_AR (7), or all three by Algorithm 1; local search; the heuristics."""
-    step_time_s: Size
+    step_time_s: Result
     """Simulated time of a step with its mapping."""
-    objective_s: Size | None = None
+    objective_s: Result | None = None
     """Longest stage time of what an instantiation counts."""
-    bound_s: Size | None = None
+    bound_s: Result | None = None
     """No mapping has a shorter one."""
     proven: bool | None = None
     """Whether no mapping is better."""
@@ -52,19 +52,19 @@ class StoredMapping(Noun):
     """Devices of the replicas of every stage, a list for each stage; replicas in the order of their ring."""
     found_by: str
     """The way that found it, one of `ways`."""
-    step_time_s: Size
+    step_time_s: Result
     """Simulated time of a training step: GPipe, all-reduce, update."""
-    pipeline_s: Size
+    pipeline_s: Result
     """When the passes of the stage that ends the step are over."""
-    all_reduce_s: Size
+    all_reduce_s: Result
     """All-reduce of that stage."""
-    update_s: Size
+    update_s: Result
     """Update of that stage."""
-    compute_s: Size
+    compute_s: Result
     """The step on a network that takes no time."""
-    objective_s: Size
+    objective_s: Result
     """Longest stage time c_u + c_m + c_AR."""
-    bound_s: Size
+    bound_s: Result
     """No mapping has a shorter one."""
     proven: bool
     """Whether the objective is proven to be the least."""

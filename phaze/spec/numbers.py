@@ -41,5 +41,7 @@ MOST = 2**20
 
 Whole = Annotated[int, BeforeValidator(_number)]
 Size = Annotated[float, BeforeValidator(_number), Field(ge=0), AfterValidator(_bounded)]
+Result = Annotated[float, BeforeValidator(_number), Field(ge=0)]
+"""What sums, products and quotients of sizes come to."""
 Positive = Annotated[float, BeforeValidator(_number), Field(gt=0), AfterValidator(_bounded)]
 Count = Annotated[int, BeforeValidator(_number), Field(ge=1, le=MOST)]

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.spec.noun import Noun
-from phaze.spec.numbers import Count, Positive, Size, Whole
+from phaze.spec.numbers import Count, Positive, Result, Size, Whole
 from phaze.spec.operators import refuse, repeated
 
 Index = Annotated[Whole, Field(ge=0)]
@@ -31,7 +31,7 @@ class StoredStage(Noun):
     """Time of the backward pass of a microbatch, with recomputation if there is any."""
     parameter_bytes: Size
     """Bytes of gradients that the replicas of the stage reduce."""
-    memory_bytes: Size | None = None
+    memory_bytes: Result | None = None
     """Peak memory by equation (14) of Parmesan."""
 
 
@@ -84,9 +84,9 @@ class StoredStages(Noun):
     """Stages in order."""
     edges: tuple[StoredMessage, ...]
     """What stages pass on, each pair of stages at most once; skip connections are edges."""
-    stage_time_s: Size | None = None
+    stage_time_s: Result | None = None
     """Time (3) of the slowest stage with the bandwidth of the settings."""
-    step_time_s: Size | None = None
+    step_time_s: Result | None = None
     """Simulated time of a training step with the bandwidth of the settings."""
     settings: PartitionSettings | None = None
     """How the stages were found."""

@@ -67,3 +67,14 @@ def test_mistakes_are_one_message(tmp_path: Path, replicas: int, topology: str, 
     result = CliRunner().invoke(app, ["map", written_stages(tmp_path, replicas), "--topology", topology])
     assert isinstance(result.exception, PhazeError)
     assert message in str(result.exception)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_sizes_at_their_limits_have_a_result(tmp_path: Path, size: float) -> None:
+    stages = Path(written_stages(tmp_path, 2))
+    stored = json.loads(stages.read_text(encoding="utf-8"))
+    stored["stages"] = [dict.fromkeys(("forward_s", "backward_s", "parameter_bytes"), size)] * 2
+    stages.write_text(json.dumps(stored), encoding="utf-8")
+    result = CliRunner().invoke(app, ["map", str(stages), "--topology", "two-level", "--json", *FAST])
+    assert result.exit_code == 0, result.exception
+    assert StoredMapping.model_validate_json(result.output).step_time_s > 0
