@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from phaze.commands.options import JsonOption
 from phaze.errors import PhazeError
+
+if TYPE_CHECKING:
+    from phaze.simulate.single import Answer
+
+PICTURES = (".svg", ".png", ".pdf")
+"""How files of pictures may end."""
 
 
 def simulate(
@@ -48,6 +54,10 @@ def simulate(
     trace: Annotated[
         Path | None, typer.Option(help="File for a trace of the plan, for Perfetto or chrome://tracing.")
     ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="File for a picture of the plan's pipeline over time: .svg, .png or .pdf."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Replay a plan of a study event by event, or predict training runs of transformers on a cluster.
@@ -60,13 +70,16 @@ def simulate(
         raise PhazeError("simulate: give either the file of a study's plans or --runs")
     if placement is not None:
         if out is not None:
-            raise PhazeError("simulate: -o is for --runs only; --trace writes the trace of a plan")
+            raise PhazeError("simulate: -o is for --runs only; --trace and --picture are for a plan")
         choice = (model, architecture, hbm_gib, planner)
-        _simulate_plan(placement, choice, (system or "paper", planned_system), trace, as_json=as_json)
+        _simulate_plan(
+            placement, choice, (system or "paper", planned_system), (trace, picture), as_json=as_json
+        )
         return
     for name, value in (
         ("--model", model), ("--architecture", architecture), ("--hbm-gib", hbm_gib), ("--planner", planner),
-        ("--planned-system", planned_system), ("--trace", trace), ("--json", as_json or None),
+        ("--planned-system", planned_system), ("--trace", trace), ("--picture", picture),
+        ("--json", as_json or None),
     ):  # fmt: skip
         if value is not None:
             raise PhazeError(f"simulate: {name} is for a plan, not for --runs")
@@ -79,7 +92,7 @@ def _simulate_plan(
     placement: Path,
     choice: tuple[str | None, str | None, float | None, str | None],
     systems: tuple[str, str | None],
-    trace: Path | None,
+    files: tuple[Path | None, Path | None],
     *,
     as_json: bool,
 ) -> None:
@@ -88,14 +101,39 @@ def _simulate_plan(
     from phaze.spec.system import System
     from phaze.systems import load_network, load_system
 
-    system, planned = systems
+    (system, planned), (trace, picture) = systems, files
+    if picture is not None:
+        _check_picture(picture)
     network = load_network(system)
     other = None if isinstance(network, System) else network
     assumed = load_system(planned or ("paper" if other else system))
     answer = simulate_file(placement, Wanted(*choice), assumed.network_bandwidth_bytes_per_s, other)
     if trace is not None:
         write_trace(answer.found.timeline, trace)
+    if picture is not None:
+        _write_picture(answer, picture)
     typer.echo(json.dumps(answer.as_row(), indent=2) if as_json else answer.in_words())
+
+
+def _check_picture(path: Path) -> None:
+    """Refuse what pictures cannot be written as, before anything is simulated."""
+    if path.suffix.lower() not in PICTURES:
+        raise PhazeError(f"--picture {path}: must end in {', '.join(PICTURES)}")
+
+
+def _write_picture(answer: Answer, path: Path) -> None:
+    import pandas as pd
+
+    from phaze.report.pipeline_picture import Shown, picture
+    from phaze.report.style import save
+    from phaze.simulate.rows import job_rows, stage_memory, transfer_rows
+
+    timeline = answer.found.timeline
+    jobs = pd.DataFrame([*job_rows(timeline), *transfer_rows(timeline)])
+    held = {stage: (of.time_s, of.bytes_) for stage, of in stage_memory(timeline).items()}
+    pipeline = timeline.pipeline
+    shown = Shown(answer.which(), jobs, held, pipeline.lanes, pipeline.batches)
+    save(path, lambda: picture(shown))
 
 
 def _simulate_runs(runs: Path, system: str, out: Path) -> None:

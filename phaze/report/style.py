@@ -6,12 +6,14 @@ import io
 import re
 from collections.abc import Callable
 from html import escape
+from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.typing import RcKeyType
 
+from phaze.files import atomic_path
 from phaze.report.document import Chart
 
 INK, MUTED, GRID = "#1c2430", "#5d6875", "#e4e8ec"
@@ -71,6 +73,14 @@ def chart(name: str, title: str, caption: str, draw: Callable[[], Figure]) -> Ch
     return Chart(name, title, caption, _inline(buffer.getvalue(), name, title), width)
 
 
+def save(path: Path, draw: Callable[[], Figure]) -> None:
+    """Write a drawn figure in the format that the file's name ends in: the same figure, the same file."""
+    kind = path.suffix.removeprefix(".").lower()
+    dates = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}}
+    with mpl.rc_context(_RC), atomic_path(path) as temporary:
+        draw().savefig(temporary, format=kind, metadata=dates.get(kind, {}), dpi=200)
+
+
 def _inline(svg: str, name: str, title: str) -> str:
     """Return SVG for a page: no prologue, no style of its own, short numbers, ids of its own."""
     body = svg[svg.index("<svg") :]
@@ -102,10 +112,13 @@ def axes(
     return figure, list(grid.flat)
 
 
-def legend_above(figure: Figure, ax: Axes, columns: int = 6) -> None:
-    """Put the legend of an axes above the figure, so that it covers nothing."""
+def legend_above(figure: Figure, ax: Axes, columns: int = 6, title: str | None = None) -> None:
+    """Put the legend of an axes above the figure, so that it covers nothing, with a title above it."""
     handles, labels = ax.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=columns)
+    legend = figure.legend(
+        handles, labels, loc="outside upper left", ncols=columns, title=title, alignment="left"
+    )
+    legend.get_title().set_fontweight("bold")
 
 
 def stacked_bars(

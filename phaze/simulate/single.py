@@ -13,6 +13,7 @@ from phaze.simulate.network.fabric import fabric
 from phaze.simulate.networked import NetworkReplay, replay_on
 from phaze.simulate.plan import read_plan
 from phaze.simulate.replay import Replay, replay
+from phaze.simulate.rows import stage_memory
 from phaze.simulate.stage import Row, simulated_stages, simulation_row
 from phaze.spec.network import Matrix
 from phaze.spec.system import Cluster
@@ -75,7 +76,7 @@ class Answer:
 
     def in_words(self) -> str:
         """Return the answer for a reader."""
-        lines = [self._which(), self._times(), self._shares(), *self._links(), *self._stages(), FACTOR]
+        lines = [self.which(), self._times(), self._shares(), *self._links(), *self._stages(), FACTOR]
         return "\n".join(lines)
 
     def _links(self) -> list[str]:
@@ -92,7 +93,8 @@ class Answer:
         )
         return [line]
 
-    def _which(self) -> str:
+    def which(self) -> str:
+        """Return which plan it is."""
         plan = self.plan
         return (
             f"{plan['model']} on {plan['architecture']}, {plan['hbm_gib']:g} GiB, planned by "
@@ -167,10 +169,8 @@ def _link_row(found: Replay) -> Row:
 
 def _memory(found: Replay) -> Iterator[Row]:
     """Yield the memory of a device of every stage's first replica over time."""
-    for worker, (group, replica) in enumerate(found.timeline.pipeline.workers):
-        if replica == 0:
-            profile = found.timeline.memory(worker)
-            yield {"stage": group, "time_s": profile.time_s.tolist(), "bytes": profile.bytes_.tolist()}
+    for stage, profile in stage_memory(found.timeline).items():
+        yield {"stage": stage, "time_s": profile.time_s.tolist(), "bytes": profile.bytes_.tolist()}
 
 
 def _beside(path: Path) -> Path:

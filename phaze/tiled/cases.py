@@ -11,9 +11,9 @@ import pandas as pd
 from phaze.errors import PhazeError
 from phaze.simulate.network.mapping import Placed, Tiles, line, own, s_shaped
 from phaze.simulate.on_tiles import OnTiles, TiledRun, simulate_on_tiles
+from phaze.simulate.rows import job_rows
 from phaze.simulate.tile import Chip
 from phaze.simulate.tile.operators import communication_size
-from phaze.simulate.trace import NAMES
 from phaze.spec.model import Model
 from phaze.spec.tiled_study import Layout, TiledPoint
 from phaze.tables import Table, TiledJobs, TiledLinks, TiledRuns
@@ -43,7 +43,7 @@ def simulate_point(case: str, point: TiledPoint, model: Model, chip: Chip) -> di
         key = choice.key(case, point)
         rows[TiledRuns].append(key | run_row(found))
         if point.show == "pipeline":
-            rows[TiledJobs] += [key | row for row in job_rows(found)]
+            rows[TiledJobs] += [key | row for row in job_rows(found.carried.timeline)]
             rows[TiledLinks] += [key | row for row in link_rows(found)]
     return {
         table.name: table.check(pd.DataFrame(some, columns=list(table.fields()))) if some else table.empty()
@@ -117,27 +117,6 @@ def run_row(found: OnTiles) -> Row:
         "sent_bytes": float(found.carried.sent_bytes.sum()),
         "received_bytes": float(found.carried.received_bytes.sum()),
     }
-
-
-def job_rows(found: OnTiles) -> Iterator[Row]:
-    """Yield the jobs of stages and their ports."""
-    timeline = found.carried.timeline
-    jobs = timeline.jobs
-    for resource in range(len(jobs.first) - 1):
-        first, last = jobs.first[resource : resource + 2].tolist()
-        worker = resource < len(timeline.pipeline.workers)
-        held = timeline.memory(resource).bytes_[1::2] if worker else [0.0] * (last - first)
-        for number, job in enumerate(range(first, last)):
-            yield {
-                "resource": resource,
-                "number": number,
-                "kind": NAMES[jobs.kind[job]],
-                "stage": int(jobs.stage[job]),
-                "microbatch": int(jobs.microbatch[job]),
-                "start_s": float(timeline.start_s[job]),
-                "end_s": float(timeline.end_s[job]),
-                "held_bytes": float(held[number]),
-            }
 
 
 def link_rows(found: OnTiles) -> Iterator[Row]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from phaze.report.style import AMBER, BLUE, GREY, PURPLE, RED, SAND, SILVER, SKY, TEAL, axes, legend_above
+from phaze.report.over_time import cells, draw_memory, draw_pipeline
+from phaze.report.style import AMBER, BLUE, GREY, RED, SAND, SILVER, SKY, TEAL, axes, legend_above
 from phaze.report.tiled.inputs import LAYOUTS
 
 WIDE = 9.0
@@ -17,9 +18,6 @@ _MAPPED = (
     ("line", "near", SKY), ("line", "far", SILVER), ("s-shaped", "near", BLUE), ("s-shaped", "far", AMBER),
     ("own", "near", TEAL), ("own", "far", SAND),
 )  # fmt: skip
-_KINDS = {
-    "forward": BLUE, "recompute": SKY, "backward": TEAL, "synchronise": RED, "update": PURPLE,
-}  # fmt: skip
 
 
 def splits(runs: pd.DataFrame, best: dict[str, int]) -> Figure:
@@ -66,19 +64,9 @@ def occupancy(runs: pd.DataFrame) -> Figure:
 
 
 def pipeline(jobs: pd.DataFrame) -> Figure:
-    """Draw what stages do over time, a row for each stage, with numbers of microbatches left out."""
+    """Draw what stages do over time, a row for each stage; rows are too low for numbers of microbatches."""
     figure, (ax,) = axes(WIDE, 0.9 + 0.17 * (jobs["stage"].max() + 1))
-    for kind, colour in _KINDS.items():
-        mine = jobs[jobs["kind"] == kind]
-        corners = [
-            [(a, s - 0.42), (b, s - 0.42), (b, s + 0.42), (a, s + 0.42)]
-            for a, b, s in zip(mine["start_s"], mine["end_s"], mine["stage"], strict=True)
-        ]
-        ax.add_collection(
-            PolyCollection(corners, facecolor=colour, edgecolor="white", linewidth=0.25, label=kind)
-        )
-    ax.set_xlim(0, jobs["end_s"].max())
-    ax.set_ylim(jobs["stage"].max() + 0.6, -0.6)
+    draw_pipeline(ax, cells(jobs), (0.0, float(jobs["end_s"].max())))
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("seconds")
     ax.set_ylabel("stage")
@@ -90,15 +78,16 @@ def memory(jobs: pd.DataFrame) -> Figure:
     """Draw what a tile of some stages holds over time."""
     figure, (ax,) = axes(WIDE, 2.4)
     last = int(jobs["stage"].max())
-    work = jobs[jobs["kind"].isin(["forward", "recompute", "backward"])]
-    for stage, colour in zip(sorted({0, last // 2, last}), (BLUE, AMBER, TEAL), strict=False):
-        mine = work[work["stage"] == stage].sort_values("start_s")
-        ax.step(mine["start_s"], mine["held_bytes"] / 1e9, where="post", color=colour, label=f"stage {stage}")
+    work = jobs[jobs["kind"].isin(["forward", "recompute", "backward"])].sort_values("start_s")
+    chosen = {stage: work[work["stage"] == stage] for stage in sorted({0, last // 2, last})}
+    held = {
+        stage: (mine["start_s"].to_numpy(float), mine["held_bytes"].to_numpy(float))
+        for stage, mine in chosen.items()
+    }
+    draw_memory(ax, held, 1e9)
     ax.set_xlim(0, jobs["end_s"].max())
-    ax.set_ylim(0)
     ax.set_xlabel("seconds")
     ax.set_ylabel("GB a tile")
-    ax.grid(axis="y")
     legend_above(figure, ax)
     return figure
 

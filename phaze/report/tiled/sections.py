@@ -179,7 +179,8 @@ def pipeline(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
         blocks += [
             chart(
                 f"{anchor}-time", f"Stages over time: {title}",
-                "A row is a stage, a cell a pass of a microbatch; white is time in which the stage waits.",
+                "A row is a stage, a cell a pass of a microbatch, the thin line below what goes on beside; "
+                "white is time in which the stage waits.",
                 partial(figures.pipeline, mine),
             ),
             chart(

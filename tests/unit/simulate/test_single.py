@@ -115,8 +115,47 @@ def test_the_trace_holds_every_pass(study: Path, planner: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "begins"), [("p.svg", b"<?xml"), ("deep/p.PNG", b"\x89PNG"), ("p.pdf", b"%PDF")]
+)
+def test_a_picture_is_written_in_the_format_of_its_name(study: Path, name: str, begins: bytes) -> None:
+    words = run(
+        study, "report/plans.parquet", "--planner", "phaze", "-a", "a0", "--picture", str(study / name)
+    )
+    assert "planned by phaze" in words
+    assert (study / name).read_bytes().startswith(begins)
+    assert not list((study / name).parent.glob(".*")), "nothing unfinished stays behind"
+
+
+@pytest.mark.parametrize("planner", ["phaze", "piper"])
+def test_the_picture_says_which_plan_it_is_and_what_is_what(study: Path, planner: str) -> None:
+    (study / "net.yaml").write_text(LEVELS, encoding="utf-8")
+    arguments = "--system", str(study / "net.yaml"), "--planned-system", str(study / "flat.yaml"), "-a", "a0"
+    for system in ((), arguments):
+        picture = study / "p.svg"
+        run(
+            study,
+            "report/plans.parquet",
+            "--planner",
+            planner,
+            "-a",
+            "a0",
+            *system,
+            "--picture",
+            str(picture),
+        )
+        text = picture.read_text(encoding="utf-8")
+        for words in (f"planned by {planner}", "forward", "backward", "GiB a device", ">stage 0<"):
+            assert words in text
+
+
+@pytest.mark.parametrize(
     ("file", "arguments", "message"),
     [
+        (
+            "plans/paper/none.parquet",
+            ("--picture", "p.jpg"),
+            "--picture p.jpg: must end in .svg, .png, .pdf",
+        ),
         ("plans/paper/toy.parquet", ("--planner", "nobody"), "planner nobody; allowed: equal, expert, phaze"),
         ("plans/paper/toy.parquet", ("-a", "a1", "--planner", "piper"), "planner piper; allowed: phaze"),
         ("plans/paper/toy.parquet", ("--hbm-gib", "7"), "no plan with hbm_gib 7.0; allowed: 1.0, 2.0"),
@@ -131,9 +170,10 @@ def test_a_mistake_is_one_message(study: Path, file: str, arguments: tuple[str, 
         run(study, file, *arguments)
 
 
-def test_options_of_plans_are_refused_for_runs() -> None:
-    command = ["simulate", "--runs", "x.csv", "--system", "h100", "-o", "y.csv", "--trace", "t.json"]
-    with pytest.raises(PhazeError, match="--trace is for a plan, not for --runs"):
+@pytest.mark.parametrize(("option", "value"), [("--trace", "t.json"), ("--picture", "p.svg")])
+def test_options_of_plans_are_refused_for_runs(option: str, value: str) -> None:
+    command = ["simulate", "--runs", "x.csv", "--system", "h100", "-o", "y.csv", option, value]
+    with pytest.raises(PhazeError, match=f"{option} is for a plan, not for --runs"):
         CliRunner().invoke(app, command, catch_exceptions=False)
 
 

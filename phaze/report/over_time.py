@@ -1,0 +1,108 @@
+"""Drawings of pipelines over time: what stages do, and what their devices hold.
+
+Jobs are rows with resource, kind, stage, microbatch, start_s and end_s, as in table tiled_jobs; a transfer is
+a job of the resource that receives the tensor. A resource with forward passes is a worker, and a row of the
+drawing; what goes on beside its passes, transfers and jobs of ports, is a thin line below them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from numpy.typing import NDArray
+
+from phaze.report.style import AMBER, BLUE, GREY, INK, PURPLE, RED, SAND, SKY, TEAL
+
+Profile = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""Times in seconds, and the bytes that are held from each on."""
+
+_KINDS = {
+    "forward": BLUE, "recompute": SKY, "backward": TEAL, "update": PURPLE, "gather": SAND,
+    "synchronise": RED, "transfer": AMBER,
+}  # fmt: skip
+_LABELS = {"synchronise": "synchronisation"}
+_LINES = (BLUE, AMBER, TEAL, RED, PURPLE, SKY, GREY, SAND)
+MOST_LINES = len(_LINES)
+"""Stages whose memory can be told apart."""
+_PASS, _BESIDE = (-0.44, 0.22), (0.25, 0.44)
+"""Where passes and what goes on beside them lie in a row."""
+FONT = 7
+_POINTS_PER_DIGIT, _POINTS_AROUND, _POINTS_HIGH = 0.64 * FONT, 2.0, FONT + 2.0
+
+
+def cells(jobs: pd.DataFrame) -> pd.DataFrame:
+    """Return the jobs by worker, with a column row from 0 and one that says what goes on beside passes."""
+    pairs = jobs.loc[jobs["kind"] == "forward", ["stage", "resource"]].drop_duplicates()
+    own = jobs["resource"].isin(pairs["resource"])
+    columns = ["resource", "kind", "stage", "microbatch", "start_s", "end_s"]
+    ports = jobs.loc[~own, columns[1:]].merge(pairs, on="stage")[columns]
+    every = jobs.loc[own, columns]
+    every = pd.concat([every, ports], ignore_index=True) if len(ports) else every
+    beside = (every["kind"] == "transfer").to_numpy() | (np.arange(len(every)) >= int(own.sum()))
+    rows = {resource: row for row, resource in enumerate(sorted(pairs["resource"].unique()))}
+    return every.assign(row=every["resource"].map(rows), beside=beside)
+
+
+def draw_pipeline(ax: Axes, drawn: pd.DataFrame, window_s: tuple[float, float]) -> None:
+    """Draw the cells of a time window, in the colour of what they are; row r lies around y = r."""
+    start, end = window_s
+    seen = drawn[(drawn["start_s"] < end) & (drawn["end_s"] > start)]
+    for kind, colour in _KINDS.items():
+        mine = seen[(seen["kind"] == kind) & (seen["end_s"] > seen["start_s"])]
+        if (drawn["kind"] == kind).any():
+            label, edge = _LABELS.get(kind, kind), 0.0 if kind == "transfer" else 0.25
+            ax.add_collection(
+                PolyCollection(
+                    list(_corners(mine)), facecolor=colour, edgecolor="white", linewidth=edge, label=label
+                )
+            )
+    ax.set_xlim(start, end)
+    ax.set_ylim(drawn["row"].max() + 0.6, -0.6)
+
+
+def _corners(mine: pd.DataFrame) -> NDArray[np.float64]:
+    """Return the corners of cells, (cells, 4, 2)."""
+    left, right = mine["start_s"].to_numpy(float), mine["end_s"].to_numpy(float)
+    top, bottom = (
+        mine["row"].to_numpy(float) + np.where(mine["beside"], beside, work)
+        for work, beside in zip(_PASS, _BESIDE, strict=True)
+    )
+    across, down = np.stack([left, right, right, left], axis=1), np.stack([top, top, bottom, bottom], axis=1)
+    return np.stack([across, down], axis=2)
+
+
+def draw_numbers(
+    ax: Axes, drawn: pd.DataFrame, window_s: tuple[float, float], width_in: float, row_in: float
+) -> None:
+    """Write the microbatches, from 1, into the passes of a window that are wide enough for them.
+
+    The window is drawn `width_in` inches wide, each row `row_in` inches high.
+    """
+    start, end = window_s
+    if row_in * 72 * (_PASS[1] - _PASS[0]) < _POINTS_HIGH:
+        return
+    passes = drawn[drawn["kind"].isin(["forward", "recompute", "backward"]) & ~drawn["beside"]]
+    left = passes["start_s"].to_numpy(float).clip(start, end)
+    right = passes["end_s"].to_numpy(float).clip(start, end)
+    numbers = (passes["microbatch"] + 1).astype(str)
+    needed = numbers.str.len().to_numpy(float) * _POINTS_PER_DIGIT + _POINTS_AROUND
+    wide = (right - left) / (end - start) * width_in * 72 >= needed
+    places = zip((left + right) / 2, passes["row"].to_numpy(float), strict=True)
+    for fits, (x, row), number, kind in zip(wide, places, numbers, passes["kind"], strict=True):
+        if fits:
+            ax.text(
+                x, row + sum(_PASS) / 2, number, fontsize=FONT, ha="center", va="center_baseline",
+                color=INK if kind == "recompute" else "white",
+            )  # fmt: skip
+
+
+def draw_memory(ax: Axes, held: Mapping[int, Profile], unit_bytes: float) -> None:
+    """Draw what a device of each of these stages holds over time, in a unit of so many bytes."""
+    for (stage, (time_s, held_bytes)), colour in zip(held.items(), _LINES, strict=False):
+        ax.step(time_s, held_bytes / unit_bytes, where="post", lw=1, color=colour, label=f"stage {stage}")
+    ax.set_ylim(0)
+    ax.grid(axis="y")

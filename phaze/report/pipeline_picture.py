@@ -1,0 +1,217 @@
+"""The picture of one simulated plan: its stages over time, and below it what their devices hold.
+
+Of a pipeline that is too long to be read, the first and the last part are drawn, of many stages the first and
+the last ones; the picture says what it leaves out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.gridspec import SubplotSpec
+from matplotlib.ticker import EngFormatter
+
+from phaze.report.over_time import MOST_LINES, Profile, cells, draw_memory, draw_numbers, draw_pipeline
+from phaze.report.style import legend_above
+from phaze.units import GIB
+
+WIDE_IN, ROW_IN, MARGIN_IN, MEMORY_IN, AROUND_IN = 11.0, 0.23, 0.9, 2.0, 1.7
+MOST_ROWS = 24
+MOST_JOBS = 96
+"""Passes of a stage that are drawn beside each other; of more, the first and the last ones."""
+AROUND = 1.25
+"""Time that is drawn at least, over that in which the pipeline fills or drains."""
+WHOLE = 0.8
+"""Share of the time from which two parts are not worth the gap between them."""
+GAP = 1
+"""Empty rows where stages are left out."""
+
+Window = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What is drawn of a simulation."""
+
+    title: str
+    jobs: pd.DataFrame
+    """As `report.over_time` says; times in seconds."""
+    held: Mapping[int, Profile]
+    """Of a device of each stage's first replica."""
+    lanes: int = 1
+    """Equal pipelines beside each other, of which the jobs are those of one."""
+    batches: int = 1
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """Return the jobs in the rows of the workers."""
+        return cells(self.jobs)
+
+    @cached_property
+    def passes(self) -> pd.DataFrame:
+        """Return the cells of microbatches."""
+        return self.cells[self.cells["kind"].isin(["forward", "recompute", "backward"])]
+
+    @cached_property
+    def workers(self) -> pd.DataFrame:
+        """Return stage and replica of every row."""
+        first = self.cells[self.cells["kind"] == "forward"].groupby("row")["stage"].min()
+        return pd.DataFrame({"stage": first, "replica": first.groupby(first).cumcount()})
+
+    @property
+    def time_s(self) -> float:
+        """Return when everything is over."""
+        return float(self.jobs["end_s"].max())
+
+    @cached_property
+    def windows(self) -> tuple[Window, ...]:
+        """Return the parts of the time that are drawn: all of it, or the first and the last."""
+        time_s, by_row = self.time_s, self.passes.groupby("row")
+        part_s = time_s * MOST_JOBS / 2 / int(by_row.size().max())
+        fills_s, drains_s = float(by_row["start_s"].min().max()), time_s - float(by_row["end_s"].max().min())
+        first, last = max(part_s, AROUND * fills_s), max(part_s, AROUND * drains_s)
+        if first + last >= WHOLE * time_s:
+            return ((0.0, time_s),)
+        return (0.0, first), (time_s - last, time_s)
+
+    @cached_property
+    def rows(self) -> dict[int, int]:
+        """Return where the rows lie that are drawn, with a gap where some are left out."""
+        count = len(self.workers)
+        if count <= MOST_ROWS:
+            return {row: row for row in range(count)}
+        half = MOST_ROWS // 2
+        last = {count - half + place: half + GAP + place for place in range(half)}
+        return {row: row for row in range(half)} | last
+
+    @cached_property
+    def drawn(self) -> pd.DataFrame:
+        """Return the cells of the rows that are drawn, where they lie."""
+        return self.cells.assign(row=self.cells["row"].map(self.rows)).dropna(subset="row")
+
+    @cached_property
+    def lines(self) -> dict[int, Profile]:
+        """Return the stages whose memory is drawn: all, or some with the first, the last and the fullest."""
+        stages = list(self.held)
+        if len(stages) <= MOST_LINES:
+            return {stage: self._to_the_end(stage) for stage in stages}
+        fullest = max(stages, key=lambda stage: float(self.held[stage][1].max()))
+        even = np.linspace(0, len(stages) - 1, MOST_LINES - 1).round().astype(int)
+        chosen = sorted({fullest, *(stages[i] for i in even)})
+        return {stage: self._to_the_end(stage) for stage in chosen}
+
+    def _to_the_end(self, stage: int) -> Profile:
+        """Return what a stage holds until all stages are done."""
+        time_s, held_bytes = self.held[stage]
+        return np.append(time_s, self.time_s), np.append(held_bytes, held_bytes[-1])
+
+
+def picture(shown: Shown) -> Figure:
+    """Draw stages over time, and below them the memory of stages."""
+    high = ROW_IN * (max(shown.rows.values()) + 1.2)
+    notes = list(_notes(shown))
+    figure = Figure(figsize=(WIDE_IN, high + MEMORY_IN + AROUND_IN + 0.14 * len(notes)))
+    grid = figure.add_gridspec(2, len(shown.windows), height_ratios=(high, MEMORY_IN))
+    first = _pipelines(figure, [grid[0, number] for number in range(len(shown.windows))], shown)
+    _memory(figure.add_subplot(grid[1, :]), shown)
+    legend_above(figure, first, 7, shown.title)
+    figure.supxlabel("\n".join(notes), x=0.01, ha="left", fontsize=8)
+    return figure
+
+
+def _pipelines(figure: Figure, places: list[SubplotSpec], shown: Shown) -> Axes:
+    """Draw every part of the time beside the others; return the first axes."""
+    width_in, every = (WIDE_IN - MARGIN_IN) / len(places), list[Axes]()
+    for place, window in zip(places, shown.windows, strict=True):
+        ax = figure.add_subplot(place)
+        draw_pipeline(ax, shown.drawn, window)
+        draw_numbers(ax, shown.drawn, window, width_in, ROW_IN)
+        _seconds(ax)
+        ax.set_yticks([])
+        every.append(ax)
+    every[0].set_yticks(list(shown.rows.values()), list(_labels(shown)))
+    several = bool(shown.workers["replica"].any())
+    every[0].set_ylabel("stage, replica" if several else "stage")
+    return every[0]
+
+
+def _labels(shown: Shown) -> Iterator[str]:
+    """Yield the stages of the rows, with the replica where a stage has several."""
+    several = bool(shown.workers["replica"].any())
+    for row in shown.rows:
+        stage, replica = shown.workers.loc[row, ["stage", "replica"]]
+        yield f"{stage}, {replica}" if several else str(stage)
+
+
+def _memory(ax: Axes, shown: Shown) -> None:
+    """Draw the memory of stages over all the time."""
+    draw_memory(ax, shown.lines, GIB)
+    ax.set_xlim(0, shown.time_s)
+    _seconds(ax)
+    ax.set_ylabel("GiB a device")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def _seconds(ax: Axes) -> None:
+    ax.xaxis.set_major_formatter(EngFormatter("s"))
+    ax.set_xlabel("time")
+
+
+def _notes(shown: Shown) -> Iterator[str]:
+    """Yield how to read the picture, and what it leaves out."""
+    yield (
+        "Above: a cell is a pass with the number of its microbatch, from 1, where it fits; thin lines below "
+        "cells: tensors on their way to the stage, gradients exchanged meanwhile; white: the stage waits."
+    )
+    below = "Below: memory of a device of each stage (its first replica)"
+    yield f"{below}{_some_lines(shown)}."
+    if shown.lanes > 1:
+        yield f"{shown.lanes} equal pipelines run beside each other; one is drawn, with its own microbatches."
+    if shown.batches > 1:
+        yield f"{shown.batches} batches follow each other without a flush."
+    if instant := list(_instant(shown)):
+        yield f"Takes no time: {', '.join(instant)}."
+    yield from _left_out(shown)
+
+
+def _some_lines(shown: Shown) -> str:
+    if len(shown.lines) == len(shown.held):
+        return ""
+    return f", of {len(shown.lines)} of {len(shown.held)} stages, the fullest among them"
+
+
+def _instant(shown: Shown) -> Iterator[str]:
+    """Yield what happens in no time, and so is not seen."""
+    longest = (shown.jobs["end_s"] - shown.jobs["start_s"]).groupby(shown.jobs["kind"]).max()
+    yield from (str(kind) for kind in longest.index[longest <= 0])
+
+
+def _left_out(shown: Shown) -> Iterator[str]:
+    """Yield what of the pipeline is not drawn."""
+    hidden = [row for row in range(len(shown.workers)) if row not in shown.rows]
+    if hidden:
+        stages = shown.workers.loc[[hidden[0], hidden[-1]], "stage"].tolist()
+        yield (
+            f"Left out above: {len(hidden)} of {len(shown.workers)} rows in the middle, of stages "
+            f"{stages[0]} to {stages[1]}."
+        )
+    if len(shown.windows) == 1:
+        return
+    (_, start), (end, _) = shown.windows
+    passes = shown.passes[shown.passes["row"].isin(list(shown.rows))]
+    seen = passes[(passes["start_s"] < start) | (passes["end_s"] > end)]["microbatch"].nunique()
+    every = passes["microbatch"].nunique()
+    yield (
+        f"Left out above: from {_time(start)} to {_time(end)} of {_time(shown.time_s)}; {every - seen} of "
+        f"{every} microbatches have no pass in what is drawn."
+    )
+
+
+def _time(seconds: float) -> str:
+    return EngFormatter("s", places=2)(seconds)
