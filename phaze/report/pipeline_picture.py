@@ -29,6 +29,8 @@ AROUND = 1.25
 """Time that is drawn at least, over that in which the pipeline fills or drains."""
 WHOLE = 0.8
 """Share of the time from which two parts are not worth the gap between them."""
+MOMENT = 1e-9
+"""Share of the time that is none: the rounding of sums of seconds."""
 GAP = 1
 """Empty rows where stages are left out."""
 
@@ -107,9 +109,10 @@ class Shown:
         return {stage: self._to_the_end(stage) for stage in chosen}
 
     def _to_the_end(self, stage: int) -> Profile:
-        """Return what a stage holds until all stages are done."""
+        """Return what a stage holds until all stages are done, without what it holds for no time."""
         time_s, held_bytes = self.held[stage]
-        return np.append(time_s, self.time_s), np.append(held_bytes, held_bytes[-1])
+        lasts = np.append(np.diff(time_s) > MOMENT * self.time_s, True)
+        return np.append(time_s[lasts], self.time_s), np.append(held_bytes[lasts], held_bytes[-1])
 
 
 def picture(shown: Shown) -> Figure:

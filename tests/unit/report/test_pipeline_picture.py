@@ -104,3 +104,13 @@ def test_inference_has_forward_passes_only(tmp_path: Path) -> None:
     text = drawn(tmp_path, Pipeline((StageCost(1.0), StageCost(2.0)), 4, "inference"))
     assert "forward" in text
     assert "backward" not in text
+
+
+def test_memory_is_drawn_to_the_end_and_without_moments() -> None:
+    """The last stage holds one microbatch at a time: 2 GB while it works, else 1 GB."""
+    what = shown(simulate(Pipeline((STAGE, STAGE), 4)))
+    time_s, held_bytes = what.lines[1]
+    assert time_s[-1] == what.time_s
+    assert (time_s[1:-1] > time_s[:-2]).all()
+    assert set(held_bytes) == {1e9, 2e9}
+    assert held_bytes[-1] == 1e9
