@@ -89,7 +89,7 @@ rule simulate_besides:
     threads: 1
     resources:
         mem_mb=growing(2000),
-        runtime=15,
+        runtime=growing(15),
     conda:
         "../envs/phaze.yaml"
     script:

@@ -14,7 +14,7 @@ from phaze.commands.options import JsonOption
 from phaze.commands.output import refuse_unwritable
 
 if TYPE_CHECKING:
-    from phaze.spec.mapping import StoredMapping
+    from phaze.spec.mapping import StoredMapping, StoredSearch
 
 
 class Choice(StrEnum):
@@ -118,6 +118,14 @@ def _summary(found: StoredMapping) -> str:
         f"step {found.step_time_s:.6g} s, found by {found.found_by}",
         f"without communication {found.compute_s:.6g} s",
         f"longest stage time {found.objective_s:.6g} s, {proof}",
-        *(f"{one.name}: step {one.step_time_s:.6g} s" for one in known),
+        *(f"{one.name}: step {one.step_time_s:.6g} s{_proof(one)}" for one in known),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _proof(one: StoredSearch) -> str:
+    """Return the least longest stage time that a way searched for, as far as it is known."""
+    if one.objective_s is None:
+        return ""
+    known = "proven the least" if one.proven else f"none below {one.bound_s:.6g} s"
+    return f", longest stage time as it counts {one.objective_s:.6g} s, {known}"

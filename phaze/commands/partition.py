@@ -100,7 +100,7 @@ def partition(
 
     refuse_unwritable(graph_out, out)
     terms = _terms(memory_gib, bandwidth_gbps, microbatches, recompute=recompute)
-    if graph.endswith(".json"):
+    if _holds_operators(graph):
         _refuse_for_files(microbatch, system, sequence)
         stored = _read(graph)
         operators, name, samples = operator_graph(stored), stored.name, stored.microbatch
@@ -130,6 +130,14 @@ def _profile(model: str, microbatch: int, system: str, sequence: int | None) -> 
     from phaze.profile import profile_model
 
     return profile_model(load_model_named(model), microbatch, system, sequence=sequence)
+
+
+def _holds_operators(graph: str) -> bool:
+    """Return whether an argument is a file of operators, not a model or its Hugging Face configuration."""
+    from phaze.spec.huggingface import describes_model, read_json
+
+    path = Path(graph)
+    return path.suffix == ".json" and not (path.is_file() and describes_model(read_json(path)))
 
 
 def _read(path: str) -> StoredOperators:

@@ -251,6 +251,11 @@ def _opt_norms(config: Config, source: str) -> Config:
     return {"norm_position": "pre" if before else "post", "final_norm": bool(before and not removed)}
 
 
+def describes_model(config: Plain) -> bool:
+    """Return whether what a JSON file holds is a published configuration."""
+    return isinstance(config, dict) and "model_type" in config
+
+
 def read_json(path: Path) -> Plain:
     """Return what a JSON file holds, or raise PhazeError naming the file and the place."""
     try:

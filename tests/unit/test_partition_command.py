@@ -86,6 +86,13 @@ def test_a_model_is_profiled_and_its_graph_gives_the_same(tmp_path: Path) -> Non
     assert stages.settings.bandwidth_bytes_per_s == 2e9
 
 
+def test_a_published_configuration_is_a_model(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    sizes = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 32, "vocab_size": 128}
+    config.write_text(json.dumps({"model_type": "gpt2", **sizes}), encoding="utf-8")
+    assert "S=3 R=2: slowest stage" in run(str(config), "--stages", "3", "--replicas", "2").output
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
