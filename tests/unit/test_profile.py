@@ -164,7 +164,7 @@ def test_operators_belong_to_layers() -> None:
     ("microbatch", "system", "sequence", "message"),
     [
         (0, SYSTEM, None, "microbatch: must be > 0, got 0"),
-        (1, "paper", None, "config/systems/paper.yaml: device"),
+        (1, "paper", None, "config/systems/paper.yaml: says nothing of its device"),
         (1, SYSTEM, 7, "sequence: 7 must be 1"),
         (1, "no-such", None, "there is no system 'no-such'"),
     ],
