@@ -17,7 +17,8 @@ settings.load_profile("deterministic")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the tests that take longest, so that workers finish together."""
-    items.sort(key=lambda item: item.get_closest_marker("workflow") is None)
+    markers = ("long", "workflow")
+    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in markers])
 
 
 @pytest.fixture(scope="session")

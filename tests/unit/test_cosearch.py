@@ -163,7 +163,7 @@ def test_memory_decides_in_this_space() -> None:
     assert mine.loc[mine["status"] == "placed", "stages"].nunique() > 1
 
 
-@pytest.mark.parametrize(("backward", "step"), [("paired", 1), ("split", 24)])
+@pytest.mark.parametrize(("backward", "step"), [("paired", 1), ("split", 48)])
 def test_exact_times_lie_between_the_bounds_of_the_screen(backward: str, step: int) -> None:
     """Every placement respects its row of the screen, and the quick way to its time agrees with it."""
     screens, _ = screened("wide", backward, step)
@@ -287,7 +287,7 @@ def test_a_walk_over_several_models_is_on_their_mean() -> None:
     assert np.allclose(visits["samples_per_s"], expected[visits["architecture"]], rtol=1e-12)
 
 
-@pytest.mark.parametrize(("backward", "step"), [("paired", 1), ("split", 24)])
+@pytest.mark.parametrize(("backward", "step"), [("paired", 1), ("split", 48)])
 def test_throughputs_from_the_screens_are_exact(backward: str, step: int) -> None:
     """Where bounds meet they are taken from the screens, elsewhere evaluated, and once each."""
     model = subject("wide", backward)

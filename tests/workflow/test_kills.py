@@ -9,7 +9,7 @@ import re
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import pytest
 from tests.workflow.conftest import Prepare
 from tests.workflow.folders import Folder, Run, write_study
 
-pytestmark = pytest.mark.workflow
+pytestmark = [pytest.mark.workflow, pytest.mark.long]
 
 SEEDS = {"jobs": 20211206, "runs": 20240723}
 SMALL = {
@@ -61,17 +61,17 @@ class Moment:
     nth: int = 1
 
 
-def stratified(seed: int, victims: tuple[str, ...]) -> dict[str, Moment]:
-    """Return a moment for every script: all kinds with all victims in turn, the rest by chance."""
+def stratified(seed: int, victims: tuple[str, ...], scripts: Sequence[str]) -> dict[str, Moment]:
+    """Return a moment for each script: all kinds with all victims in turn, the rest by chance."""
     chance = random.Random(seed)
     return {
         script: Moment(
             MOMENTS[(i + i // len(MOMENTS)) % len(MOMENTS)],
             victims[i % len(victims)],
             seconds=round(chance.uniform(0.3, 1.5), 2),
-            nth=chance.randint(1, files),
+            nth=chance.randint(1, FILES[script]),
         )
-        for i, (script, files) in enumerate(FILES.items())
+        for i, script in enumerate(scripts)
     }
 
 
@@ -158,7 +158,7 @@ def test_killed_jobs_and_solvers_are_tried_again(
 ) -> None:
     """Every job of one run is killed once, the solver five times; with retries the run itself goes on."""
     require_program("glpsol")
-    moments = stratified(SEEDS["jobs"], ("job",))
+    moments = stratified(SEEDS["jobs"], ("job",), list(FILES))
     # A solver that is killed twice in a row is passed over: every other call at most.
     calls = set(random.Random(SEEDS["jobs"]).sample(range(1, 14, 2), 5))
     path = dying_glpsol(tmp_path / "bin", calls)
@@ -171,8 +171,8 @@ def test_killed_jobs_and_solvers_are_tried_again(
 
 
 def test_killed_runs_are_taken_up_by_the_next(disturbed: Disturbed) -> None:
-    """Snakemake is killed once in every job, alone or with the job, and while it records."""
-    moments = stratified(SEEDS["runs"], ("run", "all"))
+    """Snakemake is killed in every other kind of job, alone or with the job, and while it records."""
+    moments = stratified(SEEDS["runs"], ("run", "all"), list(FILES)[::2])
     moments["snakemake"] = Moment("recording", "job", nth=2)
     run = None
     while run is None or disturbed.kills() < len(moments):

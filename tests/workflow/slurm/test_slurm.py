@@ -17,7 +17,7 @@ import pytest
 from tests.workflow.folders import ROOT, write_study
 from tests.workflow.slurm.cluster import Cluster, running_cluster, why_not
 
-pytestmark = pytest.mark.workflow
+pytestmark = [pytest.mark.workflow, pytest.mark.long]
 
 PROFILE = ROOT / "config" / "profiles" / "slurm"
 STUDY = {
