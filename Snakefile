@@ -57,6 +57,10 @@ onstart:
             begin_run(Path(workflow.pathvars.apply("<results>")))
         except PhazeError as error:
             raise WorkflowError(str(error)) from None
+    if workflow.local_exec:
+        # With a limit on jobs per second Snakemake looks through all ready jobs again every second, once for every
+        # job that has ended: a third of a core on a study of hundreds of jobs. The number of cores is limit enough.
+        workflow.scheduler.job_rate_limiter = None
 
 
 include: "rules/paths.smk"
