@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -12,9 +11,10 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
-from phaze import files
 from phaze.errors import PhazeError
+from phaze.files import refuse_unwritable, write_text
 from phaze.spec.numbers import MOST, Size, Whole
+from phaze.spec.plain import Plain, read_json
 
 
 class Part(BaseModel):
@@ -38,7 +38,7 @@ Kind = TypeVar("Kind", bound=BaseModel)
 
 def read_as(kind: type[Kind], path: str | Path) -> Kind:
     """Return what a JSON file holds, or raise PhazeError naming file, key, value and what is allowed."""
-    loaded = _read_json(Path(path))
+    loaded = _read_object(Path(path))
     try:
         return kind.model_validate(loaded, by_alias=True, by_name=False)
     except ValidationError as error:
@@ -50,18 +50,10 @@ def text_of(stored: BaseModel) -> str:
     return stored.model_dump_json(indent=1, exclude_none=True) + "\n"
 
 
-def refuse_unwritable(path: str | Path) -> None:
-    """Raise PhazeError where no file can be written, so that long work is not done in vain."""
-    if not Path(path).parent.is_dir():
-        raise PhazeError(f"{path}: cannot be written: {Path(path).parent} is not a folder")
-    if Path(path).is_dir():
-        raise PhazeError(f"{path}: cannot be written: is a folder")
-
-
-def write_text(text: str, path: str | Path) -> None:
-    """Write a file in one step into a folder that is there, or raise PhazeError."""
+def write_document(stored: BaseModel, path: Path) -> None:
+    """Write a file of ours in one step into a folder that is there, or raise PhazeError."""
     refuse_unwritable(path)
-    files.write_text(path, text)
+    write_text(path, text_of(stored))
 
 
 def check_width(width: str) -> None:
@@ -91,24 +83,11 @@ def bad_edges(ids: set[int], edges: list[Edge]) -> Iterator[str]:
             yield f"edge {source} -> {target} is given {times} times"
 
 
-def _read_json(path: Path) -> object:
-    try:
-        loaded: object = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repeats)
-    except (OSError, UnicodeDecodeError) as error:
-        raise PhazeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise PhazeError(f"{path}: is not valid JSON: {error}") from error
+def _read_object(path: Path) -> dict[str, Plain]:
+    loaded = read_json(path)
     if not isinstance(loaded, dict):
         raise PhazeError(f"{path}: must hold a JSON object, got {type(loaded).__name__}")
     return loaded
-
-
-def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Refuse a key given twice, where plain JSON silently keeps the last."""
-    for key, times in Counter(key for key, _ in pairs).items():
-        if times > 1:
-            raise ValueError(f"key {key!r} is given twice")
-    return dict(pairs)
 
 
 def _lines(path: str | Path, error: ValidationError) -> list[str]:

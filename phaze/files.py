@@ -47,6 +47,14 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
+def refuse_unwritable(path: Path) -> None:
+    """Raise PhazeError where no file can be written, so that long work is not done in vain."""
+    if not path.parent.is_dir():
+        raise PhazeError(f"{path}: cannot be written: {path.parent} is not a folder")
+    if path.is_dir():
+        raise PhazeError(f"{path}: cannot be written: is a folder")
+
+
 def name_run(file: Path) -> None:
     """Give the run that begins a name, in a file and for the processes that this one starts."""
     name = secrets.token_hex(8)

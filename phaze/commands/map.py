@@ -70,7 +70,8 @@ def map_stages(
     The file holds the devices of all stages and replicas, the simulated step, the longest stage time with its
     bound and whether it is proven to be the least, what each way to map found, and CS and p2p map beside it.
     """
-    from phaze.documents import read_as, text_of, write_text
+    from phaze.documents import read_as, text_of, write_document
+    from phaze.files import write_text
     from phaze.map.ensemble import MapSettings
     from phaze.map.ensemble import map_stages as find_mapping
     from phaze.map.matrices import read_topology
@@ -96,9 +97,9 @@ def map_stages(
         memory_bytes_per_s=settings.memory_bytes_per_s,
     )
     if times is not None:
-        write_text(json.dumps(mapped.seconds, indent=1) + "\n", times)
+        write_text(times, json.dumps(mapped.seconds, indent=1) + "\n")
     if out is not None:
-        write_text(text_of(found), out)
+        write_document(found, out)
     typer.echo(text_of(found) if as_json else _summary(found), nl=False)
 
 

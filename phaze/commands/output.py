@@ -13,21 +13,22 @@ if TYPE_CHECKING:
 
 def write_or_print(text: str, out: Path | None) -> None:
     """Write a text that ends with a line break to a file, or print it where none is given."""
-    from phaze.documents import write_text
+    from phaze import files
 
     if out is None:
         typer.echo(text, nl=False)
     else:
-        write_text(text, out)
+        files.refuse_unwritable(out)
+        files.write_text(out, text)
 
 
 def refuse_unwritable(*outs: Path | None) -> None:
     """Raise PhazeError for files that cannot be written, before what takes long."""
-    from phaze import documents
+    from phaze import files
 
     for out in outs:
         if out is not None:
-            documents.refuse_unwritable(out)
+            files.refuse_unwritable(out)
 
 
 def print_tables(frames: list[pd.DataFrame], *, as_json: bool) -> None:

@@ -94,7 +94,7 @@ def partition(
     What is not given of --stages and --replicas is searched for --devices. All devices are
     equal, and so are all bandwidths in this phase; `map` takes the stages to a network.
     """
-    from phaze.documents import text_of, write_text
+    from phaze.documents import write_document
     from phaze.partition.storing import stored_stages
     from phaze.theory.stored_graphs import operator_graph, stored_operators
 
@@ -108,14 +108,14 @@ def partition(
         name, samples = Path(graph).stem, microbatch or 1
         operators = _profile(graph, samples, system or SYSTEM, sequence)
     if graph_out is not None:
-        write_text(text_of(stored_operators(operators, name, samples)), graph_out)
+        write_document(stored_operators(operators, name, samples), graph_out)
     found = _configurations(operators, terms, (stages, replicas, devices), hyper_operators, flow.value, slack)
     best = found[0]
     if best.found is None:
         raise PhazeError(best.reason)
     if out is not None:
         file = stored_stages(operators, best.found.chosen, terms, name, best.replicas, samples)
-        write_text(text_of(file), out)
+        write_document(file, out)
     rows = [_row(one, samples) for one in found]
     lines = [_in_words(one, samples) for one in found]
     if baselines:
@@ -134,7 +134,8 @@ def _profile(model: str, microbatch: int, system: str, sequence: int | None) -> 
 
 def _holds_operators(graph: str) -> bool:
     """Return whether an argument is a file of operators, not a model or its Hugging Face configuration."""
-    from phaze.spec.huggingface import describes_model, read_json
+    from phaze.spec.huggingface import describes_model
+    from phaze.spec.plain import read_json
 
     path = Path(graph)
     return path.suffix == ".json" and not (path.is_file() and describes_model(read_json(path)))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phaze.commands.output import write_or_print
 from phaze.errors import PhazeError
 
 if TYPE_CHECKING:
@@ -37,18 +38,13 @@ def trace(
     Every operator that PyTorch runs is one of the graph, with times estimated for the device of a system. A
     comparison shows parameters and FLOPs of a sample as PyTorch counts them, of the graph, and of the spec.
     """
-    from phaze.documents import write_text
     from phaze.spec.torch_module import load_torch_module
 
     modules = [load_torch_module(path) for path in specs]
     if not compare and (len(modules) > 1 or out is None):
         raise PhazeError("trace: give one spec and -o for its graph, or --compare")
     if compare:
-        text = _comparison(modules, run_code=run_code)
-        if out is None:
-            typer.echo(text, nl=False)
-        else:
-            write_text(text, out)
+        write_or_print(_comparison(modules, run_code=run_code), out)
     elif out is not None:
         _write_graph(modules[0], microbatch, system, out, run_code=run_code)
 
@@ -63,7 +59,7 @@ def _comparison(modules: list[TorchModule], *, run_code: bool) -> str:
 
 
 def _write_graph(module: TorchModule, microbatch: int, system: str, out: Path, *, run_code: bool) -> None:
-    from phaze.documents import text_of, write_text
+    from phaze.documents import write_document
     from phaze.profile import profile_graph
     from phaze.systems import load_cluster
     from phaze.theory.stored_graphs import stored_operators
@@ -72,5 +68,5 @@ def _write_graph(module: TorchModule, microbatch: int, system: str, out: Path, *
 
     whole = graph_of(run(module, microbatch, run_code=run_code))
     graph = profile_graph(whole, load_cluster(system)[1])
-    write_text(text_of(stored_operators(graph, module.name, microbatch)), out)
+    write_document(stored_operators(graph, module.name, microbatch), out)
     typer.echo(f"{module.name}: {len(graph.names)} operators, {len(graph.edges)} edges: {out}")

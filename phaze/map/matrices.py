@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 
 import networkx as nx
@@ -12,7 +11,8 @@ from pydantic import ValidationError
 
 from phaze.errors import PhazeError
 from phaze.spec.files import within
-from phaze.spec.noun import describe, read_yaml
+from phaze.spec.noun import describe
+from phaze.spec.plain import read_json, read_yaml
 from phaze.spec.topology import MOST_DEVICES, TOPOLOGY, MatrixFile, Topology
 from phaze.theory.device_networks import DeviceNetwork
 from phaze.theory.operator_graphs import Floats
@@ -141,9 +141,12 @@ _NO_GRAPH = (ValueError, KeyError, TypeError, AttributeError, SyntaxError, Recur
 
 def _node_link(path: Path) -> nx.Graph[object]:
     """Return the graph of a file of NetworkX, which called `edges` `links` before version 3.4."""
-    loaded = json.loads(path.read_text(encoding="utf-8"))
+    loaded = read_json(path)
+    nodes = loaded.get("nodes") if isinstance(loaded, dict) else None
+    if not isinstance(loaded, dict) or not isinstance(nodes, list):
+        raise ValueError("must be an object with a list of nodes")
     graph = nx.node_link_graph(loaded, edges="edges" if "edges" in loaded else "links")
-    if len(graph) != len(loaded["nodes"]):
+    if len(graph) != len(nodes):
         raise ValueError("nodes must be different, and edges must name them")
     return graph
 

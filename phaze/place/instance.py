@@ -21,7 +21,7 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from phaze.documents import Edge, Part, bad_edges, check_width, read_as, repeated_ids, write_text
+from phaze.documents import Edge, Part, bad_edges, check_width, read_as, repeated_ids
 from phaze.place.branches import GraphPlacement, place_graphs
 from phaze.place.flush import Infeasible, Placement, place_widths
 from phaze.spec.numbers import Count, Positive, Size, Whole
@@ -183,11 +183,6 @@ def result_text(result: Result) -> str:
     """Return a result as JSON."""
     content = result.model_dump(by_alias=True, exclude={"reason"} if result.reason is None else None)
     return json.dumps(content, indent=2, allow_nan=False)
-
-
-def write_result(result: Result, path: str | Path) -> None:
-    """Write a result as JSON, in one step."""
-    write_text(result_text(result) + "\n", path)
 
 
 def read_result(path: str | Path) -> Result:

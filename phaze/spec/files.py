@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from phaze.errors import PhazeError
-from phaze.spec.noun import read_yaml
+from phaze.spec.plain import read_yaml
 
 FOLDER = Path("config")
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")

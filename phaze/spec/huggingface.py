@@ -7,13 +7,11 @@ it is unknown, which is an error, since an unknown field may cost anything.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from phaze.errors import PhazeError
-from phaze.spec.noun import Plain
+from phaze.spec.plain import Plain
 
 Config = dict[str, Plain]
 
@@ -254,30 +252,3 @@ def _opt_norms(config: Config, source: str) -> Config:
 def describes_model(config: Plain) -> bool:
     """Return whether what a JSON file holds is a published configuration."""
     return isinstance(config, dict) and "model_type" in config
-
-
-def read_json(path: Path) -> Plain:
-    """Return what a JSON file holds, or raise PhazeError naming the file and the place."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PhazeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    try:
-        loaded: Plain = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise PhazeError(f"{path}: is not valid JSON: {error}") from error
-    return loaded
-
-
-def _unique(pairs: list[tuple[str, Plain]]) -> Config:
-    """Return an object of JSON, and refuse a key given twice."""
-    found: Config = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"key {key!r} is given twice")
-        found[key] = value
-    return found
-
-
-def _refuse_constant(constant: str) -> float:
-    raise ValueError(f"{constant} is not a number")

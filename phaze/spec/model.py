@@ -9,8 +9,9 @@ from typing import Annotated, Literal, Self, TypeAlias
 from pydantic import Field, StringConstraints, model_validator
 
 from phaze.errors import PhazeError
-from phaze.spec.huggingface import read_json, translate
-from phaze.spec.noun import Noun, Plain, read_yaml
+from phaze.spec.huggingface import translate
+from phaze.spec.noun import Noun
+from phaze.spec.plain import Plain, read_json, read_yaml
 from phaze.spec.vision import ResNet, SemanticFpn, Swin
 
 ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=60)]

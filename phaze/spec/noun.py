@@ -1,4 +1,4 @@
-"""What every noun that a user writes has in common: strict, frozen, documented, read safely from YAML."""
+"""What every noun that a user writes has in common: strict, frozen, documented."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ import ast
 import inspect
 import reprlib
 from itertools import pairwise
-from pathlib import Path
 from textwrap import dedent
-from typing import Self, TypeAlias
+from typing import Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
 from phaze.errors import PhazeError
-
-Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
-"""What YAML and JSON hold."""
-
 
 SHORT = reprlib.Repr()
 SHORT.maxlevel, SHORT.maxstring, SHORT.maxother = 3, 100, 100
@@ -101,38 +95,3 @@ def _plain(message: str) -> str:
     if message == "Extra inputs are not permitted":
         return "is not a known key"
     return message.removeprefix("Value error, ").removeprefix("Input ")
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """A safe YAML loader that refuses a key given twice, where plain YAML silently keeps the last."""
-
-
-def _unique_mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[object, object]:
-    pairs = [(loader.construct_object(key, deep=True), key) for key, _ in node.value]
-    seen: set[object] = set()
-    for name, key in pairs:
-        if isinstance(name, (list, dict)):
-            raise yaml.constructor.ConstructorError(None, None, "a key must be plain", key.start_mark)
-        if name in seen:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"key {name!r} is given twice", key.start_mark
-            )
-        seen.add(name)
-    return loader.construct_mapping(node, deep=True)
-
-
-_UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
-
-
-def read_yaml(path: Path) -> Plain:
-    """Return what a YAML file holds, or raise PhazeError naming the file and the line."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PhazeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    try:
-        # The loader is a subclass of the safe one.
-        loaded: Plain = yaml.load(text, Loader=_UniqueKeys)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise PhazeError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from error
-    return loaded

@@ -8,7 +8,8 @@ from typing import Annotated
 from pydantic import Field
 
 from phaze.errors import PhazeError
-from phaze.spec.noun import Noun, read_yaml
+from phaze.spec.noun import Noun
+from phaze.spec.plain import read_yaml
 
 Positive = Annotated[float, Field(gt=0)]
 PositiveInt = Annotated[int, Field(gt=0)]

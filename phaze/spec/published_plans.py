@@ -9,7 +9,8 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from phaze.errors import PhazeError
-from phaze.spec.noun import Noun, read_yaml
+from phaze.spec.noun import Noun
+from phaze.spec.plain import read_yaml
 from phaze.spec.settings import Name, PositiveFloat, PositiveInt
 
 OUT_OF_MEMORY = "OOM"

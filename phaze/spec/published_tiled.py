@@ -6,7 +6,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from phaze.spec.noun import Noun, read_yaml
+from phaze.spec.noun import Noun
+from phaze.spec.plain import read_yaml
 from phaze.spec.settings import Name, PositiveFloat, PositiveInt
 
 

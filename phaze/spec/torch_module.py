@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from phaze.spec.noun import Noun, read_yaml
+from phaze.spec.noun import Noun
+from phaze.spec.plain import read_yaml
 from phaze.spec.vision import ModelName, Size
 
 Scalar = bool | int | float | str | None

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phaze.documents import read_as, text_of, write_text
+from phaze.documents import read_as, write_document
 from phaze.errors import PhazeError
 from phaze.spec.operators import StoredOperators
 from phaze.spec.stages import StoredMessage, StoredStage, StoredStages
@@ -26,7 +26,7 @@ GRAPH = OperatorGraph(
 
 
 def test_a_graph_of_operators_survives_its_file(tmp_path: Path) -> None:
-    write_text(text_of(stored_operators(GRAPH, "toy", 4)), tmp_path / "toy.json")
+    write_document(stored_operators(GRAPH, "toy", 4), tmp_path / "toy.json")
     found = operator_graph(read_as(StoredOperators, tmp_path / "toy.json"))
     assert (found.names, found.layers) == (GRAPH.names, GRAPH.layers)
     for key in ("forward_s", "backward_s", "parameter_bytes", "forward_bytes", "backward_bytes", "edges"):
@@ -59,7 +59,7 @@ def test_a_graph_of_stages_survives_its_file(tmp_path: Path) -> None:
         stages=tuple(StoredStage(forward_s=k, backward_s=2 * k, parameter_bytes=8) for k in (1.0, 2.0, 3.0)),
         edges=(StoredMessage(source=1, target=2, bytes=5), StoredMessage(source=0, target=2, bytes=7)),
     )
-    write_text(text_of(stages), tmp_path / "stages.json")
+    write_document(stages, tmp_path / "stages.json")
     found = read_as(StoredStages, tmp_path / "stages.json")
     assert found == stages
     graph = stage_graph(found)

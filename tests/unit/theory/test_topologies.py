@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phaze.spec.noun import read_yaml
+from phaze.spec.plain import read_yaml
 from phaze.spec.topology import TOPOLOGY, MeshOrTorus, RandomBlocks, UniformDist
 from phaze.theory.device_networks import DeviceNetwork
 from phaze.theory.topologies import INTER, MB_PER_US, hops_of_grid, make_network, node_sizes

@@ -1,0 +1,53 @@
+"""YAML and JSON are read strictly and safely, and what is wrong is said with its file."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from phaze.errors import PhazeError
+from phaze.spec.plain import Plain, read_json, read_yaml
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\na: 2\n", "key 'a' is given twice"),
+        ("a: [1, 2", "is not valid YAML"),
+        ("!!python/object/apply:os.system ['true']", "is not valid YAML"),
+        ("? [1, 2]\n: 3\n", "a key must be plain"),
+    ],
+)
+def test_yaml_that_is_malformed_or_unsafe_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(PhazeError, match=message) as error:
+        read_yaml(path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": 1, "a": 2}', "is not valid JSON: key 'a' is given twice"),
+        ('{"a": {"b": 1, "b": 1}}', "is not valid JSON: key 'b' is given twice"),
+        ('{"a": [1, 2', "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
+    ],
+    ids=["twice", "twice-inside", "cut-off", "endless-nesting"],
+)
+def test_malformed_json_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(PhazeError, match=message) as error:
+        read_json(path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("read", [read_yaml, read_json])
+def test_a_missing_or_binary_file_is_named(tmp_path: Path, read: Callable[[Path], Plain]) -> None:
+    with pytest.raises(PhazeError, match=r"none: cannot be read"):
+        read(tmp_path / "none")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(PhazeError, match=r"binary: cannot be read"):
+        read(tmp_path / "binary")
