@@ -15,7 +15,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.spec.noun import Noun
-from phaze.spec.numbers import Count, Size
+from phaze.spec.numbers import MOST_SIZE, Count, Size
 
 SHOWN = 10
 """How many mistakes of one kind are listed."""
@@ -72,8 +72,22 @@ class StoredOperators(Noun):
         names = [operator.name for operator in self.operators]
         refuse(f"operators: name {name!r} is given {k} times" for name, k in repeated(names))
         refuse(_bad_ends(set(names), self.edges))
+        refuse(self._too_large_sums())
         self.order()
         return self
+
+    def _too_large_sums(self) -> Iterator[str]:
+        """Yield a message for each sum that a stage of all operators could not hold."""
+        sums = {
+            "operators: forward_s and backward_s": sum(
+                one.forward_s + one.backward_s for one in self.operators
+            ),
+            "operators: parameter_bytes": sum(one.parameter_bytes for one in self.operators),
+            "edges: bytes": sum(edge.bytes for edge in self.edges),
+        }
+        for name, total in sums.items():
+            if total > MOST_SIZE:
+                yield f"{name} must sum up to at most {MOST_SIZE:g}, got {total:g}"
 
     def order(self) -> tuple[int, ...]:
         """Return the positions of the operators in a topological order, as they are given where they may be.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from phaze.spec.operators import StoredEdge, StoredOperator, StoredOperators
+from phaze.spec.operators import StoredOperator, StoredOperators
 from phaze.spec.stages import StoredStages
 from phaze.theory.operator_graphs import Floats, Ints, OperatorGraph, StageGraph
+
+_OF_OPERATORS = tuple(StoredOperator.model_fields)
 
 
 def operator_graph(stored: StoredOperators) -> OperatorGraph:
@@ -29,32 +31,25 @@ def operator_graph(stored: StoredOperators) -> OperatorGraph:
 
 
 def stored_operators(graph: OperatorGraph, name: str, microbatch: int) -> StoredOperators:
-    """Return the file of a graph."""
+    """Return the file of a graph; PhazeError where numbers are larger than files may hold."""
     columns = (graph.forward_s, graph.backward_s, graph.parameter_bytes, graph.forward_bytes)
     rows = np.stack([*columns, graph.backward_bytes], axis=1).tolist()
     layers = graph.layers or (None,) * len(graph.names)
-    return StoredOperators(
-        format="phaze-operators",
-        version=1,
-        name=name,
-        microbatch=microbatch,
-        operators=tuple(
-            StoredOperator(
-                name=names,
-                forward_s=row[0],
-                backward_s=row[1],
-                parameter_bytes=row[2],
-                forward_bytes=row[3],
-                backward_bytes=row[4],
-                layer=layer,
-            )
-            for names, row, layer in zip(graph.names, rows, layers, strict=True)
-        ),
-        edges=tuple(
-            StoredEdge(source=graph.names[i], target=graph.names[j], bytes=size)
+    content = {
+        "format": "phaze-operators",
+        "version": 1,
+        "name": name,
+        "microbatch": microbatch,
+        "operators": [
+            dict(zip(_OF_OPERATORS, (own, *row, layer), strict=True))
+            for own, row, layer in zip(graph.names, rows, layers, strict=True)
+        ],
+        "edges": [
+            {"source": graph.names[i], "target": graph.names[j], "bytes": size}
             for (i, j), size in zip(graph.edges.tolist(), graph.edge_bytes.tolist(), strict=True)
-        ),
-    )
+        ],
+    }
+    return StoredOperators.parse(content, name)
 
 
 def stage_graph(stored: StoredStages) -> StageGraph:

@@ -164,3 +164,21 @@ def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
         run("no-such-model", "--devices", "2")
     with pytest.raises(PhazeError, match="is not a folder"):
         run("resnet-50", "--stages", "2", "--replicas", "1", "-o", str(tmp_path / "none" / "out.json"))
+
+
+def test_times_that_sum_up_to_more_than_files_may_hold_are_refused(graph: Path, tmp_path: Path) -> None:
+    slow = [one | {"forward_s": 9e29} for one in json.loads(graph.read_text())["operators"]]
+    with pytest.raises(PhazeError, match=r"graph\.json: operators: forward_s and backward_s must sum up to"):
+        run(changed(graph, operators=slow), "--stages", "2", "--replicas", "1", "-o", str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("option", ["-o", "--graph-out"])
+def test_a_model_too_slow_for_a_file_is_refused(tmp_path: Path, project_root: Path, option: str) -> None:
+    config = project_root / "config"
+    device = (config / "devices" / "titan-v.yaml").read_text().replace("1.455e+9", "1.0e-24")
+    (tmp_path / "slow-device.yaml").write_text(device)
+    system = (config / "systems" / "titan-v-ethernet.yaml").read_text()
+    (tmp_path / "slow.yaml").write_text(system.replace("titan-v", "slow-device.yaml", 1))
+    shape = ("--stages", "2", "--replicas", "1", "--system", str(tmp_path / "slow.yaml"))
+    with pytest.raises(PhazeError, match=r"gpt2: .*must .* 1e\+30, got"):
+        run("gpt2", *shape, option, str(tmp_path / "out.json"))
