@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,8 @@ import pandas as pd
 
 from phaze.config import load_technology
 from phaze.runs.machine import TECHNOLOGY, Machine
-from phaze.runs.table import predict_table
+from phaze.runs.rows import read_row
+from phaze.runs.table import predict_rows
 from phaze.spec.files import FOLDER
 from phaze.spec.published_tiled import PublishedTiled
 from phaze.spec.tiled_study import PrintedTable
@@ -61,14 +61,11 @@ def _row(beside: Beside) -> Row:
 
 def _gpus(published: PublishedTiled, folder: Path) -> Iterator[Row]:
     """Yield the runs of Table IV as `simulate --runs` predicts them."""
-    records = [row.run for row in published.gpus.values()]
     machine = Machine(*load_cluster(GPUS, folder), load_technology(TECHNOLOGY, folder))
-    with tempfile.TemporaryDirectory() as temporary:
-        path = Path(temporary) / "runs.csv"
-        pd.DataFrame(records).to_csv(path, index=False)
-        table, _ = predict_table(path, machine)
+    texts = [{key: str(value) for key, value in row.run.items()} for row in published.gpus.values()]
+    found = predict_rows([read_row(row) for row in texts], machine)
     for (name, row), time_s, chosen in zip(
-        published.gpus.items(), table["time_s"], table["microbatch_used"], strict=True
+        published.gpus.items(), found["time_s"], found["microbatch_used"], strict=True
     ):
         batch = int(row.run["global_batch"])
         yield {

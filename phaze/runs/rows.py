@@ -55,7 +55,9 @@ def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[Row, ...]]:
         raise PhazeError(
             f"{path}: columns {', '.join(missing)} are missing; needed are {', '.join(REQUIRED)}"
         )
-    return table, tuple(_row(dict(zip(table.columns, values, strict=True))) for values in table.to_numpy())
+    return table, tuple(
+        read_row(dict(zip(table.columns, values, strict=True))) for values in table.to_numpy()
+    )
 
 
 def _named(lines: pd.DataFrame) -> pd.DataFrame:
@@ -76,7 +78,8 @@ def unknown_columns(table: pd.DataFrame) -> list[str]:
     return [name for name in table.columns if name not in OWN and name != "measured_s"]
 
 
-def _row(texts: Mapping[str, str]) -> Row:
+def read_row(texts: Mapping[str, str]) -> Row:
+    """Return a row from the texts of its columns; an empty text is as good as none."""
     given = {name: text.strip() for name, text in texts.items() if text.strip()}
     try:
         measured = _measured(given.get("measured_s"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -36,10 +37,14 @@ def predict_table(path: Path, machine: Machine) -> tuple[pd.DataFrame, Accuracy 
         raise PhazeError(
             f"{path}: columns {', '.join(clash)} are those of predictions; rename or leave them out"
         )
-    found = [_predict(row, machine) for row in rows]
-    added = pd.DataFrame(found, columns=list(ADDED)).astype(dict.fromkeys(CHOSEN[:2], "Int64"))
-    out = pd.concat([table, added], axis=1)
+    out = pd.concat([table, predict_rows(rows, machine)], axis=1)
     return out, _accuracy(rows, out)
+
+
+def predict_rows(rows: Sequence[Row], machine: Machine) -> pd.DataFrame:
+    """Return the columns that predictions add to rows."""
+    found = [_predict(row, machine) for row in rows]
+    return pd.DataFrame(found, columns=list(ADDED)).astype(dict.fromkeys(CHOSEN[:2], "Int64"))
 
 
 def write_table(table: pd.DataFrame, out: Path) -> None:
