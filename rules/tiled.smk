@@ -102,8 +102,8 @@ rule report_tiled:
         "write the report of the tiled accelerators"
     input:
         **{table: tiled_tables(f"<results>/{table}") for table in TILED_TABLES[:3]},
-        tiled_networks="<results>/tiled_networks.parquet",
-        tiled_besides="<results>/tiled_besides.parquet",
+        tiled_networks=["<results>/tiled_networks.parquet"],
+        tiled_besides=["<results>/tiled_besides.parquet"],
     output:
         **{table: f"<results>/report/{table}.parquet" for table in TILED_TABLES},
         sheets=[f"<results>/report/{table}.csv" for table in TILED_TABLES],

@@ -1,15 +1,13 @@
 """Write the page of the plans: figures, tables, claims of the publication, and checks."""
 
-import logging
 from pathlib import Path
 
 from phaze import tables
 from phaze.job import logged
-from phaze.report.plans import PlanInputs, build_plan_report, write_plan_report
+from phaze.report.plans import PlanInputs, build_plan_report
+from phaze.report.report import write_report
 from phaze.spec.planning import Plans
 from phaze.spec.published_plans import PublishedPlans
-
-log = logging.getLogger(__name__)
 
 
 def main(
@@ -29,17 +27,14 @@ def main(
         durations=loaded["durations"],
         published=None if published is None else PublishedPlans.parse(published, "published"),
     )
-    report = build_plan_report(inputs)
-    write_plan_report(report, folder)
-    for failure in report.failures:
-        log.warning("does not hold: %s", failure)
+    write_report(build_plan_report(inputs), folder)
 
 
 if __name__ == "__main__":
     with logged(snakemake.log[0], output=snakemake.output[0]):
         main(
             Path(snakemake.output.page).parent,
-            {name: list(snakemake.input[name]) for name in ("cases", "pipelines", "curves", "durations")},
+            {name: list(paths) for name, paths in snakemake.input.items()},
             plans=snakemake.params.plans,
             published=snakemake.params.published,
         )

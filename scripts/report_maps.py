@@ -1,17 +1,13 @@
 """Write the page of the mappings: speed-ups beside the published ones, pictures, checks."""
 
-import logging
 from pathlib import Path
 
 from phaze import tables
 from phaze.job import logged
-from phaze.report.maps import MapInputs, build_map_report, write_map_report
+from phaze.report.maps import MapInputs, build_map_report
+from phaze.report.report import write_report
 from phaze.spec.map_study import Maps
 from phaze.spec.published_maps import PublishedMaps
-
-log = logging.getLogger(__name__)
-
-READ = ("mappings", "mapped_devices", "map_durations")
 
 
 def main(
@@ -30,17 +26,14 @@ def main(
         durations=loaded["map_durations"],
         published=None if published is None else PublishedMaps.parse(published, "published"),
     )
-    report = build_map_report(inputs)
-    write_map_report(report, folder)
-    for failure in report.failures:
-        log.warning("does not hold: %s", failure)
+    write_report(build_map_report(inputs), folder)
 
 
 if __name__ == "__main__":
     with logged(snakemake.log[0], output=snakemake.output[0]):
         main(
             Path(snakemake.output.page).parent,
-            {name: list(snakemake.input[name]) for name in READ},
+            {name: list(paths) for name, paths in snakemake.input.items()},
             maps=snakemake.params.maps,
             published=snakemake.params.published,
         )

@@ -1,15 +1,13 @@
 """Write the page of tiled accelerators: figures, tables, claims of the publication, and checks."""
 
-import logging
 from pathlib import Path
 
 from phaze import tables
 from phaze.job import logged
-from phaze.report.tiled import TiledInputs, build_tiled_report, write_tiled_report
+from phaze.report.report import write_report
+from phaze.report.tiled import TiledInputs, build_tiled_report
 from phaze.spec.published_tiled import PublishedTiled
 from phaze.spec.tiled_study import TiledStudy
-
-log = logging.getLogger(__name__)
 
 
 def main(
@@ -32,20 +30,14 @@ def main(
         flops=flops,
         published=None if published is None else PublishedTiled.parse(published, "published"),
     )
-    report = build_tiled_report(inputs)
-    write_tiled_report(report, folder)
-    for failure in report.failures:
-        log.warning("does not hold: %s", failure)
+    write_report(build_tiled_report(inputs), folder)
 
 
 if __name__ == "__main__":
     with logged(snakemake.log[0], output=snakemake.output[0]):
         main(
             Path(snakemake.output.page).parent,
-            {
-                **{name: list(snakemake.input[name]) for name in ("tiled_runs", "tiled_jobs", "tiled_links")},
-                **{name: [snakemake.input[name]] for name in ("tiled_networks", "tiled_besides")},
-            },
+            {name: list(paths) for name, paths in snakemake.input.items()},
             tiled=snakemake.params.tiled,
             flops=snakemake.params.flops,
             published=snakemake.params.published,

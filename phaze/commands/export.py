@@ -24,6 +24,6 @@ def export(
     out: Annotated[Path | None, typer.Option("-o", "--out", help="File; else printed.")] = None,
 ) -> None:
     """Write any table of a run as CSV or JSON."""
-    from phaze.report.build import export_table
+    from phaze.report.export import export_table
 
     write_or_print(export_table(table, form.value), out)

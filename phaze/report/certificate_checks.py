@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from phaze.report.verdicts import KEYS, ROUNDING, Check, Evidence, Verdicts, each
+from phaze.report.evidence import KEYS, Check, Evidence
+from phaze.report.verdicts import ROUNDING, Verdicts, each
 from phaze.report.winners import PER_MODEL, candidates, space_of
 from phaze.tables import CAUSES, COMMON
 

@@ -16,9 +16,10 @@ from phaze.report.anatomy import (
     stages_of,
 )
 from phaze.report.certificate_checks import CERTIFICATE_CHECKS
+from phaze.report.evidence import KEYS, Check, Evidence
 from phaze.report.planner_checks import PLANNER_CHECKS
 from phaze.report.simulation_checks import SIMULATION_CHECKS
-from phaze.report.verdicts import KEYS, ROUNDING, Check, Evidence, Verdicts, each, tabulate
+from phaze.report.verdicts import ROUNDING, Verdicts, each, run_checks
 from phaze.report.winners import PER_MODEL, candidates
 from phaze.tables import Schedules
 from phaze.theory.pareto import uncovered
@@ -26,8 +27,8 @@ from phaze.theory.ranking import Floats, tied
 
 
 def check_results(evidence: Evidence) -> pd.DataFrame:
-    """Return table checks: one row for everything that must hold, with how many rows it was checked on."""
-    return tabulate((name, check(evidence)) for name, check in CHECKS.items())
+    """Return table checks of a study of accelerators."""
+    return run_checks(CHECKS, evidence)
 
 
 def _placed(e: Evidence) -> pd.DataFrame:

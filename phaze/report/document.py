@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from phaze.report.export import as_csv
+
 
 @dataclass(frozen=True)
 class Prose:
@@ -103,5 +105,5 @@ class Document:
 
     def download(self, table: str) -> str:
         """Return a table as a data address, so that a page in one file carries its tables with it."""
-        text = self.tables[table].to_csv(index=False, lineterminator="\n")
+        text = as_csv(self.tables[table])
         return "data:text/csv;base64," + base64.b64encode(text.encode()).decode()

@@ -9,11 +9,11 @@ import pandas as pd
 
 from phaze.report import anatomy, winners
 from phaze.report.checks import check_results
-from phaze.report.claims import check_claims
+from phaze.report.evidence import Evidence
 from phaze.report.inputs import Inputs
 from phaze.report.searches import choose_by_hysteresis, summarise_searches
 from phaze.report.variations import vary
-from phaze.report.verdicts import Evidence
+from phaze.report.winner_claims import check_claims
 from phaze.report.winners import COMMON, PER_MODEL
 from phaze.tables import TABLES, Comparisons, Proofs
 

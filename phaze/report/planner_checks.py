@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from phaze.report.anatomy import layer_chain
-from phaze.report.verdicts import ROUNDING, Check, Evidence, Verdicts, each
+from phaze.report.evidence import Check, Evidence
+from phaze.report.verdicts import ROUNDING, Verdicts, each
 from phaze.report.winners import COMMON, PER_MODEL
 
 _CHIP = ("model", "architecture", "hbm_gib")

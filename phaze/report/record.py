@@ -12,6 +12,7 @@ from phaze.report.effort import proofs
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.style import chart
+from phaze.report.verdicts import checks_section
 from phaze.report.winners import PER_MODEL
 from phaze.report.words import decimal, digits, percent, seconds, size, storing
 from phaze.spec.published import PublishedComplexity
@@ -139,31 +140,9 @@ def misfits(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 def checks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     """Yield the checks of the results and what the model assumes."""
-    rows = [
-        (
-            _verdict(row), row["check"], row["example"], f"{row['rows']:,}",
-            f"{row['failures']:,}",
-        )
-        for _, row in findings.checks.iterrows()
-    ]  # fmt: skip
-    marked = frozenset(i for i, passed in enumerate(findings.checks["passed"]) if not passed)
-    sheet = Sheet(
-        "Checks",
-        ("", "what must hold", "first failure", "rows", "failures"),
-        tuple(rows),
-        3,
-        marked,
-        "checks",
-    )
     about = "What must hold of any study, checked on this one; a study that fails a check ends with an error."
-    yield Section("checks", "Checks", about, (sheet,))
+    yield checks_section(findings.checks, "checks", about)
     yield Section("method", "How these numbers are made", _METHOD, (Items(_assumptions(inputs)),))
-
-
-def _verdict(row: pd.Series) -> str:
-    if not row["rows"]:
-        return "nothing to check"
-    return "passed" if row["passed"] else "FAILED"
 
 
 _METHOD = "What is modelled, in short; the README says more."

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from phaze.report.verdicts import ROUNDING, Check, Evidence, Verdicts, each
+from phaze.report.evidence import Check, Evidence
+from phaze.report.verdicts import ROUNDING, Verdicts, each
 from phaze.tables.plans import PLAN
 
 _PLAN = tuple(PLAN)

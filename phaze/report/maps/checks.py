@@ -7,24 +7,20 @@ from collections.abc import Callable
 import pandas as pd
 
 from phaze.report.maps.inputs import NETWORK, POINT, MapInputs, steps
-from phaze.report.verdicts import ROUNDING, Verdicts, tabulate
+from phaze.report.verdicts import ROUNDING, Verdicts, describe, run_checks
 
 Check = Callable[[MapInputs], Verdicts]
 
 
 def check_maps(inputs: MapInputs) -> pd.DataFrame:
-    """Return table checks: one row for everything that must hold, with how many rows it was checked on."""
-    return tabulate((name, check(inputs)) for name, check in CHECKS.items())
-
-
-def _name(row: pd.Series) -> str:
-    return ", ".join(f"{key} {row[key]}" for key in (*POINT, *NETWORK))
+    """Return table checks of the mappings."""
+    return run_checks(CHECKS, inputs)
 
 
 def ours_is_never_worse_than_by_hand(inputs: MapInputs) -> Verdicts:
     """Yield for every case whether the searches' own mapping is as fast as CS map and p2p map."""
     for _, row in steps(inputs.mappings).iterrows():
-        yield row["ours"] <= row["heuristics"] * (1 + ROUNDING), _name(row)
+        yield row["ours"] <= row["heuristics"] * (1 + ROUNDING), describe(row, (*POINT, *NETWORK))
 
 
 def bounds_hold_for_every_way(inputs: MapInputs) -> Verdicts:
@@ -64,9 +60,3 @@ CHECKS: dict[str, Check] = {
     "no mapping is below a bound": bounds_hold_for_every_way,
     "uniform_dist: at least five times as fast as CS map": five_times_on_uniform_dist,
 }
-
-
-def failures(checks: pd.DataFrame) -> list[str]:
-    """Return the checks that failed, each with its first example."""
-    failed = checks[~checks["passed"]]
-    return [f"{row['check']}: {row['example']}" for _, row in failed.iterrows()]

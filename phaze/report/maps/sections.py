@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -175,3 +176,21 @@ def _drawn(inputs: MapInputs, name: str, devices: int) -> DeviceNetwork:
     _, made = inputs.maps.topologies[name].drawn(devices)[0]
     assert not isinstance(made, MatrixFile)
     return make_network(made)
+
+
+Part = Callable[[MapInputs, str, MapCase], Section]
+PARTS: dict[str, Part] = {
+    "topologies": topologies_section,
+    "partitioners": partitioners_section,
+    "throughput": throughput_section,
+    "clusters": clusters_section,
+}
+"""How cases are shown, in the order of the page."""
+
+
+def sections_of(inputs: MapInputs) -> Iterator[Section]:
+    """Yield the sections of all cases, and the pictures."""
+    for show, part in PARTS.items():
+        for name, case in inputs.of(show):
+            yield part(inputs, name, case)
+    yield pictures_section(inputs)

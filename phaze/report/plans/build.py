@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-
 import pandas as pd
 
+from phaze.report.claims import claims_sheet
 from phaze.report.document import Answer, Document
-from phaze.report.files import write_report
-from phaze.report.plans.checks import check_plans, failures
+from phaze.report.plans.checks import check_plans
 from phaze.report.plans.claims import check_claims
 from phaze.report.plans.inputs import PlanInputs
-from phaze.report.plans.sections import checks_section, claims_sheet, notes, sections_of
+from phaze.report.plans.sections import notes, sections_of
+from phaze.report.report import Report
+from phaze.report.verdicts import checks_section
 from phaze.tables import Cases, Checks, Claims, Curves, Durations, Pipelines, Table
 
 TABLES: dict[str, type[Table]] = {
@@ -24,22 +23,10 @@ TABLES: dict[str, type[Table]] = {
     "case-checks": Checks,
 }
 """The tables beside the page, by file name."""
+_CHECKS = "What must hold of any plans, checked on these; `snakemake check` fails if one does not."
 
 
-@dataclass(frozen=True)
-class PlanReport:
-    """A finished page with its tables."""
-
-    document: Document
-    tables: dict[str, pd.DataFrame]
-
-    @property
-    def failures(self) -> list[str]:
-        """Return the checks that failed, each with its first example."""
-        return list(failures(self.tables["case-checks"]))
-
-
-def build_plan_report(inputs: PlanInputs) -> PlanReport:
+def build_plan_report(inputs: PlanInputs) -> Report:
     """Return the page of the plans of a study."""
     claims, checks = check_claims(inputs), check_plans(inputs)
     tables = {
@@ -54,11 +41,11 @@ def build_plan_report(inputs: PlanInputs) -> PlanReport:
         title="phaze",
         subtitle="plans of Piper",
         answer=_answer(inputs, claims, checks),
-        sections=(*sections_of(inputs), checks_section(checks), notes(inputs)),
+        sections=(*sections_of(inputs), checks_section(checks, "case-checks", _CHECKS), notes(inputs)),
         tables=tables,
         page="plans.html",
     )
-    return PlanReport(document, tables)
+    return Report(document, TABLES)
 
 
 def _answer(inputs: PlanInputs, claims: pd.DataFrame, checks: pd.DataFrame) -> Answer:
@@ -76,9 +63,5 @@ def _answer(inputs: PlanInputs, claims: pd.DataFrame, checks: pd.DataFrame) -> A
         (f"{planned:,}", f"plans found on {len(inputs.cases):,} clusters asked"),
         (f"{inputs.durations['seconds'].sum():,.0f} s", "of one core to find all plans and curves"),
     )
-    return Answer("Do Piper's plans come out as printed?", sentence, facts, claims_sheet(claims))
-
-
-def write_plan_report(report: PlanReport, folder: Path) -> None:
-    """Write every table as Parquet and CSV, then Markdown and the page."""
-    write_report(report.document, {name: (TABLES[name], report.tables[name]) for name in TABLES}, folder)
+    sheet = claims_sheet(claims, "case-claims")
+    return Answer("Do Piper's plans come out as printed?", sentence, facts, sheet)

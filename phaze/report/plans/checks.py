@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 
 from phaze.report.plans.claims import considered
 from phaze.report.plans.inputs import GROUP, PlanInputs, read_curve
-from phaze.report.verdicts import ROUNDING, Verdicts, tabulate
+from phaze.report.verdicts import ROUNDING, Verdicts, describe, run_checks
 from phaze.units import GIB
 
 Check = Callable[[PlanInputs], Verdicts]
@@ -18,12 +18,8 @@ _PLAN = [*_CLUSTER, "planner"]
 
 
 def check_plans(inputs: PlanInputs) -> pd.DataFrame:
-    """Return table checks: one row for everything that must hold, with how many rows it was checked on."""
-    return tabulate((name, check(inputs)) for name, check in CHECKS.items())
-
-
-def _name(row: pd.Series) -> str:
-    return ", ".join(f"{key} {row[key]}" for key in _PLAN if key in row)
+    """Return table checks of the plans."""
+    return run_checks(CHECKS, inputs)
 
 
 def every_cluster_has_a_row(inputs: PlanInputs) -> Verdicts:
@@ -72,7 +68,7 @@ def more_devices_are_never_slower(inputs: PlanInputs) -> Verdicts:
         times = ordered["time_per_sample"].to_numpy()
         for number in range(1, len(ordered)):
             fine = times[number] <= times[number - 1] * (1 + ROUNDING) or np.isinf(times[number - 1])
-            yield bool(fine), _name(ordered.iloc[number])
+            yield bool(fine), describe(ordered.iloc[number], _PLAN)
 
 
 def curves_agree_with_single_plans(inputs: PlanInputs) -> Verdicts:
@@ -87,7 +83,7 @@ def curves_agree_with_single_plans(inputs: PlanInputs) -> Verdicts:
         if bandwidths[str(curve["case"].iloc[0])] != row["bandwidth_gib_per_s"]:
             continue
         time = float(read_curve(curve, np.array([row["devices"]]))[0])
-        yield _equal(time, row["time_per_sample"]), _name(row)
+        yield _equal(time, row["time_per_sample"]), describe(row, _PLAN)
 
 
 def stages_make_up_the_plan(inputs: PlanInputs) -> Verdicts:
@@ -124,7 +120,7 @@ def planners_keep_their_rule(inputs: PlanInputs) -> Verdicts:
     rows = inputs.pipelines
     for planner, column in (("no-dp", "data"), ("no-tp", "tensor"), ("equi-no-tp", "tensor")):
         for _, row in rows[rows["planner"] == planner].iterrows():
-            yield row[column] == 1, _name(row)
+            yield row[column] == 1, describe(row, _PLAN)
     for key, stages in rows[rows["planner"].isin(["equi", "equi-no-tp"])].groupby(_PLAN):
         yield stages["data"].nunique() == stages["tensor"].nunique() == 1, str(key)
 
@@ -143,9 +139,3 @@ CHECKS: dict[str, Check] = {
     "every stage fits into memory with the microbatches in flight": stages_fit_into_memory,
     "baselines forgo what they must, equal stages are equal": planners_keep_their_rule,
 }
-
-
-def failures(checks: pd.DataFrame) -> Iterator[str]:
-    """Yield the checks that failed, each with its first example."""
-    for _, row in checks[~checks["passed"]].iterrows():
-        yield f"{row['check']}: {row['example']}"

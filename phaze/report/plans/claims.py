@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from phaze.report.claims import Claim, tabulate
 from phaze.report.plans.inputs import PlanInputs, panels, read_curve, relative
 from phaze.report.plans.printed import agrees, printed_rows
 from phaze.report.words import join, percent, seconds
@@ -20,17 +20,6 @@ SMALL_GIB = 2.0
 """Memories that the paper calls small in the caption of Figure 1."""
 HALF_A_PERCENT = 0.005
 """A share that is printed in whole percent agrees within half of one."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A row of table claims."""
-
-    statement: str
-    source: str
-    published: str
-    ours: str
-    holds: bool
 
 
 def check_claims(inputs: PlanInputs) -> pd.DataFrame:
@@ -46,8 +35,7 @@ def check_claims(inputs: PlanInputs) -> pd.DataFrame:
         *_worse_claims(inputs, published),
         *_running_time_claims(inputs, published),
     ]
-    rows = [{"claim": i, **vars(claim)} for i, claim in enumerate(found)]
-    return Claims.check(pd.DataFrame(rows)) if rows else Claims.empty()
+    return tabulate(found)
 
 
 def _table_claims(inputs: PlanInputs, published: PublishedPlans) -> Iterator[Claim]:

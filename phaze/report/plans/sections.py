@@ -184,36 +184,6 @@ def missing(inputs: PlanInputs) -> Iterator[Section]:
     yield Section("missing", "What is missing", about, (Items(tuple(sentences)),))
 
 
-def checks_section(checks: pd.DataFrame) -> Section:
-    """Return the checks of the plans."""
-    cells = [
-        (_verdict(row), row["check"], row["example"], f"{row['rows']:,}", f"{row['failures']:,}")
-        for _, row in checks.iterrows()
-    ]
-    marked = frozenset(i for i, passed in enumerate(checks["passed"]) if not passed)
-    header = ("", "what must hold", "first failure", "rows", "failures")
-    sheet = Sheet("Checks", header, tuple(cells), 3, marked, "case-checks")
-    about = "What must hold of any plans, checked on these; `snakemake check` fails if one does not."
-    return Section("checks", "Checks", about, (sheet,))
-
-
-def _verdict(row: pd.Series) -> str:
-    if not row["rows"]:
-        return "nothing to check"
-    return "passed" if row["passed"] else "FAILED"
-
-
-def claims_sheet(claims: pd.DataFrame) -> Sheet:
-    """Return the claims of the publication beside ours."""
-    cells = [
-        (row["statement"], row["published"], row["ours"], "yes" if row["holds"] else "no", row["source"])
-        for _, row in claims.iterrows()
-    ]
-    marked = frozenset(i for i, holds in enumerate(claims["holds"]) if not holds)
-    header = ("claim", "paper", "ours", "holds", "where")
-    return Sheet("Claims of the paper, checked here", header, tuple(cells), 5, marked, "case-claims")
-
-
 def notes(inputs: PlanInputs) -> Section:
     """Return how the numbers are made."""
     sentences = [_MEMORY, _UNITS, *(_stand_in(inputs, name) for name in inputs.plans.stand_ins)]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-
 import pandas as pd
 
+from phaze.report.claims import claims_sheet
 from phaze.report.document import Answer, Document
-from phaze.report.files import write_report
+from phaze.report.report import Report
 from phaze.report.tiled.checks import check_tiled
 from phaze.report.tiled.claims import check_claims
 from phaze.report.tiled.inputs import TiledInputs
-from phaze.report.tiled.sections import checks_section, claims_sheet, notes, sections_of
+from phaze.report.tiled.sections import notes, sections_of
+from phaze.report.verdicts import checks_section
 from phaze.tables import Checks, Claims, Table, TiledBesides, TiledJobs, TiledLinks, TiledNetworks, TiledRuns
 
 TABLES: dict[str, type[Table]] = {
@@ -25,23 +24,10 @@ TABLES: dict[str, type[Table]] = {
     "tiled-checks": Checks,
 }
 """The tables beside the page, by file name."""
+_CHECKS = "What must hold of any simulation, checked on these; `snakemake check` fails if one does not."
 
 
-@dataclass(frozen=True)
-class TiledReport:
-    """A finished page with its tables."""
-
-    document: Document
-    tables: dict[str, pd.DataFrame]
-
-    @property
-    def failures(self) -> list[str]:
-        """Return the checks that failed, each with its first example."""
-        checks = self.tables["tiled-checks"]
-        return [f"{row['check']}: {row['example']}" for _, row in checks[~checks["passed"]].iterrows()]
-
-
-def build_tiled_report(inputs: TiledInputs) -> TiledReport:
+def build_tiled_report(inputs: TiledInputs) -> Report:
     """Return the page of the tiled accelerators of a study."""
     claims, checks = check_claims(inputs), check_tiled(inputs)
     tables = {
@@ -57,11 +43,11 @@ def build_tiled_report(inputs: TiledInputs) -> TiledReport:
         title="phaze",
         subtitle="tiled accelerators",
         answer=_answer(inputs, claims, checks),
-        sections=(*sections_of(inputs), checks_section(checks), notes(inputs)),
+        sections=(*sections_of(inputs), checks_section(checks, "tiled-checks", _CHECKS), notes(inputs)),
         tables=tables,
         page="tiled.html",
     )
-    return TiledReport(document, tables)
+    return Report(document, TABLES)
 
 
 def _answer(inputs: TiledInputs, claims: pd.DataFrame, checks: pd.DataFrame) -> Answer:
@@ -77,9 +63,5 @@ def _answer(inputs: TiledInputs, claims: pd.DataFrame, checks: pd.DataFrame) -> 
         (f"{len(inputs.runs):,}", "batches simulated with contention"),
         (f"{len(inputs.networks):,}", "cases of the network alone"),
     )
-    return Answer("Do PALM's case studies come out as printed?", sentence, facts, claims_sheet(claims))
-
-
-def write_tiled_report(report: TiledReport, folder: Path) -> None:
-    """Write every table as Parquet and CSV, then Markdown and the page."""
-    write_report(report.document, {name: (TABLES[name], report.tables[name]) for name in TABLES}, folder)
+    sheet = claims_sheet(claims, "tiled-claims")
+    return Answer("Do PALM's case studies come out as printed?", sentence, facts, sheet)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pandas as pd
 
 from phaze.report.tiled.inputs import RUN, TiledInputs
-from phaze.report.verdicts import ROUNDING, Verdicts, tabulate
+from phaze.report.verdicts import ROUNDING, Verdicts, describe, run_checks
 
 Check = Callable[[TiledInputs], Verdicts]
 
 
 def check_tiled(inputs: TiledInputs) -> pd.DataFrame:
-    """Return table checks: one row for everything that must hold, with how many rows it was checked on."""
-    return tabulate((name, check(inputs)) for name, check in CHECKS.items())
+    """Return table checks of the simulations."""
+    return run_checks(CHECKS, inputs)
 
 
 def every_combination_has_a_row(inputs: TiledInputs) -> Verdicts:
@@ -32,20 +32,21 @@ def contention_never_helps(inputs: TiledInputs) -> Verdicts:
     for _, row in inputs.runs.iterrows():
         slack = 1 + ROUNDING
         fine = row["alone_s"] <= row["uncontended_s"] * slack and row["alone_s"] <= row["time_s"] * slack
-        yield bool(fine and row["uncontended_s"] <= row["time_s"] * slack), _name(row)
+        yield bool(fine and row["uncontended_s"] <= row["time_s"] * slack), describe(row, RUN)
 
 
 def nothing_is_busy_for_longer(inputs: TiledInputs) -> Verdicts:
     """Yield for every run whether no link, port or stage is busy for longer than the batch takes."""
     shares = ["compute_share", "most_link_share", "most_dram_share", "model_share"]
     for _, row in inputs.runs.iterrows():
-        yield bool((row[shares] <= 1 + ROUNDING).all()), _name(row)
+        yield bool((row[shares] <= 1 + ROUNDING).all()), describe(row, RUN)
 
 
 def every_byte_arrives(inputs: TiledInputs) -> Verdicts:
     """Yield for every run whether nodes receive what nodes send."""
     for _, row in inputs.runs.iterrows():
-        yield abs(row["sent_bytes"] - row["received_bytes"]) <= ROUNDING * row["sent_bytes"], _name(row)
+        lost = abs(row["sent_bytes"] - row["received_bytes"])
+        yield lost <= ROUNDING * row["sent_bytes"], describe(row, RUN)
 
 
 def jobs_of_a_stage_follow_each_other(inputs: TiledInputs) -> Verdicts:
@@ -54,10 +55,6 @@ def jobs_of_a_stage_follow_each_other(inputs: TiledInputs) -> Verdicts:
         ordered = rows.sort_values("number")
         gaps = ordered["start_s"].to_numpy()[1:] - ordered["end_s"].to_numpy()[:-1]
         yield bool((gaps >= -ROUNDING * ordered["end_s"].max()).all()), str(key)
-
-
-def _name(row: pd.Series) -> str:
-    return ", ".join(f"{key} {row[key]}" for key in RUN)
 
 
 CHECKS: dict[str, Check] = {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from phaze.report.claims import Claim, tabulate
 from phaze.report.tiled.inputs import TiledInputs
 from phaze.report.words import digits, join, percent, times
 from phaze.spec.published_tiled import PublishedTiled
@@ -19,17 +19,6 @@ EQUAL = 1e-6
 """Throughputs that differ relatively by less are equal."""
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A row of table claims."""
-
-    statement: str
-    source: str
-    published: str
-    ours: str
-    holds: bool
-
-
 def check_claims(inputs: TiledInputs) -> pd.DataFrame:
     """Return table claims; empty without a publication."""
     if inputs.published is None:
@@ -39,8 +28,7 @@ def check_claims(inputs: TiledInputs) -> pd.DataFrame:
         *_splits(inputs, inputs.published),
         *_networks(inputs, inputs.published),
     ]
-    rows = [{"claim": i, **vars(claim)} for i, claim in enumerate(found)]
-    return Claims.check(pd.DataFrame(rows)) if rows else Claims.empty()
+    return tabulate(found)
 
 
 def _table(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Claim]:

@@ -300,31 +300,6 @@ def _far(row: pd.Series) -> bool:
     return bool(abs(row["ours"] / (row["measured"] or row["published"]) - 1) > CLOSE)
 
 
-def checks_section(checks: pd.DataFrame) -> Section:
-    """Return the checks of the cases."""
-    cells = [
-        ("passed" if row["passed"] else "FAILED", row["check"], row["example"], f"{row['rows']:,}",
-         f"{row['failures']:,}")
-        for _, row in checks.iterrows()
-    ]  # fmt: skip
-    marked = frozenset(i for i, passed in enumerate(checks["passed"]) if not passed)
-    header = ("", "what must hold", "first failure", "rows", "failures")
-    sheet = Sheet("Checks", header, tuple(cells), 3, marked, "tiled-checks")
-    about = "What must hold of any simulation, checked on these; `snakemake check` fails if one does not."
-    return Section("checks", "Checks", about, (sheet,))
-
-
-def claims_sheet(claims: pd.DataFrame) -> Sheet:
-    """Return the claims of the publication beside ours."""
-    cells = [
-        (row["statement"], row["published"], row["ours"], "yes" if row["holds"] else "no", row["source"])
-        for _, row in claims.iterrows()
-    ]
-    marked = frozenset(i for i, holds in enumerate(claims["holds"]) if not holds)
-    header = ("claim", "paper", "ours", "holds", "where")
-    return Sheet("Claims of the paper, checked here", header, tuple(cells), 5, marked, "tiled-claims")
-
-
 def notes(inputs: TiledInputs) -> Section:
     """Return how the numbers are made."""
     own = (FACTOR, "A transformer here is its layers, as PALM's operator: neither embedding nor head.")

@@ -2,9 +2,10 @@
 
 import pytest
 
-from phaze.report.build import Report, build_report
-from phaze.report.findings import Findings
+from phaze.report.build import compose
+from phaze.report.findings import Findings, summarise
 from phaze.report.inputs import Inputs
+from phaze.report.report import Report
 from tests.unit.report import builder
 
 
@@ -14,10 +15,10 @@ def inputs() -> Inputs:
 
 
 @pytest.fixture(scope="session")
-def report(inputs: Inputs) -> Report:
-    return build_report(inputs)
+def findings(inputs: Inputs) -> Findings:
+    return summarise(inputs)
 
 
 @pytest.fixture(scope="session")
-def findings(report: Report) -> Findings:
-    return report.findings
+def report(inputs: Inputs, findings: Findings) -> Report:
+    return compose(inputs, findings)

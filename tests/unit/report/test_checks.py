@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from phaze.report.checks import CHECKS, check_results
+from phaze.report.evidence import Evidence
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs, Point
-from phaze.report.verdicts import Evidence
 from phaze.tables import Schedules, Stages, Table
 
 

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import yaml
 
-from phaze.report.claims import check_claims
 from phaze.report.compare import (
     Printed,
     accelerators_sheet,
@@ -20,6 +19,7 @@ from phaze.report.compare import (
 )
 from phaze.report.findings import Findings
 from phaze.report.inputs import Details, Inputs, Point
+from phaze.report.winner_claims import check_claims
 from phaze.spec.published import Published, load_published
 from phaze.tables import Screens, Table
 from tests.unit.report.builder import PUBLISHED

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.report.build import Report
 from phaze.report.findings import Findings
 from phaze.report.front import curve_of
+from phaze.report.report import Report
 
 
 def test_the_curve_is_the_best_of_every_area_limit() -> None:

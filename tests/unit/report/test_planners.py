@@ -10,12 +10,12 @@ import pytest
 
 from phaze.report.answer import answer
 from phaze.report.document import Items, Section, Sheet
+from phaze.report.evidence import Evidence
 from phaze.report.findings import Findings
 from phaze.report.inputs import Cluster, Inputs
 from phaze.report.planned import Choice, choose_chips
 from phaze.report.planner_checks import PLANNER_CHECKS
 from phaze.report.planners import chosen, compared, in_words
-from phaze.report.verdicts import Evidence
 from phaze.report.winners import COMMON, PER_MODEL, choose_winner, row_of
 from phaze.tables import Placements, Plans
 

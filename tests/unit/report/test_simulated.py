@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 from phaze.report.document import Items, Prose, Section, Sheet
+from phaze.report.evidence import Evidence
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.simulated import replayed
 from phaze.report.simulation_checks import SIMULATION_CHECKS
-from phaze.report.verdicts import Evidence
 from phaze.tables import Simulations, SimulationStages
 
 ALL = "every plan is simulated"

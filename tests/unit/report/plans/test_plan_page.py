@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.report.plans import PlanInputs, build_plan_report, write_plan_report
+from phaze.report.plans import PlanInputs, build_plan_report
 from phaze.report.plans.build import TABLES
 from phaze.report.plans.checks import CHECKS, check_plans
 from phaze.report.plans.claims import check_claims, extra_time
 from phaze.report.plans.inputs import read_curve, relative
 from phaze.report.plans.printed import agrees, ours
+from phaze.report.report import write_report
 from phaze.spec.planning import Plans
 from tests.unit.report.plans.toy_plans import PLANS, PUBLISHED, toy_inputs
 
@@ -110,7 +111,7 @@ def test_without_a_publication_there_are_no_claims() -> None:
 
 def test_the_page_has_every_section_and_table_once(inputs: PlanInputs, tmp_path: Path) -> None:
     report = build_plan_report(inputs)
-    write_plan_report(report, tmp_path)
+    write_report(report, tmp_path)
     page, text = (tmp_path / "plans.html").read_text(), (tmp_path / "plans.md").read_text()
     for title in ("(Figure 1)", "(Figure 2)", "(Figure 3)", "(Table 1)", "Checks"):
         assert len(re.findall(rf"<h2>[^<]*{re.escape(title)}", page)) == 1
@@ -122,7 +123,7 @@ def test_the_page_has_every_section_and_table_once(inputs: PlanInputs, tmp_path:
 
 def test_two_pages_of_the_same_tables_are_equal(inputs: PlanInputs, tmp_path: Path) -> None:
     for name in ("a", "b"):
-        write_plan_report(build_plan_report(inputs), tmp_path / name)
+        write_report(build_plan_report(inputs), tmp_path / name)
     assert (tmp_path / "a" / "plans.html").read_bytes() == (tmp_path / "b" / "plans.html").read_bytes()
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from phaze.report.tiled import TiledInputs, build_tiled_report, write_tiled_report
+from phaze.report.report import write_report
+from phaze.report.tiled import TiledInputs, build_tiled_report
 from phaze.report.tiled.checks import check_tiled
 from phaze.report.tiled.claims import check_claims
 from phaze.spec.published_tiled import load_published_tiled
@@ -119,7 +120,7 @@ def test_checks_find_what_cannot_be() -> None:
 
 def test_the_page_shows_everything(tmp_path: Path) -> None:
     report = build_tiled_report(inputs())
-    write_tiled_report(report, tmp_path)
+    write_report(report, tmp_path)
     page, text = (tmp_path / "tiled.html").read_text(), (tmp_path / "tiled.md").read_text()
     assert page.count("<svg") == 6
     for words in (
