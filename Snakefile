@@ -15,6 +15,12 @@ from phaze.provenance import source_digest
 min_version("9.12")
 let_jobs_import(Path(workflow.basedir))
 
+try:
+    if workflow.is_main_process:
+        check_config_files([Path(workflow.basedir) / "config/config.yaml"])
+except PhazeError as error:
+    raise WorkflowError(str(error)) from None
+
 
 configfile: workflow.source_path("config/config.yaml")
 

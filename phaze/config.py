@@ -39,6 +39,9 @@ NAMED_SHARD = "named"
 SMALLER_SHARD = "smaller"
 """What of the grid only smaller area limits allow: the least area of an architecture depends on the limit."""
 
+TEMPLATE = "__use_yte__"
+"""Key by which Snakemake takes a file for a template, whose expressions it evaluates."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -198,13 +201,14 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
 
 
 def check_config_files(paths: Iterable[str | Path]) -> list[Path]:
-    """Return the user's files among those that Snakemake read, or raise PhazeError where one repeats a key.
+    """Return the user's files among those that Snakemake reads, or raise PhazeError where one is unfit.
 
-    Snakemake keeps the last of two equal keys and says nothing.
+    Of two equal keys Snakemake keeps the last and says nothing, and a template may run any code.
     """
     own = [Path(path) for path in paths if "snakemake-runtime-cache" not in str(path)]
     for path in own:
-        read_mapping(path)
+        if TEMPLATE in read_mapping(path):
+            raise PhazeError(f"{path}: {TEMPLATE}: is not allowed: a study is data, and no code of it is run")
     return own
 
 

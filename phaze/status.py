@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
+from phaze.config import check_config_files
 from phaze.errors import PhazeError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,6 +61,7 @@ def study_status(folder: Path, configfile: Path | None) -> list[Stage]:
 
     Raises PhazeError with what Snakemake says where the study cannot be planned.
     """
+    check_config_files([] if configfile is None else [configfile])
     files = read_summary(_ask(folder, configfile, "--summary"))
     left = read_counts(_ask(folder, configfile, "--dry-run", "--quiet", "rules"))
     return stages_of(files, left, folder)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.workflow.conftest import Prepare
-from tests.workflow.folders import Folder, Run, write_study
+from tests.workflow.folders import ROOT, Folder, Run, write_study
 from tests.workflow.test_kills import SMALL
 
 pytestmark = pytest.mark.workflow
@@ -145,6 +145,48 @@ def finished(process: subprocess.Popen[str]) -> bool:
     assert process.stderr is not None
     process.stderr.read()
     return process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            b"models: [\xff]\n",
+            "study.yaml: cannot be read: 'utf-8' codec can't decode byte 0xff in position 9",
+        ),
+        (b"models: [tiny\n", "study.yaml: is not valid YAML: while parsing a flow sequence"),
+        (
+            b"__use_yte__: true\n__definitions__: [\"open('run', 'w')\"]\n",
+            "study.yaml: __use_yte__: is not allowed",
+        ),
+        (None, "study.yaml: cannot be read: No such file or directory"),
+    ],
+    ids=["bytes", "syntax", "template", "absent"],
+)
+def test_a_file_that_is_no_study_is_one_message(content: bytes | None, message: str, tmp_path: Path) -> None:
+    """Snakemake reads it first: shows a traceback, names no file, or runs what a template asks for."""
+    folder = write_study(tmp_path / "study")
+    (folder.path / "study.yaml").unlink()
+    if content is not None:
+        (folder.path / "study.yaml").write_bytes(content)
+    run = folder.snakemake("--dry-run", check=False)
+    assert run.returncode == 1
+    assert [line for line in run.output.splitlines() if message in line] == run.output.splitlines()[1:]
+    assert not Path("run").exists()
+
+
+def test_a_default_study_that_was_broken_is_one_message(tmp_path: Path) -> None:
+    """It stands in the workflow, and is read whatever the study of one's own says."""
+    workflow = tmp_path / "workflow"
+    (workflow / "config").mkdir(parents=True)
+    for path in (*ROOT.iterdir(), *(ROOT / "config").iterdir()):
+        if path.name not in ("config", "config.yaml"):
+            (workflow / path.relative_to(ROOT)).symlink_to(path)
+    (workflow / "config/config.yaml").write_text("models: [tiny\n")
+    run = Folder(write_study(tmp_path / "study").path, workflow).snakemake("--dry-run", check=False)
+    assert run.returncode == 1
+    assert "config/config.yaml: is not valid YAML: while parsing a flow sequence" in run.output
+    assert "Traceback" not in run.output
 
 
 def test_two_runs_at_once_are_refused_until_the_first_one_ends(tmp_path: Path) -> None:

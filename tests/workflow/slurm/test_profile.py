@@ -35,9 +35,26 @@ def test_a_small_study_stays_within_what_is_declared(finished: Folder) -> None:
     assert (found["seconds"] <= 60 * found["runtime_minutes"]).all(), found
 
 
+def profile_of(system: str) -> dict[str, object]:
+    """Return what a profile says."""
+    return yaml.safe_load((ROOT / f"config/profiles/{system}/config.yaml").read_text())
+
+
+@pytest.mark.parametrize("system", ["pbs", "lsf"])
+def test_profiles_differ_in_how_they_submit_only(system: str) -> None:
+    slurm, other = profile_of("slurm"), profile_of(system)
+    own = {key for key in slurm.keys() | other.keys() if slurm.get(key) != other.get(key)}
+    asking = {"slurm-status-command", "seconds-between-status-checks", "__use_yte__", "__definitions__"}
+    assert own == {
+        "executor",
+        *asking,
+        *(f"cluster-generic-{verb}-cmd" for verb in ("submit", "status", "cancel")),
+    }
+
+
 def test_the_profile_batches_the_jobs_of_points_and_models() -> None:
     """A rule that is not named has a cluster job for each of its jobs."""
-    profile = yaml.safe_load((ROOT / "config/profiles/slurm/config.yaml").read_text())
+    profile = profile_of("slurm")
     grouped = dict(line.split("=") for line in profile["groups"])
     batches = dict(line.split("=") for line in profile["group-components"])
     snakefile = (ROOT / "Snakefile").read_text()
