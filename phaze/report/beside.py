@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pandas as pd
 
 from phaze.report import charts
+from phaze.report.claims import claims_sheet
 from phaze.report.compare import Printed, accelerators_sheet, printed_of, reasons, utilisation_sheet
-from phaze.report.document import Block, Heading, Items, Section, Sheet
+from phaze.report.document import Block, Heading, Items, Section
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.style import chart
@@ -35,7 +36,8 @@ def beside_paper(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     about = f"{printed.published.title}. {printed.published.citation}."
     yield Section("paper", "Beside the paper", about, tuple(blocks))
     if len(findings.claims):
-        yield Section("claims", "The paper's claims as checks", _CLAIMS, (_claims_sheet(findings.claims),))
+        sheet = claims_sheet(findings.claims, "claims")
+        yield Section("claims", "The paper's claims as checks", _CLAIMS, (sheet,))
     yield Section("differences", "Where we differ, and why", _DIFFERENCES, tuple(_differences(printed)))
 
 
@@ -56,21 +58,6 @@ def _utilisation_tables(printed: Printed) -> tuple[pd.DataFrame, pd.DataFrame]:
             found = {printed.designs()[kind]: printed.mfu(model, kind) for kind in rows}
             theirs[model] = {design: value for design, value in found.items() if value is not None}
     return pd.DataFrame.from_dict(ours, orient="index"), pd.DataFrame.from_dict(theirs, orient="index")
-
-
-def _claims_sheet(claims: pd.DataFrame) -> Sheet:
-    rows = [
-        (
-            "holds" if row["holds"] else "differs",
-            row["statement"],
-            row["published"],
-            row["ours"],
-            row["source"],
-        )
-        for _, row in claims.iterrows()
-    ]
-    marked = frozenset(i for i, holds in enumerate(claims["holds"]) if holds)
-    return Sheet("Claims", ("", "claim", "paper", "ours", "printed in"), tuple(rows), 5, marked, "claims")
 
 
 def _differences(printed: Printed) -> Iterator[Block]:

@@ -31,9 +31,15 @@ def tabulate(found: Iterable[Claim]) -> pd.DataFrame:
 def claims_sheet(claims: pd.DataFrame, source: str) -> Sheet:
     """Return the claims beside ours, from the result table of that name; those that do not hold stand out."""
     cells = [
-        (row["statement"], row["published"], row["ours"], "yes" if row["holds"] else "no", row["source"])
+        (
+            "holds" if row["holds"] else "differs",
+            row["statement"],
+            row["published"],
+            row["ours"],
+            row["source"],
+        )
         for _, row in claims.iterrows()
     ]
     marked = frozenset(i for i, holds in enumerate(claims["holds"]) if not holds)
-    header = ("claim", "paper", "ours", "holds", "where")
+    header = ("", "claim", "paper", "ours", "printed in")
     return Sheet("Claims of the paper, checked here", header, tuple(cells), 5, marked, source)

@@ -18,6 +18,6 @@ def test_no_claims_are_an_empty_table() -> None:
 
 def test_claims_that_do_not_hold_stand_out() -> None:
     sheet = claims_sheet(tabulate(FOUND), "some-claims")
-    assert sheet.rows[0] == ("b is best", "2", "3", "no", "Table 1")
+    assert sheet.rows[0] == ("differs", "b is best", "2", "3", "Table 1")
     assert sheet.marked == {0}
     assert sheet.source == "some-claims"
