@@ -18,10 +18,11 @@ from phaze.reference import generated_files
 from phaze.spec.architecture import Architecture, Technology
 from phaze.spec.files import FOLDER, is_path, named_file, read_mapping
 from phaze.spec.model import AnyModel, Model, load_model
-from phaze.spec.published import load_published
-from phaze.spec.published_maps import load_published_maps
-from phaze.spec.published_plans import load_published_plans
-from phaze.spec.published_tiled import load_published_tiled
+from phaze.spec.noun import Noun
+from phaze.spec.published import Published
+from phaze.spec.published_maps import PublishedMaps
+from phaze.spec.published_plans import PublishedPlans
+from phaze.spec.published_tiled import PublishedTiled
 from phaze.spec.study import ScenarioChoice, Study, Workload
 from phaze.spec.system import Scenario
 from phaze.spec.tiled_study import TiledStudy
@@ -177,9 +178,9 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
         architectures=architectures,
         technology=load_technology(study.architectures.technology, folder),
         scenarios={name: load_scenario(choice, folder) for name, choice in study.scenarios.items()},
-        published=load_published_results(study.report.published, folder),
-        published_plans=load_published_plan_results(study.plans.published, folder),
-        published_tiled=load_published_tiled_results(study.tiled.published, folder),
+        published=load_publication(Published, study.report.published, folder),
+        published_plans=load_publication(PublishedPlans, study.plans.published, folder),
+        published_tiled=load_publication(PublishedTiled, study.tiled.published, folder),
         tiled_systems=load_tiled_systems(study.tiled, folder),
         tiled_flops=tiled_flops(study.tiled, folder),
         tiled_models={
@@ -187,7 +188,7 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
             for case in study.tiled.cases.values()
             for name in case.batches
         },
-        published_maps=load_published_map_results(study.maps.published, folder),
+        published_maps=load_publication(PublishedMaps, study.maps.published, folder),
         map_models={
             name: [
                 load_model_named(graph.model, folder).model_dump(mode="json"),
@@ -284,37 +285,14 @@ def _architecture_file(name: str, folder: Path) -> Path:
 
 def load_technology(name: str, folder: Path = FOLDER) -> Technology:
     """Return a technology of config/technologies by name."""
-    path = named_file("technology", name, folder / "technologies")
-    return Technology.parse(read_mapping(path), str(path))
+    return Technology.from_file(named_file("technology", name, folder / "technologies"))
 
 
-def load_published_results(name: str | None, folder: Path = FOLDER) -> dict[str, object] | None:
-    """Return published results of config/published by name, as plain values."""
+def load_publication(kind: type[Noun], name: str | None, folder: Path = FOLDER) -> dict[str, object] | None:
+    """Return published results of config/published by name, as plain values; None for none."""
     if name is None:
         return None
-    path = named_file("publication", name, folder / "published")
-    return load_published(path).model_dump(mode="json")
-
-
-def load_published_map_results(name: str | None, folder: Path = FOLDER) -> dict[str, object] | None:
-    """Return published speed-ups of config/published by name, as plain values."""
-    if name is None:
-        return None
-    return load_published_maps(named_file("publication", name, folder / "published")).model_dump(mode="json")
-
-
-def load_published_plan_results(name: str | None, folder: Path = FOLDER) -> dict[str, object] | None:
-    """Return published plans of config/published by name, as plain values."""
-    if name is None:
-        return None
-    return load_published_plans(named_file("publication", name, folder / "published")).model_dump(mode="json")
-
-
-def load_published_tiled_results(name: str | None, folder: Path = FOLDER) -> dict[str, object] | None:
-    """Return published results on tiles of config/published by name, as plain values."""
-    if name is None:
-        return None
-    return load_published_tiled(named_file("publication", name, folder / "published")).model_dump(mode="json")
+    return kind.from_file(named_file("publication", name, folder / "published")).model_dump(mode="json")
 
 
 def load_scenario(choice: ScenarioChoice, folder: Path = FOLDER) -> Scenario:

@@ -67,7 +67,7 @@ def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
 def load_tiled(name: str, folder: Path = FOLDER) -> tuple[TiledSystem, TiledDevice]:
     """Return a system of tiles of config/systems by name, or of a YAML file by path, and its chip."""
     path = _system_path(name, folder)
-    system = TiledSystem.parse(read_mapping(path), str(path))
+    system = TiledSystem.from_file(path)
     chip = _device_path(system.device, folder, path.parent)
     return system, TiledDevice.parse({"name": chip.stem, **read_mapping(chip)}, str(chip))
 

@@ -6,6 +6,7 @@ import ast
 import inspect
 import reprlib
 from itertools import pairwise
+from pathlib import Path
 from textwrap import dedent
 from typing import Self
 
@@ -14,6 +15,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
 from phaze.errors import PhazeError
+from phaze.spec.files import read_mapping
 
 SHORT = reprlib.Repr()
 SHORT.maxlevel, SHORT.maxstring, SHORT.maxother = 3, 100, 100
@@ -32,6 +34,11 @@ class Noun(BaseModel):
             return cls.model_validate(data)
         except ValidationError as error:
             raise PhazeError(describe(error, source)) from error
+
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        """Return the noun of a YAML file, or raise PhazeError with all that is wrong."""
+        return cls.parse(read_mapping(path), str(path))
 
     @classmethod
     def documentation(cls) -> dict[str, str]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from phaze.errors import PhazeError
 from phaze.spec.noun import Noun
-from phaze.spec.plain import read_yaml
 
 Positive = Annotated[float, Field(gt=0)]
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -151,11 +148,3 @@ class Published(Noun):
     """Part of the whole time that a stage takes."""
     notes: tuple[str, ...] = ()
     """What a reader of the comparison should know about the printed figures."""
-
-
-def load_published(path: Path) -> Published:
-    """Return the published results of a YAML file, or raise PhazeError."""
-    loaded = read_yaml(path)
-    if not isinstance(loaded, dict):
-        raise PhazeError(f"{path}: must hold keys and values, got {type(loaded).__name__}")
-    return Published.parse(loaded, str(path))

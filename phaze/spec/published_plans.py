@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from phaze.errors import PhazeError
 from phaze.spec.noun import Noun
-from phaze.spec.plain import read_yaml
 from phaze.spec.settings import Name, PositiveFloat, PositiveInt
 
 OUT_OF_MEMORY = "OOM"
@@ -85,11 +82,3 @@ class PublishedPlans(Noun):
 
 
 _SOURCED = ("table", "equi_share", "no_dp_stops", "equi_worse", "running_times")
-
-
-def load_published_plans(path: Path) -> PublishedPlans:
-    """Return the published plans of a YAML file, or raise PhazeError."""
-    loaded = read_yaml(path)
-    if not isinstance(loaded, dict):
-        raise PhazeError(f"{path}: must hold keys and values, got {type(loaded).__name__}")
-    return PublishedPlans.parse(loaded, str(path))

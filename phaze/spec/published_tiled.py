@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pydantic import Field
 
 from phaze.spec.noun import Noun
-from phaze.spec.plain import read_yaml
 from phaze.spec.settings import Name, PositiveFloat, PositiveInt
 
 
@@ -74,8 +71,3 @@ class PublishedTiled(Noun):
     """How much faster strategy 2 is where they do not."""
     notes: tuple[str, ...] = ()
     """What is not printed, and what is taken instead."""
-
-
-def load_published_tiled(path: Path) -> PublishedTiled:
-    """Return published results of a YAML file."""
-    return PublishedTiled.parse(read_yaml(path), str(path))

@@ -14,7 +14,7 @@ import pandas as pd
 
 from phaze.report.inputs import Cluster, Inputs, Point
 from phaze.spec.architecture import EnergyFigures
-from phaze.spec.published import load_published
+from phaze.spec.published import Published
 from phaze.spec.study import Study
 from phaze.spec.system import Scenario
 from phaze.tables import (
@@ -214,7 +214,7 @@ def inputs() -> Inputs:
         details=BuiltDetails(),
         energy=ENERGY,
         hbm_gib=HBM_GIB,
-        published=load_published(PUBLISHED),
+        published=Published.from_file(PUBLISHED),
         fronts=fronts(main.placements),
         trials=trials(),
         sensitivities=sensitivities(main.placements),

@@ -20,7 +20,7 @@ from phaze.report.compare import (
 from phaze.report.findings import Findings
 from phaze.report.inputs import Details, Inputs, Point
 from phaze.report.winner_claims import check_claims
-from phaze.spec.published import Published, load_published
+from phaze.spec.published import Published
 from phaze.tables import Screens, Table
 from tests.unit.report.builder import PUBLISHED
 
@@ -34,7 +34,7 @@ def printed(inputs: Inputs, findings: Findings) -> Printed:
 
 @pytest.fixture(scope="module")
 def published() -> Published:
-    return load_published(PUBLISHED)
+    return Published.from_file(PUBLISHED)
 
 
 def test_our_row_stands_above_the_printed_one(printed: Printed) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from phaze.config import load_published_plan_results, load_settings
+from phaze.config import load_publication, load_settings
 from phaze.errors import PhazeError
 from phaze.spec.files import FOLDER
 from phaze.spec.planning import PlanCase, Plans
@@ -54,7 +54,7 @@ def test_a_file_that_the_folder_lacks_is_named(config: Config, tmp_path: Path) -
 
 
 def test_the_table_asks_for_every_printed_cluster_and_no_other(config: Config) -> None:
-    printed = load_published_plan_results("piper-neurips-2021")
+    printed = load_publication(PublishedPlans, "piper-neurips-2021")
     assert printed is not None
     cases = load_settings(config).study.plans.cases
     for name, rows in printed["table"].items():

@@ -12,11 +12,11 @@ from phaze.report.report import write_report
 from phaze.report.tiled import TiledInputs, build_tiled_report
 from phaze.report.tiled.checks import check_tiled
 from phaze.report.tiled.claims import check_claims
-from phaze.spec.published_tiled import load_published_tiled
+from phaze.spec.published_tiled import PublishedTiled
 from phaze.spec.tiled_study import TiledCase, TiledStudy
 from phaze.tables import TiledBesides, TiledJobs, TiledLinks, TiledNetworks, TiledRuns
 
-PALM = load_published_tiled(Path("config/published/palm-2024.yaml"))
+PALM = PublishedTiled.from_file(Path("config/published/palm-2024.yaml"))
 STUDY = TiledStudy(
     published="palm-2024",
     cases={
