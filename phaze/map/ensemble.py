@@ -13,9 +13,9 @@ from typing import Literal
 import numpy as np
 
 from phaze.map.annealing import anneal, new_state, step_task
-from phaze.map.descent import near_devices
 from phaze.map.heuristics import compact_maps, consecutive_map, p2p_map, random_map
 from phaze.map.objective import INSTANTIATIONS, Instantiation, Problem, choose_instantiation, lower_bound_s
+from phaze.map.schemes import near_devices
 from phaze.map.search import Found, Limits, search
 from phaze.theory.device_networks import DeviceNetwork
 from phaze.theory.gpipe import step_time_s

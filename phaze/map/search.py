@@ -8,18 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from phaze.map.descent import (
-    FOUND,
-    NONE,
-    STOPPED,
-    descend,
-    make_costs,
-    make_plan,
-    near_devices,
-    new_state,
-)
+from phaze.map.descent import FOUND, NONE, STOPPED, descend, new_state
 from phaze.map.heuristics import consecutive_map, p2p_map, random_map
 from phaze.map.objective import Problem, lower_bound_s
+from phaze.map.schemes import make_costs, make_plan, near_devices
 from phaze.map.symmetry import device_symmetry
 from phaze.theory.operator_graphs import Ints
 

@@ -1,0 +1,162 @@
+"""What Algorithm 2 of Parmesan knows before it searches: order, checking schemes, costs (Section V-A)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from phaze.map.objective import Problem
+from phaze.map.symmetry import replica_rules
+from phaze.theory.operator_graphs import Floats, Ints
+
+
+class Plan(NamedTuple):
+    """The mapping order and the checking schemes: known before the search (Section V-A)."""
+
+    order: Ints
+    """Stage and replica of every slot, shape (n, 2)."""
+    first_link: Ints
+    """First link of every slot, and the end, shape (n + 1,)."""
+    link_slot: Ints
+    """The other slot of each link; links of c_m."""
+    link_edge: Ints
+    """Its edge."""
+    previous: Ints
+    """Slot of the replica before on the ring, shape (n,), -1: not counted."""
+    following: Ints
+    """Slot of the replica after on the ring, shape (n,)."""
+    anchor: Ints
+    """The neighbour assigned before, near whose device a slot is looked for, -1: none, shape (n,)."""
+    below: Ints
+    """Slot that has a lower device because replicas are alike, -1: none, shape (n,)."""
+
+
+class Costs(NamedTuple):
+    """Times of stages, edges and rings on pairs of devices."""
+
+    compute: Floats
+    sizes: Floats
+    message: Floats
+    message_wait: Floats
+    best_message: Floats
+    best_message_wait: Floats
+    ring_bytes: Floats
+    ring_waits: float
+    seconds: Floats
+    waits: Floats
+    best_out: Floats
+    best_in: Floats
+
+
+def make_costs(problem: Problem) -> Costs:
+    """Return the costs of a problem."""
+    seconds, waits = problem.network.seconds_per_byte, problem.network.waits_s
+    message, message_wait = problem.both_ways
+    no_latency = not waits.any()
+    return Costs(
+        np.ascontiguousarray(problem.stages.compute_s, np.float64),
+        problem.edge_bytes,
+        message,
+        message_wait,
+        _least(message, 1),
+        _least(message_wait, 1),
+        problem.ring_bytes,
+        problem.ring_waits,
+        seconds,
+        waits,
+        _least(seconds, 1) if no_latency else np.zeros(len(seconds)),
+        _least(seconds, 0) if no_latency else np.zeros(len(seconds)),
+    )
+
+
+def _least(matrix: Floats, axis: int) -> Floats:
+    """Return the least of every row or column without the diagonal; zero where there is nothing else."""
+    if len(matrix) == 1:
+        return np.zeros(1)
+    return np.asarray(np.where(np.eye(len(matrix), dtype=bool), np.inf, matrix).min(axis=axis))
+
+
+def make_plan(problem: Problem) -> Plan:
+    """Return the mapping order and the checking schemes of a problem.
+
+    Without rings it goes replica by replica, stages in the order of their data flow; with rings only, stage
+    by stage, those first whose rings and passes take longest. With both, by what there is more of.
+    """
+    order = _order(problem)
+    place = {(s, r): k for k, (s, r) in enumerate(order.tolist())}
+    first, slots, edges, anchors = [0], [], [], []
+    previous, following = np.full(len(order), -1, np.int64), np.full(len(order), -1, np.int64)
+    replicas = problem.shape[1]
+    for k, (s, r) in enumerate(order.tolist()):
+        links = _links(problem, s)
+        slots += [place[t, r] for _, t in links]
+        edges += [e for e, _ in links]
+        first.append(len(slots))
+        if problem.counts_rings:
+            previous[k], following[k] = place[s, (r - 1) % replicas], place[s, (r + 1) % replicas]
+        anchors.append(_anchor(problem, links, place, (s, r), previous[k]))
+    return Plan(
+        order,
+        np.array(first, np.int64),
+        np.array(slots, np.int64),
+        np.array(edges, np.int64),
+        previous,
+        following,
+        np.array(anchors, np.int64),
+        replica_rules(problem, order),
+    )
+
+
+def _order(problem: Problem) -> Ints:
+    stages, replicas = problem.shape
+    slots = [(s, r) for r in range(replicas) for s in range(stages)]
+    if problem.counts_rings and (not problem.counts_messages or _rings_prevail(problem)):
+        weight = problem.stages.compute_s + problem.ring_bytes * _middle(problem.network.seconds_per_byte)
+        ranked = np.argsort(-weight, kind="stable") if not problem.counts_messages else np.arange(stages)
+        slots = [(int(s), r) for s in ranked for r in range(replicas)]
+    return np.array(slots, np.int64)
+
+
+def _rings_prevail(problem: Problem) -> bool:
+    return float(problem.ring_bytes.max()) > 2.0 * float(problem.edge_bytes.max(initial=0.0))
+
+
+def _middle(seconds: Floats) -> float:
+    return float(np.median(seconds[~np.eye(len(seconds), dtype=bool)])) if len(seconds) > 1 else 0.0
+
+
+def _links(problem: Problem, stage: int) -> list[tuple[int, int]]:
+    """Return the edges of a stage that are counted, with the stage at their other end."""
+    return [(e, t if s == stage else s) for e, (s, t) in enumerate(problem.edges.tolist()) if stage in (s, t)]
+
+
+def _anchor(
+    problem: Problem,
+    links: list[tuple[int, int]],
+    place: dict[tuple[int, int], int],
+    slot: tuple[int, int],
+    previous: int,
+) -> int:
+    """Return the neighbour with the most bytes among those assigned before."""
+    stage, replica = slot
+    k = place[slot]
+    known = [(2.0 * problem.edge_bytes[e], place[t, replica]) for e, t in links if place[t, replica] < k]
+    if 0 <= previous < k:
+        known.append((problem.ring_bytes[stage], previous))
+    return max(known)[1] if known else -1
+
+
+def near_devices(problem: Problem, seed: int) -> Ints:
+    """Return for every device all others by the time of a link there and back, shape (D, D), ties at random.
+
+    Seed 0 leaves ties in the order of devices.
+    """
+    message, wait = problem.both_ways
+    devices = len(message)
+    size = float(np.mean(problem.edge_bytes)) if len(problem.edge_bytes) else float(problem.ring_bytes.mean())
+    time = message * max(size, 1.0) + wait
+    if seed == 0:
+        return np.argsort(time, axis=1, kind="stable")
+    shuffled = np.random.default_rng(seed).permutation(devices)
+    return np.asarray(shuffled[np.argsort(time[:, shuffled], axis=1, kind="stable")])
