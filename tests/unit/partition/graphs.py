@@ -99,12 +99,7 @@ def series_parallel(nodes: int, seed: int, width: int = 4) -> Weights:
 
 def all_partitions(weights: Weights, stages: int) -> list[np.ndarray]:
     """Return every partition into convex stages in order, by trying all."""
-    found = []
-    n = len(weights)
-    for code in range(stages**n):
-        stage_of = np.array([code // stages**k % stages for k in range(n)])
-        if len(np.unique(stage_of)) == stages and (
-            not len(weights.edges) or (stage_of[weights.edges[:, 0]] <= stage_of[weights.edges[:, 1]]).all()
-        ):
-            found.append(stage_of)
-    return found
+    every = np.indices((stages,) * len(weights)).reshape(len(weights), -1).T[:, ::-1]
+    used = np.logical_and.reduce([(every == s).any(axis=1) for s in range(stages)])
+    forward = (every[:, weights.edges[:, 0]] <= every[:, weights.edges[:, 1]]).all(axis=1)
+    return list(every[used & forward])
