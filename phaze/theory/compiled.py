@@ -2,21 +2,25 @@
 
 Numba keeps a compiled function until its own file changes, although the machine code also holds what the
 function calls in other files. The cache is therefore kept in a folder named by the contents of all files
-with compiled functions.
+with compiled functions. Processes that need the same function at the same time wait for the one that compiles
+it first: compiling takes longer than most jobs of a study, and those of one stage begin together.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar, cast
 
 import numba
 import numpy as np
 import numpy.typing as npt
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 from numba.core.types import unliteral
 
@@ -42,7 +46,8 @@ def _leave_out_blas() -> None:
 
 
 _leave_out_blas()
-numba.config.CACHE_DIR = str(PACKAGE / "__pycache__" / f"compiled-{_digest()}")  # type: ignore[attr-defined]
+FOLDER = PACKAGE / "__pycache__" / f"compiled-{_digest()}"
+numba.config.CACHE_DIR = str(FOLDER)  # type: ignore[attr-defined]
 
 
 def njit(function: Function) -> Function:
@@ -51,19 +56,19 @@ def njit(function: Function) -> Function:
     References are counted whatever the caller does: Numba hands a caller's options on.
     """
     compile_it = numba.njit(cache=True, error_model="numpy", _nrt=True)  # type: ignore[call-overload]
-    return _once_for_constants(cast(Function, compile_it(function)))
+    return _once(cast(Function, compile_it(function)))
 
 
 def njit_without_arrays(function: Function) -> Function:
     """Return the same for functions that neither make nor return arrays: references are not counted."""
     compile_it = numba.njit(cache=True, error_model="numpy", _nrt=False)  # type: ignore[call-overload]
-    return _once_for_constants(cast(Function, compile_it(function)))
+    return _once(cast(Function, compile_it(function)))
 
 
 def njit_beside_others(function: Function) -> Function:
     """Return the same for long calls: other threads of Python run meanwhile."""
     compile_it = numba.njit(cache=True, error_model="numpy", _nrt=True, nogil=True)  # type: ignore[call-overload]
-    return _once_for_constants(cast(Function, compile_it(function)))
+    return _once(cast(Function, compile_it(function)))
 
 
 class _ForCompiledCode(CPUDispatcher):
@@ -81,7 +86,7 @@ def njit_inner(function: Function) -> Function:
     )
     dispatcher = compile_it(function)
     dispatcher.__class__ = _ForCompiledCode
-    return _once_for_constants(cast(Function, dispatcher))
+    return _once(cast(Function, dispatcher))
 
 
 def njit_inlined(function: Function) -> Function:
@@ -92,16 +97,50 @@ def njit_inlined(function: Function) -> Function:
     time to compile as everything below it.
     """
     compile_it = numba.njit(cache=True, error_model="numpy", _nrt=True, inline="always")  # type: ignore[call-overload]
-    return _once_for_constants(cast(Function, compile_it(function)))
+    return _once(cast(Function, compile_it(function)))
 
 
-def _once_for_constants(dispatcher: Function) -> Function:
-    """Let calls with a constant share the code of calls with a variable; Numba would compile for each."""
-    template = dispatcher.get_call_template  # type: ignore[attr-defined]
+def _once(dispatcher: Function) -> Function:
+    """Let calls with a constant share the code of calls with a variable, for which Numba would compile again;
+    and let one process compile for all that need the same.
+    """
+    template, compile_it = dispatcher.get_call_template, dispatcher.compile  # type: ignore[attr-defined]
+    name = f"{dispatcher.__module__}.{dispatcher.__qualname__}"
+
+    def compile_alone(signature: object) -> object:
+        # Numba's own lock comes first: threads that took both the other way round could wait for each other.
+        with global_compiler_lock, _alone_with(name):
+            return compile_it(signature)
+
+    dispatcher.compile = compile_alone  # type: ignore[attr-defined]
     dispatcher.get_call_template = lambda args, kws: template(  # type: ignore[attr-defined]
         [unliteral(kind) for kind in args], {name: unliteral(kind) for name, kind in kws.items()}
     )
     return dispatcher
+
+
+_held: set[str] = set()
+
+
+@contextmanager
+def _alone_with(name: str) -> Iterator[None]:
+    """Let other processes wait that come to the same function; where files have no locks, go on.
+
+    A function's lock is held while those of what it calls are taken, never the other way round.
+    """
+    if name in _held:
+        yield
+        return
+    _held.add(name)
+    try:
+        with ExitStack() as open_file:
+            with suppress(OSError):
+                file = FOLDER / "locks" / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                fcntl.flock(open_file.enter_context(file.open("wb")), fcntl.LOCK_EX)
+            yield
+    finally:
+        _held.remove(name)
 
 
 @njit_without_arrays
