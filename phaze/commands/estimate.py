@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from phaze.commands.options import (
-    ArchitectureOption,
-    Backward,
-    BackwardOption,
-    JsonOption,
-    MicrobatchOption,
-    ModelOption,
-    SequenceOption,
-    SystemOption,
-    TensorOption,
-)
+from phaze.commands import options
 from phaze.commands.output import print_tables
 
 
 def estimate(
-    model: ModelOption,
-    architecture: ArchitectureOption = "tpu-v4",
-    sequence: SequenceOption = None,
-    tensor: TensorOption = None,
-    microbatch: MicrobatchOption = None,
-    system: SystemOption = "paper",
-    backward: BackwardOption = Backward.PAIRED,
-    as_json: JsonOption = False,
+    model: options.ModelOption,
+    architecture: options.ArchitectureOption = "tpu-v4",
+    sequence: options.SequenceOption = None,
+    tensor: options.TensorOption = None,
+    microbatch: options.MicrobatchOption = None,
+    system: options.SystemOption = "paper",
+    backward: options.BackwardOption = options.Backward.PAIRED,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Print how long every operator takes on one core and on all, what binds it, and its energy."""
     from phaze.answers import estimate_subject, read_subject

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from phaze.commands.options import (
-    Backward,
-    BackwardOption,
-    JsonOption,
-    MicrobatchOption,
-    ModelOption,
-    SequenceOption,
-    TensorOption,
-)
+from phaze.commands import options
 from phaze.commands.output import print_tables
 
 
 def extract(
-    model: ModelOption,
-    sequence: SequenceOption = None,
-    tensor: TensorOption = None,
-    microbatch: MicrobatchOption = None,
-    backward: BackwardOption = Backward.PAIRED,
-    as_json: JsonOption = False,
+    model: options.ModelOption,
+    sequence: options.SequenceOption = None,
+    tensor: options.TensorOption = None,
+    microbatch: options.MicrobatchOption = None,
+    backward: options.BackwardOption = options.Backward.PAIRED,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Print the operators of a model's distinct layers, forward and backward, after fusion."""
     from phaze.answers import read_layers

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from phaze.commands.options import (
-    ArchitectureOption,
-    Backward,
-    BackwardOption,
-    JsonOption,
-    MicrobatchOption,
-    SequenceOption,
-    SystemOption,
-    TensorOption,
-)
+from phaze.commands import options
+from phaze.commands import place_options as given
 from phaze.commands.output import write_or_print
 from phaze.errors import PhazeError
 
 if TYPE_CHECKING:
+    from phaze.answers import Question
     from phaze.place.piper.question import Question as PiperQuestion
 
 _OF_MODELS = frozenset(
@@ -34,96 +26,36 @@ _OF_MODELS = frozenset(
 """Options that say how a model is placed, by parameter."""
 
 
-class Planner(StrEnum):
-    """Planners of instance files."""
-
-    PHAZE = "phaze"
-    PIPER = "piper"
-
-
 def place(
     context: typer.Context,
-    instance: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Instance in the JSON of the planner's authors; see the section on it in README.md."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="File for the placement; else printed.")
-    ] = None,
-    planner: Annotated[Planner, typer.Option(help="Whose planner, for an instance file.")] = Planner.PHAZE,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Model, as for the other verbs.")] = None,
-    architecture: ArchitectureOption = "tpu-v4",
-    system: SystemOption = "paper",
-    devices: Annotated[
-        int | None, typer.Option(help="Devices; the system's, or Piper's instance's, unless given.", min=1)
-    ] = None,
-    memory_gib: Annotated[
-        float | None,
-        typer.Option(help="Piper: memory of a device, GiB; the instance's unless given.", min=0),
-    ] = None,
-    microbatches: Annotated[
-        int | None,
-        typer.Option(help="Piper: N, microbatches in a batch; the instance's unless given.", min=1),
-    ] = None,
-    bandwidth_gib: Annotated[
-        float | None,
-        typer.Option(help="Piper: bandwidth of a device, GiB/s; the instance's unless given.", min=0),
-    ] = None,
-    exactly: Annotated[
-        bool, typer.Option("--exactly", help="Piper: data widths sum up to N exactly, not at most.")
-    ] = False,
-    paper_table1: Annotated[
-        bool,
-        typer.Option(
-            "--paper-table1",
-            help="Piper: as the paper's Table 1: one linear order, gradients exchanged every d microbatches.",
-        ),
-    ] = False,
-    exact_knapsack: Annotated[
-        bool,
-        typer.Option(
-            "--exact-knapsack", help="Piper: choose configurations exactly, not by the paper's rule."
-        ),
-    ] = False,
-    baselines: Annotated[
-        bool, typer.Option("--baselines", help="Piper: add the plans of the paper's baselines.")
-    ] = False,
-    levels: Annotated[
-        str | None,
-        typer.Option(
-            help="Piper: a network's levels from the inside out, devices@GiB/s, such as 8@300,8@25."
-        ),
-    ] = None,
-    max_downsets: Annotated[
-        int | None,
-        typer.Option(
-            help="Piper: downsets that a graph may have; 100,000 (2,000 with levels) unless given.", min=1
-        ),
-    ] = None,
-    global_batch: Annotated[int, typer.Option(help="Samples in a batch.", min=1)] = 4096,
-    sequence: SequenceOption = None,
-    tensor: TensorOption = None,
-    microbatch: MicrobatchOption = None,
-    hbm_gib: Annotated[
-        float | None, typer.Option(help="HBM of a device; the architecture's, or 80, unless given.", min=0)
-    ] = None,
-    recompute: Annotated[
-        bool | None,
-        typer.Option("--recompute/--stash", help="Activations; the better one unless given."),
-    ] = None,
-    optimizer: Annotated[str, typer.Option(help="sgd, sgd-momentum or adam, for its memory.")] = "sgd",
-    precision: Annotated[str, typer.Option(help="half, mixed or single: bytes of a parameter.")] = "half",
-    pipeline: Annotated[str, typer.Option(help="1f1b or gpipe.")] = "1f1b",
-    tokens: Annotated[
-        float | None,
-        typer.Option(
-            help="Tokens or images to train on, for the time to train; 300e9 tokens unless given.", min=1
-        ),
-    ] = None,
-    backward: BackwardOption = Backward.PAIRED,
-    as_json: JsonOption = False,
+    instance: given.InstanceArgument = None,
+    out: given.OutOption = None,
+    planner: given.PlannerOption = given.Planner.PHAZE,
+    model: given.ModelOption = None,
+    architecture: options.ArchitectureOption = "tpu-v4",
+    system: options.SystemOption = "paper",
+    devices: given.DevicesOption = None,
+    memory_gib: given.MemoryGibOption = None,
+    microbatches: given.MicrobatchesOption = None,
+    bandwidth_gib: given.BandwidthGibOption = None,
+    exactly: given.ExactlyOption = False,
+    paper_table1: given.PaperTable1Option = False,
+    exact_knapsack: given.ExactKnapsackOption = False,
+    baselines: given.BaselinesOption = False,
+    levels: given.LevelsOption = None,
+    max_downsets: given.MaxDownsetsOption = None,
+    global_batch: given.GlobalBatchOption = 4096,
+    sequence: options.SequenceOption = None,
+    tensor: options.TensorOption = None,
+    microbatch: options.MicrobatchOption = None,
+    hbm_gib: given.HbmGibOption = None,
+    recompute: given.RecomputeOption = None,
+    optimizer: given.OptimizerOption = "sgd",
+    precision: given.PrecisionOption = "half",
+    pipeline: given.PipelineOption = "1f1b",
+    tokens: given.TokensOption = None,
+    backward: options.BackwardOption = options.Backward.PAIRED,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Spread the training of a model over a cluster: t, d, s, boundaries, memory, throughput, what binds.
 
@@ -136,49 +68,44 @@ def place(
     from phaze.place.piper.question import Question as PiperQuestion
 
     piper = PiperQuestion(
-        devices=devices,
-        memory_gib=memory_gib,
-        microbatches=microbatches,
-        bandwidth_gib=bandwidth_gib,
-        exactly=exactly,
-        paper_table1=paper_table1,
-        exact_knapsack=exact_knapsack,
-        baselines=baselines,
-        levels=levels,
-        max_downsets=max_downsets,
-    )
+        devices=devices, memory_gib=memory_gib, microbatches=microbatches, bandwidth_gib=bandwidth_gib,
+        exactly=exactly, paper_table1=paper_table1, exact_knapsack=exact_knapsack, baselines=baselines,
+        levels=levels, max_downsets=max_downsets,
+    )  # fmt: skip
     if instance is not None:
-        _refuse_options_of_models(context, devices=planner is Planner.PHAZE)
-    if planner is Planner.PIPER:
-        _place_by_piper(instance, piper, out)
-        return
-    _refuse_options_of_piper(piper)
-    if instance is not None:
-        _place_instance(instance, out)
-        return
-    from phaze.answers import Question, answer, describe_placement, in_one_line
+        _refuse_options_of_models(context, devices=planner is given.Planner.PHAZE)
+        _place_instance(instance, planner, piper, out)
+    elif model is not None:
+        _refuse_piper(planner, piper)
+        from phaze.answers import Question
 
-    assert model is not None
-    question = Question(
-        model=model,
-        architecture=architecture,
-        system=system,
-        devices=devices,
-        global_batch=global_batch,
-        sequence=sequence,
-        widths=tuple(tensor or ()),
-        microbatches=tuple(microbatch or ()),
-        hbm_gib=hbm_gib,
-        recompute=(False, True) if recompute is None else (recompute,),
-        memory={"optimizer": optimizer, "precision": precision, "schedule": pipeline},
-        tokens=tokens,
-        backward=backward.value,
-    )
+        question = Question(
+            model=model, architecture=architecture, system=system, devices=devices, global_batch=global_batch,
+            sequence=sequence, widths=tuple(tensor or ()), microbatches=tuple(microbatch or ()),
+            hbm_gib=hbm_gib, recompute=(False, True) if recompute is None else (recompute,),
+            memory={"optimizer": optimizer, "precision": precision, "schedule": pipeline}, tokens=tokens,
+            backward=backward.value,
+        )  # fmt: skip
+        _place_model(question, out, as_json=as_json)
+
+
+def _place_model(question: Question, out: Path | None, *, as_json: bool) -> None:
+    from phaze.answers import answer, describe_placement, in_one_line
+
     found = describe_placement(question, answer(question))
     write_or_print((json.dumps(found, indent=2) if as_json else in_one_line(found)) + "\n", out)
 
 
-def _place_instance(instance: Path, out: Path | None) -> None:
+def _place_instance(instance: Path, planner: given.Planner, piper: PiperQuestion, out: Path | None) -> None:
+    if planner is given.Planner.PIPER:
+        text = _by_piper(instance, piper)
+    else:
+        _refuse_options_of_piper(piper)
+        text = _by_phaze(instance)
+    write_or_print(text + "\n", out)
+
+
+def _by_phaze(instance: Path) -> str:
     from phaze.place.instance import place_instance, read_instance, result_text
 
     problem = read_instance(instance)
@@ -186,27 +113,23 @@ def _place_instance(instance: Path, out: Path | None) -> None:
         result = place_instance(problem)
     except PhazeError as error:
         raise PhazeError(f"{instance}: {error}") from error
-    write_or_print(result_text(result) + "\n", out)
+    return result_text(result)
 
 
-def _place_by_piper(instance: Path | None, question: PiperQuestion, out: Path | None) -> None:
+def _by_piper(instance: Path, question: PiperQuestion) -> str:
     from phaze.place.piper.instance import read_instance
     from phaze.place.piper.nested_results import answer_levels
     from phaze.place.piper.results import answer, as_text, result_text
     from phaze.theory.downsets import DownsetsError
 
-    if instance is None:
-        raise PhazeError("place: give an instance file with --planner piper; a study plans models with it")
-    given = read_instance(instance)
-    hierarchy = question.hierarchy(given)
+    stored = read_instance(instance)
+    hierarchy = question.hierarchy(stored)
     try:
         if hierarchy is None:
-            text = result_text(*answer(given, question))
-        else:
-            text = as_text(answer_levels(given, question, hierarchy))
+            return result_text(*answer(stored, question))
+        return as_text(answer_levels(stored, question, hierarchy))
     except DownsetsError as error:
         raise PhazeError(f"{instance}: {error}; see --max-downsets and --paper-table1") from error
-    write_or_print(text + "\n", out)
 
 
 def _refuse_options_of_models(context: typer.Context, *, devices: bool) -> None:
@@ -220,6 +143,13 @@ def _refuse_options_of_models(context: typer.Context, *, devices: bool) -> None:
 def _is_given(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
+
+
+def _refuse_piper(planner: given.Planner, question: PiperQuestion) -> None:
+    """Refuse the planner, and what only it takes, for a model."""
+    if planner is given.Planner.PIPER:
+        raise PhazeError("place: give an instance file with --planner piper; a study plans models with it")
+    _refuse_options_of_piper(question)
 
 
 def _refuse_options_of_piper(question: PiperQuestion) -> None:

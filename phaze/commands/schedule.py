@@ -6,30 +6,20 @@ from typing import Annotated
 
 import typer
 
-from phaze.commands.options import (
-    ArchitectureOption,
-    Backward,
-    BackwardOption,
-    JsonOption,
-    MicrobatchOption,
-    ModelOption,
-    SequenceOption,
-    SystemOption,
-    TensorOption,
-)
+from phaze.commands import options
 from phaze.commands.output import print_tables
 
 
 def schedule(
-    model: ModelOption,
-    architecture: ArchitectureOption = "tpu-v4",
-    sequence: SequenceOption = None,
-    tensor: TensorOption = None,
-    microbatch: MicrobatchOption = None,
-    system: SystemOption = "paper",
-    backward: BackwardOption = Backward.PAIRED,
+    model: options.ModelOption,
+    architecture: options.ArchitectureOption = "tpu-v4",
+    sequence: options.SequenceOption = None,
+    tensor: options.TensorOption = None,
+    microbatch: options.MicrobatchOption = None,
+    system: options.SystemOption = "paper",
+    backward: options.BackwardOption = options.Backward.PAIRED,
     operators: Annotated[bool, typer.Option(help="Print every operator instead.")] = False,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Print the latency of every layer with its bound, and who proved it."""
     from phaze.answers import read_subject, schedule_subject
