@@ -1,14 +1,14 @@
 """The stages composed in memory: estimate, schedule and place given architectures, without screening any.
 
 The workflow passes tables from job to job; this module passes them from function to function. It answers
-single questions, evaluates the candidates for a common architecture, varies the cluster around the winners,
-and is what the walk down the areas calls for every architecture that it visits.
+single questions, evaluates the candidates for a common architecture, and varies the cluster around the
+winners.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import InitVar, asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,22 +21,16 @@ from phaze.evaluations import EvaluationStore, Plain, content_of
 from phaze.extract import LayerTables, extract_graph, extract_layers
 from phaze.place import Conditions, Expert, place_model
 from phaze.schedule import SolutionStore, schedule_layers
-from phaze.screen import walk_areas
-from phaze.screen.bounds import Bounds, bound_layers, bound_times, read_runs
-from phaze.screen.common import mean_of
-from phaze.screen.stage import memory_grid, pipeline_settings
 from phaze.spec.architecture import Technology
 from phaze.spec.model import AnyModel
 from phaze.spec.settings import (
     EstimateSettings,
     ExtractSettings,
     ScheduleSettings,
-    ScreenSettings,
     Training,
 )
 from phaze.spec.system import Scenario
-from phaze.theory.bounds import EQUAL
-from phaze.theory.ranking import Flags, Floats
+from phaze.theory.ranking import Flags
 
 
 @dataclass(frozen=True)
@@ -142,9 +136,9 @@ def with_own_designs(architectures: pd.DataFrame) -> pd.DataFrame:
 
 def evaluate_point(subject: Subject, point: LayerTables, chips: pd.DataFrame, terms: Terms) -> Evaluation:
     """Return schedules and best placements at one point on architectures with designs of their own."""
-    estimates = _estimate(point, chips, terms)
+    estimates = estimate_point(point, chips, terms)
     kept = chips[["architecture"]].assign(kept=True)
-    solves, schedules = _schedule(point, estimates, chips, terms, np.ones(len(chips), dtype=np.bool_))
+    solves, schedules = schedule_point(point, estimates, chips, terms, np.ones(len(chips), dtype=np.bool_))
     placements, stages = place_model(
         point.layers, subject.graph, solves, chips, kept, terms.conditions(subject), subject.expert
     )
@@ -193,14 +187,15 @@ def _content_of(subject: Subject, point: LayerTables, terms: Terms) -> Plain:
     ]
 
 
-def _estimate(point: LayerTables, chips: pd.DataFrame, terms: Terms) -> pd.DataFrame:
+def estimate_point(point: LayerTables, chips: pd.DataFrame, terms: Terms) -> pd.DataFrame:
+    """Return table estimates of the operators at one point."""
     tensor = int(point.layers["tensor"].iloc[0])
     return estimate_operators(
         point.parts, chips, terms.hardware, terms.technology, tensor, terms.estimate.vector_cycles
     )
 
 
-def _schedule(
+def schedule_point(
     point: LayerTables, estimates: pd.DataFrame, chips: pd.DataFrame, terms: Terms, which: Flags
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return tables solves and schedules of those of the architectures."""
@@ -240,135 +235,3 @@ def vary_cluster(
     return tables.Sensitivities.check(
         pd.concat(found, ignore_index=True)[list(tables.Sensitivities.fields())]
     )
-
-
-def walk_models(
-    subjects: Mapping[str, Subject],
-    weights: Mapping[str, float],
-    architectures: pd.DataFrame,
-    terms: Terms,
-    settings: ScreenSettings,
-    *,
-    name: str,
-) -> pd.DataFrame:
-    """Return table visits of the walk down the areas for one model, or for the mean over several.
-
-    The throughput of an architecture is the best over HBM sizes, points and recompute. The mean is that of
-    `settings.common`; a normalised one divides by the throughput of the first architecture, because the best
-    is not known before the end.
-    """
-    first: dict[str, pd.DataFrame] = {}
-
-    def evaluate(rows: pd.DataFrame) -> pd.DataFrame:
-        times = {model: exact_times(subject, rows, terms) for model, subject in subjects.items()}
-        samples = pd.DataFrame({model: terms.scenario.global_batch / time for model, time in times.items()})
-        first.setdefault("reference", samples.loc[[rows["architecture"].iloc[0]]])
-        mean = mean_of(samples, weights, settings.common, first["reference"])
-        return _best_hbm(mean)
-
-    return walk_areas(
-        architectures,
-        evaluate,
-        model=name,
-        hysteresis=settings.hysteresis,
-        area_band_um2=settings.area_band_um2,
-    )
-
-
-def _best_hbm(samples_per_s: pd.Series) -> pd.DataFrame:
-    """Return every architecture's best throughput and the smallest HBM that gives it, 0 if none does."""
-    rows = samples_per_s.rename("samples_per_s").reset_index()
-    rows = rows.sort_values(["samples_per_s", "hbm_gib"], ascending=[False, True], kind="stable")
-    best = rows.drop_duplicates("architecture").set_index("architecture")
-    return best.assign(hbm_gib=best["hbm_gib"].where(best["samples_per_s"] > 0, 0.0))
-
-
-def exact_times(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> pd.Series:
-    """Return the best time per batch by (architecture, hbm_gib), over all points and recompute.
-
-    The same numbers as `evaluate_architectures` without the tables that go with them, for many architectures
-    at once: where the bounds of a layer meet they are its latency, elsewhere it is scheduled.
-    """
-    chips = with_own_designs(architectures)
-    grid = memory_grid(terms.training)
-    best = np.min([_point_times(subject, point, chips, terms) for point in subject.points], axis=0)
-    columns = pd.MultiIndex.from_tuples(grid, names=["hbm_gib", "recompute"])
-    times = pd.DataFrame(best.T, index=pd.Index(chips["architecture"], name="architecture"), columns=columns)
-    by_hbm: pd.Series = times.T.groupby(level="hbm_gib").min().T.stack()  # type: ignore[assignment]
-    return by_hbm
-
-
-@dataclass
-class ScreenedTimes:
-    """Throughput of architectures from the screens; evaluated exactly only where bounds do not meet.
-
-    `screens` are those of all points of the subject, on all architectures that may be asked for.
-    """
-
-    subject: Subject
-    terms: Terms
-    screens: InitVar[pd.DataFrame]
-    bounds: pd.DataFrame = field(init=False)
-    """Bounds lower_s and feasible_s of the best time per batch by architecture."""
-    best: pd.DataFrame = field(init=False)
-    """Columns samples_per_s and hbm_gib by architecture, as far as `exact` says so."""
-    exact: pd.Series = field(init=False)
-
-    def __post_init__(self, screens: pd.DataFrame) -> None:
-        by_hbm = screens.groupby(["architecture", "hbm_gib"])[["lower_s", "feasible_s"]].min()
-        met = by_hbm["lower_s"] >= by_hbm["feasible_s"] * (1.0 - EQUAL)
-        self.bounds = by_hbm.groupby(level="architecture").min()
-        self.best = _best_hbm(self.terms.scenario.global_batch / by_hbm["feasible_s"])
-        self.exact = met.groupby(level="architecture").all()
-
-    def __call__(self, architectures: pd.DataFrame) -> pd.DataFrame:
-        """Return the exact best throughput and its HBM of rows of table architectures."""
-        names = architectures["architecture"]
-        open_ = architectures[~self.exact.loc[names].to_numpy()]
-        if len(open_):
-            times = exact_times(self.subject, open_, self.terms)
-            found = _best_hbm(self.terms.scenario.global_batch / times)
-            self.best.loc[found.index] = found
-            self.exact.loc[found.index] = True
-        return self.best.loc[names]
-
-
-def restrict_search(
-    subject: Subject, terms: Terms, screens: pd.DataFrame, training: Training
-) -> ScreenedTimes:
-    """Return the throughputs of a search over less of what the study considers besides architectures."""
-    allowed = {key: getattr(training, f) for key, f in _SEARCHED.items()}
-    mine = np.logical_and.reduce([screens[key].isin(values) for key, values in allowed.items()])
-    points = [p for p in subject.points if p.layers["microbatch"].iloc[0] in training.microbatches]
-    return ScreenedTimes(
-        replace(subject, points=tuple(points)), replace(terms, training=training), screens[mine]
-    )
-
-
-_SEARCHED = {"microbatch": "microbatches", "hbm_gib": "hbm_gib", "recompute": "recompute"}
-"""Columns of table screens, and the keys of training with the values that are considered."""
-
-
-def _point_times(subject: Subject, point: LayerTables, chips: pd.DataFrame, terms: Terms) -> Floats:
-    """Return exact times per batch (settings, A) of one point."""
-    tensor, microbatch = (int(point.layers[key].iloc[0]) for key in ("tensor", "microbatch"))
-    runs, names = read_runs(point.layers, subject.graph, terms.training)
-    layers = _exact_layers(point, chips, terms)
-    settings = pipeline_settings(terms.scenario, terms.training, microbatch)
-    return bound_times(runs, names, layers, tensor, settings).feasible_s
-
-
-def _exact_layers(point: LayerTables, chips: pd.DataFrame, terms: Terms) -> dict[tuple[str, str], Bounds]:
-    """Return the latency of every layer as scheduled, as bounds that meet."""
-    estimates = _estimate(point, chips, terms)
-    overlap = terms.schedule.overlap_communication
-    layers = bound_layers(point.operators, point.edges, estimates, chips, overlap_communication=overlap)
-    gaps = np.any([b.lower_s < b.feasible_s * (1.0 - EQUAL) for b in layers.values()], axis=0)
-    exact = {key: bounds.feasible_s for key, bounds in layers.items()}
-    if gaps.any():
-        solves, _ = _schedule(point, estimates, chips, terms, gaps)
-        for (layer, direction), latency in exact.items():
-            mine = solves[(solves["layer"] == layer) & (solves["direction"] == direction)]
-            names = chips.loc[gaps, "architecture"]
-            latency[gaps] = mine.set_index("architecture").loc[names, "objective_s"].to_numpy()
-    return {key: Bounds(latency, latency) for key, latency in exact.items()}

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pandas as pd
 
 from phaze import tables
-from phaze.cosearch import restrict_search
 from phaze.job import logged
 from phaze.problem import OPERATOR_TABLES, Problem
 from phaze.screen.strategies import compare_strategies
 from phaze.spec.settings import StrategySettings, Training
+from phaze.throughputs import restrict_search
 
 
 def main(

@@ -14,11 +14,8 @@ from phaze.cosearch import (
     Terms,
     best_placement,
     evaluate_architectures,
-    exact_times,
     extract_subject,
-    restrict_search,
     vary_cluster,
-    walk_models,
 )
 from phaze.estimate import enumerate_grid, estimate_operators
 from phaze.place import Conditions, Expert, place_model
@@ -29,6 +26,7 @@ from phaze.spec.model import Model
 from phaze.spec.settings import ExtractSettings, ScheduleSettings, ScreenSettings, Training
 from phaze.spec.system import Scenario
 from phaze.theory.ranking import name_ranks, order, smallest
+from phaze.throughputs import exact_times, restrict_search, walk_models
 
 BEST, TOLERANCE = 3, 0.01
 SHARDS = {"small-buffer": (2.0,), "large-buffer": (32.0,)}

@@ -22,6 +22,7 @@ FOR_SCRIPTS = {
     "units",
     "verification",
     "theory",
+    "throughputs",
 }
 """What any script may import of phaze beside one stage."""
 
