@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from phaze.theory.bitsets import BITS
 from phaze.theory.compiled import njit
 from phaze.theory.operator_graphs import Floats, Ints
-
-Words = np.typing.NDArray[np.uint64]
-"""Sets of nodes: node v is bit v % 64 of word v // 64."""
-BITS = 64
 
 
 def with_ancestors(values: Floats, edges: Ints) -> Floats:

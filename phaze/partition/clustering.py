@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from phaze.partition.weights import ROUNDING, Weights
+from phaze.partition.weights import NONE, ROUNDING, Weights
 from phaze.theory.compiled import njit, njit_inner
 from phaze.theory.operator_graphs import Floats, Ints
 
@@ -20,7 +20,6 @@ Flags = np.typing.NDArray[np.bool_]
 
 ALPHAS = (0.01, 1.0, 100.0)
 """Values of α among which the simulator chooses (Section IV-B)."""
-NONE = -1
 
 
 def cluster(weights: Weights, hyper_operators: int, alpha: float) -> Ints:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze.errors import PhazeError
-from phaze.partition.closures import BITS, Words
 from phaze.partition.weights import Weights
 from phaze.partition.windows import Windows
+from phaze.theory.bitsets import BITS, Words, pack
 from phaze.theory.compiled import njit, njit_inner
 from phaze.theory.operator_graphs import Floats, Ints
 
@@ -68,20 +68,6 @@ def family(weights: Weights, windows: Windows, border: int, limit: int = LIMIT) 
             f"border {border}: there are more than {limit} fronted subgraphs that the first stages may be"
         )
     return describe(weights, words)
-
-
-def pack(member: np.typing.NDArray[np.bool_]) -> Words:
-    """Return sets (count, nodes) as bits (count, words)."""
-    padded = np.zeros((len(member), -(-member.shape[1] // BITS) * BITS), dtype=np.bool_)
-    padded[:, : member.shape[1]] = member
-    octets = np.ascontiguousarray(np.packbits(padded, axis=1, bitorder="little"))
-    return octets.view(np.dtype("<u8")).astype(np.uint64)
-
-
-def unpack(words: Words, nodes: int) -> np.typing.NDArray[np.bool_]:
-    """Return bits (count, words) as sets (count, nodes)."""
-    octets = np.ascontiguousarray(words.astype(np.dtype("<u8"))).view(np.uint8)
-    return np.unpackbits(octets, axis=1, bitorder="little", count=nodes).astype(np.bool_)
 
 
 def describe(weights: Weights, words: Words) -> Family:

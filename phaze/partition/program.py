@@ -23,14 +23,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from phaze.partition.closures import BITS, Words
-from phaze.partition.fronted import LIMIT, Family, family, unpack
-from phaze.partition.weights import ROUNDING, Weights, quotient, stage_times
+from phaze.partition.fronted import LIMIT, Family, family
+from phaze.partition.weights import NONE, ROUNDING, Weights, quotient, stage_times
 from phaze.partition.windows import Windows, windows_within
+from phaze.theory.bitsets import BITS, Words, unpack
 from phaze.theory.compiled import njit, njit_inner
 from phaze.theory.operator_graphs import Floats, Ints
-
-NONE = -1
 
 
 @dataclass(frozen=True, eq=False)

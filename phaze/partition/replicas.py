@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phaze.partition.closures import BITS, Words
 from phaze.partition.flow import FEW_SETS
-from phaze.partition.fronted import Family, family, unpack
+from phaze.partition.fronted import Family, family
 from phaze.partition.weights import ROUNDING, Weights
 from phaze.partition.windows import windows_within
+from phaze.theory.bitsets import BITS, Words, unpack
 from phaze.theory.compiled import njit
 from phaze.theory.operator_graphs import Floats, Ints
 

@@ -20,6 +20,8 @@ from phaze.theory.operator_graphs import Floats, Ints, OperatorGraph, StageGraph
 
 ROUNDING = 1e-9
 """Share by which sums of the same numbers may differ."""
+NONE = -1
+"""No node, edge or set, in arrays of their numbers."""
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from phaze.spec.noun import Noun
-from phaze.spec.numbers import Count, Result, Whole
-
-Index = Annotated[Whole, Field(ge=0)]
+from phaze.spec.numbers import Count, Index, Result
 
 
 class StoredSearch(Noun):

@@ -40,6 +40,8 @@ MOST = 2**20
 """Devices, microbatches and TMP widths that a file may name."""
 
 Whole = Annotated[int, BeforeValidator(_number)]
+Index = Annotated[Whole, Field(ge=0)]
+"""Counted from 0."""
 Size = Annotated[float, BeforeValidator(_number), Field(ge=0), AfterValidator(_bounded)]
 Result = Annotated[float, BeforeValidator(_number), Field(ge=0)]
 """What sums, products and quotients of sizes come to."""

@@ -14,10 +14,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.spec.noun import Noun
-from phaze.spec.numbers import Count, Positive, Result, Size, Whole
+from phaze.spec.numbers import Count, Index, Positive, Result, Size
 from phaze.spec.operators import refuse, repeated
-
-Index = Annotated[Whole, Field(ge=0)]
 
 
 class StoredStage(Noun):

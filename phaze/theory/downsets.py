@@ -18,15 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze.errors import PhazeError
-from phaze.theory.compiled import njit_inlined
+from phaze.theory.bitsets import BITS, Words, members_of, pack, unpack, word_count
 
-Words = NDArray[np.uint64]
 Counts = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Edges = Sequence[tuple[int, int]]
 
-BITS = 64
-"""Nodes in a word."""
 LIMIT = 1_000_000
 """Downsets that are enumerated unless the caller says otherwise."""
 
@@ -119,40 +116,6 @@ def linear_order(nodes: int, edges: Edges) -> tuple[int, ...]:
         for after in waiting.values():
             after.discard(ready)
     return tuple(order)
-
-
-def word_count(nodes: int) -> int:
-    """Return how many words hold a set of nodes, at least one."""
-    return max(1, -(-nodes // BITS))
-
-
-def pack(member: Bools) -> Words:
-    """Return sets (..., nodes) as bits (..., words)."""
-    nodes = member.shape[-1]
-    padded = np.zeros((*member.shape[:-1], word_count(nodes) * BITS), dtype=np.bool_)
-    padded[..., :nodes] = member
-    packed = np.packbits(padded, axis=-1, bitorder="little")
-    return np.ascontiguousarray(packed).view(np.dtype("<u8")).astype(np.uint64)
-
-
-def unpack(words: Words, nodes: int) -> Bools:
-    """Return bits (..., words) as sets (..., nodes)."""
-    octets = np.ascontiguousarray(words.astype(np.dtype("<u8"))).view(np.uint8)
-    return np.unpackbits(octets, axis=-1, bitorder="little", count=nodes).astype(np.bool_)
-
-
-def members_of(words: Words, nodes: int) -> tuple[int, ...]:
-    """Return the nodes of one set, rising."""
-    return tuple(int(v) for v in np.flatnonzero(unpack(words, nodes)))
-
-
-@njit_inlined
-def holds(words: Words, outer: int, inner: int) -> bool:
-    """Return whether set `outer` holds set `inner`, of sets (count, words); for compiled code."""
-    missing = np.uint64(0)
-    for w in range(words.shape[1]):
-        missing |= words[inner, w] & ~words[outer, w]
-    return bool(missing == 0)
 
 
 def _successors(nodes: int, edges: Edges) -> Words:

@@ -12,9 +12,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from phaze.theory.bitsets import Words, holds
 from phaze.theory.branches import desk_for
 from phaze.theory.compiled import njit
-from phaze.theory.downsets import Downsets, Words, holds
+from phaze.theory.downsets import Downsets
 from phaze.theory.memory import most_in_flight
 from phaze.theory.pipeline import Counts, Flags, Reals
 from phaze.theory.stages import Work, all_assignments, stage_schedules

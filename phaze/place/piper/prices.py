@@ -32,8 +32,8 @@ from phaze.place.piper.sums import (
     Steps,
     Sums,
 )
+from phaze.theory.bitsets import BITS, Words
 from phaze.theory.compiled import njit, njit_inner, njit_without_arrays
-from phaze.theory.downsets import BITS, Words
 
 SLACK = 1 + 1e-9
 """Bounds are only believed beyond rounding."""

@@ -34,8 +34,8 @@ from phaze.place.piper.layers import Counts, Reals
 from phaze.place.piper.prices import SLACK, Known, Problem, meets, price_wanted, stage_base
 from phaze.place.piper.stages import Costs
 from phaze.place.piper.sums import MISSING, WEIGHT_S
+from phaze.theory.bitsets import holds
 from phaze.theory.compiled import njit_inner, njit_without_arrays
-from phaze.theory.downsets import holds
 
 Table = NDArray[np.int32]
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from phaze.place.piper.layers import Counts, Reals
 from phaze.place.piper.ratio import best_step, ratio
 from phaze.place.piper.stages import Costs
+from phaze.theory.bitsets import Words
 from phaze.theory.compiled import njit
-from phaze.theory.downsets import Downsets, Words
+from phaze.theory.downsets import Downsets
 
 Bools = NDArray[np.bool_]
 

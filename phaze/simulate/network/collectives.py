@@ -7,13 +7,14 @@ all-to-all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeVar
 
 from phaze.errors import PhazeError
 from phaze.simulate.network.messages import Message, Plan, together
 
 Collective = Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce"]
+Members = TypeVar("Members")
 
 
 def reduce_scatter(members: Sequence[int], size_bytes: float) -> Plan:
@@ -68,19 +69,33 @@ def reduce(members: Sequence[int], size_bytes: float, pieces: int = 1) -> Plan:
 
 def collective(kind: Collective, members: Sequence[int], size_bytes: float, pieces: int = 1) -> Plan:
     """Return the plan of a collective by its name."""
-    if kind in ("broadcast", "reduce"):
-        return (broadcast if kind == "broadcast" else reduce)(members, size_bytes, pieces)
-    plans = {
-        "all-reduce": all_reduce,
-        "reduce-scatter": reduce_scatter,
-        "all-gather": all_gather,
-        "all-to-all": all_to_all,
-    }
-    if kind not in plans:
-        raise PhazeError(
-            f"collective: must be one of {', '.join([*plans, 'broadcast', 'reduce'])}, got {kind}"
-        )
-    return plans[kind](members, size_bytes)
+    return named_plan(kind, _WHOLE, _IN_PIECES)(members, size_bytes, pieces)
+
+
+def named_plan(
+    kind: Collective,
+    whole: Mapping[Collective, Callable[[Members, float], Plan]],
+    in_pieces: Mapping[Collective, Callable[[Members, float, int], Plan]],
+) -> Callable[[Members, float, int], Plan]:
+    """Return what plans a collective, or raise `PhazeError` where there is none of that name."""
+    if kind in in_pieces:
+        return in_pieces[kind]
+    if kind not in whole:
+        raise PhazeError(f"collective: must be one of {', '.join([*whole, *in_pieces])}, got {kind}")
+    plan = whole[kind]
+    return lambda members, size_bytes, _: plan(members, size_bytes)
+
+
+_WHOLE: dict[Collective, Callable[[Sequence[int], float], Plan]] = {
+    "all-reduce": all_reduce,
+    "reduce-scatter": reduce_scatter,
+    "all-gather": all_gather,
+    "all-to-all": all_to_all,
+}
+_IN_PIECES: dict[Collective, Callable[[Sequence[int], float, int], Plan]] = {
+    "broadcast": broadcast,
+    "reduce": reduce,
+}
 
 
 def ring_s(

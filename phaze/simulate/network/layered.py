@@ -6,11 +6,11 @@ is the grid; on a cluster a row is a node, so that a column has one device of ev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from phaze.errors import PhazeError
 from phaze.simulate.network import collectives
-from phaze.simulate.network.collectives import Collective, ring_s
+from phaze.simulate.network.collectives import Collective, named_plan, ring_s
 from phaze.simulate.network.messages import Plan, then, together
 
 Table = Sequence[Sequence[int]]
@@ -69,19 +69,16 @@ def reduce(table: Table, size_bytes: float, pieces: int = 1) -> Plan:
 
 def collective(kind: Collective, table: Table, size_bytes: float, pieces: int = 1) -> Plan:
     """Return the plan of a collective by its name."""
-    if kind in ("broadcast", "reduce"):
-        return (broadcast if kind == "broadcast" else reduce)(table, size_bytes, pieces)
-    plans = {
-        "all-reduce": all_reduce,
-        "reduce-scatter": reduce_scatter,
-        "all-gather": all_gather,
-        "all-to-all": all_to_all,
-    }
-    if kind not in plans:
-        raise PhazeError(
-            f"collective: must be one of {', '.join([*plans, 'broadcast', 'reduce'])}, got {kind}"
-        )
-    return plans[kind](table, size_bytes)
+    return named_plan(kind, _WHOLE, _IN_PIECES)(table, size_bytes, pieces)
+
+
+_WHOLE: dict[Collective, Callable[[Table, float], Plan]] = {
+    "all-reduce": all_reduce,
+    "reduce-scatter": reduce_scatter,
+    "all-gather": all_gather,
+    "all-to-all": all_to_all,
+}
+_IN_PIECES: dict[Collective, Callable[[Table, float, int], Plan]] = {"broadcast": broadcast, "reduce": reduce}
 
 
 def layered_s(

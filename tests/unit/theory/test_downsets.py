@@ -10,16 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze.errors import PhazeError
+from phaze.theory.bitsets import Words, holds, members_of, pack, unpack
 from phaze.theory.compiled import njit
 from phaze.theory.downsets import (
-    Words,
     enumerate_downsets,
     enumerate_prefixes,
-    holds,
     linear_order,
-    members_of,
-    pack,
-    unpack,
 )
 
 Edges = tuple[tuple[int, int], ...]
