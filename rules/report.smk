@@ -187,7 +187,7 @@ rule report:
         hbm_gib=OWN_HBM_GIB,
         parameters={name: settings.models[name].parameters for name in settings.study.models},
         published=settings.published,
-        code=source_digest("phaze.report"),
+        code=source_digest("phaze.report", "phaze.pictured"),
     log:
         "<logs>/report/report.log",
     benchmark:

@@ -18,7 +18,8 @@ rule simulate:
         simulations="<results>/simulations/{scenario}/{model}.parquet",
         simulation_stages="<results>/simulation_stages/{scenario}/{model}.parquet",
     params:
-        bandwidth=lambda w: settings.scenarios[w.scenario].network_bandwidth_bytes_per_s,
+        network=lambda w: settings.scenarios[w.scenario].network_bandwidth_bytes_per_s,
+        hbm=lambda w: settings.scenarios[w.scenario].hbm_bandwidth_bytes_per_s,
         code=source_digest("phaze.simulate.stage"),
     log:
         "<logs>/simulations/{scenario}/{model}.log",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from phaze import tables
 from phaze.job import logged
+from phaze.pictured import Pictures, bandwidths_of
 from phaze.problem import area_limit_um2
 from phaze.report.build import build_report
 from phaze.report.inputs import Cluster, DetailFiles, Inputs, read_times
@@ -50,6 +51,7 @@ def main(
         )
         for name, value in scenarios.items()
     }
+    plan_stages = tables.PlanStages.load(*mine.of("plan_stages"))
     inputs = Inputs(
         study=asked,
         clusters=clusters,
@@ -64,11 +66,12 @@ def main(
         trials=tables.Trials.load(*mine.of("trials")),
         sensitivities=tables.Sensitivities.load(*mine.of("sensitivities")),
         plans=tables.Plans.load(*mine.of("plans")),
-        plan_stages=tables.PlanStages.load(*mine.of("plan_stages")),
+        plan_stages=plan_stages,
         simulations=tables.Simulations.load(*mine.of("simulations")),
         simulation_stages=tables.SimulationStages.load(*mine.of("simulation_stages")),
         certificates=tables.Certificates.load(results / "certificates" / f"{scenario}.parquet"),
         audits=tables.Audits.load(*mine.of("audits")),
+        pictures=Pictures(plan_stages, bandwidths_of(clusters[scenario].scenario)),
         times=read_times(benchmarks(results, asked.models)),
     )
     write_report(build_report(inputs), results / "report")

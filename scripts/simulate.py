@@ -2,13 +2,14 @@
 
 from phaze import tables
 from phaze.job import logged
+from phaze.simulate.plan import Bandwidths
 from phaze.simulate.stage import replay_plans
 
 
-def main(plans: str, plan_stages: str, outputs: dict[str, str], *, bandwidth_bytes_per_s: float) -> None:
-    """Read plans and their stages, simulate them, write simulations and their stages."""
+def main(plans: str, plan_stages: str, outputs: dict[str, str], *, network: float, hbm: float) -> None:
+    """Read plans and their stages, simulate them, write simulations; bandwidths are in bytes per second."""
     simulations, stages = replay_plans(
-        tables.Plans.load(plans), tables.PlanStages.load(plan_stages), bandwidth_bytes_per_s
+        tables.Plans.load(plans), tables.PlanStages.load(plan_stages), Bandwidths(network, hbm)
     )
     tables.Simulations.save(simulations, outputs["simulations"])
     tables.SimulationStages.save(stages, outputs["simulation_stages"])
@@ -20,5 +21,6 @@ if __name__ == "__main__":
             snakemake.input.plans,
             snakemake.input.plan_stages,
             dict(snakemake.output.items()),
-            bandwidth_bytes_per_s=snakemake.params.bandwidth,
+            network=snakemake.params.network,
+            hbm=snakemake.params.hbm,
         )

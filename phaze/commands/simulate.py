@@ -96,6 +96,7 @@ def _simulate_plan(
     *,
     as_json: bool,
 ) -> None:
+    from phaze.simulate.plan import Bandwidths
     from phaze.simulate.single import Wanted, simulate_file
     from phaze.simulate.trace import write_trace
     from phaze.spec.system import System
@@ -107,7 +108,8 @@ def _simulate_plan(
     network = load_network(system)
     other = None if isinstance(network, System) else network
     assumed = load_system(planned or ("paper" if other else system))
-    answer = simulate_file(placement, Wanted(*choice), assumed.network_bandwidth_bytes_per_s, other)
+    bandwidths = Bandwidths(assumed.network_bandwidth_bytes_per_s, assumed.hbm_bandwidth_bytes_per_s)
+    answer = simulate_file(placement, Wanted(*choice), bandwidths, other)
     if trace is not None:
         write_trace(answer.found.timeline, trace)
     if picture is not None:
@@ -122,18 +124,12 @@ def _check_picture(path: Path) -> None:
 
 
 def _write_picture(answer: Answer, path: Path) -> None:
-    import pandas as pd
-
-    from phaze.report.pipeline_picture import Shown, picture
+    from phaze.pictured import shown
+    from phaze.report.pipeline_picture import picture
     from phaze.report.style import save
-    from phaze.simulate.rows import job_rows, stage_memory, transfer_rows
 
-    timeline = answer.found.timeline
-    jobs = pd.DataFrame([*job_rows(timeline), *transfer_rows(timeline)])
-    held = {stage: (of.time_s, of.bytes_) for stage, of in stage_memory(timeline).items()}
-    pipeline = timeline.pipeline
-    shown = Shown(answer.which(), jobs, held, pipeline.lanes, pipeline.batches)
-    save(path, lambda: picture(shown))
+    what = shown(answer.which(), answer.found.timeline)
+    save(path, lambda: picture(what))
 
 
 def _simulate_runs(runs: Path, system: str, out: Path) -> None:

@@ -136,7 +136,7 @@ def stages_of(found: Outcome, task: Task) -> list[StageRow]:
 
 def _planned_stage(found: Unflushed, stage: PlannedStage, task: Task) -> StageRow:
     options: Options = found.layers.options[stage.tensor]
-    chain = task.chain(stage.tensor, found.best.split.microbatch)
+    layers = task.prospect(stage.tensor, found.best.split.microbatch)
     return StageRow(
         first_layer=stage.layers[0],
         last_layer=stage.layers[-1],
@@ -145,7 +145,7 @@ def _planned_stage(found: Unflushed, stage: PlannedStage, task: Task) -> StageRo
         recomputed=sum(options.names[c] == RECOMPUTE for c in stage.configurations),
         in_flight=stage.in_flight,
         time_per_sample_s=stage.time_s / found.best.split.microbatch,
-        work=configured_work(chain, options, stage.layers, stage.configurations),
+        work=configured_work(layers.chain, layers.traffic, options, stage.layers, stage.configurations),
         memory_bytes=stage.memory_bytes,
         headroom_bytes=found.cluster.memory_bytes - stage.memory_bytes,
     )
@@ -163,7 +163,7 @@ def _flushed_stage(found: Flushed, cost: StageCost, stage: int) -> StageRow:
         recomputed=cost.last_layer - cost.first_layer + 1 if _kind(found, stage) == RECOMPUTE else 0,
         in_flight=kept + 1,
         time_per_sample_s=cost.load_s / (placement.data * found.prospect.point.microbatch),
-        work=uniform_work(found.prospect.chain, cost, _kind(found, stage)),
+        work=uniform_work(found.prospect.chain, found.prospect.traffic, cost, _kind(found, stage)),
         memory_bytes=cost.memory_bytes,
         headroom_bytes=setting.memory_bytes - cost.memory_bytes,
     )

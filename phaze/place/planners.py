@@ -22,6 +22,7 @@ from phaze.place.piper.chain import read_layers
 from phaze.place.piper.layers import Cluster, Layers
 from phaze.place.piper.reasons import why_no_plan
 from phaze.place.point import Conditions, Point, read_devices, read_point
+from phaze.place.traffic import Traffic, layer_traffic
 from phaze.theory.pipeline import Chain, Setting
 from phaze.theory.ranking import tied
 from phaze.units import GIB
@@ -42,6 +43,7 @@ class Prospect:
 
     point: Point
     chain: Chain
+    traffic: Traffic
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,10 @@ class Task:
         names = np.repeat(mine[0].point.layers, mine[0].point.runs.counts).tolist()
         return read_layers({one.point.tensor: one.chain for one in mine}, names, self.conditions.recompute)
 
-    def chain(self, tensor: int, microbatch: int) -> Chain:
+    def prospect(self, tensor: int, microbatch: int) -> Prospect:
         """Return the layers at a TMP width and microbatch."""
         point = (tensor, microbatch)
-        return next(one.chain for one in self.prospects if (one.point.tensor, one.point.microbatch) == point)
+        return next(one for one in self.prospects if (one.point.tensor, one.point.microbatch) == point)
 
     def cluster(self, microbatch: int) -> Cluster:
         """Return the devices and the batch as Piper's planner takes them, without further accumulation."""
@@ -121,7 +123,8 @@ def read_tasks(
         mine = solves[(solves["tensor"] == tensor) & (solves["microbatch"] == microbatch)]
         point = read_point(rows, graph, conditions)
         for device in read_devices(point, mine, architectures, wanted, conditions):
-            prospects[device.name].append(Prospect(point, point.runs.chain(*device.latencies)))
+            traffic = layer_traffic(point, device.work, conditions.rates)
+            prospects[device.name].append(Prospect(point, point.runs.chain(*device.latencies), traffic))
     for one in asked:
         yield one, Task(tuple(prospects[one.architecture]), one.hbm_gib, conditions, expert)
 

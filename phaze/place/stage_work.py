@@ -10,7 +10,8 @@ import numpy as np
 from phaze.place.costs import StageCost
 from phaze.place.piper.chain import RECOMPUTE
 from phaze.place.piper.layers import Options
-from phaze.theory.pipeline import Chain, Counts, Reals, edge_arrays
+from phaze.place.traffic import Traffic
+from phaze.theory.pipeline import Chain, Counts, Flags, Reals, edge_arrays
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,12 @@ class StageWork:
     fixed_bytes: float
     stash_bytes: float
     work_bytes: float
+    forward_hbm_bytes: float
+    recompute_hbm_bytes: float
+    backward_hbm_bytes: float
+    forward_reduced_bytes: float
+    recompute_reduced_bytes: float
+    backward_reduced_bytes: float
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,7 @@ class _Held:
     work_bytes: float
 
 
-def uniform_work(chain: Chain, cost: StageCost, kind: str) -> StageWork:
+def uniform_work(chain: Chain, traffic: Traffic, cost: StageCost, kind: str) -> StageWork:
     """Return the work of a stage of a flushing placement, all of whose layers stash or recompute.
 
     A stage that recomputes keeps its inputs of every microbatch in flight, and all activations of the one at
@@ -50,24 +57,27 @@ def uniform_work(chain: Chain, cost: StageCost, kind: str) -> StageWork:
     if kind == RECOMPUTE:
         stash = float(_crossing(chain, layers)[0].sum())
     held = _Held(cost.static_bytes, stash, max(cost.activation_bytes - stash, 0.0))
-    return _work(chain, layers, cost.recomputed_s, held)
+    again = np.full(len(layers), cost.recomputed_s > 0)
+    return _work(chain, traffic, layers, again, held)
 
 
 def configured_work(
-    chain: Chain, options: Options, layers: Sequence[int], configurations: Sequence[int]
+    chain: Chain, traffic: Traffic, options: Options, layers: Sequence[int], configurations: Sequence[int]
 ) -> StageWork:
     """Return the work of a stage of Piper's plan, whose layers each have their configuration."""
     members, chosen = np.array(layers, np.int64), list(configurations)
     again = np.array([options.names[c] == RECOMPUTE for c in chosen])
     held = _Held(float(options.fixed_bytes[chosen].sum()), float(options.stash_bytes[chosen].sum()), 0.0)
-    return _work(chain, members, float(chain.forward_s[members[again]].sum()), held)
+    return _work(chain, traffic, members, again, held)
 
 
-def _work(chain: Chain, layers: Counts, recompute_s: float, held: _Held) -> StageWork:
+def _work(chain: Chain, traffic: Traffic, layers: Counts, again: Flags, held: _Held) -> StageWork:
+    """Return the work of layers of which some run forward again."""
     arriving, departing = _crossing(chain, layers)
+    repeated = layers[again]
     return StageWork(
         forward_s=float(chain.forward_s[layers].sum()),
-        recompute_s=recompute_s,
+        recompute_s=float(chain.forward_s[repeated].sum()),
         backward_s=float(chain.backward_s[layers].sum()),
         arriving_bytes=float(arriving.sum()),
         longest_arriving_bytes=float(arriving.max(initial=0.0)),
@@ -77,6 +87,12 @@ def _work(chain: Chain, layers: Counts, recompute_s: float, held: _Held) -> Stag
         fixed_bytes=held.fixed_bytes,
         stash_bytes=held.stash_bytes,
         work_bytes=held.work_bytes,
+        forward_hbm_bytes=float(traffic.forward_hbm_bytes[layers].sum()),
+        recompute_hbm_bytes=float(traffic.forward_hbm_bytes[repeated].sum()),
+        backward_hbm_bytes=float(traffic.backward_hbm_bytes[layers].sum()),
+        forward_reduced_bytes=float(traffic.forward_reduced_bytes[layers].sum()),
+        recompute_reduced_bytes=float(traffic.forward_reduced_bytes[repeated].sum()),
+        backward_reduced_bytes=float(traffic.backward_reduced_bytes[layers].sum()),
     )
 
 

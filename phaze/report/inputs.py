@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import pandas as pd
 
 from phaze.errors import PhazeError
+from phaze.report.pipeline_picture import Shown
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.published import Published
 from phaze.spec.study import Study
@@ -126,6 +127,8 @@ class Inputs:
     """Table certificates of the first scenario, with the common architecture."""
     audits: pd.DataFrame = field(default_factory=Audits.empty)
     """Table audits of the first scenario, all models."""
+    pictures: Callable[[pd.Series], Shown] | None = None
+    """Simulates a row of table plans, for its picture; None: without pictures."""
 
     @property
     def cluster(self) -> Cluster:

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
 from numpy.typing import NDArray
 
 from phaze.report.style import AMBER, BLUE, GREY, INK, PURPLE, RED, SAND, SKY, TEAL
@@ -55,18 +56,16 @@ def draw_pipeline(ax: Axes, drawn: pd.DataFrame, window_s: tuple[float, float]) 
         mine = seen[(seen["kind"] == kind) & (seen["end_s"] > seen["start_s"])]
         if (drawn["kind"] == kind).any():
             label, edge = _LABELS.get(kind, kind), 0.0 if kind == "transfer" else 0.25
-            ax.add_collection(
-                PolyCollection(
-                    list(_corners(mine)), facecolor=colour, edgecolor="white", linewidth=edge, label=label
-                )
-            )
+            # One outline for all cells of a kind: thousands of their own would make a page large.
+            outline = Path.make_compound_path_from_polys(_corners(mine, window_s))
+            ax.add_patch(PathPatch(outline, facecolor=colour, edgecolor="white", linewidth=edge, label=label))
     ax.set_xlim(start, end)
     ax.set_ylim(drawn["row"].max() + 0.6, -0.6)
 
 
-def _corners(mine: pd.DataFrame) -> NDArray[np.float64]:
-    """Return the corners of cells, (cells, 4, 2)."""
-    left, right = mine["start_s"].to_numpy(float), mine["end_s"].to_numpy(float)
+def _corners(mine: pd.DataFrame, window_s: tuple[float, float]) -> NDArray[np.float64]:
+    """Return the corners of cells inside a window, (cells, 4, 2)."""
+    left, right = (mine[end].to_numpy(float).clip(*window_s) for end in ("start_s", "end_s"))
     top, bottom = (
         mine["row"].to_numpy(float) + np.where(mine["beside"], beside, work)
         for work, beside in zip(_PASS, _BESIDE, strict=True)

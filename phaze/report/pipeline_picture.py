@@ -23,8 +23,7 @@ from phaze.units import GIB
 
 WIDE_IN, ROW_IN, MARGIN_IN, MEMORY_IN, AROUND_IN = 11.0, 0.23, 0.9, 2.0, 1.7
 MOST_ROWS = 24
-MOST_JOBS = 96
-"""Passes of a stage that are drawn beside each other; of more, the first and the last ones."""
+MOST_PASSES = 96
 AROUND = 1.25
 """Time that is drawn at least, over that in which the pipeline fills or drains."""
 WHOLE = 0.8
@@ -49,6 +48,9 @@ class Shown:
     lanes: int = 1
     """Equal pipelines beside each other, of which the jobs are those of one."""
     batches: int = 1
+    most_rows: int = MOST_ROWS
+    most_passes: int = MOST_PASSES
+    """Passes of a stage that are drawn beside each other; of more, the first and the last ones."""
 
     @cached_property
     def cells(self) -> pd.DataFrame:
@@ -75,7 +77,7 @@ class Shown:
     def windows(self) -> tuple[Window, ...]:
         """Return the parts of the time that are drawn: all of it, or the first and the last."""
         time_s, by_row = self.time_s, self.passes.groupby("row")
-        part_s = time_s * MOST_JOBS / 2 / int(by_row.size().max())
+        part_s = time_s * self.most_passes / 2 / int(by_row.size().max())
         fills_s, drains_s = float(by_row["start_s"].min().max()), time_s - float(by_row["end_s"].max().min())
         first, last = max(part_s, AROUND * fills_s), max(part_s, AROUND * drains_s)
         if first + last >= WHOLE * time_s:
@@ -86,9 +88,9 @@ class Shown:
     def rows(self) -> dict[int, int]:
         """Return where the rows lie that are drawn, with a gap where some are left out."""
         count = len(self.workers)
-        if count <= MOST_ROWS:
+        if count <= self.most_rows:
             return {row: row for row in range(count)}
-        half = MOST_ROWS // 2
+        half = self.most_rows // 2
         last = {count - half + place: half + GAP + place for place in range(half)}
         return {row: row for row in range(half)} | last
 
@@ -115,7 +117,7 @@ class Shown:
         return np.append(time_s[lasts], self.time_s), np.append(held_bytes[lasts], held_bytes[-1])
 
 
-def picture(shown: Shown) -> Figure:
+def picture(shown: Shown, *, titled: bool = True) -> Figure:
     """Draw stages over time, and below them the memory of stages."""
     high = ROW_IN * (max(shown.rows.values()) + 1.2)
     notes = list(_notes(shown))
@@ -123,7 +125,7 @@ def picture(shown: Shown) -> Figure:
     grid = figure.add_gridspec(2, len(shown.windows), height_ratios=(high, MEMORY_IN))
     first = _pipelines(figure, [grid[0, number] for number in range(len(shown.windows))], shown)
     _memory(figure.add_subplot(grid[1, :]), shown)
-    legend_above(figure, first, 7, shown.title)
+    legend_above(figure, first, 7, shown.title if titled else None)
     figure.supxlabel("\n".join(notes), x=0.01, ha="left", fontsize=8)
     return figure
 

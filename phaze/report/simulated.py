@@ -11,11 +11,13 @@ from phaze.report import simulated_charts
 from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
+from phaze.report.pipeline_picture import picture
 from phaze.report.planners import TITLES, titled
 from phaze.report.style import chart
 from phaze.report.winners import PER_MODEL
 from phaze.report.words import digits, join, percent, seconds, size, times
 from phaze.tables import PARTS
+from phaze.tables.plans import PLAN
 
 NAMES = {
     "imbalance_s": "imbalance",
@@ -39,7 +41,9 @@ def replayed(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         Prose(_PARTS),
         Prose(_FACTOR),
         *_facts(best),
+        *_picture(best, inputs),
         _shares_sheet(rows),
+        Prose(_MOVED),
     ]
     about = (
         "A planner's time is a formula. Here every plan is executed event by event, microbatch by microbatch "
@@ -57,7 +61,14 @@ _PARTS = (
     "go on; what is left of them is exposed communication. Synchronisation: all stages exchange their "
     "gradients, with a flush after their last backward pass, without one during the next batch. Contention: "
     "tensors that enter a stage together, as skip connections do, share its link, and in a batch no link "
-    "carries more than its bandwidth allows."
+    "carries more than its bandwidth allows of tensors, gradients, and the all-reduces between the slices of "
+    "a replica, which take part of the passes."
+)
+_MOVED = (
+    "HBM: what operators as they are scheduled move to and from memory, of what it could move in the time. "
+    "Links: what they carry in one direction, of what they could. Bound by: what takes most of the longest "
+    "chain of events; of a pass it is compute while the HBM rests, HBM while it works, or all-reduces of "
+    "slices."
 )
 _FACTOR = (
     "Gradients: the planners keep the paper's factor and charge 4 (d − 1)/d of the weights against the "
@@ -82,6 +93,21 @@ def _charts(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
         "Above the line a plan takes longer than its planner says. Below: what the difference consists of, "
         "in parts of the planner's time, for Phaze's and for Piper's plans.",
         lambda: simulated_charts.differences(wide, parts, TITLES, NAMES),
+    )
+
+
+def _picture(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
+    """Yield the first workload's best placement over time, of those with a pipeline if there is one."""
+    plans = best[list(PLAN)].merge(inputs.plans[inputs.plans["planner"] == "phaze"], on=list(PLAN))
+    if plans.empty or inputs.pictures is None:
+        return
+    plan = plans.iloc[int((plans["stages"] > 1).argmax())]
+    shown = inputs.pictures(plan)
+    yield chart(
+        "timeline",
+        f"A batch of {plan['model']} on its best accelerator over time, as simulated",
+        shown.title,
+        lambda: picture(shown, titled=False),
     )
 
 
@@ -116,14 +142,14 @@ def _shares_sheet(rows: pd.DataFrame) -> Sheet:
             str(row["model"]), str(row["design"]), TITLES[row["planner"]], str(row["schedule"]),
             f"{row['bound_by']}, stage {row['bound_stage']}",
             percent(row["compute_share"]), percent(row["exposed_communication_share"]),
-            percent(row["bubble_share"]), digits(row["samples_per_s"], 4), size(row["peak_bytes"]),
-            str(row["fullest_stage"]),
+            percent(row["bubble_share"]), percent(row["hbm_share"]), percent(row["link_share"]),
+            digits(row["samples_per_s"], 4), size(row["peak_bytes"]), str(row["fullest_stage"]),
         )
         for _, row in rows.iterrows()
     ]  # fmt: skip
     header = (
         "workload", "design", "planner", "schedule", "bound by", "compute", "exposed communication",
-        "bubbles", "samples/s", "most memory", "in stage",
+        "bubbles", "HBM", "links", "samples/s", "most memory", "in stage",
     )  # fmt: skip
     caption = "Where the device time of every simulated plan goes, what binds it, and its fullest device"
     return Sheet(caption, header, tuple(shown), 5, source="simulations", folded=True)

@@ -60,6 +60,18 @@ def device_time_is_conserved(e: Evidence) -> Verdicts:
     yield from each(holds, rows, _PLAN)
 
 
+def no_more_is_moved_than_can_be(e: Evidence) -> Verdicts:
+    """Yield for every simulated stage whether its HBM works no longer than its passes, and its link fits.
+
+    What a link carries consists of all-reduces, tensors between stages and exchanged gradients.
+    """
+    rows = e.inputs.simulation_stages
+    parts = rows[["slices_link_share", "stages_link_share", "replicas_link_share"]].sum(axis=1)
+    whole = np.isclose(parts, rows["link_share"], rtol=ROUNDING, atol=0)
+    hbm = rows["hbm_share"] <= rows["busy_share"] * (1 + ROUNDING)
+    yield from each(whole & hbm & (rows["link_share"] <= 1 + ROUNDING), rows, (*_PLAN, "stage"))
+
+
 SIMULATION_CHECKS: dict[str, Check] = {
     "every plan is simulated": every_plan_is_simulated,
     "simulated under its planner's assumptions a plan takes the planner's time": (
@@ -67,5 +79,6 @@ SIMULATION_CHECKS: dict[str, Check] = {
     ),
     "simulated stages hold no more than planned, and fit the HBM": peaks_fit_the_memory,
     "no simulated device works longer than the batch takes": device_time_is_conserved,
+    "no simulated HBM works longer than the passes, no link more than the time": no_more_is_moved_than_can_be,
 }
 """What must hold of simulations, as sentences."""

@@ -6,12 +6,15 @@ own on the flat network that it assumed; then tensors are on their way over the 
 (transfers), gradients are exchanged the same way (synchronisation: 2 (d - 1)/d of the weights in each
 direction, inside nodes first), and last every link carries one message at a time (contention).
 
-Collectives of tensor parallelism stay within the passes, as the planner charges them.
+All-reduces between the slices of a replica are part of its passes: after a share of the operators, an
+all-reduce takes what the planner charges for it, or longer where its messages do: on a network that is slower
+than the planner assumes (a part of transfers), or where other messages are on the links (contention). A pass
+has as many shares as its stage has layers, fewer where that would be more than `MOST` messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,14 +22,24 @@ from phaze.simulate.durations import Kind
 from phaze.simulate.graph import synchronising_groups
 from phaze.simulate.network.coarse import all_reduce, by_node
 from phaze.simulate.network.fabric import Fabric
+from phaze.simulate.network.messages import Plan as Messages
 from phaze.simulate.network.messages import together
 from phaze.simulate.network.traffic import Carried, Script, Traffic, Turn, carry_out, script, silent
 from phaze.simulate.pipeline import Pipeline
-from phaze.simulate.plan import Plan
+from phaze.simulate.plan import Pass, Plan, PlanStage
 from phaze.simulate.replay import Replay, replay
-from phaze.simulate.timeline import Timeline
+from phaze.simulate.timeline import Timeline, Use
 from phaze.tables import PARTS
 
+MOST = 1_000_000
+"""Messages of slices that are worth their time; of long pipelines an all-reduce stands for several."""
+PASSES: dict[Kind, Use] = {
+    Kind.FORWARD: "forward",
+    Kind.RECOMPUTE: "recompute",
+    Kind.BACKWARD: "backward",
+}
+LEGS = 3
+"""Messages of a slice in an all-reduce: inside nodes, between them, inside again."""
 BATCHES = 3
 """Batches without a flush of which the last one's time counts."""
 
@@ -53,9 +66,9 @@ class NetworkReplay(Replay):
         return float(self.carried.utilisation.max(initial=0.0))
 
 
-def replay_on(plan: Plan, fabric: Fabric, planned: Plan | None = None) -> NetworkReplay:
-    """Return what the simulation of a plan on a network finds; `planned` has the bandwidth of its planner."""
-    flat = replay(planned or plan)
+def replay_on(plan: Plan, fabric: Fabric) -> NetworkReplay:
+    """Return what the simulation of a plan on a network finds; the plan has its planner's bandwidth."""
+    flat = replay(plan)
     quiet, loud = (_script(plan, fabric, synchronise=s) for s in (False, True))
     alone_s = _time_s(carry_out(silent(quiet), fabric.topology, "none"))
     on_the_way_s = _time_s(carry_out(quiet, fabric.topology, "none"))
@@ -94,7 +107,8 @@ def traffic_of(plan: Plan, pipeline: Pipeline, fabric: Fabric) -> Traffic:
         [device for lane in range(lanes) for device in devices[group][lane + replica * lanes]]
         for group, replica in pipeline.workers
     ]
-    return Traffic(tiles, _sent_bytes(plan, lanes), _exchanges(plan, pipeline, devices, fabric))
+    exchanges = _exchanges(plan, pipeline, devices, fabric)
+    return Traffic(tiles, _sent_bytes(plan, lanes), {**exchanges, **_passes(plan, pipeline, devices, fabric)})
 
 
 def _devices(plan: Plan) -> list[list[range]]:
@@ -118,9 +132,9 @@ def _sent_bytes(plan: Plan, lanes: int) -> dict[tuple[int, int], float]:
 
 def _exchanges(
     plan: Plan, pipeline: Pipeline, devices: Sequence[Sequence[range]], fabric: Fabric
-) -> Mapping[tuple[Kind, int, int], Sequence[Turn]]:
+) -> dict[tuple[Kind, int, int], Sequence[Turn]]:
     """Return the all-reduces of gradients, one for each slice of a stage at once."""
-    found = {}
+    found: dict[tuple[Kind, int, int], Sequence[Turn]] = {}
     for port, group in enumerate(synchronising_groups(pipeline), start=len(pipeline.workers)):
         slices = list(zip(*devices[group], strict=True))
         plans = [
@@ -129,6 +143,42 @@ def _exchanges(
         ]
         found[Kind.LAST_SYNC, port, group] = [Turn(0.0, together(*plans))]
     return found
+
+
+def _passes(
+    plan: Plan, pipeline: Pipeline, devices: Sequence[Sequence[range]], fabric: Fabric
+) -> dict[tuple[Kind, int, int], Sequence[Turn]]:
+    """Return the passes in which slices all-reduce, those of all lanes at once."""
+    pieces = _pieces(plan)
+    found: dict[tuple[Kind, int, int], Sequence[Turn]] = {}
+    for worker, (group, replica) in enumerate(pipeline.workers):
+        stage = plan.stages[group]
+        members = devices[group][replica * pipeline.lanes : (replica + 1) * pipeline.lanes]
+        for kind, use in PASSES.items():
+            one = stage.passes[use]
+            if one.reduced_bytes:
+                count = min(stage.layers, pieces)
+                size = one.reduced_bytes / count
+                rings = (all_reduce(fabric.topology, by_node(m, fabric.node), size, 1) for m in members)
+                reduce = together(*rings)
+                found[kind, worker, group] = _in_turns(plan, stage, one, reduce, count)
+    return found
+
+
+def _in_turns(plan: Plan, stage: PlanStage, one: Pass, reduce: Messages, count: int) -> list[Turn]:
+    """Return a pass as shares of its operators with an all-reduce after each."""
+    charged_s = one.charged_s(stage.tensor, plan.bandwidth_bytes_per_s)
+    work = Turn((one.seconds - charged_s) / count)
+    return [work, Turn(charged_s / count, beside=reduce)] * count
+
+
+def _pieces(plan: Plan) -> int:
+    """Return how many shares a pass may have."""
+    each = [
+        LEGS * stage.tensor * sum(one.reduced_bytes > 0 for one in stage.passes.values())
+        for stage in plan.stages
+    ]
+    return max(1, MOST // max(1, sum(each) * plan.microbatches))
 
 
 def _time_s(carried: Carried) -> float:

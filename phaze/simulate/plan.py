@@ -11,12 +11,61 @@ import numpy as np
 import pandas as pd
 
 from phaze.simulate.pipeline import Pipeline, Reals, Schedule, StageCost
+from phaze.simulate.timeline import Use
+from phaze.theory.collectives import ring_all_reduce_s, sent_bytes
 
 Tensors = Literal["within", "longest", "all"]
 """Where the time of tensors between stages is: within the passes as the planner charges it; on the way, as
 long as the largest that enters the stage; on the way, one after the other on the link of the stage."""
 
 SCHEDULES: dict[str, Schedule] = {"1f1b": "1f1b", "gpipe": "gpipe", "2bw": "2bw"}
+
+
+@dataclass(frozen=True)
+class Bandwidths:
+    """What a planner assumes of its devices, in bytes per second."""
+
+    network: float
+    """Between any two devices."""
+    hbm: float
+    """Between the HBM and the chip of a device."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A pass of one microbatch through a stage."""
+
+    seconds: float
+    hbm_bytes: float
+    """Traffic of a device's HBM."""
+    reduced_bytes: float
+    """Tensors that the slices of a replica all-reduce, on each of them."""
+
+    def charged_s(self, tensor: int, bandwidth_bytes_per_s: float) -> float:
+        """Return what of the pass planners charge for all-reduces of t slices, 4 (t - 1)/t of the tensors."""
+        reduced = np.array([self.reduced_bytes])
+        return min(float(ring_all_reduce_s(reduced, tensor, bandwidth_bytes_per_s)[0]), self.seconds)
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """What a device's link carries in one direction in a batch: in seconds, or of what it could carry."""
+
+    slices: float
+    """All-reduces between the slices of a replica (tensor parallelism)."""
+    stages: float
+    """Activations that come and gradients that come back (pipeline)."""
+    replicas: float
+    """Gradients that replicas exchange (data parallelism)."""
+
+    @property
+    def total(self) -> float:
+        """Return all of it."""
+        return self.slices + self.stages + self.replicas
+
+    def over(self, seconds: float) -> LinkUse:
+        """Return seconds as shares of a time."""
+        return LinkUse(self.slices / seconds, self.stages / seconds, self.replicas / seconds)
 
 
 @dataclass(frozen=True)
@@ -39,11 +88,42 @@ class PlanStage:
     fixed_bytes: float
     stash_bytes: float
     work_bytes: float
+    forward_hbm_bytes: float
+    recompute_hbm_bytes: float
+    backward_hbm_bytes: float
+    forward_reduced_bytes: float
+    recompute_reduced_bytes: float
+    backward_reduced_bytes: float
+
+    @property
+    def layers(self) -> int:
+        """Return the number of layers."""
+        return self.last_layer - self.first_layer + 1
 
     @property
     def compute_s(self) -> float:
         """Return the passes of one microbatch on a replica."""
-        return self.forward_s + self.recompute_s + self.backward_s
+        return sum(one.seconds for one in self.passes.values())
+
+    @property
+    def passes(self) -> dict[Use, Pass]:
+        """Return the passes of one microbatch on a replica."""
+        return {
+            "forward": Pass(self.forward_s, self.forward_hbm_bytes, self.forward_reduced_bytes),
+            "recompute": Pass(self.recompute_s, self.recompute_hbm_bytes, self.recompute_reduced_bytes),
+            "backward": Pass(self.backward_s, self.backward_hbm_bytes, self.backward_reduced_bytes),
+        }
+
+    @property
+    def hbm_bytes(self) -> float:
+        """Return the HBM traffic of a device for one microbatch."""
+        return sum(one.hbm_bytes for one in self.passes.values())
+
+    @property
+    def sent_to_slices_bytes(self) -> float:
+        """Return what a device sends for one microbatch to the other slices of its replica."""
+        reduced = np.array([one.reduced_bytes for one in self.passes.values()])
+        return float(sent_bytes(reduced, self.tensor).sum())
 
     def exchange_s(self, factor: float, bandwidth_bytes_per_s: float) -> float:
         """Return the time to synchronise the gradients, factor (d - 1)/d of the weights."""
@@ -62,6 +142,8 @@ class Plan:
     time_per_sample_s: float
     """The planner's."""
     bandwidth_bytes_per_s: float
+    """Between any two devices."""
+    hbm_bandwidth_bytes_per_s: float
 
     @property
     def flushes(self) -> bool:
@@ -111,19 +193,37 @@ class Plan:
 
     @property
     def link_s(self) -> float:
-        """Return how long the busiest link works for a batch in one direction.
+        """Return how long the busiest link works for a batch in one direction."""
+        return max(use.total for use in self.link_uses_s)
 
-        In come activations and, from the stages behind, gradients; as much goes out the other way. The
-        exchange of gradients between replicas uses the same links.
+    @cached_property
+    def link_uses_s(self) -> tuple[LinkUse, ...]:
+        """Return what a device's link carries in one direction, for every stage, a mean over replicas.
+
+        In come activations and, from the stages behind, gradients; as much goes out the other way.
+        All-reduces of slices and the exchange of gradients between replicas use the same link.
         """
-        return max(
-            (stage.arriving_bytes + stage.departing_bytes)
-            / self.bandwidth_bytes_per_s
-            * self.microbatches
-            / stage.data
-            + stage.exchange_s(2.0, self.bandwidth_bytes_per_s)
+        return tuple(
+            LinkUse(
+                slices=stage.sent_to_slices_bytes * self._turns(stage) / self.bandwidth_bytes_per_s,
+                stages=(stage.arriving_bytes + stage.departing_bytes)
+                * self._turns(stage)
+                / self.bandwidth_bytes_per_s,
+                replicas=stage.exchange_s(2.0, self.bandwidth_bytes_per_s),
+            )
             for stage in self.stages
         )
+
+    @property
+    def hbm_s(self) -> tuple[float, ...]:
+        """Return how long the HBM of a device of every stage works for the passes of a batch."""
+        return tuple(
+            stage.hbm_bytes * self._turns(stage) / self.hbm_bandwidth_bytes_per_s for stage in self.stages
+        )
+
+    def _turns(self, stage: PlanStage) -> float:
+        """Return the microbatches of a batch that a replica takes, on average."""
+        return self.microbatches / stage.data
 
     def pipeline(self, tensors: Tensors, *, synchronise: bool) -> Pipeline:
         """Return the pipeline with what lies between the stages as said; gradients at 2 (d - 1)/d.
@@ -151,7 +251,7 @@ class Plan:
             send_activation_s=activation,
             send_gradient_s=gradient,
             sync_s=stage.exchange_s(2.0, self.bandwidth_bytes_per_s) if synchronise else 0.0,
-            operators=stage.last_layer - stage.first_layer + 1,
+            operators=stage.layers,
             stash_bytes=stage.stash_bytes,
             work_bytes=stage.work_bytes,
             fixed_bytes=stage.fixed_bytes,
@@ -182,7 +282,7 @@ class Plan:
 
 
 def read_plan(
-    row: Mapping[Hashable, object] | pd.Series, stages: pd.DataFrame, bandwidth_bytes_per_s: float
+    row: Mapping[Hashable, object] | pd.Series, stages: pd.DataFrame, bandwidths: Bandwidths
 ) -> Plan:
     """Return a plan from its row in table plans and its rows in table plan_stages."""
     names = [field.name for field in fields(PlanStage)]
@@ -193,5 +293,6 @@ def read_plan(
         microbatch=int(str(row["microbatch"])),
         microbatches=int(str(row["microbatches"])),
         time_per_sample_s=float(str(row["time_per_sample_s"])),
-        bandwidth_bytes_per_s=bandwidth_bytes_per_s,
+        bandwidth_bytes_per_s=bandwidths.network,
+        hbm_bandwidth_bytes_per_s=bandwidths.hbm,
     )

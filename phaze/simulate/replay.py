@@ -14,14 +14,18 @@ part of the difference, so that the parts sum to it.
   of every stage; simulated, each stage takes 2 (d - 1)/d, in both directions at the same time, after its
   last backward pass, or without a flush during the next batch.
 - contention: tensors that enter a stage share its link: their sum decides; and a batch takes no less than
-  the link of a device needs for all that it carries in one direction (`Plan.link_s`).
+  the link of a device needs for all that it carries in one direction (`Plan.link_s`): these tensors, the
+  all-reduces of the slices of a replica, whose time is in the passes, and the exchange between replicas.
+
+What operators move between HBM and chip and what slices all-reduce is in the time of the passes; how much of
+it that is, and what of a pass binds, is said beside (`INSIDE`).
 
 A tensor that skips stages is counted with the neighbour's; it left earlier, so that this is an upper bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -29,9 +33,9 @@ import numpy as np
 
 from phaze.simulate.longest_path import simulate
 from phaze.simulate.pipeline import Pipeline, StageCost
-from phaze.simulate.plan import Plan
+from phaze.simulate.plan import LinkUse, Plan
 from phaze.simulate.steady import ideal_time_s, time_per_microbatch_s
-from phaze.simulate.timeline import Timeline
+from phaze.simulate.timeline import RESOURCES, Bound, Step, Timeline
 from phaze.tables import PARTS
 
 BATCHES = 2
@@ -39,6 +43,9 @@ BATCHES = 2
 
 CLOSE = 1e-4
 """Relative error of times in the long run where tensors on their way make cycles of many microbatches."""
+
+INSIDE = ("compute", "HBM", "all-reduces of slices")
+"""What a pass spends time on: operators while the HBM rests, operators while it works, collectives."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +70,36 @@ class Replay:
         """Return the events: of a batch with all its communication, or without a flush of two."""
         return simulate(_repeated(self.plan.pipeline("all", synchronise=True)))
 
+    @cached_property
+    def bound_by(self) -> Bound:
+        """Return the resource with the largest part of the critical path, passes by what they spend it on."""
+        return self.timeline.bound_among(self._spends)
+
+    def _spends(self, step: Step) -> Mapping[str, float]:
+        """Return how long a step only works, works while the HBM does, and waits for all-reduces."""
+        stage = self.plan.stages[step.stage]
+        one = stage.passes.get(step.use)
+        if one is None:
+            return {RESOURCES[step.use]: step.seconds}
+        work_s = one.seconds - one.charged_s(stage.tensor, self.plan.bandwidth_bytes_per_s)
+        hbm_s = min(one.hbm_bytes / self.plan.hbm_bandwidth_bytes_per_s, work_s)
+        waits_s = max(step.seconds - work_s, 0.0)
+        return dict(zip(INSIDE, (work_s - hbm_s, hbm_s, waits_s), strict=True))
+
+    @property
+    def hbm_shares(self) -> tuple[float, ...]:
+        """Return for every stage the share of what the HBM of a device could move that passes move."""
+        return tuple(seconds / self.simulated_s for seconds in self.plan.hbm_s)
+
+    @property
+    def link_shares(self) -> tuple[LinkUse, ...]:
+        """Return for every stage what a device's link carries in one direction, of what it could."""
+        return tuple(use.over(self.simulated_s) for use in self.plan.link_uses_s)
+
+    def mean(self, by_stage: Sequence[float]) -> float:
+        """Return the mean over all devices of what is known by stage."""
+        return float(np.average(by_stage, weights=[stage.data * stage.tensor for stage in self.plan.stages]))
+
     @property
     def samples_per_s(self) -> float:
         """Return the throughput."""
@@ -77,8 +114,7 @@ class Replay:
     @property
     def compute_share(self) -> float:
         """Return the share of device time spent on passes."""
-        devices = [stage.data * stage.tensor for stage in self.plan.stages]
-        return float(np.dot(self.busy_s, devices)) / (self.simulated_s * sum(devices))
+        return self.mean(self.busy_s) / self.simulated_s
 
     @property
     def exposed_share(self) -> float:

@@ -11,7 +11,7 @@ import pandas as pd
 from phaze.errors import PhazeError
 from phaze.simulate.network.fabric import fabric
 from phaze.simulate.networked import NetworkReplay, replay_on
-from phaze.simulate.plan import read_plan
+from phaze.simulate.plan import Bandwidths, read_plan
 from phaze.simulate.replay import Replay, replay
 from phaze.simulate.rows import stage_memory
 from phaze.simulate.stage import Row, simulated_stages, simulation_row
@@ -70,7 +70,7 @@ class Answer:
             **key,
             **simulation_row(self.found),
             **_link_row(self.found),
-            "stages": list(simulated_stages(self.found, hbm_bytes)),
+            "stages": list(_stage_rows(self.found, hbm_bytes)),
             "memory": list(_memory(self.found)),
         }
 
@@ -115,34 +115,39 @@ class Answer:
         return (
             f"{self.found.samples_per_s:,.4g} samples/s; compute {row['compute_share']:.1%}, exposed "
             f"communication {row['exposed_communication_share']:.1%}, bubbles {row['bubble_share']:.1%}; "
-            f"bound by {self.found.timeline.bound_by}"
+            f"HBM {row['hbm_share']:.1%} of what it could move; bound by {self.found.bound_by}"
         )
 
     def _stages(self) -> list[str]:
-        rows = simulated_stages(self.found, float(self.plan["hbm_gib"]) * GIB)
+        rows = _stage_rows(self.found, float(self.plan["hbm_gib"]) * GIB)
         return [
             f"stage {row['stage']}: layers {stage.first_layer} to {stage.last_layer}, d = {stage.data}, "
-            f"t = {stage.tensor}, busy {row['busy_share']:.1%}, {row['in_flight']} in flight, "
-            f"{float(str(row['peak_bytes'])) / GIB:.3g} GiB"
+            f"t = {stage.tensor}, busy {row['busy_share']:.1%}, HBM {row['hbm_share']:.1%}, "
+            f"{_link_words(row)}{row['in_flight']} in flight, {float(str(row['peak_bytes'])) / GIB:.3g} GiB"
             for row, stage in zip(rows, self.found.plan.stages, strict=True)
         ]
 
 
 def simulate_file(
-    path: Path, wanted: Wanted, bandwidth_bytes_per_s: float, network: Cluster | Matrix | None = None
+    path: Path, wanted: Wanted, bandwidths: Bandwidths, network: Cluster | Matrix | None = None
 ) -> Answer:
     """Replay a plan of a study's file: results/plans/<scenario>/<model>.parquet or report/plans.parquet.
 
-    The bandwidth is that of the flat network that the planner assumed; the plan is simulated on it too
-    unless another network is given.
+    The bandwidths are those that the planner assumed, of a flat network and of the memory; the plan is
+    simulated on that network too unless another is given.
     """
     _refuse_absent(path)
     plans, beside = Plans.load(path), _beside(path)
     _refuse_absent(beside)
-    row = wanted.choose(plans, path)
-    stages = PlanStages.load(beside)
+    return replay_one(wanted.choose(plans, path), PlanStages.load(beside), bandwidths, network)
+
+
+def replay_one(
+    row: pd.Series, stages: pd.DataFrame, bandwidths: Bandwidths, network: Cluster | Matrix | None = None
+) -> Answer:
+    """Replay a row of table plans; table plan_stages may hold the stages of others too."""
     mine = stages[(stages[list(PLAN)] == row[list(PLAN)]).all(axis=1)]
-    plan = read_plan(row, mine, bandwidth_bytes_per_s)
+    plan = read_plan(row, mine, bandwidths)
     found = replay(plan) if network is None else replay_on(plan, fabric(network, plan.devices))
     return Answer(row, found)
 
@@ -165,6 +170,22 @@ def _link_row(found: Replay) -> Row:
         "busiest_link": [link.source, link.target],
         "busiest_link_share": found.link_share,
     }
+
+
+def _stage_rows(found: Replay, hbm_bytes: float) -> Iterator[Row]:
+    """Yield the rows of stages, without the shares of links where a network has links of its own."""
+    for row in simulated_stages(found, hbm_bytes):
+        links = isinstance(found, NetworkReplay)
+        yield {name: value for name, value in row.items() if not (links and name.endswith("link_share"))}
+
+
+def _link_words(row: Row) -> str:
+    """Return what the links of a stage's devices carry in one direction, if it is known by device."""
+    if "link_share" not in row:
+        return ""
+    kinds = ("slices", "stages", "replicas")
+    parts = ", ".join(f"{kind} {row[f'{kind}_link_share']:.1%}" for kind in kinds)
+    return f"links {row['link_share']:.1%} ({parts}), "
 
 
 def _memory(found: Replay) -> Iterator[Row]:

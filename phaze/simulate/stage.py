@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.progress import counted
-from phaze.simulate.plan import read_plan
+from phaze.simulate.plan import Bandwidths, read_plan
 from phaze.simulate.replay import Replay, assumed_s, replay
 from phaze.tables import Simulations, SimulationStages
 from phaze.tables.plans import PLAN
@@ -18,7 +18,7 @@ Row = dict[str, object]
 
 
 def replay_plans(
-    plans: pd.DataFrame, stages: pd.DataFrame, bandwidth_bytes_per_s: float
+    plans: pd.DataFrame, stages: pd.DataFrame, bandwidths: Bandwidths
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return tables simulations and simulation_stages: a row for every plan that there is, and its stages."""
     by_plan = dict(list(stages.groupby(list(PLAN))))
@@ -26,7 +26,7 @@ def replay_plans(
     stage_rows: list[Row] = []
     for row in counted(plans[plans["status"] == "placed"].to_dict("records"), "plan"):
         key: Row = {name: row[name] for name in PLAN}
-        found = replay(read_plan(row, by_plan[tuple(key.values())], bandwidth_bytes_per_s))
+        found = replay(read_plan(row, by_plan[tuple(key.values())], bandwidths))
         rows.append({**key, **simulation_row(found)})
         hbm_bytes = float(row["hbm_gib"]) * GIB
         stage_rows.extend({**key, **stage} for stage in simulated_stages(found, hbm_bytes))
@@ -38,7 +38,7 @@ def replay_plans(
 
 def simulation_row(found: Replay) -> Row:
     """Return the row of table simulations, without its key."""
-    peaks, bound = found.timeline.peak_bytes, found.timeline.bound_by
+    peaks, bound = found.timeline.peak_bytes, found.bound_by
     return {
         "schedule": found.plan.schedule,
         "planned_s": found.plan.planned_s,
@@ -49,6 +49,8 @@ def simulation_row(found: Replay) -> Row:
         "compute_share": found.compute_share,
         "exposed_communication_share": found.exposed_share,
         "bubble_share": 1.0 - found.compute_share - found.exposed_share,
+        "hbm_share": found.mean(found.hbm_shares),
+        "link_share": found.mean([use.total for use in found.link_shares]),
         "peak_bytes": float(peaks.max()),
         "fullest_stage": int(np.argmax(peaks)),
         "bound_by": bound.resource,
@@ -60,10 +62,16 @@ def simulated_stages(found: Replay, hbm_bytes: float) -> Iterator[Row]:
     """Yield the rows of table simulation_stages, without their key."""
     groups = [group for group, _ in found.timeline.pipeline.workers]
     for q, (busy, peak) in enumerate(zip(found.busy_s, found.timeline.peak_bytes.tolist(), strict=True)):
+        link = found.link_shares[q]
         yield {
             "stage": q,
             "busy_s": busy,
             "busy_share": busy / found.simulated_s,
+            "hbm_share": found.hbm_shares[q],
+            "link_share": link.total,
+            "slices_link_share": link.slices,
+            "stages_link_share": link.stages,
+            "replicas_link_share": link.replicas,
             "in_flight": found.timeline.most_in_flight(groups.index(q)),
             "peak_bytes": peak,
             "headroom_bytes": hbm_bytes - peak,

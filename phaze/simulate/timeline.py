@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -150,9 +150,14 @@ class Timeline:
     @cached_property
     def bound_by(self) -> Bound:
         """Return the resource with the largest part of the critical path."""
+        return self.bound_among(lambda step: {RESOURCES[step.use]: step.seconds})
+
+    def bound_among(self, spends: Callable[[Step], Mapping[str, float]]) -> Bound:
+        """Return the same where it is known on which resources each step spends its seconds."""
         spent: defaultdict[str, Reals] = defaultdict(lambda: np.zeros(self.pipeline.depth))
         for step in self.critical_path:
-            spent[RESOURCES[step.use]][step.stage % self.pipeline.depth] += step.seconds
+            for resource, part_s in spends(step).items():
+                spent[resource][step.stage % self.pipeline.depth] += part_s
         resource, seconds = max(spent.items(), key=lambda item: (item[1].sum(), item[0]))
         share = float(seconds.sum()) / self.time_s if self.time_s else 0.0
         return Bound(resource, int(np.argmax(seconds)), share)

@@ -71,6 +71,12 @@ class PlanStages(Table):
         "fixed_bytes": real("memory of each device that is there all the time"),
         "stash_bytes": real("memory kept for each microbatch in flight, the one at work included"),
         "work_bytes": real("memory beside that for the microbatch at work"),
+        "forward_hbm_bytes": real("HBM traffic of each device in the forward pass of one microbatch"),
+        "recompute_hbm_bytes": real("the same of what runs again"),
+        "backward_hbm_bytes": real("the same of the backward pass"),
+        "forward_reduced_bytes": real("tensors that the slices all-reduce in the forward pass, on each"),
+        "recompute_reduced_bytes": real("the same of what runs again"),
+        "backward_reduced_bytes": real("the same of the backward pass"),
         "memory_bytes": real("memory of each device"),
         "headroom_bytes": real("HBM left"),
     }

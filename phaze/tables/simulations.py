@@ -23,12 +23,14 @@ class Simulations(Table):
         "synchronisation_s": real(
             "gradients of all stages at 2 (d - 1)/d of the weights, not 4 (d - 1)/d", None
         ),
-        "contention_s": real("tensors that enter a stage share its link", None),
+        "contention_s": real("all that is sent shares the links", None),
         "simulated_s": real("simulated time per batch, all of it; without flush in the long run"),
         "samples_per_s": real("throughput"),
         "compute_share": real("device time spent on passes, with recomputation"),
         "exposed_communication_share": real("what transfers and synchronisation add to the time"),
         "bubble_share": real("the rest, in which devices wait for other stages", None),
+        "hbm_share": real("what passes move to and from HBM, of what the HBM of all devices could"),
+        "link_share": real("what links carry in one direction, of what those of all devices could"),
         "peak_bytes": real("most memory that a device ever holds"),
         "fullest_stage": count("its stage"),
         "bound_by": text("what takes most of the critical path"),
@@ -50,6 +52,11 @@ class SimulationStages(Table):
     columns = {
         "busy_s": real("a device's passes in a batch, on average over the replicas"),
         "busy_share": real("the same of the simulated time"),
+        "hbm_share": real("what passes move to and from a device's HBM, of what it could"),
+        "link_share": real("what a device's link carries in one direction, of what it could"),
+        "slices_link_share": real("of it all-reduces between slices of a replica (tensor parallelism)"),
+        "stages_link_share": real("of it tensors between stages (pipeline)"),
+        "replicas_link_share": real("of it gradients between replicas (data parallelism)"),
         "in_flight": count("most microbatches that a device holds at once", 1),
         "peak_bytes": real("most memory that a device holds"),
         "headroom_bytes": real("HBM left", None),

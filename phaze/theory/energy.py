@@ -21,13 +21,15 @@ from phaze.units import UM2_PER_MM2
 DYNAMIC = ("mac", "register", "l2", "glb", "hbm", "link")
 """Parts that spend energy when they act."""
 PARTS = (*DYNAMIC, "leakage")
-LINK = DYNAMIC.index("link")
+HBM, LINK = DYNAMIC.index("hbm"), DYNAMIC.index("link")
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What links and leakage cost."""
+    """What memory, links and leakage cost."""
 
+    hbm_j_per_byte: float
+    """A byte to or from HBM."""
     link_j_per_byte: float
     """A byte to another device."""
     leakage_w_per_um2: float
@@ -36,7 +38,11 @@ class Rates:
     @classmethod
     def of(cls, figures: EnergyFigures) -> Rates:
         """Return what they cost in a technology."""
-        return cls(figures.link_j_per_byte, figures.leakage_w_per_mm2 / UM2_PER_MM2)
+        return cls(
+            hbm_j_per_byte=figures.hbm_j_per_byte,
+            link_j_per_byte=figures.link_j_per_byte,
+            leakage_w_per_um2=figures.leakage_w_per_mm2 / UM2_PER_MM2,
+        )
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ FOR_SCRIPTS = {
     "evaluations",
     "front",
     "job",
+    "pictured",
     "planning",
     "problem",
     "spec",

@@ -17,21 +17,23 @@ ROUNDS = 4
 """Rounds of messages that stand for all of a ring's."""
 
 
-def all_reduce(topology: Topology, rows: Sequence[Sequence[int]], size_bytes: float) -> Plan:
+def all_reduce(
+    topology: Topology, rows: Sequence[Sequence[int]], size_bytes: float, most: int = ROUNDS
+) -> Plan:
     """Return an all-reduce of a tensor on each member, inside rows first, then between them.
 
     Rows of equal length are the members of a node each: every member keeps its share of the tensor, which
     goes around between the nodes. Otherwise one ring goes through all members. 2 (d − 1)/d of the tensor
-    per direction; the planners count 4 (d − 1)/d.
+    per direction; the planners count 4 (d − 1)/d. Each ring has at most so many rounds of messages.
     """
     members = [member for row in rows for member in row]
     across = list(zip(*rows, strict=False))
     if len({len(row) for row in rows}) > 1 or len(rows) == 1 or len(across) == 1:
-        return ring(topology, members, size_bytes, 2 * (len(members) - 1))
+        return ring(topology, members, size_bytes, 2 * (len(members) - 1), most)
     width = len(across)
-    scatter = together(*(ring(topology, row, size_bytes, width - 1) for row in rows))
+    scatter = together(*(ring(topology, row, size_bytes, width - 1, most) for row in rows))
     between = together(
-        *(ring(topology, column, size_bytes / width, 2 * (len(rows) - 1)) for column in across)
+        *(ring(topology, column, size_bytes / width, 2 * (len(rows) - 1), most) for column in across)
     )
     return then(scatter, between, scatter)
 

@@ -30,7 +30,7 @@ CONDITIONS = Conditions(
     schedule="1f1b",
     sequence=128,
     flops_per_token=6e9,
-    rates=Rates(link_j_per_byte=8e-11, leakage_w_per_um2=1.5e-7),
+    rates=Rates(hbm_j_per_byte=3e-11, link_j_per_byte=8e-11, leakage_w_per_um2=1.5e-7),
 )
 Tables = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]
 

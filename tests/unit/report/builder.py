@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from phaze.pictured import Pictures, bandwidths_of
 from phaze.report.inputs import Cluster, Inputs, Point
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.published import Published
@@ -225,4 +226,5 @@ def inputs() -> Inputs:
         times=times(),
         certificates=certificates(main, study()),
         audits=audits(main),
+        pictures=Pictures(plan_stages, bandwidths_of(main.scenario)),
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.report.document import Items, Prose, Section, Sheet
+from phaze.report.document import Chart, Items, Prose, Section, Sheet
 from phaze.report.evidence import Evidence
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
@@ -21,6 +21,7 @@ ALL = "every plan is simulated"
 ASSUMED = "simulated under its planner's assumptions a plan takes the planner's time"
 FITS = "simulated stages hold no more than planned, and fit the HBM"
 WORK = "no simulated device works longer than the batch takes"
+MOVED = "no simulated HBM works longer than the passes, no link more than the time"
 Change = Callable[[pd.DataFrame], pd.DataFrame]
 
 
@@ -43,6 +44,21 @@ def test_every_plan_is_shown_with_the_parts_of_its_difference(section: Section, 
     piper = next(row for row in times.rows if row[2] == "Piper")
     assert piper[5:] == ("-20.0 %", "0.0 %", "+2.0 %", "-10.0 %", "-12.0 %", "0.0 %")
     assert len(times.rows) == len(shares.rows) >= len(findings.simulations)
+
+
+def test_a_best_placement_is_drawn_over_time(section: Section, inputs: Inputs, findings: Findings) -> None:
+    drawn = next(b for b in section.blocks if isinstance(b, Chart) and b.name == "timeline")
+    assert "planned by phaze" in drawn.caption
+    for words in ("forward", "backward", ">stage 0<", "GiB a device"):
+        assert words in drawn.svg
+    without = next(replayed(replace(inputs, pictures=None), findings))
+    assert not any(isinstance(b, Chart) and b.name == "timeline" for b in without.blocks)
+
+
+def test_what_memory_and_links_carry_is_shown(section: Section) -> None:
+    shares = sheets(section)[1]
+    at = [shares.header.index(name) for name in ("HBM", "links")]
+    assert all(row[at[1]] == "43.8 %" and row[at[0]] != "0.0 %" for row in shares.rows)
 
 
 def test_the_planners_factor_is_stated(section: Section) -> None:
@@ -90,6 +106,9 @@ def scaled(column: str, factor: float) -> Change:
         (WORK, "simulation_stages", scaled("busy_s", 0.9)),
         (WORK, "simulation_stages", scaled("busy_share", 100.0)),
         (WORK, "simulations", scaled("bubble_share", -1.0)),
+        (MOVED, "simulation_stages", scaled("hbm_share", 3.0)),
+        (MOVED, "simulation_stages", scaled("link_share", 1.1)),
+        (MOVED, "simulation_stages", lambda frame: frame.assign(link_share=1.5, slices_link_share=1.5)),
     ],
 )
 def test_checks_fail_where_something_is_wrong(

@@ -119,9 +119,12 @@ def _cut(best: pd.Series) -> list[Row]:
 def _work(forward_s: float, backward_s: float, weight_bytes: float) -> Row:
     """Return what a stage does, its tensors and its memory by part left out."""
     tensors = ("arriving_bytes", "longest_arriving_bytes", "departing_bytes", "longest_departing_bytes")
+    moved = (
+        f"{way}_{what}_bytes" for way in ("forward", "recompute", "backward") for what in ("hbm", "reduced")
+    )
     return {
         "forward_s": forward_s, "recompute_s": 0.0, "backward_s": backward_s, "weight_bytes": weight_bytes,
-        **dict.fromkeys((*tensors, "fixed_bytes", "stash_bytes", "work_bytes"), 0.0),
+        **dict.fromkeys((*tensors, *moved, "fixed_bytes", "stash_bytes", "work_bytes"), 0.0),
     }  # fmt: skip
 
 

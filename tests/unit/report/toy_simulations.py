@@ -16,6 +16,8 @@ DIFFERENCES = {
 """Imbalance, bubbles, transfers, synchronisation and contention, of the planner's time."""
 PARTS = ("imbalance_s", "bubbles_s", "transfers_s", "synchronisation_s", "contention_s")
 
+LINKS = {"slices_link_share": 0.25, "stages_link_share": 0.125, "replicas_link_share": 0.0625}
+
 
 def simulations(plans: pd.DataFrame, stages: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the tables of simulations and their stages."""
@@ -43,12 +45,14 @@ def _simulated(plan: pd.Series, stages: pd.DataFrame) -> tuple[dict[str, object]
         "schedule": plan["schedule"], "planned_s": planned, "assumed_s": planned, **parts,
         "simulated_s": simulated, "samples_per_s": samples / simulated, "compute_share": compute,
         "exposed_communication_share": (1 - compute) / 2, "bubble_share": (1 - compute) / 2,
+        "hbm_share": compute / 2, "link_share": sum(LINKS.values()),
         "peak_bytes": stages["memory_bytes"].max(), "fullest_stage": fullest, "bound_by": "compute",
         "bound_stage": 0,
     }  # fmt: skip
     return row, [
         {
             "stage": stage["stage"], "busy_s": seconds, "busy_share": seconds / simulated,
+            "hbm_share": seconds / simulated / 2, "link_share": sum(LINKS.values()), **LINKS,
             "in_flight": stage["in_flight"], "peak_bytes": stage["memory_bytes"],
             "headroom_bytes": stage["headroom_bytes"],
         }

@@ -11,7 +11,7 @@ import pytest
 from phaze.place.piper.planner import plan as plan_as_piper
 from phaze.place.planners import Asked
 from phaze.place.side_by_side import plan_model
-from phaze.simulate.plan import Plan, PlanStage, read_plan
+from phaze.simulate.plan import Bandwidths, Plan, PlanStage, read_plan
 from phaze.simulate.replay import assumed_s, replay
 from phaze.simulate.stage import replay_plans
 from phaze.tables import PARTS, PLANNERS, Plans, PlanStages, Simulations, SimulationStages
@@ -19,10 +19,14 @@ from phaze.tables.plans import PLAN
 from tests.unit.place.test_side_by_side import EXPERT, SMALL, model
 
 BANDWIDTH = 1e9
+HBM_BANDWIDTH = 1e11
+BANDWIDTHS = Bandwidths(BANDWIDTH, HBM_BANDWIDTH)
 STAGE = PlanStage(
     first_layer=0, last_layer=1, data=1, tensor=1, time_per_sample_s=0.0, forward_s=1.0, recompute_s=0.0,
     backward_s=2.0, arriving_bytes=0.0, longest_arriving_bytes=0.0, departing_bytes=0.0,
     longest_departing_bytes=0.0, weight_bytes=0.0, fixed_bytes=0.0, stash_bytes=1.0, work_bytes=0.0,
+    forward_hbm_bytes=0.0, recompute_hbm_bytes=0.0, backward_hbm_bytes=0.0,
+    forward_reduced_bytes=0.0, recompute_reduced_bytes=0.0, backward_reduced_bytes=0.0,
 )  # fmt: skip
 
 
@@ -35,7 +39,7 @@ def flushing(stages: list[PlanStage], microbatches: int, schedule: str = "1f1b")
     time_s = load * (in_pipeline + len(stages) - 1) + sync
     return Plan(
         tuple(charged), "gpipe" if schedule == "gpipe" else "1f1b", 1, microbatches, time_s / microbatches,
-        BANDWIDTH,
+        BANDWIDTH, HBM_BANDWIDTH,
     )  # fmt: skip
 
 
@@ -52,7 +56,7 @@ def unflushed(stages: list[PlanStage], microbatches: int) -> Plan:
         gradients = stage.exchange_s(4.0, BANDWIDTH) / microbatches
         times.append((stage.compute_s + moved) / stage.data + gradients)
     timed = tuple(replace(s, time_per_sample_s=t) for s, t in zip(stages, times, strict=True))
-    return Plan(timed, "2bw", 1, microbatches, max(times), BANDWIDTH)
+    return Plan(timed, "2bw", 1, microbatches, max(times), BANDWIDTH, HBM_BANDWIDTH)
 
 
 def random_stages(rng: np.random.Generator, data: list[int]) -> list[PlanStage]:
@@ -169,7 +173,7 @@ def test_planners_plans_are_replayed_in_their_time_and_memory(
     planned: tuple[pd.DataFrame, pd.DataFrame],
 ) -> None:
     plans, stages = planned
-    simulations, simulated = replay_plans(plans, stages, SMALL.bandwidth_bytes_per_s)
+    simulations, simulated = replay_plans(plans, stages, BANDWIDTHS)
     simulations, simulated = Simulations.check(simulations), SimulationStages.check(simulated)
     assert len(simulations) == (plans["status"] == "placed").sum() == 8
     np.testing.assert_allclose(simulations["assumed_s"], simulations["planned_s"], rtol=1e-9)
@@ -184,7 +188,7 @@ def test_a_plan_is_read_with_what_its_planner_charges(planned: tuple[pd.DataFram
     for row in plans.to_dict("records"):
         key = [row[name] for name in PLAN]
         mine = stages[(stages[list(PLAN)] == key).all(axis=1)]
-        plan = read_plan(row, mine, SMALL.bandwidth_bytes_per_s)
+        plan = read_plan(row, mine, BANDWIDTHS)
         assert plan.samples == SMALL.global_batch
         assert plan.devices == row["devices_used"]
         if plan.flushes:

@@ -24,7 +24,7 @@ from phaze.theory.energy import (
 from phaze.theory.pipeline import Chain, Reals, Setting, room
 from tests.unit.theory.test_chains import random_latencies, random_runs, random_setting
 
-RATES = Rates(link_j_per_byte=0.01, leakage_w_per_um2=0.5)
+RATES = Rates(hbm_j_per_byte=0.02, link_j_per_byte=0.01, leakage_w_per_um2=0.5)
 
 
 def joules(

@@ -1,0 +1,44 @@
+"""Simulated plans as pictures: timelines of the simulate stage in the form in which the report draws them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from phaze.report.pipeline_picture import Shown
+from phaze.simulate.plan import Bandwidths
+from phaze.simulate.rows import job_rows, stage_memory, transfer_rows
+from phaze.simulate.single import replay_one
+from phaze.simulate.timeline import Timeline
+from phaze.spec.system import System
+
+ROWS, PASSES = 8, 40
+"""What is drawn in a report, which must be small: stages, and passes of a stage beside each other."""
+
+
+def shown(title: str, timeline: Timeline) -> Shown:
+    """Return what is drawn of a timeline."""
+    jobs = pd.DataFrame([*job_rows(timeline), *transfer_rows(timeline)])
+    held = {stage: (of.time_s, of.bytes_) for stage, of in stage_memory(timeline).items()}
+    pipeline = timeline.pipeline
+    return Shown(title, jobs, held, pipeline.lanes, pipeline.batches)
+
+
+def bandwidths_of(system: System) -> Bandwidths:
+    """Return what planners assume of a system."""
+    return Bandwidths(system.network_bandwidth_bytes_per_s, system.hbm_bandwidth_bytes_per_s)
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """Pictures of the plans of a study, simulated when they are asked for."""
+
+    plan_stages: pd.DataFrame
+    """Table plan_stages, all models."""
+    bandwidths: Bandwidths
+
+    def __call__(self, plan: pd.Series) -> Shown:
+        """Return what is drawn of a row of table plans."""
+        answer = replay_one(plan, self.plan_stages, self.bandwidths)
+        return replace(shown(answer.which(), answer.found.timeline), most_rows=ROWS, most_passes=PASSES)
