@@ -1,0 +1,55 @@
+"""What layers move follows from the energy of their schedules; stages of plans move what their layers do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from phaze.place.piper.planner import plan as plan_as_piper
+from phaze.place.planners import Asked, read_tasks
+from phaze.place.side_by_side import plan_model
+from phaze.tables import PLANNERS
+from phaze.theory.collectives import sent_bytes
+from tests.unit.place.test_side_by_side import EXPERT, SMALL, model
+
+HBM_BYTES, REDUCED_BYTES = 3e9, 5e8
+"""Of a forward pass of a layer at b = 1; backward passes move twice as much."""
+ASKED = [Asked("a0", 2.0, PLANNERS)]
+WAYS = ("forward", "recompute", "backward")
+
+
+def moving() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Return the tables of three blocks whose schedules spend what these bytes cost."""
+    layers, graph, solves, architectures = model()
+    times = solves["microbatch"] * np.where(solves["direction"] == "forward", 1, 2)
+    sent = sent_bytes(np.full(len(solves), REDUCED_BYTES), 2) * (solves["tensor"] == 2)
+    spent = {
+        "hbm_j": times * HBM_BYTES * SMALL.rates.hbm_j_per_byte,
+        "link_j": times * sent * SMALL.rates.link_j_per_byte,
+    }
+    return layers, graph, solves.assign(**spent), architectures
+
+
+def test_layers_move_what_their_schedules_spend_energy_on() -> None:
+    ((_, task),) = read_tasks(*moving(), ASKED, SMALL, EXPERT)
+    for one in task.prospects:
+        b, slices = one.point.microbatch, one.point.tensor > 1
+        found = one.traffic
+        assert found.forward_hbm_bytes == pytest.approx(np.full(5, b * HBM_BYTES))
+        assert found.backward_hbm_bytes == pytest.approx(np.full(5, 2 * b * HBM_BYTES))
+        assert found.forward_reduced_bytes == pytest.approx(np.full(5, slices * b * REDUCED_BYTES))
+        assert found.backward_reduced_bytes == pytest.approx(np.full(5, slices * 2 * b * REDUCED_BYTES))
+
+
+def test_stages_move_what_their_layers_move() -> None:
+    """Layers that recompute run forward twice; of slices that are one there is nothing to reduce."""
+    plans, stages = plan_model(*moving(), ASKED, SMALL, EXPERT, plan_as_piper)
+    rows = stages.merge(plans[["planner", "microbatch"]], on="planner")
+    layers = rows["last_layer"] - rows["first_layer"] + 1
+    times = dict(zip(WAYS, (layers, rows["recomputed"], 2 * layers), strict=True))
+    for way, count in times.items():
+        expected = count * rows["microbatch"]
+        assert rows[f"{way}_hbm_bytes"].to_numpy() == pytest.approx((expected * HBM_BYTES).to_numpy())
+        reduced = expected * REDUCED_BYTES * (rows["tensor"] > 1)
+        assert rows[f"{way}_reduced_bytes"].to_numpy() == pytest.approx(reduced.to_numpy())
