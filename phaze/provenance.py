@@ -9,9 +9,13 @@ module loaded by a computed name is not seen.
 
 import ast
 import hashlib
+import json
+import secrets
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -39,6 +43,13 @@ DATA_SUFFIXES = (".css", ".csv", ".html", ".j2", ".js", ".json", ".md", ".svg", 
 """Data and templates, which belong to the package in whose folder they lie."""
 
 
+Analysis = tuple[str, tuple[str, ...]]
+"""Digest and imports of a source text."""
+
+MOST_KEPT = 5000
+"""Analyses that are kept on disk before those of sources that are no longer there are dropped."""
+
+
 @dataclass(frozen=True)
 class Module:
     """What one module contributes to a digest."""
@@ -57,7 +68,10 @@ def source_digest(*packages: str, programs: tuple[str, ...] = (), root: Path = R
     executables such as `glpsol` whose version matters as well; `root` holds phaze. Raises
     ModuleNotFoundError for an unknown name.
     """
+    before = len(_kept())
     modules = _closure(packages, root)
+    if len(_kept()) > before:
+        _keep()
     lines = [f"{name} {module.digest}" for name, module in modules.items()]
     lines += [f"{name} {_file_digest(path)}" for name, path in _data_files(modules)]
     lines += [f"{name} {library_version(name)}" for name in _libraries(modules)]
@@ -103,7 +117,7 @@ def _closure(packages: tuple[str, ...], root: Path) -> dict[str, Module]:
     waiting = [name for package in packages for name in _members(package, root)]
     while waiting:
         name = waiting.pop()
-        path = None if name in seen else _find(name, root)
+        path = None if name in seen or _is_in_a_file(name, found) else _find(name, root)
         seen.add(name)
         if path is not None:
             found[name] = _read(path, name)
@@ -111,6 +125,12 @@ def _closure(packages: tuple[str, ...], root: Path) -> dict[str, Module]:
             for imported in found[name].imports:
                 waiting += [imported, imported.rpartition(".")[0]]
     return dict(sorted(found.items()))
+
+
+def _is_in_a_file(name: str, found: dict[str, Module]) -> bool:
+    """Say whether a name is something in the file of a module, not a module: most imported names are."""
+    module = found.get(name.rpartition(".")[0])
+    return module is not None and module.path.name != "__init__.py"
 
 
 def _members(package: str, root: Path) -> Iterator[str]:
@@ -148,13 +168,47 @@ def _read(path: Path, name: str) -> Module:
     return Module(path, *_analyse(path.read_text(encoding="utf-8"), package))
 
 
-@cache
-def _analyse(source: str, package: str) -> tuple[str, tuple[str, ...]]:
-    """Return digest and imports of a source text that lies in a package."""
+def _analyse(source: str, package: str) -> Analysis:
+    """Return digest and imports of a source text that lies in a package, parsed if it was not known."""
+    key = hashlib.sha256(f"{package}\n{source}".encode()).hexdigest()
+    if key not in _kept():
+        _kept()[key] = _parse(source, package)
+    return _kept()[key]
+
+
+def _parse(source: str, package: str) -> Analysis:
+    """Return digest and imports of a source text by its syntax tree."""
     words: list[str] = []
     imports: set[str] = set()
     _describe(ast.parse(source), package, words, imports)
     return hashlib.sha256("\n".join(words).encode()).hexdigest(), tuple(sorted(imports))
+
+
+@cache
+def _kept() -> dict[str, Analysis]:
+    """Return analyses by what was analysed: every start of Snakemake would parse the whole package."""
+    try:
+        found = json.loads(_kept_file().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {key: (digest, tuple(imports)) for key, (digest, imports) in found.items()}
+
+
+def _keep() -> None:
+    """Write the analyses of this process beside Python's own cache, where that is permitted."""
+    file = _kept_file()
+    temporary = file.with_suffix(f".{secrets.token_hex(4)}.part")
+    with suppress(OSError):
+        file.parent.mkdir(exist_ok=True)
+        temporary.write_text(json.dumps(dict(list(_kept().items())[-MOST_KEPT:])), encoding="utf-8")
+        temporary.replace(file)
+
+
+@cache
+def _kept_file() -> Path:
+    """Return the file of the analyses that this module makes in this version of Python."""
+    name = f"analysed-{_file_digest(Path(__file__))[:16]}.{sys.implementation.cache_tag}.json"
+    return ROOT / PACKAGE / "__pycache__" / name
 
 
 def _describe(node: object, package: str, words: list[str], imports: set[str]) -> None:

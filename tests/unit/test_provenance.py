@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from phaze import provenance
 from phaze.provenance import library_version, phaze_version, program_version, source_digest
 
 TREE = {
@@ -195,6 +196,30 @@ def test_the_digest_is_the_same_in_every_process(project_root: Path) -> None:
         env={"PYTHONHASHSEED": "7"},
     )
     assert other.stdout.strip() == source_digest("phaze.job", "phaze.tables")
+
+
+def test_what_was_parsed_before_is_not_parsed_again(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Analyses are kept by content; a file of them that cannot be read counts as none."""
+    parsed: list[str] = []
+    parse = provenance._parse
+    monkeypatch.setattr(provenance, "_parse", lambda *of: parsed.append(of[0]) or parse(*of))
+    monkeypatch.setattr(provenance, "_kept_file", lambda: tmp_path / "kept" / "analysed.json")
+    request.addfinalizer(provenance._kept.cache_clear)
+
+    def next_process() -> tuple[dict[str, str], int]:
+        provenance._kept.cache_clear()
+        parsed.clear()
+        return digests(tree), len(parsed)
+
+    first, count = next_process()
+    assert count > 5
+    assert next_process() == (first, 0)
+    edit(tree, "theory/arrays.py", "one a row", "one per row")
+    assert next_process() == (first, 1)
+    (tmp_path / "kept" / "analysed.json").write_text("{")
+    assert next_process() == (first, count)
 
 
 def test_only_the_standard_library_is_needed(project_root: Path) -> None:
