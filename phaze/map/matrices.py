@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from phaze.errors import PhazeError
 from phaze.spec.files import within
+from phaze.spec.network import check_square
 from phaze.spec.noun import describe
 from phaze.spec.plain import read_json, read_yaml
 from phaze.spec.topology import MOST_DEVICES, TOPOLOGY, MatrixFile, Topology
@@ -80,11 +81,10 @@ def _read_csv(path: Path) -> tuple[Floats, Floats]:
             rows = [row for row in csv.reader(lines) if row]
     except (OSError, UnicodeDecodeError) as error:
         raise PhazeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(rows):
-            raise PhazeError(
-                f"{path}: must be a square matrix: row {number} of {len(rows)} has {len(row)} values"
-            )
+    try:
+        check_square(rows)
+    except ValueError as error:
+        raise PhazeError(f"{path}: {error}") from error
     if not rows:
         raise PhazeError(f"{path}: must hold a square matrix, got no rows")
     values = np.array(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -13,6 +14,8 @@ from phaze.spec.settings import PositiveInt
 Finite = Annotated[float, Field(gt=0, allow_inf_nan=False), Number]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), Number]
 Width = Annotated[float, Field(ge=0, allow_inf_nan=False), Number]
+Absent = Literal["widest", "refuse"]
+"""What happens between devices without a link: the widest path over others, or an error."""
 
 
 class Torus(Noun):
@@ -35,16 +38,19 @@ class Matrix(Noun):
     """A row for every device that sends, a number for every one that receives; 0 where there is no link."""
     latency_s: Seconds = 0.0
     """Time of a link beside its bytes."""
-    absent: Literal["widest", "refuse"] = "widest"
+    absent: Absent = "widest"
     """What happens between devices without a link: the widest path over others, or an error."""
 
     @model_validator(mode="after")
     def _square(self) -> Self:
-        count = len(self.bandwidths_bytes_per_s)
-        for number, row in enumerate(self.bandwidths_bytes_per_s):
-            if len(row) != count:
-                raise ValueError(
-                    f"bandwidths_bytes_per_s: row {number} must have {count} numbers, one a device, "
-                    f"got {len(row)}"
-                )
+        check_square(self.bandwidths_bytes_per_s)
         return self
+
+
+def check_square(bandwidths: Sequence[Sequence[object]]) -> None:
+    """Raise ValueError unless every device that sends has a bandwidth to every one that receives."""
+    for number, row in enumerate(bandwidths):
+        if len(row) != len(bandwidths):
+            raise ValueError(
+                f"bandwidths: row {number} must have {len(bandwidths)} numbers, one a device, got {len(row)}"
+            )

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, TypeAdapter, model_validator
 
+from phaze.spec.network import Absent
 from phaze.spec.noun import Noun
 from phaze.spec.numbers import Positive, Size
 from phaze.spec.settings import PositiveInt
@@ -198,7 +199,7 @@ class MatrixFile(Noun):
     """What a bandwidth of 1 in the file means."""
     latency_s: Size = 0.0
     """Of a link whose latency the file does not give."""
-    absent: Literal["widest", "refuse"] = "widest"
+    absent: Absent = "widest"
     """Pairs without a link: the path whose narrowest link is widest, with the latencies of its links; or an
     error."""
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from phaze.errors import PhazeError
 from phaze.simulate.network.topology import Link, Topology, both_ways
+from phaze.spec.network import Absent
 from phaze.theory.widest_paths import edges_of, fewest_hops, widest
 
 Reals = NDArray[np.float64]
-Absent = Literal["widest", "refuse"]
-"""What happens between nodes without an edge: the widest path over others, or an error."""
 
 
 @dataclass(frozen=True)

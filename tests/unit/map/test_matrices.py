@@ -75,7 +75,7 @@ def test_node_link_graphs_of_older_networkx_have_links(tmp_path: Path) -> None:
         ("a.csv", ",1\n0,\n", "bandwidth from 1 to 0 must be > 0, or empty for no link, got 0"),
         ("a.csv", ",-2\n1,\n", "bandwidth from 0 to 1 must be > 0, or empty for no link, got -2"),
         ("a.csv", ",x\n1,\n", "must be > 0, or empty for no link, got x"),
-        ("a.csv", ",1\n1,,3\n", "must be a square matrix: row 2 of 2 has 3 values"),
+        ("a.csv", ",1\n1,,3\n", "row 1 must have 2 numbers, one a device, got 3"),
         ("a.csv", "", "must hold a square matrix, got no rows"),
         ("a.json", "[]", "is not a graph in node-link JSON or GraphML"),
         ("a.json", NO_BANDWIDTH, "edge 0 -> 1: bandwidth must be a number > 0, got None"),
