@@ -13,8 +13,9 @@ from phaze.place.piper.chain import RECOMPUTE, STASH
 from phaze.place.piper.layers import Options, PlannedStage
 from phaze.place.piper.price import Given, price, why_outside
 from phaze.place.planners import Flushed, Outcome, Task, Unflushed
-from phaze.place.stage_work import StageWork, configured_work, uniform_work
+from phaze.place.stage_work import configured_work, uniform_work
 from phaze.theory.memory import microbatches_in_flight
+from phaze.theory.stage_work import StageWork
 
 Row = dict[str, object]
 

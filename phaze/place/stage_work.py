@@ -1,4 +1,4 @@
-"""What a stage of a plan does and holds, whoever planned it: what a simulation has to know of it."""
+"""The work of the stages of a plan, from the layers that it was planned for."""
 
 from __future__ import annotations
 
@@ -12,29 +12,7 @@ from phaze.place.piper.chain import RECOMPUTE
 from phaze.place.piper.layers import Options
 from phaze.place.traffic import Traffic
 from phaze.theory.pipeline import Chain, Counts, Flags, Reals, edge_arrays
-
-
-@dataclass(frozen=True)
-class StageWork:
-    """Seconds and tensors of one microbatch on one replica, and bytes on each of its devices."""
-
-    forward_s: float
-    recompute_s: float
-    backward_s: float
-    arriving_bytes: float
-    longest_arriving_bytes: float
-    departing_bytes: float
-    longest_departing_bytes: float
-    weight_bytes: float
-    fixed_bytes: float
-    stash_bytes: float
-    work_bytes: float
-    forward_hbm_bytes: float
-    recompute_hbm_bytes: float
-    backward_hbm_bytes: float
-    forward_reduced_bytes: float
-    recompute_reduced_bytes: float
-    backward_reduced_bytes: float
+from phaze.theory.stage_work import StageWork
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import pandas as pd
 from phaze.simulate.pipeline import Pipeline, Reals, Schedule, StageCost
 from phaze.simulate.timeline import Use
 from phaze.theory.collectives import ring_all_reduce_s, sent_bytes
+from phaze.theory.stage_work import StageWork
 
 Tensors = Literal["within", "longest", "all"]
 """Where the time of tensors between stages is: within the passes as the planner charges it; on the way, as
@@ -69,7 +70,7 @@ class LinkUse:
 
 
 @dataclass(frozen=True)
-class PlanStage:
+class PlanStage(StageWork):
     """A stage as in table plan_stages."""
 
     first_layer: int
@@ -77,23 +78,6 @@ class PlanStage:
     data: int
     tensor: int
     time_per_sample_s: float
-    forward_s: float
-    recompute_s: float
-    backward_s: float
-    arriving_bytes: float
-    longest_arriving_bytes: float
-    departing_bytes: float
-    longest_departing_bytes: float
-    weight_bytes: float
-    fixed_bytes: float
-    stash_bytes: float
-    work_bytes: float
-    forward_hbm_bytes: float
-    recompute_hbm_bytes: float
-    backward_hbm_bytes: float
-    forward_reduced_bytes: float
-    recompute_reduced_bytes: float
-    backward_reduced_bytes: float
 
     @property
     def layers(self) -> int:
