@@ -10,22 +10,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from phaze.spec.settings import Training
+from phaze.tables import Architectures
 from phaze.theory.ranking import Floats
 
 Ints = NDArray[np.int64]
-
-SHAPE = [
-    "num_tc",
-    "num_vc",
-    "pe_x",
-    "pe_y",
-    "pe_vc",
-    "glb_bytes",
-    "glb_words_per_cycle",
-    "l2_tc_bytes",
-    "l2_vc_bytes",
-    "area_um2",
-]
 
 PLACED = [
     "model", "tensor", "microbatch", "architecture", "hbm_gib", "recompute", "planner", "status",
@@ -37,8 +25,7 @@ PLACED = [
 def names_of_space(architectures: pd.DataFrame, limit_um2: float) -> pd.Index:
     """Return the architectures within the area limit; of equal ones the searched, then the first by name."""
     within = architectures[architectures["area_um2"] <= limit_um2 * (1.0 + 1e-9)]
-    first = within.sort_values(["named", "architecture"]).drop_duplicates(SHAPE)
-    names: pd.Index = pd.Index(first["architecture"].unique())
+    names: pd.Index = pd.Index(Architectures.distinct(within)["architecture"].unique())
     return names
 
 

@@ -15,23 +15,12 @@ import pandas as pd
 from phaze.report.inputs import Cluster, Inputs
 from phaze.spec.published import Published
 from phaze.spec.study import Study
-from phaze.tables import Memories, Rankings, Results, Table
+from phaze.tables import Architectures, Memories, Rankings, Results, Table
 from phaze.theory.ranking import Ranks, name_ranks, tied, within
 
 PER_MODEL = "per-model"
 COMMON = "common"
 EXPERT = "expert"
-_SHAPE = [
-    "num_tc",
-    "num_vc",
-    "pe_x",
-    "pe_y",
-    "pe_vc",
-    "glb_bytes",
-    "glb_words_per_cycle",
-    "l2_tc_bytes",
-    "l2_vc_bytes",
-]
 
 
 @dataclass(frozen=True)
@@ -93,8 +82,7 @@ def space_of(architectures: pd.DataFrame, limit_um2: float) -> pd.Series:
 
 def _distinct(architectures: pd.DataFrame, names: pd.Series) -> pd.Series:
     """Return the first name of every architecture among those named: a named one may also lie in the grid."""
-    among = architectures[architectures["architecture"].isin(names)].sort_values(["named", "architecture"])
-    return among.drop_duplicates([*_SHAPE, "area_um2"])["architecture"]
+    return Architectures.distinct(architectures[architectures["architecture"].isin(names)])["architecture"]
 
 
 def chip_of(cluster: Cluster, row: pd.Series) -> pd.Series:

@@ -1,5 +1,7 @@
 """What the stages hand to each other."""
 
+import pandas as pd
+
 from phaze.tables.base import Table, count, flag, real, text
 from phaze.tables.columns import (
     ARCHITECTURE,
@@ -133,6 +135,12 @@ class Architectures(Table):
         "vector_design": count("id of the vector-core design in estimates"),
         "fused_design": count("id of the fused-core design in estimates"),
     }
+
+    @classmethod
+    def distinct(cls, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return one of all rows with the same cores, buffers and area: the searched, the first by name."""
+        kind = list(cls.columns)[: list(cls.columns).index("area_um2") + 1]
+        return rows.sort_values(["named", "architecture"]).drop_duplicates(kind)
 
 
 class Estimates(Table):
