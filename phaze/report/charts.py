@@ -22,15 +22,19 @@ from phaze.report.style import (
     SILVER,
     SKY,
     TEAL,
+    WIDE,
     axes,
+    bars_beside,
     legend_above,
+    name_groups,
+    name_rows,
+    panels,
     stacked_bars,
 )
 from phaze.report.words import LIMITS as WORDS
 from phaze.report.words import times
 from phaze.units import UM2_PER_MM2
 
-WIDE = 9.0
 GEOMETRIC_MEAN = "geometric mean"
 _PARTS = {
     "mac": BLUE,
@@ -71,19 +75,15 @@ def speedups(
     `table` has a row for every model and one for the geometric mean, and a column for every design.
     """
     figure, (ax,) = axes(WIDE, 3.7)
-    width = 0.84 / len(colours)
     for number, (design, colour) in enumerate(colours.items()):
-        at = np.arange(len(table)) - 0.42 + width * (number + 0.5)
-        ax.bar(at, table[design], width * 0.94, color=colour, label=design)
+        at = bars_beside(ax, table[design], number, len(colours), colour, design)
         _mark_published(ax, at, [published.get((model, design)) for model in table.index])
     if published:
         ax.plot([], [], "D", mfc="white", mec=RED, ms=4.5, label="printed in the paper")
     ax.axhline(1, color=GREY, lw=0.8)
     ax.axvline(len(table) - 1.5, color=SILVER, lw=0.8)
-    ax.set_xticks(range(len(table)), [wrapped(model) for model in table.index])
-    ax.set_xlim(-0.55, len(table) - 0.45)
+    name_groups(ax, [wrapped(model) for model in table.index])
     ax.set_ylabel("throughput over baseline expert")
-    ax.grid(axis="y")
     legend_above(figure, ax, 5)
     return figure
 
@@ -106,11 +106,9 @@ def utilisations(ours: pd.DataFrame, theirs: pd.DataFrame) -> Figure:
             ax.hlines(rows, 100 * ours[design], printed, color=colour, lw=0.8)
             ax.plot(printed, rows, "D", mfc="white", mec=colour, ms=4.5)
     ax.plot([], [], "D", mfc="white", mec=INK, ms=4.5, label="printed in the paper")
-    ax.set_yticks(range(len(ours)), list(ours.index))
-    ax.set_ylim(len(ours) - 0.5, -0.5)
+    name_rows(ax, list(ours.index))
     ax.set_xlim(left=0)
     ax.set_xlabel("model FLOPs utilisation, %")
-    ax.grid(axis="x")
     legend_above(figure, ax, 4)
     return figure
 
@@ -147,15 +145,14 @@ def frontiers(clouds: Mapping[str, pd.DataFrame], limit_um2: float) -> Figure:
     A cloud has area_um2, relative (throughput over the best), kind ('', 'best', 'smallest', 'baseline').
     """
     columns = min(4, len(clouds))
-    rows = -(-len(clouds) // columns)
-    figure, panels = axes(WIDE, 0.6 + 1.75 * rows, rows, columns, sharex=True)
+    figure, every = panels(len(clouds), columns, 0.6, 1.75, sharex=True)
     marks = {
         "": (SILVER, "o", 3.0),
         "baseline": (RED, "s", 5.5),
         "smallest": (AMBER, "^", 6.5),
         "best": (BLUE, "*", 10),
     }
-    for ax, (model, cloud) in zip(panels, clouds.items(), strict=False):
+    for ax, (model, cloud) in zip(every, clouds.items(), strict=True):
         for kind, (colour, marker, size) in marks.items():
             some = cloud[cloud["kind"] == kind]
             label = {"": "placed", "smallest": "smallest within the tolerance"}.get(kind, kind)
@@ -166,11 +163,9 @@ def frontiers(clouds: Mapping[str, pd.DataFrame], limit_um2: float) -> Figure:
         ax.set_title(model)
         ax.set_ylim(0, 1.09)
         ax.grid()
-    for ax in panels[len(clouds) :]:
-        ax.set_visible(False)
-    panels[0].set_ylabel("throughput over best")
-    panels[max(0, len(clouds) - columns)].set_xlabel("area, mm²")
-    legend_above(figure, panels[0])
+    every[0].set_ylabel("throughput over best")
+    every[max(0, len(clouds) - columns)].set_xlabel("area, mm²")
+    legend_above(figure, every[0])
     return figure
 
 
@@ -250,10 +245,8 @@ def sensitivities(table: pd.DataFrame) -> Figure:
         colour = (AMBER, SAND, BLUE, SKY, PURPLE, TEAL)[number % 6]
         ax.barh(at, table[variation] - 1, height * 0.9, left=1, color=colour, label=variation)
     ax.axvline(1, color=INK, lw=0.9)
-    ax.set_yticks(range(len(table)), list(table.index))
-    ax.set_ylim(len(table) - 0.5, -0.5)
+    name_rows(ax, list(table.index))
     ax.set_xlabel("throughput over the study's")
-    ax.grid(axis="x")
     legend_above(figure, ax)
     return figure
 
@@ -278,9 +271,7 @@ def scenarios(table: pd.DataFrame) -> Figure:
         colour = (BLUE, AMBER, TEAL, PURPLE, GREY)[number % 5]
         bars = ax.barh(at, table[scenario], height * 0.9, color=colour, label=scenario)
         ax.bar_label(bars, [times(value) for value in table[scenario]], padding=3, fontsize=7.5)
-    ax.set_yticks(range(len(table)), list(table.index))
-    ax.set_ylim(len(table) - 0.5, -0.5)
+    name_rows(ax, list(table.index))
     ax.set_xlabel(f"throughput over {table.columns[0]}")
-    ax.grid(axis="x")
     legend_above(figure, ax)
     return figure

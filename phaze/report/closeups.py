@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from phaze.report.style import AMBER, BLUE, GREY, PURPLE, RED, SAND, SILVER, SKY, axes, legend_above
+from phaze.report.style import AMBER, BLUE, GREY, PURPLE, RED, SAND, SILVER, SKY, WIDE, axes, legend_above
 from phaze.report.words import digits, operator
 from phaze.units import GIB
 
-WIDE, HALF = 9.0, 5.2
+HALF = 5.2
 CORES = {"tensor": BLUE, "vector": SKY, "fused": PURPLE, "network": RED, "none": SILVER}
 _MEMORY_PARTS = {"weight": BLUE, "gradient": SKY, "optimizer": PURPLE, "activation": AMBER, "stashed": SAND}
 MOST_SLOTS = 900

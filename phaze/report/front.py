@@ -12,12 +12,11 @@ from matplotlib.figure import Figure
 from phaze.report.document import Block, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.style import AMBER, BLUE, GREY, RED, SILVER, TEAL, axes, chart, legend_above
+from phaze.report.style import AMBER, BLUE, GREY, RED, SILVER, TEAL, chart, legend_above, panels
 from phaze.report.winners import COMMON
 from phaze.report.words import area, decimal, digits, storing
 from phaze.units import UM2_PER_MM2
 
-WIDE = 9.0
 Draw = Callable[[Axes, pd.DataFrame, pd.DataFrame], None]
 """Draws one model on axes: its members at all area limits, and its results on other accelerators."""
 OBJECTIVES = {
@@ -74,17 +73,13 @@ def _others(inputs: Inputs, findings: Findings) -> pd.DataFrame:
 def _panels(fronts: pd.DataFrame, others: pd.DataFrame, draw: Draw) -> Figure:
     """Draw one panel a model."""
     models = list(dict.fromkeys(fronts["model"]))
-    columns = min(4, len(models))
-    rows = -(-len(models) // columns)
-    figure, panels = axes(WIDE, 0.7 + 1.85 * rows, rows, columns)
-    for ax, model in zip(panels, models, strict=False):
+    figure, every = panels(len(models), min(4, len(models)), 0.7, 1.85)
+    for ax, model in zip(every, models, strict=True):
         draw(ax, fronts[fronts["model"] == model], others[others["model"] == model])
         ax.set_title(model)
         ax.grid()
-    for ax in panels[len(models) :]:
-        ax.set_visible(False)
-    panels[0].set_ylabel("samples/s")
-    legend_above(figure, panels[0])
+    every[0].set_ylabel("samples/s")
+    legend_above(figure, every[0])
     return figure
 
 

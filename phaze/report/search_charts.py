@@ -8,9 +8,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from phaze.report.charts import WIDE
 from phaze.report.searches import WALK, curves
-from phaze.report.style import AMBER, BLUE, GREY, INK, PURPLE, RED, TEAL, axes, legend_above
+from phaze.report.style import AMBER, BLUE, GREY, INK, PURPLE, RED, TEAL, WIDE, axes, legend_above
 from phaze.theory.ranking import Floats, Ranks
 from phaze.units import UM2_PER_MM2
 

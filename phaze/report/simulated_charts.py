@@ -9,8 +9,22 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from phaze.report.charts import WIDE, wrapped
-from phaze.report.style import AMBER, BLUE, GREY, PURPLE, RED, SAND, SILVER, SKY, TEAL, axes
+from phaze.report.charts import wrapped
+from phaze.report.style import (
+    AMBER,
+    BLUE,
+    GREY,
+    PURPLE,
+    RED,
+    SAND,
+    SILVER,
+    SKY,
+    TEAL,
+    WIDE,
+    axes,
+    bars_beside,
+    name_groups,
+)
 
 _PLANNERS = {"phaze": BLUE, "piper": AMBER, "equal": GREY, "expert": SILVER}
 _PARTS = {
@@ -30,10 +44,8 @@ def differences(
 ) -> Figure:
     """Draw a bar for every planner and workload, and below the parts of the difference of two planners."""
     figure, (top, bottom) = axes(WIDE, 5.6, rows=2)
-    width = 0.84 / len(_PLANNERS)
     for number, (name, colour) in enumerate(_PLANNERS.items()):
-        at = np.arange(len(ratios)) - 0.42 + width * (number + 0.5)
-        top.bar(at, ratios[name], width * 0.94, color=colour, label=titles[name])
+        bars_beside(top, ratios[name], number, len(_PLANNERS), colour, titles[name])
     top.axhline(1, color=SAND, lw=0.8)
     top.set_ylabel("simulated over planned")
     for number, (name, table) in enumerate(parts.items()):
@@ -46,9 +58,7 @@ def differences(
     bottom.axhline(0, color=GREY, lw=0.8)
     bottom.set_ylabel("difference over planned")
     for ax, columns in ((top, 4), (bottom, 5)):
-        ax.set_xticks(range(len(ratios)), [wrapped(str(model)) for model in ratios.index])
-        ax.set_xlim(-0.55, len(ratios) - 0.45)
-        ax.grid(axis="y")
+        name_groups(ax, [wrapped(str(model)) for model in ratios.index])
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns)
     return figure
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.typing import RcKeyType
@@ -61,6 +63,8 @@ _RC: dict[RcKeyType, object] = {
 }
 
 PIXELS_PER_INCH = 96
+WIDE = 9.0
+"""Inches across the page."""
 
 
 def chart(name: str, title: str, caption: str, draw: Callable[[], Figure]) -> Chart:
@@ -112,6 +116,17 @@ def axes(
     return figure, list(grid.flat)
 
 
+def panels(
+    count: int, columns: int, head: float, height: float, *, sharex: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure across the page and as many axes in its columns, of that height each below a head."""
+    rows = -(-count // columns)
+    figure, every = axes(WIDE, head + height * rows, rows, columns, sharex=sharex)
+    for ax in every[count:]:
+        ax.set_visible(False)
+    return figure, every[:count]
+
+
 def legend_above(figure: Figure, ax: Axes, columns: int = 6, title: str | None = None) -> None:
     """Put the legend of an axes above the figure, so that it covers nothing, with a title above it."""
     handles, labels = ax.get_legend_handles_labels()
@@ -130,6 +145,26 @@ def stacked_bars(
     for part, (values, colour) in parts.items():
         ax.barh(positions, values, height, left=left, color=colour, label=part)
         left = [a + b for a, b in zip(left, values, strict=True)]
-    ax.set_yticks(positions, labels)
+    name_rows(ax, labels)
+
+
+def name_rows(ax: Axes, labels: Sequence[str]) -> None:
+    """Name the horizontal bars, from the top down."""
+    ax.set_yticks(range(len(labels)), labels)
     ax.set_ylim(len(labels) - 0.5, -0.5)
     ax.grid(axis="x")
+
+
+def bars_beside(ax: Axes, values: pd.Series, number: int, of: int, colour: str, label: str) -> np.ndarray:
+    """Draw one upright bar for every group, the `number`-th `of` those beside it; return where they stand."""
+    width = 0.84 / of
+    at: np.ndarray = np.arange(len(values)) - 0.42 + width * (number + 0.5)
+    ax.bar(at, values, width * 0.94, color=colour, label=label)
+    return at
+
+
+def name_groups(ax: Axes, labels: Sequence[str]) -> None:
+    """Name the groups of upright bars."""
+    ax.set_xticks(range(len(labels)), labels)
+    ax.set_xlim(-0.55, len(labels) - 0.45)
+    ax.grid(axis="y")

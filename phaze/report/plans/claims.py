@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.report.claims import Claim, tabulate
-from phaze.report.plans.inputs import PlanInputs, panels, read_curve, relative
+from phaze.report.plans.inputs import PlanInputs, by_values, read_curve, relative
 from phaze.report.plans.printed import agrees, printed_rows
 from phaze.report.words import join, percent, seconds
 from phaze.spec.published_plans import PublishedPlans
@@ -162,7 +162,7 @@ def _curves(inputs: PlanInputs) -> Iterator[tuple[str, pd.DataFrame]]:
     for name, case in inputs.of("curve"):
         for mode in case.modes:
             mine = inputs.curves[(inputs.curves["case"] == name) & (inputs.curves["mode"] == mode)]
-            for (memory, n), rows in panels(mine, "memory_gib", "microbatches"):
+            for (memory, n), rows in by_values(mine, "memory_gib", "microbatches"):
                 yield f"{inputs.label(case.input)}, {memory:g} GB, N = {n:.0f}, mode {mode}", rows
 
 

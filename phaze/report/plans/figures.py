@@ -10,10 +10,23 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from phaze.report.plans.inputs import PLANNER_NAMES, panels, relative
-from phaze.report.style import AMBER, BLUE, GREY, PURPLE, RED, SAND, SKY, TEAL, axes, legend_above
+from phaze.report.plans.inputs import PLANNER_NAMES, by_values, relative
+from phaze.report.style import (
+    AMBER,
+    BLUE,
+    GREY,
+    PURPLE,
+    RED,
+    SAND,
+    SKY,
+    TEAL,
+    WIDE,
+    axes,
+    bars_beside,
+    legend_above,
+    panels,
+)
 
-WIDE = 9.0
 _COLOURS = {
     "piper": BLUE,
     "no-dp": RED,
@@ -28,18 +41,15 @@ _SIZES = (SKY, TEAL, AMBER, PURPLE, BLUE, RED, GREY)
 def throughputs(cases: pd.DataFrame) -> Figure:
     """Draw Figure 1: throughput over the best against devices, a panel for each memory and N."""
     rows = cases.assign(relative=relative(cases))
-    parts = list(panels(rows, "memory_gib", "microbatches"))
+    parts = list(by_values(rows, "memory_gib", "microbatches"))
     columns = min(2, len(parts))
-    height = -(-len(parts) // columns)
-    figure, every = axes(WIDE, 0.6 + 1.9 * height, height, columns)
-    for ax, ((memory, microbatches), some) in zip(every, parts, strict=False):
+    figure, every = panels(len(parts), columns, 0.6, 1.9)
+    for ax, ((memory, microbatches), some) in zip(every, parts, strict=True):
         _bars(ax, some)
         ax.set_title(f"{memory:g} GB a device, N = {microbatches:.0f}")
-    for ax in every[len(parts) :]:
-        ax.set_visible(False)
     for ax in every[::columns]:
         ax.set_ylabel("throughput over best")
-    for ax in every[len(parts) - columns : len(parts)]:
+    for ax in every[-columns:]:
         ax.set_xlabel("devices")
     legend_above(figure, every[0])
     return figure
@@ -48,11 +58,9 @@ def throughputs(cases: pd.DataFrame) -> Figure:
 def _bars(ax: Axes, rows: pd.DataFrame) -> None:
     devices = sorted(rows["devices"].unique())
     planners = [p for p in PLANNER_NAMES if p in set(rows["planner"])]
-    width = 0.84 / len(planners)
     for number, planner in enumerate(planners):
         mine = rows[rows["planner"] == planner].set_index("devices")["relative"].reindex(devices).fillna(0.0)
-        at = np.arange(len(devices)) - 0.42 + width * (number + 0.5)
-        ax.bar(at, mine, width * 0.94, color=_COLOURS[planner], label=PLANNER_NAMES[planner])
+        at = bars_beside(ax, mine, number, len(planners), _COLOURS[planner], PLANNER_NAMES[planner])
         without = mine.to_numpy() == 0
         ax.plot(at[without], np.full(int(without.sum()), 0.03), "x", color=_COLOURS[planner], ms=3, mew=1)
     ax.set_xticks(range(len(devices)), [str(k) for k in devices])
@@ -62,17 +70,13 @@ def _bars(ax: Axes, rows: pd.DataFrame) -> None:
 
 def curves(table: pd.DataFrame, scale_s: float, *, every_k: bool) -> Figure:
     """Draw Figure 2: time per sample against devices, a panel for each memory and N; dots are plans."""
-    parts = list(panels(table, "memory_gib", "microbatches"))
-    columns = min(2, len(parts))
-    height = -(-len(parts) // columns)
-    figure, every = axes(WIDE, 0.6 + 2.9 * height, height, columns)
-    for ax, ((memory, microbatches), some) in zip(every, parts, strict=False):
+    parts = list(by_values(table, "memory_gib", "microbatches"))
+    figure, every = panels(len(parts), min(2, len(parts)), 0.6, 2.9)
+    for ax, ((memory, microbatches), some) in zip(every, parts, strict=True):
         _lines(ax, some, scale_s, every_k)
         ax.axvline(microbatches, color=GREY, lw=0.8, ls=":")
         ax.set_title(f"N = {microbatches:.0f}, {memory:g} GB a device")
         ax.set_xlabel("devices k; dotted: k = N")
-    for ax in every[len(parts) :]:
-        ax.set_visible(False)
     every[0].set_ylabel("time per sample, s")
     legend_above(figure, every[0])
     return figure
@@ -102,11 +106,11 @@ def _lines(ax: Axes, rows: pd.DataFrame, scale_s: float, every_k: bool) -> None:
 
 def running_times(durations: pd.DataFrame) -> Figure:
     """Draw Figure 3: processor time against devices, a line for each size, a panel for each N."""
-    parts = list(panels(durations, "microbatches"))
+    parts = list(by_values(durations, "microbatches"))
     figure, every = axes(WIDE, 3.4, 1, len(parts))
     most = durations["seconds"].max()
     for ax, ((microbatches,), some) in zip(every, parts, strict=True):
-        for colour, ((blocks,), mine) in zip(_SIZES, panels(some, "blocks"), strict=False):
+        for colour, ((blocks,), mine) in zip(_SIZES, by_values(some, "blocks"), strict=False):
             spread = mine.groupby("devices")["seconds"].agg(["mean", "std"]).fillna(0.0)
             ax.errorbar(
                 spread.index, spread["mean"], spread["std"], color=colour, marker="o", ms=3, lw=1.3,

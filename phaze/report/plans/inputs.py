@@ -66,7 +66,7 @@ def read_curve(curve: pd.DataFrame, devices: pd.Series | np.ndarray) -> np.ndarr
     return times
 
 
-def panels(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[tuple[float, ...], pd.DataFrame]]:
+def by_values(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[tuple[float, ...], pd.DataFrame]]:
     """Yield the rows of a frame by the values of some columns, in rising order."""
     ordered = frame[list(columns)].drop_duplicates().sort_values(list(columns))
     for values in ordered.to_numpy(dtype=float).tolist():

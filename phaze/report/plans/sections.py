@@ -10,7 +10,7 @@ import pandas as pd
 
 from phaze.report.document import Block, Items, Section, Sheet
 from phaze.report.plans import figures
-from phaze.report.plans.inputs import PLANNER_NAMES, PlanInputs, panels, read_curve, relative
+from phaze.report.plans.inputs import PLANNER_NAMES, PlanInputs, by_values, read_curve, relative
 from phaze.report.plans.printed import MODE_NAMES, Row, agrees, ours, printed_rows
 from phaze.report.style import chart
 from phaze.report.words import digits, join, seconds
@@ -41,7 +41,7 @@ def throughput(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
 def _throughput_sheet(rows: pd.DataFrame, scale_s: float, mode: str) -> Sheet:
     planners = [p for p in PLANNER_NAMES if p in set(rows["planner"])]
     cells: list[tuple[str, ...]] = []
-    for (memory, n, devices), some in panels(rows, "memory_gib", "microbatches", "devices"):
+    for (memory, n, devices), some in by_values(rows, "memory_gib", "microbatches", "devices"):
         share = relative(some).set_axis(some["planner"]).reindex(planners).fillna(0.0)
         best = seconds(some["time_per_sample"].min() * scale_s)
         cells.append((f"{memory:g} GB", f"{n:.0f}", f"{devices:.0f}", best, *map(_share, share.tolist())))
@@ -78,7 +78,7 @@ def curve(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
 def _curve_sheet(rows: pd.DataFrame, case: PlanCase, scale_s: float, mode: str) -> Sheet:
     planners = [p for p in PLANNER_NAMES if p in set(rows["planner"])]
     cells: list[tuple[str, ...]] = []
-    for (memory, n), some in panels(rows, "memory_gib", "microbatches"):
+    for (memory, n), some in by_values(rows, "memory_gib", "microbatches"):
         asked = {k for point in case.points().values() if point.memory_gib == memory for k in point.devices}
         powers = [2**i for i in range(1, int(np.log2(max(asked))) + 1)]
         ks = np.array(sorted(asked) if len(asked) > 1 else powers)
@@ -110,7 +110,7 @@ def running_time(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
 def _running_sheet(rows: pd.DataFrame) -> Sheet:
     devices = sorted(rows["devices"].unique())
     cells = []
-    for (blocks, n), some in panels(rows, "blocks", "microbatches"):
+    for (blocks, n), some in by_values(rows, "blocks", "microbatches"):
         mean = some.groupby("devices")["seconds"].mean().reindex(devices)
         cells.append((f"{blocks:.0f}" if blocks else "as given", f"{n:.0f}", *map(seconds, mean.tolist())))
     header = ("layers", "N", *(f"{k} devices" for k in devices))

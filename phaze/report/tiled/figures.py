@@ -10,10 +10,22 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from phaze.report.over_time import cells, draw_memory, draw_pipeline
-from phaze.report.style import AMBER, BLUE, GREY, RED, SAND, SILVER, SKY, TEAL, axes, legend_above
+from phaze.report.style import (
+    AMBER,
+    BLUE,
+    GREY,
+    RED,
+    SAND,
+    SILVER,
+    SKY,
+    TEAL,
+    WIDE,
+    axes,
+    bars_beside,
+    legend_above,
+)
 from phaze.report.tiled.inputs import LAYOUTS
 
-WIDE = 9.0
 _MAPPED = (
     ("line", "near", SKY), ("line", "far", SILVER), ("s-shaped", "near", BLUE), ("s-shaped", "far", AMBER),
     ("own", "near", TEAL), ("own", "far", SAND),
@@ -40,12 +52,10 @@ def _bars(ax: Axes, runs: pd.DataFrame, column: str) -> None:
     """Draw a bar for every split and mapping."""
     tensors = sorted(runs["tensor"].unique())
     there = [(a, b, c) for a, b, c in _MAPPED if ((runs["layout"] == a) & (runs["placed"] == b)).any()]
-    width = 0.84 / len(there)
     for number, (layout, placed, colour) in enumerate(there):
         mine = runs[(runs["layout"] == layout) & (runs["placed"] == placed)]
         values = mine.groupby("tensor")[column].max().reindex(tensors).fillna(0.0)
-        at = np.arange(len(tensors)) - 0.42 + width * (number + 0.5)
-        ax.bar(at, values, width * 0.94, color=colour, label=f"{LAYOUTS[layout]}, {placed}")
+        bars_beside(ax, values, number, len(there), colour, f"{LAYOUTS[layout]}, {placed}")
     size = (runs["tensor"] * runs["data"]).iloc[0]
     ax.set_xticks(range(len(tensors)), [f"{t} × {size // t}" for t in tensors])
     ax.set_xlabel("TP × DP")
