@@ -19,8 +19,6 @@ from phaze.spec.published import Published, PublishedArchitecture, PublishedWork
 from phaze.tables import Layers
 from phaze.units import MIB
 
-_MFU = ("baseline_expert", "baseline", "common")
-
 
 @dataclass(frozen=True)
 class Printed:

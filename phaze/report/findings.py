@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -9,6 +10,7 @@ import pandas as pd
 
 from phaze.report import anatomy, winners
 from phaze.report.checks import check_results
+from phaze.report.document import Section
 from phaze.report.evidence import Evidence
 from phaze.report.inputs import Inputs
 from phaze.report.searches import choose_by_hysteresis, summarise_searches
@@ -66,6 +68,8 @@ class Findings:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
+Part = Callable[[Inputs, Findings], Iterator[Section]]
+"""What shows some of the findings: sections of the report, none where there is nothing to show."""
 RESULT_TABLES = tuple(field.name for field in fields(Findings) if field.name != "times")
 """Tables that the report writes: all but the measured times, so that equal studies write equal tables."""
 

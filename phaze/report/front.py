@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from phaze.report.document import Block, Section, Sheet
-from phaze.report.findings import Findings
+from phaze.report.document import Block, Chart, Section, Sheet
+from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.style import AMBER, BLUE, GREY, RED, SILVER, TEAL, chart, legend_above, panels
 from phaze.report.winners import COMMON
@@ -32,28 +32,14 @@ def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     if fronts.empty:
         return
     largest = fronts["area_limit_um2"].max()
-    smaller = sorted(set(fronts["area_limit_um2"]) - {largest}, reverse=True)
+    several = fronts["area_limit_um2"].nunique() > 1
     others = _others(inputs, findings)
     blocks: list[Block] = [
-        chart(
-            "front-area",
-            "Best throughput against area limit",
-            "The line is exact for every area limit at once, within the space of the largest. Dotted: the "
-            "limits of the study; dots are the best of the spaces that smaller limits have."
-            if smaller
-            else "The line is exact for every area limit at once. Dotted: the limit of the study.",
-            lambda: _panels(fronts, others, _draw_area),
-        ),
-        chart(
-            "front-energy",
-            "Throughput and energy per sample",
-            "Grey: members of the front of time, area and energy. Blue: no other is better in throughput, "
-            "throughput per area and energy per sample.",
-            lambda: _panels(fronts, others, _draw_energy),
-        ),
+        _area_chart(fronts, others, several=several),
+        _energy_chart(fronts, others),
         _winners_sheet(fronts[fronts["area_limit_um2"] == largest]),
     ]
-    if smaller:
+    if several:
         blocks.append(_limits_sheet(fronts))
     members = fronts[fronts["area_limit_um2"] == largest].groupby("model").size()
     about = (
@@ -61,6 +47,28 @@ def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         f"per batch, area and energy per sample: {int(members.sum()):,} in all, exact over the whole space."
     )
     yield Section("front", "Throughput, area and energy", about, tuple(blocks))
+
+
+def _area_chart(fronts: pd.DataFrame, others: pd.DataFrame, *, several: bool) -> Chart:
+    return chart(
+        "front-area",
+        "Best throughput against area limit",
+        "The line is exact for every area limit at once, within the space of the largest. Dotted: the "
+        "limits of the study; dots are the best of the spaces that smaller limits have."
+        if several
+        else "The line is exact for every area limit at once. Dotted: the limit of the study.",
+        lambda: _panels(fronts, others, _draw_area),
+    )
+
+
+def _energy_chart(fronts: pd.DataFrame, others: pd.DataFrame) -> Chart:
+    return chart(
+        "front-energy",
+        "Throughput and energy per sample",
+        "Grey: members of the front of time, area and energy. Blue: no other is better in throughput, "
+        "throughput per area and energy per sample.",
+        lambda: _panels(fronts, others, _draw_energy),
+    )
 
 
 def _others(inputs: Inputs, findings: Findings) -> pd.DataFrame:
@@ -166,5 +174,5 @@ def _texts(rows: list[tuple[object, ...]]) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(map(str, row)) for row in rows)
 
 
-PARTS: tuple[Callable[[Inputs, Findings], Iterator[Section]], ...] = (front,)
+PARTS: tuple[Part, ...] = (front,)
 """The sections in order."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pandas as pd
 
 from phaze.report import charts, closeups
 from phaze.report.anatomy import layer_counts, microbatches_of, operators_of, stages_of
 from phaze.report.document import Block, Chart, Gallery, Heading, Prose, Section, Sheet
-from phaze.report.findings import Findings
+from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.style import chart
 from phaze.report.winners import COMMON, PER_MODEL, chip_of, row_of
@@ -155,17 +155,9 @@ def _energy_sheet(findings: Findings) -> Sheet:
         if isinstance(name, tuple)
     ]
     header = (
-        "workload",
-        "design",
-        "per sample",
-        "MAC",
-        "registers",
-        "L2",
-        "global buffer",
-        "HBM",
-        "link",
+        "workload", "design", "per sample", "MAC", "registers", "L2", "global buffer", "HBM", "link",
         "leakage",
-    )
+    )  # fmt: skip
     caption = "Energy per trained sample by part; the link carries collectives, transfers and gradients"
     return Sheet(caption, header, tuple(rows), 2, source="energies", folded=True)
 
@@ -182,6 +174,16 @@ def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         "The accelerator stays, the placement is searched again.",
         lambda: charts.sensitivities(wide),
     )
+    s = inputs.cluster.scenario
+    about = (
+        f"The study assumes {decimal(s.hbm_bandwidth_bytes_per_s, 'B/s')} of HBM bandwidth and "
+        f"{size(s.network_bandwidth_bytes_per_s)}/s between devices."
+    )
+    blocks = (Prose(_variations(inputs)), figure, _variations_sheet(table))
+    yield Section("sensitivity", "How firm is the choice", about, blocks)
+
+
+def _variations_sheet(table: pd.DataFrame) -> Sheet:
     rows = [
         (
             row["model"], row["variation"], _placed_as(row), seconds(row["time_per_batch_s"]),
@@ -190,22 +192,10 @@ def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         for _, row in table.iterrows()
     ]  # fmt: skip
     header = (
-        "workload",
-        "variation",
-        "placement",
-        "time per batch",
-        "over the study's",
-        "over baseline expert",
-    )
-    s = inputs.cluster.scenario
-    about = (
-        f"The study assumes {decimal(s.hbm_bandwidth_bytes_per_s, 'B/s')} of HBM bandwidth and "
-        f"{size(s.network_bandwidth_bytes_per_s)}/s between devices."
-    )
-    sheet = Sheet(
-        "Best accelerators under other bandwidths", header, tuple(rows), 3, source="variations", folded=True
-    )
-    yield Section("sensitivity", "How firm is the choice", about, (Prose(_variations(inputs)), figure, sheet))
+        "workload", "variation", "placement", "time per batch", "over the study's", "over baseline expert",
+    )  # fmt: skip
+    caption = "Best accelerators under other bandwidths"
+    return Sheet(caption, header, tuple(rows), 3, source="variations", folded=True)
 
 
 def _placed_as(row: pd.Series) -> str:
@@ -298,6 +288,5 @@ def _stages_sheet(model: str, stages: pd.DataFrame) -> Sheet:
     return Sheet(f"Stages of {model}, for one microbatch", header, tuple(rows), 0, folded=True)
 
 
-Part = Callable[[Inputs, Findings], Iterator[Section]]
 PARTS: tuple[Part, ...] = (time_spent, chips, sensitivity, closeup)
 """The sections in order."""

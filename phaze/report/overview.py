@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pandas as pd
 
@@ -10,7 +10,7 @@ from phaze.report import charts, style
 from phaze.report.beside import beside_paper
 from phaze.report.compare import Printed, printed_of, printed_speedups
 from phaze.report.document import Prose, Section, Sheet
-from phaze.report.findings import Findings
+from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.style import chart
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, candidates, in_order
@@ -182,6 +182,5 @@ def _ranking_sheet(table: pd.DataFrame) -> Sheet:
     )
 
 
-Part = Callable[[Inputs, Findings], Iterator[Section]]
 PARTS: tuple[Part, ...] = (throughput, beside_paper, memory, ranking)
 """The sections in order."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pandas as pd
 
 from phaze.report import planner_charts
 from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
-from phaze.report.findings import Findings
+from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.style import chart
 from phaze.report.winners import COMMON, PER_MODEL, with_areas
@@ -218,6 +218,5 @@ def _by_planner(inputs: Inputs, findings: Findings) -> Iterator[Prose]:
         yield Prose(words)
 
 
-Part = Callable[[Inputs, Findings], Iterator[Section]]
 PARTS: tuple[Part, ...] = (compared,)
 """The sections in order."""

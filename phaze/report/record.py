@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pandas as pd
 
 from phaze.report import charts
 from phaze.report.document import Block, Items, Prose, Section, Sheet
 from phaze.report.effort import proofs
-from phaze.report.findings import Findings
+from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.style import chart
 from phaze.report.verdicts import checks_section
@@ -35,20 +35,7 @@ def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         "Accelerator, HBM and placement are chosen for each scenario.",
         lambda: charts.scenarios(wide.fillna(0.0)),
     )
-    rows = [
-        (
-            row["model"], row["scenario"], row["architecture"], f"{row['hbm_gib']:g} GiB",
-            f"{{{row['stages']}, {row['data']}, {row['tensor']}}}", str(row["microbatch"]),
-            storing(row["recompute"]),
-            seconds(row["time_per_batch_s"]), digits(row["samples_per_s"]), percent(row["mfu"]),
-        )
-        for _, row in _in_scenario_order(table, names).iterrows()
-    ]  # fmt: skip
-    header = (
-        "workload", "scenario", "accelerator", "HBM", "{p, d, t}", "microbatch", "activations",
-        "time per batch", "samples/s", "MFU",
-    )  # fmt: skip
-    sheet = Sheet("Best accelerators by scenario", header, tuple(rows), 7, source="comparisons")
+    sheet = _scenarios_sheet(_in_scenario_order(table, names))
     about = "The same workloads on other clusters."
     yield Section("scenarios", "Scenarios", about, (figure, sheet))
 
@@ -60,24 +47,47 @@ def _in_scenario_order(table: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     return table.iloc[place.argsort(kind="stable")]
 
 
+def _scenarios_sheet(table: pd.DataFrame) -> Sheet:
+    rows = [
+        (
+            row["model"], row["scenario"], row["architecture"], f"{row['hbm_gib']:g} GiB",
+            f"{{{row['stages']}, {row['data']}, {row['tensor']}}}", str(row["microbatch"]),
+            storing(row["recompute"]),
+            seconds(row["time_per_batch_s"]), digits(row["samples_per_s"]), percent(row["mfu"]),
+        )
+        for _, row in table.iterrows()
+    ]  # fmt: skip
+    header = (
+        "workload", "scenario", "accelerator", "HBM", "{p, d, t}", "microbatch", "activations",
+        "time per batch", "samples/s", "MFU",
+    )  # fmt: skip
+    return Sheet("Best accelerators by scenario", header, tuple(rows), 7, source="comparisons")
+
+
 def models(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     """Yield the section beside Table 4."""
     if findings.complexities.empty:
         return
+    blocks: list[Block] = [_complexities_sheet(inputs, findings.complexities)]
+    if inputs.published and any(w.complexity for w in inputs.published.workloads.values()):
+        blocks.append(Prose(_PRINTED_SIZES))
+    about = "Size of every model by its operators, for the smallest TMP width and microbatch of the study."
+    yield Section("models", "The models", about, tuple(blocks))
+
+
+_PRINTED_SIZES = (
+    "The printed sizes are put where they fit best: parameter size beside a block, activations and FLOPs "
+    "beside the model, since the paper does not say which is meant. Table 4 of the paper does not agree with "
+    "itself (see the notes under the differences), so that it is shown and not fitted to."
+)
+
+
+def _complexities_sheet(inputs: Inputs, table: pd.DataFrame) -> Sheet:
     rows: list[tuple[str, ...]] = []
     marked = set()
-    for _, row in findings.complexities.iterrows():
+    for _, row in table.iterrows():
         marked.add(len(rows))
-        rows.append(
-            (
-                row["model"], f"ours, t {row['tensor']}, b {row['microbatch']}", str(row["layers"]),
-                str(row["operators"]), f"{row['parameters']:,}", f"{row['held_parameters']:,}",
-                decimal(row["block_parameter_bytes"], "B"),
-                decimal(row["block_activation_bytes"], "B"), decimal(row["activation_bytes"], "B"),
-                decimal(row["block_tensor_flops"], "FLOP"), decimal(row["tensor_flops"], "FLOP"),
-                decimal(row["block_vector_flops"], "FLOP"), decimal(row["vector_flops"], "FLOP"),
-            )
-        )  # fmt: skip
+        rows.append(_complexity(row))
         workload = inputs.published.workloads.get(row["model"]) if inputs.published else None
         if workload and workload.complexity:
             rows.append(_printed_complexity(workload.complexity))
@@ -90,18 +100,18 @@ def models(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     caption = (
         "Forward pass of one microbatch; what one slice holds, a tied head's copy and training heads included"
     )
-    blocks: list[Block] = [Sheet(caption, header, tuple(rows), 2, frozenset(marked), "complexities")]
-    if inputs.published and any(w.complexity for w in inputs.published.workloads.values()):
-        blocks.append(
-            Prose(
-                "The printed sizes are put where they fit best: parameter size beside a block, "
-                "activations and FLOPs beside the model, since the paper does not say which is meant. "
-                "Table 4 of the paper does not agree with itself (see the notes under the "
-                "differences), so that it is shown and not fitted to."
-            )
-        )
-    about = "Size of every model by its operators, for the smallest TMP width and microbatch of the study."
-    yield Section("models", "The models", about, tuple(blocks))
+    return Sheet(caption, header, tuple(rows), 2, frozenset(marked), "complexities")
+
+
+def _complexity(row: pd.Series) -> tuple[str, ...]:
+    return (
+        row["model"], f"ours, t {row['tensor']}, b {row['microbatch']}", str(row["layers"]),
+        str(row["operators"]), f"{row['parameters']:,}", f"{row['held_parameters']:,}",
+        decimal(row["block_parameter_bytes"], "B"),
+        decimal(row["block_activation_bytes"], "B"), decimal(row["activation_bytes"], "B"),
+        decimal(row["block_tensor_flops"], "FLOP"), decimal(row["tensor_flops"], "FLOP"),
+        decimal(row["block_vector_flops"], "FLOP"), decimal(row["vector_flops"], "FLOP"),
+    )  # fmt: skip
 
 
 def _printed_complexity(printed: PublishedComplexity) -> tuple[str, ...]:
@@ -182,6 +192,5 @@ def _assumptions(inputs: Inputs) -> tuple[str, ...]:
     )
 
 
-Part = Callable[[Inputs, Findings], Iterator[Section]]
 PARTS: tuple[Part, ...] = (scenarios, proofs, models, misfits, checks)
 """The sections in order."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 
 from phaze.report import search_charts
 from phaze.report.document import Block, Chart, Prose, Section, Sheet
-from phaze.report.findings import Findings
+from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.searches import optima
 from phaze.report.style import chart
@@ -192,6 +192,5 @@ def _levels_sheet(inputs: Inputs, model: str, walks: pd.DataFrame) -> Sheet:
     return Sheet(caption, header, tuple(rows), 1, source="walks")
 
 
-Part = Callable[[Inputs, Findings], Iterator[Section]]
 PARTS: tuple[Part, ...] = (searches, walk)
 """The sections in order."""

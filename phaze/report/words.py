@@ -41,19 +41,24 @@ def seconds(value: float) -> str:
         return "–"
     if value >= 7200:
         return f"{digits(value / 3600)} h"
-    scale, unit = next(((s, u) for s, u in _SECONDS if value >= s), _SECONDS[-1])
+    scale, unit = _fitting(value, _SECONDS)
     return f"{digits(value / scale)} {unit}" if value else "0 s"
+
+
+def _fitting(value: float, units: tuple[tuple[float, str], ...]) -> tuple[float, str]:
+    """Return the largest unit that is not larger than a value, else the smallest."""
+    return next((unit for unit in units if abs(value) >= unit[0]), units[-1])
 
 
 def size(value: float) -> str:
     """Return a number of bytes in binary units."""
-    scale, unit = next(((s, u) for s, u in _BYTES if abs(value) >= s), _BYTES[-1])
+    scale, unit = _fitting(value, _BYTES)
     return f"{digits(value / scale)} {unit}"
 
 
 def decimal(value: float, unit: str) -> str:
     """Return a quantity in decimal units."""
-    scale, prefix = next(((s, p) for s, p in _DECIMAL if abs(value) >= s), _DECIMAL[-1])
+    scale, prefix = _fitting(value, _DECIMAL)
     return f"{digits(value / scale)} {prefix}{unit}" if value else f"0 {unit}"
 
 
@@ -91,7 +96,7 @@ def buffers(chip: pd.Series) -> str:
 
 def short(value: float) -> str:
     """Return a number of bytes that is mostly a power of two without needless digits."""
-    scale, unit = next(((s, u) for s, u in _BYTES if abs(value) >= s), _BYTES[-1])
+    scale, unit = _fitting(value, _BYTES)
     return f"{value / scale:g} {unit}"
 
 
