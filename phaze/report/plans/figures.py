@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from phaze.report.plans.inputs import PLANNER_NAMES, by_values, relative
+from phaze.report.plans.inputs import PLANNER_NAMES, by_values, planners_of, relative
 from phaze.report.style import (
     AMBER,
     BLUE,
@@ -57,7 +57,7 @@ def throughputs(cases: pd.DataFrame) -> Figure:
 
 def _bars(ax: Axes, rows: pd.DataFrame) -> None:
     devices = sorted(rows["devices"].unique())
-    planners = [p for p in PLANNER_NAMES if p in set(rows["planner"])]
+    planners = planners_of(rows)
     for number, planner in enumerate(planners):
         mine = rows[rows["planner"] == planner].set_index("devices")["relative"].reindex(devices).fillna(0.0)
         at = bars_beside(ax, mine, number, len(planners), _COLOURS[planner], PLANNER_NAMES[planner])

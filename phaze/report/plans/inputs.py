@@ -51,6 +51,11 @@ class PlanInputs:
         yield from ((name, case) for name, case in self.plans.made.items() if case.show == show)
 
 
+def planners_of(rows: pd.DataFrame) -> list[Planner]:
+    """Return the planners of some rows, in the order in which they are shown."""
+    return [planner for planner in PLANNER_NAMES if planner in set(rows["planner"])]
+
+
 def relative(cases: pd.DataFrame) -> pd.Series:
     """Return the throughput of every row over the best on the same cluster, 0 without a plan."""
     best = cases.groupby([*GROUP, "devices"])["time_per_sample"].transform("min")

@@ -10,7 +10,7 @@ import pandas as pd
 
 from phaze.report.document import Block, Items, Section, Sheet
 from phaze.report.plans import figures
-from phaze.report.plans.inputs import PLANNER_NAMES, PlanInputs, by_values, read_curve, relative
+from phaze.report.plans.inputs import PLANNER_NAMES, PlanInputs, by_values, planners_of, read_curve, relative
 from phaze.report.plans.printed import MODE_NAMES, Row, agrees, ours, printed_rows
 from phaze.report.style import chart
 from phaze.report.words import digits, join, seconds
@@ -39,7 +39,7 @@ def throughput(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
 
 
 def _throughput_sheet(rows: pd.DataFrame, scale_s: float, mode: str) -> Sheet:
-    planners = [p for p in PLANNER_NAMES if p in set(rows["planner"])]
+    planners = planners_of(rows)
     cells: list[tuple[str, ...]] = []
     for (memory, n, devices), some in by_values(rows, "memory_gib", "microbatches", "devices"):
         share = relative(some).set_axis(some["planner"]).reindex(planners).fillna(0.0)
@@ -76,7 +76,7 @@ def curve(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
 
 
 def _curve_sheet(rows: pd.DataFrame, case: PlanCase, scale_s: float, mode: str) -> Sheet:
-    planners = [p for p in PLANNER_NAMES if p in set(rows["planner"])]
+    planners = planners_of(rows)
     cells: list[tuple[str, ...]] = []
     for (memory, n), some in by_values(rows, "memory_gib", "microbatches"):
         asked = {k for point in case.points().values() if point.memory_gib == memory for k in point.devices}

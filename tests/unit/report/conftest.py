@@ -6,6 +6,7 @@ from phaze.report.build import compose
 from phaze.report.findings import Findings, summarise
 from phaze.report.inputs import Inputs
 from phaze.report.report import Report
+from phaze.spec.published import Published
 from tests.unit.report import builder
 
 
@@ -22,3 +23,8 @@ def findings(inputs: Inputs) -> Findings:
 @pytest.fixture(scope="session")
 def report(inputs: Inputs, findings: Findings) -> Report:
     return compose(inputs, findings)
+
+
+@pytest.fixture(scope="session")
+def published() -> Published:
+    return Published.from_file(builder.PUBLISHED)
