@@ -19,6 +19,7 @@ from phaze.estimate import Hardware, estimate_operators
 from phaze.estimate.designs import design_ids
 from phaze.evaluations import EvaluationStore, Plain, content_of
 from phaze.extract import LayerTables, extract_graph, extract_layers
+from phaze.ndarrays import Bools
 from phaze.place import Conditions, Expert, place_model
 from phaze.schedule import SolutionStore, schedule_layers
 from phaze.spec.architecture import Technology
@@ -30,7 +31,6 @@ from phaze.spec.settings import (
     Training,
 )
 from phaze.spec.system import Scenario
-from phaze.theory.ranking import Flags
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def estimate_point(point: LayerTables, chips: pd.DataFrame, terms: Terms) -> pd.
 
 
 def schedule_point(
-    point: LayerTables, estimates: pd.DataFrame, chips: pd.DataFrame, terms: Terms, which: Flags
+    point: LayerTables, estimates: pd.DataFrame, chips: pd.DataFrame, terms: Terms, which: Bools
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return tables solves and schedules of those of the architectures."""
     kept = chips[["architecture"]].assign(kept=which)

@@ -31,8 +31,9 @@ from phaze import tables
 from phaze.cosearch import Subject, Terms, look_up_point
 from phaze.errors import PhazeError
 from phaze.estimate import within_limit
+from phaze.ndarrays import Bools
 from phaze.theory.pareto import uncovered
-from phaze.theory.ranking import Flags, tied
+from phaze.theory.ranking import tied
 from phaze.units import UM2_PER_MM2
 
 NOISE = 1e-12
@@ -41,7 +42,7 @@ AT_ONCE = 128
 """Points to evaluate in a round, at least: a round has a price of its own."""
 KEY = ["hbm_gib", "recompute", "tensor", "microbatch", "architecture"]
 POINT = ["tensor", "microbatch"]
-Spaces = Mapping[float, Flags]
+Spaces = Mapping[float, Bools]
 """Members among the architectures by area limit, in square micrometres."""
 Evaluate = Callable[[pd.DataFrame], pd.DataFrame]
 """From rows with tensor, microbatch and architecture to table placements of all their HBM sizes."""
@@ -151,7 +152,7 @@ def search_front(rows: pd.DataFrame, spaces: Spaces, evaluate: Evaluate) -> pd.D
         rows = _with_exact(rows, asked, evaluate(asked))
 
 
-def _anywhere(rows: pd.DataFrame, spaces: Spaces, covering: Flags) -> Flags:
+def _anywhere(rows: pd.DataFrame, spaces: Spaces, covering: Bools) -> Bools:
     """Return which rows belong to a space in which none of the covering ones covers them."""
     time, area, joules = (rows[name].to_numpy() for name in ("time", "area", "joules"))
     result = np.zeros(len(rows), dtype=np.bool_)
@@ -161,7 +162,7 @@ def _anywhere(rows: pd.DataFrame, spaces: Spaces, covering: Flags) -> Flags:
     return result
 
 
-def _most_promising(rows: pd.DataFrame, spaces: Spaces) -> Flags:
+def _most_promising(rows: pd.DataFrame, spaces: Spaces) -> Bools:
     """Return the rows to evaluate next: front after front of the bounds, until they are enough."""
     known, chosen = rows["known"].to_numpy(), np.zeros(len(rows), dtype=np.bool_)
     while chosen.sum() < AT_ONCE:
@@ -216,7 +217,7 @@ def _described(front: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
     ).drop(columns=["area", "time", "joules"])
 
 
-def _first(*values: pd.Series | np.ndarray) -> Flags:
+def _first(*values: pd.Series | np.ndarray) -> Bools:
     """Return the row with the least value, of equal ones that with the least next value."""
     result = np.zeros(len(values[0]), dtype=np.bool_)
     if len(result):

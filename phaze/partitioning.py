@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze.errors import PhazeError
+from phaze.ndarrays import Ints
 from phaze.partition.flow import Candidate, Maker, Options, Problem, partition, problem_of
 from phaze.partition.intervals import cut_in_order
 from phaze.partition.layers import cut_as_pipedream, layer_weights
@@ -22,7 +23,7 @@ from phaze.place.flush import Widths, place_within
 from phaze.place.piper.layers import Cluster, Layers
 from phaze.place.piper.layers import Options as PiperOptions
 from phaze.place.piper.planner import plan
-from phaze.theory.operator_graphs import Ints, OperatorGraph
+from phaze.theory.operator_graphs import OperatorGraph
 from phaze.theory.pipeline import Chain, Setting
 
 

@@ -36,12 +36,11 @@ from phaze.extract.models import build_network
 from phaze.extract.operators import Operator
 from phaze.extract.primitives import LayerGraph, Primitive
 from phaze.kernels import Kernel, kernels_of, works_of_kernels
+from phaze.ndarrays import Floats
 from phaze.spec.model import AnyModel
 from phaze.spec.system import Device
 from phaze.systems import load_cluster
 from phaze.theory.operator_graphs import OperatorGraph
-
-Floats = NDArray[np.float64]
 
 TECHNOLOGY = "22nm"
 """Whose cycles of vector operations count."""

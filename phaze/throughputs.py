@@ -14,13 +14,13 @@ import pandas as pd
 
 from phaze.cosearch import Subject, Terms, estimate_point, schedule_point, with_own_designs
 from phaze.extract import LayerTables
+from phaze.ndarrays import Floats
 from phaze.screen import walk_areas
 from phaze.screen.bounds import Bounds, bound_layers, bound_times, read_runs
 from phaze.screen.common import mean_of
 from phaze.screen.stage import memory_grid, pipeline_settings
 from phaze.spec.settings import ScreenSettings, Training
 from phaze.theory.bounds import EQUAL
-from phaze.theory.ranking import Floats
 
 
 def walk_models(

@@ -22,18 +22,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Reals = NDArray[np.float64]
-Counts = NDArray[np.int64]
+from phaze.ndarrays import Floats, Ints
 
 
 @dataclass(frozen=True)
 class Chain:
     """The layers of a model in order, arrays of one value a layer; bytes of one slice."""
 
-    weight_bytes: Reals
-    static_bytes: Reals
-    activation_bytes: Reals
-    output_bytes: Reals
+    weight_bytes: Floats
+    static_bytes: Floats
+    activation_bytes: Floats
+    output_bytes: Floats
     tensor_parallel: NDArray[np.bool_]
 
 
@@ -56,25 +55,25 @@ class Cluster:
 class Stages:
     """Every stage [i, j) of a chain, arrays (n, n + 1) by i and j; entries with j <= i are never fitting."""
 
-    load_s: Reals
-    last_s: Reals
+    load_s: Floats
+    last_s: Floats
     """Load of [i, n) as the last stage (n,)."""
-    once_bytes: Reals
-    stashed_bytes: Reals
-    activation_bytes: Reals
-    single: Counts
+    once_bytes: Floats
+    stashed_bytes: Floats
+    activation_bytes: Floats
+    single: Ints
     """1 if one device does although t > 1."""
-    synced_s: Reals
+    synced_s: Floats
     """Weights of the first j layers over the bandwidth (n + 1,)."""
 
 
-def best_time_s(chain: Chain, forward_s: Reals, backward_s: Reals, cluster: Cluster) -> float:
+def best_time_s(chain: Chain, forward_s: Floats, backward_s: Floats, cluster: Cluster) -> float:
     """Return the least time per batch, infinite if nothing fits; latencies are of every layer."""
     stages = _stages(chain, forward_s, backward_s, cluster)
     return min(_best(stages, cluster, widths, in_flight) for widths, in_flight in _widths(cluster))
 
 
-def _stages(chain: Chain, forward_s: Reals, backward_s: Reals, cluster: Cluster) -> Stages:
+def _stages(chain: Chain, forward_s: Floats, backward_s: Floats, cluster: Cluster) -> Stages:
     transfer = chain.output_bytes[:-1] / cluster.bandwidth_bytes_per_s
     into = np.concatenate([[0.0], transfer])[:, None]
     out = np.concatenate([[0.0], transfer, [0.0]])[None, :]
@@ -96,14 +95,14 @@ def _stages(chain: Chain, forward_s: Reals, backward_s: Reals, cluster: Cluster)
     )
 
 
-def _sums(values: Reals) -> Reals:
+def _sums(values: Floats) -> Floats:
     """Return the sums over [i, j), an array (n, n + 1)."""
     before = np.concatenate([[0.0], np.cumsum(values)])
-    sums: Reals = before[None, :] - before[:-1, None]
+    sums: Floats = before[None, :] - before[:-1, None]
     return sums
 
 
-def _widths(cluster: Cluster) -> Iterator[tuple[Counts, int | None]]:
+def _widths(cluster: Cluster) -> Iterator[tuple[Ints, int | None]]:
     """Yield data widths with the microbatches that all of their stages stash; None where each has its own."""
     widths = np.arange(1, min(cluster.devices, cluster.microbatches) + 1)
     if not cluster.gpipe:
@@ -114,7 +113,7 @@ def _widths(cluster: Cluster) -> Iterator[tuple[Counts, int | None]]:
         yield widths[counts == count], int(count)
 
 
-def _best(stages: Stages, cluster: Cluster, widths: Counts, in_flight: int | None) -> float:
+def _best(stages: Stages, cluster: Cluster, widths: Ints, in_flight: int | None) -> float:
     """Return the least time with one of the widths.
 
     worst[u, i] is the least worst load of the layers from i on in s stages, u of them on single devices.
@@ -134,13 +133,13 @@ def _best(stages: Stages, cluster: Cluster, widths: Counts, in_flight: int | Non
     return best
 
 
-def _before(worst: Reals, single: Counts) -> Reals:
+def _before(worst: Floats, single: Ints) -> Floats:
     """Return worst[u - single[i, j], j] for all u, i and j, infinite for a negative number."""
     shifted = np.concatenate([np.full((1, worst.shape[1]), np.inf), worst[:-1]])
     return np.where(single == 1, shifted[:, None, :], worst[:, None, :])
 
 
-def _least(loads: Reals, synced_s: Reals, s: int, widths: Counts, cluster: Cluster) -> float:
+def _least(loads: Floats, synced_s: Floats, s: int, widths: Ints, cluster: Cluster) -> float:
     """Return the least time with first stages of some synchronisation, by worst loads (u, first stages)."""
     best = np.inf
     for u, load in enumerate(loads):

@@ -16,8 +16,8 @@ import pandas as pd
 
 from phaze.certify.space import names_of_space
 from phaze.certify.stage import EQUAL, count_proofs
+from phaze.ndarrays import Bools, Floats
 from phaze.tables import COMMON, Certificates
-from phaze.theory.ranking import Flags, Floats
 
 Mean = Literal["mean", "normalised", "geometric"]
 AT = ["architecture", "hbm_gib"]
@@ -76,7 +76,7 @@ def certify_common(
     return Certificates.check(pd.DataFrame([row]))
 
 
-def _causes(upper: Floats, known: Flags, value: float) -> dict[str, int]:
+def _causes(upper: Floats, known: Bools, value: float) -> dict[str, int]:
     """Return the count of points by the first cause that applies."""
     flags = {
         "memory": upper == 0,

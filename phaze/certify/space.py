@@ -7,13 +7,10 @@ from itertools import product
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from phaze.ndarrays import Floats, Ints
 from phaze.spec.settings import Training
 from phaze.tables import Architectures
-from phaze.theory.ranking import Floats
-
-Ints = NDArray[np.int64]
 
 PLACED = [
     "model", "tensor", "microbatch", "architecture", "hbm_gib", "recompute", "planner", "status",

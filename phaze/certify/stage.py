@@ -25,13 +25,14 @@ import pandas as pd
 
 from phaze.certify.space import Layout, Shard, memory_grid, names_of_space, read_shards
 from phaze.certify.weak import BOUNDS, Estimated
+from phaze.ndarrays import Bools, Floats
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
 from phaze.tables import CAUSES, Ranges
 from phaze.theory.chains import Runs, best_times
 from phaze.theory.memory import parameter_bytes
 from phaze.theory.pipeline import Setting
-from phaze.theory.ranking import Flags, Floats, distinct_rows, name_ranks, order
+from phaze.theory.ranking import distinct_rows, name_ranks, order
 from phaze.units import GIB
 
 EQUAL = 2.0**-28
@@ -55,12 +56,12 @@ class Slice:
         """Return the name of the shard."""
         return str(self.architectures["shard"].iloc[0])
 
-    def has(self, rows: pd.DataFrame) -> Flags:
+    def has(self, rows: pd.DataFrame) -> Bools:
         """Return which rows of a table are about this slice."""
         first = self.layers.iloc[0]
         same = (rows["tensor"] == first["tensor"]) & (rows["microbatch"] == first["microbatch"])
         asked, known = rows.loc[same, "architecture"], self.architectures["architecture"]
-        found: Flags = same.to_numpy(np.bool_, copy=True)
+        found: Bools = same.to_numpy(np.bool_, copy=True)
         found[found] = asked.isin(known[known.isin(asked.unique())]).to_numpy(np.bool_)
         return found
 
@@ -169,7 +170,7 @@ def _add(
     count.ranges[one.shard] = np.fmin(least[0], lower), np.fmin(least[1], feasible)
 
 
-def _count_causes(count: Count, flags: dict[str, Flags]) -> None:
+def _count_causes(count: Count, flags: dict[str, Bools]) -> None:
     """Count every point for the first cause that applies, and for `open` if none does."""
     left = np.ones_like(flags["memory"])
     for cause, which in flags.items():
@@ -179,10 +180,10 @@ def _count_causes(count: Count, flags: dict[str, Flags]) -> None:
     count.points += left.size
 
 
-def _within(time: Floats, lower: Floats, feasible: Floats) -> Flags:
+def _within(time: Floats, lower: Floats, feasible: Floats) -> Bools:
     """Return which times lie between their bounds; an infinite one only where nothing fits."""
     between = (time >= lower * (1.0 - EQUAL)) & (time <= feasible * (1.0 + EQUAL))
-    result: Flags = between & (np.isfinite(time) == np.isfinite(lower))
+    result: Bools = between & (np.isfinite(time) == np.isfinite(lower))
     return result
 
 
@@ -199,8 +200,8 @@ def _ranges(count: Count, shards: dict[str, Shard], training: Training, model: s
 
 
 def _weakly_excluded(
-    one: Slice, chips: pd.DataFrame, graph: pd.DataFrame, left: Flags, limit_s: float, terms: Terms
-) -> dict[str, Flags]:
+    one: Slice, chips: pd.DataFrame, graph: pd.DataFrame, left: Bools, limit_s: float, terms: Terms
+) -> dict[str, Bools]:
     """Return which of the points (grid, A) that are left the simple bounds exclude, the simpler first."""
     found, settings = {}, pipeline_settings(terms, int(one.layers["microbatch"].iloc[0]))
     runs, tensor = read_runs(one.layers, graph, terms.training), int(one.layers["tensor"].iloc[0])

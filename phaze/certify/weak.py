@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from phaze.theory.ranking import Flags, Floats
+from phaze.ndarrays import Bools, Floats
 
 TYPES = {"tensor": ("tensor", "fused"), "vector": ("vector", "fused"), "pair": ("fused",)}
 """Core types that occupy a tensor core, a vector core, a pair of both."""
@@ -77,7 +77,7 @@ def bound_by_work(layer: Estimated) -> Floats:
     return work
 
 
-def _area(layer: Estimated, users: Flags, cores: Floats) -> Floats:
+def _area(layer: Estimated, users: Bools, cores: Floats) -> Floats:
     least = np.minimum(layer.one_s[:, users] / cores[:, None], layer.every_s[:, users])
     area: Floats = least.sum(axis=1)
     return area

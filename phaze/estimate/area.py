@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from phaze.ndarrays import Bools, Floats
 from phaze.spec.architecture import AreaFigures
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 
 class Areas(NamedTuple):

@@ -5,13 +5,11 @@ Table 3).
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from phaze.estimate.designs import Designs
 from phaze.estimate.works import Works
+from phaze.ndarrays import Floats
 from phaze.theory.collectives import reduced_elements, ring_all_reduce_s, sent_bytes
-
-Floats = NDArray[np.float64]
 
 
 def network_seconds(works: Works, tensor: int, bandwidth_bytes_per_s: float) -> Floats:

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from phaze.ndarrays import Floats, Ints
 
 _BUFFER = ["glb_bytes", "glb_words_per_cycle"]
 _ARRAY = ["pe_x", "pe_y", "l2_tc_bytes"]

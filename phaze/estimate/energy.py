@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from phaze.estimate.designs import Designs
 from phaze.estimate.loads import Load
+from phaze.ndarrays import Floats, Ints
 from phaze.spec.architecture import EnergyFigures
 from phaze.units import KIB
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 REGISTER_WORDS_PER_OPERATION = 4
 """A multiply-accumulate reads the operand that stays, takes over the one that streams, and reads and writes

@@ -9,13 +9,10 @@ dimension is the largest that fits in the other.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from phaze.ndarrays import Floats, Ints
 from phaze.theory.arrays import INNER_K, INNER_M, INNER_N, buffer_words, ceil_div
 from phaze.theory.compiled import njit
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def hbm_words(shapes: Ints, glb_words: Ints) -> Floats:

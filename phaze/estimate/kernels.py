@@ -14,10 +14,9 @@ from phaze.estimate.designs import Designs
 from phaze.estimate.loads import Hardware, loads_of
 from phaze.estimate.operators import LIMITS, latencies_of
 from phaze.estimate.works import Works
+from phaze.ndarrays import Floats
 from phaze.spec.system import Device
 from phaze.units import KIB, MIB
-
-Floats = NDArray[np.float64]
 
 KERNEL_LIMITS = (*(str(limit) for limit in LIMITS), "kernel_start")
 """What takes the time of kernels, the columns of what `time_kernels` returns."""

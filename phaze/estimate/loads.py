@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from phaze.estimate import collective
 from phaze.estimate.designs import Designs
@@ -13,9 +12,7 @@ from phaze.estimate.hbm import hbm_words
 from phaze.estimate.tensor import Cores, Mapped, distinct_rows, map_shapes
 from phaze.estimate.vector import vector_cycles
 from phaze.estimate.works import Works
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from phaze.ndarrays import Floats, Ints
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,9 @@ from phaze.estimate.energy import energies_of
 from phaze.estimate.loads import Hardware, Load, loads_of
 from phaze.estimate.vector import cycle_figures
 from phaze.estimate.works import works_of
+from phaze.ndarrays import Floats, Ints
 from phaze.spec.architecture import EnergyFigures, Technology
 from phaze.tables import Estimates
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 LIMITS = np.array(["compute", "vector", "global_buffer", "hbm", "network"])
 CORES = ("tensor", "vector", "fused", "network")

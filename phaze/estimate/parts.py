@@ -8,9 +8,8 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from phaze.ndarrays import Ints
 
 FREE = 16
 """Up to so many parts are tried in every division; every larger number of cores may also take them."""

@@ -9,19 +9,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from phaze.estimate.flows import Core, Flow, least_time
 from phaze.estimate.parts import Divisions
 from phaze.estimate.splits import BATCH, LEFT, PLACE, REPEATS, RIGHT, K, M, N, Splits, fill_splits
 from phaze.estimate.tiles import SIZE, list_tiles
 from phaze.estimate.tilings import Best, may_continue, may_start, try_flow
+from phaze.ndarrays import Floats, Ints
 from phaze.theory.arrays import INPUT, OUTPUT, WEIGHT, exposed_words, start_cycles
 from phaze.theory.compiled import njit_inlined
 from phaze.theory.compiled import njit_without_arrays as njit
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 DOWN, ACROSS, STREAM = (K, M, K), (N, N, M), (M, K, N)
 """By dataflow: the dimensions that stay in the array, and the one that streams."""

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from phaze.estimate.area import chip_areas
 from phaze.estimate.designs import design_ids
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.spec.architecture import (
     Architecture,
     AreaFigures,
@@ -22,10 +22,6 @@ from phaze.spec.architecture import (
 )
 from phaze.tables import Architectures
 from phaze.units import KIB, MIB, UM2_PER_MM2
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 SIZES = [
     "num_tc",
@@ -67,7 +63,7 @@ def enumerate_smaller(
 
 def within_limit(
     architectures: pd.DataFrame, minimum_area_share: float | None, area_limit_um2: float
-) -> Flags:
+) -> Bools:
     """Return which architectures of a grid belong to the space of an area limit.
 
     The authors keep an architecture only if its area is at least 30 % of the limit, unless it has a single
@@ -76,7 +72,7 @@ def within_limit(
     area = architectures["area_um2"].to_numpy(np.float64)
     small = area < (minimum_area_share or 0.0) * area_limit_um2
     exempt = (architectures["num_tc"] == 1) | (architectures["num_vc"] == 1)
-    result: Flags = (area <= area_limit_um2 * (1.0 + AT_THE_LIMIT)) & (~small | exempt.to_numpy())
+    result: Bools = (area <= area_limit_um2 * (1.0 + AT_THE_LIMIT)) & (~small | exempt.to_numpy())
     return result
 
 

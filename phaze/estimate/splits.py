@@ -9,13 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from phaze.ndarrays import Floats, Ints
 from phaze.theory.arrays import largest_products, least_moved
 from phaze.theory.compiled import njit_without_arrays as njit
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 BATCH, M, K, N = range(4)
 REPEATS, LEFT, RIGHT, PLACE = 0, 4, 5, 6

@@ -32,15 +32,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from phaze.estimate.parts import list_divisions
 from phaze.estimate.search import Plan, Tables, search_all
 from phaze.estimate.splits import empty_splits
 from phaze.estimate.tiles import MOST
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from phaze.ndarrays import Floats, Ints
 
 
 class Cores(NamedTuple):

@@ -7,11 +7,9 @@ large one.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from phaze.ndarrays import Floats
 from phaze.theory.compiled import njit_without_arrays as njit
-
-Floats = NDArray[np.float64]
 
 STEPS = np.array([*range(1, 17), *(factor << i for i in range(2, 16) for factor in (5, 6, 7, 8))], float)
 """All numbers up to 16, then those of three binary digits: 20, 24, 28, 32, 40, ..."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from phaze.estimate.flows import (
     Core,
@@ -36,11 +35,10 @@ from phaze.estimate.flows import (
     time_of,
 )
 from phaze.estimate.tiles import FEWER, FOLDS, NUMBER, SIZE
+from phaze.ndarrays import Floats
 from phaze.theory.arrays import OUTPUT, WEIGHT, array_words
 from phaze.theory.compiled import njit_inlined
 from phaze.theory.compiled import njit_without_arrays as njit
-
-Floats = NDArray[np.float64]
 
 
 class Best(NamedTuple):

@@ -6,13 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from phaze.errors import PhazeError
+from phaze.ndarrays import Floats, Ints
 from phaze.spec.architecture import CycleFigures
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def cycle_figures(figures: CycleFigures, overrides: Mapping[str, float]) -> dict[tuple[str, str], float]:

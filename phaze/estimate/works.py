@@ -7,12 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from phaze.estimate.vector import cycles_per_element
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from phaze.ndarrays import Floats, Ints
 
 SHAPE = ["batch", "m", "k", "n"]
 

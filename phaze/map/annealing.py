@@ -15,10 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.map.objective import Problem
+from phaze.ndarrays import Floats, Ints
 from phaze.theory.compiled import njit, njit_beside_others, njit_inner
 from phaze.theory.device_networks import DeviceNetwork
 from phaze.theory.gpipe import pass_through, work_of
-from phaze.theory.operator_graphs import Floats, Ints, StageGraph
+from phaze.theory.operator_graphs import StageGraph
 
 
 class Task(NamedTuple):

@@ -16,8 +16,8 @@ import numpy as np
 
 from phaze.map.schemes import Costs, Plan
 from phaze.map.symmetry import DeviceSymmetry
+from phaze.ndarrays import Floats, Ints
 from phaze.theory.compiled import njit_beside_others, njit_inner
-from phaze.theory.operator_graphs import Floats, Ints
 
 FOUND, NONE, STOPPED = 1, 0, -1
 """A mapping was found, there is none, or the limit was reached."""

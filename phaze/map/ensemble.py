@@ -17,9 +17,10 @@ from phaze.map.heuristics import compact_maps, consecutive_map, p2p_map, random_
 from phaze.map.objective import INSTANTIATIONS, Instantiation, Problem, choose_instantiation, lower_bound_s
 from phaze.map.schemes import near_devices
 from phaze.map.search import Found, Limits, search
+from phaze.ndarrays import Ints
 from phaze.theory.device_networks import DeviceNetwork
 from phaze.theory.gpipe import step_time_s
-from phaze.theory.operator_graphs import Ints, StageGraph
+from phaze.theory.operator_graphs import StageGraph
 
 Way = Literal["p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map"]
 """How a mapping was found."""

@@ -6,12 +6,9 @@ And mappings on devices that lie close to each other, from which the local searc
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from phaze.map.objective import Problem
-from phaze.theory.operator_graphs import Floats, Ints
-
-Flags = npt.NDArray[np.bool_]
+from phaze.ndarrays import Bools, Floats, Ints
 
 
 def consecutive_map(stages: int, replicas: int) -> Ints:
@@ -85,14 +82,14 @@ def grid_order(time: Floats, width: int) -> Ints:
     return order
 
 
-def _begun(devices: int) -> tuple[Ints, Flags]:
+def _begun(devices: int) -> tuple[Ints, Bools]:
     """Return an order that begins with device 0, and which devices are free."""
     free = np.ones(devices, bool)
     free[0] = False
     return np.zeros(devices, np.int64), free
 
 
-def _nearest(free: Flags, time: Floats) -> int:
+def _nearest(free: Bools, time: Floats) -> int:
     """Return the free device with the least time, the lowest of several, and take it."""
     device = int(np.argmin(np.where(free, time, np.inf)))
     free[device] = False

@@ -10,13 +10,13 @@ import numpy as np
 from pydantic import ValidationError
 
 from phaze.errors import PhazeError
+from phaze.ndarrays import Floats
 from phaze.spec.files import within
 from phaze.spec.network import check_square
 from phaze.spec.noun import describe
 from phaze.spec.plain import read_json, read_yaml
 from phaze.spec.topology import MOST_DEVICES, TOPOLOGY, MatrixFile, Topology
 from phaze.theory.device_networks import DeviceNetwork
-from phaze.theory.operator_graphs import Floats
 from phaze.theory.topologies import make_network
 from phaze.theory.widest_paths import fill_with_widest_paths
 

@@ -20,8 +20,9 @@ from typing import Literal, get_args
 import numpy as np
 
 from phaze.errors import PhazeError
+from phaze.ndarrays import Floats, Ints
 from phaze.theory.device_networks import DeviceNetwork
-from phaze.theory.operator_graphs import Floats, Ints, StageGraph
+from phaze.theory.operator_graphs import StageGraph
 
 Instantiation = Literal["p2p", "allreduce", "exact"]
 """c_u + c_m (6), c_u + c_AR (7), or c_u + c_m + c_AR."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from phaze.map.objective import Problem
 from phaze.map.symmetry import replica_rules
-from phaze.theory.operator_graphs import Floats, Ints
+from phaze.ndarrays import Floats, Ints
 
 
 class Plan(NamedTuple):

@@ -13,7 +13,7 @@ from phaze.map.heuristics import consecutive_map, p2p_map, random_map
 from phaze.map.objective import Problem, lower_bound_s
 from phaze.map.schemes import make_costs, make_plan, near_devices
 from phaze.map.symmetry import device_symmetry
-from phaze.theory.operator_graphs import Ints
+from phaze.ndarrays import Ints
 
 ROUNDING = 1e-12
 """By this share a target is exceeded where sums are rounded."""

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.sparse.csgraph import connected_components
 
 from phaze.map.objective import Problem
-from phaze.theory.operator_graphs import Floats, Ints
+from phaze.ndarrays import Floats, Ints
 
 LEVELS = 8
 """Distinct bandwidths at which groups of devices are looked for; networks with more have hardly any."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from phaze.ndarrays import Floats, Ints
 from phaze.theory.bitsets import BITS
 from phaze.theory.compiled import njit
-from phaze.theory.operator_graphs import Floats, Ints
 
 
 def with_ancestors(values: Floats, edges: Ints) -> Floats:

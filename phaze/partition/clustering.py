@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.partition.weights import NONE, ROUNDING, Weights
 from phaze.theory.compiled import njit, njit_inner
-from phaze.theory.operator_graphs import Floats, Ints
-
-Flags = np.typing.NDArray[np.bool_]
 
 ALPHAS = (0.01, 1.0, 100.0)
 """Values of α among which the simulator chooses (Section IV-B)."""
@@ -103,7 +101,7 @@ def _lists(end: Ints, n: int) -> tuple[Ints, Ints]:
 
 
 @njit_inner
-def _still(live: Ints, count: int, alive: Flags) -> int:
+def _still(live: Ints, count: int, alive: Bools) -> int:
     """Keep of the first edges those that are left, and return how many."""
     kept = 0
     for k in range(count):
@@ -117,7 +115,7 @@ def _still(live: Ints, count: int, alive: Flags) -> int:
 def _cheapest(
     live: Ints,
     count: int,
-    barred: Flags,
+    barred: Bools,
     tail: Ints,
     head: Ints,
     size: Floats,
@@ -142,7 +140,7 @@ def _other_path(
     first: Ints,
     following: Ints,
     head: Ints,
-    alive: Flags,
+    alive: Bools,
     place: Ints,
     seen: Ints,
     stamp: int,
@@ -173,7 +171,7 @@ def _repair(
     first: Ints,
     following: Ints,
     tail: Ints,
-    alive: Flags,
+    alive: Bools,
     order: Ints,
     place: Ints,
     seen: Ints,
@@ -219,8 +217,8 @@ def _join(
     near: Ints,
     far: Ints,
     size: Floats,
-    alive: Flags,
-    barred: Flags,
+    alive: Bools,
+    barred: Bools,
     seen: Ints,
     stamp: int,
     edge_of: Ints,

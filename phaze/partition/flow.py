@@ -22,6 +22,7 @@ from typing import Literal
 import numpy as np
 
 from phaze.errors import PhazeError
+from phaze.ndarrays import Ints
 from phaze.partition.clustering import ALPHAS, cluster
 from phaze.partition.fronted import TooManyError
 from phaze.partition.intervals import cut_in_order
@@ -30,7 +31,7 @@ from phaze.partition.refinement import distances, refine
 from phaze.partition.weights import Terms, Weights, quotient, stage_graph_of, sums, weigh
 from phaze.partition.windows import around
 from phaze.theory.gpipe import flat_step_time_s
-from phaze.theory.operator_graphs import Ints, OperatorGraph
+from phaze.theory.operator_graphs import OperatorGraph
 
 Flow = Literal["full", "paper"]
 Maker = Literal[

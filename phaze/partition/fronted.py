@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze.errors import PhazeError
+from phaze.ndarrays import Floats, Ints
 from phaze.partition.weights import Weights
 from phaze.partition.windows import Windows
 from phaze.theory.bitsets import BITS, Words, pack
 from phaze.theory.compiled import njit, njit_inner
-from phaze.theory.operator_graphs import Floats, Ints
 
 LIMIT = 20_000
 """Fronted subgraphs at a border, unless the caller says otherwise."""

@@ -10,9 +10,10 @@ import networkx as nx
 import numpy as np
 
 from phaze.errors import PhazeError
+from phaze.ndarrays import Ints
 from phaze.partition.intervals import cut_in_order
 from phaze.partition.weights import Weights, quotient
-from phaze.theory.operator_graphs import Ints, OperatorGraph
+from phaze.theory.operator_graphs import OperatorGraph
 
 
 def layers_of(graph: OperatorGraph) -> tuple[str, ...]:

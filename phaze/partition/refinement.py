@@ -25,10 +25,8 @@ from dataclasses import dataclass
 import networkx as nx
 import numpy as np
 
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.partition.weights import ROUNDING, Weights, border_bytes, sums
-from phaze.theory.operator_graphs import Floats, Ints
-
-Flags = np.typing.NDArray[np.bool_]
 
 MOVES = 100
 """I, how many moves are made at most."""
@@ -83,7 +81,7 @@ class _Moves:
     target_bytes: Floats
     """By how much those of the target grow."""
 
-    def take(self, chosen: Flags) -> _Moves:
+    def take(self, chosen: Bools) -> _Moves:
         """Return some of them."""
         stages = (self.source[chosen], self.target[chosen])
         return _Moves(self.node[chosen], *stages, self.source_bytes[chosen], self.target_bytes[chosen])
@@ -116,7 +114,7 @@ def _range(weights: Weights, stage_of: Ints) -> tuple[Ints, Ints]:
     return first, last
 
 
-def _on_border(weights: Weights, stage_of: Ints) -> Flags:
+def _on_border(weights: Weights, stage_of: Ints) -> Bools:
     """Return which nodes have an edge to another stage, (n,)."""
     pairs = stage_of[weights.edges]
     found = np.zeros(len(weights), dtype=np.bool_)

@@ -15,8 +15,9 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from phaze.errors import PhazeError
+from phaze.ndarrays import Floats, Ints
 from phaze.partition.closures import with_ancestors, with_descendants
-from phaze.theory.operator_graphs import Floats, Ints, OperatorGraph, StageGraph
+from phaze.theory.operator_graphs import OperatorGraph, StageGraph
 
 ROUNDING = 1e-9
 """Share by which sums of the same numbers may differ."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from phaze.ndarrays import Floats, Ints
 from phaze.partition.weights import ROUNDING, Weights
-from phaze.theory.operator_graphs import Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,12 +21,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from phaze.ndarrays import Floats, Ints
 from phaze.place.cuttings import Cutting, cutting_of, needed
 from phaze.place.flush import Infeasible
 from phaze.place.graph_reasons import why_infeasible
 from phaze.place.ranges import Bound, best_choice
 from phaze.theory.graph_partition import FirstStage, Widths, best_first_stage
-from phaze.theory.pipeline import Chain, Counts, Reals, Setting, batch_time_s, sync_s, useful_widths
+from phaze.theory.pipeline import Chain, Setting, batch_time_s, sync_s, useful_widths
 from phaze.theory.stages import MOST_BRANCHES, groups_of
 
 
@@ -68,9 +69,9 @@ class GraphPlacement:
 class _Pipeline:
     """The tables of pipelines with at least some number of microbatches, and the best of them."""
 
-    tables: list[Reals]
+    tables: list[Floats]
     """dp[0] to dp[s - 1]."""
-    costs: list[Reals]
+    costs: list[Floats]
     """Load of every option as the last stage, the last but one, ..., infinite where it does not fit."""
     first: FirstStage
 
@@ -114,7 +115,7 @@ def place_cutting(
     return best_choice(len(data), bound)
 
 
-def _fits(setting: Setting, room: Counts, data: int, options: list[int]) -> bool:
+def _fits(setting: Setting, room: Ints, data: int, options: list[int]) -> bool:
     """Return whether there is room for all microbatches in flight of d pipelines, first stage first."""
     microbatches = -(-setting.microbatches // data)
     depths = range(len(options), 0, -1)
@@ -122,7 +123,7 @@ def _fits(setting: Setting, room: Counts, data: int, options: list[int]) -> bool
 
 
 def _best_pipeline(
-    cut: Cutting, setting: Setting, room: Counts, widths: Widths, counts: Counts, data: Counts
+    cut: Cutting, setting: Setting, room: Ints, widths: Widths, counts: Ints, data: Ints
 ) -> _Pipeline | None:
     """Return the best pipeline over all depths, or None.
 
@@ -133,7 +134,7 @@ def _best_pipeline(
     depths = range(1, len(cut.graph) + 1)
     fits = (room >= needed(setting, s, int(counts[-1])) for s in depths)
     costs = [np.where(fit, cut.options.load_s, np.inf) for fit in fits]
-    tables: list[Reals] = []
+    tables: list[Floats] = []
     best: FirstStage | None = None
     for s, dp in zip(depths, cut.tables(widths, iter(costs)), strict=False):
         tables.append(dp)
@@ -146,7 +147,7 @@ def _best_pipeline(
     return None if best is None else _Pipeline(tables, costs, best)
 
 
-def _weight_bytes_before(cut: Cutting) -> Reals:
+def _weight_bytes_before(cut: Cutting) -> Floats:
     """Return the weights of the layers that are not in each downset."""
     return np.asarray(~cut.downsets.membership @ np.asarray(cut.graph.weight_bytes, float))
 

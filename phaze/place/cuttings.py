@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze.errors import PhazeError
+from phaze.ndarrays import Floats, Ints
 from phaze.theory.downsets import Downsets, enumerate_downsets
 from phaze.theory.graph_partition import Widths, nothing_placed, one_more_stage, widths_of
 from phaze.theory.memory import microbatches_in_flight
-from phaze.theory.pipeline import Chain, Counts, Reals, Setting
+from phaze.theory.pipeline import Chain, Setting
 from phaze.theory.stage_tables import Options, Stages, count_stages, options_of, stages_of
 from phaze.theory.stages import MOST_BRANCHES, Work, work_of
 
@@ -31,7 +32,7 @@ class Cutting:
     stages: Stages
     options: Options
 
-    def room(self, setting: Setting) -> Counts:
+    def room(self, setting: Setting) -> Ints:
         """Return how many microbatches in flight each option has room for."""
         limit = max(len(self.graph), setting.microbatches)
         return self.options.in_flight(setting.memory_bytes, limit)
@@ -48,7 +49,7 @@ class Cutting:
         """Return the layers of a stage."""
         return self.downsets.difference(outer, inner)
 
-    def tables(self, widths: Widths, costs: Iterator[Reals]) -> Iterator[Reals]:
+    def tables(self, widths: Widths, costs: Iterator[Floats]) -> Iterator[Floats]:
         """Yield dp[0], dp[1], ... for costs of s = 1, 2, ..., as long as anything can be placed."""
         dp = nothing_placed(self.stages, widths)
         yield dp

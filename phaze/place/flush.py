@@ -19,14 +19,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from phaze.ndarrays import Floats, Ints
 from phaze.place.reasons import why_infeasible
 from phaze.theory.partition import Shape, best_first_stage, least_worst, shape_of
 from phaze.theory.pipeline import (
     Chain,
-    Counts,
     Footprints,
     Loads,
-    Reals,
     Room,
     Setting,
     batch_time_s,
@@ -90,16 +89,16 @@ class Widths:
 
     fewest: int
     most: int
-    counts: Counts
-    data: Counts
+    counts: Ints
+    data: Ints
 
 
 @dataclass(frozen=True)
 class _Cut:
     """A chain's stages with the table that says how to cut it."""
 
-    dp: Reals
-    load_s: Reals
+    dp: Floats
+    load_s: Floats
     room: Room
 
 
@@ -151,7 +150,7 @@ def place_within(chain: Chain, tensor: int, setting: Setting, widths: Widths) ->
     return best
 
 
-def _groups(widths: Widths, setting: Setting) -> Iterator[tuple[Counts, Counts]]:
+def _groups(widths: Widths, setting: Setting) -> Iterator[tuple[Ints, Ints]]:
     """Yield the data widths for which the same stages fit: all at once, under GPipe one by one."""
     if setting.schedule == "1f1b":
         yield widths.counts, widths.data

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from phaze.ndarrays import Floats
 from phaze.place.cuttings import Cutting, needed
 from phaze.place.ranges import Bound, best_choice
 from phaze.place.reasons import Leanest, min_devices, pipelines, too_few_devices, too_little_memory
-from phaze.theory.pipeline import Reals, Setting
+from phaze.theory.pipeline import Setting
 
 
 def why_infeasible(cuttings: list[Cutting], setting: Setting) -> str:
@@ -37,7 +38,7 @@ def leanest(cut: Cutting, setting: Setting) -> Leanest:
     return lean
 
 
-def _peaks(cut: Cutting, setting: Setting, microbatches: int) -> Iterator[Reals]:
+def _peaks(cut: Cutting, setting: Setting, microbatches: int) -> Iterator[Floats]:
     """Yield what the fullest device of every stage needs as the last, the last but one, ..."""
     for s in range(1, len(cut.graph) + 1):
         yield cut.options.peak_bytes(needed(setting, s, microbatches))
@@ -59,7 +60,7 @@ def _enough_devices(cut: Cutting, setting: Setting) -> float:
     return np.inf if enough is None else enough
 
 
-def _hurdles(cut: Cutting, setting: Setting, microbatches: int) -> Iterator[Reals]:
+def _hurdles(cut: Cutting, setting: Setting, microbatches: int) -> Iterator[Floats]:
     """Yield zero for every stage that fits, infinity for the others, as the last, the last but one, ..."""
     room = cut.room(setting)
     for s in range(1, len(cut.graph) + 1):

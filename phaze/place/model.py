@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from phaze.ndarrays import Floats
 from phaze.place.expert import Expert, place_evenly, place_expert
 from phaze.place.flush import Infeasible, Placement, place_chain
 from phaze.place.point import Conditions, Device, Latencies, Point, read_devices, read_point
@@ -15,7 +16,7 @@ from phaze.place.reasons import why_not_stages
 from phaze.place.rows import Found, placement_row, stage_rows
 from phaze.tables import Placements, Stages
 from phaze.theory.chains import best_times
-from phaze.theory.pipeline import Chain, Reals, Setting
+from phaze.theory.pipeline import Chain, Setting
 
 
 def place_model(
@@ -70,7 +71,7 @@ def find_placements(point: Point, devices: list[Device], conditions: Conditions)
             )
 
 
-def _best_times(point: Point, latencies: list[Latencies], settings: list[Setting]) -> Reals:
+def _best_times(point: Point, latencies: list[Latencies], settings: list[Setting]) -> Floats:
     """Return the best time per batch for every setting and device."""
     forward, backward = np.swapaxes(np.array(latencies), 0, 1)
     return best_times(point.runs, forward, backward, point.tensor, settings)

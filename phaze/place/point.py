@@ -7,17 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from phaze.ndarrays import Floats, Ints
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
 from phaze.theory.chains import Runs
 from phaze.theory.energy import DYNAMIC, Batch, Rates, Work
 from phaze.theory.memory import Optimizer, ParameterBytes, Precision, Schedule, parameter_bytes
-from phaze.theory.pipeline import Counts, Reals, Setting
+from phaze.theory.pipeline import Setting
 from phaze.theory.utilisation import peak_flops_per_s
 from phaze.units import GIB
 
-Latencies = tuple[Reals, Reals]
+Latencies = tuple[Floats, Floats]
 """Forward and backward latency of one layer of each run."""
 
 
@@ -97,7 +98,7 @@ class Point:
     layers: tuple[str, ...]
     """Distinct layer of each run."""
     runs: Runs
-    parameters: Reals
+    parameters: Floats
     """Of one layer of each run."""
     bytes_per_parameter: ParameterBytes
 
@@ -179,18 +180,18 @@ def read_devices(
     ]
 
 
-def _works(solves: pd.DataFrame, rows: Counts) -> list[Work]:
+def _works(solves: pd.DataFrame, rows: Ints) -> list[Work]:
     """Return the energy of every run's layer by part, for each of the architectures of the rows."""
     parts = np.stack([solves[f"{part}_j"].to_numpy(float)[rows] for part in DYNAMIC], axis=-1)
     return [Work(forward, backward) for forward, backward in parts]
 
 
-def _latencies(solves: pd.DataFrame, rows: Counts, value: str) -> list[Latencies]:
+def _latencies(solves: pd.DataFrame, rows: Ints, value: str) -> list[Latencies]:
     """Return one value of every run's schedules, for each of the architectures of the rows."""
     return [(forward, backward) for forward, backward in solves[value].to_numpy(float)[rows]]
 
 
-def _rows_of(point: Point, solves: pd.DataFrame, names: list[str]) -> Counts:
+def _rows_of(point: Point, solves: pd.DataFrame, names: list[str]) -> Ints:
     """Return which row of table solves is about each architecture, direction and run, (A, 2, runs)."""
     found = np.full((len(names), 2, len(point.layers)), -1, dtype=np.int64)
     chips = pd.Index(names).get_indexer(pd.Index(solves["architecture"]))

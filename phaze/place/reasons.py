@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from phaze.ndarrays import Floats
 from phaze.theory.memory import microbatches_in_flight
 from phaze.theory.partition import Shape, devices_of, least_worst, shape_of
-from phaze.theory.pipeline import Chain, Footprints, Reals, Setting, room, useful_widths
+from phaze.theory.pipeline import Chain, Footprints, Setting, room, useful_widths
 from phaze.units import GIB, KIB, MIB
 
 
@@ -71,7 +72,7 @@ def why_not_stages(
 
 def stage_memories(
     footprints: Footprints, starts: tuple[int, ...], setting: Setting, microbatches: int
-) -> Reals:
+) -> Floats:
     """Return the memory of every stage of a placement, from the first."""
     n = len(footprints.constant_bytes)
     constant = footprints.constant_bytes[list(starts), [*starts[1:], n]]
@@ -80,7 +81,7 @@ def stage_memories(
 
 def stage_stashes(
     footprints: Footprints, starts: tuple[int, ...], setting: Setting, microbatches: int
-) -> Reals:
+) -> Floats:
     """Return what every stage of a placement keeps for microbatches in flight, from the first."""
     n, depth = len(footprints.constant_bytes), len(starts)
     stashes = np.empty(depth)
@@ -124,12 +125,12 @@ def pipelines(setting: Setting, most: int) -> list[tuple[int, int]]:
     return [(int(m), int(d)) for m, d in zip(counts, widths, strict=True)]
 
 
-def _entries(table: Reals) -> list[tuple[int, int]]:
+def _entries(table: Floats) -> list[tuple[int, int]]:
     """Return the numbers of stages and of single-device stages that are possible."""
     return [(int(s), int(u)) for s, u in zip(*np.nonzero(np.isfinite(table)), strict=True)]
 
 
-def _peaks(footprints: Footprints, setting: Setting, shape: Shape, microbatches: int) -> Reals:
+def _peaks(footprints: Footprints, setting: Setting, shape: Shape, microbatches: int) -> Floats:
     """Return the least peak memory for every number of stages and of single-device stages."""
     n = len(footprints.constant_bytes)
     constant, growth = footprints.constant_bytes, footprints.stashed_bytes(setting.recompute)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.place.costs import StageCost
 from phaze.place.piper.chain import RECOMPUTE
 from phaze.place.piper.layers import Options
 from phaze.place.traffic import Traffic
-from phaze.theory.pipeline import Chain, Counts, Flags, Reals, edge_arrays
+from phaze.theory.pipeline import Chain, edge_arrays
 from phaze.theory.stage_work import StageWork
 
 
@@ -49,7 +50,7 @@ def configured_work(
     return _work(chain, traffic, members, again, held)
 
 
-def _work(chain: Chain, traffic: Traffic, layers: Counts, again: Flags, held: _Held) -> StageWork:
+def _work(chain: Chain, traffic: Traffic, layers: Ints, again: Bools, held: _Held) -> StageWork:
     """Return the work of layers of which some run forward again."""
     arriving, departing = _crossing(chain, layers)
     repeated = layers[again]
@@ -74,7 +75,7 @@ def _work(chain: Chain, traffic: Traffic, layers: Counts, again: Flags, held: _H
     )
 
 
-def _crossing(chain: Chain, layers: Counts) -> tuple[Reals, Reals]:
+def _crossing(chain: Chain, layers: Ints) -> tuple[Floats, Floats]:
     """Return the bytes of every edge that enters the stage, and of every edge that leaves it."""
     sources, targets, sizes = edge_arrays(chain.edges)
     starts, ends = np.isin(sources, layers), np.isin(targets, layers)

@@ -10,21 +10,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from phaze.ndarrays import Floats
 from phaze.place.point import Point
 from phaze.theory.collectives import sent_bytes
 from phaze.theory.energy import HBM, LINK, Rates, Work
-from phaze.theory.pipeline import Reals
 
 
 @dataclass(frozen=True)
 class Traffic:
     """Bytes of every layer of a chain for one microbatch, on one device of its slices, (n,) each."""
 
-    forward_hbm_bytes: Reals
-    backward_hbm_bytes: Reals
-    forward_reduced_bytes: Reals
+    forward_hbm_bytes: Floats
+    backward_hbm_bytes: Floats
+    forward_reduced_bytes: Floats
     """Tensors that the slices all-reduce, as large as each slice has them."""
-    backward_reduced_bytes: Reals
+    backward_reduced_bytes: Floats
 
 
 def layer_traffic(point: Point, work: Work, rates: Rates) -> Traffic:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from phaze.ndarrays import Floats
 from phaze.report.anatomy import (
     energy_by_layer,
     layer_chain,
@@ -23,7 +24,7 @@ from phaze.report.verdicts import ROUNDING, Verdicts, each, run_checks
 from phaze.report.winners import PER_MODEL, candidates
 from phaze.tables import Schedules
 from phaze.theory.pareto import uncovered
-from phaze.theory.ranking import Floats, tied
+from phaze.theory.ranking import tied
 
 
 def check_results(evidence: Evidence) -> pd.DataFrame:

@@ -8,9 +8,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from phaze.ndarrays import Floats
 from phaze.report.searches import WALK, curves
 from phaze.report.style import AMBER, BLUE, GREY, INK, PURPLE, RED, TEAL, WIDE, axes, legend_above
-from phaze.theory.ranking import Floats, Ranks
+from phaze.theory.ranking import Ranks
 from phaze.units import UM2_PER_MM2
 
 MOST_POINTS = 90

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from phaze.ndarrays import Floats
 from phaze.tables import MILESTONES, Searches, Walks
-from phaze.theory.ranking import Floats, name_ranks, order, tied
+from phaze.theory.ranking import name_ranks, order, tied
 
 WALK = "hysteresis-"
 """Beginning of the name of a walk down the areas; the level follows."""

@@ -9,18 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from phaze.estimate.kernels import KERNEL_LIMITS, time_kernels
 from phaze.extract.kernels import LayerKernels, extract_kernels
 from phaze.extract.operators import Operator
 from phaze.extract.sharding import slice_model
 from phaze.kernels import kernels_of, works_of_kernels
+from phaze.ndarrays import Floats
 from phaze.runs.machine import Machine
 from phaze.runs.run import Run
 from phaze.theory.collectives import all_reduce_s, reduce_scatter_s
 
-Floats = NDArray[np.float64]
 NETWORK = KERNEL_LIMITS.index("network")
 HBM = KERNEL_LIMITS.index("hbm")
 ON_CHIP_BYTES_PER_S = 1e30

@@ -17,9 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from phaze.ndarrays import Floats
 from phaze.runs.layers import HBM, NETWORK, LayerCost, layer_costs
 from phaze.runs.machine import Machine
 from phaze.runs.run import Run
@@ -27,8 +25,6 @@ from phaze.simulate.pipeline import Pipeline, StageCost, with_gathers
 from phaze.simulate.training_state import state_bytes, update_bytes
 from phaze.theory.collectives import all_reduce_s, reduce_scatter_s
 from phaze.theory.memory import ParameterBytes, parameter_bytes
-
-Floats = NDArray[np.float64]
 
 CONVERSION_BYTES = 34
 """Bytes a parameter that Megatron-LM's update in mixed precision moves beside the optimizer's own: gradients

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from phaze.ndarrays import Ints
 from phaze.schedule.layer import KEY, PASS
 from phaze.tables.columns import ENERGIES
-from phaze.theory.graphs import Ints
 
 _DESIGN = {"tensor": "tensor", "vector": "vector", "fused": "fused", "network": "vector"}
 """Whose design an operator's estimate is for: the reduction of a collective runs on the vector cores."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from phaze.ndarrays import Floats
 from phaze.progress import counted
 from phaze.spec.settings import Training
 from phaze.tables.columns import ENERGIES
@@ -26,7 +27,7 @@ from phaze.theory.economy import Least, least_sample_j
 from phaze.theory.energy import Batch, Rates
 from phaze.theory.memory import parameter_bytes
 from phaze.theory.pipeline import Setting
-from phaze.theory.ranking import Floats, distinct_rows
+from phaze.theory.ranking import distinct_rows
 
 DIRECTIONS = ("forward", "backward")
 CORES_OF_DESIGN = {

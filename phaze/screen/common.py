@@ -26,8 +26,9 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from phaze.ndarrays import Bools, Floats
 from phaze.screen.select import could_matter
-from phaze.theory.ranking import Flags, Floats, Ranks, name_ranks, order, smallest, within
+from phaze.theory.ranking import Ranks, name_ranks, order, smallest, within
 
 Mean = Literal["mean", "normalised", "geometric"]
 AT = ["architecture", "hbm_gib"]
@@ -62,7 +63,7 @@ def common_candidates(
     return pd.concat(kept or [bounds], ignore_index=True)[["architecture", "hbm_gib", "lower", "upper"]]
 
 
-def _could_matter(bounds: pd.DataFrame, best: int, tolerance: float) -> Flags:
+def _could_matter(bounds: pd.DataFrame, best: int, tolerance: float) -> Bools:
     """Return which rows of one HBM size the searched architectures do not exclude."""
     named = bounds["named"].to_numpy(np.bool_)
     kept = np.zeros(len(bounds), dtype=np.bool_)

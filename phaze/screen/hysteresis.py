@@ -25,8 +25,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pandas as pd
 
+from phaze.ndarrays import Floats
 from phaze.tables import Visits
-from phaze.theory.ranking import Floats, Ranks, tied
+from phaze.theory.ranking import Ranks, tied
 
 Evaluate = Callable[[pd.DataFrame], pd.DataFrame]
 """From rows of the architectures table to samples_per_s and hbm_gib by architecture; 0 without placement."""

@@ -38,7 +38,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from phaze.theory.ranking import Flags, Floats, Ranks, limit_of, tied
+from phaze.ndarrays import Bools, Floats
+from phaze.theory.ranking import Ranks, limit_of, tied
 
 NOISE = 1e-12
 """Relative error that sums of the same latencies in another order may have."""
@@ -46,7 +47,7 @@ NOISE = 1e-12
 
 def could_matter(
     lower_s: Floats, feasible_s: Floats, area_um2: Floats, name: Ranks, *, best: int, tolerance: float
-) -> Flags:
+) -> Bools:
     """Return which of (A,) architectures could be among the `best` best or the smallest within the tolerance.
 
     `name` are their `ranking.name_ranks`. An infinite lower bound (it fits nowhere) is never kept.
@@ -54,11 +55,11 @@ def could_matter(
     lower, feasible = tied(lower_s * (1.0 - NOISE)), tied(feasible_s * (1.0 + NOISE))
     first = ~_surely_behind(lower, feasible, area_um2, name, best)
     small = ~_surely_larger(lower, feasible, area_um2) & (lower <= limit_of(feasible, tolerance))
-    result: Flags = np.isfinite(lower) & (first | small)
+    result: Bools = np.isfinite(lower) & (first | small)
     return result
 
 
-def _surely_behind(lower: Floats, feasible: Floats, area: Floats, name: Ranks, best: int) -> Flags:
+def _surely_behind(lower: Floats, feasible: Floats, area: Floats, name: Ranks, best: int) -> Bools:
     """Return who has `best` others surely before it, by (time, area, name)."""
     if best > len(lower):
         return np.zeros(len(lower), dtype=np.bool_)
@@ -66,20 +67,20 @@ def _surely_behind(lower: Floats, feasible: Floats, area: Floats, name: Ranks, b
     return _after((lower, area, name), (feasible[last], area[last], name[last]))
 
 
-def _after(keys: tuple[Floats, Floats, Ranks], key: tuple[float, float, int]) -> Flags:
+def _after(keys: tuple[Floats, Floats, Ranks], key: tuple[float, float, int]) -> Bools:
     """Return which keys come lexicographically after the given one."""
     (time, area, name), (at_time, at_area, at_name) = keys, key
     later_name = (area == at_area) & (name > at_name)
     later_area = (area > at_area) | later_name
-    result: Flags = (time > at_time) | ((time == at_time) & later_area)
+    result: Bools = (time > at_time) | ((time == at_time) & later_area)
     return result
 
 
-def _surely_larger(lower: Floats, feasible: Floats, area: Floats) -> Flags:
+def _surely_larger(lower: Floats, feasible: Floats, area: Floats) -> Bools:
     """Return for whom a smaller architecture is surely as fast, or one of the same area surely faster."""
     areas, group = np.unique(area, return_inverse=True)
     fastest = np.full(len(areas), np.inf)
     np.minimum.at(fastest, group, feasible)
     smaller = np.concatenate(([np.inf], np.minimum.accumulate(fastest)[:-1]))
-    result: Flags = (smaller[group] <= lower) | (fastest[group] < lower)
+    result: Bools = (smaller[group] <= lower) | (fastest[group] < lower)
     return result

@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
+from phaze.ndarrays import Bools, Floats
 from phaze.screen.bounds import (
     Bounds,
     bound_energies,
@@ -22,7 +23,7 @@ from phaze.spec.system import Scenario
 from phaze.tables import Screens
 from phaze.theory.energy import Batch, Rates
 from phaze.theory.pipeline import Setting
-from phaze.theory.ranking import Flags, Floats, name_ranks
+from phaze.theory.ranking import name_ranks
 from phaze.units import GIB
 
 
@@ -77,7 +78,7 @@ def screen_architectures(
     return Screens.check(_rows(times, joules, shard, grid, kept).assign(**point)[list(Screens.fields())])
 
 
-def _seen(shard: pd.DataFrame, settings: ScreenSettings, visits: pd.DataFrame | None) -> Flags:
+def _seen(shard: pd.DataFrame, settings: ScreenSettings, visits: pd.DataFrame | None) -> Bools:
     """Return which architectures the strategy looks at."""
     if settings.strategy == "certified":
         return np.ones(len(shard), dtype=np.bool_)
@@ -110,10 +111,10 @@ def pipeline_settings(scenario: Scenario, training: Training, microbatch: int) -
 def choose_kept(
     times: Bounds,
     shard: pd.DataFrame,
-    seen: Flags,
+    seen: Bools,
     grid: list[tuple[float, bool]],
     settings: ScreenSettings,
-) -> Flags:
+) -> Bools:
     """Return which architectures to keep, the seen and the named, by bounds (settings, A) on their times."""
     area, name = shard["area_um2"].to_numpy(np.float64), name_ranks(shard["architecture"])
     kept = shard["named"].to_numpy(np.bool_, copy=True)
@@ -134,7 +135,7 @@ def choose_kept(
 
 
 def _rows(
-    times: Bounds, joules: Floats, shard: pd.DataFrame, grid: list[tuple[float, bool]], kept: Flags
+    times: Bounds, joules: Floats, shard: pd.DataFrame, grid: list[tuple[float, bool]], kept: Bools
 ) -> pd.DataFrame:
     """Return one row for every architecture, HBM size and recompute."""
     hbm_gib, recompute = zip(*grid, strict=True)

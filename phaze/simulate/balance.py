@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from phaze.errors import PhazeError
-from phaze.simulate.pipeline import Counts, Reals
+from phaze.ndarrays import Floats, Ints
 from phaze.theory.partition import least_worst
 from phaze.theory.pipeline import interval_sums
 
 
-def balanced_starts(compute_s: Reals, stages: int) -> tuple[int, ...]:
+def balanced_starts(compute_s: Floats, stages: int) -> tuple[int, ...]:
     """Return the first operator of every stage such that the slowest stage is as fast as can be.
 
     `compute_s` (n,) is the time of every operator. Of equal cuts, the one that fills the first stages.
@@ -27,10 +27,10 @@ def balanced_starts(compute_s: Reals, stages: int) -> tuple[int, ...]:
     return tuple(starts)
 
 
-def _least_worst(load: Reals, stages: int) -> float:
+def _least_worst(load: Floats, stages: int) -> float:
     """Return the load of the slowest stage of the best cut."""
     n = len(load)
-    anything: Counts = np.full(load.shape, stages, np.int64)
+    anything: Ints = np.full(load.shape, stages, np.int64)
     table = least_worst(
         load[:, n], load, np.zeros_like(load), anything, np.zeros(load.shape, bool), stages, 0
     )

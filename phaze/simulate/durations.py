@@ -6,7 +6,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from phaze.simulate.pipeline import Pipeline, Reals
+from phaze.ndarrays import Floats
+from phaze.simulate.pipeline import Pipeline
 
 
 class Kind(IntEnum):
@@ -24,7 +25,7 @@ class Kind(IntEnum):
     GATHER = 7
 
 
-def durations(pipeline: Pipeline) -> Reals:
+def durations(pipeline: Pipeline) -> Floats:
     """Return the seconds of every kind of job at every stage, (kinds, stages)."""
     table = np.zeros((len(Kind), len(pipeline.stages)))
     parts = pieces(pipeline)
@@ -39,7 +40,7 @@ def durations(pipeline: Pipeline) -> Reals:
     return table + occupied_s(pipeline)
 
 
-def occupied_s(pipeline: Pipeline) -> Reals:
+def occupied_s(pipeline: Pipeline) -> Floats:
     """Return the seconds for which transfers occupy the device in every kind of job, (kinds, stages)."""
     table = np.zeros((len(Kind), len(pipeline.stages)))
     if pipeline.transfers == "occupying":
@@ -51,13 +52,13 @@ def occupied_s(pipeline: Pipeline) -> Reals:
     return table
 
 
-def borders(pipeline: Pipeline) -> tuple[Reals, Reals]:
+def borders(pipeline: Pipeline) -> tuple[Floats, Floats]:
     """Return the seconds of an activation and of a gradient over every border, (stages - 1,) each."""
     gradient = pipeline.column("send_gradient_s")[1:] * pipeline.trains
     return pipeline.column("send_activation_s")[:-1], gradient
 
 
-def overlap_s(pipeline: Pipeline) -> Reals:
+def overlap_s(pipeline: Pipeline) -> Floats:
     """Return how long before the end of the last backward pass the first piece of gradients is there."""
     parts = pieces(pipeline)
     span = pipeline.column("backward_s")
@@ -66,7 +67,7 @@ def overlap_s(pipeline: Pipeline) -> Reals:
     return span * (parts - 1) / parts
 
 
-def pieces(pipeline: Pipeline) -> Reals:
+def pieces(pipeline: Pipeline) -> Floats:
     """Return in how many pieces the gradients of every stage are synchronised."""
     operators = pipeline.column("operators")
     return operators if pipeline.overlap_sync else np.ones_like(operators)

@@ -17,6 +17,7 @@ import simpy
 from simpy.events import EventPriority
 
 from phaze.errors import PhazeError
+from phaze.ndarrays import Floats, Ints
 from phaze.simulate.durations import Kind, borders, durations, overlap_s
 from phaze.simulate.graph import (
     EventGraph,
@@ -27,7 +28,7 @@ from phaze.simulate.graph import (
 from phaze.simulate.links import Idle, Machine, Process, Task, Transfer
 from phaze.simulate.longest_path import ADVICE
 from phaze.simulate.orders import Jobs, Key
-from phaze.simulate.pipeline import Counts, Pipeline, Reals
+from phaze.simulate.pipeline import Pipeline
 from phaze.simulate.priority import Queue
 from phaze.simulate.timeline import Timeline
 
@@ -268,7 +269,7 @@ def _passes_left(pipeline: Pipeline, jobs: Jobs) -> Counter[tuple[int, int, int]
     )
 
 
-def _binding(end_s: Reals, graph: EventGraph) -> Counts:
+def _binding(end_s: Floats, graph: EventGraph) -> Ints:
     """Return for every job the predecessor that lets it start last, -1 without any."""
     binding = np.full(len(end_s), -1, np.int64)
     arrival = end_s[graph.predecessor] + graph.delay_s

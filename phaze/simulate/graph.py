@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from phaze.ndarrays import Floats, Ints
 from phaze.simulate.durations import Kind, borders, durations, fetches_on_worker, overlap_s, pieces
 from phaze.simulate.orders import Jobs, joined, own_microbatches, worker_jobs
-from phaze.simulate.pipeline import Counts, Pipeline, Reals
+from phaze.simulate.pipeline import Pipeline
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,12 +26,12 @@ class EventGraph:
     """N jobs and what they wait for; predecessors of job i are entries [preceded[i], preceded[i + 1])."""
 
     jobs: Jobs
-    duration_s: Reals
+    duration_s: Floats
     """(N,)."""
-    preceded: Counts
+    preceded: Ints
     """(N + 1,)."""
-    predecessor: Counts
-    delay_s: Reals
+    predecessor: Ints
+    delay_s: Floats
     """From the predecessor's end to the earliest start."""
 
 
@@ -38,9 +39,9 @@ class EventGraph:
 class Sites:
     """Where each pass stands among the jobs: (stages, microbatches) indices, -1 where there is none."""
 
-    at: dict[Kind, Counts]
+    at: dict[Kind, Ints]
 
-    def of(self, kind: Kind, stage: NDArray[np.int32], microbatch: NDArray[np.int32]) -> Counts:
+    def of(self, kind: Kind, stage: NDArray[np.int32], microbatch: NDArray[np.int32]) -> Ints:
         """Return the indices of these passes."""
         return self.at[kind][stage, microbatch]
 
@@ -50,7 +51,7 @@ class Join:
     """A job that waits for several, all with one delay."""
 
     job: int
-    predecessors: Counts
+    predecessors: Ints
     delay_s: float
 
 
@@ -117,7 +118,7 @@ def _sync_ports(pipeline: Pipeline) -> list[Jobs]:
     return ports
 
 
-def _port(kind: Counts, stage: Counts, microbatch: Counts) -> Jobs:
+def _port(kind: Ints, stage: Ints, microbatch: Ints) -> Jobs:
     first = np.array([0, len(kind)], np.int64)
     return Jobs(kind.astype(np.int8), stage.astype(np.int32), microbatch.astype(np.int32), first)
 
@@ -132,7 +133,7 @@ def _sites(pipeline: Pipeline, jobs: Jobs) -> Sites:
     return Sites(at)
 
 
-def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: Sites) -> tuple[Counts, Reals]:
+def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: Sites) -> tuple[Ints, Floats]:
     """Return the one predecessor of every job, -1 without, and the delay after it."""
     single, delay = np.full(len(jobs), -1, np.int64), np.zeros(len(jobs))
     stages = len(pipeline.stages)
@@ -140,7 +141,7 @@ def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: Sites) -> tuple[
     if pipeline.transfers == "occupying":
         activation, gradient = np.zeros_like(activation), np.zeros_like(gradient)
 
-    def link(which: Counts, kind: Kind, step: int, lag: Reals) -> None:
+    def link(which: Ints, kind: Kind, step: int, lag: Floats) -> None:
         stage, microbatch = jobs.stage[which], jobs.microbatch[which]
         single[which] = sites.of(kind, stage + step, microbatch)
         delay[which] = lag
@@ -180,12 +181,12 @@ def _joins(pipeline: Pipeline, jobs: Jobs) -> list[Join]:
     return joins
 
 
-def last_passes(pipeline: Pipeline, jobs: Jobs) -> Counts:
+def last_passes(pipeline: Pipeline, jobs: Jobs) -> Ints:
     """Return each worker's last backward pass by chunk and batch, (workers, chunks, batches)."""
     return _last(pipeline, jobs, Kind.BACKWARD, pipeline.lane_microbatches)
 
 
-def _last(pipeline: Pipeline, jobs: Jobs, kind: Kind, per_batch: int) -> Counts:
+def _last(pipeline: Pipeline, jobs: Jobs, kind: Kind, per_batch: int) -> Ints:
     found = np.flatnonzero(jobs.kind == kind)
     last = np.full((len(pipeline.workers), pipeline.chunks, pipeline.batches), -1, np.int64)
     where = (jobs.resource[found], jobs.stage[found] // pipeline.depth, jobs.microbatch[found] // per_batch)

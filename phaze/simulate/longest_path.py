@@ -14,8 +14,9 @@ from typing import cast
 import numpy as np
 
 from phaze.errors import PhazeError
+from phaze.ndarrays import Floats, Ints
 from phaze.simulate.graph import event_graph
-from phaze.simulate.pipeline import Counts, Pipeline, Reals
+from phaze.simulate.pipeline import Pipeline
 from phaze.simulate.timeline import Timeline
 from phaze.theory.compiled import njit
 
@@ -26,7 +27,7 @@ ADVICE = "replicas that wait for each other need data that divide their suffix s
 LOADING = 50_000
 """Jobs whose sweep in Python takes less time than to load its machine code, two thirds of a second."""
 
-Sweep = Callable[[Counts, Reals, Counts, Counts, Reals], tuple[Reals, Reals, Counts, int]]
+Sweep = Callable[[Ints, Floats, Ints, Ints, Floats], tuple[Floats, Floats, Ints, int]]
 
 _swept: Counter[str] = Counter()
 
@@ -59,8 +60,8 @@ def _sweep_for(jobs: int) -> Sweep:
 
 @njit
 def longest_path(
-    first: Counts, duration: Reals, preceded: Counts, predecessor: Counts, delay: Reals
-) -> tuple[Reals, Reals, Counts, int]:
+    first: Ints, duration: Floats, preceded: Ints, predecessor: Ints, delay: Floats
+) -> tuple[Floats, Floats, Ints, int]:
     """Return start and latest arrival of every job, the predecessor that arrives last, and the jobs done.
 
     `first` (R + 1,) says where each resource's jobs begin; arrivals without predecessors are at 0.

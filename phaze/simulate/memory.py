@@ -13,13 +13,16 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from phaze.ndarrays import Floats
 from phaze.simulate.durations import Kind
 from phaze.simulate.orders import Kinds, jobs_of
-from phaze.simulate.pipeline import Pipeline, Reals, StageCost
+from phaze.simulate.pipeline import Pipeline, StageCost
 from phaze.simulate.windows import in_flight
 
 
-def held_bytes(pipeline: Pipeline, group: int, kind: Kinds, stage: NDArray[np.int32]) -> tuple[Reals, Reals]:
+def held_bytes(
+    pipeline: Pipeline, group: int, kind: Kinds, stage: NDArray[np.int32]
+) -> tuple[Floats, Floats]:
     """Return the bytes that a device of a group holds during and after each of a worker's jobs."""
     stash, work = pipeline.column("stash_bytes")[stage], pipeline.column("work_bytes")[stage]
     freed = np.where(kind == releasing(pipeline), stash, 0.0)

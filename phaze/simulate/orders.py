@@ -21,12 +21,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from phaze.ndarrays import Bools, Ints
 from phaze.simulate.durations import Kind, fetches_on_worker
-from phaze.simulate.pipeline import Counts, Pipeline
+from phaze.simulate.pipeline import Pipeline
 from phaze.simulate.windows import in_flight
 
 Kinds = NDArray[np.int8]
-Flags = NDArray[np.bool_]
 
 Key = tuple[Kind, int, int]
 """Kind, stage, and microbatch or batch of a job."""
@@ -40,7 +40,7 @@ class Jobs:
     stage: NDArray[np.int32]
     microbatch: NDArray[np.int32]
     """Of SYNC, LAST_SYNC, UPDATE and GATHER the batch."""
-    first: Counts
+    first: Ints
     """(R + 1,) where the jobs of each resource begin."""
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class Jobs:
         return len(self.kind)
 
     @property
-    def resource(self) -> Counts:
+    def resource(self) -> Ints:
         """Return the resource of every job."""
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
@@ -70,7 +70,7 @@ def worker_jobs(pipeline: Pipeline) -> Jobs:
     return joined([jobs_of(pipeline, group, replica, windows[group]) for group, replica in pipeline.workers])
 
 
-def own_microbatches(pipeline: Pipeline, replica: int, group: int) -> Counts:
+def own_microbatches(pipeline: Pipeline, replica: int, group: int) -> Ints:
     """Return the microbatches of a replica, numbered through all batches."""
     total = pipeline.lane_microbatches * pipeline.batches
     return np.arange(replica, total, pipeline.replicas[group], dtype=np.int64)
@@ -89,7 +89,7 @@ def jobs_of(pipeline: Pipeline, group: int, replica: int, window: int) -> Jobs:
     return _with_updates(pipeline, group, *jobs) if pipeline.trains else _one_resource(*jobs)
 
 
-def _passes(pipeline: Pipeline, window: int, count: int) -> tuple[Flags, Counts]:
+def _passes(pipeline: Pipeline, window: int, count: int) -> tuple[Bools, Ints]:
     """Return the passes of a worker in order: whether backward, and the number in that direction."""
     if not pipeline.trains:
         return np.zeros(count, bool), np.arange(count)
@@ -103,7 +103,7 @@ def _passes(pipeline: Pipeline, window: int, count: int) -> tuple[Flags, Counts]
     return backward, index
 
 
-def _interleaved(pipeline: Pipeline, rank: int, backward: Flags, index: Counts) -> tuple[Counts, Counts]:
+def _interleaved(pipeline: Pipeline, rank: int, backward: Bools, index: Ints) -> tuple[Ints, Ints]:
     """Return stage and microbatch of every pass: p microbatches through a chunk, then through the next."""
     p, v = pipeline.depth, pipeline.chunks
     chunk = index % (p * v) // p
@@ -112,8 +112,8 @@ def _interleaved(pipeline: Pipeline, rank: int, backward: Flags, index: Counts) 
 
 
 def _with_preparations(
-    pipeline: Pipeline, kind: Counts, stage: Counts, microbatch: Counts
-) -> tuple[Counts, Counts, Counts]:
+    pipeline: Pipeline, kind: Ints, stage: Ints, microbatch: Ints
+) -> tuple[Ints, Ints, Ints]:
     """Return the jobs with a recomputation before the backward pass, and a fetch before the first forward."""
     again = (kind == Kind.BACKWARD) & (pipeline.column("recompute_s") > 0)[stage]
     fetch = (kind == Kind.FORWARD) & (stage == 0) & fetches_on_worker(pipeline)
@@ -124,7 +124,7 @@ def _with_preparations(
     return prepared, np.repeat(stage, copies), np.repeat(microbatch, copies)
 
 
-def _with_updates(pipeline: Pipeline, group: int, kind: Counts, stage: Counts, microbatch: Counts) -> Jobs:
+def _with_updates(pipeline: Pipeline, group: int, kind: Ints, stage: Ints, microbatch: Ints) -> Jobs:
     """Return the jobs with the updates of every batch, later chunks first as their gradients are."""
     chunks = range(group, len(pipeline.stages), pipeline.depth)
     gathers = pipeline.column("gather_s") > 0
@@ -139,7 +139,7 @@ def _with_updates(pipeline: Pipeline, group: int, kind: Counts, stage: Counts, m
     )
 
 
-def _update_places(pipeline: Pipeline, kind: Counts, microbatch: Counts) -> Counts:
+def _update_places(pipeline: Pipeline, kind: Ints, microbatch: Ints) -> Ints:
     """Return for every batch the index of the job before which its update is done."""
     batches = np.arange(pipeline.batches)
     batch = microbatch // pipeline.lane_microbatches
@@ -151,7 +151,7 @@ def _update_places(pipeline: Pipeline, kind: Counts, microbatch: Counts) -> Coun
     return np.append(forward, len(kind))[next_use]
 
 
-def _one_resource(kind: Counts, stage: Counts, microbatch: Counts) -> Jobs:
+def _one_resource(kind: Ints, stage: Ints, microbatch: Ints) -> Jobs:
     return Jobs(
         kind.astype(np.int8),
         stage.astype(np.int32),

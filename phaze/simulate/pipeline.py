@@ -28,12 +28,9 @@ from math import gcd, inf
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from phaze.errors import PhazeError
-
-Reals = NDArray[np.float64]
-Counts = NDArray[np.int64]
+from phaze.ndarrays import Floats, Ints
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "2bw", "layer-wise", "inference"]
 """gpipe: Huang et al., NeurIPS 2019; 1f1b, interleaved: Narayanan et al., SC 2021; 2bw: PipeDream-2BW, no
@@ -142,7 +139,7 @@ class Pipeline:
         return tuple((g, r) for g, d in enumerate(self.replicas) for r in range(d))
 
     @property
-    def worker_devices(self) -> Counts:
+    def worker_devices(self) -> Ints:
         """Return the devices of every worker."""
         widths = self.tensor or (1,) * self.depth
         return np.array([widths[g] for g, _ in self.workers], np.int64)
@@ -157,7 +154,7 @@ class Pipeline:
         """Return whether there is a backward pass."""
         return self.schedule != "inference"
 
-    def column(self, name: str) -> Reals:
+    def column(self, name: str) -> Floats:
         """Return one of the costs of all stages, an array that must not be changed."""
         if name not in self._columns:
             column = np.array([getattr(stage, name) for stage in self.stages], np.float64)
@@ -166,7 +163,7 @@ class Pipeline:
         return self._columns[name]
 
     @cached_property
-    def _columns(self) -> dict[str, Reals]:
+    def _columns(self) -> dict[str, Floats]:
         return {}
 
 

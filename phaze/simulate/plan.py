@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from phaze.simulate.pipeline import Pipeline, Reals, Schedule, StageCost
+from phaze.ndarrays import Floats
+from phaze.simulate.pipeline import Pipeline, Schedule, StageCost
 from phaze.simulate.timeline import Use
 from phaze.theory.collectives import ring_all_reduce_s, sent_bytes
 from phaze.theory.stage_work import StageWork
@@ -160,17 +161,17 @@ class Plan:
         return -(-self.microbatches // self.stages[0].data)
 
     @cached_property
-    def loads_s(self) -> Reals:
+    def loads_s(self) -> Floats:
         """Return what the planner charges for a microbatch on a replica, without synchronisation."""
         loads = np.array([s.time_per_sample_s * s.data for s in self.stages]) * self.microbatch
         if not self.flushes:
             loads -= np.array(self.data) * self.charged_sync_s / self.microbatches
         # What rounding leaves of the loads must not be less than the passes.
-        compute: Reals = np.array([s.compute_s for s in self.stages])
+        compute: Floats = np.array([s.compute_s for s in self.stages])
         return np.where(loads > compute, loads, compute)
 
     @cached_property
-    def charged_sync_s(self) -> Reals:
+    def charged_sync_s(self) -> Floats:
         """Return what planners charge once a batch: 4 (d - 1)/d, Phaze for the first stage, Piper for all."""
         every = np.array([s.exchange_s(4.0, self.bandwidth_bytes_per_s) for s in self.stages])
         return every[:1] if self.flushes else every

@@ -15,9 +15,10 @@ from __future__ import annotations
 from dataclasses import replace
 from math import lcm
 
+from phaze.ndarrays import Floats
 from phaze.simulate.durations import Kind
 from phaze.simulate.longest_path import simulate
-from phaze.simulate.pipeline import Pipeline, Reals
+from phaze.simulate.pipeline import Pipeline
 
 LONGEST = 200_000
 """Microbatches after which the last measured rate is taken, periodic or not."""
@@ -42,7 +43,7 @@ def time_per_microbatch_s(pipeline: Pipeline, tolerance: float = 1e-9, repeats: 
         repeats *= 2
 
 
-def ideal_time_s(load_s: Reals, update_s: float, microbatches: int) -> float:
+def ideal_time_s(load_s: Floats, update_s: float, microbatches: int) -> float:
     """Return the time per batch of PALM's equation (1).
 
     (B/b - 1) * max(FD + BD) + sum(FD + BD) + GU, with `load_s` FD + BD of the stages, shape (p,), and B/b
@@ -68,7 +69,7 @@ def _works_per_batch(pipeline: Pipeline) -> bool:
     return any(pipeline.column(name).any() for name in ("sync_s", "update_s", "gather_s"))
 
 
-def _passed_s(pipeline: Pipeline, least: int) -> Reals:
+def _passed_s(pipeline: Pipeline, least: int) -> Floats:
     """Return when microbatches pass a point that those behind them do not delay, `least` of them or more.
 
     In training that is the entry of the first stage, where each waits for one that leaves; in inference,

@@ -10,10 +10,11 @@ from typing import Literal
 
 import numpy as np
 
+from phaze.ndarrays import Floats, Ints
 from phaze.simulate.durations import Kind, occupied_s
 from phaze.simulate.memory import fixed_bytes, held_bytes, most_in_flight, releasing
 from phaze.simulate.orders import Jobs
-from phaze.simulate.pipeline import Counts, Pipeline, Reals
+from phaze.simulate.pipeline import Pipeline
 
 Use = Literal["forward", "recompute", "backward", "update", "fetch", "transfer", "synchronisation", "bubble"]
 """What a device does or waits for. transfer: activations and gradients under way while it does nothing else;
@@ -76,8 +77,8 @@ class Bound:
 class MemoryProfile:
     """Memory of one device of a worker: `bytes_[i]` from `time_s[i]` on."""
 
-    time_s: Reals
-    bytes_: Reals
+    time_s: Floats
+    bytes_: Floats
 
     @property
     def peak_bytes(self) -> float:
@@ -91,15 +92,15 @@ class Timeline:
 
     pipeline: Pipeline
     jobs: Jobs
-    start_s: Reals
-    duration_s: Reals
-    arrival_s: Reals
+    start_s: Floats
+    duration_s: Floats
+    arrival_s: Floats
     """When the last thing came for which the job waits, other than its resource."""
-    binding: Counts
+    binding: Ints
     """The job that sent it, -1: none."""
 
     @cached_property
-    def end_s(self) -> Reals:
+    def end_s(self) -> Floats:
         """Return when every job is over."""
         return self.start_s + self.duration_s
 
@@ -154,7 +155,7 @@ class Timeline:
 
     def bound_among(self, spends: Callable[[Step], Mapping[str, float]]) -> Bound:
         """Return the same where it is known on which resources each step spends its seconds."""
-        spent: defaultdict[str, Reals] = defaultdict(lambda: np.zeros(self.pipeline.depth))
+        spent: defaultdict[str, Floats] = defaultdict(lambda: np.zeros(self.pipeline.depth))
         for step in self.critical_path:
             for resource, part_s in spends(step).items():
                 spent[resource][step.stage % self.pipeline.depth] += part_s
@@ -173,7 +174,7 @@ class Timeline:
         return MemoryProfile(np.concatenate([[0.0], time]), np.concatenate([[fixed], held]))
 
     @cached_property
-    def peak_bytes(self) -> Reals:
+    def peak_bytes(self) -> Floats:
         """Return the most that a device of each group ever holds, (p,)."""
         peaks = np.zeros(self.pipeline.depth)
         for worker, (group, _) in enumerate(self.pipeline.workers):
@@ -186,12 +187,12 @@ class Timeline:
         """Return the most microbatches that a worker holds at once, counted for each chunk."""
         return most_in_flight(self.pipeline, self.jobs.kind[slice(*self.jobs.first[worker : worker + 2])])
 
-    def finished_s(self) -> Reals:
+    def finished_s(self) -> Floats:
         """Return when every microbatch has left the pipeline, in the order of their numbers."""
         last = 0 if self.pipeline.trains else len(self.pipeline.stages) - 1
         return self.passed_s(releasing(self.pipeline), last)
 
-    def passed_s(self, kind: Kind, stage: int) -> Reals:
+    def passed_s(self, kind: Kind, stage: int) -> Floats:
         """Return when every microbatch has passed a stage in one direction, in the order of their numbers."""
         out = np.flatnonzero((self.jobs.kind == kind) & (self.jobs.stage == stage))
         return self.end_s[out[np.argsort(self.jobs.microbatch[out], kind="stable")]]
@@ -202,11 +203,11 @@ class Timeline:
         return slice(0, int(self.jobs.first[len(self.pipeline.workers)]))
 
     @cached_property
-    def _gaps(self) -> Reals:
+    def _gaps(self) -> Floats:
         """Return how long each worker does nothing before each of its jobs."""
         previous = np.concatenate([[0.0], self.end_s[self._own][:-1]])
         previous[self.jobs.first[: len(self.pipeline.workers)]] = 0.0
-        gaps: Reals = np.maximum(self.start_s[self._own] - previous, 0.0)
+        gaps: Floats = np.maximum(self.start_s[self._own] - previous, 0.0)
         return gaps
 
     def _uses(self) -> Iterator[tuple[Use, float]]:
@@ -226,7 +227,7 @@ class Timeline:
             yield use, float(behind[source])
 
     @cached_property
-    def _under_way(self) -> Reals:
+    def _under_way(self) -> Floats:
         """Return for how long the input of every worker's job was under way when it came."""
         sender = self.binding[self._own]
         source, travel = self.jobs.kind[sender], self.arrival_s[self._own] - self.end_s[sender]

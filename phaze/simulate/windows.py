@@ -23,8 +23,9 @@ from math import floor
 
 import numpy as np
 
+from phaze.ndarrays import Floats
 from phaze.simulate.durations import Kind, borders, durations, fetches_on_worker
-from phaze.simulate.pipeline import Pipeline, Reals
+from phaze.simulate.pipeline import Pipeline
 
 SAME = 1e-9
 """Intervals that differ relatively by less are equal."""
@@ -103,15 +104,15 @@ def _least_interval_windows(pipeline: Pipeline, places: tuple[int, ...]) -> tupl
     return windows_at(pipeline, high)
 
 
-def _occupied(pipeline: Pipeline) -> Reals:
+def _occupied(pipeline: Pipeline) -> Floats:
     """Return how long a microbatch occupies a replica of every stage, (stages,)."""
     table = durations(pipeline)
-    load: Reals = table[[Kind.FORWARD, Kind.RECOMPUTE, Kind.BACKWARD]].sum(axis=0)
+    load: Floats = table[[Kind.FORWARD, Kind.RECOMPUTE, Kind.BACKWARD]].sum(axis=0)
     load[0] += pipeline.fetch_s * fetches_on_worker(pipeline)
     return load
 
 
-def _travel(pipeline: Pipeline) -> Reals:
+def _travel(pipeline: Pipeline) -> Floats:
     """Return how long a microbatch is under way behind every stage, there and back, (stages,)."""
     if pipeline.transfers == "occupying":
         return np.zeros(len(pipeline.stages))

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from phaze.ndarrays import Bools, Ints
 from phaze.theory.compiled import njit
-from phaze.theory.graphs import FUSED, TENSOR, VECTOR, Bools, Component, Ints, downsets
+from phaze.theory.graphs import FUSED, TENSOR, VECTOR, Component, downsets
 
 Indices = npt.NDArray[np.int32]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from phaze.ndarrays import Bools
 from phaze.theory.compiled import njit_inlined
 
 Words = NDArray[np.uint64]
-Bools = NDArray[np.bool_]
 
 BITS = 64
 """Nodes in a word."""

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from phaze.ndarrays import Floats, Ints
 from phaze.theory.compiled import njit
-from phaze.theory.pipeline import Counts, Reals
 
 Layer = tuple[float, float, float, float, float, float]
 """Latencies of embedding, block and head: three forward, three backward."""
@@ -40,26 +40,26 @@ class Memory(NamedTuple):
 
     whole: bool
     """The whole model fits one stage."""
-    first: Counts
+    first: Ints
     """With the embedding."""
-    second: Counts
+    second: Ints
     """In the stage that follows a first stage of the embedding alone."""
-    middle: Counts
+    middle: Ints
     last: int
     """With the head, as the last stage."""
-    reach: Counts
+    reach: Ints
     """(x, s): blocks that positions 2 .. s hold with at most x each."""
 
 
 class Options(NamedTuple):
     """Data widths to choose from, ascending, with ceil(B/d)."""
 
-    counts: Counts
-    widths: Counts
-    top: Counts
+    counts: Ints
+    widths: Ints
+    top: Ints
     """(s, variant): index of the widest d that the devices allow, -1 for none. The variant is 1 if the first
     stage is the embedding alone, plus 2 if the last is the head alone."""
-    least: Reals
+    least: Floats
     """(s,): least ceil(B/d) + s - 1 over the variants, infinite if none is possible."""
 
 
@@ -71,13 +71,13 @@ PLAN = 6
 
 @njit
 def search(
-    forward: Reals,
-    backward: Reals,
+    forward: Floats,
+    backward: Floats,
     model: Model,
     memory: Memory,
     options: Options,
-    times: Reals,
-    plans: Counts,
+    times: Floats,
+    plans: Ints,
 ) -> None:
     """Improve the times (A,) and plans (A, PLAN) of all architectures, whose latencies are arrays (A, 3).
 
@@ -102,7 +102,7 @@ def search(
 
 @njit
 def _search_one(
-    layer: Layer, model: Model, memory: Memory, options: Options, best: float, plan: Counts
+    layer: Layer, model: Model, memory: Memory, options: Options, best: float, plan: Ints
 ) -> float:
     work = _work(layer, model)
     if memory.whole:
@@ -153,7 +153,7 @@ def _offer(
     variant: int,
     options: Options,
     best: float,
-    plan: Counts,
+    plan: Ints,
     cut: tuple[int, int, int, int],
 ) -> float:
     """Give the cut its best data width; note it in the plan if it is better than the best."""
@@ -202,7 +202,7 @@ def _embedding_with_blocks(
     memory: Memory,
     options: Options,
     best: float,
-    plan: Counts,
+    plan: Ints,
 ) -> float:
     """Try first stages of the embedding with one block or more."""
     middles = s - 2
@@ -250,7 +250,7 @@ def _share(
     model: Model,
     options: Options,
     best: float,
-    plan: Counts,
+    plan: Ints,
 ) -> float:
     """Offer c blocks for the first stage, at most x for each middle one, the others for the last."""
     load = max(middle, _first_load(c, layer, model), _last_load(last, layer, model))
@@ -267,7 +267,7 @@ def _embedding_alone(
     memory: Memory,
     options: Options,
     best: float,
-    plan: Counts,
+    plan: Ints,
 ) -> float:
     """Try first stages of the embedding alone; the second stage then starts at the first block."""
     first = _first_load(0, layer, model)
@@ -294,7 +294,7 @@ def _fill(
     memory: Memory,
     options: Options,
     best: float,
-    plan: Counts,
+    plan: Ints,
 ) -> float:
     """Try every number of blocks for the second stage, or for the others in the middle."""
     ours, theirs = model.between_blocks_s, model.from_embedding_s
@@ -330,7 +330,7 @@ def _fill(
 
 
 @njit
-def _retry(layer: Layer, model: Model, options: Options, hint: Counts, best: float, plan: Counts) -> float:
+def _retry(layer: Layer, model: Model, options: Options, hint: Ints, best: float, plan: Ints) -> float:
     """Offer the plan that was best for another architecture."""
     s, c, second, x, last = hint[0], hint[2], hint[3], hint[4], hint[5]
     if s == 1:

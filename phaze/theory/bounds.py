@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from phaze.ndarrays import Floats, Ints
 from phaze.theory.barriers import Blocks, make_blocks
 from phaze.theory.clock import bound_by_weights
 from phaze.theory.graphs import (
@@ -26,8 +27,6 @@ from phaze.theory.graphs import (
     VECTOR,
     Component,
     Edges,
-    Floats,
-    Ints,
     Layer,
     Part,
     Schedule,

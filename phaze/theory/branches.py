@@ -26,8 +26,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.theory.compiled import njit, njit_inlined
-from phaze.theory.pipeline import Chain, Counts, Flags, Reals, edge_arrays
+from phaze.theory.pipeline import Chain, edge_arrays
 
 ANY_GROUP = -1
 """Group of a branch that goes where it can start first."""
@@ -36,33 +37,33 @@ ANY_GROUP = -1
 class Pass(NamedTuple):
     """One pass over a graph of n layers in topological order, with its edges by target."""
 
-    seconds: Reals
+    seconds: Floats
     """(n,) time of every layer."""
-    first: Counts
+    first: Ints
     """(n + 1,) where the edges into every layer begin."""
-    source: Counts
+    source: Ints
     """(edges,)."""
-    transfer_s: Reals
+    transfer_s: Floats
     """(edges,)."""
 
 
 class Branches(NamedTuple):
     """The branches of a stage of m layers, c of them: branch b holds order[first[b]:first[b + 1]]."""
 
-    order: Counts
+    order: Ints
     """(m,) layers, rising within a branch."""
-    first: Counts
+    first: Ints
     """(c + 1,)."""
 
 
 class Desk(NamedTuple):
     """Room that passes over n layers work in; what a pass leaves there means nothing to the next."""
 
-    following: Counts
+    following: Ints
     """(n,) the next layer of every branch."""
-    done_s: Reals
+    done_s: Floats
     """(n,) the end of every layer."""
-    place: Counts
+    place: Ints
     """(n,) group of every layer that ran."""
 
 
@@ -85,13 +86,13 @@ def backward_pass(graph: Chain, bandwidth_bytes_per_s: float) -> Pass:
     return _pass(graph.backward_s[::-1], last - targets, last - sources, sizes / bandwidth_bytes_per_s)
 
 
-def _pass(seconds: Reals, sources: Counts, targets: Counts, transfers: Reals) -> Pass:
+def _pass(seconds: Floats, sources: Ints, targets: Ints, transfers: Floats) -> Pass:
     by_target = np.lexsort((sources, targets))
     first = np.searchsorted(targets[by_target], np.arange(len(seconds) + 1)).astype(np.int64)
     return Pass(np.array(seconds, float), first, sources[by_target], transfers[by_target])
 
 
-def covers(graph: Chain) -> tuple[Counts, Counts]:
+def covers(graph: Chain) -> tuple[Ints, Ints]:
     """Return the layers directly before each, as (n + 1,) where they begin and the layers.
 
     An edge beside a longer path is none of these; nor is it inside any stage that holds both its ends, as a
@@ -105,12 +106,12 @@ def covers(graph: Chain) -> tuple[Counts, Counts]:
             direct[source, target] = True
             after[source] |= after[target]
             after[source, target] = True
-    ends: tuple[Counts, ...] = np.nonzero(direct.T)
+    ends: tuple[Ints, ...] = np.nonzero(direct.T)
     return np.searchsorted(ends[0], np.arange(n + 1)).astype(np.int64), ends[1].astype(np.int64)
 
 
 @njit
-def find_branches(inside: Flags, first: Counts, source: Counts) -> Branches:
+def find_branches(inside: Bools, first: Ints, source: Ints) -> Branches:
     """Return the branches of a stage, in the order of their first layers; `first`, `source` are `covers`."""
     branch, count = _branch_of(inside, first, source)
     begins = np.zeros(count + 1, np.int64)
@@ -128,7 +129,7 @@ def find_branches(inside: Flags, first: Counts, source: Counts) -> Branches:
 
 
 @njit
-def _branch_of(inside: Flags, first: Counts, source: Counts) -> tuple[Counts, int]:
+def _branch_of(inside: Bools, first: Ints, source: Ints) -> tuple[Ints, int]:
     """Return the branch of every layer of a stage, and how many there are."""
     n, count = len(inside), 0
     followers, branch = np.zeros(n, np.int64), np.empty(n, np.int64)
@@ -161,7 +162,7 @@ def mirrored(branches: Branches, nodes: int) -> Branches:
 
 @njit_inlined
 def ready_s(
-    layer: int, group: int, steps: Pass, inside: Flags, done: Reals, place: Counts, arrivals: bool
+    layer: int, group: int, steps: Pass, inside: Bools, done: Floats, place: Ints, arrivals: bool
 ) -> float:
     """Return when all that a layer needs is on a group; infinite while a predecessor is not done.
 
@@ -182,7 +183,7 @@ def ready_s(
 
 @njit
 def run_pass(
-    steps: Pass, branches: Branches, inside: Flags, group: Counts, ends: Reals, arrivals: bool, desk: Desk
+    steps: Pass, branches: Branches, inside: Bools, group: Ints, ends: Floats, arrivals: bool, desk: Desk
 ) -> None:
     """Run a pass; `ends` (groups,) holds when each group may begin it, and afterwards when it ends it.
 

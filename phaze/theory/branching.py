@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.theory.compiled import copy_row, njit, njit_inlined, njit_without_arrays
-from phaze.theory.graphs import Bools, Floats, Ints, Part
+from phaze.theory.graphs import Part
 from phaze.theory.pairing import assign_cores, occupies
 
 CLOSE = 1e-12

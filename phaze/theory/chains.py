@@ -22,15 +22,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.theory.blocks import PLAN, Memory, Model, Options, search
 from phaze.theory.compiled import njit
 from phaze.theory.partition import best_first_stage, least_worst, shape_of
 from phaze.theory.pipeline import (
     Chain,
-    Counts,
-    Flags,
     Footprints,
-    Reals,
     Room,
     Setting,
     edge_arrays,
@@ -46,14 +44,14 @@ class Runs:
     """A chain of runs of equal layers; arrays have one value a run, bytes are those of one slice."""
 
     counts: tuple[int, ...]
-    weight_bytes: Reals
-    static_bytes: Reals
-    activation_bytes: Reals
-    output_bytes: Reals
+    weight_bytes: Floats
+    static_bytes: Floats
+    activation_bytes: Floats
+    output_bytes: Floats
     """Tensor that a layer passes to the next."""
-    tensor_parallel: Flags
+    tensor_parallel: Bools
 
-    def chain(self, forward_s: Reals, backward_s: Reals) -> Chain:
+    def chain(self, forward_s: Floats, backward_s: Floats) -> Chain:
         """Return the chain with the given latencies, one value a run."""
         sizes = np.repeat(self.output_bytes, self.counts)[:-1]
         return Chain(
@@ -71,29 +69,29 @@ class Runs:
 class Optima:
     """The best placement of every architecture."""
 
-    time_s: Reals
+    time_s: Floats
     """Time per batch (A,), infinite where nothing fits."""
-    stages: Counts
-    data: Counts
-    first_layers: Counts
+    stages: Ints
+    data: Ints
+    first_layers: Ints
     """Layers of the first stage."""
 
 
 def best_times(
     runs: Runs,
-    forward_s: Reals,
-    backward_s: Reals,
+    forward_s: Floats,
+    backward_s: Floats,
     tensor: int,
     settings: Sequence[Setting],
     at_most_s: float = np.inf,
-) -> Reals:
+) -> Floats:
     """Return the best time per batch for all settings and architectures, `at_most_s` where none is better.
 
     The result is (settings, A), the latencies (A, runs) are of one layer of each run. Settings in which the
     same stages fit are worked out once. A limit spares the search for what is not of interest.
     """
     footprints = stage_footprints(runs.chain(np.zeros(len(runs.counts)), np.zeros(len(runs.counts))))
-    known: dict[tuple[object, ...], Reals] = {}
+    known: dict[tuple[object, ...], Floats] = {}
     times = []
     for setting in settings:
         groups = _groups(footprints, setting)
@@ -105,7 +103,9 @@ def best_times(
     return np.array(times).reshape(len(settings), len(forward_s))
 
 
-def best_placements(runs: Runs, forward_s: Reals, backward_s: Reals, tensor: int, setting: Setting) -> Optima:
+def best_placements(
+    runs: Runs, forward_s: Floats, backward_s: Floats, tensor: int, setting: Setting
+) -> Optima:
     """Return the best placement for every architecture; latencies are (A, runs), of one layer of each run."""
     footprints = stage_footprints(runs.chain(np.zeros(len(runs.counts)), np.zeros(len(runs.counts))))
     return _solve(runs, forward_s, backward_s, tensor, setting, _groups(footprints, setting), np.inf)
@@ -115,7 +115,7 @@ def best_placements(runs: Runs, forward_s: Reals, backward_s: Reals, tensor: int
 class Depths:
     """What fits the memory, whatever the latencies."""
 
-    devices: Counts
+    devices: Ints
     """(s,): fewest devices of a pipeline with s stages, 0 where none fits."""
     last_start: int
     """First layer of the longest last stage that fits."""
@@ -145,8 +145,8 @@ class _Group:
     """Data widths for which the same stages fit."""
 
     room: Room
-    counts: Counts
-    widths: Counts
+    counts: Ints
+    widths: Ints
 
     def key(self) -> tuple[bytes, ...]:
         """Return what tells groups apart."""
@@ -168,8 +168,8 @@ def _groups(footprints: Footprints, setting: Setting) -> list[_Group]:
 
 def _solve(
     runs: Runs,
-    forward_s: Reals,
-    backward_s: Reals,
+    forward_s: Floats,
+    backward_s: Floats,
     tensor: int,
     setting: Setting,
     groups: list[_Group],
@@ -189,13 +189,13 @@ def _is_embedding_blocks_head(runs: Runs) -> bool:
 
 def _solve_blocks(
     runs: Runs,
-    forward: Reals,
-    backward: Reals,
+    forward: Floats,
+    backward: Floats,
     tensor: int,
     setting: Setting,
     group: _Group,
-    times: Reals,
-    plans: Counts,
+    times: Floats,
+    plans: Ints,
 ) -> None:
     """Improve times and plans by the search over cuts of embedding, blocks and head."""
     blocks, bandwidth = runs.counts[1], setting.bandwidth_bytes_per_s
@@ -255,13 +255,13 @@ def _options(runs: Runs, tensor: int, devices: int, group: _Group) -> Options:
 
 def _solve_chain(
     runs: Runs,
-    forward: Reals,
-    backward: Reals,
+    forward: Floats,
+    backward: Floats,
     tensor: int,
     setting: Setting,
     group: _Group,
-    times: Reals,
-    plans: Counts,
+    times: Floats,
+    plans: Ints,
 ) -> None:
     """Improve times and plans by the dynamic program."""
     chain = runs.chain(forward[0], backward[0])
@@ -278,24 +278,24 @@ def _solve_chain(
 
 @njit
 def _dynamic_program(
-    forward: Reals,
-    backward: Reals,
-    sources: Counts,
-    targets: Counts,
-    transfers: Reals,
+    forward: Floats,
+    backward: Floats,
+    sources: Ints,
+    targets: Ints,
+    transfers: Floats,
     recompute: bool,
-    most_stages: Counts,
-    last_fits: Flags,
-    single: Flags,
-    first_sync: Reals,
+    most_stages: Ints,
+    last_fits: Bools,
+    single: Bools,
+    first_sync: Floats,
     tensor: int,
     devices: int,
-    counts: Counts,
-    widths: Counts,
+    counts: Ints,
+    widths: Ints,
     stages: int,
     singles: int,
-    times: Reals,
-    plans: Counts,
+    times: Floats,
+    plans: Ints,
 ) -> None:
     growth = np.zeros(most_stages.shape)
     for a in range(len(times)):

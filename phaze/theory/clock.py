@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from phaze.ndarrays import Floats, Ints
 from phaze.theory.compiled import njit
-from phaze.theory.graphs import NETWORK, Floats, Ints, Part
+from phaze.theory.graphs import NETWORK, Part
 from phaze.theory.pairing import occupies
 
 ROUNDS = 200

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-Floats = NDArray[np.float64]
+from phaze.ndarrays import Floats
 
 
 def ring_all_reduce_s(size_bytes: Floats, width: int, bandwidth_bytes_per_s: float) -> Floats:

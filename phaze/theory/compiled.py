@@ -18,15 +18,14 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 import numba
-import numpy as np
-import numpy.typing as npt
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 from numba.core.types import unliteral
 
+from phaze.ndarrays import Floats
+
 PACKAGE = Path(__file__).resolve().parent.parent
 
-Floats = npt.NDArray[np.float64]
 
 Function = TypeVar("Function", bound=Callable[..., object])
 

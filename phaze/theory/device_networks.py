@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze.errors import PhazeError
-from phaze.theory.operator_graphs import Floats
+from phaze.ndarrays import Floats
 
 
 @dataclass(frozen=True, eq=False)

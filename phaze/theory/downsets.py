@@ -15,13 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from phaze.errors import PhazeError
+from phaze.ndarrays import Bools, Ints
 from phaze.theory.bitsets import BITS, Words, members_of, pack, unpack, word_count
 
-Counts = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Edges = Sequence[tuple[int, int]]
 
 LIMIT = 1_000_000
@@ -45,9 +43,9 @@ class Downsets:
         return len(self.words)
 
     @property
-    def sizes(self) -> Counts:
+    def sizes(self) -> Ints:
         """Return the number of nodes in each, (count,)."""
-        sizes: Counts = np.bitwise_count(self.words).sum(axis=1, dtype=np.int64)
+        sizes: Ints = np.bitwise_count(self.words).sum(axis=1, dtype=np.int64)
         return sizes
 
     @property
@@ -63,15 +61,15 @@ class Downsets:
         """Return the nodes of downset `outer` that are not in downset `inner`, rising."""
         return members_of(self.words[outer] & ~self.words[inner], self.nodes)
 
-    def within(self, i: int) -> Counts:
+    def within(self, i: int) -> Ints:
         """Return which downsets lie in downset i, itself included, smaller ones first."""
         return np.flatnonzero(~(self.words & ~self.words[i]).any(axis=1)).astype(np.int64)
 
-    def around(self, i: int) -> Counts:
+    def around(self, i: int) -> Ints:
         """Return which downsets hold downset i, itself included, smaller ones first."""
         return np.flatnonzero(~(self.words[i] & ~self.words).any(axis=1)).astype(np.int64)
 
-    def take(self, chosen: Counts) -> Downsets:
+    def take(self, chosen: Ints) -> Downsets:
         """Return some of them, in the order given."""
         return Downsets(self.nodes, self.words[chosen])
 

@@ -21,10 +21,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from phaze.ndarrays import Floats, Ints
 from phaze.theory.chains import Depths, Runs
 from phaze.theory.compiled import njit, njit_without_arrays
 from phaze.theory.energy import Batch, Rates, slices
-from phaze.theory.pipeline import Counts, Reals, Setting, useful_widths
+from phaze.theory.pipeline import Setting, useful_widths
 
 SLACK = 1e-9
 """Relative error of times that the sums of the placement may have."""
@@ -36,31 +37,31 @@ ROUNDS = 2
 class Least:
     """What a layer of every run takes at least, arrays (A, runs); energies are those of one slice."""
 
-    forward_s: Reals
-    backward_s: Reals
-    forward_j: Reals
-    backward_j: Reals
+    forward_s: Floats
+    backward_s: Floats
+    forward_j: Floats
+    backward_j: Floats
 
 
 class _Frame(NamedTuple):
     """What does not depend on the architecture."""
 
-    counts: Counts
+    counts: Ints
     """Layers of every run."""
-    movable: Counts
+    movable: Ints
     """Of these, how many the longest last stage holds."""
-    devices: Counts
+    devices: Ints
     """(s,): devices of a pipeline, 0 where none fits."""
-    microbatches: Counts
+    microbatches: Ints
     """ceil(B / d), falling."""
-    rising: Counts
+    rising: Ints
     """The same, negated: to be searched."""
-    pipelines: Counts
+    pipelines: Ints
     """d, rising."""
-    ends: Counts
+    ends: Ints
     """(s,): index of the first d for which the devices do not suffice."""
     recompute: bool
-    weights_s: Reals
+    weights_s: Floats
     """Weights of a layer of every run over the bandwidth."""
     transfer_j: float
     """Least transfers of another stage, of a sample."""
@@ -75,15 +76,15 @@ class _Frame(NamedTuple):
 def least_sample_j(
     runs: Runs,
     least: Least,
-    lower_s: Reals,
-    feasible_s: Reals,
-    leakage_w: Reals,
+    lower_s: Floats,
+    feasible_s: Floats,
+    leakage_w: Floats,
     depths: Depths,
     tensor: int,
     setting: Setting,
     batch: Batch,
     rates: Rates,
-) -> Reals:
+) -> Floats:
     """Return joules per sample (A,) that the best placement does not go below; infinite where none fits.
 
     Its time per batch lies between `lower_s` and `feasible_s` (A,); `leakage_w` (A,) is the power of a chip
@@ -133,22 +134,22 @@ class _Chip(NamedTuple):
     """The same on all slices, of a sample."""
     leakage_j: float
     """Of one device, of a sample."""
-    forward_s: Reals
-    backward_s: Reals
-    forward_j: Reals
+    forward_s: Floats
+    backward_s: Floats
+    forward_j: Floats
 
 
 @njit
 def _least_of_all(
     frame: _Frame,
-    forward_s: Reals,
-    backward_s: Reals,
-    forward_j: Reals,
-    backward_j: Reals,
-    lower_s: Reals,
-    feasible_s: Reals,
-    leakage_w: Reals,
-) -> Reals:
+    forward_s: Floats,
+    backward_s: Floats,
+    forward_j: Floats,
+    backward_j: Floats,
+    lower_s: Floats,
+    feasible_s: Floats,
+    leakage_w: Floats,
+) -> Floats:
     result, likely = np.full(len(lower_s), np.inf), 0
     for a in range(len(lower_s)):
         if lower_s[a] < np.inf:

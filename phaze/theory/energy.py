@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from phaze.ndarrays import Floats, Ints
 from phaze.spec.architecture import EnergyFigures
 from phaze.theory.chains import Runs
-from phaze.theory.pipeline import Counts, Reals
 from phaze.units import UM2_PER_MM2
 
 DYNAMIC = ("mac", "register", "l2", "glb", "hbm", "link")
@@ -57,43 +57,43 @@ class Batch:
 class Work:
     """Energy of one slice of one layer of every run for one microbatch, arrays (runs, parts), in joules."""
 
-    forward_j: Reals
-    backward_j: Reals
+    forward_j: Floats
+    backward_j: Floats
 
 
-def executions(counts: Counts, last_start: int, recompute: bool) -> Counts:
+def executions(counts: Ints, last_start: int, recompute: bool) -> Ints:
     """Return how many forward passes the layers of every run take, of which the last stage starts there."""
     before = np.cumsum(counts) - counts
     again = np.clip(last_start - before, 0, counts) if recompute else np.zeros_like(counts)
     return counts + again
 
 
-def slices(runs: Runs, tensor: int) -> Counts:
+def slices(runs: Runs, tensor: int) -> Ints:
     """Return how many devices compute a layer of every run."""
     return np.where(runs.tensor_parallel, tensor, 1)
 
 
-def dynamic_j(runs: Runs, work: Work, tensor: int, last_start: int, recompute: bool) -> Reals:
+def dynamic_j(runs: Runs, work: Work, tensor: int, last_start: int, recompute: bool) -> Floats:
     """Return the energy of all layers for one microbatch, by part (parts,)."""
     counts = np.array(runs.counts)
     each = slices(runs, tensor)
-    forward: Reals = (executions(counts, last_start, recompute) * each) @ work.forward_j
+    forward: Floats = (executions(counts, last_start, recompute) * each) @ work.forward_j
     return forward + (counts * each) @ work.backward_j
 
 
-def sent_bytes(boundary_bytes: Reals, devices: Counts) -> float:
+def sent_bytes(boundary_bytes: Floats, devices: Ints) -> float:
     """Return the bytes between stages for one microbatch, from what leaves every stage but the last."""
     return 2.0 * float(boundary_bytes @ devices[:-1])
 
 
-def ring_bytes(gradient_bytes: Reals, devices: Counts, data: int) -> float:
+def ring_bytes(gradient_bytes: Floats, devices: Ints, data: int) -> float:
     """Return the bytes of the gradient synchronisation of a batch over d pipelines."""
     return 2.0 * (data - 1) * float(gradient_bytes @ devices)
 
 
 def sample_j(
-    dynamic: Reals, sent: float, ring: float, leaking_um2_s: float, batch: Batch, rates: Rates
-) -> Reals:
+    dynamic: Floats, sent: float, ring: float, leaking_um2_s: float, batch: Batch, rates: Rates
+) -> Floats:
     """Return joules per sample by part (parts + leakage,).
 
     `dynamic` and `sent` are of one microbatch, `ring` and the area in use times the time are of a batch.

@@ -23,9 +23,10 @@ from functools import cached_property
 import numpy as np
 
 from phaze.errors import PhazeError
+from phaze.ndarrays import Floats, Ints
 from phaze.theory.compiled import njit
 from phaze.theory.device_networks import DeviceNetwork, flat_network
-from phaze.theory.operator_graphs import Floats, Ints, StageGraph
+from phaze.theory.operator_graphs import StageGraph
 
 UPDATE_TRAFFIC = 3.0
 """Bytes of memory traffic of an SGD update for every byte of parameters."""

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from phaze.ndarrays import Floats, Ints
 from phaze.theory.compiled import njit
-from phaze.theory.pipeline import Chain, Counts, Reals
+from phaze.theory.pipeline import Chain
 from phaze.theory.stage_tables import Options, Stages
 
 NOWHERE = -1
@@ -25,11 +26,11 @@ NOWHERE = -1
 class Widths:
     """The numbers of devices that a pipeline can have, and how a stage adds to them."""
 
-    devices: Counts
+    devices: Ints
     """(k,) rising, from 0."""
-    step: Counts
+    step: Ints
     """(options,) which of the numbers of devices that stages have is that of each option."""
-    after: Counts
+    after: Ints
     """(steps, k) index of the devices with such a stage added, NOWHERE if there are too many."""
 
 
@@ -45,22 +46,22 @@ def widths_of(graph: Chain, tensor: int, devices: int, options: Options) -> Widt
     return Widths(possible, step.astype(np.int64), np.where(found, after, NOWHERE))
 
 
-def nothing_placed(stages: Stages, widths: Widths) -> Reals:
+def nothing_placed(stages: Stages, widths: Widths) -> Floats:
     """Return dp[0] (downsets, k)."""
     dp = np.full((len(stages.first) - 1, len(widths.devices)), np.inf)
     dp[0, 0] = 0.0
     return dp
 
 
-def one_more_stage(dp: Reals, stages: Stages, options: Options, widths: Widths, cost: Reals) -> Reals:
+def one_more_stage(dp: Floats, stages: Stages, options: Options, widths: Widths, cost: Floats) -> Floats:
     """Return dp[s] from dp[s - 1]; `cost` (options,) is infinite for what does not fit there."""
     return _one_more_stage(dp, stages.first, stages.inner, options.first, widths.step, widths.after, cost)
 
 
 @njit
 def _one_more_stage(
-    dp: Reals, first: Counts, inner: Counts, option: Counts, step: Counts, after: Counts, cost: Reals
-) -> Reals:
+    dp: Floats, first: Ints, inner: Ints, option: Ints, step: Ints, after: Ints, cost: Floats
+) -> Floats:
     """Return dp[s] from dp[s - 1]."""
     grown = np.full(dp.shape, np.inf)
     lowest, highest = _finite(dp)
@@ -80,7 +81,7 @@ def _one_more_stage(
 
 
 @njit
-def _finite(dp: Reals) -> tuple[Counts, Counts]:
+def _finite(dp: Floats) -> tuple[Ints, Ints]:
     """Return the first and the last finite entry of each row, -1 where there is none."""
     lowest, highest = np.full(len(dp), -1, np.int64), np.full(len(dp), -1, np.int64)
     for row in range(len(dp)):
@@ -104,17 +105,17 @@ class FirstStage:
 
 
 def best_first_stage(
-    dp: Reals,
+    dp: Floats,
     s: int,
     stages: Stages,
     options: Options,
     widths: Widths,
-    cost: Reals,
-    first_sync: Reals,
-    size: Counts,
+    cost: Floats,
+    first_sync: Floats,
+    size: Ints,
     devices: int,
-    counts: Counts,
-    data: Counts,
+    counts: Ints,
+    data: Ints,
 ) -> FirstStage:
     """Return the best pipeline of s stages: its first stage is placed on dp[s - 1] (Phaze, Section 5).
 
@@ -135,20 +136,20 @@ def best_first_stage(
 
 @njit
 def _best_first_stage(
-    dp: Reals,
+    dp: Floats,
     s: int,
     stages: tuple[int, int],
-    inner: Counts,
-    option: Counts,
-    cost: Reals,
-    first_sync: Reals,
-    size: Counts,
-    step: Counts,
-    after: Counts,
-    devices: Counts,
+    inner: Ints,
+    option: Ints,
+    cost: Floats,
+    first_sync: Floats,
+    size: Ints,
+    step: Ints,
+    after: Ints,
+    devices: Ints,
     most_devices: int,
-    counts: Counts,
-    data: Counts,
+    counts: Ints,
+    data: Ints,
 ) -> tuple[tuple[float, int, int, int, int], tuple[int, int]]:
     """Return the rank of the best pipeline, its first stage's option and the index of its devices."""
     best, answer = (np.inf, 0, 0, 0, 0), (-1, -1)

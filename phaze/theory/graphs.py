@@ -15,13 +15,10 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from phaze.errors import PhazeError
+from phaze.ndarrays import Bools, Floats, Ints
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Edges = tuple[tuple[int, int], ...]
 
 CORES = ("tensor", "vector", "fused", "network", "none")

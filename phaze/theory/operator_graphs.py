@@ -9,12 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from phaze.errors import PhazeError
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from phaze.ndarrays import Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from phaze.ndarrays import Floats, Ints
 from phaze.theory.compiled import copy_row, njit, njit_without_arrays
-from phaze.theory.graphs import FUSED, TENSOR, VECTOR, Floats, Ints
+from phaze.theory.graphs import FUSED, TENSOR, VECTOR
 
 UNASSIGNED = -2
 PATIENCE = 20000

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from phaze.ndarrays import Bools, Floats
 from phaze.theory.compiled import njit
-from phaze.theory.ranking import Flags, Floats, Ranks
+from phaze.theory.ranking import Ranks
 
 
-def uncovered(time: Floats, area: Floats, energy: Floats, covering: Flags | None = None) -> Flags:
+def uncovered(time: Floats, area: Floats, energy: Floats, covering: Bools | None = None) -> Bools:
     """Return which points (n,) none of the covering points, by default all, covers; O(n log n)."""
     order = np.lexsort((energy, area, time))
     ranks = np.unique(area, return_inverse=True)[1].astype(np.int64)
@@ -22,7 +23,7 @@ def uncovered(time: Floats, area: Floats, energy: Floats, covering: Flags | None
 
 
 @njit
-def _sweep(order: Ranks, area: Ranks, energy: Floats, covering: Flags, areas: int) -> Flags:
+def _sweep(order: Ranks, area: Ranks, energy: Floats, covering: Bools, areas: int) -> Bools:
     """Go through the points by time and keep the least energy of all areas up to each, in a Fenwick tree."""
     least = np.full(areas + 1, np.inf)
     result = np.zeros(len(order), dtype=np.bool_)

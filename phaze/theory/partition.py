@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.theory.compiled import njit
-from phaze.theory.pipeline import Chain, Counts, Flags, Reals
+from phaze.theory.pipeline import Chain
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ def devices_of(stages: int, singles: int, tensor: int) -> int:
 
 @njit
 def least_worst(
-    last: Reals, cost: Reals, growth: Reals, most_stages: Counts, single: Flags, stages: int, singles: int
-) -> Reals:
+    last: Floats, cost: Floats, growth: Floats, most_stages: Ints, single: Bools, stages: int, singles: int
+) -> Floats:
     """Return dp[s, u, i]: the least worst cost when suffix [i, n) is cut into s stages, u of them single.
 
     Phaze, Section 5, with downset D = [i, n), next stage D minus D' = [i, j) and u for the devices:
@@ -79,15 +80,15 @@ def least_worst(
 
 @njit
 def best_first_stage(
-    dp: Reals,
-    load: Reals,
-    most_stages: Counts,
-    single: Flags,
-    first_sync: Reals,
+    dp: Floats,
+    load: Floats,
+    most_stages: Ints,
+    single: Bools,
+    first_sync: Floats,
     tensor: int,
     devices: int,
-    counts: Counts,
-    widths: Counts,
+    counts: Ints,
+    widths: Ints,
     fewest: int,
     most: int,
 ) -> tuple[float, int, int, int, int]:

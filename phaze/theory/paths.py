@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.theory.barriers import Blocks, Indices
 from phaze.theory.branching import CLOSE, Block, finds_pairs, make_block, run_block
 from phaze.theory.clock import bound_by_weights
 from phaze.theory.compiled import njit, njit_inlined, njit_without_arrays
-from phaze.theory.graphs import ALL_CORES, Bools, Floats, Ints, Part
+from phaze.theory.graphs import ALL_CORES, Part
 from phaze.theory.pairing import assign_cores, occupies, sort_stably
 from phaze.theory.sequences import follow_sequence
 

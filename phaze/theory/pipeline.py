@@ -20,28 +20,24 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.theory.compiled import njit
 from phaze.theory.memory import Schedule, most_in_flight
-
-Reals = NDArray[np.float64]
-Counts = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Chain:
     """The layers of a model in pipeline order, for one TMP width; bytes are those of one slice."""
 
-    forward_s: Reals
-    backward_s: Reals
-    weight_bytes: Reals
-    static_bytes: Reals
+    forward_s: Floats
+    backward_s: Floats
+    weight_bytes: Floats
+    static_bytes: Floats
     """Weights, gradients and optimizer state."""
-    activation_bytes: Reals
+    activation_bytes: Floats
     """Activations that the backward pass of one microbatch needs."""
-    tensor_parallel: Flags
+    tensor_parallel: Bools
     """False for a layer that runs whole: a stage of such layers takes one device instead of t."""
     edges: tuple[tuple[int, int, float], ...]
     """(source position, target position, bytes), source < target."""
@@ -76,10 +72,10 @@ class Setting:
 class Loads:
     """Time of every stage for one microbatch, in seconds."""
 
-    plain_s: Reals
-    recomputed_s: Reals
+    plain_s: Floats
+    recomputed_s: Floats
 
-    def of(self, recompute: bool) -> Reals:
+    def of(self, recompute: bool) -> Floats:
         """Return the loads of all stages but the last."""
         return self.recomputed_s if recompute else self.plain_s
 
@@ -88,16 +84,16 @@ class Loads:
 class Footprints:
     """What every stage stores, and how many devices hold it; independent of latencies."""
 
-    constant_bytes: Reals
+    constant_bytes: Floats
     """Weights, gradients, optimizer state and the activations of one microbatch."""
-    activation_bytes: Reals
-    arriving_bytes: Reals
+    activation_bytes: Floats
+    arriving_bytes: Floats
     """Tensors on the edges that enter the stage."""
-    weight_bytes: Reals
-    single: Flags
+    weight_bytes: Floats
+    single: Bools
     """No layer of the stage is tensor parallel: one device does."""
 
-    def stashed_bytes(self, recompute: bool) -> Reals:
+    def stashed_bytes(self, recompute: bool) -> Floats:
         """Return what a stage that is not the last keeps of a microbatch in flight."""
         return self.arriving_bytes if recompute else self.activation_bytes
 
@@ -106,9 +102,9 @@ class Footprints:
 class Room:
     """Which stages fit the memory."""
 
-    most_stages: Counts
+    most_stages: Ints
     """(n, n + 1): the stage fits as the s-th from the end for 2 <= s <= most_stages."""
-    last_fits: Flags
+    last_fits: Bools
     """(n,): the stage [i, n) fits as the last."""
 
 
@@ -119,7 +115,7 @@ def stage_loads(chain: Chain, bandwidth_bytes_per_s: float) -> Loads:
     return Loads(*latencies(forward, backward, sources, targets, sizes / bandwidth_bytes_per_s))
 
 
-def edge_arrays(edges: tuple[tuple[int, int, float], ...]) -> tuple[Counts, Counts, Reals]:
+def edge_arrays(edges: tuple[tuple[int, int, float], ...]) -> tuple[Ints, Ints, Floats]:
     """Return sources, targets and bytes of the edges."""
     sources, targets, sizes = zip(*edges, strict=True) if edges else ((), (), ())
     return np.array(sources, np.int64), np.array(targets, np.int64), np.array(sizes, float)
@@ -127,8 +123,8 @@ def edge_arrays(edges: tuple[tuple[int, int, float], ...]) -> tuple[Counts, Coun
 
 @njit
 def latencies(
-    forward: Reals, backward: Reals, sources: Counts, targets: Counts, transfers: Reals
-) -> tuple[Reals, Reals]:
+    forward: Floats, backward: Floats, sources: Ints, targets: Ints, transfers: Floats
+) -> tuple[Floats, Floats]:
     """Return the loads of all stages without and with recomputation; `transfers` are the edges' seconds."""
     n = len(forward)
     arrive, depart = np.zeros((n, n)), np.zeros((n + 1, n))
@@ -166,14 +162,14 @@ def stage_footprints(chain: Chain) -> Footprints:
     )
 
 
-def interval_sums(values: Reals) -> Reals:
+def interval_sums(values: Floats) -> Floats:
     """Return the sums over all intervals [i, j), an array (n, n + 1); exact for whole numbers below 2^53."""
     before = np.concatenate(([0.0], np.cumsum(values)))
     return before[None, :] - before[:-1, None]
 
 
 @njit
-def _arriving_bytes(layers: int, sources: Counts, targets: Counts, sizes: Reals) -> Reals:
+def _arriving_bytes(layers: int, sources: Ints, targets: Ints, sizes: Floats) -> Floats:
     """Return the bytes on the edges that enter each stage: from before i into [i, j)."""
     arriving = np.zeros((layers, layers + 1))
     for e in range(len(sources)):
@@ -196,7 +192,7 @@ def room(footprints: Footprints, setting: Setting, microbatches: int) -> Room:
     return Room(np.where(fits, n, 0).astype(np.int64), last <= setting.memory_bytes)
 
 
-def useful_widths(microbatches: int, limit: int) -> tuple[Counts, Counts]:
+def useful_widths(microbatches: int, limit: int) -> tuple[Ints, Ints]:
     """Return (ceil(B/d), d), d rising: for each distinct number of microbatches in a pipeline the smallest d.
 
     A wider d with the same number of microbatches only synchronises more and takes more devices, so no other

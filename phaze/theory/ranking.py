@@ -13,8 +13,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+from phaze.ndarrays import Bools, Floats
+
 Ranks = NDArray[np.int64]
 
 BITS = 30
@@ -38,10 +38,10 @@ def order(time_s: Floats, area_um2: Floats, name: Ranks) -> Ranks:
     return np.lexsort((name, area_um2, tied(time_s))).astype(np.int64)
 
 
-def within(time_s: Floats, tolerance: float) -> Flags:
+def within(time_s: Floats, tolerance: float) -> Bools:
     """Return who has at least (1 - tolerance) of the best throughput; none if every time is infinite."""
     time = tied(time_s)
-    result: Flags = np.isfinite(time) & (time <= limit_of(time, tolerance))
+    result: Bools = np.isfinite(time) & (time <= limit_of(time, tolerance))
     return result
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.theory.clock import bound_by_weights
 from phaze.theory.compiled import njit
-from phaze.theory.graphs import Bools, Floats, Ints, Part
+from phaze.theory.graphs import Part
 from phaze.theory.pairing import sort_stably
 from phaze.theory.sequences import follow_sequence, sequence_by_tail
 

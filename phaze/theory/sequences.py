@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.theory.compiled import njit
-from phaze.theory.graphs import ALL_CORES, FUSED, NETWORK, TENSOR, Bools, Floats, Ints, Part
+from phaze.theory.graphs import ALL_CORES, FUSED, NETWORK, TENSOR, Part
 from phaze.theory.pairing import sort_stably
 
 

@@ -12,24 +12,24 @@ from typing import TypeVar
 
 import numpy as np
 
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.theory.bitsets import Words, holds
 from phaze.theory.branches import desk_for
 from phaze.theory.compiled import njit
 from phaze.theory.downsets import Downsets
 from phaze.theory.memory import most_in_flight
-from phaze.theory.pipeline import Counts, Flags, Reals
 from phaze.theory.stages import Work, all_assignments, stage_schedules
 
-Values = TypeVar("Values", Counts, Reals)
+Values = TypeVar("Values", Ints, Floats)
 
 
 @dataclass(frozen=True, eq=False)
 class Stages:
     """The stages of a graph, by the downset that they begin with."""
 
-    first: Counts
+    first: Ints
     """(downsets + 1,) where the stages that begin with each downset begin."""
-    inner: Counts
+    inner: Ints
     """(stages,) downset that is left behind the stage, larger ones first: smaller stages first."""
 
 
@@ -37,22 +37,22 @@ class Stages:
 class Options:
     """What the stages may be; fewest devices first."""
 
-    first: Counts
+    first: Ints
     """(stages + 1,) where the options of each stage begin."""
-    devices: Counts
+    devices: Ints
     """(options,)."""
-    load_s: Reals
+    load_s: Floats
     """(options,)."""
-    schedule: Counts
+    schedule: Ints
     """(options + 1,) where the schedules of each option begin."""
-    group: Counts
+    group: Ints
     """(schedules + 1,) where the groups of each schedule begin."""
-    constant_bytes: Reals
+    constant_bytes: Floats
     """(groups,)."""
-    stashed_bytes: Reals
+    stashed_bytes: Floats
     """(groups,) for each microbatch in flight."""
 
-    def in_flight(self, memory_bytes: float, limit: int) -> Counts:
+    def in_flight(self, memory_bytes: float, limit: int) -> Ints:
         """Return how many microbatches in flight each option has room for, -1 where not even none fits.
 
         B.1 returns the largest s; under 1F1B it is one more.
@@ -61,7 +61,7 @@ class Options:
         fitting = np.minimum.reduceat(fitting, self.group[:-1])
         return np.asarray(np.maximum.reduceat(fitting, self.schedule[:-1]), np.int64)
 
-    def peak_bytes(self, in_flight: int) -> Reals:
+    def peak_bytes(self, in_flight: int) -> Floats:
         """Return the memory of the fullest device of each option."""
         needed = self.constant_bytes + in_flight * self.stashed_bytes
         needed = np.maximum.reduceat(needed, self.group[:-1])
@@ -80,7 +80,7 @@ def stages_of(downsets: Downsets) -> Stages:
 
 
 @njit
-def _inside(words: Words) -> Counts:
+def _inside(words: Words) -> Ints:
     """Return how many smaller downsets each holds."""
     count = np.zeros(len(words), np.int64)
     for outer in range(len(words)):
@@ -90,7 +90,7 @@ def _inside(words: Words) -> Counts:
 
 
 @njit
-def _inner(words: Words, first: Counts) -> Counts:
+def _inner(words: Words, first: Ints) -> Ints:
     """Return the smaller downsets that each holds, larger ones first."""
     inner = np.empty(first[-1], np.int64)
     for outer in range(len(words)):
@@ -112,8 +112,8 @@ def options_of(
 
 @njit
 def _options(
-    work: Work, member: Flags, first: Counts, inner: Counts, recompute: bool, ways: Counts, begins: Counts
-) -> tuple[Counts, Counts, Reals, Counts, Counts, Reals, Reals]:
+    work: Work, member: Bools, first: Ints, inner: Ints, recompute: bool, ways: Ints, begins: Ints
+) -> tuple[Ints, Ints, Floats, Ints, Ints, Floats, Floats]:
     """Return the arrays of `Options`."""
     option_of, schedule_of, group_of = np.zeros(len(inner) + 1, np.int64), _whole(), _whole()
     devices, load, constant, stashed = _whole(), _real(), _real(), _real()
@@ -147,12 +147,12 @@ def _options(
 
 
 @njit
-def _whole() -> Counts:
+def _whole() -> Ints:
     return np.zeros(1024, np.int64)
 
 
 @njit
-def _real() -> Reals:
+def _real() -> Floats:
     return np.zeros(1024)
 
 

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.theory.branches import (
     ANY_GROUP,
     Branches,
@@ -37,7 +38,7 @@ from phaze.theory.branches import (
     run_pass,
 )
 from phaze.theory.compiled import njit
-from phaze.theory.pipeline import Chain, Counts, Flags, Reals
+from phaze.theory.pipeline import Chain
 
 MOST_BRANCHES = 6
 """Branches of a stage of which all assignments are tried: 203 for six."""
@@ -48,15 +49,15 @@ class Work(NamedTuple):
 
     forward: Pass
     backward: Pass
-    cover_first: Counts
-    cover: Counts
+    cover_first: Ints
+    cover: Ints
     """Layers directly before each layer."""
-    edge_bytes: Reals
+    edge_bytes: Floats
     """(edges,) in the order of the forward pass."""
-    constant_bytes: Reals
+    constant_bytes: Floats
     """(n,) weights, gradients, optimizer state and activations of one microbatch."""
-    activation_bytes: Reals
-    split: Flags
+    activation_bytes: Floats
+    split: Bools
     """(n,) the layer is tensor parallel."""
     tensor: int
 
@@ -64,19 +65,19 @@ class Work(NamedTuple):
 class Schedules(NamedTuple):
     """Schedules of a stage of c branches, v of them, on at most g groups; some are worth considering."""
 
-    group: Counts
+    group: Ints
     """(v, c) group of every branch."""
-    groups: Counts
+    groups: Ints
     """(v,)."""
-    devices: Counts
+    devices: Ints
     """(v,)."""
-    load_s: Reals
+    load_s: Floats
     """(v,)."""
-    constant_bytes: Reals
+    constant_bytes: Floats
     """(v, g)."""
-    stashed_bytes: Reals
+    stashed_bytes: Floats
     """(v, g) for each microbatch in flight."""
-    kept: Counts
+    kept: Ints
     """Those worth considering, fewest devices first."""
 
 
@@ -99,7 +100,7 @@ def work_of(graph: Chain, tensor: int, bandwidth_bytes_per_s: float) -> Work:
     )
 
 
-def all_assignments(most_branches: int) -> tuple[Counts, Counts]:
+def all_assignments(most_branches: int) -> tuple[Ints, Ints]:
     """Return every way to put up to so many branches into groups, and where those of each number begin.
 
     Groups are numbered by their first branches; (ways, most_branches), of which c columns count for c
@@ -117,7 +118,7 @@ def all_assignments(most_branches: int) -> tuple[Counts, Counts]:
 
 @njit
 def stage_schedules(
-    work: Work, inside: Flags, recompute: bool, ways: Counts, begins: Counts, desk: Desk
+    work: Work, inside: Bools, recompute: bool, ways: Ints, begins: Ints, desk: Desk
 ) -> Schedules:
     """Return the schedules of a stage; `inside` (n,) says which layers it has, `ways` are all assignments.
 
@@ -151,7 +152,7 @@ def stage_schedules(
 
 
 @njit
-def list_assignments(work: Work, branches: Branches, inside: Flags, desk: Desk) -> Counts:
+def list_assignments(work: Work, branches: Branches, inside: Bools, desk: Desk) -> Ints:
     """Return an assignment for each number of groups, (ways, branches), branches where they start first."""
     count = len(branches.first) - 1
     ways = np.zeros((count, count), np.int64)
@@ -163,8 +164,8 @@ def list_assignments(work: Work, branches: Branches, inside: Flags, desk: Desk) 
 
 @njit
 def _branch_bytes(
-    work: Work, branches: Branches, inside: Flags, recompute: bool
-) -> tuple[Reals, Reals, Flags]:
+    work: Work, branches: Branches, inside: Bools, recompute: bool
+) -> tuple[Floats, Floats, Bools]:
     """Return what each branch stores once and for each microbatch in flight, and which are split."""
     count, forward = len(branches.first) - 1, work.forward
     constant, stashed, split = np.zeros(count), np.zeros(count), np.zeros(count, np.bool_)
@@ -183,7 +184,7 @@ def _branch_bytes(
 
 
 @njit
-def _devices(group: Counts, groups: int, split: Flags, tensor: int) -> int:
+def _devices(group: Ints, groups: int, split: Bools, tensor: int) -> int:
     """Return the devices of an assignment: t for each group with a branch that is split, else one."""
     devices = 0
     for g in range(groups):
@@ -199,11 +200,11 @@ def _load_s(
     work: Work,
     branches: Branches,
     back: Branches,
-    inside: Flags,
-    outside: Flags,
-    group: Counts,
+    inside: Bools,
+    outside: Bools,
+    group: Ints,
     groups: int,
-    linked: Flags,
+    linked: Bools,
     recompute: bool,
     desk: Desk,
 ) -> float:
@@ -221,7 +222,7 @@ def _load_s(
 
 
 @njit
-def _links(work: Work, branches: Branches, inside: Flags, branch: Counts) -> Flags:
+def _links(work: Work, branches: Branches, inside: Bools, branch: Ints) -> Bools:
     """Return which branches pass tensors to which, (c, c); `branch` (n,) is room to work in."""
     count, forward = len(branches.first) - 1, work.forward
     linked = np.zeros((count, count), np.bool_)
@@ -236,7 +237,7 @@ def _links(work: Work, branches: Branches, inside: Flags, branch: Counts) -> Fla
 
 
 @njit
-def _crew(linked: Flags, group: Counts, groups: int) -> Counts:
+def _crew(linked: Bools, group: Ints, groups: int) -> Ints:
     """Return a number for every group that is the same for groups that exchange tensors."""
     crew = np.arange(groups)
     for source in range(len(group)):
@@ -250,7 +251,7 @@ def _crew(linked: Flags, group: Counts, groups: int) -> Counts:
 
 
 @njit
-def _together_s(first: Reals, second: Reals, crew: Counts) -> float:
+def _together_s(first: Floats, second: Floats, crew: Ints) -> float:
     """Return the longest latency of groups with the same number."""
     longest = 0.0
     for g in range(len(crew)):
@@ -261,7 +262,7 @@ def _together_s(first: Reals, second: Reals, crew: Counts) -> float:
 
 
 @njit
-def _total_s(work: Work, inside: Flags) -> float:
+def _total_s(work: Work, inside: Bools) -> float:
     """Return the time of both passes of layers that wait for nothing."""
     forward = backward = 0.0
     n = len(inside)

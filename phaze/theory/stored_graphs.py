@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from phaze.ndarrays import Floats, Ints
 from phaze.spec.operators import StoredOperator, StoredOperators
 from phaze.spec.stages import StoredStages
-from phaze.theory.operator_graphs import Floats, Ints, OperatorGraph, StageGraph
+from phaze.theory.operator_graphs import OperatorGraph, StageGraph
 
 _OF_OPERATORS = tuple(StoredOperator.model_fields)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from phaze.ndarrays import Floats, Ints
 from phaze.spec.topology import Hops, LevelLinks, Levels, MeshOrTorus, Nodes, RandomBlocks, UniformDist
 from phaze.theory.device_networks import DeviceNetwork
-from phaze.theory.operator_graphs import Floats, Ints
 from phaze.units import GIB
 
 MB_PER_US = 1e6 * 2.0**20

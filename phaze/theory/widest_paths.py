@@ -6,14 +6,14 @@ import heapq
 from collections import deque
 
 import numpy as np
-import numpy.typing as npt
 
-Reals = npt.NDArray[np.float64]
+from phaze.ndarrays import Floats
+
 Edges = list[list[tuple[int, float]]]
 """Targets and bandwidths of the edges of every node."""
 
 
-def edges_of(bandwidth: Reals) -> Edges:
+def edges_of(bandwidth: Floats) -> Edges:
     """Return the edges of every node: wherever a matrix of bandwidths (from, to) is above 0."""
     edges: Edges = [[] for _ in bandwidth]
     for source, target in np.argwhere(bandwidth > 0).tolist():
@@ -55,7 +55,7 @@ def fewest_hops(edges: Edges, source: int, target: int, width: float) -> list[in
     return path[::-1]
 
 
-def fill_with_widest_paths(bandwidth: Reals, latency: Reals) -> tuple[Reals, Reals]:
+def fill_with_widest_paths(bandwidth: Floats, latency: Floats) -> tuple[Floats, Floats]:
     """Return both matrices with the pairs that have no link: width and latency of their widest path.
 
     Of widest paths the one with the fewest hops; where there is no path the bandwidth stays 0.

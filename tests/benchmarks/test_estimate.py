@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from numpy.typing import NDArray
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from phaze.config import Settings, load_settings
@@ -27,11 +26,9 @@ from phaze.estimate.hbm import hbm_words
 from phaze.estimate.loads import distinct_cores
 from phaze.estimate.tensor import Cores, map_shapes
 from phaze.extract import extract_layers
+from phaze.ndarrays import Floats, Ints
 from tests.unit.estimate.exhaustive import Problem
 from tests.unit.estimate.reference import best_candidate, best_tiling, parts_of
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 LIMIT_UM2 = 278.82667631216e6

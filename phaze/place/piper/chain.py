@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from phaze.place.piper.layers import Counts, Layers, Options, Reals
+from phaze.ndarrays import Floats, Ints
+from phaze.place.piper.layers import Layers, Options
 from phaze.place.piper.memory import Affine, Sizes, affine_memory
 from phaze.theory.pipeline import Chain, edge_arrays
 
@@ -30,7 +31,7 @@ class _Kind:
     """One configuration of every layer."""
 
     name: str
-    time_s: Reals
+    time_s: Floats
     memory: Affine
 
 
@@ -95,11 +96,11 @@ def _sizes(chain: Chain) -> Sizes:
     )
 
 
-def _by_layer(kinds: list[Reals]) -> Reals:
+def _by_layer(kinds: list[Floats]) -> Floats:
     """Return one value for every layer and configuration, by layer, from arrays over the layers."""
     return np.stack(kinds, axis=1).ravel()
 
 
-def _at(layer: Counts, ends: Counts, sizes: Reals) -> Reals:
+def _at(layer: Ints, ends: Ints, sizes: Floats) -> Floats:
     """Return (C, E) the bytes of every edge at the configurations of the layer at that end of it."""
     return np.where(layer[:, None] == ends, sizes, 0.0)

@@ -22,7 +22,8 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from phaze.place.piper.layers import Cluster, Counts, Layers, Options, Plan, PlannedStage, Reals
+from phaze.ndarrays import Floats, Ints
+from phaze.place.piper.layers import Cluster, Layers, Options, Plan, PlannedStage
 from phaze.place.piper.stages import data_degrees, exchanges
 
 Cut = tuple[int, ...]
@@ -34,17 +35,17 @@ class _Stages:
     """L stages at one width, whatever their degree of data parallelism."""
 
     tensor: int
-    members: list[Counts]
-    chosen: Counts
+    members: list[Ints]
+    chosen: Ints
     """(n,) the configuration of each layer."""
-    time_s: Reals
+    time_s: Floats
     """(L,) per sample, with d = 1."""
-    weight_s: Reals
+    weight_s: Floats
     """(L,) 4 w / B."""
-    memory_bytes: Reals
+    memory_bytes: Floats
     """(L,)"""
 
-    def times(self, cluster: Cluster, degrees: Counts) -> Reals:
+    def times(self, cluster: Cluster, degrees: Ints) -> Floats:
         """Return (degrees, L) the time per sample."""
         shares = np.array([exchanges(cluster, int(d)) / int(d) for d in degrees])
         return self.time_s / degrees[:, None] + shares[:, None] * self.weight_s
@@ -84,7 +85,7 @@ def plan_equally(layers: Layers, cluster: Cluster) -> Plan | None:
     return None if best is None else best[2].plan(cluster, best[1])
 
 
-def depth_first_order(layers: Layers) -> Counts:
+def depth_first_order(layers: Layers) -> Ints:
     """Return the positions in topological order, (n,)."""
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(len(layers)))
@@ -106,7 +107,7 @@ def equal_cuts(names: Sequence[str]) -> Iterator[Cut]:
             yield (*ends[0], *inner, *ends[1])
 
 
-def uniform_choices(options: Options, layers: int) -> Iterator[Counts]:
+def uniform_choices(options: Options, layers: int) -> Iterator[Ints]:
     """Yield for each name the configurations of that name, (n,); a layer without such takes its fastest."""
     first = options.first(layers)
     if np.any(first[1:] == first[:-1]):
@@ -120,7 +121,7 @@ def uniform_choices(options: Options, layers: int) -> Iterator[Counts]:
 
 
 def _stages(
-    layers: Layers, cluster: Cluster, tensor: int, chosen: Counts, members: list[NDArray[np.int64]]
+    layers: Layers, cluster: Cluster, tensor: int, chosen: Ints, members: list[NDArray[np.int64]]
 ) -> _Stages:
     """Return what stages cost (Section 4)."""
     options, count = layers.options[tensor], len(members)
@@ -128,7 +129,7 @@ def _stages(
     for j, inside in enumerate(members):
         stage[inside] = j
 
-    def total(values: Reals) -> Reals:
+    def total(values: Floats) -> Floats:
         return _sums(stage, values[chosen], count)
 
     sources, targets = layers.sources, layers.targets
@@ -147,7 +148,7 @@ def _stages(
     )
 
 
-def _sums(stage: Counts, values: Reals, count: int) -> Reals:
+def _sums(stage: Ints, values: Floats, count: int) -> Floats:
     """Return (count,) the sums of values by stage."""
     return np.bincount(stage, values, count).astype(np.float64)
 

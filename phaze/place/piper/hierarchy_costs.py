@@ -22,14 +22,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from phaze.place.piper.layers import Counts, Layers, Reals
+from phaze.ndarrays import Bools, Floats, Ints
+from phaze.place.piper.layers import Layers
 from phaze.place.piper.stages import Costs
 from phaze.place.piper.staircases import staircases
 from phaze.theory.downsets import Downsets, DownsetsError
-
-Bools = NDArray[np.bool_]
 
 PAIRS = 400_000
 """Contiguous sets that are planned for at most."""
@@ -39,11 +37,11 @@ PAIRS = 400_000
 class Sets:
     """All contiguous sets that are not empty, P of them, as pairs of downsets: `outer` without `inner`."""
 
-    outer: Counts
+    outer: Ints
     """(P,) downset, rising."""
-    inner: Counts
+    inner: Ints
     """(P,) downset inside it, rising for one outer."""
-    number: Counts
+    number: Ints
     """(downsets, downsets) which set an outer and an inner make, or -1."""
     member: Bools
     """(P, n) whether it holds a layer."""
@@ -53,11 +51,11 @@ class Sets:
 class Staircase:
     """The least time of every set as a function of the microbatches in flight, in steps."""
 
-    start: Counts
+    start: Ints
     """(P + 1,) first step of each set."""
-    time_s: Reals
+    time_s: Floats
     """(steps,) rising within a set."""
-    until: Counts
+    until: Ints
     """(steps,) the most in flight at that time, rising within a set."""
 
 
@@ -78,13 +76,13 @@ def sets_of(downsets: Downsets) -> Sets:
     return Sets(outer, inner, number, member[outer] & ~member[inner])
 
 
-def border_bytes(layers: Layers, member: Bools) -> Reals:
+def border_bytes(layers: Layers, member: Bools) -> Floats:
     """Return the sum of c over the edges that cross each set's border, (P,)."""
-    crossing: Reals = (member[:, layers.sources] != member[:, layers.targets]) @ layers.edge_bytes
+    crossing: Floats = (member[:, layers.sources] != member[:, layers.targets]) @ layers.edge_bytes
     return crossing
 
 
-def whole_weight_bytes(layers: Layers) -> Reals:
+def whole_weight_bytes(layers: Layers) -> Floats:
     """Return the weights of each layer on all its devices together, (n,)."""
     weights = np.zeros(len(layers))
     for tensor in sorted(layers.options, reverse=True):
@@ -95,7 +93,7 @@ def whole_weight_bytes(layers: Layers) -> Reals:
     return weights
 
 
-def least_work_s(layers: Layers, widest: int) -> Reals:
+def least_work_s(layers: Layers, widest: int) -> Floats:
     """Return the least t X.p of each layer over t <= widest, zero where it has no configuration, (n,)."""
     work = np.full(len(layers), np.inf)
     for tensor, options in layers.options.items():
@@ -104,7 +102,7 @@ def least_work_s(layers: Layers, widest: int) -> Reals:
     return np.where(np.isinf(work), 0.0, work)
 
 
-def constant_weight_s(costs: Costs, member: Bools, t: int) -> Reals | None:
+def constant_weight_s(costs: Costs, member: Bools, t: int) -> Floats | None:
     """Return sum w / B of every set at the t-th width (P,), None where it depends on the configurations."""
     spans = [costs.weight_s[i:j] / 4 for i, j in zip(costs.first[t][:-1], costs.first[t][1:], strict=True)]
     if any(len(span) and np.ptp(span) > 0 for span in spans):

@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from phaze.ndarrays import Floats, Ints
 from phaze.place.piper.hierarchy_costs import (
     Sets,
     Staircase,
@@ -26,7 +27,7 @@ from phaze.place.piper.hierarchy_search import (
     limits_inside,
     longest_in_flight,
 )
-from phaze.place.piper.layers import Cluster, Counts, Layers, Reals
+from phaze.place.piper.layers import Cluster, Layers
 from phaze.place.piper.nested import Hierarchy, Memory
 from phaze.place.piper.stages import Costs, costs_of
 from phaze.theory.downsets import Downsets
@@ -41,13 +42,13 @@ class Problem:
     memory: Memory
     sets: Sets
     costs: Costs
-    border_bytes: Reals
+    border_bytes: Floats
     """(P,)"""
-    weight_bytes: Reals
+    weight_bytes: Floats
     """(P,) W."""
-    work_s: Reals
+    work_s: Floats
     """(downsets,) device seconds that the layers of a downset need at least."""
-    constant_s: tuple[Reals | None, ...]
+    constant_s: tuple[Floats | None, ...]
     """For each width sum w / B_1 of every set (P,), None where it depends on the configurations."""
     stairs: dict[tuple[int, float], Staircase] = field(default_factory=dict)
 
@@ -66,7 +67,7 @@ class Problem:
             case "lossy":
                 return -(-self.hierarchy.microbatches_inside(around) // data)
 
-    def allowed_s(self, t: int, data: int, around: int, time_s: float) -> tuple[Staircase, Reals | float]:
+    def allowed_s(self, t: int, data: int, around: int, time_s: float) -> tuple[Staircase, Floats | float]:
         """Return the staircase of the t-th width and how far a stage may go on it, (P,) or ()."""
         sync = self.hierarchy.sync_weight(data, around)
         constant_s = self.constant_s[t]
@@ -76,7 +77,7 @@ class Problem:
         allowed = time_s * data * around
         return self.stairs[key], allowed if constant_s is None else allowed - sync * constant_s
 
-    def superstage_s(self, level: int, data: int, around: int) -> Reals:
+    def superstage_s(self, level: int, data: int, around: int) -> Floats:
         """Return the communication of a device of a level, per sample of the whole, (P,)."""
         sync = self.hierarchy.sync_weight(data, around) * self.weight_bytes
         bandwidth = self.hierarchy.bandwidths_bytes_per_s[level - 1]
@@ -156,7 +157,7 @@ class Question:
             self._remaining(),
         )
 
-    def _remaining(self) -> Counts:
+    def _remaining(self) -> Ints:
         """Return the devices of the highest level that the layers outside a downset need at least."""
         hierarchy = self.problem.hierarchy
         each_s = self.time_s * hierarchy.inside(hierarchy.levels)
@@ -164,7 +165,7 @@ class Question:
         needed = np.ceil(rest_s / each_s - 1e-9) if each_s > 0 else np.zeros(len(rest_s))
         return np.clip(needed, 0, int(NONE) // 4).astype(np.int64)
 
-    def _stages(self, around: int) -> Iterator[tuple[int, int, int, int, Counts]]:
+    def _stages(self, around: int) -> Iterator[tuple[int, int, int, int, Ints]]:
         """Yield d, t, the devices, the degree and the greatest s of each set, for stages of level 1."""
         problem, hierarchy = self.problem, self.problem.hierarchy
         for t, tensor in enumerate(problem.costs.widths.tolist()):
@@ -180,14 +181,14 @@ class Question:
                 )
                 yield data, tensor, data * tensor, data, self._limit(most, data, around)
 
-    def _limit(self, most: Counts, data: int, around: int) -> Counts:
+    def _limit(self, most: Ints, data: int, around: int) -> Ints:
         """Return the greatest s for which `most` microbatches in flight are enough, (P,)."""
         if self.problem.memory == "exact":
             return np.asarray(data * most)
         assumed = self.problem.in_flight(data, around, 0)
         return np.where(most >= assumed, data * self.problem.most, 0)
 
-    def _superstages(self, level: int, around: int) -> Iterator[tuple[int, int, int, int, Counts]]:
+    def _superstages(self, level: int, around: int) -> Iterator[tuple[int, int, int, int, Ints]]:
         """Yield d, x, the devices, the degree and the greatest s of each set, for a level above the first."""
         problem = self.problem
         for data in problem.hierarchy.degrees(level, around):
@@ -197,7 +198,7 @@ class Question:
                 yield data, x, data, data * x, np.where(fits, data * limits[:, x], 0)
 
 
-def _choices(rows: list[tuple[int, int, int, int, Counts]], sets: int) -> Choices:
+def _choices(rows: list[tuple[int, int, int, int, Ints]], sets: int) -> Choices:
     """Return those of the choices that are of use to some set."""
     used = [row for row in rows if (row[4] >= row[3]).any()]
     limit = np.empty((sets, len(used)), dtype=np.int32)

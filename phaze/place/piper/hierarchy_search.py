@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from phaze.place.piper.layers import Counts, Reals
+from phaze.ndarrays import Floats, Ints
 from phaze.theory.compiled import njit
 
 Limits = NDArray[np.int32]
@@ -30,13 +30,13 @@ Limits = NDArray[np.int32]
 class Choices:
     """Ways to run a set of layers as one superstage or stage of a level, O of them."""
 
-    data: Counts
+    data: Ints
     """(O,) d."""
-    inner: Counts
+    inner: Ints
     """(O,) t at level 1, x°/d above."""
-    cost: Counts
+    cost: Ints
     """(O,) devices of the level."""
-    degree: Counts
+    degree: Ints
     """(O,) x°."""
     limit: Limits
     """(P, O) the greatest s that keeps the time; less than x° where none does."""
@@ -46,7 +46,7 @@ NONE = np.int32(1 << 30)
 
 
 @njit
-def longest_in_flight(start: Counts, cost: Reals, until: Counts, allowed: Reals) -> Counts:
+def longest_in_flight(start: Ints, cost: Floats, until: Ints, allowed: Floats) -> Ints:
     """Return the most microbatches in flight whose least cost is allowed, of each set; 0 where none, (P,)."""
     most = np.zeros(len(allowed), dtype=np.int64)
     for p in range(len(allowed)):
@@ -64,10 +64,10 @@ def longest_in_flight(start: Counts, cost: Reals, until: Counts, allowed: Reals)
 
 @njit
 def follow(
-    number: Counts,
-    around: Counts,
-    cost: Counts,
-    degree: Counts,
+    number: Ints,
+    around: Ints,
+    cost: Ints,
+    degree: Ints,
     limit: Limits,
     devices: int,
     degrees: int,
@@ -100,10 +100,10 @@ def follow(
 
 @njit
 def limits_inside(
-    number: Counts,
+    number: Ints,
     pairs: int,
-    cost: Counts,
-    degree: Counts,
+    cost: Ints,
+    degree: Ints,
     limit: Limits,
     devices: int,
     degrees: int,
@@ -123,13 +123,13 @@ def limits_inside(
 
 @njit
 def fewest_devices(
-    number: Counts,
-    cost: Counts,
-    degree: Counts,
+    number: Ints,
+    cost: Ints,
+    degree: Ints,
     limit: Limits,
     devices: int,
     degrees: int,
-    remaining: Counts,
+    remaining: Ints,
 ) -> Limits:
     """Return f[D][s], the fewest devices of the highest level, NONE where more are needed, (downsets, N + 1).
 

@@ -26,7 +26,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from phaze.documents import Edge, Part, bad_edges, check_width, read_as, repeated_ids
-from phaze.place.piper.layers import Layers, Options, Reals
+from phaze.ndarrays import Floats
+from phaze.place.piper.layers import Layers, Options
 from phaze.spec.numbers import Count, Positive, Size, Whole
 
 SHOWN = 10
@@ -117,7 +118,7 @@ def _options(nodes: list[Node], edges: list[Edge], width: str) -> Options:
     )
 
 
-def _reals(values: Iterable[float]) -> Reals:
+def _reals(values: Iterable[float]) -> Floats:
     return np.array(list(values), dtype=np.float64)
 
 

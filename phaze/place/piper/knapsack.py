@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from phaze.place.piper.ratio import Bools, Counts, Reals, choose_by_ratio
+from phaze.ndarrays import Bools, Floats, Ints
+from phaze.place.piper.ratio import choose_by_ratio
 from phaze.theory.compiled import njit
 
 SLACK = 1e-9
@@ -29,7 +30,7 @@ SLACK = 1e-9
 
 @njit
 def choose_exactly(
-    first: Counts, member: Bools, time_s: Reals, memory_bytes: Reals, limit_bytes: float, chosen: Counts
+    first: Ints, member: Bools, time_s: Floats, memory_bytes: Floats, limit_bytes: float, chosen: Ints
 ) -> bool:
     """Choose the fastest configurations that fit the memory, and return whether there are any.
 
@@ -66,8 +67,8 @@ def choose_exactly(
 
 @njit
 def _extend(
-    begin: int, end: int, memory: Reals, time: Reals, time_s: Reals, memory_bytes: Reals
-) -> tuple[Counts, Counts, Reals, Reals]:
+    begin: int, end: int, memory: Floats, time: Floats, time_s: Floats, memory_bytes: Floats
+) -> tuple[Ints, Ints, Floats, Floats]:
     """Return the undominated pairs with one more layer, by rising memory, and where they come from."""
     count = end - begin
     memories, times = np.empty(len(memory) * count), np.empty(len(memory) * count)
@@ -90,7 +91,7 @@ def _extend(
 
 
 @njit
-def _fastest_fit(memory: Reals, time: Reals, limit_bytes: float, known: float) -> int:
+def _fastest_fit(memory: Floats, time: Floats, limit_bytes: float, known: float) -> int:
     """Return the fastest pair that fits, of those faster than what is known; -1: none."""
     best, least = -1, known
     for i in range(len(memory)):
@@ -100,7 +101,7 @@ def _fastest_fit(memory: Reals, time: Reals, limit_bytes: float, known: float) -
 
 
 @njit
-def least_of_rest(first: Counts, layers: Counts, value: Reals, memory_bytes: Reals, price: float) -> Reals:
+def least_of_rest(first: Ints, layers: Ints, value: Floats, memory_bytes: Floats, price: float) -> Floats:
     """Return (layers + 1,) the sum of the least value + price memory over the layers from each on."""
     rest = np.zeros(len(layers) + 1)
     for i in range(len(layers) - 1, -1, -1):
@@ -113,7 +114,7 @@ def least_of_rest(first: Counts, layers: Counts, value: Reals, memory_bytes: Rea
 
 @njit
 def memory_price(
-    first: Counts, layers: Counts, time_s: Reals, memory_bytes: Reals, limit_bytes: float
+    first: Ints, layers: Ints, time_s: Floats, memory_bytes: Floats, limit_bytes: float
 ) -> float:
     """Return the price of memory, in seconds for a byte, that gives the highest Lagrangian bound.
 
@@ -137,7 +138,7 @@ def memory_price(
 
 
 @njit
-def cheapest(first: Counts, layers: Counts, value: Reals, priced: Reals, price: float) -> tuple[float, float]:
+def cheapest(first: Ints, layers: Ints, value: Floats, priced: Floats, price: float) -> tuple[float, float]:
     """Return the sums of value and of what is priced, each layer as cheap as it can be, then as small."""
     total, amount = 0.0, 0.0
     for v in layers:

@@ -12,10 +12,8 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-Reals = NDArray[np.float64]
-Counts = NDArray[np.int64]
+from phaze.ndarrays import Floats, Ints
 
 Synchronisation = Literal["batch", "round"]
 """Gradients of a stage are synchronised once for N microbatches, or once for d (Section 3.4)."""
@@ -26,22 +24,22 @@ class Options:
     """The configurations of all layers at one width t, by layer and then as given; C of them."""
 
     names: tuple[str, ...]
-    layer: Counts
+    layer: Ints
     """(C,) position of the layer, rising."""
-    time_s: Reals
+    time_s: Floats
     """(C,) X.p: time per sample with the communication between the t devices."""
-    weight_bytes: Reals
+    weight_bytes: Floats
     """(C,) X.w: parameters on each device."""
-    stash_bytes: Reals
+    stash_bytes: Floats
     """(C,) X.a: memory for each microbatch in flight."""
-    fixed_bytes: Reals
+    fixed_bytes: Floats
     """(C,) X.b: memory beside that."""
-    forward_sync_bytes: Reals
+    forward_sync_bytes: Floats
     """(C, E) X.c_fw of the layer's incoming edges; zero for other edges."""
-    backward_sync_bytes: Reals
+    backward_sync_bytes: Floats
     """(C, E) X.c_bw of the layer's outgoing edges; zero for other edges."""
 
-    def first(self, layers: int) -> Counts:
+    def first(self, layers: int) -> Ints:
         """Return (layers + 1,) where each layer's configurations begin; equal neighbours: it has none."""
         return np.searchsorted(self.layer, np.arange(layers + 1)).astype(np.int64)
 
@@ -53,11 +51,11 @@ class Layers:
     ids: tuple[int, ...]
     """(n,) what the user calls them."""
     names: tuple[str, ...]
-    sources: Counts
+    sources: Ints
     """(E,) position of the layer that produces the tensor."""
-    targets: Counts
+    targets: Ints
     """(E,) position of the layer that needs it."""
-    edge_bytes: Reals
+    edge_bytes: Floats
     """(E,) c(u, v)."""
     options: dict[int, Options]
     """Configurations by width t, rising."""

@@ -23,7 +23,7 @@ from typing import Literal
 
 import numpy as np
 
-from phaze.place.piper.layers import Reals
+from phaze.ndarrays import Floats
 
 Scheme = Literal["pipedream", "pipedream-2bw"]
 
@@ -32,13 +32,13 @@ Scheme = Literal["pipedream", "pipedream-2bw"]
 class Sizes:
     """What layers (or one) keep on each of their t devices, in bytes, for one microbatch."""
 
-    weight_bytes: Reals | float
+    weight_bytes: Floats | float
     """One version of the weights."""
-    rest_bytes: Reals | float
+    rest_bytes: Floats | float
     """Gradients, optimizer state, and buffers."""
-    activation_bytes: Reals | float
+    activation_bytes: Floats | float
     """All that the backward pass needs, inputs included."""
-    input_bytes: Reals | float
+    input_bytes: Floats | float
     """Of these, what arrives at the layer."""
 
 
@@ -46,12 +46,12 @@ class Sizes:
 class Affine:
     """Memory of layers (or one)."""
 
-    stash_bytes: Reals
+    stash_bytes: Floats
     """a, for each microbatch in flight."""
-    fixed_bytes: Reals
+    fixed_bytes: Floats
     """b, beside that."""
 
-    def bytes_with(self, microbatches: int) -> Reals:
+    def bytes_with(self, microbatches: int) -> Floats:
         """Return the memory with so many microbatches in flight."""
         return self.stash_bytes * microbatches + self.fixed_bytes
 

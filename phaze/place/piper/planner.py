@@ -14,7 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from phaze.errors import PhazeError
-from phaze.place.piper.layers import Cluster, Layers, Plan, PlannedStage, Reals
+from phaze.ndarrays import Floats
+from phaze.place.piper.layers import Cluster, Layers, Plan, PlannedStage
 from phaze.place.piper.prices import Known, Problem, nothing_known
 from phaze.place.piper.search import Table, fewest_devices, last_stage
 from phaze.place.piper.stages import best_stage, costs_of, data_degrees, exchanges
@@ -56,7 +57,7 @@ def plan_over_devices(
     exact_knapsack: bool = False,
     most_data: int | None = None,
     max_downsets: int = MAX_DOWNSETS,
-) -> Reals:
+) -> Floats:
     """Return the least time per sample on at most k devices, (K + 1,), infinite where nothing fits."""
     planner = Planner(layers, cluster, linear, exact_knapsack, most_data, max_downsets)
     times = np.full(cluster.devices + 1, np.inf)

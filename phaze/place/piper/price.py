@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phaze.place.piper.layers import Cluster, Counts, Layers, Options, Plan, PlannedStage
+from phaze.ndarrays import Ints
+from phaze.place.piper.layers import Cluster, Layers, Options, Plan, PlannedStage
 from phaze.units import GIB
 
 
@@ -85,7 +86,7 @@ def _price_stage(layers: Layers, cluster: Cluster, stage: Given, degree: int) ->
     )
 
 
-def _chosen(layers: Layers, options: Options, stage: Given) -> Counts:
+def _chosen(layers: Layers, options: Options, stage: Given) -> Ints:
     """Return the configuration of every layer that has one of that name."""
     first = options.first(len(layers))
     return np.array(
@@ -99,7 +100,7 @@ def _chosen(layers: Layers, options: Options, stage: Given) -> Counts:
     )
 
 
-def _time_s(layers: Layers, cluster: Cluster, stage: Given, chosen: Counts) -> float:
+def _time_s(layers: Layers, cluster: Cluster, stage: Given, chosen: Ints) -> float:
     """Return the time per sample: compute and communication over d, gradients once a batch or a round."""
     options, inside = layers.options[stage.tensor], np.isin(np.arange(len(layers)), stage.layers)
     enters = inside[layers.targets] & ~inside[layers.sources]

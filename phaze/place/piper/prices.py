@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.place.piper.knapsack import choose_exactly
-from phaze.place.piper.layers import Counts, Reals
-from phaze.place.piper.ratio import Bools, choose_by_ratio
+from phaze.place.piper.ratio import choose_by_ratio
 from phaze.place.piper.stages import Costs, price_stage
 from phaze.place.piper.sums import (
     BACKWARD_S,
@@ -44,17 +44,17 @@ class Problem(NamedTuple):
 
     sums: Sums
     steps: Steps
-    widths: Counts
+    widths: Ints
     """(T,) the widths t."""
-    memory_bytes: Reals
+    memory_bytes: Floats
     """(C, 2) X.a and X.b."""
     limit_bytes: float
     """M."""
-    degrees: Counts
+    degrees: Ints
     """Data parallel degrees d allowed, rising."""
-    exchanged: Reals
+    exchanged: Floats
     """For each, how often a microbatch pays 4 w/B on all replicas."""
-    products: Counts
+    products: Ints
     """Devices d·t that a stage may have, rising."""
     exact: bool
     """Configurations are chosen by an exact knapsack."""
@@ -63,17 +63,17 @@ class Problem(NamedTuple):
 class Known(NamedTuple):
     """What saving memory adds to d times the time of a stage."""
 
-    stage: Counts
+    stage: Ints
     """(c + 1,) the stage looked at last, with so many microbatches in flight."""
-    added_s: Reals
+    added_s: Floats
     """(c + 1,) what it adds by the rule."""
-    bound_s: Reals
+    bound_s: Floats
     """(c + 1,) what it adds at least, however configurations are chosen."""
-    keys: Counts
+    keys: Ints
     """(2^x,) stages that were priced otherwise, by hash; -1 where there is none."""
-    prices_s: Reals
+    prices_s: Floats
     """(2^x,) what it adds there."""
-    wanted: Counts
+    wanted: Ints
     """(R, 5) t, i, j, d and microbatches in flight, of stages that are to be priced; row 0: how many."""
 
 
@@ -154,7 +154,7 @@ def _key(stage: int, degrees: int, index: int, most_in_flight: int, in_flight: i
 
 
 @njit_inner
-def _place(keys: Counts, key: int) -> int:
+def _place(keys: Ints, key: int) -> int:
     """Return where a key is, or where it would be."""
     at = (key * 0x9E3779B97F4A7C1 >> 20) & (len(keys) - 1)
     while keys[at] != key and keys[at] != -1:

@@ -14,18 +14,14 @@ stage which meets a time with s microbatches also meets it with fewer.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.theory.compiled import njit, njit_inner
-
-Reals = NDArray[np.float64]
-Counts = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 @njit
 def choose_by_ratio(
-    first: Counts, member: Bools, time_s: Reals, memory_bytes: Reals, limit_bytes: float, chosen: Counts
+    first: Ints, member: Bools, time_s: Floats, memory_bytes: Floats, limit_bytes: float, chosen: Ints
 ) -> bool:
     """Choose a configuration for every layer of a stage, and return whether they fit the memory.
 
@@ -57,7 +53,7 @@ def choose_by_ratio(
 
 
 @njit_inner
-def fastest(begin: int, end: int, time_s: Reals, memory_bytes: Reals) -> int:
+def fastest(begin: int, end: int, time_s: Floats, memory_bytes: Floats) -> int:
     """Return the fastest configuration, of equals the smallest, of those the first."""
     best = begin
     for x in range(begin + 1, end):
@@ -68,7 +64,7 @@ def fastest(begin: int, end: int, time_s: Reals, memory_bytes: Reals) -> int:
 
 
 @njit_inner
-def best_step(current: int, begin: int, end: int, time_s: Reals, memory_bytes: Reals) -> int:
+def best_step(current: int, begin: int, end: int, time_s: Floats, memory_bytes: Floats) -> int:
     """Return the configuration with the highest ratio to the current, of equals the nearest; -1: none."""
     best, highest = -1, -1.0
     for x in range(begin, end):
@@ -81,13 +77,13 @@ def best_step(current: int, begin: int, end: int, time_s: Reals, memory_bytes: R
 
 
 @njit_inner
-def nearer(x: int, best: int, this: float, memory_bytes: Reals) -> bool:
+def nearer(x: int, best: int, this: float, memory_bytes: Floats) -> bool:
     """Return whether x is the better of two of one ratio: free steps go all the way, others go short."""
     return bool((memory_bytes[x] > memory_bytes[best]) != np.isinf(this))
 
 
 @njit_inner
-def ratio(current: int, other: int, time_s: Reals, memory_bytes: Reals) -> float:
+def ratio(current: int, other: int, time_s: Floats, memory_bytes: Floats) -> float:
     """Return memory saved over time added; infinite where no time is added; -1 for no other."""
     if other < 0:
         return -1.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from phaze.place.piper.layers import Cluster, Layers, Reals
+from phaze.ndarrays import Floats
+from phaze.place.piper.layers import Cluster, Layers
 from phaze.units import GIB
 
 
@@ -28,7 +29,7 @@ def why_no_plan(layers: Layers, cluster: Cluster) -> str:
     return f"memory or batch: no stages, degrees and configurations fit with {batch}, {together}"
 
 
-def _least_bytes(layers: Layers, cluster: Cluster) -> tuple[Reals, Reals]:
+def _least_bytes(layers: Layers, cluster: Cluster) -> tuple[Floats, Floats]:
     """Return (n,) the least memory of each layer, on one device and on all t; infinite without any."""
     single, total = np.full(len(layers), np.inf), np.full(len(layers), np.inf)
     for tensor, options in layers.options.items():

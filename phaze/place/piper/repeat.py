@@ -15,7 +15,8 @@ from itertools import cycle, islice
 import numpy as np
 
 from phaze.errors import PhazeError
-from phaze.place.piper.layers import Counts, Layers, Options
+from phaze.ndarrays import Ints
+from phaze.place.piper.layers import Layers, Options
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def _ids(layers: Layers, originals: list[int]) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def _options(options: Options, originals: Counts, layers: int, edges: list[_Edge]) -> Options:
+def _options(options: Options, originals: Ints, layers: int, edges: list[_Edge]) -> Options:
     """Return the configurations of the new layers at one width."""
     first = options.first(layers)
     rows = np.concatenate([np.arange(first[v], first[v + 1]) for v in originals]).astype(np.int64)

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from phaze.place.piper.layers import Counts, Reals
+from phaze.ndarrays import Floats, Ints
 from phaze.place.piper.prices import SLACK, Known, Problem, meets, price_wanted, stage_base
 from phaze.place.piper.stages import Costs
 from phaze.place.piper.sums import MISSING, WEIGHT_S
@@ -48,9 +48,9 @@ class States(NamedTuple):
 
     fewest: Table
     """(m, S + 1) f(D, s), NONE where no plan is known."""
-    low: Counts
+    low: Ints
     """(m,) the smallest s with a plan."""
-    high: Counts
+    high: Ints
     """(m,) the largest."""
 
 
@@ -80,7 +80,7 @@ def _search(
     problem: Problem,
     known: Known,
     states: States,
-    rest: Counts,
+    rest: Ints,
     devices: int,
     threshold_s: float,
     begin_with: int,
@@ -122,7 +122,7 @@ def _least_used(states: States, i: int) -> int:
 
 
 @njit_inner
-def _first_from(values: Reals, least: float) -> int:
+def _first_from(values: Floats, least: float) -> int:
     """Return the first position whose value is `least` or more; values rise."""
     begin, end = 0, len(values)
     while begin < end:

@@ -18,42 +18,39 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.place.piper.knapsack import choose_exactly
-from phaze.place.piper.layers import Cluster, Counts, Layers, PlannedStage, Reals
+from phaze.place.piper.layers import Cluster, Layers, PlannedStage
 from phaze.place.piper.ratio import choose_by_ratio
 from phaze.theory.compiled import njit, njit_inner
 
-Bools = NDArray[np.bool_]
-
-
-Choose = Callable[[Counts, Bools, Reals, Reals, float, Counts], bool]
+Choose = Callable[[Ints, Bools, Floats, Floats, float, Ints], bool]
 """A rule that writes the configuration of every layer and says whether there is one."""
 
 
 class Costs(NamedTuple):
     """Layers on a cluster as compiled code takes them; configurations of all T widths follow each other."""
 
-    widths: Counts
+    widths: Ints
     """(T,) the widths t."""
-    first: Counts
+    first: Ints
     """(T, n + 1) where the configurations of a layer begin."""
-    time_s: Reals
+    time_s: Floats
     """(C,) X.p."""
-    weight_s: Reals
+    weight_s: Floats
     """(C,) 4 X.w / B."""
-    stash_bytes: Reals
+    stash_bytes: Floats
     """(C,) X.a."""
-    fixed_bytes: Reals
+    fixed_bytes: Floats
     """(C,) X.b."""
-    forward_s: Reals
+    forward_s: Floats
     """(C, E) 2 (c + X.c_fw) / B of incoming edges."""
-    backward_s: Reals
+    backward_s: Floats
     """(C, E) 2 (c + X.c_bw) / B of outgoing edges."""
-    sources: Counts
+    sources: Ints
     """(E,)"""
-    targets: Counts
+    targets: Ints
     """(E,)"""
     limit_bytes: float
     """M."""
@@ -82,12 +79,12 @@ def costs_of(layers: Layers, cluster: Cluster) -> Costs:
     )
 
 
-def _stacked(tables: list[Reals]) -> Reals:
+def _stacked(tables: list[Floats]) -> Floats:
     """Return tables below each other, rows in one piece whatever the tables' order in memory."""
     return np.ascontiguousarray(np.concatenate(tables), dtype=np.float64)
 
 
-def data_degrees(cluster: Cluster, most: int | None = None) -> Counts:
+def data_degrees(cluster: Cluster, most: int | None = None) -> Ints:
     """Return the degrees d of data parallelism that a stage may have, rising; none above `most`."""
     degrees = np.arange(1, min(cluster.devices, cluster.microbatches, most or cluster.devices) + 1)
     divides = cluster.microbatches % degrees == 0
@@ -173,7 +170,7 @@ def planned_stage(
 @njit
 def price_stage(
     costs: Costs, member: Bools, t: int, exchanged: float, in_flight: int
-) -> tuple[Reals, Reals, float]:
+) -> tuple[Floats, Floats, float]:
     """Return what each configuration adds to d times the time (C,), to the memory (C,), and all layers alike.
 
     What the first configuration of a layer pays beside X.p is common; the others add the difference to it.
@@ -198,7 +195,7 @@ def price_stage(
 
 
 @njit_inner
-def _set_apart(own_s: Reals, times: float, cost_s: Reals, column: int, begin: int, end: int) -> float:
+def _set_apart(own_s: Floats, times: float, cost_s: Floats, column: int, begin: int, end: int) -> float:
     """Add what configurations cost more than the first to what is their own, and return what that costs."""
     for x in range(begin + 1, end):
         own_s[x] += times * (cost_s[x, column] - cost_s[begin, column])

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.place.piper.knapsack import choose_exactly
-from phaze.place.piper.layers import Counts, Reals
-from phaze.place.piper.stages import Bools, Costs, price_stage
+from phaze.place.piper.stages import Costs, price_stage
 from phaze.theory.compiled import njit
 
 
 @njit
-def staircases(
-    costs: Costs, member: Bools, t: int, exchanged: float, most: int
-) -> tuple[Counts, Reals, Counts]:
+def staircases(costs: Costs, member: Bools, t: int, exchanged: float, most: int) -> tuple[Ints, Floats, Ints]:
     """Return where the steps of each set start, and for each d times its time and the most in flight.
 
     member: (P, n); t: the position of the width; exchanged: as for `price_stage`; most: in flight at all.

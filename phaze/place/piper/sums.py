@@ -12,17 +12,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from phaze.place.piper.layers import Counts, Reals
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.place.piper.ratio import best_step, ratio
 from phaze.place.piper.stages import Costs
 from phaze.theory.bitsets import Words
 from phaze.theory.compiled import njit
 from phaze.theory.downsets import Downsets
-
-Bools = NDArray[np.bool_]
-
 
 MISSING, COMPUTE_S, WEIGHT_S, STASH, FIXED, LEAST_STASH, LEAST_FIXED, FORWARD_S, BACKWARD_S = range(9)
 """Columns of `Sums.totals`: layers without a configuration, X.p, 4 X.w / B, X.a, X.b, the least X.a and X.b
@@ -34,31 +30,31 @@ class Sums(NamedTuple):
 
     words: Words
     """(m, words)"""
-    totals: Reals
+    totals: Floats
     """(T, m, 9) by column."""
-    fast: Counts
+    fast: Ints
     """(T, n) the fastest configuration of each layer; any where it has none."""
     alike: Bools
     """(T,)"""
-    edge_s: Reals
+    edge_s: Floats
     """(T, E) of an edge, at both ends."""
-    edge_source: Counts
+    edge_source: Ints
     """(E,)"""
-    cut_first: Counts
+    cut_first: Ints
     """(m + 1,) where the edges into a downset begin."""
-    cut_edges: Counts
-    work_s: Reals
+    cut_edges: Ints
+    work_s: Floats
     """(m,) device seconds that the layers of D take at least on any devices."""
-    rest_s: Reals
+    rest_s: Floats
     """(m,) device seconds that the other layers take at least, sending over the edges into D."""
 
 
 class Steps(NamedTuple):
     """The steps of the rule by width and microbatches in flight, in the order in which they are taken."""
 
-    whose: Counts
+    whose: Ints
     """(T, c + 1, P, 2) the layer, -1 behind the last step, and its new configuration."""
-    effect: Reals
+    effect: Floats
     """(T, c + 1, P, 2) seconds added to X.p, and bytes saved."""
 
 
@@ -70,7 +66,7 @@ def sum_up(costs: Costs, downsets: Downsets) -> Sums:
     fast = fastest_of(costs)
     has = first < last
 
-    def least(values: Reals) -> Reals:
+    def least(values: Floats) -> Floats:
         return _least(values, costs.first)
 
     forward_s = _at(least(costs.forward_s), costs.targets)
@@ -116,7 +112,7 @@ def list_steps(costs: Costs, most_in_flight: int) -> Steps:
     )
 
 
-def fastest_of(costs: Costs) -> Counts:
+def fastest_of(costs: Costs) -> Ints:
     """Return the fastest configuration of each layer, of equals the smallest, (T, n); any where none is."""
     first = costs.first
     group = np.repeat(np.arange(first[:, :-1].size), np.diff(first, axis=1).ravel())
@@ -133,7 +129,7 @@ def most_in_flight(costs: Costs, degree: int) -> int:
 
 
 @njit
-def _follow(costs: Costs, fast: Counts, steps: Steps, ratios: Reals) -> None:
+def _follow(costs: Costs, fast: Ints, steps: Steps, ratios: Floats) -> None:
     """Write every layer's steps from its fastest configuration on, (T, c + 1, P); ratios -1 where none is."""
     for t in range(len(costs.widths)):
         for c in range(1, ratios.shape[1]):
@@ -153,20 +149,22 @@ def _follow(costs: Costs, fast: Counts, steps: Steps, ratios: Reals) -> None:
                     current = step
 
 
-def _least(values: Reals, first: Counts) -> Reals:
+def _least(values: Floats, first: Ints) -> Floats:
     """Return the least value of each layer's configurations, (T, n, ...); anything where it has none."""
     padded = np.concatenate([values, np.full((1, *values.shape[1:]), np.inf)])
     least = np.minimum.reduceat(padded, first[:, :-1].ravel(), axis=0)
     return np.asarray(least).reshape(*first[:, :-1].shape, *values.shape[1:])
 
 
-def _at(values: Reals, ends: Counts) -> Reals:
+def _at(values: Floats, ends: Ints) -> Floats:
     """Return what edges cost at their ends, (T, E), from (T, n, E); nothing where the layer has none."""
     chosen = values[:, ends, np.arange(len(ends))]
     return np.where(np.isfinite(chosen), chosen, 0.0)
 
 
-def _least_work(costs: Costs, has: Bools, least_time_s: Reals, least_sent_s: Reals) -> tuple[Reals, Reals]:
+def _least_work(
+    costs: Costs, has: Bools, least_time_s: Floats, least_sent_s: Floats
+) -> tuple[Floats, Floats]:
     """Return device seconds of layers (n,) and of sending over edges (E,), at the width that needs least."""
     widths = costs.widths[:, None]
     work_s = np.where(has, widths * least_time_s, np.inf).min(axis=0)
@@ -174,7 +172,7 @@ def _least_work(costs: Costs, has: Bools, least_time_s: Reals, least_sent_s: Rea
     return _coarse(np.nan_to_num(work_s, posinf=0.0)), np.nan_to_num(sent_s, posinf=0.0)
 
 
-def _coarse(values: Reals) -> Reals:
+def _coarse(values: Floats) -> Floats:
     """Return values rounded down so that sums of them are exact: larger sets have no smaller ones."""
     quantum = 2.0 ** (np.frexp(values.sum())[1] - 48)
     return np.asarray(np.floor(values / quantum) * quantum)

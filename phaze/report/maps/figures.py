@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
+from phaze.ndarrays import Floats
 from phaze.report.style import AMBER, BLUE, GREY, TEAL, axes, legend_above
 from phaze.theory.device_networks import DeviceNetwork
-from phaze.theory.operator_graphs import Floats
 from phaze.units import GIB
 
 COLUMNS = 4

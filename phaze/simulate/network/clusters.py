@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from phaze.errors import PhazeError
+from phaze.ndarrays import Floats
 from phaze.simulate.network.topology import Link, Topology, both_ways
 from phaze.spec.network import Absent
 from phaze.theory.widest_paths import edges_of, fewest_hops, widest
-
-Reals = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ def _uplink(below: int, above: int, level: Level, free: int) -> tuple[list[Link]
 
 
 def from_matrix(
-    bandwidth_bytes_per_s: Reals, latency_s: float | Reals = 0.0, absent: Absent = "widest"
+    bandwidth_bytes_per_s: Floats, latency_s: float | Floats = 0.0, absent: Absent = "widest"
 ) -> Topology:
     """Return a network with an edge wherever a square matrix of bandwidths (from, to) is above 0.
 
@@ -138,7 +136,7 @@ def from_matrix(
     return Topology(f"matrix of {len(matrix)}", len(matrix), len(matrix), links, route)
 
 
-def _check_matrix(matrix: Reals, absent: Absent) -> None:
+def _check_matrix(matrix: Floats, absent: Absent) -> None:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise PhazeError(f"bandwidth matrix: must be square, got {' × '.join(map(str, matrix.shape))}")
     if np.isnan(matrix).any() or (matrix < 0).any():

@@ -11,14 +11,11 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from phaze.ndarrays import Floats, Ints
 from phaze.simulate.network.messages import Message
 from phaze.simulate.network.topology import Leg, Switching, Topology
 from phaze.theory.compiled import njit
-
-Reals = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 NEW, DELAYED, LOCAL, QUEUED, RUNNING, BETWEEN = range(6)
 """What a message does: between means that it has to ask for its next leg."""
@@ -27,56 +24,56 @@ NEW, DELAYED, LOCAL, QUEUED, RUNNING, BETWEEN = range(6)
 class Work(NamedTuple):
     """A plan and the routes that it takes, each route once."""
 
-    size_bytes: Reals
-    delay_s: Reals
-    first_follower: Counts
+    size_bytes: Floats
+    delay_s: Floats
+    first_follower: Ints
     """First message that waits for each message, and the end."""
-    follower: Counts
-    route: Counts
+    follower: Ints
+    route: Ints
     """Route of every message."""
-    first_leg: Counts
+    first_leg: Ints
     """First leg of every route, and the end."""
-    first_resource: Counts
+    first_resource: Ints
     """First resource of every leg, and the end."""
-    resource: Counts
-    latency_s: Reals
+    resource: Ints
+    latency_s: Floats
     """Of every leg."""
-    bandwidth_bytes_per_s: Reals
+    bandwidth_bytes_per_s: Floats
 
 
 class State(NamedTuple):
     """What every message does, and the queue of every resource: slots that name the next one."""
 
-    missing: Counts
+    missing: Ints
     """Messages for which each still waits."""
-    doing: Counts
-    leg: Counts
-    blocked: Counts
+    doing: Ints
+    leg: Ints
+    blocked: Ints
     """Resources at which each is not the first."""
-    slot: Counts
+    slot: Ints
     """First of the slots of each, one for every resource of a leg."""
-    times_s: Reals
+    times_s: Floats
     """When each asked, started and arrived, (3, messages)."""
-    owner: Counts
-    following: Counts
-    head: Counts
+    owner: Ints
+    following: Ints
+    head: Ints
     """First slot in the queue of every resource, -1 where it is idle."""
-    tail: Counts
-    busy_s: Reals
-    scheduled: Counts
+    tail: Ints
+    busy_s: Floats
+    scheduled: Ints
     """How many events there have been, (1,)."""
 
 
 class Columns(NamedTuple):
     """A plan as arrays."""
 
-    source: Counts
-    target: Counts
-    size_bytes: Reals
-    delay_s: Reals
-    waits: Counts
+    source: Ints
+    target: Ints
+    size_bytes: Floats
+    delay_s: Floats
+    waits: Ints
     """For how many messages each waits."""
-    before: Counts
+    before: Ints
     """These, one message's after the other."""
 
 
@@ -92,7 +89,9 @@ def columns(plan: Sequence[Message]) -> Columns:
     )
 
 
-def events(topology: Topology, plan: Sequence[Message], switching: Switching) -> tuple[Reals, Reals, Reals]:
+def events(
+    topology: Topology, plan: Sequence[Message], switching: Switching
+) -> tuple[Floats, Floats, Floats]:
     """Return when messages asked, started and arrived, (3, messages), the seconds of every resource and the
     bytes of every link.
     """
@@ -101,7 +100,7 @@ def events(topology: Topology, plan: Sequence[Message], switching: Switching) ->
 
 def carry(
     topology: Topology, plan: Columns, switching: Switching = "pipelined", *, exclusive: bool = True
-) -> tuple[Reals, Reals, Reals]:
+) -> tuple[Floats, Floats, Floats]:
     """Return the same for a plan as arrays; not exclusive, every link carries all that comes at once."""
     pairs, route = np.unique(plan.source * topology.nodes + plan.target, return_inverse=True)
     legs = [topology.legs(*divmod(int(pair), topology.nodes), switching) for pair in pairs]
@@ -111,7 +110,7 @@ def carry(
     return state.times_s, state.busy_s, _link_bytes(topology, work, legs)
 
 
-def _work(plan: Columns, route: Counts, legs: Sequence[tuple[Leg, ...]], *, exclusive: bool) -> Work:
+def _work(plan: Columns, route: Ints, legs: Sequence[tuple[Leg, ...]], *, exclusive: bool) -> Work:
     """Return a plan with the routes that it takes."""
     flat = list(chain.from_iterable(legs))
     held = [leg.resources if exclusive else () for leg in flat]
@@ -129,7 +128,7 @@ def _work(plan: Columns, route: Counts, legs: Sequence[tuple[Leg, ...]], *, excl
     )
 
 
-def _state(work: Work, waits: Counts, resources: int) -> State:
+def _state(work: Work, waits: Ints, resources: int) -> State:
     """Return what is so before anything happens."""
     messages = len(work.size_bytes)
     most = np.zeros(len(work.first_leg) - 1, np.int64)
@@ -152,7 +151,7 @@ def _state(work: Work, waits: Counts, resources: int) -> State:
     )
 
 
-def _link_bytes(topology: Topology, work: Work, legs: Sequence[tuple[Leg, ...]]) -> Reals:
+def _link_bytes(topology: Topology, work: Work, legs: Sequence[tuple[Leg, ...]]) -> Floats:
     """Return the bytes over every link."""
     size = np.bincount(work.route, work.size_bytes, len(legs))
     hops = _counts(sum(len(leg.links) for leg in way) for way in legs)
@@ -160,11 +159,11 @@ def _link_bytes(topology: Topology, work: Work, legs: Sequence[tuple[Leg, ...]])
     return np.bincount(links, np.repeat(size, hops), len(topology.links)).astype(np.float64)
 
 
-def _counts(numbers: Iterable[int]) -> Counts:
+def _counts(numbers: Iterable[int]) -> Ints:
     return np.fromiter(numbers, np.int64)
 
 
-def _firsts(numbers: Iterable[int]) -> Counts:
+def _firsts(numbers: Iterable[int]) -> Ints:
     """Return where each of so many things in a row begins, and the end."""
     return _counts(chain([0], np.cumsum(_counts(numbers)).tolist()))
 

@@ -9,14 +9,13 @@ from typing import Literal, get_args
 
 import numpy as np
 import simpy
-from numpy.typing import NDArray
 
 from phaze.errors import PhazeError
+from phaze.ndarrays import Floats
 from phaze.simulate.network.contention import Network
 from phaze.simulate.network.messages import Message, Plan, check_plan
 from phaze.simulate.network.topology import Switching, Topology
 
-Reals = NDArray[np.float64]
 Contention = Literal["arrival", "order", "none"]
 """First come first served; links that serve in the order of the plan; as if every transfer were alone."""
 
@@ -31,16 +30,16 @@ class Delivery:
     topology: Topology
     plan: Plan
     switching: Switching
-    asked_s: Reals
+    asked_s: Floats
     """When every message could have been sent, (messages,)."""
-    started_s: Reals
+    started_s: Floats
     """When it got its first links."""
-    arrived_s: Reals
-    busy_s: Reals
+    arrived_s: Floats
+    busy_s: Floats
     """Seconds for which every resource was held, (resources,)."""
-    link_bytes: Reals
+    link_bytes: Floats
     """Bytes over every link, (links,)."""
-    received_bytes: Reals
+    received_bytes: Floats
     """Bytes that came to every node, (nodes,)."""
 
     @property
@@ -49,18 +48,18 @@ class Delivery:
         return float(self.arrived_s.max(initial=0.0))
 
     @cached_property
-    def contention_s(self) -> Reals:
+    def contention_s(self) -> Floats:
         """How much longer every message took than on an idle network (PALM, Equation 2)."""
         alone = [self.topology.seconds(m.source, m.target, m.size_bytes, self.switching) for m in self.plan]
         return np.maximum(self.arrived_s - self.asked_s - np.array(alone, np.float64), 0.0)
 
     @property
-    def utilisation(self) -> Reals:
+    def utilisation(self) -> Floats:
         """Share of the time for which every resource was held, (resources,)."""
         return self.busy_s / self.time_s if self.time_s > 0 else np.zeros_like(self.busy_s)
 
     @property
-    def used_bandwidth(self) -> Reals:
+    def used_bandwidth(self) -> Floats:
         """Bytes over every link as a share of what it could have carried, (links,)."""
         width = np.array([link.bandwidth_bytes_per_s for link in self.topology.links])
         return self.link_bytes / (width * self.time_s) if self.time_s > 0 else np.zeros_like(width)

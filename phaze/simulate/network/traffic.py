@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.errors import PhazeError
+from phaze.ndarrays import Floats, Ints
 from phaze.simulate.durations import Kind
 from phaze.simulate.graph import EventGraph, event_graph
 from phaze.simulate.network.compiled import Columns, carry, columns
@@ -28,7 +29,7 @@ from phaze.simulate.network.delivery import Contention
 from phaze.simulate.network.machine import passing
 from phaze.simulate.network.messages import Message, Plan
 from phaze.simulate.network.topology import Switching, Topology
-from phaze.simulate.pipeline import Counts, Pipeline, Reals
+from phaze.simulate.pipeline import Pipeline
 from phaze.simulate.timeline import Timeline
 
 
@@ -59,14 +60,14 @@ class Carried:
 
     timeline: Timeline
     topology: Topology
-    busy_s: Reals
+    busy_s: Floats
     """Seconds for which every resource of the network was held, (resources,); 0 without contention."""
-    link_bytes: Reals
+    link_bytes: Floats
     """Bytes over every link, (links,)."""
-    sent_bytes: Reals
+    sent_bytes: Floats
     """Bytes that every node sent, (nodes,)."""
-    received_bytes: Reals
-    work_s: Reals
+    received_bytes: Floats
+    work_s: Floats
     """Seconds of work of every resource of the pipeline, without what it sends."""
 
     @property
@@ -75,7 +76,7 @@ class Carried:
         return self.timeline.time_s
 
     @cached_property
-    def utilisation(self) -> Reals:
+    def utilisation(self) -> Floats:
         """Return the bytes over every link as a share of what it could have carried, (links,)."""
         width = np.array([link.bandwidth_bytes_per_s for link in self.topology.links])
         return self.link_bytes / (width * self.time_s) if self.time_s else np.zeros_like(width)
@@ -88,15 +89,15 @@ class Script:
     pipeline: Pipeline
     graph: EventGraph
     plan: Columns
-    first: Counts
+    first: Ints
     """First message of every job, (N,): it arrives when the job starts."""
-    last: Counts
+    last: Ints
     """Last message of every job, (N,): it arrives when the job is over."""
-    senders: Counts
+    senders: Ints
     """Jobs that others wait for, by edge of the graph."""
-    arrivals: Counts
+    arrivals: Ints
     """The message with which each edge is there."""
-    work_s: Reals
+    work_s: Floats
 
 
 def script(pipeline: Pipeline, traffic: Traffic) -> Script:
@@ -138,7 +139,7 @@ def silent(found: Script) -> Script:
     return Script(**{**vars(found), "plan": plan})
 
 
-def _timeline(found: Script, arrived_s: Reals) -> Timeline:
+def _timeline(found: Script, arrived_s: Floats) -> Timeline:
     """Return the jobs' times, and for every job what came last."""
     start, end = arrived_s[found.first], arrived_s[found.last]
     edges = arrived_s[found.arrivals]

@@ -15,11 +15,12 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from phaze.ndarrays import Floats
 from phaze.simulate.network.collectives import Collective, collective
 from phaze.simulate.network.mapping import Tiles
 from phaze.simulate.network.messages import Message
 from phaze.simulate.tile.chip import Chip
-from phaze.simulate.tile.outcome import Activity, Bound, Outcome, Reals, port_resources
+from phaze.simulate.tile.outcome import Activity, Bound, Outcome, port_resources
 from phaze.simulate.tile.steps import Exchange, Step
 
 BOUNDS: tuple[Bound, ...] = ("compute", "sram", "dram", "links")
@@ -29,18 +30,18 @@ BOUNDS: tuple[Bound, ...] = ("compute", "sram", "dram", "links")
 class Traffic:
     """Messages of one size, of which every tile waits for its own, as linear functions of the size."""
 
-    alone_s: Reals
+    alone_s: Floats
     """(tiles,) the part that does not depend on the size."""
-    alone_s_per_byte: Reals
-    held_s: Reals
+    alone_s_per_byte: Floats
+    held_s: Floats
     """(resources,) the same of what is held by all of them together."""
-    held_s_per_byte: Reals
+    held_s_per_byte: Floats
 
-    def alone(self, size_bytes: float) -> Reals:
+    def alone(self, size_bytes: float) -> Floats:
         """Return how long every tile waits for its own messages, (tiles,)."""
         return self.alone_s + size_bytes * self.alone_s_per_byte
 
-    def held(self, size_bytes: float) -> Reals:
+    def held(self, size_bytes: float) -> Floats:
         """Return how long every resource is held, (resources,)."""
         return self.held_s + size_bytes * self.held_s_per_byte
 
@@ -58,7 +59,7 @@ def run(chip: Chip, activities: Sequence[Activity]) -> Outcome:
     return Outcome(tuple(sum(spent.values()) for spent in found), tuple(found), busy)
 
 
-def _wait(spent: dict[Bound, float], held: Reals, ports: NDArray[np.bool_]) -> None:
+def _wait(spent: dict[Bound, float], held: Floats, ports: NDArray[np.bool_]) -> None:
     """Let an activity last no less than the resource that is held longest, which then binds all of it."""
     longest = float(held.max(initial=0.0))
     if longest > sum(spent.values()):
@@ -66,13 +67,13 @@ def _wait(spent: dict[Bound, float], held: Reals, ports: NDArray[np.bool_]) -> N
         spent["dram" if ports[int(np.argmax(held))] else "links"] = longest
 
 
-def _longest(chains: Reals) -> dict[Bound, float]:
+def _longest(chains: Floats) -> dict[Bound, float]:
     """Return what the tile with the longest chain waits for; chains are (bounds, tiles)."""
     slowest = int(np.argmax(chains.sum(axis=0)))
     return dict(zip(BOUNDS, chains[:, slowest].tolist(), strict=True))
 
 
-def _chains(chip: Chip, activity: Activity) -> Reals:
+def _chains(chip: Chip, activity: Activity) -> Floats:
     """Return the seconds that every tile waits for each bound, (bounds, tiles)."""
     found = np.zeros((len(BOUNDS), len(activity.tiles)))
     beside = np.zeros(len(activity.tiles))
@@ -96,7 +97,7 @@ def work_s(step: Step) -> tuple[Bound, float]:
     return "sram" if step.work.sram_s > step.work.compute_s else "compute", step.work.busy_s
 
 
-def held(chip: Chip, activity: Activity) -> Reals:
+def held(chip: Chip, activity: Activity) -> Floats:
     """Return the seconds for which resources are held, (resources,)."""
     found = np.zeros(chip.topology.resources)
     for step in activity.steps:
@@ -107,7 +108,7 @@ def held(chip: Chip, activity: Activity) -> Reals:
     return found
 
 
-def _exchanged(chip: Chip, tiles: Tiles, exchanges: Sequence[Exchange]) -> Reals:
+def _exchanged(chip: Chip, tiles: Tiles, exchanges: Sequence[Exchange]) -> Floats:
     """Return how long every tile waits for its messages, (tiles,)."""
     found = np.zeros(len(tiles))
     for some in exchanges:

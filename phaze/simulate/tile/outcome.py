@@ -10,11 +10,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from phaze.ndarrays import Floats
 from phaze.simulate.network.mapping import Tiles
 from phaze.simulate.tile.chip import Chip
 from phaze.simulate.tile.steps import Step
 
-Reals = NDArray[np.float64]
 Bound = Literal["compute", "sram", "dram", "links"]
 """What can bind a time; the way of an access through the network belongs to dram."""
 
@@ -38,7 +38,7 @@ class Outcome:
     """When every activity is over."""
     spent: tuple[Spent, ...]
     """What took the time of every activity."""
-    busy_s: Reals
+    busy_s: Floats
     """Seconds for which every resource of the network was held, (resources,)."""
 
     @property

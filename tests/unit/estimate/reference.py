@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
 from phaze.estimate.parts import FREE
 from phaze.estimate.tiles import STEPS
+from phaze.ndarrays import Ints
 from phaze.theory.arrays import (
     array_cycles,
     array_words,
@@ -24,8 +24,6 @@ from phaze.theory.arrays import (
     run_cycles,
 )
 from tests.unit.estimate.exhaustive import Problem
-
-Ints = NDArray[np.int64]
 
 STAYS = {0: (1, 2, 0), 1: (0, 2, 1), 2: (1, 0, 2)}
 """By dataflow: the two dimensions of the tile that stays, rows first, and the one that streams."""

@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 
 from phaze.map.objective import Problem
+from phaze.ndarrays import Floats
 from phaze.theory.device_networks import DeviceNetwork
-from phaze.theory.operator_graphs import Floats, StageGraph
+from phaze.theory.operator_graphs import StageGraph
 
 KINDS = ("directed", "undirected", "two-speeds", "nodes", "ring")
 

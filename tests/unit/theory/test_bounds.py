@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze.ndarrays import Floats
 from phaze.schedule.verify import find_faults
 from phaze.theory.bounds import (
     EQUAL,
@@ -17,7 +18,7 @@ from phaze.theory.bounds import (
     layer_bounds,
     tasks_of,
 )
-from phaze.theory.graphs import ALL_CORES, Floats, Layer, Part, Schedule, critical_path
+from phaze.theory.graphs import ALL_CORES, Layer, Part, Schedule, critical_path
 from phaze.theory.search import search_sequences
 from tests.unit.schedule.exhaustive import shortest_latency
 from tests.unit.schedule.random_layers import brush_layer, random_layer, transformer_layer

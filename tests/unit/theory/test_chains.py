@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import Generator
 
+from phaze.ndarrays import Floats
 from phaze.place.flush import Placement, place_chain
 from phaze.theory import chains
 from phaze.theory.chains import Runs, best_placements, best_times
-from phaze.theory.pipeline import Reals, Setting
+from phaze.theory.pipeline import Setting
 from tests.unit.place import exhaustive
 from tests.unit.place.examples import relaxed
 
@@ -36,7 +37,7 @@ def random_runs(rng: Generator, counts: tuple[int, ...], tensor: int) -> Runs:
     )
 
 
-def random_latencies(rng: Generator, runs: int) -> tuple[Reals, Reals]:
+def random_latencies(rng: Generator, runs: int) -> tuple[Floats, Floats]:
     """Return latencies of some architectures; whole numbers now and then, for ties."""
     forward = rng.random((ARCHITECTURES, runs)) * rng.choice([1.0, 10.0], runs)
     backward = 2 * rng.random((ARCHITECTURES, runs))
@@ -55,7 +56,7 @@ def random_setting(rng: Generator, runs: Runs) -> Setting:
     )
 
 
-def one_by_one(runs: Runs, forward: Reals, backward: Reals, tensor: int, setting: Setting) -> list[float]:
+def one_by_one(runs: Runs, forward: Floats, backward: Floats, tensor: int, setting: Setting) -> list[float]:
     """Return the best times of the dynamic program."""
     found = [
         place_chain(runs.chain(f, b), tensor, setting, explain=False)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.random import Generator
 
+from phaze.ndarrays import Floats
 from phaze.place.flush import Placement, place_chain
 from phaze.tables.columns import ENERGIES
 from phaze.theory.chains import Runs, possible_depths
@@ -21,7 +22,7 @@ from phaze.theory.energy import (
     sample_j,
     sent_bytes,
 )
-from phaze.theory.pipeline import Chain, Reals, Setting, room
+from phaze.theory.pipeline import Chain, Setting, room
 from tests.unit.theory.test_chains import random_latencies, random_runs, random_setting
 
 RATES = Rates(hbm_j_per_byte=0.02, link_j_per_byte=0.01, leakage_w_per_um2=0.5)
@@ -49,14 +50,14 @@ def joules(
 
 def bound(
     runs: Runs,
-    seconds: tuple[Reals, Reals],
-    spent: tuple[Reals, Reals],
-    times: tuple[Reals, Reals],
-    area: Reals,
+    seconds: tuple[Floats, Floats],
+    spent: tuple[Floats, Floats],
+    times: tuple[Floats, Floats],
+    area: Floats,
     tensor: int,
     setting: Setting,
     samples: int,
-) -> Reals:
+) -> Floats:
     batch = Batch(samples, setting.microbatches * samples)
     watts = RATES.leakage_w_per_um2 * area
     depths = possible_depths(runs, tensor, setting)

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze.errors import PhazeError
+from phaze.ndarrays import Floats, Ints
 from phaze.simulate.longest_path import simulate
 from phaze.simulate.pipeline import Pipeline, StageCost
 from phaze.theory.device_networks import DeviceNetwork, flat_network
 from phaze.theory.gpipe import flat_step_time_s, simulate_step, step_time_s, step_times_s
-from phaze.theory.operator_graphs import Floats, Ints, StageGraph
+from phaze.theory.operator_graphs import StageGraph
 
 
 def graph(

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 
+from phaze.ndarrays import Floats, Ints
 from phaze.place.piper.knapsack import cheapest, choose_exactly
-from phaze.place.piper.layers import Cluster, Counts, Layers, Options, Reals
+from phaze.place.piper.layers import Cluster, Layers, Options
 from phaze.place.piper.ratio import choose_by_ratio
 from phaze.place.piper.stages import costs_of, data_degrees, exchanges, price_stage
 from phaze.theory.downsets import enumerate_downsets
@@ -23,12 +24,12 @@ SHAPES = 20
 class Knapsack:
     """Layers with the time and the memory of each configuration."""
 
-    first: Counts
+    first: Ints
     """(n + 1,) where a layer's configurations begin."""
     member: NDArray[np.bool_]
     """(n,) the layers of the stage."""
-    time_s: Reals
-    memory_bytes: Reals
+    time_s: Floats
+    memory_bytes: Floats
     limit_bytes: float
     common_s: float = 0.0
     """What is paid whatever is chosen."""
@@ -120,7 +121,7 @@ def _doubled(options: Options, rng: np.random.Generator) -> Options:
     rows = np.stack([plain, plain + 1, plain, plain], axis=1).ravel()
     way = np.array([0.0, 0.0, 1.0, 1.0] * len(plain))
 
-    def between(values: Reals) -> Reals:
+    def between(values: Floats) -> Floats:
         share = way * rng.uniform(0.05, 0.95, len(rows))
         return values[rows] + share * (values[rows // 2 * 2 + 1] - values[rows])
 
