@@ -17,6 +17,7 @@ from phaze.errors import PhazeError
 from phaze.reference import generated_files
 from phaze.spec.architecture import Architecture, Technology
 from phaze.spec.files import FOLDER, is_path, named_file, read_mapping
+from phaze.spec.map_study import Maps
 from phaze.spec.model import AnyModel, Model, load_model
 from phaze.spec.noun import Noun
 from phaze.spec.published import Published
@@ -166,6 +167,8 @@ class Settings:
 def load_settings(config: object, folder: Path = FOLDER, source: str = "config") -> Settings:
     """Return the settings of a study as Snakemake or a YAML file gives it, or raise PhazeError."""
     study = Study.parse(config, source)
+    map_models = {graph.model: load_model_named(graph.model, folder) for graph in study.maps.graphs.values()}
+    study = study.model_copy(update={"maps": _with_clusters(study.maps, map_models, source)})
     study.plans.check_files(source)
     stand_ins = [own.workload for own in study.plans.stand_ins.values()]
     architectures = {name: load_architecture(name, folder) for name in study.architectures.named}
@@ -191,7 +194,7 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
         published_maps=load_publication(PublishedMaps, study.maps.published, folder),
         map_models={
             name: [
-                load_model_named(graph.model, folder).model_dump(mode="json"),
+                map_models[graph.model].model_dump(mode="json"),
                 *(part.model_dump(mode="json") for part in load_cluster(graph.system, folder)),
             ]
             for name, graph in study.maps.graphs.items()
@@ -199,6 +202,19 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
     )
     _check_area_limits(settings, source)
     return settings
+
+
+def _with_clusters(maps: Maps, models: dict[str, AnyModel], source: str) -> Maps:
+    """Return the cases of maps with K of their models where a graph gives none, or raise PhazeError."""
+    graphs = {}
+    for name, graph in maps.graphs.items():
+        most = graph.hyper_operators or models[graph.model].hyper_operators
+        if most is None:
+            raise PhazeError(
+                f"{source}: maps.graphs.{name}.hyper_operators: must be given, model {graph.model} names none"
+            )
+        graphs[name] = graph.model_copy(update={"hyper_operators": most})
+    return maps.model_copy(update={"graphs": graphs})
 
 
 def check_config_files(paths: Iterable[str | Path]) -> list[Path]:

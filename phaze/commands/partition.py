@@ -48,7 +48,12 @@ def partition(
     ] = None,
     hyper_operators: Annotated[
         int | None,
-        typer.Option("--hyper-operators", "-k", help="K, up to which operators are clustered.", min=1),
+        typer.Option(
+            "--hyper-operators",
+            "-k",
+            help="K, up to which operators are clustered; the model's unless given, or 4 S, at least 48.",
+            min=1,
+        ),
     ] = None,
     microbatch: Annotated[
         int | None, typer.Option(help="Samples in a microbatch of a model; 1 unless given.", min=1, max=MOST)
@@ -94,8 +99,10 @@ def partition(
     What is not given of --stages and --replicas is searched for --devices. All devices are
     equal, and so are all bandwidths in this phase; `map` takes the stages to a network.
     """
+    from phaze.config import load_model_named
     from phaze.documents import write_document
     from phaze.partition.storing import stored_stages
+    from phaze.profile import profile_model
     from phaze.theory.stored_graphs import operator_graph, stored_operators
 
     refuse_unwritable(graph_out, out)
@@ -105,8 +112,10 @@ def partition(
         stored = _read(graph)
         operators, name, samples = operator_graph(stored), stored.name, stored.microbatch
     else:
-        name, samples = Path(graph).stem, microbatch or 1
-        operators = _profile(graph, samples, system or SYSTEM, sequence)
+        model, samples = load_model_named(graph), microbatch or 1
+        name = Path(graph).stem
+        operators = profile_model(model, samples, system or SYSTEM, sequence=sequence)
+        hyper_operators = hyper_operators or model.hyper_operators
     if graph_out is not None:
         write_document(stored_operators(operators, name, samples), graph_out)
     found = _configurations(operators, terms, (stages, replicas, devices), hyper_operators, flow.value, slack)
@@ -123,13 +132,6 @@ def partition(
         rows[0]["baselines"] = {name: row for name, row, _ in others}
         lines[1:1] = [line for _, _, line in others]
     typer.echo(json.dumps(rows, indent=2) if as_json else "\n".join(lines))
-
-
-def _profile(model: str, microbatch: int, system: str, sequence: int | None) -> OperatorGraph:
-    from phaze.config import load_model_named
-    from phaze.profile import profile_model
-
-    return profile_model(load_model_named(model), microbatch, system, sequence=sequence)
 
 
 def _holds_operators(graph: str) -> bool:

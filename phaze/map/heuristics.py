@@ -36,23 +36,29 @@ def random_map(stages: int, replicas: int, devices: int, seed: int) -> Ints:
 def compact_maps(problem: Problem) -> list[Ints]:
     """Return mappings on devices that lie close to each other, each of shape (S, R).
 
-    Devices are put in order: each next to the last one; or as near as possible to its group, of S devices for
-    a replica or R for a ring; or near the last one and that in its place of the group before, as in a grid.
-    The order is taken for replica by replica, for ring by ring, and for rings that go there on every second
-    device and back on the others, so that no link closes a ring from afar.
+    Devices are put in order: each next to the last one; or as near as possible to its group; or near the last
+    one and that in its place of the group before, as in a grid. Groups are of every size that divides S or R,
+    so that the stages of a replica, or the replicas of a ring, fill blocks of every shape. The order is taken
+    for replica by replica and for ring by ring, and for rings that go there on every second replica and back
+    on the others, so that no link closes a ring from afar.
     """
     stages, replicas = problem.shape
     message, wait = problem.both_ways
     size = max(float(problem.edge_bytes.mean()) if len(problem.edge_bytes) else 0.0, 1.0)
     time = message * size + wait
-    widths = sorted({1, stages, replicas})
     folded = np.concatenate([np.arange(0, replicas, 2), np.arange(1, replicas, 2)[::-1]])
-    found = []
-    for order in (make(time, width) for make in (device_order, grid_order) for width in widths):
+    found: dict[bytes, Ints] = {}
+    for order in (make(time, width) for make in (device_order, grid_order) for width in _widths(problem)):
         used = order[: problem.slots]
-        rings = used.reshape(stages, replicas)
-        found += [np.ascontiguousarray(used.reshape(replicas, stages).T), rings, rings[:, folded]]
-    return found
+        passes, rings = used.reshape(replicas, stages).T, used.reshape(stages, replicas)
+        for mapping in (passes, rings, passes[:, folded], rings[:, folded]):
+            found.setdefault(mapping.tobytes(), np.ascontiguousarray(mapping))
+    return list(found.values())
+
+
+def _widths(problem: Problem) -> list[int]:
+    """Return what divides S or R, rising."""
+    return [w for w in range(1, max(problem.shape) + 1) if any(size % w == 0 for size in problem.shape)]
 
 
 def device_order(time: Floats, width: int) -> Ints:

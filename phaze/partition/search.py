@@ -30,9 +30,9 @@ class Configuration:
 
 
 def hyper_operators_for(stages: int) -> int:
-    """Return the K that is taken unless one is given, S « K « operators.
+    """Return the K that is taken unless one is given or the model has one, S « K « operators.
 
-    The paper's Tables VII and VIII have 32 to 96 for 4 to 16 stages, by model.
+    The models of the paper have those of its Tables VII and VIII, 32 to 96 for 4 to 16 stages.
     """
     return max(48, 4 * stages)
 

@@ -30,8 +30,8 @@ class MapGraph(Noun):
     """Samples in a microbatch."""
     system: str
     """File in config/systems that says the device, or path of one."""
-    hyper_operators: PositiveInt
-    """K, up to which operators are clustered."""
+    hyper_operators: PositiveInt | None = None
+    """K, up to which operators are clustered; that of the model unless given."""
     bandwidth_gib_per_s: Positive = 11.0
     """Flat bandwidth that the partition assumes, GiB/s."""
 
@@ -137,10 +137,11 @@ class Maps(Noun):
         return self
 
     def stages_of(self, case: str) -> Iterator[StagesPoint]:
-        """Yield what the jobs of a case cut."""
+        """Yield what the jobs of a case cut; K of every graph must be known (see `phaze.config`)."""
         of = self.cases[case]
         for graph in of.graphs:
-            for k in of.hyper_operators or (self.graphs[graph].hyper_operators,):
+            own = self.graphs[graph].hyper_operators
+            for k in of.hyper_operators or (() if own is None else (own,)):
                 for partitioner in of.partitioners:
                     for stages, replicas in of.shapes:
                         for microbatches in of.microbatches:

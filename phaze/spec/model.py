@@ -89,6 +89,8 @@ class Model(Noun):
     """Dropout of the attention probabilities."""
     embedding_dropout: Share = 0.0
     """Dropout after the embedding."""
+    hyper_operators: Size | None = None
+    """K, up to which `partition` clusters the operators unless it is told another."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -31,6 +31,8 @@ class Vision(Noun):
     """Channels of an image."""
     classes: Size = 1000
     """Classes to tell apart."""
+    hyper_operators: Size | None = None
+    """K, up to which `partition` clusters the operators unless it is told another."""
 
     @property
     def parameters(self) -> int:
