@@ -5,6 +5,8 @@ And mappings on devices that lie close to each other, from which the local searc
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from phaze.map.objective import Problem
@@ -36,11 +38,11 @@ def random_map(stages: int, replicas: int, devices: int, seed: int) -> Ints:
 def compact_maps(problem: Problem) -> list[Ints]:
     """Return mappings on devices that lie close to each other, each of shape (S, R).
 
-    Devices are put in order: each next to the last one; or as near as possible to its group; or near the last
-    one and that in its place of the group before, as in a grid. Groups are of every size that divides S or R,
-    so that the stages of a replica, or the replicas of a ring, fill blocks of every shape. The order is taken
-    for replica by replica and for ring by ring, and for rings that go there on every second replica and back
-    on the others, so that no link closes a ring from afar.
+    Devices are put in order: each as near as possible to its group, or near those in its place of the groups
+    before, as in a grid. Groups are of every size that divides S or R, and those of a grid in blocks of every
+    size that divides the devices in use: the stages of a replica, or the replicas of a ring, fill blocks of
+    every shape. The order is taken for replica by replica and for ring by ring, and for rings that go there
+    on every second replica and back on the others, so that no link closes a ring from afar.
     """
     stages, replicas = problem.shape
     message, wait = problem.both_ways
@@ -48,7 +50,7 @@ def compact_maps(problem: Problem) -> list[Ints]:
     time = message * size + wait
     folded = np.concatenate([np.arange(0, replicas, 2), np.arange(1, replicas, 2)[::-1]])
     found: dict[bytes, Ints] = {}
-    for order in (make(time, width) for make in (device_order, grid_order) for width in _widths(problem)):
+    for order in _orders(time, stages, replicas):
         used = order[: problem.slots]
         passes, rings = used.reshape(replicas, stages).T, used.reshape(stages, replicas)
         for mapping in (passes, rings, passes[:, folded], rings[:, folded]):
@@ -56,9 +58,16 @@ def compact_maps(problem: Problem) -> list[Ints]:
     return list(found.values())
 
 
-def _widths(problem: Problem) -> list[int]:
-    """Return what divides S or R, rising."""
-    return [w for w in range(1, max(problem.shape) + 1) if any(size % w == 0 for size in problem.shape)]
+def _orders(time: Floats, stages: int, replicas: int) -> Iterator[Ints]:
+    """Yield devices in order, each shape (D,)."""
+    slots = stages * replicas
+    for width in range(1, max(stages, replicas) + 1):
+        if stages % width == 0 or replicas % width == 0:
+            yield device_order(time, width)
+            yield grid_order(time, (width,))
+            for block in range(2 * width, slots, width):
+                if slots % block == 0 and width > 1:
+                    yield grid_order(time, (width, block))
 
 
 def device_order(time: Floats, width: int) -> Ints:
@@ -75,16 +84,19 @@ def device_order(time: Floats, width: int) -> Ints:
     return order
 
 
-def grid_order(time: Floats, width: int) -> Ints:
+def grid_order(time: Floats, widths: tuple[int, ...]) -> Ints:
     """Return all devices in groups of so many, each near the last one and that in its place before.
 
-    `time` is that of a link there and back, shape (D, D).
+    Groups of the first width make rows, those of the second planes of rows, and so on; a device is near that
+    one row before it in its plane, one plane before it, and so on. `time` is that of a link there and back,
+    shape (D, D).
     """
     order, free = _begun(len(time))
+    wholes = (*widths[1:], len(time))
     for k in range(1, len(time)):
-        beside = [order[k - 1]] if k % width else []
-        before = [order[k - width]] if k >= width else []
-        order[k] = _nearest(free, time[[*beside, *before]].sum(axis=0))
+        near = [k - 1] if k % widths[0] else []
+        near += [k - width for width, whole in zip(widths, wholes, strict=True) if k % whole >= width]
+        order[k] = _nearest(free, time[order[near]].sum(axis=0))
     return order
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from phaze.errors import PhazeError
 from phaze.map.ensemble import MapSettings, map_stages
-from phaze.map.heuristics import compact_maps, device_order, grid_order
+from phaze.map.heuristics import compact_maps, consecutive_map, device_order, grid_order, p2p_map
 from phaze.map.objective import Problem, choose_instantiation
 from phaze.map.search import Limits
 from phaze.map.stored import stored_mapping
@@ -97,5 +97,18 @@ def test_rings_of_compact_maps_close_nearby() -> None:
 
 @pytest.mark.parametrize("torus", [False, True])
 def test_a_grid_is_found_row_by_row(torus: bool) -> None:
-    """Groups of four are the rows of 3 x 4 devices, with neighbours in neighbouring rows."""
-    assert grid_order(hops_of_grid((3, 4), torus=torus).astype(float), 4).tolist() == list(range(12))
+    """Groups of four are the rows of 3 x 4 devices, with neighbours in neighbouring rows; 12 are a plane."""
+    for sides, widths in (((3, 4), (4,)), ((5, 3, 4), (4, 12))):
+        hops = hops_of_grid(sides, torus=torus).astype(float)
+        assert grid_order(hops, widths).tolist() == list(range(len(hops)))
+
+
+def test_compact_maps_are_as_good_as_those_by_hand_on_a_grid() -> None:
+    hops = hops_of_grid((4, 4, 4), torus=True)
+    network = DeviceNetwork(1.0 / np.maximum(hops, 1), np.zeros(hops.shape))
+    for stages, replicas in ((8, 8), (16, 4), (4, 16)):
+        problem = Problem(drawn_stages(1, stages, replicas), network, "exact")
+        best = min(problem.value_s(mapping) for mapping in compact_maps(problem))
+        assert best <= min(
+            problem.value_s(by_hand(stages, replicas)) for by_hand in (consecutive_map, p2p_map)
+        )
