@@ -111,6 +111,17 @@ def test_a_mistake_is_one_clear_message(config: Config, change: Change, message:
         load_settings(config, source="study.yaml")
 
 
+def test_graphs_of_maps_take_k_from_their_models(config: Config) -> None:
+    graph = {"label": "ResNet", "microbatch": 1, "system": "titan-v-ethernet"}
+    config["maps"] = {"graphs": {"net": {**graph, "model": "resnet-152"}}}
+    assert load_settings(config).study.maps.graphs["net"].hyper_operators == 32
+    config["maps"] = {"graphs": {"net": {**graph, "model": "resnet-50"}}}
+    with pytest.raises(
+        PhazeError, match="maps.graphs.net.hyper_operators: must be given, model resnet-50 names none"
+    ):
+        load_settings(config)
+
+
 def test_a_key_given_twice_is_refused_where_snakemake_keeps_the_last(tmp_path: Path) -> None:
     study = tmp_path / "study.yaml"
     study.write_text("models: [a]\nmodels: [b]\n")

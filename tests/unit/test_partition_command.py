@@ -11,9 +11,12 @@ from phaze.__main__ import app
 from phaze.commands.options import MOST
 from phaze.documents import read_as
 from phaze.errors import PhazeError
+from phaze.partition.search import Configuration, Wanted
+from phaze.partition.weights import Terms
 from phaze.spec import numbers
 from phaze.spec.operators import StoredOperators
 from phaze.spec.stages import StoredStages
+from phaze.theory.operator_graphs import OperatorGraph
 
 
 def run(*arguments: str) -> Result:
@@ -91,6 +94,26 @@ def test_a_published_configuration_is_a_model(tmp_path: Path) -> None:
     sizes = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 32, "vocab_size": 128}
     config.write_text(json.dumps({"model_type": "gpt2", **sizes}), encoding="utf-8")
     assert "S=3 R=2: slowest stage" in run(str(config), "--stages", "3", "--replicas", "2").output
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "most"), [("swin-l", None, 32), ("swin-l", 40, 40), ("resnet-50", None, None)]
+)
+def test_models_of_the_paper_bring_its_number_of_clusters(
+    monkeypatch: pytest.MonkeyPatch, model: str, given: int | None, most: int | None
+) -> None:
+    """Parmesan, Table VII; without one the search takes its own."""
+    asked = []
+
+    def search(_graph: OperatorGraph, _terms: Terms, wanted: Wanted) -> list[Configuration]:
+        asked.append(wanted.hyper_operators)
+        raise PhazeError("enough")
+
+    monkeypatch.setattr("phaze.partition.search.search", search)
+    extra = () if given is None else ("-k", str(given))
+    with pytest.raises(PhazeError, match="enough"):
+        run(model, "--stages", "4", "--replicas", "2", *extra)
+    assert asked == [most]
 
 
 @pytest.mark.parametrize(
