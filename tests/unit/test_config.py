@@ -117,7 +117,7 @@ def test_graphs_of_maps_take_k_from_their_models(config: Config) -> None:
     assert load_settings(config).study.maps.graphs["net"].hyper_operators == 32
     config["maps"] = {"graphs": {"net": {**graph, "model": "resnet-50"}}}
     with pytest.raises(
-        PhazeError, match="maps.graphs.net.hyper_operators: must be given, model resnet-50 names none"
+        PhazeError, match=r"graphs\.net\.hyper_operators: must be given, model resnet-50 names"
     ):
         load_settings(config)
 
