@@ -200,7 +200,7 @@ def test_a_plan_is_read_with_what_its_planner_charges(planned: tuple[pd.DataFram
 
 
 def test_operators_that_share_the_memory_take_what_it_needs() -> None:
-    """Forward passes of 1 s move what takes 1.5 s: half a second more a microbatch; backward passes have time."""
+    """Forward passes of 1 s move what takes 1.5 s: so much more a microbatch; backward passes have time."""
     busy = replace(STAGE, forward_hbm_bytes=1.5 * HBM_BANDWIDTH, backward_hbm_bytes=1.0 * HBM_BANDWIDTH)
     found, free = (replay(flushing([stage] * 2, 6)) for stage in (busy, STAGE))
     assert found.parts["contention_s"] == pytest.approx(7 * 0.5)
