@@ -49,7 +49,7 @@ def _draw(files: dict[str, list[str]], limit_um2: float, points: int, seed: int)
     architectures = pd.concat(shards, ignore_index=True)
     names = names_of_space(architectures, limit_um2)
     placed = tables.Placements.load(*files["placements"], columns=PLACED)
-    placed = placed[(placed["planner"] == "phaze") & placed["architecture"].isin(names)]
+    placed = placed[(placed["planner"] == "phaze") & tables.are_among(placed["architecture"], names)]
     screens = (
         (str(shards[i % len(shards)]["shard"].iloc[0]), tables.Screens.load(path, columns=COLUMNS))
         for i, path in enumerate(files["screens"])

@@ -10,7 +10,7 @@ import pandas as pd
 
 from phaze.ndarrays import Floats, Ints
 from phaze.spec.settings import Training
-from phaze.tables import Architectures
+from phaze.tables import Architectures, are_among
 
 PLACED = [
     "model", "tensor", "microbatch", "architecture", "hbm_gib", "recompute", "planner", "status",
@@ -48,7 +48,7 @@ def read_shards(architectures: pd.DataFrame, space: pd.Index) -> dict[str, Shard
     found = {}
     for name, members in architectures.groupby("shard"):
         rows = members.sort_values("architecture", ignore_index=True)
-        inside = rows["architecture"].isin(space).to_numpy(np.bool_)
+        inside = are_among(rows["architecture"], space)
         place = np.where(inside, np.cumsum(inside) - 1, -1)
         found[str(name)] = Shard(rows[inside].reset_index(drop=True), rows["architecture"], place)
     return found

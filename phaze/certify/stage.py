@@ -28,7 +28,7 @@ from phaze.certify.weak import BOUNDS, Estimated
 from phaze.ndarrays import Bools, Floats
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
-from phaze.tables import CAUSES, Ranges
+from phaze.tables import CAUSES, Ranges, are_among
 from phaze.theory.chains import Runs, best_times
 from phaze.theory.memory import parameter_bytes
 from phaze.theory.pipeline import Setting
@@ -106,7 +106,7 @@ def certify_model(
     are those of all of them.
     """
     names = names_of_space(architectures, terms.limit_um2)
-    placed = placements[(placements["planner"] == "phaze") & placements["architecture"].isin(names)]
+    placed = placements[(placements["planner"] == "phaze") & are_among(placements["architecture"], names)]
     best = best_row(placed, architectures)
     count, shards = Count(), read_shards(architectures, names)
     for one, screens in slices:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from phaze.errors import PhazeError
-from phaze.tables.base import VERSION, Column, Table, table_name
+from phaze.tables.base import VERSION, Column, Table, are_among, table_name
 from phaze.tables.cases import Cases, Curves, Durations, Pipelines
 from phaze.tables.certificates import CAUSES, COMMON, Audits, Certificates, Ranges
 from phaze.tables.mappings import OWN_WAYS, WAYS, MapDurations, MappedDevices, Mappings, SpeedUps
@@ -119,6 +119,7 @@ __all__ = [
     "Variations",
     "Visits",
     "Walks",
+    "are_among",
     "read_any",
 ]
 

@@ -144,3 +144,11 @@ def test_every_table_documents_its_columns_and_has_an_empty_form(table: type[Gra
     assert table.about
     assert all(column.about for column in table.fields().values())
     assert table.check(table.empty()).empty
+
+
+def test_names_are_looked_up_among_known_ones() -> None:
+    """The same as pandas' own look-up, of no names and among none, too."""
+    names = pd.Series(["b", "a", "c", "a"], dtype="str")
+    for known in (pd.Index(["a", "c"]), pd.Index([], dtype="str")):
+        for asked in (names, names.iloc[:0]):
+            assert tables.are_among(asked, known).tolist() == asked.isin(known).tolist()
