@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,14 @@ class Subject:
     """FLOPs that training needs for a token (PaLM, Appendix B)."""
     expert: Expert | None = None
     """Placement that named architectures are evaluated with besides the best."""
+
+    @cached_property
+    def _contents(self) -> dict[int, str]:
+        return {id(point): content_of((self.graph, *point)) for point in self.points}
+
+    def content_at(self, point: LayerTables) -> str:
+        """Return a digest of the model at one of its points."""
+        return self._contents[id(point)]
 
 
 @dataclass(frozen=True)
@@ -176,10 +185,9 @@ def look_up_point(
 def _content_of(subject: Subject, point: LayerTables, terms: Terms) -> Plain:
     """Return all that an evaluation at a point depends on besides architectures and code."""
     nouns = (terms.scenario, terms.training, terms.technology, terms.estimate, terms.schedule)
-    frames = (subject.graph, *point)
     return [
         *(noun.model_dump(mode="json") for noun in nouns),
-        *(content_of(frame) for frame in frames),
+        subject.content_at(point),
         terms.bytes_per_element,
         subject.sequence,
         subject.flops_per_token,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -40,6 +40,8 @@ class EvaluationStore:
         self._code = code
         self._batches: dict[Path, dict[Path, Contents]] = {}
         """What is in the batches of every folder that was looked into."""
+        self._read: dict[Path, Found] = {}
+        """The batches read so far: who looks for a front asks for the same ones again and again."""
 
     def complete(
         self,
@@ -58,8 +60,8 @@ class EvaluationStore:
         missing, found = _contents(chips), []
         for batch, inside in self._batches[folder].items():
             mine = [name for name, content in inside.items() if missing.get(name) == content]
-            if mine and (rows := _rows(batch, names, mine)) is not None:
-                found.append(rows)
+            if mine and (tables := self._tables_of(batch, names)) is not None:
+                found.append({name: _about(tables[name], mine) for name in names})
                 missing = {name: content for name, content in missing.items() if name not in mine}
         if missing or not found:
             fresh = chips[chips["architecture"].isin(missing)]
@@ -70,10 +72,22 @@ class EvaluationStore:
             self._batches[folder][folder / _digest(missing)] = missing
         return {name: pd.concat([one[name] for one in found], ignore_index=True) for name in names}
 
+    def _tables_of(self, batch: Path, names: Sequence[str]) -> Found | None:
+        """Return the tables of a batch, or None if one cannot be read."""
+        if batch not in self._read:
+            try:
+                self._read[batch] = {
+                    name: _unchecked(batch / f"{name}.parquet", TABLES[name]) for name in names
+                }
+            except PhazeError as error:
+                log.warning("%s; its architectures are evaluated again", error)
+                return None
+        return self._read[batch]
 
-def content_of(frame: pd.DataFrame) -> Plain:
-    """Return a table as plain values, for `about`."""
-    return {str(name): frame[name].tolist() for name in frame}
+
+def content_of(frames: Iterable[pd.DataFrame]) -> str:
+    """Return a digest of tables, for `about`."""
+    return _digest([{str(name): frame[name].tolist() for name in frame} for frame in frames])
 
 
 def _digest(content: Plain) -> str:
@@ -94,14 +108,8 @@ def _batches_in(folder: Path) -> Iterator[tuple[Path, Contents]]:
             log.warning("%s; its architectures are evaluated again", error)
 
 
-def _rows(batch: Path, names: Sequence[str], architectures: Sequence[str]) -> Found | None:
-    """Return the rows of some architectures, or None if a table cannot be read."""
-    try:
-        found = {name: _unchecked(batch / f"{name}.parquet", TABLES[name]) for name in names}
-    except PhazeError as error:
-        log.warning("%s; its architectures are evaluated again", error)
-        return None
-    return {name: rows[rows["architecture"].isin(architectures)] for name, rows in found.items()}
+def _about(rows: pd.DataFrame, architectures: Sequence[str]) -> pd.DataFrame:
+    return rows[rows["architecture"].isin(architectures)]
 
 
 def _unchecked(path: Path, table: type[Table]) -> pd.DataFrame:
