@@ -13,6 +13,7 @@ from pydantic.alias_generators import to_camel
 
 from phaze.errors import PhazeError
 from phaze.files import refuse_unwritable, write_text
+from phaze.spec.noun import describe
 from phaze.spec.numbers import MOST, Size, Whole
 from phaze.spec.plain import Plain, read_json
 
@@ -42,7 +43,7 @@ def read_as(kind: type[Kind], path: str | Path) -> Kind:
     try:
         return kind.model_validate(loaded, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise PhazeError("\n".join(_lines(path, error))) from error
+        raise PhazeError(describe(error, str(path))) from error
 
 
 def text_of(stored: BaseModel) -> str:
@@ -88,21 +89,3 @@ def _read_object(path: Path) -> dict[str, Plain]:
     if not isinstance(loaded, dict):
         raise PhazeError(f"{path}: must hold a JSON object, got {type(loaded).__name__}")
     return loaded
-
-
-def _lines(path: str | Path, error: ValidationError) -> list[str]:
-    """Return one line for each thing that is wrong; a validator may have found several."""
-    lines = []
-    for problem in error.errors():
-        key = ".".join(str(part) for part in problem["loc"])
-        message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        if problem["type"] == "extra_forbidden":
-            message = "is not a known key"
-        got = f", got {_short(problem['input'])}" if key else ""
-        lines += [f"{path}: {key + ': ' if key else ''}{line}{got}" for line in message.splitlines()]
-    return lines
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

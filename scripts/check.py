@@ -5,17 +5,16 @@ import pandas as pd
 from phaze import tables
 from phaze.errors import PhazeError
 from phaze.job import logged
+from phaze.report.verdicts import failures
 
 
 def main(*checks: str) -> None:
     """Raise PhazeError with every check that does not hold."""
     found = pd.concat([tables.Checks.load(path) for path in checks])
-    failed = found[~found["passed"]]
-    if len(failed):
-        lines = [f"{row.check}: {row.example}" for row in failed.itertuples()]
-        raise PhazeError(
-            "\n".join([f"{len(failed)} of {len(found)} checks of the results do not hold:", *lines])
-        )
+    failed = failures(found)
+    if failed:
+        head = f"{len(failed)} of {len(found)} checks of the results do not hold:"
+        raise PhazeError("\n".join([head, *failed]))
 
 
 if __name__ == "__main__":

@@ -3,135 +3,98 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from phaze.commands.options import MOST, JsonOption
+from phaze.commands import options
+from phaze.commands import partition_options as given
 from phaze.commands.output import refuse_unwritable
 from phaze.errors import PhazeError
 
 if TYPE_CHECKING:
     from phaze.partition.search import Configuration
     from phaze.partition.weights import Terms
-    from phaze.spec.operators import StoredOperators
     from phaze.theory.operator_graphs import OperatorGraph
 
 
+_Other = tuple[str, dict[str, object], str]
+"""What another planner makes of the graph: its name, a row, a line."""
 SYSTEM = "titan-v-ethernet"
 """Whose device runs a model unless another is given: Parmesan's."""
 
 
-class Flow(StrEnum):
-    """How a graph is cut."""
-
-    FULL = "full"
-    PAPER = "paper"
-
-
 def partition(
-    graph: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL|GRAPH.json",
-            help="Spec in config/models, path of one, or a graph of operators in JSON; see README.md.",
-        ),
-    ],
-    stages: Annotated[
-        int | None, typer.Option(help="Stages S; searched unless given.", min=1, max=MOST)
-    ] = None,
-    replicas: Annotated[int | None, typer.Option(help="Replicas R of every stage.", min=1, max=MOST)] = None,
-    devices: Annotated[
-        int | None, typer.Option(help="Devices D = S R, for the search of S and R.", min=1, max=MOST)
-    ] = None,
-    hyper_operators: Annotated[
-        int | None,
-        typer.Option(
-            "--hyper-operators",
-            "-k",
-            help="K, up to which operators are clustered; the model's unless given, or 4 S, at least 48.",
-            min=1,
-        ),
-    ] = None,
-    microbatch: Annotated[
-        int | None, typer.Option(help="Samples in a microbatch of a model; 1 unless given.", min=1, max=MOST)
-    ] = None,
-    microbatches: Annotated[
-        int, typer.Option(help="MB, microbatches of a step on each replica.", min=1, max=MOST)
-    ] = 4,
-    memory_gib: Annotated[
-        float | None, typer.Option(help="Memory of a device, GiB; no limit unless given.")
-    ] = None,
-    bandwidth_gbps: Annotated[
-        float, typer.Option(help="Bandwidth between any two devices, 10^9 bytes/s.")
-    ] = 10.0,
-    recompute: Annotated[bool, typer.Option(help="Whether backward passes repeat the forward pass.")] = True,
-    flow: Annotated[
-        Flow, typer.Option(help="paper: clusters, dynamic program, refinement; full: goes on from there.")
-    ] = Flow.FULL,
-    slack: Annotated[
-        float,
-        typer.Option(
-            help="By which share the slowest stage may be slower than it must, if the step gets faster.",
-            min=0,
-        ),
-    ] = 0.02,
-    system: Annotated[
-        str | None, typer.Option(help="System whose device runs a model; titan-v-ethernet unless given.")
-    ] = None,
-    sequence: Annotated[
-        int | None, typer.Option(help="Tokens of a sample of a model; its longest unless given.", min=1)
-    ] = None,
-    baselines: Annotated[
-        bool,
-        typer.Option(
-            "--baselines", help="Compare with PipeDream, one topological order, Piper and Phaze by layer."
-        ),
-    ] = False,
-    graph_out: Annotated[Path | None, typer.Option(help="File for the graph of operators.")] = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the stages.")] = None,
-    as_json: JsonOption = False,
+    graph: given.GraphArgument,
+    stages: given.StagesOption = None,
+    replicas: given.ReplicasOption = None,
+    devices: given.DevicesOption = None,
+    hyper_operators: given.HyperOperatorsOption = None,
+    microbatch: given.MicrobatchOption = None,
+    microbatches: given.MicrobatchesOption = 4,
+    memory_gib: given.MemoryGibOption = None,
+    bandwidth_gbps: given.BandwidthGbpsOption = 10.0,
+    recompute: given.RecomputeOption = True,
+    flow: given.FlowOption = given.Flow.FULL,
+    slack: given.SlackOption = 0.02,
+    system: given.SystemOption = None,
+    sequence: given.SequenceOption = None,
+    baselines: given.BaselinesOption = False,
+    graph_out: given.GraphOutOption = None,
+    out: given.OutOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Cut the operators of a model into S stages of R devices each.
 
     What is not given of --stages and --replicas is searched for --devices. All devices are
     equal, and so are all bandwidths in this phase; `map` takes the stages to a network.
     """
-    from phaze.config import load_model_named
     from phaze.documents import write_document
     from phaze.partition.storing import stored_stages
-    from phaze.profile import profile_model
-    from phaze.theory.stored_graphs import operator_graph, stored_operators
+    from phaze.theory.stored_graphs import stored_operators
 
     refuse_unwritable(graph_out, out)
     terms = _terms(memory_gib, bandwidth_gbps, microbatches, recompute=recompute)
-    if _holds_operators(graph):
-        _refuse_for_files(microbatch, system, sequence)
-        stored = _read(graph)
-        operators, name, samples = operator_graph(stored), stored.name, stored.microbatch
-    else:
-        model, samples = load_model_named(graph), microbatch or 1
-        name = Path(graph).stem
-        operators = profile_model(model, samples, system or SYSTEM, sequence=sequence)
-        hyper_operators = hyper_operators or model.hyper_operators
+    subject = _subject(graph, microbatch, system, sequence)
+    operators, name, samples = subject.operators, subject.name, subject.microbatch
     if graph_out is not None:
         write_document(stored_operators(operators, name, samples), graph_out)
-    found = _configurations(operators, terms, (stages, replicas, devices), hyper_operators, flow.value, slack)
+    most = hyper_operators or subject.hyper_operators
+    found = _configurations(operators, terms, (stages, replicas, devices), most, flow.value, slack)
     best = found[0]
     if best.found is None:
         raise PhazeError(best.reason)
     if out is not None:
         file = stored_stages(operators, best.found.chosen, terms, name, best.replicas, samples)
         write_document(file, out)
-    rows = [_row(one, samples) for one in found]
-    lines = [_in_words(one, samples) for one in found]
-    if baselines:
-        others = _baselines(operators, terms, best)
-        rows[0]["baselines"] = {name: row for name, row, _ in others}
-        lines[1:1] = [line for _, _, line in others]
-    typer.echo(json.dumps(rows, indent=2) if as_json else "\n".join(lines))
+    others = _baselines(operators, terms, best) if baselines else []
+    typer.echo(_as_json(found, others, samples) if as_json else _as_text(found, others, samples))
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What is to be cut."""
+
+    operators: OperatorGraph
+    name: str
+    microbatch: int
+    hyper_operators: int | None = None
+    """K of the model, unless another is given."""
+
+
+def _subject(graph: str, microbatch: int | None, system: str | None, sequence: int | None) -> _Subject:
+    """Return the operators of a file, or of a model on the device of a system."""
+    if _holds_operators(graph):
+        _refuse_for_files(microbatch, system, sequence)
+        return _read(graph)
+    from phaze.config import load_model_named
+    from phaze.profile import profile_model
+
+    model, samples = load_model_named(graph), microbatch or 1
+    operators = profile_model(model, samples, system or SYSTEM, sequence=sequence)
+    return _Subject(operators, Path(graph).stem, samples, model.hyper_operators)
 
 
 def _holds_operators(graph: str) -> bool:
@@ -143,11 +106,13 @@ def _holds_operators(graph: str) -> bool:
     return path.suffix == ".json" and not (path.is_file() and describes_model(read_json(path)))
 
 
-def _read(path: str) -> StoredOperators:
+def _read(path: str) -> _Subject:
     from phaze.documents import read_as
     from phaze.spec.operators import StoredOperators
+    from phaze.theory.stored_graphs import operator_graph
 
-    return read_as(StoredOperators, path)
+    stored = read_as(StoredOperators, path)
+    return _Subject(operator_graph(stored), stored.name, stored.microbatch)
 
 
 def _refuse_for_files(microbatch: int | None, system: str | None, sequence: int | None) -> None:
@@ -184,9 +149,19 @@ def _configurations(
     )
 
 
-def _baselines(
-    graph: OperatorGraph, terms: Terms, best: Configuration
-) -> list[tuple[str, dict[str, object], str]]:
+def _as_json(found: list[Configuration], others: list[_Other], samples: int) -> str:
+    rows = [_row(one, samples) for one in found]
+    if others:
+        rows[0]["baselines"] = {name: row for name, row, _ in others}
+    return json.dumps(rows, indent=2)
+
+
+def _as_text(found: list[Configuration], others: list[_Other], samples: int) -> str:
+    best, *rest = (_in_words(one, samples) for one in found)
+    return "\n".join([best, *(line for _, _, line in others), *rest])
+
+
+def _baselines(graph: OperatorGraph, terms: Terms, best: Configuration) -> list[_Other]:
     """Return name, row and line of what others make of the best configuration."""
     from phaze.partitioning import compare_baselines
 

@@ -46,7 +46,12 @@ _PARTS = {
     "leakage": SILVER,
 }
 _PART_NAMES = {"mac": "MAC", "register": "registers", "l2": "L2", "glb": "global buffer", "hbm": "HBM"}
-_AREA_PARTS = {"tensor": BLUE, "vector": SKY, "l2": TEAL, "glb": PURPLE}
+_AREA_PARTS = {
+    "tensor": ("tensor cores", BLUE),
+    "vector": ("vector cores", SKY),
+    "l2": ("L2 buffers", TEAL),
+    "glb": ("global buffer", PURPLE),
+}
 _TIME_PARTS = {"forward": SKY, "backward": BLUE, "transfer": TEAL, "fill": SAND, "sync": RED}
 _STAGE_COLOURS = {
     "extract": SILVER,
@@ -146,19 +151,8 @@ def frontiers(clouds: Mapping[str, pd.DataFrame], limit_um2: float) -> Figure:
     """
     columns = min(4, len(clouds))
     figure, every = panels(len(clouds), columns, 0.6, 1.75, sharex=True)
-    marks = {
-        "": (SILVER, "o", 3.0),
-        "baseline": (RED, "s", 5.5),
-        "smallest": (AMBER, "^", 6.5),
-        "best": (BLUE, "*", 10),
-    }
     for ax, (model, cloud) in zip(every, clouds.items(), strict=True):
-        for kind, (colour, marker, size) in marks.items():
-            some = cloud[cloud["kind"] == kind]
-            label = {"": "placed", "smallest": "smallest within the tolerance"}.get(kind, kind)
-            ax.plot(
-                some["area_um2"] / UM2_PER_MM2, some["relative"], marker, color=colour, ms=size, label=label
-            )
+        _draw_cloud(ax, cloud)
         ax.axvline(limit_um2 / UM2_PER_MM2, color=GREY, lw=0.8, ls=":")
         ax.set_title(model)
         ax.set_ylim(0, 1.09)
@@ -167,6 +161,22 @@ def frontiers(clouds: Mapping[str, pd.DataFrame], limit_um2: float) -> Figure:
     every[max(0, len(clouds) - columns)].set_xlabel("area, mm²")
     legend_above(figure, every[0])
     return figure
+
+
+_MARKS = {
+    "": (SILVER, "o", 3.0),
+    "baseline": (RED, "s", 5.5),
+    "smallest": (AMBER, "^", 6.5),
+    "best": (BLUE, "*", 10),
+}
+
+
+def _draw_cloud(ax: Axes, cloud: pd.DataFrame) -> None:
+    for kind, (colour, marker, size) in _MARKS.items():
+        some = cloud[cloud["kind"] == kind]
+        label = {"": "placed", "smallest": "smallest within the tolerance"}.get(kind, kind)
+        area_mm2 = some["area_um2"] / UM2_PER_MM2
+        ax.plot(area_mm2, some["relative"], marker, color=colour, ms=size, label=label)
 
 
 def limits(bindings: pd.DataFrame) -> Figure:
@@ -189,15 +199,7 @@ def limits(bindings: pd.DataFrame) -> Figure:
 def areas(table: pd.DataFrame, limit_um2: float) -> Figure:
     """Draw the area of accelerators by part; `table` has a column `label`."""
     wide = table.pivot_table(index="label", columns="part", values="area_um2", sort=False) / UM2_PER_MM2
-    parts = {
-        {"l2": "L2 buffers", "glb": "global buffer", "tensor": "tensor cores", "vector": "vector cores"}[
-            part
-        ]: (
-            wide[part].tolist(),
-            colour,
-        )
-        for part, colour in _AREA_PARTS.items()
-    }
+    parts = {name: (wide[part].tolist(), colour) for part, (name, colour) in _AREA_PARTS.items()}
     figure, (ax,) = axes(WIDE, 0.9 + 0.34 * len(wide))
     stacked_bars(ax, list(wide.index), parts)
     ax.axvline(limit_um2 / UM2_PER_MM2, color=GREY, lw=1, ls=":")

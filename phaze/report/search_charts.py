@@ -107,30 +107,8 @@ def levels(walks: dict[str, pd.DataFrame]) -> Figure:
 def walk(visits: pd.DataFrame, walks: pd.DataFrame, optimum: float, limit_um2: float) -> Figure:
     """Draw Figure 9: area, throughput and size of a tensor core of every architecture visited."""
     figure, (ax,) = axes(WIDE, 3.9)
-    shown = visits.drop_duplicates(["area_um2", "pes", "samples_per_s"])
-    sizes = sorted(shown["pes"].unique())
-    shades = mpl.colormaps["viridis_r"](np.linspace(0.1, 0.95, len(sizes)))
-    for pes, shade in zip(sizes, shades, strict=True):
-        some = shown[shown["pes"] == pes]
-        area_mm2 = some["area_um2"] / UM2_PER_MM2
-        ax.plot(
-            area_mm2,
-            some["samples_per_s"],
-            "o",
-            color=shade,
-            ms=3.5,
-            mew=0,
-            label=f"{pes:,} PEs a tensor core",
-        )
-    for number, (_, rows) in enumerate(walks.groupby("architecture", sort=False)):
-        chosen = rows.iloc[0]
-        levels = ", ".join(str(level) for level in rows["hysteresis"])
-        marker = "osD^vP*X"[number % 8]
-        ax.plot(
-            chosen["area_um2"] / UM2_PER_MM2, chosen["samples_per_s"], marker, ms=10, mfc="none", mec=RED,
-            mew=1.6,
-            label=f"chosen at hysteresis {levels}",
-        )  # fmt: skip
+    _draw_visits(ax, visits.drop_duplicates(["area_um2", "pes", "samples_per_s"]))
+    _draw_chosen(ax, walks)
     ax.axhline(optimum, color=INK, lw=0.8, label="certified optimum")
     ax.axvline(limit_um2 / UM2_PER_MM2, color=GREY, lw=0.9, ls=":", label="area limit")
     ax.invert_xaxis()
@@ -139,3 +117,26 @@ def walk(visits: pd.DataFrame, walks: pd.DataFrame, optimum: float, limit_um2: f
     ax.grid()
     legend_above(figure, ax, 4)
     return figure
+
+
+def _draw_visits(ax: Axes, shown: pd.DataFrame) -> None:
+    """Draw a dot for every architecture, the darker the larger its tensor cores."""
+    sizes = sorted(shown["pes"].unique())
+    shades = mpl.colormaps["viridis_r"](np.linspace(0.1, 0.95, len(sizes)))
+    for pes, shade in zip(sizes, shades, strict=True):
+        some = shown[shown["pes"] == pes]
+        area_mm2 = some["area_um2"] / UM2_PER_MM2
+        label = f"{pes:,} PEs a tensor core"
+        ax.plot(area_mm2, some["samples_per_s"], "o", color=shade, ms=3.5, mew=0, label=label)
+
+
+def _draw_chosen(ax: Axes, walks: pd.DataFrame) -> None:
+    """Draw a ring around every architecture that some hysteresis levels choose."""
+    for number, (_, rows) in enumerate(walks.groupby("architecture", sort=False)):
+        chosen = rows.iloc[0]
+        levels = ", ".join(str(level) for level in rows["hysteresis"])
+        marker = "osD^vP*X"[number % 8]
+        ax.plot(
+            chosen["area_um2"] / UM2_PER_MM2, chosen["samples_per_s"], marker, ms=10, mfc="none", mec=RED,
+            mew=1.6, label=f"chosen at hysteresis {levels}",
+        )  # fmt: skip

@@ -62,7 +62,7 @@ _PARTS = (
     "gradients, with a flush after their last backward pass, without one during the next batch. Contention: "
     "tensors that enter a stage together, as skip connections do, share its link, and in a batch no link "
     "carries more than its bandwidth allows of tensors, gradients, and the all-reduces between the slices of "
-    "a replica, which take part of the passes."
+    "a replica, which take part of the passes; operators that run side by side share the HBM of their device."
 )
 _MOVED = (
     "HBM: what operators as they are scheduled move to and from memory, of what it could move in the time. "

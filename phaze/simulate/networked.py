@@ -22,11 +22,10 @@ from phaze.simulate.durations import Kind
 from phaze.simulate.graph import synchronising_groups
 from phaze.simulate.network.coarse import all_reduce, by_node
 from phaze.simulate.network.fabric import Fabric
-from phaze.simulate.network.messages import Plan as Messages
 from phaze.simulate.network.messages import together
 from phaze.simulate.network.traffic import Carried, Script, Traffic, Turn, carry_out, script, silent
 from phaze.simulate.pipeline import Pipeline
-from phaze.simulate.plan import Pass, Plan, PlanStage
+from phaze.simulate.plan import Plan, Tensors
 from phaze.simulate.replay import Replay, replay
 from phaze.simulate.timeline import Timeline, Use
 from phaze.tables import PARTS
@@ -69,11 +68,12 @@ class NetworkReplay(Replay):
 def replay_on(plan: Plan, fabric: Fabric) -> NetworkReplay:
     """Return what the simulation of a plan on a network finds; the plan has its planner's bandwidth."""
     flat = replay(plan)
-    quiet, loud = (_script(plan, fabric, synchronise=s) for s in (False, True))
-    alone_s = _time_s(carry_out(silent(quiet), fabric.topology, "none"))
+    quiet, loud = (_script(plan, fabric, "longest", synchronise=s) for s in (False, True))
+    shared = _script(plan, fabric, "all", synchronise=True) if plan.memory_binds else loud
+    alone_s = _time_s(carry_out(silent(shared), fabric.topology, "none"))
     on_the_way_s = _time_s(carry_out(quiet, fabric.topology, "none"))
     synchronised_s = _time_s(carry_out(loud, fabric.topology, "none"))
-    carried = carry_out(loud, fabric.topology)
+    carried = carry_out(shared, fabric.topology)
     contended_s = _time_s(carried)
     parts = _parts(flat, (on_the_way_s, synchronised_s, contended_s))
     return NetworkReplay(plan, parts, contended_s, alone_s, carried)
@@ -90,8 +90,8 @@ def _parts(flat: Replay, seconds: tuple[float, float, float]) -> dict[str, float
     return first | dict(zip(PARTS[2:], rest, strict=True))
 
 
-def _script(plan: Plan, fabric: Fabric, *, synchronise: bool) -> Script:
-    flat = plan.pipeline("all", synchronise=synchronise)
+def _script(plan: Plan, fabric: Fabric, tensors: Tensors, *, synchronise: bool) -> Script:
+    flat = plan.pipeline(tensors, synchronise=synchronise)
     pipeline = replace(flat, stages=tuple(replace(stage, operators=1) for stage in flat.stages))
     if pipeline.schedule == "2bw":
         pipeline = replace(pipeline, batches=BATCHES)
@@ -148,7 +148,7 @@ def _exchanges(
 def _passes(
     plan: Plan, pipeline: Pipeline, devices: Sequence[Sequence[range]], fabric: Fabric
 ) -> dict[tuple[Kind, int, int], Sequence[Turn]]:
-    """Return the passes in which slices all-reduce, those of all lanes at once."""
+    """Return the passes in which slices all-reduce after every share of the operators, in all lanes."""
     pieces = _pieces(plan)
     found: dict[tuple[Kind, int, int], Sequence[Turn]] = {}
     for worker, (group, replica) in enumerate(pipeline.workers):
@@ -160,16 +160,11 @@ def _passes(
                 count = min(stage.layers, pieces)
                 size = one.reduced_bytes / count
                 rings = (all_reduce(fabric.topology, by_node(m, fabric.node), size, 1) for m in members)
-                reduce = together(*rings)
-                found[kind, worker, group] = _in_turns(plan, stage, one, reduce, count)
+                charged_s = one.charged_s(stage.tensor, plan.bandwidth_bytes_per_s)
+                work = Turn((float(pipeline.column(f"{use}_s")[group]) - charged_s) / count)
+                turns = [work, Turn(charged_s / count, beside=together(*rings))] * count
+                found[kind, worker, group] = turns
     return found
-
-
-def _in_turns(plan: Plan, stage: PlanStage, one: Pass, reduce: Messages, count: int) -> list[Turn]:
-    """Return a pass as shares of its operators with an all-reduce after each."""
-    charged_s = one.charged_s(stage.tensor, plan.bandwidth_bytes_per_s)
-    work = Turn((one.seconds - charged_s) / count)
-    return [work, Turn(charged_s / count, beside=reduce)] * count
 
 
 def _pieces(plan: Plan) -> int:

@@ -18,7 +18,8 @@ from phaze.theory.stage_work import StageWork
 
 Tensors = Literal["within", "longest", "all"]
 """Where the time of tensors between stages is: within the passes as the planner charges it; on the way, as
-long as the largest that enters the stage; on the way, one after the other on the link of the stage."""
+long as the largest that enters the stage; on the way, one after the other on the link of the stage, while
+operators share the HBM of their device as well."""
 
 SCHEDULES: dict[str, Schedule] = {"1f1b": "1f1b", "gpipe": "gpipe", "2bw": "2bw"}
 
@@ -42,6 +43,10 @@ class Pass:
     """Traffic of a device's HBM."""
     reduced_bytes: float
     """Tensors that the slices of a replica all-reduce, on each of them."""
+
+    def held_s(self, hbm_bandwidth_bytes_per_s: float) -> float:
+        """Return the seconds of the pass if its HBM, which operators share, takes longer than all of them."""
+        return max(self.seconds, self.hbm_bytes / hbm_bandwidth_bytes_per_s)
 
     def charged_s(self, tensor: int, bandwidth_bytes_per_s: float) -> float:
         """Return what of the pass planners charge for all-reduces of t slices, 4 (t - 1)/t of the tensors."""
@@ -200,6 +205,12 @@ class Plan:
         )
 
     @property
+    def memory_binds(self) -> bool:
+        """Return whether some pass takes longer because its operators share the HBM."""
+        hbm = self.hbm_bandwidth_bytes_per_s
+        return any(one.held_s(hbm) > one.seconds for stage in self.stages for one in stage.passes.values())
+
+    @property
     def hbm_s(self) -> tuple[float, ...]:
         """Return how long the HBM of a device of every stage works for the passes of a batch."""
         return tuple(
@@ -228,11 +239,12 @@ class Plan:
     def _stage(self, q: int, tensors: Tensors, synchronise: bool) -> StageCost:
         stage, within = self.stages[q], tensors == "within"
         before, after = self._waits(q) if within else (0.0, 0.0)
+        forward_s, recompute_s, backward_s = self._passes_s(stage, tensors)
         activation, gradient = (0.0, 0.0) if within else self._passed_on(q, tensors)
         return StageCost(
-            forward_s=stage.forward_s + before,
-            backward_s=stage.backward_s + after,
-            recompute_s=stage.recompute_s,
+            forward_s=forward_s + before,
+            backward_s=backward_s + after,
+            recompute_s=recompute_s,
             send_activation_s=activation,
             send_gradient_s=gradient,
             sync_s=stage.exchange_s(2.0, self.bandwidth_bytes_per_s) if synchronise else 0.0,
@@ -241,6 +253,12 @@ class Plan:
             work_bytes=stage.work_bytes,
             fixed_bytes=stage.fixed_bytes,
         )
+
+    def _passes_s(self, stage: PlanStage, tensors: Tensors) -> list[float]:
+        """Return the seconds of the passes; where all is shared, with the HBM that operators share."""
+        if tensors == "all":
+            return [one.held_s(self.hbm_bandwidth_bytes_per_s) for one in stage.passes.values()]
+        return [one.seconds for one in stage.passes.values()]
 
     def _waits(self, q: int) -> tuple[float, float]:
         """Return what the planner charges for tensors, in the forward and in the backward pass.

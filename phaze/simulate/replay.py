@@ -15,10 +15,11 @@ part of the difference, so that the parts sum to it.
   last backward pass, or without a flush during the next batch.
 - contention: tensors that enter a stage share its link: their sum decides; and a batch takes no less than
   the link of a device needs for all that it carries in one direction (`Plan.link_s`): these tensors, the
-  all-reduces of the slices of a replica, whose time is in the passes, and the exchange between replicas.
+  all-reduces of the slices of a replica, whose time is in the passes, and the exchange between replicas. In
+  the same way operators that run side by side share the HBM: a pass takes no less than its HBM needs.
 
-What operators move between HBM and chip and what slices all-reduce is in the time of the passes; how much of
-it that is, and what of a pass binds, is said beside (`INSIDE`).
+Otherwise what operators move between HBM and chip and what slices all-reduce is in the time of the passes;
+how much of it that is, and what of a pass binds, is said beside (`INSIDE`).
 
 A tensor that skips stages is counted with the neighbour's; it left earlier, so that this is an upper bound.
 """
@@ -81,7 +82,8 @@ class Replay:
         one = stage.passes.get(step.use)
         if one is None:
             return {RESOURCES[step.use]: step.seconds}
-        work_s = one.seconds - one.charged_s(stage.tensor, self.plan.bandwidth_bytes_per_s)
+        whole_s = one.held_s(self.plan.hbm_bandwidth_bytes_per_s)
+        work_s = whole_s - one.charged_s(stage.tensor, self.plan.bandwidth_bytes_per_s)
         hbm_s = min(one.hbm_bytes / self.plan.hbm_bandwidth_bytes_per_s, work_s)
         waits_s = max(step.seconds - work_s, 0.0)
         return dict(zip(INSIDE, (work_s - hbm_s, hbm_s, waits_s), strict=True))
@@ -108,8 +110,11 @@ class Replay:
     @property
     def busy_s(self) -> tuple[float, ...]:
         """Return for every stage the passes of a device in a batch, on average over the replicas."""
-        batch = self.plan.microbatches
-        return tuple(stage.compute_s * batch / stage.data for stage in self.plan.stages)
+        batch, hbm = self.plan.microbatches, self.plan.hbm_bandwidth_bytes_per_s
+        return tuple(
+            sum(one.held_s(hbm) for one in stage.passes.values()) * batch / stage.data
+            for stage in self.plan.stages
+        )
 
     @property
     def compute_share(self) -> float:
@@ -212,8 +217,8 @@ def _unflushed(plan: Plan) -> _Steps:
 def _simulated(plan: Plan) -> dict[str, float]:
     within = plan.pipeline("within", synchronise=False)
     on_the_way = plan.pipeline("longest", synchronise=False)
-    silent = replace(on_the_way, stages=tuple(_silent(stage) for stage in on_the_way.stages))
     synchronised, contended = (plan.pipeline(tensors, synchronise=True) for tensors in ("longest", "all"))
+    silent = replace(contended, stages=tuple(_silent(stage) for stage in contended.stages))
     synchronised_s = _time_s(synchronised)
     contended_s = synchronised_s if contended == synchronised else _time_s(contended)
     return {
@@ -226,7 +231,7 @@ def _simulated(plan: Plan) -> dict[str, float]:
 
 
 def _silent(stage: StageCost) -> StageCost:
-    return replace(stage, send_activation_s=0.0, send_gradient_s=0.0)
+    return replace(stage, send_activation_s=0.0, send_gradient_s=0.0, sync_s=0.0)
 
 
 def _time_s(pipeline: Pipeline) -> float:

@@ -79,9 +79,11 @@ def _documented(noun: ast.AST) -> dict[str, str]:
 
 
 def describe(error: ValidationError, source: str) -> str:
-    """Return one line for each thing that is wrong, with its key and its value."""
+    """Return one line for each thing that is wrong, with its key and its value; a check may find several."""
     return "\n".join(
-        f"{source}: {_key(problem)}{_plain(problem['msg'])}{_value(problem)}" for problem in error.errors()
+        f"{source}: {_key(problem)}{line}{_value(problem)}"
+        for problem in error.errors()
+        for line in _plain(problem["msg"]).splitlines()
     )
 
 

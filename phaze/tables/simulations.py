@@ -23,7 +23,7 @@ class Simulations(Table):
         "synchronisation_s": real(
             "gradients of all stages at 2 (d - 1)/d of the weights, not 4 (d - 1)/d", None
         ),
-        "contention_s": real("all that is sent shares the links", None),
+        "contention_s": real("all that is sent shares the links, and operators share the HBM", None),
         "simulated_s": real("simulated time per batch, all of it; without flush in the long run"),
         "samples_per_s": real("throughput"),
         "compute_share": real("device time spent on passes, with recomputation"),

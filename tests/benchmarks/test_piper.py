@@ -53,10 +53,11 @@ def peak_bytes(layers: Layers, cluster: Cluster) -> int:
 
 
 def measure(benchmark: BenchmarkFixture, layers: Layers, cluster: Cluster, rounds: int) -> None:
-    """Time plans and note the memory that one takes."""
-    benchmark.extra_info["peak_mib"] = round(peak_bytes(layers, cluster) / 2**20, 1)
+    """Time plans and note the memory that one takes; without measuring, plan once."""
     assert benchmark.pedantic(plan, (layers, cluster), rounds=rounds) is not None
-    assert benchmark.extra_info["peak_mib"] < 4096
+    if benchmark.enabled:
+        benchmark.extra_info["peak_mib"] = round(peak_bytes(layers, cluster) / 2**20, 1)
+        assert benchmark.extra_info["peak_mib"] < 4096
 
 
 def test_bert_on_2048_devices(benchmark: BenchmarkFixture) -> None:

@@ -1,6 +1,8 @@
 """The stages together: what the screen leaves is enough, and the composition says the same as the stages."""
 
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
@@ -49,6 +51,9 @@ def tiny(name: str, layers: int, hidden: int) -> Model:
     )
 
 
+SOLVED = TemporaryDirectory(prefix="phaze-solutions-")
+"""Programs are solved once for all stages and evaluations, as in a study."""
+
 MODELS = {"wide": tiny("wide", 4, 512), "deep": tiny("deep", 10, 256)}
 
 
@@ -74,6 +79,7 @@ def terms() -> Terms:
         training=Training(hbm_gib=(SMALL, LARGE), microbatches=(1, 2)),
         technology=load_technology("22nm"),
         schedule=ScheduleSettings(solver=("highs",), node_limit=20),
+        solutions=Path(SOLVED.name),
     )
 
 
@@ -121,8 +127,9 @@ def screened(name: str, backward: str = "paired", step: int = 1) -> tuple[list[p
                 given.technology.energy,
             )  # fmt: skip
             solves, _ = schedule_layers(
-                point.operators, point.edges, estimates, chips, screen, given.schedule, SolutionStore()
-            )
+                point.operators, point.edges, estimates, chips, screen, given.schedule,
+                SolutionStore(given.solutions),
+            )  # fmt: skip
             placed, _ = place_model(point.layers, model.graph, solves, chips, screen, conditions)
             screens.append(screen)
             placements.append(placed)

@@ -22,7 +22,7 @@ from phaze.spec.settings import ExtractSettings
 from tests.workflow.folders import STUDY, TINY
 
 PUBLISHED = sorted((Path(__file__).parents[1] / "data" / "huggingface").glob("*/config.json"))
-EACH = 200
+EACH = 170
 """Configurations of each kind."""
 ACCEPTED = 0.3
 """Least share of them that must be accepted, so that the test is about more than refusals."""

@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from phaze.errors import PhazeError
-from phaze.tables import TABLES, Graphs, Screens
+from phaze.tables import TABLES, Graphs, Screens, are_among
 
 
 def graph() -> pd.DataFrame:
@@ -151,4 +151,4 @@ def test_names_are_looked_up_among_known_ones() -> None:
     names = pd.Series(["b", "a", "c", "a"], dtype="str")
     for known in (pd.Index(["a", "c"]), pd.Index([], dtype="str")):
         for asked in (names, names.iloc[:0]):
-            assert tables.are_among(asked, known).tolist() == asked.isin(known).tolist()
+            assert are_among(asked, known).tolist() == asked.isin(known).tolist()

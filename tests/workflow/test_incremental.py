@@ -65,13 +65,10 @@ def test_every_file_of_the_report_is_an_output(finished: Folder) -> None:
     assert declared == written
 
 
-@pytest.mark.parametrize("cores", ["1", "4"])
-def test_two_runs_are_equal_byte_for_byte_on_any_number_of_cores(
-    finished: Folder, tmp_path: Path, cores: str
-) -> None:
-    """The first run had two cores."""
+def test_two_runs_are_equal_byte_for_byte_on_any_number_of_cores(finished: Folder, tmp_path: Path) -> None:
+    """The first run had two cores; the runs that are killed have one, and are compared with one on two."""
     again = write_study(tmp_path / "again")
-    again.snakemake("--cores", cores, "placements")
+    again.snakemake("--cores", "4", "placements")
     first = finished.tables()
     for path, content in again.tables().items():
         assert first[path] == content, path

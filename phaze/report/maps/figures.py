@@ -9,7 +9,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from phaze.ndarrays import Floats
-from phaze.report.style import AMBER, BLUE, GREY, TEAL, axes, legend_above
+from phaze.report.style import AMBER, BLUE, GREY, TEAL, WIDE, axes, legend_above, panels
 from phaze.theory.device_networks import DeviceNetwork
 from phaze.units import GIB
 
@@ -26,13 +26,10 @@ WAY_NAMES = {
 
 def bandwidths(networks: dict[str, DeviceNetwork]) -> Figure:
     """Draw Figure 10: the bandwidth between any two devices of every topology."""
-    rows = -(-len(networks) // COLUMNS)
-    figure, every = axes(9.0, 0.3 + 2.5 * rows, rows, COLUMNS)
-    for ax, (label, network) in zip(every, networks.items(), strict=False):
+    figure, every = panels(len(networks), COLUMNS, 0.3, 2.5)
+    for ax, (label, network) in zip(every, networks.items(), strict=True):
         _matrix(figure, ax, _gib(network))
         ax.set_title(label)
-    for ax in every[len(networks) :]:
-        ax.set_visible(False)
     return figure
 
 
@@ -56,7 +53,7 @@ def _matrix(figure: Figure, ax: Axes, values: Floats) -> None:
 def mappings(network: DeviceNetwork, devices: pd.DataFrame) -> Figure:
     """Draw Figure 6: for every way the devices in order, with stage and replica, over their bandwidths."""
     ways = list(dict.fromkeys(devices["way"]))
-    figure, every = axes(9.0, 4.1, 1, len(ways))
+    figure, every = axes(WIDE, 4.1, 1, len(ways))
     values = _gib(network)
     for ax, way in zip(every, ways, strict=True):
         mine = devices[devices["way"] == way].sort_values(["replica", "stage"])
@@ -73,7 +70,7 @@ def mappings(network: DeviceNetwork, devices: pd.DataFrame) -> Figure:
 
 def throughputs(rows: pd.DataFrame, samples: pd.Series) -> Figure:
     """Draw Figure 4: samples per second by shape with CS map, p2p map, and ours."""
-    figure, (ax,) = axes(9.0, 3.4)
+    figure, (ax,) = axes(WIDE, 3.4)
     labels = [f"{r.graph}\n{r.stages}x{r.replicas}, MB {r.microbatches}" for r in rows.itertuples()]
     shown = {"cs-map": GREY, "p2p-map": AMBER, "by-sizes": TEAL, "ours": BLUE}
     names = {**WAY_NAMES, "by-sizes": "search, by sizes", "ours": "ours"}

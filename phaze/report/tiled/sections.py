@@ -7,7 +7,7 @@ from functools import partial
 
 import pandas as pd
 
-from phaze.report.document import Block, Items, Prose, Section, Sheet
+from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
 from phaze.report.style import chart
 from phaze.report.tiled import figures
 from phaze.report.tiled.claims import CLOSE
@@ -94,31 +94,31 @@ def _explanations(inputs: TiledInputs, rows: pd.DataFrame) -> Iterator[str]:
 def splits(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
     """Return Figures 9 and 10 with their table and Equation (6)."""
     rows = inputs.rows(name)
-    best = inputs.published.best_tensor if inputs.published else {}
     blocks: list[Block] = []
     for system in case.systems:
-        mine = rows[rows["system"] == system]
-        blocks.append(
-            chart(
-                f"{name}-{system}",
-                f"Throughput by split of a stage's tiles, system {system} (Figure 10)",
-                "Mappings of stages: line and S; near: slices of a replica next to each other, far: replicas "
-                "of a slice. A triangle marks the paper's fastest split.",
-                partial(figures.splits, mine, best),
-            )
-        )
-        largest = mine[mine["model"] == _occupied(inputs, mine)]
-        blocks.append(
-            chart(
-                f"{name}-{system}-links",
-                f"How long links are held, {largest['model'].iloc[0]} on {system} (Figure 9)",
-                "Mean over all links, in seconds of a batch and as a share of it.",
-                partial(figures.occupancy, largest),
-            )
-        )
+        blocks += _split_charts(inputs, name, system, rows[rows["system"] == system])
     blocks += [_splits_sheet(rows), _optimum(inputs, rows)]
     about = "What the division of a stage's tiles into replicas and slices, and where they lie, changes."
     return Section(name, case.title, about, tuple(blocks))
+
+
+def _split_charts(inputs: TiledInputs, name: str, system: str, rows: pd.DataFrame) -> Iterator[Chart]:
+    """Yield what the splits reach on a system, and how long they hold its links."""
+    best = inputs.published.best_tensor if inputs.published else {}
+    yield chart(
+        f"{name}-{system}",
+        f"Throughput by split of a stage's tiles, system {system} (Figure 10)",
+        "Mappings of stages: line and S; near: slices of a replica next to each other, far: replicas "
+        "of a slice. A triangle marks the paper's fastest split.",
+        partial(figures.splits, rows, best),
+    )
+    largest = rows[rows["model"] == _occupied(inputs, rows)]
+    yield chart(
+        f"{name}-{system}-links",
+        f"How long links are held, {largest['model'].iloc[0]} on {system} (Figure 9)",
+        "Mean over all links, in seconds of a batch and as a share of it.",
+        partial(figures.occupancy, largest),
+    )
 
 
 def _occupied(inputs: TiledInputs, rows: pd.DataFrame) -> str:
@@ -173,30 +173,34 @@ def pipeline(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
     blocks: list[Block] = []
     jobs, links = (frame[frame["case"] == name] for frame in (inputs.jobs, inputs.links))
     for (system, model, layout), mine in jobs.groupby(["system", "model", "layout"], sort=False):
-        title = f"{model} on {system}, {layout}"
-        anchor = f"{name}-{model}-{system}-{layout}".replace(".", "-")
         here = links[(links["system"] == system) & (links["model"] == model) & (links["layout"] == layout)]
-        blocks += [
-            chart(
-                f"{anchor}-time", f"Stages over time: {title}",
-                "A row is a stage, a cell a pass of a microbatch, the thin line below what goes on beside; "
-                "white is time in which the stage waits.",
-                partial(figures.pipeline, mine),
-            ),
-            chart(
-                f"{anchor}-memory", f"What a tile holds over time: {title}",
-                "Weights, gradients, optimizer states and the inputs kept of microbatches in flight.",
-                partial(figures.memory, mine),
-            ),
-            chart(
-                f"{anchor}-links", f"Links between tiles: {title}",
-                "Every link in the colour of the share of the batch for which it is held; both directions "
-                "lie beside each other.",
-                partial(figures.heat, here),
-            ),
-        ]  # fmt: skip
+        anchor = f"{name}-{model}-{system}-{layout}".replace(".", "-")
+        blocks += _pipeline_charts(anchor, f"{model} on {system}, {layout}", mine, here)
     about = "One batch, event by event."
     return Section(name, case.title, about, tuple(blocks))
+
+
+def _pipeline_charts(anchor: str, title: str, jobs: pd.DataFrame, links: pd.DataFrame) -> Iterator[Chart]:
+    yield chart(
+        f"{anchor}-time",
+        f"Stages over time: {title}",
+        "A row is a stage, a cell a pass of a microbatch, the thin line below what goes on beside; "
+        "white is time in which the stage waits.",
+        partial(figures.pipeline, jobs),
+    )
+    yield chart(
+        f"{anchor}-memory",
+        f"What a tile holds over time: {title}",
+        "Weights, gradients, optimizer states and the inputs kept of microbatches in flight.",
+        partial(figures.memory, jobs),
+    )
+    yield chart(
+        f"{anchor}-links",
+        f"Links between tiles: {title}",
+        "Every link in the colour of the share of the batch for which it is held; both directions "
+        "lie beside each other.",
+        partial(figures.heat, links),
+    )
 
 
 def networks(inputs: TiledInputs) -> Iterator[Section]:

@@ -16,7 +16,14 @@ from phaze.spec.network import Matrix, Torus
 from phaze.spec.system import Cluster, Level
 from phaze.systems import load_network
 from phaze.tables import PARTS
-from tests.unit.simulate.test_replay import BANDWIDTH, STAGE, flushing, random_plan, random_stages
+from tests.unit.simulate.test_replay import (
+    BANDWIDTH,
+    HBM_BANDWIDTH,
+    STAGE,
+    flushing,
+    random_plan,
+    random_stages,
+)
 
 
 def switch(bandwidth: float = BANDWIDTH) -> Cluster:
@@ -128,6 +135,14 @@ def test_slices_stages_and_replicas_share_the_links(seed: int, system: Cluster) 
     assert found.carried.sent_bytes.sum() == pytest.approx(found.carried.received_bytes.sum())
     assert found.carried.sent_bytes.sum() > without.carried.sent_bytes.sum()
     assert (found.carried.utilisation <= 1 + 1e-9).all()
+
+
+def test_memory_that_operators_share_counts_as_contention_on_any_network() -> None:
+    busy = replace(STAGE, forward_hbm_bytes=1.5 * HBM_BANDWIDTH)
+    plan = flushing([busy] * 2, 6)
+    found = replay_on(plan, on(switch(), plan))
+    assert found.parts["contention_s"] == pytest.approx(7 * 0.5)
+    assert found.simulated_s == pytest.approx(replay(plan).simulated_s)
 
 
 def test_a_tensor_makes_the_next_all_reduce_wait() -> None:

@@ -197,3 +197,60 @@ def test_a_plan_is_read_with_what_its_planner_charges(planned: tuple[pd.DataFram
         else:
             per_sample = plan.loads_s / np.array(plan.data) + plan.charged_sync_s / plan.microbatches
             assert per_sample.max() * plan.microbatches == pytest.approx(plan.planned_s, rel=1e-9)
+
+
+def test_operators_that_share_the_memory_take_what_it_needs() -> None:
+    """Forward passes of 1 s move what takes 1.5 s: so much more a microbatch; backward passes have time."""
+    busy = replace(STAGE, forward_hbm_bytes=1.5 * HBM_BANDWIDTH, backward_hbm_bytes=1.0 * HBM_BANDWIDTH)
+    found, free = (replay(flushing([stage] * 2, 6)) for stage in (busy, STAGE))
+    assert found.parts["contention_s"] == pytest.approx(7 * 0.5)
+    assert free.parts["contention_s"] == 0
+    assert found.hbm_shares == pytest.approx([6 * 2.5 / found.simulated_s] * 2)
+    assert found.busy_s == pytest.approx([6 * 3.5] * 2)
+    assert found.exposed_share == 0
+    assert found.bound_by.resource == "HBM"
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_half_of_the_memorys_bandwidth_is_never_faster(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    plan = random_plan(seed)
+    moved = {f"{name}_hbm_bytes": rng.uniform(0, 2) * HBM_BANDWIDTH for name in ("forward", "backward")}
+    plan = replace(plan, stages=tuple(replace(stage, **moved) for stage in plan.stages))
+    slow = replace(plan, hbm_bandwidth_bytes_per_s=HBM_BANDWIDTH / 2)
+    found, slower = replay(plan), replay(slow)
+    loose = 1e-9 if plan.flushes else 2e-4
+    assert slower.simulated_s >= found.simulated_s * (1 - loose)
+    assert all(share <= 1 + loose for one in (found, slower) for share in one.hbm_shares)
+    assert plan.planned_s + sum(found.parts.values()) == pytest.approx(found.simulated_s, rel=1e-12)
+
+
+def test_a_link_carries_what_slices_stages_and_replicas_send() -> None:
+    """An all-reduce of four slices sends 2 · 3/4 of the tensor, three times a microbatch here."""
+    stage = replace(
+        STAGE, data=2, tensor=4, recompute_s=1.0, weight_bytes=1e8, arriving_bytes=2e7, departing_bytes=1e7,
+        forward_reduced_bytes=4e7, recompute_reduced_bytes=4e7, backward_reduced_bytes=4e7,
+    )  # fmt: skip
+    (use,) = flushing([stage], 6).link_uses_s
+    assert use.slices == pytest.approx(3 * 3 * 1.5 * 4e7 / BANDWIDTH)
+    assert use.stages == pytest.approx(3 * 3e7 / BANDWIDTH)
+    assert use.replicas == pytest.approx(2 / 2 * 1e8 / BANDWIDTH)
+    assert use.total == pytest.approx(use.slices + use.stages + use.replicas)
+    assert use.over(2.0).slices == use.slices / 2
+
+
+def test_all_reduces_of_slices_that_take_most_of_the_passes_bind() -> None:
+    stage = replace(STAGE, tensor=4, forward_reduced_bytes=3e8, backward_reduced_bytes=6e8)
+    found = replay(flushing([stage] * 3, 12))
+    assert found.bound_by.resource == "all-reduces of slices"
+    assert found.bound_by.share == pytest.approx(0.9)
+    assert found.simulated_s == replay(flushing([STAGE] * 3, 12)).simulated_s
+
+
+@pytest.mark.parametrize("seed", range(1, 24, 2))
+def test_links_that_all_reduce_too_make_a_batch_no_faster(seed: int) -> None:
+    plan = random_plan(seed)
+    reduced = {f"{name}_reduced_bytes": 2e8 for name in ("forward", "backward")}
+    sliced = replace(plan, stages=tuple(replace(s, tensor=2, **reduced) for s in plan.stages))
+    assert replay(sliced).simulated_s >= replay(plan).simulated_s
+    assert replay(sliced).simulated_s == pytest.approx(max(replay(plan).simulated_s, sliced.link_s))
