@@ -67,8 +67,12 @@ BRANCHED = Setting(1024, 4096, 1e10, memory_bytes=2.0**30, recompute=True)
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_place_towers(count: int, benchmark: Benchmark) -> None:
-    """Place 60 layers, in a chain or in two towers with 962 downsets, at four TMP widths on 1,024 devices."""
-    graphs = {t: towers(60 // count, count, t) for t in (1, 2, 4, 8)}
+    """Place 60 layers, in a chain or in two towers with 962 downsets, at four TMP widths on 1,024 devices.
+
+    Without measuring there are 24 layers.
+    """
+    layers = 60 if benchmark.enabled else 24  # type: ignore[attr-defined]
+    graphs = {t: towers(layers // count, count, t) for t in (1, 2, 4, 8)}
     place_graphs(graphs, BRANCHED)
     found = benchmark(place_graphs, graphs, BRANCHED)
     assert isinstance(found, GraphPlacement)
