@@ -4,66 +4,32 @@ from __future__ import annotations
 
 import json
 import math
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from phaze.commands.options import JsonOption
+from phaze.commands import map_options as given
+from phaze.commands import options
 from phaze.commands.output import refuse_unwritable
 
 if TYPE_CHECKING:
     from phaze.spec.mapping import StoredMapping, StoredSearch
 
 
-class Choice(StrEnum):
-    """What a search counts of a stage's time, or how that is chosen."""
-
-    P2P = "p2p"
-    ALLREDUCE = "allreduce"
-    EXACT = "exact"
-    AUTO = "auto"
-    ENSEMBLE = "ensemble"
-
-
 def map_stages(
-    stages: Annotated[Path, typer.Argument(help="Stages, as `partition` writes them.")],
-    topology: Annotated[
-        str,
-        typer.Option(
-            help="Topology (config/topologies/*.yaml), or a matrix or graph: .csv, .json, .graphml."
-        ),
-    ],
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="File for the mapping; else a summary is printed.")
-    ] = None,
-    instantiation: Annotated[
-        Choice,
-        typer.Option(
-            help="Stage time that the search counts: messages, all-reduce, or both; auto: the first or the "
-            "second by their bytes; ensemble: all three and a local search, the shortest step of them."
-        ),
-    ] = Choice.ENSEMBLE,
-    seed: Annotated[int, typer.Option(help="Of all random numbers.", min=0)] = 0,
-    heuristics: Annotated[
-        bool, typer.Option(help="Let CS and p2p map be the answer, and bound the searches.")
-    ] = True,
-    tries: Annotated[
-        int, typer.Option(help="Devices tried for a target before it is given up.", min=1)
-    ] = 4_000_000,
-    steps: Annotated[int, typer.Option(help="Steps of each chain of the local search.", min=0)] = 1_000_000,
-    time_limit_s: Annotated[
-        float,
-        typer.Option(
-            "--time-limit", help="Seconds after which a search ends; what is found may then differ.", min=0
-        ),
-    ] = math.inf,
-    memory_gib_per_s: Annotated[
-        float, typer.Option(help="Memory bandwidth of the update, GiB/s.", min=1e-9)
-    ] = math.inf,
-    times: Annotated[Path | None, typer.Option(help="File for the seconds that each way took.")] = None,
-    as_json: JsonOption = False,
+    stages: given.StagesArgument,
+    topology: given.TopologyOption,
+    out: given.OutOption = None,
+    instantiation: given.InstantiationOption = given.Choice.ENSEMBLE,
+    seed: given.SeedOption = 0,
+    heuristics: given.HeuristicsOption = True,
+    tries: given.TriesOption = 4_000_000,
+    steps: given.StepsOption = 1_000_000,
+    time_limit_s: given.TimeLimitSOption = math.inf,
+    memory_gib_per_s: given.MemoryGibPerSOption = math.inf,
+    times: given.TimesOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Map the stages of a partition to the devices of a network, for a short training step.
 
