@@ -22,7 +22,7 @@ GraphArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL|GRAPH.json",
-        help="Spec in config/models, path of one, or a graph of operators in JSON; see README.md.",
+        help="Spec in config/models, path of one, or operators in JSON; see config/formats.md.",
     ),
 ]
 StagesOption = Annotated[int | None, typer.Option(help="Stages S; searched unless given.", min=1, max=MOST)]

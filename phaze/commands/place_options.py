@@ -18,7 +18,7 @@ class Planner(StrEnum):
 
 InstanceArgument = Annotated[
     Path | None,
-    typer.Argument(help="Instance in the JSON of the planner's authors; see the section on it in README.md."),
+    typer.Argument(help="Instance in the JSON of the planner's authors; see config/formats.md."),
 ]
 OutOption = Annotated[Path | None, typer.Option("-o", "--out", help="File for the placement; else printed.")]
 PlannerOption = Annotated[Planner, typer.Option(help="Whose planner, for an instance file.")]

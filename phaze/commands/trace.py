@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 def trace(
     specs: Annotated[
         list[Path],
-        typer.Argument(help="Spec that names a callable, such as those in config/torch; see README.md."),
+        typer.Argument(
+            help="Spec that names a callable, such as those in config/torch; see config/commands.md."
+        ),
     ],
     run_code: Annotated[
         bool, typer.Option("--run-code", help="Import and call what the spec names: it can do anything.")

@@ -147,9 +147,9 @@ def test_an_instance_of_the_authors_program_is_read_and_written(tmp_path: Path, 
 
 @pytest.fixture(name="graph")
 def documented_graph(tmp_path: Path, project_root: Path) -> Path:
-    """Return a file with the input that README.md shows."""
+    """Return a file with the input that config/formats.md shows."""
     path = tmp_path / "input.json"
-    path.write_text((project_root / "README.md").read_text().split("```json\n")[1].split("```")[0])
+    path.write_text((project_root / "config/formats.md").read_text().split("```json\n")[1].split("```")[0])
     return path
 
 

@@ -28,8 +28,8 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture(name="graph")
 def documented_graph(tmp_path: Path, project_root: Path) -> Path:
-    """Return a file with the operators that README.md shows."""
-    text = (project_root / "README.md").read_text().split("## Operators to stages")[1]
+    """Return a file with the operators that config/formats.md shows."""
+    text = (project_root / "config/formats.md").read_text().split("## Operators, for")[1]
     path = tmp_path / "graph.json"
     path.write_text(text.split("```json\n")[1].split("```")[0])
     return path

@@ -68,7 +68,7 @@ def test_tiles_are_refused_where_whole_devices_are_needed(load: object) -> None:
 
 
 def test_every_system_is_listed_with_its_source(project_root: Path) -> None:
-    readme = (project_root / "README.md").read_text()
+    readme = (project_root / "config/systems/README.md").read_text()
     names = [path.stem for path in (project_root / "config/systems").glob("*.yaml")]
     assert [name for name in names if f"`{name}`" not in readme] == []
 

@@ -117,12 +117,12 @@ def test_a_stage_is_a_stage_of_the_pipeline_level() -> None:
     assert min(cost.sync_s, cost.update_s, cost.gather_s) > 0
 
 
-def test_the_example_of_the_readme_runs(project_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (project_root / "README.md").read_text(encoding="utf-8")
+def test_the_documented_example_runs(project_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (project_root / "config/commands.md").read_text(encoding="utf-8")
     (example,) = (
         block.split("```")[0]
         for block in text.split("```python\n")[1:]
         if "simulate.tile" in block.split("```")[0]
     )
-    exec(compile(example, "README.md", "exec"), {})
+    exec(compile(example, "commands.md", "exec"), {})
     assert "TileMemory(" in capsys.readouterr().out
