@@ -1,7 +1,12 @@
-"""Reading and writing JSON that people and other programs write: strictly, with a line for each mistake."""
+"""Reading and writing JSON that people and other programs write: strictly, with a line for each mistake.
+
+What the jobs of a study hand on in this form ends with its own checksum, which is compared when it is read:
+one digit that a disk turned would give a wrong result that nobody sees.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -36,6 +41,9 @@ class Edge(Part):
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
+CHECKSUM = "sha256"
+"""Last key of a file with a checksum: that of the text without this key."""
+
 
 def read_as(kind: type[Kind], path: str | Path) -> Kind:
     """Return what a JSON file holds, or raise PhazeError naming file, key, value and what is allowed."""
@@ -55,6 +63,18 @@ def write_document(stored: BaseModel, path: Path) -> None:
     """Write a file of ours in one step into a folder that is there, or raise PhazeError."""
     refuse_unwritable(path)
     write_text(path, text_of(stored))
+
+
+def write_checked(text: str, path: Path) -> None:
+    """Write the text of a JSON object, as `text_of` gives it, with its checksum, or raise PhazeError."""
+    write_text(path, f'{text.removesuffix(_END)},\n "{CHECKSUM}": "{_digest(text)}"{_END}')
+
+
+_END = "\n}\n"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check_width(width: str) -> None:
@@ -88,4 +108,15 @@ def _read_object(path: Path) -> dict[str, Plain]:
     loaded = read_json(path)
     if not isinstance(loaded, dict):
         raise PhazeError(f"{path}: must hold a JSON object, got {type(loaded).__name__}")
+    if (given := loaded.pop(CHECKSUM, None)) is not None:
+        _compare_checksum(path, given)
     return loaded
+
+
+def _compare_checksum(path: Path, given: Plain) -> None:
+    text = path.read_text(encoding="utf-8").rpartition(f',\n "{CHECKSUM}": ')[0] + _END
+    if _digest(text) != given:
+        raise PhazeError(
+            f"{path}: is damaged: its content is not that of its {CHECKSUM}; delete it and run again, "
+            "or only that key if you changed the file yourself"
+        )

@@ -28,6 +28,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     final = Path(path)
     temporary = final.with_name(f".{final.name}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
+        _refuse_unless_plain(final)
         final.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         with temporary.open("rb") as file:
@@ -51,8 +52,17 @@ def refuse_unwritable(path: Path) -> None:
     """Raise PhazeError where no file can be written, so that long work is not done in vain."""
     if not path.parent.is_dir():
         raise PhazeError(f"{path}: cannot be written: {path.parent} is not a folder")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise PhazeError(f"{path}: cannot be written: nothing can be written in {path.parent}")
     if path.is_dir():
         raise PhazeError(f"{path}: cannot be written: is a folder")
+    _refuse_unless_plain(path)
+
+
+def _refuse_unless_plain(path: Path) -> None:
+    """Raise PhazeError for what a file would replace that is none, such as /dev/null."""
+    if path.exists() and not path.is_file():
+        raise PhazeError(f"{path}: cannot be written: is no plain file")
 
 
 def name_run(file: Path) -> None:

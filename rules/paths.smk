@@ -95,6 +95,8 @@ POINT_TABLES = {table: model_tables(table) for table in ("parts", "operators", "
 OWN_HBM_GIB = {name: a.hbm_gib for name, a in settings.architectures.items() if a.hbm_gib}
 REPORTS = {"report": "checks", "plans": "case-checks", "tiled": "tiled-checks", "maps": "map-checks"}
 """Pages of a study, and the checks of each."""
+OTHER_PAGES = ("plans", "tiled", "maps")
+"""Parts of a study with a page of their own, on which the report of the models does not depend."""
 THERE = {
     "report": settings.study.models,
     "plans": settings.study.plans.made,

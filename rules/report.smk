@@ -179,7 +179,7 @@ rule report:
         page="<results>/report/report.html",
         markdown="<results>/report/report.md",
     params:
-        study=study,
+        study={key: value for key, value in study.items() if key not in OTHER_PAGES},
         scenarios={name: value.model_dump(mode="json") for name, value in settings.scenarios.items()},
         area_limits={name: settings.area_limit(name) for name in settings.scenarios},
         estimates={name: settings.estimates_of(name) for name in settings.scenarios},

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from phaze.documents import read_as, write_document
+from phaze.documents import read_as, text_of, write_checked
 from phaze.job import logged
 from phaze.partition.points import cut_point
 from phaze.spec.map_study import StagesPoint
@@ -14,7 +14,7 @@ def main(source: str, out: str, *, point: dict[str, object], bandwidth_gib_per_s
     """Read the operators, write the stages."""
     graph = read_as(StoredOperators, Path(source))
     found = cut_point(graph, StagesPoint.parse(point, source), bandwidth_gib_per_s * GIB)
-    write_document(found, Path(out))
+    write_checked(text_of(found), Path(out))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from contextlib import chdir
 from pathlib import Path
 
 import phaze
-from phaze.documents import write_document
+from phaze.documents import text_of, write_checked
 from phaze.job import logged
 from phaze.profile import profile_model
 from phaze.spec.files import is_path
@@ -22,7 +22,7 @@ def main(out: Path, *, name: str, graph: dict[str, object], model: dict[str, obj
     system = str(Path(given.system).absolute()) if is_path(given.system) else given.system
     with chdir(HOME):
         found = profile_model(parse_model(model, name), given.microbatch, system)
-    write_document(stored_operators(found, name, given.microbatch), out)
+    write_checked(text_of(stored_operators(found, name, given.microbatch)), out)
 
 
 if __name__ == "__main__":

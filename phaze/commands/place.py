@@ -10,7 +10,7 @@ import typer
 
 from phaze.commands import options
 from phaze.commands import place_options as given
-from phaze.commands.output import write_or_print
+from phaze.commands.output import refuse_unwritable, write_or_print
 from phaze.errors import PhazeError
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def place(
     """
     if (instance is None) == (model is None):
         raise PhazeError("place: give either an instance file or --model")
+    refuse_unwritable(out)
     from phaze.place.piper.question import Question as PiperQuestion
 
     piper = PiperQuestion(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phaze.commands.options import JsonOption
+from phaze.commands.output import refuse_unwritable
 from phaze.errors import PhazeError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def simulate(
     ] = None,
     runs: Annotated[
         Path | None,
-        typer.Option("--runs", help="CSV of transformer runs, one a row; see the section in README.md."),
+        typer.Option("--runs", help="CSV of transformer runs, one a row; see config/formats.md."),
     ] = None,
     system: Annotated[
         str | None,
@@ -68,6 +69,7 @@ def simulate(
     """
     if (placement is None) == (runs is None):
         raise PhazeError("simulate: give either the file of a study's plans or --runs")
+    refuse_unwritable(out, trace, picture)
     if placement is not None:
         if out is not None:
             raise PhazeError("simulate: -o is for --runs only; --trace and --picture are for a plan")

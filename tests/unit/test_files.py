@@ -35,6 +35,14 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("table.json", "old")]
 
 
+def test_what_is_no_plain_file_is_never_replaced(tmp_path: Path) -> None:
+    """Whoever may write in /dev would otherwise replace /dev/null by a file."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(PhazeError, match=r"pipe: cannot be written: is no plain file"):
+        write_text(tmp_path / "pipe", "text")
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
 def test_a_text_is_written_as_it_is(tmp_path: Path) -> None:
     """Line ends and letters stay, on every platform."""
     write_text(tmp_path / "folder" / "page.md", "α\r\nβ\n")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,6 +113,35 @@ class Folder:
         """Return the bytes of every table by path under results/."""
         results = self.path / "results"
         return {str(p.relative_to(results)): p.read_bytes() for p in sorted(results.rglob("*.parquet"))}
+
+
+@contextmanager
+def mounted(*arguments: str, at: Path) -> Iterator[None]:
+    """Mount something, or skip the test where that is not permitted."""
+    at.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(["mount", *arguments, str(at)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"mounting is not permitted: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(at)], check=True)
+
+
+@contextmanager
+def full(at: Path) -> Iterator[None]:
+    """Let a folder be a disk on which nothing more fits, not even what is there now."""
+    with mounted("-t", "tmpfs", "-o", "size=4k", "tmpfs", at=at):
+        (at / "filler").write_bytes(bytes(4096))
+        yield
+
+
+@contextmanager
+def read_only(at: Path) -> Iterator[None]:
+    """Let a folder be read but not written."""
+    with mounted("--bind", str(at), at=at):
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(at)], check=True)
+        yield
 
 
 def write_study(path: Path, files: dict[str, str] | None = None, **changes: object) -> Folder:

@@ -17,13 +17,11 @@ import pytest
 
 from tests.workflow.conftest import Prepare
 from tests.workflow.folders import Folder, Run, write_study
+from tests.workflow.studies import EVERYTHING
 
 pytestmark = [pytest.mark.workflow, pytest.mark.long]
 
 SEEDS = {"jobs": 20211206, "runs": 20240723}
-SMALL = {
-    "architectures": {"named": ["tpu-v4", "phaze-common"], "grid": None, "baseline": "tpu-v4"},
-}
 FILES = {
     "enumerate_architectures": 1,
     "extract": 4,
@@ -41,14 +39,25 @@ FILES = {
     "vary": 1,
     "audit": 1,
     "simulate": 2,
+    "write_input": 1,
+    "plan_case": 4,
+    "simulate_tiled": 3,
+    "simulate_networks": 1,
+    "simulate_besides": 1,
+    "profile_graph": 1,
+    "partition_graph": 1,
+    "map_stages": 3,
+    "report_cases": 14,
+    "report_tiled": 16,
+    "report_maps": 8,
     "report": 40,
 }
-"""Scripts of the small study in an order in which they can run, with how many files they write."""
+"""Scripts of the study in an order in which they can run, with how many files they write."""
 MOMENTS = ("writing", "working", "written", "start")
 KILLER = Path(__file__).parent / "killer"
 NOT_COMPARED = ("logs", "benchmarks", "solutions")
-PAGES = (".html", ".md")
-"""Pages tell measured times as well."""
+MEASURED = (".html", ".md", "durations.parquet", "durations.csv")
+"""Pages tell measured times as well, and so does one table of the page of plans."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +87,8 @@ def stratified(seed: int, victims: tuple[str, ...], scripts: Sequence[str]) -> d
 def written(folder: Folder) -> dict[str, bytes]:
     """Return the bytes of every result at its final name, by path."""
     results = folder.path / "results"
-    left_out = (".part", *PAGES)
-    found = (path for path in sorted(results.rglob("*")) if path.is_file() and path.suffix not in left_out)
+    left_out = (".part", *MEASURED)
+    found = (p for p in sorted(results.rglob("*")) if p.is_file() and not p.name.endswith(left_out))
     named = ((path.relative_to(results), path) for path in found)
     return {str(name): path.read_bytes() for name, path in named if name.parts[0] not in NOT_COMPARED}
 
@@ -124,13 +133,13 @@ class Disturbed:
 @pytest.fixture(scope="session")
 def undisturbed(prepare: Prepare) -> dict[str, bytes]:
     """Return the bytes of an undisturbed run."""
-    return written(prepare("undisturbed", **SMALL))
+    return written(prepare("undisturbed", **EVERYTHING))
 
 
 @pytest.fixture
 def disturbed(undisturbed: dict[str, bytes], tmp_path: Path) -> Iterator[Disturbed]:
     """Return a folder to disturb."""
-    found = Disturbed(write_study(tmp_path / "study", **SMALL), undisturbed)
+    found = Disturbed(write_study(tmp_path / "study", **EVERYTHING), undisturbed)
     yield found
     shutil.rmtree(found.folder.path)
 
@@ -171,8 +180,8 @@ def test_killed_jobs_and_solvers_are_tried_again(
 
 
 def test_killed_runs_are_taken_up_by_the_next(disturbed: Disturbed) -> None:
-    """Snakemake is killed in every other kind of job, alone or with the job, and while it records."""
-    moments = stratified(SEEDS["runs"], ("run", "all"), list(FILES)[::2])
+    """Snakemake is killed in every third kind of job, alone or with the job, and while it records."""
+    moments = stratified(SEEDS["runs"], ("run", "all"), list(FILES)[::3])
     moments["snakemake"] = Moment("recording", "job", nth=2)
     run = None
     while run is None or disturbed.kills() < len(moments):

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from tests.workflow.conftest import Prepare
-from tests.workflow.folders import Folder, write_study
+from tests.workflow.folders import Folder
 
 pytestmark = pytest.mark.workflow
 
@@ -64,13 +64,3 @@ def test_other_seeds_map_again_what_they_touch(mapped: Folder, tmp_path: Path) -
     stale = {path for path in folder.stale() if "random" in path or "mesh" in path or "graphs" in path}
     assert stale
     assert all(path.endswith("random.parquet") for path in stale)
-
-
-def test_two_runs_differ_in_measured_times_only(mapped: Folder, tmp_path: Path) -> None:
-    again = write_study(tmp_path / "again", maps=MAPS, models=[])
-    again.run("maps")
-    first, second = mapped.tables(), again.tables()
-    compared = [path for path in second if not path.startswith("benchmarks/")]
-    assert any(path.startswith("mappings/") for path in compared)
-    for path in compared:
-        assert first[path] == second[path], path

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.place.piper.chains import repeated
 from tests.workflow.conftest import Prepare
-from tests.workflow.folders import Folder, write_study
+from tests.workflow.folders import Folder
 
 pytestmark = pytest.mark.workflow
 
@@ -60,19 +60,6 @@ def test_a_page_of_the_plans_and_no_other_report(planned: Folder) -> None:
 def test_a_second_run_does_nothing(folder: Folder) -> None:
     assert folder.stale() == set()
     assert "Nothing to be done" in folder.snakemake("--cores", "2").output
-
-
-def test_measured_times_are_in_no_table_of_results(planned: Folder, tmp_path: Path) -> None:
-    """Two runs differ in what lies under benchmarks/, and in the report that shows it, only."""
-    again = write_study(
-        tmp_path / "again", plans=PLANS, models=[], files={"inputs/chain.json": json.dumps(repeated())}
-    )
-    again.run("cases")
-    first = planned.tables()
-    compared = [path for path in again.tables() if not path.startswith("benchmarks/")]
-    assert any(path.startswith("pipelines/bars/") for path in compared)
-    for path in compared:
-        assert first[path] == again.tables()[path], path
 
 
 def test_another_batch_of_a_case_plans_only_that(folder: Folder) -> None:

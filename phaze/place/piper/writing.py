@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from phaze.files import atomic_path
+from phaze.documents import write_checked
 from phaze.place.piper.layers import Cluster, Layers, Options
 
 Json = dict[str, object]
 
 
 def write_instance(path: str | Path, layers: Layers, cluster: Cluster) -> None:
-    """Write layers and cluster as an instance; numbers keep all digits."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(as_json(layers, cluster), indent=1) + "\n", encoding="utf-8")
+    """Write layers and cluster as an instance with a checksum; numbers keep all digits."""
+    write_checked(json.dumps(as_json(layers, cluster), indent=1) + "\n", Path(path))
 
 
 def as_json(layers: Layers, cluster: Cluster) -> Json:

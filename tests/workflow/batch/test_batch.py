@@ -17,7 +17,7 @@ import pytest
 from tests.workflow.batch.programs import PROGRAMS
 from tests.workflow.conftest import Prepare
 from tests.workflow.folders import ROOT, write_study
-from tests.workflow.test_kills import SMALL
+from tests.workflow.studies import SMALL
 
 pytestmark = pytest.mark.workflow
 

@@ -1,7 +1,8 @@
 """Kill a job, or its Snakemake, at a moment that a test asks for; Python runs this first, from PYTHONPATH.
 
 `PHAZE_KILL` holds a JSON object: script -> {moment, victim, seconds, nth}, and under "folder" where to note
-what was done, so that nothing is killed twice. The script "snakemake" means Snakemake itself.
+what was done, so that nothing is killed twice. The script "snakemake" means Snakemake itself, "phaze" a
+command.
 
 Moments: `start`, before anything is imported; `working`, after some seconds or else at the end; `writing`,
 when the nth file of the job is half written; `written`, when all are and Snakemake does not know it yet;
@@ -21,7 +22,8 @@ def _asked() -> tuple[str, dict] | None:
     asked = json.loads(os.environ.get("PHAZE_KILL", "{}"))
     words = " ".join(sys.orig_argv)
     for script, moment in asked.get("moments", {}).items():
-        found = f".{script}.py" in words if script != "snakemake" else "-m snakemake" in words
+        module = script in ("snakemake", "phaze")
+        found = (f"-m {script}" if module else f".{script}.py") in words
         if found and not (Path(asked["folder"]) / script).exists():
             return script, {**moment, "done": Path(asked["folder"]) / script}
     return None

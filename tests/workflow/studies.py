@@ -1,0 +1,60 @@
+"""Studies as small as they get: of models, and of plans, tiled accelerators and maps beside them."""
+
+import json
+from typing import TypedDict
+
+from tests.unit.place.piper.chains import repeated
+
+SMALL: dict[str, object] = {
+    "architectures": {"named": ["tpu-v4", "phaze-common"], "grid": None, "baseline": "tpu-v4"},
+}
+OWN = {"workload": "tiny", "microbatch": 2, "architecture": "tpu-v4"}
+POINT = {"microbatches": [8], "clusters": [{"devices": [2], "memory_gib": [1]}]}
+PLANS = {
+    "folder": "inputs",
+    "inputs": {"chain": {"label": "Chain", "file": "chain.json"}, "ours": {"label": "Tiny", "own": OWN}},
+    "cases": {"bars": {"input": "ours", "show": "throughput", **POINT}},
+}
+TILED = {
+    "tables": [],
+    "figures": [],
+    "cases": {
+        "table": {
+            "title": "Table", "show": "table", "batches": {"gpt2-xl": 32},
+            "sequence": 64, "microbatches": [4],
+        },
+    },
+}  # fmt: skip
+MAPS = {
+    "tries": 2000,
+    "steps": 500,
+    "graphs": {
+        "tiny": {
+            "label": "Tiny", "model": "./tiny.yaml", "microbatch": 2, "system": "titan-v-ethernet",
+            "hyper_operators": 6,
+        },
+    },
+    "topologies": {
+        "mesh": {"label": "2 x 2", "sizes": [{"kind": "mesh", "sides": [2, 2], "link_gib_per_s": 10}]},
+    },
+    "cases": {"one": {"graphs": ["tiny"], "topologies": ["mesh"], "shapes": [[2, 2]], "show": "topologies"}},
+}  # fmt: skip
+
+
+class Everything(TypedDict):
+    """A study with every kind of job, as `write_study` takes it."""
+
+    files: dict[str, str]
+    architectures: object
+    plans: object
+    tiled: object
+    maps: object
+
+
+EVERYTHING = Everything(
+    files={"inputs/chain.json": json.dumps(repeated())},
+    architectures=SMALL["architectures"],
+    plans=PLANS,
+    tiled=TILED,
+    maps=MAPS,
+)

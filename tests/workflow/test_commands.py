@@ -1,0 +1,88 @@
+"""Single commands that are killed while they write, or cannot write: a file is whole, or as it was before."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from phaze.__main__ import app
+from phaze.errors import PhazeError
+from tests.workflow.conftest import Prepare
+from tests.workflow.folders import full, read_only
+from tests.workflow.studies import EVERYTHING
+from tests.workflow.test_kills import KILLER
+
+pytestmark = pytest.mark.workflow
+
+RUN = "hidden,heads,layers,seq,vocab,gpus,global_batch\n1024,16,4,512,51200,8,8\n"
+SHAPE = ("--stages", "2", "--replicas", "1")
+TINY = ("tiny.yaml", "--microbatch", "2", "--sequence", "64", "--system", "titan-v-ethernet")
+STAGES = "{results}/stage-graphs/tiny-full-k6-s2-r2-m4.json"
+COMMANDS = {
+    "place": ("place", "--planner", "piper", "{results}/inputs/ours.json", "--devices", "2", "-o"),
+    "partition": ("partition", "{results}/operator-graphs/tiny.json", *SHAPE, "-o"),
+    "profile": ("partition", *TINY, *SHAPE, "--flow", "paper", "--graph-out"),
+    "map": ("map", STAGES, "--topology", "torus-2d", "--steps", "9", "-o"),
+    "simulate": ("simulate", "{results}/plans/paper/tiny.parquet", "--trace"),
+    "runs": ("simulate", "--system", "a100-selene", "--runs", "runs.csv", "-o"),
+    "export": ("export", "{results}/report/plans.parquet", "-o"),
+}
+"""Questions that are answered at once; the file for the answer comes last."""
+
+
+@pytest.fixture
+def command(request: pytest.FixtureRequest, prepare: Prepare, tmp_path: Path) -> list[str]:
+    """Return a command that writes the file that is named behind it."""
+    study = prepare("undisturbed", **EVERYTHING).path
+    (tmp_path / "runs.csv").write_text(RUN)
+    here = {"tiny.yaml": str(study / "tiny.yaml"), "runs.csv": str(tmp_path / "runs.csv")}
+    words = COMMANDS[request.param]
+    return [here.get(word, word.format(results=study / "results")) for word in words]
+
+
+everywhere = pytest.mark.parametrize("command", COMMANDS, indirect=True)
+
+
+@everywhere
+def test_a_command_that_is_killed_while_it_writes_leaves_what_was_there(
+    command: list[str], tmp_path: Path
+) -> None:
+    answers = tmp_path / "answers"
+    answers.mkdir()
+    (answers / "file").write_text("old")
+    moment = {"moment": "writing", "victim": "job", "nth": 1}
+    asked = {"folder": str(tmp_path), "moments": {"phaze": moment}}
+    done = subprocess.run(
+        [sys.executable, "-m", "phaze", *command, str(answers / "file")],
+        env={**os.environ, "PHAZE_KILL": json.dumps(asked), "PYTHONPATH": str(KILLER)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == -9, done.stderr
+    assert (answers / "file").read_text() == "old"
+    (half,) = set(answers.iterdir()) - {answers / "file"}
+    assert half.name.startswith(".file.")
+
+
+@everywhere
+def test_a_command_that_cannot_write_says_so_in_one_message(command: list[str], tmp_path: Path) -> None:
+    """At once where the folder is closed, and after its work where the disk is full."""
+    answers = tmp_path / "answers"
+    answers.mkdir()
+    for closed, reason in (
+        (read_only, f"nothing can be written in {answers}"),
+        (full, "No space left on device"),
+    ):
+        with closed(answers):
+            done = CliRunner().invoke(app, [*command, str(answers / "file")])
+            left = {path.name for path in answers.iterdir()}
+        assert isinstance(done.exception, PhazeError), done.exception
+        assert str(done.exception) == f"{answers / 'file'}: cannot be written: {reason}"
+        assert left <= {"filler"}

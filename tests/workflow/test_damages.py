@@ -1,0 +1,103 @@
+"""Damaged files and full disks under the jobs of plans, tiled accelerators and maps."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.conftest import Prepare
+from tests.workflow.folders import Folder, Run, full
+from tests.workflow.studies import EVERYTHING
+
+pytestmark = pytest.mark.workflow
+
+
+def cut(whole: bytes) -> bytes:
+    """Return the first half."""
+    return whole[: len(whole) // 2]
+
+
+def flipped(whole: bytes) -> bytes:
+    """Return what has one other bit; in a text that of a digit, so that it still reads."""
+    digit = re.search(rb"[2-9]\d{2,}", whole) if whole.startswith(b"{") else None
+    place = digit.start() + 1 if digit else len(whole) // 3
+    return whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+
+
+def older(whole: bytes) -> bytes:
+    """Return a table of a version that never was."""
+    return re.sub(rb'"version": "\d"', b'"version": "0"', whole)
+
+
+STAGES = "tiny-full-k6-s2-r2-m4"
+Damages = dict[str, tuple[Callable[[bytes], bytes], str, str]]
+"""File -> how it is damaged, what is said of it, and a result whose job reads it."""
+ENDS: Damages = {
+    "inputs/ours.json": (flipped, "is damaged", "cases/bars/m1-n8.parquet"),
+    "tiled_runs/table/gpt2-xl.wafer.parquet": (flipped, "cannot be read as table", "report/tiled.html"),
+    f"mappings/{STAGES}/mesh.parquet": (cut, "cannot be read as table", "report/maps.html"),
+}
+MIDDLES: Damages = {
+    "cases/bars/m1-n8.parquet": (older, "cannot be read as table", "report/plans.html"),
+    "tiled_besides.parquet": (cut, "cannot be read as table", "report/tiled.html"),
+    f"stage-graphs/{STAGES}.json": (flipped, "is damaged", f"mappings/{STAGES}/mesh.parquet"),
+}
+
+
+@pytest.fixture
+def folder(prepare: Prepare, tmp_path: Path) -> Folder:
+    """Return a folder of its own in which a study with every kind of job has run."""
+    shutil.copytree(prepare("undisturbed", **EVERYTHING).path, tmp_path / "study", symlinks=True)
+    return Folder(tmp_path / "study")
+
+
+def made_again(folder: Folder, *results: str) -> Run:
+    """Run the jobs of some results, however many of them fail, and nothing else."""
+    paths = [f"results/{result}" for result in results]
+    return folder.snakemake("--cores", "1", "--keep-going", "--force", "--", *paths, check=False)
+
+
+def errors(run: Run) -> dict[str, str]:
+    """Return what the jobs of a run said was wrong, by file under results/."""
+    assert run.returncode != 0
+    assert "Traceback" not in run.output, run.output
+    said = [line for line in run.output.splitlines() if line.startswith("error: ")]
+    files = [line.removeprefix("error: results/").partition(": ") for line in said]
+    assert len({file for file, _, _ in files}) == len(files), said
+    return {file: message for file, _, message in files}
+
+
+@pytest.mark.parametrize("damages", [ENDS, MIDDLES], ids=["ends", "middles"])
+def test_a_damaged_file_is_named_and_nothing_is_made_of_it(damages: Damages, folder: Folder) -> None:
+    results = folder.path / "results"
+    for name, (damage, _, _) in damages.items():
+        whole, time_ns = (results / name).read_bytes(), (results / name).stat().st_mtime_ns
+        assert damage(whole) != whole, name
+        (results / name).write_bytes(damage(whole))
+        os.utime(results / name, ns=(time_ns, time_ns))
+    readers = [reader for _, _, reader in damages.values()]
+    said = errors(made_again(folder, *readers))
+    assert said.keys() == damages.keys()
+    for name, (_, message, reader) in damages.items():
+        assert message in said[name]
+        assert "; delete it and run again" in said[name]
+        assert not (results / reader).exists()
+
+
+def test_a_full_disk_is_a_message_for_each_job(folder: Folder) -> None:
+    results = [
+        "inputs/ours.json",
+        "tiled_runs/table/gpt2-xl.wafer.parquet",
+        f"mappings/{STAGES}/mesh.parquet",
+    ]
+    with ExitStack() as disks:
+        for result in results:
+            disks.enter_context(full((folder.path / "results" / result).parent))
+        said = errors(made_again(folder, *results))
+    assert said == dict.fromkeys(results, "cannot be written: No space left on device")
