@@ -27,7 +27,7 @@ rule profile_graph:
         "<benchmarks>/operator-graphs/{graph}.tsv"
     threads: 1
     resources:
-        mem_mb=growing(2000),
+        mem_mb=growing(1000),
         runtime=growing(10),
     conda:
         "../envs/phaze.yaml"
@@ -53,7 +53,7 @@ rule partition_graph:
         "<benchmarks>/stage-graphs/{stages}.tsv"
     threads: 1
     resources:
-        mem_mb=growing(4000),
+        mem_mb=growing(1000),
         runtime=growing(30),
     conda:
         "../envs/phaze.yaml"
@@ -82,7 +82,7 @@ rule map_stages:
         "<benchmarks>/mappings/{stages}/{topology}.tsv"
     threads: 4
     resources:
-        mem_mb=growing(4000),
+        mem_mb=growing(1500),
         runtime=growing(60),
     conda:
         "../envs/phaze.yaml"

@@ -40,7 +40,7 @@ rule simulate_tiled:
     threads: 1
     resources:
         mem_mb=growing(2000),
-        runtime=growing(15),
+        runtime=growing(25),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -62,7 +62,7 @@ rule simulate_networks:
         "<benchmarks>/tiled_networks.tsv"
     threads: 1
     resources:
-        mem_mb=growing(2000),
+        mem_mb=growing(1000),
         runtime=growing(15),
     conda:
         "../envs/phaze.yaml"
@@ -89,7 +89,7 @@ rule simulate_besides:
     threads: 1
     resources:
         mem_mb=growing(2000),
-        runtime=growing(15),
+        runtime=growing(25),
     conda:
         "../envs/phaze.yaml"
     script:
@@ -120,7 +120,7 @@ rule report_tiled:
         "<benchmarks>/report/tiled.tsv"
     threads: 1
     resources:
-        mem_mb=growing(2000),
+        mem_mb=growing(1000),
         runtime=growing(10),
     conda:
         "../envs/phaze.yaml"

@@ -12,11 +12,11 @@ import yaml
 from tests.workflow.folders import ROOT, Folder
 from tests.workflow.slurm.measured import declared, measure
 
-MEASURED = pd.read_csv(Path(__file__).with_name("default-study.csv"))
-"""The default study on a loaded machine with four cores, by `tests.workflow.slurm.measured`."""
+MEASURED = pd.concat([pd.read_csv(path) for path in sorted(Path(__file__).parent.glob("*-study.csv"))])
+"""Studies on a loaded machine with four cores, by `tests.workflow.slurm.measured`."""
 
 
-def test_rules_declare_what_the_default_study_needed() -> None:
+def test_rules_declare_what_studies_needed() -> None:
     """Memory and time leave room for larger studies, and not so much that a job waits for a node in vain."""
     rules = {one.rule: one for one in declared()}
     known = MEASURED[MEASURED["rule"].isin(rules)]
