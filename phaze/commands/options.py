@@ -38,3 +38,9 @@ MicrobatchOption = Annotated[list[int] | None, typer.Option(help="Microbatch; ma
 SystemOption = Annotated[str, typer.Option(help="File in config/systems, or path of one.")]
 BackwardOption = Annotated[Backward, typer.Option(help="Gradients of an operator together, or apart.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def is_given(context: typer.Context, name: str) -> bool:
+    """Return whether a parameter of the verb is in the command."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

@@ -135,15 +135,10 @@ def _by_piper(instance: Path, question: PiperQuestion) -> str:
 
 def _refuse_options_of_models(context: typer.Context, *, devices: bool) -> None:
     """Refuse what says nothing about an instance file; `devices`: that option too."""
-    for name in filter(lambda name: _is_given(context, name), context.params):
+    for name in filter(lambda name: options.is_given(context, name), context.params):
         if name in _OF_MODELS or (devices and name == "devices"):
             option = name.replace("_", "-")
             raise PhazeError(f"place: --{option} is not for the instance file of this planner")
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _refuse_piper(planner: given.Planner, question: PiperQuestion) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from phaze.commands.options import JsonOption
+from phaze.commands import options
+from phaze.commands import simulate_options as given
 from phaze.commands.output import refuse_unwritable
 from phaze.errors import PhazeError
 
@@ -17,49 +18,27 @@ if TYPE_CHECKING:
 
 PICTURES = (".svg", ".png", ".pdf")
 """How files of pictures may end."""
+_OF_PLANS = {
+    "model": "--model", "architecture": "--architecture", "hbm_gib": "--hbm-gib", "planner": "--planner",
+    "planned_system": "--planned-system", "trace": "--trace", "picture": "--picture", "as_json": "--json",
+}  # fmt: skip
+"""Options that say nothing of runs, by parameter."""
 
 
 def simulate(
-    placement: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Plans of a study: results/plans/<scenario>/<model>.parquet, report/plans.parquet."
-        ),
-    ] = None,
-    runs: Annotated[
-        Path | None,
-        typer.Option("--runs", help="CSV of transformer runs, one a row; see config/formats.md."),
-    ] = None,
-    system: Annotated[
-        str | None,
-        typer.Option(
-            help="File in config/systems, or path of one; for --runs one with a device and levels. "
-            "For a plan, unless given: paper."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="CSV for the runs with their predictions.")
-    ] = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Workload of the plan.")] = None,
-    architecture: Annotated[
-        str | None, typer.Option("--architecture", "-a", help="Architecture of the plan.")
-    ] = None,
-    hbm_gib: Annotated[float | None, typer.Option(help="HBM of the plan's devices, GiB.", min=0)] = None,
-    planner: Annotated[str | None, typer.Option(help="Whose plan; the fastest unless given.")] = None,
-    planned_system: Annotated[
-        str | None,
-        typer.Option(
-            help="Flat network that the planner assumed; --system itself if it is flat, else paper."
-        ),
-    ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="File for a trace of the plan, for Perfetto or chrome://tracing.")
-    ] = None,
-    picture: Annotated[
-        Path | None,
-        typer.Option(help="File for a picture of the plan's pipeline over time: .svg, .png or .pdf."),
-    ] = None,
-    as_json: JsonOption = False,
+    context: typer.Context,
+    placement: given.PlacementArgument = None,
+    runs: given.RunsOption = None,
+    system: given.SystemOption = None,
+    out: given.OutOption = None,
+    model: given.ModelOption = None,
+    architecture: given.ArchitectureOption = None,
+    hbm_gib: given.HbmGibOption = None,
+    planner: given.PlannerOption = None,
+    planned_system: given.PlannedSystemOption = None,
+    trace: given.TraceOption = None,
+    picture: given.PictureOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Replay a plan of a study event by event, or predict training runs of transformers on a cluster.
 
@@ -74,20 +53,19 @@ def simulate(
         if out is not None:
             raise PhazeError("simulate: -o is for --runs only; --trace and --picture are for a plan")
         choice = (model, architecture, hbm_gib, planner)
-        _simulate_plan(
-            placement, choice, (system or "paper", planned_system), (trace, picture), as_json=as_json
-        )
+        systems = (system or "paper", planned_system)
+        _simulate_plan(placement, choice, systems, (trace, picture), as_json=as_json)
         return
-    for name, value in (
-        ("--model", model), ("--architecture", architecture), ("--hbm-gib", hbm_gib), ("--planner", planner),
-        ("--planned-system", planned_system), ("--trace", trace), ("--picture", picture),
-        ("--json", as_json or None),
-    ):  # fmt: skip
-        if value is not None:
-            raise PhazeError(f"simulate: {name} is for a plan, not for --runs")
+    _refuse_options_of_plans(context)
     if runs is None or system is None or out is None:
         raise PhazeError("simulate: --runs needs --system and -o")
     _simulate_runs(runs, system, out)
+
+
+def _refuse_options_of_plans(context: typer.Context) -> None:
+    for name, option in _OF_PLANS.items():
+        if options.is_given(context, name):
+            raise PhazeError(f"simulate: {option} is for a plan, not for --runs")
 
 
 def _simulate_plan(
