@@ -79,7 +79,7 @@ def test_a_table_may_be_empty(tmp_path: Path) -> None:
 
 
 def test_the_command_writes_the_table_and_ends_with_the_errors(runs: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out" / "predicted.csv"
+    out = tmp_path / "predicted.csv"
     result = CliRunner().invoke(
         app, ["simulate", "--runs", str(runs), "--system", "a100-selene", "-o", str(out)]
     )
@@ -105,3 +105,18 @@ def test_a_system_without_a_device_is_refused(runs: Path, tmp_path: Path) -> Non
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, PhazeError)
     assert "says nothing of its device" in str(result.exception)
+
+
+def test_what_cannot_be_written_is_said_before_the_runs_are_read(tmp_path: Path) -> None:
+    arguments = [
+        "simulate",
+        "--runs",
+        "none.csv",
+        "--system",
+        "a100-selene",
+        "-o",
+        str(tmp_path / "none" / "a"),
+    ]
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, PhazeError)
+    assert "is not a folder" in str(result.exception)

@@ -119,6 +119,7 @@ def test_the_trace_holds_every_pass(study: Path, planner: str) -> None:
     ("name", "begins"), [("p.svg", b"<?xml"), ("deep/p.PNG", b"\x89PNG"), ("p.pdf", b"%PDF")]
 )
 def test_a_picture_is_written_in_the_format_of_its_name(study: Path, name: str, begins: bytes) -> None:
+    (study / name).parent.mkdir(exist_ok=True)
     words = run(
         study, "report/plans.parquet", "--planner", "phaze", "-a", "a0", "--picture", str(study / name)
     )
