@@ -6,9 +6,10 @@ from pathlib import Path
 
 from phaze.errors import PhazeError
 from phaze.spec.files import FOLDER, is_path, named_file, read_mapping, within
-from phaze.spec.network import Matrix
+from phaze.spec.network import Matrix, read_bandwidths
 from phaze.spec.system import Cluster, Device, System
 from phaze.spec.tiled import TiledDevice, TiledSystem
+from phaze.spec.topology import MatrixFile
 
 
 def load_system(name: str, folder: Path = FOLDER) -> System:
@@ -24,14 +25,30 @@ def load_system(name: str, folder: Path = FOLDER) -> System:
 
 
 def load_network(name: str, folder: Path = FOLDER) -> System | Cluster | Matrix:
-    """Return the network of a system by name, or of a YAML file by path: flat, with levels, or a matrix."""
+    """Return the network of a system by name, or of a file by path: flat, with levels, or a matrix.
+
+    A matrix may also be a table in CSV, as for topologies, or a topology of one.
+    """
+    if name.endswith(".csv"):
+        return _read_matrix(MatrixFile(kind="file", path=Path(name).name), Path(name).parent)
     path = _system_path(name, folder)
     fields = read_mapping(path)
+    if fields.get("kind") == "file":
+        return _read_matrix(MatrixFile.parse(fields, str(path)), path.parent)
     _refuse_tiles(fields, path, "a device and levels of a network")
     if "device" in fields:
         return Cluster.parse(fields, str(path))
     noun = Matrix if "bandwidths_bytes_per_s" in fields else System
     return noun.parse(fields, str(path))
+
+
+def _read_matrix(file: MatrixFile, folder: Path) -> Matrix:
+    path = within(folder, folder / file.path)
+    if path.suffix != ".csv":
+        raise PhazeError(f"{path}: must end with .csv: the network of a system is a table of bandwidths")
+    rows = [[unit * file.unit_bytes_per_s for unit in row] for row in read_bandwidths(path)]
+    about = {"latency_s": file.latency_s, "absent": file.absent}
+    return Matrix.parse({"bandwidths_bytes_per_s": rows, **about}, str(path))
 
 
 def _flat(cluster: Cluster, device: Device) -> System:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import networkx as nx
@@ -12,7 +11,7 @@ from pydantic import ValidationError
 from phaze.errors import PhazeError
 from phaze.ndarrays import Floats
 from phaze.spec.files import within
-from phaze.spec.network import check_square
+from phaze.spec.network import read_bandwidths
 from phaze.spec.noun import describe
 from phaze.spec.plain import read_json, read_yaml
 from phaze.spec.topology import MOST_DEVICES, TOPOLOGY, MatrixFile, Topology
@@ -47,7 +46,7 @@ def _check_devices(devices: int, source: str | Path) -> None:
 
 def _of_file(file: MatrixFile, folder: Path) -> DeviceNetwork:
     path = within(folder, folder / file.path)
-    read = {".csv": _read_csv, ".json": _read_graph, ".graphml": _read_graph}.get(path.suffix)
+    read = {".csv": _read_table, ".json": _read_graph, ".graphml": _read_graph}.get(path.suffix)
     if read is None:
         raise PhazeError(f"{path}: must end with .csv, .json or .graphml")
     bandwidth, latency = read(path)
@@ -74,37 +73,10 @@ def _complete(bandwidth: Floats, latency: Floats, absent: str, path: Path) -> De
     return DeviceNetwork(bandwidth, latency)
 
 
-def _read_csv(path: Path) -> tuple[Floats, Floats]:
+def _read_table(path: Path) -> tuple[Floats, Floats]:
     """Return the bandwidths of a table, 0 where there is none, and unknown latencies."""
-    try:
-        with path.open(newline="", encoding="utf-8") as lines:
-            rows = [row for row in csv.reader(lines) if row]
-    except (OSError, UnicodeDecodeError) as error:
-        raise PhazeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    try:
-        check_square(rows)
-    except ValueError as error:
-        raise PhazeError(f"{path}: {error}") from error
-    if not rows:
-        raise PhazeError(f"{path}: must hold a square matrix, got no rows")
-    values = np.array(
-        [[_number(cell, path, i, j) for j, cell in enumerate(row)] for i, row in enumerate(rows)]
-    )
+    values = np.array(read_bandwidths(path))
     return values, np.full_like(values, np.nan)
-
-
-def _number(text: str, path: Path, source: int, target: int) -> float:
-    """Return a bandwidth; empty, or anything on the diagonal, is none."""
-    if source == target or not text.strip():
-        return 0.0
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not 0 < value < float("inf"):
-        place = f"{path}: bandwidth from {source} to {target}"
-        raise PhazeError(f"{place} must be > 0, or empty for no link, got {text.strip()}")
-    return value
 
 
 def _read_graph(path: Path) -> tuple[Floats, Floats]:

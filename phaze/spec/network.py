@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from phaze.errors import PhazeError
 from phaze.spec.architecture import Number
 from phaze.spec.noun import Noun
 from phaze.spec.settings import PositiveInt
@@ -54,3 +57,33 @@ def check_square(bandwidths: Sequence[Sequence[object]]) -> None:
             raise ValueError(
                 f"bandwidths: row {number} must have {len(bandwidths)} numbers, one a device, got {len(row)}"
             )
+
+
+def read_bandwidths(path: Path) -> list[list[float]]:
+    """Return the rows of a square table in CSV, 0 where there is no link, or raise PhazeError."""
+    try:
+        with path.open(newline="", encoding="utf-8") as lines:
+            rows = [row for row in csv.reader(lines) if row]
+    except (OSError, UnicodeDecodeError) as error:
+        raise PhazeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        check_square(rows)
+    except ValueError as error:
+        raise PhazeError(f"{path}: {error}") from error
+    if not rows:
+        raise PhazeError(f"{path}: must hold a square matrix, got no rows")
+    return [[_bandwidth(cell, path, i, j) for j, cell in enumerate(row)] for i, row in enumerate(rows)]
+
+
+def _bandwidth(text: str, path: Path, source: int, target: int) -> float:
+    """Return a bandwidth; empty, or anything on the diagonal, is none."""
+    if source == target or not text.strip():
+        return 0.0
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 0 < value < float("inf"):
+        place = f"{path}: bandwidth from {source} to {target}"
+        raise PhazeError(f"{place} must be > 0, or empty for no link, got {text.strip()}")
+    return value

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from phaze.errors import PhazeError
+from phaze.map.matrices import read_topology
 from phaze.simulate.network.fabric import Fabric, fabric
 from phaze.simulate.networked import replay_on
 from phaze.simulate.plan import Plan, PlanStage
@@ -230,6 +232,34 @@ def test_a_torus_must_hold_the_devices_of_its_levels() -> None:
 def test_tiles_of_a_chip_are_no_devices_of_a_plan() -> None:
     with pytest.raises(PhazeError, match="is a mesh of tiles"):
         load_network("wafer")
+
+
+def test_a_table_in_csv_is_a_network_as_it_is_a_topology(tmp_path: Path) -> None:
+    table, named = tmp_path / "net.csv", tmp_path / "net.yaml"
+    table.write_text(",4,\n4,,2\n,2,\n")
+    named.write_text("kind: file\npath: net.csv\nunit_bytes_per_s: 10\nlatency_s: 0.5\nabsent: refuse\n")
+    rows = ((0.0, 4.0, 0.0), (4.0, 0.0, 2.0), (0.0, 2.0, 0.0))
+    assert load_network(str(table)) == Matrix(bandwidths_bytes_per_s=rows)
+    tenfold = tuple(tuple(10 * one for one in row) for row in rows)
+    assert load_network(str(named)) == Matrix(bandwidths_bytes_per_s=tenfold, latency_s=0.5, absent="refuse")
+    found = read_topology(table).bandwidth_bytes_per_s
+    assert found[np.array(rows) > 0].tolist() == [4.0, 4.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("net.csv", ",1\n1,,3\n", "net.csv: bandwidths: row 1 must have 2 numbers, one a device, got 3"),
+        ("net.csv", ",x\n1,\n", "net.csv: bandwidth from 0 to 1 must be > 0, or empty for no link, got x"),
+        ("net.yaml", "kind: file\npath: net.json\n", "net.json: must end with .csv"),
+        ("net.yaml", "kind: file\npath: ../net.csv\n", "must lie in its own folder"),
+        ("net.yaml", "kind: file\n", "net.yaml: path: Field required"),
+    ],
+)
+def test_a_bad_table_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(PhazeError, match=said):
+        load_network(str(tmp_path / name))
 
 
 def test_a_matrix_must_be_square() -> None:
