@@ -6,6 +6,9 @@ WRITES  results/operator-graphs/<graph>.json                          operators 
         results/mappings/<stages>/<topology>.parquet                  tables.Mappings
         results/mapped-devices/<stages>/<topology>.parquet            tables.MappedDevices
         results/benchmarks/map-durations/<stages>/<topology>.parquet  tables.MapDurations, measured
+        results/search-gaps/<stages>/<topology>.parquet               tables.SearchGaps
+        results/benchmarks/gap-durations/<stages>/<topology>.parquet  tables.GapDurations, measured
+        results/benchmarks/partition-durations/<stages>.parquet       tables.PartitionDurations, measured
         results/report/: maps.html, maps.md, and their tables as Parquet and CSV
 """
 
@@ -88,6 +91,60 @@ rule map_stages:
         "../envs/phaze.yaml"
     script:
         "../scripts/map_stages.py"
+
+
+rule time_partition:
+    """Measure how long the steps of the paper's partition take."""
+    message:
+        "time the partition {wildcards.stages}"
+    input:
+        lambda w: f"<results>/operator-graphs/{MAPS.stages[w.stages].graph}.json",
+    output:
+        "<benchmarks>/partition-durations/{stages}.parquet",
+    params:
+        point=lambda w: MAPS.stages[w.stages].model_dump(mode="json"),
+        bandwidth=lambda w: MAPS.graphs[MAPS.stages[w.stages].graph].bandwidth_gib_per_s,
+        code=source_digest("phaze.partition.timing"),
+    log:
+        "<logs>/partition-durations/{stages}.log",
+    benchmark:
+        "<benchmarks>/partition-durations/{stages}.tsv"
+    threads: 1
+    resources:
+        mem_mb=growing(2000),
+        runtime=growing(10),
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/time_partition.py"
+
+
+rule map_gaps:
+    """Measure how far the local search alone stays from the best mappings."""
+    message:
+        "search from near devices only: {wildcards.stages} on {wildcards.topology}"
+    input:
+        "<results>/stage-graphs/{stages}.json",
+    output:
+        search_gaps="<results>/search-gaps/{stages}/{topology}.parquet",
+        gap_durations="<benchmarks>/gap-durations/{stages}/{topology}.parquet",
+    params:
+        point=lambda w: MAPS.stages[w.stages].model_dump(mode="json"),
+        topology=lambda w: MAPS.topologies[w.topology].model_dump(mode="json"),
+        settings={key: study["maps"][key] for key in ("tries", "steps", "seed")},
+        code=source_digest("phaze.map.gaps"),
+    log:
+        "<logs>/search-gaps/{stages}/{topology}.log",
+    benchmark:
+        "<benchmarks>/search-gaps/{stages}/{topology}.tsv"
+    threads: 4
+    resources:
+        mem_mb=growing(6000),
+        runtime=growing(60),
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/map_gaps.py"
 
 
 rule report_maps:

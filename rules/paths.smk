@@ -158,13 +158,20 @@ MAP_TABLES = {
     "mappings": "<results>/mappings",
     "mapped_devices": "<results>/mapped-devices",
     "map_durations": "<benchmarks>/map-durations",
+    "search_gaps": "<results>/search-gaps",
+    "gap_durations": "<benchmarks>/gap-durations",
+    "partition_durations": "<benchmarks>/partition-durations",
 }
+GAP_TABLES = ("search_gaps", "gap_durations")
 MAP_SHEETS = ("mappings", "speed-ups", "map-checks")
 
 
 def mapped(table):
-    """Return the files of a table for all stages and topologies of all cases, each once."""
-    jobs = dict.fromkeys(
-        (point.name, topology) for case in MAPS.cases for point, topology in MAPS.mapped(case)
-    )
+    """Return the files of a table for all stages and topologies of the cases that it is of, each once."""
+    if table == "partition_durations":
+        cut = dict.fromkeys(point.name for case in MAPS.showing("clusters") for point in MAPS.stages_of(case))
+        return [f"{MAP_TABLES[table]}/{stages}.parquet" for stages in cut]
+    gaps = MAPS.showing("gaps")
+    cases = gaps if table in GAP_TABLES else [case for case in MAPS.cases if case not in gaps]
+    jobs = dict.fromkeys((point.name, topology) for case in cases for point, topology in MAPS.mapped(case))
     return [f"{MAP_TABLES[table]}/{stages}/{topology}.parquet" for stages, topology in jobs]

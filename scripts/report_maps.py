@@ -18,12 +18,15 @@ def main(
     published: dict[str, object] | None,
 ) -> None:
     """Read the tables of all cases, write the page into `folder`."""
-    loaded = {name: tables.TABLES[name].load(*paths) for name, paths in files.items()}
+    loaded = {name: tables.TABLES[name].load(*paths) for name, paths in files.items() if paths}
     inputs = MapInputs(
         maps=Maps.parse(maps, "maps"),
         mappings=loaded["mappings"],
         devices=loaded["mapped_devices"],
         durations=loaded["map_durations"],
+        gaps=loaded.get("search_gaps"),
+        gap_durations=loaded.get("gap_durations"),
+        partition_durations=loaded.get("partition_durations"),
         published=None if published is None else PublishedMaps.parse(published, "published"),
     )
     write_report(build_map_report(inputs), folder)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-
-from phaze.map.annealing import anneal, new_state, step_task
+from phaze.map.annealing import step_task
+from phaze.map.chains import Chains, best_of_chains
 from phaze.map.heuristics import compact_maps, consecutive_map, p2p_map, random_map
 from phaze.map.objective import INSTANTIATIONS, Instantiation, Problem, choose_instantiation, lower_bound_s
 from phaze.map.schemes import near_devices
@@ -130,20 +128,10 @@ class _Run:
         compact = [self._candidate("local-search", mapping) for mapping in compact_maps(problem)]
         ranked = sorted([*starts, *compact], key=lambda one: one.step_s)
 
-        def chain(k: int) -> tuple[float, int, Ints]:
-            rng = np.random.default_rng([settings.seed, k])
-            hot = 0.02 if k % 2 else 0.002
-            mapping = ranked[k // 2 % len(ranked)].mapping
-            if k % 4 == 3:
-                hot, mapping = 0.05, random_map(*self.shape, self.network.devices, settings.seed + k)
-            state = new_state(task, _with_free(mapping, self.network.devices))
-            devices, value = anneal(task, state, near, rng, settings.steps, hot, 1e-5)
-            return value, k, devices
-
-        with self._timed("local-search"), ThreadPoolExecutor(settings.chains) as pool:
-            best = min(pool.map(chain, range(settings.chains)), key=lambda one: one[:2])
-        slots = self.shape[0] * self.shape[1]
-        return self._candidate("local-search", best[2][:slots].reshape(self.shape))
+        chains = Chains(settings.seed, settings.steps, settings.chains)
+        with self._timed("local-search"):
+            _, found = best_of_chains(task, [one.mapping for one in ranked], near, chains)
+        return self._candidate("local-search", found)
 
     def _candidate(self, way: Way, mapping: Ints, found: Found | None = None) -> Candidate:
         step = step_time_s(self.stages, mapping, self.network, self.settings.memory_bytes_per_s)
@@ -154,9 +142,3 @@ class _Run:
         began = time.perf_counter()
         yield
         self.seconds[name] = time.perf_counter() - began
-
-
-def _with_free(mapping: Ints, devices: int) -> Ints:
-    """Return the devices of all slots and then those that are free, shape (D,)."""
-    used = mapping.reshape(-1)
-    return np.concatenate([used, np.setdiff1d(np.arange(devices), used)])

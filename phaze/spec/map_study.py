@@ -96,9 +96,9 @@ class MapCase(Noun):
     """Some of `maps.topologies`; shapes that a topology has no size for are left out."""
     shapes: tuple[Shape, ...] = Field(min_length=1)
     """Stages S and replicas R."""
-    show: Literal["partitioners", "topologies", "throughput", "clusters"]
+    show: Literal["partitioners", "topologies", "throughput", "clusters", "gaps"]
     """Speed-ups over the first partitioner with CS map (Tables I, II, IV); speed-ups by topology (Tables III,
-    VI); samples per second (Figure 4); by K (Figure 5)."""
+    VI); samples per second (Figure 4); by K (Figure 5); the local search alone beside optima and bounds."""
     partitioners: tuple[Partitioner, ...] = Field(("full",), min_length=1)
     """Who cuts."""
     microbatches: tuple[PositiveInt, ...] = Field((4,), min_length=1)
@@ -153,6 +153,10 @@ class Maps(Noun):
                                 replicas=replicas,
                                 microbatches=microbatches,
                             )
+
+    def showing(self, *shows: str) -> tuple[str, ...]:
+        """Return the cases that are shown so."""
+        return tuple(name for name, case in self.cases.items() if case.show in shows)
 
     @property
     def stages(self) -> dict[str, StagesPoint]:

@@ -14,7 +14,17 @@ from phaze.errors import PhazeError
 from phaze.tables.base import VERSION, Column, Table, are_among, table_name
 from phaze.tables.cases import Cases, Curves, Durations, Pipelines
 from phaze.tables.certificates import CAUSES, COMMON, Audits, Certificates, Ranges
-from phaze.tables.mappings import OWN_WAYS, WAYS, MapDurations, MappedDevices, Mappings, SpeedUps
+from phaze.tables.mappings import (
+    OWN_WAYS,
+    WAYS,
+    GapDurations,
+    MapDurations,
+    MappedDevices,
+    Mappings,
+    PartitionDurations,
+    SearchGaps,
+    SpeedUps,
+)
 from phaze.tables.plans import PLANNERS, Plans, PlanStages
 from phaze.tables.results import (
     Areas,
@@ -83,6 +93,7 @@ __all__ = [
     "Energies",
     "Estimates",
     "Fronts",
+    "GapDurations",
     "Graphs",
     "Layers",
     "MapDurations",
@@ -90,6 +101,7 @@ __all__ = [
     "Mappings",
     "Memories",
     "Operators",
+    "PartitionDurations",
     "Parts",
     "Pipelines",
     "Placements",
@@ -101,6 +113,7 @@ __all__ = [
     "Results",
     "Schedules",
     "Screens",
+    "SearchGaps",
     "Searches",
     "Sensitivities",
     "SimulationStages",
@@ -175,6 +188,9 @@ _ALL = (
     Mappings,
     MappedDevices,
     MapDurations,
+    PartitionDurations,
+    SearchGaps,
+    GapDurations,
     SpeedUps,
     TiledBesides,
 )

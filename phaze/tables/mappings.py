@@ -7,13 +7,19 @@ WAYS = ("p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map")
 OWN_WAYS = WAYS[:4]
 """Those that search; the others are heuristics."""
 
-_KEYS = {
+PHASES = ("clustering", "dynamic-program", "all-subgraphs", "refinement")
+"""Steps of the paper's partition; all-subgraphs is the dynamic program without our limits."""
+
+POINT = {
     "graph": text("name of the graph"),
     "partitioner": text("who cut it", *PARTITIONERS),
     "hyper_operators": count("K", 1),
     "stages": count("stages S", 1),
     "replicas": count("replicas R", 1),
     "microbatches": count("microbatches MB of a step on each replica", 1),
+}
+_KEYS = {
+    **POINT,
     "topology": text("name of the topology"),
     "seed": count("seed of the topology, 0 if it is not random"),
 }
@@ -64,6 +70,42 @@ class MapDurations(Table):
     name = "map_durations"
     about = "measured wall time of each way, on the threads of the job, and with loading"
     keys = {**_KEYS, "way": text("how the mapping was found", *OWN_WAYS)}
+    columns = {"seconds": real("wall time")}
+
+
+class PartitionDurations(Table):
+    """How long the steps of the paper's partition take; measured, so that it lies with the benchmarks."""
+
+    name = "partition_durations"
+    about = "measured wall time of the steps of the paper's partition, least of several runs"
+    keys = {**POINT, "phase": text("step of the partition", *PHASES)}
+    columns = {"seconds": real("wall time, of all α together")}
+
+
+class SearchGaps(Table):
+    """How far the local search alone stays from the best mappings."""
+
+    name = "search_gaps"
+    about = "longest stage time by the local search alone, beside the best one known and the bound"
+    keys = {**_KEYS, "counted": text("what of the stage time is counted", "p2p", "allreduce", "exact")}
+    columns = {
+        "local_s": real("longest stage time of the local search, from random mappings and near devices"),
+        "least_s": real("the least that it or a search by Algorithm 1 found"),
+        "bound_s": real("no mapping has a shorter one"),
+        "proven": flag("the least is proven to be the optimum"),
+    }
+    rules = {
+        "a bound is not above a mapping": lambda f: f["bound_s"] <= f["least_s"] * (1 + 1e-9),
+        "the least is not above that of the local search": lambda f: f["least_s"] <= f["local_s"],
+    }
+
+
+class GapDurations(Table):
+    """How long the local search alone takes; measured, so that it lies with the benchmarks."""
+
+    name = "gap_durations"
+    about = "measured wall time of the local search alone, all chains"
+    keys = {**_KEYS, "counted": text("what of the stage time is counted", "p2p", "allreduce", "exact")}
     columns = {"seconds": real("wall time")}
 
 

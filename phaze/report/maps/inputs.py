@@ -25,6 +25,11 @@ class MapInputs:
     devices: pd.DataFrame
     durations: pd.DataFrame
     published: PublishedMaps | None = None
+    gaps: pd.DataFrame | None = None
+    """Table search_gaps, of cases that are shown as gaps."""
+    gap_durations: pd.DataFrame | None = None
+    partition_durations: pd.DataFrame | None = None
+    """Of cases that are shown by K."""
 
     def of(self, show: str) -> Iterator[tuple[str, MapCase]]:
         """Yield the cases that are shown so."""

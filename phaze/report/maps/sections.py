@@ -132,8 +132,59 @@ def clusters_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
         mine = rows[rows["graph"] == graph].groupby("hyper_operators")["ours"].min()
         cells.append((inputs.maps.graphs[graph].label, *(seconds(mine[k]) for k in values if k in mine)))
     header = ("graph", *(f"K = {k}" for k in values))
-    sheet = Sheet("Simulated step with our mapping", header, tuple(cells), 1)
-    return Section(name, f"Hyper-operators K ({name})", "How much the clustering hides.", (sheet,))
+    sheet = Sheet("Simulated step with our mapping (Figure 5(a))", header, tuple(cells), 1)
+    blocks = (sheet, *_phase_sheet(inputs, case, header))
+    return Section(name, f"Hyper-operators K ({name})", "How much the clustering hides.", blocks)
+
+
+PHASE_NAMES = {
+    "clustering": "clustering",
+    "dynamic-program": "dynamic program",
+    "all-subgraphs": "the same over all fronted subgraphs",
+    "refinement": "refinement",
+}
+
+
+def _phase_sheet(inputs: MapInputs, case: MapCase, header: tuple[str, ...]) -> Iterator[Sheet]:
+    """Yield Figure 5(b): how long the steps of the paper's partition take by K, if that was measured."""
+    if inputs.partition_durations is None:
+        return
+    measured = inputs.partition_durations.groupby(["graph", "phase", "hyper_operators"])["seconds"].min()
+    cells = []
+    for graph in case.graphs:
+        for phase, label in PHASE_NAMES.items():
+            mine = measured[graph, phase]
+            cells.append((inputs.maps.graphs[graph].label, label, *map(seconds, mine)))
+    caption = "Measured times of the steps, of all α together (Figure 5(b))"
+    yield Sheet(caption, (header[0], "step", *header[1:]), tuple(cells), 2)
+
+
+def gaps_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
+    """Return how far the local search alone stays from optima and bounds."""
+    assert inputs.gaps is not None, name
+    assert inputs.gap_durations is not None, name
+    rows = inputs.gaps[inputs.gaps["graph"].isin(case.graphs)].merge(inputs.gap_durations)
+    ordered = rows.assign(devices=rows["stages"] * rows["replicas"]).sort_values(["devices", "topology"])
+    cells = []
+    for _, mine in ordered.groupby(["devices", "topology", "stages"]):
+        first, by_kind = mine.iloc[0], {row["counted"]: row for _, row in mine.iterrows()}
+        gaps = [_gap(by_kind[kind]) for kind in ("p2p", "allreduce", "exact")]
+        label = inputs.maps.topologies[first["topology"]].label
+        shape, longest = _shape((first["stages"], first["replicas"])), seconds(mine["seconds"].max())
+        cells.append((label, shape, f"{first['devices']:,}", *gaps, longest))
+    header = ("topology", "shape", "devices", "messages", "all-reduce", "both", "longest time")
+    sheet = Sheet("Local search above the optimum, or above the bound (≤)", header, tuple(cells), 3)
+    about = (
+        "The longest stage time that the local search finds by itself, without Algorithm 1 and mappings by "
+        "hand, for both instantiations of the paper and the exact one; = where the optimum is proven."
+    )
+    return Section(name, "The local search alone", about, (sheet,))
+
+
+def _gap(row: pd.Series) -> str:
+    """Return how far the local search is above the optimum, or at most above the bound."""
+    gap = row["local_s"] / row["bound_s"] - 1.0
+    return f"= {gap:.2%}" if row["proven"] else f"≤ {gap:.2%}"
 
 
 def pictures_section(inputs: MapInputs) -> Section:
@@ -184,6 +235,7 @@ PARTS: dict[str, Part] = {
     "partitioners": partitioners_section,
     "throughput": throughput_section,
     "clusters": clusters_section,
+    "gaps": gaps_section,
 }
 """How cases are shown, in the order of the page."""
 

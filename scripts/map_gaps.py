@@ -1,0 +1,46 @@
+"""Measure how far the local search alone stays from the best mappings of stages to a topology."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from phaze import tables
+from phaze.documents import read_as
+from phaze.job import logged
+from phaze.map.chains import Chains
+from phaze.map.gaps import gap_rows
+from phaze.map.search import Limits
+from phaze.spec.map_study import MapTopology, StagesPoint
+from phaze.spec.stages import StoredStages
+
+
+def main(
+    source: str,
+    outputs: dict[str, str],
+    *,
+    point: dict[str, object],
+    topology: tuple[str, dict[str, object]],
+    settings: dict[str, int],
+) -> None:
+    """Read the stages, write what the local search reaches, and how long it took."""
+    name, sizes = topology
+    gaps, durations = gap_rows(
+        read_as(StoredStages, Path(source)),
+        StagesPoint.parse(point, source),
+        (name, MapTopology.parse(sizes, f"maps.topologies.{name}")),
+        Chains(settings["seed"], settings["steps"]),
+        Limits(tries=settings["tries"]),
+    )
+    tables.SearchGaps.save(pd.DataFrame(gaps), outputs["search_gaps"])
+    tables.GapDurations.save(pd.DataFrame(durations), outputs["gap_durations"])
+
+
+if __name__ == "__main__":
+    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        main(
+            snakemake.input[0],
+            dict(snakemake.output.items()),
+            point=snakemake.params.point,
+            topology=(snakemake.wildcards.topology, snakemake.params.topology),
+            settings=snakemake.params.settings,
+        )
