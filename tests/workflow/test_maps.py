@@ -27,6 +27,7 @@ MAPS = {
         "by-partitioner": {**CASE, "show": "partitioners", "partitioners": ["order", "full"]},
         "throughput": {**CASE, "show": "throughput"},
         "by-k": {**CASE, "show": "clusters", "hyper_operators": [6, 8]},
+        "alone": {**CASE, "show": "gaps"},
     },
 }
 

@@ -5,23 +5,32 @@ from dataclasses import replace
 import pytest
 
 from phaze.partition.points import cut_point
+from phaze.partition.timing import time_phases
 from phaze.spec.map_study import PARTITIONERS, Partitioner, StagesPoint
+from phaze.spec.operators import StoredOperators
 from phaze.spec.stages import StoredStages
+from phaze.tables.mappings import PHASES
 from phaze.theory.stored_graphs import stored_operators
 from tests.unit.partition.graphs import bert_like, operator_graph
 
 BLOCKS = 6
 
 
-def cut(partitioner: Partitioner, stages: int = 4) -> StoredStages:
+def stored_bert() -> StoredOperators:
     graph = operator_graph(bert_like(BLOCKS, bandwidth=1e9))
     per_block = (len(graph.names) - 1) // BLOCKS
     blocks = [f"block-{k // per_block}" for k in range(len(graph.names) - 1)]
-    stored = stored_operators(replace(graph, layers=("embedding", *blocks)), "bert", 4)
-    point = StagesPoint(
+    return stored_operators(replace(graph, layers=("embedding", *blocks)), "bert", 4)
+
+
+def point_of(partitioner: Partitioner, stages: int = 4) -> StagesPoint:
+    return StagesPoint(
         graph="bert", partitioner=partitioner, hyper_operators=24, stages=stages, replicas=2, microbatches=4
     )
-    return cut_point(stored, point, 1e9)
+
+
+def cut(partitioner: Partitioner, stages: int = 4) -> StoredStages:
+    return cut_point(stored_bert(), point_of(partitioner, stages), 1e9)
 
 
 def step_s(stages: StoredStages) -> float:
@@ -55,3 +64,9 @@ def test_pipedreams_stages_are_whole_layers() -> None:
     starts = [int(stage.operators[0].removeprefix("op")) for stage in found.stages]
     per_block = (len(bert_like(BLOCKS)) - 1) // BLOCKS
     assert all(start == 0 or start % per_block == 1 for start in starts)
+
+
+def test_every_step_of_the_partition_is_timed() -> None:
+    seconds = time_phases(stored_bert(), point_of("paper"), 1e9)
+    assert tuple(seconds) == PHASES
+    assert min(seconds.values()) > 0

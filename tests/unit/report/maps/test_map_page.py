@@ -1,13 +1,25 @@
 """Speed-ups are ratios of steps, medians over seeds; checks find what must not be."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from phaze.report.document import Sheet
 from phaze.report.maps.build import build_map_report
 from phaze.report.maps.inputs import MapInputs, geometric_mean, speed_ups, steps
 from phaze.spec.map_study import Maps
-from phaze.tables import WAYS, MapDurations, MappedDevices, Mappings
+from phaze.tables import (
+    WAYS,
+    GapDurations,
+    MapDurations,
+    MappedDevices,
+    Mappings,
+    PartitionDurations,
+    SearchGaps,
+)
+from phaze.tables.mappings import PHASES
 
 MAPS = Maps.parse(
     {
@@ -87,6 +99,35 @@ def test_a_page_is_made_and_every_check_passes() -> None:
 def test_a_check_that_fails_is_told(steps_of: dict[str, float], bound_s: float, failed: str) -> None:
     report = build_map_report(inputs_with(steps_of, bound_s))
     assert [text.split(":")[0] for text in report.failures] == [failed.split(":", maxsplit=1)[0]]
+
+
+def test_gaps_and_times_of_steps_are_shown() -> None:
+    by_k = {"graphs": ["net"], "topologies": ["random"], "shapes": [[2, 2]], "show": "clusters"}
+    cases = {"by-k": by_k, "gaps": {**by_k, "show": "gaps"}}
+    cut = {key: value for key, value in POINT.items() if key != "topology"}
+    seconds = [{**cut, "phase": phase, "seconds": 0.5} for phase in PHASES]
+    rows = [
+        {**POINT, "seed": 1, "counted": counted, "proven": proven, "local_s": 1.1, "least_s": least_s}
+        for counted, proven, least_s in (("p2p", True, 1.0), ("allreduce", False, 1.05), ("exact", True, 1.0))
+    ]
+    gaps, took = pd.DataFrame(rows).assign(bound_s=1.0), pd.DataFrame(rows).assign(seconds=2.0)
+    report = build_map_report(
+        replace(
+            inputs_with(STEPS),
+            maps=Maps.parse({**MAPS.model_dump(), "cases": cases}, "maps"),
+            gaps=SearchGaps.check(gaps),
+            gap_durations=GapDurations.check(took[[*GapDurations.keys, *GapDurations.columns]]),
+            partition_durations=PartitionDurations.check(pd.DataFrame(seconds)),
+        )
+    )
+    by_k_section, gap_section, *_ = report.document.sections
+    _, times = (block for block in by_k_section.blocks if isinstance(block, Sheet))
+    assert [row[1:] for row in times.rows] == [
+        ("clustering", "500 ms"), ("dynamic program", "500 ms"),
+        ("the same over all fronted subgraphs", "500 ms"), ("refinement", "500 ms"),
+    ]  # fmt: skip
+    (found,) = (block for block in gap_section.blocks if isinstance(block, Sheet))
+    assert found.rows == (("random", "2x2", "4", "= 10.00%", "≤ 10.00%", "= 10.00%", "2.00 s"),)
 
 
 def test_geometric_means() -> None:
