@@ -31,6 +31,8 @@ class Limits:
     """Targets at once, each on a thread."""
     epsilon: float = 1e-9
     """The interval that is left, as a share of the value."""
+    epsilon_without_proof: float = 1e-3
+    """The same where its lower end was given up, not proven: targets close by are given up as well."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +73,9 @@ class _Interval:
     timed_out: bool = False
     tries: int = field(default=0)
 
-    def is_open(self, epsilon: float) -> bool:
+    def is_open(self, limits: Limits) -> bool:
+        proven = self.lower_s <= self.bound_s
+        epsilon = limits.epsilon if proven else limits.epsilon_without_proof
         return self.upper_s - self.lower_s > epsilon * self.upper_s
 
 
@@ -92,7 +96,7 @@ def search(problem: Problem, limits: Limits, seed: int, start: tuple[Ints, ...] 
         return target, outcome, state.at, tried
 
     with ThreadPoolExecutor(limits.targets) as pool:
-        while interval.is_open(limits.epsilon):
+        while interval.is_open(limits):
             if time.monotonic() - began > limits.time_s:
                 interval.timed_out = True
                 break
