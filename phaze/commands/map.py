@@ -11,10 +11,12 @@ import typer
 
 from phaze.commands import map_options as given
 from phaze.commands import options
-from phaze.commands.output import refuse_unwritable
+from phaze.commands.output import refuse_as_picture, refuse_unwritable
 
 if TYPE_CHECKING:
+    from phaze.map.ensemble import Mapped
     from phaze.spec.mapping import StoredMapping, StoredSearch
+    from phaze.theory.device_networks import DeviceNetwork
 
 
 def map_stages(
@@ -29,6 +31,7 @@ def map_stages(
     time_limit_s: given.TimeLimitSOption = math.inf,
     memory_gib_per_s: given.MemoryGibPerSOption = math.inf,
     times: given.TimesOption = None,
+    picture: given.PictureOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Map the stages of a partition to the devices of a network, for a short training step.
@@ -47,7 +50,8 @@ def map_stages(
     from phaze.theory.stored_graphs import stage_graph
     from phaze.units import GIB
 
-    refuse_unwritable(times, out)
+    refuse_as_picture(picture)
+    refuse_unwritable(times, out, picture)
     stored = read_as(StoredStages, stages)
     settings = MapSettings(
         instantiation.value, seed, heuristics, Limits(tries, time_limit_s), steps,
@@ -66,7 +70,21 @@ def map_stages(
         write_text(times, json.dumps(mapped.seconds, indent=1) + "\n")
     if out is not None:
         write_document(found, out)
+    if picture is not None:
+        _write_picture(mapped, network, picture)
     typer.echo(text_of(found) if as_json else _summary(found), nl=False)
+
+
+def _write_picture(mapped: Mapped, network: DeviceNetwork, path: Path) -> None:
+    import pandas as pd
+
+    from phaze.map.cases import device_rows
+    from phaze.report.maps.figures import mappings
+    from phaze.report.style import save
+
+    shown = {one.way: one for one in (mapped.best, *mapped.heuristics)}
+    devices = pd.DataFrame([row for one in shown.values() for row in device_rows(one)])
+    save(path, lambda: mappings(network, devices))
 
 
 def _topology_path(topology: str) -> Path:

@@ -48,3 +48,10 @@ TimeLimitSOption = Annotated[
 ]
 MemoryGibPerSOption = Annotated[float, typer.Option(help="Memory bandwidth of the update, GiB/s.", min=1e-9)]
 TimesOption = Annotated[Path | None, typer.Option(help="File for the seconds that each way took.")]
+PictureOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="File for a picture of the mapping beside CS and p2p map, .svg, .png or .pdf: bandwidths with "
+        "the devices in the order of replicas and stages."
+    ),
+]

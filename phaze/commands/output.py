@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from phaze.errors import PhazeError
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -29,6 +31,16 @@ def refuse_unwritable(*outs: Path | None) -> None:
     for out in outs:
         if out is not None:
             files.refuse_unwritable(out)
+
+
+PICTURES = (".svg", ".png", ".pdf")
+"""How files of pictures may end."""
+
+
+def refuse_as_picture(path: Path | None) -> None:
+    """Raise PhazeError for a file that no picture can be written as."""
+    if path is not None and path.suffix.lower() not in PICTURES:
+        raise PhazeError(f"--picture {path}: must end in {', '.join(PICTURES)}")
 
 
 def print_tables(frames: list[pd.DataFrame], *, as_json: bool) -> None:

@@ -10,14 +10,12 @@ import typer
 
 from phaze.commands import options
 from phaze.commands import simulate_options as given
-from phaze.commands.output import refuse_unwritable
+from phaze.commands.output import refuse_as_picture, refuse_unwritable
 from phaze.errors import PhazeError
 
 if TYPE_CHECKING:
     from phaze.simulate.single import Answer
 
-PICTURES = (".svg", ".png", ".pdf")
-"""How files of pictures may end."""
 _OF_PLANS = {
     "model": "--model", "architecture": "--architecture", "hbm_gib": "--hbm-gib", "planner": "--planner",
     "planned_system": "--planned-system", "trace": "--trace", "picture": "--picture", "as_json": "--json",
@@ -83,8 +81,7 @@ def _simulate_plan(
     from phaze.systems import load_network, load_system
 
     (system, planned), (trace, picture) = systems, files
-    if picture is not None:
-        _check_picture(picture)
+    refuse_as_picture(picture)
     network = load_network(system)
     other = None if isinstance(network, System) else network
     assumed = load_system(planned or ("paper" if other else system))
@@ -95,12 +92,6 @@ def _simulate_plan(
     if picture is not None:
         _write_picture(answer, picture)
     typer.echo(json.dumps(answer.as_row(), indent=2) if as_json else answer.in_words())
-
-
-def _check_picture(path: Path) -> None:
-    """Refuse what pictures cannot be written as, before anything is simulated."""
-    if path.suffix.lower() not in PICTURES:
-        raise PhazeError(f"--picture {path}: must end in {', '.join(PICTURES)}")
 
 
 def _write_picture(answer: Answer, path: Path) -> None:

@@ -58,7 +58,7 @@ def map_point(
         ]
         if number == 0:
             for one in (mapped.best, *mapped.heuristics):
-                record.devices += [{**key, **row} for row in _device_rows(one)]
+                record.devices += [{**key, **row} for row in device_rows(one)]
     return record
 
 
@@ -85,7 +85,8 @@ def _row(mapped: Mapped, one: Candidate, samples: int, memory_bytes_per_s: float
     }
 
 
-def _device_rows(one: Candidate) -> list[Row]:
+def device_rows(one: Candidate) -> list[Row]:
+    """Return the devices of a mapping by stage and replica."""
     return [
         {"way": one.way, "stage": s, "replica": r, "device": device}
         for s, row in enumerate(one.mapping.tolist())

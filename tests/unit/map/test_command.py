@@ -51,6 +51,17 @@ def test_a_mapping_is_written_the_same_twice_with_measured_times_apart(tmp_path:
     assert f"exact: step {exact.step_time_s:.6g} s, {counted}, {known}" in result.output
 
 
+def test_a_mapping_is_drawn_beside_those_by_hand(tmp_path: Path) -> None:
+    options = ("--topology", "two-level", "--picture")
+    stages, picture = written_stages(tmp_path, 8), tmp_path / "map.svg"
+    assert CliRunner().invoke(app, ["map", stages, *options, str(picture), *FAST]).exit_code == 0
+    drawn = picture.read_text(encoding="utf-8")
+    assert all(name in drawn for name in ("CS map", "p2p map", "replica by replica"))
+    result = CliRunner().invoke(app, ["map", stages, *options, str(tmp_path / "map.txt")])
+    assert isinstance(result.exception, PhazeError)
+    assert "map.txt: must end in .svg, .png, .pdf" in str(result.exception)
+
+
 @pytest.mark.parametrize(("choice", "ways"), [("auto", 1), ("exact", 1), ("ensemble", 4)])
 def test_heuristics_stay_out_of_the_answer_if_asked(tmp_path: Path, choice: str, ways: int) -> None:
     options = ["--topology", "dgx-1", "--instantiation", choice, "--no-heuristics", "--json"]
