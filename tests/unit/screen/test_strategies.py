@@ -120,7 +120,7 @@ def test_random_search_finds_on_average_what_draws_without_replacement_find() ->
     With throughputs x_1 <= ... <= x_n, the best of k is x_i with probability C(i - 1, k - 1) / C(n, k).
     """
     chips, times = grid(1)
-    seeds, n = 400, len(chips)
+    seeds, n = 150, len(chips)
     settings = StrategySettings(seeds=seeds, evaluations=n, suggestions=1)
     trials = compared(chips, times, settings)
     runs = trials[trials["strategy"] == "random"].pivot_table(
