@@ -65,6 +65,7 @@ def test_every_file_of_the_report_is_an_output(finished: Folder) -> None:
     assert declared == written
 
 
+@pytest.mark.long
 def test_two_runs_are_equal_byte_for_byte_on_any_number_of_cores(finished: Folder, tmp_path: Path) -> None:
     """The first run had two cores; the runs that are killed have one, and are compared with one on two."""
     again = write_study(tmp_path / "again")
@@ -81,6 +82,7 @@ def test_one_more_microbatch_computes_only_its_own_chain(folder: Folder) -> None
     assert {path for path in stale if "t1-b4" in path}
 
 
+@pytest.mark.long
 def test_one_more_microbatch_leaves_other_points_alone(folder: Folder) -> None:
     """Their jobs do not run, and what looks across finds the same with what it knows as from nothing."""
     evaluated = folder.path / "results/evaluations"
@@ -131,6 +133,7 @@ def test_one_more_architecture_computes_only_its_shard(folder: Folder) -> None:
     assert all(path.endswith("/named.parquet") for path in stale)
 
 
+@pytest.mark.long
 def test_more_layers_and_hbm_sizes_estimate_nothing_and_solve_nothing_again(folder: Folder) -> None:
     folder.edit(lambda study: study["training"].update(hbm_gib=[32, 64]))
     assert not {"operators", "estimates"} & tables_of(folder.stale())
@@ -240,6 +243,7 @@ def test_bad_input_stops_before_anything_runs(folder: Folder) -> None:
     assert "Traceback" not in run.output
 
 
+@pytest.mark.long
 def test_a_model_that_fits_nowhere_is_a_row_and_the_study_goes_on(folder: Folder) -> None:
     big = yaml.safe_load((folder.path / "tiny.yaml").read_text())
     big |= {"hidden": 32768, "feed_forward": 131072, "vocabulary": 50000}
@@ -256,6 +260,7 @@ def test_a_model_that_fits_nowhere_is_a_row_and_the_study_goes_on(folder: Folder
     assert "infeasible" in report.lower() or "does not fit" in report.lower()
 
 
+@pytest.mark.long
 def test_the_papers_strategy_walks_before_it_screens(folder: Folder) -> None:
     compared = {"models": ["tiny"], "seeds": 2, "evaluations": 5, "suggestions": 5}
     folder.edit(lambda study: study.update(screen={"strategy": "hysteresis", "hysteresis": 1}))

@@ -8,7 +8,7 @@ import pytest
 from tests.workflow.conftest import Prepare
 from tests.workflow.folders import STUDY, Folder
 
-pytestmark = pytest.mark.workflow
+pytestmark = [pytest.mark.workflow, pytest.mark.long]
 
 PAPER = STUDY["scenarios"]["paper"]
 LARGER = PAPER | {"devices": 16, "global_batch": 64}
