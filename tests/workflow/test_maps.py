@@ -10,6 +10,7 @@ import pytest
 
 from tests.workflow.conftest import Prepare
 from tests.workflow.folders import Folder
+from tests.workflow.studies import EVERYTHING
 
 pytestmark = pytest.mark.workflow
 
@@ -65,3 +66,12 @@ def test_other_seeds_map_again_what_they_touch(mapped: Folder, tmp_path: Path) -
     stale = {path for path in folder.stale() if "random" in path or "mesh" in path or "graphs" in path}
     assert stale
     assert all(path.endswith("random.parquet") for path in stale)
+
+
+def test_other_maps_leave_the_other_pages(prepare: Prepare, tmp_path: Path) -> None:
+    """Models, plans and tiles of the same study have nothing to do with it."""
+    shutil.copytree(prepare("undisturbed", **EVERYTHING).path, tmp_path / "study", symlinks=True)
+    folder = Folder(tmp_path / "study")
+    folder.edit(lambda study: study["maps"].update(seed=7))
+    pages = {path for path in folder.stale() if path.endswith(".html")}
+    assert pages == {"report/maps.html"}
