@@ -14,7 +14,7 @@ from phaze.errors import PhazeError
 from phaze.ndarrays import Floats, Ints
 from phaze.partition.weights import Weights
 from phaze.partition.windows import Windows
-from phaze.theory.bitsets import BITS, Words, pack
+from phaze.theory.bitsets import BITS, Words, contains, pack
 from phaze.theory.compiled import njit, njit_inner
 
 LIMIT = 20_000
@@ -85,11 +85,6 @@ def _sources(weights: Weights) -> tuple[Ints, Ints]:
     return first.astype(np.int64), np.ascontiguousarray(weights.edges[order, 0])
 
 
-@njit_inner
-def _holds(words: Words, row: int, v: int) -> bool:
-    return bool((words[row, v // BITS] >> np.uint64(v % BITS)) & np.uint64(1) != 0)
-
-
 @njit
 def _grow(
     start: Words,
@@ -119,7 +114,7 @@ def _grow(
         for row in range(before):
             ready = sums[row] + compute[v] <= most and sums[row] + compute[v] + left >= least
             for k in range(first[v], first[v + 1]):
-                ready = ready and _holds(sets, row, source[k])
+                ready = ready and contains(sets, row, source[k])
             if ready:
                 _copy_set(sets, row, sets, grown)
                 sets[grown, v // BITS] |= np.uint64(1) << np.uint64(v % BITS)
@@ -159,7 +154,7 @@ def _sums(words: Words, compute: Floats, memory: Floats) -> Floats:
     sums = np.zeros((2, len(words)))
     for row in range(len(words)):
         for v in range(len(compute)):
-            if _holds(words, row, v):
+            if contains(words, row, v):
                 sums[0, row] += compute[v]
                 sums[1, row] += memory[v]
     return sums
@@ -173,13 +168,13 @@ def _crossing(words: Words, source: Ints, target: Ints, size: Floats) -> tuple[I
     for row in range(count):
         first[row + 1] = first[row]
         for e in range(len(source)):
-            if _holds(words, row, source[e]) and not _holds(words, row, target[e]):
+            if contains(words, row, source[e]) and not contains(words, row, target[e]):
                 first[row + 1] += 1
                 sent[row] += size[e]
     crossing, used = np.empty(first[count], np.int64), 0
     for row in range(count):
         for e in range(len(source)):
-            if _holds(words, row, source[e]) and not _holds(words, row, target[e]):
+            if contains(words, row, source[e]) and not contains(words, row, target[e]):
                 crossing[used] = e
                 used += 1
     return first, crossing, sent

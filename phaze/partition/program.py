@@ -27,7 +27,7 @@ from phaze.ndarrays import Floats, Ints
 from phaze.partition.fronted import LIMIT, Family, family
 from phaze.partition.weights import NONE, ROUNDING, Weights, quotient, stage_times
 from phaze.partition.windows import Windows, windows_within
-from phaze.theory.bitsets import BITS, Words, unpack
+from phaze.theory.bitsets import Words, contains, unpack
 from phaze.theory.compiled import njit, njit_inner
 
 
@@ -165,7 +165,7 @@ def _passing(
     passing = 0.0
     for c in range(first[k], first[k + 1]):
         v = target[crossing[c]]
-        if (outer[row, v // BITS] >> np.uint64(v % BITS)) & np.uint64(1) == 0:
+        if not contains(outer, row, v):
             passing += size[crossing[c]]
     return passing
 

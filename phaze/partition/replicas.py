@@ -19,7 +19,7 @@ from phaze.partition.flow import FEW_SETS
 from phaze.partition.fronted import Family, family
 from phaze.partition.weights import ROUNDING, Weights
 from phaze.partition.windows import windows_within
-from phaze.theory.bitsets import BITS, Words, unpack
+from phaze.theory.bitsets import Words, contains, unpack
 from phaze.theory.compiled import njit
 
 
@@ -92,7 +92,7 @@ def _stages(
             over = sent[k] + sent[row]
             for c in range(first[place[k]], first[place[k] + 1]):
                 v = target[crossing[c]]
-                if (words[row, v // BITS] >> np.uint64(v % BITS)) & np.uint64(1) == 0:
+                if not contains(words, row, v):
                     over -= 2.0 * size[crossing[c]]
             time[row, k] = compute[row] - compute[k] + seconds_per_byte * over
             held[row, k] = memory[row] - memory[k] + over

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze.ndarrays import Bools
-from phaze.theory.compiled import njit_inlined
+from phaze.theory.compiled import njit_inlined, njit_inner
 
 Words = NDArray[np.uint64]
 
@@ -37,6 +37,12 @@ def unpack(words: Words, nodes: int) -> Bools:
 def members_of(words: Words, nodes: int) -> tuple[int, ...]:
     """Return the nodes of one set, rising."""
     return tuple(int(v) for v in np.flatnonzero(unpack(words, nodes)))
+
+
+@njit_inner
+def contains(words: Words, row: int, v: int) -> bool:
+    """Return whether a set holds a node, of sets (count, words); for compiled code."""
+    return bool((words[row, v // BITS] >> np.uint64(v % BITS)) & np.uint64(1) != 0)
 
 
 @njit_inlined

@@ -32,7 +32,7 @@ from phaze.place.piper.sums import (
     Steps,
     Sums,
 )
-from phaze.theory.bitsets import BITS, Words
+from phaze.theory.bitsets import Words, contains
 from phaze.theory.compiled import njit, njit_inner, njit_without_arrays
 
 SLACK = 1 + 1e-9
@@ -98,7 +98,7 @@ def stage_base(sums: Sums, t: int, i: int, j: int) -> float:
     for at in range(sums.cut_first[i], sums.cut_first[i + 1]):
         e = sums.cut_edges[at]
         u = sums.edge_source[e]
-        if not sums.words[j, u // BITS] >> np.uint64(u % BITS) & np.uint64(1):
+        if not contains(sums.words, j, u):
             time_s -= sums.edge_s[t, e]
     return float(time_s)
 
@@ -247,8 +247,7 @@ def _fits_after(problem: Problem, t: int, i: int, j: int, in_flight: int, taken:
 @njit_inner
 def _between(words: Words, i: int, j: int, v: int) -> bool:
     """Return whether layer v is in downset j and not in i."""
-    stage = words[j, v // BITS] & ~words[i, v // BITS]
-    return bool((stage >> np.uint64(v % BITS)) & np.uint64(1) != np.uint64(0))
+    return contains(words, j, v) and not contains(words, i, v)
 
 
 @njit
