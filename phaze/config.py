@@ -26,13 +26,13 @@ from phaze.spec.published_plans import PublishedPlans
 from phaze.spec.published_tiled import PublishedTiled
 from phaze.spec.study import ScenarioChoice, Study, Workload
 from phaze.spec.system import Scenario
-from phaze.spec.tiled_study import TiledStudy
 from phaze.systems import (
     devices_as_architectures,
     load_cluster,
     load_device_as_architecture,
     load_system,
-    load_tiled,
+    load_tiled_systems,
+    tiled_flops,
 )
 
 GRID_SHARDS = ("small-buffer", "large-buffer")
@@ -240,24 +240,6 @@ def load_tiled_model(name: str, folder: Path = FOLDER) -> Model:
     if not isinstance(model, Model):
         raise PhazeError(f"tiled: batches: {name} must be a transformer, got {type(model).__name__}")
     return model
-
-
-def load_tiled_systems(tiled: TiledStudy, folder: Path = FOLDER) -> dict[str, dict[str, object]]:
-    """Return the systems of the cases on tiles, each with its chip, as plain values."""
-    names = dict.fromkeys(name for case in tiled.cases.values() for name in case.systems)
-    found = {name: dict(zip(("system", "device"), load_tiled(name, folder), strict=True)) for name in names}
-    return {
-        name: {key: noun.model_dump(mode="json", exclude_unset=True) for key, noun in parts.items()}
-        for name, parts in found.items()
-    }
-
-
-def tiled_flops(tiled: TiledStudy, folder: Path = FOLDER) -> float:
-    """Return the FLOP/s of 16 bits of the first system of the first case, 0 without a case."""
-    for case in tiled.cases.values():
-        system, device = load_tiled(case.systems[0], folder)
-        return system.chips * device.flops
-    return 0.0
 
 
 def load_workload_model(workload: Workload, name: str, folder: Path, source: str) -> AnyModel:

@@ -9,6 +9,7 @@ from phaze.spec.files import FOLDER, is_path, named_file, read_mapping, within
 from phaze.spec.network import Matrix, read_bandwidths
 from phaze.spec.system import Cluster, Device, System
 from phaze.spec.tiled import TiledDevice, TiledSystem
+from phaze.spec.tiled_study import TiledStudy
 from phaze.spec.topology import MatrixFile
 
 
@@ -87,6 +88,24 @@ def load_tiled(name: str, folder: Path = FOLDER) -> tuple[TiledSystem, TiledDevi
     system = TiledSystem.from_file(path)
     chip = _device_path(system.device, folder, path.parent)
     return system, TiledDevice.parse({"name": chip.stem, **read_mapping(chip)}, str(chip))
+
+
+def load_tiled_systems(tiled: TiledStudy, folder: Path = FOLDER) -> dict[str, dict[str, object]]:
+    """Return the systems of the cases on tiles, each with its chip, as plain values."""
+    names = dict.fromkeys(name for case in tiled.cases.values() for name in case.systems)
+    found = {name: dict(zip(("system", "device"), load_tiled(name, folder), strict=True)) for name in names}
+    return {
+        name: {key: noun.model_dump(mode="json", exclude_unset=True) for key, noun in parts.items()}
+        for name, parts in found.items()
+    }
+
+
+def tiled_flops(tiled: TiledStudy, folder: Path = FOLDER) -> float:
+    """Return the FLOP/s of 16 bits of the first system of the first case, 0 without a case."""
+    for case in tiled.cases.values():
+        system, device = load_tiled(case.systems[0], folder)
+        return system.chips * device.flops
+    return 0.0
 
 
 def _refuse_tiles(fields: dict[str, object], path: Path, needed: str) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from phaze.config import load_tiled_model, load_tiled_systems
+from phaze.config import load_tiled_model
 from phaze.errors import PhazeError
 from phaze.simulate.network import Grid, Memory, Wires
 from phaze.simulate.tile import Chip, Tile
 from phaze.spec.tiled import TiledDevice, TiledSystem
 from phaze.spec.tiled_study import TiledCase, TiledPoint, TiledStudy
+from phaze.systems import load_tiled_systems
 from phaze.tables import TiledJobs, TiledLinks, TiledRuns
 from phaze.tiled.cases import choices, mapping, simulate_point
 from phaze.tiled.machine import TiledMachine, load_tiled_machine
