@@ -30,6 +30,7 @@ from phaze.systems import (
     devices_as_architectures,
     load_cluster,
     load_device_as_architecture,
+    load_map_networks,
     load_system,
     load_tiled_systems,
     tiled_flops,
@@ -72,6 +73,8 @@ class Settings:
     """Published speed-ups of mappings to show beside the study's own."""
     map_models: dict[str, list[dict[str, object]]] = field(default_factory=dict)
     """Model, system and device behind the graphs of `maps`, as plain values."""
+    map_networks: dict[str, dict[str, object]] = field(default_factory=dict)
+    """Networks on which the report maps plans, by name, as plain values."""
 
     def workload(self, model: str) -> Workload:
         """Return the workload of that name."""
@@ -172,6 +175,7 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
     study.plans.check_files(source)
     stand_ins = [own.workload for own in study.plans.stand_ins.values()]
     architectures = {name: load_architecture(name, folder) for name in study.architectures.named}
+    scenarios = {name: load_scenario(choice, folder) for name, choice in study.scenarios.items()}
     settings = Settings(
         study=study,
         models={
@@ -180,7 +184,7 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
         },
         architectures=architectures,
         technology=load_technology(study.architectures.technology, folder),
-        scenarios={name: load_scenario(choice, folder) for name, choice in study.scenarios.items()},
+        scenarios=scenarios,
         published=load_publication(Published, study.report.published, folder),
         published_plans=load_publication(PublishedPlans, study.plans.published, folder),
         published_tiled=load_publication(PublishedTiled, study.tiled.published, folder),
@@ -199,6 +203,9 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
             ]
             for name, graph in study.maps.graphs.items()
         },
+        map_networks=load_map_networks(
+            study.report.maps.systems, next(iter(scenarios.values())).devices, folder
+        ),
     )
     _check_area_limits(settings, source)
     return settings

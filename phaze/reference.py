@@ -39,6 +39,8 @@ _SECTIONS: dict[str, type[Noun]] = {
     "`place`": settings.PlaceSettings,
     "`certify`": settings.CertifySettings,
     "`report`": settings.ReportSettings,
+    "`report.strategies`": settings.StrategySettings,
+    "`report.maps`": settings.PlanMapSettings,
     "`plans`": planning.Plans,
     "`plans.inputs.NAME`": planning.PlanInput,
     "`plans.inputs.NAME.own`": planning.OwnInput,

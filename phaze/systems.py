@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from phaze.errors import PhazeError
@@ -59,6 +60,30 @@ def _flat(cluster: Cluster, device: Device) -> System:
         hbm_bandwidth_bytes_per_s=device.hbm_bandwidth_bytes_per_s,
         clock_hz=device.clock_hz,
     )
+
+
+def load_map_networks(
+    names: Iterable[str], devices: int, folder: Path = FOLDER
+) -> dict[str, dict[str, object]]:
+    """Return networks that plans of so many devices can be mapped to, by name, as plain values.
+
+    Raises PhazeError for a flat network, on which all mappings are alike, for one with too few devices, and
+    for two of one name.
+    """
+    found: dict[str, dict[str, object]] = {}
+    for name in names:
+        where = f"report.maps.systems: {name}"
+        network, stem = load_network(name, folder), Path(name).stem if is_path(name) else name
+        if isinstance(network, System):
+            raise PhazeError(f"{where} is a flat network, on which all mappings are alike")
+        if network.devices < devices:
+            raise PhazeError(
+                f"{where} must have at least the {devices} devices of the plans, got {network.devices}"
+            )
+        if stem in found:
+            raise PhazeError(f"{where}: there is another system of that name")
+        found[stem] = network.model_dump(mode="json")
+    return found
 
 
 def _system_path(name: str, folder: Path) -> Path:

@@ -91,6 +91,11 @@ def planned(table):
     return [f"<results>/{table}/{MAIN}/{model}.parquet" for model in settings.study.models]
 
 
+def plan_maps(table):
+    """Return the files of mapped plans that the report shows: none without a network to map them to."""
+    return planned(table) if settings.map_networks else []
+
+
 POINT_TABLES = {table: model_tables(table) for table in ("parts", "operators", "edges", "layers")}
 OWN_HBM_GIB = {name: a.hbm_gib for name, a in settings.architectures.items() if a.hbm_gib}
 REPORTS = {"report": "checks", "plans": "case-checks", "tiled": "tiled-checks", "maps": "map-checks"}

@@ -1,9 +1,11 @@
-"""Replay every plan event by event, and say why its time differs from the planner's.
+"""Replay every plan event by event, and say why its time differs from the planner's; map plans to networks.
 
 READS   results/plans/<scenario>/<model>.parquet               tables.Plans
         results/plan_stages/<scenario>/<model>.parquet         tables.PlanStages
 WRITES  results/simulations/<scenario>/<model>.parquet         tables.Simulations
         results/simulation_stages/<scenario>/<model>.parquet   tables.SimulationStages
+        results/plan_maps/<scenario>/<model>.parquet           tables.PlanMaps
+        results/plan_devices/<scenario>/<model>.parquet        tables.PlanDevices
 """
 
 
@@ -35,7 +37,43 @@ rule simulate:
         "../scripts/simulate.py"
 
 
+rule map_plans:
+    """Map a model's best plans to the devices of networks, and simulate them there before and after."""
+    message:
+        "map the plans of {wildcards.model} to networks"
+    input:
+        plans="<results>/plans/{scenario}/{model}.parquet",
+        plan_stages="<results>/plan_stages/{scenario}/{model}.parquet",
+    output:
+        plan_maps="<results>/plan_maps/{scenario}/{model}.parquet",
+        plan_devices="<results>/plan_devices/{scenario}/{model}.parquet",
+    params:
+        bandwidth=lambda w: settings.scenarios[w.scenario].network_bandwidth_bytes_per_s,
+        devices=lambda w: settings.scenarios[w.scenario].devices,
+        networks=settings.map_networks,
+        search={key: study["report"]["maps"][key] for key in ("planners", "steps", "seed")},
+        code=source_digest("phaze.mapped.study"),
+    log:
+        "<logs>/plan_maps/{scenario}/{model}.log",
+    benchmark:
+        "<benchmarks>/plan_maps/{scenario}/{model}.tsv"
+    threads: 1
+    resources:
+        mem_mb=growing(2000),
+        runtime=growing(10),
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/map_plans.py"
+
+
 rule simulations:
     """Simulate all plans of the study."""
     input:
         planned("simulations"),
+
+
+rule plan_maps:
+    """Map the best plans of the study to networks."""
+    input:
+        plan_maps("plan_maps"),

@@ -41,6 +41,8 @@ LEGS = 3
 """Messages of a slice in an all-reduce: inside nodes, between them, inside again."""
 BATCHES = 3
 """Batches without a flush of which the last one's time counts."""
+Devices = Sequence[Sequence[Sequence[int]]]
+"""Of every stage and replica, a device a slice; lane after lane for each worker of a lane."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,13 +70,14 @@ class NetworkReplay(Replay):
 def replay_on(plan: Plan, fabric: Fabric) -> NetworkReplay:
     """Return what the simulation of a plan on a network finds; the plan has its planner's bandwidth."""
     flat = replay(plan)
-    quiet, loud = (_script(plan, fabric, "longest", synchronise=s) for s in (False, True))
-    shared = _script(plan, fabric, "all", synchronise=True) if plan.memory_binds else loud
-    alone_s = _time_s(carry_out(silent(shared), fabric.topology, "none"))
-    on_the_way_s = _time_s(carry_out(quiet, fabric.topology, "none"))
-    synchronised_s = _time_s(carry_out(loud, fabric.topology, "none"))
+    devices = consecutive_devices(plan)
+    quiet, loud = (script_on(plan, fabric, devices, "longest", synchronise=s) for s in (False, True))
+    shared = script_on(plan, fabric, devices) if plan.memory_binds else loud
+    alone_s = time_per_batch_s(carry_out(silent(shared), fabric.topology, "none"))
+    on_the_way_s = time_per_batch_s(carry_out(quiet, fabric.topology, "none"))
+    synchronised_s = time_per_batch_s(carry_out(loud, fabric.topology, "none"))
     carried = carry_out(shared, fabric.topology)
-    contended_s = _time_s(carried)
+    contended_s = time_per_batch_s(carried)
     parts = _parts(flat, (on_the_way_s, synchronised_s, contended_s))
     return NetworkReplay(plan, parts, contended_s, alone_s, carried)
 
@@ -90,17 +93,19 @@ def _parts(flat: Replay, seconds: tuple[float, float, float]) -> dict[str, float
     return first | dict(zip(PARTS[2:], rest, strict=True))
 
 
-def _script(plan: Plan, fabric: Fabric, tensors: Tensors, *, synchronise: bool) -> Script:
+def script_on(
+    plan: Plan, fabric: Fabric, devices: Devices, tensors: Tensors = "all", *, synchronise: bool = True
+) -> Script:
+    """Return a plan with all that it sends over a network, on devices as given."""
     flat = plan.pipeline(tensors, synchronise=synchronise)
     pipeline = replace(flat, stages=tuple(replace(stage, operators=1) for stage in flat.stages))
     if pipeline.schedule == "2bw":
         pipeline = replace(pipeline, batches=BATCHES)
-    return script(pipeline, traffic_of(plan, pipeline, fabric))
+    return script(pipeline, traffic_of(plan, pipeline, fabric, devices))
 
 
-def traffic_of(plan: Plan, pipeline: Pipeline, fabric: Fabric) -> Traffic:
+def traffic_of(plan: Plan, pipeline: Pipeline, fabric: Fabric, devices: Devices) -> Traffic:
     """Return what a plan sends over a network."""
-    devices = _devices(plan)
     fabric.topology.check_devices(plan.devices)
     lanes = pipeline.lanes
     tiles = [
@@ -111,8 +116,8 @@ def traffic_of(plan: Plan, pipeline: Pipeline, fabric: Fabric) -> Traffic:
     return Traffic(tiles, _sent_bytes(plan, lanes), {**exchanges, **_passes(plan, pipeline, devices, fabric)})
 
 
-def _devices(plan: Plan) -> list[list[range]]:
-    """Return the devices of every stage and replica."""
+def consecutive_devices(plan: Plan) -> list[list[range]]:
+    """Return the devices of every stage and replica as Megatron-LM numbers them."""
     found, next_one = [], 0
     for stage in plan.stages:
         starts = [next_one + replica * stage.tensor for replica in range(stage.data)]
@@ -131,7 +136,7 @@ def _sent_bytes(plan: Plan, lanes: int) -> dict[tuple[int, int], float]:
 
 
 def _exchanges(
-    plan: Plan, pipeline: Pipeline, devices: Sequence[Sequence[range]], fabric: Fabric
+    plan: Plan, pipeline: Pipeline, devices: Devices, fabric: Fabric
 ) -> dict[tuple[Kind, int, int], Sequence[Turn]]:
     """Return the all-reduces of gradients, one for each slice of a stage at once."""
     found: dict[tuple[Kind, int, int], Sequence[Turn]] = {}
@@ -146,7 +151,7 @@ def _exchanges(
 
 
 def _passes(
-    plan: Plan, pipeline: Pipeline, devices: Sequence[Sequence[range]], fabric: Fabric
+    plan: Plan, pipeline: Pipeline, devices: Devices, fabric: Fabric
 ) -> dict[tuple[Kind, int, int], Sequence[Turn]]:
     """Return the passes in which slices all-reduce after every share of the operators, in all lanes."""
     pieces = _pieces(plan)
@@ -176,7 +181,7 @@ def _pieces(plan: Plan) -> int:
     return max(1, MOST // max(1, sum(each) * plan.microbatches))
 
 
-def _time_s(carried: Carried) -> float:
+def time_per_batch_s(carried: Carried) -> float:
     """Return the time per batch, without a flush that of the last one."""
     timeline = carried.timeline
     pipeline = timeline.pipeline

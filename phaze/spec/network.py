@@ -49,6 +49,11 @@ class Matrix(Noun):
         check_square(self.bandwidths_bytes_per_s)
         return self
 
+    @property
+    def devices(self) -> int:
+        """Return the devices that it joins."""
+        return len(self.bandwidths_bytes_per_s)
+
 
 def check_square(bandwidths: Sequence[Sequence[object]]) -> None:
     """Raise ValueError unless every device that sends has a bandwidth to every one that receives."""

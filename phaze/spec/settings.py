@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from phaze.spec.noun import Noun
 from phaze.spec.numbers import as_number
@@ -116,6 +116,28 @@ class CertifySettings(Noun):
     """Seed by which they are drawn."""
 
 
+class PlanMapSettings(Noun):
+    """The networks on which the report maps each model's best plans, and how far it searches."""
+
+    systems: tuple[str, ...] = ()
+    """Systems whose networks plans are mapped to: files in config/systems, or paths of some, with levels, a
+    torus or a matrix of bandwidths; of a larger one the part that has the devices of the first scenario."""
+    planners: tuple[Literal["phaze", "piper", "equal", "expert"], ...] = ("phaze", "piper")
+    """Whose plans are mapped."""
+    steps: PositiveInt = 5000
+    """Changes of places tried by each of the two chains of the local search."""
+    seed: Annotated[int, Field(strict=True, ge=0, le=2**31)] = 0
+    """Of their random numbers."""
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        for key, names in (("systems", self.systems), ("planners", self.planners)):
+            for name in names:
+                if names.count(name) > 1:
+                    raise ValueError(f"{key}: {name!r} is given twice; names must be unique")
+        return self
+
+
 class ReportSettings(Noun):
     """What the report shows besides the tables."""
 
@@ -123,6 +145,8 @@ class ReportSettings(Noun):
     """Published results to show beside ours, a file in config/published."""
     strategies: StrategySettings = StrategySettings()
     """Search strategies to compare."""
+    maps: PlanMapSettings = PlanMapSettings()
+    """Networks to map plans to."""
     area_limits_mm2: tuple[PositiveFloat, ...] = ()
     """Area limits below the scenario's whose best architectures are looked for as well."""
     sensitivity: dict[

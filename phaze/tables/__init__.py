@@ -2,8 +2,8 @@
 
 `stages` states what the stages hand to each other, `searches` how the space is searched, `certificates` what
 proves the best, `plans` what several planners make of it, `simulations` what replaying the plans shows,
-`cases` what is planned apart from them, `tiled` what is simulated on tiles, `mappings` what is mapped,
-`results` what looks across models, `base` what a table is.
+`plan_maps` where they lie on networks, `cases` what is planned apart from them, `tiled` what is simulated on
+tiles, `mappings` what is mapped, `results` what looks across models, `base` what a table is.
 """
 
 from pathlib import Path
@@ -25,6 +25,7 @@ from phaze.tables.mappings import (
     SearchGaps,
     SpeedUps,
 )
+from phaze.tables.plan_maps import BY_HAND, MAP_WAYS, PlanDevices, PlanMaps
 from phaze.tables.plans import PLANNERS, Plans, PlanStages
 from phaze.tables.results import (
     Areas,
@@ -64,8 +65,10 @@ from phaze.tables.stages import (
 from phaze.tables.tiled import TiledBesides, TiledJobs, TiledLinks, TiledNetworks, TiledRuns
 
 __all__ = [
+    "BY_HAND",
     "CAUSES",
     "COMMON",
+    "MAP_WAYS",
     "MILESTONES",
     "OWN_WAYS",
     "PARTS",
@@ -105,6 +108,8 @@ __all__ = [
     "Parts",
     "Pipelines",
     "Placements",
+    "PlanDevices",
+    "PlanMaps",
     "PlanStages",
     "Plans",
     "Proofs",
@@ -157,6 +162,8 @@ _ALL = (
     PlanStages,
     Simulations,
     SimulationStages,
+    PlanMaps,
+    PlanDevices,
     Certificates,
     Ranges,
     Audits,

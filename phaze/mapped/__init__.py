@@ -1,0 +1,1 @@
+"""Plans of a study mapped to the devices of a network, and simulated there."""
