@@ -23,6 +23,7 @@ REPORT_TABLES = (
     "plan_stages",
     "simulations",
     "simulation_stages",
+    "plan_maps",
     "walks",
     "searches",
     "proofs",
@@ -173,6 +174,7 @@ rule report:
         plan_stages=planned("plan_stages"),
         simulations=planned("simulations"),
         simulation_stages=planned("simulation_stages"),
+        plan_maps=plan_maps("plan_maps"),
     output:
         **{table: f"<results>/report/{table}.parquet" for table in REPORT_TABLES},
         sheets=[f"<results>/report/{table}.csv" for table in REPORT_TABLES],

@@ -69,6 +69,7 @@ def main(
         plan_stages=plan_stages,
         simulations=tables.Simulations.load(*mine.of("simulations")),
         simulation_stages=tables.SimulationStages.load(*mine.of("simulation_stages")),
+        plan_maps=tables.PlanMaps.load(*mine.of("plan_maps")),
         certificates=tables.Certificates.load(results / "certificates" / f"{scenario}.parquet"),
         audits=tables.Audits.load(*mine.of("audits")),
         pictures=Pictures(plan_stages, bandwidths_of(clusters[scenario].scenario)),

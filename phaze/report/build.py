@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from phaze.report import front, inside, overview, planners, record, simulated, strategies
+from phaze.report import front, inside, mapped, overview, planners, record, simulated, strategies
 from phaze.report.answer import answer
 from phaze.report.certificate import certificate
 from phaze.report.document import Document
@@ -24,7 +24,7 @@ def compose(inputs: Inputs, findings: Findings) -> Report:
     shown = findings.in_order(inputs.study.models)
     parts = (
         *overview.PARTS, certificate, *front.PARTS, *inside.PARTS, *planners.PARTS, *simulated.SECTIONS,
-        *strategies.PARTS, *record.PARTS,
+        *mapped.SECTIONS, *strategies.PARTS, *record.PARTS,
     )  # fmt: skip
     name = next(iter(inputs.clusters))
     document = Document(

@@ -18,6 +18,7 @@ from phaze.report.anatomy import (
 )
 from phaze.report.certificate_checks import CERTIFICATE_CHECKS
 from phaze.report.evidence import KEYS, Check, Evidence
+from phaze.report.mapped_checks import MAPPED_CHECKS
 from phaze.report.planner_checks import PLANNER_CHECKS
 from phaze.report.simulation_checks import SIMULATION_CHECKS
 from phaze.report.verdicts import ROUNDING, Verdicts, each, run_checks
@@ -288,5 +289,6 @@ CHECKS: dict[str, Check] = {
     **CERTIFICATE_CHECKS,
     **PLANNER_CHECKS,
     **SIMULATION_CHECKS,
+    **MAPPED_CHECKS,
 }
 """What must hold of every study, as sentences."""

@@ -39,6 +39,7 @@ class Findings:
     plan_stages: pd.DataFrame
     simulations: pd.DataFrame
     simulation_stages: pd.DataFrame
+    plan_maps: pd.DataFrame
     walks: pd.DataFrame
     searches: pd.DataFrame
     times: pd.DataFrame
@@ -97,6 +98,7 @@ def summarise(inputs: Inputs) -> Findings:
         plan_stages=inputs.plan_stages,
         simulations=inputs.simulations,
         simulation_stages=inputs.simulation_stages,
+        plan_maps=inputs.plan_maps,
         walks=choose_by_hysteresis(inputs.trials),
         searches=summarise_searches(inputs.trials, inputs.study.screen.tolerance),
         times=inputs.times,

@@ -22,6 +22,7 @@ from phaze.tables import (
     Certificates,
     Fronts,
     Placements,
+    PlanMaps,
     Plans,
     PlanStages,
     Sensitivities,
@@ -122,6 +123,8 @@ class Inputs:
     simulations: pd.DataFrame = field(default_factory=Simulations.empty)
     """Table simulations of the first scenario, all models."""
     simulation_stages: pd.DataFrame = field(default_factory=SimulationStages.empty)
+    plan_maps: pd.DataFrame = field(default_factory=PlanMaps.empty)
+    """Table plan_maps of the first scenario, all models."""
     times: pd.DataFrame = field(default_factory=Times.empty)
     certificates: pd.DataFrame = field(default_factory=Certificates.empty)
     """Table certificates of the first scenario, with the common architecture."""

@@ -1,0 +1,148 @@
+"""The part of the report on networks: the best plans on their devices, before and after mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pandas as pd
+
+from phaze.report import mapped_charts
+from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
+from phaze.report.findings import Findings
+from phaze.report.inputs import Inputs
+from phaze.report.planners import TITLES, titled
+from phaze.report.style import chart
+from phaze.report.winners import PER_MODEL
+from phaze.report.words import percent, seconds
+from phaze.tables import BY_HAND
+
+WAYS = {
+    "cs-map": "all-reduce first",
+    "p2p-map": "stages first",
+    "blocks-of-2": "blocks of 2 stages",
+    "blocks-of-4": "blocks of 4 stages",
+    "local-search": "local search",
+}
+"""How a plan comes to its devices, for readers."""
+_PLACE = ["model", "architecture", "hbm_gib", "planner", "system"]
+
+
+def on_networks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
+    """Yield the section on plans that are mapped to the devices of networks."""
+    rows = side_by_side(inputs, findings)
+    if rows.empty:
+        return
+    blocks: list[Block] = [_chart(rows), _sheet(rows), Items(tuple(_facts(rows))), Prose(_HOW), Prose(_WHAT)]
+    about = (
+        "Planners take the network for flat. Here their plans lie on the devices of networks that are not: in "
+        "the default orders, and as topology-aware mapping puts them, simulated before and after."
+    )
+    yield Section("networks", "On networks", about, tuple(blocks))
+
+
+_HOW = (
+    "Every plan is executed event by event on the part of the network that has the study's devices; a link "
+    "carries one message at a time, all-reduces go around inside nodes first, and the devices compute as "
+    "those that were planned on. All-reduce first puts the replicas of a stage on consecutive devices, as "
+    "Megatron-LM numbers them; stages first those of a pipeline. With the network in mind, the devices of a "
+    "node or of a row of a torus hold 2 or 4 stages of some pipelines, or a local search makes short what a "
+    "step takes without contention; of these the one with the least estimate is simulated. What is simulated "
+    "to be the shortest of the three is the mapping, so that it is never slower than a default order."
+)
+_WHAT = (
+    "A stage of the mapping is a worker, a replica a lane: as many lanes run beside each other as all data "
+    "widths have as a common divisor, and the replicas of a stage inside a lane are workers of their own. The "
+    "devices of a tensor parallel group are a unit with consecutive numbers; what they send each other is "
+    "part of the passes, as planners charge it. Table plan_maps has every mapping that was tried, "
+    "results/plan_devices the devices of the one that was chosen."
+)
+
+
+def side_by_side(inputs: Inputs, findings: Findings) -> pd.DataFrame:
+    """Return a row for every plan and network: the time of both default orders and of the mapping chosen.
+
+    A plan of several accelerators that are equally fast is shown once, on the one of the results.
+    """
+    found = findings.plan_maps
+    if found.empty:
+        return found
+    wide = found.pivot(index=_PLACE, columns="way", values="simulated_s").reindex(columns=list(BY_HAND))
+    chosen = found[found["chosen"]].set_index(_PLACE)
+    rows = chosen.assign(**{name.replace("-", "_"): wide[name] for name in BY_HAND}).reset_index()
+    designs = titled(inputs, findings, rows[_PLACE])
+    best = designs[designs["design"] == PER_MODEL][_PLACE].assign(best=True)
+    order = {name: place for place, name in enumerate((*inputs.study.models, *TITLES))}
+    return (
+        rows.merge(best, on=_PLACE, how="left")
+        .sort_values(
+            ["system", "model", "planner", "best", "architecture"],
+            key=lambda column: column.map(order) if column.name in ("model", "planner") else column,
+            kind="stable",
+        )
+        .drop_duplicates(["system", "model", "planner"])
+        .reset_index(drop=True)
+    )
+
+
+def _chart(rows: pd.DataFrame) -> Chart:
+    """Return the figure: what communication adds under both default orders and under the mapping."""
+    tables = {
+        f"{system}: {mine['network'].iloc[0]}": mine for system, mine in rows.groupby("system", sort=False)
+    }
+    return chart(
+        "networks",
+        "What communication adds to a simulated batch, by the order of its devices",
+        "Of the time on a network that takes none. Where two bars of a workload differ, the order of the "
+        "devices matters; the third is the mapping that is chosen.",
+        lambda: mapped_charts.added(tables, TITLES),
+    )
+
+
+def _sheet(rows: pd.DataFrame) -> Sheet:
+    shown = [
+        (
+            str(row["model"]), TITLES[row["planner"]], str(row["system"]), str(row["network"]),
+            WAYS[row["way"]], f"{row['workers']} × {row['lanes']} × {row['unit']}", seconds(row["alone_s"]),
+            seconds(row["cs_map"]), seconds(row["p2p_map"]), seconds(row["simulated_s"]),
+            _gain(row["cs_map"], row["simulated_s"]), _gain(row["p2p_map"], row["simulated_s"]),
+        )
+        for _, row in rows.iterrows()
+    ]  # fmt: skip
+    header = (
+        "workload", "planner", "system", "network", "mapping", "workers × lanes × unit",
+        "without communication", "all-reduce first", "stages first", "mapped", "gain over all-reduce first",
+        "gain over stages first",
+    )  # fmt: skip
+    caption = "Simulated time per batch on networks, before and after mapping"
+    return Sheet(caption, header, tuple(shown), 5, source="plan_maps")
+
+
+def _gain(before_s: float, after_s: float) -> str:
+    return percent(1 - after_s / before_s)
+
+
+def _facts(rows: pd.DataFrame) -> Iterator[str]:
+    """Yield for every network what mapping gains, and what the worse default order costs."""
+    for system, mine in rows.groupby("system", sort=False):
+        gain = 1 - mine["simulated_s"] / mine["cs_map"]
+        cost = mine["p2p_map"] / mine["cs_map"] - 1
+        most, least, worst = mine.loc[gain.idxmax()], mine.loc[cost.idxmin()], mine.loc[cost.idxmax()]
+        yield (
+            f"{system}: over all-reduce first, mapping saves {percent(gain.mean())} of a batch on average and "
+            f"at most {percent(gain.max())} ({_which(most)}, {WAYS[most['way']]}); {int((gain > 0).sum())} of "
+            f"{len(mine)} plans are faster with it. Stages first takes from {_signed(cost.min())} "
+            f"({_which(least)}) to {_signed(cost.max())} ({_which(worst)}) of all-reduce first."
+        )
+
+
+def _signed(value: float) -> str:
+    return f"{'+' if value > 0 else ''}{percent(value)}"
+
+
+def _which(row: pd.Series) -> str:
+    return f"{row['model']} by {TITLES[row['planner']]}"
+
+
+Part = Callable[[Inputs, Findings], Iterator[Section]]
+SECTIONS: tuple[Part, ...] = (on_networks,)
+"""The sections in order."""
