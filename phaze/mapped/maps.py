@@ -124,7 +124,7 @@ class _Run:
         self.quiet: Script | None = None
         needed = max(devices, self.lanes.devices)
         part = system if isinstance(system, Matrix) else part_of(system, needed)
-        self.fabric: Fabric = fabric(part, needed)
+        self.fabric: Fabric = fabric(part, max(needed, part.devices))
         self.near = _consecutive(part) // self.lanes.unit
         self.network: DeviceNetwork = units_of(device_network(part), self.lanes.unit)
         self.waits_s, self.seconds_per_byte = self.network.waits_s, self.network.seconds_per_byte

@@ -34,8 +34,8 @@ def on_networks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         return
     blocks: list[Block] = [_chart(rows), _sheet(rows), Items(tuple(_facts(rows))), Prose(_HOW), Prose(_WHAT)]
     about = (
-        "Planners take the network for flat. Here their plans lie on the devices of networks that are not: in "
-        "the default orders, and as topology-aware mapping puts them, simulated before and after."
+        "Planners take the network for flat. Here their plans lie on the devices of networks that are not: "
+        "in the default orders, and as topology-aware mapping puts them, simulated before and after."
     )
     yield Section("networks", "On networks", about, tuple(blocks))
 
@@ -50,10 +50,10 @@ _HOW = (
     "to be the shortest of the three is the mapping, so that it is never slower than a default order."
 )
 _WHAT = (
-    "A stage of the mapping is a worker, a replica a lane: as many lanes run beside each other as all data "
-    "widths have as a common divisor, and the replicas of a stage inside a lane are workers of their own. The "
-    "devices of a tensor parallel group are a unit with consecutive numbers; what they send each other is "
-    "part of the passes, as planners charge it. Table plan_maps has every mapping that was tried, "
+    "A stage of the mapping is a worker, a replica a lane: as many lanes run beside each other as the data "
+    "widths have as a common divisor, and the replicas of a stage inside a lane are workers of their own. "
+    "The devices of a tensor parallel group are a unit with consecutive numbers; what they send each other "
+    "is part of the passes, as planners charge it. Table plan_maps has every mapping that was tried, "
     "results/plan_devices the devices of the one that was chosen."
 )
 
@@ -126,12 +126,12 @@ def _facts(rows: pd.DataFrame) -> Iterator[str]:
     for system, mine in rows.groupby("system", sort=False):
         gain = 1 - mine["simulated_s"] / mine["cs_map"]
         cost = mine["p2p_map"] / mine["cs_map"] - 1
-        most, least, worst = mine.loc[gain.idxmax()], mine.loc[cost.idxmin()], mine.loc[cost.idxmax()]
+        most, least, worst = (mine.iloc[int(at)] for at in (gain.argmax(), cost.argmin(), cost.argmax()))
         yield (
-            f"{system}: over all-reduce first, mapping saves {percent(gain.mean())} of a batch on average and "
-            f"at most {percent(gain.max())} ({_which(most)}, {WAYS[most['way']]}); {int((gain > 0).sum())} of "
-            f"{len(mine)} plans are faster with it. Stages first takes from {_signed(cost.min())} "
-            f"({_which(least)}) to {_signed(cost.max())} ({_which(worst)}) of all-reduce first."
+            f"{system}: over all-reduce first, mapping saves {percent(gain.mean())} of a batch on average, "
+            f"and at most {percent(gain.max())} ({_which(most)}, {WAYS[most['way']]}); it makes "
+            f"{int((gain > 0).sum())} of {len(mine)} plans faster. Stages first differs from all-reduce "
+            f"first by {_signed(cost.min())} ({_which(least)}) to {_signed(cost.max())} ({_which(worst)})."
         )
 
 

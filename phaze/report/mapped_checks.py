@@ -24,7 +24,7 @@ def best_plans_are_mapped(e: Evidence) -> Verdicts:
         phaze = mine[mine["planner"] == "phaze"]
         if phaze.empty:
             continue
-        best = phaze.loc[phaze["time_per_sample_s"].idxmin()]
+        best = phaze.iloc[int(phaze["time_per_sample_s"].argmin())]
         same = mine[(mine["architecture"] == best["architecture"]) & (mine["hbm_gib"] == best["hbm_gib"])]
         for key in same[same["planner"].isin(asked.planners)][list(PLAN)].itertuples(index=False, name=None):
             for system in asked.systems:
@@ -50,9 +50,7 @@ def networks_take_time(e: Evidence) -> Verdicts:
 
 MAPPED_CHECKS: dict[str, Check] = {
     "the best plans are mapped to every network": best_plans_are_mapped,
-    "no mapping is simulated to be slower than the default orders": (
-        mapping_is_no_slower_than_the_default_orders
-    ),
-    "no simulated batch on a network is shorter than without communication": networks_take_time,
+    "no mapping is slower than the default orders": mapping_is_no_slower_than_the_default_orders,
+    "no batch on a network is shorter than without communication": networks_take_time,
 }
 """What must hold of mapped plans, as sentences."""

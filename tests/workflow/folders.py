@@ -50,7 +50,12 @@ STUDY = {
     # Programs for all layers: their bounds meet, and then nothing would be solved that a test could count.
     "schedule": {"programs": "all"},
     "training": {"microbatches": [2], "hbm_gib": [32], "recompute": [False, True]},
-    "report": {"strategies": {"models": []}, "sensitivity": {}, "published": None},
+    "report": {
+        "strategies": {"models": []},
+        "sensitivity": {},
+        "published": None,
+        "maps": {"systems": ["tpu-v4"]},
+    },
 }
 
 

@@ -60,8 +60,8 @@ def test_every_part_of_the_report_is_there(document: Document) -> None:
     expected = [
         "throughput", "paper", "claims", "differences", "memory", "ranking", "certificate", "front", "time",
         "chips",
-        "sensitivity", "closeups", "planners", "simulated", "strategies", "walk", "scenarios", "proofs",
-        "models", "misfits", "checks", "method",
+        "sensitivity", "closeups", "planners", "simulated", "networks", "strategies", "walk", "scenarios",
+        "proofs", "models", "misfits", "checks", "method",
     ]  # fmt: skip
     assert [section.anchor for section in document.sections] == expected
     assert all(section.about for section in document.sections)
