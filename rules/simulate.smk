@@ -48,7 +48,9 @@ rule map_plans:
         plan_maps="<results>/plan_maps/{scenario}/{model}.parquet",
         plan_devices="<results>/plan_devices/{scenario}/{model}.parquet",
     params:
-        bandwidth=lambda w: settings.scenarios[w.scenario].network_bandwidth_bytes_per_s,
+        bandwidths=lambda w: [
+            getattr(settings.scenarios[w.scenario], f"{of}_bandwidth_bytes_per_s") for of in ("network", "hbm")
+        ],
         devices=lambda w: settings.scenarios[w.scenario].devices,
         networks=settings.map_networks,
         search={key: study["report"]["maps"][key] for key in ("planners", "steps", "seed")},

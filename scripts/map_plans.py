@@ -4,6 +4,7 @@ from phaze import tables
 from phaze.job import logged
 from phaze.mapped.maps import Effort
 from phaze.mapped.study import Asked, map_plans
+from phaze.simulate.plan import Bandwidths
 from phaze.spec.network import Matrix
 from phaze.spec.system import Cluster
 
@@ -17,7 +18,7 @@ def main(
     *,
     networks: dict[str, Plain],
     devices: int,
-    bandwidth_bytes_per_s: float,
+    bandwidths: Bandwidths,
     planners: tuple[str, ...],
     effort: Effort,
 ) -> None:
@@ -25,7 +26,7 @@ def main(
     systems = {
         name: (Cluster if "device" in one else Matrix).parse(one, name) for name, one in networks.items()
     }
-    asked = Asked(planners, systems, devices, bandwidth_bytes_per_s, effort)
+    asked = Asked(planners, systems, devices, bandwidths, effort)
     maps, places = map_plans(tables.Plans.load(plans), tables.PlanStages.load(plan_stages), asked)
     tables.PlanMaps.save(maps, outputs["plan_maps"])
     tables.PlanDevices.save(places, outputs["plan_devices"])
@@ -39,7 +40,7 @@ if __name__ == "__main__":
             dict(snakemake.output.items()),
             networks=snakemake.params.networks,
             devices=snakemake.params.devices,
-            bandwidth_bytes_per_s=snakemake.params.bandwidth,
+            bandwidths=Bandwidths(*snakemake.params.bandwidths),
             planners=tuple(snakemake.params.search["planners"]),
             effort=Effort(snakemake.params.search["steps"], snakemake.params.search["seed"]),
         )

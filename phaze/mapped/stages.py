@@ -10,9 +10,9 @@ Two workers of following stages share every lcm(m, m')-th microbatch or none. Al
 their gradients around one ring, 2 (d - 1)/d of the weights over each link; the rings of a mapping go through
 the lanes of a worker, so that their gradients are scaled to send as much over each link.
 
-The t devices of a tensor parallel group are a unit, on devices with neighbouring numbers: what they send to
-each other is part of the passes, as planners charge it. A unit has as many devices as the widest group;
-of a stage with a smaller one the last devices of each unit are idle.
+The t devices of a tensor parallel group are a unit, on devices with consecutive numbers: for the mapping,
+what they send each other is part of the passes, as planners charge it. A unit has as many devices as the
+widest group; of a stage with a smaller one the last devices of each unit are idle.
 """
 
 from __future__ import annotations

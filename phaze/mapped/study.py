@@ -10,7 +10,7 @@ import pandas as pd
 
 from phaze.mapped.maps import Effort, PlanMap, map_plan
 from phaze.progress import counted
-from phaze.simulate.plan import Plan, read_plan
+from phaze.simulate.plan import Bandwidths, Plan, read_plan
 from phaze.spec.network import Matrix
 from phaze.spec.system import Cluster
 from phaze.tables import PlanDevices, PlanMaps
@@ -29,8 +29,8 @@ class Asked:
     """By name."""
     devices: int
     """K, devices that the plans had."""
-    bandwidth_bytes_per_s: float
-    """Of the flat network that the planners assumed."""
+    bandwidths: Bandwidths
+    """That the planners assumed."""
     effort: Effort
 
 
@@ -67,7 +67,7 @@ def _chosen(plans: pd.DataFrame, stages: pd.DataFrame, asked: Asked) -> Iterator
     for row in placed[placed["planner"].isin(asked.planners)].to_dict("records"):
         if (row["architecture"], row["hbm_gib"]) in chips:
             key: Row = {name: row[name] for name in PLAN}
-            yield key, read_plan(row, by_plan[tuple(key.values())], asked.bandwidth_bytes_per_s)
+            yield key, read_plan(row, by_plan[tuple(key.values())], asked.bandwidths)
 
 
 def map_rows(found: PlanMap) -> Iterator[Row]:

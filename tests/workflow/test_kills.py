@@ -39,6 +39,7 @@ FILES = {
     "vary": 1,
     "audit": 1,
     "simulate": 2,
+    "map_plans": 2,
     "write_input": 1,
     "plan_case": 4,
     "simulate_tiled": 3,

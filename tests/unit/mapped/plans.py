@@ -29,9 +29,15 @@ def stage(data: int, tensor: int = 1, *, arriving: float = 6e6, departing: float
         fixed_bytes=0.0,
         stash_bytes=0.0,
         work_bytes=0.0,
+        forward_hbm_bytes=0.0,
+        recompute_hbm_bytes=0.0,
+        backward_hbm_bytes=0.0,
+        forward_reduced_bytes=0.0,
+        recompute_reduced_bytes=0.0,
+        backward_reduced_bytes=0.0,
     )
 
 
 def plan(stages: Sequence[PlanStage], microbatches: int, schedule: Schedule = "1f1b") -> Plan:
     """Return a plan with one sample in a microbatch."""
-    return Plan(tuple(stages), schedule, 1, microbatches, 0.03, BANDWIDTH)
+    return Plan(tuple(stages), schedule, 1, microbatches, 0.03, BANDWIDTH, 1e12)

@@ -14,7 +14,7 @@ from phaze.mapped.stages import lanes_of
 from phaze.mapped.study import Asked, map_plans
 from phaze.simulate.network.fabric import fabric
 from phaze.simulate.networked import consecutive_devices, replay_on
-from phaze.simulate.plan import Plan
+from phaze.simulate.plan import Bandwidths, Plan
 from phaze.spec.network import Matrix
 from phaze.spec.system import Cluster, Level
 from phaze.tables import BY_HAND, PlanDevices, PlanMaps
@@ -22,6 +22,7 @@ from tests.unit.mapped.plans import BANDWIDTH, plan, stage
 from tests.unit.mapped.test_networks import NODES, pod
 
 FAST = Effort(steps=200)
+ASSUMED = Bandwidths(BANDWIDTH, 1e12)
 PLANS = {
     "equal": plan([stage(4)] * 4, 8),
     "unflushed": plan([stage(4), stage(2), stage(2)], 16, "2bw"),
@@ -165,7 +166,7 @@ def test_the_plans_of_the_fastest_accelerators_are_mapped_equal_ones_once() -> N
     ]
     plans = pd.DataFrame([row for row, _ in cases])
     stages = pd.DataFrame([one for _, rows in cases for one in rows])
-    asked = Asked(("phaze", "piper"), {"t": SYSTEMS["torus"], "n": SYSTEMS["nodes"]}, 16, BANDWIDTH, FAST)
+    asked = Asked(("phaze", "piper"), {"t": SYSTEMS["torus"], "n": SYSTEMS["nodes"]}, 16, ASSUMED, FAST)
     maps, devices = map_plans(plans, stages, asked)
     maps, devices = PlanMaps.check(maps), PlanDevices.check(devices)
     keys = ["architecture", "planner", "system"]
@@ -180,7 +181,7 @@ def test_the_plans_of_the_fastest_accelerators_are_mapped_equal_ones_once() -> N
 def test_a_model_without_plans_has_no_maps() -> None:
     row, stages = rows_of(PLANS["equal"], architecture="a", planner="phaze", time_per_sample_s=1.0)
     plans = pd.DataFrame([row | {"status": "infeasible"}])
-    asked = Asked(("phaze",), {"t": SYSTEMS["torus"]}, 16, BANDWIDTH, FAST)
+    asked = Asked(("phaze",), {"t": SYSTEMS["torus"]}, 16, ASSUMED, FAST)
     maps, devices = map_plans(plans, pd.DataFrame(stages), asked)
     assert maps.empty
     assert devices.empty
