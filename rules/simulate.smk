@@ -49,7 +49,8 @@ rule map_plans:
         plan_devices="<results>/plan_devices/{scenario}/{model}.parquet",
     params:
         bandwidths=lambda w: [
-            getattr(settings.scenarios[w.scenario], f"{of}_bandwidth_bytes_per_s") for of in ("network", "hbm")
+            getattr(settings.scenarios[w.scenario], f"{of}_bandwidth_bytes_per_s")
+            for of in ("network", "hbm")
         ],
         devices=lambda w: settings.scenarios[w.scenario].devices,
         networks=settings.map_networks,

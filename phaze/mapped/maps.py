@@ -116,11 +116,24 @@ def devices_of(plan: Plan, lanes: Lanes, mapping: Ints) -> Devices:
     return found
 
 
+def within_units(plan: Plan) -> Plan:
+    """Return a plan whose slices send each other nothing beside their passes, which hold what that takes.
+
+    A unit has consecutive devices under every mapping; its messages, one for every layer and microbatch,
+    would be most of those that are simulated.
+    """
+    alone = tuple(
+        replace(stage, forward_reduced_bytes=0.0, recompute_reduced_bytes=0.0, backward_reduced_bytes=0.0)
+        for stage in plan.stages
+    )
+    return replace(plan, stages=alone)
+
+
 class _Run:
     """A plan on a network."""
 
     def __init__(self, plan: Plan, system: Cluster | Matrix, devices: int) -> None:
-        self.plan, self.lanes = plan, lanes_of(plan)
+        self.plan, self.lanes = within_units(plan), lanes_of(plan)
         self.quiet: Script | None = None
         needed = max(devices, self.lanes.devices)
         part = system if isinstance(system, Matrix) else part_of(system, needed)

@@ -53,8 +53,8 @@ _WHAT = (
     "A stage of the mapping is a worker, a replica a lane: as many lanes run beside each other as the data "
     "widths have as a common divisor, and the replicas of a stage inside a lane are workers of their own. "
     "The devices of a tensor parallel group are a unit with consecutive numbers; what they send each other "
-    "goes over their links, and takes no less than planners charge. Table plan_maps has every mapping that "
-    "was tried, results/plan_devices the devices of the one that was chosen."
+    "is part of the passes, as planners charge it. Table plan_maps has every mapping that was tried, "
+    "results/plan_devices the devices of the one that was chosen."
 )
 
 

@@ -43,15 +43,17 @@ def ring(
 ) -> Plan:
     """Return so many rounds in which everyone passes one p-th of a tensor on, as so many at most."""
     width, taken = len(members), min(rounds, most)
+    part = size_bytes / width * rounds / taken if taken else 0.0
+    links = [(member, members[(place + 1) % width]) for place, member in enumerate(members)]
+    waits = [
+        sum(leg.latency_s for leg in topology.legs(*link)) * (rounds / taken - 1) for link in links if taken
+    ]
     plan: list[Message] = []
     for number in range(taken):
-        for place, member in enumerate(members):
-            target = members[(place + 1) % width]
-            last = (number - 1) * width
+        last = (number - 1) * width
+        for place, (link, wait_s) in enumerate(zip(links, waits, strict=True)):
             before = tuple(sorted({last + place, last + (place - 1) % width})) if number else ()
-            latency_s = sum(leg.latency_s for leg in topology.legs(member, target))
-            part = size_bytes / width * rounds / taken
-            plan.append(Message(member, target, part, before, latency_s * (rounds / taken - 1)))
+            plan.append(Message(*link, part, before, wait_s))
     return tuple(plan)
 
 

@@ -18,6 +18,10 @@ class Message(NamedTuple):
     """Earlier messages of the plan."""
     delay_s: float = 0.0
 
+    def waiting_for(self, after: tuple[int, ...]) -> Message:
+        """Return the message as it waits for others; much faster than to replace a field by its name."""
+        return Message(self.source, self.target, self.size_bytes, after, self.delay_s)
+
 
 Plan = tuple[Message, ...]
 """Messages, each after those that it waits for."""
@@ -28,7 +32,7 @@ def together(*plans: Sequence[Message]) -> Plan:
     turn = sorted((k, p) for p, plan in enumerate(plans) for k in range(len(plan)))
     place = {(p, k): number for number, (k, p) in enumerate(turn)}
     return tuple(
-        plans[p][k]._replace(after=tuple(place[p, before] for before in plans[p][k].after)) for k, p in turn
+        plans[p][k].waiting_for(tuple([place[p, before] for before in plans[p][k].after])) for k, p in turn
     )
 
 
@@ -48,7 +52,7 @@ def then(*plans: Sequence[Message]) -> Plan:
 def _moved(message: Message, by: int, barrier: int) -> Message:
     """Return a message of a later plan; by is 0 in the first, else one more than the barrier's place."""
     before = tuple(other + by for other in message.after)
-    return message._replace(after=before if before or not by else (barrier,))
+    return message.waiting_for(before if before or not by else (barrier,))
 
 
 def _barrier(plan: Sequence[Message]) -> Message:

@@ -319,6 +319,6 @@ def _extend(plan: list[Message], other: Plan, begin: int) -> None:
     for message in other:
         after = tuple(start + number for number in message.after) or (begin,)
         waited.update(after)
-        plan.append(message._replace(after=after))
+        plan.append(message.waiting_for(after))
     ends = tuple(number for number in range(start, len(plan)) if number not in waited)
     plan.append(Message(0, 0, 0.0, (last, *ends) if last != begin else ends))
