@@ -20,6 +20,7 @@ from phaze.map.ensemble import MapSettings, map_stages
 from phaze.map.heuristics import consecutive_map, p2p_map
 from phaze.mapped.networks import device_network, part_of, units_of
 from phaze.mapped.stages import Lanes, lanes_of, stored_stages
+from phaze.ndarrays import Ints
 from phaze.simulate.network.coarse import by_node
 from phaze.simulate.network.fabric import Fabric, fabric
 from phaze.simulate.network.traffic import Script, carry_out, silent
@@ -30,7 +31,7 @@ from phaze.spec.system import Cluster
 from phaze.tables import BY_HAND
 from phaze.theory.device_networks import DeviceNetwork
 from phaze.theory.gpipe import simulate_step
-from phaze.theory.operator_graphs import Ints, StageGraph
+from phaze.theory.operator_graphs import StageGraph
 from phaze.theory.stored_graphs import stage_graph
 
 BLOCKS = (2, 4)

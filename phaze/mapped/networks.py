@@ -12,10 +12,10 @@ from math import prod
 import numpy as np
 
 from phaze.errors import PhazeError
+from phaze.ndarrays import Floats
 from phaze.spec.network import Matrix
 from phaze.spec.system import Cluster
 from phaze.theory.device_networks import DeviceNetwork
-from phaze.theory.operator_graphs import Floats
 from phaze.theory.topologies import hops_of_grid
 from phaze.theory.widest_paths import fill_with_widest_paths
 

@@ -12,12 +12,16 @@ from phaze.mapped.maps import Effort, PlanMap, map_plan
 from phaze.progress import counted
 from phaze.simulate.plan import Bandwidths, Plan, read_plan
 from phaze.spec.network import Matrix
+from phaze.spec.settings import PlanMapSettings
 from phaze.spec.system import Cluster
 from phaze.tables import PlanDevices, PlanMaps
 from phaze.tables.plans import PLAN
 from phaze.theory.ranking import tied
 
 Row = dict[str, object]
+
+
+Plain = Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,18 @@ class Asked:
     bandwidths: Bandwidths
     """That the planners assumed."""
     effort: Effort
+
+    @classmethod
+    def of(
+        cls, networks: Mapping[str, Plain], devices: int, bandwidths: Sequence[float], search: PlanMapSettings
+    ) -> Asked:
+        """Return what a study asks for, its networks as plain values; bandwidths are of network and HBM."""
+        systems = {
+            name: (Cluster if "device" in one else Matrix).parse(one, name) for name, one in networks.items()
+        }
+        network, hbm = bandwidths
+        effort = Effort(search.steps, search.seed)
+        return cls(search.planners, systems, devices, Bandwidths(network, hbm), effort)
 
 
 def map_plans(plans: pd.DataFrame, stages: pd.DataFrame, asked: Asked) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from phaze.report.charts import WIDE, wrapped
-from phaze.report.style import BLUE, GREY, SAND, SILVER, axes
+from phaze.report.charts import wrapped
+from phaze.report.style import BLUE, GREY, SAND, SILVER, WIDE, axes
 
 _ORDERS = {
     "cs_map": ("all-reduce first", GREY),

@@ -225,7 +225,7 @@ def test_every_plan_is_simulated(finished: Folder) -> None:
     assert simulations[key].equals(plans[key])
     checks = pd.read_parquet(finished.path / "results/report/checks.parquet").set_index("check")
     simulated = checks[checks.index.str.contains("simulated")]
-    assert len(simulated) == 4
+    assert len(simulated) == 5
     assert simulated["passed"].all(), simulated
     assert (simulated["rows"] > 0).all()
     assert "## Simulated" in (finished.path / "results/report/report.md").read_text()
