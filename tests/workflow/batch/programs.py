@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/env -S python3 -IS
 """A batch system on this machine: qsub, qstat, qdel, bsub, bjobs and bkill, by the name of a link.
 
 Options are those of PBS and of LSF, others are refused as there. `BATCH` names the folder in which the system

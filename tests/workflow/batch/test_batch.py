@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
+import threading
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,10 +80,10 @@ def batch(tmp_path: Path) -> Batch:
     return Batch(spool, {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "BATCH": str(spool)})
 
 
-def on(system: str) -> list[str]:
+def on(system: str, every_s: int = 1) -> list[str]:
     """Return arguments for a run on a batch system that is asked more often than a user would."""
     profile = str(ROOT / "config/profiles" / system)
-    return ["--profile", profile, "--seconds-between-status-checks", "1", "--", "estimates"]
+    return ["--profile", profile, "--seconds-between-status-checks", str(every_s), "--", "estimates"]
 
 
 @pytest.mark.parametrize("system", SUBMIT)
@@ -106,19 +106,33 @@ def test_a_study_gives_the_same_bytes_and_a_killed_job_goes_again(
 def test_a_run_that_is_interrupted_takes_its_jobs_with_it(batch: Batch, plugin: str, tmp_path: Path) -> None:
     folder = write_study(tmp_path / "study", **SMALL)
     process = subprocess.Popen(
-        folder.command(*on("lsf")),
+        folder.command(*on("lsf", every_s=15)),  # what is just asked for is not cancelled
         env={**os.environ, **batch.variables, "PYTHONPATH": plugin},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stderr is not None
-    next(line for line in process.stderr if line.startswith("Submitted "))
-    time.sleep(1.0)  # a signal while Snakemake says so is lost
-    process.send_signal(signal.SIGINT)
-    process.communicate()
+    interrupt_once_submitted(process)
     assert process.returncode != 0
     assert batch.calls("bkill") == ["bkill 1"]
+
+
+def interrupt_once_submitted(process: subprocess.Popen[str]) -> None:
+    """Interrupt a run as soon as it has a job, and wait for its end."""
+    assert process.stderr is not None
+    heard = threading.Event()
+
+    def insist() -> None:
+        while not heard.wait(1.0):  # Snakemake does not hear what comes while it writes a message
+            process.send_signal(signal.SIGINT)
+
+    next(line for line in process.stderr if line.startswith("Submitted "))
+    thread = threading.Thread(target=insist)
+    thread.start()
+    next((line for line in process.stderr if line.startswith("Terminating processes")), None)
+    heard.set()
+    thread.join()
+    process.communicate()
 
 
 def test_a_server_that_forgets_its_jobs_does_not_matter(batch: Batch, tmp_path: Path) -> None:
