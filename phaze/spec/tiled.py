@@ -156,6 +156,9 @@ class TiledSystem(Noun):
     """A link between neighbouring tiles of two chips; needed unless there is one chip."""
     dram: Dram
     """The memories."""
+    fetched_once: bool = False
+    """Whether operands that SRAM cannot hold are read once for a product; unless said so, one of them again
+    for each part of the other that fits (PALM, Algorithm 1)."""
 
     @model_validator(mode="after")
     def _linked(self) -> Self:

@@ -101,6 +101,7 @@ class TiledMachine:
             sram_bytes=tile.sram_bytes,
             sram_bandwidth_bytes_per_s=tile.sram_bandwidth_bytes_per_s or inf,
             lanes=tile.lanes or 0,
+            fetched_once=self.system.fetched_once,
         )
 
     @cached_property

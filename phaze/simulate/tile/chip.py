@@ -41,6 +41,8 @@ class Tile:
     """Vector operations in a cycle; 0: they are not counted, as in PALM."""
     dataflows: tuple[Dataflow, ...] = ("weight", "input")
     """Those that an array knows; of a product the fastest is taken."""
+    fetched_once: bool = False
+    """Whether operands that SRAM cannot hold pass once for a product, and not for each part that fits."""
 
     def __post_init__(self) -> None:
         positive = "rows", "columns", "clock_hz", "sram_bytes", "sram_bandwidth_bytes_per_s", "arrays"
@@ -53,6 +55,11 @@ class Tile:
             raise PhazeError(
                 f"tile: dataflows must be some of {', '.join(DATAFLOWS)}, got {', '.join(self.dataflows)}"
             )
+
+    @property
+    def part_bytes(self) -> float:
+        """Return how much of an operand can stay while the other passes."""
+        return inf if self.fetched_once else self.sram_bytes
 
     @property
     def peak_flops_per_s(self) -> float:

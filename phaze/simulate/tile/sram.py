@@ -9,7 +9,7 @@ The strategies of the text, in their order, for the operators that a tile has:
 
 Under S_PTY one operand stays in parts of the SRAM's size, and the other passes once for each part: the input
 where it is no smaller than the weights (IS), else the weights (WS). Algorithm 1 as printed is another: see
-`algorithm`.
+`algorithm`. With parts of unlimited size every operand passes once.
 
 Bytes are per microbatch for a pass and per batch for the update. A backward pass is two products: the
 gradient of the input from that of the output and the weights, and the gradient of the weights from that of
@@ -159,7 +159,12 @@ def stationary(inputs: float, weights: float) -> Stationary:
 def passed_bytes(inputs: float, weights: float, sram_bytes: float) -> float:
     """Return the bytes of both operands under S_PTY: one once, the other for each part of it that fits."""
     stays, passes = (inputs, weights) if stationary(inputs, weights) == "input" else (weights, inputs)
-    return stays + ceil(stays / sram_bytes) * passes
+    return stays + _parts(stays, sram_bytes) * passes
+
+
+def _parts(stays: float, sram_bytes: float) -> int:
+    """Return in how many parts an operand stays."""
+    return max(1, ceil(stays / sram_bytes))
 
 
 def forward(strategy: Strategy, op: Sizes, sram_bytes: float) -> Access:
@@ -192,9 +197,9 @@ def gradient(op: Sizes, sram_bytes: float) -> Access:
     part; where parts of the gradient stay, the input passes for each.
     """
     if stationary(op.inputs, op.gradients) == "input":
-        sums = ceil(op.inputs / sram_bytes) * op.gradients
+        sums = _parts(op.inputs, sram_bytes) * op.gradients
         return Access(op.inputs + op.outputs + sums, sums)
-    passes = ceil(op.gradients / sram_bytes) * op.inputs
+    passes = _parts(op.gradients, sram_bytes) * op.inputs
     return Access(op.outputs + passes + op.gradients, op.gradients)
 
 

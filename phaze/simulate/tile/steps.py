@@ -174,7 +174,7 @@ class Program:
             name,
             self._work(share, back),
             (sram.backward if back else sram.forward)(
-                self.strategy, self.sizes[place], self.chip.tile.sram_bytes
+                self.strategy, self.sizes[place], self.chip.tile.part_bytes
             ),
             tuple(
                 Exchange(some.kind, groups[some.axis], some.elements * training.activation_bytes)
