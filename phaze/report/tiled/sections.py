@@ -82,12 +82,13 @@ def _explanations(inputs: TiledInputs, rows: pd.DataFrame) -> Iterator[str]:
         if printed is None:
             continue
         row = some.loc[some["samples_per_s"].idxmax()]
+        strategy = row["strategy"]
         alone, quiet = (row["batch"] / row[key] for key in ("alone_s", "uncontended_s"))
         yield (
             f"{model} on {system}: work and bubbles alone allow {digits(alone, 4)} samples/s "
             f"({_change(alone / printed.palm)} of PALM's), traffic without contention {digits(quiet, 4)}, "
-            f"with it {digits(row['samples_per_s'], 4)}; {row['strategy']} fetches operands that do not stay "
-            "in SRAM again and again."
+            f"with it {digits(row['samples_per_s'], 4)}; {strategy}: operands that do not stay in "
+            "SRAM are fetched from DRAM."
         )
 
 

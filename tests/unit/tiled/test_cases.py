@@ -87,7 +87,7 @@ def test_figure_6_is_a_row_for_every_ring() -> None:
     assert simulate_networks(()).empty
 
 
-@pytest.mark.parametrize("name", ["wafer", "wafer-tile-dram"])
+@pytest.mark.parametrize("name", ["wafer", "wafer-tile-dram", "wafer-once"])
 def test_systems_come_out_of_the_settings_as_they_were(name: str) -> None:
     study = TiledStudy(cases={"toy": CASE.model_copy(update={"systems": (name,)})})
     parts = load_tiled_systems(study)[name]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze.errors import PhazeError
-from phaze.simulate.tile import sram
+from phaze.simulate.tile import Tile, sram
 from phaze.simulate.tile.algorithm import differences, printed, reasons
 from phaze.simulate.tile.operators import Linear, Share, Transformer, shares
 from phaze.simulate.tile.sram import Access, Sizes, Strategy, Training, allocate, held
@@ -47,6 +47,19 @@ def test_inputs_stay_under_the_penalty_where_they_are_no_smaller_than_weights() 
     assert sram.forward("S_PTY", op, 8) == Access(30 + 4 * 30, 60)
     # The output is the larger one backward; sums of the gradient pass once for each part of the input.
     assert sram.backward("S_PTY", op, 8) == Access(60 + 8 * 30 + 60 + 30 + 4 * 30, 30 + 4 * 30)
+
+
+def test_operands_may_pass_once() -> None:
+    """As in the first version of the authors' program: no operand passes for each part of another."""
+    for op in (OP, Sizes(weights=30, gradients=30, optimizer=0, inputs=30, outputs=60)):
+        found = sram.forward("S_PTY", op, inf)
+        assert found == Access(op.inputs + op.weights, op.outputs)
+        back = sram.backward("S_PTY", op, inf)
+        assert back.write_bytes == op.inputs + op.gradients
+        assert back.read_bytes == op.outputs + op.weights + op.inputs + op.outputs + op.gradients
+    tile = Tile(64, 64, 1e9, 1e6, inf)
+    assert tile.part_bytes == 1e6
+    assert replace(tile, fetched_once=True).part_bytes == inf
 
 
 @given(sizes, sizes, sizes, st.integers(1, 400), st.integers(1, 400))
