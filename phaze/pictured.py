@@ -13,8 +13,8 @@ from phaze.simulate.single import replay_one
 from phaze.simulate.timeline import Timeline
 from phaze.spec.system import System
 
-ROWS, PASSES = 8, 40
-"""What is drawn in a report, which must be small: stages, and passes of a stage beside each other."""
+WIDE_IN, ROWS, PASSES = 9.0, 8, 40
+"""What is drawn in a report, which must be small and legible: stages, and passes of a stage side by side."""
 
 
 def shown(title: str, timeline: Timeline) -> Shown:
@@ -41,4 +41,5 @@ class Pictures:
     def __call__(self, plan: pd.Series) -> Shown:
         """Return what is drawn of a row of table plans."""
         answer = replay_one(plan, self.plan_stages, self.bandwidths)
-        return replace(shown(answer.which(), answer.found.timeline), most_rows=ROWS, most_passes=PASSES)
+        what = shown(answer.which(), answer.found.timeline)
+        return replace(what, wide_in=WIDE_IN, most_rows=ROWS, most_passes=PASSES)

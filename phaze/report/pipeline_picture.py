@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from textwrap import wrap
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,10 @@ from phaze.report.over_time import MOST_LINES, Profile, cells, draw_memory, draw
 from phaze.report.style import legend_above
 from phaze.units import GIB
 
-WIDE_IN, ROW_IN, MARGIN_IN, MEMORY_IN, AROUND_IN = 11.0, 0.23, 0.9, 2.0, 1.7
+WIDE_IN = 11.0
+LETTERS_PER_IN = 18
+"""Of the notes, in a line that is as wide as the picture."""
+ROW_IN, MARGIN_IN, MEMORY_IN, AROUND_IN = 0.23, 0.9, 2.0, 1.7
 MOST_ROWS = 24
 MOST_PASSES = 96
 AROUND = 1.25
@@ -48,6 +52,8 @@ class Shown:
     lanes: int = 1
     """Equal pipelines beside each other, of which the jobs are those of one."""
     batches: int = 1
+    wide_in: float = WIDE_IN
+    """Width of the picture."""
     most_rows: int = MOST_ROWS
     most_passes: int = MOST_PASSES
     """Passes of a stage that are drawn beside each other; of more, the first and the last ones."""
@@ -120,8 +126,8 @@ class Shown:
 def picture(shown: Shown, *, titled: bool = True) -> Figure:
     """Draw stages over time, and below them the memory of stages."""
     high = ROW_IN * (max(shown.rows.values()) + 1.2)
-    notes = list(_notes(shown))
-    figure = Figure(figsize=(WIDE_IN, high + MEMORY_IN + AROUND_IN + 0.14 * len(notes)))
+    notes = [line for note in _notes(shown) for line in wrap(note, int(LETTERS_PER_IN * shown.wide_in))]
+    figure = Figure(figsize=(shown.wide_in, high + MEMORY_IN + AROUND_IN + 0.14 * len(notes)))
     grid = figure.add_gridspec(2, len(shown.windows), height_ratios=(high, MEMORY_IN))
     first = _pipelines(figure, [grid[0, number] for number in range(len(shown.windows))], shown)
     _memory(figure.add_subplot(grid[1, :]), shown)
@@ -132,7 +138,7 @@ def picture(shown: Shown, *, titled: bool = True) -> Figure:
 
 def _pipelines(figure: Figure, places: list[SubplotSpec], shown: Shown) -> Axes:
     """Draw every part of the time beside the others; return the first axes."""
-    width_in, every = (WIDE_IN - MARGIN_IN) / len(places), list[Axes]()
+    width_in, every = (shown.wide_in - MARGIN_IN) / len(places), list[Axes]()
     for place, window in zip(places, shown.windows, strict=True):
         ax = figure.add_subplot(place)
         draw_pipeline(ax, shown.drawn, window)
