@@ -23,8 +23,8 @@ from phaze.theory.operator_graphs import StageGraph
 
 Way = Literal["p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map"]
 """How a mapping was found."""
-Choice = Instantiation | Literal["auto", "local-search", "ensemble"]
-"""One instantiation; the paper's choice of one by sizes; the local search alone; or it and all three."""
+Choice = Instantiation | Literal["auto", "ensemble"]
+"""One instantiation; the paper's choice of one by sizes; or all three and the local search."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def map_stages(stages: StageGraph, network: DeviceNetwork, settings: MapSettings
     by_hand = run.by_hand()
     searched = [run.search(kind) for kind in _instantiations(stages, settings.instantiation)]
     ways = [*searched]
-    if settings.instantiation in ("ensemble", "local-search"):
+    if settings.instantiation == "ensemble":
         ways.append(run.anneal([*searched, *(by_hand if settings.heuristics else ())]))
     if settings.heuristics:
         ways += by_hand
@@ -99,8 +99,6 @@ def map_stages(stages: StageGraph, network: DeviceNetwork, settings: MapSettings
 def _instantiations(stages: StageGraph, choice: Choice) -> tuple[Instantiation, ...]:
     if choice == "ensemble":
         return INSTANTIATIONS
-    if choice == "local-search":
-        return ()
     return (choose_instantiation(stages),) if choice == "auto" else (choice,)
 
 
