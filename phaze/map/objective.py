@@ -161,11 +161,11 @@ def _best_rings_s(problem: Problem) -> Floats:
 
     With R = 2 both links go to one device.
     """
-    pairs = [
-        size * problem.network.seconds_per_byte + problem.ring_waits * problem.network.waits_s
-        for size in problem.ring_bytes
-    ]
-    return np.array([_best_pass(pair, problem.stages.replicas) for pair in pairs])
+    seconds, waits, replicas = problem.network.seconds_per_byte, problem.network.waits_s, problem.shape[1]
+    if not waits.any():
+        return np.multiply.outer(problem.ring_bytes, _best_pass(seconds, replicas))
+    pairs = (size * seconds + problem.ring_waits * waits for size in problem.ring_bytes)
+    return np.array([_best_pass(pair, replicas) for pair in pairs])
 
 
 def _best_pass(link_s: Floats, replicas: int) -> Floats:
@@ -174,7 +174,7 @@ def _best_pass(link_s: Floats, replicas: int) -> Floats:
         return np.asarray(_without_self(np.maximum(link_s, link_s.T)).min(axis=1))
     out, into = _without_self(link_s), _without_self(link_s.T)
     first_out, first_in = out.argmin(axis=1), into.argmin(axis=1)
-    outs, ins = np.sort(out, axis=1)[:, :2].T, np.sort(into, axis=1)[:, :2].T
+    outs, ins = (np.partition(links, 1, axis=1)[:, :2].T for links in (out, into))
     shared = np.minimum(np.maximum(outs[0], ins[1]), np.maximum(outs[1], ins[0]))
     return np.asarray(np.where(first_out == first_in, shared, np.maximum(outs[0], ins[0])))
 

@@ -7,6 +7,7 @@ Parmesan, Section VII).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -38,13 +39,13 @@ class DeviceNetwork:
         """Return D."""
         return len(self.bandwidth_bytes_per_s)
 
-    @property
+    @cached_property
     def seconds_per_byte(self) -> Floats:
         """Return 1 / B with zeros on the diagonal, shape (D, D)."""
         inverse = 1.0 / np.where(np.eye(self.devices, dtype=bool), np.inf, self.bandwidth_bytes_per_s)
         return np.ascontiguousarray(inverse)
 
-    @property
+    @cached_property
     def waits_s(self) -> Floats:
         """Return the latency with zeros on the diagonal, shape (D, D)."""
         return np.ascontiguousarray(np.where(np.eye(self.devices, dtype=bool), 0.0, self.latency_s))
