@@ -204,7 +204,7 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
             for name, graph in study.maps.graphs.items()
         },
         map_networks=load_map_networks(
-            study.report.maps.systems, next(iter(scenarios.values())).devices, folder
+            study.report.maps.systems if study.models else (), next(iter(scenarios.values())).devices, folder
         ),
     )
     _check_area_limits(settings, source)

@@ -78,7 +78,8 @@ def load_map_networks(
             raise PhazeError(f"{where} is a flat network, on which all mappings are alike")
         if network.devices < devices:
             raise PhazeError(
-                f"{where} must have at least the {devices} devices of the plans, got {network.devices}"
+                f"{where} must have at least the {devices} devices of the plans, got {network.devices}; "
+                "leave it out, or give an empty list to map nothing"
             )
         if stem in found:
             raise PhazeError(f"{where}: there is another system of that name")

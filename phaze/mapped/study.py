@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.mapped.maps import Effort, PlanMap, map_plan
+from phaze.mapped.stages import lanes_of
 from phaze.progress import counted
 from phaze.simulate.plan import Bandwidths, Plan, read_plan
 from phaze.spec.network import Matrix
@@ -17,6 +19,8 @@ from phaze.spec.system import Cluster
 from phaze.tables import PlanDevices, PlanMaps
 from phaze.tables.plans import PLAN
 from phaze.theory.ranking import tied
+
+log = logging.getLogger(__name__)
 
 Row = dict[str, object]
 
@@ -54,13 +58,16 @@ def map_plans(plans: pd.DataFrame, stages: pd.DataFrame, asked: Asked) -> tuple[
     """Return tables plan_maps and plan_devices of a model from its tables plans and plan_stages.
 
     Mapped are the plans of the accelerator on which Phaze's is the fastest, of several with equal times all;
-    plans that are equal are simulated once.
+    plans that are equal are simulated once. One of unequal tensor widths whose units do not fit is left out.
     """
     rows: list[Row] = []
     places: list[Row] = []
     known: dict[tuple[Plan, str], PlanMap] = {}
     for key, plan in counted(list(_chosen(plans, stages, asked)), "plan"):
         for name, system in asked.systems.items():
+            if lanes_of(plan).devices > system.devices:
+                log.warning("%s has too few devices for the units of plan %s", name, key)
+                continue
             if (plan, name) not in known:
                 known[plan, name] = map_plan(plan, system, asked.devices, asked.effort)
             found = known[plan, name]

@@ -17,7 +17,10 @@ _MAPPED = (*PLAN, "system")
 
 
 def best_plans_are_mapped(e: Evidence) -> Verdicts:
-    """Yield for the best plans of every workload whether they are mapped to every network of the study."""
+    """Yield for the best plans of every workload whether they are mapped to every network of the study.
+
+    Those of unequal tensor widths need more devices than they use, which a network may not have.
+    """
     asked, placed = e.inputs.study.report.maps, e.inputs.plans[e.inputs.plans["status"] == "placed"]
     found = set(e.inputs.plan_maps[list(_MAPPED)].itertuples(index=False, name=None))
     for model, mine in placed.groupby("model"):
@@ -26,7 +29,8 @@ def best_plans_are_mapped(e: Evidence) -> Verdicts:
             continue
         best = phaze.iloc[int(phaze["time_per_sample_s"].argmin())]
         same = mine[(mine["architecture"] == best["architecture"]) & (mine["hbm_gib"] == best["hbm_gib"])]
-        for key in same[same["planner"].isin(asked.planners)][list(PLAN)].itertuples(index=False, name=None):
+        same = same[same["planner"].isin(asked.planners) & ~same["tensor"].str.contains(",")]
+        for key in same[list(PLAN)].itertuples(index=False, name=None):
             for system in asked.systems:
                 name = Path(system).stem if is_path(system) else system
                 yield (*key, name) in found, f"{model}, planner {key[-1]}, system {name}"

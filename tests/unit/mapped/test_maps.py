@@ -185,3 +185,13 @@ def test_a_model_without_plans_has_no_maps() -> None:
     maps, devices = map_plans(plans, pd.DataFrame(stages), asked)
     assert maps.empty
     assert devices.empty
+
+
+def test_a_plan_whose_units_do_not_fit_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """Groups of 2 and of 1 device need 8 devices for a plan of 6, and the network has 6."""
+    row, stages = rows_of(PLANS["sliced"], architecture="a", planner="phaze", time_per_sample_s=1.0)
+    six = Matrix(bandwidths_bytes_per_s=((1e9,) * 6,) * 6)
+    asked = Asked(("phaze",), {"six": six, "t": SYSTEMS["torus"]}, 6, ASSUMED, FAST)
+    maps, _ = map_plans(pd.DataFrame([row]), pd.DataFrame(stages), asked)
+    assert set(maps["system"]) == {"t"}
+    assert "six has too few devices" in caplog.text

@@ -73,7 +73,7 @@ def test_checks_hold_of_what_hangs_together(check: str, inputs: Inputs, findings
     ("check", "change"),
     [
         (THERE, lambda frame: frame[frame["system"] != "tpu-v4"]),
-        (THERE, lambda frame: frame[frame["planner"] != "piper"]),
+        (THERE, lambda frame: frame[frame["planner"] != "phaze"]),
         (FASTEST, lambda frame: frame.assign(chosen=True)),
         (FASTEST, lambda frame: frame.assign(chosen=frame["way"] == "cs-map")),
         (FASTEST, lambda frame: frame[frame["way"] != "p2p-map"]),
