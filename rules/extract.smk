@@ -13,7 +13,7 @@ rule extract_graph:
     output:
         "<results>/graphs/{model}.parquet",
     params:
-        model=lambda w: settings.models[w.model].model_dump(mode="json"),
+        model=lambda w: settings.models[w.model].model_dump(mode="json", exclude={"hyper_operators"}),
         code=source_digest("phaze.extract"),
     log:
         "<logs>/graphs/{model}.log",

@@ -258,8 +258,8 @@ class Model(Noun):
         """Raise PhazeError unless every layer reads only the one before, which is so."""
 
     def distinct(self) -> Model:
-        """Return the model with as few blocks as have all of its distinct layers."""
-        return self.model_copy(update={"layers": 1})
+        """Return the model with as few blocks as have all of its distinct layers, and without K."""
+        return self.model_copy(update={"layers": 1, "hyper_operators": None})
 
 
 AnyModel: TypeAlias = Model | ResNet | SemanticFpn | Swin

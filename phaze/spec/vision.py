@@ -169,10 +169,10 @@ class ResNet(Vision):
         return self.backbone.first(self.image, self.channels)
 
     def distinct(self) -> ResNet:
-        """Return the model with as few blocks as have all of its distinct layers."""
+        """Return the model with as few blocks as have all of its distinct layers, and without K."""
         fewest = tuple(min(blocks, 2) for blocks in self.backbone.blocks)
         backbone = self.backbone.model_copy(update={"blocks": fewest})
-        return self.model_copy(update={"backbone": backbone})
+        return self.model_copy(update={"backbone": backbone, "hyper_operators": None})
 
 
 class SemanticFpn(Vision):
@@ -238,9 +238,10 @@ class SemanticFpn(Vision):
         )
 
     def distinct(self) -> SemanticFpn:
-        """Return the model with as few blocks as have all of its distinct layers."""
+        """Return the model with as few blocks as have all of its distinct layers, and without K."""
         fewest = tuple(min(blocks, 2) for blocks in self.backbone.blocks)
-        return self.model_copy(update={"backbone": self.backbone.model_copy(update={"blocks": fewest})})
+        backbone = self.backbone.model_copy(update={"blocks": fewest})
+        return self.model_copy(update={"backbone": backbone, "hyper_operators": None})
 
 
 class Swin(Vision):
@@ -330,5 +331,5 @@ class Swin(Vision):
         return self.hidden * self.channels * self.patch**2 * self.sizes[0] ** 2
 
     def distinct(self) -> Swin:
-        """Return the model with as few blocks as have all of its distinct layers."""
-        return self.model_copy(update={"depths": tuple(2 for _ in self.depths)})
+        """Return the model with as few blocks as have all of its distinct layers, and without K."""
+        return self.model_copy(update={"depths": tuple(2 for _ in self.depths), "hyper_operators": None})

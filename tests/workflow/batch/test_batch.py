@@ -106,7 +106,8 @@ def test_a_study_gives_the_same_bytes_and_a_killed_job_goes_again(
 def test_a_run_that_is_interrupted_takes_its_jobs_with_it(batch: Batch, plugin: str, tmp_path: Path) -> None:
     folder = write_study(tmp_path / "study", **SMALL)
     process = subprocess.Popen(
-        folder.command(*on("lsf", every_s=15)),  # what is just asked for is not cancelled
+        # Tests in the background may ignore interrupts; and what is just asked for is not cancelled.
+        ["env", "--default-signal=INT", *folder.command(*on("lsf", every_s=15))],
         env={**os.environ, **batch.variables, "PYTHONPATH": plugin},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
