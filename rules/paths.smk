@@ -6,6 +6,9 @@ EVALUATIONS = workflow.pathvars.apply("<results>/evaluations")
 MAIN = next(iter(settings.scenarios))
 LAYER_TABLES = {table: f"<results>/{table}/{POINT}.parquet" for table in ("operators", "edges", "layers")}
 
+FIRST = 1
+"""Priority of the longest way to the report: the common architecture, plans on it, their maps."""
+
 
 def growing(amount):
     """Return a resource that doubles with every attempt: what was too little for a job is not tried again."""

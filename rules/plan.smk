@@ -39,6 +39,7 @@ rule plan:
     benchmark:
         "<benchmarks>/plans/{scenario}/{model}.tsv"
     threads: 1
+    priority: FIRST
     resources:
         mem_mb=growing(1000),
         runtime=growing(10),

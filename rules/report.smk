@@ -57,6 +57,7 @@ rule place_common:
     benchmark:
         "<benchmarks>/placements/{scenario}/{model}/common.tsv"
     threads: 1
+    priority: FIRST
     resources:
         mem_mb=growing(1000),
         runtime=growing(10),

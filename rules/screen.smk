@@ -94,6 +94,7 @@ rule find_common:
     benchmark:
         "<benchmarks>/architectures/{scenario}/common.tsv"
     threads: 1
+    priority: FIRST
     resources:
         mem_mb=growing(1000),
         runtime=growing(5),
@@ -122,6 +123,7 @@ rule choose_common:
     benchmark:
         "<benchmarks>/commons/{scenario}.tsv"
     threads: 1
+    priority: FIRST
     resources:
         mem_mb=growing(500),
         runtime=growing(5),

@@ -61,6 +61,7 @@ rule map_plans:
     benchmark:
         "<benchmarks>/plan_maps/{scenario}/{model}.tsv"
     threads: 1
+    priority: FIRST
     resources:
         mem_mb=growing(2000),
         runtime=growing(10),

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from phaze.report.document import Block, Chart, Section, Sheet
 from phaze.report.findings import Findings, Part
@@ -86,9 +88,20 @@ def _panels(fronts: pd.DataFrame, others: pd.DataFrame, draw: Draw) -> Figure:
         draw(ax, fronts[fronts["model"] == model], others[others["model"] == model])
         ax.set_title(model)
         ax.grid()
+        for axis in (ax.xaxis, ax.yaxis):
+            _tick(axis)
     every[0].set_ylabel("samples/s")
     legend_above(figure, every[0])
     return figure
+
+
+def _tick(axis: Axis) -> None:
+    """Give a logarithmic axis as many ticks as have room for their labels."""
+    low, high = axis.get_view_interval()
+    if high < 100.0 * low:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def _draw_area(ax: Axes, fronts: pd.DataFrame, others: pd.DataFrame) -> None:
