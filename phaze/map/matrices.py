@@ -55,21 +55,21 @@ def _of_file(file: MatrixFile, folder: Path) -> DeviceNetwork:
     latency = np.where(np.isnan(latency), file.latency_s, latency)
     if (latency < 0).any():
         raise PhazeError(f"{path}: latencies must be >= 0, got {latency.min():g}")
-    return _complete(bandwidth, latency, file.absent, path)
+    return complete_network(bandwidth, latency, file.absent, path)
 
 
-def _complete(bandwidth: Floats, latency: Floats, absent: str, path: Path) -> DeviceNetwork:
-    """Return the network with the pairs that have no link."""
+def complete_network(bandwidth: Floats, latency: Floats, absent: str, source: str | Path) -> DeviceNetwork:
+    """Return a network whose pairs without a link, of bandwidth 0, take the widest path, or are refused."""
     missing = (bandwidth == 0) & ~np.eye(len(bandwidth), dtype=bool)
     if missing.any():
-        source, target = np.argwhere(missing)[0]
+        a, b = np.argwhere(missing)[0]
         if absent == "refuse":
-            raise PhazeError(f"{path}: no link from {source} to {target}, and absent is refuse")
+            raise PhazeError(f"{source}: no link from {a} to {b}, and absent is refuse")
         bandwidth, latency = fill_with_widest_paths(bandwidth, latency)
         unreached = (bandwidth == 0) & missing
         if unreached.any():
-            source, target = np.argwhere(unreached)[0]
-            raise PhazeError(f"{path}: is not connected: there is no path from {source} to {target}")
+            a, b = np.argwhere(unreached)[0]
+            raise PhazeError(f"{source}: is not connected: there is no path from {a} to {b}")
     return DeviceNetwork(bandwidth, latency)
 
 

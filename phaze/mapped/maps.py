@@ -145,7 +145,6 @@ class _Run:
         self.fabric: Fabric = fabric(part, max(needed, part.devices))
         self.near = _consecutive(part) // self.lanes.unit
         self.network: DeviceNetwork = units_of(device_network(part), self.lanes.unit)
-        self.waits_s, self.seconds_per_byte = self.network.waits_s, self.network.seconds_per_byte
         self.stages: StageGraph = stage_graph(stored_stages(plan, "plan"))
 
     def by_hand(self) -> Iterator[tuple[str, Ints]]:
@@ -194,7 +193,7 @@ class _Run:
         """Return so many times d - 1 rounds around rings of d units, (rings, d), by their slowest link."""
         members = int(rings.shape[1])
         links = rings, np.roll(rings, -1, axis=1)
-        round_s = self.waits_s[links] + size / members * self.seconds_per_byte[links]
+        round_s = self.network.waits_s[links] + size / members * self.network.seconds_per_byte[links]
         return times * (members - 1) * float(round_s.max())
 
     def judge(self, way: str, mapping: Ints) -> Tried:

@@ -12,12 +12,12 @@ from math import prod
 import numpy as np
 
 from phaze.errors import PhazeError
+from phaze.map.matrices import complete_network
 from phaze.ndarrays import Floats
 from phaze.spec.network import Matrix
 from phaze.spec.system import Cluster
 from phaze.theory.device_networks import DeviceNetwork
 from phaze.theory.topologies import hops_of_grid
-from phaze.theory.widest_paths import fill_with_widest_paths
 
 
 def part_of(system: Cluster, devices: int) -> Cluster:
@@ -73,14 +73,9 @@ def _of_levels(system: Cluster) -> DeviceNetwork:
 
 
 def _of_matrix(system: Matrix) -> DeviceNetwork:
-    """Return the matrix; pairs without a link take the widest path, or are refused."""
     bandwidth = np.array(system.bandwidths_bytes_per_s, np.float64)
     np.fill_diagonal(bandwidth, 0.0)
-    missing = (bandwidth == 0) & ~np.eye(len(bandwidth), dtype=bool)
-    latency = np.full_like(bandwidth, system.latency_s)
-    if missing.any() and system.absent == "widest":
-        bandwidth, latency = fill_with_widest_paths(bandwidth, latency)
-    return DeviceNetwork(bandwidth, latency)
+    return complete_network(bandwidth, np.full_like(bandwidth, system.latency_s), system.absent, "system")
 
 
 def units_of(network: DeviceNetwork, width: int) -> DeviceNetwork:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from itertools import chain
 
-from phaze.report import front, inside, mapped, overview, planners, record, simulated, strategies
+from phaze.report import inside, overview, record, strategies
 from phaze.report.answer import answer
 from phaze.report.certificate import certificate
 from phaze.report.document import Document
 from phaze.report.findings import RESULT_TABLES, Findings, summarise
+from phaze.report.front import front
 from phaze.report.inputs import Inputs
+from phaze.report.mapped import on_networks
+from phaze.report.planners import compared
 from phaze.report.report import Report
+from phaze.report.simulated import replayed
 from phaze.tables import TABLES
 
 
@@ -23,8 +27,8 @@ def compose(inputs: Inputs, findings: Findings) -> Report:
     """Return the report of what is found in a study."""
     shown = findings.in_order(inputs.study.models)
     parts = (
-        *overview.PARTS, certificate, *front.PARTS, *inside.PARTS, *planners.PARTS, *simulated.SECTIONS,
-        *mapped.SECTIONS, *strategies.PARTS, *record.PARTS,
+        *overview.PARTS, certificate, front, *inside.PARTS, compared, replayed, on_networks,
+        *strategies.PARTS, *record.PARTS,
     )  # fmt: skip
     name = next(iter(inputs.clusters))
     document = Document(

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from phaze.report.document import Block, Chart, Section, Sheet
-from phaze.report.findings import Findings, Part
+from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.style import AMBER, BLUE, GREY, RED, SILVER, TEAL, chart, legend_above, panels
 from phaze.report.winners import COMMON
@@ -185,7 +185,3 @@ def _figures(row: pd.Series) -> tuple[str, ...]:
 
 def _texts(rows: list[tuple[object, ...]]) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(map(str, row)) for row in rows)
-
-
-PARTS: tuple[Part, ...] = (front,)
-"""The sections in order."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pandas as pd
 
@@ -141,8 +141,3 @@ def _signed(value: float) -> str:
 
 def _which(row: pd.Series) -> str:
     return f"{row['model']} by {TITLES[row['planner']]}"
-
-
-Part = Callable[[Inputs, Findings], Iterator[Section]]
-SECTIONS: tuple[Part, ...] = (on_networks,)
-"""The sections in order."""

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from phaze.report.charts import wrapped
-from phaze.report.style import BLUE, GREY, SAND, SILVER, WIDE, axes
+from phaze.report.style import BLUE, GREY, SAND, SILVER, WIDE, axes, name_groups
 
 _ORDERS = {
     "cs_map": ("all-reduce first", GREY),
@@ -35,12 +35,10 @@ def added(tables: Mapping[str, pd.DataFrame], titles: Mapping[str, str]) -> Figu
             ax.bar(np.array(at) + width * (number + 0.5), height, width * 0.94, color=colour, label=name)
         _name_planners(ax, rows, titles, group)
         ax.axhline(0, color=SAND, lw=0.8)
-        ax.set_xticks(range(len(models)), [wrapped(str(model)) for model in models])
+        name_groups(ax, [wrapped(str(model)) for model in models])
         ax.tick_params(axis="x", pad=12)
-        ax.set_xlim(-0.55, len(models) - 0.45)
         ax.set_ylabel("added, %")
         ax.set_title(title)
-        ax.grid(axis="y")
     all_axes[0].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(_ORDERS))
     return figure
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from phaze.report import planner_charts
 from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
-from phaze.report.findings import Findings, Part
+from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.style import chart
 from phaze.report.winners import COMMON, PER_MODEL, with_areas
@@ -216,7 +216,3 @@ def _by_planner(inputs: Inputs, findings: Findings) -> Iterator[Prose]:
     words = in_words(inputs, findings)
     if words:
         yield Prose(words)
-
-
-PARTS: tuple[Part, ...] = (compared,)
-"""The sections in order."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -193,8 +193,3 @@ def _choices(best: pd.DataFrame) -> Iterator[str]:
             f"On {join(faster)} a plan with equal or experts' stages is simulated to be faster than Phaze's, "
             "although Phaze's formula puts it behind."
         )
-
-
-Part = Callable[[Inputs, Findings], Iterator[Section]]
-SECTIONS: tuple[Part, ...] = (replayed,)
-"""The sections in order."""

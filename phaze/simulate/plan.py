@@ -95,7 +95,7 @@ class PlanStage(StageWork):
         """Return the passes of one microbatch on a replica."""
         return sum(one.seconds for one in self.passes.values())
 
-    @property
+    @cached_property
     def passes(self) -> dict[Use, Pass]:
         """Return the passes of one microbatch on a replica."""
         return {
