@@ -7,7 +7,7 @@ from pathlib import Path
 
 from phaze.spec import map_study, planning, settings, topology
 from phaze.spec.architecture import Architecture, Grid
-from phaze.spec.mapping import StoredMapping, StoredSearch
+from phaze.spec.mapping import StoredMapping, StoredPlanMap, StoredPlanTime, StoredSearch
 from phaze.spec.model import Model
 from phaze.spec.network import Matrix, Torus
 from phaze.spec.noun import Noun
@@ -90,6 +90,8 @@ _SECTIONS: dict[str, type[Noun]] = {
     "`settings` of such a file": PartitionSettings,
     "A mapping (`python -m phaze map -o`)": StoredMapping,
     "`ways` and `heuristics` of a mapping": StoredSearch,
+    "`plan` of a mapping": StoredPlanMap,
+    "`times` of a plan": StoredPlanTime,
 }
 _LIMITS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
 

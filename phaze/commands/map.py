@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,18 +12,33 @@ import typer
 
 from phaze.commands import map_options as given
 from phaze.commands import options
+from phaze.commands import simulate_options as of_plans
 from phaze.commands.output import refuse_as_picture, refuse_unwritable
+from phaze.errors import PhazeError
 
 if TYPE_CHECKING:
-    from phaze.map.ensemble import Mapped
+    from phaze.map.ensemble import Candidate, Mapped, MapSettings
     from phaze.spec.mapping import StoredMapping, StoredSearch
     from phaze.theory.device_networks import DeviceNetwork
 
 
+_OF_PLANS = {
+    "model": "--model", "architecture": "--architecture", "hbm_gib": "--hbm-gib", "planner": "--planner",
+    "planned_system": "--planned-system",
+}  # fmt: skip
+"""Options that say nothing of stages, by parameter."""
+
+
 def map_stages(
+    context: typer.Context,
     stages: given.StagesArgument,
     topology: given.TopologyOption,
     out: given.OutOption = None,
+    model: of_plans.ModelOption = None,
+    architecture: of_plans.ArchitectureOption = None,
+    hbm_gib: of_plans.HbmGibOption = None,
+    planner: of_plans.PlannerOption = None,
+    planned_system: given.PlannedSystemOption = None,
     instantiation: given.InstantiationOption = given.Choice.ENSEMBLE,
     seed: given.SeedOption = 0,
     heuristics: given.HeuristicsOption = True,
@@ -34,57 +50,99 @@ def map_stages(
     picture: given.PictureOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Map the stages of a partition to the devices of a network, for a short training step.
+    """Map the stages of a partition, or a plan of a study, to the devices of a network.
 
     The file holds the devices of all stages and replicas, the simulated step, the longest stage time with its
     bound and whether it is proven to be the least, what each way to map found, and CS and p2p map beside it.
+    Of all plans that a file holds it is the fastest that the options allow, and its batch is simulated too.
     """
-    from phaze.documents import read_as, text_of, write_document
+    from phaze.documents import text_of, write_document
     from phaze.files import write_text
     from phaze.map.ensemble import MapSettings
-    from phaze.map.ensemble import map_stages as find_mapping
     from phaze.map.matrices import read_topology
     from phaze.map.search import Limits
-    from phaze.map.stored import stored_mapping
-    from phaze.spec.stages import StoredStages
-    from phaze.theory.stored_graphs import stage_graph
     from phaze.units import GIB
 
     refuse_as_picture(picture)
     refuse_unwritable(times, out, picture)
-    stored = read_as(StoredStages, stages)
     settings = MapSettings(
         instantiation.value, seed, heuristics, Limits(tries, time_limit_s), steps,
         memory_bytes_per_s=memory_gib_per_s * GIB,
     )  # fmt: skip
+    is_plan = stages.suffix == ".parquet"
+    _refuse_options(context, is_plan=is_plan)
     network = read_topology(_topology_path(topology))
-    mapped = find_mapping(stage_graph(stored), network, settings)
-    found = stored_mapping(
-        mapped,
-        model=stored.model,
-        topology=topology,
-        seed=seed,
-        memory_bytes_per_s=settings.memory_bytes_per_s,
-    )
+    task = _Task(stages, topology, network, settings)
+    choice = (model, architecture, hbm_gib, planner)
+    found, mapped, best = _map_plan(task, choice, planned_system) if is_plan else _map_stages(task)
     if times is not None:
         write_text(times, json.dumps(mapped.seconds, indent=1) + "\n")
     if out is not None:
         write_document(found, out)
     if picture is not None:
-        _write_picture(mapped, network, picture)
+        _write_picture(mapped, best, picture)
     typer.echo(text_of(found) if as_json else _summary(found), nl=False)
 
 
-def _write_picture(mapped: Mapped, network: DeviceNetwork, path: Path) -> None:
+def _refuse_options(context: typer.Context, *, is_plan: bool) -> None:
+    if is_plan and options.is_given(context, "memory_gib_per_s"):
+        raise PhazeError("map: --memory-gib-per-s is for stages; the batch of a plan ends without an update")
+    for name, option in _OF_PLANS.items():
+        if not is_plan and options.is_given(context, name):
+            raise PhazeError(f"map: {option} is for a plan of a study, not for stages")
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """What is mapped to what."""
+
+    source: Path
+    topology: str
+    network: DeviceNetwork
+    settings: MapSettings
+
+
+def _map_stages(task: _Task) -> tuple[StoredMapping, Mapped, Candidate]:
+    from phaze.documents import read_as
+    from phaze.map.ensemble import map_stages as find_mapping
+    from phaze.map.stored import About, stored_mapping
+    from phaze.spec.stages import StoredStages
+    from phaze.theory.stored_graphs import stage_graph
+
+    stored = read_as(StoredStages, task.source)
+    mapped = find_mapping(stage_graph(stored), task.network, task.settings)
+    about = About(stored.model, task.topology, task.settings)
+    return stored_mapping(mapped, about), mapped, mapped.best
+
+
+def _map_plan(
+    task: _Task, choice: tuple[str | None, str | None, float | None, str | None], planned: str | None
+) -> tuple[StoredMapping, Mapped, Candidate]:
+    from phaze.map.stored import About, stored_mapping
+    from phaze.mapped.single import map_one, stored_plan
+    from phaze.simulate.plan import Bandwidths
+    from phaze.simulate.single import Wanted, plan_of, read_wanted
+    from phaze.systems import load_system
+
+    assumed = load_system(planned or "paper")
+    bandwidths = Bandwidths(assumed.network_bandwidth_bytes_per_s, assumed.hbm_bandwidth_bytes_per_s)
+    row, stages = read_wanted(task.source, Wanted(*choice))
+    found = map_one(plan_of(row, stages, bandwidths), str(row["model"]), task.network, task.settings)
+    about = About(str(row["model"]), task.topology, task.settings)
+    stored = stored_mapping(found.mapped, about, found.best)
+    return stored.model_copy(update={"plan": stored_plan(found, row)}), found.mapped, found.best
+
+
+def _write_picture(mapped: Mapped, best: Candidate, path: Path) -> None:
     import pandas as pd
 
     from phaze.map.cases import device_rows
     from phaze.report.maps.figures import mappings
     from phaze.report.style import save
 
-    shown = {one.way: one for one in (mapped.best, *mapped.heuristics)}
+    shown = {one.way: one for one in (best, *mapped.heuristics)}
     devices = pd.DataFrame([row for one in shown.values() for row in device_rows(one)])
-    save(path, lambda: mappings(network, devices))
+    save(path, lambda: mappings(mapped.problem.network, devices))
 
 
 def _topology_path(topology: str) -> Path:
@@ -98,14 +156,36 @@ def _topology_path(topology: str) -> Path:
 def _summary(found: StoredMapping) -> str:
     """Return what a reader wants to know first."""
     proof = "proven the least" if found.proven else f"no mapping below {found.bound_s:.6g} s"
+    batches = {} if found.plan is None else {one.name: one.simulated_s for one in found.plan.times}
     known = found.ways + tuple(one for one in found.heuristics if one not in found.ways)
     lines = [
+        *_plan_lines(found),
         f"step {found.step_time_s:.6g} s, found by {found.found_by}",
         f"without communication {found.compute_s:.6g} s",
         f"longest stage time {found.objective_s:.6g} s, {proof}",
-        *(f"{one.name}: step {one.step_time_s:.6g} s{_proof(one)}" for one in known),
+        *(
+            f"{one.name}: {_batch(batches.get(one.name))}step {one.step_time_s:.6g} s{_proof(one)}"
+            for one in known
+        ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _plan_lines(found: StoredMapping) -> list[str]:
+    plan = found.plan
+    if plan is None:
+        return []
+    shape = f"{len(plan.workers)} workers x {len(found.mapping[0])} lanes, units of {plan.unit}"
+    known = f"planned {plan.planned_s:.6g} s, without communication {plan.alone_s:.6g} s"
+    return [
+        f"{found.model} on {plan.architecture}, {plan.hbm_gib:g} GiB, planned by {plan.planner}: {shape}",
+        f"batch {plan.simulated_s:.6g} s, simulated with its own schedule and contention; {known}",
+        "as GPipe, which the search counts:",
+    ]
+
+
+def _batch(simulated_s: float | None) -> str:
+    return "" if simulated_s is None else f"batch {simulated_s:.6g} s, "
 
 
 def _proof(one: StoredSearch) -> str:

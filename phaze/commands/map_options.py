@@ -19,7 +19,13 @@ class Choice(StrEnum):
     ENSEMBLE = "ensemble"
 
 
-StagesArgument = Annotated[Path, typer.Argument(help="Stages, as `partition` writes them.")]
+StagesArgument = Annotated[
+    Path,
+    typer.Argument(
+        help="Stages, as `partition` writes them, or plans of a study: "
+        "results/plans/<scenario>/<model>.parquet, report/plans.parquet."
+    ),
+]
 TopologyOption = Annotated[
     str,
     typer.Option(help="Topology (config/topologies/*.yaml), or a matrix or graph: .csv, .json, .graphml."),
@@ -54,4 +60,7 @@ PictureOption = Annotated[
         help="File for a picture of the mapping beside CS and p2p map, .svg, .png or .pdf: bandwidths with "
         "the devices in the order of replicas and stages."
     ),
+]
+PlannedSystemOption = Annotated[
+    str | None, typer.Option(help="Flat network that the planner of a plan assumed; paper unless given.")
 ]

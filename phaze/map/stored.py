@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from phaze.map.ensemble import Candidate, Mapped
+from dataclasses import dataclass
+
+from phaze.map.ensemble import Candidate, Mapped, MapSettings
 from phaze.spec.mapping import StoredMapping, StoredSearch
 from phaze.theory.gpipe import simulate_step
 
 
-def stored_mapping(
-    mapped: Mapped, *, model: str, topology: str, seed: int, memory_bytes_per_s: float
-) -> StoredMapping:
-    """Return the file of what was found."""
-    best, problem = mapped.best, mapped.problem
+@dataclass(frozen=True)
+class About:
+    """What a mapping is of."""
+
+    model: str
+    topology: str
+    """As the user names it."""
+    settings: MapSettings
+
+
+def stored_mapping(mapped: Mapped, about: About, chosen: Candidate | None = None) -> StoredMapping:
+    """Return the file of what was found, with the mapping that is chosen: unless given, the best."""
+    best, problem = chosen or mapped.best, mapped.problem
+    memory_bytes_per_s = about.settings.memory_bytes_per_s
     step = simulate_step(problem.stages, best.mapping, problem.network, memory_bytes_per_s)
     value = problem.value_s(best.mapping)
     last = step.critical_stage
     return StoredMapping(
         format="phaze-mapping",
         version=1,
-        model=model,
-        topology=topology,
+        model=about.model,
+        topology=about.topology,
         devices=problem.network.devices,
         mapping=tuple(tuple(row) for row in best.mapping.tolist()),
         found_by=best.way,
@@ -31,7 +42,7 @@ def stored_mapping(
         objective_s=value,
         bound_s=min(mapped.bound_s, value),
         proven=mapped.bound_s >= value * (1 - 2e-9),
-        seed=seed,
+        seed=about.settings.seed,
         ways=tuple(_stored_way(one) for one in mapped.ways),
         heuristics=tuple(_stored_way(one) for one in mapped.heuristics),
     )

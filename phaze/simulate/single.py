@@ -11,7 +11,7 @@ import pandas as pd
 from phaze.errors import PhazeError
 from phaze.simulate.network.fabric import fabric
 from phaze.simulate.networked import NetworkReplay, replay_on
-from phaze.simulate.plan import Bandwidths, read_plan
+from phaze.simulate.plan import Bandwidths, Plan, read_plan
 from phaze.simulate.replay import Replay, replay
 from phaze.simulate.rows import stage_memory
 from phaze.simulate.stage import Row, simulated_stages, simulation_row
@@ -136,18 +136,28 @@ def simulate_file(
     The bandwidths are those that the planner assumed, of a flat network and of the memory; the plan is
     simulated on that network too unless another is given.
     """
+    return replay_one(*read_wanted(path, wanted), bandwidths, network)
+
+
+def read_wanted(path: Path, wanted: Wanted) -> tuple[pd.Series, pd.DataFrame]:
+    """Return the fastest plan of a file that is asked for, and the table plan_stages beside it."""
     _refuse_absent(path)
     plans, beside = Plans.load(path), _beside(path)
     _refuse_absent(beside)
-    return replay_one(wanted.choose(plans, path), PlanStages.load(beside), bandwidths, network)
+    return wanted.choose(plans, path), PlanStages.load(beside)
+
+
+def plan_of(row: pd.Series, stages: pd.DataFrame, bandwidths: Bandwidths) -> Plan:
+    """Return the plan of a row of table plans; table plan_stages may hold the stages of others too."""
+    mine = stages[(stages[list(PLAN)] == row[list(PLAN)]).all(axis=1)]
+    return read_plan(row, mine, bandwidths)
 
 
 def replay_one(
     row: pd.Series, stages: pd.DataFrame, bandwidths: Bandwidths, network: Cluster | Matrix | None = None
 ) -> Answer:
     """Replay a row of table plans; table plan_stages may hold the stages of others too."""
-    mine = stages[(stages[list(PLAN)] == row[list(PLAN)]).all(axis=1)]
-    plan = read_plan(row, mine, bandwidths)
+    plan = plan_of(row, stages, bandwidths)
     found = replay(plan) if network is None else replay_on(plan, fabric(network, plan.devices))
     return Answer(row, found)
 

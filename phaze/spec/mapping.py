@@ -33,6 +33,45 @@ class StoredSearch(Noun):
     """Devices tried by the search, or changes of places by the local search."""
 
 
+class StoredPlanTime(Noun):
+    """How long a batch of a plan takes under the mapping of one way."""
+
+    name: str
+    """The way, one of `ways` or `heuristics`."""
+    simulated_s: Result
+    """A batch, event by event, every link with one message at a time."""
+
+
+class StoredPlanMap(Noun):
+    """A plan of a study on the devices of a topology.
+
+    Its pipelines beside each other are the replicas of a mapping; a stage with more replicas than there are
+    pipelines has several workers in each, and every worker is a stage of the mapping. The slices of a replica
+    are on a unit of devices with consecutive numbers, as many as the largest tensor parallel width.
+    """
+
+    architecture: str
+    """Of the plan."""
+    hbm_gib: Result
+    """Of the plan."""
+    planner: str
+    """Of the plan."""
+    unit: Count
+    """Devices of a unit: unit u has the devices from u times this on."""
+    workers: tuple[tuple[Index, Index], ...] = Field(min_length=1)
+    """For every stage of the mapping, the plan's stage that it is part of and its number there."""
+    devices: tuple[tuple[tuple[Index, ...], ...], ...] = Field(min_length=1)
+    """Devices of the slices of every replica of every stage of the plan."""
+    planned_s: Result
+    """A batch as the planner has it."""
+    alone_s: Result
+    """A batch on a network that takes no time."""
+    simulated_s: Result
+    """A batch under the mapping of the file."""
+    times: tuple[StoredPlanTime, ...] = Field(min_length=1)
+    """The same for each way, CS and p2p map included."""
+
+
 class StoredMapping(Noun):
     """A mapping of the stages of a file to the devices of a topology."""
 
@@ -45,11 +84,13 @@ class StoredMapping(Noun):
     topology: str
     """File of the topology."""
     devices: Count
-    """Devices of the topology, numbered from 0; those that no stage is on are not used."""
+    """Devices of the topology, or units of a plan, from 0; those that no stage is on are not used."""
     mapping: tuple[tuple[Index, ...], ...] = Field(min_length=1)
-    """Devices of the replicas of every stage, a list for each stage; replicas in the order of their ring."""
+    """Devices of the replicas of every stage, a list for each stage; replicas in the order of their ring.
+
+    Of a plan they are units, whose devices are in `plan`."""
     found_by: str
-    """The way that found it, one of `ways`."""
+    """The way that found it, one of `ways`: that with the shortest step, or the shortest batch of a plan."""
     step_time_s: Result
     """Simulated time of a training step: GPipe, all-reduce, update."""
     pipeline_s: Result
@@ -69,6 +110,8 @@ class StoredMapping(Noun):
     seed: Index
     """Of all random numbers."""
     ways: tuple[StoredSearch, ...] = Field(min_length=1)
-    """What each way found; the mapping of the file is that with the shortest step."""
+    """What each way found."""
     heuristics: tuple[StoredSearch, ...]
     """What mappings by hand lead to, whether or not they could be chosen."""
+    plan: StoredPlanMap | None = None
+    """Of a plan of a study: its devices, and how long it takes."""

@@ -8,7 +8,7 @@ from phaze.map.ensemble import MapSettings, map_stages
 from phaze.map.heuristics import compact_maps, consecutive_map, device_order, grid_order, p2p_map
 from phaze.map.objective import Problem, choose_instantiation
 from phaze.map.search import Limits
-from phaze.map.stored import stored_mapping
+from phaze.map.stored import About, stored_mapping
 from phaze.theory.device_networks import DeviceNetwork, flat_network
 from phaze.theory.gpipe import step_time_s
 from phaze.theory.operator_graphs import StageGraph
@@ -30,8 +30,8 @@ def test_the_same_seed_gives_the_same_file() -> None:
     stages, network = drawn_stages(6, 3, 3), drawn_network(6, 11, "directed", latency=True)
     texts = set()
     for _ in range(2):
-        mapped = map_stages(stages, network, MapSettings(seed=3, limits=FAST, steps=5000))
-        stored = stored_mapping(mapped, model="m", topology="t", seed=3, memory_bytes_per_s=np.inf)
+        settings = MapSettings(seed=3, limits=FAST, steps=5000)
+        stored = stored_mapping(map_stages(stages, network, settings), About("m", "t", settings))
         texts.add(stored.model_dump_json())
     assert len(texts) == 1
     devices = {device for row in stored.mapping for device in row}
