@@ -12,7 +12,8 @@ from phaze.spec.map_study import MapTopology, StagesPoint
 from phaze.spec.stages import StoredStages
 from phaze.spec.topology import MatrixFile
 from phaze.tables import MapDurations, MappedDevices, Mappings
-from phaze.theory.gpipe import simulate_step
+from phaze.theory.gpipe import Step, simulate_step
+from phaze.theory.shared_ports import shared_step_s
 from phaze.theory.stored_graphs import stage_graph
 from phaze.theory.topologies import make_network
 
@@ -50,9 +51,9 @@ def map_point(
         assert not isinstance(made, MatrixFile)
         mapped = map_stages(stages, make_network(made), settings)
         key: Row = {**point.model_dump(), "topology": name, "seed": seed}
-        memory = settings.memory_bytes_per_s
+        judge = _Judge(mapped, settings.memory_bytes_per_s, getattr(made, "devices_per_port", None))
         for one in (*mapped.ways, *mapped.heuristics):
-            record.mappings.append({**key, **_row(mapped, one, samples, memory)})
+            record.mappings.append({**key, **judge.row(one, samples)})
         record.durations += [
             {**key, "way": way, "seconds": seconds} for way, seconds in mapped.seconds.items()
         ]
@@ -62,18 +63,42 @@ def map_point(
     return record
 
 
-def _row(mapped: Mapped, one: Candidate, samples: int, memory_bytes_per_s: float) -> Row:
-    """Return what a mapping leads to, without its key."""
+@dataclass(frozen=True)
+class _Judge:
+    """What steps with the mappings of the same stages take."""
+
+    mapped: Mapped
+    memory_bytes_per_s: float
+    devices_per_port: int | None
+    """Devices that share a port."""
+
+    def row(self, one: Candidate, samples: int) -> Row:
+        """Return what a mapping leads to, without its key."""
+        problem = self.mapped.problem
+        step = simulate_step(problem.stages, one.mapping, problem.network, self.memory_bytes_per_s)
+        return {
+            "way": one.way,
+            "step_s": step.step_s,
+            "shared_step_s": self._shared_s(one, step),
+            "compute_s": step.compute_s,
+            "samples_per_s": samples / step.step_s,
+            **_proof(self.mapped, one),
+        }
+
+    def _shared_s(self, one: Candidate, alone: Step) -> float:
+        problem, node = self.mapped.problem, self.devices_per_port
+        if node is None:
+            return alone.step_s
+        return shared_step_s(problem.stages, one.mapping, problem.network, node, self.memory_bytes_per_s)
+
+
+def _proof(mapped: Mapped, one: Candidate) -> Row:
+    """Return what is known of a mapping's longest stage time."""
     problem = mapped.problem
-    step = simulate_step(problem.stages, one.mapping, problem.network, memory_bytes_per_s)
     found, value = one.found, problem.value_s(one.mapping)
     bound = min(mapped.bound_s, value) if found is None else found.bound_s
     value = value if found is None else found.value_s
     return {
-        "way": one.way,
-        "step_s": step.step_s,
-        "compute_s": step.compute_s,
-        "samples_per_s": samples / step.step_s,
         "counted": "exact" if found is None else one.way,
         "value_s": value,
         "bound_s": bound,

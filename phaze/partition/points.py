@@ -27,7 +27,7 @@ def cut_point(stored: StoredOperators, point: StagesPoint, bandwidth_bytes_per_s
 
 
 def _cut(graph: OperatorGraph, terms: Terms, point: StagesPoint) -> Candidate:
-    if point.partitioner in ("order", "pipedream"):
+    if point.partitioner in ("order", "pipedream", "pipedream-operators"):
         return _compared(problem_of(graph, terms, point.stages, point.replicas), point)
     options = Options(
         point.hyper_operators,
@@ -45,7 +45,8 @@ def _compared(problem: Problem, point: StagesPoint) -> Candidate:
     if point.partitioner == "pipedream":
         stage_of = cut_as_pipedream(problem.graph, problem.weights, point.stages)
         return problem.candidate(stage_of, "pipedream")
-    ordered = cut_in_order(problem.weights, point.stages)
+    overlapped = point.partitioner == "pipedream-operators"
+    ordered = cut_in_order(problem.weights, point.stages, overlapped=overlapped)
     if ordered is None:
         raise PhazeError(f"{point.name}: no partition in topological order fits")
-    return problem.candidate(ordered, "order")
+    return problem.candidate(ordered, "pipedream" if overlapped else "order")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
+from phaze.spec.map_study import Partitioner
 from phaze.spec.noun import Noun
 from phaze.spec.settings import Name, PositiveFloat
+
+Mapping = Literal["cs-map", "p2p-map", "ours"]
 
 
 class PublishedMaps(Noun):
@@ -19,3 +24,7 @@ class PublishedMaps(Noun):
     """Speed-up over CS map by topology and shape SxR."""
     over_heuristics: dict[Name, dict[str, PositiveFloat]] = Field(default_factory=dict)
     """Speed-up over the better of CS map and p2p map by topology and shape SxR."""
+    over_first: dict[Name, dict[Partitioner, dict[Mapping, dict[str, PositiveFloat]]]] = Field(
+        default_factory=dict
+    )
+    """Speed-up over PipeDream's partition with CS map by graph, partitioner, mapping and shape SxR."""

@@ -40,6 +40,8 @@ class Levels(Noun):
     """What it is."""
     levels: tuple[LevelLinks, ...]
     """Levels from the narrowest groups to the one that holds all devices."""
+    shared_port: bool = False
+    """Whether the devices of a narrowest group have one port to others together, in a study's second step."""
 
     @model_validator(mode="after")
     def _nested(self) -> Self:
@@ -57,6 +59,11 @@ class Levels(Noun):
     def devices(self) -> int:
         """Return the devices of the outermost group."""
         return self.levels[-1].devices
+
+    @property
+    def devices_per_port(self) -> int | None:
+        """Return the devices that have a port together, None if each pair has a link of its own."""
+        return self.levels[0].devices if self.shared_port else None
 
 
 class NodeLink(Noun):
@@ -89,6 +96,8 @@ class Nodes(Noun):
     """Of a message inside a node, without a link of its own."""
     outside_latency_s: Size = 0.0
     """Of a message between nodes."""
+    shared_port: bool = False
+    """Whether the devices of a node have one port to others together, in a study's second step."""
 
     @model_validator(mode="after")
     def _pairs_exist(self) -> Self:
@@ -103,6 +112,11 @@ class Nodes(Noun):
     def devices(self) -> int:
         """Return the devices of all nodes."""
         return self.nodes * self.devices_per_node
+
+    @property
+    def devices_per_port(self) -> int | None:
+        """Return the devices that have a port together, None if each pair has a link of its own."""
+        return self.devices_per_node if self.shared_port else None
 
 
 class Hops(Noun):

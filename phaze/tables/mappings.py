@@ -33,6 +33,7 @@ class Mappings(Table):
     keys = {**_KEYS, "way": text("how the mapping was found", *WAYS)}
     columns = {
         "step_s": real("simulated step"),
+        "shared_step_s": real("the same where a node's devices share its port, if the topology says so"),
         "compute_s": real("the step on a network that takes no time"),
         "samples_per_s": real("throughput of all replicas"),
         "counted": text("what of the stage time is judged here", "p2p", "allreduce", "exact"),
@@ -47,6 +48,7 @@ class Mappings(Table):
     rules = {
         "a bound is not above the value": lambda f: f["bound_s"] <= f["value_s"] * (1 + 1e-9),
         "a step takes at least its computing": lambda f: f["step_s"] >= f["compute_s"] * (1 - 1e-9),
+        "sharing takes no less": lambda f: f["shared_step_s"] >= f["step_s"] * (1 - 1e-9),
     }
 
 

@@ -35,23 +35,23 @@ class MapInputs:
         """Yield the cases that are shown so."""
         yield from ((name, case) for name, case in self.maps.cases.items() if case.show == show)
 
-    def rows(self, case: str) -> pd.DataFrame:
+    def rows(self, case: str, value: str = "step_s") -> pd.DataFrame:
         """Return the steps of a case, a row for stages, topology and seed; see `steps`."""
         wanted = pd.DataFrame(
             [{**point.model_dump(), "topology": topology} for point, topology in self.maps.mapped(case)]
         )
-        return steps(self.mappings).merge(wanted, on=[*POINT, "topology"], how="inner")
+        return steps(self.mappings, value).merge(wanted, on=[*POINT, "topology"], how="inner")
 
 
-def steps(mappings: pd.DataFrame) -> pd.DataFrame:
+def steps(mappings: pd.DataFrame, value: str = "step_s") -> pd.DataFrame:
     """Return the step of every way in a column of its own, and of what is compared.
 
     ours: the shortest of the searches and the local search; searched: of the searches alone, as the paper's
     ensemble with the exact instantiation; by-sizes: the paper's choice of one; paper: of the two
     instantiations; heuristics: of CS map and p2p map.
     """
-    wide = mappings.pivot_table(index=[*POINT, *NETWORK], columns="way", values="step_s", aggfunc="min")
-    chosen = mappings[mappings["by_sizes"]].set_index([*POINT, *NETWORK])["step_s"]
+    wide = mappings.pivot_table(index=[*POINT, *NETWORK], columns="way", values=value, aggfunc="min")
+    chosen = mappings[mappings["by_sizes"]].set_index([*POINT, *NETWORK])[value]
     found = wide.assign(
         **{
             "ours": wide[list(OWN_WAYS)].min(axis=1),

@@ -15,6 +15,7 @@ from phaze.report.maps.inputs import POINT, MapInputs, geometric_mean, speed_ups
 from phaze.report.style import chart
 from phaze.report.words import seconds
 from phaze.spec.map_study import MapCase
+from phaze.spec.published_maps import Mapping
 from phaze.spec.topology import MatrixFile
 from phaze.theory.device_networks import DeviceNetwork
 from phaze.theory.topologies import make_network
@@ -85,32 +86,63 @@ def _ways_sheet(found: pd.DataFrame, case: MapCase) -> Sheet:
 
 def partitioners_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
     """Return Tables I, II, IV and V: partitioners with each mapping, over the first one with CS map."""
-    rows = inputs.rows(name)
-    sheets = []
-    for graph in case.graphs:
-        cells = []
-        for partitioner in case.partitioners:
-            mine = rows[(rows["graph"] == graph) & (rows["partitioner"] == partitioner)]
-            for way, label in (("cs-map", "CS map"), ("p2p-map", "p2p map"), ("ours", "our map")):
-                values = [_over_first(rows, mine, case, graph, shape, way) for shape in case.shapes]
-                cells.append((partitioner, label, *values))
-        header = ("partition", "mapping", *map(_shape, case.shapes))
-        label = inputs.maps.graphs[graph].label
-        sheets.append(Sheet(f"{label}: throughput over the first row", header, tuple(cells), 2))
+    readings = [inputs.rows(name)]
+    if any(_shares_ports(inputs, topology) for topology in case.topologies):
+        readings.append(inputs.rows(name, "shared_step_s"))
+    sheets = [_graph_sheet(inputs, case, readings, graph) for graph in case.graphs]
     about = "What partition and mapping each give, by simulated steps of synchronous GPipe."
-    return Section(name, f"Partitions and mappings: {name}", about, tuple(sheets))
+    blocks: tuple[Block, ...] = (Prose(SHARED), *sheets) if len(readings) > 1 else tuple(sheets)
+    return Section(name, f"Partitions and mappings: {name}", about, blocks)
+
+
+SHOWN_MAPPINGS: dict[Mapping, str] = {"cs-map": "CS map", "p2p-map": "p2p map", "ours": "our map"}
+SHARED = (
+    "Two values: first with a link for every pair of devices, as bandwidths are measured and searches count, "
+    "then with one port for all devices of a node, as clusters have; printed values, measured on clusters, "
+    "in brackets."
+)
+
+
+def _shares_ports(inputs: MapInputs, topology: str) -> bool:
+    return any(getattr(size, "devices_per_port", None) for size in inputs.maps.topologies[topology].sizes)
+
+
+def _graph_sheet(inputs: MapInputs, case: MapCase, readings: list[pd.DataFrame], graph: str) -> Sheet:
+    """Return the speed-ups of a graph over the first partitioner with CS map, in every reading."""
+    published = inputs.published.over_first.get(graph, {}) if inputs.published is not None else {}
+    mine = [rows[rows["graph"] == graph] for rows in readings]
+    cells = []
+    for partitioner in case.partitioners:
+        for way, label in SHOWN_MAPPINGS.items():
+            printed = published.get(partitioner, {}).get(way, {})
+            values = [
+                _over_first(mine, (case.partitioners[0], partitioner), way, shape, printed.get(_shape(shape)))
+                for shape in case.shapes
+            ]
+            cells.append((partitioner, label, *values))
+    header = ("partition", "mapping", *map(_shape, case.shapes))
+    label = inputs.maps.graphs[graph].label
+    return Sheet(f"{label}: throughput over the first row", header, tuple(cells), 2)
 
 
 def _over_first(
-    rows: pd.DataFrame, mine: pd.DataFrame, case: MapCase, graph: str, shape: tuple[int, int], way: str
+    readings: list[pd.DataFrame],
+    partitioners: tuple[str, str],
+    way: str,
+    shape: tuple[int, int],
+    printed: float | None,
 ) -> str:
-    def step(frame: pd.DataFrame, column: str) -> float:
-        same = frame[(frame["stages"] == shape[0]) & (frame["replicas"] == shape[1])]
+    def step(rows: pd.DataFrame, partitioner: str, column: str) -> float:
+        of_shape = (rows["stages"] == shape[0]) & (rows["replicas"] == shape[1])
+        same = rows[of_shape & (rows["partitioner"] == partitioner)]
         return float(same[column].iloc[0]) if len(same) else float("nan")
 
-    first = rows[(rows["graph"] == graph) & (rows["partitioner"] == case.partitioners[0])]
-    ratio = step(first, "cs-map") / step(mine, way)
-    return "–" if np.isnan(ratio) else f"{ratio:.2f}"
+    first, one = partitioners
+    ratios = [step(rows, first, "cs-map") / step(rows, one, way) for rows in readings]
+    if np.isnan(ratios[0]):
+        return "–"
+    ours = " / ".join(f"{ratio:.2f}" for ratio in ratios)
+    return ours if printed is None else f"{ours} ({printed:g})"
 
 
 def throughput_section(inputs: MapInputs, name: str, case: MapCase) -> Section:

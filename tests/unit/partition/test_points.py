@@ -66,6 +66,15 @@ def test_pipedreams_stages_are_whole_layers() -> None:
     assert all(start == 0 or start % per_block == 1 for start in starts)
 
 
+def test_pipedream_with_operators_as_layers_cuts_inside_blocks_and_balances_better() -> None:
+    by_layer, by_operator = cut("pipedream", 4), cut("pipedream-operators", 4)
+    slowest = [max(s.forward_s + s.backward_s for s in found.stages) for found in (by_layer, by_operator)]
+    assert slowest[1] < slowest[0]
+    per_block = (len(bert_like(BLOCKS)) - 1) // BLOCKS
+    starts = [int(stage.operators[0].removeprefix("op")) for stage in by_operator.stages[1:]]
+    assert any(start % per_block != 1 for start in starts)
+
+
 def test_every_step_of_the_partition_is_timed() -> None:
     seconds = time_phases(stored_bert(), point_of("paper"), 1e9)
     assert tuple(seconds) == PHASES

@@ -10,6 +10,7 @@ from phaze.report.document import Sheet
 from phaze.report.maps.build import build_map_report
 from phaze.report.maps.inputs import MapInputs, geometric_mean, speed_ups, steps
 from phaze.spec.map_study import Maps
+from phaze.spec.published_maps import PublishedMaps
 from phaze.tables import (
     WAYS,
     GapDurations,
@@ -51,7 +52,9 @@ def inputs_with(step_s: dict[str, float], bound_s: float = 0.5) -> MapInputs:
     rows = [
         {
             **POINT, "seed": seed, "way": way, "compute_s": 1.0, "samples_per_s": 16 / step,
-            "step_s": step * (1 + seed / 100 if way.endswith("map") else 1.0),
+            **dict.fromkeys(
+                ("step_s", "shared_step_s"), step * (1 + seed / 100 if way.endswith("map") else 1.0)
+            ),
             "counted": way if way in ("p2p", "allreduce") else "exact", "value_s": 1.0, "bound_s": bound_s,
             "proven": False, "by_sizes": way == "p2p", "searched": True, "gave_up": True, "tries": 9,
         }
@@ -99,6 +102,33 @@ def test_a_page_is_made_and_every_check_passes() -> None:
 def test_a_check_that_fails_is_told(steps_of: dict[str, float], bound_s: float, failed: str) -> None:
     report = build_map_report(inputs_with(steps_of, bound_s))
     assert [text.split(":")[0] for text in report.failures] == [failed.split(":", maxsplit=1)[0]]
+
+
+def test_steps_with_shared_ports_and_printed_values_stand_beside_ours() -> None:
+    levels = [{"devices": n, "bandwidth_gib_per_s": 1} for n in (2, 4)]
+    size = {"kind": "levels", "levels": levels, "shared_port": True}
+    case = {"graphs": ["net"], "topologies": ["random"], "shapes": [[2, 2]], "show": "partitioners"}
+    maps = {
+        **MAPS.model_dump(),
+        "topologies": {"random": {"label": "nodes", "sizes": [size]}},
+        "cases": {"table": {**case, "partitioners": ["full"]}},
+    }
+    known = {"over_first": {"net": {"full": {"ours": {"2x2": 7.5}}}}, "title": "", "citation": ""}
+    inputs = inputs_with(STEPS)
+    by_hand = inputs.mappings["way"].isin(["cs-map", "p2p-map"])
+    shared = inputs.mappings["step_s"].where(~by_hand, 2 * inputs.mappings["step_s"])
+    report = build_map_report(
+        replace(
+            inputs,
+            maps=Maps.parse(maps, "maps"),
+            mappings=inputs.mappings.assign(shared_step_s=shared),
+            published=PublishedMaps.parse(known, "published"),
+        )
+    )
+    sheets = [block for block in report.document.sections[0].blocks if isinstance(block, Sheet)]
+    assert [row[1:] for row in sheets[0].rows] == [
+        ("CS map", "1.00 / 1.00"), ("p2p map", "1.50 / 1.50"), ("our map", "6.00 / 12.00 (7.5)"),
+    ]  # fmt: skip
 
 
 def test_gaps_and_times_of_steps_are_shown() -> None:

@@ -1,0 +1,61 @@
+"""Rows of a study's tables: steps where the devices of a node share its port, if the topology says so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from phaze.map.cases import Record, map_point
+from phaze.map.ensemble import MapSettings
+from phaze.map.search import Limits
+from phaze.spec.map_study import MapTopology, StagesPoint
+from phaze.spec.stages import StoredStages
+from phaze.spec.topology import Levels
+from phaze.theory.device_networks import DeviceNetwork
+from phaze.theory.shared_ports import shared_step_s
+from phaze.theory.stored_graphs import stage_graph
+from phaze.theory.topologies import make_network
+
+LEVELS = [{"devices": 2, "bandwidth_gib_per_s": 11}, {"devices": 4, "bandwidth_gib_per_s": 1.1}]
+STAGE = {"forward_s": 0.01, "backward_s": 0.03, "parameter_bytes": 1e7}
+STAGES = StoredStages.parse(
+    {
+        "format": "phaze-stages", "version": 1, "model": "small", "replicas": 2, "microbatches": 4,
+        "recompute": True, "stages": [STAGE] * 2, "edges": [{"source": 0, "target": 1, "bytes": 2e7}],
+    },
+    "stages",
+)  # fmt: skip
+POINT = StagesPoint(
+    graph="small", partitioner="full", hyper_operators=4, stages=2, replicas=2, microbatches=4
+)
+
+
+def topology(*, shared: bool) -> MapTopology:
+    sizes = [{"kind": "levels", "levels": LEVELS, "shared_port": shared}]
+    return MapTopology.parse({"label": "nodes", "sizes": sizes}, "topology")
+
+
+def read_network(*, shared: bool) -> DeviceNetwork:
+    _, size = topology(shared=shared).drawn(4)[0]
+    assert isinstance(size, Levels)
+    return make_network(size)
+
+
+def record(*, shared: bool) -> Record:
+    settings = MapSettings(heuristics=False, limits=Limits(tries=1000), steps=100)
+    return map_point(STAGES, POINT, ("nodes", topology(shared=shared)), settings)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_steps_with_shared_ports_are_those_of_the_simulator(*, shared: bool) -> None:
+    found = record(shared=shared)
+    rows = found.frames()["mappings"].set_index("way")
+    devices = found.frames()["mapped_devices"]
+    network = read_network(shared=shared)
+    for way, mine in devices.groupby("way"):
+        mapping = mine.pivot_table(index="stage", columns="replica", values="device").to_numpy(np.int64)
+        again = shared_step_s(stage_graph(STAGES), mapping, network, 2)
+        own = rows["shared_step_s"].loc[str(way)]
+        assert own == pytest.approx(again if shared else rows["step_s"].loc[str(way)])
+    gain = rows["shared_step_s"] / rows["step_s"]
+    assert (gain["cs-map"] > 1.01) == shared
