@@ -195,7 +195,7 @@ rule report:
         "<logs>/report/report.log",
     benchmark:
         "<benchmarks>/report/report.tsv"
-    threads: 1
+    threads: 4
     resources:
         mem_mb=growing(1500),
         runtime=growing(15),

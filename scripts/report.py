@@ -37,6 +37,7 @@ def main(
     hbm_gib: dict[str, float],
     parameters: dict[str, int],
     published: dict[str, object] | None,
+    processes: int = 1,
 ) -> None:
     """Read a study's files, which lie under `results`, write the report into `results/report`."""
     asked = Study.parse(study, "study")
@@ -75,7 +76,7 @@ def main(
         pictures=Pictures(plan_stages, bandwidths_of(clusters[scenario].scenario)),
         times=read_times(benchmarks(results, asked.models)),
     )
-    write_report(build_report(inputs), results / "report")
+    write_report(build_report(inputs), results / "report", processes)
 
 
 @dataclass(frozen=True)
@@ -145,4 +146,5 @@ if __name__ == "__main__":
             hbm_gib=snakemake.params.hbm_gib,
             parameters=snakemake.params.parameters,
             published=snakemake.params.published,
+            processes=snakemake.threads,
         )

@@ -96,8 +96,8 @@ def _simulate_plan(
 
 def _write_picture(answer: Answer, path: Path) -> None:
     from phaze.pictured import shown
+    from phaze.report.drawing import save
     from phaze.report.pipeline_picture import picture
-    from phaze.report.style import save
 
     what = shown(answer.which(), answer.found.timeline)
     save(path, lambda: picture(what))

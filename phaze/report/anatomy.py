@@ -43,9 +43,7 @@ def shard_rows(
 ) -> pd.DataFrame:
     """Return the rows of a table that belong to the architecture of a placement."""
     shard = COMMON_SHARD if row.get("design") == COMMON else chip_of(cluster, row)["shard"]
-    found = details.rows(table, point_of(row), shard)
-    mine: pd.DataFrame = found[found["architecture"] == row["architecture"]]
-    return mine
+    return details.rows(table, point_of(row), shard, str(row["architecture"]))
 
 
 def stages_of(cluster: Cluster, details: Details, row: pd.Series) -> pd.DataFrame:

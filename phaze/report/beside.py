@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pandas as pd
 
 from phaze.report import charts
 from phaze.report.claims import claims_sheet
 from phaze.report.compare import Printed, accelerators_sheet, printed_of, reasons, utilisation_sheet
-from phaze.report.document import Block, Heading, Items, Section
+from phaze.report.document import Block, Chart, Heading, Items, Section
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.style import chart
 from phaze.report.winners import row_of
 
 
@@ -26,11 +26,11 @@ def beside_paper(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     if len(theirs):
         blocks.insert(
             1,
-            chart(
+            Chart(
                 "utilisation",
                 "Model FLOPs utilisation, ours beside the paper's",
                 "Filled: ours. Hollow: printed. The line between them is the difference.",
-                lambda: charts.utilisations(ours, theirs),
+                partial(charts.utilisations, ours, theirs),
             ),
         )
     about = f"{printed.published.title}. {printed.published.citation}."

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from phaze.report.export import as_csv
 
@@ -50,13 +52,15 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure."""
+    """A figure, and how it is drawn."""
 
     name: str
     title: str
+    """What it shows."""
     caption: str
-    svg: str
-    width_px: int
+    """How to read it."""
+    draw: Callable[[], Figure]
+    """To be pickled for another process: a function of a module with its arguments."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,15 @@ class Document:
     """Result tables, offered for download."""
     page: str = "report.html"
     """File name of the page, for those who read the report without figures."""
+
+    @property
+    def charts(self) -> Iterator[Chart]:
+        """Yield all figures from the top down."""
+        for block in (block for section in self.sections for block in section.blocks):
+            if isinstance(block, Chart):
+                yield block
+            elif isinstance(block, Gallery):
+                yield from block.charts
 
     def download(self, table: str) -> str:
         """Return a table as a data address, so that a page in one file carries its tables with it."""

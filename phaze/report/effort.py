@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pandas as pd
 
 from phaze.report import charts
-from phaze.report.document import Block, Prose, Section, Sheet
+from phaze.report.document import Block, Chart, Prose, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.style import chart
 from phaze.report.words import percent, seconds, size
 
 STAGES = ("extract", "estimate", "screen", "schedule", "place")
@@ -23,17 +23,17 @@ def proofs(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     blocks: list[Block] = []
     if len(findings.times):
         blocks += [
-            chart(
+            Chart(
                 "stages",
                 "Processor time of the stages, by workload",
                 "Summed over jobs; where a job reports no processor time it counts none.",
-                lambda: charts.stage_times(findings.times, STAGES),
+                partial(charts.stage_times, findings.times, STAGES),
             ),
-            chart(
+            Chart(
                 "solving",
                 "Of that, scheduling (the integer program) and placing (the dynamic program)",
                 "As Figure 7 of the paper splits the solving time.",
-                lambda: charts.stage_times(findings.times, ("schedule", "place")),
+                partial(charts.stage_times, findings.times, ("schedule", "place")),
             ),
             _times_sheet(findings.times),
             *_time_shares(inputs, findings.times),

@@ -19,8 +19,8 @@ def least_bound(inputs: Inputs, model: str, architecture: str) -> pd.Series | No
     chips = inputs.cluster.architectures
     shard = chips.loc[chips["architecture"] == architecture, "shard"].iloc[0]
     points = [Point(model, t, b) for t, b in product(workload.tensor, training.microbatches)]
-    rows = [inputs.details.rows(Screens, point, shard) for point in points]
-    found = pd.concat([frame[frame["architecture"] == architecture] for frame in rows], ignore_index=True)
+    rows = [inputs.details.rows(Screens, point, shard, architecture) for point in points]
+    found = pd.concat(rows, ignore_index=True)
     fitting = found[np.isfinite(found["lower_s"])]
     return None if fitting.empty else fitting.loc[fitting["lower_s"].idxmin()]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 from phaze.report.document import Block, Chart, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.style import AMBER, BLUE, GREY, RED, SILVER, TEAL, chart, legend_above, panels
+from phaze.report.style import AMBER, BLUE, GREY, RED, SILVER, TEAL, legend_above, panels
 from phaze.report.winners import COMMON
 from phaze.report.words import area, decimal, digits, storing
 from phaze.units import UM2_PER_MM2
@@ -52,24 +53,24 @@ def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _area_chart(fronts: pd.DataFrame, others: pd.DataFrame, *, several: bool) -> Chart:
-    return chart(
+    return Chart(
         "front-area",
         "Best throughput against area limit",
         "The line is exact for every area limit at once, within the space of the largest. Dotted: the "
         "limits of the study; dots are the best of the spaces that smaller limits have."
         if several
         else "The line is exact for every area limit at once. Dotted: the limit of the study.",
-        lambda: _panels(fronts, others, _draw_area),
+        partial(_panels, fronts, others, _draw_area),
     )
 
 
 def _energy_chart(fronts: pd.DataFrame, others: pd.DataFrame) -> Chart:
-    return chart(
+    return Chart(
         "front-energy",
         "Throughput and energy per sample",
         "Grey: members of the front of time, area and energy. Blue: no other is better in throughput, "
         "throughput per area and energy per sample.",
-        lambda: _panels(fronts, others, _draw_energy),
+        partial(_panels, fronts, others, _draw_energy),
     )
 
 

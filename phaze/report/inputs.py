@@ -45,8 +45,10 @@ class Point(NamedTuple):
 class Details(Protocol):
     """Looks up the rows of large tables that belong to one point, and one shard where a table has shards."""
 
-    def rows(self, table: type[Table], point: Point, shard: str) -> pd.DataFrame:
-        """Return the rows, none if there is no such table."""
+    def rows(
+        self, table: type[Table], point: Point, shard: str, architecture: str | None = None
+    ) -> pd.DataFrame:
+        """Return the rows, of one architecture or of all; none if there is no such table."""
 
 
 COMMON_SHARD = "common"
@@ -62,26 +64,29 @@ class DetailFiles:
     common: Mapping[str, str] = field(default_factory=dict)
     """The same for candidates for the common one, as `results/stages/paper/{model}/common.parquet`."""
 
-    def rows(self, table: type[Table], point: Point, shard: str) -> pd.DataFrame:
+    def rows(
+        self, table: type[Table], point: Point, shard: str, architecture: str | None = None
+    ) -> pd.DataFrame:
         """Return the rows of the point; a table without pattern or a file that is not there has none."""
         patterns = self.common if shard == COMMON_SHARD else self.patterns
         if table.name not in patterns:
             return table.empty()
-        found = _load(table.name, Path(patterns[table.name].format(**point._asdict(), shard=shard)))
-        same = (found["tensor"] == point.tensor) & (found["microbatch"] == point.microbatch)
-        return found[same & (found["model"] == point.model)]
+        path = Path(patterns[table.name].format(**point._asdict(), shard=shard))
+        return _load(table.name, path, point, architecture)
 
 
-@lru_cache(maxsize=48)
-def _load(table: str, path: Path) -> pd.DataFrame:
-    """Return a table as it was checked when it was written: a report looks into hundreds of them."""
-    columns = list(TABLES[table].fields())
-    return TABLES[table].load(path, columns=columns) if path.is_file() else TABLES[table].empty()
+@lru_cache(maxsize=512)
+def _load(table: str, path: Path, point: Point, architecture: str | None) -> pd.DataFrame:
+    """Return rows of a table as it was checked when it was written: a report looks into hundreds of them."""
+    if not path.is_file():
+        return TABLES[table].empty()
+    where = point._asdict() | ({} if architecture is None else {"architecture": architecture})
+    return TABLES[table].load(path, columns=list(TABLES[table].fields()), where=where)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cluster:
-    """The results of one scenario."""
+    """The results of one scenario; its tables must not be changed."""
 
     scenario: Scenario
     area_limit_um2: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pandas as pd
 
@@ -11,7 +12,6 @@ from phaze.report.anatomy import layer_counts, microbatches_of, operators_of, st
 from phaze.report.document import Block, Chart, Gallery, Heading, Prose, Section, Sheet
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
-from phaze.report.style import chart
 from phaze.report.winners import COMMON, PER_MODEL, chip_of, row_of
 from phaze.report.words import (
     LIMITS,
@@ -38,21 +38,21 @@ def time_spent(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     mine = findings.breakdowns[findings.breakdowns["design"] == PER_MODEL]
     if mine.empty:
         return
-    figure = chart(
+    figure = Chart(
         "breakdown",
         "Where the time of a batch goes on the best accelerators",
         "Passes and transfers are those of the slowest stage. The mark is what the model's FLOPs take "
         "at the peak of all tensor cores.",
-        lambda: charts.breakdowns(mine),
+        partial(charts.breakdowns, mine),
     )
     blocks: list[Block] = [figure]
     if len(findings.bindings):
         blocks.append(
-            chart(
+            Chart(
                 "limits",
                 "What binds the operators on the best accelerators",
                 "Part of the time in operators, all layers and both passes, as scheduled.",
-                lambda: charts.limits(findings.bindings),
+                partial(charts.limits, findings.bindings),
             )
         )
         blocks.append(_bindings_sheet(findings.bindings))
@@ -85,23 +85,23 @@ def chips(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     if table.empty:
         return
     limit = inputs.cluster.area_limit_um2
-    figure = chart(
+    figure = Chart(
         "areas",
         "Area of the accelerators by part",
         f"Area limit {area(limit)}.",
-        lambda: charts.areas(table, limit),
+        partial(charts.areas, table, limit),
     )
     blocks: list[Block] = [figure, _area_sheet(table)]
     baseline = inputs.study.architectures.baseline
     energies = findings.energies[findings.energies["design"].isin([PER_MODEL, baseline])]
     if baseline is not None and (energies["design"] == baseline).any():
         blocks.append(
-            chart(
+            Chart(
                 "energies",
                 f"Energy per sample by part, relative to {baseline}",
                 "Operators as scheduled on all slices, and the leakage of the devices in use over the "
                 "time per batch.",
-                lambda: charts.energies(energies, baseline),
+                partial(charts.energies, energies, baseline),
             )
         )
     if len(findings.energies):
@@ -168,11 +168,11 @@ def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     if table.empty:
         return
     wide = table.pivot_table(index="model", columns="variation", values="relative", sort=False)
-    figure = chart(
+    figure = Chart(
         "sensitivity",
         "Throughput of the best accelerators under other bandwidths",
         "The accelerator stays, the placement is searched again.",
-        lambda: charts.sensitivities(wide),
+        partial(charts.sensitivities, wide),
     )
     s = inputs.cluster.scenario
     about = (
@@ -238,11 +238,11 @@ def _closeups(inputs: Inputs, row: pd.Series) -> Iterator[Block]:
     if len(stages):
         yield Gallery(tuple(_stage_charts(inputs, row, stages)))
     if len(operators):
-        yield chart(
+        yield Chart(
             f"gantt-{_file_name(row)}",
             f"Schedule of a {layer} of {row['model']}",
             "One lane for all cores of a type together, and one for every single core in use.",
-            lambda: closeups.gantt(operators, layer),
+            partial(closeups.gantt, operators, layer),
         )
     if len(stages) > 1:
         yield _stages_sheet(str(row["model"]), stages)
@@ -260,17 +260,17 @@ def _file_name(row: pd.Series) -> str:
 
 def _stage_charts(inputs: Inputs, row: pd.Series, stages: pd.DataFrame) -> Iterator[Chart]:
     count = microbatches_of(inputs, row)
-    yield chart(
+    yield Chart(
         f"pipeline-{_file_name(row)}",
         f"The pipeline of {row['model']}",
         "Each box is one microbatch in one stage; shades tell microbatches apart.",
-        lambda: closeups.pipeline(stages, count),
+        partial(closeups.pipeline, stages, count),
     )
-    yield chart(
+    yield Chart(
         f"memory-{_file_name(row)}",
         f"Memory of the stages of {row['model']}",
         "In steady state, beside the capacity.",
-        lambda: closeups.stage_memory(stages, float(row["hbm_gib"])),
+        partial(closeups.stage_memory, stages, float(row["hbm_gib"])),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pandas as pd
 
@@ -11,7 +12,6 @@ from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.planners import TITLES, titled
-from phaze.report.style import chart
 from phaze.report.winners import PER_MODEL
 from phaze.report.words import percent, seconds
 from phaze.tables import BY_HAND
@@ -89,12 +89,12 @@ def _chart(rows: pd.DataFrame) -> Chart:
     tables = {
         f"{system}: {mine['network'].iloc[0]}": mine for system, mine in rows.groupby("system", sort=False)
     }
-    return chart(
+    return Chart(
         "networks",
         "What communication adds to a simulated batch, by the order of its devices",
         "Of the time on a network that takes none. Where two bars of a workload differ, the order of the "
         "devices matters; the third is the mapping that is chosen.",
-        lambda: mapped_charts.added(tables, TITLES),
+        partial(mapped_charts.added, tables, TITLES),
     )
 
 

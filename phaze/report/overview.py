@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pandas as pd
 
 from phaze.report import charts, style
 from phaze.report.beside import beside_paper
 from phaze.report.compare import Printed, printed_of, printed_speedups
-from phaze.report.document import Prose, Section, Sheet
+from phaze.report.document import Chart, Prose, Section, Sheet
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
-from phaze.report.style import chart
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, candidates, in_order
 from phaze.report.words import area, percent, seconds, storing, times, widths
 
@@ -32,12 +32,12 @@ def throughput(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     means = findings.means.set_index("design")["speedup"]
     wide.loc[charts.GEOMETRIC_MEAN] = means.reindex(wide.columns)
     marks = _marks(printed) if printed else {}
-    figure = chart(
+    figure = Chart(
         "speedups",
         f"Throughput of every design over {expert}, by workload and in the geometric mean",
         "Bars are ours. Diamonds are the speed-ups that the printed utilisations imply, and the "
         "printed means.",
-        lambda: charts.speedups(wide[designs].fillna(0.0), _colours(designs, inputs), marks),
+        partial(charts.speedups, wide[designs].fillna(0.0), _colours(designs, inputs), marks),
     )
     yield Section(
         "throughput",
@@ -127,7 +127,7 @@ def memory(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     tolerance = percent(inputs.study.screen.tolerance, 0)
     about = f"The smallest capacity within {tolerance} of the best throughput is chosen; all are shown."
     sheet = Sheet(about, header, tuple(rows), 6, frozenset(table.index[table["chosen"]]), "memories", True)
-    figure = chart("memory", "Throughput with every HBM capacity", about, lambda: charts.memories(table))
+    figure = Chart("memory", "Throughput with every HBM capacity", about, partial(charts.memories, table))
     yield Section("memory", "How much HBM", about, (figure, sheet))
 
 
@@ -136,11 +136,11 @@ def ranking(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     if findings.rankings.empty:
         return
     clouds = {model: _cloud(inputs, findings, model) for model in dict.fromkeys(findings.rankings["model"])}
-    figure = chart(
+    figure = Chart(
         "frontier",
         "Area and throughput of the accelerators that were placed",
         f"Dotted: area limit. The fastest {MOST_DOTS} of each workload, with its chosen HBM.",
-        lambda: charts.frontiers(clouds, inputs.cluster.area_limit_um2),
+        partial(charts.frontiers, clouds, inputs.cluster.area_limit_um2),
     )
     yield Section(
         "ranking",

@@ -7,6 +7,7 @@ import re
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from phaze.report.document import Chart, Document, Gallery, Heading, Items, Prose, Sheet
+from phaze.report.drawing import draw_all
 
 
 def _environment() -> Environment:
@@ -47,9 +48,13 @@ def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split()) or " "
 
 
-def render_page(document: Document) -> str:
-    """Return the HTML page: figures and tables inside, no script, no request to anywhere."""
-    return _environment().get_template("page.html").render(document=document)
+def render_page(document: Document, processes: int = 1) -> str:
+    """Return the HTML page: figures and tables inside, no script, no request to anywhere.
+
+    So many processes draw the figures.
+    """
+    drawn = draw_all(tuple(document.charts), processes)
+    return _environment().get_template("page.html").render(document=document, drawn=drawn)
 
 
 def render_markdown(document: Document) -> str:

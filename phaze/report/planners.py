@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pandas as pd
 
@@ -10,7 +11,6 @@ from phaze.report import planner_charts
 from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.style import chart
 from phaze.report.winners import COMMON, PER_MODEL, with_areas
 from phaze.report.words import digits, join, percent, times
 from phaze.tables import PLANNERS
@@ -91,11 +91,11 @@ def _ratios(plans: pd.DataFrame) -> pd.DataFrame:
 def _chart(wide: pd.DataFrame, inputs: Inputs) -> Chart:
     mine = wide[wide.index.get_level_values("design") == PER_MODEL].droplevel("design")
     best = mine.reindex(inputs.study.models).fillna(0.0)
-    return chart(
+    return Chart(
         "planners",
         "Throughput of every planner over Phaze's on each workload's best accelerator",
         "Bars that are missing: nothing fits, or Phaze's plan not with two versions of the weights.",
-        lambda: planner_charts.ratios(best, {**TITLES, "unflushed": "Phaze's plan, Piper's model"}),
+        partial(planner_charts.ratios, best, {**TITLES, "unflushed": "Phaze's plan, Piper's model"}),
     )
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pandas as pd
 
 from phaze.report import charts
-from phaze.report.document import Block, Items, Prose, Section, Sheet
+from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
 from phaze.report.effort import proofs
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
-from phaze.report.style import chart
 from phaze.report.verdicts import checks_section
 from phaze.report.winners import PER_MODEL
 from phaze.report.words import decimal, digits, percent, seconds, size, storing
@@ -29,11 +29,11 @@ def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     names = list(inputs.clusters)
     wide = table.pivot_table(index="model", columns="scenario", values="samples_per_s").reindex(columns=names)
     wide = wide.reindex([m for m in inputs.study.models if m in wide.index]).div(wide[names[0]], axis=0)
-    figure = chart(
+    figure = Chart(
         "scenarios",
         f"Throughput of the best accelerators in every scenario over {names[0]}",
         "Accelerator, HBM and placement are chosen for each scenario.",
-        lambda: charts.scenarios(wide.fillna(0.0)),
+        partial(charts.scenarios, wide.fillna(0.0)),
     )
     sheet = _scenarios_sheet(_in_scenario_order(table, names))
     about = "The same workloads on other clusters."

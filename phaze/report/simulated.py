@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,6 @@ from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.pipeline_picture import picture
 from phaze.report.planners import TITLES, titled
-from phaze.report.style import chart
 from phaze.report.winners import PER_MODEL
 from phaze.report.words import digits, join, percent, seconds, size, times
 from phaze.tables import PARTS
@@ -87,12 +87,12 @@ def _charts(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
     wide = best.assign(ratio=ratio).pivot(index="model", columns="planner", values="ratio")
     wide = wide.reindex(index=order, columns=list(TITLES)).fillna(0.0)
     parts = {name: _of_planner(best, name).reindex(order) for name in ("phaze", "piper")}
-    yield chart(
+    yield Chart(
         "simulated",
         "Simulated time per batch over the planner's, on each workload's best accelerator",
         "Above the line a plan takes longer than its planner says. Below: what the difference consists of, "
         "in parts of the planner's time, for Phaze's and for Piper's plans.",
-        lambda: simulated_charts.differences(wide, parts, TITLES, NAMES),
+        partial(simulated_charts.differences, wide, parts, TITLES, NAMES),
     )
 
 
@@ -103,11 +103,11 @@ def _picture(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
         return
     plan = plans.iloc[int((plans["stages"] > 1).argmax())]
     shown = inputs.pictures(plan)
-    yield chart(
+    yield Chart(
         "timeline",
         f"A batch of {plan['model']} on its best accelerator over time, as simulated",
         shown.title,
-        lambda: picture(shown, titled=False),
+        partial(picture, shown, titled=False),
     )
 
 

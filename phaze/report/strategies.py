@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,6 @@ from phaze.report.document import Block, Chart, Prose, Section, Sheet
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.searches import optima
-from phaze.report.style import chart
 from phaze.report.words import area, digits, percent, times
 from phaze.tables import MILESTONES
 
@@ -55,12 +55,12 @@ def _name(model: str) -> str:
 
 
 def _searches_chart(inputs: Inputs, model: str, trials: pd.DataFrame, optimum: float) -> Chart:
-    return chart(
+    return Chart(
         f"strategies-{_name(model)}",
         f"What search strategies find for {model}, by exact evaluations",
         "Throughput of the best architecture found so far over that of the certified optimum. A run that has "
         "ended keeps what it found.",
-        lambda: search_charts.strategies(trials, optimum, inputs.study.screen.tolerance),
+        partial(search_charts.strategies, trials, optimum, inputs.study.screen.tolerance),
     )
 
 
@@ -114,12 +114,12 @@ def _walk_blocks(inputs: Inputs, model: str, walks: pd.DataFrame) -> Iterator[Bl
     optimum = optima(inputs.trials).get((model, "least-microbatch"))
     if optimum is not None:
         visits = _visits(inputs, model)
-        yield chart(
+        yield Chart(
             f"walk-{_name(model)}",
             f"The walk down the areas for {model}: area, size of a tensor core, throughput",
             "Every architecture visited with the largest hysteresis, at the smallest microbatch; rings are "
             "what each level chooses.",
-            lambda: search_charts.walk(visits, chosen, optimum, inputs.cluster.area_limit_um2),
+            partial(search_charts.walk, visits, chosen, optimum, inputs.cluster.area_limit_um2),
         )
     yield _walk_sheet(inputs, model, chosen)
 
@@ -164,11 +164,11 @@ def _level_blocks(inputs: Inputs, model: str, walks: pd.DataFrame) -> Iterator[B
     }
     if not shown:
         return
-    yield chart(
+    yield Chart(
         f"levels-{_name(model)}",
         f"What the hysteresis level costs and brings for {model}",
         "The paper shows convergence time; every architecture visited is estimated, scheduled and placed.",
-        lambda: search_charts.levels(shown),
+        partial(search_charts.levels, shown),
     )
     yield _levels_sheet(inputs, model, next(iter(shown.values())))
 

@@ -1,22 +1,14 @@
-"""How figures look, and how a figure becomes SVG that can stand inside a page: small and deterministic."""
+"""How figures look."""
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Callable, Sequence
-from html import escape
-from pathlib import Path
+from collections.abc import Sequence
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.typing import RcKeyType
-
-from phaze.files import atomic_path
-from phaze.report.document import Chart
 
 INK, MUTED, GRID = "#1c2430", "#5d6875", "#e4e8ec"
 BLUE, SKY, AMBER, SAND, GREY, SILVER = "#0b5394", "#5b9bd5", "#d07a12", "#f0c27f", "#77828e", "#c3cad1"
@@ -31,7 +23,7 @@ LIMITS = {
 }
 """Colours of what binds an operator."""
 
-_RC: dict[RcKeyType, object] = {
+RC: dict[RcKeyType, object] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 8.5,
@@ -62,49 +54,8 @@ _RC: dict[RcKeyType, object] = {
     "svg.hashsalt": "phaze",
 }
 
-PIXELS_PER_INCH = 96
 WIDE = 9.0
 """Inches across the page."""
-
-
-def chart(name: str, title: str, caption: str, draw: Callable[[], Figure]) -> Chart:
-    """Return a drawn figure; `title` says what it shows, `caption` how to read it."""
-    with mpl.rc_context(_RC):
-        figure = draw()
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
-    width = round(figure.get_figwidth() * PIXELS_PER_INCH)
-    return Chart(name, title, caption, _inline(buffer.getvalue(), name, title), width)
-
-
-def save(path: Path, draw: Callable[[], Figure]) -> None:
-    """Write a drawn figure in the format that the file's name ends in: the same figure, the same file."""
-    kind = path.suffix.removeprefix(".").lower()
-    dates = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}}
-    with mpl.rc_context(_RC), atomic_path(path) as temporary:
-        draw().savefig(temporary, format=kind, metadata=dates.get(kind, {}), dpi=200)
-
-
-def _inline(svg: str, name: str, title: str) -> str:
-    """Return SVG for a page: no prologue, no style of its own, short numbers, ids of its own."""
-    body = svg[svg.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", body, flags=re.S)
-    body = re.sub(r"<defs>\s*</defs>", "", body)
-    body = re.sub(r"-?\d+\.\d{3,}", lambda number: _short(number[0]), body)
-    body = re.sub(r"\s+", " ", body).replace("> <", "><").replace("xlink:href", "href")
-    body = re.sub(r' xmlns(:xlink)?="[^"]*"| version="[^"]*"', "", body)
-    used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', body))
-    body = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", body)
-    body = re.sub(r'(url\(|href=")#', rf"\1#{name}-", body)
-    head, rest = body.split(">", 1)
-    box = re.search(r'viewBox="[^"]*"', head)
-    assert box is not None, head
-    label = escape(title, quote=True)
-    return f'<svg {box[0]} role="img" aria-label="{label}"><title>{label}</title>{rest}'.strip()
-
-
-def _short(number: str) -> str:
-    return f"{float(number):.2f}".rstrip("0").rstrip(".")
 
 
 def axes(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -66,6 +67,7 @@ def with_areas(architectures: pd.DataFrame, placements: pd.DataFrame) -> pd.Data
     return placements.assign(area_um2=placements["architecture"].map(areas))
 
 
+@lru_cache(maxsize=2)
 def candidates(cluster: Cluster) -> pd.DataFrame:
     """Return the searched placements on all architectures within the area limit, equal architectures once."""
     placed = with_areas(cluster.architectures, cluster.placements)
@@ -87,8 +89,14 @@ def _distinct(architectures: pd.DataFrame, names: pd.Series) -> pd.Series:
 
 def chip_of(cluster: Cluster, row: pd.Series) -> pd.Series:
     """Return the row of table architectures of a placement."""
-    chips: pd.DataFrame = cluster.architectures[cluster.architectures["architecture"] == row["architecture"]]
-    return chips.iloc[0]
+    return cluster.architectures.iloc[_places(cluster)[row["architecture"]]]
+
+
+@lru_cache(maxsize=2)
+def _places(cluster: Cluster) -> dict[str, int]:
+    """Return the first row of every architecture by name."""
+    names = cluster.architectures["architecture"].to_list()
+    return dict(zip(reversed(names), reversed(range(len(names))), strict=True))
 
 
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:

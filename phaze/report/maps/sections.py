@@ -12,7 +12,6 @@ import pandas as pd
 from phaze.report.document import Block, Chart, Prose, Section, Sheet
 from phaze.report.maps import figures
 from phaze.report.maps.inputs import POINT, MapInputs, geometric_mean, speed_ups
-from phaze.report.style import chart
 from phaze.report.words import seconds
 from phaze.spec.map_study import MapCase
 from phaze.spec.published_maps import Mapping
@@ -151,7 +150,7 @@ def throughput_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
     batch = rows["graph"].map({key: graph.microbatch for key, graph in inputs.maps.graphs.items()})
     samples = batch * rows["replicas"] * rows["microbatches"]
     title = f"Throughput: {', '.join(inputs.maps.graphs[graph].label for graph in case.graphs)}"
-    figure = chart(name, title, "Simulated, by shape S x R.", partial(figures.throughputs, rows, samples))
+    figure = Chart(name, title, "Simulated, by shape S x R.", partial(figures.throughputs, rows, samples))
     return Section(name, f"{title} ({name})", "Samples per second with each mapping.", (figure,))
 
 
@@ -225,7 +224,7 @@ def pictures_section(inputs: MapInputs) -> Section:
         one.label: _drawn(inputs, name, min(getattr(size, "devices", 0) for size in one.sizes))
         for name, one in inputs.maps.topologies.items()
     }
-    figure = chart(
+    figure = Chart(
         "bandwidths",
         "Bandwidth between any two devices (Figure 10)",
         "The smallest size of every topology, for its first seed; rows send, columns receive.",
@@ -245,7 +244,7 @@ def _picture(inputs: MapInputs, topology: str) -> Chart:
     network = _drawn(inputs, topology, int(devices.min()))
     shape = f"{first['graph']}, {first['stages']} stages x {first['replicas']} replicas"
     label = inputs.maps.topologies[topology].label
-    return chart(
+    return Chart(
         f"mapping-{topology}",
         f"{shape}, on {label} (Figure 6)",
         "Bandwidths with the devices in the order of stages and replicas: bright along the diagonal inside a "

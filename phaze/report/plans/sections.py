@@ -8,11 +8,10 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from phaze.report.document import Block, Items, Section, Sheet
+from phaze.report.document import Block, Chart, Items, Section, Sheet
 from phaze.report.plans import figures
 from phaze.report.plans.inputs import PLANNER_NAMES, PlanInputs, by_values, planners_of, read_curve, relative
 from phaze.report.plans.printed import MODE_NAMES, Row, agrees, ours, printed_rows
-from phaze.report.style import chart
 from phaze.report.words import digits, join, seconds
 from phaze.spec.planning import PlanCase
 
@@ -24,7 +23,7 @@ def throughput(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
     blocks: list[Block] = []
     for mode in case.modes:
         mine = rows[rows["mode"] == mode]
-        figure = chart(
+        figure = Chart(
             f"{name}-{mode}",
             f"Throughput of {label} over the best planner's, mode {mode}",
             f"Planned as {MODE_NAMES[mode]}. A cross: no plan fits.",
@@ -64,7 +63,7 @@ def curve(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
     blocks: list[Block] = []
     for mode in case.modes:
         mine = rows[rows["mode"] == mode]
-        figure = chart(
+        figure = Chart(
             f"{name}-{mode}",
             f"Time per sample of {label} {whole}, mode {mode}",
             f"Planned as {MODE_NAMES[mode]}. {lines}",
@@ -93,7 +92,7 @@ def running_time(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
     """Return Figure 3 with its table."""
     rows = inputs.durations[inputs.durations["case"] == name]
     label = inputs.label(case.input)
-    figure = chart(
+    figure = Chart(
         name,
         f"Processor time of the planner: {label}",
         "One core; mean of equal runs, bars show their standard deviation. Reading the input and compiling "

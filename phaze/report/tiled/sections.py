@@ -8,7 +8,6 @@ from functools import partial
 import pandas as pd
 
 from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
-from phaze.report.style import chart
 from phaze.report.tiled import figures
 from phaze.report.tiled.claims import CLOSE
 from phaze.report.tiled.inputs import TiledInputs, mapped
@@ -106,7 +105,7 @@ def splits(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
 def _split_charts(inputs: TiledInputs, name: str, system: str, rows: pd.DataFrame) -> Iterator[Chart]:
     """Yield what the splits reach on a system, and how long they hold its links."""
     best = inputs.published.best_tensor if inputs.published else {}
-    yield chart(
+    yield Chart(
         f"{name}-{system}",
         f"Throughput by split of a stage's tiles, system {system} (Figure 10)",
         "Mappings of stages: line and S; near: slices of a replica next to each other, far: replicas "
@@ -114,7 +113,7 @@ def _split_charts(inputs: TiledInputs, name: str, system: str, rows: pd.DataFram
         partial(figures.splits, rows, best),
     )
     largest = rows[rows["model"] == _occupied(inputs, rows)]
-    yield chart(
+    yield Chart(
         f"{name}-{system}-links",
         f"How long links are held, {largest['model'].iloc[0]} on {system} (Figure 9)",
         "Mean over all links, in seconds of a batch and as a share of it.",
@@ -182,20 +181,20 @@ def pipeline(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
 
 
 def _pipeline_charts(anchor: str, title: str, jobs: pd.DataFrame, links: pd.DataFrame) -> Iterator[Chart]:
-    yield chart(
+    yield Chart(
         f"{anchor}-time",
         f"Stages over time: {title}",
         "A row is a stage, a cell a pass of a microbatch, the thin line below what goes on beside; "
         "white is time in which the stage waits.",
         partial(figures.pipeline, jobs),
     )
-    yield chart(
+    yield Chart(
         f"{anchor}-memory",
         f"What a tile holds over time: {title}",
         "Weights, gradients, optimizer states and the inputs kept of microbatches in flight.",
         partial(figures.memory, jobs),
     )
-    yield chart(
+    yield Chart(
         f"{anchor}-links",
         f"Links between tiles: {title}",
         "Every link in the colour of the share of the batch for which it is held; both directions "
@@ -212,7 +211,7 @@ def networks(inputs: TiledInputs) -> Iterator[Section]:
     blocks: list[Block] = []
     if (rows["figure"] == 7).any():
         blocks.append(
-            chart(
+            Chart(
                 "congestion",
                 "By how much a formula without contention is short (Figure 7)",
                 "Tasks of all 4 × 4 tiles that start together, beside the longest of them. In turns: one of "

@@ -64,15 +64,23 @@ HBM_GIB = {BASELINE: 32.0}
 class BuiltDetails:
     """Details made on demand."""
 
-    def rows(self, table: type[Table], point: Point, shard: str) -> pd.DataFrame:
+    def rows(
+        self, table: type[Table], point: Point, shard: str, architecture: str | None = None
+    ) -> pd.DataFrame:
         """Return the rows of a table."""
-        if table is Stages:
-            return placed(point, shard)[1]
         if table in (Operators, Layers):
             return {"operators": operators, "layers": layers}[table.name](point)
-        if table in (Estimates, Schedules):
-            return {"estimates": estimates, "schedules": schedules}[table.name](point, shard)
+        if table is Estimates:
+            return estimates(point, shard)
+        if table in (Stages, Schedules):
+            found = placed(point, shard)[1] if table is Stages else schedules(point, shard)
+            return of_architecture(found, architecture)
         return TABLES[table.name].empty()
+
+
+def of_architecture(found: pd.DataFrame, architecture: str | None) -> pd.DataFrame:
+    """Return the rows of one architecture, or all."""
+    return found if architecture is None else found[found["architecture"] == architecture]
 
 
 def study() -> Study:

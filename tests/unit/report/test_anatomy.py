@@ -109,16 +109,22 @@ class OneStage:
     def __init__(self, inputs: Inputs) -> None:
         self.details = inputs.details
 
-    def rows(self, table: type[Table], point: anatomy.Point, shard: str) -> pd.DataFrame:
-        found = self.details.rows(table, point, shard)
+    def rows(
+        self, table: type[Table], point: anatomy.Point, shard: str, architecture: str | None = None
+    ) -> pd.DataFrame:
+        found = self.details.rows(table, point, shard, architecture)
         return found[found["stage"] == 0] if table is Stages else found
 
 
 class WithoutEstimates(OneStage):
     """Details that have no estimates, as when a study was cleaned up."""
 
-    def rows(self, table: type[Table], point: anatomy.Point, shard: str) -> pd.DataFrame:
-        return Estimates.empty() if table is Estimates else self.details.rows(table, point, shard)
+    def rows(
+        self, table: type[Table], point: anatomy.Point, shard: str, architecture: str | None = None
+    ) -> pd.DataFrame:
+        if table is Estimates:
+            return Estimates.empty()
+        return self.details.rows(table, point, shard, architecture)
 
 
 def test_energy_of_links_by_hand(inputs: Inputs, findings: Findings) -> None:

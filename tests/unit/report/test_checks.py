@@ -84,8 +84,10 @@ class Changed:
     ) -> None:
         self.details, self.table, self.change = inputs.details, table, change
 
-    def rows(self, table: type[Table], point: Point, shard: str) -> pd.DataFrame:
-        found = self.details.rows(table, point, shard)
+    def rows(
+        self, table: type[Table], point: Point, shard: str, architecture: str | None = None
+    ) -> pd.DataFrame:
+        found = self.details.rows(table, point, shard, architecture)
         return self.change(found.copy()) if table is self.table else found
 
 

@@ -21,6 +21,7 @@ from phaze.report.findings import Findings
 from phaze.report.inputs import Details, Inputs, Point
 from phaze.spec.published import Published
 from phaze.tables import Screens, Table
+from tests.unit.report.builder import of_architecture
 
 
 @pytest.fixture(scope="module")
@@ -79,13 +80,15 @@ class ScreenedDetails:
     others: Details
     lower_s: float
 
-    def rows(self, table: type[Table], point: Point, shard: str) -> pd.DataFrame:
+    def rows(
+        self, table: type[Table], point: Point, shard: str, architecture: str | None = None
+    ) -> pd.DataFrame:
         """Return the rows of a table."""
         if table is not Screens:
-            return self.others.rows(table, point, shard)
+            return self.others.rows(table, point, shard, architecture)
         bounds = {"lower_s": self.lower_s * point.microbatch, "feasible_s": np.inf, "lower_j": 0.0}
         keys = {"architecture": ["phaze-common", TWIN], "hbm_gib": 32.0, "recompute": False, "kept": False}
-        return pd.DataFrame({**point._asdict(), **keys, **bounds})
+        return of_architecture(pd.DataFrame({**point._asdict(), **keys, **bounds}), architecture)
 
 
 def test_a_printed_accelerator_that_its_bound_excludes_comes_with_time_and_limits(printed: Printed) -> None:

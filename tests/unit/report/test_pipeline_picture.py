@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from phaze.report.drawing import save
 from phaze.report.pipeline_picture import MOST_ROWS, Shown, picture
-from phaze.report.style import save
 from phaze.simulate.longest_path import simulate
 from phaze.simulate.pipeline import Pipeline, StageCost
 from phaze.simulate.rows import job_rows, stage_memory, transfer_rows
