@@ -76,7 +76,7 @@ def main(
         pictures=Pictures(plan_stages, bandwidths_of(clusters[scenario].scenario)),
         times=read_times(benchmarks(results, asked.models)),
     )
-    write_report(build_report(inputs), results / "report", processes)
+    write_report(build_report(inputs, processes), results / "report")
 
 
 @dataclass(frozen=True)

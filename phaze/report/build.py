@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
 
 from phaze.report import inside, overview, record, strategies
@@ -18,9 +19,9 @@ from phaze.report.simulated import replayed
 from phaze.tables import TABLES
 
 
-def build_report(inputs: Inputs) -> Report:
-    """Return the report of a study."""
-    return compose(inputs, summarise(inputs))
+def build_report(inputs: Inputs, processes: int = 1) -> Report:
+    """Return the report of a study, whose figures so many processes draw."""
+    return replace(compose(inputs, summarise(inputs)), processes=processes)
 
 
 def compose(inputs: Inputs, findings: Findings) -> Report:

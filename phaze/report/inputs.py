@@ -80,7 +80,7 @@ def _load(table: str, path: Path, point: Point, architecture: str | None) -> pd.
     """Return rows of a table as it was checked when it was written: a report looks into hundreds of them."""
     if not path.is_file():
         return TABLES[table].empty()
-    where = point._asdict() | ({} if architecture is None else {"architecture": architecture})
+    where = ({} if architecture is None else {"architecture": architecture}) | point._asdict()
     return TABLES[table].load(path, columns=list(TABLES[table].fields()), where=where)
 
 

@@ -27,11 +27,13 @@ class Report:
     document: Document
     written: Mapping[str, type[Table]]
     """The tables of the document that are files too, by file name."""
+    processes: int = 1
+    """How many draw the figures."""
 
     @cached_property
     def page(self) -> str:
         """Return the report as one HTML page."""
-        return render_page(self.document)
+        return render_page(self.document, self.processes)
 
     @cached_property
     def markdown(self) -> str:
@@ -50,17 +52,14 @@ class Report:
         return [failure for table in checks for failure in failures(table)]
 
 
-def write_report(report: Report, folder: Path, processes: int = 1) -> None:
-    """Write every table as Parquet and CSV, then Markdown and the page; warn of checks that failed.
-
-    So many processes draw the figures of the page.
-    """
+def write_report(report: Report, folder: Path) -> None:
+    """Write every table as Parquet and CSV, then Markdown and the page; warn of checks that failed."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in report.written.items():
         table.save(report.tables[name], folder / f"{name}.parquet")
         write_text(folder / f"{name}.csv", as_csv(report.tables[name]))
     page = folder / report.document.page
     write_text(page.with_suffix(".md"), report.markdown)
-    write_text(page, render_page(report.document, processes))
+    write_text(page, report.page)
     for failure in report.failures:
         log.warning("does not hold: %s", failure)

@@ -189,7 +189,8 @@ def _read(
         _refuse_others(content, name, fields)
         table = pyarrow.parquet.read_table(pyarrow.BufferReader(content), columns=columns)
         for column, value in where.items():
-            table = table.filter(pyarrow.compute.equal(table[column], value))
+            equal = pyarrow.compute.equal(table[column], value)
+            table = table if pyarrow.compute.all(equal).as_py() else table.filter(equal)
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         reason = getattr(error, "strerror", None) or error
         raise PhazeError(

@@ -119,6 +119,17 @@ def test_a_table_with_other_columns_is_refused_even_where_these_are_not_read(tmp
         Graphs.load(tmp_path / "g.parquet", columns=["layer"])
 
 
+def test_only_the_rows_with_given_values_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "s.parquet"
+    whole = Screens.check(screens())
+    Screens.save(whole, path)
+    some, columns = whole["architecture"].iloc[0], list(Screens.fields())
+    found = Screens.load(path, columns=columns, where={"architecture": some, "model": whole["model"].iloc[0]})
+    expected = whole[whole["architecture"] == some].reset_index(drop=True)
+    pd.testing.assert_frame_equal(found, expected)
+    assert Screens.load(path, where={"architecture": "none"}).empty
+
+
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])
 def test_a_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
     path = tmp_path / "s.parquet"

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from phaze.report.charts import wrapped
 from phaze.report.closeups import gantt, one_forward_one_backward, pipeline, stage_memory
-from phaze.report.style import chart
+from phaze.report.document import Chart
+from phaze.report.drawing import draw
 
 TIMES = st.lists(st.tuples(st.floats(0.1, 2), st.floats(0.1, 4)), min_size=1, max_size=6)
 
@@ -71,12 +72,12 @@ def stages(depth: int) -> pd.DataFrame:
 
 @pytest.mark.parametrize(("depth", "count"), [(1, 1), (1, 4096), (96, 2), (64, 4096)])
 def test_a_pipeline_of_any_size_is_a_small_figure(depth: int, count: int) -> None:
-    drawn = chart("p", "pipeline", "", lambda: pipeline(stages(depth), count))
+    drawn = draw(Chart("p", "pipeline", "", lambda: pipeline(stages(depth), count)))
     assert 2_000 < len(drawn.svg) < 250_000
 
 
 def test_the_memory_of_many_stages_fits_its_axis() -> None:
-    drawn = chart("m", "memory", "", lambda: stage_memory(stages(96), 80.0))
+    drawn = draw(Chart("m", "memory", "", lambda: stage_memory(stages(96), 80.0)))
     assert "HBM 80 GiB" in drawn.svg
 
 
@@ -96,7 +97,7 @@ def test_a_schedule_has_a_lane_for_all_cores_and_for_every_single_core() -> None
 
 def test_drawing_leaves_the_settings_of_matplotlib_alone() -> None:
     before = dict(mpl.rcParams)
-    chart("m", "memory", "", lambda: stage_memory(stages(2), 80.0))
+    draw(Chart("m", "memory", "", lambda: stage_memory(stages(2), 80.0)))
     assert dict(mpl.rcParams) == before
 
 

@@ -26,6 +26,9 @@ def test_details_come_from_the_file_of_their_point_and_shard(tmp_path: Path) -> 
     )
     assert len(details.rows(Stages, POINT, "named")) == len(stages)
     assert len(details.rows(Layers, POINT, "")) == 3
+    some = stages["architecture"].iloc[0]
+    mine = stages[stages["architecture"] == some]
+    assert 0 < len(details.rows(Stages, POINT, "named", some)) == len(mine) < len(stages)
     assert details.rows(Stages, POINT, "small-buffer").empty
     assert details.rows(Schedules, POINT, "named").empty
 
