@@ -39,6 +39,7 @@ from phaze.systems import (
 GRID_SHARDS = ("small-buffer", "large-buffer")
 """Shards of the grid, by size of the global buffer: designs of a core are then never estimated twice."""
 NAMED_SHARD = "named"
+"""What is asked for by name, in a study without a grid."""
 SMALLER_SHARD = "smaller"
 """What of the grid only smaller area limits allow: the least area of an architecture depends on the limit."""
 
@@ -114,7 +115,15 @@ class Settings:
     @property
     def shards(self) -> tuple[str, ...]:
         """Return the shards that have members."""
-        return (*self.grid_shards, NAMED_SHARD) if self.architectures else self.grid_shards
+        return self.grid_shards or ((NAMED_SHARD,) if self.architectures else ())
+
+    @property
+    def named_shard(self) -> str:
+        """Return the shard of the named architectures: the first of the grid, or one of their own.
+
+        Beside a grid, a shard for a few of them would be as many jobs again, which do nothing but start.
+        """
+        return next(iter(self.grid_shards), NAMED_SHARD)
 
     @property
     def front_shards(self) -> tuple[str, ...]:
@@ -133,15 +142,17 @@ class Settings:
         }
 
     def members(self, shard: str) -> dict[str, object]:
-        """Return what a shard is made of: its part of the grid, or the named architectures."""
-        if shard == NAMED_SHARD:
-            return {"named": [a.model_dump(mode="json") for a in self.architectures.values()]}
+        """Return what a shard is made of: its part of the grid, and the named architectures in the first."""
         grid = self.study.architectures.grid
-        assert grid is not None, shard
         if shard == SMALLER_SHARD:
+            assert grid is not None
             limits = list(self.study.report.area_limits_mm2)
             return {"grid": grid.model_dump(mode="json"), "smaller": limits}
-        return {"grid": grid.restricted_to(shard).model_dump(mode="json")}
+        asked = self.architectures.values() if shard == self.named_shard else ()
+        named = [architecture.model_dump(mode="json") for architecture in asked]
+        if grid is None:
+            return {"named": named}
+        return {"grid": grid.restricted_to(shard).model_dump(mode="json"), "named": named}
 
     def area_limit(self, scenario: str) -> float | dict[str, object]:
         """Return the largest area in mm2, or the architecture whose area is the limit."""

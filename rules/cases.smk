@@ -18,9 +18,9 @@ rule write_input:
         "write input {wildcards.input}"
     input:
         layers=lambda w: own_tables("<results>/layers", w.input),
-        solves=lambda w: own_tables(f"<results>/solves/{MAIN}", w.input, shard="named"),
+        solves=lambda w: own_tables(f"<results>/solves/{MAIN}", w.input, shard=settings.named_shard),
         graph=lambda w: f"<results>/graphs/{PLANS.inputs[w.input].own.workload}.parquet",
-        architectures=f"<results>/architectures/{MAIN}/named.parquet",
+        architectures=f"<results>/architectures/{MAIN}/{settings.named_shard}.parquet",
     output:
         "<results>/inputs/{input}.json",
     params:

@@ -27,7 +27,9 @@ def main(
     """Let every strategy search the grid, and write what each evaluates in which order."""
     asked = Problem.parse(problem, "study")
     subject, terms = asked.read_subject(files), asked.terms(solutions)
-    chips, bounds = tables.Architectures.load(*architectures), tables.Screens.load(*screens)
+    chips = tables.Architectures.searched(tables.Architectures.load(*architectures))
+    bounds = tables.Screens.load(*screens)
+    bounds = bounds[tables.are_among(bounds["architecture"], pd.Index(chips["architecture"]))]
     chance = StrategySettings.parse(settings, "report.strategies")
     found = []
     for scope, training in scopes(asked.training):

@@ -1,4 +1,4 @@
-"""Write the architectures of a shard that respect the area limit."""
+"""Write the architectures of a shard: those of a grid that respect the area limit, and the named ones."""
 
 from phaze import tables
 from phaze.estimate import area_um2, describe_named, enumerate_grid, enumerate_smaller
@@ -22,6 +22,7 @@ def main(
     With smaller limits the members are what only these allow.
     """
     figures = Technology.parse(technology, "technology").area_um2
+    asked = [Architecture.parse(a, "architecture") for a in named]
     if isinstance(area_limit, dict):
         limit_um2 = area_um2(Architecture.parse(area_limit, "area_limit"), figures)
     else:
@@ -30,9 +31,9 @@ def main(
         limits = [limit * UM2_PER_MM2 for limit in smaller]
         frame = enumerate_smaller(Grid.parse(grid, "grid"), figures, limit_um2, limits, shard)
     elif grid is not None:
-        frame = enumerate_grid(Grid.parse(grid, "grid"), figures, limit_um2, shard)
+        frame = enumerate_grid(Grid.parse(grid, "grid"), figures, limit_um2, shard, asked)
     else:
-        frame = describe_named([Architecture.parse(a, "architecture") for a in named], figures, shard)
+        frame = describe_named(asked, figures, shard)
     tables.Architectures.save(frame, out)
 
 

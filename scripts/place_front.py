@@ -25,7 +25,7 @@ def main(
 ) -> None:
     """Read the screens of all points and shards, write the members of the front and what was placed."""
     asked = Problem.parse(problem, "study")
-    chips = tables.Architectures.load(*architectures)
+    chips = tables.Architectures.searched(tables.Architectures.load(*architectures))
     found = find_front(
         asked.read_subject(files),
         (tables.Screens.load(path, columns=COLUMNS) for path in screens),

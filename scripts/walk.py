@@ -22,7 +22,7 @@ def main(
     visits = walk_models(
         {model: asked.read_subject(files)},
         {model: 1.0},
-        tables.Architectures.load(*architectures),
+        tables.Architectures.searched(tables.Architectures.load(*architectures)),
         asked.terms(solutions),
         ScreenSettings.parse(settings, "screen"),
         name=model,

@@ -1,4 +1,4 @@
-"""The architectures of a shard: the grid's within the area rules, or the named ones (paper, Table 1 and
+"""The architectures of a shard: the grid's within the area rules, and the named ones (paper, Table 1 and
 Appendix C.1).
 """
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
+from phaze.errors import PhazeError
 from phaze.estimate.area import chip_areas
 from phaze.estimate.designs import design_ids
 from phaze.ndarrays import Bools, Floats, Ints
@@ -44,11 +45,23 @@ def area_um2(architecture: Architecture, figures: AreaFigures) -> float:
     return float(describe([architecture], figures)["area_um2"].iloc[0])
 
 
-def enumerate_grid(grid: Grid, figures: AreaFigures, area_limit_um2: float, shard: str) -> pd.DataFrame:
-    """Return the architectures of a grid within the area limit, as table architectures."""
+def enumerate_grid(
+    grid: Grid,
+    figures: AreaFigures,
+    area_limit_um2: float,
+    shard: str,
+    named: Sequence[Architecture] = (),
+) -> pd.DataFrame:
+    """Return the architectures of a grid within the area limit and the named ones, as table architectures.
+
+    Raises PhazeError where a named one has the name of one of the grid.
+    """
     frame = _describe(_combinations(grid), figures)
     kept = frame[within_limit(frame, grid.minimum_area_share, area_limit_um2)]
-    return _table(kept.assign(architecture=_names(kept), named=False), shard)
+    searched = kept.assign(architecture=_names(kept), named=False)
+    for name in searched["architecture"][searched["architecture"].isin([a.name for a in named])]:
+        raise PhazeError(f"architectures.named: {name} is the name of an architecture of the grid; rename it")
+    return _table(pd.concat([searched, _named(named, figures)]) if named else searched, shard)
 
 
 def enumerate_smaller(
@@ -76,13 +89,17 @@ def within_limit(
     return result
 
 
-def describe_named(architectures: list[Architecture], figures: AreaFigures, shard: str) -> pd.DataFrame:
+def describe_named(architectures: Sequence[Architecture], figures: AreaFigures, shard: str) -> pd.DataFrame:
     """Return named architectures as table architectures; no rule leaves one out."""
+    return _table(_named(architectures, figures), shard)
+
+
+def _named(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.DataFrame:
     frame = describe(architectures, figures)
-    return _table(frame.assign(architecture=[a.name for a in architectures], named=True), shard)
+    return frame.assign(architecture=[a.name for a in architectures], named=True)
 
 
-def describe(architectures: list[Architecture], figures: AreaFigures) -> pd.DataFrame:
+def describe(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.DataFrame:
     """Return sizes and areas of single architectures.
 
     A given area is shared among the components as the figures have it.

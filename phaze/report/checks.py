@@ -39,9 +39,13 @@ def _placed(e: Evidence) -> pd.DataFrame:
 
 
 def every_point_has_placements(e: Evidence) -> Verdicts:
-    """Yield for every model, TMP width, microbatch and shard whether some architecture was placed."""
+    """Yield for every model, TMP width, microbatch and shard whether some, and some named, are placed.
+
+    Those are always kept, and say nothing about the others.
+    """
     cluster, study = e.inputs.cluster, e.inputs.study
-    shards = cluster.architectures.drop_duplicates("architecture").set_index("architecture")["shard"]
+    chips = cluster.architectures.drop_duplicates("architecture").set_index("architecture")
+    shards = "shard " + chips["shard"] + np.where(chips["named"], ", named", "")
     seen = set(
         zip(
             cluster.placements["model"],
@@ -55,7 +59,7 @@ def every_point_has_placements(e: Evidence) -> Verdicts:
         for t in study.workloads[model].tensor:
             for b in study.training.microbatches:
                 for shard in shards.unique():
-                    yield (model, t, b, shard) in seen, f"{model}, t {t}, b {b}, shard {shard}: no row"
+                    yield (model, t, b, shard) in seen, f"{model}, t {t}, b {b}, {shard}: no row"
 
 
 def every_model_has_a_result(e: Evidence) -> Verdicts:

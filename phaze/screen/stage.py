@@ -46,8 +46,8 @@ def screen_architectures(
 
     Kept is what `select` cannot exclude at some HBM size, with or without recomputation as is faster, and
     every named architecture; all rows of an architecture say the same. Named architectures exclude no one,
-    because they may lie outside the area limit or repeat an architecture of the grid. Where nothing fits at
-    all, the smallest architecture is kept, so that its placement says why.
+    because they may lie outside the area limit or repeat an architecture of the grid. Where nothing fits any
+    searched one, the smallest of them is kept, so that its placement says why.
 
     With strategy hysteresis, only what the walk of that hysteresis saw is kept and excludes others; `visits`
     is its table, or that of a longer walk.
@@ -129,7 +129,7 @@ def choose_kept(
             best=settings.best,
             tolerance=settings.tolerance,
         )
-    if not kept.any():
+    if not kept[searched].any():
         kept[searched[np.lexsort((name[searched], area[searched]))[:1]]] = True
     return kept
 

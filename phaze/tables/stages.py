@@ -137,6 +137,11 @@ class Architectures(Table):
     }
 
     @classmethod
+    def searched(cls, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows that nobody asked for by name."""
+        return rows[~rows["named"]].reset_index(drop=True)
+
+    @classmethod
     def distinct(cls, rows: pd.DataFrame) -> pd.DataFrame:
         """Return one of all rows with the same cores, buffers and area: the searched, the first by name."""
         kind = list(cls.columns)[: list(cls.columns).index("area_um2") + 1]

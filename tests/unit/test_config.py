@@ -44,7 +44,20 @@ def walk_without_grid(config: Config) -> None:
 def test_the_default_study_is_the_papers(config: Config) -> None:
     settings = load_settings(config)
     assert sum(len(settings.points(model)) for model in settings.study.models) == 68
-    assert settings.shards == ("small-buffer", "named")
+    assert settings.shards == ("small-buffer",)
+
+
+def test_named_architectures_are_in_the_first_shard_of_the_grid(config: Config) -> None:
+    """In one of their own they would double the number of jobs; without a grid they have one."""
+    put("architectures/grid", {"glb_mib": [64, 256]})(config)
+    settings = load_settings(config)
+    assert settings.shards == ("small-buffer", "large-buffer")
+    named = [[one["name"] for one in settings.members(s).get("named", [])] for s in settings.shards]
+    assert named == [list(settings.architectures), []]
+    put("architectures/grid", None)(config)
+    settings = load_settings(config)
+    assert settings.shards == (settings.named_shard,) == ("named",)
+    assert len(settings.members("named")["named"]) == len(settings.architectures)
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)

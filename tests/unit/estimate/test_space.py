@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from phaze.config import load_architecture, load_technology
+from phaze.errors import PhazeError
 from phaze.estimate import area_um2, describe_named, enumerate_grid
 from phaze.estimate.designs import DEPENDS_ON
 from phaze.estimate.space import COMPONENTS
@@ -62,6 +63,29 @@ def test_tpu_v4_is_in_the_space_and_the_largest(paper_space: pd.DataFrame) -> No
 def test_areas_are_the_sums_of_their_components(paper_space: pd.DataFrame) -> None:
     """Tensor cores, vector cores, L2 buffers and the global buffer are the whole chip."""
     assert np.allclose(paper_space[COMPONENTS].sum(axis=1), paper_space["area_um2"], rtol=1e-12, atol=0)
+
+
+def test_named_architectures_stand_beside_a_grid_with_the_designs_that_they_share() -> None:
+    """Rows of the grid change by nothing but the ids of designs; equal cores have equal ids."""
+    named = [load_architecture(name, CONFIG) for name in ("tpu-v4", "phaze-common")]
+    alone = enumerate_grid(SMALL.restricted_to("small-buffer"), FIGURES, LIMIT_UM2, "small-buffer")
+    both = enumerate_grid(SMALL.restricted_to("small-buffer"), FIGURES, LIMIT_UM2, "small-buffer", named)
+    ids = [f"{core}_design" for core in DEPENDS_ON]
+    pd.testing.assert_frame_equal(
+        Architectures.searched(both).drop(columns=ids), alone.drop(columns=ids).reset_index(drop=True)
+    )
+    assert set(both.loc[both["named"], "architecture"]) == {"tpu-v4", "phaze-common"}
+    of = both.set_index("architecture")[ids]
+    assert (of.loc["tpu-v4"] == of.loc["tc8-vc2-128x128-glb128"]).all()
+
+
+def test_a_named_architecture_with_the_name_of_one_of_the_grid_is_refused() -> None:
+    """Tables tell architectures apart by their names."""
+    chip = load_architecture("tpu-v4", CONFIG).model_copy(update={"name": "tc8-vc2-128x128-glb128"})
+    with pytest.raises(
+        PhazeError, match=r"architectures\.named: tc8-vc2-128x128-glb128 is the name of an arch"
+    ):
+        enumerate_grid(SMALL, FIGURES, LIMIT_UM2, "small-buffer", [chip])
 
 
 def test_a_grid_architecture_is_the_named_one_of_its_sizes() -> None:

@@ -123,6 +123,12 @@ def test_named_architectures_are_kept_and_exclude_no_one() -> None:
     assert kept == named | set(alone.loc[alone["kept"], "architecture"])
 
 
+def test_beside_named_architectures_one_searched_is_kept_where_nothing_fits() -> None:
+    """It says why: the named ones do so for themselves only."""
+    frame = screen(make_shard(25, seed=5, named=4), hbm_gib=(1e-6,))
+    assert len(set(frame.loc[frame["kept"], "architecture"])) == 4 + 1
+
+
 def test_the_kept_hold_the_answers_of_every_hbm_size() -> None:
     """With the feasible values for exact ones, the ten best and the smallest of every HBM size are kept."""
     shard = make_shard(40, seed=6)
