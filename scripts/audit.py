@@ -1,5 +1,7 @@
 """Solve the best point and excluded ones again by independent code, to verify a certificate."""
 
+from itertools import cycle
+
 import pandas as pd
 
 from phaze import tables
@@ -51,8 +53,9 @@ def _draw(files: dict[str, list[str]], limit_um2: float, points: int, seed: int)
     placed = tables.Placements.load(*files["placements"], columns=PLACED)
     placed = placed[(placed["planner"] == "phaze") & tables.are_among(placed["architecture"], names)]
     screens = (
-        (str(shards[i % len(shards)]["shard"].iloc[0]), tables.Screens.load(path, columns=COLUMNS))
-        for i, path in enumerate(files["screens"])
+        (str(shard["shard"].iloc[0]), tables.Screens.load(path, columns=COLUMNS))
+        for shard, path in zip(cycle(shards), files["screens"], strict=False)
+        if len(shard)
     )
     return draw_points(
         screens, read_shards(architectures, names), best_row(placed, architectures), points, seed

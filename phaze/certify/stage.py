@@ -110,9 +110,8 @@ def certify_model(
     best = best_row(placed, architectures)
     count, shards = Count(), read_shards(architectures, names)
     for one, screens in slices:
-        shard = shards[one.shard]
-        if len(shard.chips):
-            _add(count, one, screens, shard, graph, placed, best, terms)
+        if len(one.architectures) and len(shards[one.shard].chips):
+            _add(count, one, screens, shards[one.shard], graph, placed, best, terms)
     model = str(graph["model"].iloc[0])
     row = _row(count, names, best, terms.scenario.global_batch) | count_proofs(solves) | {"model": model}
     return pd.DataFrame([row]), _ranges(count, shards, terms.training, model)

@@ -45,7 +45,7 @@ def every_point_has_placements(e: Evidence) -> Verdicts:
     """
     cluster, study = e.inputs.cluster, e.inputs.study
     chips = cluster.architectures.drop_duplicates("architecture").set_index("architecture")
-    shards = "shard " + chips["shard"] + np.where(chips["named"], ", named", "")
+    shards: pd.Series = "shard " + chips["shard"] + chips["named"].map({True: ", named", False: ""})
     seen = set(
         zip(
             cluster.placements["model"],

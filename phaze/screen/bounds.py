@@ -113,11 +113,12 @@ def least_energies(
         estimates["work"].to_numpy(np.int64),
         estimates["design"].to_numpy(np.int64),
     )
+    known = int(works.max(initial=-1)) + 1
     found = {}
     for key, mine in operators[operators["work"] >= 0].groupby(["layer", "direction"]):
         total = np.zeros(len(architectures))
         for design, cores in CORES_OF_DESIGN.items():
-            often = np.bincount(mine.loc[mine["core"].isin(cores), "work"], minlength=int(works.max()) + 1)
+            often = np.bincount(mine.loc[mine["core"].isin(cores), "work"], minlength=known)
             by_design = np.bincount(designs, often[works] * least)
             total += by_design[architectures[design].to_numpy(np.int64)]
         found[str(key[0]), str(key[1])] = total
