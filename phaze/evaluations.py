@@ -19,7 +19,7 @@ from typing import TypeAlias
 import pandas as pd
 
 from phaze.errors import PhazeError
-from phaze.tables import TABLES, Architectures, Table
+from phaze.tables import TABLES, Architectures
 
 log = logging.getLogger(__name__)
 
@@ -76,9 +76,7 @@ class EvaluationStore:
         """Return the tables of a batch, or None if one cannot be read."""
         if batch not in self._read:
             try:
-                self._read[batch] = {
-                    name: _unchecked(batch / f"{name}.parquet", TABLES[name]) for name in names
-                }
+                self._read[batch] = {name: TABLES[name].load(batch / f"{name}.parquet") for name in names}
             except PhazeError as error:
                 log.warning("%s; its architectures are evaluated again", error)
                 return None
@@ -103,18 +101,13 @@ def _batches_in(folder: Path) -> Iterator[tuple[Path, Contents]]:
     """Yield the batches of a folder that can be read."""
     for path in sorted(folder.glob("*/architectures.parquet")):
         try:
-            yield path.parent, _contents(_unchecked(path, Architectures))
+            yield path.parent, _contents(Architectures.load(path))
         except PhazeError as error:
             log.warning("%s; its architectures are evaluated again", error)
 
 
 def _about(rows: pd.DataFrame, architectures: Sequence[str]) -> pd.DataFrame:
     return rows[rows["architecture"].isin(architectures)]
-
-
-def _unchecked(path: Path, table: type[Table]) -> pd.DataFrame:
-    """Return a table as it was checked when it was written."""
-    return table.load(path, columns=list(table.fields()))
 
 
 def _write(batch: Path, chips: pd.DataFrame, found: Found) -> None:

@@ -32,7 +32,7 @@ from phaze.cosearch import Subject, Terms, look_up_point
 from phaze.errors import PhazeError
 from phaze.estimate import within_limit
 from phaze.ndarrays import Bools
-from phaze.theory.pareto import uncovered
+from phaze.theory.pareto import Points, uncovered
 from phaze.theory.ranking import tied
 from phaze.units import UM2_PER_MM2
 
@@ -125,15 +125,18 @@ def read_candidates(screens: Iterable[pd.DataFrame], chips: pd.DataFrame) -> pd.
     area = chips["area_um2"].to_numpy(np.float64)
     frames = []
     for screen in screens:
-        chip = names.get_indexer(screen["architecture"])
-        rows = screen[[key for key in KEY if key != "architecture"]].assign(
-            chip=chip,
-            time=tied(screen["lower_s"].to_numpy() * (1.0 - NOISE)),
-            joules=tied(screen["lower_j"].to_numpy() * (1.0 - NOISE)),
-            area=area[chip],
-            known=False,
+        chip = tables.places_among(screen["architecture"], names)
+        mine = screen[(chip >= 0) & np.isfinite(screen["lower_s"].to_numpy())]
+        chip = chip[mine.index]
+        frames.append(
+            mine[[key for key in KEY if key != "architecture"]].assign(
+                chip=chip,
+                time=tied(mine["lower_s"].to_numpy() * (1.0 - NOISE)),
+                joules=tied(mine["lower_j"].to_numpy() * (1.0 - NOISE)),
+                area=area[chip],
+                known=False,
+            )
         )
-        frames.append(rows[(chip >= 0) & np.isfinite(rows["time"])])
     every: pd.DataFrame = pd.concat(frames, ignore_index=True)
     by_name = names.argsort().argsort()[every["chip"]]
     order = np.lexsort((by_name, *(every[key] for key in reversed(KEY[:-1]))))
@@ -144,34 +147,35 @@ def read_candidates(screens: Iterable[pd.DataFrame], chips: pd.DataFrame) -> pd.
 def search_front(rows: pd.DataFrame, spaces: Spaces, evaluate: Evaluate) -> pd.DataFrame:
     """Return the exact points of all fronts, from candidates in order (module docstring)."""
     while True:
-        rows = rows[_anywhere(rows, spaces, rows["known"].to_numpy())]
-        wanted = _most_promising(rows, spaces)
+        points = Points.of(*(rows[name].to_numpy() for name in ("time", "area", "joules")))
+        inside = [members[rows["chip"].to_numpy()] for members in spaces.values()]
+        known = rows["known"].to_numpy()
+        left = _anywhere(points, inside, np.ones(len(rows), dtype=np.bool_), known)
+        wanted = _most_promising(points, inside, left, known)
         if not wanted.any():
-            return rows
+            return rows[left]
         asked = rows.loc[wanted, [*POINT, "architecture"]].drop_duplicates()
-        rows = _with_exact(rows, asked, evaluate(asked))
+        rows = _with_exact(rows[left], asked, evaluate(asked))
 
 
-def _anywhere(rows: pd.DataFrame, spaces: Spaces, covering: Bools) -> Bools:
-    """Return which rows belong to a space in which none of the covering ones covers them."""
-    time, area, joules = (rows[name].to_numpy() for name in ("time", "area", "joules"))
-    result = np.zeros(len(rows), dtype=np.bool_)
-    for members in spaces.values():
-        mine = np.flatnonzero(members[rows["chip"].to_numpy()])
-        result[mine] |= uncovered(time[mine], area[mine], joules[mine], covering[mine])
+def _anywhere(points: Points, inside: Sequence[Bools], among: Bools, covering: Bools) -> Bools:
+    """Return which of some rows belong to a space in which none of the covering ones covers them."""
+    result = np.zeros(len(among), dtype=np.bool_)
+    for members in inside:
+        mine = members & among
+        result |= points.uncovered(mine, mine & covering)
     return result
 
 
-def _most_promising(rows: pd.DataFrame, spaces: Spaces) -> Bools:
+def _most_promising(points: Points, inside: Sequence[Bools], left: Bools, known: Bools) -> Bools:
     """Return the rows to evaluate next: front after front of the bounds, until they are enough."""
-    known, chosen = rows["known"].to_numpy(), np.zeros(len(rows), dtype=np.bool_)
+    chosen = np.zeros(len(left), dtype=np.bool_)
     while chosen.sum() < AT_ONCE:
-        left = np.flatnonzero(~chosen)
-        among = rows.iloc[left]
-        fresh = left[_anywhere(among, spaces, np.ones(len(left), dtype=np.bool_)) & ~known[left]]
-        if not len(fresh):
+        among = left & ~chosen
+        fresh = _anywhere(points, inside, among, among) & ~known
+        if not fresh.any():
             break
-        chosen[fresh] = True
+        chosen |= fresh
     return chosen
 
 

@@ -17,8 +17,7 @@ from phaze.extract import LayerTables
 from phaze.place import Expert
 from phaze.spec.architecture import Architecture, Technology
 from phaze.spec.noun import Noun
-from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSettings, Training
-from phaze.spec.study import Triple
+from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSettings, Training, Triple
 from phaze.spec.system import Scenario
 from phaze.units import UM2_PER_MM2
 

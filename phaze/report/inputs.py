@@ -6,15 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pandas as pd
 
 from phaze.errors import PhazeError
-from phaze.report.pipeline_picture import Shown
 from phaze.spec.architecture import EnergyFigures
-from phaze.spec.published import Published
-from phaze.spec.study import Study
 from phaze.spec.system import Scenario
 from phaze.tables import (
     TABLES,
@@ -32,6 +29,11 @@ from phaze.tables import (
     Times,
     Trials,
 )
+
+if TYPE_CHECKING:  # plots and the settings of a study, which jobs that only look at a cluster do without
+    from phaze.report.pipeline_picture import Shown
+    from phaze.spec.published import Published
+    from phaze.spec.study import Study
 
 
 class Point(NamedTuple):

@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from phaze.report.inputs import Cluster, Inputs
-from phaze.spec.published import Published
-from phaze.spec.study import Study
 from phaze.tables import Architectures, Memories, Rankings, Results, Table
 from phaze.theory.ranking import Ranks, name_ranks, tied, within
+
+if TYPE_CHECKING:
+    from phaze.spec.published import Published
+    from phaze.spec.study import Study
 
 PER_MODEL = "per-model"
 COMMON = "common"

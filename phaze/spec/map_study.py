@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from phaze.spec.names import Partitioner
 from phaze.spec.noun import Noun
 from phaze.spec.numbers import Positive
 from phaze.spec.settings import Name, PositiveInt
 from phaze.spec.topology import RandomBlocks, Topology, UniformDist
 
-Partitioner = Literal["full", "fastest", "paper", "clusters", "order", "pipedream", "pipedream-operators"]
-"""All of ours; the same, with up to twice the least stage time for a step that is simulated faster; the
-paper's flow; the same without refinement; intervals of one order, as RaNNC; PipeDream's, by layer; the same
-with every operator as a layer."""
-PARTITIONERS: tuple[Partitioner, ...] = get_args(Partitioner)
 Shape = Annotated[tuple[PositiveInt, PositiveInt], Field(description="Stages S and replicas R.")]
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from phaze.errors import PhazeError
 from phaze.spec.files import within
+from phaze.spec.names import PLANNERS, Planner
 from phaze.spec.noun import Noun
 from phaze.spec.settings import Name, PositiveFloat, PositiveInt
 
-Planner = Literal["piper", "no-dp", "no-tp", "no-ar", "equi", "equi-no-tp"]
-"""Piper, and what it is compared with (Piper, Section 5)."""
-PLANNERS: tuple[Planner, ...] = get_args(Planner)
 Mode = Literal["program", "table-1"]
 """What the authors' program does by default, or what gives the digits of the paper's Table 1."""
 

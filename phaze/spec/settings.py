@@ -17,6 +17,17 @@ Share = Annotated[float, BeforeValidator(as_number), Field(strict=True, ge=0, lt
 Flag = Annotated[bool, Field(strict=True)]
 
 
+class Triple(Noun):
+    """A placement given by its three widths, {p, d, t}."""
+
+    pipeline: PositiveInt
+    """Pipeline depth p."""
+    data: PositiveInt
+    """Data parallel width d."""
+    tensor: PositiveInt
+    """Tensor model parallel width t."""
+
+
 class Training(Noun):
     """How the models are trained, and what of it is searched."""
 

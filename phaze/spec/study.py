@@ -22,19 +22,9 @@ from phaze.spec.settings import (
     ScheduleSettings,
     ScreenSettings,
     Training,
+    Triple,
 )
 from phaze.spec.tiled_study import TiledStudy
-
-
-class Triple(Noun):
-    """A placement given by its three widths, {p, d, t}."""
-
-    pipeline: PositiveInt
-    """Pipeline depth p."""
-    data: PositiveInt
-    """Data parallel width d."""
-    tensor: PositiveInt
-    """Tensor model parallel width t."""
 
 
 class Workload(Noun):

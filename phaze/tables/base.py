@@ -1,10 +1,11 @@
-"""What every table is: typed columns with a key, checked on every write and every read.
+"""What every table is: typed columns with a key, checked on every write, sealed for every read.
 
 A table is a pandas frame in memory and a Parquet file on disk. Its class states the columns with their
 types, the key, the ranges and the rules between columns. Files are byte-deterministic: rows sorted by key,
 `-0.0` normalised, no timestamps; they are written to a temporary name and renamed, so that no reader ever
-sees half a table. A file carries the digest of its bytes: one that was damaged since is refused. The checks
-are a few lines of our own: importing a validation library would take a job longer than most of its work.
+sees half a table. A file carries the digest of its bytes: one that was damaged since is refused, and what is
+read was checked when it was written. The checks are a few lines of our own: importing a validation library
+would take a job longer than most of its work.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import pyarrow.parquet
 
 from phaze.errors import PhazeError
 from phaze.files import atomic_path
-from phaze.ndarrays import Bools
+from phaze.ndarrays import Bools, Ints
 
 VERSION = "2"
 """Version of the table formats; a file of another version is refused instead of misread."""
@@ -47,15 +48,16 @@ class Column:
     finite: bool = True
     """False where infinity has a meaning (a time that no placement reaches)."""
 
-    def demands(self, values: pd.Series) -> Iterator[tuple[str, pd.Series]]:
+    def demands(self, values: pd.Series) -> Iterator[tuple[str, Bools]]:
         """Yield what is asked of every value, and which of the values meet it."""
-        yield "must not be missing", values.notna()
+        if self.dtype in ("str", "float64"):
+            yield "must not be missing", values.notna().to_numpy(np.bool_)
         if self.minimum is not None:
-            yield f"must be at least {self.minimum:g}", values >= self.minimum
+            yield f"must be at least {self.minimum:g}", values.to_numpy() >= self.minimum
         if self.values:
-            yield f"must be one of {', '.join(self.values)}", values.isin(self.values)
+            yield f"must be one of {', '.join(self.values)}", values.isin(self.values).to_numpy(np.bool_)
         if self.dtype == "float64" and self.finite:
-            yield "must be finite", np.isfinite(values)
+            yield "must be finite", np.isfinite(values.to_numpy())
 
 
 def text(about: str, *values: str) -> Column:
@@ -119,9 +121,7 @@ class Table:
                 raise ValueError(
                     f"table {cls.name}: {sentence} does not hold, first in {bad.iloc[0].to_dict()}"
                 )
-        if typed.duplicated(list(cls.keys)).any():
-            raise ValueError(f"table {cls.name}: rows with the same key {list(cls.keys)}")
-        return typed.sort_values(list(cls.keys), kind="stable", ignore_index=True)
+        return cls._sorted(typed)
 
     @classmethod
     def save(cls, frame: pd.DataFrame, path: str | Path) -> None:
@@ -135,25 +135,36 @@ class Table:
         columns: list[str] | None = None,
         where: Mapping[str, str | int] | None = None,
     ) -> pd.DataFrame:
-        """Read and check files of this table; with `columns` only those, without rules between columns.
+        """Read files of this table, all columns sorted by key or only `columns` in the order of the files.
 
         With `where`, only the rows with these values in these columns, which have to be among those read: of
         large tables much faster than to choose them afterwards.
+        A file is as it was checked when it was written: its digest says so. Of several, the keys are checked.
         Raises PhazeError for a file that is damaged, or holds another table or another version of this one.
         """
         frames = [_read(Path(path), cls.name, list(cls.fields()), columns, where or {}) for path in paths]
         if not frames:
             return cls.empty() if columns is None else cls.empty()[columns]
         frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
-        return frame if columns is not None else cls.check(frame)
+        return frame if columns is not None or len(frames) == 1 else cls._sorted(frame)
+
+    @classmethod
+    def _sorted(cls, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the frame sorted by key, or raise ValueError where rows have the same."""
+        keys = list(cls.keys)
+        if frame.duplicated(keys).any():
+            raise ValueError(f"table {cls.name}: rows with the same key {keys}")
+        return frame.sort_values(keys, kind="stable", ignore_index=True)
 
 
 def _normalise(frame: pd.DataFrame, fields: dict[str, Column]) -> pd.DataFrame:
     """Cast to the stated types; turn -0.0 into 0.0, so that equal tables are equal bytes."""
-    typed = frame.astype({name: column.dtype for name, column in fields.items()})
+    others = {name: column.dtype for name, column in fields.items() if frame[name].dtype != column.dtype}
+    typed = frame.astype(others)
     for name, column in fields.items():
-        if column.dtype == "float64":
-            typed[name] = typed[name] + 0.0
+        values = typed[name].to_numpy() if column.dtype == "float64" else np.empty(0)
+        if np.signbit(values[values == 0.0]).any():
+            typed[name] = values + 0.0
     return typed
 
 
@@ -184,10 +195,13 @@ def _digest(content: bytes, at: int) -> bytes:
 def _read(
     path: Path, name: str, fields: list[str], columns: list[str] | None, where: Mapping[str, str | int]
 ) -> pd.DataFrame:
+    """Read a file, in one thread: a job has one core, and the files of a study are small."""
     try:
         content = path.read_bytes()
-        _refuse_others(content, name, fields)
-        table = pyarrow.parquet.read_table(pyarrow.BufferReader(content), columns=columns)
+        _refuse_damaged(content)
+        file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content))
+        _refuse_others(file.schema_arrow, name, fields)
+        table = file.read(columns=columns, use_threads=False)
         for column, value in where.items():
             equal = pyarrow.compute.equal(table[column], value)
             table = table if pyarrow.compute.all(equal).as_py() else table.filter(equal)
@@ -196,23 +210,25 @@ def _read(
         raise PhazeError(
             f"{path}: cannot be read as table {name}: {reason}; delete it and run again"
         ) from error
-    frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
+    frame: pd.DataFrame = table.to_pandas(ignore_metadata=True, use_threads=False)
     return frame
 
 
-def _refuse_others(content: bytes, name: str, fields: list[str]) -> None:
-    """Raise ValueError unless a file holds the bytes that were written, of that table in this version."""
+def _refuse_damaged(content: bytes) -> None:
+    """Raise ValueError if a file with a digest holds other bytes than were written."""
     at = content.rfind(SEAL) + len(SEAL)
-    sealed = at >= len(SEAL)
-    if sealed and content[at : at + len(BLANK)] != _digest(content, at):
+    if at >= len(SEAL) and content[at : at + len(BLANK)] != _digest(content, at):
         raise ValueError("it was damaged since it was written")
-    schema = pyarrow.parquet.read_schema(pyarrow.BufferReader(content))
+
+
+def _refuse_others(schema: pyarrow.Schema, name: str, fields: list[str]) -> None:
+    """Raise ValueError unless a file holds that table in this version, with its digest."""
     about = json.loads((schema.metadata or {}).get(b"phaze", b"{}"))
     told = [str(about[key]) for key in ("table", "version") if key in about]
     if told != [name, VERSION]:
         found = f"table {' of version '.join(told)}" if told else "no phaze table"
         raise ValueError(f"it holds {found}, expected table {name} of version {VERSION}")
-    if not sealed:
+    if "sha256" not in about:
         raise ValueError("it has no digest")
     if schema.names != fields:
         raise ValueError(f"it holds columns {schema.names}, expected {fields}")
@@ -224,6 +240,15 @@ def are_among(names: pd.Series, known: pd.Index) -> Bools:
     chosen = pyarrow.array(known.array, type=text)
     found = pyarrow.compute.is_in(pyarrow.array(names.array, type=text), value_set=chosen)
     result: Bools = found.to_numpy(zero_copy_only=False)
+    return result
+
+
+def places_among(names: pd.Series, known: pd.Index) -> Ints:
+    """Return the places of names among the known ones, each known once, -1 where they are not."""
+    text = pyarrow.large_string()
+    chosen = pyarrow.array(known.array, type=text)
+    found = pyarrow.compute.index_in(pyarrow.array(names.array, type=text), value_set=chosen)
+    result: Ints = found.fill_null(-1).to_numpy().astype(np.int64)
     return result
 
 

@@ -1,6 +1,6 @@
 """What Piper's planner finds for an input of the study's plans, beside what it is compared with."""
 
-from phaze.spec.planning import PLANNERS
+from phaze.spec.names import PLANNERS
 from phaze.tables.base import Table, count, real, text
 
 MODES = ("program", "table-1")

@@ -1,6 +1,6 @@
 """What mapping stages to the devices of topologies leads to."""
 
-from phaze.spec.map_study import PARTITIONERS
+from phaze.spec.names import PARTITIONERS
 from phaze.tables.base import Table, count, flag, real, text
 
 WAYS = ("p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map")

@@ -7,6 +7,8 @@ other covers form the Pareto front, of equal points the first one.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from phaze.ndarrays import Bools, Floats
@@ -14,25 +16,45 @@ from phaze.theory.compiled import njit
 from phaze.theory.ranking import Ranks
 
 
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Points in the order in which they may cover each other, to be asked for parts of them, arrays (n,)."""
+
+    order: Ranks
+    """Indices of the points by time, area, energy and index."""
+    area: Ranks
+    """Place of every point's area among the distinct ones."""
+    energy: Floats
+
+    @classmethod
+    def of(cls, time: Floats, area: Floats, energy: Floats) -> Points:
+        """Return the points sorted; O(n log n)."""
+        ranks = np.unique(area, return_inverse=True)[1].astype(np.int64)
+        return cls(np.lexsort((energy, area, time)), ranks, energy)
+
+    def uncovered(self, among: Bools, covering: Bools) -> Bools:
+        """Return which of the points (n,) `among` all none of the covering points covers."""
+        return _sweep(self.order, self.area, self.energy, among, covering, int(self.area.max(initial=-1)) + 1)
+
+
 def uncovered(time: Floats, area: Floats, energy: Floats, covering: Bools | None = None) -> Bools:
     """Return which points (n,) none of the covering points, by default all, covers; O(n log n)."""
-    order = np.lexsort((energy, area, time))
-    ranks = np.unique(area, return_inverse=True)[1].astype(np.int64)
-    every = np.ones(len(time), dtype=np.bool_) if covering is None else covering
-    return _sweep(order, ranks, energy, every, int(ranks.max(initial=-1)) + 1)
+    every = np.ones(len(time), dtype=np.bool_)
+    return Points.of(time, area, energy).uncovered(every, every if covering is None else covering)
 
 
 @njit
-def _sweep(order: Ranks, area: Ranks, energy: Floats, covering: Bools, areas: int) -> Bools:
+def _sweep(order: Ranks, area: Ranks, energy: Floats, among: Bools, covering: Bools, areas: int) -> Bools:
     """Go through the points by time and keep the least energy of all areas up to each, in a Fenwick tree."""
     least = np.full(areas + 1, np.inf)
     result = np.zeros(len(order), dtype=np.bool_)
     for i in order:
-        best, a = np.inf, area[i] + 1
-        while a > 0:
-            best = min(best, least[a])
-            a -= a & -a
-        result[i] = not best <= energy[i]
+        if among[i]:
+            best, a = np.inf, area[i] + 1
+            while a > 0:
+                best = min(best, least[a])
+                a -= a & -a
+            result[i] = not best <= energy[i]
         a = area[i] + 1
         while covering[i] and a <= areas:
             least[a] = min(least[a], energy[i])

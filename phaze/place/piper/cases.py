@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from phaze.place.piper.layers import Cluster, Layers, Plan, PlannedStage
 from phaze.place.piper.repeat import repeat_layers
-from phaze.spec.planning import Mode, Planner, PlanPoint
+from phaze.spec.names import Planner
+from phaze.spec.planning import Mode, PlanPoint
 from phaze.tables import TABLES
 from phaze.units import GIB
 

@@ -14,7 +14,8 @@ from phaze.place.piper.cases import Contender
 from phaze.place.piper.equal import plan_equally
 from phaze.place.piper.layers import Cluster, Layers, Plan
 from phaze.place.piper.planner import plan, plan_over_devices
-from phaze.spec.planning import Mode, Planner
+from phaze.spec.names import Planner
+from phaze.spec.planning import Mode
 
 Restrict = Callable[[Layers], Layers]
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from phaze.spec.planning import PlanCase, Planner, Plans
+from phaze.spec.names import Planner
+from phaze.spec.planning import PlanCase, Plans
 from phaze.spec.published_plans import PublishedPlans
 
 PLANNER_NAMES: dict[Planner, str] = {

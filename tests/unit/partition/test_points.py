@@ -6,7 +6,8 @@ import pytest
 
 from phaze.partition.points import cut_point
 from phaze.partition.timing import time_phases
-from phaze.spec.map_study import PARTITIONERS, Partitioner, StagesPoint
+from phaze.spec.map_study import StagesPoint
+from phaze.spec.names import PARTITIONERS, Partitioner
 from phaze.spec.operators import StoredOperators
 from phaze.spec.stages import StoredStages
 from phaze.tables.mappings import PHASES

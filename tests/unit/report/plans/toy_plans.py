@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 
 from phaze.report.plans.inputs import PlanInputs
-from phaze.spec.planning import PLANNERS, PlanPoint, Plans
+from phaze.spec.names import PLANNERS
+from phaze.spec.planning import PlanPoint, Plans
 from phaze.spec.published_plans import PublishedPlans
 from phaze.tables import Cases, Curves, Durations, Pipelines
 

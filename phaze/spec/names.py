@@ -1,0 +1,12 @@
+"""Names that settings and tables share, without what checks settings: who needs no settings starts sooner."""
+
+from typing import Literal, get_args
+
+Planner = Literal["piper", "no-dp", "no-tp", "no-ar", "equi", "equi-no-tp"]
+"""Piper, and what it is compared with (Piper, Section 5)."""
+PLANNERS: tuple[Planner, ...] = get_args(Planner)
+Partitioner = Literal["full", "fastest", "paper", "clusters", "order", "pipedream", "pipedream-operators"]
+"""All of ours; the same, with up to twice the least stage time for a step that is simulated faster; the
+paper's flow; the same without refinement; intervals of one order, as RaNNC; PipeDream's, by layer; the same
+with every operator as a layer."""
+PARTITIONERS: tuple[Partitioner, ...] = get_args(Partitioner)
