@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from phaze.errors import PhazeError
-from phaze.tables import TABLES, Graphs, Screens, are_among
+from phaze.tables import TABLES, Graphs, Screens, are_among, places_among
 
 
 def graph() -> pd.DataFrame:
@@ -163,3 +163,4 @@ def test_names_are_looked_up_among_known_ones() -> None:
     for known in (pd.Index(["a", "c"]), pd.Index([], dtype="str")):
         for asked in (names, names.iloc[:0]):
             assert are_among(asked, known).tolist() == asked.isin(known).tolist()
+            assert places_among(asked, known).tolist() == known.get_indexer(asked).tolist()

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phaze.theory.pareto import uncovered
+from phaze.theory.pareto import Points, uncovered
 
 POINT = st.tuples(*[st.sampled_from([1.0, 2.0, 3.0, 4.0])] * 3, st.booleans())
 
@@ -28,6 +28,9 @@ def test_a_point_is_covered_by_what_is_nowhere_worse_and_better_or_earlier(
         expected = [not any(covers(b, a) for b in among) for a in range(len(points))]
         assert uncovered(*values, chosen).tolist() == expected
     assert uncovered(*values).tolist() == expected
+    asked = Points.of(*values).uncovered(covering, covering)
+    assert asked[covering].tolist() == uncovered(*(column[covering] for column in values)).tolist()
+    assert not asked[~covering].any()
 
 
 def test_the_front_covers_everything_else() -> None:
