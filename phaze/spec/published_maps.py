@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from phaze.spec.map_study import Partitioner
+from phaze.spec.names import Partitioner
 from phaze.spec.noun import Noun
 from phaze.spec.settings import Name, PositiveFloat
 
