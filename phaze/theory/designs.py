@@ -15,19 +15,16 @@ def gather_latencies(
     `works` (n,) is the work of every operator, -1 for one without; `designs` (A, n) the design on which each
     architecture runs it. Raises KeyError if an estimate is missing.
     """
-    width = int(max(estimated_design.max(initial=0), designs.max(initial=0))) + 1
-    keys = estimated_work * width + estimated_design
-    order = np.argsort(keys, kind="stable")
-    sorted_keys = keys[order]
-    wanted = np.where(works < 0, 0, works * width + designs)
-    place = np.searchsorted(sorted_keys, wanted).clip(max=max(len(keys) - 1, 0))
-    idle = np.broadcast_to(works < 0, wanted.shape)
-    if len(keys) == 0 or (missing := ~idle & (sorted_keys[place] != wanted)).any():
-        if len(keys) == 0 and idle.all():
-            return np.zeros(wanted.shape)
-        where = np.argwhere(missing)[0] if len(keys) else (0, 0)
+    rows = int(max(estimated_work.max(initial=-1), works.max(initial=-1))) + 1
+    columns = int(max(estimated_design.max(initial=-1), designs.max(initial=-1))) + 1
+    table = np.full((rows + 1, columns), np.nan)
+    table[estimated_work, estimated_design] = values
+    table[-1] = 0.0  # where work -1 looks
+    found: Floats = table[works, designs]
+    if (missing := np.isnan(found)).any():
+        where = np.argwhere(missing)[0]
         raise KeyError(f"no estimate for operator {where[1]} of architecture {where[0]}")
-    return np.where(idle, 0.0, values[order][place])
+    return found
 
 
 def designs_of_operators(cores: list[str], tensor: Ints, vector: Ints, fused: Ints) -> Ints:
