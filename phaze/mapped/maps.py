@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,8 +28,8 @@ from phaze.mapped.stages import Lanes, lanes_of, stored_stages
 from phaze.ndarrays import Ints
 from phaze.simulate.network.coarse import by_node
 from phaze.simulate.network.fabric import Fabric, fabric
-from phaze.simulate.network.traffic import Script, carry_out, silent
-from phaze.simulate.networked import Devices, script_on, time_per_batch_s
+from phaze.simulate.network.traffic import carry_out
+from phaze.simulate.networked import Devices, script_on, silent_script, time_per_batch_s
 from phaze.simulate.plan import Plan
 from phaze.spec.network import Matrix
 from phaze.spec.system import Cluster
@@ -139,12 +140,9 @@ class _Run:
 
     def __init__(self, plan: Plan, system: Cluster | Matrix, devices: int) -> None:
         self.plan, self.lanes = within_units(plan), lanes_of(plan)
-        self.quiet: Script | None = None
-        needed = max(devices, self.lanes.devices)
-        part = system if isinstance(system, Matrix) else part_of(system, needed)
-        self.fabric: Fabric = fabric(part, max(needed, part.devices))
-        self.near = _consecutive(part) // self.lanes.unit
-        self.network: DeviceNetwork = units_of(device_network(part), self.lanes.unit)
+        found = _network_of(system, max(devices, self.lanes.devices))
+        self.fabric, self.near = found.fabric, found.near // self.lanes.unit
+        self.network: DeviceNetwork = units_of(found.devices, self.lanes.unit)
         self.stages: StageGraph = stage_graph(stored_stages(plan, "plan"))
 
     def by_hand(self) -> Iterator[tuple[str, Ints]]:
@@ -199,15 +197,27 @@ class _Run:
     def judge(self, way: str, mapping: Ints) -> Tried:
         """Return what a mapping leads to."""
         script = script_on(self.plan, self.fabric, devices_of(self.plan, self.lanes, mapping))
-        if self.quiet is None:
-            self.quiet = silent(script)
         carried = carry_out(script, self.fabric.topology)
         return Tried(way, mapping, self.estimate_s(mapping), time_per_batch_s(carried))
 
     def alone_s(self) -> float:
         """Return a batch on a network that takes no time."""
-        assert self.quiet is not None
-        return time_per_batch_s(carry_out(self.quiet, self.fabric.topology, "none"))
+        return time_per_batch_s(carry_out(silent_script(self.plan), self.fabric.topology, "none"))
+
+
+class _Network(NamedTuple):
+    """The part of a system that a plan needs, which other plans need as well."""
+
+    fabric: Fabric
+    devices: DeviceNetwork
+    near: int
+    """Devices with consecutive numbers that are near: those of a node, or of a row of a torus."""
+
+
+@lru_cache(maxsize=4)
+def _network_of(system: Cluster | Matrix, needed: int) -> _Network:
+    part = system if isinstance(system, Matrix) else part_of(system, needed)
+    return _Network(fabric(part, max(needed, part.devices)), device_network(part), _consecutive(part))
 
 
 def near_maps(problem: Problem) -> list[Ints]:

@@ -14,7 +14,7 @@ has as many shares as its stage has layers, fewer where that would be more than 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -97,11 +97,27 @@ def script_on(
     plan: Plan, fabric: Fabric, devices: Devices, tensors: Tensors = "all", *, synchronise: bool = True
 ) -> Script:
     """Return a plan with all that it sends over a network, on devices as given."""
+    pipeline = _pipeline(plan, tensors, synchronise=synchronise)
+    return script(pipeline, traffic_of(plan, pipeline, fabric, devices))
+
+
+def silent_script(plan: Plan) -> Script:
+    """Return a plan whose slices send each other nothing, with the rest not sent, either: on any devices."""
+    pipeline = _pipeline(plan, "all", synchronise=True)
+    turns = {(Kind.LAST_SYNC, port, group): [Turn(0.0)] for port, group in _ports(pipeline)}
+    tiles = [[0]] * len(pipeline.workers)
+    return script(pipeline, Traffic(tiles, dict.fromkeys(_sent_bytes(plan, pipeline.lanes), 0.0), turns))
+
+
+def _pipeline(plan: Plan, tensors: Tensors, *, synchronise: bool) -> Pipeline:
     flat = plan.pipeline(tensors, synchronise=synchronise)
     pipeline = replace(flat, stages=tuple(replace(stage, operators=1) for stage in flat.stages))
-    if pipeline.schedule == "2bw":
-        pipeline = replace(pipeline, batches=BATCHES)
-    return script(pipeline, traffic_of(plan, pipeline, fabric, devices))
+    return replace(pipeline, batches=BATCHES) if pipeline.schedule == "2bw" else pipeline
+
+
+def _ports(pipeline: Pipeline) -> Iterator[tuple[int, int]]:
+    """Yield the resource and the group of every all-reduce of gradients."""
+    yield from enumerate(synchronising_groups(pipeline), start=len(pipeline.workers))
 
 
 def traffic_of(plan: Plan, pipeline: Pipeline, fabric: Fabric, devices: Devices) -> Traffic:
@@ -140,7 +156,7 @@ def _exchanges(
 ) -> dict[tuple[Kind, int, int], Sequence[Turn]]:
     """Return the all-reduces of gradients, one for each slice of a stage at once."""
     found: dict[tuple[Kind, int, int], Sequence[Turn]] = {}
-    for port, group in enumerate(synchronising_groups(pipeline), start=len(pipeline.workers)):
+    for port, group in _ports(pipeline):
         slices = list(zip(*devices[group], strict=True))
         plans = [
             all_reduce(fabric.topology, by_node(members, fabric.node), plan.stages[group].weight_bytes)

@@ -7,7 +7,6 @@ long as the rounds that they stand for, and make others wait so much longer.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from phaze.simulate.network.messages import Message, Plan, then, together
@@ -59,5 +58,7 @@ def ring(
 
 def by_node(members: Sequence[int], node: int) -> list[list[int]]:
     """Return members in rows, those of a node of so many devices each."""
-    counts = Counter(member // node for member in members)
-    return [[member for member in members if member // node == number] for number in counts]
+    rows: dict[int, list[int]] = {}
+    for member in members:
+        rows.setdefault(member // node, []).append(member)
+    return list(rows.values())

@@ -29,6 +29,8 @@ Plan = tuple[Message, ...]
 
 def together(*plans: Sequence[Message]) -> Plan:
     """Return plans that run at the same time, asking for links in turns: the first of each, the second, …."""
+    if len(plans) == 1:
+        return tuple(plans[0])
     turn = sorted((k, p) for p, plan in enumerate(plans) for k in range(len(plan)))
     place = {(p, k): number for number, (k, p) in enumerate(turn)}
     return tuple(

@@ -12,7 +12,6 @@ in turns, as a layer's products and all-reduces do.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,9 +22,10 @@ import numpy as np
 from phaze.errors import PhazeError
 from phaze.ndarrays import Floats, Ints
 from phaze.simulate.durations import Kind
-from phaze.simulate.graph import EventGraph, event_graph
+from phaze.simulate.graph import EventGraph
 from phaze.simulate.network.compiled import Columns, carry, columns
 from phaze.simulate.network.delivery import Contention
+from phaze.simulate.network.draft import Draft, Part, Wait, Work, draft
 from phaze.simulate.network.machine import passing
 from phaze.simulate.network.messages import Message, Plan
 from phaze.simulate.network.topology import Switching, Topology
@@ -87,6 +87,7 @@ class Script:
     """A pipeline as messages, and where its jobs are among them."""
 
     pipeline: Pipeline
+    traffic: Traffic
     graph: EventGraph
     plan: Columns
     first: Ints
@@ -102,11 +103,27 @@ class Script:
 
 def script(pipeline: Pipeline, traffic: Traffic) -> Script:
     """Return a pipeline with all that it sends; raises `PhazeError` where that has no place in its graph."""
-    graph = event_graph(pipeline)
-    writer = _Writer(pipeline, traffic, graph)
-    for job in _in_order(graph):
-        writer.write(job)
-    return writer.script()
+    if len(traffic.tiles) != len(pipeline.workers):
+        raise PhazeError(
+            f"network: tiles must have the nodes of {len(pipeline.workers)} workers, got {len(traffic.tiles)}"
+        )
+    found = draft(pipeline, frozenset(traffic.sent_bytes), frozenset(traffic.turns))
+    parts = [_written(part, traffic) for part in found.distinct]
+    sizes = np.array([len(part.plan.source) for part in parts], np.int64)
+    offset = np.concatenate([[0], np.cumsum(sizes[found.part])])
+    work_s = np.array([part.work_s for part in parts])[found.part[found.job]]
+    jobs = found.graph.jobs
+    return Script(
+        pipeline,
+        traffic,
+        found.graph,
+        _joined(found, parts, offset),
+        offset[found.job],
+        offset[found.job + 1] - 1,
+        found.graph.predecessor,
+        offset[found.arrivals + 1] - 1,
+        np.bincount(jobs.resource, work_s, len(jobs.first) - 1).astype(np.float64),
+    )
 
 
 def carry_out(
@@ -132,11 +149,12 @@ def carry_out(
 
 
 def silent(found: Script) -> Script:
-    """Return the same with nothing sent: messages stay where they are, and neither have bytes nor wait."""
-    own = found.plan
-    work_s = np.where(own.source == own.target, own.delay_s, 0.0)
-    plan = own._replace(target=own.source, size_bytes=np.zeros_like(own.size_bytes), delay_s=work_s)
-    return Script(**{**vars(found), "plan": plan})
+    """Return the same with nothing sent: what is left are the seconds of its jobs."""
+    traffic = found.traffic
+    turns = {job: [Turn(turn.seconds) for turn in turns] for job, turns in traffic.turns.items()}
+    return script(
+        found.pipeline, Traffic([[0]] * len(traffic.tiles), dict.fromkeys(traffic.sent_bytes, 0.0), turns)
+    )
 
 
 def _timeline(found: Script, arrived_s: Floats) -> Timeline:
@@ -151,37 +169,6 @@ def _timeline(found: Script, arrived_s: Floats) -> Timeline:
     return Timeline(found.pipeline, found.graph.jobs, start, end - start, arrival, binding)
 
 
-def _in_order(graph: EventGraph) -> list[int]:
-    """Return the jobs such that each comes after what it waits for, resources in turns."""
-    jobs = graph.jobs
-    follower = np.full(len(jobs), -1, np.int64)
-    follower[:-1] = np.arange(1, len(jobs))
-    follower[jobs.first[1:] - 1] = -1
-    missing = np.diff(graph.preceded)
-    missing = missing + 1
-    missing[jobs.first[:-1]] -= 1
-    waiting = np.repeat(np.arange(len(jobs)), np.diff(graph.preceded))
-    order = np.argsort(graph.predecessor, kind="stable")
-    begins = np.searchsorted(graph.predecessor[order], np.arange(len(jobs) + 1)).tolist()
-    followers, left, after = waiting[order].tolist(), missing.tolist(), follower.tolist()
-    depth = (np.arange(len(jobs)) - jobs.first[jobs.resource]).tolist()
-    heap = [(depth[job], job) for job in range(len(jobs)) if not left[job]]
-    heapq.heapify(heap)
-    found = []
-    while heap:
-        _, job = heapq.heappop(heap)
-        found.append(job)
-        for other in (*followers[begins[job] : begins[job + 1]], *([after[job]] if after[job] >= 0 else [])):
-            left[other] -= 1
-            if not left[other]:
-                heapq.heappush(heap, (depth[other], other))
-    if len(found) < len(jobs):
-        raise PhazeError(
-            f"network: only {len(found)} of {len(jobs)} jobs can run, the others wait for each other"
-        )
-    return found
-
-
 class _Part(NamedTuple):
     """Messages that begin with one that waits for others, and end with one that waits for all."""
 
@@ -190,111 +177,39 @@ class _Part(NamedTuple):
     work_s: float
 
 
-class _Writer:
-    """Messages as they are written down."""
+def _written(part: Part, traffic: Traffic) -> _Part:
+    """Return the messages of a part."""
+    if isinstance(part, Wait):
+        return _part([Turn(part.seconds)])
+    if isinstance(part, Work):
+        return _part(traffic.turns[part.job])
+    tiles = traffic.tiles
+    plan = passing(tiles[part.worker], tiles[part.to], traffic.sent_bytes[part.pair])
+    return _part([Turn(0.0, plan)])
 
-    def __init__(self, pipeline: Pipeline, traffic: Traffic, graph: EventGraph) -> None:
-        if len(traffic.tiles) != len(pipeline.workers):
-            raise PhazeError(
-                f"network: tiles must have the nodes of {len(pipeline.workers)} workers, "
-                f"got {len(traffic.tiles)}"
-            )
-        self.pipeline, self.traffic, self.graph = pipeline, traffic, graph
-        self.jobs: list[list[int]] = [
-            column.tolist() for column in (graph.jobs.kind, graph.jobs.stage, graph.jobs.resource)
-        ]
-        self.begins = set(graph.jobs.first[:-1].tolist())
-        self.preceded = graph.preceded.tolist()
-        self.predecessor: list[int] = graph.predecessor.tolist()
-        self.delay: list[float] = graph.delay_s.tolist()
-        self.first: list[int] = [-1] * len(graph.jobs)
-        self.last: list[int] = [-1] * len(graph.jobs)
-        self.arrivals = [-1] * len(self.predecessor)
-        self.size = 0
-        self.parts: list[_Part] = []
-        self.after: list[list[int]] = []
-        self.offsets: list[int] = []
-        self.known: dict[object, _Part] = {}
-        self.sent: dict[tuple[int, int], int] = {}
-        """When tensors are there, by the job that sends and the stage: several jobs may wait for one."""
-        self.work_s = np.zeros(len(graph.jobs.first) - 1)
 
-    def write(self, job: int) -> None:
-        """Write what brings a job its tensors, and the job."""
-        kind, stage, resource = (column[job] for column in self.jobs)
-        before = [] if job in self.begins else [self.last[job - 1]]
-        for edge in range(self.preceded[job], self.preceded[job + 1]):
-            self.arrivals[edge] = self._arrival(edge, stage, resource)
-            before.append(self.arrivals[edge])
-        part = self._job(Kind(kind), stage, resource, float(self.graph.duration_s[job]))
-        self.first[job] = self.size
-        self._append(part, before)
-        self.last[job] = self.size - 1
-        self.work_s[resource] += part.work_s
+def _joined(found: Draft, parts: Sequence[_Part], offset: Ints) -> Columns:
+    """Return parts one after the other, of which each begins at its offset."""
+    sizes, inner = (np.array([len(part.plan[column]) for part in parts], np.int64) for column in (0, 5))
+    messages = _runs((np.cumsum(sizes) - sizes)[found.part], sizes[found.part])
+    source, target, size, delay, waits = (
+        np.concatenate([part.plan[column] for part in parts])[messages] for column in range(5)
+    )
+    waits[offset[:-1]] = found.waits
+    within = inner[found.part]
+    ends = np.cumsum(found.waits + within)
+    before = np.empty(ends[-1], np.int64)
+    before[_runs(ends - within - found.waits, found.waits)] = offset[found.before + 1] - 1
+    kept = np.concatenate([part.plan.before for part in parts])
+    own = kept[_runs((np.cumsum(inner) - inner)[found.part], within)]
+    before[_runs(ends - within, within)] = own + np.repeat(offset[:-1], within)
+    return Columns(source, target, size, delay, waits, before)
 
-    def _arrival(self, edge: int, stage: int, resource: int) -> int:
-        """Return the message with which something is there for a stage."""
-        sender, delay = self.predecessor[edge], self.delay[edge]
-        source, worker = self.jobs[1][sender], self.jobs[2][sender]
-        if delay < 0:
-            raise PhazeError("network: operators must be 1, nothing is sent before its job is over")
-        pair = source, stage
-        if source == stage or pair not in self.traffic.sent_bytes:
-            if not delay:
-                return self.last[sender]
-            self._append(self._wait(delay), [self.last[sender]])
-            return self.size - 1
-        if (sender, stage) not in self.sent:
-            self._append(self._tensor(pair, worker, resource), [self.last[sender]])
-            self.sent[sender, stage] = self.size - 1
-        return self.sent[sender, stage]
 
-    def _append(self, part: _Part, before: list[int]) -> None:
-        self.parts.append(part)
-        self.after.append(before)
-        self.offsets.append(self.size)
-        self.size += len(part.plan.source)
-
-    def _job(self, kind: Kind, stage: int, resource: int, seconds: float) -> _Part:
-        key = kind, resource, stage
-        turns = self.traffic.turns.get(key)
-        known = ("job", *key) if turns is not None else ("job", kind, resource, stage, seconds)
-        if known not in self.known:
-            self.known[known] = _part(turns if turns is not None else [Turn(seconds)])
-        return self.known[known]
-
-    def _tensor(self, pair: tuple[int, int], worker: int, resource: int) -> _Part:
-        known = ("tensor", pair, worker, resource)
-        if known not in self.known:
-            tiles = self.traffic.tiles
-            plan = passing(tiles[worker], tiles[resource], self.traffic.sent_bytes[pair])
-            self.known[known] = _part([Turn(0.0, plan)])
-        return self.known[known]
-
-    def _wait(self, seconds: float) -> _Part:
-        return self.known.setdefault(("wait", seconds), _part([Turn(seconds)]))
-
-    def script(self) -> Script:
-        """Return all that was written."""
-        waits = np.concatenate([part.plan.waits for part in self.parts])
-        waits[self.offsets] = [len(before) for before in self.after]
-        before = [
-            np.concatenate([np.array(own, np.int64), part.plan.before + offset])
-            for own, part, offset in zip(self.after, self.parts, self.offsets, strict=True)
-        ]
-        source, target, size, delay = (
-            np.concatenate([part.plan[column] for part in self.parts]) for column in range(4)
-        )
-        return Script(
-            self.pipeline,
-            self.graph,
-            Columns(source, target, size, delay, waits, np.concatenate(before)),
-            np.array(self.first, np.int64),
-            np.array(self.last, np.int64),
-            self.graph.predecessor,
-            np.array(self.arrivals, np.int64),
-            self.work_s,
-        )
+def _runs(first: Ints, size: Ints) -> Ints:
+    """Return the numbers of several runs, one run after the other."""
+    begins = np.cumsum(size) - size
+    return np.repeat(first - begins, size) + np.arange(size.sum())
 
 
 def _part(turns: Sequence[Turn]) -> _Part:

@@ -9,11 +9,18 @@ import pandas as pd
 import pytest
 
 from phaze.errors import PhazeError
-from phaze.mapped.maps import Effort, PlanMap, block_map, devices_of, map_plan
+from phaze.mapped.maps import Effort, PlanMap, block_map, devices_of, map_plan, within_units
 from phaze.mapped.stages import lanes_of
 from phaze.mapped.study import Asked, map_plans
 from phaze.simulate.network.fabric import fabric
-from phaze.simulate.networked import consecutive_devices, replay_on
+from phaze.simulate.network.traffic import carry_out, silent
+from phaze.simulate.networked import (
+    consecutive_devices,
+    replay_on,
+    script_on,
+    silent_script,
+    time_per_batch_s,
+)
 from phaze.simulate.plan import Bandwidths, Plan
 from phaze.spec.network import Matrix
 from phaze.spec.system import Cluster, Level
@@ -136,6 +143,17 @@ def test_devices_that_fill_no_node_are_on_a_whole_one() -> None:
     mapped = map_plan(plan([stage(1)] * 3, 4), scaled(NODES), 3, FAST)
     assert mapped.devices == 4
     assert mapped.tried[-1].mapping.max() < 4
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_nothing_sent_takes_as_long_as_all_that_is_sent_in_no_time(name: str) -> None:
+    one, network = within_units(PLANS[name]), fabric(SYSTEMS["torus"], 64)
+    every = silent(script_on(one, network, consecutive_devices(one)))
+    expected, found = (
+        time_per_batch_s(carry_out(script, network.topology, "none"))
+        for script in (every, silent_script(one))
+    )
+    assert found == expected
 
 
 def test_a_network_with_too_few_devices_is_an_error() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze.errors import PhazeError
+from phaze.simulate.network import compiled
 from phaze.simulate.network.clusters import from_matrix
 from phaze.simulate.network.contention import Network
 from phaze.simulate.network.delivery import Delivery, deliver, in_compiled_events, in_events
@@ -248,3 +249,12 @@ def test_a_network_serves_processes_of_a_simulation() -> None:
 def test_what_cannot_be_sent_is_refused(plan: list[Message], contention: str, message: str) -> None:
     with pytest.raises(PhazeError, match=message):
         deliver(MESH, plan, contention)  # type: ignore[arg-type]
+
+
+def test_pairs_of_nodes_too_many_to_list_are_found_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = random_plan(7)
+    listed = in_compiled_events(MESH, plan, "pipelined")
+    monkeypatch.setattr(compiled, "MOST_LISTED", 0)
+    looked_for = in_compiled_events(MESH, plan, "pipelined")
+    assert (listed.arrived_s == looked_for.arrived_s).all()
+    assert (listed.busy_s == looked_for.busy_s).all()

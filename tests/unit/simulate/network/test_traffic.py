@@ -70,6 +70,19 @@ def test_it_agrees_with_the_machine_of_discrete_events(seed: int, switching: Swi
     assert carried.link_bytes == pytest.approx(machine.network.link_bytes)
 
 
+def test_one_draft_serves_all_devices() -> None:
+    """Equal pipelines on other tiles are the same messages between other nodes."""
+    pipeline, tiles = random_case(1)
+    here, there = script(pipeline, Traffic(LINE, BYTES)), script(replace(pipeline), Traffic(tiles, BYTES))
+    assert here.graph is there.graph
+    moved = np.array(tiles)[:, 0]
+    sent = here.plan.size_bytes > 0
+    for before, after in ((here.plan.source, there.plan.source), (here.plan.target, there.plan.target)):
+        assert (moved[before[sent]] == after[sent]).all()
+    assert (here.plan.before == there.plan.before).all()
+    assert (script(pipeline, Traffic(LINE, {})).plan.size_bytes == 0).all()
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_every_byte_sent_is_received(seed: int) -> None:
     pipeline, tiles = random_case(seed)
