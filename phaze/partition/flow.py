@@ -8,9 +8,9 @@ Clusters hide good borders: on graphs of models the paper's flow ends several pe
 full flow goes on: the best partition so far, intervals of one order among them, limits the time of every
 stage, the limit leaves only few operators open at every border (see `windows`), and the dynamic program over
 these is that over all operators. Where a border still has too many fronted subgraphs, only operators near the
-borders of the best partition so far are open, in several rounds. Of all partitions that were met and whose
-slowest stage takes at most 2 % longer than the least time, or what `slack` allows, the one simulated fastest
-is taken.
+borders of the best partition so far are open, in several rounds, and an integer program looks for a better
+one and for a bound (see `integer`). Of all partitions that were met and whose slowest stage takes at most 2 %
+longer than the least time, or what `slack` allows, the one simulated fastest is taken.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from phaze.theory.operator_graphs import OperatorGraph
 
 Flow = Literal["full", "paper"]
 Maker = Literal[
-    "clusters", "refinement", "balance", "operators", "messages", "order",
+    "clusters", "refinement", "balance", "operators", "program", "messages", "order",
     "parmesan", "pipedream", "topological", "piper", "phaze",
 ]  # fmt: skip
-"""The dynamic program on clusters, the paper's refinement, refinement by time; the program on operators, also
-with the least messages; intervals of one order; and planners that are compared."""
+"""The dynamic program on clusters, the paper's refinement, refinement by time; the same on operators, an
+integer program, the first with the least messages; intervals of one order; and planners that are compared."""
 
 SLACK = 0.02
 """What keeps the slowest stage within 2 % of the least time."""
@@ -49,6 +49,8 @@ MOST_SETS = 20_000
 """Fronted subgraphs at a border, so that pairs of them stay few."""
 FEW_SETS = 1_000
 """The same, to come near the best partition quickly."""
+PROOF = 2e-6
+"""Share by which a partition may be above a bound that proves it: solvers stop at half of that."""
 ROUNDS = 8
 """How often borders are moved where a border has too many fronted subgraphs."""
 NARROWER = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
@@ -95,7 +97,7 @@ class Partition:
     bound_s: float
     """The slowest stage of any partition takes at least this long."""
     proven: bool
-    """Whether `bound_s` is the optimum: the dynamic program over all operators came to an end."""
+    """Whether `bound_s` is the optimum: the dynamic program over all operators or an integer one ended."""
 
     @property
     def gap(self) -> float:
@@ -188,15 +190,15 @@ def _full_flow(problem: Problem, options: Options, met: list[Candidate], lowest:
     met += _in_order(problem)
     met += [_balanced(problem, one) for one in met]
     best = min(met, key=_by_time, default=None)
-    found, proven = _cut_operators(weights, problem.stages, best, options.most_sets)
-    if found is not None:
-        met.append(problem.candidate(found.stage_of, "operators"))
+    found, bound = _cut_operators(weights, problem.stages, best, options.most_sets)
+    met += [problem.candidate(one.stage_of, maker) for maker, one in found.items()]
     if not met:
         raise PhazeError(_nothing_fits(problem))
     least = min(met, key=_by_time)
     met += _fewer_messages(problem, least.time_s, options)
     near = [one for one in met if one.time_s <= (1 + options.slack) * least.time_s]
-    bound = least.time_s if proven else lowest
+    proven = bound >= least.time_s * (1 - PROOF)
+    bound = least.time_s if proven else max(bound, lowest)
     return Partition(min(near, key=_by_step), tuple(met), bound, proven)
 
 
@@ -214,14 +216,30 @@ def _in_order(problem: Problem) -> Iterator[Candidate]:
 
 def _cut_operators(
     weights: Weights, stages: int, best: Candidate | None, most_sets: int
-) -> tuple[Cut | None, bool]:
-    """Return the best partition found of all operators, and whether none is better."""
+) -> tuple[dict[Maker, Cut], float]:
+    """Return the best partitions of all operators by their makers, and what no partition is faster than.
+
+    Where a border has too many fronted subgraphs an integer program goes on from the best partition.
+    """
     near = None if best is None else _cut_near(weights, best.stage_of, min(FEW_SETS, most_sets))
     limit = np.inf if near is None else near.time_s
     try:
-        return cut_within(weights, stages, limit, most_sets), True
+        exact = cut_within(weights, stages, limit, most_sets)
+        return ({}, limit) if exact is None else ({"operators": exact}, exact.time_s)
     except TooManyError:
-        return (None if near is None else _cut_near(weights, near.stage_of, most_sets)), False
+        if near is None:
+            return {}, 0.0
+    return _cut_without_sets(weights, stages, _cut_near(weights, near.stage_of, most_sets))
+
+
+def _cut_without_sets(weights: Weights, stages: int, near: Cut) -> tuple[dict[Maker, Cut], float]:
+    from phaze.partition.integer import cut_by_program  # its solver takes longer to import than most to cut
+
+    solved = cut_by_program(weights, stages, near.time_s)
+    found: dict[Maker, Cut] = {"operators": near}
+    if solved is not None and solved.cut is not None:
+        found["program"] = solved.cut
+    return found, 0.0 if solved is None else solved.bound_s
 
 
 def _cut_near(weights: Weights, stage_of: Ints, most_sets: int) -> Cut:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze.errors import PhazeError
-from phaze.ndarrays import Floats, Ints
-from phaze.partition.weights import Weights
+from phaze.ndarrays import Bools, Floats, Ints
+from phaze.partition.weights import ROUNDING, Weights, sums
 from phaze.partition.windows import Windows
 from phaze.theory.bitsets import BITS, Words, contains, pack
 from phaze.theory.compiled import njit, njit_inner
@@ -47,8 +47,14 @@ class Family:
         return len(self.words)
 
 
-def family(weights: Weights, windows: Windows, border: int, limit: int = LIMIT) -> Family:
-    """Return the fronted subgraphs of the first `border` stages; TooManyError for more than `limit`."""
+def family(
+    weights: Weights, windows: Windows, border: int, limit: int = LIMIT, limit_s: float = np.inf
+) -> Family:
+    """Return the fronted subgraphs of the first `border` stages; TooManyError for more than `limit`.
+
+    Left out are those that no partition has whose stages keep to `limit_s`: with the messages over the
+    border, which count on both sides of it, s stages before it take at most s times as long, those after too.
+    """
     if border == 0 or border > len(windows.least_s):
         every = np.full((1, len(weights)), border > 0)
         return describe(weights, pack(every))
@@ -60,7 +66,8 @@ def family(weights: Weights, windows: Windows, border: int, limit: int = LIMIT) 
         weights.compute_s,
         float(windows.least_s[border - 1]),
         float(windows.most_s[border - 1]),
-        float(weights.compute_s[inside].sum()),
+        *_with_messages(weights, border, len(windows.least_s) + 1, limit_s),
+        *_begun(weights, inside, outside),
         limit,
     )
     if not complete:
@@ -68,6 +75,21 @@ def family(weights: Weights, windows: Windows, border: int, limit: int = LIMIT) 
             f"border {border}: there are more than {limit} fronted subgraphs that the first stages may be"
         )
     return describe(weights, words)
+
+
+def _with_messages(weights: Weights, border: int, stages: int, limit_s: float) -> tuple[float, float, float]:
+    """Return what computation less, and computation plus, messages keep to, and the seconds of a byte."""
+    slack = ROUNDING * (weights.total_s + weights.seconds_per_byte * float(weights.edge_bytes.sum()))
+    least = weights.total_s - (stages - border) * limit_s - slack
+    return least, border * limit_s + slack, weights.seconds_per_byte
+
+
+def _begun(weights: Weights, inside: Bools, outside: Bools) -> tuple[Floats, float, float]:
+    """Return what every set has: bytes of each node to what lies outside (n,), computation, messages."""
+    source, target = weights.edges.T
+    leaving = np.where(outside[target], weights.edge_bytes, 0.0)
+    beyond = sums(source, leaving, len(weights))
+    return beyond, float(weights.compute_s[inside].sum()), float(beyond[inside].sum())
 
 
 def describe(weights: Weights, words: Words) -> Family:
@@ -78,11 +100,11 @@ def describe(weights: Weights, words: Words) -> Family:
     return Family(words, sums[0], sums[1], sent, first, crossing)
 
 
-def _sources(weights: Weights) -> tuple[Ints, Ints]:
-    """Return the nodes with an edge to each node: where they begin (n + 1,), and all of them (e,)."""
+def _sources(weights: Weights) -> tuple[Ints, Ints, Floats]:
+    """Return the nodes with an edge to each node: where they begin (n + 1,), all of them (e,), and bytes."""
     order = np.argsort(weights.edges[:, 1], kind="stable")
     first = np.searchsorted(weights.edges[order, 1], np.arange(len(weights) + 1))
-    return first.astype(np.int64), np.ascontiguousarray(weights.edges[order, 0])
+    return first.astype(np.int64), np.ascontiguousarray(weights.edges[order, 0]), weights.edge_bytes[order]
 
 
 @njit
@@ -91,17 +113,26 @@ def _grow(
     open_nodes: Ints,
     first: Ints,
     source: Ints,
+    size: Floats,
     compute: Floats,
     least: float,
     most: float,
+    least_less: float,
+    most_plus: float,
+    seconds_per_byte: float,
+    beyond: Floats,
     begun: float,
+    begun_bytes: float,
     limit: int,
 ) -> tuple[Words, bool]:
-    """Return `start` (1, words) with every set of open nodes that keeps it fronted and within the bounds."""
+    """Return `start` (1, words) with every set of open nodes that keeps it fronted and within the bounds.
+
+    Once both ends of an edge are decided it crosses the border or not: what crosses only grows.
+    """
     width = start.shape[1]
-    sets, sums = np.empty((1024, width), np.uint64), np.empty(1024)
+    sets, sums = np.empty((1024, width), np.uint64), np.empty((1024, 2))
     _copy_set(start, 0, sets, 0)
-    sums[0] = begun
+    sums[0, 0], sums[0, 1] = begun, seconds_per_byte * begun_bytes
     count, left = 1, 0.0
     for v in open_nodes:
         left += compute[v]
@@ -112,18 +143,18 @@ def _grow(
             sets, sums = _larger(sets, sums, before)
         grown = before
         for row in range(before):
-            ready = sums[row] + compute[v] <= most and sums[row] + compute[v] + left >= least
-            for k in range(first[v], first[v + 1]):
-                ready = ready and contains(sets, row, source[k])
-            if ready:
+            entering, ready = _entering(sets, row, first[v], first[v + 1], source, size)
+            time, sent = sums[row, 0] + compute[v], sums[row, 1] + seconds_per_byte * beyond[v]
+            if ready and time <= most and _keeps(time, sent, left, least, least_less, most_plus):
                 _copy_set(sets, row, sets, grown)
                 sets[grown, v // BITS] |= np.uint64(1) << np.uint64(v % BITS)
-                sums[grown] = sums[row] + compute[v]
+                sums[grown, 0], sums[grown, 1] = time, sent
                 grown += 1
+            sums[row, 1] += seconds_per_byte * entering
         for row in range(grown):
-            if row >= before or sums[row] + left >= least:
+            if row >= before or _keeps(sums[row, 0], sums[row, 1], left, least, least_less, most_plus):
                 _copy_set(sets, row, sets, kept)
-                sums[kept] = sums[row]
+                sums[kept, 0], sums[kept, 1] = sums[row, 0], sums[row, 1]
                 kept += 1
         count = kept
         if count > limit:
@@ -131,13 +162,31 @@ def _grow(
     return sets[:count].copy(), True
 
 
+@njit_inner
+def _entering(sets: Words, row: int, begin: int, end: int, source: Ints, size: Floats) -> tuple[float, bool]:
+    """Return the bytes of a range of edges that come from a set, and whether all of them do."""
+    entering, ready = 0.0, True
+    for k in range(begin, end):
+        if contains(sets, row, source[k]):
+            entering += size[k]
+        else:
+            ready = False
+    return entering, ready
+
+
+@njit_inner
+def _keeps(time: float, sent: float, left: float, least: float, least_less: float, most_plus: float) -> bool:
+    """Return whether a set, and what may still join it, keeps to the bounds with what it sends so far."""
+    return time + left >= least and time + sent <= most_plus and time + left - sent >= least_less
+
+
 @njit
 def _larger(sets: Words, sums: Floats, count: int) -> tuple[Words, Floats]:
     """Return the first sets with room for four times as many."""
-    more, more_sums = np.empty((4 * count, sets.shape[1]), np.uint64), np.empty(4 * count)
+    more, more_sums = np.empty((4 * count, sets.shape[1]), np.uint64), np.empty((4 * count, 2))
     for row in range(count):
         _copy_set(sets, row, more, row)
-        more_sums[row] = sums[row]
+        more_sums[row, 0], more_sums[row, 1] = sums[row, 0], sums[row, 1]
     return more, more_sums
 
 

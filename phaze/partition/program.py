@@ -72,7 +72,7 @@ def cut_between(
 ) -> Ints | None:
     """Return the stage of each node (n,) with borders within windows, None if nothing keeps to the limit."""
     stages = len(windows.least_s) + 1
-    families = [family(weights, windows, border, most_sets) for border in range(stages + 1)]
+    families = [family(weights, windows, border, most_sets, limit_s) for border in range(stages + 1)]
     return best_chain(weights, families, limit_s, thrifty=thrifty)
 
 
