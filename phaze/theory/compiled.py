@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import importlib
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar, cast
 
-import numba
+from phaze.ndarrays import Floats
+from phaze.theory.numba_alone import numba
+
+# isort: split
 from numba.core.base import BaseContext
 from numba.core.caching import FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 from numba.core.runtime.nrt import rtsys
 from numba.core.types import unliteral
-
-from phaze.ndarrays import Floats
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -38,15 +37,6 @@ def _digest() -> str:
     return hashlib.sha256(b"".join(text for text in contents if b"njit" in text)).hexdigest()[:16]
 
 
-def _leave_out_blas() -> None:
-    """Let Numba come up without SciPy's BLAS: no compiled function uses it, and its import takes 0.2 s."""
-    if "scipy.linalg" not in sys.modules:
-        sys.modules["scipy.linalg"] = None  # type: ignore[assignment]
-        importlib.import_module("numba.np.arraymath")
-        del sys.modules["scipy.linalg"]
-
-
-_leave_out_blas()
 FOLDER = PACKAGE / "__pycache__" / f"compiled-{_digest()}"
 numba.config.CACHE_DIR = str(FOLDER)  # type: ignore[attr-defined]
 

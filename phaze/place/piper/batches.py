@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from phaze.place.piper.layers import Cluster, Layers, Plan
 
-Planner = Callable[[Layers, Cluster], Plan | None]
+Planner = Callable[[Layers, Cluster, float], Plan | None]
+"""Returns the best plan; None where there is none, or none in less than the given time."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,9 @@ def plan_batch(
     """
     best: Batched | None = None
     for split in splits(samples, accumulations, models):
-        found = planner(models[split.microbatch], replace(cluster, microbatches=split.microbatches))
+        below_s = best.time_per_sample_s * split.microbatch if best else inf
+        mine = replace(cluster, microbatches=split.microbatches)
+        found = planner(models[split.microbatch], mine, below_s)
         if found is None:
             continue
         batched = Batched(split, found)

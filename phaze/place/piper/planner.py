@@ -34,18 +34,22 @@ CLOSE = 1.001
 def plan(
     layers: Layers,
     cluster: Cluster,
+    below_s: float = np.inf,
     *,
     linear: bool = False,
     exact_knapsack: bool = False,
     most_data: int | None = None,
     max_downsets: int = MAX_DOWNSETS,
 ) -> Plan | None:
-    """Return the plan with the least time per sample; None: nothing fits (Piper, Section 4).
+    """Return the plan with the least time per sample; None: nothing fits, or takes less (Piper, Section 4).
 
-    linear: only the prefixes of one linear order are downsets, as in Table 1 of the paper; most_data: the
-    largest degree of data parallelism; more than `max_downsets` downsets are an error.
+    below_s: what the plan has to take less than; linear: only the prefixes of one linear order are downsets,
+    as in Table 1 of the paper; most_data: the largest degree of data parallelism; more than `max_downsets`
+    downsets are an error.
     """
     planner = Planner(layers, cluster, linear, exact_knapsack, most_data, max_downsets)
+    if not planner.has_plan(below_s):
+        return None
     return planner.best(cluster.devices, planner.first_plan())
 
 
@@ -162,6 +166,12 @@ class Planner:
             return None
         straight = replace(self, linear=True)
         return straight.best(self.cluster.devices, None)
+
+    def has_plan(self, below_s: float) -> bool:
+        """Return whether there may be a plan that takes less; one search, where the best takes many."""
+        if not self.possible or below_s == np.inf:
+            return self.possible
+        return self.within(below_s * BELOW, self.cluster.devices) is not None
 
     def best(self, devices: int, known: Plan | None, faster_s: float = 0.0) -> Plan | None:
         """Return the best plan on so many devices at most; `known` is one, none takes `faster_s`."""

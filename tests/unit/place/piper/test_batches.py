@@ -66,8 +66,8 @@ def test_accumulation_does_not_help_where_the_degrees_need_not_sum_up_to_n(seed:
         4, float(rng.integers(10, 60)), 10.0, 1, synchronisation="batch" if how == "batch" else "round"
     )
 
-    def exact(layers: Layers, cluster: Cluster) -> Plan | None:
-        return plan(layers, cluster, exact_knapsack=True)
+    def exact(layers: Layers, cluster: Cluster, below_s: float) -> Plan | None:
+        return plan(layers, cluster, below_s, exact_knapsack=True)
 
     none, some = (plan_batch(models, cluster, 12, g, exact) for g in ([1], [1, 2, 3, 4]))
     assert none == some
