@@ -31,8 +31,8 @@ from phaze import tables
 from phaze.cosearch import Subject, Terms, look_up_point
 from phaze.errors import PhazeError
 from phaze.estimate import within_limit
-from phaze.ndarrays import Bools
-from phaze.theory.pareto import Points, uncovered
+from phaze.ndarrays import Bools, Floats
+from phaze.theory.pareto import Points, covered_by, uncovered
 from phaze.theory.ranking import tied
 from phaze.units import UM2_PER_MM2
 
@@ -147,36 +147,46 @@ def read_candidates(screens: Iterable[pd.DataFrame], chips: pd.DataFrame) -> pd.
 def search_front(rows: pd.DataFrame, spaces: Spaces, evaluate: Evaluate) -> pd.DataFrame:
     """Return the exact points of all fronts, from candidates in order (module docstring)."""
     while True:
-        points = Points.of(*(rows[name].to_numpy() for name in ("time", "area", "joules")))
-        inside = [members[rows["chip"].to_numpy()] for members in spaces.values()]
-        known = rows["known"].to_numpy()
-        left = _anywhere(points, inside, np.ones(len(rows), dtype=np.bool_), known)
-        wanted = _most_promising(points, inside, left, known)
+        rows = rows[_left(rows, spaces)]
+        wanted = _most_promising(rows, spaces)
         if not wanted.any():
-            return rows[left]
+            return rows
         asked = rows.loc[wanted, [*POINT, "architecture"]].drop_duplicates()
-        rows = _with_exact(rows[left], asked, evaluate(asked))
+        rows = _with_exact(rows, asked, evaluate(asked))
 
 
-def _anywhere(points: Points, inside: Sequence[Bools], among: Bools, covering: Bools) -> Bools:
-    """Return which of some rows belong to a space in which none of the covering ones covers them."""
-    result = np.zeros(len(among), dtype=np.bool_)
-    for members in inside:
-        mine = members & among
-        result |= points.uncovered(mine, mine & covering)
+def _left(rows: pd.DataFrame, spaces: Spaces) -> Bools:
+    """Return which rows belong to a space in which no evaluated one covers them."""
+    values, known = _values(rows), np.flatnonzero(rows["known"])
+    result = np.zeros(len(rows), dtype=np.bool_)
+    for members in _inside(rows, spaces):
+        mine = known[members[known]]
+        front = mine[uncovered(*(value[mine] for value in values))]
+        result |= members & ~covered_by(front, *values)
     return result
 
 
-def _most_promising(points: Points, inside: Sequence[Bools], left: Bools, known: Bools) -> Bools:
+def _most_promising(rows: pd.DataFrame, spaces: Spaces) -> Bools:
     """Return the rows to evaluate next: front after front of the bounds, until they are enough."""
-    chosen = np.zeros(len(left), dtype=np.bool_)
+    points, inside = Points.of(*_values(rows)), _inside(rows, spaces)
+    known, chosen = rows["known"].to_numpy(), np.zeros(len(rows), dtype=np.bool_)
     while chosen.sum() < AT_ONCE:
-        among = left & ~chosen
-        fresh = _anywhere(points, inside, among, among) & ~known
+        fronts = [points.uncovered(members & ~chosen) for members in inside]
+        fresh = np.logical_or.reduce(fronts) & ~known
         if not fresh.any():
             break
         chosen |= fresh
     return chosen
+
+
+def _values(rows: pd.DataFrame) -> tuple[Floats, Floats, Floats]:
+    time, area, joules = (rows[name].to_numpy(np.float64) for name in ("time", "area", "joules"))
+    return time, area, joules
+
+
+def _inside(rows: pd.DataFrame, spaces: Spaces) -> list[Bools]:
+    """Return which rows belong to every space."""
+    return [members[rows["chip"].to_numpy()] for members in spaces.values()]
 
 
 def _with_exact(rows: pd.DataFrame, asked: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:

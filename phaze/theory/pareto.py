@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phaze.ndarrays import Bools, Floats
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.theory.compiled import njit
 from phaze.theory.ranking import Ranks
 
@@ -32,15 +32,17 @@ class Points:
         ranks = np.unique(area, return_inverse=True)[1].astype(np.int64)
         return cls(np.lexsort((energy, area, time)), ranks, energy)
 
-    def uncovered(self, among: Bools, covering: Bools) -> Bools:
-        """Return which of the points (n,) `among` all none of the covering points covers."""
-        return _sweep(self.order, self.area, self.energy, among, covering, int(self.area.max(initial=-1)) + 1)
+    def uncovered(self, among: Bools, covering: Bools | None = None) -> Bools:
+        """Return which of some of the points (n,) none of the covering ones, by default the same, covers."""
+        areas = int(self.area.max(initial=-1)) + 1
+        return _sweep(
+            self.order, self.area, self.energy, among, among if covering is None else covering, areas
+        )
 
 
 def uncovered(time: Floats, area: Floats, energy: Floats, covering: Bools | None = None) -> Bools:
     """Return which points (n,) none of the covering points, by default all, covers; O(n log n)."""
-    every = np.ones(len(time), dtype=np.bool_)
-    return Points.of(time, area, energy).uncovered(every, every if covering is None else covering)
+    return Points.of(time, area, energy).uncovered(np.ones(len(time), dtype=np.bool_), covering)
 
 
 @njit
@@ -59,4 +61,23 @@ def _sweep(order: Ranks, area: Ranks, energy: Floats, among: Bools, covering: Bo
         while covering[i] and a <= areas:
             least[a] = min(least[a], energy[i])
             a += a & -a
+    return result
+
+
+def covered_by(few: Ints, time: Floats, area: Floats, energy: Floats) -> Bools:
+    """Return which points (n,) are covered by one of a few of them, given by index; they need no sorting."""
+    return _compare(few[np.argsort(time[few], kind="stable")], time, area, energy)
+
+
+@njit
+def _compare(few: Ints, time: Floats, area: Floats, energy: Floats) -> Bools:
+    """Compare every point with the few by rising time, as long as these take no longer."""
+    result = np.zeros(len(time), dtype=np.bool_)
+    for i in range(len(time)):
+        for k in few:
+            if time[k] > time[i] or result[i]:
+                break
+            if area[k] <= area[i] and energy[k] <= energy[i]:
+                equal = time[k] == time[i] and area[k] == area[i] and energy[k] == energy[i]
+                result[i] = not equal or k < i
     return result

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phaze.theory.pareto import Points, uncovered
+from phaze.theory.pareto import Points, covered_by, uncovered
 
 POINT = st.tuples(*[st.sampled_from([1.0, 2.0, 3.0, 4.0])] * 3, st.booleans())
 
@@ -27,8 +27,10 @@ def test_a_point_is_covered_by_what_is_nowhere_worse_and_better_or_earlier(
         among = [b for b in range(len(points)) if chosen[b]]
         expected = [not any(covers(b, a) for b in among) for a in range(len(points))]
         assert uncovered(*values, chosen).tolist() == expected
+        few = np.array(among, dtype=np.int64)
+        assert (~covered_by(few, *values)).tolist() == expected
     assert uncovered(*values).tolist() == expected
-    asked = Points.of(*values).uncovered(covering, covering)
+    asked = Points.of(*values).uncovered(covering)
     assert asked[covering].tolist() == uncovered(*(column[covering] for column in values)).tolist()
     assert not asked[~covering].any()
 
