@@ -54,7 +54,7 @@ class EvaluationStore:
 
         `about` is all that the evaluation depends on besides rows of table architectures.
         """
-        folder = self._folder / _digest([self._code, list(names), about])
+        folder = self._folder / digest_of([self._code, list(names), about])
         if folder not in self._batches:
             self._batches[folder] = dict(_batches_in(folder))
         missing, found = _contents(chips), []
@@ -68,8 +68,8 @@ class EvaluationStore:
             log.info("%d of %d architectures are evaluated, the others known", len(fresh), len(chips))
             evaluated = evaluate(fresh)
             found.append({name: evaluated[name] for name in names})
-            _write(folder / _digest(missing), fresh, found[-1])
-            self._batches[folder][folder / _digest(missing)] = missing
+            _write(folder / digest_of(missing), fresh, found[-1])
+            self._batches[folder][folder / digest_of(missing)] = missing
         return {name: pd.concat([one[name] for one in found], ignore_index=True) for name in names}
 
     def _tables_of(self, batch: Path, names: Sequence[str]) -> Found | None:
@@ -85,10 +85,11 @@ class EvaluationStore:
 
 def content_of(frames: Iterable[pd.DataFrame]) -> str:
     """Return a digest of tables, for `about`."""
-    return _digest([{str(name): frame[name].tolist() for name in frame} for frame in frames])
+    return digest_of([{str(name): frame[name].tolist() for name in frame} for frame in frames])
 
 
-def _digest(content: Plain) -> str:
+def digest_of(content: Plain) -> str:
+    """Return a digest of plain content."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

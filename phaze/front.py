@@ -161,7 +161,8 @@ def _left(rows: pd.DataFrame, spaces: Spaces) -> Bools:
     result = np.zeros(len(rows), dtype=np.bool_)
     for members in _inside(rows, spaces):
         mine = known[members[known]]
-        front = mine[uncovered(*(value[mine] for value in values))]
+        time, area, joules = (value[mine] for value in values)
+        front = mine[uncovered(time, area, joules)]
         result |= members & ~covered_by(front, *values)
     return result
 

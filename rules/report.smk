@@ -85,7 +85,8 @@ rule compare:
         strategies=study["report"]["strategies"],
         area_band_um2=study["screen"]["area_band_um2"],
         solutions=SOLUTIONS,
-        code=source_digest("phaze.problem", "phaze.screen.strategies", programs=("glpsol",)),
+        evaluations=EVALUATIONS,
+        code=source_digest("phaze.problem", "phaze.recalled", "phaze.screen.strategies", programs=("glpsol",)),
     log:
         "<logs>/trials/{scenario}/{model}.log",
     benchmark:

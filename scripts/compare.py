@@ -1,12 +1,14 @@
 """Compare search strategies on the same exact throughputs."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pandas as pd
 
 from phaze import tables
 from phaze.job import logged
 from phaze.problem import OPERATOR_TABLES, Problem
+from phaze.recalled import Recall
 from phaze.screen.strategies import compare_strategies
 from phaze.spec.settings import StrategySettings, Training
 from phaze.throughputs import restrict_search
@@ -23,6 +25,7 @@ def main(
     settings: dict[str, object],
     area_band_um2: float,
     solutions: str,
+    searches: Recall,
 ) -> None:
     """Let every strategy search the grid, and write what each evaluates in which order."""
     asked = Problem.parse(problem, "study")
@@ -43,6 +46,7 @@ def main(
                 scope=scope,
                 area_band_um2=area_band_um2,
                 chance=chance if scope == "whole" else None,
+                suggest=searches,
             )
         )
     tables.Trials.save(pd.concat(found, ignore_index=True), out)
@@ -70,4 +74,5 @@ if __name__ == "__main__":
             settings=snakemake.params.strategies,
             area_band_um2=snakemake.params.area_band_um2,
             solutions=snakemake.params.solutions,
+            searches=Recall(Path(snakemake.params.evaluations) / "searches", snakemake.params.code),
         )

@@ -13,7 +13,7 @@ exact schedules and placements. It counts once for a strategy, however often the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,8 @@ from phaze.spec.settings import StrategySettings
 from phaze.tables import Trials
 from phaze.theory.ranking import name_ranks, tied
 
+Suggest = Callable[[pd.DataFrame, Evaluate, int, int, int], list[int]]
+"""From architectures, their evaluation, a seed, and the most evaluations and suggestions to rows in order."""
 LEVELS = range(1, 9)
 """Hysteresis levels of Figures 8 and 9."""
 
@@ -38,16 +40,18 @@ def compare_strategies(
     scope: str,
     area_band_um2: float,
     chance: StrategySettings | None = None,
+    suggest: Suggest = suggested,
 ) -> pd.DataFrame:
     """Return table trials of all strategies, those that depend on chance only with settings for them.
 
-    `bounds` as in `certified`; `evaluate` returns the exact throughputs of what `scope` says is searched.
+    `bounds` as in `certified`; `evaluate` returns the exact throughputs of what `scope` says is searched;
+    `suggest` is `suggested`, or what recalls it.
     """
     chips = architectures.sort_values("architecture", ignore_index=True)
     open_ = certified(chips, bounds)
     found = [_trials("certified", 0, _evaluated(chips.iloc[open_], evaluate))] if open_ else []
     found += _walks(chips, evaluate, model, area_band_um2)
-    found += [] if chance is None else _runs(chips, evaluate, chance)
+    found += [] if chance is None else _runs(chips, evaluate, chance, suggest)
     return Trials.check(
         pd.concat(found, ignore_index=True).assign(model=model, scope=scope)[list(Trials.fields())]
     )
@@ -77,12 +81,14 @@ def _walks(
         yield _trials(f"hysteresis-{level}", 0, longest[longest["level"] <= level])
 
 
-def _runs(chips: pd.DataFrame, evaluate: Evaluate, chance: StrategySettings) -> Iterator[pd.DataFrame]:
+def _runs(
+    chips: pd.DataFrame, evaluate: Evaluate, chance: StrategySettings, suggest: Suggest
+) -> Iterator[pd.DataFrame]:
     """Yield what random and Bayesian search evaluate, for every seed."""
     for seed in range(chance.seeds):
         drawn = np.random.default_rng(seed).permutation(len(chips))[: chance.evaluations]
         yield _trials("random", seed, _evaluated(chips.iloc[drawn], evaluate))
-        tried = suggested(chips, evaluate, seed, chance.evaluations, chance.suggestions)
+        tried = suggest(chips, evaluate, seed, chance.evaluations, chance.suggestions)
         yield _trials("bayesian", seed, _evaluated(chips.iloc[tried], evaluate))
 
 

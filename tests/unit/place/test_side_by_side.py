@@ -48,10 +48,11 @@ def _scaled(table: pd.DataFrame, point: dict[str, object]) -> dict[str, pd.Serie
     return {name: factor * table[name] for name in ("objective_s", "bound_s")}
 
 
-def search(layers: Layers, cluster: Cluster) -> Plan | None:
-    """Return the best plan of a short chain by trying all."""
+def search(layers: Layers, cluster: Cluster, below_s: float = np.inf) -> Plan | None:
+    """Return the best plan of a short chain by trying all, None if none takes less."""
     plans = (plan for starts in _cuts(len(layers)) for plan in _plans(layers, cluster, starts))
-    return min(plans, key=lambda plan: plan.time_per_sample_s, default=None)
+    best = min(plans, key=lambda plan: plan.time_per_sample_s, default=None)
+    return best if best and best.time_per_sample_s < below_s else None
 
 
 def _cuts(n: int) -> Iterator[tuple[int, ...]]:

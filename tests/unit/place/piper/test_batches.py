@@ -92,3 +92,13 @@ def test_times_are_those_of_a_sample_and_equal_ones_go_to_the_first_split() -> N
 def test_no_plan_for_any_split_is_none() -> None:
     layers = draw_layers(np.random.default_rng(0), 2, False)
     assert plan_batch({1: layers}, Cluster(4, 1.0, 1.0, 1), 12, [1, 2], lambda *_: None) is None
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(st.integers(0, 2**32 - 1), st.sampled_from((0.5, 1.0, 1.001, 2.0)))
+def test_a_plan_that_has_to_beat_a_time_is_the_best_one_or_none(seed: int, factor: float) -> None:
+    rng = np.random.default_rng(seed)
+    layers, cluster = draw_layers(rng, 3, False), Cluster(4, float(rng.integers(10, 60)), 10.0, 8)
+    best = plan(layers, cluster)
+    asked = plan(layers, cluster, factor * best.time_per_sample_s if best else 1.0)
+    assert asked == (best if factor > 1.0 else None)
