@@ -18,6 +18,7 @@ FOR_SCRIPTS = {
     "pictured",
     "planning",
     "problem",
+    "recalled",
     "spec",
     "tables",
     "units",
