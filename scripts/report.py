@@ -8,6 +8,7 @@ from phaze.job import logged
 from phaze.pictured import Pictures, bandwidths_of
 from phaze.problem import area_limit_um2
 from phaze.report.build import build_report
+from phaze.report.drawing import get_ready
 from phaze.report.inputs import Cluster, DetailFiles, Inputs, read_times
 from phaze.report.report import write_report
 from phaze.spec.architecture import Technology
@@ -40,6 +41,7 @@ def main(
     processes: int = 1,
 ) -> None:
     """Read a study's files, which lie under `results`, write the report into `results/report`."""
+    get_ready(processes)
     asked = Study.parse(study, "study")
     figures = Technology.parse(technology, "technology")
     scenario = next(iter(scenarios))

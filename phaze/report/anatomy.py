@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 
 from phaze.report.inputs import COMMON_SHARD, Cluster, Details, Inputs, Point
-from phaze.report.winners import COMMON, PER_MODEL, chip_of
+from phaze.report.winners import COMMON, PER_MODEL, chip_named, chip_of
 from phaze.tables import (
     Areas,
     Bindings,
@@ -42,8 +43,11 @@ def shard_rows(
     cluster: Cluster, details: Details, table: type[Schedules | Stages], row: pd.Series
 ) -> pd.DataFrame:
     """Return the rows of a table that belong to the architecture of a placement."""
-    shard = COMMON_SHARD if row.get("design") == COMMON else chip_of(cluster, row)["shard"]
-    return details.rows(table, point_of(row), shard, str(row["architecture"]))
+    return details.rows(table, point_of(row), _shard(cluster, row), str(row["architecture"]))
+
+
+def _shard(cluster: Cluster, row: pd.Series) -> str:
+    return COMMON_SHARD if row.get("design") == COMMON else str(chip_of(cluster, row)["shard"])
 
 
 def stages_of(cluster: Cluster, details: Details, row: pd.Series) -> pd.DataFrame:
@@ -55,13 +59,21 @@ def stages_of(cluster: Cluster, details: Details, row: pd.Series) -> pd.DataFram
 
 def operators_of(cluster: Cluster, details: Details, row: pd.Series) -> pd.DataFrame:
     """Return the scheduled operators of a placement with latency, limit, energy; none without schedules."""
-    schedule = shard_rows(cluster, details, Schedules, row)
-    operators = details.rows(Operators, point_of(row), "")
+    return _operators_on(cluster, details, point_of(row), str(row["architecture"]), _shard(cluster, row))
+
+
+@lru_cache(maxsize=64)
+def _operators_on(
+    cluster: Cluster, details: Details, point: Point, architecture: str, shard: str
+) -> pd.DataFrame:
+    """Return the same of all placements that share an architecture and a point: results share many."""
+    schedule = details.rows(Schedules, point, shard, architecture)
+    operators = details.rows(Operators, point, "")
     keys = ["layer", "direction", "operator"]
     scheduled = operators.merge(
         schedule[[*keys, "core", "start_s", "end_s"]], on=keys, suffixes=("", "_index")
     )
-    return with_estimates(scheduled, details, point_of(row), chip_of(cluster, row))
+    return with_estimates(scheduled, details, point, chip_named(cluster, architecture))
 
 
 def with_estimates(scheduled: pd.DataFrame, details: Details, point: Point, chip: pd.Series) -> pd.DataFrame:

@@ -1,8 +1,8 @@
 """How figures become SVG that can stand inside a page, small and deterministic, and files of their own.
 
 No figure depends on another, so that several processes draw those of a page. They are forked from a server
-that has imported this module and does nothing else: a process that has already computed has threads, which
-do not survive a fork, and one started afresh imports for as long as it draws.
+that has imported what this process has of phaze and does nothing else: a process that has already computed
+has threads, which do not survive a fork, and one started afresh imports for as long as it draws.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from html import escape
+from multiprocessing import forkserver
 from pathlib import Path
 
 import matplotlib as mpl
@@ -45,9 +47,16 @@ def draw_all(charts: Sequence[Chart], processes: int = 1) -> dict[str, Drawn]:
     return {chart.name: figure for chart, figure in zip(charts, drawn, strict=True)}
 
 
+def get_ready(processes: int) -> None:
+    """Let the server import while there is other work, if several processes are to draw."""
+    if processes > 1:
+        multiprocessing.set_forkserver_preload([name for name in sys.modules if name.startswith("phaze.")])
+        forkserver.ensure_running()
+
+
 def _drawn_by(processes: int, charts: Sequence[Chart]) -> list[Drawn]:
+    get_ready(processes)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
     with ProcessPoolExecutor(processes, context, _end_with_parent) as pool:
         return list(pool.map(draw, charts))
 

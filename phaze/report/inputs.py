@@ -52,12 +52,15 @@ class Details(Protocol):
     ) -> pd.DataFrame:
         """Return the rows, of one architecture or of all; none if there is no such table."""
 
+    def __hash__(self) -> int:
+        """Return a number by which what was looked up is found again."""
+
 
 COMMON_SHARD = "common"
 """Shard of what the candidates for the common architecture have of their own: stages and schedules."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DetailFiles:
     """Details in Parquet files, found by a pattern of their path for every table."""
 

@@ -92,7 +92,12 @@ def _distinct(architectures: pd.DataFrame, names: pd.Series) -> pd.Series:
 
 def chip_of(cluster: Cluster, row: pd.Series) -> pd.Series:
     """Return the row of table architectures of a placement."""
-    return cluster.architectures.iloc[_places(cluster)[row["architecture"]]]
+    return chip_named(cluster, str(row["architecture"]))
+
+
+def chip_named(cluster: Cluster, architecture: str) -> pd.Series:
+    """Return the row of table architectures of that name."""
+    return cluster.architectures.iloc[_places(cluster)[architecture]]
 
 
 @lru_cache(maxsize=2)
