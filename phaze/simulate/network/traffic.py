@@ -214,26 +214,40 @@ def _runs(first: Ints, size: Ints) -> Ints:
 
 def _part(turns: Sequence[Turn]) -> _Part:
     """Return work and messages in turns."""
-    plan = [Message(0, 0, 0.0)]
+    pieces, size = [_message(0.0)], 1
     for turn in turns:
-        start = len(plan) - 1
+        begin = size - 1
         if turn.seconds:
-            plan.append(Message(0, 0, 0.0, (start,), turn.seconds))
+            pieces.append(_message(turn.seconds, begin))
+            size += 1
         if turn.beside:
-            _extend(plan, turn.beside, start)
-        _extend(plan, turn.plan, len(plan) - 1)
-    return _Part(columns(plan), sum(turn.seconds for turn in turns))
+            pieces += _extension(columns(turn.beside), begin, size)
+            size += len(turn.beside) + 1
+        if turn.plan:
+            pieces += _extension(columns(turn.plan), size - 1, size)
+            size += len(turn.plan) + 1
+    return _Part(
+        Columns(*(np.concatenate(column) for column in zip(*pieces, strict=True))),
+        sum(turn.seconds for turn in turns),
+    )
 
 
-def _extend(plan: list[Message], other: Plan, begin: int) -> None:
-    """Append a plan that starts with a message, and one that waits for all of it and for what was last."""
-    if not other:
-        return
-    start, last = len(plan), len(plan) - 1
-    waited: set[int] = set()
-    for message in other:
-        after = tuple(start + number for number in message.after) or (begin,)
-        waited.update(after)
-        plan.append(message.waiting_for(after))
-    ends = tuple(number for number in range(start, len(plan)) if number not in waited)
-    plan.append(Message(0, 0, 0.0, (last, *ends) if last != begin else ends))
+def _message(seconds: float, *before: int) -> Columns:
+    """Return one that stays where it is for some time."""
+    return columns([Message(0, 0, 0.0, before, seconds)])
+
+
+def _extension(own: Columns, begin: int, size: int) -> tuple[Columns, Columns]:
+    """Return a plan behind so many messages, and one that waits for all of it and for what was last.
+
+    What waits for nothing in the plan waits for the message at which it begins.
+    """
+    first = own.waits == 0
+    waits = np.maximum(own.waits, 1)
+    before = np.full(waits.sum(), begin)
+    before[~np.repeat(first, waits)] = own.before + size
+    waited = np.zeros(len(waits), np.bool_)
+    waited[own.before] = True
+    ends = (np.flatnonzero(~waited) + size).tolist()
+    last = [] if size - 1 == begin else [size - 1]
+    return own._replace(waits=waits, before=before), _message(0.0, *last, *ends)
