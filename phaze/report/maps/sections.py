@@ -30,7 +30,7 @@ def topologies_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
         blocks.append(_speed_up_sheet(inputs, case, found, key, title))
     blocks.append(_ways_sheet(found, case))
     about = "How much shorter a simulated step is than with mappings by hand, by topology and shape S x R."
-    return Section(name, "Speed-ups by topology", about, tuple(blocks))
+    return Section(name, f"Speed-ups by topology: {name}", about, tuple(blocks))
 
 
 def _speed_up_sheet(inputs: MapInputs, case: MapCase, found: pd.DataFrame, key: str, title: str) -> Sheet:
