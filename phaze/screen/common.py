@@ -65,18 +65,14 @@ def common_candidates(
 
 def _could_matter(bounds: pd.DataFrame, best: int, tolerance: float) -> Bools:
     """Return which rows of one HBM size the searched architectures do not exclude."""
-    named = bounds["named"].to_numpy(np.bool_)
+    named, names = bounds["named"].to_numpy(np.bool_), name_ranks(bounds["architecture"])
+    area = bounds["area_um2"].to_numpy(np.float64)
+    fast, slow = _cost(bounds["upper"]), _cost(bounds["lower"])
     kept = np.zeros(len(bounds), dtype=np.bool_)
     searched = np.flatnonzero(~named)
     for members in (searched, *(np.append(searched, one) for one in np.flatnonzero(named))):
-        among = bounds.iloc[members]
         flags = could_matter(
-            _cost(among["upper"]),
-            _cost(among["lower"]),
-            among["area_um2"].to_numpy(),
-            name_ranks(among["architecture"]),
-            best=best,
-            tolerance=tolerance,
+            fast[members], slow[members], area[members], names[members], best=best, tolerance=tolerance
         )
         fresh = slice(None) if members is searched else slice(-1, None)
         kept[members[fresh]] = flags[fresh]

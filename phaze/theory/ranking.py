@@ -8,10 +8,8 @@ Rounding to a grid, unlike comparing with a tolerance, keeps the order transitiv
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from phaze.ndarrays import Bools, Floats
 
@@ -21,9 +19,9 @@ BITS = 30
 """Bits of a time that count; 2^-30 is a relative 9e-10."""
 
 
-def name_ranks(names: Iterable[str]) -> Ranks:
+def name_ranks(names: ArrayLike) -> Ranks:
     """Return the place of every name in alphabetical order."""
-    return np.unique(np.array(list(names), dtype=str), return_inverse=True)[1].astype(np.int64)
+    return np.unique(np.asarray(names, dtype=str), return_inverse=True)[1].astype(np.int64)
 
 
 def tied(time_s: Floats | float) -> Floats:
