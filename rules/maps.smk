@@ -111,7 +111,7 @@ rule time_partition:
         "<benchmarks>/partition-durations/{stages}.tsv"
     threads: 1
     resources:
-        mem_mb=growing(2000),
+        mem_mb=growing(1000),
         runtime=growing(10),
     conda:
         "../envs/phaze.yaml"

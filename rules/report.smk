@@ -198,7 +198,7 @@ rule report:
         "<benchmarks>/report/report.tsv"
     threads: 4
     resources:
-        mem_mb=growing(1500),
+        mem_mb=growing(2000),
         runtime=growing(15),
     conda:
         "../envs/phaze.yaml"
