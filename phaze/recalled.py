@@ -34,7 +34,7 @@ class Recall:
         grid: Plain = architectures[list(SIZES)].to_numpy().tolist()
         about: list[Plain] = [self.code, grid, seed, evaluations, suggestions]
         path = self.folder / f"{digest_of(about)}.json"
-        known = _read(path)
+        known = _read(path, len(architectures))
         if known and _told(architectures, evaluate, list(known)) == list(known.values()):
             return list(known)
         rows = suggested(architectures, evaluate, seed, evaluations, suggestions)
@@ -48,10 +48,11 @@ def _told(architectures: pd.DataFrame, evaluate: Evaluate, rows: list[int]) -> l
     return found
 
 
-def _read(path: Path) -> dict[int, float]:
-    """Return the throughputs by row as a search was told them, none if it is not known."""
+def _read(path: Path, size: int) -> dict[int, float]:
+    """Return the throughputs by row of so many as a search was told them, none if it is not known."""
     try:
         rows, told = json.loads(path.read_text(encoding="utf-8"))
-        return dict(zip(rows, told, strict=True))
+        known = dict(zip(rows, told, strict=True))
     except (OSError, ValueError, TypeError):
         return {}
+    return known if all(row in range(size) for row in known) else {}

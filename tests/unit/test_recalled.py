@@ -52,7 +52,7 @@ def test_a_search_is_made_once_for_what_it_is_told(tmp_path: Path, made: list[in
     assert made == [0, 0, 1, 0, 0]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[[1], []]", "[1, 2]", "{}", "null"])
+@pytest.mark.parametrize("content", ["", "{", "[[1], []]", "[[4], [1.0]]", "[1, 2]", "{}", "null"])
 def test_a_file_that_cannot_be_read_counts_as_absent(tmp_path: Path, made: list[int], content: str) -> None:
     recall, samples = Recall(tmp_path, "code"), {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
     recall(CHIPS, evaluation(samples), 0, 10, 20)
