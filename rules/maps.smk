@@ -56,7 +56,7 @@ rule partition_graph:
         "<benchmarks>/stage-graphs/{stages}.tsv"
     threads: 1
     resources:
-        mem_mb=growing(1000),
+        mem_mb=growing(900),
         runtime=growing(30),
     conda:
         "../envs/phaze.yaml"
