@@ -146,13 +146,10 @@ class Settings:
         grid = self.study.architectures.grid
         if shard == SMALLER_SHARD:
             assert grid is not None
-            limits = list(self.study.report.area_limits_mm2)
-            return {"grid": grid.model_dump(mode="json"), "smaller": limits}
+            return {"grid": grid.model_dump(mode="json"), "smaller": [*self.study.report.area_limits_mm2]}
         asked = self.architectures.values() if shard == self.named_shard else ()
-        named = [architecture.model_dump(mode="json") for architecture in asked]
-        if grid is None:
-            return {"named": named}
-        return {"grid": grid.restricted_to(shard).model_dump(mode="json"), "named": named}
+        part = {} if grid is None else {"grid": grid.restricted_to(shard).model_dump(mode="json")}
+        return part | {"named": [architecture.model_dump(mode="json") for architecture in asked]}
 
     def area_limit(self, scenario: str) -> float | dict[str, object]:
         """Return the largest area in mm2, or the architecture whose area is the limit."""

@@ -11,7 +11,6 @@ from phaze.simulate.plan import Bandwidths
 from phaze.simulate.rows import job_rows, stage_memory, transfer_rows
 from phaze.simulate.single import replay_one
 from phaze.simulate.timeline import Timeline
-from phaze.spec.system import System
 
 WIDE_IN, ROWS, PASSES = 9.0, 8, 40
 """What is drawn in a report, which must be small and legible: stages, and passes of a stage side by side."""
@@ -23,11 +22,6 @@ def shown(title: str, timeline: Timeline) -> Shown:
     held = {stage: (of.time_s, of.bytes_) for stage, of in stage_memory(timeline).items()}
     pipeline = timeline.pipeline
     return Shown(title, jobs, held, pipeline.lanes, pipeline.batches)
-
-
-def bandwidths_of(system: System) -> Bandwidths:
-    """Return what planners assume of a system."""
-    return Bandwidths(system.network_bandwidth_bytes_per_s, system.hbm_bandwidth_bytes_per_s)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,12 +5,13 @@ from pathlib import Path
 
 from phaze import tables
 from phaze.job import logged
-from phaze.pictured import Pictures, bandwidths_of
+from phaze.pictured import Pictures
 from phaze.problem import area_limit_um2
 from phaze.report.build import build_report
 from phaze.report.drawing import get_ready
 from phaze.report.inputs import Cluster, DetailFiles, Inputs, read_times
 from phaze.report.report import write_report
+from phaze.simulate.plan import Bandwidths
 from phaze.spec.architecture import Technology
 from phaze.spec.published import Published
 from phaze.spec.study import Study
@@ -75,7 +76,7 @@ def main(
         plan_maps=tables.PlanMaps.load(*mine.of("plan_maps")),
         certificates=tables.Certificates.load(results / "certificates" / f"{scenario}.parquet"),
         audits=tables.Audits.load(*mine.of("audits")),
-        pictures=Pictures(plan_stages, bandwidths_of(clusters[scenario].scenario)),
+        pictures=Pictures(plan_stages, Bandwidths.of(clusters[scenario].scenario)),
         times=read_times(benchmarks(results, asked.models)),
     )
     write_report(build_report(inputs, processes), results / "report")

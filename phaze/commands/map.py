@@ -14,7 +14,6 @@ from phaze.commands import map_options as given
 from phaze.commands import options
 from phaze.commands import simulate_options as of_plans
 from phaze.commands.output import refuse_as_picture, refuse_unwritable
-from phaze.errors import PhazeError
 
 if TYPE_CHECKING:
     from phaze.map.ensemble import Candidate, Mapped, MapSettings
@@ -85,11 +84,13 @@ def map_stages(
 
 
 def _refuse_options(context: typer.Context, *, is_plan: bool) -> None:
-    if is_plan and options.is_given(context, "memory_gib_per_s"):
-        raise PhazeError("map: --memory-gib-per-s is for stages; the batch of a plan ends without an update")
-    for name, option in _OF_PLANS.items():
-        if not is_plan and options.is_given(context, name):
-            raise PhazeError(f"map: {option} is for a plan of a study, not for stages")
+    if is_plan:
+        of_stages = {"memory_gib_per_s": "--memory-gib-per-s"}
+        options.refuse(
+            context, of_stages, "map: {} is for stages; the batch of a plan ends without an update"
+        )
+    else:
+        options.refuse(context, _OF_PLANS, "map: {} is for a plan of a study, not for stages")
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +125,7 @@ def _map_plan(
     from phaze.simulate.single import Wanted, plan_of, read_wanted
     from phaze.systems import load_system
 
-    assumed = load_system(planned or "paper")
-    bandwidths = Bandwidths(assumed.network_bandwidth_bytes_per_s, assumed.hbm_bandwidth_bytes_per_s)
+    bandwidths = Bandwidths.of(load_system(planned or "paper"))
     row, stages = read_wanted(task.source, Wanted(*choice))
     found = map_one(plan_of(row, stages, bandwidths), str(row["model"]), task.network, task.settings)
     about = About(str(row["model"]), task.topology, task.settings)

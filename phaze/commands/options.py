@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
 
 import typer
+
+from phaze.errors import PhazeError
 
 MOST = 2**20
 """What files may count to (`phaze.spec.numbers`, which would make every start slower)."""
@@ -44,3 +47,10 @@ def is_given(context: typer.Context, name: str) -> bool:
     """Return whether a parameter of the verb is in the command."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
+
+
+def refuse(context: typer.Context, names: Mapping[str, str], message: str) -> None:
+    """Raise PhazeError where one of these options, by parameter, is in the command; `{}` is its name."""
+    for name, option in names.items():
+        if is_given(context, name):
+            raise PhazeError(message.format(option))

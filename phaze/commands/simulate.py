@@ -61,9 +61,7 @@ def simulate(
 
 
 def _refuse_options_of_plans(context: typer.Context) -> None:
-    for name, option in _OF_PLANS.items():
-        if options.is_given(context, name):
-            raise PhazeError(f"simulate: {option} is for a plan, not for --runs")
+    options.refuse(context, _OF_PLANS, "simulate: {} is for a plan, not for --runs")
 
 
 def _simulate_plan(
@@ -85,8 +83,7 @@ def _simulate_plan(
     network = load_network(system)
     other = None if isinstance(network, System) else network
     assumed = load_system(planned or ("paper" if other else system))
-    bandwidths = Bandwidths(assumed.network_bandwidth_bytes_per_s, assumed.hbm_bandwidth_bytes_per_s)
-    answer = simulate_file(placement, Wanted(*choice), bandwidths, other)
+    answer = simulate_file(placement, Wanted(*choice), Bandwidths.of(assumed), other)
     if trace is not None:
         write_trace(answer.found.timeline, trace)
     if picture is not None:

@@ -51,7 +51,7 @@ def map_point(
         assert not isinstance(made, MatrixFile)
         mapped = map_stages(stages, make_network(made), settings)
         key: Row = {**point.model_dump(), "topology": name, "seed": seed}
-        judge = _Judge(mapped, settings.memory_bytes_per_s, getattr(made, "devices_per_port", None))
+        judge = _Judge(mapped, settings.memory_bytes_per_s, made.devices_per_port)
         for one in (*mapped.ways, *mapped.heuristics):
             record.mappings.append({**key, **judge.row(one, samples)})
         record.durations += [

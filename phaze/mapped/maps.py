@@ -29,7 +29,7 @@ from phaze.ndarrays import Ints
 from phaze.simulate.network.coarse import by_node
 from phaze.simulate.network.fabric import Fabric, fabric
 from phaze.simulate.network.traffic import carry_out
-from phaze.simulate.networked import Devices, script_on, silent_script, time_per_batch_s
+from phaze.simulate.networked import Devices, script_on, silent_batch_s, time_per_batch_s
 from phaze.simulate.plan import Plan
 from phaze.spec.network import Matrix
 from phaze.spec.system import Cluster
@@ -202,7 +202,7 @@ class _Run:
 
     def alone_s(self) -> float:
         """Return a batch on a network that takes no time."""
-        return time_per_batch_s(carry_out(silent_script(self.plan), self.fabric.topology, "none"))
+        return silent_batch_s(self.plan, self.fabric)
 
 
 class _Network(NamedTuple):

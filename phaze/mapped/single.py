@@ -20,8 +20,8 @@ from phaze.mapped.stages import Lanes, lanes_of, stored_stages
 from phaze.ndarrays import Ints
 from phaze.simulate.network.clusters import from_matrix
 from phaze.simulate.network.fabric import Fabric
-from phaze.simulate.network.traffic import carry_out, silent
-from phaze.simulate.networked import script_on, time_per_batch_s
+from phaze.simulate.network.traffic import carry_out
+from phaze.simulate.networked import script_on, silent_batch_s, time_per_batch_s
 from phaze.simulate.plan import Plan
 from phaze.spec.mapping import StoredPlanMap
 from phaze.theory.device_networks import DeviceNetwork
@@ -62,7 +62,7 @@ def map_one(plan: Plan, model: str, network: DeviceNetwork, settings: MapSetting
     mapped = map_stages(stages, units_of(network, lanes.unit), settings)
     judge = _Judge(within_units(plan), lanes, network)
     simulated = {one.way: judge.batch_s(one.mapping) for one in (*mapped.ways, *mapped.heuristics)}
-    return PlanOnDevices(plan, lanes, mapped, judge.alone_s(mapped.best.mapping), simulated)
+    return PlanOnDevices(plan, lanes, mapped, silent_batch_s(judge.plan, judge.fabric), simulated)
 
 
 def _needed(lanes: Lanes) -> str:
@@ -104,8 +104,3 @@ class _Judge:
             script = script_on(self.plan, self.fabric, placed)
             self.known[key] = time_per_batch_s(carry_out(script, self.fabric.topology))
         return self.known[key]
-
-    def alone_s(self, mapping: Ints) -> float:
-        """Return a batch on a network that takes no time, on which all mappings are alike."""
-        script = script_on(self.plan, self.fabric, devices_of(self.plan, self.lanes, mapping))
-        return time_per_batch_s(carry_out(silent(script), self.fabric.topology, "none"))

@@ -109,6 +109,11 @@ def silent_script(plan: Plan) -> Script:
     return script(pipeline, Traffic(tiles, dict.fromkeys(_sent_bytes(plan, pipeline.lanes), 0.0), turns))
 
 
+def silent_batch_s(plan: Plan, fabric: Fabric) -> float:
+    """Return a batch on a network that takes no time, on which all devices are alike."""
+    return time_per_batch_s(carry_out(silent_script(plan), fabric.topology, "none"))
+
+
 def _pipeline(plan: Plan, tensors: Tensors, *, synchronise: bool) -> Pipeline:
     flat = plan.pipeline(tensors, synchronise=synchronise)
     pipeline = replace(flat, stages=tuple(replace(stage, operators=1) for stage in flat.stages))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,9 @@ from phaze.simulate.pipeline import Pipeline, Schedule, StageCost
 from phaze.simulate.timeline import Use
 from phaze.theory.collectives import ring_all_reduce_s, sent_bytes
 from phaze.theory.stage_work import StageWork
+
+if TYPE_CHECKING:
+    from phaze.spec.system import System
 
 Tensors = Literal["within", "longest", "all"]
 """Where the time of tensors between stages is: within the passes as the planner charges it; on the way, as
@@ -32,6 +35,11 @@ class Bandwidths:
     """Between any two devices."""
     hbm: float
     """Between the HBM and the chip of a device."""
+
+    @classmethod
+    def of(cls, system: System) -> Bandwidths:
+        """Return what planners assume of a system."""
+        return cls(system.network_bandwidth_bytes_per_s, system.hbm_bandwidth_bytes_per_s)
 
 
 @dataclass(frozen=True)

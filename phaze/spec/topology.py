@@ -19,6 +19,15 @@ MOST_DEVICES = 8192
 """Devices whose matrix of bandwidths fits into memory."""
 
 
+class Links(Noun):
+    """What all networks have in common."""
+
+    @property
+    def devices_per_port(self) -> int | None:
+        """Return the devices that have a port together, None if each pair has a link of its own."""
+        return None
+
+
 class LevelLinks(Noun):
     """A level of a tree: groups of devices with equal bandwidth among them."""
 
@@ -30,7 +39,7 @@ class LevelLinks(Noun):
     """Of a message between them."""
 
 
-class Levels(Noun):
+class Levels(Links):
     """Nodes, racks, pods: two devices have the bandwidth of the narrowest group that holds both.
 
     Two levels of PCIe and Ethernet, a fat tree, or a cluster of nodes with NVLink.
@@ -77,7 +86,7 @@ class NodeLink(Noun):
     """Of a message."""
 
 
-class Nodes(Noun):
+class Nodes(Links):
     """Equal nodes, some devices of which have links of their own, as in a DGX-1."""
 
     kind: Literal["nodes"]
@@ -128,7 +137,7 @@ class Hops(Noun):
     """Bandwidth between devices that far apart."""
 
 
-class MeshOrTorus(Noun):
+class MeshOrTorus(Links):
     """A grid of devices; bandwidth depends on the hops between two of them."""
 
     kind: Literal["mesh", "torus"]
@@ -164,7 +173,7 @@ class MeshOrTorus(Noun):
         return prod(self.sides)
 
 
-class RandomBlocks(Noun):
+class RandomBlocks(Links):
     """Nodes of random sizes with random bandwidths inside (random_blk_1 and random_blk_2 of Parmesan).
 
     The paper does not say how many nodes there are and how their sizes are drawn: here all ways to cut the
@@ -188,7 +197,7 @@ class RandomBlocks(Noun):
         return self
 
 
-class UniformDist(Noun):
+class UniformDist(Links):
     """Every pair of devices has a random bandwidth, equal in both directions (uniform_dist of Parmesan)."""
 
     kind: Literal["uniform-dist"]
@@ -201,7 +210,7 @@ class UniformDist(Noun):
     """Whether the two directions are drawn apart."""
 
 
-class MatrixFile(Noun):
+class MatrixFile(Links):
     """Bandwidths from a file: a square table in CSV, or a graph in NetworkX' node-link JSON or in GraphML."""
 
     kind: Literal["file"]

@@ -103,7 +103,7 @@ SHARED = (
 
 
 def _shares_ports(inputs: MapInputs, topology: str) -> bool:
-    return any(getattr(size, "devices_per_port", None) for size in inputs.maps.topologies[topology].sizes)
+    return any(size.devices_per_port for size in inputs.maps.topologies[topology].sizes)
 
 
 def _graph_sheet(inputs: MapInputs, case: MapCase, readings: list[pd.DataFrame], graph: str) -> Sheet:

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from phaze.pictured import Pictures, bandwidths_of
+from phaze.pictured import Pictures
 from phaze.report.inputs import Cluster, Inputs, Point
+from phaze.simulate.plan import Bandwidths
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.published import Published
 from phaze.spec.study import Study
@@ -237,5 +238,5 @@ def inputs() -> Inputs:
         times=times(),
         certificates=certificates(main, study()),
         audits=audits(main),
-        pictures=Pictures(plan_stages, bandwidths_of(main.scenario)),
+        pictures=Pictures(plan_stages, Bandwidths.of(main.scenario)),
     )
