@@ -11,7 +11,6 @@ from phaze.report.build import build_report
 from phaze.report.drawing import get_ready
 from phaze.report.inputs import Cluster, DetailFiles, Inputs, read_times
 from phaze.report.report import write_report
-from phaze.simulate.plan import Bandwidths
 from phaze.spec.architecture import Technology
 from phaze.spec.published import Published
 from phaze.spec.study import Study
@@ -76,7 +75,7 @@ def main(
         plan_maps=tables.PlanMaps.load(*mine.of("plan_maps")),
         certificates=tables.Certificates.load(results / "certificates" / f"{scenario}.parquet"),
         audits=tables.Audits.load(*mine.of("audits")),
-        pictures=Pictures(plan_stages, Bandwidths.of(clusters[scenario].scenario)),
+        pictures=Pictures.of(plan_stages, clusters[scenario].scenario),
         times=read_times(benchmarks(results, asked.models)),
     )
     write_report(build_report(inputs, processes), results / "report")

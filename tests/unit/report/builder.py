@@ -14,7 +14,6 @@ import pandas as pd
 
 from phaze.pictured import Pictures
 from phaze.report.inputs import Cluster, Inputs, Point
-from phaze.simulate.plan import Bandwidths
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.published import Published
 from phaze.spec.study import Study
@@ -238,5 +237,5 @@ def inputs() -> Inputs:
         times=times(),
         certificates=certificates(main, study()),
         audits=audits(main),
-        pictures=Pictures(plan_stages, Bandwidths.of(main.scenario)),
+        pictures=Pictures.of(plan_stages, main.scenario),
     )
