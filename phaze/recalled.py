@@ -1,58 +1,88 @@
-"""Searches by chance, kept with what they were told: told the same again, they go the same way.
+"""Answers kept by the content of what was asked: what a job has found once it does not work out again.
 
-A sampler with a seed suggests what follows from the values that it was told before. A search whose
-architectures still have the throughputs of last time therefore need not be made again, which takes a hundred
-times as long as to look these up. The name of a file is a digest of all else that it depends on: grid, seed,
-limits and code. A file that cannot be read counts as absent.
+A job keeps its answers in a file of its own, where each has for its name a digest of all that it depends on
+besides the code. The file is of one version of the code. It is written when the job ends, with what it was
+asked this time: what nobody asks any more is dropped. A file that cannot be read, or by other code, counts as
+absent.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
-
-import pandas as pd
+from types import TracebackType
+from typing import TypeVar, cast
 
 from phaze.evaluations import Plain, digest_of
 from phaze.files import write_text
-from phaze.screen.hysteresis import Evaluate
-from phaze.screen.suggestions import SIZES, suggested
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+"""Anything plain: numbers, texts, lists and mappings by text."""
+Answers = dict[str, Plain]
+"""By the digest of what was asked."""
 
 
-@dataclass(frozen=True)
-class Recall:
-    """A folder of searches by one version of the code, in the place of `screen.suggestions.suggested`."""
+class Recalled:
+    """The answers of a job by one version of the code; without a file they last as long as this does."""
 
-    folder: Path
-    code: str
+    def __init__(self, path: Path | None = None, code: str = "") -> None:
+        self._path, self._code = path, code
+        self._before = {} if path is None else _read(path, code)
+        self._known = dict(self._before)
+        self._asked: set[str] = set()
 
-    def __call__(
-        self, architectures: pd.DataFrame, evaluate: Evaluate, seed: int, evaluations: int, suggestions: int
-    ) -> list[int]:
-        """Return the rows of the architectures in the order of their first suggestion."""
-        grid: Plain = architectures[list(SIZES)].to_numpy().tolist()
-        about: list[Plain] = [self.code, grid, seed, evaluations, suggestions]
-        path = self.folder / f"{digest_of(about)}.json"
-        known = _read(path, len(architectures))
-        if known and _told(architectures, evaluate, list(known)) == list(known.values()):
-            return list(known)
-        rows = suggested(architectures, evaluate, seed, evaluations, suggestions)
-        write_text(path, json.dumps([rows, _told(architectures, evaluate, rows)]))
-        return rows
+    def __enter__(self) -> Recalled:
+        """Return this, to be written when the work is done."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
+        """Write what was asked and is not in the file, or is no longer, unless the work failed."""
+        answers = {name: self._known[name] for name in sorted(self._asked)}
+        if kind is None and self._path is not None and answers != self._before:
+            document = {"code": self._code, "checksum": digest_of(answers), "answers": answers}
+            write_text(self._path, json.dumps(document))
+
+    def of(
+        self, asked: Plain, make: Callable[[], Answer], holds: Callable[[Answer], bool] | None = None
+    ) -> Answer:
+        """Return the answer to a question, made if it is not known, or if what is known no longer `holds`."""
+        name = digest_of(asked)
+        if name in self._known and holds is not None and not holds(cast("Answer", self._known[name])):
+            del self._known[name]
+        return self.each([asked], lambda _: [make()])[0]
+
+    def each(self, asked: Sequence[Plain], make: Callable[[list[int]], Sequence[Answer]]) -> list[Answer]:
+        """Return the answers to questions; `make` gives those to some, by their places, that are not known.
+
+        It is called once with all of these, equal questions once. What it returns comes back as it would be
+        read from the file: lists for tuples.
+        """
+        names = [digest_of(one) for one in asked]
+        fresh: dict[str, int] = {}
+        for place, name in enumerate(names):
+            if name not in self._known:
+                fresh.setdefault(name, place)
+        if fresh:
+            made = json.loads(json.dumps(list(make(list(fresh.values())))))
+            self._known.update(zip(fresh, made, strict=True))
+        self._asked.update(names)
+        return [cast("Answer", self._known[name]) for name in names]
 
 
-def _told(architectures: pd.DataFrame, evaluate: Evaluate, rows: list[int]) -> list[float]:
-    """Return the throughputs that a search is told."""
-    found: list[float] = evaluate(architectures.iloc[rows])["samples_per_s"].tolist()
-    return found
-
-
-def _read(path: Path, size: int) -> dict[int, float]:
-    """Return the throughputs by row of so many as a search was told them, none if it is not known."""
+def _read(path: Path, code: str) -> Answers:
+    """Return the answers in a file by this code, none if it cannot be read."""
     try:
-        rows, told = json.loads(path.read_text(encoding="utf-8"))
-        known = dict(zip(rows, told, strict=True))
-    except (OSError, ValueError, TypeError):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        answers: Answers = document["answers"] if document["code"] == code else {}
+        if answers and document["checksum"] != digest_of(answers):
+            raise ValueError("its checksum is wrong")
+    except FileNotFoundError:
         return {}
-    return known if all(row in range(size) for row in known) else {}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("%s: %s; its answers are worked out again", path, error)
+        return {}
+    return answers

@@ -76,6 +76,11 @@ def fronts(scenario):
     return [f"<results>/fronts/{scenario}/{model}.parquet" for model in models]
 
 
+def recalled(answers):
+    """Return a params function: the file in which a job keeps what it would otherwise work out again."""
+    return lambda w: f"{EVALUATIONS}/{answers}/{w.scenario}/{w.model}.json"
+
+
 def training_of(microbatch):
     """Return how a model is trained with one microbatch: other microbatches must not touch its chain."""
     return study["training"] | {"microbatches": [int(microbatch)]}

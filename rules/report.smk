@@ -85,8 +85,8 @@ rule compare:
         strategies=study["report"]["strategies"],
         area_band_um2=study["screen"]["area_band_um2"],
         solutions=SOLUTIONS,
-        evaluations=EVALUATIONS,
-        code=source_digest("phaze.problem", "phaze.recalled", "phaze.screen.strategies", programs=("glpsol",)),
+        recalled=recalled("searches"),
+        code=source_digest("phaze.problem", "phaze.screen.strategies", "phaze.searches", programs=("glpsol",)),
     log:
         "<logs>/trials/{scenario}/{model}.log",
     benchmark:

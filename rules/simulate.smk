@@ -6,6 +6,7 @@ WRITES  results/simulations/<scenario>/<model>.parquet         tables.Simulation
         results/simulation_stages/<scenario>/<model>.parquet   tables.SimulationStages
         results/plan_maps/<scenario>/<model>.parquet           tables.PlanMaps
         results/plan_devices/<scenario>/<model>.parquet        tables.PlanDevices
+        results/evaluations/plan-maps/<scenario>/<model>.json: plans as they were mapped, by content; safe to delete
 """
 
 
@@ -55,6 +56,7 @@ rule map_plans:
         devices=lambda w: settings.scenarios[w.scenario].devices,
         networks=settings.map_networks,
         search={key: study["report"]["maps"][key] for key in ("planners", "steps", "seed")},
+        recalled=recalled("plan-maps"),
         code=source_digest("phaze.mapped.study"),
     log:
         "<logs>/plan_maps/{scenario}/{model}.log",

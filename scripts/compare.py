@@ -8,8 +8,9 @@ import pandas as pd
 from phaze import tables
 from phaze.job import logged
 from phaze.problem import OPERATOR_TABLES, Problem
-from phaze.recalled import Recall
+from phaze.recalled import Recalled
 from phaze.screen.strategies import compare_strategies
+from phaze.searches import Searches
 from phaze.spec.settings import StrategySettings, Training
 from phaze.throughputs import restrict_search
 
@@ -25,7 +26,7 @@ def main(
     settings: dict[str, object],
     area_band_um2: float,
     solutions: str,
-    searches: Recall,
+    recalled: Recalled,
 ) -> None:
     """Let every strategy search the grid, and write what each evaluates in which order."""
     asked = Problem.parse(problem, "study")
@@ -46,7 +47,7 @@ def main(
                 scope=scope,
                 area_band_um2=area_band_um2,
                 chance=chance if scope == "whole" else None,
-                suggest=searches,
+                suggest=Searches(recalled),
             )
         )
     tables.Trials.save(pd.concat(found, ignore_index=True), out)
@@ -62,7 +63,10 @@ def scopes(training: Training) -> Iterator[tuple[str, Training]]:
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+    with (
+        logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]),
+        Recalled(Path(snakemake.params.recalled), snakemake.params.code) as recalled,
+    ):
         main(
             {table: list(snakemake.input[table]) for table in OPERATOR_TABLES}
             | {"graph": [snakemake.input.graph]},
@@ -74,5 +78,5 @@ if __name__ == "__main__":
             settings=snakemake.params.strategies,
             area_band_um2=snakemake.params.area_band_um2,
             solutions=snakemake.params.solutions,
-            searches=Recall(Path(snakemake.params.evaluations) / "searches", snakemake.params.code),
+            recalled=recalled,
         )

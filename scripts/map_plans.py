@@ -1,20 +1,26 @@
 """Map the best plans of a model to the devices of networks."""
 
+from pathlib import Path
+
 from phaze import tables
 from phaze.job import logged
 from phaze.mapped.study import Asked, map_plans
+from phaze.recalled import Recalled
 from phaze.spec.settings import PlanMapSettings
 
 
-def main(plans: str, plan_stages: str, outputs: dict[str, str], *, asked: Asked) -> None:
+def main(plans: str, plan_stages: str, outputs: dict[str, str], *, asked: Asked, recalled: Recalled) -> None:
     """Read plans and their stages, write where they lie on the networks and how long they take there."""
-    maps, places = map_plans(tables.Plans.load(plans), tables.PlanStages.load(plan_stages), asked)
+    maps, places = map_plans(tables.Plans.load(plans), tables.PlanStages.load(plan_stages), asked, recalled)
     tables.PlanMaps.save(maps, outputs["plan_maps"])
     tables.PlanDevices.save(places, outputs["plan_devices"])
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+    with (
+        logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]),
+        Recalled(Path(snakemake.params.recalled), snakemake.params.code) as recalled,
+    ):
         main(
             snakemake.input.plans,
             snakemake.input.plan_stages,
@@ -22,7 +28,8 @@ if __name__ == "__main__":
             asked=Asked.of(
                 snakemake.params.networks,
                 snakemake.params.devices,
-                snakemake.params.bandwidths,
+                tuple(snakemake.params.bandwidths),
                 PlanMapSettings.parse(snakemake.params.search, "report.maps"),
             ),
+            recalled=recalled,
         )

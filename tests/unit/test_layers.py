@@ -19,6 +19,7 @@ FOR_SCRIPTS = {
     "planning",
     "problem",
     "recalled",
+    "searches",
     "spec",
     "tables",
     "units",

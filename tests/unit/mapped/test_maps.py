@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import phaze.mapped.rows
 from phaze.errors import PhazeError
 from phaze.mapped.maps import Effort, PlanMap, block_map, devices_of, map_plan, within_units
+from phaze.mapped.rows import map_rows
 from phaze.mapped.stages import lanes_of
 from phaze.mapped.study import Asked, map_plans
+from phaze.recalled import Recalled
 from phaze.simulate.network.fabric import fabric
 from phaze.simulate.network.traffic import carry_out, silent
 from phaze.simulate.networked import (
@@ -21,15 +25,17 @@ from phaze.simulate.networked import (
     silent_script,
     time_per_batch_s,
 )
-from phaze.simulate.plan import Bandwidths, Plan
+from phaze.simulate.plan import Plan
 from phaze.spec.network import Matrix
+from phaze.spec.settings import PlanMapSettings
 from phaze.spec.system import Cluster, Level
 from phaze.tables import BY_HAND, PlanDevices, PlanMaps
 from tests.unit.mapped.plans import BANDWIDTH, plan, stage
 from tests.unit.mapped.test_networks import NODES, pod
 
 FAST = Effort(steps=200)
-ASSUMED = Bandwidths(BANDWIDTH, 1e12)
+ASSUMED = (BANDWIDTH, 1e12)
+SEARCH = PlanMapSettings(planners=("phaze", "piper"), steps=FAST.steps)
 PLANS = {
     "equal": plan([stage(4)] * 4, 8),
     "unflushed": plan([stage(4), stage(2), stage(2)], 16, "2bw"),
@@ -184,8 +190,8 @@ def test_the_plans_of_the_fastest_accelerators_are_mapped_equal_ones_once() -> N
     ]
     plans = pd.DataFrame([row for row, _ in cases])
     stages = pd.DataFrame([one for _, rows in cases for one in rows])
-    asked = Asked(("phaze", "piper"), {"t": SYSTEMS["torus"], "n": SYSTEMS["nodes"]}, 16, ASSUMED, FAST)
-    maps, devices = map_plans(plans, stages, asked)
+    asked = Asked({"t": SYSTEMS["torus"], "n": SYSTEMS["nodes"]}, 16, ASSUMED, SEARCH)
+    maps, devices = map_plans(plans, stages, asked, Recalled())
     maps, devices = PlanMaps.check(maps), PlanDevices.check(devices)
     keys = ["architecture", "planner", "system"]
     assert set(maps[keys].itertuples(index=False, name=None)) == {
@@ -196,11 +202,33 @@ def test_the_plans_of_the_fastest_accelerators_are_mapped_equal_ones_once() -> N
     assert maps.drop(columns=keys).drop_duplicates().shape[0] == len(maps) // 4
 
 
+def test_plans_that_were_mapped_are_not_mapped_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more plan is the only one that is mapped; the others come back bit by bit."""
+    row, stages = rows_of(PLANS["equal"], architecture="a", planner="phaze", time_per_sample_s=1.0)
+    more, of_more = rows_of(PLANS["sliced"], architecture="a", planner="piper", time_per_sample_s=2.0)
+    asked = Asked({"t": SYSTEMS["torus"], "n": SYSTEMS["nodes"]}, 16, ASSUMED, SEARCH)
+    both = pd.DataFrame([row, more]), pd.DataFrame([*stages, *of_more])
+    fresh = map_plans(*both, asked, Recalled())
+    made: list[object] = []
+
+    def count(plan: dict[str, object], *rest: object) -> object:
+        made.append(plan["time_per_sample_s"])
+        return map_rows(plan, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(phaze.mapped.rows, "map_rows", count)
+    for number, given in enumerate([(pd.DataFrame([row]), pd.DataFrame(stages)), both, both]):
+        with Recalled(tmp_path / "maps.json", "code") as recalled:
+            found = map_plans(*given, asked, recalled)
+        assert made == [[1.0] * 2, [1.0] * 2 + [2.0] * 2, [1.0] * 2 + [2.0] * 2][number]
+    for one, other in zip(found, fresh, strict=True):
+        pd.testing.assert_frame_equal(one, other, check_exact=True)
+
+
 def test_a_model_without_plans_has_no_maps() -> None:
     row, stages = rows_of(PLANS["equal"], architecture="a", planner="phaze", time_per_sample_s=1.0)
     plans = pd.DataFrame([row | {"status": "infeasible"}])
-    asked = Asked(("phaze",), {"t": SYSTEMS["torus"]}, 16, ASSUMED, FAST)
-    maps, devices = map_plans(plans, pd.DataFrame(stages), asked)
+    asked = Asked({"t": SYSTEMS["torus"]}, 16, ASSUMED, SEARCH)
+    maps, devices = map_plans(plans, pd.DataFrame(stages), asked, Recalled())
     assert maps.empty
     assert devices.empty
 
@@ -209,7 +237,7 @@ def test_a_plan_whose_units_do_not_fit_is_left_out(caplog: pytest.LogCaptureFixt
     """Groups of 2 and of 1 device need 8 devices for a plan of 6, and the network has 6."""
     row, stages = rows_of(PLANS["sliced"], architecture="a", planner="phaze", time_per_sample_s=1.0)
     six = Matrix(bandwidths_bytes_per_s=((1e9,) * 6,) * 6)
-    asked = Asked(("phaze",), {"six": six, "t": SYSTEMS["torus"]}, 6, ASSUMED, FAST)
-    maps, _ = map_plans(pd.DataFrame([row]), pd.DataFrame(stages), asked)
+    asked = Asked({"six": six, "t": SYSTEMS["torus"]}, 6, ASSUMED, SEARCH)
+    maps, _ = map_plans(pd.DataFrame([row]), pd.DataFrame(stages), asked, Recalled())
     assert set(maps["system"]) == {"t"}
     assert "six has too few devices" in caplog.text
