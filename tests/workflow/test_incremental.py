@@ -34,6 +34,13 @@ def test_a_second_run_does_nothing(folder: Folder) -> None:
     assert folder.tables() == before
 
 
+def test_equal_files_with_other_times_are_not_made_again(folder: Folder) -> None:
+    for table in ("placements", "screens", "estimates", "operators"):
+        for path in (folder.path / "results" / table).rglob("*.parquet"):
+            path.touch()
+    assert folder.stale() == set()
+
+
 def test_the_status_of_a_study_says_what_is_done_and_what_is_stale_and_why(folder: Folder) -> None:
     question = [sys.executable, "-m", "phaze", "status", "--directory", str(folder.path), "--cores", "2"]
     question += ["--configfile", str(folder.path / "study.yaml")]
