@@ -57,36 +57,18 @@ wildcard_constraints:
     stages="[a-z0-9.-]+",
 
 
-def digest_inputs_once(persistence, known):
-    """Let Snakemake digest a job's inputs once, not again for every output: the report has 800 by 48, which took 4 s.
-
-    `known` is Snakemake's own memory of files, which it uses only while it plans.
-    """
-    finished = persistence.finished
-
-    async def finished_with_memory(job):
-        known.active = True
-        try:
-            await finished(job)
-        finally:
-            known.deactivate()
-
-    persistence.finished = finished_with_memory
-
-
 onstart:
     if workflow.is_main_process:
         try:
             begin_run(Path(workflow.pathvars.apply("<results>")))
         except PhazeError as error:
             raise WorkflowError(str(error)) from None
-        digest_inputs_once(workflow.persistence, workflow.iocache)
+        digest_inputs_once(workflow)
     if workflow.local_exec:
-        # With a limit on jobs per second Snakemake looks through all ready jobs again every second, once for every
-        # job that has ended: a third of a core on a study of hundreds of jobs. The number of cores is limit enough.
-        workflow.scheduler.job_rate_limiter = None
+        start_jobs_at_once(workflow)
 
 
+include: "rules/engine.smk"
 include: "rules/paths.smk"
 include: "rules/extract.smk"
 include: "rules/estimate.smk"
