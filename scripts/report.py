@@ -8,9 +8,9 @@ from phaze.job import logged
 from phaze.pictured import Pictures
 from phaze.problem import area_limit_um2
 from phaze.report.build import build_report
-from phaze.report.drawing import get_ready
 from phaze.report.inputs import Cluster, DetailFiles, Inputs, read_times
 from phaze.report.report import write_report
+from phaze.report.workers import ALONE, Workers, employ
 from phaze.spec.architecture import Technology
 from phaze.spec.published import Published
 from phaze.spec.study import Study
@@ -38,10 +38,9 @@ def main(
     hbm_gib: dict[str, float],
     parameters: dict[str, int],
     published: dict[str, object] | None,
-    processes: int = 1,
+    workers: Workers = ALONE,
 ) -> None:
     """Read a study's files, which lie under `results`, write the report into `results/report`."""
-    get_ready(processes)
     asked = Study.parse(study, "study")
     figures = Technology.parse(technology, "technology")
     scenario = next(iter(scenarios))
@@ -78,7 +77,7 @@ def main(
         pictures=Pictures.of(plan_stages, clusters[scenario].scenario),
         times=read_times(benchmarks(results, asked.models)),
     )
-    write_report(build_report(inputs, processes), results / "report")
+    write_report(build_report(inputs, workers), results / "report")
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ def benchmarks(results: Path, models: tuple[str, ...]) -> dict[tuple[str, str], 
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], output=snakemake.output[0]):
+    with logged(snakemake.log[0], output=snakemake.output[0]), employ(snakemake.threads) as workers:
         main(
             Path(snakemake.output.page).parent.parent,
             [Path(path) for path in snakemake.input],
@@ -148,5 +147,5 @@ if __name__ == "__main__":
             hbm_gib=snakemake.params.hbm_gib,
             parameters=snakemake.params.parameters,
             published=snakemake.params.published,
-            processes=snakemake.threads,
+            workers=workers,
         )

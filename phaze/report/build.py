@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from functools import partial
 from itertools import chain
 
 from phaze.report import inside, overview, record, strategies
 from phaze.report.answer import answer
 from phaze.report.certificate import certificate
-from phaze.report.document import Document
+from phaze.report.document import Document, Section
+from phaze.report.drawing import Drawn, draw
 from phaze.report.findings import RESULT_TABLES, Findings, summarise
 from phaze.report.front import front
 from phaze.report.inputs import Inputs
@@ -16,30 +18,35 @@ from phaze.report.mapped import on_networks
 from phaze.report.planners import compared
 from phaze.report.report import Report
 from phaze.report.simulated import replayed
+from phaze.report.workers import ALONE, Workers
 from phaze.tables import TABLES
 
 
-def build_report(inputs: Inputs, processes: int = 1) -> Report:
-    """Return the report of a study, whose figures so many processes draw."""
-    return replace(compose(inputs, summarise(inputs)), processes=processes)
+def build_report(inputs: Inputs, workers: Workers = ALONE) -> Report:
+    """Return the report of a study, which workers check and draw the figures of."""
+    return compose(inputs, summarise(inputs, workers), workers)
 
 
-def compose(inputs: Inputs, findings: Findings) -> Report:
-    """Return the report of what is found in a study."""
+def compose(inputs: Inputs, findings: Findings, workers: Workers = ALONE) -> Report:
+    """Return the report of what is found in a study; workers draw a section while the next is composed."""
     shown = findings.in_order(inputs.study.models)
     parts = (
         *overview.PARTS, certificate, front, *inside.PARTS, compared, replayed, on_networks,
         *strategies.PARTS, *record.PARTS,
     )  # fmt: skip
+    sections, asked = list[Section](), dict[str, Callable[[], Drawn]]()
+    for section in chain.from_iterable(part(inputs, shown) for part in parts):
+        sections.append(section)
+        asked |= {chart.name: workers.ask(partial(draw, chart)) for chart in section.charts}
     name = next(iter(inputs.clusters))
     document = Document(
         title="phaze",
         subtitle=f"{_count(len(inputs.study.models), 'workload')}, scenario {name}",
         answer=answer(inputs, shown),
-        sections=tuple(chain.from_iterable(part(inputs, shown) for part in parts)),
+        sections=tuple(sections),
         tables=findings.tables(),
     )
-    return Report(document, {name: TABLES[name] for name in RESULT_TABLES})
+    return Report(document, {name: TABLES[name] for name in RESULT_TABLES}, asked)
 
 
 def _count(number: int, noun: str) -> str:

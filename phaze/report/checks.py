@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -23,14 +24,17 @@ from phaze.report.planner_checks import PLANNER_CHECKS
 from phaze.report.simulation_checks import SIMULATION_CHECKS
 from phaze.report.verdicts import ROUNDING, Verdicts, each, run_checks
 from phaze.report.winners import PER_MODEL, candidates
-from phaze.tables import Schedules
+from phaze.report.workers import Workers
+from phaze.tables import Checks, Schedules
 from phaze.theory.pareto import uncovered
 from phaze.theory.ranking import tied
 
 
-def check_results(evidence: Evidence) -> pd.DataFrame:
-    """Return table checks of a study of accelerators."""
-    return run_checks(CHECKS, evidence)
+def ask_for_checks(evidence: Evidence, workers: Workers) -> Callable[[], pd.DataFrame]:
+    """Return what waits for table checks of a study of accelerators, of which every worker makes a share."""
+    shares = [dict(list(CHECKS.items())[k :: workers.count]) for k in range(workers.count)]
+    asked = [workers.ask(partial(run_checks, share, evidence)) for share in shares]
+    return lambda: Checks.check(pd.concat([wait() for wait in asked], ignore_index=True))
 
 
 def _placed(e: Evidence) -> pd.DataFrame:

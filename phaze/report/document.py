@@ -82,6 +82,15 @@ class Section:
     about: str
     blocks: tuple[Block, ...]
 
+    @property
+    def charts(self) -> Iterator[Chart]:
+        """Yield the figures from the top down."""
+        for block in self.blocks:
+            if isinstance(block, Chart):
+                yield block
+            elif isinstance(block, Gallery):
+                yield from block.charts
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -110,11 +119,8 @@ class Document:
     @property
     def charts(self) -> Iterator[Chart]:
         """Yield all figures from the top down."""
-        for block in (block for section in self.sections for block in section.blocks):
-            if isinstance(block, Chart):
-                yield block
-            elif isinstance(block, Gallery):
-                yield from block.charts
+        for section in self.sections:
+            yield from section.charts
 
     def download(self, table: str) -> str:
         """Return a table as a data address, so that a page in one file carries its tables with it."""

@@ -1,24 +1,12 @@
-"""How figures become SVG that can stand inside a page, small and deterministic, and files of their own.
-
-No figure depends on another, so that several processes draw those of a page. They are forked from a server
-that has imported what this process has of phaze and does nothing else: a process that has already computed
-has threads, which do not survive a fork, and one started afresh imports for as long as it draws.
-"""
+"""How figures become SVG that can stand inside a page, small and deterministic, and files of their own."""
 
 from __future__ import annotations
 
 import io
-import multiprocessing
-import os
 import re
-import signal
-import sys
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
-from multiprocessing import forkserver
 from pathlib import Path
 
 import matplotlib as mpl
@@ -40,40 +28,6 @@ class Drawn:
     width_px: int
 
 
-def draw_all(charts: Sequence[Chart], processes: int = 1) -> dict[str, Drawn]:
-    """Return the figures by name, drawn by so many processes: the same for every number."""
-    needed = min(processes, len(charts))
-    drawn = map(draw, charts) if needed < 2 else _drawn_by(needed, charts)
-    return {chart.name: figure for chart, figure in zip(charts, drawn, strict=True)}
-
-
-def get_ready(processes: int) -> None:
-    """Let the server import while there is other work, if several processes are to draw."""
-    if processes > 1:
-        multiprocessing.set_forkserver_preload([name for name in sys.modules if name.startswith("phaze.")])
-        forkserver.ensure_running()
-
-
-def _drawn_by(processes: int, charts: Sequence[Chart]) -> list[Drawn]:
-    get_ready(processes)
-    context = multiprocessing.get_context("forkserver")
-    with ProcessPoolExecutor(processes, context, _end_with_parent) as pool:
-        return list(pool.map(draw, charts))
-
-
-def _end_with_parent() -> None:
-    """Let this process end when the one that started it has ended, even if it was killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it, too, and says so
-
-    def follow() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
-
-
 def draw(chart: Chart) -> Drawn:
     """Return a figure as SVG for a page."""
     with mpl.rc_context(RC):
@@ -86,12 +40,13 @@ def draw(chart: Chart) -> Drawn:
 
 
 def _lay_out(figure: Figure) -> None:
-    """Give everything its place, which saving would do by drawing the figure once more."""
+    """Give everything its place, which saving would do by drawing the figure once more for any engine."""
     FigureCanvasSVG(figure)
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.execute(figure)
-        figure.set_layout_engine("none")
+        with mpl.rc_context({"figure.constrained_layout.use": False}):
+            figure.set_layout_engine(None)
 
 
 def save(path: Path, draw: Callable[[], Figure]) -> None:

@@ -9,7 +9,7 @@ from functools import cached_property
 import pandas as pd
 
 from phaze.report import anatomy, winners
-from phaze.report.checks import check_results
+from phaze.report.checks import ask_for_checks
 from phaze.report.document import Section
 from phaze.report.evidence import Evidence
 from phaze.report.inputs import Inputs
@@ -17,6 +17,7 @@ from phaze.report.searches import choose_by_hysteresis, summarise_searches
 from phaze.report.variations import vary
 from phaze.report.winner_claims import check_claims
 from phaze.report.winners import COMMON, PER_MODEL
+from phaze.report.workers import ALONE, Workers
 from phaze.tables import TABLES, Comparisons, Proofs
 
 
@@ -75,12 +76,13 @@ RESULT_TABLES = tuple(field.name for field in fields(Findings) if field.name != 
 """Tables that the report writes: all but the measured times, so that equal studies write equal tables."""
 
 
-def summarise(inputs: Inputs) -> Findings:
-    """Return what the tables of a study say."""
+def summarise(inputs: Inputs, workers: Workers = ALONE) -> Findings:
+    """Return what the tables of a study say, which workers check meanwhile."""
     results = winners.results(inputs, inputs.cluster)
     baseline = inputs.study.architectures.baseline
     shown = (PER_MODEL, COMMON) if baseline is None else (PER_MODEL, COMMON, baseline)
     energies = anatomy.energies(results, shown)
+    checks = ask_for_checks(Evidence(inputs, results, energies), workers)
     memories = winners.memories(inputs)
     return Findings(
         results=results,
@@ -106,7 +108,7 @@ def summarise(inputs: Inputs) -> Findings:
         certificates=inputs.certificates,
         audits=inputs.audits,
         claims=check_claims(inputs, results, memories),
-        checks=check_results(Evidence(inputs, results, energies)),
+        checks=checks(),
     )
 
 

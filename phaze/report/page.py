@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from phaze.report.document import Chart, Document, Gallery, Heading, Items, Prose, Sheet
-from phaze.report.drawing import draw_all
+from phaze.report.drawing import Drawn
 
 
 def _environment() -> Environment:
@@ -48,12 +49,8 @@ def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split()) or " "
 
 
-def render_page(document: Document, processes: int = 1) -> str:
-    """Return the HTML page: figures and tables inside, no script, no request to anywhere.
-
-    So many processes draw the figures.
-    """
-    drawn = draw_all(tuple(document.charts), processes)
+def render_page(document: Document, drawn: Mapping[str, Drawn]) -> str:
+    """Return the HTML page: figures by name and tables inside, no script, no request to anywhere."""
     return _environment().get_template("page.html").render(document=document, drawn=drawn)
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 
 import pandas as pd
 
 from phaze.files import write_text
 from phaze.report.document import Document
+from phaze.report.drawing import Drawn, draw
 from phaze.report.export import as_csv
 from phaze.report.page import render_markdown, render_page
 from phaze.report.verdicts import failures
@@ -27,13 +28,14 @@ class Report:
     document: Document
     written: Mapping[str, type[Table]]
     """The tables of the document that are files too, by file name."""
-    processes: int = 1
-    """How many draw the figures."""
+    asked: Mapping[str, Callable[[], Drawn]] = field(default_factory=dict)
+    """What waits for figures that others draw, by name; this process draws all others."""
 
     @cached_property
     def page(self) -> str:
         """Return the report as one HTML page."""
-        return render_page(self.document, self.processes)
+        waiting = {chart.name: partial(draw, chart) for chart in self.document.charts} | dict(self.asked)
+        return render_page(self.document, {name: wait() for name, wait in waiting.items()})
 
     @cached_property
     def markdown(self) -> str:

@@ -1,0 +1,66 @@
+"""Processes that work on a report beside this one: they check results and draw figures.
+
+They are forked from a server that has imported what this process has of phaze and does nothing else: a process
+that has already computed has threads, which do not survive a fork, and one started afresh imports for as long
+as it works.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from typing import TypeVar
+
+Answered = TypeVar("Answered")
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who answers questions: so many processes, or this one when the answer is needed."""
+
+    count: int = 1
+    pool: ProcessPoolExecutor | None = None
+
+    def ask(self, question: Callable[[], Answered]) -> Callable[[], Answered]:
+        """Return what waits for the answer; a question to be pickled is a function of a module, or a partial."""
+        return question if self.pool is None else self.pool.submit(question).result
+
+
+ALONE = Workers()
+
+
+@contextmanager
+def employ(processes: int) -> Iterator[Workers]:
+    """Let so many processes work: they get ready at once, and end with the work or with this process."""
+    if processes < 2:
+        yield ALONE
+        return
+    multiprocessing.set_forkserver_preload([name for name in sys.modules if name.startswith("phaze.")])
+    forkserver.ensure_running()
+    context = multiprocessing.get_context("forkserver")
+    pool = ProcessPoolExecutor(processes, context, _end_with_parent)
+    try:
+        yield Workers(processes, pool)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Let this process end when the one that started it has ended, even if it was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it, too, and says so
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
