@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from phaze.report.inputs import COMMON_SHARD, Cluster, Details, Inputs, Point
+from phaze.report.inputs import COMMON_SHARD, Cluster, Details, Inputs, Only, Point
 from phaze.report.winners import COMMON, PER_MODEL, chip_named, chip_of
 from phaze.tables import (
     Areas,
@@ -43,7 +43,8 @@ def shard_rows(
     cluster: Cluster, details: Details, table: type[Schedules | Stages], row: pd.Series
 ) -> pd.DataFrame:
     """Return the rows of a table that belong to the architecture of a placement."""
-    return details.rows(table, point_of(row), _shard(cluster, row), str(row["architecture"]))
+    only = Only("architecture", (str(row["architecture"]),))
+    return details.rows(table, point_of(row), _shard(cluster, row), only)
 
 
 def _shard(cluster: Cluster, row: pd.Series) -> str:
@@ -67,7 +68,7 @@ def _operators_on(
     cluster: Cluster, details: Details, point: Point, architecture: str, shard: str
 ) -> pd.DataFrame:
     """Return the same of all placements that share an architecture and a point: results share many."""
-    schedule = details.rows(Schedules, point, shard, architecture)
+    schedule = details.rows(Schedules, point, shard, Only("architecture", (architecture,)))
     operators = details.rows(Operators, point, "")
     keys = ["layer", "direction", "operator"]
     scheduled = operators.merge(
@@ -83,8 +84,8 @@ def with_estimates(scheduled: pd.DataFrame, details: Details, point: Point, chip
         design=scheduled["core"].map(designs).fillna(-1).astype("int64"),
         all_cores=scheduled["core_index"] < 0,
     )
-    estimates = details.rows(Estimates, point, chip["shard"])
-    estimates = estimates[estimates["design"].isin(designs.values())]
+    only = Only("design", tuple(sorted({int(design) for design in designs.values()})))
+    estimates = details.rows(Estimates, point, chip["shard"], only)
     joined = scheduled.merge(
         estimates.drop(columns=["model", "tensor", "microbatch"]), on=["work", "design"], how="left"
     )

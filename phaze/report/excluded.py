@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.report.anatomy import layer_counts, shares_of_limits, with_estimates
-from phaze.report.inputs import Inputs, Point
+from phaze.report.inputs import Inputs, Only, Point
 from phaze.report.winners import chip_of
 from phaze.tables import Operators, Screens
 
@@ -19,7 +19,8 @@ def least_bound(inputs: Inputs, model: str, architecture: str) -> pd.Series | No
     chips = inputs.cluster.architectures
     shard = chips.loc[chips["architecture"] == architecture, "shard"].iloc[0]
     points = [Point(model, t, b) for t, b in product(workload.tensor, training.microbatches)]
-    rows = [inputs.details.rows(Screens, point, shard, architecture) for point in points]
+    only = Only("architecture", (architecture,))
+    rows = [inputs.details.rows(Screens, point, shard, only) for point in points]
     found = pd.concat(rows, ignore_index=True)
     fitting = found[np.isfinite(found["lower_s"])]
     return None if fitting.empty else fitting.loc[fitting["lower_s"].idxmin()]

@@ -44,13 +44,18 @@ class Point(NamedTuple):
     microbatch: int
 
 
+class Only(NamedTuple):
+    """The values of a column whose rows are looked for."""
+
+    column: str
+    values: tuple[str, ...] | tuple[int, ...]
+
+
 class Details(Protocol):
     """Looks up the rows of large tables that belong to one point, and one shard where a table has shards."""
 
-    def rows(
-        self, table: type[Table], point: Point, shard: str, architecture: str | None = None
-    ) -> pd.DataFrame:
-        """Return the rows, of one architecture or of all; none if there is no such table."""
+    def rows(self, table: type[Table], point: Point, shard: str, only: Only | None = None) -> pd.DataFrame:
+        """Return the rows, all or only those with some values; none if there is no such table."""
 
     def __hash__(self) -> int:
         """Return a number by which what was looked up is found again."""
@@ -58,6 +63,10 @@ class Details(Protocol):
 
 COMMON_SHARD = "common"
 """Shard of what the candidates for the common architecture have of their own: stages and schedules."""
+
+
+LOOKED_AT = {"screens": [*Point._fields, "architecture", "lower_s", "feasible_s"]}
+"""Columns of the tables of which a report reads only some: they are so large that the others take time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,24 +78,24 @@ class DetailFiles:
     common: Mapping[str, str] = field(default_factory=dict)
     """The same for candidates for the common one, as `results/stages/paper/{model}/common.parquet`."""
 
-    def rows(
-        self, table: type[Table], point: Point, shard: str, architecture: str | None = None
-    ) -> pd.DataFrame:
+    def rows(self, table: type[Table], point: Point, shard: str, only: Only | None = None) -> pd.DataFrame:
         """Return the rows of the point; a table without pattern or a file that is not there has none."""
         patterns = self.common if shard == COMMON_SHARD else self.patterns
         if table.name not in patterns:
             return table.empty()
         path = Path(patterns[table.name].format(**point._asdict(), shard=shard))
-        return _load(table.name, path, point, architecture)
+        return _load(table.name, path, point, only)
 
 
 @lru_cache(maxsize=512)
-def _load(table: str, path: Path, point: Point, architecture: str | None) -> pd.DataFrame:
+def _load(table: str, path: Path, point: Point, only: Only | None) -> pd.DataFrame:
     """Return rows of a table as it was checked when it was written: a report looks into hundreds of them."""
     if not path.is_file():
         return TABLES[table].empty()
-    where = ({} if architecture is None else {"architecture": architecture}) | point._asdict()
-    return TABLES[table].load(path, columns=list(TABLES[table].fields()), where=where)
+    where = {} if only is None else {only.column: only.values}
+    where |= {column: (value,) for column, value in point._asdict().items()}
+    columns = LOOKED_AT.get(table, list(TABLES[table].fields()))
+    return TABLES[table].load(path, columns=columns, where=where)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,8 @@
 """Processes that work on a report beside this one: they check results and draw figures.
 
-They are forked from a server that has imported what this process has of phaze and does nothing else: a process
-that has already computed has threads, which do not survive a fork, and one started afresh imports for as long
-as it works.
+They are forked from a server that has imported what this process has of phaze and does nothing else: a
+process that has already computed has threads, which do not survive a fork, and one started afresh imports
+for as long as it works.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Workers:
     pool: ProcessPoolExecutor | None = None
 
     def ask(self, question: Callable[[], Answered]) -> Callable[[], Answered]:
-        """Return what waits for the answer; a question to be pickled is a function of a module, or a partial."""
+        """Return what waits for the answer to a question; others get it pickled: a partial of a function."""
         return question if self.pool is None else self.pool.submit(question).result
 
 

@@ -124,10 +124,11 @@ def test_only_the_rows_with_given_values_are_read(tmp_path: Path) -> None:
     whole = Screens.check(screens())
     Screens.save(whole, path)
     some, columns = whole["architecture"].iloc[0], list(Screens.fields())
-    found = Screens.load(path, columns=columns, where={"architecture": some, "model": whole["model"].iloc[0]})
+    where = {"architecture": [some], "model": [whole["model"].iloc[0]]}
+    found = Screens.load(path, columns=columns, where=where)
     expected = whole[whole["architecture"] == some].reset_index(drop=True)
     pd.testing.assert_frame_equal(found, expected)
-    assert Screens.load(path, where={"architecture": "none"}).empty
+    assert Screens.load(path, where={"architecture": ["none"]}).empty
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.pictured import Pictures
-from phaze.report.inputs import Cluster, Inputs, Point
+from phaze.report.inputs import Cluster, Inputs, Only, Point
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.published import Published
 from phaze.spec.study import Study
@@ -64,23 +64,21 @@ HBM_GIB = {BASELINE: 32.0}
 class BuiltDetails:
     """Details made on demand."""
 
-    def rows(
-        self, table: type[Table], point: Point, shard: str, architecture: str | None = None
-    ) -> pd.DataFrame:
+    def rows(self, table: type[Table], point: Point, shard: str, only: Only | None = None) -> pd.DataFrame:
         """Return the rows of a table."""
         if table in (Operators, Layers):
             return {"operators": operators, "layers": layers}[table.name](point)
         if table is Estimates:
-            return estimates(point, shard)
+            return among(estimates(point, shard), only)
         if table in (Stages, Schedules):
             found = placed(point, shard)[1] if table is Stages else schedules(point, shard)
-            return of_architecture(found, architecture)
+            return among(found, only)
         return TABLES[table.name].empty()
 
 
-def of_architecture(found: pd.DataFrame, architecture: str | None) -> pd.DataFrame:
-    """Return the rows of one architecture, or all."""
-    return found if architecture is None else found[found["architecture"] == architecture]
+def among(found: pd.DataFrame, only: Only | None) -> pd.DataFrame:
+    """Return the rows with some values, or all."""
+    return found if only is None else found[found[only.column].isin(only.values)]
 
 
 def study() -> Study:

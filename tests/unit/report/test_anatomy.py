@@ -7,7 +7,7 @@ import pytest
 
 from phaze.report import anatomy
 from phaze.report.findings import Findings
-from phaze.report.inputs import Inputs
+from phaze.report.inputs import Inputs, Only
 from phaze.report.winners import PER_MODEL, row_of
 from phaze.tables import Estimates, Stages, Table
 
@@ -110,9 +110,9 @@ class OneStage:
         self.details = inputs.details
 
     def rows(
-        self, table: type[Table], point: anatomy.Point, shard: str, architecture: str | None = None
+        self, table: type[Table], point: anatomy.Point, shard: str, only: Only | None = None
     ) -> pd.DataFrame:
-        found = self.details.rows(table, point, shard, architecture)
+        found = self.details.rows(table, point, shard, only)
         return found[found["stage"] == 0] if table is Stages else found
 
 
@@ -120,11 +120,11 @@ class WithoutEstimates(OneStage):
     """Details that have no estimates, as when a study was cleaned up."""
 
     def rows(
-        self, table: type[Table], point: anatomy.Point, shard: str, architecture: str | None = None
+        self, table: type[Table], point: anatomy.Point, shard: str, only: Only | None = None
     ) -> pd.DataFrame:
         if table is Estimates:
             return Estimates.empty()
-        return self.details.rows(table, point, shard, architecture)
+        return self.details.rows(table, point, shard, only)
 
 
 def test_energy_of_links_by_hand(inputs: Inputs, findings: Findings) -> None:

@@ -13,6 +13,7 @@ from phaze.report.findings import RESULT_TABLES, Findings, count_proofs
 from phaze.report.inputs import Inputs
 from phaze.report.page import render_markdown, render_page
 from phaze.report.report import Report
+from phaze.report.workers import employ
 from phaze.tables import Fronts, Proofs, Sensitivities, Times, Trials
 
 
@@ -110,14 +111,15 @@ def test_the_page_is_small(report: Report) -> None:
 def test_the_same_study_gives_the_same_bytes_whatever_the_number_of_processes(
     inputs: Inputs, findings: Findings, report: Report
 ) -> None:
-    again = replace(compose(inputs, findings), processes=2)
-    assert again.page == report.page
+    with employ(2) as workers:
+        again = compose(inputs, findings, workers)
+        assert again.page == report.page
     assert again.markdown == report.markdown
 
 
 def test_names_cannot_break_out_of_the_page(document: Document) -> None:
     evil = replace(document.answer.sheet, rows=(("<script>alert(1)</script>", "a|b"),))
-    page = render_page(replace(document, answer=replace(document.answer, sheet=evil), sections=()))
+    page = render_page(replace(document, answer=replace(document.answer, sheet=evil), sections=()), {})
     text = render_markdown(replace(document, answer=replace(document.answer, sheet=evil), sections=()))
     assert "<script>" not in page
     assert "a\\|b" in text

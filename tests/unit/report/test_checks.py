@@ -7,10 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.report.checks import CHECKS, check_results
+from phaze.report.checks import CHECKS, ask_for_checks
 from phaze.report.evidence import Evidence
 from phaze.report.findings import Findings
-from phaze.report.inputs import Inputs, Point
+from phaze.report.inputs import Inputs, Only, Point
+from phaze.report.workers import ALONE
 from phaze.tables import Schedules, Stages, Table
 
 
@@ -84,10 +85,8 @@ class Changed:
     ) -> None:
         self.details, self.table, self.change = inputs.details, table, change
 
-    def rows(
-        self, table: type[Table], point: Point, shard: str, architecture: str | None = None
-    ) -> pd.DataFrame:
-        found = self.details.rows(table, point, shard, architecture)
+    def rows(self, table: type[Table], point: Point, shard: str, only: Only | None = None) -> pd.DataFrame:
+        found = self.details.rows(table, point, shard, only)
         return self.change(found.copy()) if table is self.table else found
 
 
@@ -215,7 +214,7 @@ def test_too_few_points_solved_again_are_caught(evidence: Evidence) -> None:
 
 
 def test_a_failed_check_counts_its_failures_and_names_the_first(evidence: Evidence) -> None:
-    found = check_results(with_placements(evidence, lambda f: f.assign(reason="")))
+    found = ask_for_checks(with_placements(evidence, lambda f: f.assign(reason="")), ALONE)()
     failed = found[~found["passed"]].iloc[0]
     assert failed["check"] == "infeasible placements say why"
     assert failed["failures"] == failed["rows"] > 0

@@ -18,10 +18,10 @@ from phaze.report.compare import (
     utilisation_sheet,
 )
 from phaze.report.findings import Findings
-from phaze.report.inputs import Details, Inputs, Point
+from phaze.report.inputs import Details, Inputs, Only, Point
 from phaze.spec.published import Published
 from phaze.tables import Screens, Table
-from tests.unit.report.builder import of_architecture
+from tests.unit.report.builder import among
 
 
 @pytest.fixture(scope="module")
@@ -80,15 +80,13 @@ class ScreenedDetails:
     others: Details
     lower_s: float
 
-    def rows(
-        self, table: type[Table], point: Point, shard: str, architecture: str | None = None
-    ) -> pd.DataFrame:
+    def rows(self, table: type[Table], point: Point, shard: str, only: Only | None = None) -> pd.DataFrame:
         """Return the rows of a table."""
         if table is not Screens:
-            return self.others.rows(table, point, shard, architecture)
+            return self.others.rows(table, point, shard, only)
         bounds = {"lower_s": self.lower_s * point.microbatch, "feasible_s": np.inf, "lower_j": 0.0}
         keys = {"architecture": ["phaze-common", TWIN], "hbm_gib": 32.0, "recompute": False, "kept": False}
-        return of_architecture(pd.DataFrame({**point._asdict(), **keys, **bounds}), architecture)
+        return among(pd.DataFrame({**point._asdict(), **keys, **bounds}), only)
 
 
 def test_a_printed_accelerator_that_its_bound_excludes_comes_with_time_and_limits(printed: Printed) -> None:

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 
 from phaze.errors import PhazeError
 from phaze.report.document import Chart
-from phaze.report.drawing import draw_all
+from phaze.report.drawing import Drawn, draw
+from phaze.report.workers import ALONE, Workers, employ
 
 
 def bars(*heights: float) -> Figure:
@@ -37,33 +38,46 @@ def charts(count: int) -> list[Chart]:
     return [Chart(f"bars-{k}", f"Bars {k}", "", partial(bars, k, 2 * k, 3)) for k in range(1, count + 1)]
 
 
+def draw_all(charts: list[Chart], workers: Workers) -> list[Drawn]:
+    asked = [workers.ask(partial(draw, chart)) for chart in charts]
+    return [wait() for wait in asked]
+
+
 def test_figures_are_drawn_the_same_by_any_number_of_processes() -> None:
-    alone = draw_all(charts(5))
-    assert list(alone) == [f"bars-{k}" for k in range(1, 6)]
-    assert len({figure.svg for figure in alone.values()}) == 5
-    assert {figure.width_px for figure in alone.values()} == {192}
-    assert draw_all(charts(5), 3) == alone
+    alone = draw_all(charts(5), ALONE)
+    assert len({figure.svg for figure in alone}) == 5
+    assert {figure.width_px for figure in alone} == {192}
+    with employ(3) as workers:
+        assert draw_all(charts(5), workers) == alone
 
 
-def test_nothing_to_draw_needs_no_process() -> None:
-    assert draw_all([], 4) == {}
+def test_one_process_works_alone() -> None:
+    with employ(1) as workers:
+        assert workers is ALONE
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_what_goes_wrong_in_a_figure_is_told_as_it_is(processes: int) -> None:
     broken = Chart("broken", "Broken", "", partial(nothing, "model x: has no stages"))
-    with pytest.raises(PhazeError, match=r"^model x: has no stages$"):
-        draw_all([*charts(2), broken], processes)
+    with (
+        employ(processes) as workers,
+        pytest.raises(PhazeError, match=r"^model x: has no stages$"),
+    ):
+        draw_all([*charts(2), broken], workers)
 
 
 KILLED = """
 from functools import partial
 from pathlib import Path
 from phaze.report.document import Chart
-from phaze.report.drawing import draw_all
+from phaze.report.drawing import draw
+from phaze.report.workers import employ
 from tests.unit.report.test_drawing import endless
 
-draw_all([Chart(name, name, "", partial(endless, Path({folder!r}))) for name in "ab"], 2)
+charts = [Chart(name, name, "", partial(endless, Path({folder!r}))) for name in "ab"]
+with employ(2) as workers:
+    for answer in [workers.ask(partial(draw, chart)) for chart in charts]:
+        answer()
 """
 
 

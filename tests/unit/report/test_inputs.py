@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from phaze.errors import PhazeError
-from phaze.report.inputs import DetailFiles, Point, read_times
+from phaze.report.inputs import DetailFiles, Only, Point, read_times
 from phaze.tables import Layers, Schedules, Stages
 from tests.unit.report.toy_models import layers
 from tests.unit.report.toy_placements import placed
@@ -28,7 +28,12 @@ def test_details_come_from_the_file_of_their_point_and_shard(tmp_path: Path) -> 
     assert len(details.rows(Layers, POINT, "")) == 3
     some = stages["architecture"].iloc[0]
     mine = stages[stages["architecture"] == some]
-    assert 0 < len(details.rows(Stages, POINT, "named", some)) == len(mine) < len(stages)
+    assert (
+        0
+        < len(details.rows(Stages, POINT, "named", Only("architecture", (some,))))
+        == len(mine)
+        < len(stages)
+    )
     assert details.rows(Stages, POINT, "small-buffer").empty
     assert details.rows(Schedules, POINT, "named").empty
 
