@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -17,9 +18,20 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import forkserver
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 Answered = TypeVar("Answered")
+
+
+@dataclass(frozen=True)
+class _Pickled(Generic[Answered]):
+    """A question as it was when it was asked."""
+
+    content: bytes
+
+    def __call__(self) -> Answered:
+        question: Callable[[], Answered] = pickle.loads(self.content)
+        return question()
 
 
 @dataclass(frozen=True)
@@ -30,8 +42,14 @@ class Workers:
     pool: ProcessPoolExecutor | None = None
 
     def ask(self, question: Callable[[], Answered]) -> Callable[[], Answered]:
-        """Return what waits for the answer to a question; others get it pickled: a partial of a function."""
-        return question if self.pool is None else self.pool.submit(question).result
+        """Return what waits for the answer to a question; others get it pickled: a partial of a function.
+
+        It is pickled here and now: the pool would do so later, while this process goes on with the same data.
+        """
+        if self.pool is None:
+            return question
+        asked = self.pool.submit(_Pickled[Answered](pickle.dumps(question)))
+        return asked.result
 
 
 ALONE = Workers()
