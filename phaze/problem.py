@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
-
 from phaze import tables
 from phaze.certify import Slice
 from phaze.cosearch import Subject, Terms
@@ -88,31 +85,6 @@ def read_slices(files: Mapping[str, Sequence[str]], estimated: list[str]) -> Ite
         point = tables.Operators.load(operators), tables.Edges.load(edges), tables.Layers.load(layers)
         for architectures in shards:
             yield Slice(*point, tables.Estimates.load(next(estimates), columns=estimated), architectures)
-
-
-def read_slices_of(
-    rows: pd.DataFrame, files: Mapping[str, Sequence[str]]
-) -> Iterator[tuple[pd.DataFrame, Slice]]:
-    """Yield the rows of any table that are about a slice, and of its tables what these rows are about."""
-    shards = [tables.Architectures.load(path) for path in files["architectures"]]
-    chips = [shard[shard["architecture"].isin(rows["architecture"].unique())] for shard in shards]
-    estimates = iter(files["estimates"])
-    for operators, edges, path in zip(files["operators"], files["edges"], files["layers"], strict=True):
-        layers = tables.Layers.load(path)
-        here = (rows[["tensor", "microbatch"]] == layers[["tensor", "microbatch"]].iloc[0]).all(axis=1)
-        for among, estimated in zip(chips, estimates, strict=False):
-            mine = rows[here & rows["architecture"].isin(among["architecture"])]
-            used = among[among["architecture"].isin(mine["architecture"])]
-            if len(mine):
-                point = tables.Operators.load(operators), tables.Edges.load(edges), layers
-                yield mine, Slice(*point, _read_estimates(estimated, used), used)
-
-
-def _read_estimates(path: str, architectures: pd.DataFrame) -> pd.DataFrame:
-    """Return the estimates of what some architectures are made of."""
-    estimates = tables.Estimates.load(path, columns=list(tables.Estimates.fields()))
-    used = architectures[[f"{core}_design" for core in ("tensor", "vector", "fused")]]
-    return estimates[estimates["design"].isin(np.unique(used))]
 
 
 def area_limit_um2(limit: float | dict[str, object], technology: Technology) -> float:

@@ -50,13 +50,15 @@ class Recalled:
         self, asked: Plain, make: Callable[[], Answer], holds: Callable[[Answer], bool] | None = None
     ) -> Answer:
         """Return the answer to a question, made if it is not known, or if what is known no longer `holds`."""
-        name = digest_of(asked)
-        if name in self._known and holds is not None and not holds(cast("Answer", self._known[name])):
-            del self._known[name]
-        return self.each([asked], lambda _: [make()])[0]
+        return self.each([asked], lambda _: [make()], holds)[0]
 
-    def each(self, asked: Sequence[Plain], make: Callable[[list[int]], Sequence[Answer]]) -> list[Answer]:
-        """Return the answers to questions; `make` gives those to some, by their places, that are not known.
+    def each(
+        self,
+        asked: Sequence[Plain],
+        make: Callable[[list[int]], Sequence[Answer]],
+        holds: Callable[[Answer], bool] | None = None,
+    ) -> list[Answer]:
+        """Return the answers to questions; `make` gives those to some, by their places, that have none.
 
         It is called once with all of these, equal questions once. What it returns comes back as it would be
         read from the file: lists for tuples.
@@ -64,7 +66,8 @@ class Recalled:
         names = [digest_of(one) for one in asked]
         fresh: dict[str, int] = {}
         for place, name in enumerate(names):
-            if name not in self._known:
+            known = name in self._known and (holds is None or holds(cast("Answer", self._known[name])))
+            if not known:
                 fresh.setdefault(name, place)
         if fresh:
             made = json.loads(json.dumps(list(make(list(fresh.values())))))

@@ -2,46 +2,147 @@
 
 Schedules come from the stage `schedule` and are verified; that nothing is shorter is believed only where a
 bound of `certify.plain` or an integer program says so. From there on everything is code of `certify`, which
-shares none with the screen and with place.
+shares none with the screen and with place. What an earlier audit by the same code found of a point is
+recalled where nothing that it depends on has changed, tables byte for byte.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 
-from phaze.certify import Model, Slice, audit_points
+from phaze.certify import Model, Slice, Times, is_proven, judge_points, time_points
 from phaze.certify.plain import Pass, bound_piece, layer_of_piece, pieces_of, read_passes
+from phaze.evaluations import Plain, content_of
+from phaze.recalled import Recalled
 from phaze.schedule import SolutionStore, schedule_layers
 from phaze.schedule.confirm import confirm_schedule
 from phaze.schedule.verify import find_faults
-from phaze.spec.settings import ScheduleSettings
+from phaze.spec.settings import ScheduleSettings, Training
+from phaze.spec.system import Scenario
+from phaze.tables import Architectures, Edges, Estimates, Layers, Operators, are_among
 from phaze.theory.bounds import EQUAL
 from phaze.theory.graphs import Layer, Schedule
 
+POINT = ["architecture", "hbm_gib", "recompute", "lower_s"]
+"""Columns of points that their times depend on; of the bound, whether anything is said to fit."""
 Known = dict[bytes, tuple[float, float, float]]
 """Plain bound, proven bound and latency of pieces of layers, by content."""
 
 
+@dataclass(frozen=True, eq=False)
+class Conditions:
+    """What the times of points depend on besides their slices."""
+
+    graph: pd.DataFrame
+    scenario: Scenario
+    training: Training
+    schedule: ScheduleSettings
+
+    def model(self, layers: pd.DataFrame) -> Model:
+        """Return the model at one TMP width and microbatch."""
+        return Model(layers, self.graph, self.scenario, self.training)
+
+    @cached_property
+    def content(self) -> Plain:
+        """Return all of it as plain values, but for which points there are."""
+        return [
+            content_of([self.graph]),
+            self.scenario.model_dump(mode="json", exclude={"area_limit_mm2"}),
+            self.training.model_dump(mode="json", exclude={"microbatches", "hbm_gib", "recompute"}),
+            self.schedule.model_dump(mode="json"),
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class StoredSlice:
+    """Files of one TMP width, microbatch and shard, and what is known of them."""
+
+    operators: str
+    edges: str
+    layers: str
+    estimates: str
+    architectures: pd.DataFrame
+    """Those that are asked for."""
+
+    @property
+    def content(self) -> Plain:
+        """Return what tells the files from others."""
+        files = (self.operators, self.edges, self.layers, self.estimates)
+        return [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in files]
+
+    def read(self) -> Slice:
+        """Return the tables, of estimates those of what the architectures are made of."""
+        estimates = Estimates.load(self.estimates, columns=list(Estimates.fields()))
+        used = self.architectures[[f"{core}_design" for core in ("tensor", "vector", "fused")]]
+        return Slice(
+            Operators.load(self.operators),
+            Edges.load(self.edges),
+            Layers.load(self.layers),
+            estimates[estimates["design"].isin(np.unique(used))],
+            self.architectures,
+        )
+
+
+def find_slices(
+    points: pd.DataFrame, files: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[pd.DataFrame, StoredSlice]]:
+    """Yield the points of every slice that has some; estimates are in the order of layers, then shards."""
+    shards = [Architectures.load(path) for path in files["architectures"]]
+    chips = [shard[are_among(shard["architecture"], pd.Index(points["architecture"]))] for shard in shards]
+    estimates = iter(files["estimates"])
+    for operators, edges, layers in zip(files["operators"], files["edges"], files["layers"], strict=True):
+        at = Layers.load(layers, columns=["tensor", "microbatch"]).iloc[0]
+        here = (points[["tensor", "microbatch"]] == at).all(axis=1)
+        for among, estimated in zip(chips, estimates, strict=False):
+            mine = points[here & points["architecture"].isin(among["architecture"])]
+            used = among[among["architecture"].isin(mine["architecture"])]
+            if len(mine):
+                yield mine, StoredSlice(operators, edges, layers, estimated, used)
+
+
 def audit_slice(
-    points: pd.DataFrame,
-    one: Slice,
-    model: Model,
-    best_s: float,
-    settings: ScheduleSettings,
+    points: pd.DataFrame, stored: StoredSlice, conditions: Conditions, best_s: float, recalled: Recalled
 ) -> pd.DataFrame:
-    """Return table audits for points of one slice.
+    """Return table audits for points of one slice; those that were solved before are judged anew.
+
+    Where a layer is not proven, for a limit on time or nodes, its points are solved anew as well.
+    """
+    rows = stored.architectures
+    chips = dict(zip(rows["architecture"], rows.to_numpy(object).tolist(), strict=True))
+    about: Plain = [stored.content, conditions.content]
+    asked: list[Plain] = [
+        [about, chips[name], hbm_gib, recompute, lower_s < np.inf]
+        for name, hbm_gib, recompute, lower_s in points[POINT].itertuples(index=False, name=None)
+    ]
+
+    def solve(places: list[int]) -> list[Times]:
+        one = stored.read()
+        return solve_points(points.iloc[places], one, conditions.model(one.layers), conditions.schedule)
+
+    return judge_points(points, recalled.each(asked, solve, is_proven), best_s)
+
+
+def solve_points(points: pd.DataFrame, one: Slice, model: Model, settings: ScheduleSettings) -> list[Times]:
+    """Return what `time_points` finds for points of one slice.
 
     Where nothing is said to fit no latency matters: zeros find out whether something does.
     """
-    fitting = points.loc[np.isfinite(points["lower_s"]), "architecture"]
-    chips = one.architectures[one.architectures["architecture"].isin(fitting)]
-    others = points.loc[~points["architecture"].isin(fitting), "architecture"].unique()
+    fits = np.isfinite(points["lower_s"])
+    chips = one.architectures[one.architectures["architecture"].isin(points.loc[fits, "architecture"])]
     passes = one.operators[["layer", "direction"]].drop_duplicates()
-    idle = pd.DataFrame({"architecture": others}).merge(passes, how="cross")
-    idle = idle.assign(plain_s=0.0, bound_s=0.0, exact_s=0.0, programs=0)
-    found = [idle, solve_again(one, chips, settings)] if len(chips) else [idle]
-    return audit_points(points, pd.concat(found, ignore_index=True), model, best_s)
+    others = pd.DataFrame({"architecture": points.loc[~fits, "architecture"].unique()})
+    idle = others.merge(passes, how="cross").assign(plain_s=0.0, bound_s=0.0, exact_s=0.0, programs=0)
+    found = [idle.assign(fits=False)]
+    if len(chips):
+        found.append(solve_again(one, chips, settings).assign(fits=True))
+    return time_points(points, pd.concat(found, ignore_index=True), model)
 
 
 def solve_again(one: Slice, chips: pd.DataFrame, settings: ScheduleSettings) -> pd.DataFrame:

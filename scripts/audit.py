@@ -1,19 +1,21 @@
 """Solve the best point and excluded ones again by independent code, to verify a certificate."""
 
 from itertools import cycle
+from pathlib import Path
 
 import pandas as pd
 
 from phaze import tables
-from phaze.certify import Model, best_row, draw_points, names_of_space, read_shards, share_out
+from phaze.certify import best_row, draw_points, names_of_space, read_shards, share_out
 from phaze.certify.draw import COLUMNS, EXCLUDED
 from phaze.certify.space import PLACED
 from phaze.job import logged
-from phaze.problem import area_limit_um2, read_slices_of
+from phaze.problem import area_limit_um2
+from phaze.recalled import Recalled
 from phaze.spec.architecture import Technology
 from phaze.spec.settings import CertifySettings, ScheduleSettings, Training
 from phaze.spec.system import Scenario
-from phaze.verification import audit_slice
+from phaze.verification import Conditions, audit_slice, find_slices
 
 
 def main(
@@ -27,6 +29,7 @@ def main(
     certify: dict[str, object],
     area_limit: float | dict[str, object],
     technology: dict[str, object],
+    recalled: Recalled,
 ) -> None:
     """Draw points from the screens of a model, and write what solving them again says."""
     asked, cluster = CertifySettings.parse(certify, "certify"), Scenario.parse(scenario, "scenario")
@@ -35,14 +38,18 @@ def main(
     excluded = {str(name): int(number) for name, number in of_models[EXCLUDED].sum(axis=1).items()}
     limit_um2 = area_limit_um2(area_limit, Technology.parse(technology, "technology"))
     points = _draw(files, limit_um2, share_out(excluded, asked.points)[model], asked.seed)
-    graph, trained = tables.Graphs.load(*files["graph"]), Training.parse(training, "training")
     best = float(of_models["best"].loc[model])
     best_s = cluster.global_batch / best if best > 0 else float("inf")
-    found = [tables.Audits.empty()]
-    settings = ScheduleSettings.parse(schedule, "schedule")
-    for mine, one in read_slices_of(points, files):
-        found.append(audit_slice(mine, one, Model(one.layers, graph, cluster, trained), best_s, settings))
-    tables.Audits.save(pd.concat(found, ignore_index=True), out)
+    conditions = Conditions(
+        graph=tables.Graphs.load(*files["graph"]),
+        scenario=cluster,
+        training=Training.parse(training, "training"),
+        schedule=ScheduleSettings.parse(schedule, "schedule"),
+    )
+    found = [
+        audit_slice(mine, stored, conditions, best_s, recalled) for mine, stored in find_slices(points, files)
+    ]
+    tables.Audits.save(pd.concat([tables.Audits.empty(), *found], ignore_index=True), out)
 
 
 def _draw(files: dict[str, list[str]], limit_um2: float, points: int, seed: int) -> pd.DataFrame:
@@ -63,7 +70,10 @@ def _draw(files: dict[str, list[str]], limit_um2: float, points: int, seed: int)
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+    with (
+        logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]),
+        Recalled(Path(snakemake.params.recalled), snakemake.params.code) as recalled,
+    ):
         singles = ("graph", "certificates")
         main(
             {name: list(paths) for name, paths in snakemake.input.items() if name not in singles}
@@ -76,4 +86,5 @@ if __name__ == "__main__":
             certify=snakemake.params.certify,
             area_limit=snakemake.params.area_limit,
             technology=snakemake.params.technology,
+            recalled=recalled,
         )

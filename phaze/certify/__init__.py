@@ -1,6 +1,6 @@
 """Certify: from the screens and placements of a study to a proof that nothing is better, and its audit."""
 
-from phaze.certify.audit import Model, audit_points
+from phaze.certify.audit import Model, Times, is_proven, judge_points, time_points
 from phaze.certify.common import Aim, certify_common
 from phaze.certify.draw import draw_points, share_out
 from phaze.certify.space import names_of_space, read_shards
@@ -11,12 +11,15 @@ __all__ = [
     "Model",
     "Slice",
     "Terms",
-    "audit_points",
+    "Times",
     "best_row",
     "certify_common",
     "certify_model",
     "draw_points",
+    "is_proven",
+    "judge_points",
     "names_of_space",
     "read_shards",
     "share_out",
+    "time_points",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +22,9 @@ ROUNDING = 1e-8
 VALUES = ("plain_s", "bound_s", "exact_s")
 """Latencies of a layer: bounded again, bounded with programs, and as scheduled."""
 DIRECTIONS = ("forward", "backward")
+
+Times = dict[str, float]
+"""Of a point: VALUES, and how many programs were needed."""
 
 
 @dataclass(frozen=True)
@@ -78,20 +81,35 @@ class Model:
         return rows.loc[np.repeat(graph["layer"].to_numpy(str), graph["count"])]
 
 
-def audit_points(points: pd.DataFrame, latencies: pd.DataFrame, model: Model, best_s: float) -> pd.DataFrame:
-    """Return table audits for points of one TMP width and microbatch.
+def time_points(points: pd.DataFrame, latencies: pd.DataFrame, model: Model) -> list[Times]:
+    """Return for points of one TMP width and microbatch the times per batch, and how many programs they took.
 
-    `latencies` has the columns VALUES and `programs` for every architecture, layer and direction.
+    `latencies` has the columns VALUES and `programs` for every architecture, layer and direction, apart for
+    points that are said to fit and for others.
     """
-    by_name = latencies.set_index(["architecture", "layer", "direction"])
-    rows = []
+    passes = latencies.set_index(["layer", "direction"])
+    groups = dict(list(passes.groupby(["architecture", "fits"])))
+    found = []
     for _, point in counted(list(points.iterrows()), "point"):
-        mine = by_name.loc[point["architecture"]]
+        mine = groups[point["architecture"], bool(np.isfinite(point["lower_s"]))]
         times = model.times(mine, float(point["hbm_gib"]), bool(point["recompute"]))
-        row = {**point, **times, "best_s": best_s, "programs": int(mine["programs"].sum())}
-        rows.append(row | {"verdict": judge(row)})
-    found = pd.DataFrame(rows, columns=None if rows else list(Audits.fields()))
-    return Audits.check(found[list(Audits.fields())])
+        found.append({**times, "programs": int(mine["programs"].sum())})
+    return found
+
+
+def is_proven(times: Times) -> bool:
+    """Return whether a point cannot be faster than its layers are scheduled."""
+    return times["bound_s"] >= times["exact_s"] * (1.0 - ROUNDING)
+
+
+def judge_points(points: pd.DataFrame, times: Sequence[Times], best_s: float) -> pd.DataFrame:
+    """Return table audits for points of which `time_points` found these times."""
+    rows = [
+        {**point, **found, "best_s": best_s}
+        for point, found in zip(points.to_dict("records"), times, strict=True)
+    ]
+    judged = [{**row, "verdict": judge(row)} for row in rows]
+    return Audits.check(pd.DataFrame(judged)[list(Audits.fields())]) if judged else Audits.empty()
 
 
 def judge(row: Mapping[str, object]) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from phaze.certify.space import Shard, places_of
 from phaze.certify.stage import EQUAL
+from phaze.ndarrays import Floats, Ints
 from phaze.tables import Screens
 
 COLUMNS = [
@@ -51,32 +51,49 @@ def draw_points(
     """
     found = [Screens.empty()[COLUMNS].assign(chosen="", lot=0.0)]
     limit_s = np.inf if best is None else float(best["time_per_batch_s"]) * (1.0 - EQUAL)
-    for number, (shard, screen) in enumerate(screens):
+    for shard, screen in screens:
         inside = places_of(screen["architecture"], shards[shard]) >= 0
         lower = screen["lower_s"].to_numpy()
         unsolved = ~screen["kept"].to_numpy(np.bool_) | (lower == np.inf)
         rows = np.flatnonzero(inside & unsolved & (lower >= limit_s))
-        lot = np.random.default_rng([seed, number]).random(len(rows))
-        first = np.argsort(lot, kind="stable")[:points]
-        nearest = rows[np.argsort(lower[rows], kind="stable")[:1]]
+        lot = _lots(screen, shard, seed)
+        first = _least(lot, rows, points)
         found += [
-            screen[_is_point(screen, best)].assign(chosen="best", lot=0.0),
-            screen.iloc[nearest].assign(chosen="nearest", lot=0.0),
-            screen.iloc[rows[first]].assign(chosen="drawn", lot=lot[first]),
+            screen.iloc[_rows_of(screen, best)].assign(chosen="best", lot=0.0),
+            screen.iloc[_least(lower, rows, 1)].assign(chosen="nearest", lot=0.0),
+            screen.iloc[first].assign(chosen="drawn", lot=lot[first]),
         ]
     return _chosen(pd.concat(found, ignore_index=True), points)
 
 
-def _is_point(screen: pd.DataFrame, best: pd.Series | None) -> NDArray[np.bool_]:
-    """Return which rows are the best point."""
-    if (
-        best is None
-        or len(screen) == 0
-        or any(screen[k].iloc[0] != best[k] for k in ("tensor", "microbatch"))
-    ):
-        return np.zeros(len(screen), dtype=np.bool_)
-    same: NDArray[np.bool_] = (screen[COLUMNS[3:6]] == best[COLUMNS[3:6]]).all(axis=1).to_numpy()
-    return same
+def _lots(screen: pd.DataFrame, shard: str, seed: int) -> Floats:
+    """Return the lot of every row: its own, whatever else is screened and which points are excluded."""
+    if not len(screen):
+        return np.empty(0)
+    model, tensor, microbatch = screen[["model", "tensor", "microbatch"]].iloc[0]
+    name = f"{model}/{shard}".encode()
+    return np.random.default_rng([seed, int(tensor), int(microbatch), *name]).random(len(screen))
+
+
+def _least(values: Floats, rows: Ints, points: int) -> Ints:
+    """Return so many of the rows with the least values, in order; of equal ones the first."""
+    if points < len(rows):
+        most = np.partition(values[rows], points)[points]
+        rows = rows[values[rows] <= most]
+    return rows[np.argsort(values[rows], kind="stable")[:points]]
+
+
+def _rows_of(screen: pd.DataFrame, best: pd.Series | None) -> Ints:
+    """Return the rows of the best point, of which there is one at most."""
+    if best is None:
+        return np.empty(0, dtype=np.int64)
+    same = np.ones(len(screen), dtype=np.bool_)
+    for name in ("tensor", "microbatch", "hbm_gib", "recompute"):
+        same &= screen[name].to_numpy() == best[name]
+    rows = np.flatnonzero(same)
+    named = (screen["architecture"].iloc[rows] == best["architecture"]).to_numpy(np.bool_)
+    found: Ints = rows[named]
+    return found
 
 
 def _chosen(found: pd.DataFrame, points: int) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from phaze.certify import (
     certify_common,
     certify_model,
     draw_points,
+    judge_points,
     names_of_space,
     read_shards,
 )
@@ -25,7 +26,7 @@ from phaze.cosearch import evaluate_architectures
 from phaze.schedule import SolutionStore, schedule_layers
 from phaze.screen import choose_common, common_candidates
 from phaze.tables import CAUSES, Certificates, Ranges
-from phaze.verification import audit_slice
+from phaze.verification import solve_points
 from tests.unit.certify.study import (
     LARGE,
     LIMIT_UM2,
@@ -191,7 +192,8 @@ def _audits(name: str, found: Results, points: pd.DataFrame, best_s: float) -> I
     for one in found.slices:
         mine = points[one.has(points)]
         if len(mine):
-            yield audit_slice(mine, one, model_of(name, one), best_s, given().schedule)
+            times = solve_points(mine, one, model_of(name, one), given().schedule)
+            yield judge_points(mine, times, best_s)
 
 
 def test_points_solved_again_confirm_the_certificate_and_agree_with_brute_force() -> None:
