@@ -137,6 +137,12 @@ class _Chip(NamedTuple):
     forward_s: Floats
     backward_s: Floats
     forward_j: Floats
+    again_s: float
+    """Of running all layers forward again."""
+    again_j: float
+    saved_s: float
+    """Of it, the most that a second of the last stage's load saves."""
+    saved_j: float
 
 
 @njit
@@ -161,9 +167,23 @@ def _least_of_all(
                 forward_s=forward_s[a],
                 backward_s=backward_s[a],
                 forward_j=forward_j[a],
+                again_s=(frame.counts * forward_s[a]).sum(),
+                again_j=(frame.counts * forward_j[a]).sum(),
+                saved_s=_most_per_second(forward_s[a], forward_s[a] + backward_s[a]),
+                saved_j=_most_per_second(forward_j[a], forward_s[a] + backward_s[a]),
             )
             result[a], likely = _least_of_depths(likely, frame, chip)
     return result
+
+
+@njit_without_arrays
+def _most_per_second(values: Floats, seconds: Floats) -> float:
+    """Return the largest ratio of a layer's value, which may be 0, to its time."""
+    most = 0.0
+    for r in range(len(values)):
+        if values[r] > 0.0:
+            most = max(most, values[r] / seconds[r])
+    return most
 
 
 @njit_without_arrays
@@ -183,6 +203,8 @@ def _least_of_depths(likely: int, frame: _Frame, chip: _Chip) -> tuple[float, in
 def _least_of_depth(s: int, frame: _Frame, chip: _Chip, best: float) -> float:
     """Return the least energy of s stages and any number of pipelines, or the best so far."""
     end = frame.ends[s]
+    if end == 0 or _relaxed_j(s, frame, chip) * (1.0 - SLACK) >= best:
+        return best
     low = _fewest_pipelines(s, end, frame, chip)
     if low >= end or _energy_j(s, low, frame, chip) >= best:
         return best
@@ -201,6 +223,28 @@ def _energy_j(s: int, w: int, frame: _Frame, chip: _Chip) -> float:
     d = frame.pipelines[w]
     links_j = (s - 1) * frame.transfer_j + (d - 1) * frame.ring_j
     joules: float = chip.once_j + links_j + chip.leakage_j * d * frame.devices[s]
+    return joules
+
+
+@njit_without_arrays
+def _relaxed_j(s: int, frame: _Frame, chip: _Chip) -> float:
+    """Return a lower bound on the energy of s stages that takes no search, infinite where they are too slow.
+
+    Work is shared evenly and pipelines by fractions, and the last stage saves the most recomputation that its
+    load allows.
+    """
+    work_s, saved_s = chip.work_s, 0.0
+    if frame.recompute and s > 1:
+        work_s, saved_s = work_s + chip.again_s, chip.saved_s
+    steps = chip.time_s * (s + saved_s) / work_s * (1.0 + SLACK)
+    if steps < s:
+        return np.inf
+    d = max(1.0, frame.microbatches[0] / (steps - s + 1))
+    links_j = (s - 1) * frame.transfer_j + (d - 1.0) * frame.ring_j
+    joules: float = chip.once_j + links_j + chip.leakage_j * d * frame.devices[s]
+    if frame.recompute and s > 1:
+        longest = chip.time_s / (frame.microbatches[frame.ends[s] - 1] + s - 1)
+        joules += max(0.0, chip.again_j - chip.saved_j * longest) / frame.samples
     return joules
 
 
