@@ -88,7 +88,8 @@ def best_times(
     """Return the best time per batch for all settings and architectures, `at_most_s` where none is better.
 
     The result is (settings, A), the latencies (A, runs) are of one layer of each run. Settings in which the
-    same stages fit are worked out once. A limit spares the search for what is not of interest.
+    same stages fit are worked out once, and nothing is searched where none fits. A limit spares the search for
+    what is not of interest.
     """
     footprints = stage_footprints(runs.chain(np.zeros(len(runs.counts)), np.zeros(len(runs.counts))))
     known: dict[tuple[object, ...], Floats] = {}
@@ -97,6 +98,8 @@ def best_times(
         groups = _groups(footprints, setting)
         cluster = (setting.devices, setting.bandwidth_bytes_per_s, setting.recompute)
         key = (*cluster, *(group.key() for group in groups))
+        if key not in known and not possible_depths(runs, tensor, setting).devices.any():
+            known[key] = np.full(len(forward_s), at_most_s)
         if key not in known:
             known[key] = _solve(runs, forward_s, backward_s, tensor, setting, groups, at_most_s).time_s
         times.append(known[key])

@@ -59,10 +59,11 @@ def smallest(time_s: Floats, area_um2: Floats, name: Ranks, tolerance: float) ->
 def distinct_rows(values: Floats) -> tuple[Floats, NDArray[np.int64]]:
     """Return the distinct rows of an array (n, m) in rising order, and where each row is among them (n,).
 
-    The same as `np.unique` by rows, which sorts all of them: here equal bytes are found before the sort.
+    The same as `np.unique` by rows, several times as fast.
     """
-    numbers: dict[bytes, int] = {}
-    code = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in values], dtype=np.int64)
-    first = np.unique(code, return_index=True)[1]
-    distinct, place = np.unique(values[first], axis=0, return_inverse=True)
-    return distinct, place.reshape(-1)[code]
+    order = np.lexsort(values.T[::-1])
+    ranked = values[order]
+    first = np.concatenate([[True], (ranked[1:] != ranked[:-1]).any(axis=1)])[: len(values)]
+    place = np.empty(len(values), dtype=np.int64)
+    place[order] = np.cumsum(first) - 1
+    return ranked[first], place
