@@ -21,8 +21,9 @@ each has its own front, and all share what is evaluated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -31,8 +32,8 @@ from phaze import tables
 from phaze.cosearch import Subject, Terms, look_up_point
 from phaze.errors import PhazeError
 from phaze.estimate import within_limit
-from phaze.ndarrays import Bools, Floats
-from phaze.theory.pareto import Points, covered_by, uncovered
+from phaze.ndarrays import Bools, Floats, Ints
+from phaze.theory.pareto import covered_by, uncovered, uncovered_among
 from phaze.theory.ranking import tied
 from phaze.units import UM2_PER_MM2
 
@@ -44,6 +45,8 @@ KEY = ["hbm_gib", "recompute", "tensor", "microbatch", "architecture"]
 POINT = ["tensor", "microbatch"]
 Spaces = Mapping[float, Bools]
 """Members among the architectures by area limit, in square micrometres."""
+_Bounds = tuple[Ints, Floats, Floats]
+"""Architectures by place, with lower bounds on time and energy, arrays (n,)."""
 Evaluate = Callable[[pd.DataFrame], pd.DataFrame]
 """From rows with tensor, microbatch and architecture to table placements of all their HBM sizes."""
 
@@ -122,57 +125,70 @@ def _joined(found: list[dict[str, pd.DataFrame]], name: str, table: type[tables.
 def read_candidates(screens: Iterable[pd.DataFrame], chips: pd.DataFrame) -> pd.DataFrame:
     """Return the points of all screens that fit, with bounds in the place of time and energy, in order."""
     names = pd.Index(chips["architecture"])
-    area = chips["area_um2"].to_numpy(np.float64)
-    frames = []
+    by_name, area = names.argsort().argsort(), chips["area_um2"].to_numpy(np.float64)
+    pieces: dict[tuple[float, ...], list[_Bounds]] = {}
     for screen in screens:
-        chip = tables.places_among(screen["architecture"], names)
-        mine = screen[(chip >= 0) & np.isfinite(screen["lower_s"].to_numpy())]
-        chip = chip[mine.index]
-        frames.append(
-            mine[[key for key in KEY if key != "architecture"]].assign(
-                chip=chip,
-                time=tied(mine["lower_s"].to_numpy() * (1.0 - NOISE)),
-                joules=tied(mine["lower_j"].to_numpy() * (1.0 - NOISE)),
-                area=area[chip],
-                known=False,
-            )
-        )
-    every: pd.DataFrame = pd.concat(frames, ignore_index=True)
-    by_name = names.argsort().argsort()[every["chip"]]
-    order = np.lexsort((by_name, *(every[key] for key in reversed(KEY[:-1]))))
-    every = every.iloc[order].reset_index(drop=True)
-    return every.assign(architecture=pd.Categorical.from_codes(every["chip"], names))
+        for key, piece in _pieces_of(screen, tables.places_among(screen["architecture"], names)):
+            pieces.setdefault(key, []).append(piece)
+    if not pieces:
+        pieces[0.0, False, 1, 1] = [(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))]
+    keys = sorted(pieces)
+    joined = [_in_order(pieces[key], by_name) for key in keys]
+    chip, time, joules = (np.concatenate(values) for values in zip(*joined, strict=True))
+    sizes = [len(chip) for chip, _, _ in joined]
+    each = zip(KEY[:-1], zip(*keys, strict=True), strict=True)
+    point = {name: np.repeat(values, sizes) for name, values in each}
+    bounds = {"chip": chip, "time": time, "joules": joules, "area": area[chip], "known": False}
+    return pd.DataFrame(point | bounds | {"architecture": pd.Categorical.from_codes(chip, names)})
+
+
+def _pieces_of(screen: pd.DataFrame, chip: Ints) -> Iterator[tuple[tuple[float, ...], _Bounds]]:
+    """Yield what fits of every HBM size, recomputation, TMP width and microbatch of a screen."""
+    time, joules = (screen[name].to_numpy() * (1.0 - NOISE) for name in ("lower_s", "lower_j"))
+    inside, columns = (chip >= 0) & np.isfinite(time), [screen[name].to_numpy() for name in KEY[:-1]]
+    for key in product(*(pd.unique(values) for values in columns)):
+        equal = (values == one for values, one in zip(columns, key, strict=True))
+        at = np.flatnonzero(np.logical_and.reduce([inside, *equal]))
+        yield key, (chip[at], tied(time[at]), tied(joules[at]))
+
+
+def _in_order(pieces: list[_Bounds], by_name: Ints) -> _Bounds:
+    """Return candidates of several shards by name."""
+    chip, time, joules = (np.concatenate(values) for values in zip(*pieces, strict=True))
+    order = np.argsort(by_name[chip], kind="stable")
+    return chip[order], time[order], joules[order]
 
 
 def search_front(rows: pd.DataFrame, spaces: Spaces, evaluate: Evaluate) -> pd.DataFrame:
     """Return the exact points of all fronts, from candidates in order (module docstring)."""
     while True:
-        rows = rows[_left(rows, spaces)]
         wanted = _most_promising(rows, spaces)
         if not wanted.any():
             return rows
-        asked = rows.loc[wanted, [*POINT, "architecture"]].drop_duplicates()
+        asked = rows.loc[wanted, [*POINT, "chip", "architecture"]].drop_duplicates()
         rows = _with_exact(rows, asked, evaluate(asked))
+        rows = rows[_left(rows, spaces)]
 
 
 def _left(rows: pd.DataFrame, spaces: Spaces) -> Bools:
-    """Return which rows belong to a space in which no evaluated one covers them."""
-    values, known = _values(rows), np.flatnonzero(rows["known"])
-    result = np.zeros(len(rows), dtype=np.bool_)
+    """Return which rows can be placed and belong to a space in which no evaluated one covers them."""
+    values, result = _values(rows), np.zeros(len(rows), dtype=np.bool_)
+    placed = np.isfinite(values[0])
+    known = np.flatnonzero(rows["known"] & placed)
     for members in _inside(rows, spaces):
         mine = known[members[known]]
         time, area, joules = (value[mine] for value in values)
         front = mine[uncovered(time, area, joules)]
         result |= members & ~covered_by(front, *values)
-    return result
+    return result & placed
 
 
 def _most_promising(rows: pd.DataFrame, spaces: Spaces) -> Bools:
     """Return the rows to evaluate next: front after front of the bounds, until they are enough."""
-    points, inside = Points.of(*_values(rows)), _inside(rows, spaces)
+    values, inside = _values(rows), _inside(rows, spaces)
     known, chosen = rows["known"].to_numpy(), np.zeros(len(rows), dtype=np.bool_)
     while chosen.sum() < AT_ONCE:
-        fronts = [points.uncovered(members & ~chosen) for members in inside]
+        fronts = [uncovered_among(members & ~chosen, *values) for members in inside]
         fresh = np.logical_or.reduce(fronts) & ~known
         if not fresh.any():
             break
@@ -191,17 +207,18 @@ def _inside(rows: pd.DataFrame, spaces: Spaces) -> list[Bools]:
 
 
 def _with_exact(rows: pd.DataFrame, asked: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with exact time and energy where they were asked for, without what has no placement."""
+    """Return the rows with exact time and energy where they were asked for, missing without a placement."""
     exact = placements.loc[placements["planner"] == "phaze", [*KEY, "time_per_batch_s", "joules_per_sample"]]
-    point = [*POINT, "architecture"]
-    evaluated = pd.MultiIndex.from_frame(rows[point]).isin(pd.MultiIndex.from_frame(asked))
-    values = exact.set_index(KEY).reindex(pd.MultiIndex.from_frame(rows.loc[evaluated, KEY]))
-    rows = rows.copy()
-    rows.loc[evaluated, "time"] = tied(values["time_per_batch_s"].to_numpy())
-    rows.loc[evaluated, "joules"] = tied(values["joules_per_sample"].to_numpy())
-    rows.loc[evaluated, "known"] = True
-    placed: pd.DataFrame = rows[np.isfinite(rows["time"])]
-    return placed
+    near = np.flatnonzero(rows["chip"].isin(asked["chip"]))
+    evaluated = near[
+        pd.MultiIndex.from_frame(rows[list(asked)].iloc[near]).isin(pd.MultiIndex.from_frame(asked))
+    ]
+    values = exact.set_index(KEY).reindex(pd.MultiIndex.from_frame(rows[KEY].iloc[evaluated]))
+    time, joules, known = (rows[name].to_numpy(copy=True) for name in ("time", "joules", "known"))
+    time[evaluated] = tied(values["time_per_batch_s"].to_numpy())
+    joules[evaluated] = tied(values["joules_per_sample"].to_numpy())
+    known[evaluated] = True
+    return rows.assign(time=time, joules=joules, known=known)
 
 
 def describe_front(rows: pd.DataFrame, spaces: Spaces, placements: pd.DataFrame) -> pd.DataFrame:

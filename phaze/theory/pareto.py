@@ -7,56 +7,52 @@ other covers form the Pareto front, of equal points the first one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from phaze.ndarrays import Bools, Floats, Ints
 from phaze.theory.compiled import njit
 from phaze.theory.ranking import Ranks
 
-
-@dataclass(frozen=True, eq=False)
-class Points:
-    """Points in the order in which they may cover each other, to be asked for parts of them, arrays (n,)."""
-
-    order: Ranks
-    """Indices of the points by time, area, energy and index."""
-    area: Ranks
-    """Place of every point's area among the distinct ones."""
-    energy: Floats
-
-    @classmethod
-    def of(cls, time: Floats, area: Floats, energy: Floats) -> Points:
-        """Return the points sorted; O(n log n)."""
-        ranks = np.unique(area, return_inverse=True)[1].astype(np.int64)
-        return cls(np.lexsort((energy, area, time)), ranks, energy)
-
-    def uncovered(self, among: Bools, covering: Bools | None = None) -> Bools:
-        """Return which of some of the points (n,) none of the covering ones, by default the same, covers."""
-        areas = int(self.area.max(initial=-1)) + 1
-        return _sweep(
-            self.order, self.area, self.energy, among, among if covering is None else covering, areas
-        )
+MANY = 4096
+"""Of how many points at least it pays to look at a few first."""
+SHARE = 64
+"""One of how many these are."""
 
 
 def uncovered(time: Floats, area: Floats, energy: Floats, covering: Bools | None = None) -> Bools:
     """Return which points (n,) none of the covering points, by default all, covers; O(n log n)."""
-    return Points.of(time, area, energy).uncovered(np.ones(len(time), dtype=np.bool_), covering)
+    ranks = np.unique(area, return_inverse=True)[1].astype(np.int64)
+    order = np.lexsort((energy, area, time))
+    among = np.ones(len(time), dtype=np.bool_) if covering is None else covering
+    return _sweep(order, ranks, energy, among, int(ranks.max(initial=-1)) + 1)
+
+
+def uncovered_among(among: Bools, time: Floats, area: Floats, energy: Floats) -> Bools:
+    """Return which of some points (n,) no other of these covers.
+
+    Of many, those that some of them cover are left out first, which takes no sorting: covering is transitive.
+    """
+    mine = np.flatnonzero(among)
+    if len(mine) > MANY:
+        some = mine[::SHARE]
+        few = some[uncovered(time[some], area[some], energy[some])]
+        mine = np.flatnonzero(among & ~covered_by(few, time, area, energy))
+    result = np.zeros(len(time), dtype=np.bool_)
+    result[mine[uncovered(time[mine], area[mine], energy[mine])]] = True
+    return result
 
 
 @njit
-def _sweep(order: Ranks, area: Ranks, energy: Floats, among: Bools, covering: Bools, areas: int) -> Bools:
+def _sweep(order: Ranks, area: Ranks, energy: Floats, covering: Bools, areas: int) -> Bools:
     """Go through the points by time and keep the least energy of all areas up to each, in a Fenwick tree."""
     least = np.full(areas + 1, np.inf)
     result = np.zeros(len(order), dtype=np.bool_)
     for i in order:
-        if among[i]:
-            best, a = np.inf, area[i] + 1
-            while a > 0:
-                best = min(best, least[a])
-                a -= a & -a
-            result[i] = not best <= energy[i]
+        best, a = np.inf, area[i] + 1
+        while a > 0:
+            best = min(best, least[a])
+            a -= a & -a
+        result[i] = not best <= energy[i]
         a = area[i] + 1
         while covering[i] and a <= areas:
             least[a] = min(least[a], energy[i])

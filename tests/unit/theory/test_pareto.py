@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phaze.theory.pareto import Points, covered_by, uncovered
+from phaze.theory.pareto import MANY, covered_by, uncovered, uncovered_among
 
 POINT = st.tuples(*[st.sampled_from([1.0, 2.0, 3.0, 4.0])] * 3, st.booleans())
 
@@ -30,7 +30,7 @@ def test_a_point_is_covered_by_what_is_nowhere_worse_and_better_or_earlier(
         few = np.array(among, dtype=np.int64)
         assert (~covered_by(few, *values)).tolist() == expected
     assert uncovered(*values).tolist() == expected
-    asked = Points.of(*values).uncovered(covering)
+    asked = uncovered_among(covering, *values)
     assert asked[covering].tolist() == uncovered(*(column[covering] for column in values)).tolist()
     assert not asked[~covering].any()
 
@@ -41,3 +41,15 @@ def test_the_front_covers_everything_else() -> None:
     front = uncovered(time, area, energy)
     assert 10 < front.sum() < 1000
     assert not uncovered(time, area, energy, front)[~front].any()
+
+
+def test_of_many_points_the_same_are_found_with_and_without_looking_at_a_few_first() -> None:
+    """Many of them equal in time, area and energy: of these, only the first is in the front."""
+    values = np.random.default_rng(5).integers(1, 30, (3, 20_000)).astype(np.float64)
+    values[2] += 60.0 - values[0] - values[1]
+    among = np.arange(20_000) % 5 > 0
+    found = uncovered_among(among, *values)
+    assert among.sum() > MANY
+    assert found[among].tolist() == uncovered(*values[:, among]).tolist()
+    assert found[among].sum() > 10
+    assert not found[~among].any()
