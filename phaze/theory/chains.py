@@ -88,8 +88,8 @@ def best_times(
     """Return the best time per batch for all settings and architectures, `at_most_s` where none is better.
 
     The result is (settings, A), the latencies (A, runs) are of one layer of each run. Settings in which the
-    same stages fit are worked out once, and nothing is searched where none fits. A limit spares the search for
-    what is not of interest.
+    same stages fit are worked out once, and nothing is searched where none fits. A limit spares the search
+    for what is not of interest.
     """
     footprints = stage_footprints(runs.chain(np.zeros(len(runs.counts)), np.zeros(len(runs.counts))))
     known: dict[tuple[object, ...], Floats] = {}
