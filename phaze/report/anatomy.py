@@ -53,8 +53,18 @@ def _shard(cluster: Cluster, row: pd.Series) -> str:
 
 def stages_of(cluster: Cluster, details: Details, row: pd.Series) -> pd.DataFrame:
     """Return the stages of a placement, from the first."""
-    found = shard_rows(cluster, details, Stages, row)
-    same = np.logical_and.reduce([found[key] == row[key] for key in ("hbm_gib", "recompute", "planner")])
+    of = (float(row["hbm_gib"]), bool(row["recompute"]), str(row["planner"]))
+    return _stages_on(details, point_of(row), str(row["architecture"]), _shard(cluster, row), of)
+
+
+@lru_cache(maxsize=512)
+def _stages_on(
+    details: Details, point: Point, architecture: str, shard: str, of: tuple[float, bool, str]
+) -> pd.DataFrame:
+    """Return the same by HBM, recomputation and planner: several parts and checks look at every result."""
+    found = details.rows(Stages, point, shard, Only("architecture", (architecture,)))
+    keys = ("hbm_gib", "recompute", "planner")
+    same = np.logical_and.reduce([found[key] == value for key, value in zip(keys, of, strict=True)])
     return found[same].sort_values("stage")
 
 
@@ -99,13 +109,12 @@ def with_estimates(scheduled: pd.DataFrame, details: Details, point: Point, chip
 
 def layer_counts(inputs: Inputs, model: str) -> pd.Series:
     """Return how often every distinct layer occurs in the model."""
-    graph = inputs.graphs[inputs.graphs["model"] == model]
-    return graph.groupby("layer", sort=False)["count"].sum()
+    return inputs.graph_of(model).groupby("layer", sort=False)["count"].sum()
 
 
 def layer_chain(inputs: Inputs, model: str) -> list[str]:
     """Return the distinct layer at every position of the model."""
-    graph = inputs.graphs[inputs.graphs["model"] == model].sort_values("position")
+    graph = inputs.graph_of(model).sort_values("position")
     return list(np.repeat(graph["layer"].to_numpy(dtype=str), graph["count"].to_numpy()))
 
 

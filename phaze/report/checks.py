@@ -32,7 +32,8 @@ from phaze.theory.ranking import tied
 
 def ask_for_checks(evidence: Evidence, workers: Workers) -> Callable[[], pd.DataFrame]:
     """Return what waits for table checks of a study of accelerators, of which every worker makes a share."""
-    shares = [dict(list(CHECKS.items())[k :: workers.count]) for k in range(workers.count)]
+    length = -(-len(CHECKS) // workers.count)  # neighbours look at the same tables
+    shares = [dict(list(CHECKS.items())[k : k + length]) for k in range(0, len(CHECKS), length)]
     asked = [workers.ask(partial(run_checks, share, evidence)) for share in shares]
     return lambda: Checks.check(pd.concat([wait() for wait in asked], ignore_index=True))
 

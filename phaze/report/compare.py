@@ -183,7 +183,7 @@ def _about_accelerator(printed: Printed, theirs: PublishedWorkload, row: pd.Seri
     name = f"The paper's accelerator {printed_compute(chip)} with {chip.glb_mib:g} MiB"
     same = _same_as(cluster.architectures, chip)
     placed = with_areas(
-        cluster.architectures,
+        cluster,
         cluster.placements[cluster.placements["architecture"].isin(same["architecture"])],
     )
     placed = placed[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -151,6 +151,14 @@ class Inputs:
     """Table audits of the first scenario, all models."""
     pictures: Callable[[pd.Series], Shown] | None = None
     """Simulates a row of table plans, for its picture; None: without pictures."""
+
+    def graph_of(self, model: str) -> pd.DataFrame:
+        """Return the rows of table graphs of a model, none if it has none."""
+        return self._graphs.get(model, self.graphs.iloc[:0])
+
+    @cached_property
+    def _graphs(self) -> dict[str, pd.DataFrame]:
+        return {str(model): rows for model, rows in self.graphs.groupby("model", sort=False)}
 
     @property
     def cluster(self) -> Cluster:

@@ -57,7 +57,7 @@ def _named(cluster: Cluster, choice: Choice, names: Iterable[str]) -> Iterator[C
     placed = cluster.placements[cluster.placements["planner"] == "phaze"]
     for name in names:
         rows = own_hbm(placed[placed["architecture"] == name], choice.hbm_gib)
-        yield from _chips([choose(with_areas(cluster.architectures, rows), choice.tolerance)])
+        yield from _chips([choose(with_areas(cluster, rows), choice.tolerance)])
 
 
 def _chips(rows: Iterable[pd.Series | None]) -> Iterator[Chip]:

@@ -193,7 +193,7 @@ def chosen(inputs: Inputs, findings: Findings) -> pd.DataFrame:
     mine = findings.plans[(findings.plans["planner"] == planner) & (findings.plans["status"] == "placed")]
     if planner == "phaze" or mine.empty:
         return mine.iloc[:0]
-    rows = with_areas(inputs.cluster.architectures, mine)
+    rows = with_areas(inputs.cluster, mine)
     rows = rows[rows["area_um2"] <= inputs.cluster.area_limit_um2 * (1 + 1e-9)]
     rows = rows.assign(tied_s=tied(rows["time_per_sample_s"].to_numpy()))
     return rows.sort_values(["tied_s", "area_um2", "architecture"]).drop_duplicates("model")

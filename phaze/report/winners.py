@@ -64,16 +64,21 @@ def baseline_design(study: Study) -> str | None:
     return None if study.architectures.baseline is None else _title(study.architectures.baseline, EXPERT)
 
 
-def with_areas(architectures: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
+def with_areas(cluster: Cluster, placements: pd.DataFrame) -> pd.DataFrame:
     """Return placements with the area of their architecture."""
-    areas = architectures.drop_duplicates("architecture").set_index("architecture")["area_um2"]
-    return placements.assign(area_um2=placements["architecture"].map(areas))
+    return placements.assign(area_um2=placements["architecture"].map(_areas(cluster)))
+
+
+@lru_cache(maxsize=2)
+def _areas(cluster: Cluster) -> pd.Series:
+    """Return the area of every architecture by name: of tens of thousands, of which few are asked for."""
+    return cluster.architectures.drop_duplicates("architecture").set_index("architecture")["area_um2"]
 
 
 @lru_cache(maxsize=2)
 def candidates(cluster: Cluster) -> pd.DataFrame:
     """Return the searched placements on all architectures within the area limit, equal architectures once."""
-    placed = with_areas(cluster.architectures, cluster.placements)
+    placed = with_areas(cluster, cluster.placements)
     within_limit = placed["area_um2"] <= cluster.area_limit_um2 * (1 + 1e-9)
     placed = placed[(placed["planner"] == "phaze") & within_limit]
     return placed[placed["architecture"].isin(_distinct(cluster.architectures, placed["architecture"]))]
@@ -201,7 +206,7 @@ def results(inputs: Inputs, cluster: Cluster) -> pd.DataFrame:
 
 def _results_of(inputs: Inputs, cluster: Cluster, model: str) -> Iterator[pd.Series]:
     tolerance = inputs.study.screen.tolerance
-    placements = with_areas(cluster.architectures, cluster.placements[cluster.placements["model"] == model])
+    placements = with_areas(cluster, cluster.placements[cluster.placements["model"] == model])
     for design in named_designs(inputs.study, inputs.published):
         rows = placements[
             (placements["architecture"] == design.architectures.get(model, ""))
@@ -229,7 +234,7 @@ def _common_row(cluster: Cluster, model: str) -> pd.Series | None:
         return None
     every, (name, hbm_gib) = cluster.common_placements, cluster.common
     same = (every["model"] == model) & (every["architecture"] == name) & (every["hbm_gib"] == hbm_gib)
-    rows = with_areas(cluster.architectures, every[same & (every["planner"] == "phaze")])
+    rows = with_areas(cluster, every[same & (every["planner"] == "phaze")])
     return None if rows.empty else in_order(rows).iloc[0]
 
 

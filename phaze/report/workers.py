@@ -7,6 +7,7 @@ for as long as it works.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -64,15 +65,16 @@ def employ(processes: int) -> Iterator[Workers]:
     multiprocessing.set_forkserver_preload([name for name in sys.modules if name.startswith("phaze.")])
     forkserver.ensure_running()
     context = multiprocessing.get_context("forkserver")
-    pool = ProcessPoolExecutor(processes, context, _end_with_parent)
+    pool = ProcessPoolExecutor(processes, context, _begin)
     try:
         yield Workers(processes, pool)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _end_with_parent() -> None:
-    """Let this process end when the one that started it has ended, even if it was killed."""
+def _begin() -> None:
+    """Let this process work fast, and end when the one that started it has ended, even if it was killed."""
+    gc.freeze()  # what was imported is no garbage, and is not looked through again and again
     parent = multiprocessing.parent_process()
     assert parent is not None
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it, too, and says so

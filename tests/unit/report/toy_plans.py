@@ -57,7 +57,7 @@ def _of_chip(
     key: Row = {"model": model, "architecture": architecture, "hbm_gib": hbm_gib}
     every = cluster.placements[cluster.placements["planner"] == "phaze"]
     mine = every[(every["model"] == model) & (every["architecture"] == architecture)]
-    best = in_order(with_areas(cluster.architectures, mine[mine["hbm_gib"] == hbm_gib])).iloc[0]
+    best = in_order(with_areas(cluster, mine[mine["hbm_gib"] == hbm_gib])).iloc[0]
     if best["status"] != "placed":
         for planner in ("phaze", "piper", "equal", "expert"):
             yield {**key, "planner": planner}, _nothing(), []
