@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import pandas as pd
@@ -14,10 +14,11 @@ from phaze.report.document import Block, Chart, Heading, Items, Section
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.winners import row_of
+from phaze.report.workers import ALONE, Workers
 
 
 def beside_paper(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the sections on the publication: accelerators, utilisation, claims, and why we differ."""
+    """Yield the sections on the publication: accelerators, utilisation, claims."""
     printed = printed_of(inputs, findings)
     if printed is None or not any(True for _ in printed.workloads()):
         return
@@ -38,7 +39,22 @@ def beside_paper(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     if len(findings.claims):
         sheet = claims_sheet(findings.claims, "claims")
         yield Section("claims", "The paper's claims as checks", _CLAIMS, (sheet,))
-    yield Section("differences", "Where we differ, and why", _DIFFERENCES, tuple(_differences(printed)))
+
+
+def differences(inputs: Inputs, findings: Findings) -> Iterator[Section]:
+    """Yield the section on why we differ from the publication."""
+    yield from ask_for_differences(inputs, findings, ALONE)()
+
+
+def ask_for_differences(
+    inputs: Inputs, findings: Findings, workers: Workers
+) -> Callable[[], tuple[Section, ...]]:
+    """Return what waits for the same section: workers look for the reasons in many large tables."""
+    printed = printed_of(inputs, findings)
+    if printed is None:
+        return tuple
+    asked = {model: workers.ask(partial(reasons, printed, model)) for model, _, _ in printed.workloads()}
+    return partial(_differences, printed, asked) if asked else tuple
 
 
 _CLAIMS = (
@@ -60,10 +76,11 @@ def _utilisation_tables(printed: Printed) -> tuple[pd.DataFrame, pd.DataFrame]:
     return pd.DataFrame.from_dict(ours, orient="index"), pd.DataFrame.from_dict(theirs, orient="index")
 
 
-def _differences(printed: Printed) -> Iterator[Block]:
-    yield Items(printed.published.notes)
-    for model, workload, _ in printed.workloads():
-        found = reasons(printed, model)
+def _differences(printed: Printed, asked: Mapping[str, Callable[[], tuple[str, ...]]]) -> tuple[Section, ...]:
+    blocks: list[Block] = [Items(printed.published.notes)]
+    for model, wait in asked.items():
+        found = wait()
         if found:
-            yield Heading(f"{model} ({workload.label} in the paper)")
-            yield Items(found)
+            label = printed.published.workloads[model].label
+            blocks += [Heading(f"{model} ({label} in the paper)"), Items(found)]
+    return (Section("differences", "Where we differ, and why", _DIFFERENCES, tuple(blocks)),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pandas as pd
@@ -35,7 +35,7 @@ def ask_for_checks(evidence: Evidence, workers: Workers) -> Callable[[], pd.Data
     length = -(-len(CHECKS) // workers.count)  # neighbours look at the same tables
     shares = [dict(list(CHECKS.items())[k : k + length]) for k in range(0, len(CHECKS), length)]
     asked = [workers.ask(partial(run_checks, share, evidence)) for share in shares]
-    return lambda: Checks.check(pd.concat([wait() for wait in asked], ignore_index=True))
+    return cache(lambda: Checks.check(pd.concat([wait() for wait in asked], ignore_index=True)))
 
 
 def _placed(e: Evidence) -> pd.DataFrame:

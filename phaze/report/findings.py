@@ -18,7 +18,7 @@ from phaze.report.variations import vary
 from phaze.report.winner_claims import check_claims
 from phaze.report.winners import COMMON, PER_MODEL
 from phaze.report.workers import ALONE, Workers
-from phaze.tables import TABLES, Comparisons, Proofs
+from phaze.tables import TABLES, Checks, Comparisons, Proofs
 
 
 @dataclass(frozen=True)
@@ -76,15 +76,21 @@ RESULT_TABLES = tuple(field.name for field in fields(Findings) if field.name != 
 """Tables that the report writes: all but the measured times, so that equal studies write equal tables."""
 
 
-def summarise(inputs: Inputs, workers: Workers = ALONE) -> Findings:
-    """Return what the tables of a study say, which workers check meanwhile."""
+def summarise(inputs: Inputs) -> Findings:
+    """Return what the tables of a study say."""
+    findings, checks = find(inputs, ALONE)
+    return replace(findings, checks=checks())
+
+
+def find(inputs: Inputs, workers: Workers) -> tuple[Findings, Callable[[], pd.DataFrame]]:
+    """Return the same without checks, and what waits for them: workers make them meanwhile."""
     results = winners.results(inputs, inputs.cluster)
     baseline = inputs.study.architectures.baseline
     shown = (PER_MODEL, COMMON) if baseline is None else (PER_MODEL, COMMON, baseline)
     energies = anatomy.energies(results, shown)
     checks = ask_for_checks(Evidence(inputs, results, energies), workers)
     memories = winners.memories(inputs)
-    return Findings(
+    findings = Findings(
         results=results,
         comparisons=compare_scenarios(inputs, results),
         memories=memories,
@@ -108,8 +114,9 @@ def summarise(inputs: Inputs, workers: Workers = ALONE) -> Findings:
         certificates=inputs.certificates,
         audits=inputs.audits,
         claims=check_claims(inputs, results, memories),
-        checks=checks(),
+        checks=Checks.empty(),
     )
+    return findings, checks
 
 
 def compare_scenarios(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from functools import partial
 import pandas as pd
 
 from phaze.report import charts, style
-from phaze.report.beside import beside_paper
+from phaze.report.beside import beside_paper, differences
 from phaze.report.compare import Printed, printed_of, printed_speedups
 from phaze.report.document import Chart, Prose, Section, Sheet
 from phaze.report.findings import Findings, Part
@@ -182,5 +182,5 @@ def _ranking_sheet(table: pd.DataFrame) -> Sheet:
     )
 
 
-PARTS: tuple[Part, ...] = (throughput, beside_paper, memory, ranking)
+PARTS: tuple[Part, ...] = (throughput, beside_paper, differences, memory, ranking)
 """The sections in order."""

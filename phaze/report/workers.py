@@ -8,17 +8,21 @@ for as long as it works.
 from __future__ import annotations
 
 import gc
+import io
 import multiprocessing
 import os
 import pickle
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from multiprocessing import forkserver
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Generic, TypeVar
 
 Answered = TypeVar("Answered")
@@ -31,8 +35,32 @@ class _Pickled(Generic[Answered]):
     content: bytes
 
     def __call__(self) -> Answered:
-        question: Callable[[], Answered] = pickle.loads(self.content)
+        question: Callable[[], Answered] = _Unpickler(io.BytesIO(self.content)).load()
         return question()
+
+
+class _Pickler(pickle.Pickler):
+    """Writes names instead of what is shared."""
+
+    def __init__(self, file: io.BytesIO, names: Mapping[int, str]) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.names = names
+
+    def persistent_id(self, obj: object) -> str | None:
+        return self.names.get(id(obj))
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads what is shared by its name."""
+
+    def persistent_load(self, pid: str) -> object:
+        return _shared(pid)
+
+
+@cache
+def _shared(name: str) -> object:
+    """Return what lies in a file, the same object for every question."""
+    return _Unpickler(io.BytesIO(Path(name).read_bytes())).load()
 
 
 @dataclass(frozen=True)
@@ -41,6 +69,16 @@ class Workers:
 
     count: int = 1
     pool: ProcessPoolExecutor | None = None
+    folder: Path = Path()
+    shared: dict[str, object] = field(default_factory=dict)
+    """What questions name, by the file that it lies in."""
+
+    def share(self, data: object) -> None:
+        """Let questions name this instead of carrying it with them: every worker reads it once."""
+        if self.pool is not None:
+            path = self.folder / f"{len(self.shared)}.pickle"
+            path.write_bytes(self._pickled(data))
+            self.shared[str(path)] = data
 
     def ask(self, question: Callable[[], Answered]) -> Callable[[], Answered]:
         """Return what waits for the answer to a question; others get it pickled: a partial of a function.
@@ -49,8 +87,12 @@ class Workers:
         """
         if self.pool is None:
             return question
-        asked = self.pool.submit(_Pickled[Answered](pickle.dumps(question)))
-        return asked.result
+        return self.pool.submit(_Pickled[Answered](self._pickled(question))).result
+
+    def _pickled(self, data: object) -> bytes:
+        buffer = io.BytesIO()
+        _Pickler(buffer, {id(shared): name for name, shared in self.shared.items()}).dump(data)
+        return buffer.getvalue()
 
 
 ALONE = Workers()
@@ -66,10 +108,11 @@ def employ(processes: int) -> Iterator[Workers]:
     forkserver.ensure_running()
     context = multiprocessing.get_context("forkserver")
     pool = ProcessPoolExecutor(processes, context, _begin)
-    try:
-        yield Workers(processes, pool)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with TemporaryDirectory(prefix="phaze-") as folder:
+        try:
+            yield Workers(processes, pool, Path(folder))
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _begin() -> None:

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
-from phaze.report.build import build_report, compose
+from phaze.report.build import build_report
 from phaze.report.document import Document, Gallery, Sheet
 from phaze.report.findings import RESULT_TABLES, Findings, count_proofs
 from phaze.report.inputs import Inputs
@@ -109,10 +109,10 @@ def test_the_page_is_small(report: Report) -> None:
 
 
 def test_the_same_study_gives_the_same_bytes_whatever_the_number_of_processes(
-    inputs: Inputs, findings: Findings, report: Report
+    inputs: Inputs, report: Report
 ) -> None:
     with employ(2) as workers:
-        again = compose(inputs, findings, workers)
+        again = build_report(inputs, workers)
         assert again.page == report.page
     assert again.markdown == report.markdown
 
