@@ -110,7 +110,7 @@ def find_slices(
 def audit_slice(
     points: pd.DataFrame, stored: StoredSlice, conditions: Conditions, best_s: float, recalled: Recalled
 ) -> pd.DataFrame:
-    """Return table audits for points of one slice; those that were solved before are judged anew.
+    """Return rows of table audits for points of one slice; those that were solved before are judged anew.
 
     Where a layer is not proven, for a limit on time or nodes, its points are solved anew as well.
     """
