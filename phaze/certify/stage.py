@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.certify.space import Layout, Shard, memory_grid, names_of_space, read_shards
-from phaze.certify.weak import BOUNDS, Estimated
+from phaze.certify.weak import BOUNDS, Estimated, estimated_s
 from phaze.ndarrays import Bools, Floats
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
@@ -222,20 +222,20 @@ def _passes(
 ) -> dict[tuple[str, str], Estimated]:
     """Return both passes of the layer of every run, in the order of the chain."""
     keys = [(layer, way) for layer in graph.sort_values("position")["layer"] for way in DIRECTIONS]
+    operators, edges = (
+        dict(list(rows.groupby(["layer", "direction"]))) for rows in (one.operators, one.edges)
+    )
+    latencies = estimated_s(one.estimates)
     return {
         key: Estimated(
-            _of_pass(one.operators, key),
-            _of_pass(one.edges, key),
-            one.estimates,
+            operators[key],
+            edges.get(key, one.edges.iloc[:0]),
+            latencies,
             chips,
             overlap_communication=terms.overlap_communication,
         )
         for key in dict.fromkeys(keys)
     }
-
-
-def _of_pass(rows: pd.DataFrame, key: tuple[str, str]) -> pd.DataFrame:
-    return rows[(rows["layer"] == key[0]) & (rows["direction"] == key[1])]
 
 
 def read_runs(layers: pd.DataFrame, graph: pd.DataFrame, training: Training) -> Runs:

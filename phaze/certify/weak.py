@@ -19,16 +19,17 @@ from phaze.ndarrays import Bools, Floats
 
 TYPES = {"tensor": ("tensor", "fused"), "vector": ("vector", "fused"), "pair": ("fused",)}
 """Core types that occupy a tensor core, a vector core, a pair of both."""
+DESIGNS = tuple(f"{core}_design" for core in ("tensor", "vector", "fused"))
 
 
 class Estimated:
-    """One pass of a layer with its latencies on A architectures."""
+    """One pass of a layer with its latencies on A architectures, arrays (n, A), from `estimated_s`."""
 
     def __init__(
         self,
         operators: pd.DataFrame,
         edges: pd.DataFrame,
-        estimates: pd.DataFrame,
+        estimated: tuple[Floats, Floats],
         architectures: pd.DataFrame,
         *,
         overlap_communication: bool,
@@ -40,23 +41,23 @@ class Estimated:
         self.before: list[list[int]] = [[] for _ in place]
         for source, target in zip(edges["source"], edges["target"], strict=True):
             self.before[place[target]].append(place[source])
-        self.one_s, self.every_s = _latencies(mine, estimates, architectures)
+        designs = {name: architectures[name].to_numpy(np.int64) for name in DESIGNS}
+        sources = _sources(mine)
+        self.one_s, self.every_s = (
+            np.stack([table[work][designs[design]] for work, design in sources]) for table in estimated
+        )
         tensor, vector = (architectures[f"num_{c}"].to_numpy(np.float64) for c in ("tc", "vc"))
         self.cores = {"tensor": tensor, "vector": vector, "pair": np.minimum(tensor, vector)}
 
 
-def _latencies(
-    operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
-) -> tuple[Floats, Floats]:
-    """Return ℓ and ℓ̂ of every operator on every architecture, shape (A, n); NaN without an estimate."""
+def estimated_s(estimates: pd.DataFrame) -> tuple[Floats, Floats]:
+    """Return ℓ and ℓ̂ by work and design, NaN without an estimate and 0 for the work of no-ops, -1."""
     at = estimates["work"].to_numpy(np.int64), estimates["design"].to_numpy(np.int64)
-    found = []
-    for name in ("latency_s", "latency_all_s"):
-        table = np.full([int(index.max(initial=0)) + 2 for index in at], np.nan)
+    one, every = (np.full([int(index.max(initial=0)) + 2 for index in at], np.nan) for _ in range(2))
+    for table, name in ((one, "latency_s"), (every, "latency_all_s")):
         table[at] = estimates[name].to_numpy(np.float64)
-        table[-1] = 0.0  # where the work of no-ops, -1, looks
-        found.append(np.stack([table[w, architectures[d]] for w, d in _sources(operators)], axis=1))
-    return found[0], found[1]
+        table[-1] = 0.0
+    return one, every
 
 
 def _sources(operators: pd.DataFrame) -> list[tuple[int, str]]:
@@ -71,15 +72,14 @@ def _sources(operators: pd.DataFrame) -> list[tuple[int, str]]:
 def bound_by_work(layer: Estimated) -> Floats:
     """Return the bound from work (A,)."""
     areas = [_area(layer, np.isin(layer.core, users), layer.cores[r]) for r, users in TYPES.items()]
-    link = layer.every_s[:, layer.core == "network"].sum(axis=1)
+    link = layer.every_s[layer.core == "network"].sum(axis=0)
     busiest: Floats = np.max(areas, axis=0)
     work: Floats = np.maximum(busiest, link) if layer.overlap else busiest + link
     return work
 
 
 def _area(layer: Estimated, users: Bools, cores: Floats) -> Floats:
-    least = np.minimum(layer.one_s[:, users] / cores[:, None], layer.every_s[:, users])
-    area: Floats = least.sum(axis=1)
+    area: Floats = np.minimum(layer.one_s[users] / cores, layer.every_s[users]).sum(axis=0)
     return area
 
 
@@ -88,8 +88,8 @@ def bound_by_path(layer: Estimated) -> Floats:
     finish = np.minimum(layer.one_s, layer.every_s)
     for i, sources in enumerate(layer.before):
         if sources:
-            finish[:, i] += finish[:, sources].max(axis=1)
-    longest: Floats = finish.max(axis=1)
+            finish[i] += finish[sources].max(axis=0)
+    longest: Floats = finish.max(axis=0)
     return longest
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from phaze.certify import share_out
 from phaze.certify.plain import bound_layer, bound_piece, layer_of_piece, pieces_of
-from phaze.certify.weak import Estimated, bound_by_path, bound_by_work
+from phaze.certify.weak import Estimated, bound_by_path, bound_by_work, estimated_s
 from phaze.theory.graphs import Layer
 from tests.unit.schedule.exhaustive import shortest_latency
 from tests.unit.schedule.random_layers import random_layer
@@ -24,7 +24,7 @@ def weakly(layer: Layer) -> tuple[float, float]:
     chip = {"num_tc": [layer.num_tc], "num_vc": [layer.num_vc]}
     designs = {f"{core}_design": [0] for core in ("tensor", "vector", "fused")}
     estimated = Estimated(
-        operators, edges, estimates, pd.DataFrame(chip | designs),
+        operators, edges, estimated_s(estimates), pd.DataFrame(chip | designs),
         overlap_communication=layer.overlap_communication,
     )  # fmt: skip
     return float(bound_by_work(estimated)[0]), float(bound_by_path(estimated)[0])
