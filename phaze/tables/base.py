@@ -52,14 +52,15 @@ class Column:
 
     def demands(self, values: pd.Series) -> Iterator[tuple[str, Bools]]:
         """Yield what is asked of every value, and which of the values meet it."""
+        array = values.array if self.dtype == "str" else values.to_numpy()
         if self.dtype in ("str", "float64"):
-            yield "must not be missing", values.notna().to_numpy(np.bool_)
+            yield "must not be missing", ~pd.isna(array)
         if self.minimum is not None:
-            yield f"must be at least {self.minimum:g}", values.to_numpy() >= self.minimum
-        if self.values:
+            yield f"must be at least {self.minimum:g}", array >= self.minimum
+        if self.values and not set(values.unique()) <= set(self.values):
             yield f"must be one of {', '.join(self.values)}", values.isin(self.values).to_numpy(np.bool_)
         if self.dtype == "float64" and self.finite:
-            yield "must be finite", np.isfinite(values.to_numpy())
+            yield "must be finite", np.isfinite(array)
 
 
 def text(about: str, *values: str) -> Column:
@@ -118,10 +119,10 @@ class Table:
                         f"table {cls.name}: column {name} {demand}, got {typed.loc[~met, name].tolist()[0]!r}"
                     )
         for sentence, rule in cls.rules.items():
-            bad = typed[~rule(typed)]
-            if len(bad):
+            good = rule(typed)
+            if not good.all():
                 raise ValueError(
-                    f"table {cls.name}: {sentence} does not hold, first in {bad.iloc[0].to_dict()}"
+                    f"table {cls.name}: {sentence} does not hold, first in {typed[~good].iloc[0].to_dict()}"
                 )
         return cls._sorted(typed)
 
@@ -153,19 +154,21 @@ class Table:
     @classmethod
     def _sorted(cls, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the frame sorted by key, or raise ValueError where rows have the same."""
-        keys = list(cls.keys)
-        if frame.duplicated(keys).any():
-            raise ValueError(f"table {cls.name}: rows with the same key {keys}")
-        return frame.sort_values(keys, kind="stable", ignore_index=True)
+        codes = np.stack([pd.factorize(frame[key], sort=True)[0] for key in cls.keys])
+        order = np.lexsort(codes[::-1])
+        ranked = codes[:, order]
+        if (ranked[:, 1:] == ranked[:, :-1]).all(axis=0).any():
+            raise ValueError(f"table {cls.name}: rows with the same key {list(cls.keys)}")
+        return frame.iloc[order].reset_index(drop=True)
 
 
 def _normalise(frame: pd.DataFrame, fields: dict[str, Column]) -> pd.DataFrame:
     """Cast to the stated types; turn -0.0 into 0.0, so that equal tables are equal bytes."""
     others = {name: column.dtype for name, column in fields.items() if frame[name].dtype != column.dtype}
-    typed = frame.astype(others)
+    typed = frame.astype(others) if others else frame.copy(deep=False)
     for name, column in fields.items():
         values = typed[name].to_numpy() if column.dtype == "float64" else np.empty(0)
-        if np.signbit(values[values == 0.0]).any():
+        if (np.signbit(values) & (values == 0.0)).any():
             typed[name] = values + 0.0
     return typed
 
