@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import pandas as pd
 
@@ -83,11 +83,15 @@ def summarise(inputs: Inputs) -> Findings:
 
 
 def find(inputs: Inputs, workers: Workers) -> tuple[Findings, Callable[[], pd.DataFrame]]:
-    """Return the same without checks, and what waits for them: workers make them meanwhile."""
+    """Return the same without checks, and what waits for them: workers make them and some tables meanwhile."""
     results = winners.results(inputs, inputs.cluster)
     baseline = inputs.study.architectures.baseline
     shown = (PER_MODEL, COMMON) if baseline is None else (PER_MODEL, COMMON, baseline)
     energies = anatomy.energies(results, shown)
+    designs = tuple(results["design"].unique())
+    bindings = workers.ask(partial(anatomy.bindings, inputs, results))
+    breakdowns = workers.ask(partial(anatomy.breakdowns, inputs, results, designs))
+    variations = workers.ask(partial(vary, inputs, results))
     checks = ask_for_checks(Evidence(inputs, results, energies), workers)
     memories = winners.memories(inputs)
     findings = Findings(
@@ -96,12 +100,12 @@ def find(inputs: Inputs, workers: Workers) -> tuple[Findings, Callable[[], pd.Da
         memories=memories,
         rankings=winners.rankings(inputs),
         fronts=inputs.fronts,
-        breakdowns=anatomy.breakdowns(inputs, results, tuple(results["design"].unique())),
-        bindings=anatomy.bindings(inputs, results),
+        breakdowns=breakdowns(),
+        bindings=bindings(),
         energies=energies,
-        areas=anatomy.areas(inputs, results, tuple(results["design"].unique())),
+        areas=anatomy.areas(inputs, results, designs),
         complexities=anatomy.complexities(inputs),
-        variations=vary(inputs, results),
+        variations=variations(),
         plans=inputs.plans,
         plan_stages=inputs.plan_stages,
         simulations=inputs.simulations,

@@ -145,11 +145,12 @@ class Table:
         A file is as it was checked when it was written: its digest says so. Of several, the keys are checked.
         Raises PhazeError for a file that is damaged, or holds another table or another version of this one.
         """
-        frames = [_read(Path(path), cls.name, list(cls.fields()), columns, where or {}) for path in paths]
-        if not frames:
+        found = [_read(Path(path), cls.name, list(cls.fields()), columns, where or {}) for path in paths]
+        if not found:
             return cls.empty() if columns is None else cls.empty()[columns]
-        frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
-        return frame if columns is not None or len(frames) == 1 else cls._sorted(frame)
+        whole = found[0] if len(found) == 1 else pyarrow.concat_tables(found).combine_chunks()
+        frame: pd.DataFrame = whole.to_pandas(ignore_metadata=True, use_threads=False)
+        return frame if columns is not None or len(found) == 1 else cls._sorted(frame)
 
     @classmethod
     def _sorted(cls, frame: pd.DataFrame) -> pd.DataFrame:
@@ -197,7 +198,7 @@ def _digest(content: bytes, at: int) -> bytes:
     return digest.hexdigest().encode()
 
 
-def _read(path: Path, name: str, fields: list[str], columns: list[str] | None, where: Where) -> pd.DataFrame:
+def _read(path: Path, name: str, fields: list[str], columns: list[str] | None, where: Where) -> pyarrow.Table:
     """Read a file, in one thread: a job has one core, and the files of a study are small."""
     try:
         content = path.read_bytes()
@@ -213,8 +214,7 @@ def _read(path: Path, name: str, fields: list[str], columns: list[str] | None, w
         raise PhazeError(
             f"{path}: cannot be read as table {name}: {reason}; delete it and run again"
         ) from error
-    frame: pd.DataFrame = table.to_pandas(ignore_metadata=True, use_threads=False)
-    return frame
+    return table
 
 
 def _chosen(content: bytes, schema: pyarrow.Schema, columns: list[str] | None, where: Where) -> pyarrow.Table:
