@@ -117,7 +117,8 @@ def employ(processes: int) -> Iterator[Workers]:
 
 def _begin() -> None:
     """Let this process work fast, and end when the one that started it has ended, even if it was killed."""
-    gc.freeze()  # what was imported is no garbage, and is not looked through again and again
+    gc.freeze()  # what was imported is no garbage; of figures, thousands of parts become garbage together
+    gc.set_threshold(50_000)
     parent = multiprocessing.parent_process()
     assert parent is not None
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it, too, and says so
