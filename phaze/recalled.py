@@ -46,6 +46,10 @@ class Recalled:
             document = {"code": self._code, "checksum": digest_of(answers), "answers": answers}
             write_text(self._path, json.dumps(document))
 
+    def knows(self, asked: Plain) -> bool:
+        """Return whether a question has an answer, as it need not be made."""
+        return digest_of(asked) in self._known
+
     def of(
         self, asked: Plain, make: Callable[[], Answer], holds: Callable[[Answer], bool] | None = None
     ) -> Answer:

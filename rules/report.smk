@@ -4,6 +4,7 @@ READS   all tables
 WRITES  results/{placements,stages,solves,schedules}/<scenario>/<model>/common.parquet
         results/trials/<scenario>/<model>.parquet             tables.Trials
         results/sensitivities/<scenario>/<model>.parquet      tables.Sensitivities
+        results/evaluations/figures/report.json: figures as they were drawn, by content; safe to delete
         results/report/: report.html, report.md, and every result table as Parquet and CSV
 """
 
@@ -191,6 +192,7 @@ rule report:
         hbm_gib=OWN_HBM_GIB,
         parameters={name: settings.models[name].parameters for name in settings.study.models},
         published=settings.published,
+        recalled=f"{EVALUATIONS}/figures/report.json",
         code=source_digest("phaze.report", "phaze.pictured"),
     log:
         "<logs>/report/report.log",

@@ -7,6 +7,7 @@ from phaze import tables
 from phaze.job import logged
 from phaze.pictured import Pictures
 from phaze.problem import area_limit_um2
+from phaze.recalled import Recalled
 from phaze.report.build import build_report
 from phaze.report.inputs import Cluster, DetailFiles, Inputs, read_times
 from phaze.report.report import write_report
@@ -39,6 +40,7 @@ def main(
     parameters: dict[str, int],
     published: dict[str, object] | None,
     workers: Workers = ALONE,
+    kept: Recalled | None = None,
 ) -> None:
     """Read a study's files, which lie under `results`, write the report into `results/report`."""
     asked = Study.parse(study, "study")
@@ -77,7 +79,7 @@ def main(
         pictures=Pictures.of(plan_stages, clusters[scenario].scenario),
         times=read_times(benchmarks(results, asked.models)),
     )
-    write_report(build_report(inputs, workers), results / "report")
+    write_report(build_report(inputs, workers, kept), results / "report")
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,11 @@ def benchmarks(results: Path, models: tuple[str, ...]) -> dict[tuple[str, str], 
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], output=snakemake.output[0]), employ(snakemake.threads) as workers:
+    with (
+        logged(snakemake.log[0], output=snakemake.output[0]),
+        employ(snakemake.threads) as workers,
+        Recalled(Path(snakemake.params.recalled), snakemake.params.code) as kept,
+    ):
         main(
             Path(snakemake.output.page).parent.parent,
             [Path(path) for path in snakemake.input],
@@ -148,4 +154,5 @@ if __name__ == "__main__":
             parameters=snakemake.params.parameters,
             published=snakemake.params.published,
             workers=workers,
+            kept=kept,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 
 import pandas as pd
@@ -14,7 +13,7 @@ from phaze.report.answer import answer
 from phaze.report.beside import ask_for_differences, differences
 from phaze.report.certificate import certificate
 from phaze.report.document import Document, Section
-from phaze.report.drawing import Drawn, draw
+from phaze.report.drawing import Drawn, Kept, ask_for_figure
 from phaze.report.findings import RESULT_TABLES, Findings, Part, find
 from phaze.report.front import front
 from phaze.report.inputs import Inputs
@@ -26,15 +25,19 @@ from phaze.report.workers import ALONE, Workers
 from phaze.tables import TABLES
 
 
-def build_report(inputs: Inputs, workers: Workers = ALONE) -> Report:
-    """Return the report of a study, which workers check and draw the figures of."""
+def build_report(inputs: Inputs, workers: Workers = ALONE, kept: Kept | None = None) -> Report:
+    """Return the report of a study, which workers check and draw the figures of that are not kept."""
     workers.share(inputs)
     findings, checks = find(inputs, workers)
-    return compose(inputs, findings, checks, workers)
+    return compose(inputs, findings, checks, workers, kept)
 
 
 def compose(
-    inputs: Inputs, findings: Findings, checks: Callable[[], pd.DataFrame], workers: Workers = ALONE
+    inputs: Inputs,
+    findings: Findings,
+    checks: Callable[[], pd.DataFrame],
+    workers: Workers = ALONE,
+    kept: Kept | None = None,
 ) -> Report:
     """Return the report of what is found in a study, with checks that may have to be waited for.
 
@@ -54,7 +57,7 @@ def compose(
     for part in sorted(parts, key=waiting.__contains__):
         sections[part] = waiting[part]() if part in waiting else tuple(part(inputs, shown))
         charts = chain.from_iterable(section.charts for section in sections[part])
-        asked |= {chart.name: workers.ask(partial(draw, chart)) for chart in charts}
+        asked |= {chart.name: ask_for_figure(chart, workers, kept) for chart in charts}
     name = next(iter(inputs.clusters))
     document = Document(
         title="phaze",

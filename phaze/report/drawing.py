@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import pickle
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import partial
 from html import escape
 from pathlib import Path
+from typing import Protocol
 
 import matplotlib as mpl
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -16,6 +20,7 @@ from matplotlib.figure import Figure
 from phaze.files import atomic_path
 from phaze.report.document import Chart
 from phaze.report.style import RC
+from phaze.report.workers import Workers
 
 PIXELS_PER_INCH = 96
 
@@ -26,6 +31,30 @@ class Drawn:
 
     svg: str
     width_px: int
+
+
+class Kept(Protocol):
+    """Figures as they were drawn, by content, of the same code; `phaze.recalled` keeps them in a file."""
+
+    def knows(self, asked: str) -> bool:
+        """Return whether there is an answer to a question."""
+
+    def of(self, asked: str, make: Callable[[], tuple[str, int]]) -> tuple[str, int]:
+        """Return the answer to a question, made if there is none."""
+
+
+def ask_for_figure(chart: Chart, workers: Workers, kept: Kept | None) -> Callable[[], Drawn]:
+    """Return what waits for a figure, which a worker draws unless it is kept."""
+    waiting = partial(draw, chart)
+    if kept is None:
+        return workers.ask(waiting)
+    content = f"{hashlib.sha256(pickle.dumps(chart)).hexdigest()}, matplotlib {mpl.__version__}"
+    return partial(_recall, content, waiting if kept.knows(content) else workers.ask(waiting), kept)
+
+
+def _recall(content: str, wait: Callable[[], Drawn], kept: Kept) -> Drawn:
+    svg, width_px = kept.of(content, lambda: astuple(wait()))
+    return Drawn(svg, width_px)
 
 
 def draw(chart: Chart) -> Drawn:

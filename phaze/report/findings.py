@@ -83,7 +83,7 @@ def summarise(inputs: Inputs) -> Findings:
 
 
 def find(inputs: Inputs, workers: Workers) -> tuple[Findings, Callable[[], pd.DataFrame]]:
-    """Return the same without checks, and what waits for them: workers make them and some tables meanwhile."""
+    """Return the same without checks, and what waits for them; workers make them, and some of the tables."""
     results = winners.results(inputs, inputs.cluster)
     baseline = inputs.study.architectures.baseline
     shown = (PER_MODEL, COMMON) if baseline is None else (PER_MODEL, COMMON, baseline)

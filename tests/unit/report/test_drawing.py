@@ -13,8 +13,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from phaze.errors import PhazeError
+from phaze.recalled import Recalled
 from phaze.report.document import Chart
-from phaze.report.drawing import Drawn, draw
+from phaze.report.drawing import Drawn, ask_for_figure, draw
 from phaze.report.workers import ALONE, Workers, employ
 
 
@@ -54,6 +55,53 @@ def test_figures_are_drawn_the_same_by_any_number_of_processes() -> None:
 def test_one_process_works_alone() -> None:
     with employ(1) as workers:
         assert workers is ALONE
+
+
+def known(data: list[int]) -> tuple[int, int]:
+    """Return what tells whether two questions see the same object."""
+    return id(data), sum(data)
+
+
+def test_what_is_shared_is_read_once_by_a_worker() -> None:
+    data = [1, 2, 3]
+    with employ(2) as workers:
+        workers.share(data)
+        answers = [workers.ask(partial(known, data)) for _ in range(6)]
+        data.append(4)  # what was shared stays as it was
+        found = {answer() for answer in answers}
+    assert {total for _, total in found} == {6}
+    assert len(found) <= 2
+
+
+def counted(folder: Path, height: int) -> Figure:
+    (folder / f"{len(list(folder.iterdir()))}.drawn").touch()
+    return bars(height)
+
+
+def test_a_kept_figure_is_drawn_again_only_when_its_data_or_the_code_changes(tmp_path: Path) -> None:
+    drawings = tmp_path / "drawings"
+    drawings.mkdir()
+
+    def figure(height: int, code: str) -> Drawn:
+        chart = Chart("bars", "Bars", "", partial(counted, drawings, height))
+        with Recalled(tmp_path / "kept.json", code) as kept:
+            return ask_for_figure(chart, ALONE, kept)()
+
+    first = figure(1, "a")
+    assert figure(1, "a") == first
+    assert len(list(drawings.iterdir())) == 1
+    assert figure(2, "a") != first
+    assert figure(2, "b") == figure(2, "b")
+    assert len(list(drawings.iterdir())) == 3
+
+
+def test_workers_are_not_asked_for_a_figure_that_is_kept() -> None:
+    chart, kept = charts(1)[0], Recalled()
+    drawn = ask_for_figure(chart, ALONE, kept)()
+    with employ(2) as workers:
+        assert ask_for_figure(chart, workers, kept)() == drawn
+        assert workers.pool is not None
+        assert not workers.pool._processes, "a process starts with the first question"
 
 
 @pytest.mark.parametrize("processes", [1, 2])
