@@ -31,10 +31,16 @@ from phaze.theory.ranking import tied
 
 
 def ask_for_checks(evidence: Evidence, workers: Workers) -> Callable[[], pd.DataFrame]:
-    """Return what waits for table checks of a study of accelerators, of which every worker makes a share."""
-    length = -(-len(CHECKS) // workers.count)  # neighbours look at the same tables
-    shares = [dict(list(CHECKS.items())[k : k + length]) for k in range(0, len(CHECKS), length)]
-    asked = [workers.ask(partial(run_checks, share, evidence)) for share in shares]
+    """Return what waits for table checks of a study of accelerators, of which every worker makes a share.
+
+    The one that takes as long as the others together is asked for alone, and first.
+    """
+    alone = [name for name, check in CHECKS.items() if check is energies_add_up]
+    others = [name for name in CHECKS if name not in alone]
+    length = -(-len(others) // workers.count)  # neighbours look at the same tables
+    shares = [alone, *(others[k : k + length] for k in range(0, len(others), length))]
+    checks = [{name: CHECKS[name] for name in share} for share in shares]
+    asked = [workers.ask(partial(run_checks, share, evidence)) for share in checks]
     return cache(lambda: Checks.check(pd.concat([wait() for wait in asked], ignore_index=True)))
 
 

@@ -89,10 +89,10 @@ def find(inputs: Inputs, workers: Workers) -> tuple[Findings, Callable[[], pd.Da
     shown = (PER_MODEL, COMMON) if baseline is None else (PER_MODEL, COMMON, baseline)
     energies = anatomy.energies(results, shown)
     designs = tuple(results["design"].unique())
+    checks = ask_for_checks(Evidence(inputs, results, energies), workers)
     bindings = workers.ask(partial(anatomy.bindings, inputs, results))
     breakdowns = workers.ask(partial(anatomy.breakdowns, inputs, results, designs))
     variations = workers.ask(partial(vary, inputs, results))
-    checks = ask_for_checks(Evidence(inputs, results, energies), workers)
     memories = winners.memories(inputs)
     findings = Findings(
         results=results,
