@@ -6,6 +6,11 @@ from phaze.job import logged
 from phaze.spec.architecture import Technology
 from phaze.spec.settings import EstimateSettings
 
+CHIPS = [
+    "num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "l2_tc_bytes", "l2_vc_bytes", "glb_bytes",
+    "glb_words_per_cycle", "tensor_design", "vector_design", "fused_design",
+]  # fmt: skip
+
 
 def main(
     parts: str,
@@ -20,7 +25,7 @@ def main(
     """Read parts and architectures, write estimates."""
     frame = estimate_operators(
         tables.Parts.load(parts),
-        tables.Architectures.load(architectures),
+        tables.Architectures.load(architectures, columns=CHIPS),
         Hardware(
             clock_hz=hardware["clock_hz"],
             hbm_bandwidth_bytes_per_s=hardware["hbm_bandwidth_bytes_per_s"],

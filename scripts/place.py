@@ -7,6 +7,8 @@ from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
 
+CHIPS = ["architecture", "named", "num_tc", "pe_x", "pe_y", "area_um2"]
+
 
 def main(
     inputs: dict[str, str],
@@ -31,8 +33,8 @@ def main(
         tables.Layers.load(inputs["layers"]),
         tables.Graphs.load(inputs["graph"]),
         tables.Solves.load(inputs["solves"]),
-        tables.Architectures.load(inputs["architectures"]),
-        tables.Screens.load(inputs["screens"]),
+        tables.Architectures.load(inputs["architectures"], columns=CHIPS),
+        tables.Screens.load(inputs["screens"], columns=["architecture", "kept"]),
         conditions,
         Expert(**expert) if expert else None,
     )

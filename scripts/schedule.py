@@ -7,6 +7,8 @@ from phaze.job import logged
 from phaze.schedule import SolutionStore, schedule_layers
 from phaze.spec.settings import ScheduleSettings
 
+CHIPS = ["architecture", "num_tc", "num_vc", "tensor_design", "vector_design", "fused_design"]
+
 
 def main(
     inputs: dict[str, str], outputs: dict[str, str], *, settings: dict[str, object], solutions: str
@@ -16,8 +18,8 @@ def main(
         tables.Operators.load(inputs["operators"]),
         tables.Edges.load(inputs["edges"]),
         tables.Estimates.load(inputs["estimates"]),
-        tables.Architectures.load(inputs["architectures"]),
-        tables.Screens.load(inputs["screens"]),
+        tables.Architectures.load(inputs["architectures"], columns=CHIPS),
+        tables.Screens.load(inputs["screens"], columns=["architecture", "kept"]),
         ScheduleSettings.parse(settings, "schedule"),
         SolutionStore(Path(solutions)),
     )

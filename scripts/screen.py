@@ -7,6 +7,10 @@ from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import ScreenSettings, Training
 from phaze.spec.system import Scenario
 
+CHIPS = [
+    "architecture", "named", "area_um2", "num_tc", "num_vc", "tensor_design", "vector_design", "fused_design"
+]  # fmt: skip
+
 
 def main(
     inputs: dict[str, str],
@@ -26,7 +30,7 @@ def main(
         tables.Layers.load(inputs["layers"]),
         tables.Graphs.load(inputs["graph"]),
         tables.Estimates.load(inputs["estimates"]),
-        tables.Architectures.load(inputs["architectures"]),
+        tables.Architectures.load(inputs["architectures"], columns=CHIPS),
         Scenario.parse(scenario, "scenario"),
         Training.parse(training, "training"),
         ScreenSettings.parse(settings, "screen"),

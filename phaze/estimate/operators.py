@@ -28,7 +28,7 @@ from phaze.ndarrays import Floats, Ints
 from phaze.spec.architecture import EnergyFigures, Technology
 from phaze.tables import Estimates
 
-LIMITS = np.array(["compute", "vector", "global_buffer", "hbm", "network"])
+LIMITS = pd.array(["compute", "vector", "global_buffer", "hbm", "network"], dtype="str")
 CORES = ("tensor", "vector", "fused", "network")
 POINT = ["model", "tensor", "microbatch"]
 
@@ -71,7 +71,7 @@ def _frame(
     figures: EnergyFigures,
 ) -> pd.DataFrame:
     """Return the rows of one core type, for one core and for all."""
-    columns: dict[str, NDArray[np.generic]] = {
+    columns: dict[str, NDArray[np.generic] | pd.api.extensions.ExtensionArray] = {
         "work": np.repeat(works, len(designs)),
         "design": np.tile(designs.ids, len(works)),
     }
@@ -79,7 +79,7 @@ def _frame(
         latency, limit = latencies_of(core, load, designs, hardware)
         energy = energies_of(load, designs, hardware.bytes_per_element, figures)
         columns[f"latency{suffix}_s"] = latency.ravel()
-        columns[f"limit{suffix}"] = LIMITS[limit.ravel()]
+        columns[f"limit{suffix}"] = LIMITS.take(limit.ravel())
         columns |= {f"{name}{suffix}_j": part.ravel() for name, part in energy.items()}
     return pd.DataFrame(columns)
 

@@ -160,7 +160,8 @@ class Table:
         ranked = codes[:, order]
         if (ranked[:, 1:] == ranked[:, :-1]).all(axis=0).any():
             raise ValueError(f"table {cls.name}: rows with the same key {list(cls.keys)}")
-        return frame.iloc[order].reset_index(drop=True)
+        ordered = bool((np.diff(order) == 1).all())
+        return (frame if ordered else frame.iloc[order]).reset_index(drop=True)
 
 
 def _normalise(frame: pd.DataFrame, fields: dict[str, Column]) -> pd.DataFrame:
