@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.ndarrays import Floats, Ints
+from phaze.theory.ranking import distinct_rows
 
 _BUFFER = ["glb_bytes", "glb_words_per_cycle"]
 _ARRAY = ["pe_x", "pe_y", "l2_tc_bytes"]
@@ -49,25 +50,26 @@ def design_ids(architectures: pd.DataFrame) -> dict[str, pd.Series]:
     ids: dict[str, pd.Series] = {}
     first = 0
     for core, columns in DEPENDS_ON.items():
-        numbers = frame.groupby(columns).ngroup() + first
-        ids[f"{core}_design"] = numbers
-        first += int(numbers.nunique())
+        distinct, place = distinct_rows(frame[columns].to_numpy(np.float64))
+        ids[f"{core}_design"] = pd.Series(first + place, index=frame.index)
+        first += len(distinct)
     return ids
 
 
 def designs_of(architectures: pd.DataFrame, core: str) -> Designs:
     """Return the distinct designs of a core type in table architectures."""
-    first = architectures.drop_duplicates(f"{core}_design").sort_values(f"{core}_design")
-    pairs = first[["num_tc", "num_vc"]].min(axis=1)
-    cores = {"tensor": first["num_tc"], "vector": first["num_vc"], "fused": pairs}[core]
+    ids, first = np.unique(architectures[f"{core}_design"].to_numpy(np.int64), return_index=True)
+    sizes = ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "l2_tc_bytes", "l2_vc_bytes", "glb_bytes")
+    of = {name: architectures[name].to_numpy(np.int64)[first] for name in sizes}
+    pairs = np.minimum(of["num_tc"], of["num_vc"])
     return Designs(
-        ids=first[f"{core}_design"].to_numpy(np.int64),
-        cores=cores.to_numpy(np.int64),
-        rows=first["pe_x"].to_numpy(np.int64),
-        columns=first["pe_y"].to_numpy(np.int64),
-        lanes=first["pe_vc"].to_numpy(np.int64),
-        l2_tc_bytes=first["l2_tc_bytes"].to_numpy(np.int64),
-        l2_vc_bytes=first["l2_vc_bytes"].to_numpy(np.int64),
-        glb_bytes=first["glb_bytes"].to_numpy(np.int64),
-        words_per_cycle=first["glb_words_per_cycle"].to_numpy(float),
+        ids=ids,
+        cores={"tensor": of["num_tc"], "vector": of["num_vc"], "fused": pairs}[core],
+        rows=of["pe_x"],
+        columns=of["pe_y"],
+        lanes=of["pe_vc"],
+        l2_tc_bytes=of["l2_tc_bytes"],
+        l2_vc_bytes=of["l2_vc_bytes"],
+        glb_bytes=of["glb_bytes"],
+        words_per_cycle=architectures["glb_words_per_cycle"].to_numpy(float)[first],
     )

@@ -51,8 +51,8 @@ def _rows_of(estimates: pd.DataFrame) -> Ints:
 
 def _designs(scheduled: pd.DataFrame, architectures: pd.DataFrame) -> Ints:
     """Return the core design that every scheduled operator runs on."""
-    chips = architectures.set_index("architecture")
+    row = pd.Index(architectures["architecture"]).get_indexer(pd.Index(scheduled["architecture"]))
     return np.select(
         [(scheduled["resource"] == core).to_numpy() for core in _DESIGN],
-        [scheduled["architecture"].map(chips[f"{of}_design"]).to_numpy(np.int64) for of in _DESIGN.values()],
+        [architectures[f"{of}_design"].to_numpy(np.int64)[row] for of in _DESIGN.values()],
     )

@@ -39,6 +39,10 @@ from phaze.theory.pipeline import (
 )
 
 
+MANY = 100
+"""Of how many architectures at least it pays to ask first whether anything fits."""
+
+
 @dataclass(frozen=True)
 class Runs:
     """A chain of runs of equal layers; arrays have one value a run, bytes are those of one slice."""
@@ -88,8 +92,8 @@ def best_times(
     """Return the best time per batch for all settings and architectures, `at_most_s` where none is better.
 
     The result is (settings, A), the latencies (A, runs) are of one layer of each run. Settings in which the
-    same stages fit are worked out once, and nothing is searched where none fits. A limit spares the search
-    for what is not of interest.
+    same stages fit are worked out once, and of many architectures nothing is searched where none fits. A limit
+    spares the search for what is not of interest.
     """
     footprints = stage_footprints(runs.chain(np.zeros(len(runs.counts)), np.zeros(len(runs.counts))))
     known: dict[tuple[object, ...], Floats] = {}
@@ -98,12 +102,16 @@ def best_times(
         groups = _groups(footprints, setting)
         cluster = (setting.devices, setting.bandwidth_bytes_per_s, setting.recompute)
         key = (*cluster, *(group.key() for group in groups))
-        if key not in known and not possible_depths(runs, tensor, setting).devices.any():
+        if key not in known and len(forward_s) >= MANY and not _fits(runs, tensor, setting):
             known[key] = np.full(len(forward_s), at_most_s)
         if key not in known:
             known[key] = _solve(runs, forward_s, backward_s, tensor, setting, groups, at_most_s).time_s
         times.append(known[key])
     return np.array(times).reshape(len(settings), len(forward_s))
+
+
+def _fits(runs: Runs, tensor: int, setting: Setting) -> bool:
+    return bool(possible_depths(runs, tensor, setting).devices.any())
 
 
 def best_placements(
