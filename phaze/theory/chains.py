@@ -38,7 +38,6 @@ from phaze.theory.pipeline import (
     useful_widths,
 )
 
-
 MANY = 100
 """Of how many architectures at least it pays to ask first whether anything fits."""
 
@@ -92,8 +91,8 @@ def best_times(
     """Return the best time per batch for all settings and architectures, `at_most_s` where none is better.
 
     The result is (settings, A), the latencies (A, runs) are of one layer of each run. Settings in which the
-    same stages fit are worked out once, and of many architectures nothing is searched where none fits. A limit
-    spares the search for what is not of interest.
+    same stages fit are worked out once, and for many architectures nothing is searched where nothing fits. A
+    limit spares the search for what is not of interest.
     """
     footprints = stage_footprints(runs.chain(np.zeros(len(runs.counts)), np.zeros(len(runs.counts))))
     known: dict[tuple[object, ...], Floats] = {}
