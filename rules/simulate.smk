@@ -6,6 +6,7 @@ WRITES  results/simulations/<scenario>/<model>.parquet         tables.Simulation
         results/simulation_stages/<scenario>/<model>.parquet   tables.SimulationStages
         results/plan_maps/<scenario>/<model>.parquet           tables.PlanMaps
         results/plan_devices/<scenario>/<model>.parquet        tables.PlanDevices
+        results/evaluations/simulations/<scenario>/<model>.json: plans as they were simulated, by content; safe to delete
         results/evaluations/plan-maps/<scenario>/<model>.json: plans as they were mapped, by content; safe to delete
 """
 
@@ -23,7 +24,8 @@ rule simulate:
     params:
         network=lambda w: settings.scenarios[w.scenario].network_bandwidth_bytes_per_s,
         hbm=lambda w: settings.scenarios[w.scenario].hbm_bandwidth_bytes_per_s,
-        code=source_digest("phaze.simulate.stage"),
+        recalled=recalled("simulations"),
+        code=source_digest("phaze.replayed"),
     log:
         "<logs>/simulations/{scenario}/{model}.log",
     benchmark:

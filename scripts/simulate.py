@@ -1,26 +1,40 @@
 """Replay the plans of a model."""
 
+from pathlib import Path
+
 from phaze import tables
 from phaze.job import logged
-from phaze.simulate.plan import Bandwidths
-from phaze.simulate.stage import replay_plans
+from phaze.recalled import Recalled
+from phaze.replayed import replay_plans
 
 
-def main(plans: str, plan_stages: str, outputs: dict[str, str], *, network: float, hbm: float) -> None:
+def main(
+    plans: str,
+    plan_stages: str,
+    outputs: dict[str, str],
+    *,
+    network: float,
+    hbm: float,
+    recalled: Recalled,
+) -> None:
     """Read plans and their stages, simulate them, write simulations; bandwidths are in bytes per second."""
     simulations, stages = replay_plans(
-        tables.Plans.load(plans), tables.PlanStages.load(plan_stages), Bandwidths(network, hbm)
+        tables.Plans.load(plans), tables.PlanStages.load(plan_stages), (network, hbm), recalled
     )
     tables.Simulations.save(simulations, outputs["simulations"])
     tables.SimulationStages.save(stages, outputs["simulation_stages"])
 
 
 if __name__ == "__main__":
-    with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+    with (
+        logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]),
+        Recalled(Path(snakemake.params.recalled), snakemake.params.code) as recalled,
+    ):
         main(
             snakemake.input.plans,
             snakemake.input.plan_stages,
             dict(snakemake.output.items()),
             network=snakemake.params.network,
             hbm=snakemake.params.hbm,
+            recalled=recalled,
         )

@@ -14,12 +14,14 @@ from phaze.simulate.networked import NetworkReplay, replay_on
 from phaze.simulate.plan import Bandwidths, Plan, read_plan
 from phaze.simulate.replay import Replay, replay
 from phaze.simulate.rows import stage_memory
-from phaze.simulate.stage import Row, simulated_stages, simulation_row
+from phaze.simulate.stage import simulated_stages, simulation_row
 from phaze.spec.network import Matrix
 from phaze.spec.system import Cluster
 from phaze.tables import PARTS, PLANNERS, Plans, PlanStages
 from phaze.tables.plans import PLAN
 from phaze.units import GIB
+
+Row = dict[str, object]
 
 FACTOR = (
     "Gradients: planners charge 4 (d - 1)/d of the weights, Phaze of the first stage, Piper of every stage; "

@@ -1,4 +1,4 @@
-"""The simulate stage: tables plans and plan_stages in, simulations and simulation_stages out."""
+"""A plan simulated event by event as rows of tables simulations and simulation_stages."""
 
 from __future__ import annotations
 
@@ -7,33 +7,21 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from phaze.progress import counted
 from phaze.simulate.plan import Bandwidths, read_plan
 from phaze.simulate.replay import Replay, assumed_s, replay
-from phaze.tables import Simulations, SimulationStages
-from phaze.tables.plans import PLAN
 from phaze.units import GIB
 
-Row = dict[str, object]
+Row = dict[str, str | int | float | bool]
 
 
-def replay_plans(
-    plans: pd.DataFrame, stages: pd.DataFrame, bandwidths: Bandwidths
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return tables simulations and simulation_stages: a row for every plan that there is, and its stages."""
-    by_plan = dict(list(stages.groupby(list(PLAN))))
-    rows: list[Row] = []
-    stage_rows: list[Row] = []
-    for row in counted(plans[plans["status"] == "placed"].to_dict("records"), "plan"):
-        key: Row = {name: row[name] for name in PLAN}
-        found = replay(read_plan(row, by_plan[tuple(key.values())], bandwidths))
-        rows.append({**key, **simulation_row(found)})
-        hbm_bytes = float(row["hbm_gib"]) * GIB
-        stage_rows.extend({**key, **stage} for stage in simulated_stages(found, hbm_bytes))
-    return (
-        pd.DataFrame(rows, columns=list(Simulations.fields())),
-        pd.DataFrame(stage_rows, columns=list(SimulationStages.fields())),
-    )
+def replayed_rows(row: Row, stages: pd.DataFrame, bandwidths: tuple[float, float]) -> tuple[Row, list[Row]]:
+    """Return rows of tables simulations and simulation_stages, without their key.
+
+    A plan is given by its rows in tables plans and plan_stages, bandwidths of network and HBM in bytes per
+    second.
+    """
+    found = replay(read_plan(pd.Series(row), stages, Bandwidths(*bandwidths)))
+    return simulation_row(found), list(simulated_stages(found, float(row["hbm_gib"]) * GIB))
 
 
 def simulation_row(found: Replay) -> Row:

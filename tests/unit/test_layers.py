@@ -19,6 +19,7 @@ FOR_SCRIPTS = {
     "planning",
     "problem",
     "recalled",
+    "replayed",
     "searches",
     "spec",
     "tables",

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import phaze.simulate.stage
 from phaze.place.piper.planner import plan as plan_as_piper
 from phaze.place.planners import Asked
 from phaze.place.side_by_side import plan_model
+from phaze.recalled import Recalled
+from phaze.replayed import replay_plans
 from phaze.simulate.plan import Bandwidths, Plan, PlanStage, read_plan
 from phaze.simulate.replay import assumed_s, replay
-from phaze.simulate.stage import replay_plans
+from phaze.simulate.stage import replayed_rows
 from phaze.tables import PARTS, PLANNERS, Plans, PlanStages, Simulations, SimulationStages
 from phaze.tables.plans import PLAN
 from tests.unit.place.test_side_by_side import EXPERT, SMALL, model
@@ -173,7 +177,7 @@ def test_planners_plans_are_replayed_in_their_time_and_memory(
     planned: tuple[pd.DataFrame, pd.DataFrame],
 ) -> None:
     plans, stages = planned
-    simulations, simulated = replay_plans(plans, stages, BANDWIDTHS)
+    simulations, simulated = replay_plans(plans, stages, (BANDWIDTHS.network, BANDWIDTHS.hbm), Recalled())
     simulations, simulated = Simulations.check(simulations), SimulationStages.check(simulated)
     assert len(simulations) == (plans["status"] == "placed").sum() == 8
     np.testing.assert_allclose(simulations["assumed_s"], simulations["planned_s"], rtol=1e-9)
@@ -181,6 +185,30 @@ def test_planners_plans_are_replayed_in_their_time_and_memory(
     assert len(both) == len(stages)
     np.testing.assert_allclose(both["peak_bytes"], both["memory_bytes"], rtol=1e-9)
     assert (both["in_flight"] == both["in_flight_planned"]).all()
+
+
+def test_plans_that_were_simulated_are_not_simulated_again(
+    planned: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plans of one more accelerator are the only ones that are simulated; the others come back bit by bit."""
+    plans, stages = planned
+    bandwidths = BANDWIDTHS.network, BANDWIDTHS.hbm
+    fresh = replay_plans(plans, stages, bandwidths, Recalled())
+    made: list[object] = []
+
+    def count(plan: dict[str, str | int | float | bool], *rest: object) -> object:
+        made.append(plan["hbm_gib"])
+        return replayed_rows(plan, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(phaze.simulate.stage, "replayed_rows", count)
+    first = [table[table["architecture"] == "a0"] for table in planned]
+    for number, given in enumerate([first, planned, planned]):
+        with Recalled(tmp_path / "simulations.json", "code") as recalled:
+            found = replay_plans(*given, bandwidths, recalled)
+        assert set(made) == ({2.0} if number == 0 else {1.0} if number == 1 else set())
+        made.clear()
+    for one, other in zip(found, fresh, strict=True):
+        pd.testing.assert_frame_equal(one, other, check_exact=True)
 
 
 def test_a_plan_is_read_with_what_its_planner_charges(planned: tuple[pd.DataFrame, pd.DataFrame]) -> None:

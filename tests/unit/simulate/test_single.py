@@ -14,8 +14,8 @@ from phaze.errors import PhazeError
 from phaze.place.piper.planner import plan as plan_as_piper
 from phaze.place.planners import Asked
 from phaze.place.side_by_side import plan_model
-from phaze.simulate.plan import Bandwidths
-from phaze.simulate.stage import replay_plans
+from phaze.recalled import Recalled
+from phaze.replayed import replay_plans
 from phaze.tables import PARTS, PLANNERS, Plans, PlanStages
 from tests.unit.place.test_side_by_side import EXPERT, SMALL, model
 
@@ -50,7 +50,7 @@ def test_a_plan_of_either_file_is_replayed_as_in_the_study(
     study: Path, file: str, tables: tuple[pd.DataFrame, pd.DataFrame]
 ) -> None:
     found = json.loads(run(study, file, "--planner", "phaze", "--architecture", "a0", "--json"))
-    simulations = replay_plans(*tables, Bandwidths(SMALL.bandwidth_bytes_per_s, 1.2e12))[0]
+    simulations = replay_plans(*tables, (SMALL.bandwidth_bytes_per_s, 1.2e12), Recalled())[0]
     same = (simulations["planner"] == "phaze") & (simulations["architecture"] == "a0")
     row = simulations[same].iloc[0].to_dict()
     stages, memory = found.pop("stages"), found.pop("memory")
