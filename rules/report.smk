@@ -200,7 +200,7 @@ rule report:
         "<benchmarks>/report/report.tsv"
     threads: 4
     resources:
-        mem_mb=growing(2000),
+        mem_mb=growing(2500),
         runtime=growing(15),
     conda:
         "../envs/phaze.yaml"
