@@ -48,8 +48,20 @@ def ask_for_figure(chart: Chart, workers: Workers, kept: Kept | None) -> Callabl
     waiting = partial(draw, chart)
     if kept is None:
         return workers.ask(waiting)
-    content = f"{hashlib.sha256(pickle.dumps(chart)).hexdigest()}, matplotlib {mpl.__version__}"
+    content = f"{_digest_of(chart)}, matplotlib {mpl.__version__}"
     return partial(_recall, content, waiting if kept.knows(content) else workers.ask(waiting), kept)
+
+
+def _digest_of(chart: Chart) -> str:
+    """Return a digest of a figure's data by value.
+
+    Without a memo: parts that are one object in one process are equal ones where workers made some.
+    """
+    stream = io.BytesIO()
+    pickler = pickle.Pickler(stream)
+    pickler.fast = True
+    pickler.dump(chart)
+    return hashlib.sha256(stream.getvalue()).hexdigest()
 
 
 def _recall(content: str, wait: Callable[[], Drawn], kept: Kept) -> Drawn:

@@ -1,5 +1,6 @@
 """Figures are drawn the same by one process and by several, which end with the one that started them."""
 
+import json
 import os
 import signal
 import subprocess
@@ -23,6 +24,10 @@ def bars(*heights: float) -> Figure:
     figure = Figure(figsize=(2, 1))
     figure.subplots().bar(range(len(heights)), heights)
     return figure
+
+
+def side_by_side(heights: list[float], others: list[float]) -> Figure:
+    return bars(*heights, *others)
 
 
 def nothing(why: str) -> Figure:
@@ -93,6 +98,16 @@ def test_a_kept_figure_is_drawn_again_only_when_its_data_or_the_code_changes(tmp
     assert figure(2, "a") != first
     assert figure(2, "b") == figure(2, "b")
     assert len(list(drawings.iterdir())) == 3
+
+
+def test_equal_data_make_one_figure_whether_or_not_they_share_objects(tmp_path: Path) -> None:
+    """What workers made is equal to what one process makes, but no longer the same object twice."""
+    data, kept = [1.0, 2.0], Recalled(tmp_path / "kept.json", "code")
+    for again in (data, list(data)):
+        chart = Chart("bars", "Bars", "", partial(side_by_side, data, again))
+        with kept:
+            ask_for_figure(chart, ALONE, kept)()
+    assert len(json.loads((tmp_path / "kept.json").read_text())["answers"]) == 1
 
 
 def test_workers_are_not_asked_for_a_figure_that_is_kept() -> None:
