@@ -57,8 +57,8 @@ FILES = {
 MOMENTS = ("writing", "working", "written", "start")
 KILLER = Path(__file__).parent / "killer"
 NOT_COMPARED = ("logs", "benchmarks", "solutions")
-MEASURED = (".html", ".md", "durations.parquet", "durations.csv")
-"""Pages tell measured times as well, and so does one table of the page of plans."""
+MEASURED = (".html", ".md", "durations.parquet", "durations.csv", "figures/report.json")
+"""Pages and their figures tell measured times as well, and so does one table of the page of plans."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def written(folder: Folder) -> dict[str, bytes]:
     """Return the bytes of every result at its final name, by path."""
     results = folder.path / "results"
     left_out = (".part", *MEASURED)
-    found = (p for p in sorted(results.rglob("*")) if p.is_file() and not p.name.endswith(left_out))
+    found = (p for p in sorted(results.rglob("*")) if p.is_file() and not str(p).endswith(left_out))
     named = ((path.relative_to(results), path) for path in found)
     return {str(name): path.read_bytes() for name, path in named if name.parts[0] not in NOT_COMPARED}
 
