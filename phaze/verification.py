@@ -19,6 +19,7 @@ import pandas as pd
 
 from phaze.certify import Model, Slice, Times, is_proven, judge_points, time_points
 from phaze.certify.plain import Pass, bound_piece, layer_of_piece, pieces_of, read_passes
+from phaze.certify.weak import DESIGNS
 from phaze.evaluations import Plain, content_of
 from phaze.recalled import Recalled
 from phaze.schedule import SolutionStore, schedule_layers
@@ -80,7 +81,7 @@ class StoredSlice:
     def read(self) -> Slice:
         """Return the tables, of estimates those of what the architectures are made of."""
         estimates = Estimates.load(self.estimates, columns=list(Estimates.fields()))
-        used = self.architectures[[f"{core}_design" for core in ("tensor", "vector", "fused")]]
+        used = self.architectures[list(DESIGNS)]
         return Slice(
             Operators.load(self.operators),
             Edges.load(self.edges),
