@@ -32,4 +32,5 @@ def works_of_kernels(kernels: Sequence[Kernel], vector_cycles: Mapping[tuple[str
         streamed_bytes=np.array([p.streamed_bytes for p in parts], float),
         network_bytes=np.zeros(len(parts)),
         unrolled=np.array([p.unrolled for p in parts], float),
+        kinds=np.array([p.kind for p in parts], str),
     )

@@ -1,4 +1,4 @@
-"""All-reduces: the ring over the network, and then the reduction on all vector cores (paper, Appendix C.2,
+"""Collectives: the ring over the network, and then the reduction on all vector cores (paper, Appendix C.2,
 Table 3).
 """
 
@@ -9,17 +9,21 @@ import numpy as np
 from phaze.estimate.designs import Designs
 from phaze.estimate.works import Works
 from phaze.ndarrays import Floats
-from phaze.theory.collectives import reduced_elements, ring_all_reduce_s, sent_bytes
+from phaze.theory.collectives import EXCHANGES, network_s, reduced_elements, sent_bytes
 
 
 def network_seconds(works: Works, tensor: int, bandwidth_bytes_per_s: float) -> Floats:
     """Return the time of the rings of every work (W,)."""
-    return works.total(ring_all_reduce_s(works.network_bytes, tensor, bandwidth_bytes_per_s))
+    return network_s(link_bytes(works, tensor), bandwidth_bytes_per_s)
 
 
 def link_bytes(works: Works, tensor: int) -> Floats:
     """Return the bytes that a device sends in every work (W,)."""
-    return works.total(sent_bytes(works.network_bytes, tensor))
+    sent = np.zeros_like(works.network_bytes)
+    for kind in EXCHANGES:
+        own = works.kinds == kind
+        sent[own] = sent_bytes(kind, works.network_bytes[own], tensor)
+    return works.total(sent)
 
 
 def additions(works: Works, tensor: int) -> Floats:
@@ -35,4 +39,8 @@ def reduction_cycles(works: Works, designs: Designs, tensor: int, cycles_per_add
 
 def _additions(works: Works, tensor: int) -> Floats:
     """Return the additions of every part (P,), none for parts that are no collectives."""
-    return np.where(works.network_bytes > 0, reduced_elements(works.elements, tensor), 0.0)
+    found = np.zeros_like(works.elements)
+    for kind in EXCHANGES:
+        own = works.kinds == kind
+        found[own] = reduced_elements(kind, works.elements[own], tensor)
+    return found

@@ -63,6 +63,7 @@ def _chosen(works: Works, which: NDArray[np.bool_]) -> Works:
         streamed_bytes=works.streamed_bytes[parts],
         network_bytes=works.network_bytes[parts],
         unrolled=works.unrolled[parts],
+        kinds=works.kinds[parts],
     )
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 from phaze.errors import PhazeError
 from phaze.ndarrays import Floats, Ints
 from phaze.spec.architecture import CycleFigures
+from phaze.theory.collectives import EXCHANGES
 
 
 def cycle_figures(figures: CycleFigures, overrides: Mapping[str, float]) -> dict[tuple[str, str], float]:
@@ -33,9 +34,7 @@ def cycle_figures(figures: CycleFigures, overrides: Mapping[str, float]) -> dict
 def cycles_per_element(parts: pd.DataFrame, figures: Mapping[tuple[str, str], float]) -> Floats:
     """Return the cycles per element of every part, 0 for matrix multiplications and collectives."""
     pairs = zip(parts["role"], parts["kind"], strict=True)
-    return np.array(
-        [0.0 if kind in ("matmul", "all_reduce") else figures[role, kind] for role, kind in pairs]
-    )
+    return np.array([0.0 if kind in ("matmul", *EXCHANGES) else figures[role, kind] for role, kind in pairs])
 
 
 def vector_cycles(elements: Floats, cycles: Floats, lanes: Ints) -> Floats:

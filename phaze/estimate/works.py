@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.estimate.vector import cycles_per_element
-from phaze.ndarrays import Floats, Ints
+from phaze.ndarrays import Floats, Ints, Names
 
 SHAPE = ["batch", "m", "k", "n"]
 
@@ -30,6 +30,8 @@ class Works:
     network_bytes: Floats
     unrolled: Floats
     """Elements of a matrix multiplication that are made of others on the chip."""
+    kinds: Names
+    """Kind of every part: matmul, a collective, or a vector operation."""
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -66,4 +68,5 @@ def works_of(parts: pd.DataFrame, core: str, figures: Mapping[tuple[str, str], f
         streamed_bytes=own["streamed_bytes"].to_numpy(float),
         network_bytes=own["network_bytes"].to_numpy(float),
         unrolled=own["unrolled"].to_numpy(float),
+        kinds=own["kind"].to_numpy(str),
     )

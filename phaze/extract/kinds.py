@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from phaze.theory.collectives import EXCHANGES
+
 Role = Literal["matmul", "injective", "reduction", "view", "network"]
 Keeps = Literal["nothing", "inputs", "output", "mask"]
 
@@ -91,7 +93,7 @@ all slices and all-reduces their gradients (Megatron's f); an all_reduce is its 
 g). With sequence parallelism an all_gather and a reduce_scatter take their places, each the mirror image of
 the other (Korthikanti et al. 2023, Section 4.2.2)."""
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+COLLECTIVES = tuple(EXCHANGES)
 """Kinds of parts that go over the network."""
 BACKWARD = {"copy": "all_reduce", "all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
 """The collective of the backward pass, by the kind of the primitive."""

@@ -30,7 +30,7 @@ class Traffic:
 def layer_traffic(point: Point, work: Work, rates: Rates) -> Traffic:
     """Return what the layers of a chain move, from the energy of their schedules."""
     passes = [np.repeat(joules, point.runs.counts, axis=0) for joules in (work.forward_j, work.backward_j)]
-    sent = float(sent_bytes(np.ones(1), point.tensor)[0])
+    sent = float(sent_bytes("all_reduce", np.ones(1), point.tensor)[0])
     hbm = [joules[:, HBM] / rates.hbm_j_per_byte for joules in passes]
     reduced = [
         joules[:, LINK] / rates.link_j_per_byte / sent if sent else np.zeros(len(joules)) for joules in passes

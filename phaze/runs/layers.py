@@ -18,7 +18,7 @@ from phaze.kernels import kernels_of, works_of_kernels
 from phaze.ndarrays import Floats
 from phaze.runs.machine import Machine
 from phaze.runs.run import Run
-from phaze.theory.collectives import all_reduce_s, reduce_scatter_s
+from phaze.theory.collectives import collective_s
 
 NETWORK = KERNEL_LIMITS.index("network")
 HBM = KERNEL_LIMITS.index("hbm")
@@ -92,6 +92,5 @@ def _seconds(operators: tuple[Operator, ...], run: Run, machine: Machine) -> Flo
         total += time_kernels(works, machine.device, run.bytes_per_element).sum(axis=0)
     group = machine.group(run.tp, 1)
     for part in (part for operator in operators for part in operator.parts if part.network_bytes):
-        collective_s = all_reduce_s if part.kind == "all_reduce" else reduce_scatter_s
-        total[NETWORK] += collective_s(part.network_bytes, group)
+        total[NETWORK] += collective_s(part.kind, part.network_bytes, group)
     return total

@@ -23,7 +23,7 @@ from phaze.runs.machine import Machine
 from phaze.runs.run import Run
 from phaze.simulate.pipeline import Pipeline, StageCost, with_gathers
 from phaze.simulate.training_state import state_bytes, update_bytes
-from phaze.theory.collectives import all_reduce_s, reduce_scatter_s
+from phaze.theory.collectives import collective_s
 from phaze.theory.memory import ParameterBytes, parameter_bytes
 
 CONVERSION_BYTES = 34
@@ -117,22 +117,20 @@ def _add_gradients(backward: Floats, run: Run, machine: Machine, parameters: int
     if run.microbatches > 1:
         backward[HBM] += 3 * nbytes / machine.hbm_bytes_per_s
     if run.zero >= 2:
-        backward[NETWORK] += reduce_scatter_s(nbytes, machine.group(run.dp, run.tp))
+        backward[NETWORK] += collective_s("reduce_scatter", nbytes, machine.group(run.dp, run.tp))
 
 
 def _sync_s(run: Run, machine: Machine, parameters: int) -> float:
     """Return the time to synchronise gradients once per batch."""
     nbytes, group = _sizes(run).gradients * parameters, machine.group(run.dp, run.tp)
-    return (all_reduce_s, reduce_scatter_s, _nothing, _nothing)[run.zero](nbytes, group)
-
-
-def _nothing(*_: object) -> float:
-    return 0.0
+    if run.zero >= 2:
+        return 0.0
+    return collective_s("reduce_scatter" if run.zero else "all_reduce", nbytes, group)
 
 
 def _gather_s(run: Run, machine: Machine, parameters: int) -> float:
     """Return the time to gather weights of which each replica holds a share."""
-    return reduce_scatter_s(_sizes(run).weights * parameters, machine.group(run.dp, run.tp))
+    return collective_s("all_gather", _sizes(run).weights * parameters, machine.group(run.dp, run.tp))
 
 
 def _tie_s(run: Run, machine: Machine) -> float:
@@ -141,7 +139,7 @@ def _tie_s(run: Run, machine: Machine) -> float:
         return 0.0
     rows = run.model.vocabulary // run.tp
     pair = machine.group(2, (run.pp - 1) * run.tp * run.dp)
-    return all_reduce_s(_sizes(run).gradients * rows * run.hidden, pair)
+    return collective_s("all_reduce", _sizes(run).gradients * rows * run.hidden, pair)
 
 
 def _update_s(run: Run, machine: Machine, parameters: int) -> float:
@@ -159,5 +157,5 @@ def _send_s(run: Run, machine: Machine, block: LayerCost) -> float:
     cut = run.sequence_parallel and run.tp > 1
     whole = block.kernels.output_bytes * (run.tp if cut else 1)
     link = next(reach for reach in machine.group(2, run.tp * run.dp) if reach.ranks > 1)
-    gather_s = 0.0 if cut else reduce_scatter_s(whole, machine.group(run.tp, 1))
+    gather_s = 0.0 if cut else collective_s("all_gather", whole, machine.group(run.tp, 1))
     return whole / run.tp / link.bandwidth_bytes_per_s + link.latency_s + gather_s

@@ -13,7 +13,7 @@ import pandas as pd
 from phaze.ndarrays import Floats
 from phaze.simulate.pipeline import Pipeline, Schedule, StageCost
 from phaze.simulate.timeline import Use
-from phaze.theory.collectives import ring_all_reduce_s, sent_bytes
+from phaze.theory.collectives import network_s, sent_bytes
 from phaze.theory.stage_work import StageWork
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class Pass:
 
     def charged_s(self, tensor: int, bandwidth_bytes_per_s: float) -> float:
         """Return what of the pass planners charge for all-reduces of t slices, 4 (t - 1)/t of the tensors."""
-        reduced = np.array([self.reduced_bytes])
-        return min(float(ring_all_reduce_s(reduced, tensor, bandwidth_bytes_per_s)[0]), self.seconds)
+        sent = sent_bytes("all_reduce", np.array([self.reduced_bytes]), tensor)
+        return min(float(network_s(sent, bandwidth_bytes_per_s)[0]), self.seconds)
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class PlanStage(StageWork):
     def sent_to_slices_bytes(self) -> float:
         """Return what a device sends for one microbatch to the other slices of its replica."""
         reduced = np.array([one.reduced_bytes for one in self.passes.values()])
-        return float(sent_bytes(reduced, self.tensor).sum())
+        return float(sent_bytes("all_reduce", reduced, self.tensor).sum())
 
     def exchange_s(self, factor: float, bandwidth_bytes_per_s: float) -> float:
         """Return the time to synchronise the gradients, factor (d - 1)/d of the weights."""

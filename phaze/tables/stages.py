@@ -51,7 +51,7 @@ class Parts(Table):
     }
     columns = {
         "core": text("core type of the whole work", *CORES[:4]),
-        "kind": text("matmul, all_reduce, or a key of the vector cycle tables"),
+        "kind": text("matmul, a collective, or a key of the vector cycle tables"),
         "role": text("pass of the primitive", "forward", "backward", "data_gradient", "weight_gradient"),
         "batch": count("independent products of a matmul, 0 otherwise"),
         "m": count("rows of the left operand"),

@@ -4,35 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
+
+import numpy as np
 
 from phaze.ndarrays import Floats
 
+EXCHANGES = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "all_to_all": 1.0}
+"""How often every device sends its share to all others, by the kind of a collective."""
+REDUCING = ("all_reduce", "reduce_scatter")
+"""Kinds of collectives that add."""
+DIRECTIONS = 2.0
+"""How often the paper counts a byte: as sent and as received, against one bandwidth."""
 
-def ring_all_reduce_s(size_bytes: Floats, width: int, bandwidth_bytes_per_s: float) -> Floats:
-    """Return the network time of an all-reduce over so many devices, 4 (t − 1)/t · size / bandwidth (paper,
-    C.2).
 
-    Each device sends (t − 1)/t of the tensor twice, for reduce-scatter and all-gather, and receives as
-    much; the paper's factor of 4 counts both directions against one bandwidth.
+def factor(kind: str, width: int) -> float:
+    """Return what of a tensor each of n devices sends: 2 (n − 1)/n in an all-reduce, (n − 1)/n in its two
+    halves, reduce-scatter and all-gather, and in an all-to-all.
+
+    The tensor is the whole one: what an all-reduce starts from and ends with, a reduce-scatter starts from,
+    an all-gather ends with, and what a device has for all others and itself in an all-to-all.
     """
-    return 4.0 * (width - 1) / width * size_bytes / bandwidth_bytes_per_s
+    return EXCHANGES[kind] * (width - 1) / width
+
+
+def sent_bytes(kind: str, size_bytes: Floats, width: int) -> Floats:
+    """Return the bytes that a device sends in a collective."""
+    return factor(kind, width) * size_bytes
+
+
+def network_s(sent: Floats, bandwidth_bytes_per_s: float) -> Floats:
+    """Return the time of collectives in which a device sends so many bytes, on a flat network.
+
+    As the paper counts them (C.2), 4 (t − 1)/t · size / bandwidth for an all-reduce.
+    """
+    return DIRECTIONS * sent / bandwidth_bytes_per_s
 
 
 def gradient_sync_s(weight_bytes: Floats, data: int, bandwidth_bytes_per_s: float) -> Floats:
     """Return the time to synchronise gradients over d replicas, 4 (d − 1)/d · weights / bandwidth (paper,
     (18)).
     """
-    return ring_all_reduce_s(weight_bytes, data, bandwidth_bytes_per_s)
+    return network_s(sent_bytes("all_reduce", weight_bytes, data), bandwidth_bytes_per_s)
 
 
-def sent_bytes(size_bytes: Floats, width: int) -> Floats:
-    """Return the bytes that a device sends in an all-reduce, 2 (t − 1)/t · size."""
-    return 2.0 * (width - 1) / width * size_bytes
-
-
-def reduced_elements(elements: Floats, width: int) -> Floats:
-    """Return the additions of a device: the reduce-scatter adds (t − 1)/t of the elements."""
-    return (width - 1) / width * elements
+def reduced_elements(kind: str, elements: Floats, width: int) -> Floats:
+    """Return the additions of a device: (t − 1)/t of the elements where the collective adds."""
+    return (width - 1) / width * elements if kind in REDUCING else np.zeros_like(elements)
 
 
 @dataclass(frozen=True)
@@ -61,25 +79,18 @@ def reaches(width: int, stride: int, levels: Sequence[tuple[int, float, float]])
     return tuple(found)
 
 
-def reduce_scatter_s(size_bytes: float, group: Sequence[Reach]) -> float:
-    """Return the time to reduce a tensor so that each rank has its share, level by level.
+def collective_s(kind: str, size_bytes: float, group: Sequence[Reach]) -> float:
+    """Return the time of a collective, level by level, the `factor` of the tensor per direction on one level.
 
-    On each level n ranks exchange (n − 1)/n of what the level inside left of the tensor to each of them, per
-    direction: all of it inside a node of g, 1/g of it between nodes.
+    A reduce-scatter leaves each rank of a level its share, so that n ranks exchange (n − 1)/n of what the
+    level inside left of the tensor: all of it inside a node of g, 1/g of it between nodes; an all-gather
+    mirrors it, an all-reduce is both. In an all-to-all nothing becomes less: a rank sends every other one
+    its part over the level on which they meet.
     """
-    seconds = 0.0
+    seconds, inside, all_ranks = 0.0, 1, prod(reach.ranks for reach in group)
     for reach in group:
-        seconds += (reach.ranks - 1) * (
-            size_bytes / reach.ranks / reach.bandwidth_bytes_per_s + reach.latency_s
-        )
-        size_bytes /= reach.ranks
-    return seconds
-
-
-def all_reduce_s(size_bytes: float, group: Sequence[Reach]) -> float:
-    """Return the time of a reduce-scatter and the all-gather that mirrors it: 2 (n − 1)/n of the tensor per
-    direction on one level.
-
-    The planners count 4 (n − 1)/n, see `ring_all_reduce_s`.
-    """
-    return 2.0 * reduce_scatter_s(size_bytes, group)
+        part = size_bytes / (all_ranks if kind == "all_to_all" else inside * reach.ranks)
+        others = (reach.ranks - 1) * (inside if kind == "all_to_all" else 1)
+        seconds += others * (part / reach.bandwidth_bytes_per_s + reach.latency_s)
+        inside *= reach.ranks
+    return EXCHANGES[kind] * seconds

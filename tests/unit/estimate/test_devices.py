@@ -23,7 +23,9 @@ MEASURED = {
 def product(m: int, k: int, n: int) -> Works:
     """Return a kernel that multiplies two matrices."""
     nothing = np.zeros(1)
-    return Works(np.zeros(1, int), np.zeros(1, int), np.array([[1, m, k, n]]), *(nothing,) * 5)
+    return Works(
+        np.zeros(1, int), np.zeros(1, int), np.array([[1, m, k, n]]), *(nothing,) * 5, np.array(["matmul"])
+    )
 
 
 @pytest.mark.parametrize("name", sorted(MEASURED))

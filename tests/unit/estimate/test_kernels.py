@@ -31,6 +31,7 @@ def works(shapes: np.ndarray, streamed: list[float], cycles: float = 1.0, elemen
         streamed_bytes=np.array(streamed),
         network_bytes=np.zeros(count),
         unrolled=np.zeros(count),
+        kinds=np.where(shapes[:, 0] > 0, "matmul", "add"),
     )
 
 

@@ -267,6 +267,20 @@ def test_nothing_to_estimate_is_an_empty_table() -> None:
     assert len(estimate_operators(PARTS, table.iloc[:0], PAPER, TECHNOLOGY, TENSOR, {})) == 0
 
 
+def test_sequence_parallelism_sends_no_more_than_the_all_reduces_that_it_replaces() -> None:
+    """A reduce-scatter and an all-gather take an all-reduce's time and bytes, and only the first one adds."""
+    kinds = ("all_reduce", "reduce_scatter", "all_gather")
+    moved = {"elements": ELEMENTS, "network_bytes": 2.0 * ELEMENTS}
+    found = estimated(chip(), frame(*(part(i, "network", kind, **moved) for i, kind in enumerate(kinds))))
+    whole, *halves = found["link_j"]
+    assert halves == [whole / 2] * 2
+    assert found["mac_j"].tolist() == [found["mac_j"][0], found["mac_j"][0], 0.0]
+    alone = estimated(chip(), hardware=replace(PAPER, network_bandwidth_bytes_per_s=1e30), parts=frame(*(
+        part(i, "network", kind, **moved) for i, kind in enumerate(kinds))))  # fmt: skip
+    network = (found["latency_all_s"] - alone["latency_all_s"]).tolist()
+    assert network[1:] == pytest.approx([network[0] / 2] * 2)
+
+
 sizes = st.integers(1, 2000)
 
 

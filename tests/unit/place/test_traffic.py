@@ -23,7 +23,7 @@ def moving() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Return the tables of three blocks whose schedules spend what these bytes cost."""
     layers, graph, solves, architectures = model()
     times = solves["microbatch"] * np.where(solves["direction"] == "forward", 1, 2)
-    sent = sent_bytes(np.full(len(solves), REDUCED_BYTES), 2) * (solves["tensor"] == 2)
+    sent = sent_bytes("all_reduce", np.full(len(solves), REDUCED_BYTES), 2) * (solves["tensor"] == 2)
     spent = {
         "hbm_j": times * HBM_BYTES * SMALL.rates.hbm_j_per_byte,
         "link_j": times * sent * SMALL.rates.link_j_per_byte,

@@ -25,7 +25,7 @@ def test_one_replica_shares_nothing(optimizer: Optimizer) -> None:
 def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather() -> None:
     """ZeRO 1 sends what data parallelism without it sends; ZeRO 3 half as much again for one microbatch."""
     plain, shared, all_shared = (state_traffic(1e6, "mixed", zero, 8) for zero in (0, 1, 3))
-    assert plain.sync_bytes == sent_bytes(2e6, 8) == shared.sync_bytes + shared.gather_bytes
+    assert plain.sync_bytes == sent_bytes("all_reduce", 2e6, 8) == shared.sync_bytes + shared.gather_bytes
     assert all_shared.per_batch_bytes(1) == pytest.approx(1.5 * plain.per_batch_bytes(1))
 
 

@@ -23,7 +23,7 @@ from phaze.simulate.network.delivery import deliver
 from phaze.simulate.network.mesh import Grid, Wires, mesh
 from phaze.simulate.network.messages import Plan
 from phaze.simulate.network.rings import ring
-from phaze.theory.collectives import ring_all_reduce_s, sent_bytes
+from phaze.theory.collectives import network_s, sent_bytes
 
 KINDS = get_args(Collective)
 TORUS = mesh(Grid(4, 6, wrap=True), Wires(8.0, 0.25))
@@ -59,8 +59,9 @@ def test_members_send_the_bytes_of_the_theory(width: int) -> None:
     """2 (p − 1)/p of the tensor, one way; the planners' factor of 4 counts sent and received bytes."""
     plan = all_reduce(range(width), 96.0)
     own = sum(message.size_bytes for message in plan if message.source == 0)
-    assert own == pytest.approx(float(sent_bytes(np.array(96.0), width)))
-    assert 2 * own / 10.0 == pytest.approx(float(ring_all_reduce_s(np.array(96.0), width, 10.0)))
+    theory = sent_bytes("all_reduce", np.array(96.0), width)
+    assert own == pytest.approx(float(theory))
+    assert 2 * own / 10.0 == pytest.approx(float(network_s(theory, 10.0)))
     half = sum(message.size_bytes for message in reduce_scatter(range(width), 96.0) if message.source == 0)
     assert own == pytest.approx(2 * half)
 
