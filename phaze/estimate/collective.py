@@ -12,18 +12,26 @@ from phaze.ndarrays import Floats
 from phaze.theory.collectives import EXCHANGES, network_s, reduced_elements, sent_bytes
 
 
-def network_seconds(works: Works, tensor: int, bandwidth_bytes_per_s: float) -> Floats:
-    """Return the time of the rings of every work (W,)."""
-    return network_s(link_bytes(works, tensor), bandwidth_bytes_per_s)
+def reduced_bytes(works: Works) -> Floats:
+    """Return the tensors that all-reduces of every work combine, in bytes (W,).
+
+    Another collective counts as the all-reduce in which a device sends as much.
+    """
+    found = np.zeros_like(works.network_bytes)
+    for kind, exchanges in EXCHANGES.items():
+        own = works.kinds == kind
+        found[own] = exchanges / EXCHANGES["all_reduce"] * works.network_bytes[own]
+    return works.total(found)
 
 
 def link_bytes(works: Works, tensor: int) -> Floats:
     """Return the bytes that a device sends in every work (W,)."""
-    sent = np.zeros_like(works.network_bytes)
-    for kind in EXCHANGES:
-        own = works.kinds == kind
-        sent[own] = sent_bytes(kind, works.network_bytes[own], tensor)
-    return works.total(sent)
+    return sent_bytes("all_reduce", reduced_bytes(works), tensor)
+
+
+def network_seconds(works: Works, tensor: int, bandwidth_bytes_per_s: float) -> Floats:
+    """Return the time of the rings of every work (W,)."""
+    return network_s(link_bytes(works, tensor), bandwidth_bytes_per_s)
 
 
 def additions(works: Works, tensor: int) -> Floats:

@@ -44,6 +44,8 @@ class Load:
     """To and from vector cores, part of `glb_words`."""
     hbm_bytes: Floats
     link_bytes: Floats
+    reduced_bytes: Floats
+    """Tensors that slices all-reduce, on each."""
     operations: Floats
     """Multiply-accumulates, and cycles of vector lanes."""
 
@@ -72,6 +74,7 @@ def loads_of(
             streamed_words=streamed,
             hbm_bytes=hbm,
             link_bytes=collective.link_bytes(works, tensor)[:, None],
+            reduced_bytes=collective.reduced_bytes(works)[:, None],
             operations=operations[:, None],
         )
 

@@ -81,6 +81,8 @@ def _frame(
         columns[f"latency{suffix}_s"] = latency.ravel()
         columns[f"limit{suffix}"] = LIMITS.take(limit.ravel())
         columns |= {f"{name}{suffix}_j": part.ravel() for name, part in energy.items()}
+        columns[f"hbm{suffix}_bytes"] = np.broadcast_to(load.hbm_bytes, latency.shape).ravel()
+        columns["reduced_bytes"] = np.broadcast_to(load.reduced_bytes, latency.shape).ravel()
     return pd.DataFrame(columns)
 
 

@@ -22,7 +22,7 @@ from phaze.place.piper.chain import read_layers
 from phaze.place.piper.layers import Cluster, Layers
 from phaze.place.piper.reasons import why_no_plan
 from phaze.place.point import Conditions, Point, read_devices, read_point
-from phaze.place.traffic import Traffic, layer_traffic
+from phaze.place.traffic import Traffic
 from phaze.theory.pipeline import Chain, Setting
 from phaze.theory.ranking import tied
 from phaze.units import GIB
@@ -123,7 +123,7 @@ def read_tasks(
         mine = solves[(solves["tensor"] == tensor) & (solves["microbatch"] == microbatch)]
         point = read_point(rows, graph, conditions)
         for device in read_devices(point, mine, architectures, wanted, conditions):
-            traffic = layer_traffic(point, device.work, conditions.rates)
+            traffic = device.traffic.repeated(point.runs.counts)
             prospects[device.name].append(Prospect(point, point.runs.chain(*device.latencies), traffic))
     for one in asked:
         yield one, Task(tuple(prospects[one.architecture]), one.hbm_gib, conditions, expert)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.ndarrays import Floats, Ints
+from phaze.place.traffic import Traffic
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
@@ -120,6 +121,8 @@ class Device:
     latencies: Latencies
     bounds: Latencies
     work: Work
+    traffic: Traffic
+    """Of one layer of each run."""
 
 
 def read_point(layers: pd.DataFrame, graph: pd.DataFrame, conditions: Conditions) -> Point:
@@ -160,7 +163,7 @@ def read_devices(
     chips = architectures.set_index("architecture").loc[kept]
     rows = _rows_of(point, solves, kept)
     objectives, bounds = (_latencies(solves, rows, value) for value in ("objective_s", "bound_s"))
-    spent = _works(solves, rows)
+    spent, moved = _works(solves, rows), _traffic(solves, rows)
     return [
         Device(
             name=name,
@@ -175,6 +178,7 @@ def read_devices(
             latencies=objectives[a],
             bounds=bounds[a],
             work=spent[a],
+            traffic=moved[a],
         )
         for a, name in enumerate(kept)
     ]
@@ -184,6 +188,12 @@ def _works(solves: pd.DataFrame, rows: Ints) -> list[Work]:
     """Return the energy of every run's layer by part, for each of the architectures of the rows."""
     parts = np.stack([solves[f"{part}_j"].to_numpy(float)[rows] for part in DYNAMIC], axis=-1)
     return [Work(forward, backward) for forward, backward in parts]
+
+
+def _traffic(solves: pd.DataFrame, rows: Ints) -> list[Traffic]:
+    """Return the bytes that every run's layer moves, for each of the architectures of the rows."""
+    hbm, reduced = (_latencies(solves, rows, value) for value in ("hbm_bytes", "reduced_bytes"))
+    return [Traffic(*moved, *summed) for moved, summed in zip(hbm, reduced, strict=True)]
 
 
 def _latencies(solves: pd.DataFrame, rows: Ints, value: str) -> list[Latencies]:

@@ -1,4 +1,4 @@
-"""Energy of a layer as it is scheduled: of every operator the estimate for one core or for all cores."""
+"""Energy and traffic of a layer as it is scheduled: of every operator what it takes on one core or on all."""
 
 from __future__ import annotations
 
@@ -11,23 +11,29 @@ from phaze.tables.columns import ENERGIES
 
 _DESIGN = {"tensor": "tensor", "vector": "vector", "fused": "fused", "network": "vector"}
 """Whose design an operator's estimate is for: the reduction of a collective runs on the vector cores."""
-_PARTS = [f"{part}_j" for part in ENERGIES]
+_ON_ALL = {
+    **{f"{part}_j": f"{part}_all_j" for part in ENERGIES},
+    "hbm_bytes": "hbm_all_bytes",
+    "reduced_bytes": "reduced_bytes",
+}
+"""What a schedule takes: column of an operator on one core, and on all."""
 
 
-def schedule_energies(
+def schedule_takes(
     schedules: pd.DataFrame, operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return the energy in J of every scheduled layer by part, indexed by KEY; no-ops spend none."""
+    """Return the energy by part in J and the traffic in bytes of every scheduled layer, indexed by KEY.
+
+    No-ops take none.
+    """
     work = _works(schedules, operators)
     busy, work = schedules[work >= 0], work[work >= 0]
     row = _rows_of(estimates)[work, _designs(busy, architectures)]
     every = (busy["core"] < 0).to_numpy()
-    one, all_ = (
-        estimates[[part.replace("_j", f"{which}_j") for part in _PARTS]].to_numpy() for which in ("", "_all")
-    )
+    one, all_ = (estimates[list(columns)].to_numpy() for columns in (_ON_ALL, _ON_ALL.values()))
     chosen = np.where(every[:, None], all_[row], one[row])
-    spent = busy[KEY].assign(**{part: chosen[:, p] for p, part in enumerate(_PARTS)})
-    return spent.groupby(KEY)[_PARTS].sum()
+    taken = busy[KEY].assign(**{column: chosen[:, c] for c, column in enumerate(_ON_ALL)})
+    return taken.groupby(KEY)[list(_ON_ALL)].sum()
 
 
 def _works(schedules: pd.DataFrame, operators: pd.DataFrame) -> Ints:

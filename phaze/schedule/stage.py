@@ -10,7 +10,7 @@ import pandas as pd
 from phaze import tables
 from phaze.progress import counted
 from phaze.schedule.decomposition import LayerSolution, solve_layer
-from phaze.schedule.energy import schedule_energies
+from phaze.schedule.energy import schedule_takes
 from phaze.schedule.layer import KEY, Case, read_cases
 from phaze.schedule.proof import Proof
 from phaze.schedule.store import SolutionStore
@@ -59,8 +59,8 @@ def schedule_layers(
     )
     rows = [_solve_row(case, solution, proof) for case, solution in zip(cases, solutions, strict=True)]
     schedules = _schedule_frame(cases, solutions)
-    energies = schedule_energies(schedules, operators, estimates, chosen)
-    return pd.DataFrame(rows).join(energies, on=KEY).fillna(dict.fromkeys(energies, 0.0)), schedules
+    taken = schedule_takes(schedules, operators, estimates, chosen)
+    return pd.DataFrame(rows).join(taken, on=KEY).fillna(dict.fromkeys(taken, 0.0)), schedules
 
 
 def _largest_gap(solutions: list[LayerSolution]) -> str:

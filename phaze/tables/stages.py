@@ -161,6 +161,9 @@ class Estimates(Table):
         "limit_all": text("what binds on all cores", *LIMITS),
         **{f"{part}_j": real(f"{part} energy on one core") for part in ENERGIES},
         **{f"{part}_all_j": real(f"{part} energy on all cores") for part in ENERGIES},
+        "hbm_bytes": real("HBM traffic on one core"),
+        "hbm_all_bytes": real("HBM traffic on all cores"),
+        "reduced_bytes": real("tensors that slices all-reduce, on each; half of those of other collectives"),
     }
     rules = {"all cores are never slower than one": lambda f: f["latency_all_s"] <= f["latency_s"]}
 
@@ -207,6 +210,8 @@ class Solves(Table):
         "z_needed": flag("core assignment had to enter the program"),
         "all_cores_s": real("latency of running every operator on all cores"),
         **{f"{part}_j": real(f"{part} energy of the schedule, on one slice") for part in ENERGIES},
+        "hbm_bytes": real("HBM traffic of the schedule, on one slice"),
+        "reduced_bytes": real("tensors that slices all-reduce, on each; half of those of other collectives"),
     }
     rules = {"the bound is not above the objective": lambda f: f["bound_s"] <= f["objective_s"]}
 

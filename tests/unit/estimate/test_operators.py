@@ -217,6 +217,7 @@ def test_energy_of_the_multiply_accumulates_is_that_of_the_work() -> None:
     assert row["mac_j"] == row["mac_all_j"] == pytest.approx(512 * 1024 * 3072 * TECHNOLOGY.energy.mac_j)
     hbm = (512 * 1024 + 1024 * 3072 + 512 * 3072) * 2 * TECHNOLOGY.energy.hbm_j_per_byte
     assert row["hbm_j"] == pytest.approx(hbm)
+    assert row["hbm_bytes"] * TECHNOLOGY.energy.hbm_j_per_byte == pytest.approx(row["hbm_j"])
 
 
 def test_the_energy_breakdown_sums_to_the_total() -> None:
@@ -272,8 +273,10 @@ def test_sequence_parallelism_sends_no_more_than_the_all_reduces_that_it_replace
     kinds = ("all_reduce", "reduce_scatter", "all_gather")
     moved = {"elements": ELEMENTS, "network_bytes": 2.0 * ELEMENTS}
     found = estimated(chip(), frame(*(part(i, "network", kind, **moved) for i, kind in enumerate(kinds))))
-    whole, *halves = found["link_j"]
-    assert halves == [whole / 2] * 2
+    for column in ("link_j", "reduced_bytes"):
+        whole, *halves = found[column]
+        assert halves == [whole / 2] * 2
+    assert found["reduced_bytes"][0] == 2.0 * ELEMENTS
     assert found["mac_j"].tolist() == [found["mac_j"][0], found["mac_j"][0], 0.0]
     alone = estimated(chip(), hardware=replace(PAPER, network_bandwidth_bytes_per_s=1e30), parts=frame(*(
         part(i, "network", kind, **moved) for i, kind in enumerate(kinds))))  # fmt: skip

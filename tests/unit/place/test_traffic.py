@@ -1,6 +1,8 @@
-"""What layers move follows from the energy of their schedules; stages of plans move what their layers do."""
+"""Layers move what their schedules do, whatever a byte costs; stages of plans move what their layers do."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,7 +12,7 @@ from phaze.place.piper.planner import plan as plan_as_piper
 from phaze.place.planners import Asked, read_tasks
 from phaze.place.side_by_side import plan_model
 from phaze.tables import PLANNERS
-from phaze.theory.collectives import sent_bytes
+from phaze.theory.energy import Rates
 from tests.unit.place.test_side_by_side import EXPERT, SMALL, model
 
 HBM_BYTES, REDUCED_BYTES = 3e9, 5e8
@@ -20,19 +22,19 @@ WAYS = ("forward", "recompute", "backward")
 
 
 def moving() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Return the tables of three blocks whose schedules spend what these bytes cost."""
+    """Return the tables of three blocks whose schedules move these bytes."""
     layers, graph, solves, architectures = model()
     times = solves["microbatch"] * np.where(solves["direction"] == "forward", 1, 2)
-    sent = sent_bytes("all_reduce", np.full(len(solves), REDUCED_BYTES), 2) * (solves["tensor"] == 2)
-    spent = {
-        "hbm_j": times * HBM_BYTES * SMALL.rates.hbm_j_per_byte,
-        "link_j": times * sent * SMALL.rates.link_j_per_byte,
+    moved = {
+        "hbm_bytes": times * HBM_BYTES,
+        "reduced_bytes": times * REDUCED_BYTES * (solves["tensor"] == 2),
     }
-    return layers, graph, solves.assign(**spent), architectures
+    return layers, graph, solves.assign(**moved), architectures
 
 
-def test_layers_move_what_their_schedules_spend_energy_on() -> None:
-    ((_, task),) = read_tasks(*moving(), ASKED, SMALL, EXPERT)
+@pytest.mark.parametrize("rates", [SMALL.rates, Rates(0.0, 0.0, 0.0)], ids=["energy", "no-energy"])
+def test_layers_move_what_their_schedules_move_whatever_a_byte_costs(rates: Rates) -> None:
+    ((_, task),) = read_tasks(*moving(), ASKED, replace(SMALL, rates=rates), EXPERT)
     for one in task.prospects:
         b, slices = one.point.microbatch, one.point.tensor > 1
         found = one.traffic

@@ -117,6 +117,8 @@ def estimates(point: Point, shard: str) -> pd.DataFrame:
                     **point._asdict(), "work": work, "design": row[f"{core}_design"], "latency_s": one,
                     "latency_all_s": every, "limit": limit, "limit_all": limit_all, **energy,
                     **{key.replace("_j", "_all_j"): value * 1.1 for key, value in energy.items()},
+                    "hbm_bytes": op[-1], "hbm_all_bytes": op[-1],
+                    "reduced_bytes": op[-1] if op[1] == "network" else 0.0,
                 }
             )  # fmt: skip
     return Estimates.check(pd.DataFrame(rows))
@@ -205,7 +207,7 @@ def solves(point: Point, shard: str) -> pd.DataFrame:
                         "formulation": "sparse",
                         "operators": 10, "components": 1, "variables": 90, "constraints": 200,
                         "z_needed": layer == "block" and name.startswith("4-"), "all_cores_s": length * 1.1,
-                        **spent_j(point, name, layer, direction),
+                        **spent_j(point, name, layer, direction), "hbm_bytes": 0.0, "reduced_bytes": 0.0,
                     }
                 )  # fmt: skip
     return Solves.check(pd.DataFrame(rows))

@@ -84,8 +84,16 @@ def make_estimates(operators: pd.DataFrame) -> pd.DataFrame:
             every = rng.uniform(1e-5, 1e-4) if core != "vector" else rng.uniform(1e-6, 1e-5)
             one = every * (1 + (cores - 1) * rng.uniform(0.3, 1.0))
             energies = {f"{part}{which}_j": rng.random() for part in ENERGIES for which in ("", "_all")}
+            moved = {column: rng.random() for column in ("hbm_bytes", "hbm_all_bytes", "reduced_bytes")}
             rows.append(
-                {"work": work, "design": design, "latency_s": one, "latency_all_s": every, **energies}
+                {
+                    "work": work,
+                    "design": design,
+                    "latency_s": one,
+                    "latency_all_s": every,
+                    **energies,
+                    **moved,
+                }
             )
     return pd.DataFrame(rows).assign(**POINT)
 
@@ -119,7 +127,7 @@ def test_results_are_tables(results: tuple[pd.DataFrame, pd.DataFrame]) -> None:
 
 
 @pytest.mark.solver
-def test_the_energy_of_a_layer_is_that_of_its_operators_as_scheduled(
+def test_energy_and_traffic_of_a_layer_are_those_of_its_operators_as_scheduled(
     results: tuple[pd.DataFrame, pd.DataFrame], inputs: tuple[pd.DataFrame, ...]
 ) -> None:
     """On one core or on all, on the design of the core type; no-ops spend nothing."""
@@ -131,13 +139,14 @@ def test_the_energy_of_a_layer_is_that_of_its_operators_as_scheduled(
     assert set(schedules["core"] < 0) == {False, True}, "some run on one core, some on all"
     for _, solve in solves.iterrows():
         same = (schedules[["architecture", "direction"]] == solve[["architecture", "direction"]]).all(axis=1)
-        mine, spent = schedules[same & (schedules["resource"] != "none")], 0.0
+        mine, spent = schedules[same & (schedules["resource"] != "none")], np.zeros(3)
         for _, row in mine.iterrows():
             core = "vector" if row["resource"] == "network" else row["resource"]
             design = designs.loc[row["architecture"], f"{core}_design"]
             figure = figures.loc[(works[row["direction"], row["operator"]], design)]
-            spent += figure["hbm_all_j" if row["core"] < 0 else "hbm_j"]
-        assert solve["hbm_j"] == pytest.approx(spent)
+            hbm = "hbm_all" if row["core"] < 0 else "hbm"
+            spent += figure[[f"{hbm}_j", f"{hbm}_bytes", "reduced_bytes"]].to_numpy(float)
+        assert solve[["hbm_j", "hbm_bytes", "reduced_bytes"]].to_numpy(float) == pytest.approx(spent)
 
 
 @pytest.mark.solver
