@@ -24,6 +24,7 @@ from phaze.spec.published import Published
 from phaze.spec.published_maps import PublishedMaps
 from phaze.spec.published_plans import PublishedPlans
 from phaze.spec.published_tiled import PublishedTiled
+from phaze.spec.settings import VARIED
 from phaze.spec.study import ScenarioChoice, Study, Workload
 from phaze.spec.system import Scenario
 from phaze.systems import (
@@ -150,6 +151,11 @@ class Settings:
         asked = self.architectures.values() if shard == self.named_shard else ()
         part = {} if grid is None else {"grid": grid.restricted_to(shard).model_dump(mode="json")}
         return part | {"named": [architecture.model_dump(mode="json") for architecture in asked]}
+
+    def variations(self, scenario: str) -> dict[str, dict[str, float]]:
+        """Return the bandwidths of every variation of a scenario, by name."""
+        own = self.scenarios[scenario].model_dump(include={f"{part}_bytes_per_s" for part in VARIED})
+        return {name: variation.values(own) for name, variation in self.study.report.sensitivity.items()}
 
     def area_limit(self, scenario: str) -> float | dict[str, object]:
         """Return the largest area in mm2, or the architecture whose area is the limit."""

@@ -41,6 +41,7 @@ _SECTIONS: dict[str, type[Noun]] = {
     "`report`": settings.ReportSettings,
     "`report.strategies`": settings.StrategySettings,
     "`report.maps`": settings.PlanMapSettings,
+    "`report.sensitivity.NAME`": settings.Variation,
     "`plans`": planning.Plans,
     "`plans.inputs.NAME`": planning.PlanInput,
     "`plans.inputs.NAME.own`": planning.OwnInput,
@@ -104,7 +105,7 @@ def generated_files(folder: Path) -> dict[Path, str]:
 
 
 def _table(title: str, noun: type[Noun]) -> str:
-    about = (noun.__doc__ or "").strip().splitlines()[0]
+    about = " ".join((noun.__doc__ or "").partition("\n\n")[0].split())
     lines = [f"\n## {title}\n\n{about}\n\n| key | default | allowed | meaning |\n|---|---|---|---|\n"]
     properties, about_fields = noun.model_json_schema().get("properties", {}), noun.documentation()
     for name, field in noun.model_fields.items():

@@ -116,7 +116,7 @@ rule vary:
         "<results>/sensitivities/{scenario}/{model}.parquet",
     params:
         problem=lambda w: settings.problem(w.scenario, w.model),
-        variations=study["report"]["sensitivity"],
+        variations=lambda w: settings.variations(w.scenario),
         tolerance=study["screen"]["tolerance"],
         baseline=study["architectures"]["baseline"],
         area_limit=lambda w: settings.area_limit(w.scenario),

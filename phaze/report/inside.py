@@ -206,7 +206,8 @@ def _variations(inputs: Inputs) -> str:
     """Return what the variations change, in a sentence."""
     changes = []
     for name, what in inputs.study.report.sensitivity.items():
-        words = join(f"{LIMITS[key.split('_')[0]]} {decimal(value, 'B/s')}" for key, value in what.items())
+        values = what.values(inputs.cluster.scenario.model_dump()).items()
+        words = join(f"{LIMITS[key.split('_')[0]]} {decimal(value, 'B/s')}" for key, value in values)
         changes.append(f"{name} ({words})")
     return f"Variations: {join(changes)}."
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
@@ -15,6 +16,8 @@ PositiveInt = Annotated[int, Field(strict=True, gt=0, le=2**31)]
 PositiveFloat = Annotated[float, BeforeValidator(as_number), Field(strict=True, gt=0, le=1e30)]
 Share = Annotated[float, BeforeValidator(as_number), Field(strict=True, ge=0, lt=1)]
 Flag = Annotated[bool, Field(strict=True)]
+VARIED = ("hbm_bandwidth", "network_bandwidth")
+"""What variations change of a cluster."""
 
 
 class Triple(Noun):
@@ -149,6 +152,38 @@ class PlanMapSettings(Noun):
         return self
 
 
+class Variation(Noun):
+    """What a variation changes of the cluster: factors of the study's own values, or other values."""
+
+    hbm_bandwidth_factor: PositiveFloat | None = None
+    """The HBM bandwidth, as a factor of the scenario's."""
+    network_bandwidth_factor: PositiveFloat | None = None
+    """The bandwidth between devices, as a factor of the scenario's."""
+    hbm_bandwidth_bytes_per_s: PositiveFloat | None = None
+    """The HBM bandwidth, whatever the scenario's is."""
+    network_bandwidth_bytes_per_s: PositiveFloat | None = None
+    """The bandwidth between devices, whatever the scenario's is."""
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Self:
+        for part in VARIED:
+            factor, value = f"{part}_factor", f"{part}_bytes_per_s"
+            if None not in (getattr(self, factor), getattr(self, value)):
+                raise ValueError(f"{factor} or {value} may be given, not both")
+        if not self.model_dump(exclude_none=True):
+            raise ValueError("a factor or a bandwidth is needed")
+        return self
+
+    def values(self, own: Mapping[str, float]) -> dict[str, float]:
+        """Return the bandwidths that it changes, with what a scenario's own values make of factors."""
+        found = {}
+        for key in (f"{part}_bytes_per_s" for part in VARIED):
+            value, factor = getattr(self, key), getattr(self, key.replace("_bytes_per_s", "_factor"))
+            if value is not None or factor is not None:
+                found[key] = value if factor is None else factor * own[key]
+        return found
+
+
 class ReportSettings(Noun):
     """What the report shows besides the tables."""
 
@@ -160,7 +195,5 @@ class ReportSettings(Noun):
     """Networks to map plans to."""
     area_limits_mm2: tuple[PositiveFloat, ...] = ()
     """Area limits below the scenario's whose best architectures are looked for as well."""
-    sensitivity: dict[
-        Name, dict[Literal["hbm_bandwidth_bytes_per_s", "network_bandwidth_bytes_per_s"], PositiveFloat]
-    ] = Field(default_factory=dict)
+    sensitivity: dict[Name, Variation] = Field(default_factory=dict)
     """Variations under which the winners are evaluated again, by name."""

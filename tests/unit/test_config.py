@@ -1,6 +1,7 @@
 """Every mistake in a study is one message with file, key, value and what is allowed, before anything runs."""
 
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,7 +116,15 @@ def merged(base: Config, over: Config) -> Config:
             put("workloads/gpt2-xl/sequence", "long"),
             r"workloads\.gpt2-xl\.sequence: should be a valid integer",
         ),
-        (put("report/sensitivity", {"x": {"clock": 1}}), r"report\.sensitivity\.x.*got 'clock'"),
+        (
+            put("report/sensitivity", {"x": {"clock": 1}}),
+            r"report\.sensitivity\.x\.clock: is not a known key",
+        ),
+        (put("report/sensitivity", {"x": {}}), r"report\.sensitivity\.x: a factor or a bandwidth is needed"),
+        (
+            put("report/sensitivity", {"x": {"hbm_bandwidth_factor": 2, "hbm_bandwidth_bytes_per_s": 1e12}}),
+            r"sensitivity\.x: hbm_bandwidth_factor or hbm_bandwidth_bytes_per_s may be given, not both",
+        ),
     ],
 )
 def test_a_mistake_is_one_clear_message(config: Config, change: Change, message: str) -> None:
@@ -144,6 +153,29 @@ def test_a_key_given_twice_is_refused_where_snakemake_keeps_the_last(tmp_path: P
     assert check_config_files(["/x/snakemake-runtime-cache/config.yaml", study]) == [study]
 
 
+@pytest.mark.parametrize("system", ["paper", "h100", "tpu-v4"])
+def test_half_and_double_are_those_of_the_study_s_own_system(config: Config, system: str) -> None:
+    put("scenarios", {"mine": {"system": system}})(config)
+    put("report/maps", {"systems": []})(config)
+    settings = load_settings(config)
+    own, varied = settings.scenarios["mine"], settings.variations("mine")
+    hbm, network = own.hbm_bandwidth_bytes_per_s, own.network_bandwidth_bytes_per_s
+    assert varied["hbm-double"] == {"hbm_bandwidth_bytes_per_s": 2 * hbm}
+    assert varied["hbm-half"] == {"hbm_bandwidth_bytes_per_s": hbm / 2}
+    assert varied["network-tenfold"] == {"network_bandwidth_bytes_per_s": 10 * network}
+
+
+def test_a_variation_may_also_give_a_bandwidth(config: Config) -> None:
+    put("report/sensitivity", {"x": {"hbm_bandwidth_bytes_per_s": 3e12, "network_bandwidth_factor": 2}})(
+        config
+    )
+    settings = load_settings(config)
+    network = settings.scenarios["paper"].network_bandwidth_bytes_per_s
+    assert settings.variations("paper") == {
+        "x": {"hbm_bandwidth_bytes_per_s": 3e12, "network_bandwidth_bytes_per_s": 2 * network}
+    }
+
+
 def test_scenarios_with_equal_hardware_share_their_estimates(config: Config) -> None:
     config["scenarios"] = {
         "paper": {"system": "paper"},
@@ -153,6 +185,16 @@ def test_scenarios_with_equal_hardware_share_their_estimates(config: Config) -> 
     settings = load_settings(config)
     assert settings.estimates_of("half-devices") == "paper"
     assert settings.estimates_of("fast-memory") == "fast-memory"
+
+
+def test_what_the_generated_page_says_are_whole_sentences() -> None:
+    page = generated_files(FOLDER)[FOLDER / "README.md"]
+    _, *sections = page.split("\n## ")
+    for section in sections:
+        title, about, *rows = [line for line in section.splitlines() if line]
+        cells = [row.removesuffix(" |").rpartition(" | ")[2] for row in rows[2:]]
+        unfinished = [text for text in (about, *cells) if not re.search(r"[.)]$", text)]
+        assert not unfinished, title
 
 
 def test_the_generated_pages_are_in_step_with_the_code() -> None:

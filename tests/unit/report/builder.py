@@ -104,7 +104,7 @@ def study() -> Study:
                 "maps": {"systems": list(SYSTEMS)},
                 "strategies": {"models": ["bert-large"]},
                 "sensitivity": {
-                    "hbm-half": {"hbm_bandwidth_bytes_per_s": 0.6e12},
+                    "hbm-half": {"hbm_bandwidth_factor": 0.5},
                     "network-tenfold": {"network_bandwidth_bytes_per_s": 4.3e10},
                 },
             },
