@@ -32,6 +32,7 @@ from phaze.spec.settings import (
     Training,
 )
 from phaze.spec.system import Scenario
+from phaze.theory.ranking import leanest_first
 
 
 @dataclass(frozen=True)
@@ -216,8 +217,10 @@ def schedule_point(
 def best_placement(placements: pd.DataFrame) -> pd.Series:
     """Return the row of the best placement: least time, then smallest HBM, stashing, t and microbatch.
 
-    If nothing is placed, the row of the first infeasible one by the same order says why.
+    If nothing is placed, the row of the leanest says why.
     """
+    if not (placements["status"] == "placed").any():
+        return leanest_first(placements).iloc[0]
     order = ["time_per_batch_s", "hbm_gib", "recompute", "tensor", "microbatch", "architecture"]
     return placements.sort_values(order, kind="stable").iloc[0]
 

@@ -35,6 +35,8 @@ def _sentence(inputs: Inputs, findings: Findings) -> str:
             f"One accelerator for all {len(inputs.study.models)} workloads: {_described(inputs, common)}. "
             f"The best one for each of them is in the table, with its placement on {cluster}."
         )
+    if not (findings.results["status"] == "placed").any():
+        return f"Nothing fits: on {cluster} no workload can be placed, and the table says what is missing."
     best = next((row_of(findings.results, model, PER_MODEL) for model in inputs.study.models), None)
     if best is None or len(inputs.study.models) > 1:
         return f"The best accelerator for each workload is in the table, with its placement on {cluster}."

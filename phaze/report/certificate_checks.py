@@ -41,7 +41,8 @@ def certificates_are_about_the_best(e: Evidence) -> Verdicts:
     same = np.isclose(table["best"], table["model"].map(best).fillna(0.0), rtol=ROUNDING, atol=0)
     yield from each(same & (table["excluded"] <= table["bound"]), table, ("model", "best"))
     winners = e.results[(e.results["design"] == PER_MODEL) & (e.results["status"] == "placed")]
-    least = winners["model"].map(table.set_index("model")["best"]) * (1 - e.inputs.study.screen.tolerance)
+    certified = table.set_index("model")["best"].reindex(winners["model"]).to_numpy()
+    least = certified * (1 - e.inputs.study.screen.tolerance)
     yield from each(winners["samples_per_s"] >= least * (1 - ROUNDING), winners, ("model", "samples_per_s"))
 
 

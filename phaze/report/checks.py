@@ -144,7 +144,8 @@ def nothing_beats_the_winner(e: Evidence) -> Verdicts:
     ]
     winners = placed[placed["design"] == PER_MODEL].set_index("model")["samples_per_s"]
     least = placed["samples_per_s"] * (1 - e.inputs.study.screen.tolerance - ROUNDING)
-    return each(placed["model"].map(winners).fillna(0.0) >= least, placed, ("model", "design"))
+    best = winners.reindex(placed["model"]).fillna(0.0).to_numpy()
+    return each(best >= least.to_numpy(), placed, ("model", "design"))
 
 
 def stages_are_a_partition(e: Evidence) -> Verdicts:
@@ -262,7 +263,8 @@ def _searched(e: Evidence) -> pd.DataFrame:
     """Return the placements of searched architectures; fronts leave the named ones out."""
     named = e.inputs.cluster.architectures.drop_duplicates("architecture").set_index("architecture")["named"]
     placed = candidates(e.inputs.cluster)
-    searched: pd.DataFrame = placed[(placed["status"] == "placed") & ~placed["architecture"].map(named)]
+    grid = ~named.reindex(placed["architecture"]).to_numpy(dtype=bool)
+    searched: pd.DataFrame = placed[(placed["status"] == "placed") & grid]
     return searched
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 
 from phaze.report.inputs import Cluster, Inputs
 from phaze.tables import Architectures, Memories, Rankings, Results, Table
-from phaze.theory.ranking import Ranks, name_ranks, tied, within
+from phaze.theory.ranking import Ranks, leanest_first, name_ranks, tied, within
 
 if TYPE_CHECKING:
     from phaze.spec.published import Published
@@ -141,12 +141,17 @@ def best_of_each_hbm(rows: pd.DataFrame, tolerance: float) -> pd.DataFrame:
 
 
 def choose(rows: pd.DataFrame, tolerance: float) -> pd.Series | None:
-    """Return the best row with the smallest HBM within the tolerance; if none is placed an infeasible one."""
+    """Return the best row with the smallest HBM within the tolerance; if none is placed an infeasible one.
+
+    That is the leanest, so that its reason says what is missing at least.
+    """
     if rows.empty:
         return None
     best = best_of_each_hbm(rows, tolerance)
     chosen = best[best["chosen"]]
-    return chosen.iloc[0] if len(chosen) else best.iloc[-1]
+    if len(chosen):
+        return chosen.iloc[0]
+    return leanest_first(in_order(rows)).iloc[0]
 
 
 def choose_winner(cluster: Cluster, tolerance: float) -> pd.Series | None:

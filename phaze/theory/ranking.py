@@ -9,6 +9,7 @@ Rounding to a grid, unlike comparing with a tolerance, keeps the order transitiv
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from phaze.ndarrays import Bools, Floats
@@ -54,6 +55,15 @@ def smallest(time_s: Floats, area_um2: Floats, name: Ranks, tolerance: float) ->
     if not len(among):
         return None
     return int(among[np.lexsort((name[among], tied(time_s)[among], area_um2[among]))[0]])
+
+
+def leanest_first(placements: pd.DataFrame) -> pd.DataFrame:
+    """Return infeasible placements in the order of what they lack, as far as their settings tell.
+
+    The largest HBM first; there what recomputes, with the widest t, and with the smallest microbatch.
+    """
+    keys = ["hbm_gib", "recompute", "tensor", "microbatch"]
+    return placements.sort_values(keys, ascending=[False, False, False, True], kind="stable")
 
 
 def distinct_rows(values: Floats) -> tuple[Floats, NDArray[np.int64]]:

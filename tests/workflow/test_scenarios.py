@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 import pytest
 
@@ -11,6 +13,7 @@ from tests.workflow.folders import STUDY, Folder
 pytestmark = [pytest.mark.workflow, pytest.mark.long]
 
 PAPER = STUDY["scenarios"]["paper"]
+GRID = STUDY["architectures"]["grid"]
 LARGER = PAPER | {"devices": 16, "global_batch": 64}
 OTHER = LARGER | {
     "network_bandwidth_bytes_per_s": 1e11,
@@ -55,3 +58,19 @@ def test_a_cluster_of_its_own_has_its_own_answer(several: Folder) -> None:
     assert best.loc["paper", "devices_used"] <= 8 < best.loc["larger", "devices_used"] <= 16
     assert best.loc["other", "area_um2"] <= 60e6
     assert best.loc["other", "samples_per_s"] != best.loc["larger", "samples_per_s"]
+
+
+def test_a_study_in_which_nothing_fits_ends_with_a_report_that_says_what_is_missing(prepare: Prepare) -> None:
+    small = {name: values[:1] for name, values in GRID.items() if isinstance(values, list)}
+    folder = prepare(
+        "nothing-fits",
+        training=STUDY["training"] | {"hbm_gib": [0.0001, 0.0005]},
+        architectures={"named": [], "grid": small | {"minimum_area_share": None}, "baseline": None},
+        scenarios={"paper": PAPER | {"area_limit_mm2": 60}},
+    )
+    text = (folder.path / "results/report/report.md").read_text()
+    assert "Nothing fits" in text
+    assert re.search(
+        r"fits nowhere: memory: .* needs .* on its fullest device, 524.3 KiB given: .* too little", text
+    )
+    assert pd.read_parquet(folder.path / "results/report/checks.parquet")["passed"].all()
