@@ -16,7 +16,7 @@ from phaze.spec.architecture import Grid
 from phaze.spec.model import AnyModel
 from phaze.spec.settings import ExtractSettings, Training
 from phaze.spec.system import Scenario
-from phaze.systems import load_system_of
+from phaze.systems import load_device_as_architecture, load_system_of
 from phaze.units import GIB, UM2_PER_MM2
 
 Described = dict[str, object]
@@ -40,8 +40,10 @@ class Question:
     """Name of a file in config/architectures, or path of one."""
     system: str
     """Name of a file in config/systems, or path of one."""
+    flat_bandwidth: float | None
+    """Bytes per second between any two devices; the system's unless given, which then must be a flat one."""
     devices: int | None
-    """Devices; the system's unless given."""
+    """Devices, at most the system's, which are all unless given."""
     global_batch: int
     sequence: int | None
     """Tokens of a sample; the model's longest unless given."""
@@ -66,16 +68,31 @@ class Question:
                     f"--microbatch: {microbatch} does not divide --global-batch {self.global_batch}"
                 )
         divisors = tuple(b for b in POWERS if self.global_batch % b == 0)
-        hbm_gib = self.hbm_gib or load_architecture(self.architecture).hbm_gib or LARGEST_HBM_GIB
+        own = load_architecture(self.architecture).hbm_gib
+        hbm_gib = next(size for size in (self.hbm_gib, own, LARGEST_HBM_GIB) if size is not None)
         given = {"microbatches": self.microbatches or divisors, "recompute": self.recompute}
         return Training.parse({**given, **self.memory, "hbm_gib": [hbm_gib]}, "place")
 
     def scenario(self) -> Scenario:
         """Return cluster and batch."""
-        changes = {"global_batch": self.global_batch}
-        changes |= {} if self.devices is None else {"devices": self.devices}
-        system = load_system_of(self.architecture, self.system)
+        system = load_system_of(self.architecture, self.system, flat=self.flat_bandwidth)
+        devices = system.devices if self.devices is None else self.devices
+        if devices > system.devices:
+            most = f"must be at most the {system.devices} of system {self.system}"
+            raise PhazeError(f"place: --devices: {most}, got {devices}")
+        changes = {"global_batch": self.global_batch, "devices": devices}
         return Scenario.parse({**system.model_dump(), **changes}, "place")
+
+    def assumptions(self) -> list[str]:
+        """Return what the answer takes for granted beside architecture and system as they are."""
+        found = []
+        if self.flat_bandwidth is not None:
+            found.append(f"a flat network of {self.flat_bandwidth:g} bytes/s")
+        device = load_device_as_architecture(self.architecture)
+        if device is not None:
+            clock, hbm = device.clock_hz, device.hbm_bandwidth_bytes_per_s
+            found.append(f"the clock of {device.name}, {clock:g} Hz, and its HBM, {hbm:g} bytes/s")
+        return found
 
 
 def answer(question: Question) -> Evaluation:
@@ -110,7 +127,7 @@ def read_layers(
 def _checked(name: str, sequence: int | None, widths: Sequence[int]) -> tuple[AnyModel, int]:
     """Return a model and the tokens of a sample, checked against each other and against TMP widths."""
     model = load_model_named(name)
-    tokens = sequence or model.usual_sequence
+    tokens = model.usual_sequence if sequence is None else sequence
     model.check_sequence(tokens, "--sequence")
     for width in widths:
         model.check_tensor_width(width, "--tensor")
@@ -122,12 +139,14 @@ def read_architecture(name: str) -> pd.DataFrame:
     return describe_named([load_architecture(name)], load_technology(TECHNOLOGY).area_um2, "named")
 
 
-def estimate_subject(subject: Subject, architecture: str, system: str) -> list[pd.DataFrame]:
+def estimate_subject(
+    subject: Subject, architecture: str, system: str, flat_bandwidth: float | None = None
+) -> list[pd.DataFrame]:
     """Return for every point of a model its operators with their estimates."""
     chips = read_architecture(architecture)
     designs = {core: int(chips[f"{core}_design"].iloc[0]) for core in ("tensor", "vector", "fused")}
     designs["network"] = designs["vector"]
-    terms = Terms(_scenario(architecture, system), Training(), load_technology(TECHNOLOGY))
+    terms = Terms(_scenario(architecture, system, flat_bandwidth), Training(), load_technology(TECHNOLOGY))
     return [_estimated(point, chips, designs, terms) for point in subject.points]
 
 
@@ -144,15 +163,17 @@ def _estimated(
     return joined[["model", "tensor", "microbatch", *columns]].assign(energy_all_j=energy)
 
 
-def schedule_subject(subject: Subject, architecture: str, system: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+def schedule_subject(
+    subject: Subject, architecture: str, system: str, flat_bandwidth: float | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return tables solves and schedules of a model on an architecture."""
-    terms = Terms(_scenario(architecture, system), Training(), load_technology(TECHNOLOGY))
+    terms = Terms(_scenario(architecture, system, flat_bandwidth), Training(), load_technology(TECHNOLOGY))
     found = evaluate_architectures(subject, read_architecture(architecture), terms)
     return found.solves, found.schedules
 
 
-def _scenario(architecture: str, system: str) -> Scenario:
-    return Scenario.parse(load_system_of(architecture, system).model_dump(), system)
+def _scenario(architecture: str, system: str, flat_bandwidth: float | None) -> Scenario:
+    return Scenario.parse(load_system_of(architecture, system, flat=flat_bandwidth).model_dump(), system)
 
 
 def describe_placement(question: Question, found: Evaluation) -> Described:
@@ -161,17 +182,19 @@ def describe_placement(question: Question, found: Evaluation) -> Described:
     best = best_placement(searched)
     described: Described = {key: _plain(best[key]) for key in _HEADLINES}
     if best["status"] != "placed":
-        return {"status": "infeasible", "reason": str(best["reason"])}
+        reason = str(best["reason"])
+        return {"status": "infeasible", "reason": reason, "assumptions": question.assumptions()}
     keys = ["tensor", "microbatch", "architecture", "hbm_gib", "recompute", "planner"]
     same = (found.stages[keys] == best[keys]).all(axis=1)
     stages = found.stages[same].sort_values("stage")
     described["memory"] = stages[list(_STAGE)].to_dict(orient="records")
     token = load_model_named(question.model).token
     described["token"] = token
-    wanted = question.tokens or (TOKENS if token == "token" else None)
+    wanted = TOKENS if question.tokens is None and token == "token" else question.tokens
     if wanted is not None:
         described["days_to_train"] = wanted / float(best["tokens_per_s"]) / SECONDS_PER_DAY
     described["gap"] = 1.0 - float(best["bound_s"]) / float(best["time_per_batch_s"])
+    described["assumptions"] = question.assumptions()
     return described
 
 
@@ -190,7 +213,7 @@ def _plain(value: object) -> object:
 def in_one_line(found: Described) -> str:
     """Return a described placement as the answer to the main question."""
     if found["status"] != "placed":
-        return f"infeasible: {found['reason']}"
+        return f"infeasible: {found['reason']}{_assumed(found)}"
     memory = ", ".join(_stage_memory(stage) for stage in _stages(found))
     layers = ", ".join(f"{stage['first_layer']}-{stage['last_layer']}" for stage in _stages(found))
     return (
@@ -199,7 +222,14 @@ def in_one_line(found: Described) -> str:
         f"HBM {found['hbm_gib']:g} GiB, used {memory}; "
         f"{found['time_per_batch_s']:.4g} s per batch, {found['tokens_per_s']:.4g} {found['token']}s/s, "
         f"MFU {100 * float(str(found['mfu'])):.1f} %{_days(found)}; bound by {found['binding']}"
+        f"{_assumed(found)}"
     )
+
+
+def _assumed(found: Described) -> str:
+    assumptions = found["assumptions"]
+    assert isinstance(assumptions, list)
+    return f"; assumes {' and '.join(assumptions)}" if assumptions else ""
 
 
 def _days(found: Described) -> str:

@@ -317,7 +317,8 @@ def load_publication(kind: type[Noun], name: str | None, folder: Path = FOLDER) 
 def load_scenario(choice: ScenarioChoice, folder: Path = FOLDER) -> Scenario:
     """Return the system of a scenario with what the scenario changes of it."""
     changes = choice.model_dump(exclude={"system"}, exclude_none=True)
-    return Scenario.model_validate({**load_system(choice.system, folder).model_dump(), **changes})
+    system = load_system(choice.system, folder, choice.network_bandwidth_bytes_per_s)
+    return Scenario.model_validate({**system.model_dump(), **changes})
 
 
 def _check_area_limits(settings: Settings, source: str) -> None:

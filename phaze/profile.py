@@ -61,7 +61,7 @@ def profile_model(
     if microbatch < 1:
         raise PhazeError(f"profile: microbatch: must be > 0, got {microbatch}")
     _, device = load_cluster(system)
-    tokens = sequence or model.usual_sequence
+    tokens = model.usual_sequence if sequence is None else sequence
     whole = build_network(model, tokens, 1, microbatch, device.number_bytes).unroll()
     graph = profile_graph(whole, device)
     return replace(graph, layers=tuple(name.partition(".")[0] for name in graph.names))

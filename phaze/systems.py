@@ -14,16 +14,28 @@ from phaze.spec.tiled_study import TiledStudy
 from phaze.spec.topology import MatrixFile
 
 
-def load_system(name: str, folder: Path = FOLDER) -> System:
-    """Return a system of config/systems by name, or of a YAML file by path.
+def load_system(name: str, folder: Path = FOLDER, flat: float | None = None) -> System:
+    """Return a system of config/systems by name, or of a YAML file by path, with a flat network.
 
-    Of a cluster it is what a flat network can say: the bandwidth of the outermost level. Raises PhazeError
-    for a mesh of tiles.
+    `flat` is its bandwidth in bytes per second; the system's own unless given. Raises PhazeError for a
+    mesh of tiles, and without `flat` for a cluster of several levels: none of them is the bandwidth between
+    any two devices.
     """
     path = _system_path(name, folder)
     fields = read_mapping(path)
     _refuse_tiles(fields, path, "a flat network")
-    return _flat(*load_cluster(name, folder)) if "device" in fields else System.parse(fields, str(path))
+    if "device" not in fields:
+        system = System.parse(fields, str(path))
+        return system if flat is None else system.model_copy(update={"network_bandwidth_bytes_per_s": flat})
+    cluster, device = load_cluster(name, folder)
+    if flat is None and len(cluster.levels) > 1:
+        levels = ", ".join(f"{level.bandwidth_bytes_per_s:g}" for level in cluster.levels)
+        raise PhazeError(
+            f"{path}: is a network of levels with {levels} bytes/s, and a planner assumes the same bandwidth "
+            "between any two devices: say which, with --flat-bandwidth or, in the scenario of a study, with "
+            "network_bandwidth_bytes_per_s"
+        )
+    return _flat(cluster, device, cluster.levels[-1].bandwidth_bytes_per_s if flat is None else flat)
 
 
 def load_network(name: str, folder: Path = FOLDER) -> System | Cluster | Matrix:
@@ -53,10 +65,10 @@ def _read_matrix(file: MatrixFile, folder: Path) -> Matrix:
     return Matrix.parse({"bandwidths_bytes_per_s": rows, **about}, str(path))
 
 
-def _flat(cluster: Cluster, device: Device) -> System:
+def _flat(cluster: Cluster, device: Device, bandwidth_bytes_per_s: float) -> System:
     return System(
         devices=cluster.devices,
-        network_bandwidth_bytes_per_s=cluster.levels[-1].bandwidth_bytes_per_s,
+        network_bandwidth_bytes_per_s=bandwidth_bytes_per_s,
         hbm_bandwidth_bytes_per_s=device.hbm_bandwidth_bytes_per_s,
         clock_hz=device.clock_hz,
     )
@@ -178,14 +190,34 @@ def devices_as_architectures(folder: Path = FOLDER) -> list[str]:
     return [path.stem for path in files if "tile" not in read_mapping(path)]
 
 
-def load_system_of(architecture: str, system: str, folder: Path = FOLDER) -> System:
-    """Return a system with the devices of an architecture: a device brings its own clock and memory."""
-    found = load_system(system, folder)
+def load_system_of(
+    architecture: str, system: str, folder: Path = FOLDER, flat: float | None = None
+) -> System:
+    """Return a system with the devices of an architecture: a device brings its own clock and memory.
+
+    Raises PhazeError where neither says the clock: the system is of another device, and the architecture of
+    none.
+    """
+    found = load_system(system, folder, flat)
     device = load_device_as_architecture(architecture, folder)
     if device is None:
+        _refuse_clock_of_others(architecture, system, folder)
         return found
     own = {
         "clock_hz": device.clock_hz,
         "hbm_bandwidth_bytes_per_s": device.hbm_bandwidth_bytes_per_s,
     }
     return found.model_copy(update=own)
+
+
+def _refuse_clock_of_others(architecture: str, system: str, folder: Path) -> None:
+    """Raise PhazeError where a system is made of devices, whose clock is not that of an architecture."""
+    path = _system_path(system, folder)
+    device = read_mapping(path).get("device")
+    if device is None:
+        return
+    raise PhazeError(
+        f"architecture {architecture} has neither clock nor HBM bandwidth of its own, and system {path.stem} "
+        f"has those of {device}: give --architecture {_device_path(str(device), folder, path.parent)} or "
+        "another device of config/devices, or a system that says them itself, such as paper"
+    )

@@ -13,11 +13,13 @@ def estimate(
     tensor: options.TensorOption = None,
     microbatch: options.MicrobatchOption = None,
     system: options.SystemOption = "paper",
+    flat_bandwidth: options.FlatBandwidthOption = None,
     backward: options.BackwardOption = options.Backward.PAIRED,
     as_json: options.JsonOption = False,
 ) -> None:
     """Print how long every operator takes on one core and on all, what binds it, and its energy."""
     from phaze.answers import estimate_subject, read_subject
 
+    options.refuse_unless_positive("estimate", flat_bandwidth=flat_bandwidth)
     subject = read_subject(model, sequence, tensor or [1], microbatch or [1], backward.value)
-    print_tables(estimate_subject(subject, architecture, system), as_json=as_json)
+    print_tables(estimate_subject(subject, architecture, system, flat_bandwidth), as_json=as_json)

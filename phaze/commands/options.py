@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
@@ -39,6 +40,14 @@ SequenceOption = Annotated[
 TensorOption = Annotated[list[int] | None, typer.Option(help="TMP width; may be repeated.", min=1)]
 MicrobatchOption = Annotated[list[int] | None, typer.Option(help="Microbatch; may be repeated.", min=1)]
 SystemOption = Annotated[str, typer.Option(help="File in config/systems, or path of one.")]
+FlatBandwidthOption = Annotated[
+    float | None,
+    typer.Option(
+        "--flat-bandwidth",
+        metavar="BYTES_PER_S",
+        help="Bandwidth assumed between any two devices; needed for a system with levels.",
+    ),
+]
 BackwardOption = Annotated[Backward, typer.Option(help="Gradients of an operator together, or apart.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -47,6 +56,13 @@ def is_given(context: typer.Context, name: str) -> bool:
     """Return whether a parameter of the verb is in the command."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
+
+
+def refuse_unless_positive(verb: str, **values: float | None) -> None:
+    """Raise PhazeError for an option that is given, by parameter, and no finite number above 0."""
+    for name, value in values.items():
+        if value is not None and not 0 < value < math.inf:
+            raise PhazeError(f"{verb}: --{name.replace('_', '-')}: must be a number > 0, got {value:g}")
 
 
 def refuse(context: typer.Context, names: Mapping[str, str], message: str) -> None:

@@ -61,7 +61,7 @@ def partition(
     operators, name, samples = subject.operators, subject.name, subject.microbatch
     if graph_out is not None:
         write_document(stored_operators(operators, name, samples), graph_out)
-    most = hyper_operators or subject.hyper_operators
+    most = subject.hyper_operators if hyper_operators is None else hyper_operators
     found = _configurations(operators, terms, (stages, replicas, devices), most, flow.value, slack)
     best = found[0]
     if best.found is None:
@@ -92,8 +92,8 @@ def _subject(graph: str, microbatch: int | None, system: str | None, sequence: i
     from phaze.config import load_model_named
     from phaze.profile import profile_model
 
-    model, samples = load_model_named(graph), microbatch or 1
-    operators = profile_model(model, samples, system or SYSTEM, sequence=sequence)
+    model, samples = load_model_named(graph), 1 if microbatch is None else microbatch
+    operators = profile_model(model, samples, SYSTEM if system is None else system, sequence=sequence)
     return _Subject(operators, Path(graph).stem, samples, model.hyper_operators)
 
 
@@ -127,9 +127,7 @@ def _terms(memory_gib: float | None, bandwidth_gbps: float, microbatches: int, *
     from phaze.partition.weights import Terms
     from phaze.units import GIB
 
-    for name, value in (("memory-gib", memory_gib), ("bandwidth-gbps", bandwidth_gbps)):
-        if value is not None and not (0 < value < math.inf):
-            raise PhazeError(f"partition: --{name}: must be a number > 0, got {value:g}")
+    options.refuse_unless_positive("partition", memory_gib=memory_gib, bandwidth_gbps=bandwidth_gbps)
     memory = math.inf if memory_gib is None else memory_gib * GIB
     return Terms(bandwidth_gbps * 1e9, memory, microbatches, recompute)
 

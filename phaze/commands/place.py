@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _OF_MODELS = frozenset(
     (
-        "architecture", "system", "global_batch", "sequence", "tensor", "microbatch", "hbm_gib", "recompute",
-        "optimizer", "precision", "pipeline", "tokens", "backward",
+        "architecture", "system", "flat_bandwidth", "global_batch", "sequence", "tensor", "microbatch",
+        "hbm_gib", "recompute", "optimizer", "precision", "pipeline", "tokens", "backward",
     )
 )  # fmt: skip
 """Options that say how a model is placed, by parameter."""
@@ -34,6 +34,7 @@ def place(
     model: given.ModelOption = None,
     architecture: options.ArchitectureOption = "tpu-v4",
     system: options.SystemOption = "paper",
+    flat_bandwidth: options.FlatBandwidthOption = None,
     devices: given.DevicesOption = None,
     memory_gib: given.MemoryGibOption = None,
     microbatches: given.MicrobatchesOption = None,
@@ -78,11 +79,13 @@ def place(
         _place_instance(instance, planner, piper, out)
     elif model is not None:
         _refuse_piper(planner, piper)
+        options.refuse_unless_positive("place", flat_bandwidth=flat_bandwidth, hbm_gib=hbm_gib, tokens=tokens)
         from phaze.answers import Question
 
         question = Question(
-            model=model, architecture=architecture, system=system, devices=devices, global_batch=global_batch,
-            sequence=sequence, widths=tuple(tensor or ()), microbatches=tuple(microbatch or ()),
+            model=model, architecture=architecture, system=system, flat_bandwidth=flat_bandwidth,
+            devices=devices, global_batch=global_batch, sequence=sequence, widths=tuple(tensor or ()),
+            microbatches=tuple(microbatch or ()),
             hbm_gib=hbm_gib, recompute=(False, True) if recompute is None else (recompute,),
             memory={"optimizer": optimizer, "precision": precision, "schedule": pipeline}, tokens=tokens,
             backward=backward.value,

@@ -67,7 +67,7 @@ MaxDownsetsOption = Annotated[
 ]
 GlobalBatchOption = Annotated[int, typer.Option(help="Samples in a batch.", min=1)]
 HbmGibOption = Annotated[
-    float | None, typer.Option(help="HBM of a device; the architecture's, or 80, unless given.", min=0)
+    float | None, typer.Option(help="HBM of a device in GiB; the architecture's, or 80, unless given.")
 ]
 RecomputeOption = Annotated[
     bool | None,

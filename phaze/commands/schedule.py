@@ -17,6 +17,7 @@ def schedule(
     tensor: options.TensorOption = None,
     microbatch: options.MicrobatchOption = None,
     system: options.SystemOption = "paper",
+    flat_bandwidth: options.FlatBandwidthOption = None,
     backward: options.BackwardOption = options.Backward.PAIRED,
     operators: Annotated[bool, typer.Option(help="Print every operator instead.")] = False,
     as_json: options.JsonOption = False,
@@ -24,6 +25,7 @@ def schedule(
     """Print the latency of every layer with its bound, and who proved it."""
     from phaze.answers import read_subject, schedule_subject
 
+    options.refuse_unless_positive("schedule", flat_bandwidth=flat_bandwidth)
     subject = read_subject(model, sequence, tensor or [1], microbatch or [1], backward.value)
-    solves, schedules = schedule_subject(subject, architecture, system)
+    solves, schedules = schedule_subject(subject, architecture, system, flat_bandwidth)
     print_tables([schedules if operators else solves], as_json=as_json)
