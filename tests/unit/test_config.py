@@ -153,9 +153,12 @@ def test_a_key_given_twice_is_refused_where_snakemake_keeps_the_last(tmp_path: P
     assert check_config_files(["/x/snakemake-runtime-cache/config.yaml", study]) == [study]
 
 
-@pytest.mark.parametrize("system", ["paper", "h100", "tpu-v4"])
-def test_half_and_double_are_those_of_the_study_s_own_system(config: Config, system: str) -> None:
-    put("scenarios", {"mine": {"system": system}})(config)
+@pytest.mark.parametrize(
+    "scenario",
+    [{"system": "paper"}, {"system": "h100", "network_bandwidth_bytes_per_s": 50e9}, {"system": "tpu-v4"}],
+)
+def test_half_and_double_are_those_of_the_study_s_own_system(config: Config, scenario: Config) -> None:
+    put("scenarios", {"mine": scenario})(config)
     put("report/maps", {"systems": []})(config)
     settings = load_settings(config)
     own, varied = settings.scenarios["mine"], settings.variations("mine")
