@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from phaze.report.pipeline_picture import Shown
-from phaze.simulate.plan import Bandwidths
 from phaze.simulate.rows import job_rows, stage_memory, transfer_rows
 from phaze.simulate.single import replay_one
 from phaze.simulate.timeline import Timeline
-from phaze.spec.system import System
 
 WIDE_IN, ROWS, PASSES = 9.0, 8, 40
 """What is drawn in a report, which must be small and legible: stages, and passes of a stage side by side."""
@@ -31,15 +29,9 @@ class Pictures:
 
     plan_stages: pd.DataFrame
     """Table plan_stages, all models."""
-    bandwidths: Bandwidths
-
-    @classmethod
-    def of(cls, plan_stages: pd.DataFrame, system: System) -> Pictures:
-        """Return the pictures of plans for a system."""
-        return cls(plan_stages, Bandwidths.of(system))
 
     def __call__(self, plan: pd.Series) -> Shown:
         """Return what is drawn of a row of table plans."""
-        answer = replay_one(plan, self.plan_stages, self.bandwidths)
+        answer = replay_one(plan, self.plan_stages)
         what = shown(answer.which(), answer.found.timeline)
         return replace(what, wide_in=WIDE_IN, most_rows=ROWS, most_passes=PASSES)

@@ -14,18 +14,18 @@ from phaze.tables.plans import PLAN
 
 Row = dict[str, str | int | float | bool]
 
-REPLAYED = ["hbm_gib", "schedule", "microbatch", "microbatches", "time_per_sample_s"]
+REPLAYED = [
+    "hbm_gib", "schedule", "microbatch", "microbatches", "time_per_sample_s",
+    "network_bandwidth_bytes_per_s", "hbm_bandwidth_bytes_per_s",
+]  # fmt: skip
 """Columns of table plans that a simulation depends on."""
 WORKING = ["stage", *PlanStages.columns]
 
 
 def replay_plans(
-    plans: pd.DataFrame, stages: pd.DataFrame, bandwidths: tuple[float, float], recalled: Recalled
+    plans: pd.DataFrame, stages: pd.DataFrame, recalled: Recalled
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return tables simulations and simulation_stages: a row for every plan that there is, and its stages.
-
-    Bandwidths of network and HBM are in bytes per second.
-    """
+    """Return tables simulations and simulation_stages: a row for every plan that there is, and its stages."""
     by_plan = dict(list(stages.groupby(list(PLAN))))
     rows: list[Row] = []
     stage_rows: list[Row] = []
@@ -33,8 +33,8 @@ def replay_plans(
         key = {name: plan[name] for name in PLAN}
         row = {name: plan[name] for name in REPLAYED}
         working = by_plan[tuple(key.values())].sort_values("stage")[WORKING]
-        content: Plain = [row, working.to_numpy().tolist(), *bandwidths]
-        found, of_stages = recalled.of(content, partial(_replay, row, working, bandwidths))
+        content: Plain = [row, working.to_numpy().tolist()]
+        found, of_stages = recalled.of(content, partial(_replay, row, working))
         rows.append({**key, **found})
         stage_rows += [{**key, **stage} for stage in of_stages]
     return (
@@ -43,8 +43,8 @@ def replay_plans(
     )
 
 
-def _replay(row: Row, stages: pd.DataFrame, bandwidths: tuple[float, float]) -> tuple[Row, list[Row]]:
+def _replay(row: Row, stages: pd.DataFrame) -> tuple[Row, list[Row]]:
     """Return what `simulate.stage` says of a plan."""
     from phaze.simulate.stage import replayed_rows  # the simulator takes its time: most plans are known
 
-    return replayed_rows(row, stages, bandwidths)
+    return replayed_rows(row, stages)

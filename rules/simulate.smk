@@ -22,8 +22,6 @@ rule simulate:
         simulations="<results>/simulations/{scenario}/{model}.parquet",
         simulation_stages="<results>/simulation_stages/{scenario}/{model}.parquet",
     params:
-        network=lambda w: settings.scenarios[w.scenario].network_bandwidth_bytes_per_s,
-        hbm=lambda w: settings.scenarios[w.scenario].hbm_bandwidth_bytes_per_s,
         recalled=recalled("simulations"),
         code=source_digest("phaze.replayed"),
     log:
@@ -51,10 +49,6 @@ rule map_plans:
         plan_maps="<results>/plan_maps/{scenario}/{model}.parquet",
         plan_devices="<results>/plan_devices/{scenario}/{model}.parquet",
     params:
-        bandwidths=lambda w: [
-            getattr(settings.scenarios[w.scenario], f"{of}_bandwidth_bytes_per_s")
-            for of in ("network", "hbm")
-        ],
         devices=lambda w: settings.scenarios[w.scenario].devices,
         networks=settings.map_networks,
         search={key: study["report"]["maps"][key] for key in ("planners", "steps", "seed")},

@@ -28,7 +28,6 @@ if __name__ == "__main__":
             asked=Asked.of(
                 snakemake.params.networks,
                 snakemake.params.devices,
-                tuple(snakemake.params.bandwidths),
                 PlanMapSettings.parse(snakemake.params.search, "report.maps"),
             ),
             recalled=recalled,

@@ -76,7 +76,7 @@ def main(
         plan_maps=tables.PlanMaps.load(*mine.of("plan_maps")),
         certificates=tables.Certificates.load(results / "certificates" / f"{scenario}.parquet"),
         audits=tables.Audits.load(*mine.of("audits")),
-        pictures=Pictures.of(plan_stages, clusters[scenario].scenario),
+        pictures=Pictures(plan_stages),
         times=read_times(benchmarks(results, asked.models)),
     )
     write_report(build_report(inputs, workers, kept), results / "report")

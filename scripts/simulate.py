@@ -13,13 +13,11 @@ def main(
     plan_stages: str,
     outputs: dict[str, str],
     *,
-    network: float,
-    hbm: float,
     recalled: Recalled,
 ) -> None:
-    """Read plans and their stages, simulate them, write simulations; bandwidths are in bytes per second."""
+    """Read plans and their stages, simulate them, write simulations."""
     simulations, stages = replay_plans(
-        tables.Plans.load(plans), tables.PlanStages.load(plan_stages), (network, hbm), recalled
+        tables.Plans.load(plans), tables.PlanStages.load(plan_stages), recalled
     )
     tables.Simulations.save(simulations, outputs["simulations"])
     tables.SimulationStages.save(stages, outputs["simulation_stages"])
@@ -34,7 +32,5 @@ if __name__ == "__main__":
             snakemake.input.plans,
             snakemake.input.plan_stages,
             dict(snakemake.output.items()),
-            network=snakemake.params.network,
-            hbm=snakemake.params.hbm,
             recalled=recalled,
         )

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _OF_PLANS = {
     "model": "--model", "architecture": "--architecture", "hbm_gib": "--hbm-gib", "planner": "--planner",
-    "planned_system": "--planned-system",
 }  # fmt: skip
 """Options that say nothing of stages, by parameter."""
 
@@ -37,7 +36,6 @@ def map_stages(
     architecture: of_plans.ArchitectureOption = None,
     hbm_gib: of_plans.HbmGibOption = None,
     planner: of_plans.PlannerOption = None,
-    planned_system: given.PlannedSystemOption = None,
     instantiation: given.InstantiationOption = given.Choice.ENSEMBLE,
     seed: given.SeedOption = 0,
     heuristics: given.HeuristicsOption = True,
@@ -73,7 +71,7 @@ def map_stages(
     network = read_topology(_topology_path(topology))
     task = _Task(stages, topology, network, settings)
     choice = (model, architecture, hbm_gib, planner)
-    found, mapped, best = _map_plan(task, choice, planned_system) if is_plan else _map_stages(task)
+    found, mapped, best = _map_plan(task, choice) if is_plan else _map_stages(task)
     if times is not None:
         write_text(times, json.dumps(mapped.seconds, indent=1) + "\n")
     if out is not None:
@@ -117,17 +115,14 @@ def _map_stages(task: _Task) -> tuple[StoredMapping, Mapped, Candidate]:
 
 
 def _map_plan(
-    task: _Task, choice: tuple[str | None, str | None, float | None, str | None], planned: str | None
+    task: _Task, choice: tuple[str | None, str | None, float | None, str | None]
 ) -> tuple[StoredMapping, Mapped, Candidate]:
     from phaze.map.stored import About, stored_mapping
     from phaze.mapped.single import map_one, stored_plan
-    from phaze.simulate.plan import Bandwidths
     from phaze.simulate.single import Wanted, plan_of, read_wanted
-    from phaze.systems import load_system
 
-    bandwidths = Bandwidths.of(load_system(planned or "paper"))
     row, stages = read_wanted(task.source, Wanted(*choice))
-    found = map_one(plan_of(row, stages, bandwidths), str(row["model"]), task.network, task.settings)
+    found = map_one(plan_of(row, stages), str(row["model"]), task.network, task.settings)
     about = About(str(row["model"]), task.topology, task.settings)
     stored = stored_mapping(found.mapped, about, found.best)
     return stored.model_copy(update={"plan": stored_plan(found, row)}), found.mapped, found.best

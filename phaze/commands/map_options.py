@@ -61,6 +61,3 @@ PictureOption = Annotated[
         "the devices in the order of replicas and stages."
     ),
 ]
-PlannedSystemOption = Annotated[
-    str | None, typer.Option(help="Flat network that the planner of a plan assumed; paper unless given.")
-]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _OF_PLANS = {
     "model": "--model", "architecture": "--architecture", "hbm_gib": "--hbm-gib", "planner": "--planner",
-    "planned_system": "--planned-system", "trace": "--trace", "picture": "--picture", "as_json": "--json",
+    "trace": "--trace", "picture": "--picture", "as_json": "--json",
 }  # fmt: skip
 """Options that say nothing of runs, by parameter."""
 
@@ -33,7 +33,6 @@ def simulate(
     architecture: given.ArchitectureOption = None,
     hbm_gib: given.HbmGibOption = None,
     planner: given.PlannerOption = None,
-    planned_system: given.PlannedSystemOption = None,
     trace: given.TraceOption = None,
     picture: given.PictureOption = None,
     as_json: options.JsonOption = False,
@@ -51,8 +50,7 @@ def simulate(
         if out is not None:
             raise PhazeError("simulate: -o is for --runs only; --trace and --picture are for a plan")
         choice = (model, architecture, hbm_gib, planner)
-        systems = (system or "paper", planned_system)
-        _simulate_plan(placement, choice, systems, (trace, picture), as_json=as_json)
+        _simulate_plan(placement, choice, system, (trace, picture), as_json=as_json)
         return
     _refuse_options_of_plans(context)
     if runs is None or system is None or out is None:
@@ -67,23 +65,19 @@ def _refuse_options_of_plans(context: typer.Context) -> None:
 def _simulate_plan(
     placement: Path,
     choice: tuple[str | None, str | None, float | None, str | None],
-    systems: tuple[str, str | None],
+    system: str | None,
     files: tuple[Path | None, Path | None],
     *,
     as_json: bool,
 ) -> None:
-    from phaze.simulate.plan import Bandwidths
     from phaze.simulate.single import Wanted, simulate_file
     from phaze.simulate.trace import write_trace
-    from phaze.spec.system import System
-    from phaze.systems import load_network, load_system
+    from phaze.systems import load_network
 
-    (system, planned), (trace, picture) = systems, files
+    trace, picture = files
     refuse_as_picture(picture)
-    network = load_network(system)
-    other = None if isinstance(network, System) else network
-    assumed = load_system(planned or ("paper" if other else system))
-    answer = simulate_file(placement, Wanted(*choice), Bandwidths.of(assumed), other)
+    network = None if system is None else load_network(system)
+    answer = simulate_file(placement, Wanted(*choice), network)
     if trace is not None:
         write_trace(answer.found.timeline, trace)
     if picture is not None:

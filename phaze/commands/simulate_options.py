@@ -19,7 +19,7 @@ SystemOption = Annotated[
     str | None,
     typer.Option(
         help="File in config/systems, or path of one; for --runs one with a device and levels. "
-        "For a plan, unless given: paper."
+        "For a plan, unless given: the flat network that it was made for."
     ),
 ]
 OutOption = Annotated[
@@ -31,10 +31,6 @@ ArchitectureOption = Annotated[
 ]
 HbmGibOption = Annotated[float | None, typer.Option(help="HBM of the plan's devices, GiB.", min=0)]
 PlannerOption = Annotated[str | None, typer.Option(help="Whose plan; the fastest unless given.")]
-PlannedSystemOption = Annotated[
-    str | None,
-    typer.Option(help="Flat network that the planner assumed; --system itself if it is flat, else paper."),
-]
 TraceOption = Annotated[
     Path | None, typer.Option(help="File for a trace of the plan, for Perfetto or chrome://tracing.")
 ]

@@ -8,7 +8,7 @@ import pandas as pd
 
 from phaze.mapped.maps import Effort, PlanMap, map_plan
 from phaze.mapped.stages import lanes_of
-from phaze.simulate.plan import Bandwidths, read_plan
+from phaze.simulate.plan import read_plan
 from phaze.spec.network import Matrix
 from phaze.spec.settings import PlanMapSettings
 from phaze.spec.system import Cluster
@@ -19,7 +19,6 @@ Row = dict[str, str | int | float | bool]
 def map_rows(
     row: Row,
     stages: pd.DataFrame,
-    bandwidths: tuple[float, float],
     system: Cluster | Matrix,
     devices: int,
     search: PlanMapSettings,
@@ -28,7 +27,7 @@ def map_rows(
 
     A plan is given by its rows in tables plans and plan_stages. None if the system has too few devices.
     """
-    plan = read_plan(pd.Series(row), stages, Bandwidths(*bandwidths))
+    plan = read_plan(pd.Series(row), stages)
     if lanes_of(plan).devices > system.devices:
         return None
     found = map_plan(plan, system, devices, Effort(search.steps, search.seed))

@@ -24,7 +24,10 @@ log = logging.getLogger(__name__)
 
 Row = dict[str, str | int | float | bool]
 
-SCHEDULED = ["schedule", "microbatch", "microbatches", "time_per_sample_s"]
+SCHEDULED = [
+    "schedule", "microbatch", "microbatches", "time_per_sample_s",
+    "network_bandwidth_bytes_per_s", "hbm_bandwidth_bytes_per_s",
+]  # fmt: skip
 """Columns of table plans that say when a plan does what."""
 IN_MEMORY = {"recomputed", "in_flight", "memory_bytes", "headroom_bytes"}
 WORKING = ["stage", *(name for name in PlanStages.columns if name not in IN_MEMORY)]
@@ -40,8 +43,6 @@ class Asked:
     """By name."""
     devices: int
     """K, devices that the plans had."""
-    bandwidths: tuple[float, float]
-    """Of network and HBM in bytes per second, that the planners assumed."""
     search: PlanMapSettings
     """Whose plans are mapped, and how far is searched."""
 
@@ -50,19 +51,18 @@ class Asked:
         cls,
         networks: Mapping[str, Mapping[str, object]],
         devices: int,
-        bandwidths: tuple[float, float],
         search: PlanMapSettings,
     ) -> Asked:
         """Return what a study asks for, its networks as plain values."""
         systems = {
             name: (Cluster if "device" in one else Matrix).parse(one, name) for name, one in networks.items()
         }
-        return cls(systems, devices, bandwidths, search)
+        return cls(systems, devices, search)
 
     @property
     def content(self) -> Plain:
         """Return what a plan on a system depends on besides both."""
-        return [self.devices, *self.bandwidths, self.search.steps, self.search.seed]
+        return [self.devices, self.search.steps, self.search.seed]
 
 
 def map_plans(
@@ -112,7 +112,7 @@ def _map(
     """Return what `mapped.rows` says of a plan on a system."""
     from phaze.mapped.rows import map_rows  # compiled loops take their time: most plans are known
 
-    return map_rows(row, stages, asked.bandwidths, asked.systems[system], asked.devices, asked.search)
+    return map_rows(row, stages, asked.systems[system], asked.devices, asked.search)
 
 
 def _places(devices: Iterable[Iterable[Iterable[int]]]) -> list[tuple[int, int, int, int]]:

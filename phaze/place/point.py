@@ -31,6 +31,7 @@ class Conditions:
     global_batch: int
     """Samples in a batch."""
     bandwidth_bytes_per_s: float
+    hbm_bandwidth_bytes_per_s: float
     clock_hz: float
     hbm_gib: tuple[float, ...]
     recompute: tuple[bool, ...]
@@ -58,6 +59,7 @@ class Conditions:
             devices=scenario.devices,
             global_batch=scenario.global_batch,
             bandwidth_bytes_per_s=scenario.network_bandwidth_bytes_per_s,
+            hbm_bandwidth_bytes_per_s=scenario.hbm_bandwidth_bytes_per_s,
             clock_hz=scenario.clock_hz,
             hbm_gib=training.hbm_gib,
             recompute=training.recompute,

@@ -26,6 +26,10 @@ def plan_model(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the tables of plans and of their stages; layers and solves are of all points of one model."""
     model = str(graph["model"].iloc[0])
+    assumed = {
+        "network_bandwidth_bytes_per_s": conditions.bandwidth_bytes_per_s,
+        "hbm_bandwidth_bytes_per_s": conditions.hbm_bandwidth_bytes_per_s,
+    }
     plans: list[Row] = []
     stages: list[Row] = []
     for one, task in read_tasks(layers, graph, solves, architectures, asked, conditions, expert):
@@ -38,7 +42,7 @@ def plan_model(
                 "planner": planner,
             }
             cut = stages_of(found, task)
-            plans.append({**key, **plan_row(found, cut, task)})
+            plans.append({**key, **assumed, **plan_row(found, cut, task)})
             stages.extend({**key, "stage": s, **stage.as_row()} for s, stage in enumerate(cut))
     return (
         pd.DataFrame(plans, columns=list(Plans.fields())),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -16,30 +16,12 @@ from phaze.simulate.timeline import Use
 from phaze.theory.collectives import network_s, sent_bytes
 from phaze.theory.stage_work import StageWork
 
-if TYPE_CHECKING:
-    from phaze.spec.system import System
-
 Tensors = Literal["within", "longest", "all"]
 """Where the time of tensors between stages is: within the passes as the planner charges it; on the way, as
 long as the largest that enters the stage; on the way, one after the other on the link of the stage, while
 operators share the HBM of their device as well."""
 
 SCHEDULES: dict[str, Schedule] = {"1f1b": "1f1b", "gpipe": "gpipe", "2bw": "2bw"}
-
-
-@dataclass(frozen=True)
-class Bandwidths:
-    """What a planner assumes of its devices, in bytes per second."""
-
-    network: float
-    """Between any two devices."""
-    hbm: float
-    """Between the HBM and the chip of a device."""
-
-    @classmethod
-    def of(cls, system: System) -> Bandwidths:
-        """Return what planners assume of a system."""
-        return cls(system.network_bandwidth_bytes_per_s, system.hbm_bandwidth_bytes_per_s)
 
 
 @dataclass(frozen=True)
@@ -292,9 +274,7 @@ class Plan:
         return sent / self.bandwidth_bytes_per_s, returned / self.bandwidth_bytes_per_s
 
 
-def read_plan(
-    row: Mapping[Hashable, object] | pd.Series, stages: pd.DataFrame, bandwidths: Bandwidths
-) -> Plan:
+def read_plan(row: Mapping[Hashable, object] | pd.Series, stages: pd.DataFrame) -> Plan:
     """Return a plan from its row in table plans and its rows in table plan_stages."""
     names = [field.name for field in fields(PlanStage)]
     rows = stages.sort_values("stage")[names].itertuples(index=False, name=None)
@@ -304,6 +284,6 @@ def read_plan(
         microbatch=int(str(row["microbatch"])),
         microbatches=int(str(row["microbatches"])),
         time_per_sample_s=float(str(row["time_per_sample_s"])),
-        bandwidth_bytes_per_s=bandwidths.network,
-        hbm_bandwidth_bytes_per_s=bandwidths.hbm,
+        bandwidth_bytes_per_s=float(str(row["network_bandwidth_bytes_per_s"])),
+        hbm_bandwidth_bytes_per_s=float(str(row["hbm_bandwidth_bytes_per_s"])),
     )

@@ -11,12 +11,12 @@ import pandas as pd
 from phaze.errors import PhazeError
 from phaze.simulate.network.fabric import fabric
 from phaze.simulate.networked import NetworkReplay, replay_on
-from phaze.simulate.plan import Bandwidths, Plan, read_plan
+from phaze.simulate.plan import Plan, read_plan
 from phaze.simulate.replay import Replay, replay
 from phaze.simulate.rows import stage_memory
 from phaze.simulate.stage import simulated_stages, simulation_row
 from phaze.spec.network import Matrix
-from phaze.spec.system import Cluster
+from phaze.spec.system import Cluster, System
 from phaze.tables import PARTS, PLANNERS, Plans, PlanStages
 from phaze.tables.plans import PLAN
 from phaze.units import GIB
@@ -130,15 +130,26 @@ class Answer:
         ]
 
 
-def simulate_file(
-    path: Path, wanted: Wanted, bandwidths: Bandwidths, network: Cluster | Matrix | None = None
-) -> Answer:
+def simulate_file(path: Path, wanted: Wanted, network: System | Cluster | Matrix | None = None) -> Answer:
     """Replay a plan of a study's file: results/plans/<scenario>/<model>.parquet or report/plans.parquet.
 
-    The bandwidths are those that the planner assumed, of a flat network and of the memory; the plan is
-    simulated on that network too unless another is given.
+    It is simulated on the flat network that its planner assumed unless another one is given. Raises
+    PhazeError for another flat one: a plan says nothing of it.
     """
-    return replay_one(*read_wanted(path, wanted), bandwidths, network)
+    row, stages = read_wanted(path, wanted)
+    if isinstance(network, System):
+        _refuse_other_flat(row, network)
+        network = None
+    return replay_one(row, stages, network)
+
+
+def _refuse_other_flat(row: pd.Series, network: System) -> None:
+    for name in ("network_bandwidth_bytes_per_s", "hbm_bandwidth_bytes_per_s"):
+        if getattr(network, name) != row[name]:
+            raise PhazeError(
+                f"simulate: --system: its {name} is {getattr(network, name):g}, the plan was made for "
+                f"{row[name]:g}; leave the option out, or name a system with levels or a matrix of bandwidths"
+            )
 
 
 def read_wanted(path: Path, wanted: Wanted) -> tuple[pd.Series, pd.DataFrame]:
@@ -149,17 +160,15 @@ def read_wanted(path: Path, wanted: Wanted) -> tuple[pd.Series, pd.DataFrame]:
     return wanted.choose(plans, path), PlanStages.load(beside)
 
 
-def plan_of(row: pd.Series, stages: pd.DataFrame, bandwidths: Bandwidths) -> Plan:
+def plan_of(row: pd.Series, stages: pd.DataFrame) -> Plan:
     """Return the plan of a row of table plans; table plan_stages may hold the stages of others too."""
     mine = stages[(stages[list(PLAN)] == row[list(PLAN)]).all(axis=1)]
-    return read_plan(row, mine, bandwidths)
+    return read_plan(row, mine)
 
 
-def replay_one(
-    row: pd.Series, stages: pd.DataFrame, bandwidths: Bandwidths, network: Cluster | Matrix | None = None
-) -> Answer:
+def replay_one(row: pd.Series, stages: pd.DataFrame, network: Cluster | Matrix | None = None) -> Answer:
     """Replay a row of table plans; table plan_stages may hold the stages of others too."""
-    plan = plan_of(row, stages, bandwidths)
+    plan = plan_of(row, stages)
     found = replay(plan) if network is None else replay_on(plan, fabric(network, plan.devices))
     return Answer(row, found)
 

@@ -7,20 +7,19 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from phaze.simulate.plan import Bandwidths, read_plan
+from phaze.simulate.plan import read_plan
 from phaze.simulate.replay import Replay, assumed_s, replay
 from phaze.units import GIB
 
 Row = dict[str, str | int | float | bool]
 
 
-def replayed_rows(row: Row, stages: pd.DataFrame, bandwidths: tuple[float, float]) -> tuple[Row, list[Row]]:
+def replayed_rows(row: Row, stages: pd.DataFrame) -> tuple[Row, list[Row]]:
     """Return rows of tables simulations and simulation_stages, without their key.
 
-    A plan is given by its rows in tables plans and plan_stages, bandwidths of network and HBM in bytes per
-    second.
+    A plan is given by its rows in tables plans and plan_stages.
     """
-    found = replay(read_plan(pd.Series(row), stages, Bandwidths(*bandwidths)))
+    found = replay(read_plan(pd.Series(row), stages))
     return simulation_row(found), list(simulated_stages(found, float(row["hbm_gib"]) * GIB))
 
 

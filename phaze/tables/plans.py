@@ -24,6 +24,8 @@ class Plans(Table):
     columns = {
         "status": text("result", "placed", "infeasible"),
         "reason": text("why there is no plan, empty if placed"),
+        "network_bandwidth_bytes_per_s": real("between any two devices, as the planner assumes"),
+        "hbm_bandwidth_bytes_per_s": real("of the HBM of a device, as the planner assumes"),
         "flushes": flag("the pipeline is flushed after every batch, as its planner assumes"),
         "schedule": text("how microbatches pass the stages", "1f1b", "gpipe", "2bw", "none"),
         "microbatch": count("samples in a microbatch b"),

@@ -34,7 +34,6 @@ from tests.unit.mapped.plans import BANDWIDTH, plan, stage
 from tests.unit.mapped.test_networks import NODES, pod
 
 FAST = Effort(steps=200)
-ASSUMED = (BANDWIDTH, 1e12)
 SEARCH = PlanMapSettings(planners=("phaze", "piper"), steps=FAST.steps)
 PLANS = {
     "equal": plan([stage(4)] * 4, 8),
@@ -176,7 +175,8 @@ def test_units_that_need_more_devices_than_the_study_has_take_a_larger_part() ->
 def rows_of(one: Plan, **key: object) -> tuple[dict[str, object], list[dict[str, object]]]:
     row = {
         "model": "m", "hbm_gib": 32.0, "status": "placed", "schedule": one.schedule, "microbatch": 1,
-        "microbatches": one.microbatches, **key,
+        "microbatches": one.microbatches, "network_bandwidth_bytes_per_s": BANDWIDTH,
+        "hbm_bandwidth_bytes_per_s": 1e12, **key,
     }  # fmt: skip
     stages = [{**row, "stage": q, **vars(s)} for q, s in enumerate(one.stages)]
     return row, stages
@@ -190,7 +190,7 @@ def test_the_plans_of_the_fastest_accelerators_are_mapped_equal_ones_once() -> N
     ]
     plans = pd.DataFrame([row for row, _ in cases])
     stages = pd.DataFrame([one for _, rows in cases for one in rows])
-    asked = Asked({"t": SYSTEMS["torus"], "n": SYSTEMS["nodes"]}, 16, ASSUMED, SEARCH)
+    asked = Asked({"t": SYSTEMS["torus"], "n": SYSTEMS["nodes"]}, 16, SEARCH)
     maps, devices = map_plans(plans, stages, asked, Recalled())
     maps, devices = PlanMaps.check(maps), PlanDevices.check(devices)
     keys = ["architecture", "planner", "system"]
@@ -206,7 +206,7 @@ def test_plans_that_were_mapped_are_not_mapped_again(tmp_path: Path, monkeypatch
     """One more plan is the only one that is mapped; the others come back bit by bit."""
     row, stages = rows_of(PLANS["equal"], architecture="a", planner="phaze", time_per_sample_s=1.0)
     more, of_more = rows_of(PLANS["sliced"], architecture="a", planner="piper", time_per_sample_s=2.0)
-    asked = Asked({"t": SYSTEMS["torus"], "n": SYSTEMS["nodes"]}, 16, ASSUMED, SEARCH)
+    asked = Asked({"t": SYSTEMS["torus"], "n": SYSTEMS["nodes"]}, 16, SEARCH)
     both = pd.DataFrame([row, more]), pd.DataFrame([*stages, *of_more])
     fresh = map_plans(*both, asked, Recalled())
     made: list[object] = []
@@ -227,7 +227,7 @@ def test_plans_that_were_mapped_are_not_mapped_again(tmp_path: Path, monkeypatch
 def test_a_model_without_plans_has_no_maps() -> None:
     row, stages = rows_of(PLANS["equal"], architecture="a", planner="phaze", time_per_sample_s=1.0)
     plans = pd.DataFrame([row | {"status": "infeasible"}])
-    asked = Asked({"t": SYSTEMS["torus"]}, 16, ASSUMED, SEARCH)
+    asked = Asked({"t": SYSTEMS["torus"]}, 16, SEARCH)
     maps, devices = map_plans(plans, pd.DataFrame(stages), asked, Recalled())
     assert maps.empty
     assert devices.empty
@@ -237,7 +237,7 @@ def test_a_plan_whose_units_do_not_fit_is_left_out(caplog: pytest.LogCaptureFixt
     """Groups of 2 and of 1 device need 8 devices for a plan of 6, and the network has 6."""
     row, stages = rows_of(PLANS["sliced"], architecture="a", planner="phaze", time_per_sample_s=1.0)
     six = Matrix(bandwidths_bytes_per_s=((1e9,) * 6,) * 6)
-    asked = Asked({"six": six, "t": SYSTEMS["torus"]}, 6, ASSUMED, SEARCH)
+    asked = Asked({"six": six, "t": SYSTEMS["torus"]}, 6, SEARCH)
     maps, _ = map_plans(pd.DataFrame([row]), pd.DataFrame(stages), asked, Recalled())
     assert set(maps["system"]) == {"t"}
     assert "six has too few devices" in caplog.text

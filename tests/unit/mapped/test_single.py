@@ -103,7 +103,6 @@ def test_a_mapped_plan_is_drawn(plans: str, tmp_path: Path) -> None:
         (("--planner", "nobody"), "has no plan with planner nobody; allowed: phaze, piper"),
         (("-a", "a9"), "has no plan with architecture a9; allowed: a0"),
         (("--memory-gib-per-s", "9"), "--memory-gib-per-s is for stages"),
-        (("--planned-system", "wafer"), "is a mesh of tiles"),
     ],
 )
 def test_a_mistake_is_one_message(plans: str, arguments: tuple[str, ...], message: str) -> None:

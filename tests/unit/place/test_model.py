@@ -22,6 +22,7 @@ CONDITIONS = Conditions(
     devices=16,
     global_batch=64,
     bandwidth_bytes_per_s=1e9,
+    hbm_bandwidth_bytes_per_s=1.2e12,
     clock_hz=1e9,
     hbm_gib=(1.0, 2.0, 8.0),
     recompute=(False, True),

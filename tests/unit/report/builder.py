@@ -235,5 +235,5 @@ def inputs() -> Inputs:
         times=times(),
         certificates=certificates(main, study()),
         audits=audits(main),
-        pictures=Pictures.of(plan_stages, main.scenario),
+        pictures=Pictures(plan_stages),
     )

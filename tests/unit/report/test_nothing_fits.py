@@ -66,6 +66,7 @@ def unplanned(inputs: Inputs, cluster: Cluster) -> pd.DataFrame:
     nothing = dict.fromkeys(("microbatch", "microbatches", "stages", "devices_used", "degree"), 0)
     texts = {"tensor": "", "data": "", "memory": "none", "schedule": "none"}
     never = dict.fromkeys(("time_per_sample_s", "piper_time_per_sample_s"), np.inf)
+    nothing |= {"network_bandwidth_bytes_per_s": 1e9, "hbm_bandwidth_bytes_per_s": 1e12}
     reasons = {"status": "infeasible", "reason": STASHING, "piper_reason": "there is no plan"}
     chips = results(inputs, cluster)[["model", "architecture", "hbm_gib"]].drop_duplicates()
     every = chips.merge(pd.DataFrame({"planner": PLANNERS}), how="cross")

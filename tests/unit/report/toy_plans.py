@@ -37,7 +37,11 @@ def plans(cluster: Cluster, study: Study, hbm_gib: dict[str, float]) -> tuple[pd
         for chip in choose_chips(_only(cluster, model), choice).compared
         for one in _of_chip(cluster, model, *chip)
     ]
-    rows = [{**key, **plan} for key, plan, _ in found]
+    assumed = {
+        f"{of}_bandwidth_bytes_per_s": getattr(cluster.scenario, f"{of}_bandwidth_bytes_per_s")
+        for of in ("network", "hbm")
+    }
+    rows = [{**key, **assumed, **plan} for key, plan, _ in found]
     stages = [{**key, "stage": s, **stage} for key, _, cut in found for s, stage in enumerate(cut)]
     return Plans.check(pd.DataFrame(rows)), PlanStages.check(pd.DataFrame(stages))
 

@@ -15,7 +15,7 @@ from phaze.place.planners import Asked
 from phaze.place.side_by_side import plan_model
 from phaze.recalled import Recalled
 from phaze.replayed import replay_plans
-from phaze.simulate.plan import Bandwidths, Plan, PlanStage, read_plan
+from phaze.simulate.plan import Plan, PlanStage, read_plan
 from phaze.simulate.replay import assumed_s, replay
 from phaze.simulate.stage import replayed_rows
 from phaze.tables import PARTS, PLANNERS, Plans, PlanStages, Simulations, SimulationStages
@@ -24,7 +24,6 @@ from tests.unit.place.test_side_by_side import EXPERT, SMALL, model
 
 BANDWIDTH = 1e9
 HBM_BANDWIDTH = 1e11
-BANDWIDTHS = Bandwidths(BANDWIDTH, HBM_BANDWIDTH)
 STAGE = PlanStage(
     first_layer=0, last_layer=1, data=1, tensor=1, time_per_sample_s=0.0, forward_s=1.0, recompute_s=0.0,
     backward_s=2.0, arriving_bytes=0.0, longest_arriving_bytes=0.0, departing_bytes=0.0,
@@ -177,7 +176,7 @@ def test_planners_plans_are_replayed_in_their_time_and_memory(
     planned: tuple[pd.DataFrame, pd.DataFrame],
 ) -> None:
     plans, stages = planned
-    simulations, simulated = replay_plans(plans, stages, (BANDWIDTHS.network, BANDWIDTHS.hbm), Recalled())
+    simulations, simulated = replay_plans(plans, stages, Recalled())
     simulations, simulated = Simulations.check(simulations), SimulationStages.check(simulated)
     assert len(simulations) == (plans["status"] == "placed").sum() == 8
     np.testing.assert_allclose(simulations["assumed_s"], simulations["planned_s"], rtol=1e-9)
@@ -192,8 +191,7 @@ def test_plans_that_were_simulated_are_not_simulated_again(
 ) -> None:
     """Plans of one more accelerator are the only ones that are simulated; the others come back bit by bit."""
     plans, stages = planned
-    bandwidths = BANDWIDTHS.network, BANDWIDTHS.hbm
-    fresh = replay_plans(plans, stages, bandwidths, Recalled())
+    fresh = replay_plans(plans, stages, Recalled())
     made: list[object] = []
 
     def count(plan: dict[str, str | int | float | bool], *rest: object) -> object:
@@ -204,7 +202,7 @@ def test_plans_that_were_simulated_are_not_simulated_again(
     first = [table[table["architecture"] == "a0"] for table in planned]
     for number, given in enumerate([first, planned, planned]):
         with Recalled(tmp_path / "simulations.json", "code") as recalled:
-            found = replay_plans(*given, bandwidths, recalled)
+            found = replay_plans(*given, recalled)
         assert set(made) == ({2.0} if number == 0 else {1.0} if number == 1 else set())
         made.clear()
     for one, other in zip(found, fresh, strict=True):
@@ -216,7 +214,7 @@ def test_a_plan_is_read_with_what_its_planner_charges(planned: tuple[pd.DataFram
     for row in plans.to_dict("records"):
         key = [row[name] for name in PLAN]
         mine = stages[(stages[list(PLAN)] == key).all(axis=1)]
-        plan = read_plan(row, mine, BANDWIDTHS)
+        plan = read_plan(row, mine)
         assert plan.samples == SMALL.global_batch
         assert plan.devices == row["devices_used"]
         if plan.flushes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -31,14 +32,11 @@ def study_results(tables: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path) -> 
     for table, frame in zip((Plans, PlanStages), tables, strict=True):
         for path in (f"{table.name}/paper/toy.parquet", f"report/{table.name}.parquet"):
             table.save(frame, tmp_path / path)
-    (tmp_path / "flat.yaml").write_text(
-        f"network_bandwidth_bytes_per_s: {SMALL.bandwidth_bytes_per_s}\n", encoding="utf-8"
-    )
     return tmp_path
 
 
 def run(study: Path, file: str, *arguments: str) -> str:
-    command = ("simulate", str(study / file), "--system", str(study / "flat.yaml"), *arguments)
+    command = ("simulate", str(study / file), *arguments)
     result = CliRunner().invoke(app, command)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -50,7 +48,7 @@ def test_a_plan_of_either_file_is_replayed_as_in_the_study(
     study: Path, file: str, tables: tuple[pd.DataFrame, pd.DataFrame]
 ) -> None:
     found = json.loads(run(study, file, "--planner", "phaze", "--architecture", "a0", "--json"))
-    simulations = replay_plans(*tables, (SMALL.bandwidth_bytes_per_s, 1.2e12), Recalled())[0]
+    simulations = replay_plans(*tables, Recalled())[0]
     same = (simulations["planner"] == "phaze") & (simulations["architecture"] == "a0")
     row = simulations[same].iloc[0].to_dict()
     stages, memory = found.pop("stages"), found.pop("memory")
@@ -80,6 +78,36 @@ def test_the_fastest_plan_is_taken_and_explained(
     assert "the simulator counts 2 (d - 1)/d in each direction" in text
 
 
+def test_a_plan_is_simulated_on_the_flat_network_that_it_was_made_for(study: Path) -> None:
+    flat = study / "flat.yaml"
+    arguments = ("--planner", "phaze", "-a", "a0", "--system", str(flat))
+    flat.write_text("network_bandwidth_bytes_per_s: 1.0e+9\n", encoding="utf-8")
+    assert run(study, "report/plans.parquet", *arguments) == run(
+        study, "report/plans.parquet", *arguments[:-2]
+    )
+    flat.write_text("network_bandwidth_bytes_per_s: 2.0e+9\n", encoding="utf-8")
+    with pytest.raises(
+        PhazeError, match=r"network_bandwidth_bytes_per_s is 2e\+09, the plan was made for 1e"
+    ):
+        run(study, "report/plans.parquet", *arguments)
+
+
+def test_a_plan_for_another_system_takes_its_planners_time_under_its_planners_assumptions(
+    tmp_path: Path,
+) -> None:
+    """Simulated on `paper`, of less bandwidth than planned for, it would wait for its links."""
+    fast = replace(SMALL, bandwidth_bytes_per_s=50e9, hbm_bandwidth_bytes_per_s=3e12)
+    asked = [Asked("a0", 2.0, ("equal",))]
+    for table, frame in zip(
+        (Plans, PlanStages), plan_model(*model(), asked, fast, EXPERT, plan_as_piper), strict=True
+    ):
+        table.save(frame, tmp_path / f"report/{table.name}.parquet")
+    row = json.loads(run(tmp_path, "report/plans.parquet", "--json"))
+    own = Plans.load(tmp_path / "report/plans.parquet").iloc[0]
+    assert (own["network_bandwidth_bytes_per_s"], own["hbm_bandwidth_bytes_per_s"]) == (50e9, 3e12)
+    assert row["assumed_s"] == pytest.approx(row["planned_s"])
+
+
 LEVELS = "device: tpu-v4\nlevels: [{devices: 8, bandwidth_bytes_per_s: 1.0e+9}]\n"
 
 
@@ -94,7 +122,7 @@ LEVELS = "device: tpu-v4\nlevels: [{devices: 8, bandwidth_bytes_per_s: 1.0e+9}]\
 )
 def test_a_plan_is_simulated_on_any_network(study: Path, text: str) -> None:
     (study / "net.yaml").write_text(text, encoding="utf-8")
-    arguments = "--system", str(study / "net.yaml"), "--planned-system", str(study / "flat.yaml"), "-a", "a0"
+    arguments = "--system", str(study / "net.yaml"), "-a", "a0"
     trace = study / "trace.json"
     words = run(study, "report/plans.parquet", *arguments, "--planner", "phaze", "--trace", str(trace))
     assert "links carry something" in words
@@ -131,7 +159,7 @@ def test_a_picture_is_written_in_the_format_of_its_name(study: Path, name: str, 
 @pytest.mark.parametrize("planner", ["phaze", "piper"])
 def test_the_picture_says_which_plan_it_is_and_what_is_what(study: Path, planner: str) -> None:
     (study / "net.yaml").write_text(LEVELS, encoding="utf-8")
-    arguments = "--system", str(study / "net.yaml"), "--planned-system", str(study / "flat.yaml"), "-a", "a0"
+    arguments = "--system", str(study / "net.yaml"), "-a", "a0"
     for system in ((), arguments):
         picture = study / "p.svg"
         run(
