@@ -48,6 +48,7 @@ wildcard_constraints:
     tensor=r"\d+",
     microbatch=r"\d+",
     shard="small-buffer|large-buffer|smaller|named",
+    reading="|".join(map(re.escape, settings.study.shown_readings)) or "none",
     input="|".join(map(re.escape, settings.study.plans.inputs)) or "none",
     tiled="|".join(map(re.escape, settings.study.tiled.cases)) or "none",
     case="|".join(map(re.escape, settings.study.plans.cases)) or "none",
@@ -77,6 +78,7 @@ include: "rules/schedule.smk"
 include: "rules/place.smk"
 include: "rules/certify.smk"
 include: "rules/plan.smk"
+include: "rules/read.smk"
 include: "rules/simulate.smk"
 include: "rules/cases.smk"
 include: "rules/tiled.smk"

@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from phaze.errors import PhazeError
@@ -77,6 +77,8 @@ class Settings:
     """Model, system and device behind the graphs of `maps`, as plain values."""
     map_networks: dict[str, dict[str, object]] = field(default_factory=dict)
     """Networks on which the report maps plans, by name, as plain values."""
+    reading_scenarios: dict[str, Scenario] = field(default_factory=dict)
+    """The first scenario as every reading has it, the study's own among them; none without readings."""
 
     def workload(self, model: str) -> Workload:
         """Return the workload of that name."""
@@ -106,6 +108,23 @@ class Settings:
             "technology": self.technology.model_dump(mode="json"),
             **{section: study[section] for section in ("training", "extract", "estimate", "schedule")},
         }
+
+    def reading_problem(self, reading: str, model: str) -> dict[str, object]:
+        """Return a workload under the settings of a reading, as a `Problem`."""
+        main = next(iter(self.scenarios))
+        scenarios = {main: self.reading_scenarios[reading]}
+        return replace(self, study=self.study.under(reading), scenarios=scenarios).problem(main, model)
+
+    def read_architectures(self, model: str) -> list[dict[str, object]]:
+        """Return the architectures that readings are about: all named ones but those of other workloads."""
+        families = Published.parse(self.published, "published").families if self.published else {}
+        others = {name for family in families.values() for name in set(family.values()) - {family.get(model)}}
+        mine = {family[model] for family in families.values() if model in family}
+        return [
+            chip.model_dump(mode="json")
+            for name, chip in self.architectures.items()
+            if name in mine or name not in others or name == self.study.architectures.baseline
+        ]
 
     @property
     def grid_shards(self) -> tuple[str, ...]:
@@ -216,6 +235,10 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
                 *(part.model_dump(mode="json") for part in load_cluster(graph.system, folder)),
             ]
             for name, graph in study.maps.graphs.items()
+        },
+        reading_scenarios={
+            name: load_scenario(next(iter(study.under(name).scenarios.values())), folder)
+            for name in study.shown_readings
         },
         map_networks=load_map_networks(
             study.report.maps.systems if study.models else (), next(iter(scenarios.values())).devices, folder

@@ -118,7 +118,7 @@ def extract_subject(
     """Return a model with its operators for all TMP widths and microbatches."""
     widths = [(t, b) for t in tensor for b in microbatches]
     return Subject(
-        graph=extract_graph(model),
+        graph=extract_graph(model, head=settings.head),
         points=tuple(extract_layers(model, sequence, t, b, settings) for t, b in widths),
         sequence=sequence,
         flops_per_token=model.flops_per_token(sequence),

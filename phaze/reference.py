@@ -12,6 +12,7 @@ from phaze.spec.model import Model
 from phaze.spec.network import Matrix, Torus
 from phaze.spec.noun import Noun
 from phaze.spec.operators import StoredEdge, StoredOperator, StoredOperators
+from phaze.spec.readings import Reading
 from phaze.spec.stages import PartitionSettings, StoredMessage, StoredStage, StoredStages
 from phaze.spec.study import ArchitectureChoice, ScenarioChoice, Study, Workload
 from phaze.spec.system import Cluster, Device, Level, System
@@ -42,6 +43,7 @@ _SECTIONS: dict[str, type[Noun]] = {
     "`report.strategies`": settings.StrategySettings,
     "`report.maps`": settings.PlanMapSettings,
     "`report.sensitivity.NAME`": settings.Variation,
+    "`readings.NAME`": Reading,
     "`plans`": planning.Plans,
     "`plans.inputs.NAME`": planning.PlanInput,
     "`plans.inputs.NAME.own`": planning.OwnInput,

@@ -14,6 +14,7 @@ rule extract_graph:
         "<results>/graphs/{model}.parquet",
     params:
         model=lambda w: settings.models[w.model].model_dump(mode="json", exclude={"hyper_operators"}),
+        head=study["extract"]["head"],
         code=source_digest("phaze.extract"),
     log:
         "<logs>/graphs/{model}.log",

@@ -99,6 +99,15 @@ def planned(table):
     return [f"<results>/{table}/{MAIN}/{model}.parquet" for model in settings.study.models]
 
 
+def readings():
+    """Return the files of the readings of the study, its own settings among them."""
+    return [
+        f"<results>/readings/{reading}/{model}.parquet"
+        for reading in settings.study.shown_readings
+        for model in settings.study.models
+    ]
+
+
 def plan_maps(table):
     """Return the files of mapped plans that the report shows: none without a network to map them to."""
     return planned(table) if settings.map_networks else []

@@ -173,6 +173,7 @@ rule report:
             for model in settings.study.models
             if settings.study.report.sensitivity
         ],
+        readings=readings(),
         plans=planned("plans"),
         plan_stages=planned("plan_stages"),
         simulations=planned("simulations"),

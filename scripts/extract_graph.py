@@ -6,11 +6,16 @@ from phaze.job import logged
 from phaze.spec.model import parse_model
 
 
-def main(out: str, *, name: str, model: dict[str, object]) -> None:
+def main(out: str, *, name: str, model: dict[str, object], head: bool) -> None:
     """Write the graph of a model under the name of its workload."""
-    tables.Graphs.save(extract_graph(parse_model(model | {"name": name}, name)), out)
+    tables.Graphs.save(extract_graph(parse_model(model | {"name": name}, name), head=head), out)
 
 
 if __name__ == "__main__":
     with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
-        main(snakemake.output[0], name=snakemake.wildcards.model, model=snakemake.params.model)
+        main(
+            snakemake.output[0],
+            name=snakemake.wildcards.model,
+            model=snakemake.params.model,
+            head=snakemake.params.head,
+        )

@@ -69,6 +69,7 @@ def main(
         fronts=tables.Fronts.load(*mine.of("fronts")),
         trials=tables.Trials.load(*mine.of("trials")),
         sensitivities=tables.Sensitivities.load(*mine.of("sensitivities")),
+        readings=tables.Readings.load(*mine.of("readings", scenario=False)),
         plans=tables.Plans.load(*mine.of("plans")),
         plan_stages=plan_stages,
         simulations=tables.Simulations.load(*mine.of("simulations")),

@@ -24,7 +24,8 @@ from phaze.extract.memory import Stash, stashes
 from phaze.extract.operators import Edge, Operator, OperatorGraph, Part, collective, product
 from phaze.extract.primitives import INPUT, LayerGraph, Primitive
 
-Form = Literal["paired", "split"]
+Form = Literal["paired", "split", "data"]
+"""One operator for each forward operator, gradients of data and of weights apart, or those of data only."""
 Gradients = Literal["both", "data", "weight"]
 """Which gradients an operator makes: all, those of its inputs, or those of its parameters."""
 
@@ -53,9 +54,10 @@ def backward_graph(
     last = len(groups) - 1
     forward = group_edges(layer, groups, bytes_per_element)
     edges = tuple(Edge(last - e.target, last - e.source, e.nbytes) for e in forward)
-    if form == "paired":
-        return OperatorGraph(tuple(m.operator("both") for m in makers), tuple(sorted(edges, key=_ends)))
-    return _split_graph(makers, edges)
+    if form == "split":
+        return _split_graph(makers, edges)
+    gradients: Gradients = "data" if form == "data" else "both"
+    return OperatorGraph(tuple(m.operator(gradients) for m in makers), tuple(sorted(edges, key=_ends)))
 
 
 def _ends(edge: Edge) -> tuple[int, int]:

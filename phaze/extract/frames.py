@@ -13,7 +13,7 @@ from phaze.extract.fusion import fuse
 from phaze.extract.models import build_network
 from phaze.extract.operators import Operator, OperatorGraph, Part
 from phaze.extract.primitives import LayerGraph
-from phaze.spec.model import AnyModel
+from phaze.spec.model import AnyModel, Model
 from phaze.spec.settings import ExtractSettings
 
 Row = dict[str, str | int | float | bool]
@@ -42,7 +42,7 @@ def extract_layers(
     sequence.
     """
     width = settings.bytes_per_element
-    layers = build_network(model, sequence, tensor, microbatch, width).layers
+    layers = build_network(_trained(model, head=settings.head), sequence, tensor, microbatch, width).layers
     passes = _passes(layers, settings)
     works = _works(passes)
     point: Row = {"model": model.name, "tensor": tensor, "microbatch": microbatch}
@@ -50,21 +50,26 @@ def extract_layers(
         operators=_frame(tables.Operators, point, _operator_rows(passes, works)),
         parts=_frame(tables.Parts, point, _part_rows(works)),
         edges=_frame(tables.Edges, point, _edge_rows(passes)),
-        layers=_frame(tables.Layers, point, [_layer_row(layer, width, passes) for layer in layers]),
+        layers=_frame(tables.Layers, point, [_layer_row(layer, settings, passes) for layer in layers]),
     )
 
 
-def extract_graph(model: AnyModel) -> pd.DataFrame:
+def extract_graph(model: AnyModel, *, head: bool = True) -> pd.DataFrame:
     """Return the layer graph of a model, a chain of runs; it alone depends on the number of blocks.
 
-    Raises PhazeError for a model that is no chain of layers.
+    Without `head` it is that of the base model. Raises PhazeError for a model that is no chain of layers.
     """
     model.check_chain("extract")
-    network = build_network(model, 1, 1, 1, 1)
+    network = build_network(_trained(model, head=head), 1, 1, 1, 1)
     rows: list[Row] = [
         {"position": i, "layer": run.layer, "count": run.count} for i, run in enumerate(network.runs)
     ]
     return _frame(tables.Graphs, {"model": model.name}, rows)
+
+
+def _trained(model: AnyModel, *, head: bool) -> AnyModel:
+    """Return the model as it is trained: with its head or, for a transformer, without."""
+    return model.without_head() if isinstance(model, Model) and not head else model
 
 
 def _passes(layers: tuple[LayerGraph, ...], settings: ExtractSettings) -> Passes:
@@ -72,9 +77,8 @@ def _passes(layers: tuple[LayerGraph, ...], settings: ExtractSettings) -> Passes
     for layer in layers:
         groups = fuse(layer, enabled=settings.fusion)
         passes[layer.name, "forward"] = forward_graph(layer, groups, settings.bytes_per_element)
-        passes[layer.name, "backward"] = backward_graph(
-            layer, groups, settings.bytes_per_element, settings.backward
-        )
+        form = settings.backward if settings.weight_gradients else "data"
+        passes[layer.name, "backward"] = backward_graph(layer, groups, settings.bytes_per_element, form)
     return passes
 
 
@@ -139,14 +143,15 @@ def _edge_rows(passes: Passes) -> list[Row]:
     ]
 
 
-def _layer_row(layer: LayerGraph, width: int, passes: Passes) -> Row:
+def _layer_row(layer: LayerGraph, settings: ExtractSettings, passes: Passes) -> Row:
+    width = settings.bytes_per_element
     forward, backward = (passes[layer.name, direction].operators for direction in ("forward", "backward"))
     parameters = sum(primitive.parameters for primitive in layer.primitives)
     return {
         "layer": layer.name,
         "parameters": parameters,
         "parameter_bytes": parameters * width,
-        "activation_bytes": sum(operator.stashed_bytes for operator in forward),
+        "activation_bytes": settings.activation_factor * sum(o.stashed_bytes for o in forward),
         "input_bytes": layer.input_elements * width,
         "output_bytes": layer.output_elements * width,
         "tensor_parallel": any(operator.core == "network" for operator in (*forward, *backward)),

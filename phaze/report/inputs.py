@@ -22,6 +22,7 @@ from phaze.tables import (
     PlanMaps,
     Plans,
     PlanStages,
+    Readings,
     Sensitivities,
     Simulations,
     SimulationStages,
@@ -136,6 +137,8 @@ class Inputs:
     fronts: pd.DataFrame = field(default_factory=Fronts.empty)
     trials: pd.DataFrame = field(default_factory=Trials.empty)
     sensitivities: pd.DataFrame = field(default_factory=Sensitivities.empty)
+    readings: pd.DataFrame = field(default_factory=Readings.empty)
+    """Table readings, all models."""
     plans: pd.DataFrame = field(default_factory=Plans.empty)
     """Table plans of the first scenario, all models."""
     plan_stages: pd.DataFrame = field(default_factory=PlanStages.empty)

@@ -257,6 +257,11 @@ class Model(Noun):
     def check_chain(self, where: str) -> None:
         """Raise PhazeError unless every layer reads only the one before, which is so."""
 
+    def without_head(self) -> Model:
+        """Return the base model: without logits and loss, with the norm or pooler after its last block."""
+        plain = {"head": "none", "head_transform": True, "sentence_head": False}
+        return self.model_copy(update=plain)
+
     def distinct(self) -> Model:
         """Return the model with as few blocks as have all of its distinct layers, and without K."""
         return self.model_copy(update={"layers": 1, "hyper_operators": None})

@@ -57,6 +57,12 @@ class ExtractSettings(Noun):
     """Fuse elementwise operators into what produces their input."""
     bytes_per_element: Literal[1, 2, 4] = 2
     """Size of an activation or weight."""
+    head: Flag = True
+    """Train a transformer with logits and loss, or as a base model that ends with its norm and pooler."""
+    weight_gradients: Flag = True
+    """Count the gradients of weights in the backward pass, or those of inputs only."""
+    activation_factor: PositiveFloat = 1.0
+    """How many times the activations that are kept for the backward pass fill memory."""
 
 
 class EstimateSettings(Noun):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from phaze.spec.architecture import Grid
 from phaze.spec.map_study import Maps
-from phaze.spec.noun import Noun
+from phaze.spec.noun import Noun, describe
 from phaze.spec.planning import Plans
+from phaze.spec.readings import Changes, Reading
 from phaze.spec.settings import (
     CertifySettings,
     EstimateSettings,
@@ -25,6 +26,9 @@ from phaze.spec.settings import (
     Triple,
 )
 from phaze.spec.tiled_study import TiledStudy
+
+OWN_READING = "study"
+"""Name of what the study's own settings give, beside its readings."""
 
 
 class Workload(Noun):
@@ -101,6 +105,9 @@ class Study(Noun):
     """Settings of certify."""
     report: ReportSettings = ReportSettings()
     """Settings of report."""
+    readings: dict[Name, Reading] = Field(default_factory=dict)
+    """Other settings by name, under which every model is placed on the named architectures again, to be shown
+    beside the study's own; without those that the publication of the report found for other workloads."""
     plans: Plans = Plans()
     """What is planned with Piper apart from the models: the figures and tables of its paper."""
     tiled: TiledStudy = TiledStudy()
@@ -127,14 +134,45 @@ class Study(Noun):
         if self.architectures.grid is None and self.screen.strategy == "hysteresis":
             raise ValueError("screen.strategy: hysteresis walks over a grid, but architectures.grid is null")
         self._check_stand_ins()
+        self._check_batches("")
+        if self.readings and not self.architectures.named:
+            raise ValueError("readings: are about named architectures, but architectures.named is empty")
+        if OWN_READING in self.readings:
+            raise ValueError(f"readings: {OWN_READING!r} is the study's own; give the reading another name")
+        for name in self.readings:
+            self.under(name)._check_batches(f"readings.{name}: ")
+        return self
+
+    def _check_batches(self, where: str) -> None:
         for name, scenario in self.scenarios.items():
             for microbatch in self.training.microbatches:
                 if scenario.global_batch % microbatch:
                     raise ValueError(
-                        f"training.microbatches: {microbatch} does not divide "
+                        f"{where}training.microbatches: {microbatch} does not divide "
                         f"scenarios.{name}.global_batch {scenario.global_batch}"
                     )
-        return self
+
+    @property
+    def shown_readings(self) -> dict[str, Reading]:
+        """Return the readings with the study's own settings first; none for a study without."""
+        own = {OWN_READING: Reading(note="the settings of the study")}
+        return own | self.readings if self.readings else {}
+
+    def under(self, reading: str) -> Study:
+        """Return the study with the settings of a reading, in its first scenario; ValueError if they are
+        unfit.
+        """
+        if reading == OWN_READING:
+            return self
+        chosen = self.readings[reading]
+        main = next(iter(self.scenarios))
+        parts = {name: getattr(self, name) for name in ("training", "extract", "estimate")}
+        changed = {
+            name: _with(part, getattr(chosen, name), f"readings.{reading}.{name}")
+            for name, part in parts.items()
+        }
+        scenario = _with(self.scenarios[main], chosen.scenario, f"readings.{reading}.scenario")
+        return self.model_copy(update={**changed, "scenarios": {main: scenario}, "readings": {}})
 
     def _check_stand_ins(self) -> None:
         for name, own in self.plans.stand_ins.items():
@@ -148,6 +186,14 @@ class Study(Noun):
                     f"{where}.architecture: {own.architecture!r} must be one of architectures.named "
                     f"{sorted(self.architectures.named)}"
                 )
+
+
+def _with(noun: Noun, changes: Changes, where: str) -> Noun:
+    """Return settings of which some differ; ValueError says where one is unfit."""
+    try:
+        return type(noun).model_validate({**noun.model_dump(), **changes})
+    except ValidationError as error:
+        raise ValueError(describe(error, where)) from None
 
 
 def _refuse_repeats(key: str, names: tuple[str, ...]) -> None:

@@ -2,8 +2,9 @@
 
 `stages` states what the stages hand to each other, `searches` how the space is searched, `certificates` what
 proves the best, `plans` what several planners make of it, `simulations` what replaying the plans shows,
-`plan_maps` where they lie on networks, `cases` what is planned apart from them, `tiled` what is simulated on
-tiles, `mappings` what is mapped, `results` what looks across models, `base` what a table is.
+`plan_maps` where they lie on networks, `readings` what other settings give, `cases` what is planned apart
+from them, `tiled` what is simulated on tiles, `mappings` what is mapped, `results` what looks across models,
+`base` what a table is.
 """
 
 from pathlib import Path
@@ -27,6 +28,7 @@ from phaze.tables.mappings import (
 )
 from phaze.tables.plan_maps import BY_HAND, MAP_WAYS, PlanDevices, PlanMaps
 from phaze.tables.plans import PLANNERS, Plans, PlanStages
+from phaze.tables.readings import Readings
 from phaze.tables.results import (
     Areas,
     Bindings,
@@ -115,6 +117,7 @@ __all__ = [
     "Proofs",
     "Ranges",
     "Rankings",
+    "Readings",
     "Results",
     "Schedules",
     "Screens",
@@ -159,6 +162,7 @@ _ALL = (
     Trials,
     Commons,
     Sensitivities,
+    Readings,
     Plans,
     PlanStages,
     Simulations,

@@ -103,7 +103,7 @@ def merged(base: Config, over: Config) -> Config:
         (put("scenarios/Paper", {}), r"scenarios\.Paper.*should match pattern"),
         (
             put("architectures/named", ["tpu-v4", "tpu-v9"]),
-            r"there is no architecture 'tpu-v9'; there are phaze-common",
+            r"there is no architecture 'tpu-v9'; there are phaze-bert-large, phaze-common",
         ),
         (put("architectures/grid", {"pe_x": [0]}), r"grid\.pe_x\.0: should be greater than 0, got 0"),
         (put("architectures/grid", {"pe_x": [2, 2]}), "pe_x lists a value twice"),

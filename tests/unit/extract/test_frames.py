@@ -66,6 +66,37 @@ def test_a_graph_is_a_chain_of_runs() -> None:
     assert list(extract_graph(encoder)["layer"]) == ["embedding", "block"]
 
 
+def test_without_head_the_base_model_is_left() -> None:
+    """No logits and no loss; a final norm and a pooler belong to the base model."""
+    found = extract("gpt2", settings=ExtractSettings(head=False)).operators
+    forward = found[(found["layer"] == "head") & (found["direction"] == "forward")]
+    assert list(forward["name"]) == ["final_norm"]
+    assert list(extract_graph(model_of("gpt2"), head=False)["layer"]) == ["embedding", "block", "head"]
+    plain = model_of("bert-large").model_copy(update={"pooler": False})
+    assert list(extract_graph(plain, head=False)["layer"]) == ["embedding", "block"]
+
+
+def test_without_gradients_of_weights_products_with_weights_run_once_backward() -> None:
+    """Forward once, backward once; attention's products have two operands with gradients."""
+    whole = extract("gpt2").layers.set_index("layer").loc["block"]
+    for backward in ("paired", "split"):
+        chosen = ExtractSettings(backward=backward, weight_gradients=False)  # type: ignore[arg-type]
+        found = extract("gpt2", settings=chosen)
+        assert "weight_gradient" not in set(found.parts["role"])
+        mine = (
+            found.operators[(found.operators["layer"] == "block")].groupby("direction")["tensor_flops"].sum()
+        )
+        attention = 2 * 2 * 12 * 1024 * 1024 * 64
+        assert mine["forward"] == whole["forward_tensor_flops"]
+        assert mine["backward"] == mine["forward"] + attention
+
+
+def test_activations_may_be_counted_several_times() -> None:
+    once, sixfold = (extract("gpt2", settings=ExtractSettings(activation_factor=f)) for f in (1, 6))
+    assert (sixfold.layers["activation_bytes"] == 6 * once.layers["activation_bytes"]).all()
+    pd.testing.assert_frame_equal(once.operators, sixfold.operators)
+
+
 def test_two_extractions_are_equal() -> None:
     """Ids and order are decided by the work alone."""
     for one, two in zip(extract("llama2-7b"), extract("llama2-7b"), strict=True):

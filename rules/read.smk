@@ -1,0 +1,40 @@
+"""Place every model on the named architectures again, under the settings of every reading of the study.
+
+READS   nothing but the settings: a reading may extract, estimate, schedule and place otherwise
+WRITES  results/readings/<reading>/<model>.parquet            tables.Readings
+        results/evaluations/: evaluations by content, shared by all jobs that look across points; safe to delete
+"""
+
+
+rule read:
+    """Place a model on the named architectures under the settings of a reading."""
+    message:
+        "read {wildcards.model} as {wildcards.reading}"
+    output:
+        "<results>/readings/{reading}/{model}.parquet",
+    params:
+        model=lambda w: settings.models[w.model].model_dump(mode="json", exclude={"hyper_operators"}),
+        widths=lambda w: list(settings.workload(w.model).tensor),
+        problem=lambda w: settings.reading_problem(w.reading, w.model),
+        architectures=lambda w: settings.read_architectures(w.model),
+        solutions=SOLUTIONS,
+        evaluations=EVALUATIONS,
+        code=source_digest("phaze.readings", "phaze.problem", programs=("glpsol",)),
+    log:
+        "<logs>/readings/{reading}/{model}.log",
+    benchmark:
+        "<benchmarks>/readings/{reading}/{model}.tsv"
+    threads: 1
+    resources:
+        mem_mb=growing(1000),
+        runtime=growing(20),
+    conda:
+        "../envs/phaze.yaml"
+    script:
+        "../scripts/read.py"
+
+
+rule readings:
+    """Place every model of the study under every reading."""
+    input:
+        readings(),

@@ -1,0 +1,84 @@
+"""A reading changes the settings that it names, in the first scenario, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from phaze.config import Settings, load_settings
+from phaze.errors import PhazeError
+from phaze.spec.files import FOLDER
+
+READINGS = {
+    "fast": {
+        "note": "a network a thousand times as fast",
+        "scenario": {"network_bandwidth_bytes_per_s": 4294967296000},
+        "training": {"hbm_gib": [16]},
+        "extract": {"head": False},
+        "estimate": {"vector_cycles": {"forward.softmax": 1}},
+    },
+    "h100": {"note": "another system", "scenario": {"system": "h100", "global_batch": 64}},
+}
+
+
+def settings(readings: object, **changes: object) -> Settings:
+    """Return the default study with readings."""
+    study = yaml.safe_load((FOLDER / "config.yaml").read_text())
+    return load_settings({**study, "readings": readings, **changes}, source="study.yaml")
+
+
+def test_a_reading_changes_what_it_names_and_nothing_else() -> None:
+    found = settings(READINGS)
+    own, read = (found.reading_problem(name, "gpt2-xl") for name in ("study", "fast"))
+    assert own == found.problem("paper", "gpt2-xl")
+    changed = {
+        "scenario": own["scenario"] | {"network_bandwidth_bytes_per_s": 4294967296000.0},
+        "training": own["training"] | {"hbm_gib": [16.0]},
+        "extract": own["extract"] | {"head": False},
+        "estimate": own["estimate"] | {"vector_cycles": {"forward.softmax": 1.0}},
+    }
+    assert read == own | changed
+
+
+def test_a_reading_may_take_another_system_as_a_whole() -> None:
+    found = settings(READINGS).reading_problem("h100", "gpt2-xl")["scenario"]
+    assert (found["clock_hz"], found["global_batch"]) == (1.83e9, 64)
+
+
+def test_the_settings_of_the_study_are_shown_beside_its_readings_only() -> None:
+    assert list(settings(READINGS).study.shown_readings) == ["study", "fast", "h100"]
+    assert settings({}).study.shown_readings == {}
+
+
+def test_what_was_found_for_another_workload_is_not_read() -> None:
+    found = settings(READINGS)
+    names = [chip["name"] for chip in found.read_architectures("gpt2-xl")]
+    assert names == ["tpu-v4", "phaze-common", "spotlight-gpt2-xl"]
+
+
+@pytest.mark.parametrize(
+    ("reading", "message"),
+    [
+        ({"training": {"hbm": [1]}}, r"readings\.x\.training: hbm: is not a known key, got \[1\]"),
+        (
+            {"training": {"hbm_gib": [0]}},
+            r"readings\.x\.training: hbm_gib\.0: should be greater than 0, got 0",
+        ),
+        ({"scenario": {"devices": 0}}, r"readings\.x\.scenario: devices: should be greater than 0, got 0"),
+        ({"scenario": {"system": "moon"}}, "there is no system 'moon'; there are"),
+        ({"extract": {"head": "no"}}, r"readings\.x\.extract: head: should be a valid boolean, got 'no'"),
+        ({"screen": {}}, r"readings\.x\.screen: is not a known key"),
+        (
+            {"training": {"microbatches": [3]}},
+            r"readings\.x: training\.microbatches: 3 does not divide scenarios\.paper\.global_batch 4096",
+        ),
+    ],
+)
+def test_a_mistake_in_a_reading_is_one_clear_message(reading: dict[str, object], message: str) -> None:
+    with pytest.raises(PhazeError, match=message):
+        settings({"x": {"note": "a mistake", **reading}})
+
+
+def test_no_reading_has_the_name_of_the_studys_own_settings() -> None:
+    with pytest.raises(PhazeError, match=r"readings: 'study' is the study's own"):
+        settings({"study": {"note": "mine"}})

@@ -1,0 +1,61 @@
+"""Readings place a model again under other settings; one that changes is the only one that is read again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.workflow.conftest import Prepare
+from tests.workflow.folders import Folder
+from tests.workflow.studies import SMALL
+
+pytestmark = pytest.mark.workflow
+
+READINGS = {
+    "fast": {"note": "a fast network", "scenario": {"network_bandwidth_bytes_per_s": 1e13}},
+    "headless": {"note": "no head", "extract": {"head": False}},
+}
+
+
+@pytest.fixture(scope="session")
+def read(prepare: Prepare) -> Folder:
+    """Return a folder in which two readings have been made."""
+    return prepare("readings", targets=("readings",), readings=READINGS, **SMALL)
+
+
+def plans_of(folder: Folder) -> pd.DataFrame:
+    """Return the searched plans by reading and architecture."""
+    files = sorted((folder.path / "results/readings").glob("*/tiny.parquet"))
+    found = pd.concat([pd.read_parquet(file) for file in files])
+    return found[found["planner"] == "phaze"].set_index(["reading", "architecture"])
+
+
+def test_every_reading_has_the_best_plan_of_every_named_architecture(read: Folder) -> None:
+    times = plans_of(read)["time_per_batch_s"].unstack("architecture")
+    assert set(times.index) == {"study", "fast", "headless"}
+    assert set(times.columns) == {"tpu-v4", "phaze-common"}
+    assert (times.loc["fast"] < times.loc["study"]).all()
+    assert (times.loc["headless"] <= times.loc["study"]).all()
+    assert times.loc["headless", "tpu-v4"] < times.loc["study", "tpu-v4"]
+
+
+def test_the_studys_own_reading_is_what_the_workflow_finds(read: Folder, tmp_path: Path) -> None:
+    shutil.copytree(read.path, tmp_path / "study", symlinks=True)
+    folder = Folder(tmp_path / "study")
+    folder.run("placements")
+    files = (folder.path / "results/placements/paper").rglob("named.parquet")
+    placed = pd.concat([pd.read_parquet(file) for file in files])
+    best = placed[placed["planner"] == "phaze"].groupby("architecture")["time_per_batch_s"].min()
+    own = plans_of(read).loc["study"]["time_per_batch_s"]
+    assert own.to_dict() == best.to_dict()
+
+
+def test_another_setting_of_a_reading_reads_only_that_one_again(read: Folder, tmp_path: Path) -> None:
+    shutil.copytree(read.path, tmp_path / "study", symlinks=True)
+    folder = Folder(tmp_path / "study")
+    assert folder.stale("readings") == set()
+    folder.edit(lambda study: study["readings"]["headless"].update(training={"recompute": [True]}))
+    assert folder.stale("readings") == {"readings/headless/tiny.parquet"}
