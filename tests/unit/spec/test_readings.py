@@ -17,7 +17,10 @@ READINGS = {
         "extract": {"head": False},
         "estimate": {"vector_cycles": {"forward.softmax": 1}},
     },
-    "h100": {"note": "another system", "scenario": {"system": "h100", "global_batch": 64}},
+    "h100": {
+        "note": "another system",
+        "scenario": {"system": "h100", "network_bandwidth_bytes_per_s": 5e10, "global_batch": 64},
+    },
 }
 
 
