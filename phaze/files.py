@@ -7,6 +7,7 @@ it would write belongs to settings that may have changed since, so it is not wri
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,23 +24,40 @@ UNFINISHED = ".part"
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary path beside `path` to write to, and rename it into place unless the writing fails.
 
-    Raises PhazeError where the disk is full or the folder cannot be written, and where another run has begun.
+    A link stays, and what it points to is replaced; a file that is replaced keeps its permissions. Raises
+    PhazeError where the disk is full or the folder cannot be written, and where another run has begun.
     """
     final = Path(path)
-    temporary = final.with_name(f".{final.name}.{secrets.token_hex(4)}{UNFINISHED}")
+    target = _target(final)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
-        _refuse_unless_plain(final)
-        final.parent.mkdir(parents=True, exist_ok=True)
+        _refuse_unless_plain(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+        if mode is not None:  # before anything is in it, that others may not read
+            temporary.touch(mode | stat.S_IWUSR)
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         _refuse_if_replaced(final)
-        temporary.replace(final)
+        if mode is not None:
+            temporary.chmod(mode)
+        temporary.replace(target)
     except OSError as error:
         raise PhazeError(f"{final}: cannot be written: {error.strerror or error}") from error
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def _target(path: Path) -> Path:
+    """Return the file that a path stands for, which a link may name before there is one."""
+    if not path.is_symlink():
+        return path
+    try:
+        return path.resolve()
+    except RuntimeError as error:
+        raise PhazeError(f"{path}: cannot be written: its links lead in a circle") from error
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -50,6 +68,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 def refuse_unwritable(path: Path) -> None:
     """Raise PhazeError where no file can be written, so that long work is not done in vain."""
+    path = _target(path)
     if not path.parent.is_dir():
         raise PhazeError(f"{path}: cannot be written: {path.parent} is not a folder")
     if not os.access(path.parent, os.W_OK | os.X_OK):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from phaze.commands.output import write_or_print
+from phaze.commands.output import refuse_outputs, write_or_print
 
 
 class Format(StrEnum):
@@ -26,4 +26,5 @@ def export(
     """Write any table of a run as CSV or JSON."""
     from phaze.report.export import export_table
 
+    refuse_outputs(out, reads=(table,))
     write_or_print(export_table(table, form.value), out)

@@ -13,7 +13,7 @@ import typer
 from phaze.commands import map_options as given
 from phaze.commands import options
 from phaze.commands import simulate_options as of_plans
-from phaze.commands.output import refuse_as_picture, refuse_unwritable
+from phaze.commands.output import refuse_as_picture, refuse_outputs
 
 if TYPE_CHECKING:
     from phaze.map.ensemble import Candidate, Mapped, MapSettings
@@ -61,12 +61,12 @@ def map_stages(
     from phaze.units import GIB
 
     refuse_as_picture(picture)
-    refuse_unwritable(times, out, picture)
+    is_plan = stages.suffix == ".parquet"
+    refuse_outputs(times, out, picture, reads=_reads(stages, topology, is_plan=is_plan))
     settings = MapSettings(
         instantiation.value, seed, heuristics, Limits(tries, time_limit_s), steps,
         memory_bytes_per_s=memory_gib_per_s * GIB,
     )  # fmt: skip
-    is_plan = stages.suffix == ".parquet"
     _refuse_options(context, is_plan=is_plan)
     network = read_topology(_topology_path(topology))
     task = _Task(stages, topology, network, settings)
@@ -79,6 +79,16 @@ def map_stages(
     if picture is not None:
         _write_picture(mapped, best, picture)
     typer.echo(text_of(found) if as_json else _summary(found), nl=False)
+
+
+def _reads(stages: Path, topology: str, *, is_plan: bool) -> list[Path]:
+    """Return the files that are read."""
+    files = [stages, _topology_path(topology)]
+    if is_plan:
+        from phaze.simulate.single import stages_beside
+
+        files.append(stages_beside(stages))
+    return files
 
 
 def _refuse_options(context: typer.Context, *, is_plan: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,22 +17,38 @@ if TYPE_CHECKING:
 
 def write_or_print(text: str, out: Path | None) -> None:
     """Write a text that ends with a line break to a file, or print it where none is given."""
-    from phaze import files
+    from phaze.files import write_text
 
     if out is None:
         typer.echo(text, nl=False)
     else:
-        files.refuse_unwritable(out)
-        files.write_text(out, text)
+        write_text(out, text)
 
 
-def refuse_unwritable(*outs: Path | None) -> None:
-    """Raise PhazeError for files that cannot be written, before what takes long."""
+def refuse_outputs(*outs: Path | None, reads: Iterable[Path | str | None] = ()) -> None:
+    """Raise PhazeError for files that cannot or must not be written, before what takes long.
+
+    `reads` are the files that the command reads, some by names, which have no suffix.
+    """
     from phaze import files
 
+    inputs = [Path(os.path.realpath(one)) for one in reads if one is not None and Path(one).suffix]
+    seen = set[Path]()
     for out in outs:
-        if out is not None:
-            files.refuse_unwritable(out)
+        if out is None:
+            continue
+        files.refuse_unwritable(out)
+        path = Path(os.path.realpath(out))
+        if any(path == one or _is_same(path, one) for one in inputs):
+            raise PhazeError(f"{out}: is also what is read, and would be replaced; name another file")
+        if path in seen:
+            raise PhazeError(f"{out}: is named for two outputs; name another file for one of them")
+        seen.add(path)
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    """Return whether two paths are names of one file, as hard links are."""
+    return path.exists() and other.exists() and path.samefile(other)
 
 
 PICTURES = (".svg", ".png", ".pdf")

@@ -11,7 +11,7 @@ import typer
 
 from phaze.commands import options
 from phaze.commands import partition_options as given
-from phaze.commands.output import refuse_unwritable
+from phaze.commands.output import refuse_outputs
 from phaze.errors import PhazeError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def partition(
     from phaze.partition.storing import stored_stages
     from phaze.theory.stored_graphs import stored_operators
 
-    refuse_unwritable(graph_out, out)
+    refuse_outputs(graph_out, out, reads=(graph, system))
     terms = _terms(memory_gib, bandwidth_gbps, microbatches, recompute=recompute)
     subject = _subject(graph, microbatch, system, sequence)
     operators, name, samples = subject.operators, subject.name, subject.microbatch

@@ -10,7 +10,7 @@ import typer
 
 from phaze.commands import options
 from phaze.commands import place_options as given
-from phaze.commands.output import refuse_unwritable, write_or_print
+from phaze.commands.output import refuse_outputs, write_or_print
 from phaze.errors import PhazeError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def place(
     """
     if (instance is None) == (model is None):
         raise PhazeError("place: give either an instance file or --model")
-    refuse_unwritable(out)
+    refuse_outputs(out, reads=(instance, model, architecture, system))
     from phaze.place.piper.question import Question as PiperQuestion
 
     piper = PiperQuestion(

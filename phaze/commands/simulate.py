@@ -10,7 +10,7 @@ import typer
 
 from phaze.commands import options
 from phaze.commands import simulate_options as given
-from phaze.commands.output import refuse_as_picture, refuse_unwritable
+from phaze.commands.output import refuse_as_picture, refuse_outputs
 from phaze.errors import PhazeError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def simulate(
     """
     if (placement is None) == (runs is None):
         raise PhazeError("simulate: give either the file of a study's plans or --runs")
-    refuse_unwritable(out, trace, picture)
+    refuse_outputs(out, trace, picture, reads=(placement, runs, system))
     if placement is not None:
         if out is not None:
             raise PhazeError("simulate: -o is for --runs only; --trace and --picture are for a plan")
@@ -70,12 +70,13 @@ def _simulate_plan(
     *,
     as_json: bool,
 ) -> None:
-    from phaze.simulate.single import Wanted, simulate_file
+    from phaze.simulate.single import Wanted, simulate_file, stages_beside
     from phaze.simulate.trace import write_trace
     from phaze.systems import load_network
 
     trace, picture = files
     refuse_as_picture(picture)
+    refuse_outputs(trace, picture, reads=(stages_beside(placement),))
     network = None if system is None else load_network(system)
     answer = simulate_file(placement, Wanted(*choice), network)
     if trace is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phaze.commands.output import write_or_print
+from phaze.commands.output import refuse_outputs, write_or_print
 from phaze.errors import PhazeError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def trace(
     """
     from phaze.spec.torch_module import load_torch_module
 
+    refuse_outputs(out, reads=specs)
     modules = [load_torch_module(path) for path in specs]
     if not compare and (len(modules) > 1 or out is None):
         raise PhazeError("trace: give one spec and -o for its graph, or --compare")

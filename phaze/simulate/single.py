@@ -155,7 +155,7 @@ def _refuse_other_flat(row: pd.Series, network: System) -> None:
 def read_wanted(path: Path, wanted: Wanted) -> tuple[pd.Series, pd.DataFrame]:
     """Return the fastest plan of a file that is asked for, and the table plan_stages beside it."""
     _refuse_absent(path)
-    plans, beside = Plans.load(path), _beside(path)
+    plans, beside = Plans.load(path), stages_beside(path)
     _refuse_absent(beside)
     return wanted.choose(plans, path), PlanStages.load(beside)
 
@@ -215,8 +215,8 @@ def _memory(found: Replay) -> Iterator[Row]:
         yield {"stage": stage, "time_s": profile.time_s.tolist(), "bytes": profile.bytes_.tolist()}
 
 
-def _beside(path: Path) -> Path:
-    """Return where the stages of the plans lie."""
+def stages_beside(path: Path) -> Path:
+    """Return where the stages of the plans of a file lie."""
     scenario = path.absolute().parent
     if path.name == "plans.parquet" or scenario.parent.name != "plans":
         return path.with_name("plan_stages.parquet")

@@ -1,6 +1,7 @@
 """A file is whole or absent, and only the present run of a folder writes it."""
 
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from phaze.errors import PhazeError
-from phaze.files import RUN, atomic_path, name_run, write_text
+from phaze.files import RUN, atomic_path, name_run, refuse_unwritable, write_text
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
@@ -89,3 +90,38 @@ def test_a_full_disk_is_one_message_that_names_the_file(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     assert done.stdout == f"{path}: cannot be written: File too large\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
+    """Also one that points to nothing yet, and one to a link."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/table.txt").write_text("old")
+    for name, target in (("link", "there/table.txt"), ("new", "there/new.txt"), ("twice", "link")):
+        (tmp_path / name).symlink_to(target)
+        refuse_unwritable(tmp_path / name)
+        write_text(tmp_path / name, name)
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / target).read_text() == name
+    assert sorted(path.name for path in (tmp_path / "there").iterdir()) == ["new.txt", "table.txt"]
+
+
+def test_links_in_a_circle_are_one_message(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    for write in (refuse_unwritable, lambda path: write_text(path, "x")):
+        with pytest.raises(PhazeError, match=r"a: cannot be written: its links lead in a circle"):
+            write(tmp_path / "a")
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444, 0o755])
+def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "table.txt"
+    path.write_text("old")
+    path.chmod(mode)
+    with atomic_path(path) as temporary:
+        temporary.write_text("new")
+        assert stat.S_IMODE(temporary.stat().st_mode) & 0o077 == mode & 0o077, (
+            "nobody else may read it either"
+        )
+    assert path.read_text() == "new"
+    assert stat.S_IMODE(path.stat().st_mode) == mode

@@ -1,0 +1,60 @@
+"""No command replaces what it reads, nor one of its outputs by another."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from phaze.__main__ import app
+from phaze.commands.output import refuse_outputs
+from phaze.errors import PhazeError
+
+COMMANDS = {
+    "place": ("place", "{}", "-o", "{}"),
+    "place a model": ("place", "--model", "{}", "-o", "{}"),
+    "place on a system": ("place", "--model", "gpt2", "--system", "{}", "-o", "{}"),
+    "partition": ("partition", "{}", "--stages", "2", "-o", "{}"),
+    "partition's graph": ("partition", "{}", "--stages", "2", "--graph-out", "{}"),
+    "map": ("map", "{}", "--topology", "two-level", "-o", "{}"),
+    "map's times": ("map", "s.json", "--topology", "{}", "--times", "{}"),
+    "simulate's trace": ("simulate", "{}", "--trace", "{}"),
+    "simulate --runs": ("simulate", "--runs", "{}", "--system", "h100", "-o", "{}"),
+    "export": ("export", "{}", "-o", "{}"),
+    "trace": ("trace", "{}", "-o", "{}"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
+def test_an_output_that_is_an_input_is_refused_and_the_input_stays(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = tmp_path / "input.yaml"
+    path.write_text("as it was")
+    with pytest.raises(PhazeError, match="is also what is read, and would be replaced"):
+        CliRunner().invoke(app, [word.format(path) for word in command], catch_exceptions=False)
+    assert path.read_text() == "as it was"
+
+
+def test_two_outputs_of_one_name_are_refused(tmp_path: Path) -> None:
+    same = str(tmp_path / "x.svg")
+    for command in (
+        ("map", "s.json", "--topology", "two-level", "-o", same, "--picture", same),
+        ("simulate", "p.parquet", "--trace", same, "--picture", same),
+        ("partition", "g.json", "-o", same, "--graph-out", str(tmp_path / "." / "x.svg")),
+    ):
+        with pytest.raises(PhazeError, match="is named for two outputs"):
+            CliRunner().invoke(app, command, catch_exceptions=False)
+
+
+def test_a_file_is_known_by_any_of_its_names(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("{}")
+    (tmp_path / "link").symlink_to(path)
+    os.link(path, tmp_path / "hard")
+    for name in ("link", "hard", "./a.json"):
+        with pytest.raises(PhazeError, match="is also what is read"):
+            refuse_outputs(tmp_path / name, reads=(path,))
+    refuse_outputs(tmp_path / "b.json", tmp_path / "gpt2", reads=(path, "gpt2", None))
