@@ -6,14 +6,16 @@ good as another in both:
     f_0 = {(0, 0)},   f_v = the undominated ones of {(m + X.m, t + X.t) : (m, t) in f_(v-1), X in T(v)}
 
 and the least time in f_n with memory at most M is the answer. It stays short, although the problem is
-NP-hard, since layers are alike, and since two kinds of pairs are dropped that cannot lead to a better choice
+NP-hard, since layers are alike, and since pairs are dropped that cannot lead to a better choice
 than the rule's (Piper, Section 4), which is known beforehand:
 
 - with the least memory of the remaining layers they do not fit;
 - with the Lagrangian bound of the remaining layers, sum of min (X.t + p X.m) - p (M - m) for a price p >= 0
-  of memory, they take no less time. Any price gives a bound; the best is that of the linear relaxation.
+  of memory, they take no less time. Any price gives a bound; the best is that of the linear relaxation;
+- with the fastest of the remaining layers they take no less time.
 
-A bound may be off by a rounding error, and pairs within SLACK of it are kept.
+A bound may be off by a rounding error, and pairs within SLACK of it are kept; more where price times memory
+is so large that times vanish beside it. Configurations too slow for any better choice then set no price.
 """
 
 from __future__ import annotations
@@ -42,10 +44,17 @@ def choose_exactly(
     known = 0.0
     for v in layers:
         known += time_s[chosen[v]]
-    price = memory_price(first, layers, time_s, memory_bytes, limit_bytes)
+    fastest_s = least_of_rest(first, layers, time_s, memory_bytes, 0.0)
     least_bytes = least_of_rest(first, layers, memory_bytes, memory_bytes, 0.0)
-    least_s = least_of_rest(first, layers, time_s, memory_bytes, price)
-    if price == 0.0 or least_s[0] - price * limit_bytes >= known:
+    slack, useful_s = SLACK * abs(known), time_s
+    price = memory_price(first, layers, useful_s, memory_bytes, limit_bytes)
+    doubt = _rounding(len(layers), price * limit_bytes)
+    if doubt > slack:
+        useful_s = _no_slower(first, layers, time_s, known + slack - fastest_s[0])
+        price = memory_price(first, layers, useful_s, memory_bytes, limit_bytes)
+        doubt = _rounding(len(layers), price * limit_bytes)
+    least_s = least_of_rest(first, layers, useful_s, memory_bytes, price)
+    if price == 0.0 or least_s[0] - price * limit_bytes >= known + (doubt if doubt > slack else 0.0):
         return True  # memory does not bind, or no choice can be faster
     memory, time = np.zeros(1), np.zeros(1)
     choices, parents = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
@@ -53,7 +62,8 @@ def choose_exactly(
         parent, choice, memory, time = _extend(first[v], first[v + 1], memory, time, time_s, memory_bytes)
         fits = memory + least_bytes[i + 1] <= limit_bytes * (1 + SLACK)
         bound = time + least_s[i + 1] - price * (limit_bytes - memory)
-        kept = np.flatnonzero(fits & (bound < known + SLACK * abs(known)))
+        soon = time + fastest_s[i + 1] < known + slack
+        kept = np.flatnonzero(fits & soon & (bound < known + max(slack, doubt)))
         memory, time = memory[kept], time[kept]
         parents.append(parent[kept])
         choices.append(choice[kept])
@@ -63,6 +73,23 @@ def choose_exactly(
             chosen[layers[i]] = choices[i + 1][best]
             best = parents[i + 1][best]
     return True
+
+
+@njit
+def _rounding(layers: int, largest: float) -> float:
+    """Return by how much sums over layers up to a value may be off."""
+    return 1e-15 * (layers + 1) * largest
+
+
+@njit
+def _no_slower(first: Ints, layers: Ints, time_s: Floats, more_s: float) -> Floats:
+    """Return times, those that exceed their layer's fastest by more than `more_s` lowered to that."""
+    lowered_s = time_s.copy()
+    for v in layers:
+        least_s = time_s[first[v] : first[v + 1]].min()
+        for x in range(first[v], first[v + 1]):
+            lowered_s[x] = min(time_s[x], least_s + more_s)
+    return lowered_s
 
 
 @njit

@@ -7,7 +7,8 @@ steps, the last of them in part, are also the best solution of the knapsack's li
 stages need no exact knapsack to tell that they meet a time, or never do.
 
 Sums that are differences carry rounding errors: a memory within 1e-12 of the limit is summed up again
-layer by layer, as `ratio` does. Stages whose configurations differ in more are priced as a whole.
+layer by layer, as `ratio` does, and so is a time that is the difference of sums 1e5 times as long as the
+threshold. Stages whose configurations differ in more are priced as a whole.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from phaze.theory.compiled import njit, njit_inner, njit_without_arrays
 
 SLACK = 1 + 1e-9
 """Bounds are only believed beyond rounding."""
+MOST_DIFFERENCE = 1e5
+"""Sums this many times as long as a threshold have rounding errors near `planner.BELOW` of it."""
 
 
 class Problem(NamedTuple):
@@ -91,16 +94,39 @@ def nothing_known(problem: Problem) -> Known:
 
 
 @njit_inner
-def stage_base(sums: Sums, t: int, i: int, j: int) -> float:
-    """Return the time on one device of the stage between downsets i and j, all layers fastest."""
+def stage_base(sums: Sums, t: int, i: int, j: int, threshold_s: float) -> tuple[float, float]:
+    """Return the time on one device of the stage between downsets i and j, all layers fastest, and 4 w/B.
+
+    threshold_s: what the times are compared with.
+    """
     inner, outer = sums.totals[t, i], sums.totals[t, j]
+    largest = max(outer[COMPUTE_S] + outer[FORWARD_S] + inner[BACKWARD_S], outer[WEIGHT_S])
+    if largest > MOST_DIFFERENCE * threshold_s:
+        return _summed(sums, t, i, j)
     time_s = outer[COMPUTE_S] - inner[COMPUTE_S] + outer[FORWARD_S] + inner[BACKWARD_S]
     for at in range(sums.cut_first[i], sums.cut_first[i + 1]):
         e = sums.cut_edges[at]
-        u = sums.edge_source[e]
-        if not contains(sums.words, j, u):
-            time_s -= sums.edge_s[t, e]
-    return float(time_s)
+        if not contains(sums.words, j, sums.ends[e, 0]):
+            time_s -= sums.edge_s[t, e, 0] + sums.edge_s[t, e, 1]
+    return float(time_s), float(outer[WEIGHT_S] - inner[WEIGHT_S])
+
+
+@njit_inner
+def _summed(sums: Sums, t: int, i: int, j: int) -> tuple[float, float]:
+    """Return the same without differences, layer by layer."""
+    time_s, weight_s = 0.0, 0.0
+    for v in range(sums.layer_s.shape[1]):
+        if _between(sums.words, i, j, v):
+            time_s += sums.layer_s[t, v, 0]
+            weight_s += sums.layer_s[t, v, 1]
+    for e in range(len(sums.ends)):
+        sends = _between(sums.words, i, j, sums.ends[e, 0])
+        receives = _between(sums.words, i, j, sums.ends[e, 1])
+        if receives and not sends:
+            time_s += sums.edge_s[t, e, 0]
+        if sends and not receives:
+            time_s += sums.edge_s[t, e, 1]
+    return time_s, weight_s
 
 
 @njit_inner
@@ -254,10 +280,12 @@ def _between(words: Words, i: int, j: int, v: int) -> bool:
 def _added_in_all(
     problem: Problem, costs: Costs, t: int, i: int, j: int, index: int, in_flight: int, exact: bool | None
 ) -> float:
-    """Return what the chosen configurations add to the sums over the fastest, by pricing all layers."""
-    sums, exchanged = problem.sums, problem.exchanged[index]
-    member = _members(sums, i, j, costs.first.shape[1] - 1)
-    own_s, memory_bytes, time_s = price_stage(costs, member, t, exchanged, in_flight)
+    """Return what the chosen configurations add to the sums over the fastest, by pricing all layers.
+
+    What all configurations of a layer pay is in these sums, so that only what is each one's own is looked at.
+    """
+    member = _members(problem.sums, i, j, costs.first.shape[1] - 1)
+    own_s, memory_bytes, _ = price_stage(costs, member, t, problem.exchanged[index], in_flight)
     chosen = np.zeros(len(member), dtype=np.int64)
     if exact is None:
         fits = choose_by_ratio(costs.first[t], member, own_s, memory_bytes, costs.limit_bytes, chosen)
@@ -265,11 +293,11 @@ def _added_in_all(
         fits = choose_exactly(costs.first[t], member, own_s, memory_bytes, costs.limit_bytes, chosen)
     if not fits:
         return np.inf
+    added_s = 0.0
     for v in range(len(member)):
         if member[v]:
-            time_s += own_s[chosen[v]]
-    weight_s = sums.totals[t, j, WEIGHT_S] - sums.totals[t, i, WEIGHT_S]
-    return float(time_s - stage_base(sums, t, i, j) - exchanged * weight_s)
+            added_s += own_s[chosen[v]] - problem.sums.layer_s[t, v, 0]
+    return added_s
 
 
 @njit

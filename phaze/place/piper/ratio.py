@@ -71,14 +71,19 @@ def best_step(current: int, begin: int, end: int, time_s: Floats, memory_bytes: 
         if memory_bytes[x] >= memory_bytes[current]:
             continue
         this = ratio(current, x, time_s, memory_bytes)
-        if this > highest or (this == highest and nearer(x, best, this, memory_bytes)):
+        if this > highest or (this == highest and nearer(x, best, this, time_s, memory_bytes)):
             best, highest = x, this
     return best
 
 
 @njit_inner
-def nearer(x: int, best: int, this: float, memory_bytes: Floats) -> bool:
-    """Return whether x is the better of two of one ratio: free steps go all the way, others go short."""
+def nearer(x: int, best: int, this: float, time_s: Floats, memory_bytes: Floats) -> bool:
+    """Return whether x is the better of two of one ratio: free steps go all the way, others go short.
+
+    Two that take the same time are of one ratio only because what they save is rounded: take the smaller.
+    """
+    if time_s[x] == time_s[best]:
+        return bool(memory_bytes[x] < memory_bytes[best])
     return bool((memory_bytes[x] > memory_bytes[best]) != np.isinf(this))
 
 

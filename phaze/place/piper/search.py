@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from phaze.ndarrays import Floats, Ints
 from phaze.place.piper.prices import SLACK, Known, Problem, meets, price_wanted, stage_base
 from phaze.place.piper.stages import Costs
-from phaze.place.piper.sums import MISSING, WEIGHT_S
+from phaze.place.piper.sums import MISSING
 from phaze.theory.bitsets import holds
 from phaze.theory.compiled import njit_inner, njit_without_arrays
 
@@ -63,7 +63,7 @@ def fewest_devices(
     all layers tells, and goes on from that downset once they are priced. Returns what is known of prices.
     """
     count = len(fewest)
-    rest = np.ceil(problem.sums.rest_s / threshold_s / SLACK).astype(np.int64)
+    rest = np.ceil(np.minimum(problem.sums.rest_s / threshold_s / SLACK, NONE)).astype(np.int64)
     states = States(fewest, np.full(count, fewest.shape[1]), np.full(count, -1))
     known.stage[:] = -1
     fewest[:] = NONE
@@ -153,8 +153,7 @@ def _extend(
     for t in range(len(problem.widths)):
         if sums.totals[t, i, MISSING] < sums.totals[t, j, MISSING]:
             continue
-        base_s = stage_base(sums, t, i, j)
-        weight_s = sums.totals[t, j, WEIGHT_S] - sums.totals[t, i, WEIGHT_S]
+        base_s, weight_s = stage_base(sums, t, i, j, threshold_s)
         for index in range(len(problem.degrees)):
             d = problem.degrees[index]
             most = room - d * problem.widths[t]
@@ -212,14 +211,16 @@ def last_stage(
         if not holds(sums.words, j, i):
             continue
         for t in range(len(problem.widths)):
+            if sums.totals[t, i, MISSING] < sums.totals[t, j, MISSING]:
+                continue
+            base_s, weight_s = stage_base(sums, t, i, j, threshold_s)
             for index in range(len(problem.degrees)):
                 d = problem.degrees[index]
-                if d > s or sums.totals[t, i, MISSING] < sums.totals[t, j, MISSING]:
+                if d > s:
                     break
                 if fewest[i, s - d] + d * problem.widths[t] != fewest[j, s]:
                     continue
-                weight_s = sums.totals[t, j, WEIGHT_S] - sums.totals[t, i, WEIGHT_S]
-                fast_s = stage_base(sums, t, i, j) + problem.exchanged[index] * weight_s
+                fast_s = base_s + problem.exchanged[index] * weight_s
                 margin_s, in_flight = threshold_s * d - fast_s, (s + d - 1) // d
                 if meets(problem, known, t, i, j, index, in_flight, margin_s):
                     return i, t, index

@@ -173,8 +173,9 @@ def price_stage(
 ) -> tuple[Floats, Floats, float]:
     """Return what each configuration adds to d times the time (C,), to the memory (C,), and all layers alike.
 
-    What the first configuration of a layer pays beside X.p is common; the others add the difference to it.
-    Where they pay the same, ratios of memory to time are then free of rounding: equal ones stay equal.
+    What a layer's configurations pay at least beside X.p is common; each adds the difference to it. Where
+    they pay the same, ratios of memory to time are then free of rounding: equal ones stay equal. And nothing
+    is taken off that was added: a configuration that costs 1e20 leaves the price of the others as it is.
     """
     own_s, memory_bytes = np.empty(len(costs.time_s)), np.empty(len(costs.time_s))
     for x in range(len(own_s)):
@@ -196,7 +197,10 @@ def price_stage(
 
 @njit_inner
 def _set_apart(own_s: Floats, times: float, cost_s: Floats, column: int, begin: int, end: int) -> float:
-    """Add what configurations cost more than the first to what is their own, and return what that costs."""
-    for x in range(begin + 1, end):
-        own_s[x] += times * (cost_s[x, column] - cost_s[begin, column])
-    return float(times * cost_s[begin, column]) if begin < end else 0.0
+    """Add what configurations cost more than the least to what is their own, and return the least."""
+    least_s = np.inf
+    for x in range(begin, end):
+        least_s = min(least_s, cost_s[x, column])
+    for x in range(begin, end):
+        own_s[x] += times * (cost_s[x, column] - least_s)
+    return float(times * least_s) if begin < end else 0.0

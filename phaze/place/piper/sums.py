@@ -5,6 +5,9 @@ a sum over D'. Its incoming edges are those into D from outside, less those that
 edges are those into D' from outside, less those that come from outside D. All sums are for the fastest
 configuration of every layer; where the configurations of a layer differ in nothing but X.p, X.a and X.b (the
 width is `alike` then) they are exact, and else they bound the time from below.
+
+A difference of large sums says little of small ones: next to a layer that takes 1e20 s at a width that no
+plan uses, all others would take nothing. Where that could matter a stage is summed up layer by layer.
 """
 
 from __future__ import annotations
@@ -36,10 +39,12 @@ class Sums(NamedTuple):
     """(T, n) the fastest configuration of each layer; any where it has none."""
     alike: Bools
     """(T,)"""
+    layer_s: Floats
+    """(T, n, 2) X.p of the fastest configuration and the least 4 X.w / B; nothing where there is none."""
     edge_s: Floats
-    """(T, E) of an edge, at both ends."""
-    edge_source: Ints
-    """(E,)"""
+    """(T, E, 2) of an edge, at its head and at its tail."""
+    ends: Ints
+    """(E, 2) source and target of an edge."""
     cut_first: Ints
     """(m + 1,) where the edges into a downset begin."""
     cut_edges: Ints
@@ -73,9 +78,10 @@ def sum_up(costs: Costs, downsets: Downsets) -> Sums:
     backward_s = _at(least(costs.backward_s), costs.sources)
     cut = member[:, costs.targets] & ~member[:, costs.sources]
     work_s, sent_s = _least_work(costs, has, least(costs.time_s), backward_s)
+    weight_s = least(costs.weight_s)
     per_layer = (
         costs.time_s[fast],
-        least(costs.weight_s),
+        weight_s,
         costs.stash_bytes[fast],
         costs.fixed_bytes[fast],
         least(costs.stash_bytes),
@@ -89,8 +95,9 @@ def sum_up(costs: Costs, downsets: Downsets) -> Sums:
         totals=np.stack(totals, axis=2),
         fast=np.ascontiguousarray(fast),
         alike=_alike(costs),
-        edge_s=np.ascontiguousarray(forward_s + backward_s),
-        edge_source=costs.sources,
+        layer_s=np.where(has[..., None], np.stack([costs.time_s[fast], weight_s], axis=2), 0.0),
+        edge_s=np.stack([forward_s, backward_s], axis=2),
+        ends=np.stack([costs.sources, costs.targets], axis=1),
         cut_first=np.concatenate([[0], np.cumsum(cut.sum(axis=1))]).astype(np.int64),
         cut_edges=np.nonzero(cut)[1].astype(np.int64),
         work_s=work_s @ inside,
@@ -130,21 +137,25 @@ def most_in_flight(costs: Costs, degree: int) -> int:
 
 @njit
 def _follow(costs: Costs, fast: Ints, steps: Steps, ratios: Floats) -> None:
-    """Write every layer's steps from its fastest configuration on, (T, c + 1, P); ratios -1 where none is."""
+    """Write every layer's steps from its fastest configuration on, (T, c + 1, P); ratios -1 where none is.
+
+    Ratios of a layer fall from step to step; where rounding says otherwise they stay.
+    """
     for t in range(len(costs.widths)):
         for c in range(1, ratios.shape[1]):
             memory_bytes = costs.stash_bytes * c + costs.fixed_bytes
             at = 0
             for v in range(fast.shape[1]):
                 begin, end = costs.first[t, v], costs.first[t, v + 1]
-                current = fast[t, v] if begin < end else -1
+                current, last = (fast[t, v] if begin < end else -1), np.inf
                 while current >= 0:
                     step = best_step(current, begin, end, costs.time_s, memory_bytes)
                     if step >= 0:
                         steps.whose[t, c, at, 0], steps.whose[t, c, at, 1] = v, step
                         steps.effect[t, c, at, 0] = costs.time_s[step] - costs.time_s[current]
                         steps.effect[t, c, at, 1] = memory_bytes[current] - memory_bytes[step]
-                        ratios[t, c, at] = ratio(current, step, costs.time_s, memory_bytes)
+                        last = min(last, ratio(current, step, costs.time_s, memory_bytes))
+                        ratios[t, c, at] = last
                         at += 1
                     current = step
 

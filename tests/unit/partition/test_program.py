@@ -11,7 +11,7 @@ from phaze.partition.program import cut_within
 from phaze.partition.weights import Weights, border_bytes, fits, stage_memory, stage_times
 from phaze.theory.bitsets import pack, unpack
 from phaze.theory.downsets import enumerate_downsets
-from tests.unit.partition.graphs import all_partitions, bert_like, random_weights, series_parallel
+from tests.unit.partition.graphs import all_partitions, bert_like, random_weights, series_parallel, weights_of
 
 LIMITS = (np.inf, 25.0, 18.0)
 CASES = [(seed, 2 + seed % 6, LIMITS[seed % 3], stages) for seed in range(60) for stages in (1, 2, 3, 4)]
@@ -70,6 +70,13 @@ def test_along_one_order_the_least_time_is_that_of_all_intervals() -> None:
         if found is not None:
             least = min(stage_times(weights, one).max() for one in intervals)
             assert stage_times(weights, found).max() == pytest.approx(least)
+
+
+def test_a_message_that_takes_forever_does_not_hide_those_after_it() -> None:
+    weights = weights_of([10, 1, 1, 1, 1], [(0, 1), (1, 2), (2, 3), (3, 4)], [1e20, 4.0, 1.0, 8.0])
+    found = cut_in_order(weights, 2)
+    assert found is not None
+    assert found.tolist() == [0, 0, 0, 1, 1]
 
 
 def test_overlapped_messages_make_the_larger_of_both_a_stages_time() -> None:

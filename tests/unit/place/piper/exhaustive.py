@@ -7,6 +7,7 @@ of steps with equal ratios the one of the first layer, and of those the smallest
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import chain, combinations, product
@@ -15,6 +16,7 @@ from math import ceil, inf
 import numpy as np
 from hypothesis import strategies as st
 
+from phaze.ndarrays import Floats
 from phaze.place.piper.layers import Cluster, Layers, Options, Synchronisation
 
 Choice = tuple[Fraction, float]
@@ -198,3 +200,26 @@ def draw_options(
         forward_sync_bytes=np.where(targets == layer[:, None], forward, 0).astype(float),
         backward_sync_bytes=np.where(sources == layer[:, None], backward, 0).astype(float),
     )
+
+
+def with_extremes(rng: np.random.Generator, layers: Layers, share: float, alike: bool) -> Layers:
+    """Return layers of whose numbers a share is anything from 1e-6 to 1e20; alike: as in `draw_layers`."""
+
+    def widened(values: Floats, part: float = share) -> Floats:
+        chosen = (rng.random(values.shape) < part) & (values > 0)
+        return np.where(chosen, 10.0 ** rng.uniform(-6, 20, values.shape), values)
+
+    def of_layers(options: Options) -> Options:
+        like = np.searchsorted(options.layer, options.layer) if alike else np.arange(len(options.layer))
+        return replace(
+            options,
+            time_s=widened(options.time_s),
+            weight_bytes=widened(options.weight_bytes)[like],
+            stash_bytes=widened(options.stash_bytes, share / 3),
+            fixed_bytes=widened(options.fixed_bytes, share / 3),
+            forward_sync_bytes=widened(options.forward_sync_bytes)[like],
+            backward_sync_bytes=widened(options.backward_sync_bytes)[like],
+        )
+
+    options = {t: of_layers(each) for t, each in layers.options.items()}
+    return replace(layers, edge_bytes=widened(layers.edge_bytes), options=options)
