@@ -10,6 +10,7 @@ WRITES  results/{placements,stages,solves,schedules}/<scenario>/<model>/common.p
 
 REPORT_TABLES = (
     "results",
+    "recommendations",
     "comparisons",
     "memories",
     "rankings",

@@ -11,8 +11,9 @@ from phaze.report.document import Answer, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.planners import in_words
+from phaze.report.recommended import recommended_on
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, row_of
-from phaze.report.words import area, buffers, compute, percent, seconds, storing, times, widths
+from phaze.report.words import area, buffers, compute, percent, times
 
 
 def answer(inputs: Inputs, findings: Findings) -> Answer:
@@ -26,23 +27,26 @@ def answer(inputs: Inputs, findings: Findings) -> Answer:
 
 
 def _sentence(inputs: Inputs, findings: Findings) -> str:
-    """Return the answer in words: the common accelerator of several workloads, or the placement of one."""
+    """Return the answer in words: the common accelerator of several workloads, or the plan of one."""
     scenario = inputs.cluster.scenario
     cluster = f"{scenario.devices:,} accelerators with batches of {scenario.global_batch:,}"
     common = _common(inputs, findings)
     if common is not None:
         return (
             f"One accelerator for all {len(inputs.study.models)} workloads: {_described(inputs, common)}. "
-            f"The best one for each of them is in the table, with its placement on {cluster}."
+            f"The best one for each of them is in the table, with its plan on {cluster}."
         )
     if not (findings.results["status"] == "placed").any():
         return f"Nothing fits: on {cluster} no workload can be placed, and the table says what is missing."
     best = next((row_of(findings.results, model, PER_MODEL) for model in inputs.study.models), None)
     if best is None or len(inputs.study.models) > 1:
-        return f"The best accelerator for each workload is in the table, with its placement on {cluster}."
+        return f"The best accelerator for each workload is in the table, with its plan on {cluster}."
+    plan = recommended_on(findings, best)
+    taken = f"{plan.simulated} per batch as simulated, {plan.planned}" if plan.simulated else plan.planned
     return (
-        f"For {best['model']}: {_described(inputs, best)}. On {cluster} it trains as {widths(best)} with "
-        f"microbatches of {best['microbatch']} in {_time(best)} per batch, limited by {best['binding']}."
+        f"For {best['model']}: {_described(inputs, best)}. On {cluster} it trains as {plan.shape} "
+        f"({plan.whose}) with microbatches of {plan.microbatch} in {taken} as planned, limited by "
+        f"{plan.bound_by}."
     )
 
 
@@ -70,10 +74,12 @@ def _facts(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
     speedups = findings.means.set_index("design")["speedup"]
     for design, words in about.items():
         if design in speedups.index:
+            planned, simulated = float(speedups[design]), float(findings.simulated_means.get(design, 0.0))
+            how = f"as simulated; {times(planned)} as planned" if simulated else "as planned"
             beside = f"; paper {printed[design]:g}×" if design in printed else ""
             yield (
-                times(float(speedups[design])),
-                f"{words}, over {baseline_design(inputs.study)} ({mean}{beside})",
+                times(simulated or planned),
+                f"{words}, over {baseline_design(inputs.study)} ({mean} {how}{beside})",
             )
     yield from in_short(findings)
     passed = int(findings.checks["passed"].sum())
@@ -81,30 +87,33 @@ def _facts(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
 
 
 def _answer_sheet(inputs: Inputs, findings: Findings) -> Sheet:
-    rows = [_answer_row(inputs, row) for row in _rows(findings.results, PER_MODEL, inputs.study.models)]
+    results = _rows(findings.results, PER_MODEL, inputs.study.models)
+    rows = [_answer_row(inputs, findings, row) for row in results]
     common = list(_common_row(inputs, findings))
     header = (
-        "workload", "cores", "buffers", "HBM", "{p, d, t}", "microbatch", "activations",
-        "time per batch", "MFU", "speed-up",
+        "workload", "cores", "buffers", "HBM", "plan", "{p, d, t}", "microbatch", "activations",
+        "simulated over planned", "planned", "simulated", "MFU", "speed-up",
     )  # fmt: skip
     caption = (
         "Cores {num_tc, num_vc, pe_x, pe_y, pe_vc}; buffers {global buffer, words a cycle, L2 of a "
-        "tensor core, of a vector core}; placement {pipeline depth, data width, tensor width}; "
-        "speed-up over the baseline with the experts' placement"
+        "tensor core, of a vector core}; the plan with the least simulated time of the certified one, equal "
+        "and experts' stages, as {pipeline depth, data width, tensor width}; time per batch as planned and "
+        "as simulated; MFU and speed-up as simulated, over the baseline with the experts' plan"
     )
     marked = frozenset({len(rows)}) if common else frozenset()
-    return Sheet(caption, header, (*rows, *common), 7, marked, "results")
+    return Sheet(caption, header, (*rows, *common), 9, marked, "recommendations")
 
 
 def _common_row(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, ...]]:
-    """Yield the row of the common accelerator, whose placements are those of each workload."""
+    """Yield the row of the common accelerator, whose plans are those of each workload."""
     row = _common(inputs, findings)
     if row is not None:
         chip = chip_of(inputs.cluster, row)
-        mean = findings.means.set_index("design")["speedup"].get(COMMON, 0.0)
+        planned = findings.means.set_index("design")["speedup"].get(COMMON, 0.0)
+        mean = findings.simulated_means.get(COMMON, planned)
         yield (
             "one for all", compute(chip), buffers(chip), f"{row['hbm_gib']:g} GiB", "their own",
-            "", "", "", "", times(float(mean)),
+            *[""] * 7, times(float(mean)),
         )  # fmt: skip
 
 
@@ -114,18 +123,13 @@ def _rows(results: pd.DataFrame, design: str, models: tuple[str, ...]) -> list[p
     return [mine[model] for model in models if model in mine]
 
 
-def _answer_row(inputs: Inputs, row: pd.Series) -> tuple[str, ...]:
+def _answer_row(inputs: Inputs, findings: Findings, row: pd.Series) -> tuple[str, ...]:
     if row["status"] != "placed":
-        return (row["model"], f"fits nowhere: {row['reason']}", *[""] * 8)
+        return (row["model"], f"fits nowhere: {row['reason']}", *[""] * 11)
     chip = chip_of(inputs.cluster, row)
+    plan = recommended_on(findings, row)
     return (
-        row["model"], compute(chip), buffers(chip), f"{row['hbm_gib']:g} GiB", widths(row),
-        str(row["microbatch"]), storing(row["recompute"]), _time(row), percent(row["mfu"]),
-        times(row["speedup"]),
+        row["model"], compute(chip), buffers(chip), f"{row['hbm_gib']:g} GiB", plan.whose, plan.shape,
+        plan.microbatch, plan.activations, plan.difference, plan.planned, plan.simulated,
+        percent(row["mfu"] * plan.gain), times(plan.speedup),
     )  # fmt: skip
-
-
-def _time(row: pd.Series) -> str:
-    """Return the time per batch, with the bound below it where a layer is not proven."""
-    time, bound = row["time_per_batch_s"], row["bound_s"]
-    return seconds(time) if bound >= time * (1 - 1e-6) else f"{seconds(bound)} to {seconds(time)}"

@@ -19,6 +19,7 @@ from phaze.report.front import front
 from phaze.report.inputs import Inputs
 from phaze.report.mapped import on_networks
 from phaze.report.planners import compared
+from phaze.report.recommended import recommended
 from phaze.report.report import Report
 from phaze.report.simulated import replayed
 from phaze.report.workers import ALONE, Workers
@@ -46,7 +47,7 @@ def compose(
     shown = findings.in_order(inputs.study.models)
     workers.share(shown)
     parts = (
-        *overview.PARTS, certificate, front, *inside.PARTS, compared, replayed, on_networks,
+        recommended, *overview.PARTS, certificate, front, *inside.PARTS, compared, replayed, on_networks,
         *strategies.PARTS, *record.PARTS,
     )  # fmt: skip
     waiting: dict[Part, Callable[[], tuple[Section, ...]]] = {

@@ -13,6 +13,7 @@ from phaze.report.checks import ask_for_checks
 from phaze.report.document import Section
 from phaze.report.evidence import Evidence
 from phaze.report.inputs import Inputs
+from phaze.report.recommend import recommend
 from phaze.report.searches import choose_by_hysteresis, summarise_searches
 from phaze.report.variations import vary
 from phaze.report.winner_claims import check_claims
@@ -26,6 +27,7 @@ class Findings:
     """Result tables of a study, by name as in `phaze.tables`."""
 
     results: pd.DataFrame
+    recommendations: pd.DataFrame
     comparisons: pd.DataFrame
     memories: pd.DataFrame
     rankings: pd.DataFrame
@@ -54,6 +56,11 @@ class Findings:
     def means(self) -> pd.DataFrame:
         """Return the geometric mean of the speed-ups of every design."""
         return winners.geometric_means(self.results)
+
+    @cached_property
+    def simulated_means(self) -> pd.Series:
+        """Return the same by design of the recommended plans, as simulated; empty without simulations."""
+        return winners.geometric_means(self.recommendations).set_index("design")["speedup"]
 
     def in_order(self, models: tuple[str, ...]) -> Findings:
         """Return the same tables with models in the order of the study, for showing them."""
@@ -96,6 +103,7 @@ def find(inputs: Inputs, workers: Workers) -> tuple[Findings, Callable[[], pd.Da
     memories = winners.memories(inputs)
     findings = Findings(
         results=results,
+        recommendations=recommend(inputs, results),
         comparisons=compare_scenarios(inputs, results),
         memories=memories,
         rankings=winners.rankings(inputs),

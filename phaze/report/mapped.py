@@ -8,10 +8,10 @@ from functools import partial
 import pandas as pd
 
 from phaze.report import mapped_charts
+from phaze.report.designs import TITLES, titled
 from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.planners import TITLES, titled
 from phaze.report.winners import PER_MODEL
 from phaze.report.words import percent, seconds
 from phaze.tables import BY_HAND
@@ -69,7 +69,7 @@ def side_by_side(inputs: Inputs, findings: Findings) -> pd.DataFrame:
     wide = found.pivot(index=_PLACE, columns="way", values="simulated_s").reindex(columns=list(BY_HAND))
     chosen = found[found["chosen"]].set_index(_PLACE)
     rows = chosen.assign(**{name.replace("-", "_"): wide[name] for name in BY_HAND}).reset_index()
-    designs = titled(inputs, findings, rows[_PLACE])
+    designs = titled(inputs.study, findings.results, rows[_PLACE])
     best = designs[designs["design"] == PER_MODEL][_PLACE].assign(best=True)
     order = {name: place for place, name in enumerate((*inputs.study.models, *TITLES))}
     return (

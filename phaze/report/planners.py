@@ -8,22 +8,20 @@ from functools import partial
 import pandas as pd
 
 from phaze.report import planner_charts
+from phaze.report.designs import TITLES, titled
 from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.winners import COMMON, PER_MODEL, with_areas
-from phaze.report.words import digits, join, percent, times
+from phaze.report.winners import PER_MODEL, with_areas
+from phaze.report.words import digits, join, percent, seconds, times
 from phaze.tables import PLANNERS
+from phaze.tables.plans import PLAN
 from phaze.theory.ranking import tied
-
-TITLES = {"phaze": "Phaze", "piper": "Piper", "equal": "equal stages", "expert": "experts"}
-"""Planners, for readers."""
-_CHIP = ["model", "architecture", "hbm_gib"]
 
 
 def compared(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     """Yield the section on planners."""
-    plans = titled(inputs, findings, findings.plans)
+    plans = titled(inputs.study, findings.results, findings.plans)
     if plans.empty:
         return
     wide = _ratios(plans)
@@ -56,23 +54,6 @@ _COMMUNICATION = (
     "is not a worse plan. Phaze's plan under Piper's model tells the two causes apart: up to there the "
     "models differ, from there on the plans."
 )
-
-
-def titled(inputs: Inputs, findings: Findings, found: pd.DataFrame) -> pd.DataFrame:
-    """Return what was found of plans of the accelerators in the results, once for each design of a result."""
-    designs = {PER_MODEL, COMMON, inputs.study.architectures.baseline}
-    results = findings.results[findings.results["design"].isin(designs)]
-    plans = results[[*_CHIP, "design"]].merge(found, on=_CHIP)
-    order = {name: place for place, name in enumerate(inputs.study.models)}
-    rank = {PER_MODEL: 0, COMMON: 1}
-    return plans.sort_values(
-        ["model", "design", "planner"],
-        key=lambda column: column.map(
-            order if column.name == "model" else (dict(zip(PLANNERS, range(4), strict=True)) | rank)
-        ).fillna(2),
-        kind="stable",
-        ignore_index=True,
-    )
 
 
 def _ratios(plans: pd.DataFrame) -> pd.DataFrame:
@@ -109,8 +90,8 @@ def _ratio_sheet(wide: pd.DataFrame, plans: pd.DataFrame) -> Sheet:
         for _, row in wide.reset_index().iterrows()
     ]  # fmt: skip
     header = (
-        "workload", "design", "Phaze, samples/s", "Piper", "Phaze's plan, Piper's model", "equal stages",
-        "experts",
+        "workload", "design", "Phaze, planned samples/s", "Piper", "Phaze's plan, Piper's model",
+        "equal stages", "experts",
     )  # fmt: skip
     marked = frozenset(i for i, row in enumerate(rows) if row[1] == PER_MODEL)
     caption = "Throughput of Phaze's planner, and of the others over it; – where a planner finds nothing"
@@ -185,17 +166,19 @@ def _plan_sheet(plans: pd.DataFrame) -> Sheet:
 
 
 def chosen(inputs: Inputs, findings: Findings) -> pd.DataFrame:
-    """Return the best plan of every model by the planner of the study, by time, area and name.
+    """Return the plan of every model by the planner of the study with the least simulated time.
 
-    Empty where that is Phaze's planner, whose answer the results are.
+    Of equal times the one with the least area, then name. Empty where the planner is Phaze's, whose answer
+    the results are.
     """
     planner = inputs.study.place.planner
     mine = findings.plans[(findings.plans["planner"] == planner) & (findings.plans["status"] == "placed")]
     if planner == "phaze" or mine.empty:
         return mine.iloc[:0]
-    rows = with_areas(inputs.cluster, mine)
+    times_s = findings.simulations[[*PLAN, "planned_s", "simulated_s"]]
+    rows = with_areas(inputs.cluster, mine.merge(times_s, on=list(PLAN)))
     rows = rows[rows["area_um2"] <= inputs.cluster.area_limit_um2 * (1 + 1e-9)]
-    rows = rows.assign(tied_s=tied(rows["time_per_sample_s"].to_numpy()))
+    rows = rows.assign(tied_s=tied(rows["simulated_s"].to_numpy()))
     return rows.sort_values(["tied_s", "area_um2", "architecture"]).drop_duplicates("model")
 
 
@@ -204,7 +187,11 @@ def in_words(inputs: Inputs, findings: Findings) -> str:
     best = chosen(inputs, findings).set_index("model").reindex(inputs.study.models).dropna(how="all")
     if best.empty:
         return ""
-    plans = (f"{model} on {row['architecture']} ({_widths(row)})" for model, row in best.iterrows())
+    plans = (
+        f"{model} on {row['architecture']} in {seconds(row['simulated_s'])} per batch as simulated and "
+        f"{seconds(row['planned_s'])} as planned ({_widths(row)})"
+        for model, row in best.iterrows()
+    )
     return (
         f"By the planner {TITLES[inputs.study.place.planner]}, which the certificate does not cover (it "
         "covers Phaze's planner only), the best of the architectures that Phaze ranks among its best, the "

@@ -9,29 +9,20 @@ import numpy as np
 import pandas as pd
 
 from phaze.report import simulated_charts
+from phaze.report.designs import NAMES, TITLES, change, titled
 from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.pipeline_picture import picture
-from phaze.report.planners import TITLES, titled
 from phaze.report.winners import PER_MODEL
 from phaze.report.words import digits, join, percent, seconds, size, times
 from phaze.tables import PARTS
 from phaze.tables.plans import PLAN
 
-NAMES = {
-    "imbalance_s": "imbalance",
-    "bubbles_s": "bubbles",
-    "transfers_s": "transfers",
-    "synchronisation_s": "synchronisation",
-    "contention_s": "contention",
-}
-"""Parts of the difference, for readers."""
-
 
 def replayed(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     """Yield the section on simulated plans."""
-    rows = titled(inputs, findings, findings.simulations)
+    rows = titled(inputs.study, findings.results, findings.simulations)
     if rows.empty:
         return
     best = rows[rows["design"] == PER_MODEL]
@@ -122,8 +113,8 @@ def _times_sheet(rows: pd.DataFrame) -> Sheet:
         (
             str(row["model"]), str(row["design"]), TITLES[row["planner"]],
             seconds(row["planned_s"]), seconds(row["simulated_s"]),
-            _change(row["simulated_s"] / row["planned_s"] - 1),
-            *(_change(row[part] / row["planned_s"]) for part in PARTS),
+            change(row["simulated_s"] / row["planned_s"] - 1),
+            *(change(row[part] / row["planned_s"]) for part in PARTS),
         )
         for _, row in rows.iterrows()
     ]  # fmt: skip
@@ -153,12 +144,6 @@ def _shares_sheet(rows: pd.DataFrame) -> Sheet:
     )  # fmt: skip
     caption = "Where the device time of every simulated plan goes, what binds it, and its fullest device"
     return Sheet(caption, header, tuple(shown), 5, source="simulations", folded=True)
-
-
-def _change(value: float) -> str:
-    """Return a relative change, with a sign unless it is nothing."""
-    text = percent(value)
-    return text.removeprefix("-") if text in ("0.0 %", "-0.0 %") else ("+" if value > 0 else "") + text
 
 
 def _facts(best: pd.DataFrame) -> Iterator[Items]:

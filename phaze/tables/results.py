@@ -13,6 +13,7 @@ from phaze.tables.columns import (
     SAMPLE_ENERGIES,
     TENSOR,
 )
+from phaze.tables.plans import PLANNERS
 from phaze.tables.stages import Placements
 
 
@@ -108,6 +109,45 @@ class Results(Table):
             "throughput relative to the baseline with the experts' placement, 0 if that is infeasible"
         ),
         "binding": text("what limits the throughput"),
+    }
+
+
+class Recommendations(Table):
+    """The plan with the least simulated time on the accelerator of every compared result."""
+
+    name = "recommendations"
+    about = (
+        "the plan with the least simulated time of the certified, equal and experts' stages, and what the "
+        "certified plan loses to it"
+    )
+    keys = _DESIGN
+    columns = {
+        "architecture": ARCHITECTURE,
+        "hbm_gib": real("HBM capacity"),
+        "planner": text("whose plan is recommended", *PLANNERS),
+        "tensor": text("tensor model parallel widths of its stages in their order, each once"),
+        "data": text("data parallel widths of its stages in their order, each once"),
+        "stages": count("pipeline depth s", 1),
+        "microbatch": MICROBATCH,
+        "memory": text("what happens to activations", "stash", "recompute", "mixed"),
+        "bound_by": text("what takes most of the critical path"),
+        "planned_s": real("its time per batch as planned"),
+        "simulated_s": real("its time per batch as simulated"),
+        "samples_per_s": real("its throughput as simulated"),
+        "speedup": real("the same over the experts' plan on the baseline as simulated, 0 without one"),
+        "certified_planned_s": real("time per batch of the certified plan as planned"),
+        "certified_simulated_s": real("the same as simulated"),
+        "equal_s": real("simulated time per batch of equal stages, infinite without", finite=False),
+        "expert_s": real("the same of the experts' stages", finite=False),
+        "piper_s": real("the same of Piper's plan, which does not flush", finite=False),
+        "lost": real("simulated time of the certified plan over the least of those that flush, less 1"),
+        "unexplained": real("part of it that is none of what the planner's formula leaves out"),
+        "reason": text("why it loses that much, empty if it does not or nothing says why"),
+    }
+    rules = {
+        "none of the plans that flush is simulated to be faster than a recommended one": lambda f: (
+            f["simulated_s"] <= f[["certified_simulated_s", "equal_s", "expert_s"]].min(axis=1) * (1 + 1e-9)
+        ),
     }
 
 

@@ -59,8 +59,8 @@ def test_ids_are_unique_and_every_link_inside_the_page_leads_somewhere(elements:
 
 def test_every_part_of_the_report_is_there(document: Document) -> None:
     expected = [
-        "throughput", "paper", "claims", "differences", "memory", "ranking", "certificate", "front", "time",
-        "chips",
+        "recommended", "throughput", "paper", "claims", "differences", "memory", "ranking", "certificate",
+        "front", "time", "chips",
         "sensitivity", "closeups", "planners", "simulated", "networks", "strategies", "walk", "scenarios",
         "proofs", "models", "misfits", "checks", "method",
     ]  # fmt: skip
