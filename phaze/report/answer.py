@@ -11,6 +11,7 @@ from phaze.report.document import Answer, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.planners import in_words
+from phaze.report.recommended import in_short as losses_in_short
 from phaze.report.recommended import recommended_on
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, row_of
 from phaze.report.words import area, buffers, compute, percent, times
@@ -82,6 +83,7 @@ def _facts(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
                 f"{words}, over {baseline_design(inputs.study)} ({mean} {how}{beside})",
             )
     yield from in_short(findings)
+    yield from losses_in_short(findings)
     passed = int(findings.checks["passed"].sum())
     yield f"{passed} / {len(findings.checks)}", "checks of these results passed"
 

@@ -98,5 +98,5 @@ def _reasons(certified: pd.Series, other: pd.Series) -> Iterator[str]:
     for part in sorted(gaps, key=lambda part: -gaps[part]):
         if lost_s <= NEAR * other["simulated_s"] or not gaps[part]:
             return
-        yield f"{NAMES[part]} {seconds(gaps[part])}: the planner's formula {LEFT_OUT[part]}"
+        yield f"{NAMES[part]}, {seconds(gaps[part])}: the planner's formula {LEFT_OUT[part]}"
         lost_s -= gaps[part]

@@ -109,21 +109,34 @@ def shape(row: pd.Series) -> str:
 
 
 def _losses(rows: pd.DataFrame) -> Iterator[str]:
-    """Yield on how many best accelerators the certified plan loses in the simulator, and how much."""
+    """Yield which certified plans of best accelerators lose in the simulator, and how much."""
     losing = rows[rows["lost"] > NEAR]
+    one = len(rows) == 1
+    plans = "The certified plan loses" if one else f"{len(losing)} of {len(rows)} certified plans lose"
     if len(rows) and losing.empty:
         yield f"No certified plan of a best accelerator loses more than {percent(NEAR, 0)} in the simulator."
-    for _, most in losing.sort_values("lost", ascending=False, kind="stable").head(1).iterrows():
-        theirs = min(most["equal_s"], most["expert_s"])
+    for _, row in losing.sort_values("lost", ascending=False, kind="stable").head(1).iterrows():
         yield (
-            f"Of {len(rows)} certified plans on the best accelerators, {len(losing)} lose more than "
-            f"{percent(NEAR, 0)} in the simulator to equal or experts' stages; at most "
-            f"{percent(most['lost'])} ({most['model']}: {seconds(most['certified_planned_s'])} as planned, "
-            f"{seconds(most['certified_simulated_s'])} as simulated, {seconds(theirs)} theirs)."
+            f"{plans} more than {percent(NEAR, 0)} in the simulator to equal or experts' stages on the "
+            f"best accelerator, most on {row['model']}: {percent(row['lost'])} "
+            f"({seconds(row['certified_planned_s'])} as planned, {seconds(row['certified_simulated_s'])} as "
+            f"simulated; theirs {seconds(min(row['equal_s'], row['expert_s']))} as simulated)."
         )
     silent = losing[losing["reason"] == ""]
     if len(silent):
         yield f"Nothing that is known of the formula says why on {join(silent['model'])}: a defect."
+
+
+def in_short(findings: Findings) -> Iterator[tuple[str, str]]:
+    """Yield the fact for the first screen: what certified plans lose in the simulator."""
+    rows = findings.recommendations
+    rows = rows[rows["design"] == PER_MODEL]
+    for _, most in rows.sort_values("lost", ascending=False, kind="stable").head(1).iterrows():
+        where = f", on {most['model']}" if len(rows) > 1 else ""
+        yield (
+            percent(most["lost"]),
+            f"at most lost by the certified plan in the simulator to equal or experts' stages{where}",
+        )
 
 
 def _plan_sheet(rows: pd.DataFrame, simulated: pd.DataFrame) -> Sheet:
