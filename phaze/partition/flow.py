@@ -146,7 +146,7 @@ def partition(graph: OperatorGraph, terms: Terms, stages: int, replicas: int, op
     lowest = _least_time(problem.weights, stages)
     if options.flow == "paper":
         if not met:
-            raise PhazeError(_nothing_fits(problem))
+            raise PhazeError(_none_found(problem))
         chosen = min(met, key=_by_step)
         return Partition(chosen, tuple(met), lowest, proven=False)
     return _full_flow(problem, options, met, lowest)
@@ -193,7 +193,7 @@ def _full_flow(problem: Problem, options: Options, met: list[Candidate], lowest:
     found, bound = _cut_operators(weights, problem.stages, best, options.most_sets)
     met += [problem.candidate(one.stage_of, maker) for maker, one in found.items()]
     if not met:
-        raise PhazeError(_nothing_fits(problem))
+        raise PhazeError(_nothing_fits(problem) if np.isinf(bound) else _none_found(problem))
     least = min(met, key=_by_time)
     met += _fewer_messages(problem, least.time_s, options)
     near = [one for one in met if one.time_s <= (1 + options.slack) * least.time_s]
@@ -219,7 +219,8 @@ def _cut_operators(
 ) -> tuple[dict[Maker, Cut], float]:
     """Return the best partitions of all operators by their makers, and what no partition is faster than.
 
-    Where a border has too many fronted subgraphs an integer program goes on from the best partition.
+    Where a border has too many fronted subgraphs an integer program goes on from the best partition, or looks
+    for a first one. The bound is infinite where it is proven that no partition fits the memory.
     """
     near = None if best is None else _cut_near(weights, best.stage_of, min(FEW_SETS, most_sets))
     limit = np.inf if near is None else near.time_s
@@ -227,18 +228,21 @@ def _cut_operators(
         exact = cut_within(weights, stages, limit, most_sets)
         return ({}, limit) if exact is None else ({"operators": exact}, exact.time_s)
     except TooManyError:
-        if near is None:
-            return {}, 0.0
-    return _cut_without_sets(weights, stages, _cut_near(weights, near.stage_of, most_sets))
+        return _cut_without_sets(weights, stages, near, most_sets)
 
 
-def _cut_without_sets(weights: Weights, stages: int, near: Cut) -> tuple[dict[Maker, Cut], float]:
+def _cut_without_sets(
+    weights: Weights, stages: int, near: Cut | None, most_sets: int
+) -> tuple[dict[Maker, Cut], float]:
     from phaze.partition.integer import cut_by_program  # its solver takes longer to import than most to cut
 
-    solved = cut_by_program(weights, stages, near.time_s)
-    found: dict[Maker, Cut] = {"operators": near}
+    best = None if near is None else _cut_near(weights, near.stage_of, most_sets)
+    solved = cut_by_program(weights, stages, np.inf if best is None else best.time_s)
+    found: dict[Maker, Cut] = {} if best is None else {"operators": best}
     if solved is not None and solved.cut is not None:
         found["program"] = solved.cut
+        if best is None:
+            found["operators"] = _cut_near(weights, solved.cut.stage_of, most_sets)
     return found, 0.0 if solved is None else solved.bound_s
 
 
@@ -315,12 +319,24 @@ def _check_memory(graph: OperatorGraph, weights: Weights, stages: int) -> None:
 
 
 def _nothing_fits(problem: Problem) -> str:
-    """Return the message that no partition fits, with the memory of the one that needs the least."""
+    """Return the message that no partition fits, which is proven."""
+    return f"partition: no partition into {problem.stages} stages fits the memory: {_least_found(problem)}"
+
+
+def _none_found(problem: Problem) -> str:
+    """Return the message that none was found, where there may be one."""
+    return (
+        f"partition: found no partition into {problem.stages} stages that fits the memory, and no proof that "
+        f"there is none: {_least_found(problem)}"
+    )
+
+
+def _least_found(problem: Problem) -> str:
+    """Return the memory of the partition found that needs the least, and what to change."""
     needed = least_memory(problem.weights, problem.stages)
     return (
-        f"partition: no partition into {problem.stages} stages fits the memory: the one found with the least "
-        f"needs {needed:.4g} bytes, a device has {problem.weights.limit_bytes:.4g}; allow more memory or "
-        "stages, or take a smaller microbatch"
+        f"the one found with the least needs {needed:.4g} bytes, a device has "
+        f"{problem.weights.limit_bytes:.4g}; allow more memory or stages, or take a smaller microbatch"
     )
 
 

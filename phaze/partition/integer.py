@@ -42,25 +42,33 @@ class Solved:
     cut: Cut | None
     """A partition that is better than the one known, None if there is none or none was found."""
     bound_s: float
-    """The slowest stage of any partition takes at least this long."""
+    """The slowest stage of any partition takes at least this long; infinite: there is no partition at all."""
 
 
-def cut_by_program(weights: Weights, stages: int, known_s: float) -> Solved | None:
-    """Return a partition faster than `known_s`, and a bound; None where the program is too large."""
+def cut_by_program(weights: Weights, stages: int, known_s: float = np.inf) -> Solved | None:
+    """Return a partition faster than `known_s`, and a bound; None where the program is too large.
+
+    Where nothing is known any partition that fits the memory will do, or the proof that there is none.
+    """
     groups = windows_within(weights, stages, known_s).groups
     smaller, group = quotient(weights, groups)
     windows = windows_within(smaller, stages, known_s)
     if len(smaller.edges) * stages > MOST_TERMS or windows.contradictory:
         return None
-    limit_s = known_s * (1 - BETTER)
+    limit_s = min(known_s * (1 - BETTER), _longest_s(weights))
     program = _Program(smaller, windows, limit_s)
     answer = BACKENDS["highs"].run(program.model, LIMITS)
     if answer.status == "infeasible":
-        return Solved(None, limit_s)
+        return Solved(None, limit_s if np.isfinite(known_s) else np.inf)
     bound_s = max(answer.bound, 0.0) * limit_s
     if answer.status not in POINT:
         return Solved(None, bound_s)
     return Solved(_checked(weights, program.stage_of()[group], stages, known_s), bound_s)
+
+
+def _longest_s(weights: Weights) -> float:
+    """Return a time that no stage of any partition exceeds."""
+    return 2.0 * (weights.total_s + weights.seconds_per_byte * float(weights.edge_bytes.sum()))
 
 
 def _checked(weights: Weights, stage_of: Ints, stages: int, known_s: float) -> Cut | None:
