@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -149,6 +150,29 @@ def test_a_file_that_is_no_study_is_one_message(content: bytes | None, message: 
     assert run.returncode == 1
     assert [line for line in run.output.splitlines() if message in line] == run.output.splitlines()[1:]
     assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    "way",
+    [["--configfile", "STUDY", "TEMPLATE"], ["--profile", "OWN"], ["--profile", "OWN", "--", "extract"], []],
+    ids=["second-file", "profile", "profile-and-target", "environment"],
+)  # fmt: skip
+def test_no_code_of_a_study_runs_in_whatever_way_it_comes(way: list[str], tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "study")
+    template, ran = folder.path / "template.yaml", tmp_path / "run"
+    template.write_text(f"__use_yte__: true\n__definitions__: [\"open('{ran}', 'w')\"]\n")
+    (folder.path / "own.yaml").write_text(f"configfile: {template}\n")
+    known = {"STUDY": folder.path / "study.yaml", "TEMPLATE": template, "OWN": folder.path / "own.yaml"}
+    start = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--dry-run"]
+    run = subprocess.run(
+        [*start, "--directory", str(folder.path), *(str(known.get(word, word)) for word in way)],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, **({} if way else {"SNAKEMAKE_PROFILE": str(known["OWN"])})},
+    )  # fmt: skip
+    assert run.returncode == 1
+    assert "template.yaml: __use_yte__: is not allowed: a study is data" in run.stderr
+    assert "Traceback" not in run.stderr
+    assert not ran.exists()
 
 
 def test_a_default_study_that_was_broken_is_one_message(tmp_path: Path) -> None:
