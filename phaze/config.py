@@ -208,6 +208,7 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
     study.plans.check_files(source)
     stand_ins = [own.workload for own in study.plans.stand_ins.values()]
     architectures = {name: load_architecture(name, folder) for name in study.architectures.named}
+    _refuse_namesakes(architectures, source)
     scenarios = {name: load_scenario(choice, folder) for name, choice in study.scenarios.items()}
     settings = Settings(
         study=study,
@@ -315,6 +316,18 @@ def load_architecture(name: str, folder: Path = FOLDER) -> Architecture:
         return Architecture.parse(own, name)
     path = Path(name) if is_path(name) else _architecture_file(name, folder)
     return Architecture.parse({"name": path.stem, **read_mapping(path)}, str(path))
+
+
+def _refuse_namesakes(architectures: dict[str, Architecture], source: str) -> None:
+    """Raise PhazeError where two files of architectures give one name: tables know them by that."""
+    given: dict[str, str] = {}
+    for file, architecture in architectures.items():
+        other = given.setdefault(architecture.name, file)
+        if other != file:
+            raise PhazeError(
+                f"{source}: architectures.named: {other!r} and {file!r} are both named "
+                f"{architecture.name!r}; names must be unique"
+            )
 
 
 def _architecture_file(name: str, folder: Path) -> Path:

@@ -18,8 +18,9 @@ from pydantic.alias_generators import to_camel
 
 from phaze.errors import PhazeError
 from phaze.files import refuse_unwritable, write_text
+from phaze.spec.names import MOST
 from phaze.spec.noun import describe
-from phaze.spec.numbers import MOST, Size, Whole
+from phaze.spec.numbers import Size, Whole
 from phaze.spec.plain import Plain, read_json
 
 

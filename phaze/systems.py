@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from phaze.errors import PhazeError
-from phaze.spec.files import FOLDER, is_path, named_file, read_mapping, within
+from phaze.spec.files import FOLDER, is_path, is_there, named_file, read_mapping, within
 from phaze.spec.network import Matrix, read_bandwidths
 from phaze.spec.system import Cluster, Device, System
 from phaze.spec.tiled import TiledDevice, TiledSystem
@@ -177,7 +177,7 @@ def _device_path(name: str, folder: Path, beside: Path) -> Path:
 def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | None:
     """Return the device that the name or path of an architecture stands for, None if it is no device's."""
     if is_path(name):
-        is_device = Path(name).is_file() and "clock_hz" in read_mapping(Path(name))
+        is_device = is_there(Path(name)) and "clock_hz" in read_mapping(Path(name))
         return load_device(name, folder) if is_device else None
     if (folder / "architectures" / f"{name}.yaml").is_file():
         return None

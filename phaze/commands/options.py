@@ -11,9 +11,6 @@ import typer
 
 from phaze.errors import PhazeError
 
-MOST = 2**20
-"""What files may count to (`phaze.spec.numbers`, which would make every start slower)."""
-
 
 class Backward(StrEnum):
     """Forms of the backward pass."""

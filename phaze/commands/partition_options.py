@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from phaze.commands.options import MOST
+from phaze.spec.names import MOST
 
 
 class Flow(StrEnum):

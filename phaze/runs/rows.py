@@ -13,6 +13,7 @@ import pandas as pd
 from phaze.errors import PhazeError
 from phaze.runs.run import Recompute, Run, RunSchedule
 from phaze.simulate.training_state import Zero
+from phaze.spec.plain import short
 from phaze.theory.memory import Optimizer, Precision
 
 WORDS = {
@@ -113,7 +114,7 @@ def _measured(text: str | None) -> float | None:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < float("inf"):
-        raise PhazeError(f"measured_s must be a number > 0, got {text!r}")
+        raise PhazeError(f"measured_s must be a number > 0, got {short(text)}")
     return seconds
 
 
@@ -143,20 +144,20 @@ def _reader(name: str) -> Callable[[str, str], object]:
 
 def _word(name: str, text: str) -> str:
     if text.lower() not in WORDS[name]:
-        raise PhazeError(f"{name} must be one of {', '.join(WORDS[name])}, got {text!r}")
+        raise PhazeError(f"{name} must be one of {', '.join(WORDS[name])}, got {short(text)}")
     return text.lower()
 
 
 def _flag(name: str, text: str) -> bool:
     if text.lower() not in FLAGS:
-        raise PhazeError(f"{name} must be one of {', '.join(FLAGS)}, got {text!r}")
+        raise PhazeError(f"{name} must be one of {', '.join(FLAGS)}, got {short(text)}")
     return FLAGS[text.lower()]
 
 
 def _zero(name: str, text: str) -> int:
     stage = {str(zero): zero for zero in get_args(Zero)}.get(text)
     if stage is None:
-        raise PhazeError(f"{name} must be 0, 1, 2 or 3, got {text!r}")
+        raise PhazeError(f"{name} must be 0, 1, 2 or 3, got {short(text)}")
     return int(stage)
 
 
@@ -166,7 +167,7 @@ def _whole(name: str, text: str) -> int:
     except ValueError:
         number = 0.0
     if not (1 <= number <= MOST and number == int(number)):
-        raise PhazeError(f"{name} must be a whole number from 1 to {MOST}, got {text!r}")
+        raise PhazeError(f"{name} must be a whole number from 1 to {MOST}, got {short(text)}")
     return int(number)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from phaze.spec.noun import Noun
+from phaze.spec.settings import Chip
 
 
 def _only_a_number(value: object) -> object:
@@ -54,7 +55,7 @@ def words_per_cycle(num_tc: int, pe_x: int, pe_y: int) -> float:
 class Architecture(Noun):
     """One accelerator; any size is allowed, inside the grid or outside."""
 
-    name: str
+    name: Chip
     """Name of the architecture; that of its file."""
     num_tc: PositiveInt
     """Tensor cores."""

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 from phaze.errors import PhazeError
-from phaze.spec.plain import read_yaml
+from phaze.spec.plain import read_yaml, short, shown
 
 FOLDER = Path("config")
-PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 """What may be the name of a file in a folder: never a path."""
 
 
@@ -18,12 +18,20 @@ def is_path(name: str) -> bool:
     return name.endswith((".yaml", ".yml"))
 
 
+def is_there(path: Path) -> bool:
+    """Return whether there is a file of that path, which may be longer than any."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def named_file(noun: str, name: str, folder: Path) -> Path:
     """Return the file of a name in a folder, or raise PhazeError with the names that there are."""
     path = folder / f"{name}.yaml"
     if not (PLAIN.fullmatch(name) and path.is_file()):
-        known = sorted(p.stem for p in folder.glob("*.yaml"))
-        raise PhazeError(f"{path}: there is no {noun} {name!r}; there are {', '.join(known) or 'none'}")
+        known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml"))) or "none"
+        raise PhazeError(f"{shown(path)}: there is no {noun} {short(name)}; there are {known}")
     return within(folder, path)
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from phaze.spec.names import Partitioner
 from phaze.spec.noun import Noun
 from phaze.spec.numbers import Positive
-from phaze.spec.settings import Name, PositiveInt
+from phaze.spec.settings import Label, Location, Name, PositiveInt
 from phaze.spec.topology import RandomBlocks, Topology, UniformDist
 
 Shape = Annotated[tuple[PositiveInt, PositiveInt], Field(description="Stages S and replicas R.")]
@@ -19,13 +19,13 @@ Shape = Annotated[tuple[PositiveInt, PositiveInt], Field(description="Stages S a
 class MapGraph(Noun):
     """Operators that are cut into stages."""
 
-    label: str
+    label: Label
     """Name for readers."""
-    model: str
+    model: Location
     """File in config/models, or path of one."""
     microbatch: PositiveInt
     """Samples in a microbatch."""
-    system: str
+    system: Location
     """File in config/systems that says the device, or path of one."""
     hyper_operators: PositiveInt | None = None
     """K, up to which operators are clustered; that of the model unless given."""
@@ -36,7 +36,7 @@ class MapGraph(Noun):
 class MapTopology(Noun):
     """A topology in several sizes."""
 
-    label: str
+    label: Label
     """Name for readers."""
     sizes: tuple[Topology, ...] = Field(min_length=1)
     """One for each number of devices."""

@@ -2,6 +2,8 @@
 
 from typing import Literal, get_args
 
+MOST = 2**20
+"""Devices, stages, replicas, microbatches and TMP widths that a file or an option may name."""
 Planner = Literal["piper", "no-dp", "no-tp", "no-ar", "equi", "equi-no-tp"]
 """Piper, and what it is compared with (Piper, Section 5)."""
 PLANNERS: tuple[Planner, ...] = get_args(Planner)

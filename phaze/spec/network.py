@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from phaze.errors import PhazeError
 from phaze.spec.architecture import Number
 from phaze.spec.noun import Noun
+from phaze.spec.plain import LONGEST_KEY
 from phaze.spec.settings import PositiveInt
 
 Finite = Annotated[float, Field(gt=0, allow_inf_nan=False), Number]
@@ -69,7 +70,7 @@ def read_bandwidths(path: Path) -> list[list[float]]:
     try:
         with path.open(newline="", encoding="utf-8") as lines:
             rows = [row for row in csv.reader(lines) if row]
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise PhazeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     try:
         check_square(rows)
@@ -90,5 +91,5 @@ def _bandwidth(text: str, path: Path, source: int, target: int) -> float:
         value = float("nan")
     if not 0 < value < float("inf"):
         place = f"{path}: bandwidth from {source} to {target}"
-        raise PhazeError(f"{place} must be > 0, or empty for no link, got {text.strip()}")
+        raise PhazeError(f"{place} must be > 0, or empty for no link, got {text.strip()[:LONGEST_KEY]}")
     return value

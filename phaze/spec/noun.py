@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import reprlib
 from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
@@ -16,10 +15,7 @@ from pydantic_core import CoreSchema, ErrorDetails
 
 from phaze.errors import PhazeError
 from phaze.spec.files import read_mapping
-
-SHORT = reprlib.Repr()
-SHORT.maxlevel, SHORT.maxstring, SHORT.maxother = 3, 100, 100
-"""What is shown of a value: a few lines of YAML can hold more than any memory (aliases of aliases)."""
+from phaze.spec.plain import LONGEST_KEY, short
 
 
 class Noun(BaseModel):
@@ -88,15 +84,16 @@ def describe(error: ValidationError, source: str) -> str:
 
 
 def _key(problem: ErrorDetails) -> str:
-    return ".".join(str(part) for part in problem["loc"]) + ": " if problem["loc"] else ""
+    parts = (str(part) for part in problem["loc"])
+    key = ".".join(part if len(part) <= LONGEST_KEY else f"{part[:LONGEST_KEY]}..." for part in parts)
+    return f"{key}: " if key else ""
 
 
 def _value(problem: ErrorDetails) -> str:
     """Return the value, unless it is the whole of what was checked: then the message says enough."""
     if problem["type"] == "value_error" and isinstance(problem["input"], dict):
         return ""
-    text = SHORT.repr(problem["input"])
-    return f", got {text if len(text) <= 80 else text[:77] + '...'}"
+    return f", got {short(problem['input'])}"
 
 
 def _plain(message: str) -> str:

@@ -8,6 +8,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from phaze.spec.names import MOST
+
 EXPONENT = re.compile(r"[0-9]+\.?[0-9]*[eE][-+]?[0-9]+")
 
 
@@ -35,9 +37,6 @@ def _bounded(value: float) -> float:
         raise ValueError(f"must be from {LEAST_SIZE:g} to {MOST_SIZE:g}")
     return value
 
-
-MOST = 2**20
-"""Devices, microbatches and TMP widths that a file may name."""
 
 Whole = Annotated[int, BeforeValidator(_number)]
 Index = Annotated[Whole, Field(ge=0)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections import Counter
 from pathlib import Path
 from typing import TypeAlias
@@ -15,25 +16,70 @@ Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | 
 """What YAML and JSON hold."""
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """A safe YAML loader that refuses a key given twice, where plain YAML silently keeps the last."""
+SHORT = reprlib.Repr()
+SHORT.maxlevel, SHORT.maxstring, SHORT.maxother = 3, 100, 100
+"""What is shown of a value: a few lines of YAML can hold more than any memory (aliases of aliases)."""
+MOST_BITS = 1024
+"""Of a whole number, as of the largest float: Python does not write longer ones down."""
+MOST_SHOWN, LONGEST_KEY = 300, 80
+"""Characters of a path and of a key that a message shows."""
+MERGE = "tag:yaml.org,2002:merge"
 
 
-def _unique_mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[object, object]:
-    pairs = [(loader.construct_object(key, deep=True), key) for key, _ in node.value]
-    seen: set[object] = set()
-    for name, key in pairs:
-        if isinstance(name, (list, dict)):
-            raise yaml.constructor.ConstructorError(None, None, "a key must be plain", key.start_mark)
-        if name in seen:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"key {name!r} is given twice", key.start_mark
-            )
-        seen.add(name)
-    return loader.construct_mapping(node, deep=True)
+def short(value: object) -> str:
+    """Return a value for a message, cut where it is long."""
+    text = SHORT.repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
-_UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
+class _Unfit(yaml.constructor.ConstructorError):
+    """What of a file is refused, with the keys that lead to it."""
+
+    def __init__(self, problem: str, mark: yaml.Mark | None, keys: tuple[str, ...] = ()) -> None:
+        super().__init__(None, None, ": ".join(filter(None, (".".join(keys), problem))), mark)
+        self.what, self.keys = problem, keys
+
+    def under(self, key: object) -> _Unfit:
+        """Return the same as seen from the mapping in which it lies below a key."""
+        return _Unfit(self.what, self.problem_mark, (str(key)[:LONGEST_KEY], *self.keys))
+
+
+class _Strict(yaml.SafeLoader):
+    """A safe YAML loader that refuses what plain YAML takes without a word, or cannot make a value of."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
+        """Return the value of a node, or raise ConstructorError where it has none."""
+        try:
+            value: object = super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
+            kind = node.tag.rpartition(":")[2]
+            problem = f"must be a valid {kind}, or quoted if it is a text, got {short(node.value)}"
+            raise _Unfit(problem, node.start_mark) from error
+        if isinstance(value, int) and value.bit_length() > MOST_BITS:
+            problem = f"must be a number below 2^{MOST_BITS}, got {short(node.value)}"
+            raise _Unfit(problem, node.start_mark)
+        return value
+
+
+def _unique_mapping(loader: _Strict, node: yaml.MappingNode) -> dict[object, object]:
+    """Return a mapping whose keys are plain and unique: plain YAML silently keeps the last of equal ones."""
+    found: dict[object, object] = {}
+    for name, value in node.value:
+        if name.tag == MERGE:
+            raise _Unfit("key '<<' would merge another mapping; write its keys out", name.start_mark)
+        key = loader.construct_object(name, deep=True)
+        if isinstance(key, (list, dict, set)):
+            raise _Unfit("a key must be plain", name.start_mark)
+        if key in found:
+            raise _Unfit(f"key {short(key)} is given twice", name.start_mark)
+        try:
+            found[key] = loader.construct_object(value, deep=True)
+        except _Unfit as error:
+            raise error.under(key) from error
+    return found
+
+
+_Strict.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
 
 
 def read_yaml(path: Path) -> Plain:
@@ -41,7 +87,7 @@ def read_yaml(path: Path) -> Plain:
     text = _text(path)
     try:
         # The loader is a subclass of the safe one.
-        loaded: Plain = yaml.load(text, Loader=_UniqueKeys)
+        loaded: Plain = yaml.load(text, Loader=_Strict)
     except (yaml.YAMLError, RecursionError) as error:
         raise PhazeError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from error
     return loaded
@@ -57,11 +103,19 @@ def read_json(path: Path) -> Plain:
     return loaded
 
 
+def shown(path: Path) -> str:
+    """Return a path for a message, cut where it is longer than any."""
+    text = str(path)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PhazeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except (OSError, ValueError) as error:
+        raise PhazeError(
+            f"{shown(path)}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
 def _unique_object(pairs: list[tuple[str, Plain]]) -> dict[str, Plain]:

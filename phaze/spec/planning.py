@@ -9,10 +9,10 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.errors import PhazeError
-from phaze.spec.files import within
+from phaze.spec.files import is_there, within
 from phaze.spec.names import PLANNERS, Planner
 from phaze.spec.noun import Noun
-from phaze.spec.settings import Name, PositiveFloat, PositiveInt
+from phaze.spec.settings import Devices, Label, Location, Name, PositiveFloat, PositiveInt
 
 Mode = Literal["program", "table-1"]
 """What the authors' program does by default, or what gives the digits of the paper's Table 1."""
@@ -32,9 +32,9 @@ class OwnInput(Noun):
 class PlanInput(Noun):
     """What is planned: a file of the folder, or what stands in for it."""
 
-    label: str
+    label: Label
     """Name for readers."""
-    file: str | None = None
+    file: Location | None = None
     """File in `plans.folder`, in the format of the authors' program."""
     own: OwnInput | None = None
     """Made from a model of ours where there is no folder or no file."""
@@ -51,7 +51,7 @@ class PlanInput(Noun):
 class Clusters(Noun):
     """Every number of devices with every memory."""
 
-    devices: tuple[PositiveInt, ...] = Field(min_length=1)
+    devices: tuple[Devices, ...] = Field(min_length=1)
     """Devices K."""
     memory_gib: tuple[PositiveFloat, ...] = Field(min_length=1)
     """Memory M of a device."""
@@ -138,7 +138,7 @@ class PlanCase(Noun):
 class Plans(Noun):
     """What is planned with Piper, apart from the models of the study."""
 
-    folder: str | None = None
+    folder: Location | None = None
     """Folder with the authors' inputs; without it `own` of every input is taken."""
     published: Name | None = None
     """Published plans to show beside ours, a file in config/published."""
@@ -182,7 +182,7 @@ class Plans(Noun):
             file = self.file_of(case)
             if file is not None and self.folder is not None:
                 within(Path(self.folder), file)
-            if file is not None and not file.is_file():
+            if file is not None and not is_there(file):
                 raise PhazeError(
                     f"{source}: plans.folder: there is no file {file}, the input {case.input!r}; "
                     "give the folder that holds it, or null to plan our own models"

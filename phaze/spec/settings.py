@@ -5,14 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
+from phaze.spec.names import MOST
 from phaze.spec.noun import Noun
 from phaze.spec.numbers import as_number
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=60)]
 """Lower-case letters, digits, hyphens and dots: a name that is also a file name."""
+Chip = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=100)]
+"""Name of a chip: letters, digits, hyphens, underscores and dots, as that of its file."""
+Label = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+"""What readers are shown."""
 PositiveInt = Annotated[int, Field(strict=True, gt=0, le=2**31)]
+Devices = Annotated[int, Field(strict=True, gt=0, le=MOST)]
+"""As many as any file, option or table of a study may name."""
+
+
+def _location(text: str) -> str:
+    """Refuse what no path can hold, and what the workflow would fill in where one enters a rule."""
+    for sign in "{}<>\0":
+        if sign in text:
+            raise ValueError(f"must not hold {sign!r}")
+    return text
+
+
+Location = Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_location)]
+"""Name of a file of the configuration, or a path."""
 PositiveFloat = Annotated[float, BeforeValidator(as_number), Field(strict=True, gt=0, le=1e30)]
 Share = Annotated[float, BeforeValidator(as_number), Field(strict=True, ge=0, lt=1)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -139,7 +158,7 @@ class CertifySettings(Noun):
 class PlanMapSettings(Noun):
     """The networks on which the report maps each model's best plans, and how far it searches."""
 
-    systems: tuple[str, ...] = ()
+    systems: tuple[Location, ...] = ()
     """Systems whose networks plans are mapped to: files in config/systems, or paths of some, with levels, a
     torus or a matrix of bandwidths; of a larger one the part that has the devices of the first scenario."""
     planners: tuple[Literal["phaze", "piper", "equal", "expert"], ...] = ("phaze", "piper")

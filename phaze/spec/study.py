@@ -13,8 +13,10 @@ from phaze.spec.planning import Plans
 from phaze.spec.readings import Changes, Reading
 from phaze.spec.settings import (
     CertifySettings,
+    Devices,
     EstimateSettings,
     ExtractSettings,
+    Location,
     Name,
     PlaceSettings,
     PositiveFloat,
@@ -34,7 +36,7 @@ OWN_READING = "study"
 class Workload(Noun):
     """A model as it is trained in the study."""
 
-    model: str
+    model: Location
     """Name of a spec in config/models, or path of a YAML spec or of a Hugging Face config.json."""
     sequence: PositiveInt
     """Tokens of a sample."""
@@ -62,9 +64,9 @@ class ArchitectureChoice(Noun):
 class ScenarioChoice(Noun):
     """A system with what this study changes of it; an omitted key keeps the system's value."""
 
-    system: str = "paper"
+    system: Location = "paper"
     """Name of a file in config/systems."""
-    devices: PositiveInt | None = None
+    devices: Devices | None = None
     """Accelerators in the cluster."""
     network_bandwidth_bytes_per_s: PositiveFloat | None = None
     """Bandwidth between any two devices."""

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from phaze.spec.architecture import Architecture, Number
 from phaze.spec.network import Torus
 from phaze.spec.noun import Noun
-from phaze.spec.settings import Name, PositiveFloat, PositiveInt
+from phaze.spec.settings import Devices, Location, Name, PositiveFloat, PositiveInt
 
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False), Number]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), Number]
@@ -18,7 +18,7 @@ Finite = Annotated[float, Field(gt=0, allow_inf_nan=False), Number]
 class System(Noun):
     """A cluster of equal accelerators on a flat network."""
 
-    devices: int = Field(1024, strict=True, gt=0, le=1_000_000)
+    devices: Devices = 1024
     """Accelerators in the cluster, K."""
     network_bandwidth_bytes_per_s: PositiveFloat = 4294967296.0
     """Bandwidth between any two devices."""
@@ -59,7 +59,7 @@ class Device(Architecture):
 class Level(Noun):
     """A level of a network: groups of devices with equal links among them."""
 
-    devices: PositiveInt
+    devices: Devices
     """Devices in a group of this level."""
     bandwidth_bytes_per_s: Finite
     """Bandwidth of a device to others of its group, in each direction."""
@@ -72,7 +72,7 @@ class Level(Noun):
 class Cluster(Noun):
     """Equal devices on a network with levels, the narrowest groups first."""
 
-    device: str
+    device: Location
     """Name of a file in config/devices, or path of one from the folder of this file, in that folder."""
     levels: tuple[Level, ...] = Field(min_length=1)
     """Levels of the network; the last one holds all devices."""

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from phaze.spec.architecture import PositiveInt
 from phaze.spec.noun import Noun
+from phaze.spec.settings import Chip, Location
 from phaze.spec.system import Finite, Seconds
 
 Edge = Literal["north", "south", "west", "east"]
@@ -55,7 +56,7 @@ class Wire(Noun):
 class TiledDevice(Noun):
     """A chip of equal tiles on a mesh or torus."""
 
-    name: str
+    name: Chip
     """Name of the chip; that of its file."""
     rows: PositiveInt
     """Rows of the mesh."""
@@ -146,7 +147,7 @@ class Dram(Noun):
 class TiledSystem(Noun):
     """Equal chips of tiles, side by side on a mesh, with memories at edges."""
 
-    device: str
+    device: Location
     """Name of a file in config/devices with a chip of tiles, or path of one."""
     rows: PositiveInt = 1
     """Rows of chips."""

@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.spec.noun import Noun
-from phaze.spec.settings import Name, PositiveInt
+from phaze.spec.settings import Label, Name, PositiveInt
 
 Layout = Literal["line", "s-shaped", "own"]
 Placed = Literal["near", "far"]
@@ -46,7 +46,7 @@ class TiledPoint(Noun):
 class TiledCase(Noun):
     """Transformers in a pipeline on groups of tiles, in every combination of what is listed."""
 
-    title: str
+    title: Label
     """Title for readers."""
     show: Literal["table", "splits", "pipeline"]
     """Beside printed throughputs (PALM, Table VII); by splits of a stage's tiles, with the occupancy of links

@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter, model_validator
 from phaze.spec.network import Absent
 from phaze.spec.noun import Noun
 from phaze.spec.numbers import Positive, Size
-from phaze.spec.settings import PositiveInt
+from phaze.spec.settings import Devices, Location, PositiveInt
 
 MOST_DEVICES = 8192
 """Devices whose matrix of bandwidths fits into memory."""
@@ -31,7 +31,7 @@ class Links(Noun):
 class LevelLinks(Noun):
     """A level of a tree: groups of devices with equal bandwidth among them."""
 
-    devices: PositiveInt
+    devices: Devices
     """Devices in a group of this level."""
     bandwidth_gib_per_s: Positive
     """Between two devices that meet on this level, in each direction."""
@@ -183,7 +183,7 @@ class RandomBlocks(Links):
     kind: Literal["random-blk-1", "random-blk-2"]
     """1: one bandwidth a node, and one between nodes. 2: one for every pair inside a node, and between nodes
     a tenth of their mean, divided by how far the nodes' numbers are apart."""
-    devices: PositiveInt
+    devices: Devices
     """Devices D."""
     nodes: PositiveInt | None = None
     """Nodes L; one for eight devices unless given."""
@@ -202,7 +202,7 @@ class UniformDist(Links):
 
     kind: Literal["uniform-dist"]
     """What it is."""
-    devices: PositiveInt
+    devices: Devices
     """Devices D."""
     seed: int = 0
     """Of the random numbers."""
@@ -215,7 +215,7 @@ class MatrixFile(Links):
 
     kind: Literal["file"]
     """What it is."""
-    path: str
+    path: Location
     """The file, from the folder of this one: .csv with row d to column d', empty where there is no link;
     .json or .graphml with `bandwidth`, and perhaps `latency` in seconds, on edges."""
     unit_bytes_per_s: Positive = 1.0

@@ -237,7 +237,7 @@ def _refuse_damaged(content: bytes) -> None:
 
 def _refuse_others(schema: pyarrow.Schema, name: str, fields: list[str]) -> None:
     """Raise ValueError unless a file holds that table in this version, with its digest."""
-    about = json.loads((schema.metadata or {}).get(b"phaze", b"{}"))
+    about = _about(schema)
     told = [str(about[key]) for key in ("table", "version") if key in about]
     if told != [name, VERSION]:
         found = f"table {' of version '.join(told)}" if told else "no phaze table"
@@ -246,6 +246,12 @@ def _refuse_others(schema: pyarrow.Schema, name: str, fields: list[str]) -> None
         raise ValueError("it has no digest")
     if schema.names != fields:
         raise ValueError(f"it holds columns {schema.names}, expected {fields}")
+
+
+def _about(schema: pyarrow.Schema) -> dict[str, object]:
+    """Return what a file says of itself: nothing where that is no JSON object."""
+    about = json.loads((schema.metadata or {}).get(b"phaze", b"{}"))
+    return about if isinstance(about, dict) else {}
 
 
 def are_among(names: pd.Series, known: pd.Index) -> Bools:
@@ -266,7 +272,6 @@ def places_among(names: pd.Series, known: pd.Index) -> Ints:
 def table_name(path: str | Path) -> str:
     """Return the name of the table that a file says it holds, empty if it holds none."""
     try:
-        metadata = pyarrow.parquet.read_schema(path).metadata or {}
-        return str(json.loads(metadata.get(b"phaze", b"{}")).get("table", ""))
+        return str(_about(pyarrow.parquet.read_schema(path)).get("table", ""))
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise PhazeError(f"{path}: cannot be read as a table: {error}") from error

@@ -12,6 +12,11 @@ from phaze.config import check_config_files, load_settings, main
 from phaze.errors import PhazeError
 from phaze.reference import generated_files
 from phaze.spec.files import FOLDER
+from phaze.spec.names import MOST
+from phaze.spec.planning import Clusters
+from phaze.spec.study import ScenarioChoice
+from phaze.spec.system import Cluster, System
+from phaze.spec.topology import Levels
 
 Config = dict[str, object]
 Change = Callable[[Config], object]
@@ -131,6 +136,90 @@ def test_a_mistake_is_one_clear_message(config: Config, change: Change, message:
     change(config)
     with pytest.raises(PhazeError, match=message):
         load_settings(config, source="study.yaml")
+
+
+LONG = "x" * 5000
+PLACES = (
+    "workloads/gpt2-xl/model", "scenarios/paper/system", "architectures/technology", "architectures/baseline",
+    "report/published", "plans/folder", "plans/published", "tiled/published", "maps/published",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [LONG, f"{LONG}.yaml", f"a/{LONG}", "a\0b", ""], ids=["long", "yaml", "path", "nul", "none"]
+)
+@pytest.mark.parametrize("place", PLACES)
+def test_names_that_no_file_can_have_are_one_message(config: Config, place: str, name: str) -> None:
+    put(place, name)(config)
+    with pytest.raises(PhazeError, match=place.rpartition("/")[2]) as error:
+        load_settings(config, source="study.yaml")
+    assert len(str(error.value)) < 1000
+    assert "\n" not in str(error.value)
+
+
+def test_keys_that_no_file_can_have_are_one_message(config: Config) -> None:
+    for section in ("workloads", "scenarios", "report/sensitivity", "plans/inputs", "plans/cases"):
+        changed = copy.deepcopy(config)
+        put(f"{section}/{LONG}", {})(changed)
+        with pytest.raises(PhazeError, match=r"study\.yaml: .*x\.\.\.") as error:
+            load_settings(changed, source="study.yaml")
+        assert all(len(line) < 500 for line in str(error.value).splitlines())
+
+
+PLANNED = {"label": "A", "own": {"workload": "gpt2-xl", "microbatch": 1, "architecture": "tpu-v4"}}
+CASE = {"input": "a", "show": "table", "clusters": [{"devices": [1], "memory_gib": [1]}], "microbatches": [1]}
+
+
+@pytest.mark.parametrize("name", ["a{case}.json", "{input}", "<results>.json", "}a"])
+@pytest.mark.parametrize(
+    ("key", "about"),
+    [("plans/inputs/a/file", r"plans\.inputs\.a\.file"), ("plans/folder", r"plans\.folder"),
+     ("workloads/gpt2-xl/model", r"workloads\.gpt2-xl\.model"),
+     ("scenarios/paper/system", r"scenarios\.paper\.system"),
+     ("report/maps/systems", r"report\.maps\.systems\.0")],
+)  # fmt: skip
+def test_what_the_workflow_would_fill_in_is_no_path(
+    config: Config, tmp_path: Path, key: str, about: str, name: str
+) -> None:
+    """Snakemake takes `a{case}.json` for a pattern: it would plan the file `abars.json` beside it."""
+    put(
+        "plans",
+        {"folder": str(tmp_path), "inputs": {"a": {**PLANNED, "file": "a.json"}}, "cases": {"bars": CASE}},
+    )(config)
+    put(key, [name] if key == "report/maps/systems" else name)(config)
+    for file in ("a.json", "abars.json", "a{case}.json"):
+        (tmp_path / file).write_text("{}")
+    with pytest.raises(
+        PhazeError, match=rf"^study\.yaml: {about}: must not hold '[<{{}}]', got '{re.escape(name)}'$"
+    ):
+        load_settings(config, source="study.yaml")
+
+
+def test_two_architectures_of_one_name_are_refused(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = yaml.safe_load((FOLDER / "architectures/phaze-common.yaml").read_text()) | {"name": "tpu-v4"}
+    folder = FOLDER.resolve()
+    monkeypatch.chdir(tmp_path)
+    Path("evil.yaml").write_text(yaml.safe_dump(own))
+    put("architectures/named", ["tpu-v4", "evil.yaml"])(config)
+    with pytest.raises(
+        PhazeError, match=r"^study\.yaml: architectures\.named: 'tpu-v4' and 'evil\.yaml' are both named"
+    ):
+        load_settings(config, folder, source="study.yaml")
+
+
+def test_every_place_allows_as_many_devices() -> None:
+    cluster = {"device": "a100-80gb", "levels": [{"devices": MOST + 1, "bandwidth_bytes_per_s": 1e9}]}
+    level = {"kind": "levels", "levels": [{"devices": MOST + 1, "bandwidth_gib_per_s": 1}]}
+    plans = {"devices": [MOST + 1], "memory_gib": [1]}
+    nouns = ((System, {"devices": MOST + 1}), (ScenarioChoice, {"devices": MOST + 1}), (Cluster, cluster),
+             (Levels, level), (Clusters, plans))  # fmt: skip
+    for noun, fields in nouns:
+        with pytest.raises(
+            PhazeError, match=rf"devices.*: should be less than or equal to {MOST}, got {MOST + 1}\b"
+        ):
+            noun.parse(fields, "x.yaml")
 
 
 def test_graphs_of_maps_take_k_from_their_models(config: Config) -> None:

@@ -8,12 +8,11 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from phaze.__main__ import app
-from phaze.commands.options import MOST
 from phaze.documents import read_as
 from phaze.errors import PhazeError
 from phaze.partition.search import Configuration, Wanted
 from phaze.partition.weights import Terms
-from phaze.spec import numbers
+from phaze.spec.names import MOST
 from phaze.spec.operators import StoredOperators
 from phaze.spec.stages import StoredStages
 from phaze.theory.operator_graphs import OperatorGraph
@@ -177,7 +176,6 @@ def test_what_cannot_be_written_is_said_before_the_work(graph: Path, tmp_path: P
 def test_most_replicas_of_a_file_need_no_matrix_of_theirs(graph: Path) -> None:
     shape = ("--stages", "2", "--replicas", str(MOST))
     assert run(str(graph), *shape).output.startswith(f"S=2 R={MOST}: ")
-    assert MOST == numbers.MOST
 
 
 def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:

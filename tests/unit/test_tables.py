@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from phaze.errors import PhazeError
-from phaze.tables import TABLES, Graphs, Screens, are_among, places_among
+from phaze.tables import TABLES, Graphs, Screens, are_among, places_among, table_name
 
 
 def graph() -> pd.DataFrame:
@@ -34,6 +34,20 @@ def screens() -> pd.DataFrame:
             "kept": True,
         }
     )
+
+
+@pytest.mark.parametrize("about", ["[1, 2]", '["table", "version"]', "3", "null", '"table"', "{"])
+def test_a_file_that_says_nothing_of_itself_is_no_table(tmp_path: Path, about: str) -> None:
+    path = tmp_path / "g.parquet"
+    table = pyarrow.Table.from_pandas(graph()).replace_schema_metadata({"phaze": about})
+    pyarrow.parquet.write_table(table, path)
+    with pytest.raises(PhazeError, match=r"g\.parquet: cannot be read as table graphs: "):
+        Graphs.load(path)
+    if about == "{":
+        with pytest.raises(PhazeError, match=r"g\.parquet: cannot be read as a table: "):
+            table_name(path)
+    else:
+        assert table_name(path) == ""
 
 
 def test_a_saved_table_reads_back_in_canonical_order(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from phaze.errors import PhazeError
 from phaze.place.piper.instance import Instance
 from phaze.place.piper.layers import Cluster
 from phaze.place.piper.nested import Hierarchy
-from phaze.spec.numbers import MOST
+from phaze.spec.names import MOST
 from phaze.units import GIB
 
 LEAST_GIB, MOST_GIB = 1e-12, 1e18

@@ -77,6 +77,8 @@ def test_node_link_graphs_of_older_networkx_have_links(tmp_path: Path) -> None:
         ("a.csv", ",x\n1,\n", "must be > 0, or empty for no link, got x"),
         ("a.csv", ",1\n1,,3\n", "row 1 must have 2 numbers, one a device, got 3"),
         ("a.csv", "", "must hold a square matrix, got no rows"),
+        ("a.csv", "," + "1" * 140_000 + "\n1,\n", "cannot be read: field larger than field limit"),
+        ("a.csv", "," + "x" * 9000 + "\n1,\n", "must be > 0, or empty for no link, got " + "x" * 80),
         ("a.json", "[]", "is not a graph in node-link JSON or GraphML"),
         ("a.json", NO_BANDWIDTH, "edge 0 -> 1: bandwidth must be a number > 0, got None"),
         ("a.json", "[" * 100_000, "is not valid JSON"),
