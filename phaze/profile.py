@@ -52,11 +52,13 @@ def profile_model(
     system: str,
     *,
     sequence: int | None = None,
+    compute_factor: float = 1.0,
 ) -> OperatorGraph:
     """Return the operators of a model with their times on the device of a system, for one microbatch.
 
     `system` is a file in config/systems that says its device, or the path of one; `sequence` the tokens of a
-    sample, by default the model's longest. Operators are named LAYER.OPERATOR. Raises PhazeError.
+    sample, by default the model's longest; `compute_factor` multiplies all times. Operators are named
+    LAYER.OPERATOR. Raises PhazeError.
     """
     if microbatch < 1:
         raise PhazeError(f"profile: microbatch: must be > 0, got {microbatch}")
@@ -64,7 +66,12 @@ def profile_model(
     tokens = model.usual_sequence if sequence is None else sequence
     whole = build_network(model, tokens, 1, microbatch, device.number_bytes).unroll()
     graph = profile_graph(whole, device)
-    return replace(graph, layers=tuple(name.partition(".")[0] for name in graph.names))
+    return replace(
+        graph,
+        forward_s=graph.forward_s * compute_factor,
+        backward_s=graph.backward_s * compute_factor,
+        layers=tuple(name.partition(".")[0] for name in graph.names),
+    )
 
 
 def profile_graph(whole: LayerGraph, device: Device) -> OperatorGraph:

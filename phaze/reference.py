@@ -55,6 +55,8 @@ _SECTIONS: dict[str, type[Noun]] = {
     "`maps.graphs.NAME`": map_study.MapGraph,
     "`maps.topologies.NAME`": map_study.MapTopology,
     "`maps.cases.NAME`": map_study.MapCase,
+    "`maps.cases.NAME.readings.NAME`": map_study.Reading,
+    "`maps.cases.NAME.unexplained`": map_study.Unexplained,
     "A transformer (`models/*.yaml`)": Model,
     "A residual network (`models/*.yaml`)": ResNet,
     "A segmentation network (`models/*.yaml`)": SemanticFpn,

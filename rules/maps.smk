@@ -77,6 +77,7 @@ rule map_stages:
     params:
         point=lambda w: MAPS.stages[w.stages].model_dump(mode="json"),
         topology=lambda w: MAPS.topologies[w.topology].model_dump(mode="json"),
+        search=lambda w: MAP_JOBS[w.stages, w.topology],
         settings={key: study["maps"][key] for key in ("tries", "steps", "seed", "memory_gib_per_s")},
         code=source_digest("phaze.map"),
     log:
@@ -131,7 +132,7 @@ rule map_gaps:
     params:
         point=lambda w: MAPS.stages[w.stages].model_dump(mode="json"),
         topology=lambda w: MAPS.topologies[w.topology].model_dump(mode="json"),
-        settings={key: study["maps"][key] for key in ("tries", "steps", "seed")},
+        settings={key: study["maps"][key] for key in ("tries", "gap_steps", "seed")},
         code=source_digest("phaze.map.gaps"),
     log:
         "<logs>/search-gaps/{stages}/{topology}.log",

@@ -185,7 +185,9 @@ MAP_TABLES = {
     "partition_durations": "<benchmarks>/partition-durations",
 }
 GAP_TABLES = ("search_gaps", "gap_durations")
-MAP_SHEETS = ("mappings", "speed-ups", "map-checks")
+MAP_JOBS = MAPS.searches([case for case in MAPS.cases if case not in MAPS.showing("gaps")])
+"""Who maps, by stages and topology."""
+MAP_SHEETS = ("mappings", "speed-ups", "figures-read", "map-checks")
 
 
 def mapped(table):
@@ -193,7 +195,5 @@ def mapped(table):
     if table == "partition_durations":
         cut = dict.fromkeys(point.name for case in MAPS.showing("clusters") for point in MAPS.stages_of(case))
         return [f"{MAP_TABLES[table]}/{stages}.parquet" for stages in cut]
-    gaps = MAPS.showing("gaps")
-    cases = gaps if table in GAP_TABLES else [case for case in MAPS.cases if case not in gaps]
-    jobs = dict.fromkeys((point.name, topology) for case in cases for point, topology in MAPS.mapped(case))
+    jobs = MAPS.searches(MAPS.showing("gaps")) if table in GAP_TABLES else MAP_JOBS
     return [f"{MAP_TABLES[table]}/{stages}/{topology}.parquet" for stages, topology in jobs]

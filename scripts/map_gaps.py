@@ -28,7 +28,7 @@ def main(
         read_as(StoredStages, Path(source)),
         StagesPoint.parse(point, source),
         (name, MapTopology.parse(sizes, f"maps.topologies.{name}")),
-        Chains(settings["seed"], settings["steps"]),
+        Chains(settings["seed"], settings["gap_steps"]),
         Limits(tries=settings["tries"]),
     )
     tables.SearchGaps.save(pd.DataFrame(gaps), outputs["search_gaps"])

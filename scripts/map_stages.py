@@ -8,7 +8,7 @@ from phaze.job import logged
 from phaze.map.cases import map_point
 from phaze.map.ensemble import MapSettings
 from phaze.map.search import Limits
-from phaze.spec.map_study import MapTopology, StagesPoint
+from phaze.spec.map_study import MapTopology, Search, StagesPoint
 from phaze.spec.stages import StoredStages
 from phaze.units import GIB
 
@@ -19,6 +19,7 @@ def main(
     *,
     point: dict[str, object],
     topology: tuple[str, dict[str, object]],
+    search: Search,
     settings: dict[str, float],
 ) -> None:
     """Read the stages, write what every way leads to, the devices, and how long it took."""
@@ -28,6 +29,7 @@ def main(
         StagesPoint.parse(point, source),
         (name, MapTopology.parse(sizes, f"maps.topologies.{name}")),
         MapSettings(
+            instantiation="authors" if search == "authors" else "ensemble",
             seed=int(settings["seed"]),
             heuristics=False,
             limits=Limits(tries=int(settings["tries"])),
@@ -46,5 +48,6 @@ if __name__ == "__main__":
             dict(snakemake.output.items()),
             point=snakemake.params.point,
             topology=(snakemake.wildcards.topology, snakemake.params.topology),
+            search=snakemake.params.search,
             settings=snakemake.params.settings,
         )

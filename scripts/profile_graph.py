@@ -21,7 +21,9 @@ def main(out: Path, *, name: str, graph: dict[str, object], model: dict[str, obj
     given = MapGraph.parse(graph, f"maps.graphs.{name}")
     system = str(Path(given.system).absolute()) if is_path(given.system) else given.system
     with chdir(HOME):
-        found = profile_model(parse_model(model, name), given.microbatch, system)
+        found = profile_model(
+            parse_model(model, name), given.microbatch, system, compute_factor=given.compute_factor
+        )
     write_checked(text_of(stored_operators(found, name, given.microbatch)), out)
 
 

@@ -16,6 +16,7 @@ class Choice(StrEnum):
     ALLREDUCE = "allreduce"
     EXACT = "exact"
     AUTO = "auto"
+    AUTHORS = "authors"
     ENSEMBLE = "ensemble"
 
 
@@ -37,7 +38,8 @@ InstantiationOption = Annotated[
     Choice,
     typer.Option(
         help="Stage time that the search counts: messages, all-reduce, or both; auto: the first or the "
-        "second by their bytes; ensemble: all three and a local search, the shortest step of them."
+        "second by their bytes; authors: the better of these two; ensemble: all three and a local search, "
+        "the shortest step of them."
     ),
 ]
 SeedOption = Annotated[int, typer.Option(help="Of all random numbers.", min=0)]

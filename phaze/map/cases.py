@@ -13,6 +13,7 @@ from phaze.spec.stages import StoredStages
 from phaze.spec.topology import MatrixFile
 from phaze.tables import MapDurations, MappedDevices, Mappings
 from phaze.theory.gpipe import Step, simulate_step
+from phaze.theory.held_devices import held_step_s
 from phaze.theory.shared_ports import shared_step_s
 from phaze.theory.stored_graphs import stage_graph
 from phaze.theory.topologies import make_network
@@ -80,6 +81,8 @@ class _Judge:
             "way": one.way,
             "step_s": step.step_s,
             "shared_step_s": self._shared_s(one, step),
+            "held_step_s": held_step_s(problem.stages, one.mapping, problem.network, self.memory_bytes_per_s),
+            "stage_time_s": problem.value_s(one.mapping),
             "compute_s": step.compute_s,
             "samples_per_s": samples / step.step_s,
             **_proof(self.mapped, one),

@@ -23,8 +23,10 @@ from phaze.theory.operator_graphs import StageGraph
 
 Way = Literal["p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map"]
 """How a mapping was found."""
-Choice = Instantiation | Literal["auto", "ensemble"]
-"""One instantiation; the paper's choice of one by sizes; or all three and the local search."""
+Choice = Instantiation | Literal["auto", "authors", "ensemble"]
+"""One instantiation; the paper's choice of one by sizes; both of the paper; or all, and a local search."""
+AUTHORS: tuple[Instantiation, ...] = ("p2p", "allreduce")
+"""The paper's two instantiations, the better of which by simulated throughput is in its Table VI."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ def map_stages(stages: StageGraph, network: DeviceNetwork, settings: MapSettings
 def _instantiations(stages: StageGraph, choice: Choice) -> tuple[Instantiation, ...]:
     if choice == "ensemble":
         return INSTANTIATIONS
+    if choice == "authors":
+        return AUTHORS
     return (choose_instantiation(stages),) if choice == "auto" else (choice,)
 
 

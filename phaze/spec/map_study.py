@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -14,6 +14,12 @@ from phaze.spec.settings import Label, Location, Name, PositiveInt
 from phaze.spec.topology import RandomBlocks, Topology, UniformDist
 
 Shape = Annotated[tuple[PositiveInt, PositiveInt], Field(description="Stages S and replicas R.")]
+
+
+Search = Literal["ours", "authors"]
+"""All searches and the local search; or the better of the two instantiations of the paper."""
+Judge = Literal["step", "shared-step", "held-step", "stage-time"]
+"""What mappings are compared by."""
 
 
 class MapGraph(Noun):
@@ -31,6 +37,8 @@ class MapGraph(Noun):
     """K, up to which operators are clustered; that of the model unless given."""
     bandwidth_gib_per_s: Positive = 11.0
     """Flat bandwidth that the partition assumes, GiB/s."""
+    compute_factor: Positive = 1.0
+    """Factor on the estimated times of all operators: another than 1 is a sensitivity, no device."""
 
 
 class MapTopology(Noun):
@@ -84,6 +92,40 @@ class StagesPoint(Noun):
         return f"{self.graph}-{self.partitioner}-k{self.hyper_operators}-{size}"
 
 
+class Reading(Noun):
+    """One way to read what a paper leaves open about its speed-ups."""
+
+    label: str
+    """What is assumed, for readers."""
+    graph: Name | None = None
+    """One of `maps.graphs`, for speed-ups by topology; that of the case unless given."""
+    partitioner: Partitioner = "full"
+    """Who cuts; of speed-ups by partitioner, who stands for PipeDream."""
+    search: Search = "ours"
+    """Who maps: ours, the three searches and the local search; or the authors, the better of (6) and (7)."""
+    judge: Judge = "step"
+    """By what mappings are compared: the simulated step; the same where the devices of a node share its port,
+    or where messages under way hold both devices; or the longest stage time (5). The searches do not know."""
+    topologies: dict[Name, Name] = Field(default_factory=dict)
+    """Topologies of the case that the reading is about, and which of `maps.topologies` stand for them; all,
+    as they are, unless given."""
+    sensitivity: bool = False
+    """Whether it assumes what the paper rules out: shown to see what depends on it, never as the nearest."""
+
+
+class Unexplained(Noun):
+    """Printed figures that no reading comes near."""
+
+    about: str
+    """What is printed, and why that is odd; a sentence for readers."""
+    topologies: tuple[Name, ...] = ()
+    """Their topologies; all of the case unless given."""
+    graphs: tuple[Name, ...] = ()
+    """Their graphs; all of the case unless given."""
+    shapes: tuple[Shape, ...] = ()
+    """Their shapes; all of the case unless given."""
+
+
 class MapCase(Noun):
     """A table or a figure: graphs cut by partitioners, mapped to topologies."""
 
@@ -102,6 +144,47 @@ class MapCase(Noun):
     """MB."""
     hyper_operators: tuple[PositiveInt, ...] = ()
     """K; that of the graph unless given."""
+    readings: dict[Name, Reading] = Field(default_factory=dict)
+    """Readings of printed speed-ups, side by side; only with `show: topologies` or `partitioners`."""
+    unexplained: tuple[Unexplained, ...] = ()
+    """Printed figures that no reading explains."""
+
+    @model_validator(mode="after")
+    def _readings_of_what_is_printed(self) -> Self:
+        if self.readings and self.show not in ("topologies", "partitioners"):
+            raise ValueError(f"readings: are of speed-ups by topology or by partitioner, not of {self.show}")
+        if self.readings and self.show == "topologies" and len(self.graphs) > 1:
+            raise ValueError("readings: by topology are of one graph")
+        for name, reading in self.readings.items():
+            for topology in reading.topologies:
+                if topology not in self.topologies:
+                    known = sorted(self.topologies)
+                    raise ValueError(f"readings.{name}.topologies: {topology!r} is not among {known}")
+            if self.show == "partitioners" and reading.partitioner not in self.partitioners:
+                known = sorted(self.partitioners)
+                raise ValueError(f"readings.{name}.partitioner: {reading.partitioner!r} is not among {known}")
+        return self
+
+    @model_validator(mode="after")
+    def _unexplained_are_of_the_case(self) -> Self:
+        for one in self.unexplained:
+            for key in ("topologies", "graphs", "shapes"):
+                for value in getattr(one, key):
+                    if value not in getattr(self, key):
+                        raise ValueError(f"unexplained.{key}: {value!r} is not among the case's {key}")
+        return self
+
+    @property
+    def plain_readings(self) -> tuple[Name, ...]:
+        """Return the readings that may be the nearest: no sensitivities."""
+        return tuple(name for name, reading in self.readings.items() if not reading.sensitivity)
+
+
+class Job(NamedTuple):
+    """Stages that are mapped to a topology."""
+
+    point: StagesPoint
+    topology: Name
 
 
 class Maps(Noun):
@@ -119,6 +202,8 @@ class Maps(Noun):
     """Devices tried for a target of a search before it is given up."""
     steps: PositiveInt = 1_000_000
     """Steps of each chain of the local search."""
+    gap_steps: PositiveInt = 1_000_000
+    """The same where the local search is alone (`show: gaps`)."""
     seed: int = Field(0, ge=0)
     """Of searches and local search."""
     memory_gib_per_s: Positive = 600.0
@@ -131,15 +216,24 @@ class Maps(Noun):
                 for one in getattr(case, key):
                     if one not in known:
                         raise ValueError(f"cases.{name}.{key}: {one!r} is not among {sorted(known)}")
+            for reading, own in case.readings.items():
+                at = f"cases.{name}.readings.{reading}"
+                if own.graph is not None and own.graph not in self.graphs:
+                    raise ValueError(f"{at}.graph: {own.graph!r} is not among {sorted(self.graphs)}")
+                for one in own.topologies.values():
+                    if one not in self.topologies:
+                        raise ValueError(f"{at}.topologies: {one!r} is not among {sorted(self.topologies)}")
         return self
 
-    def stages_of(self, case: str) -> Iterator[StagesPoint]:
-        """Yield what the jobs of a case cut; K of every graph must be known (see `phaze.config`)."""
+    def stages_of(self, case: str, reading: Reading | None = None) -> Iterator[StagesPoint]:
+        """Yield what a case cuts, or one of its readings; K of every graph must be known (`phaze.config`)."""
         of = self.cases[case]
-        for graph in of.graphs:
+        graphs = of.graphs if reading is None or reading.graph is None else (reading.graph,)
+        one_cuts = reading is not None and of.show == "topologies"
+        for graph in graphs:
             own = self.graphs[graph].hyper_operators
             for k in of.hyper_operators or (() if own is None else (own,)):
-                for partitioner in of.partitioners:
+                for partitioner in (reading.partitioner,) if reading and one_cuts else of.partitioners:
                     for stages, replicas in of.shapes:
                         for microbatches in of.microbatches:
                             yield StagesPoint(
@@ -158,11 +252,30 @@ class Maps(Noun):
     @property
     def stages(self) -> dict[str, StagesPoint]:
         """Return what is cut, by name."""
-        return {point.name: point for case in self.cases for point in self.stages_of(case)}
+        return {
+            point.name: point
+            for case, of in self.cases.items()
+            for reading in (None, *of.readings.values())
+            for point in self.stages_of(case, reading)
+        }
 
-    def mapped(self, case: str) -> Iterator[tuple[StagesPoint, str]]:
-        """Yield stages and topology of every job of a case that maps."""
-        for point in self.stages_of(case):
-            for topology in self.cases[case].topologies:
+    def mapped(self, case: str, reading: Reading | None = None) -> Iterator[Job]:
+        """Yield what a case maps, or one of its readings."""
+        topologies: Iterable[Name] = self.cases[case].topologies
+        if reading is not None and reading.topologies:
+            topologies = reading.topologies.values()
+        for point in self.stages_of(case, reading):
+            for topology in topologies:
                 if self.topologies[topology].drawn(point.stages * point.replicas):
-                    yield point, topology
+                    yield Job(point, topology)
+
+    def searches(self, cases: Iterable[str]) -> dict[tuple[str, Name], Search]:
+        """Return who maps in the jobs of some cases, by stages and topology; ours includes the authors'."""
+        found: dict[tuple[str, Name], Search] = {}
+        for case in cases:
+            for reading in (None, *self.cases[case].readings.values()):
+                search = "ours" if reading is None else reading.search
+                for point, topology in self.mapped(case, reading):
+                    known = found.get((point.name, topology))
+                    found[point.name, topology] = "ours" if "ours" in (known, search) else search
+        return found

@@ -11,6 +11,8 @@ from phaze.spec.noun import Noun
 from phaze.spec.settings import Name, PositiveFloat
 
 Mapping = Literal["cs-map", "p2p-map", "ours"]
+PrintedPartitions = dict[Partitioner, dict[Mapping, dict[str, PositiveFloat]]]
+"""Speed-ups by partitioner, mapping and shape SxR."""
 
 
 class PublishedMaps(Noun):
@@ -24,7 +26,9 @@ class PublishedMaps(Noun):
     """Speed-up over CS map by topology and shape SxR."""
     over_heuristics: dict[Name, dict[str, PositiveFloat]] = Field(default_factory=dict)
     """Speed-up over the better of CS map and p2p map by topology and shape SxR."""
-    over_first: dict[Name, dict[Partitioner, dict[Mapping, dict[str, PositiveFloat]]]] = Field(
-        default_factory=dict
-    )
+    over_first: dict[Name, PrintedPartitions] = Field(default_factory=dict)
     """Speed-up over PipeDream's partition with CS map by graph, partitioner, mapping and shape SxR."""
+    over_clusters: dict[Name, dict[str, PositiveFloat]] = Field(default_factory=dict)
+    """Speed-up by refinement over clusters alone, with the same mapping, by graph and shape SxR."""
+    missing: tuple[str, ...] = ()
+    """What is printed and cannot be compared, and why; sentences."""

@@ -189,11 +189,23 @@ class RandomBlocks(Links):
     """Nodes L; one for eight devices unless given."""
     seed: int = 0
     """Of the random numbers."""
+    falling: bool = True
+    """Whether the bandwidth between nodes of random-blk-2 is divided by how far their numbers are apart."""
+    own_pairs: bool = True
+    """Whether each pair of devices in a node of random-blk-2 has a bandwidth of its own; or each node one."""
 
     @model_validator(mode="after")
     def _enough(self) -> Self:
         if self.nodes is not None and self.nodes > self.devices:
             raise ValueError(f"nodes: must be <= devices {self.devices}, got {self.nodes}")
+        return self
+
+    @model_validator(mode="after")
+    def _read_in_one_way(self) -> Self:
+        if self.kind == "random-blk-1":
+            for key in ("falling", "own_pairs"):
+                if not getattr(self, key):
+                    raise ValueError(f"{key}: is for random-blk-2, random-blk-1 has no such choice")
         return self
 
 

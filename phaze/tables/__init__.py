@@ -18,6 +18,7 @@ from phaze.tables.certificates import CAUSES, COMMON, Audits, Certificates, Rang
 from phaze.tables.mappings import (
     OWN_WAYS,
     WAYS,
+    FiguresRead,
     GapDurations,
     MapDurations,
     MappedDevices,
@@ -98,6 +99,7 @@ __all__ = [
     "Edges",
     "Energies",
     "Estimates",
+    "FiguresRead",
     "Fronts",
     "GapDurations",
     "Graphs",
@@ -207,6 +209,7 @@ _ALL = (
     SearchGaps,
     GapDurations,
     SpeedUps,
+    FiguresRead,
     TiledBesides,
 )
 TABLES: dict[str, type[Table]] = {table.name: table for table in _ALL}

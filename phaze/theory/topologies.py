@@ -108,14 +108,20 @@ def _random_blocks(topology: RandomBlocks) -> Floats:
     node = np.repeat(np.arange(nodes), sizes)
     same = node[:, None] == node[None, :]
     low, high = INTRA[topology.kind]
-    if topology.kind == "random-blk-1":
-        inside = rng.uniform(low, high, nodes)[node][:, None]
-        return np.asarray(np.where(same, inside, INTER) * MB_PER_US)
-    inside = _mirrored(rng.uniform(low, high, same.shape))
-    pairs = same & ~np.eye(len(node), dtype=bool)
-    mean = inside[pairs].mean() if pairs.any() else (low + high) / 2
+    if topology.kind == "random-blk-1" or not topology.own_pairs:
+        inside = np.broadcast_to(rng.uniform(low, high, nodes)[node][:, None], same.shape)
+    else:
+        inside = _mirrored(rng.uniform(low, high, same.shape))
+    between = INTER if topology.kind == "random-blk-1" else _between_nodes(inside, node, topology)
+    return np.asarray(np.where(same, inside, between) * MB_PER_US)
+
+
+def _between_nodes(inside: Floats, node: Ints, topology: RandomBlocks) -> Floats:
+    """Return the bandwidth between nodes of random_blk_2: a tenth of the mean inside, shape (D, D)."""
     apart = np.abs(node[:, None] - node[None, :])
-    return np.asarray(np.where(same, inside, mean / 10 / np.maximum(apart, 1)) * MB_PER_US)
+    pairs = (apart == 0) & ~np.eye(len(node), dtype=bool)
+    mean = inside[pairs].mean() if pairs.any() else sum(INTRA[topology.kind]) / 2
+    return np.asarray(mean / 10 / (np.maximum(apart, 1) if topology.falling else np.ones(apart.shape)))
 
 
 def node_sizes(devices: int, nodes: int, rng: np.random.Generator) -> Ints:

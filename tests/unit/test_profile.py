@@ -8,6 +8,7 @@ from phaze.errors import PhazeError
 from phaze.extract.models import build_network
 from phaze.profile import library_operators, profile_model
 from phaze.spec.model import Model, parse_model
+from phaze.systems import load_cluster
 from phaze.theory.operator_graphs import OperatorGraph
 from tests.unit.extract.examples import forward_flops
 
@@ -175,3 +176,23 @@ def test_what_cannot_be_profiled_is_refused(
     """One message names the key, its value and what is allowed."""
     with pytest.raises(PhazeError, match=message):
         profile_model(load_model_named("resnet-50"), microbatch, system, sequence=sequence)
+
+
+def test_a_factor_multiplies_the_times_of_computing_and_nothing_else() -> None:
+    whole = small()
+    half = profile_model(parse_model(SMALL, "test"), 2, SYSTEM, compute_factor=0.5)
+    assert half.compute_s == pytest.approx(0.5 * whole.compute_s)
+    assert (half.edge_bytes == whole.edge_bytes).all()
+    assert (half.parameter_bytes == whole.parameter_bytes).all()
+
+
+def test_parmesans_study_says_how_far_its_sensitivities_are_above_the_peak_of_a_titan_v() -> None:
+    """SemanticFPN runs at half the peak: half the time is 7 % above it, a quarter 2.1 times as fast."""
+    model = load_model_named("semantic-fpn")
+    graph = profile_model(model, 16, SYSTEM)
+    forward = forward_flops(build_network(model, model.usual_sequence, 1, 16, 4).unroll())
+    _, device = load_cluster(SYSTEM)
+    peak = 2 * device.num_tc * device.pe_x * device.pe_y * device.clock_hz
+    share = 3 * forward / graph.compute_s.sum() / peak
+    assert share == pytest.approx(1.07 / 2, abs=0.003)
+    assert 4 * share == pytest.approx(2.1, abs=0.05)

@@ -21,10 +21,19 @@ CASE = {"graphs": ["tiny"], "topologies": ["mesh"], "shapes": [[2, 2]]}
 MAPS = {
     "tries": 2000,
     "steps": 500,
+    "gap_steps": 500,
     "graphs": {"tiny": {"label": "Tiny", **GRAPH}},
     "topologies": {"mesh": {"label": "2 x 2", "sizes": [MESH]}, "random": RANDOM},
     "cases": {
-        "by-topology": {**CASE, "show": "topologies", "topologies": ["mesh", "random"]},
+        "by-topology": {
+            **CASE,
+            "show": "topologies",
+            "topologies": ["mesh", "random"],
+            "readings": {
+                "authors": {"label": "theirs", "partitioner": "paper", "search": "authors"},
+                "held": {"label": "messages hold devices", "judge": "held-step"},
+            },
+        },
         "by-partitioner": {**CASE, "show": "partitioners", "partitioners": ["order", "full"]},
         "throughput": {**CASE, "show": "throughput"},
         "by-k": {**CASE, "show": "clusters", "hyper_operators": [6, 8]},
@@ -53,9 +62,18 @@ def test_a_page_of_the_mappings_and_no_other_report(mapped: Folder) -> None:
 
 def test_every_way_is_in_the_table_for_every_seed(mapped: Folder) -> None:
     table = pd.read_parquet(mapped.path / "results/report/mappings.parquet")
-    random = table[table["topology"] == "random"]
+    random = table[(table["topology"] == "random") & (table["partitioner"] == "full")]
     assert sorted(random["seed"].unique()) == [1, 2]
     assert (random.groupby("seed")["way"].nunique() == 6).all()
+
+
+def test_a_reading_by_the_authors_search_has_no_other_way(mapped: Folder) -> None:
+    table = pd.read_parquet(mapped.path / "results/report/mappings.parquet")
+    theirs = table[table["partitioner"] == "paper"]
+    assert set(theirs["way"]) == {"p2p", "allreduce", "cs-map", "p2p-map"}
+    read = pd.read_parquet(mapped.path / "results/report/figures-read.parquet")
+    assert set(read["reading"]) == {"authors", "held"}
+    assert set(read["subject"]) == {"mesh", "random"}
 
 
 def test_other_seeds_map_again_what_they_touch(mapped: Folder, tmp_path: Path) -> None:

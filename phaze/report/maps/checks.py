@@ -19,7 +19,7 @@ def check_maps(inputs: MapInputs) -> pd.DataFrame:
 
 def ours_is_never_worse_than_by_hand(inputs: MapInputs) -> Verdicts:
     """Yield for every case whether the searches' own mapping is as fast as CS map and p2p map."""
-    for _, row in steps(inputs.mappings).iterrows():
+    for _, row in steps(inputs.mappings).dropna(subset="ours").iterrows():
         yield row["ours"] <= row["heuristics"] * (1 + ROUNDING), describe(row, (*POINT, *NETWORK))
 
 
@@ -33,11 +33,12 @@ def every_case_is_mapped(inputs: MapInputs) -> Verdicts:
     """Yield for every case, topology and seed whether it is there."""
     seen = set(inputs.mappings[[*POINT, *NETWORK]].itertuples(index=False, name=None))
     for case in inputs.maps.cases.keys() - inputs.maps.showing("gaps"):
-        for point, topology in inputs.maps.mapped(case):
-            sizes = inputs.maps.topologies[topology]
-            for seed, _ in sizes.drawn(point.stages * point.replicas):
-                key = (*point.model_dump().values(), topology, seed)
-                yield key in seen, f"{key!r}"
+        for reading in (None, *inputs.maps.cases[case].readings.values()):
+            for point, topology in inputs.maps.mapped(case, reading):
+                sizes = inputs.maps.topologies[topology]
+                for seed, _ in sizes.drawn(point.stages * point.replicas):
+                    key = (*point.model_dump().values(), topology, seed)
+                    yield key in seen, f"{key!r}"
 
 
 def five_times_on_uniform_dist(inputs: MapInputs) -> Verdicts:
@@ -48,6 +49,7 @@ def five_times_on_uniform_dist(inputs: MapInputs) -> Verdicts:
         if topology.sizes[0].kind == "uniform-dist" and len(topology.seeds) >= 10
     }
     rows = steps(inputs.mappings[inputs.mappings["topology"].isin(random)]) if random else pd.DataFrame()
+    rows = rows.dropna(subset="ours") if len(rows) else rows
     if len(rows):
         ratio = (rows["cs-map"] / rows["ours"]).groupby([rows[key] for key in POINT]).median()
         for key, median in ratio.items():

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from phaze.spec.map_study import MapCase, Maps, StagesPoint
+from phaze.spec.map_study import MapCase, Maps, Reading, Search, StagesPoint
 from phaze.spec.published_maps import PublishedMaps
-from phaze.tables import OWN_WAYS
+from phaze.tables import OWN_WAYS, WAYS
 
 POINT = [*StagesPoint.model_fields]
 NETWORK = ["topology", "seed"]
@@ -35,11 +35,10 @@ class MapInputs:
         """Yield the cases that are shown so."""
         yield from ((name, case) for name, case in self.maps.cases.items() if case.show == show)
 
-    def rows(self, case: str, value: str = "step_s") -> pd.DataFrame:
-        """Return the steps of a case, a row for stages, topology and seed; see `steps`."""
-        wanted = pd.DataFrame(
-            [{**point.model_dump(), "topology": topology} for point, topology in self.maps.mapped(case)]
-        )
+    def rows(self, case: str, value: str = "step_s", reading: Reading | None = None) -> pd.DataFrame:
+        """Return the steps of a case or a reading, a row for stages, topology and seed; see `steps`."""
+        jobs = self.maps.mapped(case, reading)
+        wanted = pd.DataFrame([{**job.point.model_dump(), "topology": job.topology} for job in jobs])
         return steps(self.mappings, value).merge(wanted, on=[*POINT, "topology"], how="inner")
 
 
@@ -48,14 +47,16 @@ def steps(mappings: pd.DataFrame, value: str = "step_s") -> pd.DataFrame:
 
     ours: the shortest of the searches and the local search; searched: of the searches alone, as the paper's
     ensemble with the exact instantiation; by-sizes: the paper's choice of one; paper: of the two
-    instantiations; heuristics: of CS map and p2p map.
+    instantiations; heuristics: of CS map and p2p map. Where the authors alone searched, ours and searched are
+    missing.
     """
     wide = mappings.pivot_table(index=[*POINT, *NETWORK], columns="way", values=value, aggfunc="min")
+    wide = wide.reindex(columns=WAYS)
     chosen = mappings[mappings["by_sizes"]].set_index([*POINT, *NETWORK])[value]
     found = wide.assign(
         **{
-            "ours": wide[list(OWN_WAYS)].min(axis=1),
-            "searched": wide[["p2p", "allreduce", "exact"]].min(axis=1),
+            "ours": wide[list(OWN_WAYS)].min(axis=1, skipna=False),
+            "searched": wide[["p2p", "allreduce", "exact"]].min(axis=1, skipna=False),
             "paper": wide[["p2p", "allreduce"]].min(axis=1),
             "by-sizes": chosen,
             "heuristics": wide[["cs-map", "p2p-map"]].min(axis=1),
@@ -64,8 +65,27 @@ def steps(mappings: pd.DataFrame, value: str = "step_s") -> pd.DataFrame:
     return found.reset_index()
 
 
+def step_of(rows: pd.DataFrame, partitioner: str, shape: str, way: str) -> float:
+    """Return a step of rows of one graph on one topology, NaN where there is none."""
+    stages, replicas = map(int, shape.split("x"))
+    of_shape = (rows["stages"] == stages) & (rows["replicas"] == replicas)
+    same = rows[of_shape & (rows["partitioner"] == partitioner)]
+    return float(same[way].iloc[0]) if len(same) else float("nan")
+
+
+def own_way(search: Search) -> str:
+    """Return the column of `steps` with what a search found."""
+    return "ours" if search == "ours" else "paper"
+
+
+def shares_ports(maps: Maps, topology: str) -> bool:
+    """Return whether the devices of a node share its port in some size of a topology."""
+    return any(size.devices_per_port for size in maps.topologies[topology].sizes)
+
+
 def speed_ups(rows: pd.DataFrame) -> pd.DataFrame:
     """Return table speed_ups: ours over CS map and over the heuristics, the median over seeds."""
+    rows = rows[rows["ours"].notna()]
     ratios = rows.assign(
         over_consecutive=rows["cs-map"] / rows["ours"],
         over_heuristics=rows["heuristics"] / rows["ours"],

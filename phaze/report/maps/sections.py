@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,13 @@ import pandas as pd
 
 from phaze.report.document import Block, Chart, Prose, Section, Sheet
 from phaze.report.maps import figures
-from phaze.report.maps.inputs import POINT, MapInputs, geometric_mean, speed_ups
+from phaze.report.maps.inputs import POINT, MapInputs, geometric_mean, shares_ports, speed_ups, step_of
+from phaze.report.maps.reading_sections import (
+    cluster_blocks,
+    missing_section,
+    reading_blocks,
+    refinement_sheet,
+)
 from phaze.report.words import seconds
 from phaze.spec.map_study import MapCase
 from phaze.spec.published_maps import Mapping
@@ -86,9 +93,10 @@ def _ways_sheet(found: pd.DataFrame, case: MapCase) -> Sheet:
 def partitioners_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
     """Return Tables I, II, IV and V: partitioners with each mapping, over the first one with CS map."""
     readings = [inputs.rows(name)]
-    if any(_shares_ports(inputs, topology) for topology in case.topologies):
+    if any(shares_ports(inputs.maps, topology) for topology in case.topologies):
         readings.append(inputs.rows(name, "shared_step_s"))
     sheets = [_graph_sheet(inputs, case, readings, graph) for graph in case.graphs]
+    sheets += refinement_sheet(inputs, name, case)
     about = "What partition and mapping each give, by simulated steps of synchronous GPipe."
     blocks: tuple[Block, ...] = (Prose(SHARED), *sheets) if len(readings) > 1 else tuple(sheets)
     return Section(name, f"Partitions and mappings: {name}", about, blocks)
@@ -102,10 +110,6 @@ SHARED = (
 )
 
 
-def _shares_ports(inputs: MapInputs, topology: str) -> bool:
-    return any(size.devices_per_port for size in inputs.maps.topologies[topology].sizes)
-
-
 def _graph_sheet(inputs: MapInputs, case: MapCase, readings: list[pd.DataFrame], graph: str) -> Sheet:
     """Return the speed-ups of a graph over the first partitioner with CS map, in every reading."""
     published = inputs.published.over_first.get(graph, {}) if inputs.published is not None else {}
@@ -115,8 +119,8 @@ def _graph_sheet(inputs: MapInputs, case: MapCase, readings: list[pd.DataFrame],
         for way, label in SHOWN_MAPPINGS.items():
             printed = published.get(partitioner, {}).get(way, {})
             values = [
-                _over_first(mine, (case.partitioners[0], partitioner), way, shape, printed.get(_shape(shape)))
-                for shape in case.shapes
+                _over_first(mine, (case.partitioners[0], partitioner), way, shape, printed.get(shape))
+                for shape in map(_shape, case.shapes)
             ]
             cells.append((partitioner, label, *values))
     header = ("partition", "mapping", *map(_shape, case.shapes))
@@ -128,16 +132,11 @@ def _over_first(
     readings: list[pd.DataFrame],
     partitioners: tuple[str, str],
     way: str,
-    shape: tuple[int, int],
+    shape: str,
     printed: float | None,
 ) -> str:
-    def step(rows: pd.DataFrame, partitioner: str, column: str) -> float:
-        of_shape = (rows["stages"] == shape[0]) & (rows["replicas"] == shape[1])
-        same = rows[of_shape & (rows["partitioner"] == partitioner)]
-        return float(same[column].iloc[0]) if len(same) else float("nan")
-
     first, one = partitioners
-    ratios = [step(rows, first, "cs-map") / step(rows, one, way) for rows in readings]
+    ratios = [step_of(rows, first, shape, "cs-map") / step_of(rows, one, shape, way) for rows in readings]
     if np.isnan(ratios[0]):
         return "–"
     ours = " / ".join(f"{ratio:.2f}" for ratio in ratios)
@@ -271,9 +270,16 @@ PARTS: dict[str, Part] = {
 """How cases are shown, in the order of the page."""
 
 
-def sections_of(inputs: MapInputs) -> Iterator[Section]:
-    """Yield the sections of all cases, and the pictures."""
+BESIDE = {"topologies": reading_blocks, "partitioners": cluster_blocks}
+"""What stands first in the sections that are beside a publication."""
+
+
+def sections_of(inputs: MapInputs, figures: pd.DataFrame) -> Iterator[Section]:
+    """Yield the sections of all cases, what is missing, and the pictures; `figures` is table figures_read."""
     for show, part in PARTS.items():
         for name, case in inputs.of(show):
-            yield part(inputs, name, case)
+            section = part(inputs, name, case)
+            first = BESIDE[show](inputs, figures, name, case) if show in BESIDE else ()
+            yield replace(section, blocks=(*first, *section.blocks))
+    yield from missing_section(inputs)
     yield pictures_section(inputs)

@@ -7,11 +7,14 @@ import pytest
 
 from phaze.map.cases import Record, map_point
 from phaze.map.ensemble import MapSettings
+from phaze.map.heuristics import consecutive_map, p2p_map
+from phaze.map.objective import Problem
 from phaze.map.search import Limits
 from phaze.spec.map_study import MapTopology, StagesPoint
 from phaze.spec.stages import StoredStages
 from phaze.spec.topology import Levels
 from phaze.theory.device_networks import DeviceNetwork
+from phaze.theory.held_devices import held_step_s
 from phaze.theory.shared_ports import shared_step_s
 from phaze.theory.stored_graphs import stage_graph
 from phaze.theory.topologies import make_network
@@ -59,3 +62,19 @@ def test_steps_with_shared_ports_are_those_of_the_simulator(*, shared: bool) -> 
         assert own == pytest.approx(again if shared else rows["step_s"].loc[str(way)])
     gain = rows["shared_step_s"] / rows["step_s"]
     assert (gain["cs-map"] > 1.01) == shared
+
+
+def test_rows_have_the_step_with_held_devices_and_the_longest_stage_time() -> None:
+    found = record(shared=False).frames()
+    rows, network = found["mappings"].set_index("way"), read_network(shared=False)
+    stages = stage_graph(STAGES)
+    for way, mapping in (("cs-map", consecutive_map(2, 2)), ("p2p-map", p2p_map(2, 2))):
+        row = rows.loc[way]
+        assert row["held_step_s"] == pytest.approx(held_step_s(stages, mapping, network))
+        assert row["stage_time_s"] == pytest.approx(Problem(stages, network, "exact").value_s(mapping))
+
+
+def test_the_authors_search_has_their_two_instantiations_and_no_local_search() -> None:
+    settings = MapSettings("authors", heuristics=False, limits=Limits(tries=1000))
+    rows = map_point(STAGES, POINT, ("nodes", topology(shared=False)), settings).frames()["mappings"]
+    assert set(rows["way"]) == {"p2p", "allreduce", "cs-map", "p2p-map"}

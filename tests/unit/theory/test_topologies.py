@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from phaze.spec.plain import read_yaml
 from phaze.spec.topology import TOPOLOGY, MeshOrTorus, RandomBlocks, UniformDist
@@ -65,6 +66,32 @@ def test_far_blocks_are_joined_by_less() -> None:
     found = make_network(topology).bandwidth_bytes_per_s
     assert found[0, 1] / found[0, 4] == pytest.approx(4)
     assert (found == found.T).all()
+
+
+def test_blocks_may_be_joined_by_one_bandwidth_however_far() -> None:
+    """Random_blk_2 read without |i - j|: a tenth of the mean inside, between any two nodes."""
+    falling, even = (
+        make_network(RandomBlocks(kind="random-blk-2", devices=12, nodes=3, seed=1, falling=falling))
+        for falling in (True, False)
+    )
+    sizes = node_sizes(12, 3, np.random.default_rng(1))
+    node = np.repeat(np.arange(3), sizes)
+    apart = node[:, None] != node[None, :]
+    found, inside = even.bandwidth_bytes_per_s, (~apart) & ~np.eye(12, dtype=bool)
+    assert found[apart] == pytest.approx(found[inside].mean() / 10)
+    assert (found[~apart] == falling.bandwidth_bytes_per_s[~apart]).all()
+
+
+def test_devices_of_a_block_may_share_one_bandwidth() -> None:
+    topology = RandomBlocks(kind="random-blk-2", devices=40, nodes=5, seed=3, own_pairs=False)
+    found = make_network(topology).bandwidth_bytes_per_s[~np.eye(40, dtype=bool)]
+    assert len(np.unique((found / MB_PER_US).round(12))) <= 5 + 4
+
+
+@pytest.mark.parametrize("key", ["falling", "own_pairs"])
+def test_readings_of_random_blk_2_are_refused_for_random_blk_1(key: str) -> None:
+    with pytest.raises(ValidationError, match=f"{key}: is for random-blk-2"):
+        TOPOLOGY.validate_python({"kind": "random-blk-1", "devices": 8, key: False})
 
 
 @pytest.mark.parametrize("nodes", [1, 4, 10])

@@ -53,7 +53,8 @@ def inputs_with(step_s: dict[str, float], bound_s: float = 0.5) -> MapInputs:
         {
             **POINT, "seed": seed, "way": way, "compute_s": 1.0, "samples_per_s": 16 / step,
             **dict.fromkeys(
-                ("step_s", "shared_step_s"), step * (1 + seed / 100 if way.endswith("map") else 1.0)
+                ("step_s", "shared_step_s", "held_step_s", "stage_time_s"),
+                step * (1 + seed / 100 if way.endswith("map") else 1.0),
             ),
             "counted": way if way in ("p2p", "allreduce") else "exact", "value_s": 1.0, "bound_s": bound_s,
             "proven": False, "by_sizes": way == "p2p", "searched": True, "gave_up": True, "tries": 9,
