@@ -18,12 +18,16 @@ import numpy as np
 
 from phaze.errors import PhazeError
 from phaze.ndarrays import Bools, Ints
+from phaze.room import refuse_beyond_memory
 from phaze.theory.bitsets import BITS, Words, members_of, pack, unpack, word_count
 
 Edges = Sequence[tuple[int, int]]
 
 LIMIT = 1_000_000
 """Downsets that are enumerated unless the caller says otherwise."""
+COPIES = 5
+"""How often the bits of a downset are held while more are found and sorted."""
+INSTEAD = "merge layers that run beside each other, or plan with the prefixes of one linear order"
 
 
 class DownsetsError(PhazeError):
@@ -74,15 +78,25 @@ class Downsets:
         return Downsets(self.nodes, self.words[chosen])
 
 
-def enumerate_downsets(nodes: int, edges: Edges, limit: int = LIMIT) -> Downsets:
-    """Return all downsets of a graph; a cycle, an unknown end of an edge, more than `limit`: an error."""
+def enumerate_downsets(nodes: int, edges: Edges, limit: int = LIMIT, each_bytes: int = 0) -> Downsets:
+    """Return all downsets of a graph; a cycle, an unknown end of an edge, more than `limit`: an error.
+
+    So are more than the machine can hold; each_bytes: what the caller will hold of each beside its bits.
+    """
     order = linear_order(nodes, edges)
     after = _successors(nodes, edges)
     found = np.zeros((1, word_count(nodes)), dtype=np.uint64)
     for decided, v in enumerate(order, 1):
-        grown = found[~(after[v] & ~found).any(axis=1)].copy()
-        if len(found) + len(grown) > limit:
-            raise DownsetsError(_too_many(len(found) + len(grown), decided, nodes, limit))
+        may_join = ~(after[v] & ~found).any(axis=1)
+        count = len(found) + int(np.count_nonzero(may_join))
+        if count > limit:
+            raise DownsetsError(_too_many(count, decided, nodes, limit))
+        refuse_beyond_memory(
+            count * (each_bytes + COPIES * found.itemsize * found.shape[1]),
+            f"the graph's downsets, at least {count} ({decided} of its {nodes} nodes make that many),",
+            INSTEAD,
+        )
+        grown = found[may_join]
         grown[:, v // BITS] |= np.uint64(1 << v % BITS)
         found = np.concatenate([found, grown])
     return Downsets(nodes, _smaller_first(found))
@@ -133,6 +147,5 @@ def _smaller_first(words: Words) -> Words:
 def _too_many(count: int, decided: int, nodes: int, limit: int) -> str:
     return (
         f"the graph has at least {count} downsets ({decided} of its {nodes} nodes make that many), "
-        f"allowed are {limit}: allow more, merge layers that run beside each other, or plan with the "
-        f"prefixes of one linear order"
+        f"allowed are {limit}: allow more, {INSTEAD}"
     )

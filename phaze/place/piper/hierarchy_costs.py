@@ -61,13 +61,17 @@ class Staircase:
 
 def sets_of(downsets: Downsets) -> Sets:
     """Return all pairs of nested downsets; too many: an error that says what to do."""
-    inside = [downsets.within(i)[:-1] for i in range(len(downsets))]
+    inside: list[Ints] = []
+    pairs = 0
+    for i in range(len(downsets)):
+        inside.append(downsets.within(i)[:-1])
+        pairs += len(inside[-1])
+        if pairs > PAIRS:
+            raise DownsetsError(
+                f"{i + 1} of {len(downsets)} downsets make {pairs} contiguous sets; for levels at most "
+                f"{PAIRS} are compared; the prefixes of one linear order make fewer"
+            )
     sizes = np.array([len(inner) for inner in inside])
-    if sizes.sum() > PAIRS:
-        raise DownsetsError(
-            f"{len(downsets)} downsets make {sizes.sum()} contiguous sets; for levels at most "
-            f"{PAIRS} are compared; the prefixes of one linear order make fewer"
-        )
     outer = np.repeat(np.arange(len(downsets)), sizes)
     inner = np.concatenate(inside)
     number = np.full((len(downsets), len(downsets)), -1, dtype=np.int64)

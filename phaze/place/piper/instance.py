@@ -28,8 +28,11 @@ from pydantic import Field, model_validator
 from phaze.documents import Edge, Part, bad_edges, check_width, read_as, repeated_ids
 from phaze.ndarrays import Floats
 from phaze.place.piper.layers import Layers, Options
+from phaze.room import refuse_beyond_memory
 from phaze.spec.numbers import Count, Positive, Size, Whole
 
+EXCHANGE_BYTES = 64
+"""Of a configuration and an edge: forward and backward, as read, in seconds, and the least of each layer."""
 SHOWN = 10
 """How many mistakes of one kind are listed."""
 
@@ -75,7 +78,16 @@ class Instance(Part):
         return self
 
     def layers(self) -> Layers:
-        """Return the layers; their positions follow the ids, so that the smallest id is the first."""
+        """Return the layers; their positions follow the ids, so that the smallest id is the first.
+
+        Raises PhazeError where configurations times edges are more than the machine can hold.
+        """
+        configurations = sum(len(given) for node in self.nodes for given in node.configurations.values())
+        refuse_beyond_memory(
+            EXCHANGE_BYTES * configurations * len(self.edges),
+            f"what {configurations} configurations exchange over {len(self.edges)} edges",
+            "merge layers, or give fewer configurations",
+        )
         nodes = sorted(self.nodes, key=lambda node: node.id)
         position = {node.id: place for place, node in enumerate(nodes)}
         widths = sorted({int(t) for node in nodes for t, given in node.configurations.items() if given})
@@ -161,9 +173,13 @@ def _cycle(edges: list[Edge]) -> Iterator[str]:
 
 def _bad_syncs(instance: Instance) -> Iterator[str]:
     """Yield each configuration whose synchronised tensors are not those of its layer's edges."""
+    sources: dict[int, set[str]] = {node.id: set() for node in instance.nodes}
+    targets: dict[int, set[str]] = {node.id: set() for node in instance.nodes}
+    for edge in instance.edges:
+        sources[edge.dest_id].add(str(edge.source_id))
+        targets[edge.source_id].add(str(edge.dest_id))
     for node in instance.nodes:
-        arriving = {str(edge.source_id) for edge in instance.edges if edge.dest_id == node.id}
-        departing = {str(edge.dest_id) for edge in instance.edges if edge.source_id == node.id}
+        arriving, departing = sources[node.id], targets[node.id]
         for width, given in node.configurations.items():
             for one in given:
                 where = f"nodes: id {node.id}: TMPCs: width {width}: {one.id!r}"

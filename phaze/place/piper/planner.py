@@ -19,7 +19,7 @@ from phaze.place.piper.layers import Cluster, Layers, Plan, PlannedStage
 from phaze.place.piper.prices import Known, Problem, nothing_known
 from phaze.place.piper.search import Table, fewest_devices, last_stage
 from phaze.place.piper.stages import best_stage, costs_of, data_degrees, exchanges
-from phaze.place.piper.sums import Sums, list_steps, most_in_flight, sum_up
+from phaze.place.piper.sums import Sums, downset_bytes, list_steps, most_in_flight, sum_up
 from phaze.theory.downsets import Downsets, enumerate_downsets, enumerate_prefixes
 
 MAX_DOWNSETS = 100_000
@@ -108,7 +108,8 @@ class Planner:
         """Return the sets of layers that may be what is left of the pipeline."""
         if self.linear:
             return enumerate_prefixes(len(self.layers), self.layers.edges)
-        return enumerate_downsets(len(self.layers), self.layers.edges, self.max_downsets)
+        each = downset_bytes(len(self.layers), len(self.layers.sources), len(self.layers.options))
+        return enumerate_downsets(len(self.layers), self.layers.edges, self.max_downsets, each)
 
     @cached_property
     def problem(self) -> Problem:

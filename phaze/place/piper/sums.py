@@ -12,6 +12,7 @@ plan uses, all others would take nothing. Where that could matter a stage is sum
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from phaze.ndarrays import Bools, Floats, Ints
 from phaze.place.piper.ratio import best_step, ratio
 from phaze.place.piper.stages import Costs
+from phaze.room import refuse_beyond_memory
 from phaze.theory.bitsets import Words
 from phaze.theory.compiled import njit
 from phaze.theory.downsets import Downsets
@@ -26,6 +28,10 @@ from phaze.theory.downsets import Downsets
 MISSING, COMPUTE_S, WEIGHT_S, STASH, FIXED, LEAST_STASH, LEAST_FIXED, FORWARD_S, BACKWARD_S = range(9)
 """Columns of `Sums.totals`: layers without a configuration, X.p, 4 X.w / B, X.a, X.b, the least X.a and X.b
 of any configuration, and the edges into the downset from outside, at their heads and at their tails."""
+
+
+STEP_BYTES = 88
+"""Of a step of the rule while steps are sorted."""
 
 
 class Sums(NamedTuple):
@@ -105,10 +111,20 @@ def sum_up(costs: Costs, downsets: Downsets) -> Sums:
     )
 
 
+def downset_bytes(layers: int, edges: int, widths: int) -> int:
+    """Return the memory that `sum_up` takes for a downset: its layers twice, its cut, sums."""
+    return 18 * layers + 9 * edges + 2 * 8 * widths * (BACKWARD_S + 1)
+
+
 def list_steps(costs: Costs, most_in_flight: int) -> Steps:
     """Return the steps of the rule for up to `most_in_flight` microbatches; valid where a width is alike."""
     widest = int(np.ptp(costs.first, axis=1).max())
     shape = (len(costs.widths), most_in_flight + 1, widest)
+    refuse_beyond_memory(
+        STEP_BYTES * prod(shape),
+        f"configurations to choose from with up to {most_in_flight} microbatches in flight",
+        "plan for fewer devices or microbatches",
+    )
     steps = Steps(np.full((*shape, 2), -1, dtype=np.int64), np.zeros((*shape, 2)))
     ratios = np.full(shape, -1.0)
     _follow(costs, fastest_of(costs), steps, ratios)

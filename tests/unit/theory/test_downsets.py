@@ -136,3 +136,14 @@ def test_cycles_and_unknown_nodes_are_refused() -> None:
 def test_some_downsets_are_taken_in_the_order_given() -> None:
     found = enumerate_downsets(3, ((0, 1), (1, 2)))
     assert [found.take(np.array([3, 1])).members(i) for i in range(2)] == [(0, 1, 2), (2,)]
+
+
+def test_more_than_the_machine_holds_are_refused_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phaze.room.machine_bytes", lambda: 2**24)
+    said = (
+        r"at least 524288 \(19 of its 30 nodes .* take 0\.01953 GiB of memory, this machine has 0\.01562 GiB"
+    )
+    with pytest.raises(PhazeError, match=said):
+        enumerate_downsets(30, (), limit=10**8)
+    with pytest.raises(PhazeError, match="at least 16384 "):
+        enumerate_downsets(30, (), limit=10**8, each_bytes=1000)

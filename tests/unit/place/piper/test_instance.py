@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from phaze.documents import Edge
 from phaze.errors import PhazeError
-from phaze.place.piper.instance import read_instance
+from phaze.place.piper.instance import _bad_syncs, read_instance
 from tests.unit.place.files import Change, Plain, drop, edge, put, saved
 from tests.unit.place.piper.instances import example
 
@@ -168,3 +170,29 @@ def test_several_mistakes_have_a_line_each(tmp_path: Path) -> None:
     with pytest.raises(PhazeError) as error:
         read_instance(saved(tmp_path, content))
     assert len(str(error.value).splitlines()) == 2
+
+
+def test_edges_are_looked_at_once_and_not_for_every_layer(tmp_path: Path) -> None:
+    instance = read_instance(saved(tmp_path, example()))
+    edges = Counting(instance.edges)
+    assert not list(_bad_syncs(instance.model_copy(update={"edges": edges})))
+    assert edges.looked == 1
+
+
+class Counting(list[Edge]):
+    """Edges that count how often they are gone through."""
+
+    looked = 0
+
+    def __iter__(self) -> Iterator[Edge]:
+        """Count, and go through them."""
+        self.looked += 1
+        return super().__iter__()
+
+
+def test_exchanges_beyond_the_memory_of_the_machine_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phaze.room.machine_bytes", lambda: 1000)
+    with pytest.raises(PhazeError, match="what 10 configurations exchange over 3 edges take"):
+        read_instance(saved(tmp_path, example())).layers()

@@ -164,6 +164,14 @@ def test_too_many_states_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         plan(layers, cluster_of(1, 6))
 
 
+def test_choices_beyond_the_memory_of_the_machine_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phaze.room.machine_bytes", lambda: 2**16)
+    layers = layers_of((0, 1.0, 0, 1, 0), (1, 1.0, 0, 1, 0))
+    assert plan(layers, Cluster(100, 1000.0, 1.0, 100)) is not None
+    with pytest.raises(PhazeError, match=r"with up to 1000 microbatches in flight take .* GiB of memory"):
+        plan(layers, Cluster(1000, 1000.0, 1.0, 1000))
+
+
 def test_layers_without_any_configuration_have_no_plan_and_no_layers_are_refused() -> None:
     layers = layers_of((0, 1.0, 0, 0, 0), (1, 1.0, 0, 0, 0))
     assert plan(replace(layers, options={}), cluster_of(1)) is None
