@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from phaze.report.document import Chart, Document, Gallery, Heading, Items, Prose, Sheet
 from phaze.report.drawing import Drawn
 
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
-def _environment() -> Environment:
+
+def _without_html(value: object) -> object:
+    """Return text in which nothing begins a tag: readers of Markdown would take it for one."""
+    return _TAG.sub("&lt;", value) if isinstance(value, str) else value
+
+
+def _environment(finalize: Callable[[object], object] | None = None) -> Environment:
     environment = Environment(
         loader=PackageLoader("phaze.report"),
         autoescape=select_autoescape(["html"]),
+        finalize=finalize,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -56,4 +64,4 @@ def render_page(document: Document, drawn: Mapping[str, Drawn]) -> str:
 
 def render_markdown(document: Document) -> str:
     """Return the report for a terminal: all tables, with figures by their title."""
-    return _environment().get_template("report.md").render(document=document)
+    return _environment(_without_html).get_template("report.md").render(document=document)

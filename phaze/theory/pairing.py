@@ -45,11 +45,13 @@ def sort_stably(keys: Floats) -> Ints:
 def assign_cores(kinds: Ints, start: Floats, end: Floats, num_tc: int, num_vc: int) -> tuple[bool, Ints]:
     """Return whether cores were found for operators on single cores, and the cores from 0, shape (n,).
 
-    Operators take cores in the order of their start; where one finds none, the one before it tries another.
+    Operators take cores in the order of their start, and what takes no time before what begins with it;
+    where one finds none, the one before it tries another.
     """
     n, cores = len(kinds), max(num_tc, num_vc)
     core = np.full(n, UNASSIGNED, dtype=np.int64)
-    sequence = sort_stably(start)
+    at_once_first = sort_stably((end > start).astype(np.float64))
+    sequence = at_once_first[sort_stably(start[at_once_first])]
     counts = np.array([num_tc, num_vc])
     until = np.zeros((n + 1, 2, cores))
     tried = np.zeros((n + 1, cores), dtype=np.bool_)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from phaze.report.build import build_report
-from phaze.report.document import Document, Gallery, Sheet
+from phaze.report.document import Chart, Document, Gallery, Heading, Items, Prose, Section, Sheet
 from phaze.report.findings import RESULT_TABLES, Findings, count_proofs
 from phaze.report.inputs import Inputs
 from phaze.report.page import render_markdown, render_page
@@ -123,6 +123,19 @@ def test_names_cannot_break_out_of_the_page(document: Document) -> None:
     text = render_markdown(replace(document, answer=replace(document.answer, sheet=evil), sections=()))
     assert "<script>" not in page
     assert "a\\|b" in text
+
+
+def test_names_are_no_html_in_markdown(document: Document) -> None:
+    """Readers of Markdown take tags in any text for HTML; what is smaller than something stays legible."""
+    evil = "<img src=x onerror=alert(1)> </td> <!-- 1 < 2 <b>"
+    chart = Chart("c", evil, evil, lambda: None)  # type: ignore[arg-type, return-value]
+    sheet = replace(document.answer.sheet, header=(evil,), rows=((evil,),), caption=evil)
+    blocks = (Prose(evil), Heading(evil), Items((evil,)), sheet, chart, Gallery((chart,)))
+    answer = replace(document.answer, sentence=evil, facts=((evil, evil),), sheet=sheet)
+    section = Section("s", evil, evil, blocks)
+    text = render_markdown(replace(document, title=evil, subtitle=evil, answer=answer, sections=(section,)))
+    assert text.count("&lt;img src=x onerror=alert(1)> &lt;/td> &lt;!-- 1 < 2 &lt;b>") == 20
+    assert "<img" not in text
 
 
 def test_markdown_holds_the_same_sections_and_tables(document: Document, report: Report) -> None:

@@ -49,6 +49,19 @@ def two_diamonds(second: float) -> Layer:
     return Layer(("vector", "tensor", "tensor") * 2, one, one * 0.9, edges, 2, 1)
 
 
+def test_operators_without_latency_run_on_cores_that_exist() -> None:
+    """The last three have shortest schedules that begin operators with and without latency together."""
+    for seed in (*range(1, 40, 4), 109, 2417, 2525):
+        rng = np.random.default_rng(seed)
+        layer = random_layer(seed, int(rng.integers(2, 9)), network=seed % 3 == 0, overlap=True)
+        some = np.where(rng.random(len(layer.core)) < 0.5, 0.0, 1.0)
+        layer = replace(layer, latency_s=layer.latency_s * some, latency_all_s=layer.latency_all_s * some)
+        solution = solve_layer(layer, PROOF, SolutionStore())
+        assert not find_faults(layer, solution.schedule)
+        if len(layer.core) < 6:
+            assert solution.objective_s == pytest.approx(shortest_latency(layer), rel=1e-9)
+
+
 def test_a_layer_takes_the_sum_of_its_components() -> None:
     """Single operators take the shorter of their latencies, pairs of products run side by side."""
     solution = solve_layer(two_diamonds(3.0), PROOF, SolutionStore())

@@ -20,6 +20,13 @@ def test_a_core_is_used_again_when_its_operator_has_ended() -> None:
     assert assign([TENSOR, TENSOR], [(0, 1), (1, 2)], 1, 1) == (True, [0, 0])
 
 
+def test_what_takes_no_time_does_not_wait_for_what_begins_with_it() -> None:
+    """It may run at the same moment on the same core, before it, whichever of both is named first."""
+    assert assign([TENSOR, TENSOR], [(1, 6), (1, 1)], 1, 1) == (True, [0, 0])
+    assert assign([TENSOR, TENSOR], [(1, 1), (1, 6)], 1, 1) == (True, [0, 0])
+    assert not assign([TENSOR, TENSOR], [(1, 6), (2, 2)], 1, 1)[0]
+
+
 def test_too_many_operators_at_once_find_no_cores() -> None:
     """Counts are respected, and nothing is assigned when they are not."""
     assert assign([TENSOR, TENSOR], [(0, 2), (1, 2)], 1, 1) == (False, [UNASSIGNED, UNASSIGNED])
