@@ -5,6 +5,7 @@ Verbs are the stages. Every verb prints a table for a reader, or with `--json` o
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -42,7 +43,20 @@ def main() -> int:
     except PhazeError as error:
         typer.echo(f"phaze: {error}", err=True)
         return 1
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _print_no_more()
+        typer.echo(f"phaze: the answer cannot be printed: {error.strerror or error}", err=True)
+        return 1
     return 0
+
+
+def _print_no_more() -> None:
+    """Drop what standard output still holds, which Python would fail to print again when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 if __name__ == "__main__":

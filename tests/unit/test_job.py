@@ -83,6 +83,42 @@ def test_a_failed_job_shows_one_traceback(tmp_path: Path, project_root: Path) ->
     assert (job.returncode, job.stderr.count("Traceback")) == (1, 1)
 
 
+def run_on_full_disk(log: Path, body: str, allowed: int) -> subprocess.CompletedProcess[str]:
+    """Run a job in a process of its own; a limit on the size of files fails as a full disk does."""
+    code = (
+        "import logging, resource, signal, sys\n"
+        "from phaze.errors import PhazeError\n"
+        "from phaze.job import logged\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({allowed}, {allowed}))\n"
+        "with logged(sys.argv[1], {'solver': 'highs'}, 'results/a.parquet'):\n"
+        f"    {body}\n"
+    )
+    return subprocess.run([sys.executable, "-c", code, str(log)], capture_output=True, text=True, check=False)
+
+
+def test_a_log_that_cannot_be_begun_ends_its_job_with_one_line(tmp_path: Path) -> None:
+    """Before it works for hours: where the log does not fit, its results do not either."""
+    log = tmp_path / "logs/job.log"
+    job = run_on_full_disk(log, "print('worked')", 20)
+    assert (job.returncode, job.stdout) == (1, "")
+    assert job.stderr == f"error: {log}: cannot be written: File too large\n"
+    (tmp_path / "file").write_text("")
+    job = run_on_full_disk(tmp_path / "file/job.log", "print('worked')", 10_000)
+    assert job.returncode == 1
+    assert job.stderr == f"error: {tmp_path / 'file/job.log'}: cannot be written: File exists\n"
+
+
+def test_a_disk_that_fills_up_under_a_log_is_one_line(tmp_path: Path) -> None:
+    """A job that fails says why; one that could write its results has done what it should."""
+    many = "[logging.getLogger('phaze.x').info('layer %d', i) for i in range(500)]"
+    log = tmp_path / "job.log"
+    job = run_on_full_disk(log, many, 3000)
+    assert (job.returncode, job.stderr) == (0, f"warning: {log}: cannot be written: File too large\n")
+    job = run_on_full_disk(log, many + "; raise PhazeError('a.parquet: cannot be written')", 3000)
+    assert (job.returncode, job.stderr) == (1, "error: a.parquet: cannot be written\n")
+
+
 def test_a_log_ends_with_its_job(tmp_path: Path) -> None:
     """After a job nothing more is written to its log, and the next job starts a new one."""
     path = tmp_path / "job.log"

@@ -1,6 +1,8 @@
 """The command line answers single questions, and a mistake is one message and exit status 1."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -308,6 +310,17 @@ def test_a_mistake_is_one_message(
     monkeypatch.setattr("sys.argv", ["phaze", *arguments])
     assert main() == 1
     assert capsys.readouterr().err.startswith("phaze: ")
+
+
+@pytest.mark.parametrize("arguments", [("space",), ("space", "--json"), ("--help",)])
+def test_an_answer_that_cannot_be_printed_is_one_line(arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "phaze", *arguments], stdout=full, stderr=subprocess.PIPE, text=True,
+            check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "phaze: the answer cannot be printed: No space left on device\n"
 
 
 def test_images_are_trained_for_as_long_as_is_said() -> None:
