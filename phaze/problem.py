@@ -7,12 +7,13 @@ from pathlib import Path
 
 from phaze import tables
 from phaze.certify import Slice
-from phaze.cosearch import Subject, Terms
+from phaze.cosearch import Subject, Terms, extract_subject
 from phaze.estimate import area_um2
 from phaze.evaluations import EvaluationStore
 from phaze.extract import LayerTables
 from phaze.place import Expert
 from phaze.spec.architecture import Architecture, Technology
+from phaze.spec.model import AnyModel
 from phaze.spec.noun import Noun
 from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSettings, Training, Triple
 from phaze.spec.system import Scenario
@@ -64,8 +65,17 @@ class Problem(Noun):
             points=tuple(_read_point(paths) for paths in by_point),
             sequence=self.sequence,
             flops_per_token=self.flops_per_token,
-            expert=None if self.expert is None else Expert(**self.expert.model_dump()),
+            expert=self._expert,
         )
+
+    def extract_subject(self, model: AnyModel, widths: Sequence[int]) -> Subject:
+        """Return a model with operators extracted for each TMP width and microbatch, where no tables are."""
+        microbatches = self.training.microbatches
+        return extract_subject(model, self.sequence, widths, microbatches, self.extract, self._expert)
+
+    @property
+    def _expert(self) -> Expert | None:
+        return None if self.expert is None else Expert(**self.expert.model_dump())
 
 
 def _read_point(paths: Sequence[str]) -> LayerTables:

@@ -101,10 +101,12 @@ def planned(table):
 
 def readings():
     """Return the files of the readings of the study, its own settings among them."""
+    ends = (".parquet", "/winners.parquet") if settings.study.architectures.grid else (".parquet",)
     return [
-        f"<results>/readings/{reading}/{model}.parquet"
+        f"<results>/readings/{reading}/{model}{end}"
         for reading in settings.study.shown_readings
         for model in settings.study.models
+        for end in ends
     ]
 
 

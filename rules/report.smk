@@ -11,6 +11,7 @@ WRITES  results/{placements,stages,solves,schedules}/<scenario>/<model>/common.p
 REPORT_TABLES = (
     "results",
     "recommendations",
+    "gains",
     "comparisons",
     "memories",
     "rankings",

@@ -3,11 +3,9 @@
 from pathlib import Path
 
 from phaze import tables
-from phaze.cosearch import extract_subject
 from phaze.estimate import describe_named
 from phaze.evaluations import EvaluationStore
 from phaze.job import logged
-from phaze.place import Expert
 from phaze.problem import Problem
 from phaze.readings import read_plans
 from phaze.spec.architecture import Architecture
@@ -28,14 +26,7 @@ def main(
 ) -> None:
     """Extract the model, and evaluate the architectures over all its TMP widths and microbatches."""
     asked = Problem.parse(problem, "study")
-    subject = extract_subject(
-        parse_model(model | {"name": name}, name),
-        asked.sequence,
-        widths,
-        asked.training.microbatches,
-        asked.extract,
-        None if asked.expert is None else Expert(**asked.expert.model_dump()),
-    )
+    subject = asked.extract_subject(parse_model(model | {"name": name}, name), widths)
     chips = [Architecture.parse(chip, "architectures") for chip in architectures]
     named = describe_named(chips, asked.technology.area_um2, "named")
     found = read_plans(reading, subject, named, asked.terms(solutions, evaluations))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from phaze.report import assumptions
 from phaze.report.certificate import in_short
 from phaze.report.document import Answer, Sheet
 from phaze.report.findings import Findings
@@ -21,10 +22,18 @@ def answer(inputs: Inputs, findings: Findings) -> Answer:
     """Return the first screen."""
     return Answer(
         question="Which accelerator, and how to spread the training over it?",
-        sentence=" ".join(filter(None, (_sentence(inputs, findings), in_words(inputs, findings)))),
+        sentence=" ".join(filter(None, _sentences(inputs, findings))),
         facts=tuple(_facts(inputs, findings)),
         sheet=_answer_sheet(inputs, findings),
     )
+
+
+def _sentences(inputs: Inputs, findings: Findings) -> Iterator[str]:
+    """Yield the answer, after what would turn it over, and what it rests on."""
+    yield from assumptions.turned_over(assumptions.claims(inputs, findings))
+    yield _sentence(inputs, findings)
+    yield from assumptions.gains_in_words(assumptions.claims(inputs, findings))
+    yield in_words(inputs, findings)
 
 
 def _sentence(inputs: Inputs, findings: Findings) -> str:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from phaze.report import inside, overview, record, strategies
 from phaze.report.answer import answer
+from phaze.report.assumptions import assumptions
 from phaze.report.beside import ask_for_differences, differences
 from phaze.report.certificate import certificate
 from phaze.report.document import Document, Section
@@ -47,8 +48,8 @@ def compose(
     shown = findings.in_order(inputs.study.models)
     workers.share(shown)
     parts = (
-        recommended, *overview.PARTS, certificate, front, *inside.PARTS, compared, replayed, on_networks,
-        *strategies.PARTS, *record.PARTS,
+        recommended, assumptions, *overview.PARTS, certificate, front, *inside.PARTS, compared, replayed,
+        on_networks, *strategies.PARTS, *record.PARTS,
     )  # fmt: skip
     waiting: dict[Part, Callable[[], tuple[Section, ...]]] = {
         differences: ask_for_differences(inputs, shown, workers),

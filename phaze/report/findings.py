@@ -12,6 +12,7 @@ from phaze.report import anatomy, winners
 from phaze.report.checks import ask_for_checks
 from phaze.report.document import Section
 from phaze.report.evidence import Evidence
+from phaze.report.gains import find_gains
 from phaze.report.inputs import Inputs
 from phaze.report.recommend import recommend
 from phaze.report.searches import choose_by_hysteresis, summarise_searches
@@ -28,6 +29,7 @@ class Findings:
 
     results: pd.DataFrame
     recommendations: pd.DataFrame
+    gains: pd.DataFrame
     comparisons: pd.DataFrame
     memories: pd.DataFrame
     rankings: pd.DataFrame
@@ -104,6 +106,7 @@ def find(inputs: Inputs, workers: Workers) -> tuple[Findings, Callable[[], pd.Da
     findings = Findings(
         results=results,
         recommendations=recommend(inputs, results),
+        gains=find_gains(inputs, results),
         comparisons=compare_scenarios(inputs, results),
         memories=memories,
         rankings=winners.rankings(inputs),

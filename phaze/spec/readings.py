@@ -7,6 +7,7 @@ from __future__ import annotations
 from pydantic import Field, JsonValue
 
 from phaze.spec.noun import Noun
+from phaze.spec.settings import Name
 
 Changes = dict[str, JsonValue]
 """Settings of a section that differ, by their key there."""
@@ -19,6 +20,8 @@ class Reading(Noun):
 
     note: str = Field(min_length=1)
     """What the reading assumes, in a sentence."""
+    baseline: Name | None = None
+    """The named architecture that gains under this reading are over, if not `architectures.baseline`."""
     scenario: Changes = Field(default_factory=dict)
     """Keys of the first of `scenarios` that differ."""
     training: Changes = Field(default_factory=dict)

@@ -137,13 +137,21 @@ class Study(Noun):
             raise ValueError("screen.strategy: hysteresis walks over a grid, but architectures.grid is null")
         self._check_stand_ins()
         self._check_batches("")
+        self._check_readings()
+        return self
+
+    def _check_readings(self) -> None:
         if self.readings and not self.architectures.named:
             raise ValueError("readings: are about named architectures, but architectures.named is empty")
         if OWN_READING in self.readings:
             raise ValueError(f"readings: {OWN_READING!r} is the study's own; give the reading another name")
-        for name in self.readings:
+        for name, reading in self.readings.items():
             self.under(name)._check_batches(f"readings.{name}: ")
-        return self
+            if reading.baseline is not None and reading.baseline not in self.architectures.named:
+                raise ValueError(
+                    f"readings.{name}.baseline: {reading.baseline!r} must be one of architectures.named "
+                    f"{sorted(self.architectures.named)}"
+                )
 
     def _check_batches(self, where: str) -> None:
         for name, scenario in self.scenarios.items():

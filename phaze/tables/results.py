@@ -70,6 +70,7 @@ class Sensitivities(Table):
 
 
 _DESIGN = {"model": MODEL, "design": text("which accelerator, and whose placement, as in Figure 4")}
+_ACCELERATOR = {"design": text("which accelerator: per-model, common, or a named one")}
 _CHOICE = {
     "architecture": ARCHITECTURE,
     "hbm_gib": real("HBM capacity"),
@@ -148,6 +149,21 @@ class Recommendations(Table):
         "none of the plans that flush is simulated to be faster than a recommended one": lambda f: (
             f["simulated_s"] <= f[["certified_simulated_s", "equal_s", "expert_s"]].min(axis=1) * (1 + 1e-9)
         ),
+    }
+
+
+class Gains(Table):
+    """What accelerators gain over the baseline under the study's settings and under each of its readings."""
+
+    name = "gains"
+    about = "geometric mean of the gains over the baseline under every reading, with one planner for both"
+    keys = {"reading": text("name of the reading, `study` for the study's own settings"), **_ACCELERATOR}
+    columns = {
+        "note": text("what the reading assumes"),
+        "baseline": ARCHITECTURE,
+        "gain": real("geometric mean over the models of its throughput over the baseline's, as planned"),
+        "models": count("models in the mean", 1),
+        "of_study": real("the same over the gain under the study's own settings, 0 without one"),
     }
 
 

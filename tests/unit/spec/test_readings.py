@@ -70,6 +70,10 @@ def test_what_was_found_for_another_workload_is_not_read() -> None:
         ({"scenario": {"devices": 0}}, r"readings\.x\.scenario: devices: should be greater than 0, got 0"),
         ({"scenario": {"system": "moon"}}, "there is no system 'moon'; there are"),
         ({"extract": {"head": "no"}}, r"readings\.x\.extract: head: should be a valid boolean, got 'no'"),
+        (
+            {"baseline": "moon"},
+            r"readings\.x\.baseline: 'moon' must be one of architectures\.named \['phaze-common'",
+        ),
         ({"screen": {}}, r"readings\.x\.screen: is not a known key"),
         (
             {"training": {"microbatches": [3]}},
