@@ -154,7 +154,9 @@ def _estimated(
     point: LayerTables, chips: pd.DataFrame, designs: dict[str, int], terms: Terms
 ) -> pd.DataFrame:
     tensor = int(point.layers["tensor"].iloc[0])
-    estimates = estimate_operators(point.parts, chips, terms.hardware, terms.technology, tensor, {})
+    estimates = estimate_operators(
+        point.parts, chips, terms.hardware, terms.technology, tensor, terms.estimate
+    )
     rows = point.operators.assign(design=point.operators["core"].map(designs).fillna(-1).astype("int64"))
     keys = ["model", "tensor", "microbatch", "work", "design"]
     columns = ["layer", "direction", "name", "core", "latency_s", "latency_all_s", "limit", "limit_all"]

@@ -199,9 +199,7 @@ def _content_of(subject: Subject, point: LayerTables, terms: Terms) -> Plain:
 def estimate_point(point: LayerTables, chips: pd.DataFrame, terms: Terms) -> pd.DataFrame:
     """Return table estimates of the operators at one point."""
     tensor = int(point.layers["tensor"].iloc[0])
-    return estimate_operators(
-        point.parts, chips, terms.hardware, terms.technology, tensor, terms.estimate.vector_cycles
-    )
+    return estimate_operators(point.parts, chips, terms.hardware, terms.technology, tensor, terms.estimate)
 
 
 def schedule_point(

@@ -34,7 +34,7 @@ def main(
         ),
         Technology.parse(technology, "technology"),
         tensor,
-        EstimateSettings.parse(settings, "estimate").vector_cycles,
+        EstimateSettings.parse(settings, "estimate"),
     )
     tables.Estimates.save(frame, out)
 

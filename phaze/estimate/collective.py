@@ -41,7 +41,7 @@ def additions(works: Works, tensor: int) -> Floats:
 
 def reduction_cycles(works: Works, designs: Designs, tensor: int, cycles_per_addition: float) -> Floats:
     """Return the cycles of the additions on all vector cores, (W, D)."""
-    lanes = designs.lanes * designs.cores
+    lanes = designs.lanes * designs.vector_cores
     return works.total(cycles_per_addition * np.ceil(_additions(works, tensor)[:, None] / lanes))
 
 

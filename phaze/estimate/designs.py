@@ -16,11 +16,9 @@ _LANES = ["pe_vc", "l2_vc_bytes"]
 DEPENDS_ON = {
     "tensor": ["num_tc", *_ARRAY, *_BUFFER],
     "vector": ["num_vc", *_LANES, *_BUFFER],
-    "fused": ["pairs", *_ARRAY, *_LANES, *_BUFFER],
+    "fused": ["num_tc", "num_vc", *_ARRAY, *_LANES, *_BUFFER],
 }
-"""Columns of table architectures that an estimate of a core type depends on; `pairs` is the lesser number
-of cores.
-"""
+"""Columns of table architectures that an estimate of a core type depends on."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +26,10 @@ class Designs:
     """Designs of one core type; arrays (D,)."""
 
     ids: Ints
-    cores: Ints
-    """Cores of the type; for fused designs the pairs."""
+    tensor_cores: Ints
+    """Tensor cores that an operator on all cores runs on."""
+    vector_cores: Ints
+    """Vector cores that it runs on."""
     rows: Ints
     columns: Ints
     lanes: Ints
@@ -46,25 +46,28 @@ class Designs:
 
 def design_ids(architectures: pd.DataFrame) -> dict[str, pd.Series]:
     """Return columns tensor_design, vector_design, fused_design: ids, unique over all three."""
-    frame = architectures.assign(pairs=architectures[["num_tc", "num_vc"]].min(axis=1))
     ids: dict[str, pd.Series] = {}
     first = 0
     for core, columns in DEPENDS_ON.items():
-        distinct, place = distinct_rows(frame[columns].to_numpy(np.float64))
-        ids[f"{core}_design"] = pd.Series(first + place, index=frame.index)
+        distinct, place = distinct_rows(architectures[columns].to_numpy(np.float64))
+        ids[f"{core}_design"] = pd.Series(first + place, index=architectures.index)
         first += len(distinct)
     return ids
 
 
-def designs_of(architectures: pd.DataFrame, core: str) -> Designs:
-    """Return the distinct designs of a core type in table architectures."""
+def designs_of(architectures: pd.DataFrame, core: str, *, paired: bool = False) -> Designs:
+    """Return the distinct designs of a core type in table architectures.
+
+    With `paired` operators on all cores run on as many tensor cores as vector cores.
+    """
     ids, first = np.unique(architectures[f"{core}_design"].to_numpy(np.int64), return_index=True)
     sizes = ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "l2_tc_bytes", "l2_vc_bytes", "glb_bytes")
     of = {name: architectures[name].to_numpy(np.int64)[first] for name in sizes}
     pairs = np.minimum(of["num_tc"], of["num_vc"])
     return Designs(
         ids=ids,
-        cores={"tensor": of["num_tc"], "vector": of["num_vc"], "fused": pairs}[core],
+        tensor_cores=pairs if paired else of["num_tc"],
+        vector_cores=pairs if paired else of["num_vc"],
         rows=of["pe_x"],
         columns=of["pe_y"],
         lanes=of["pe_vc"],

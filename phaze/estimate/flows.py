@@ -14,6 +14,7 @@ from phaze.theory.arrays import (
     fewest_words,
     overlapped_cycles,
     pass_cycles,
+    preloaded_cycles,
 )
 from phaze.theory.compiled import njit_without_arrays as njit
 
@@ -25,6 +26,8 @@ class Core(NamedTuple):
     columns: float
     l2_words: float
     words_per_cycle: float
+    preloads: bool
+    """What stays in the array is loaded while the fold before streams."""
 
 
 class Flow(NamedTuple):
@@ -37,6 +40,9 @@ class Flow(NamedTuple):
     output: bool
     """The result stays; otherwise the right operand."""
     start: float
+    """Cycles of a start of the stream beside those of the stream."""
+    load: float
+    """Fewest cycles from one start to the next where the array preloads, and `start` counts once; else 0."""
     down: float
     across: float
     stream: float
@@ -62,6 +68,9 @@ def time_of(core: Core, flow: Flow, cycles: float, words: float) -> float:
 @njit
 def cycles_of(flow: Flow, starts: float, down_folds: float, across_folds: float) -> float:
     """Return the cycles of the array, with so many starts of the stream in every fold."""
+    if flow.load > 0.0:
+        folds = flow.repeats * down_folds * across_folds
+        return preloaded_cycles(flow.start, flow.load, starts, flow.stream, folds)
     return pass_cycles(flow.start, starts, flow.stream, flow.repeats * down_folds * across_folds)
 
 
@@ -84,7 +93,9 @@ def least_cycles(core: Core, flow: Flow, down_folds: float, across_folds: float)
     """
     around = 2.0 * flow.down * across_folds + (2.0 if flow.output else 1.0) * flow.across * down_folds
     starts = ROUNDED * flow.stream * around / (core.l2_words * down_folds * across_folds)
-    return cycles_of(flow, max(1.0, starts), down_folds, across_folds)
+    # Of a part of a start the last stream may be rounded down a cycle too little.
+    rounded = 1.0 if flow.load > 0.0 else 0.0
+    return cycles_of(flow, max(1.0, starts), down_folds, across_folds) - rounded
 
 
 @njit
@@ -118,7 +129,8 @@ def largest_down(flow: Flow, across: float, stream: float, l2_words: float) -> f
 @njit
 def most_passes(flow: Flow, time: float) -> float:
     """Return an upper bound on the cycles of one product, for mappings within a time."""
-    return (time - flow.exposed + 1.0) / (ROUNDED * flow.repeats)
+    once = flow.start - flow.load if flow.load > 0.0 else 0.0
+    return (time - flow.exposed - once + 1.0) / (ROUNDED * flow.repeats)
 
 
 @njit
@@ -129,13 +141,16 @@ def may_hold(flow: Flow, down: float, across: float, folds: float, passes: float
     sides are multiplied by what it divides by.
     """
     streams = flow.stream * folds
-    rest = passes - streams
-    stream, each = flow.start * streams, down * across * rest
+    if flow.load > 0.0:
+        rest, stream = passes, flow.load * streams
+    else:
+        rest, stream = passes - streams, flow.start * streams
+    each = down * across * rest
     if flow.output:
         held = 2.0 * stream * (down + across) + each
     else:
         held = stream * (2.0 * down + across) + 2.0 * each
-    return rest >= 0.0 and ROUNDED * held <= l2_words * rest
+    return streams <= passes and ROUNDED * held <= l2_words * rest
 
 
 @njit
@@ -144,7 +159,8 @@ def smallest_tile(flow: Flow, size: float, folds: float, passes: float) -> float
 
     They have no fewer folds along the other dimension; along this one no fewer than tiles.
     """
-    return size * folds * (flow.start + flow.stream) / passes
+    least = max(flow.stream, flow.load) if flow.load > 0.0 else flow.start + flow.stream
+    return size * folds * least / passes
 
 
 @njit
@@ -153,7 +169,10 @@ def smallest_stream(flow: Flow, folds: float, passes: float) -> float:
 
     They have no fewer folds in all.
     """
-    starts = np.floor((passes / folds - flow.stream) / flow.start)
+    if flow.load > 0.0:
+        starts = np.floor(passes / (folds * flow.load)) if folds * flow.stream <= passes else 0.0
+    else:
+        starts = np.floor((passes / folds - flow.stream) / flow.start)
     return max(1.0, np.ceil(flow.stream / starts)) if starts >= 1.0 else np.inf
 
 

@@ -45,8 +45,8 @@ def _times(works: Works, device: Device, core: str, width: int) -> tuple[Floats,
         network_bandwidth_bytes_per_s=1.0,
         bytes_per_element=width,
     )
-    designs = _design(device, core)
-    on_all = loads_of(works, designs, hardware, 1, 1.0)[1]
+    designs = _design(device)
+    on_all = loads_of(works, designs, hardware, 1, 1.0, preload=False)[1]
     seconds, limit = latencies_of(core, on_all, designs, hardware)
     return seconds[:, 0], limit[:, 0]
 
@@ -67,12 +67,13 @@ def _chosen(works: Works, which: NDArray[np.bool_]) -> Works:
     )
 
 
-def _design(device: Device, core: str) -> Designs:
-    """Return a device as the one design of its tensor or of its vector cores."""
+def _design(device: Device) -> Designs:
+    """Return a device as the one design of all its cores."""
     one = np.ones(1, np.int64)
     return Designs(
         ids=one,
-        cores=one * (device.num_tc if core == "tensor" else device.num_vc),
+        tensor_cores=one * device.num_tc,
+        vector_cores=one * device.num_vc,
         rows=one * device.pe_x,
         columns=one * device.pe_y,
         lanes=one * device.lanes,

@@ -51,10 +51,19 @@ class Load:
 
 
 def loads_of(
-    works: Works, designs: Designs, hardware: Hardware, tensor: int, cycles_per_addition: float
+    works: Works,
+    designs: Designs,
+    hardware: Hardware,
+    tensor: int,
+    cycles_per_addition: float,
+    *,
+    preload: bool,
 ) -> tuple[Load, Load]:
-    """Return the loads on one core and on all cores; a collective's reduction always runs on all."""
-    one, every = _map(works, designs, hardware)
+    """Return the loads on one core and on all cores; a collective's reduction always runs on all.
+
+    `preload` says whether arrays load what stays in them ahead.
+    """
+    one, every = _map(works, designs, hardware, preload=preload)
     hbm = _hbm_bytes(works, designs, hardware)
     additions = collective.reduction_cycles(works, designs, tensor, cycles_per_addition)
     streamed = works.total(works.streamed_bytes)[:, None] / hardware.bytes_per_element
@@ -78,10 +87,10 @@ def loads_of(
             operations=operations[:, None],
         )
 
-    return load(one, np.ones_like(designs.cores)), load(every, designs.cores)
+    return load(one, np.ones_like(designs.vector_cores)), load(every, designs.vector_cores)
 
 
-def _map(works: Works, designs: Designs, hardware: Hardware) -> tuple[Mapped, Mapped]:
+def _map(works: Works, designs: Designs, hardware: Hardware, *, preload: bool) -> tuple[Mapped, Mapped]:
     """Return the sums of the matrix multiplications of works on one core and on all cores, arrays (W, D).
 
     They run one after the other. What vector parts stream through the global buffer is divided among them
@@ -92,7 +101,7 @@ def _map(works: Works, designs: Designs, hardware: Hardware) -> tuple[Mapped, Ma
     extra = share[works.of_part[own]] / hardware.bytes_per_element
     shapes, of_shape = np.unique(np.column_stack([works.shapes[own], extra]), axis=0, return_inverse=True)
     cores, of_cores = distinct_cores(designs, hardware.bytes_per_element)
-    mapped = map_shapes(shapes[:, :4].astype(np.int64), shapes[:, 4], cores)
+    mapped = map_shapes(shapes[:, :4].astype(np.int64), shapes[:, 4], cores, preload=preload)
     totals = [works.total(field[of_shape.ravel()], own) for field in mapped]
 
     def gathered(place: Ints) -> Mapped:
@@ -105,8 +114,8 @@ def distinct_cores(designs: Designs, bytes_per_element: int) -> tuple[Cores, Int
     """Return the distinct tensor cores in their numbers, and the places (2, D) of one and of all."""
     l2_words = designs.l2_tc_bytes // bytes_per_element
     cores = [designs.rows, designs.columns, l2_words, designs.words_per_cycle]
-    one = np.column_stack([*cores, np.ones_like(designs.cores)])
-    every = np.column_stack([*cores, designs.cores])
+    one = np.column_stack([*cores, np.ones_like(designs.tensor_cores)])
+    every = np.column_stack([*cores, designs.tensor_cores])
     keys, place = distinct_rows(np.concatenate([one, every]))
     whole = keys.astype(np.int64)
     return Cores(whole[:, 0], whole[:, 1], whole[:, 2], keys[:, 3], whole[:, 4]), place.reshape(2, -1)

@@ -9,11 +9,17 @@ of
     vector          cycles of the vector lanes
     hbm             bytes to and from HBM / bandwidth
     network         the ring of a collective, whose reduction on the vector cores comes after it
+
+A fused work on one core runs on a pair of a tensor and a vector core (paper, Section 4). On all cores it runs
+on all of both types: results go from core to core, and one vector core may serve several tensor cores, as in
+a TPU v4, where each vector unit stands beside four matrix units (Jouppi et al., ISCA 2023, Section 2), or the
+reverse. That is the better of fused and unfused: the parts one after the other on all cores, each with its
+own traffic, take the sum of what fused the largest is taken of, and stream the tensors between them as well.
+With `fusion: paired` all cores are as many tensor as vector cores, as in the paper, and cores without a
+partner are idle.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -26,6 +32,7 @@ from phaze.estimate.vector import cycle_figures
 from phaze.estimate.works import works_of
 from phaze.ndarrays import Floats, Ints
 from phaze.spec.architecture import EnergyFigures, Technology
+from phaze.spec.settings import EstimateSettings
 from phaze.tables import Estimates
 
 LIMITS = pd.array(["compute", "vector", "global_buffer", "hbm", "network"], dtype="str")
@@ -39,20 +46,22 @@ def estimate_operators(
     hardware: Hardware,
     technology: Technology,
     tensor: int,
-    vector_cycles_overrides: Mapping[str, float],
+    settings: EstimateSettings,
 ) -> pd.DataFrame:
     """Return table estimates for table parts of one point on the designs of table architectures.
 
-    `tensor` is the TMP width t of collectives; overrides have keys as `forward.gelu`. Raises PhazeError for
-    an unknown one.
+    `tensor` is the TMP width t of collectives. Raises PhazeError for cycles of an unknown operation in the
+    settings.
     """
-    figures = cycle_figures(technology.vector_cycles, vector_cycles_overrides)
+    figures = cycle_figures(technology.vector_cycles, settings.vector_cycles)
     frames = []
     for core in CORES:
         works = works_of(parts, core, figures)
-        designs = designs_of(architectures, "vector" if core == "network" else core)
+        paired = core == "fused" and settings.fusion == "paired"
+        designs = designs_of(architectures, "vector" if core == "network" else core, paired=paired)
         if len(works) and len(designs):
-            loads = loads_of(works, designs, hardware, tensor, figures["forward", "add"])
+            cycles = figures["forward", "add"]
+            loads = loads_of(works, designs, hardware, tensor, cycles, preload=settings.preload)
             frames.append(_frame(core, works.ids, designs, loads, hardware, technology.energy))
     if not frames:
         return Estimates.empty()

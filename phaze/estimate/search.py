@@ -42,6 +42,8 @@ class Plan(NamedTuple):
     count_of: Ints
     """Of cores in that order, the place of their number in the divisions."""
     divisions: Divisions
+    preloads: bool
+    """See `estimate.flows.Core`."""
 
 
 class Tables(NamedTuple):
@@ -87,7 +89,7 @@ def search_all(
         fill_splits(tables.splits, shapes[s], plan.divisions.rows, tables.at, plan.units, plan.buffers)
         for g in range(len(plan.groups)):
             x = plan.groups[g]
-            core = Core(x[0], x[1], x[2], x[3])
+            core = Core(x[0], x[1], x[2], x[3], plan.preloads)
             job = Job(result, extra_words[s], core, plan.places[g], each, tables)
             _search_group(job, plan, plan.bounds[g], plan.bounds[g + 1], found[:, s])
 
@@ -179,6 +181,7 @@ def _bound_flow(
         flow = Flow(
             first.output,
             first.start,
+            first.load,
             down[x],
             across[x],
             stream[x],
@@ -208,6 +211,7 @@ def _flow(job: Job, dataflow: int, x: int) -> Flow:
     return Flow(
         dataflow == OUTPUT,
         start_cycles(dataflow, core.rows, core.columns),
+        core.rows if core.preloads and dataflow != OUTPUT else 0.0,
         down,
         across,
         fields[STREAM[dataflow], x],

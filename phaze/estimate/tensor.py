@@ -64,12 +64,13 @@ class Mapped(NamedTuple):
     """Words between L2 buffers and arrays."""
 
 
-def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores) -> Mapped:
+def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores, *, preload: bool) -> Mapped:
     """Return the fastest mappings of shapes (S, 4: batch, m, k, n) on cores.
 
-    `extra_words` (S,) cross the global buffer's edge beside the operands and share its bandwidth.
+    `extra_words` (S,) cross the global buffer's edge beside the operands and share its bandwidth; `preload`
+    says whether arrays load what stays in them while the fold before streams.
     """
-    plan = _plan(cores)
+    plan = _plan(cores, preload=preload)
     found = np.empty((len(Mapped._fields), len(shapes), len(cores.number)))
     # Contiguous, as otherwise it would be compiled once more.
     each = np.ascontiguousarray(shapes), np.ascontiguousarray(extra_words), np.lexsort(shapes.T)
@@ -77,7 +78,7 @@ def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores) -> Mapped:
     return Mapped(*found)
 
 
-def _plan(cores: Cores) -> Plan:
+def _plan(cores: Cores, *, preload: bool) -> Plan:
     """Return the groups of equal cores, and what every number of them may choose from."""
     keys = np.column_stack(cores[:4]).astype(float)
     groups, group_of = distinct_rows(keys)
@@ -94,6 +95,7 @@ def _plan(cores: Cores) -> Plan:
         order=order,
         count_of=count_of.ravel(),
         divisions=list_divisions(counts),
+        preloads=preload,
     )
 
 

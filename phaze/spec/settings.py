@@ -87,6 +87,11 @@ class ExtractSettings(Noun):
 class EstimateSettings(Noun):
     """How operators are estimated."""
 
+    fusion: Literal["best", "paired"] = "best"
+    """Fused operators on all cores take all of both types, as a compiler has them (the better of fused and
+    unfused), or only pairs of a tensor and a vector core, as in the paper."""
+    preload: Flag = True
+    """Arrays load the next weights while this fold streams, as those of a TPU, or fill for every fold."""
     vector_cycles: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Cycles per element that replace those of the table, keys as `forward.gelu` or `backward.softmax`."""
 

@@ -8,10 +8,20 @@ SCALE-Sim 3.0 counts
     input stationary    (2R + C + n − 2) ⌈k/R⌉ ⌈m/C⌉ − 1      k × m in the array, n streams through it
 
 (input stationary by symmetry). The array is filled anew for every fold, ⌈k/R⌉ ⌈n/C⌉ times in the first
-form. Of a tiled product the cycles of all tiles add up, remainders with their own size; the one that is
-taken off stands for counting from zero and is taken off once. If what stays is one fold and the loop over
-what streams is innermost, then the next tile continues the stream: the array is not filled anew, and the
-buffer is a window on the stream.
+form. An array that preloads holds what stays twice, as the matrix unit of a TPU its weights (Jouppi et al.,
+ISCA 2017, Section 2): the next fold moves down the columns in R cycles while the last one streams, and each
+unit exchanges them when the first element of the next stream reaches it. Streams follow each other without a
+gap but for those shorter than R, and only one filling is left:
+
+    weight stationary   R + max(m, R) (⌈k/R⌉ ⌈n/C⌉ − 1) + m + R + C − 3
+
+and input stationary with n for m. With one fold that is SCALE-Sim's. Results that stay are not loaded: output
+stationary keeps its form.
+
+Of a tiled product the cycles of all tiles add up, remainders with their own size; the one that is taken off
+stands for counting from zero and is taken off once. If what stays is one fold and the loop over what streams
+is innermost, then the next tile continues the stream: the array is not filled anew, and the buffer is a
+window on the stream.
 
 A buffer holds a tile (tm, tk, tn): its part of both operands twice, so that the next one loads while one is
 worked on, and its part of the result once. Three loops walk over the tiles. An operand is fetched again in
@@ -68,6 +78,18 @@ def pass_cycles(start: float, starts: float, stream: float, folds_in_all: float)
 
 
 @njit
+def preloaded_cycles(start: float, load: float, starts: float, stream: float, folds_in_all: float) -> float:
+    """Return the cycles of `pass_cycles` where what stays is loaded, in `load` cycles, while the fold before
+    streams.
+
+    A stream that starts several times in a fold is divided evenly, which is best; the shortest part is last.
+    """
+    last = np.floor(stream / starts)
+    streams = max(stream, load * starts) * folds_in_all
+    return streams + min(0.0, last - load) + start - 1.0  # type: ignore[no-any-return]
+
+
+@njit
 def array_cycles(
     dataflow: int,
     inner: int,
@@ -77,10 +99,11 @@ def array_cycles(
     rows: int,
     columns: int,
     repeats: int = 1,
+    preload: bool = False,
 ) -> float:
     """Return the cycles of all tiles of so many products, with one loop innermost.
 
-    `m`, `k`, `n` are (size, tile).
+    `m`, `k`, `n` are (size, tile); `preload` says whether what stays is loaded ahead.
     """
     if dataflow == WEIGHT:
         stream, down, across, continues = m, k, n, inner == INNER_M
@@ -91,7 +114,10 @@ def array_cycles(
     continues = continues and down[1] <= rows and across[1] <= columns
     starts = 1 if continues else ceil_div(stream[0], stream[1])
     folds_in_all = repeats * folds(down[0], down[1], rows) * folds(across[0], across[1], columns)
-    return pass_cycles(start_cycles(dataflow, rows, columns), starts, stream[0], folds_in_all)
+    start = start_cycles(dataflow, rows, columns)
+    if preload and dataflow != OUTPUT:
+        return preloaded_cycles(start, rows, starts, stream[0], folds_in_all)
+    return pass_cycles(start, starts, stream[0], folds_in_all)
 
 
 @njit

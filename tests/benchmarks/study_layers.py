@@ -60,6 +60,8 @@ def _layers_of(
         ExtractSettings.model_validate({"backward": backward}),
     )
     terms = Terms(settings.scenarios[SCENARIO], settings.study.training, settings.technology)
-    estimates = estimate_operators(found.parts, chips, terms.hardware, terms.technology, tensor, {})
+    estimates = estimate_operators(
+        found.parts, chips, terms.hardware, terms.technology, tensor, terms.estimate
+    )
     cases = read_cases(found.operators, found.edges, estimates, chips, overlap_communication=False)
     return [case.layer for case in cases]

@@ -120,7 +120,9 @@ def screened(name: str, backward: str = "paired", step: int = 1) -> tuple[list[p
     for point in model.points:
         width = int(point.layers["tensor"].iloc[0])
         for chips in (shard(part).iloc[::step] for part in SHARDS):
-            estimates = estimate_operators(point.parts, chips, given.hardware, given.technology, width, {})
+            estimates = estimate_operators(
+                point.parts, chips, given.hardware, given.technology, width, given.estimate
+            )
             screen = screen_architectures(
                 point.operators, point.edges, point.layers, model.graph, estimates, chips,
                 given.scenario, given.training, ScreenSettings(best=BEST, tolerance=TOLERANCE),

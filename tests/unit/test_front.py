@@ -63,7 +63,9 @@ def screens(name: str) -> list[pd.DataFrame]:
     for point in model.points:
         width = int(point.layers["tensor"].iloc[0])
         for _, chips in architectures().groupby("shard"):
-            estimates = estimate_operators(point.parts, chips, given.hardware, given.technology, width, {})
+            estimates = estimate_operators(
+                point.parts, chips, given.hardware, given.technology, width, given.estimate
+            )
             tables.append(
                 screen_architectures(
                     point.operators, point.edges, point.layers, model.graph, estimates, chips,

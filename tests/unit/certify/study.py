@@ -89,7 +89,9 @@ def results(name: str) -> Results:
     for point in model.points:
         width = int(point.layers["tensor"].iloc[0])
         for chips in map(shard, SHARDS):
-            estimates = estimate_operators(point.parts, chips, asked.hardware, asked.technology, width, {})
+            estimates = estimate_operators(
+                point.parts, chips, asked.hardware, asked.technology, width, asked.estimate
+            )
             one = Slice(point.operators, point.edges, point.layers, estimates, chips)
             screen = screen_architectures(
                 one.operators, one.edges, one.layers, model.graph, estimates, chips, asked.scenario,

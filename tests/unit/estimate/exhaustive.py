@@ -30,6 +30,7 @@ class Problem(NamedTuple):
     l2_words: int
     words_per_cycle: float
     cores: int
+    preload: bool = False
 
 
 @numba.njit
@@ -51,7 +52,7 @@ def fastest_part(p: Problem, parts_m: int, parts_n: int, repeats: int) -> float:
                     )
                     for dataflow, down, across in ((0, k, n), (1, m, n), (2, k, m)):
                         tiled = ((m, tm), (k, tk), (n, tn))
-                        cycles = array_cycles(dataflow, inner, *tiled, p.rows, p.columns, repeats)
+                        cycles = array_cycles(dataflow, inner, *tiled, p.rows, p.columns, repeats, p.preload)
                         exposed = exposed_words(float(down), float(across), p.rows, p.columns)
                         best = min(best, run_cycles(cycles, words, exposed, p.words_per_cycle))
     return best

@@ -102,7 +102,8 @@ def _best_of(
         across_folds = float(folds(part.size[across], tiles[t, across], p.columns))
         for inner in range(3):
             words = buffer_words(inner, *part.words, *numbers)
-            cycles = array_cycles(flow, inner, (m, tm), (k, tk), (n, tn), p.rows, p.columns, part.repeats)
+            sizes = ((m, tm), (k, tk), (n, tn))
+            cycles = array_cycles(flow, inner, *sizes, p.rows, p.columns, part.repeats, p.preload)
             continues = inner == stream and tiles[t, down] <= p.rows and tiles[t, across] <= p.columns
             starts = 1.0 if continues else numbers[stream]
             moved = array_words(flow, *part.words, starts, down_folds, across_folds)

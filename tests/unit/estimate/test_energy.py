@@ -20,8 +20,8 @@ FIGURES = EnergyFigures(
 )
 ONE = np.ones(1, dtype=np.int64)
 DESIGNS = Designs(
-    ids=ONE, cores=ONE, rows=ONE, columns=ONE, lanes=ONE, l2_tc_bytes=ONE * 2**10, l2_vc_bytes=ONE * 2**10,
-    glb_bytes=ONE * 2**20, words_per_cycle=np.ones(1),
+    ids=ONE, tensor_cores=ONE, vector_cores=ONE, rows=ONE, columns=ONE, lanes=ONE, l2_tc_bytes=ONE * 2**10,
+    l2_vc_bytes=ONE * 2**10, glb_bytes=ONE * 2**20, words_per_cycle=np.ones(1),
 )  # fmt: skip
 NOTHING = Load(**{field.name: np.zeros((1, 1)) for field in fields(Load)})
 TEN = np.full((1, 1), 10.0)

@@ -39,7 +39,7 @@ def test_a_product_takes_what_the_mapper_or_hbm_says_and_the_start_of_a_kernel()
     found = time_kernels(works(SHAPES, [0.0] * 3), DEVICE, 2)
     words = DEVICE.tensor_l2_kib * 512
     sizes = (DEVICE.pe_x, DEVICE.pe_y, int(words), DEVICE.bandwidth, DEVICE.num_tc)
-    mapped = map_shapes(SHAPES, np.zeros(3), Cores(*(np.array([size]) for size in sizes)))
+    mapped = map_shapes(SHAPES, np.zeros(3), Cores(*(np.array([size]) for size in sizes)), preload=False)
     chip_s = mapped.cycles[:, 0] / (0.9 * DEVICE.clock_hz)
     glb = np.array([int(DEVICE.glb_mib * 2**19)])
     hbm_s = 2 * hbm_words(SHAPES, glb)[:, 0] / (0.5 * DEVICE.hbm_bandwidth_bytes_per_s)

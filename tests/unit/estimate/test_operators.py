@@ -12,16 +12,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phaze.config import load_architecture, load_technology
+from phaze.config import load_architecture, load_model_named, load_technology
 from phaze.errors import PhazeError
 from phaze.estimate import Hardware, describe_named, enumerate_grid, estimate_operators
+from phaze.extract import extract_layers
+from phaze.extract.fusion import fuse
+from phaze.extract.models import build_network
 from phaze.spec.architecture import Architecture, Grid
+from phaze.spec.model import AnyModel
+from phaze.spec.settings import EstimateSettings, ExtractSettings
 from phaze.tables import Parts
 
 CONFIG = Path(__file__).resolve().parents[3] / "config"
 TECHNOLOGY = load_technology("22nm", CONFIG)
 PAPER = Hardware(1.05e9, 1.2e12, 2.0**32, 2)
 COMPONENTS = ("mac", "register", "l2", "glb", "hbm", "link")
+PRINTED = EstimateSettings(fusion="paired", preload=False)
+"""The settings of the paper."""
 TENSOR = 4
 ELEMENTS = 512 * 1024
 
@@ -65,11 +72,15 @@ def chip(**sizes: float) -> Architecture:
 
 
 def estimated(
-    architecture: Architecture, parts: pd.DataFrame = PARTS, hardware: Hardware = PAPER, tensor: int = TENSOR
+    architecture: Architecture,
+    parts: pd.DataFrame = PARTS,
+    hardware: Hardware = PAPER,
+    tensor: int = TENSOR,
+    given: EstimateSettings = PRINTED,
 ) -> pd.DataFrame:
     """Return the estimates of parts on one architecture, by work."""
     table = describe_named([architecture], TECHNOLOGY.area_um2, "named")
-    found = estimate_operators(parts, table, hardware, TECHNOLOGY, tensor, {})
+    found = estimate_operators(parts, table, hardware, TECHNOLOGY, tensor, given)
     return found.set_index("work")
 
 
@@ -85,7 +96,7 @@ def test_every_work_is_estimated_on_the_designs_of_its_core_type() -> None:
         num_tc=(1, 4), num_vc=(1, 4), pe_x=(16, 64), pe_y=(64,), glb_mib=(2, 8), minimum_area_share=None
     )
     space = enumerate_grid(grid, TECHNOLOGY.area_um2, 1e9, "small-buffer")
-    found = estimate_operators(PARTS, space, PAPER, TECHNOLOGY, TENSOR, {})
+    found = estimate_operators(PARTS, space, PAPER, TECHNOLOGY, TENSOR, PRINTED)
     assert len(space) == 16
     for core, column in {
         "tensor": "tensor",
@@ -106,7 +117,7 @@ def test_a_space_and_a_single_architecture_agree() -> None:
     space = enumerate_grid(grid, TECHNOLOGY.area_um2, 1e9, "large-buffer")
     row = space.set_index("architecture").loc["tc8-vc2-128x128-glb128"]
     designs = row[["tensor_design", "vector_design", "fused_design"]].tolist()
-    found = estimate_operators(PARTS, space, PAPER, TECHNOLOGY, TENSOR, {})
+    found = estimate_operators(PARTS, space, PAPER, TECHNOLOGY, TENSOR, PRINTED)
     mine = found[found["design"].isin(designs)].set_index("work")
     assert len(mine) == len(tpu())
     pd.testing.assert_frame_equal(mine.drop(columns="design"), tpu().drop(columns="design"))
@@ -183,12 +194,94 @@ def test_the_slower_of_vector_and_tensor_core_binds_a_fused_work() -> None:
     assert many["limit_all"] != "vector"
 
 
-def test_fused_works_run_on_pairs() -> None:
-    """More tensor cores than vector cores are no help, nor the reverse."""
+def test_paired_fused_works_run_on_as_many_tensor_as_vector_cores() -> None:
+    """More tensor cores than vector cores are no help, nor the reverse, where fusion is paired."""
     base = tpu().loc[[ATTENTION, PAIRED]]
     for sizes in ({"num_tc": 16}, {"num_tc": 2}):
         same = estimated(chip(**sizes)).loc[[ATTENTION, PAIRED]]
         pd.testing.assert_frame_equal(same.drop(columns="design"), base.drop(columns="design"))
+
+
+BIASED = frame(
+    product(0, "fused", 1, 4096, 1024, 4096),
+    part(0, "fused", "add", part=1, elements=4096 * 4096, streamed_bytes=2.0 * 4096),
+)
+Place = tuple[str, str, int]
+
+
+def test_a_fused_work_leaves_no_matrix_unit_idle() -> None:
+    """On TPUv4 with its real lanes, a product with a bias takes what it takes on all eight matrix units.
+
+    Paired with two vector units it takes four times as long.
+    """
+    built = chip(pe_vc=1024)
+    alone = frame(product(0, "tensor", 1, 4096, 1024, 4096))
+    found = estimated(built, BIASED, given=EstimateSettings()).loc[0]
+    expected = estimated(built, alone, given=EstimateSettings()).loc[0, "latency_all_s"]
+    assert found["latency_all_s"] == pytest.approx(expected, rel=1e-3)
+    paired = estimated(built, BIASED, given=EstimateSettings(fusion="paired")).loc[0, "latency_all_s"]
+    assert paired == pytest.approx(4 * expected, rel=0.02)
+
+
+def test_a_fused_work_uses_all_vector_cores() -> None:
+    """Where vector lanes bind, more vector cores than tensor cores are worth as much as they are."""
+    few, many = (chip(num_vc=cores, pe_vc=32) for cores in (2, 64))
+    slow, fast = (estimated(a, BIASED, given=EstimateSettings()).loc[0] for a in (few, many))
+    assert slow["limit_all"] == "vector"
+    assert fast["latency_all_s"] < slow["latency_all_s"]
+    assert fast["latency_s"] == slow["latency_s"], "on one core it has one pair"
+
+
+def unfused_s(model: AnyModel, architecture: Architecture, given: EstimateSettings) -> dict[Place, float]:
+    """Return for every operator what its primitives take one after the other on all cores, each with its own
+    traffic, by layer, direction and number.
+    """
+    alone = extract_layers(model, 256, 1, 2, ExtractSettings(fusion=False))
+    seconds = estimated(architecture, alone.parts, given=given, tensor=1)["latency_all_s"]
+    rows = alone.operators[alone.operators["work"] >= 0]
+    places = zip(rows["layer"], rows["direction"], rows["operator"], strict=True)
+    of_place = dict(zip(places, seconds[rows["work"]], strict=True))
+    found = {}
+    for layer in build_network(model, 256, 1, 2, 2).layers:
+        groups, last = fuse(layer), len(layer.primitives) - 1
+        for number, group in enumerate(groups):
+            for direction, place in (("forward", number), ("backward", len(groups) - 1 - number)):
+                members = group if direction == "forward" else [last - i for i in group]
+                each = (of_place.get((layer.name, direction, i), 0.0) for i in members)
+                found[layer.name, direction, place] = sum(each)
+    return found
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert-base", "llama2-7b", "opt-350m"])
+@pytest.mark.parametrize(
+    "sizes", [{}, {"pe_vc": 1024}, {"num_tc": 2, "num_vc": 64}, {"glb_words_per_cycle": 64.0}]
+)
+def test_a_fused_work_on_all_cores_is_never_slower_than_its_parts_apart(
+    name: str, sizes: dict[str, float]
+) -> None:
+    """So fused on all cores is the better of fused and unfused, for every operator forward and backward."""
+    model, architecture = load_model_named(name, CONFIG), chip(**sizes)
+    fused = extract_layers(model, 256, 1, 2, ExtractSettings())
+    operators = fused.operators[fused.operators["core"] == "fused"]
+    places = list(zip(operators["layer"], operators["direction"], operators["operator"], strict=True))
+    assert len(places) >= 10
+    for chosen in (EstimateSettings(), EstimateSettings(preload=False)):
+        together = estimated(architecture, fused.parts, given=chosen, tensor=1)["latency_all_s"]
+        apart = unfused_s(model, architecture, chosen)
+        for place, work in zip(places, operators["work"], strict=True):
+            assert together[work] <= apart[place] * (1 + 1e-12)
+
+
+def test_preloading_hides_the_fillings_of_arrays() -> None:
+    """Streams of 512 gain a third, and on eight cores nothing is slower; long ones have less to gain."""
+    short, long = (frame(product(0, "tensor", 1, m, 512, 512)) for m in (512, 65536))
+    for parts, gain in ((short, 4 / 3), (long, 1.0)):
+        plain, ahead = (
+            estimated(chip(), parts, given=EstimateSettings(preload=preload)).loc[0]
+            for preload in (False, True)
+        )
+        assert plain["latency_s"] > gain * ahead["latency_s"]
+        assert plain["latency_all_s"] >= ahead["latency_all_s"]
 
 
 def test_the_products_of_a_paired_work_run_one_after_the_other() -> None:
@@ -226,7 +319,7 @@ def test_the_energy_breakdown_sums_to_the_total() -> None:
 
     def joules(**changes: object) -> pd.DataFrame:
         technology = TECHNOLOGY.model_copy(update={"energy": TECHNOLOGY.energy.model_copy(update=changes)})
-        found = estimate_operators(PARTS, table, PAPER, technology, TENSOR, {})
+        found = estimate_operators(PARTS, table, PAPER, technology, TENSOR, PRINTED)
         return found[[f"{c}{suffix}_j" for suffix in ("", "_all") for c in COMPONENTS]]
 
     base, energy = joules(), TECHNOLOGY.energy
@@ -254,18 +347,19 @@ def test_an_element_of_another_size_changes_words() -> None:
 def test_vector_cycles_of_a_study_replace_the_table_s() -> None:
     """And an unknown operation is refused."""
     table = describe_named([chip()], TECHNOLOGY.area_um2, "named")
-    overrides = {"forward.layer_norm": 5.0}
+    overrides = EstimateSettings(vector_cycles={"forward.layer_norm": 5.0}, fusion="paired", preload=False)
     found = estimate_operators(PARTS, table, PAPER, TECHNOLOGY, TENSOR, overrides).set_index("work")
     assert found.loc[NORM, "latency_s"] == pytest.approx(5 * tpu().loc[NORM, "latency_s"])
+    unknown = EstimateSettings(vector_cycles={"sideways.gelu": 1.0})
     with pytest.raises(PhazeError, match="sideways"):
-        estimate_operators(PARTS, table, PAPER, TECHNOLOGY, TENSOR, {"sideways.gelu": 1.0})
+        estimate_operators(PARTS, table, PAPER, TECHNOLOGY, TENSOR, unknown)
 
 
 def test_nothing_to_estimate_is_an_empty_table() -> None:
     """Without designs, and without works."""
     table = describe_named([chip()], TECHNOLOGY.area_um2, "named")
-    assert len(estimate_operators(PARTS.iloc[:0], table, PAPER, TECHNOLOGY, TENSOR, {})) == 0
-    assert len(estimate_operators(PARTS, table.iloc[:0], PAPER, TECHNOLOGY, TENSOR, {})) == 0
+    assert len(estimate_operators(PARTS.iloc[:0], table, PAPER, TECHNOLOGY, TENSOR, PRINTED)) == 0
+    assert len(estimate_operators(PARTS, table.iloc[:0], PAPER, TECHNOLOGY, TENSOR, PRINTED)) == 0
 
 
 def test_sequence_parallelism_sends_no_more_than_the_all_reduces_that_it_replaces() -> None:

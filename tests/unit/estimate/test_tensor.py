@@ -25,7 +25,8 @@ def cores_of(*problems: Problem) -> Cores:
 
 def mapped(p: Problem) -> Mapped:
     """Return the mapping of one problem, arrays (1, 1)."""
-    return map_shapes(np.array([[p.batch, p.m, p.k, p.n]]), np.array([p.extra]), cores_of(p))
+    shape, extra = np.array([[p.batch, p.m, p.k, p.n]]), np.array([p.extra])
+    return map_shapes(shape, extra, cores_of(p), preload=p.preload)
 
 
 def cycles_of(p: Problem) -> float:
@@ -33,7 +34,9 @@ def cycles_of(p: Problem) -> float:
     return float(mapped(p).cycles[0, 0])
 
 
-def small_problems(seed: int, number: int, *, size: int, cores: int, by_rule: bool) -> list[Problem]:
+def small_problems(
+    seed: int, number: int, *, size: int, cores: int, by_rule: bool, preload: bool = False
+) -> list[Problem]:
     """Return random small problems; L2 buffers as in the paper (8 words a unit, at least 64), or any from
     16.
     """
@@ -55,6 +58,7 @@ def small_problems(seed: int, number: int, *, size: int, cores: int, by_rule: bo
                 l2_words=max(64, 8 * rows * columns) if by_rule else any_l2,
                 words_per_cycle=float(np.exp(rng.uniform(np.log(0.25), np.log(64)))),
                 cores=cores,
+                preload=preload,
             )
         )
     return found
@@ -68,24 +72,29 @@ class Gap(NamedTuple):
 
 
 @pytest.mark.parametrize(
-    ("cores", "by_rule", "seed", "number", "gap"),
+    ("cores", "by_rule", "preload", "seed", "number", "gap"),
     [
-        (1, True, 7, 1000, Gap(mean=0.00025, most=0.126)),
-        (1, False, 9, 1000, Gap(mean=0.00003, most=0.0291)),
-        (2, True, 8, 300, Gap(mean=0.00027, most=0.0331)),
-        (8, True, 9, 200, Gap(mean=0.00001, most=0.001)),
+        (1, True, False, 7, 1000, Gap(mean=0.00025, most=0.126)),
+        (1, False, False, 9, 1000, Gap(mean=0.00003, most=0.0291)),
+        (2, True, False, 8, 300, Gap(mean=0.00027, most=0.0331)),
+        (8, True, False, 9, 200, Gap(mean=0.00001, most=0.001)),
+        (1, True, True, 7, 1000, Gap(mean=0.00004, most=0.0395)),
+        (1, False, True, 9, 1000, Gap(mean=0.000012, most=0.0112)),
+        (2, True, True, 7, 300, Gap(mean=0.00025, most=0.0389)),
+        (8, True, True, 9, 200, Gap(mean=0.000004, most=0.0008)),
     ],
 )
 def test_exhaustive_search_finds_little_better(
-    cores: int, by_rule: bool, seed: int, number: int, gap: Gap
+    cores: int, by_rule: bool, preload: bool, seed: int, number: int, gap: Gap
 ) -> None:
     """Over every integer tile, dataflow, loop order and distribution, little is faster, and nothing slower.
 
     Products are of up to 32 in each dimension, primes among them. Of three seeds the worst is kept. On one
     core the mapper is 0.025 % slower in the mean, more than 1 % for 4 products in 1,000, and 13 % at most;
-    on eight cores 0.001 % and 0.1 %.
+    on eight cores 0.001 % and 0.1 %. Where arrays preload it is nearer.
     """
-    problems = small_problems(seed, number, size=32 if cores == 1 else 24, cores=cores, by_rule=by_rule)
+    size = 32 if cores == 1 else 24
+    problems = small_problems(seed, number, size=size, cores=cores, by_rule=by_rule, preload=preload)
     gaps = np.array([cycles_of(p) / fastest(p) - 1 for p in problems])
     assert gaps.min() > -EXACT
     assert gaps.mean() <= gap.mean
@@ -105,6 +114,7 @@ problems_of_any_size = st.builds(
     l2_words=st.integers(16, 600_000),
     words_per_cycle=st.floats(1.0, 4096.0),
     cores=st.integers(1, 300),
+    preload=st.booleans(),
 )
 
 
@@ -117,10 +127,11 @@ def assert_is_the_best_candidate(p: Problem) -> None:
     assert found.array_cycles[0, 0] == expected.array_cycles
 
 
+@pytest.mark.parametrize("preload", [False, True])
 @pytest.mark.parametrize(("cores", "by_rule"), [(1, False), (2, True), (4, False), (16, True)])
-def test_prunes_and_factors_change_nothing(cores: int, by_rule: bool) -> None:
+def test_prunes_and_factors_change_nothing(cores: int, by_rule: bool, preload: bool) -> None:
     """The search finds the fastest of its candidates, and of equally fast ones that with the fewest words."""
-    for p in small_problems(cores, 30, size=40, cores=cores, by_rule=by_rule):
+    for p in small_problems(cores, 30, size=40, cores=cores, by_rule=by_rule, preload=preload):
         assert_is_the_best_candidate(p)
 
 
@@ -152,7 +163,7 @@ def test_the_workloads_shapes_are_searched_as_well(array: tuple[int, int]) -> No
     for i, (batch, m, k, n) in enumerate(WORKLOAD):
         l2_words = 512 * max(1, rows * columns // 64)
         assert_is_the_best_candidate(
-            Problem(batch, m, k, n, 1e6 * (i % 2), rows, columns, l2_words, 4096.0, 2 ** (i % 4))
+            Problem(batch, m, k, n, 1e6 * (i % 2), rows, columns, l2_words, 4096.0, 2 ** (i % 4), i % 3 > 0)
         )
 
 
@@ -175,9 +186,9 @@ def test_designs_do_not_depend_on_each_other() -> None:
     ]
     shapes = np.array([[p.batch, p.m, p.k, p.n] for p in problems[:12]])
     extra = np.array([p.extra for p in problems[:12]])
-    together = map_shapes(shapes, extra, cores_of(*problems))
+    together = map_shapes(shapes, extra, cores_of(*problems), preload=True)
     for s, c in ((0, 0), (3, 35), (7, 20), (11, 13)):
-        alone = map_shapes(shapes[[s]], extra[[s]], cores_of(problems[c]))
+        alone = map_shapes(shapes[[s]], extra[[s]], cores_of(problems[c]), preload=True)
         for whole, one in zip(together, alone, strict=True):
             assert whole[s, c] == one[0, 0]
 
@@ -212,7 +223,8 @@ def test_more_cores_buffer_or_bandwidth_is_never_slower(
 def test_one_more_core_is_never_slower(p: Problem) -> None:
     """From 1 to 33 cores, over powers of two and what lies between them."""
     cores = cores_of(*(p._replace(cores=c) for c in range(1, 34)))
-    found = map_shapes(np.array([[p.batch, p.m, p.k, p.n]]), np.array([p.extra]), cores).cycles[0]
+    shape, extra = np.array([[p.batch, p.m, p.k, p.n]]), np.array([p.extra])
+    found = map_shapes(shape, extra, cores, preload=p.preload).cycles[0]
     assert (np.diff(found) <= 0).all()
 
 

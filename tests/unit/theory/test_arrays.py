@@ -2,8 +2,10 @@
 
 from itertools import pairwise, permutations, product
 
+import numpy as np
+import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze.theory.arrays import (
@@ -22,6 +24,7 @@ from phaze.theory.arrays import (
     held_words,
     largest_products,
     least_moved,
+    preloaded_cycles,
     run_cycles,
     start_cycles,
 )
@@ -30,6 +33,7 @@ LOOPS = {INNER_M: 0, INNER_K: 1, INNER_N: 2}
 STREAMED_BY = {WEIGHT: INNER_M, OUTPUT: INNER_K, INPUT: INNER_N}
 sizes = st.integers(1, 60)
 widths = st.sampled_from([1, 2, 3, 4, 8, 16])
+Grid = npt.NDArray[np.float64]
 
 
 def whole(dataflow: int, m: int, k: int, n: int, rows: int, columns: int) -> float:
@@ -103,6 +107,131 @@ def test_a_stream_restarts_if_what_stays_is_more_than_one_fold() -> None:
     two = array_cycles(WEIGHT, INNER_M, (64, 16), (8, 8), (16, 16), 8, 8)
     assert one == (22 + 64) * 2 - 1
     assert two == (22 * 4 + 64) * 2 - 1
+
+
+class PreloadingArray:
+    """A weight stationary array, one cycle after the other, whose units hold a weight and the next one.
+
+    Weights move down the columns, through the places of next ones, and stop in their row; what streams moves
+    right, and sums move down. A unit takes over its next weight with the first element of a stream.
+    """
+
+    def __init__(self, rows: int, columns: int) -> None:
+        """Begin with an empty array."""
+        self.rows, self.columns = rows, columns
+        self.cycle = 0
+        self.results: list[tuple[int, int, int, float]] = []
+        shape = (rows, columns)
+        self.active, self.next = np.zeros(shape), np.full(shape, np.nan)
+        self.moving: list[list[tuple[int, float] | None]] = [[None] * columns for _ in range(rows)]
+        self.inputs: list[list[tuple[int, int, float] | None]] = [[None] * columns for _ in range(rows)]
+        self.sums = np.zeros(shape)
+
+    def step(
+        self,
+        weights: list[tuple[int, float] | None],
+        inputs: list[tuple[int, int, float] | None],
+    ) -> None:
+        """Run a cycle: (row, weight) enter at the top of the columns, (pass, position, value) at the left."""
+        for r in reversed(range(self.rows)):
+            self.inputs[r] = [inputs[r], *self.inputs[r][:-1]]
+        above = np.vstack([np.zeros(self.columns), self.sums[:-1]])
+        for r, c in product(range(self.rows), range(self.columns)):
+            arrived = self.inputs[r][c]
+            if arrived is None:
+                continue
+            number, position, value = arrived
+            if position == 0:
+                assert not np.isnan(self.next[r, c]), "a stream has overtaken its weights"
+                self.active[r, c], self.next[r, c] = self.next[r, c], np.nan
+            self.sums[r, c] = above[r, c] + value * self.active[r, c]
+            if r == self.rows - 1:
+                self.results.append((number, position, c, self.sums[r, c]))
+        for r in reversed(range(self.rows)):
+            self.moving[r] = self.moving[r - 1] if r else weights
+            for c, weight in enumerate(self.moving[r]):
+                if weight is None or weight[0] < r:
+                    continue
+                assert np.isnan(self.next[r, c]), "a weight has overtaken a stream"
+                if weight[0] == r:
+                    self.next[r, c] = weight[1]
+        self.cycle += 1
+
+
+def simulated_cycles(weights: list[Grid], streams: list[Grid], rows: int, columns: int) -> int:
+    """Return the cycles, counted from zero, in which an array multiplies streams (m, rows) with weights.
+
+    Everything enters as early as it can: a weight when its place is free, a stream behind the one before,
+    when its weights are there. All results are checked.
+    """
+    starts = [rows]
+    for stream in streams[:-1]:
+        starts.append(starts[-1] + max(len(stream), rows))
+    array = PreloadingArray(rows, columns)
+    total = sum(stream.shape[0] for stream in streams) * columns
+    while len(array.results) < total:
+        entering: list[tuple[int, float] | None] = [None] * columns
+        arriving: list[tuple[int, int, float] | None] = [None] * rows
+        for number, start in enumerate(starts):
+            before = starts[number - 1] if number else 0
+            for c in range(columns):
+                turn = array.cycle - before - c * (number > 0)
+                if 0 <= turn < rows:
+                    row = rows - 1 - turn
+                    entering[c] = (row, float(weights[number][row, c]))
+            for r in range(rows):
+                position = array.cycle - start - r
+                if 0 <= position < len(streams[number]):
+                    arriving[r] = (number, position, float(streams[number][position, r]))
+        array.step(entering, arriving)
+    for number, position, c, found in array.results:
+        assert found == streams[number][position] @ weights[number][:, c]
+    return array.cycle - 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 12), st.integers(1, 4), st.integers(1, 3))
+def test_preloaded_cycles_are_those_of_an_array_cycle_by_cycle(
+    rows: int, columns: int, stream: int, folds_in_all: int, starts: int
+) -> None:
+    """Units with two weights multiply right, and take the cycles of the closed form; long streams and short.
+
+    A stream that starts several times is divided evenly, the longer parts first.
+    """
+    starts = min(starts, stream)
+    rng = np.random.default_rng([rows, columns, stream, folds_in_all, starts])
+    parts = [len(part) for part in np.array_split(np.arange(stream), starts)] * folds_in_all
+    streams = [rng.integers(-9, 9, (part, rows)).astype(float) for part in parts]
+    weights = [rng.integers(-9, 9, (rows, columns)).astype(float) for _ in parts]
+    start = start_cycles(WEIGHT, rows, columns)
+    closed = preloaded_cycles(start, rows, float(starts), float(stream), float(folds_in_all))
+    assert simulated_cycles(weights, streams, rows, columns) == closed
+
+
+@given(sizes, sizes, sizes, sizes, widths, widths, st.sampled_from([WEIGHT, OUTPUT, INPUT]))
+def test_preloading_is_never_slower_and_saves_nothing_of_one_fold(
+    m: int, k: int, n: int, tile: int, rows: int, columns: int, dataflow: int
+) -> None:
+    """It hides fillings behind streams: the first stays, and so does the time in which all elements pass."""
+    tiled = ((m, min(tile, m)), (k, min(tile, k)), (n, min(tile, n)))
+    for inner in LOOPS:
+        plain = array_cycles(dataflow, inner, *tiled, rows, columns)
+        ahead = array_cycles(dataflow, inner, *tiled, rows, columns, 1, True)
+        assert m * k * n / (rows * columns) <= ahead + 1
+        assert ahead <= plain
+        if dataflow == OUTPUT:
+            assert ahead == plain
+    one = ((m, m), (min(k, rows), min(k, rows)), (min(n, columns), min(n, columns)))
+    assert array_cycles(WEIGHT, INNER_M, *one, rows, columns, 1, True) == whole(
+        WEIGHT, m, one[1][0], one[2][0], rows, columns
+    )
+
+
+def test_a_preloading_array_is_busy_while_streams_are_long() -> None:
+    """512 × 1024 × 1024 on 128 × 128: 64 folds of 512 and one filling, where each has its own without."""
+    tiled = ((512, 512), (1024, 1024), (1024, 1024))
+    assert array_cycles(WEIGHT, INNER_K, *tiled, 128, 128) == 57215
+    assert array_cycles(WEIGHT, INNER_K, *tiled, 128, 128, 1, True) == 64 * 512 + 3 * 128 - 3
 
 
 @given(sizes, sizes, widths)
