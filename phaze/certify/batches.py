@@ -11,13 +11,16 @@ layers have and the activations of one microbatch, and what it stashes for every
 of them under 1F1B, all of a pipeline under GPipe. For every d and s the worst stage is made as good as can
 be, over all cuts:
 
-    (ceil(B/d) + s - 1) worst + 4 (d - 1)/d weights of the first stage / bandwidth.
+    (ceil(B/d) + s - 1) worst + f (d - 1)/d weights / bandwidth
+
+with the weights of the first stage, or, where every stage's gradients count, of the stage that has most: then
+cuts are looked for under every limit on the weights of a stage that could matter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +52,10 @@ class Cluster:
     gpipe: bool
     tensor: int
     """TMP width t."""
+    every_stage: bool = False
+    """The batch waits for the gradients of every stage, not of the first alone."""
+    all_reduce_factor: float = 4.0
+    """f: 4 in the paper, 2 for a ring that sends and receives at once."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +71,49 @@ class Stages:
     single: Ints
     """1 if one device does although t > 1."""
     synced_s: Floats
-    """Weights of the first j layers over the bandwidth (n + 1,)."""
+    """Exchange of the weights of [i, j) over very many replicas."""
 
 
 def best_time_s(chain: Chain, forward_s: Floats, backward_s: Floats, cluster: Cluster) -> float:
     """Return the least time per batch, infinite if nothing fits; latencies are of every layer."""
     stages = _stages(chain, forward_s, backward_s, cluster)
-    return min(_best(stages, cluster, widths, in_flight) for widths, in_flight in _widths(cluster))
+    look = _best_of_limits if cluster.every_stage else _best_by_first
+    return min(look(stages, cluster, widths, in_flight) for widths, in_flight in _widths(cluster))
+
+
+def _best_by_first(stages: Stages, cluster: Cluster, widths: Ints, in_flight: int | None) -> float:
+    (best,) = _best(stages, cluster, widths, in_flight, [stages.synced_s[0]])
+    return best
+
+
+def _best_of_limits(stages: Stages, cluster: Cluster, widths: Ints, in_flight: int | None) -> float:
+    """Return the least time with one of the widths, where the longest exchange of any stage counts.
+
+    No stage exchanges longer than a limit, and the batch waits as long. What a lower limit would wait with
+    the loads of a higher one is a bound on all limits between them: where it is not better, none of them is.
+    """
+    n = len(stages.last_s)
+    limits = np.unique(stages.synced_s[np.arange(n)[:, None] < np.arange(n + 1)])
+    best, open_ranges = np.inf, [limits]
+    while open_ranges:
+        some = open_ranges.pop()
+        capped = _capped(stages, float(some[-1]))
+        waits = [np.full(n + 1, some[-1]), np.full(n + 1, some[0])]
+        here, bound = _best(capped, cluster, widths, in_flight, waits)
+        best = min(best, here)
+        if bound < best and len(some) > 1:
+            open_ranges += [half for half in np.array_split(some[:-1], 2) if len(half)]
+    return best
+
+
+def _capped(stages: Stages, limit_s: float) -> Stages:
+    """Return the stages of which those with a longer exchange take for ever."""
+    allowed = stages.synced_s <= limit_s
+    return replace(
+        stages,
+        load_s=np.where(allowed, stages.load_s, np.inf),
+        last_s=np.where(allowed[:, -1], stages.last_s, np.inf),
+    )
 
 
 def _stages(chain: Chain, forward_s: Floats, backward_s: Floats, cluster: Cluster) -> Stages:
@@ -91,7 +134,7 @@ def _stages(chain: Chain, forward_s: Floats, backward_s: Floats, cluster: Cluste
         stashed_bytes=np.broadcast_to(arriving, activations.shape) if cluster.recompute else activations,
         activation_bytes=activations,
         single=single.astype(np.int64),
-        synced_s=np.concatenate([[0.0], np.cumsum(chain.weight_bytes)]) / cluster.bandwidth_bytes_per_s,
+        synced_s=cluster.all_reduce_factor * _sums(chain.weight_bytes) / cluster.bandwidth_bytes_per_s,
     )
 
 
@@ -113,8 +156,10 @@ def _widths(cluster: Cluster) -> Iterator[tuple[Ints, int | None]]:
         yield widths[counts == count], int(count)
 
 
-def _best(stages: Stages, cluster: Cluster, widths: Ints, in_flight: int | None) -> float:
-    """Return the least time with one of the widths.
+def _best(
+    stages: Stages, cluster: Cluster, widths: Ints, in_flight: int | None, waits: list[Floats]
+) -> list[float]:
+    """Return the least time with one of the widths, for every list of what first stages wait (n + 1,).
 
     worst[u, i] is the least worst load of the layers from i on in s stages, u of them on single devices.
     """
@@ -123,12 +168,13 @@ def _best(stages: Stages, cluster: Cluster, widths: Ints, in_flight: int | None)
     worst = np.full((int(np.diagonal(stages.single, 1).sum()) + 1, n + 1), np.inf)
     fitting = np.flatnonzero(stored <= cluster.memory_bytes)
     worst[stages.single[fitting, n], fitting] = stages.last_s[fitting]
-    best = _least(worst[:, :1], stages.synced_s[-1:], 1, widths, cluster)
+    best = [_least(worst[:, :1], wait[-1:], 1, widths, cluster) for wait in waits]
     for s in range(2, min(n, cluster.devices) + 1):
         stored = stages.once_bytes + (s - 1 if in_flight is None else in_flight) * stages.stashed_bytes
         load = np.where(stored <= cluster.memory_bytes, stages.load_s, np.inf)
         longer = np.maximum(load, _before(worst, stages.single))
-        best = min(best, _least(longer[:, 0], stages.synced_s, s, widths, cluster))
+        found = [_least(longer[:, 0], wait, s, widths, cluster) for wait in waits]
+        best = [min(pair) for pair in zip(best, found, strict=True)]
         worst[:, :n], worst[:, n] = longer.min(axis=2), np.inf
     return best
 
@@ -147,5 +193,5 @@ def _least(loads: Floats, synced_s: Floats, s: int, widths: Ints, cluster: Clust
         d = widths[widths * devices <= cluster.devices][:, None]
         if len(d) and np.isfinite(load).any():
             counts = -(-cluster.microbatches // d)
-            best = min(best, float(((counts + s - 1) * load + 4.0 * (d - 1) / d * synced_s).min()))
+            best = min(best, float(((counts + s - 1) * load + (d - 1) / d * synced_s).min()))
     return best

@@ -99,8 +99,11 @@ def place_cutting(
 ) -> GraphPlacement | None:
     """Return the best placement of a graph, or None.
 
-    Equal times go to the fewest devices, then to the smallest d, s and first stage.
+    Equal times go to the fewest devices, then to the smallest d, s and first stage. ValueError where the
+    gradients of all stages count: what these instances are made for charges those of the first (18).
     """
+    if setting.gradients != "first-stage":
+        raise ValueError("a graph that is no chain is placed with the gradients of its first stage alone")
     room, widths = cut.room(setting), cut.widths(setting.devices)
     counts, data = useful_widths(setting.microbatches, setting.devices)
 
@@ -129,7 +132,7 @@ def _best_pipeline(
 
     Under GPipe all get the room of those with fewest microbatches, so that this is a bound for the others.
     """
-    first_sync = _weight_bytes_before(cut) / setting.bandwidth_bytes_per_s
+    first_sync = setting.exchange_s(_weight_bytes_before(cut))
     size = len(cut.graph) - cut.downsets.sizes
     depths = range(1, len(cut.graph) + 1)
     fits = (room >= needed(setting, s, int(counts[-1])) for s in depths)
@@ -166,8 +169,8 @@ def _placement(
         stages.append(Stage(layers, devices, groups))
         outer = inner
     worst = float(np.max(cut.options.load_s[options]))
-    weights = float(np.asarray(cut.graph.weight_bytes)[list(stages[0].layers)].sum())
-    sync = sync_s(weights, data, setting.bandwidth_bytes_per_s)
+    weights = np.asarray(cut.graph.weight_bytes, float)
+    sync = sync_s(np.array([weights[list(stage.layers)].sum() for stage in stages]), data, setting)
     time = batch_time_s(worst, len(stages), setting.microbatches, data, sync)
     return GraphPlacement(cut.tensor, data, tuple(stages), time, worst, sync)
 

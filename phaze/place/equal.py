@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from phaze.place.flush import Infeasible, Placement, evaluate_cut
+from phaze.place.flush import Infeasible, Placement, evaluate_cut, stage_weights
 from phaze.place.reasons import why_not_stages
-from phaze.theory.pipeline import Chain, Loads, Setting, stage_loads, useful_widths
+from phaze.theory.pipeline import Chain, Loads, Setting, stage_loads, sync_s, useful_widths
 
 
 def place_equally(
@@ -60,8 +60,8 @@ def _place_cut(
     if each > setting.devices:
         return Infeasible(f"devices: {len(starts)} stages take {each}, {setting.devices} given")
     counts, widths = useful_widths(setting.microbatches, setting.devices // each)
-    first = chain.footprints.weight_bytes[0, (*starts[1:], len(chain))[0]] / setting.bandwidth_bytes_per_s
-    times = pipeline.max_load_s * (counts + len(starts) - 1) + 4.0 * (widths - 1) / widths * first
+    waits = [sync_s(stage_weights(chain, starts), int(width), setting) for width in widths]
+    times = pipeline.max_load_s * (counts + len(starts) - 1) + waits
     reason = ""
     for w in np.argsort(times, kind="stable"):
         reason = why_not_stages(chain.footprints, starts, setting, int(counts[w]))

@@ -2,12 +2,12 @@
 
 For one TMP width t, over data widths d <= min(K, B), pipeline depths s, and cuts of the chain into stages:
 
-    minimise (ceil(B/d) + s - 1) * max over stages of load + 4 (d - 1)/d * weights of the first stage /
-    bandwidth
+    minimise (ceil(B/d) + s - 1) * max over stages of load + f (d - 1)/d * weights / bandwidth
 
 such that d pipelines have no more than K devices and every stage fits the memory at its position from the
-end. The dynamic program over cuts is `theory.partition.least_worst`; the choice of d, s and the first stage
-is `best_first_stage`; this module puts them together and traces the stages back. Under 1F1B the memory does
+end. The weights are those of the stage that has most, or of the first stage, and f is the factor of an
+all-reduce (`Setting`). `theory.partition.best_cut` looks for the best d, s and cut; this module traces the
+stages back. Under 1F1B the memory does
 not depend on d, so that one table serves all widths; under GPipe there is one table for each number of
 microbatches in a pipeline.
 """
@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from phaze.ndarrays import Floats, Ints
+from phaze.ndarrays import Bools, Floats, Ints
 from phaze.place.reasons import why_infeasible
-from phaze.theory.partition import Shape, best_first_stage, least_worst, shape_of
+from phaze.theory.partition import Shape, best_cut, least_worst, shape_of
 from phaze.theory.pipeline import (
     Chain,
     Footprints,
@@ -135,15 +136,18 @@ def place_within(chain: Chain, tensor: int, setting: Setting, widths: Widths) ->
         return None
     footprints = chain.footprints
     loads = stage_loads(chain, setting.bandwidth_bytes_per_s)
-    first_sync = footprints.weight_bytes[0] / setting.bandwidth_bytes_per_s
+    exchange = setting.exchange_s(footprints.weight_bytes)
+    shape = Shape(shape.tensor, most, shape.singles)
     best: Placement | None = None
     for counts, data in _groups(widths, setting):
-        cut = _cut(footprints, loads, setting, int(counts[0]), Shape(shape.tensor, most, shape.singles))
-        time, d, s, u, j = best_first_stage(
-            cut.dp, cut.load_s, cut.room.most_stages, footprints.single, first_sync, shape.tensor,
-            setting.devices, counts, data, widths.fewest, most,
+        fitting = room(footprints, setting, int(counts[0]))
+        load_s, last = loads.of(setting.recompute), np.where(fitting.last_fits, loads.plain_s[:, -1], np.inf)
+        time, d, s, u, j, longest = best_cut(
+            last, load_s, fitting.most_stages, footprints.single, exchange, setting.gradients == "every-stage",
+            shape.tensor, setting.devices, counts, data, widths.fewest, most, shape.singles, np.inf,
         )  # fmt: skip
         if time < np.inf:
+            cut = _cut(footprints, load_s, last, fitting, shape, exchange <= longest)
             starts = trace_back(cut, footprints, s, u, j)
             candidate = evaluate_cut(chain, tensor, setting, d, starts, loads)
             best = candidate if best is None or candidate.rank() < best.rank() else best
@@ -159,19 +163,15 @@ def _groups(widths: Widths, setting: Setting) -> Iterator[tuple[Ints, Ints]]:
         yield widths.counts[w : w + 1], widths.data[w : w + 1]
 
 
-def _cut(footprints: Footprints, loads: Loads, setting: Setting, microbatches: int, shape: Shape) -> _Cut:
-    """Return the table of the dynamic program."""
-    fitting = room(footprints, setting, microbatches)
-    load_s = loads.of(setting.recompute)
-    last = np.where(fitting.last_fits, loads.plain_s[:, -1], np.inf)
+def _cut(
+    footprints: Footprints, load_s: Floats, last: Floats, fitting: Room, shape: Shape, allowed: Bools
+) -> _Cut:
+    """Return the table of the dynamic program over the stages that are allowed (n, n + 1)."""
+    load_s = np.where(allowed, load_s, np.inf)
+    last = np.where(allowed[:, -1], last, np.inf)
+    growth = np.zeros_like(load_s)
     dp = least_worst(
-        last,
-        load_s,
-        np.zeros_like(load_s),
-        fitting.most_stages,
-        footprints.single,
-        shape.stages,
-        shape.singles,
+        last, load_s, growth, fitting.most_stages, footprints.single, shape.stages, shape.singles
     )
     return _Cut(dp, load_s, fitting)
 
@@ -198,6 +198,13 @@ def _explains(cut: _Cut, footprints: Footprints, s: int, u: int, i: int, j: int)
     return bool(max(cut.dp[s - 1, u - step, j], cut.load_s[i, j]) == cut.dp[s, u, i])
 
 
+def stage_weights(chain: Chain, starts: Sequence[int]) -> Floats:
+    """Return the bytes of the weights of every stage (s,), as one slice has them."""
+    return np.array(
+        [chain.footprints.weight_bytes[i, j] for i, j in pairwise((*starts, len(chain)))], np.float64
+    )
+
+
 def evaluate_cut(
     chain: Chain,
     tensor: int,
@@ -214,7 +221,7 @@ def evaluate_cut(
     worst = max(
         loads.plain_s[starts[-1], -1], *(load_s[i, j] for i, j in zip(starts[:-1], ends, strict=False)), 0.0
     )
-    sync = sync_s(float(footprints.weight_bytes[0, ends[0]]), data, setting.bandwidth_bytes_per_s)
+    sync = sync_s(stage_weights(chain, starts), data, setting)
     return Placement(
         tensor=tensor,
         data=data,

@@ -30,9 +30,11 @@ class Model(NamedTuple):
     between_blocks_s: float
     """Transfer of a block's output."""
     embedding_s: float
-    """Weights over bandwidth."""
+    """Exchange of its gradients over very many replicas."""
     block_s: float
-    all_s: float
+    head_s: float
+    every_stage: bool
+    """The batch waits for the longest exchange of any stage, not for that of the first."""
 
 
 class Memory(NamedTuple):
@@ -106,7 +108,7 @@ def _search_one(
 ) -> float:
     work = _work(layer, model)
     if memory.whole:
-        best = _offer(work, model.all_s, 1, 0, options, best, plan, (model.blocks, 0, 0, 0))
+        best = _offer(work, _all_s(model), 1, 0, options, best, plan, (model.blocks, 0, 0, 0))
     for s in range(2, model.stages + 1):
         least = options.least[s]
         if least * _least_load(s, work, layer, model) * SAFE >= best:
@@ -126,6 +128,21 @@ def _work(layer: Layer, model: Model) -> float:
 
 
 @njit
+def _all_s(model: Model) -> float:
+    """Return the exchange of the whole model as one stage."""
+    return model.embedding_s + model.blocks * model.block_s + model.head_s
+
+
+@njit
+def _exchange_s(c: int, x: int, last: int, model: Model) -> float:
+    """Return the exchange that the batch waits for: first stage with c blocks, x in the middle, last."""
+    first = model.embedding_s + c * model.block_s
+    if not model.every_stage:
+        return first
+    return max(first, x * model.block_s, last * model.block_s + model.head_s)
+
+
+@njit
 def _least_load(s: int, work: float, layer: Layer, model: Model) -> float:
     """Return what the slowest of s stages takes at least: the mean, and the stage with the most blocks."""
     transfer = min(model.from_embedding_s, model.between_blocks_s)
@@ -139,9 +156,9 @@ def _least_time(load: float, weights_s: float, s: int, variant: int, options: Op
     top = options.top[s, variant]
     if top < 0:
         return np.inf
-    sync, batch = 4.0 * weights_s, options.counts[0]
-    gain = batch * load - sync
-    least: float = (s - 1) * load + sync + (gain / options.widths[top] if gain > 0 else gain)
+    batch = options.counts[0]
+    gain = batch * load - weights_s
+    least: float = (s - 1) * load + weights_s + (gain / options.widths[top] if gain > 0 else gain)
     return SAFE * least
 
 
@@ -163,7 +180,7 @@ def _offer(
         busy, d = (options.counts[w] + s - 1) * load, options.widths[w]
         if busy >= best:
             break
-        time = busy + 4.0 * (d - 1) / d * weights_s
+        time = busy + (d - 1) / d * weights_s
         if time < best:
             best = time
             plan[0], plan[1] = s, d
@@ -254,7 +271,7 @@ def _share(
 ) -> float:
     """Offer c blocks for the first stage, at most x for each middle one, the others for the last."""
     load = max(middle, _first_load(c, layer, model), _last_load(last, layer, model))
-    weights_s = model.embedding_s + c * model.block_s
+    weights_s = _exchange_s(c, x if s > 2 else 0, last, model)
     return _offer(load, weights_s, s, 2 if last == 0 else 0, options, best, plan, (c, x, x, last))
 
 
@@ -275,7 +292,8 @@ def _embedding_alone(
         if memory.last < model.blocks:
             return best
         load = max(first, _last_load(model.blocks, layer, model))
-        return _offer(load, model.embedding_s, s, 1, options, best, plan, (0, 0, 0, model.blocks))
+        weights_s = _exchange_s(0, 0, model.blocks, model)
+        return _offer(load, weights_s, s, 1, options, best, plan, (0, 0, 0, model.blocks))
     if memory.second[s - 1] < 1 or (s > 3 and memory.middle[s - 2] < 1):
         return best
     for leader in range(2):
@@ -314,16 +332,21 @@ def _fill(
             follow = lead
         while follow < model.blocks and _middle_load(follow + 1, theirs, layer, model) <= middle:
             follow += 1
-        second, x = (lead, follow) if by_second else (follow, lead)
-        if second < 1 or (s > 3 and x < 1):
-            continue
-        second = min(second, memory.second[s - 1])
-        rest = model.blocks - second - (memory.reach[x, s - 2] if s > 3 else 0)
-        last = max(rest, 0)
-        if last <= memory.last and s - 2 + last <= model.blocks:
-            load = max(middle, first, _last_load(last, layer, model))
-            variant = 3 if last == 0 else 1
-            best = _offer(load, model.embedding_s, s, variant, options, best, plan, (0, second, x, last))
+        # Where the largest stage's gradients count, as many as fit the load need not be the best.
+        fewest = lead if model.every_stage and lead < follow else follow
+        rest = 1
+        for other in range(fewest, follow + 1):
+            second, x = (lead, other) if by_second else (other, lead)
+            if second < 1 or (s > 3 and x < 1):
+                continue
+            second = min(second, memory.second[s - 1])
+            rest = model.blocks - second - (memory.reach[x, s - 2] if s > 3 else 0)
+            last = max(rest, 0)
+            if last <= memory.last and s - 2 + last <= model.blocks:
+                load = max(middle, first, _last_load(last, layer, model))
+                weights_s = _exchange_s(0, max(second, x if s > 3 else 0), last, model)
+                variant, cut = 3 if last == 0 else 1, (0, second, x, last)
+                best = _offer(load, weights_s, s, variant, options, best, plan, cut)
         if rest <= 0:
             break
     return best
@@ -335,7 +358,7 @@ def _retry(layer: Layer, model: Model, options: Options, hint: Ints, best: float
     s, c, second, x, last = hint[0], hint[2], hint[3], hint[4], hint[5]
     if s == 1:
         load = _work(layer, model)
-        return _offer(load, model.all_s, 1, 0, options, best, plan, (c, 0, 0, 0))
+        return _offer(load, _all_s(model), 1, 0, options, best, plan, (c, 0, 0, 0))
     load = max(_first_load(c, layer, model), _last_load(last, layer, model))
     if c > 0 and s > 2:
         load = max(load, _middle_load(x, model.between_blocks_s, layer, model))
@@ -344,5 +367,6 @@ def _retry(layer: Layer, model: Model, options: Options, hint: Ints, best: float
     if c == 0 and s > 3:
         load = max(load, _middle_load(x, model.between_blocks_s, layer, model))
     variant = (1 if c == 0 else 0) + (2 if last == 0 else 0)
-    weights_s = model.embedding_s + c * model.block_s
+    most = max(second if c == 0 and s > 2 else 0, x if s > (3 if c == 0 else 2) else 0)
+    weights_s = _exchange_s(c, most, last, model)
     return _offer(load, weights_s, s, variant, options, best, plan, (c, second, x, last))

@@ -25,7 +25,7 @@ import numpy as np
 from phaze.ndarrays import Bools, Floats, Ints
 from phaze.theory.blocks import PLAN, Memory, Model, Options, search
 from phaze.theory.compiled import njit
-from phaze.theory.partition import best_first_stage, least_worst, shape_of
+from phaze.theory.partition import best_cut, least_worst, shape_of
 from phaze.theory.pipeline import (
     Chain,
     Footprints,
@@ -211,11 +211,11 @@ def _solve_blocks(
     blocks, bandwidth = runs.counts[1], setting.bandwidth_bytes_per_s
     options = _options(runs, tensor, setting.devices, group)
     stages = int(np.count_nonzero(options.top.max(axis=1) >= 0))
-    weights = runs.weight_bytes / bandwidth
+    weights = setting.exchange_s(runs.weight_bytes)
     model = Model(
         blocks, stages, setting.recompute,
         runs.output_bytes[0] / bandwidth, runs.output_bytes[1] / bandwidth,
-        weights[0], weights[1], float(weights @ np.array(runs.counts)),
+        weights[0], weights[1], weights[2], setting.gradients == "every-stage",
     )  # fmt: skip
     found = np.zeros_like(plans)
     order = np.argsort(forward[:, 1] + backward[:, 1], kind="stable")
@@ -281,7 +281,7 @@ def _solve_chain(
         np.repeat(forward, runs.counts, axis=1), np.repeat(backward, runs.counts, axis=1),
         sources, targets, sizes / setting.bandwidth_bytes_per_s, setting.recompute,
         group.room.most_stages, group.room.last_fits, footprints.single,
-        footprints.weight_bytes[0] / setting.bandwidth_bytes_per_s,
+        setting.exchange_s(footprints.weight_bytes), setting.gradients == "every-stage",
         shape.tensor, setting.devices, group.counts, group.widths, shape.stages, shape.singles, times, plans,
     )  # fmt: skip
 
@@ -297,7 +297,8 @@ def _dynamic_program(
     most_stages: Ints,
     last_fits: Bools,
     single: Bools,
-    first_sync: Floats,
+    exchange: Floats,
+    every_stage: bool,
     tensor: int,
     devices: int,
     counts: Ints,
@@ -307,15 +308,14 @@ def _dynamic_program(
     times: Floats,
     plans: Ints,
 ) -> None:
-    growth = np.zeros(most_stages.shape)
     for a in range(len(times)):
         plain, recomputed = latencies(forward[a], backward[a], sources, targets, transfers)
         load = recomputed if recompute else plain
         last = np.where(last_fits, plain[:, -1], np.inf)
-        dp = least_worst(last, load, growth, most_stages, single, stages, singles)
-        time, d, s, _, j = best_first_stage(
-            dp, load, most_stages, single, first_sync, tensor, devices, counts, widths, 1, stages
-        )
+        time, d, s, _, j, _ = best_cut(
+            last, load, most_stages, single, exchange, every_stage, tensor, devices, counts, widths,
+            1, stages, singles, times[a],
+        )  # fmt: skip
         if time < times[a]:
             times[a] = time
             plans[a, 0], plans[a, 1], plans[a, 2] = s, d, j

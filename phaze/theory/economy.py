@@ -103,7 +103,7 @@ def least_sample_j(
         pipelines=pipelines,
         ends=np.searchsorted(pipelines, setting.devices // np.maximum(depths.devices, 1), side="right"),
         recompute=setting.recompute,
-        weights_s=runs.weight_bytes / setting.bandwidth_bytes_per_s,
+        weights_s=setting.exchange_s(runs.weight_bytes),
         transfer_j=2.0 * rates.link_j_per_byte * float(min(boundaries, default=0.0)) / batch.microbatch,
         ring_j=2.0 * rates.link_j_per_byte * float(runs.weight_bytes @ (counts * each)) / batch.global_batch,
         samples=batch.microbatch,
@@ -251,7 +251,7 @@ def _relaxed_j(s: int, frame: _Frame, chip: _Chip) -> float:
 @njit_without_arrays
 def _share(w: int, frame: _Frame) -> float:
     """Return how often the weights of the first stage cross the network in the synchronisation."""
-    share: float = 4.0 * (frame.pipelines[w] - 1) / frame.pipelines[w]
+    share: float = (frame.pipelines[w] - 1) / frame.pipelines[w]
     return share
 
 

@@ -119,11 +119,11 @@ def best_first_stage(
 ) -> FirstStage:
     """Return the best pipeline of s stages: its first stage is placed on dp[s - 1] (Phaze, Section 5).
 
-        min over d, D', a, k of (ceil(B/d) + s - 1) max(dp[s - 1][D'][k - a], load) + 4 (d - 1)/d
+        min over d, D', a, k of (ceil(B/d) + s - 1) max(dp[s - 1][D'][k - a], load) + (d - 1)/d
         first_sync[D']
 
-    with d k <= K. `cost` (options,) is the load, infinite for what does not fit there; weights / bandwidth
-    and layers of the first stage, `first_sync` and `size`, are by D'. `counts` and `data` are the useful
+    with d k <= K. `cost` (options,) is the load, infinite for what does not fit there; exchange over
+    very many replicas and layers of the first stage, `first_sync` and `size`, are by D'. `counts` and `data` are the useful
     ceil(B/d) and d, d rising. Equal times go to the fewest devices, then the smallest d and first stage.
     """
     rank, (option, k) = _best_first_stage(
@@ -168,7 +168,7 @@ def _best_first_stage(
                     if not busy <= best[0] or busy == np.inf:
                         break
                     d = data[w]
-                    time = busy + 4.0 * (d - 1) / d * first_sync[rest]
+                    time = busy + (d - 1) / d * first_sync[rest]
                     rank = (time, used * d, d, s, size[rest])
                     if rank < best:
                         best, answer = rank, (o, total)

@@ -94,11 +94,11 @@ def best_first_stage(
 ) -> tuple[float, int, int, int, int]:
     """Return the best time per batch with its d, s, u and end j of the first stage (Phaze, Section 5).
 
-        min over d, s, u, j of (ceil(B/d) + s - 1) max(load[0, j], dp[s - 1][u'][j]) + 4 (d - 1)/d
+        min over d, s, u, j of (ceil(B/d) + s - 1) max(load[0, j], dp[s - 1][u'][j]) + (d - 1)/d
         first_sync[j]
 
     with d (s t - u (t - 1)) <= K, for `fewest` <= s <= `most`. `counts` and `widths` are the useful ceil(B/d)
-    and d, d rising; `first_sync` is weights / bandwidth. Equal times go to the fewest devices, then the
+    and d, d rising; `first_sync` is the exchange over very many replicas, in seconds. Equal times go to the fewest devices, then the
     smallest d, s and j. The time is infinite if nothing fits.
     """
     n, singles = dp.shape[2] - 1, dp.shape[1] - 1
@@ -119,8 +119,85 @@ def best_first_stage(
                     if not busy <= best[0] or busy == np.inf:
                         break
                     d = widths[w]
-                    time = busy + 4.0 * (d - 1) / d * first_sync[j]
+                    time = busy + (d - 1) / d * first_sync[j]
                     rank = (time, used * d, d, s, j)
                     if rank < best:
                         best, answer = rank, (time, d, s, u, j)
     return answer
+
+
+@njit
+def best_cut(
+    last: Floats,
+    load: Floats,
+    most_stages: Ints,
+    single: Bools,
+    exchange: Floats,
+    every_stage: bool,
+    tensor: int,
+    devices: int,
+    counts: Ints,
+    widths: Ints,
+    fewest: int,
+    most: int,
+    singles: int,
+    limit: float,
+) -> tuple[float, int, int, int, int, float]:
+    """Return what `best_first_stage` returns of the best cut, and the longest exchange that it may have.
+
+    `exchange` (n, n + 1) is that of every stage over very many replicas, in seconds. Where the batch waits
+    for the slowest of them, not for the first stage's, the time is the least over all limits W on it of
+
+        min over d, s and cuts whose stages all have exchange <= W of
+            (ceil(B/d) + s - 1) * max over stages of load + (d - 1)/d W
+
+    The worst load only falls as W rises, so that the loads of the largest W of a range with the exchange of
+    the smallest bound all of the range; ranges that could be better than the best are halved. Times that are
+    not below `limit` are not looked for.
+    """
+    growth = np.zeros(load.shape)
+    if not every_stage:
+        dp = least_worst(last, load, growth, most_stages, single, most, singles)
+        time, d, s, u, j = best_first_stage(
+            dp, load, most_stages, single, exchange[0], tensor, devices, counts, widths, fewest, most
+        )
+        return time, d, s, u, j, np.inf
+    n = len(last)
+    caps = np.unique(np.array([exchange[i, j] for i in range(n) for j in range(i + 1, n + 1)]))
+    best, answer = (limit, 0, 0, 0, 0), (np.inf, 0, 0, 0, 0, np.inf)
+    ranges = [(0, len(caps) - 1)]
+    while ranges:
+        low, high = ranges.pop()
+        dp, allowed = _capped(last, load, growth, most_stages, single, exchange, caps[high], most, singles)
+        for cap in (high, low):
+            wait = np.full(n + 1, caps[cap])
+            time, d, s, u, j = best_first_stage(
+                dp, allowed, most_stages, single, wait, tensor, devices, counts, widths, fewest, most
+            )
+            rank = (time, devices_of(s, u, tensor) * d, d, s, j)
+            if cap == high and time < limit and rank < best:
+                best, answer = rank, (time, d, s, u, j, caps[high])
+        if low < high and time < best[0]:
+            middle = (low + high) // 2
+            ranges.append((low, middle))
+            if middle + 1 < high:
+                ranges.append((middle + 1, high - 1))
+    return answer
+
+
+@njit
+def _capped(
+    last: Floats,
+    load: Floats,
+    growth: Floats,
+    most_stages: Ints,
+    single: Bools,
+    exchange: Floats,
+    cap: float,
+    stages: int,
+    singles: int,
+) -> tuple[Floats, Floats]:
+    """Return the table of the cuts whose stages have at most so long an exchange, and their loads."""
+    allowed = np.where(exchange <= cap, load, np.inf)
+    ends = np.where(exchange[:, -1] <= cap, last, np.inf)
+    return least_worst(ends, allowed, growth, most_stages, single, stages, singles), allowed

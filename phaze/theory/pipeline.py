@@ -23,7 +23,7 @@ import numpy as np
 
 from phaze.ndarrays import Bools, Floats, Ints
 from phaze.theory.compiled import njit
-from phaze.theory.memory import Schedule, most_in_flight
+from phaze.theory.memory import Gradients, Schedule, most_in_flight
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,14 @@ class Setting:
     """HBM of a device."""
     recompute: bool = False
     schedule: Schedule = "1f1b"
+    gradients: Gradients = "first-stage"
+    all_reduce_factor: float = 4.0
+    """An all-reduce over n devices takes (n - 1)/n times its bytes over the bandwidth times this: 4 in the
+    paper, 2 for a ring whose links carry both directions at once."""
+
+    def exchange_s(self, weight_bytes: Floats) -> Floats:
+        """Return the time to exchange gradients of weights over very many replicas; over d, (d - 1)/d of it."""
+        return self.all_reduce_factor * weight_bytes / self.bandwidth_bytes_per_s
 
 
 @dataclass(frozen=True)
@@ -205,9 +213,15 @@ def useful_widths(microbatches: int, limit: int) -> tuple[Ints, Ints]:
     return counts[first], widths[first]
 
 
-def sync_s(weight_bytes: float, data: int, bandwidth_bytes_per_s: float) -> float:
-    """Return the gradient synchronisation of the first stage (equation 18)."""
-    return 4.0 * (data - 1) / data * weight_bytes / bandwidth_bytes_per_s
+def sync_s(weight_bytes: Floats, data: int, setting: Setting) -> float:
+    """Return the time that a batch waits for gradients, in seconds; weights are those of every stage (s,).
+
+    All stages exchange after the last backward pass, and the slowest exchange counts, or that of the first
+    stage alone (paper, equation 18). That a later stage begins while those before it still work is not
+    counted: it would make slower layers faster, and bounds by lower latencies none.
+    """
+    most = weight_bytes[0] if setting.gradients == "first-stage" else np.max(weight_bytes)
+    return float((data - 1) / data * setting.exchange_s(most))
 
 
 def batch_time_s(

@@ -26,11 +26,12 @@ def test_the_time_is_that_of_the_search_over_many_architectures(seed: int) -> No
     for memory in (2e8, 6e8, 2e9, 1e12):
         cluster = Cluster(
             int(rng.integers(1, 40)), int(rng.integers(1, 64)), BANDWIDTH, memory, bool(seed % 2),
-            seed % 5 == 0, tensor,
+            seed % 5 == 0, tensor, bool(seed % 4 < 2), float(rng.choice([2.0, 4.0])),
         )  # fmt: skip
         setting = Setting(
             cluster.devices, cluster.microbatches, BANDWIDTH, memory, cluster.recompute,
-            "gpipe" if cluster.gpipe else "1f1b",
+            "gpipe" if cluster.gpipe else "1f1b", "every-stage" if cluster.every_stage else "first-stage",
+            cluster.all_reduce_factor,
         )  # fmt: skip
         expected = best_times(runs, forward, backward, tensor, [setting])[0, 0]
         found = best_time_s(chain, np.repeat(forward[0], counts), np.repeat(backward[0], counts), cluster)

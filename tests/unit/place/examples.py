@@ -43,6 +43,8 @@ def random_setting(rng: Generator, chain: Chain) -> Setting:
         memory_bytes=float(np.round(total * rng.choice([0.3, 0.6, 1.0, 2.0, 8.0]) * (0.5 + rng.random()))),
         recompute=bool(rng.random() < 0.5),
         schedule="1f1b" if rng.random() < 0.7 else "gpipe",
+        gradients="every-stage" if rng.random() < 0.5 else "first-stage",
+        all_reduce_factor=float(rng.choice([2.0, 4.0])),
     )
 
 

@@ -87,8 +87,9 @@ def time_s(chain: Chain, stages: list[range], data: int, setting: Setting) -> fl
         load_s(chain, stage, bandwidth, recompute=setting.recompute and stage is not stages[-1])
         for stage in stages
     ]
-    weights = sum(float(chain.weight_bytes[layer]) for layer in stages[0])
-    sync = 4 * (data - 1) / data * weights / bandwidth
+    waiting = stages[:1] if setting.gradients == "first-stage" else stages
+    weights = max(sum(float(chain.weight_bytes[layer]) for layer in stage) for stage in waiting)
+    sync = setting.all_reduce_factor * (data - 1) / data * weights / bandwidth
     return max(loads) * (ceil(setting.microbatches / data) + len(stages) - 1) + sync
 
 

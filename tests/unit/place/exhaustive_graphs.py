@@ -150,7 +150,7 @@ def best_data_s(graph: Chain, stages: list[Stage], chosen: tuple[Choice, ...], s
     weights = sum(float(graph.weight_bytes[v]) for v in stages[0])
     for data in range(1, min(setting.devices // used, setting.microbatches) + 1):
         microbatches = ceil(setting.microbatches / data)
-        sync = 4 * (data - 1) / data * weights / setting.bandwidth_bytes_per_s
+        sync = setting.all_reduce_factor * (data - 1) / data * weights / setting.bandwidth_bytes_per_s
         time = max(load for _, load, _ in chosen) * (microbatches + depth - 1) + sync
         if time < least and fits(graph, chosen, setting, microbatches):
             least = time

@@ -47,7 +47,7 @@ def random_case(seed: int, most_layers: int = 5) -> tuple[Chain, int, Setting]:
     rng = np.random.default_rng(seed)
     tensor = int(rng.choice([1, 2, 4]))
     graph = random_graph(rng, int(rng.integers(2, most_layers + 1)), tensor)
-    setting = random_setting(rng, graph)
+    setting = replace(random_setting(rng, graph), gradients="first-stage")
     bandwidth = float(rng.choice([4.0, 16.0, 1024.0]))
     devices = int(rng.integers(1, 6)) * int(rng.choice([1, tensor]))
     return graph, tensor, replace(setting, bandwidth_bytes_per_s=bandwidth, devices=devices)
@@ -137,7 +137,7 @@ def test_a_chain_is_placed_as_the_planner_of_chains_places_it(part: int) -> None
         rng = np.random.default_rng(seed)
         tensor = int(rng.choice([1, 2, 4]))
         chain = random_chain(rng, int(rng.integers(1, 10)), tensor)
-        setting = random_setting(rng, chain)
+        setting = replace(random_setting(rng, chain), gradients="first-stage")
         expected, found = place_chain(chain, tensor, setting), place_graph(chain, tensor, setting)
         if isinstance(expected, Infeasible):
             assert found == expected, seed

@@ -53,6 +53,8 @@ def random_setting(rng: Generator, runs: Runs) -> Setting:
         memory_bytes=float(np.round(total * (0.05 + rng.random() * rng.choice([0.4, 1.0, 5.0])))),
         recompute=bool(rng.random() < 0.5),
         schedule="1f1b" if rng.random() < 0.7 else "gpipe",
+        gradients="every-stage" if rng.random() < 0.5 else "first-stage",
+        all_reduce_factor=float(rng.choice([2.0, 4.0])),
     )
 
 
