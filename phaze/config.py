@@ -188,6 +188,7 @@ class Settings:
             "clock_hz": s.clock_hz,
             "hbm_bandwidth_bytes_per_s": s.hbm_bandwidth_bytes_per_s,
             "network_bandwidth_bytes_per_s": s.network_bandwidth_bytes_per_s,
+            "all_reduce_factor": s.all_reduce_factor,
             "bytes_per_element": self.study.extract.bytes_per_element,
         }
 
@@ -196,8 +197,7 @@ class Settings:
         return next(name for name in self.scenarios if self._hardware(name) == self._hardware(scenario))
 
     def _hardware(self, scenario: str) -> tuple[float | str, ...]:
-        s = self.scenarios[scenario]
-        return s.network_bandwidth_bytes_per_s, s.hbm_bandwidth_bytes_per_s, s.clock_hz, s.area_limit_mm2
+        return *self.hardware(scenario).values(), self.scenarios[scenario].area_limit_mm2
 
 
 def load_settings(config: object, folder: Path = FOLDER, source: str = "config") -> Settings:

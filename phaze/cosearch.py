@@ -82,6 +82,7 @@ class Terms:
             hbm_bandwidth_bytes_per_s=self.scenario.hbm_bandwidth_bytes_per_s,
             network_bandwidth_bytes_per_s=self.scenario.network_bandwidth_bytes_per_s,
             bytes_per_element=self.bytes_per_element,
+            all_reduce_factor=self.scenario.all_reduce_factor,
         )
 
     def conditions(self, subject: Subject) -> Conditions:

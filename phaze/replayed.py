@@ -10,15 +10,10 @@ from phaze.evaluations import Plain
 from phaze.progress import counted
 from phaze.recalled import Recalled
 from phaze.tables import PlanStages, Simulations, SimulationStages
-from phaze.tables.plans import PLAN
+from phaze.tables.plans import PLAN, TIMED
 
 Row = dict[str, str | int | float | bool]
 
-REPLAYED = [
-    "hbm_gib", "schedule", "microbatch", "microbatches", "time_per_sample_s",
-    "network_bandwidth_bytes_per_s", "hbm_bandwidth_bytes_per_s",
-]  # fmt: skip
-"""Columns of table plans that a simulation depends on."""
 WORKING = ["stage", *PlanStages.columns]
 
 
@@ -31,7 +26,7 @@ def replay_plans(
     stage_rows: list[Row] = []
     for plan in counted(plans[plans["status"] == "placed"].to_dict("records"), "plan"):
         key = {name: plan[name] for name in PLAN}
-        row = {name: plan[name] for name in REPLAYED}
+        row = {name: plan[name] for name in ("hbm_gib", *TIMED)}
         working = by_plan[tuple(key.values())].sort_values("stage")[WORKING]
         content: Plain = [row, working.to_numpy().tolist()]
         found, of_stages = recalled.of(content, partial(_replay, row, working))

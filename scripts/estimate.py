@@ -31,6 +31,7 @@ def main(
             hbm_bandwidth_bytes_per_s=hardware["hbm_bandwidth_bytes_per_s"],
             network_bandwidth_bytes_per_s=hardware["network_bandwidth_bytes_per_s"],
             bytes_per_element=int(hardware["bytes_per_element"]),
+            all_reduce_factor=hardware["all_reduce_factor"],
         ),
         Technology.parse(technology, "technology"),
         tensor,

@@ -60,6 +60,8 @@ class Model:
             recompute=recompute,
             gpipe=self.training.schedule == "gpipe",
             tensor=int(first["tensor"]),
+            every_stage=self.training.gradients == "every-stage",
+            all_reduce_factor=self.scenario.all_reduce_factor,
         )
 
     def times(self, latencies: pd.DataFrame, hbm_gib: float, recompute: bool) -> dict[str, float]:

@@ -264,6 +264,8 @@ def pipeline_settings(terms: Terms, microbatch: int) -> list[Setting]:
             memory_bytes=hbm_gib * GIB,
             recompute=recompute,
             schedule=terms.training.schedule,
+            gradients=terms.training.gradients,
+            all_reduce_factor=terms.scenario.all_reduce_factor,
         )
         for hbm_gib, recompute in memory_grid(terms.training)
     ]

@@ -29,9 +29,11 @@ def link_bytes(works: Works, tensor: int) -> Floats:
     return sent_bytes("all_reduce", reduced_bytes(works), tensor)
 
 
-def network_seconds(works: Works, tensor: int, bandwidth_bytes_per_s: float) -> Floats:
+def network_seconds(
+    works: Works, tensor: int, bandwidth_bytes_per_s: float, all_reduce_factor: float
+) -> Floats:
     """Return the time of the rings of every work (W,)."""
-    return network_s(link_bytes(works, tensor), bandwidth_bytes_per_s)
+    return network_s(link_bytes(works, tensor), bandwidth_bytes_per_s, all_reduce_factor)
 
 
 def additions(works: Works, tensor: int) -> Floats:

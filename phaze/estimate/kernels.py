@@ -44,6 +44,7 @@ def _times(works: Works, device: Device, core: str, width: int) -> tuple[Floats,
         hbm_bandwidth_bytes_per_s=device.hbm_bandwidth_bytes_per_s * device.sustained_hbm,
         network_bandwidth_bytes_per_s=1.0,
         bytes_per_element=width,
+        all_reduce_factor=2.0,
     )
     designs = _design(device)
     on_all = loads_of(works, designs, hardware, 1, 1.0, preload=False)[1]

@@ -23,6 +23,8 @@ class Hardware:
     hbm_bandwidth_bytes_per_s: float
     network_bandwidth_bytes_per_s: float
     bytes_per_element: int
+    all_reduce_factor: float
+    """Of the network, see `spec.System`."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ def loads_of(
     streamed = works.total(works.streamed_bytes)[:, None] / hardware.bytes_per_element
     operations = works.total(works.shapes.prod(axis=1, dtype=float) + works.elements * works.cycles)
     operations += cycles_per_addition * collective.additions(works, tensor)
-    network_s = collective.network_seconds(works, tensor, hardware.network_bandwidth_bytes_per_s)
+    network = hardware.network_bandwidth_bytes_per_s, hardware.all_reduce_factor
+    network_s = collective.network_seconds(works, tensor, *network)
 
     def load(mapped: Mapped, cores: Ints) -> Load:
         lanes = vector_cycles(works.elements, works.cycles, designs.lanes * cores)

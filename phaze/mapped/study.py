@@ -17,18 +17,13 @@ from phaze.spec.network import Matrix
 from phaze.spec.settings import PlanMapSettings
 from phaze.spec.system import Cluster
 from phaze.tables import PlanDevices, PlanMaps, PlanStages
-from phaze.tables.plans import PLAN
+from phaze.tables.plans import PLAN, TIMED
 from phaze.theory.ranking import tied
 
 log = logging.getLogger(__name__)
 
 Row = dict[str, str | int | float | bool]
 
-SCHEDULED = [
-    "schedule", "microbatch", "microbatches", "time_per_sample_s",
-    "network_bandwidth_bytes_per_s", "hbm_bandwidth_bytes_per_s",
-]  # fmt: skip
-"""Columns of table plans that say when a plan does what."""
 IN_MEMORY = {"recomputed", "in_flight", "memory_bytes", "headroom_bytes"}
 WORKING = ["stage", *(name for name in PlanStages.columns if name not in IN_MEMORY)]
 """Columns of table plan_stages that say what stages do, whatever of the memory they leave."""
@@ -103,7 +98,7 @@ def _chosen(
         if (row["architecture"], row["hbm_gib"]) in chips:
             key = {name: row[name] for name in PLAN}
             working = by_plan[tuple(key.values())].sort_values("stage")[WORKING]
-            yield key, {name: row[name] for name in SCHEDULED}, working
+            yield key, {name: row[name] for name in TIMED}, working
 
 
 def _map(

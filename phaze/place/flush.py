@@ -137,13 +137,14 @@ def place_within(chain: Chain, tensor: int, setting: Setting, widths: Widths) ->
     footprints = chain.footprints
     loads = stage_loads(chain, setting.bandwidth_bytes_per_s)
     exchange = setting.exchange_s(footprints.weight_bytes)
-    shape = Shape(shape.tensor, most, shape.singles)
+    every_stage, shape = setting.gradients == "every-stage", Shape(shape.tensor, most, shape.singles)
     best: Placement | None = None
     for counts, data in _groups(widths, setting):
         fitting = room(footprints, setting, int(counts[0]))
-        load_s, last = loads.of(setting.recompute), np.where(fitting.last_fits, loads.plain_s[:, -1], np.inf)
+        load_s = loads.of(setting.recompute)
+        last = np.where(fitting.last_fits, loads.plain_s[:, -1], np.inf)
         time, d, s, u, j, longest = best_cut(
-            last, load_s, fitting.most_stages, footprints.single, exchange, setting.gradients == "every-stage",
+            last, load_s, fitting.most_stages, footprints.single, exchange, every_stage,
             shape.tensor, setting.devices, counts, data, widths.fewest, most, shape.singles, np.inf,
         )  # fmt: skip
         if time < np.inf:

@@ -60,12 +60,14 @@ def plan_row(found: Outcome, stages: list[StageRow], task: Task) -> Row:
         "stages": len(stages),
         "devices_used": sum(stage.data * stage.tensor for stage in stages),
         "degree": sum(stage.data for stage in stages),
+        "all_reduce_factor": task.conditions.all_reduce_factor,
     }
 
 
 def _infeasible(reason: str) -> Row:
     none = dict.fromkeys(("microbatch", "microbatches", "stages", "devices_used", "degree"), 0)
     never = dict.fromkeys(("time_per_sample_s", "piper_time_per_sample_s"), np.inf)
+    free = dict.fromkeys(("samples_per_s", "sync_s", "all_reduce_factor"), 0.0)
     return {
         "status": "infeasible",
         "reason": reason,
@@ -74,9 +76,9 @@ def _infeasible(reason: str) -> Row:
         "tensor": "",
         "data": "",
         "memory": "none",
-        "samples_per_s": 0.0,
         "piper_reason": "there is no plan",
         **none,
+        **free,
         **never,
     }
 
@@ -84,7 +86,8 @@ def _infeasible(reason: str) -> Row:
 def _unflushed(found: Unflushed) -> Row:
     time_s = found.best.time_per_sample_s
     row = _reached(found.best.split.microbatch, time_s, time_s, "")
-    return {**row, "flushes": False, "schedule": "2bw", "microbatches": found.cluster.microbatches}
+    own = {"flushes": False, "schedule": "2bw", "microbatches": found.cluster.microbatches, "sync_s": 0.0}
+    return row | own
 
 
 def _flushed(found: Flushed, task: Task) -> Row:
@@ -93,7 +96,12 @@ def _flushed(found: Flushed, task: Task) -> Row:
     time_s = found.placement.time_s / task.conditions.global_batch
     cluster, stages = task.cluster(microbatch), given_stages(found)
     setting = found.setting
-    own: Row = {"flushes": True, "schedule": setting.schedule, "microbatches": setting.microbatches}
+    own: Row = {
+        "flushes": True,
+        "schedule": setting.schedule,
+        "microbatches": setting.microbatches,
+        "sync_s": found.placement.sync_s,
+    }
     priced = price(task.models[microbatch], cluster, stages)
     if isinstance(priced, str):
         return own | _reached(microbatch, time_s, np.inf, priced)

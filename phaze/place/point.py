@@ -14,7 +14,14 @@ from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
 from phaze.theory.chains import Runs
 from phaze.theory.energy import DYNAMIC, Batch, Rates, Work
-from phaze.theory.memory import Optimizer, ParameterBytes, Precision, Schedule, parameter_bytes
+from phaze.theory.memory import (
+    Gradients,
+    Optimizer,
+    ParameterBytes,
+    Precision,
+    Schedule,
+    parameter_bytes,
+)
 from phaze.theory.pipeline import Setting
 from phaze.theory.utilisation import peak_flops_per_s
 from phaze.units import GIB
@@ -38,6 +45,8 @@ class Conditions:
     optimizer: Optimizer
     precision: Precision
     schedule: Schedule
+    gradients: Gradients
+    all_reduce_factor: float
     sequence: int
     """Tokens in a sample."""
     flops_per_token: float
@@ -66,6 +75,8 @@ class Conditions:
             optimizer=training.optimizer,
             precision=training.precision,
             schedule=training.schedule,
+            gradients=training.gradients,
+            all_reduce_factor=scenario.all_reduce_factor,
             sequence=sequence,
             flops_per_token=flops_per_token,
             rates=Rates.of(energy),
@@ -85,6 +96,8 @@ class Conditions:
                 memory_bytes=hbm_gib * GIB,
                 recompute=recompute,
                 schedule=self.schedule,
+                gradients=self.gradients,
+                all_reduce_factor=self.all_reduce_factor,
             )
             for recompute in self.recompute
             for hbm_gib in sorted(self.hbm_gib, reverse=True)

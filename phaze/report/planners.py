@@ -49,10 +49,10 @@ _MODELS = (
 _COMMUNICATION = (
     "Communication counts differently, too. Piper charges every stage for synchronising its gradients, once "
     "for N microbatches, and for every tensor that it receives and that it sends, in both passes and beside "
-    "the computation; Phaze charges the synchronisation of the first stage only, and of the tensors what a "
-    "stage waits for. So neither throughput bounds the other: a ratio above one is not free, and one below "
-    "is not a worse plan. Phaze's plan under Piper's model tells the two causes apart: up to there the "
-    "models differ, from there on the plans."
+    "the computation; Phaze charges the longest synchronisation of any stage once a batch (that of the first "
+    "stage where the study says so), and of the tensors what a stage waits for. So neither throughput bounds "
+    "the other: a ratio above one is not free, and one below is not a worse plan. Phaze's plan under "
+    "Piper's model tells the two causes apart: up to there the models differ, from there on the plans."
 )
 
 

@@ -62,10 +62,11 @@ _MOVED = (
     "slices."
 )
 _FACTOR = (
-    "Gradients: the planners keep the paper's factor and charge 4 (d − 1)/d of the weights against the "
-    "bandwidth, both directions added, Phaze for the first stage only and Piper for every stage. The "
-    "simulator counts 2 (d − 1)/d in each direction, both at once, for every stage. A first stage with few "
-    "weights makes Phaze's formula cheap and helps the simulated pipeline nothing."
+    "Gradients: planners with a flush charge the longest exchange of any stage after the batch (with "
+    "`training.gradients: first-stage` the first stage's only, so that a first stage with few weights looks "
+    "cheap and helps nothing), by the system's factor of an all-reduce; Piper charges every stage "
+    "4 (d − 1)/d of its weights. The simulator counts 2 (d − 1)/d in each direction, both at once, for every "
+    "stage, and lets it run while the stages before still work."
 )
 
 

@@ -103,6 +103,8 @@ def pipeline_settings(scenario: Scenario, training: Training, microbatch: int) -
             memory_bytes=hbm_gib * GIB,
             recompute=recompute,
             schedule=training.schedule,
+            gradients=training.gradients,
+            all_reduce_factor=scenario.all_reduce_factor,
         )
         for hbm_gib, recompute in memory_grid(training)
     ]

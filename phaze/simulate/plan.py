@@ -38,10 +38,10 @@ class Pass:
         """Return the seconds of the pass if its HBM, which operators share, takes longer than all of them."""
         return max(self.seconds, self.hbm_bytes / hbm_bandwidth_bytes_per_s)
 
-    def charged_s(self, tensor: int, bandwidth_bytes_per_s: float) -> float:
-        """Return what of the pass planners charge for all-reduces of t slices, 4 (t - 1)/t of the tensors."""
+    def charged_s(self, tensor: int, bandwidth_bytes_per_s: float, all_reduce_factor: float) -> float:
+        """Return what of the pass planners charge for all-reduces of t slices, in seconds."""
         sent = sent_bytes("all_reduce", np.array([self.reduced_bytes]), tensor)
-        return min(float(network_s(sent, bandwidth_bytes_per_s)[0]), self.seconds)
+        return min(float(network_s(sent, bandwidth_bytes_per_s, all_reduce_factor)[0]), self.seconds)
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,10 @@ class Plan:
     """N, in a batch, over all replicas."""
     time_per_sample_s: float
     """The planner's."""
+    sync_s: float
+    """Of a batch's time, the exchange of gradients after it that the planner charges; 0 without a flush."""
+    all_reduce_factor: float
+    """What it charges an all-reduce in the passes, times (n - 1)/n of its tensor over the bandwidth."""
     bandwidth_bytes_per_s: float
     """Between any two devices."""
     hbm_bandwidth_bytes_per_s: float
@@ -167,9 +171,8 @@ class Plan:
 
     @cached_property
     def charged_sync_s(self) -> Floats:
-        """Return what planners charge once a batch: 4 (d - 1)/d, Phaze for the first stage, Piper for all."""
-        every = np.array([s.exchange_s(4.0, self.bandwidth_bytes_per_s) for s in self.stages])
-        return every[:1] if self.flushes else every
+        """Return what Piper charges a batch for the gradients of every stage, 4 (d - 1)/d of its weights."""
+        return np.array([s.exchange_s(4.0, self.bandwidth_bytes_per_s) for s in self.stages])
 
     @property
     def link_s(self) -> float:
@@ -284,6 +287,8 @@ def read_plan(row: Mapping[Hashable, object] | pd.Series, stages: pd.DataFrame) 
         microbatch=int(str(row["microbatch"])),
         microbatches=int(str(row["microbatches"])),
         time_per_sample_s=float(str(row["time_per_sample_s"])),
+        sync_s=float(str(row["sync_s"])),
+        all_reduce_factor=float(str(row["all_reduce_factor"])),
         bandwidth_bytes_per_s=float(str(row["network_bandwidth_bytes_per_s"])),
         hbm_bandwidth_bytes_per_s=float(str(row["hbm_bandwidth_bytes_per_s"])),
     )

@@ -10,9 +10,10 @@ part of the difference, so that the parts sum to it.
   does so while it waits for the gradient.
 - transfers: planners charge tensors to the passes of the stages; simulated, they are on their way while
   devices go on, all that a stage needs at once, the longest deciding.
-- synchronisation: planners charge 4 (d - 1)/d of the weights, Phaze of the first stage after the batch, Piper
-  of every stage; simulated, each stage takes 2 (d - 1)/d, in both directions at the same time, after its
-  last backward pass, or without a flush during the next batch.
+- synchronisation: planners with a flush charge the longest exchange of any stage, or that of the first, by
+  their factor of an all-reduce; Piper charges every stage 4 (d - 1)/d of its weights. Simulated, each stage
+  takes 2 (d - 1)/d, in both directions at the same time, after its last backward pass, so that what others
+  still compute hides some of it, or without a flush during the next batch.
 - contention: tensors that enter a stage share its link: their sum decides; and a batch takes no less than
   the link of a device needs for all that it carries in one direction (`Plan.link_s`): these tensors, the
   all-reduces of the slices of a replica, whose time is in the passes, and the exchange between replicas. In
@@ -83,7 +84,9 @@ class Replay:
         if one is None:
             return {RESOURCES[step.use]: step.seconds}
         whole_s = one.held_s(self.plan.hbm_bandwidth_bytes_per_s)
-        work_s = whole_s - one.charged_s(stage.tensor, self.plan.bandwidth_bytes_per_s)
+        work_s = whole_s - one.charged_s(
+            stage.tensor, self.plan.bandwidth_bytes_per_s, self.plan.all_reduce_factor
+        )
         hbm_s = min(one.hbm_bytes / self.plan.hbm_bandwidth_bytes_per_s, work_s)
         waits_s = max(step.seconds - work_s, 0.0)
         return dict(zip(INSIDE, (work_s - hbm_s, hbm_s, waits_s), strict=True))
@@ -144,7 +147,7 @@ def assumed_s(plan: Plan) -> float:
     if plan.flushes:
         slowest = within.stages[int(np.argmax(plan.loads_s))]
         same = replace(within, stages=(slowest,) * len(plan.stages), early_recompute=False)
-        return simulate(same).time_s + float(plan.charged_sync_s[0])
+        return simulate(same).time_s + plan.sync_s
     shares = plan.charged_sync_s / plan.microbatches
     stages = tuple(
         _faster(stage, d, share)
@@ -190,7 +193,7 @@ class _Steps:
 
 def _charged_s(plan: Plan) -> float:
     if plan.flushes:
-        return float(plan.charged_sync_s[0])
+        return plan.sync_s
     return plan.planned_s - _slowest_s(plan)
 
 

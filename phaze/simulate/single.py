@@ -24,8 +24,9 @@ from phaze.units import GIB
 Row = dict[str, object]
 
 FACTOR = (
-    "Gradients: planners charge 4 (d - 1)/d of the weights, Phaze of the first stage, Piper of every stage; "
-    "the simulator counts 2 (d - 1)/d in each direction, both at once, for every stage."
+    "Gradients: a planner with a flush charges the longest exchange of any stage after the batch, or that of "
+    "the first; Piper charges every stage 4 (d - 1)/d of its weights. The simulator counts 2 (d - 1)/d in "
+    "each direction, both at once, for every stage, while the stages before it still work."
 )
 
 

@@ -10,7 +10,7 @@ Bytes are what each device sends, and as many it receives, in the throughput-opt
     2: as 1, but gradients are reduced after every microbatch, because no device holds all of them
     3: as 2, and instead of the gather after the update one for every forward and every backward pass
 
-The planners count 4 (d-1)/d w for one synchronisation, both directions against one bandwidth (Phaze,
+The papers count 4 (d-1)/d w for one synchronisation, both directions against one bandwidth (Phaze,
 equation 18); per direction it is 2 (d-1)/d.
 """
 

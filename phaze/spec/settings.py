@@ -65,6 +65,9 @@ class Training(Noun):
     """Bytes per parameter: half (weights and gradients in 2 bytes), mixed (with master weights), single."""
     schedule: Literal["1f1b", "gpipe"] = "1f1b"
     """Order of the microbatches in the pipeline, for the stashes that it keeps."""
+    gradients: Literal["every-stage", "first-stage"] = "every-stage"
+    """Whose exchange of gradients a batch waits for after its last backward pass: the longest of any stage,
+    or that of the first stage alone, as Phaze has it (equation 18)."""
 
 
 class ExtractSettings(Noun):

@@ -74,6 +74,8 @@ class ScenarioChoice(Noun):
     """Bandwidth between HBM and global buffer."""
     clock_hz: PositiveFloat | None = None
     """Clock of all cores."""
+    all_reduce_factor: PositiveFloat | None = None
+    """What an all-reduce takes, times (n - 1)/n of its tensor over the bandwidth."""
     global_batch: PositiveInt = 4096
     """Samples in a batch."""
     area_limit_mm2: PositiveFloat | Name = "tpu-v4"

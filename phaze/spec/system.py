@@ -26,6 +26,9 @@ class System(Noun):
     """Bandwidth between the HBM and the global buffer of a device."""
     clock_hz: PositiveFloat = 1.05e9
     """Clock of all cores."""
+    all_reduce_factor: PositiveFloat = 2.0
+    """An all-reduce over n devices takes this times (n - 1)/n of its tensor over the bandwidth: 2 in a ring
+    whose links carry both directions at once, 4 where one bandwidth holds for both together (Phaze, C.2)."""
 
 
 class Scenario(System):

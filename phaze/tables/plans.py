@@ -15,6 +15,13 @@ PLAN = {
 """Columns that say which plan it is."""
 
 
+TIMED = [
+    "schedule", "microbatch", "microbatches", "time_per_sample_s", "sync_s", "all_reduce_factor",
+    "network_bandwidth_bytes_per_s", "hbm_bandwidth_bytes_per_s",
+]  # fmt: skip
+"""Columns of a plan that a simulation needs besides its stages."""
+
+
 class Plans(Table):
     """The best plan of every planner."""
 
@@ -37,6 +44,8 @@ class Plans(Table):
         "devices_used": count("devices used"),
         "degree": count("sum of the data parallel widths of the stages"),
         "time_per_sample_s": real("time for each sample of a batch; infinite if infeasible", finite=False),
+        "sync_s": real("of a batch's time, the exchange of gradients after it; 0 without a flush"),
+        "all_reduce_factor": real("what the planner charges an all-reduce, times (n - 1)/n of its tensor"),
         "samples_per_s": real("throughput"),
         "piper_time_per_sample_s": real("the same under Piper's model, infinite if unfit", finite=False),
         "piper_reason": text("why Piper's space does not hold the plan, empty if it does"),

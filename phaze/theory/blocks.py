@@ -341,15 +341,34 @@ def _fill(
                 continue
             second = min(second, memory.second[s - 1])
             rest = model.blocks - second - (memory.reach[x, s - 2] if s > 3 else 0)
-            last = max(rest, 0)
-            if last <= memory.last and s - 2 + last <= model.blocks:
-                load = max(middle, first, _last_load(last, layer, model))
-                weights_s = _exchange_s(0, max(second, x if s > 3 else 0), last, model)
-                variant, cut = 3 if last == 0 else 1, (0, second, x, last)
-                best = _offer(load, weights_s, s, variant, options, best, plan, cut)
+            load, last = max(middle, first), max(rest, 0)
+            best = _end(s, second, x, last, load, layer, model, memory, options, best, plan)
         if rest <= 0:
             break
     return best
+
+
+@njit
+def _end(
+    s: int,
+    second: int,
+    x: int,
+    last: int,
+    load: float,
+    layer: Layer,
+    model: Model,
+    memory: Memory,
+    options: Options,
+    best: float,
+    plan: Ints,
+) -> float:
+    """Offer the embedding alone, the second stage, at most x blocks for each after it, and the last stage."""
+    if last > memory.last or s - 2 + last > model.blocks:
+        return best
+    load = max(load, _last_load(last, layer, model))
+    weights_s = _exchange_s(0, max(second, x if s > 3 else 0), last, model)
+    variant, cut = 3 if last == 0 else 1, (0, second, x, last)
+    return _offer(load, weights_s, s, variant, options, best, plan, cut)
 
 
 @njit

@@ -14,8 +14,6 @@ EXCHANGES = {"all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "all_t
 """How often every device sends its share to all others, by the kind of a collective."""
 REDUCING = ("all_reduce", "reduce_scatter")
 """Kinds of collectives that add."""
-DIRECTIONS = 2.0
-"""How often the paper counts a byte: as sent and as received, against one bandwidth."""
 
 
 def factor(kind: str, width: int) -> float:
@@ -33,19 +31,13 @@ def sent_bytes(kind: str, size_bytes: Floats, width: int) -> Floats:
     return factor(kind, width) * size_bytes
 
 
-def network_s(sent: Floats, bandwidth_bytes_per_s: float) -> Floats:
-    """Return the time of collectives in which a device sends so many bytes, on a flat network.
+def network_s(sent: Floats, bandwidth_bytes_per_s: float, all_reduce_factor: float) -> Floats:
+    """Return the time of collectives in which a device sends so many bytes, on a flat network, in seconds.
 
-    As the paper counts them (C.2), 4 (t − 1)/t · size / bandwidth for an all-reduce.
+    An all-reduce takes `all_reduce_factor` (n − 1)/n · size / bandwidth: 2 where a link carries both
+    directions at once, 4 in the paper (C.2); the others take their share of it.
     """
-    return DIRECTIONS * sent / bandwidth_bytes_per_s
-
-
-def gradient_sync_s(weight_bytes: Floats, data: int, bandwidth_bytes_per_s: float) -> Floats:
-    """Return the time to synchronise gradients over d replicas, 4 (d − 1)/d · weights / bandwidth (paper,
-    (18)).
-    """
-    return network_s(sent_bytes("all_reduce", weight_bytes, data), bandwidth_bytes_per_s)
+    return all_reduce_factor / EXCHANGES["all_reduce"] * sent / bandwidth_bytes_per_s
 
 
 def reduced_elements(kind: str, elements: Floats, width: int) -> Floats:

@@ -122,9 +122,10 @@ def best_first_stage(
         min over d, D', a, k of (ceil(B/d) + s - 1) max(dp[s - 1][D'][k - a], load) + (d - 1)/d
         first_sync[D']
 
-    with d k <= K. `cost` (options,) is the load, infinite for what does not fit there; exchange over
-    very many replicas and layers of the first stage, `first_sync` and `size`, are by D'. `counts` and `data` are the useful
-    ceil(B/d) and d, d rising. Equal times go to the fewest devices, then the smallest d and first stage.
+    with d k <= K. `cost` (options,) is the load, infinite for what does not fit there; the exchange over very
+    many replicas and the layers of the first stage, `first_sync` and `size`, are by D'. `counts` and `data`
+    are the useful ceil(B/d) and d, d rising. Equal times go to the fewest devices, then the smallest d and
+    first stage.
     """
     rank, (option, k) = _best_first_stage(
         dp, s, (int(stages.first[-2]), int(stages.first[-1])), stages.inner, options.first,

@@ -24,7 +24,7 @@ Optimizer = Literal["sgd", "sgd-momentum", "adam"]
 Precision = Literal["half", "mixed", "single"]
 Schedule = Literal["1f1b", "gpipe"]
 Gradients = Literal["every-stage", "first-stage"]
-"""Whose exchange of gradients a batch waits for: the longest of any stage, or that of the first (Phaze, (18))."""
+"""Whose exchange of gradients a batch waits for: the longest of any stage, or the first's (Phaze, (18))."""
 
 
 @dataclass(frozen=True)

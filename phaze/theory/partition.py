@@ -98,8 +98,8 @@ def best_first_stage(
         first_sync[j]
 
     with d (s t - u (t - 1)) <= K, for `fewest` <= s <= `most`. `counts` and `widths` are the useful ceil(B/d)
-    and d, d rising; `first_sync` is the exchange over very many replicas, in seconds. Equal times go to the fewest devices, then the
-    smallest d, s and j. The time is infinite if nothing fits.
+    and d, d rising; `first_sync` is the exchange over very many replicas, in seconds. Equal times go to the
+    fewest devices, then the smallest d, s and j. The time is infinite if nothing fits.
     """
     n, singles = dp.shape[2] - 1, dp.shape[1] - 1
     best, answer = (np.inf, 0, 0, 0, 0), (np.inf, 0, 0, 0, 0)

@@ -72,7 +72,7 @@ class Setting:
     paper, 2 for a ring whose links carry both directions at once."""
 
     def exchange_s(self, weight_bytes: Floats) -> Floats:
-        """Return the time to exchange gradients of weights over very many replicas; over d, (d - 1)/d of it."""
+        """Return the time to exchange gradients over very many replicas; over d of them, (d - 1)/d of it."""
         return self.all_reduce_factor * weight_bytes / self.bandwidth_bytes_per_s
 
 
@@ -220,8 +220,8 @@ def sync_s(weight_bytes: Floats, data: int, setting: Setting) -> float:
     stage alone (paper, equation 18). That a later stage begins while those before it still work is not
     counted: it would make slower layers faster, and bounds by lower latencies none.
     """
-    most = weight_bytes[0] if setting.gradients == "first-stage" else np.max(weight_bytes)
-    return float((data - 1) / data * setting.exchange_s(most))
+    every = (data - 1) / data * setting.exchange_s(weight_bytes)
+    return float(every[0] if setting.gradients == "first-stage" else every.max())
 
 
 def batch_time_s(

@@ -32,7 +32,7 @@ from tests.unit.estimate.reference import best_candidate, best_tiling, parts_of
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 LIMIT_UM2 = 278.82667631216e6
-HARDWARE = Hardware(1.05e9, 1.2e12, 2.0**32, 2)
+HARDWARE = Hardware(1.05e9, 1.2e12, 2.0**32, 2, 4.0)
 MODELS = ("bert-large", "megatron-gpt-2.5b")
 
 

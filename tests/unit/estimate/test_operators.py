@@ -25,7 +25,7 @@ from phaze.tables import Parts
 
 CONFIG = Path(__file__).resolve().parents[3] / "config"
 TECHNOLOGY = load_technology("22nm", CONFIG)
-PAPER = Hardware(1.05e9, 1.2e12, 2.0**32, 2)
+PAPER = Hardware(1.05e9, 1.2e12, 2.0**32, 2, 4.0)
 COMPONENTS = ("mac", "register", "l2", "glb", "hbm", "link")
 PRINTED = EstimateSettings(fusion="paired", preload=False)
 """The settings of the paper."""

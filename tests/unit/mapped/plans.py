@@ -40,4 +40,4 @@ def stage(data: int, tensor: int = 1, *, arriving: float = 6e6, departing: float
 
 def plan(stages: Sequence[PlanStage], microbatches: int, schedule: Schedule = "1f1b") -> Plan:
     """Return a plan with one sample in a microbatch."""
-    return Plan(tuple(stages), schedule, 1, microbatches, 0.03, BANDWIDTH, 1e12)
+    return Plan(tuple(stages), schedule, 1, microbatches, 0.03, 0.0, 4.0, BANDWIDTH, 1e12)

@@ -29,6 +29,8 @@ CONDITIONS = Conditions(
     optimizer="adam",
     precision="mixed",
     schedule="1f1b",
+    gradients="every-stage",
+    all_reduce_factor=2.0,
     sequence=128,
     flops_per_token=6e9,
     rates=Rates(hbm_j_per_byte=3e-11, link_j_per_byte=8e-11, leakage_w_per_um2=1.5e-7),

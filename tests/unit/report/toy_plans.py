@@ -75,7 +75,7 @@ def _nothing() -> Row:
     return {
         "status": "infeasible", "reason": "memory: too little", "flushes": False, "tensor": "", "data": "",
         "memory": "none", "samples_per_s": 0.0, "piper_reason": "there is no plan",
-        "schedule": "none",
+        "schedule": "none", "sync_s": 0.0, "all_reduce_factor": 0.0,
         **dict.fromkeys(("microbatch", "microbatches", "stages", "devices_used", "degree"), 0),
         **dict.fromkeys(("time_per_sample_s", "piper_time_per_sample_s"), math.inf),
     }  # fmt: skip
@@ -91,6 +91,7 @@ def _flushing(best: pd.Series, slower: float) -> Row:
         "memory": "recompute" if best["recompute"] else "stash",
         "stages": best["stages"], "devices_used": best["devices_used"],
         "degree": best["data"] * best["stages"], "time_per_sample_s": time, "samples_per_s": 1 / time,
+        "sync_s": 0.0, "all_reduce_factor": 2.0,
         "piper_time_per_sample_s": math.inf if outside else 0.9 * time,
         "piper_reason": "stage 0: memory: it needs 90 GiB, 80 given" if outside else "",
     }  # fmt: skip
@@ -154,5 +155,5 @@ def _pipers(best: pd.Series) -> tuple[Row, list[Row]]:
         "microbatch": best["microbatch"], "microbatches": BATCH // best["microbatch"],
         "tensor": f"{2 * widest},{widest}", "data": "2,1", "memory": "mixed", "stages": 2,
         "devices_used": 5 * widest, "degree": 3, "time_per_sample_s": time, "samples_per_s": 1 / time,
-        "piper_time_per_sample_s": time, "piper_reason": "",
+        "piper_time_per_sample_s": time, "piper_reason": "", "sync_s": 0.0, "all_reduce_factor": 2.0,
     }, stages  # fmt: skip

@@ -42,7 +42,7 @@ def flushing(stages: list[PlanStage], microbatches: int, schedule: str = "1f1b")
     time_s = load * (in_pipeline + len(stages) - 1) + sync
     return Plan(
         tuple(charged), "gpipe" if schedule == "gpipe" else "1f1b", 1, microbatches, time_s / microbatches,
-        BANDWIDTH, HBM_BANDWIDTH,
+        sync, 4.0, BANDWIDTH, HBM_BANDWIDTH,
     )  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def unflushed(stages: list[PlanStage], microbatches: int) -> Plan:
         gradients = stage.exchange_s(4.0, BANDWIDTH) / microbatches
         times.append((stage.compute_s + moved) / stage.data + gradients)
     timed = tuple(replace(s, time_per_sample_s=t) for s, t in zip(stages, times, strict=True))
-    return Plan(timed, "2bw", 1, microbatches, max(times), BANDWIDTH, HBM_BANDWIDTH)
+    return Plan(timed, "2bw", 1, microbatches, max(times), 0.0, 4.0, BANDWIDTH, HBM_BANDWIDTH)
 
 
 def random_stages(rng: np.random.Generator, data: list[int]) -> list[PlanStage]:
@@ -219,7 +219,7 @@ def test_a_plan_is_read_with_what_its_planner_charges(planned: tuple[pd.DataFram
         assert plan.devices == row["devices_used"]
         if plan.flushes:
             formula = (plan.in_pipeline + len(plan.stages) - 1) * plan.loads_s.max()
-            assert formula + plan.charged_sync_s[0] == pytest.approx(plan.planned_s, rel=1e-9)
+            assert formula + plan.sync_s == pytest.approx(plan.planned_s, rel=1e-9)
         else:
             per_sample = plan.loads_s / np.array(plan.data) + plan.charged_sync_s / plan.microbatches
             assert per_sample.max() * plan.microbatches == pytest.approx(plan.planned_s, rel=1e-9)

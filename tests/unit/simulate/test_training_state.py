@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from phaze.errors import PhazeError
 from phaze.simulate.training_state import Zero, state_bytes, state_traffic, update_bytes
-from phaze.theory.collectives import gradient_sync_s, sent_bytes
+from phaze.theory.collectives import sent_bytes
 from phaze.theory.memory import Optimizer, parameter_bytes
+from phaze.theory.pipeline import Setting, sync_s
 
 
 @pytest.mark.parametrize(("zero", "gib"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.88)])
@@ -38,7 +40,8 @@ def test_shared_gradients_are_reduced_after_every_microbatch() -> None:
 
 def test_the_planners_factor_counts_both_directions() -> None:
     one_direction = state_traffic(1e6, "half", 0, 8).sync_bytes / 1e9
-    assert gradient_sync_s(2e6, 8, 1e9) == pytest.approx(2 * one_direction)
+    paper = Setting(8, 8, bandwidth_bytes_per_s=1e9, memory_bytes=1e9)
+    assert sync_s(np.array([2e6]), 8, paper) == pytest.approx(2 * one_direction)
 
 
 def test_the_update_loads_and_stores_full_precision_weights() -> None:

@@ -61,7 +61,7 @@ def test_members_send_the_bytes_of_the_theory(width: int) -> None:
     own = sum(message.size_bytes for message in plan if message.source == 0)
     theory = sent_bytes("all_reduce", np.array(96.0), width)
     assert own == pytest.approx(float(theory))
-    assert 2 * own / 10.0 == pytest.approx(float(network_s(theory, 10.0)))
+    assert 2 * own / 10.0 == pytest.approx(float(network_s(theory, 10.0, 4.0)))
     half = sum(message.size_bytes for message in reduce_scatter(range(width), 96.0) if message.source == 0)
     assert own == pytest.approx(2 * half)
 
