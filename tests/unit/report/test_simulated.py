@@ -65,7 +65,7 @@ def test_what_memory_and_links_carry_is_shown(section: Section) -> None:
 
 def test_the_planners_factor_is_stated(section: Section) -> None:
     words = " ".join(block.text for block in section.blocks if isinstance(block, Prose))
-    assert "charge 4 (d − 1)/d" in words
+    assert "charge the longest exchange of any stage" in words
     assert "counts 2 (d − 1)/d in each direction" in words
 
 
