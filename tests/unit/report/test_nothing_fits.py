@@ -70,7 +70,18 @@ def unplanned(inputs: Inputs, cluster: Cluster) -> pd.DataFrame:
     reasons = {"status": "infeasible", "reason": STASHING, "piper_reason": "there is no plan"}
     chips = results(inputs, cluster)[["model", "architecture", "hbm_gib"]].drop_duplicates()
     every = chips.merge(pd.DataFrame({"planner": PLANNERS}), how="cross")
-    return Plans.check(every.assign(**nothing, **texts, **never, **reasons, samples_per_s=0.0, flushes=False))
+    return Plans.check(
+        every.assign(
+            **nothing,
+            **texts,
+            **never,
+            **reasons,
+            samples_per_s=0.0,
+            sync_s=0.0,
+            all_reduce_factor=0.0,
+            flushes=False,
+        )
+    )
 
 
 @pytest.fixture(scope="module")
