@@ -58,7 +58,8 @@ def _comparison(modules: list[TorchModule], *, run_code: bool) -> str:
     from phaze.traced.check import trace as run
     from phaze.traced.compare import compare, csv_text
 
-    return csv_text([compare(run(m, 1, run_code=run_code), load_model_named(m.name)) for m in modules])
+    found = (compare(run(m, 1, run_code=run_code), load_model_named(m.name), m.tokens) for m in modules)
+    return csv_text(list(found))
 
 
 def _write_graph(module: TorchModule, microbatch: int, system: str, out: Path, *, run_code: bool) -> None:

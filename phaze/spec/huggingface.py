@@ -159,6 +159,7 @@ _LLAMA = _Family(
         "head_size": _Key("head_dim", "size", lambda c: c.get("head_dim")),
         "feed_forward": _Key("intermediate_size", "size"),
         "vocabulary": _Key("vocab_size", "size"),
+        "position_count": _Key("max_position_embeddings", "size", 2048),
         "activation": _Key("hidden_act", "activation", "silu"),
         "attention_dropout": _Key("attention_dropout", "share", 0.0),
         "attention_bias": _Key("attention_bias", "flag", False),
@@ -166,7 +167,6 @@ _LLAMA = _Family(
         "tied_embeddings": _Key("tie_word_embeddings", "flag", False),
     },
     constants={"positions": "rotary", "gated": True, "norm": "rms_norm"},
-    costless=frozenset({"max_position_embeddings"}),
     fixed=(("is_decoder", False), ("partial_rotary_factor", 1.0)),
 )
 

@@ -48,7 +48,7 @@ class Model(Noun):
     positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
     """How a token knows its position."""
     position_count: Count = 0
-    """Longest sequence of learned or sinusoidal positions."""
+    """Longest sequence; with rotary positions the one that the model was made for, which may be exceeded."""
     position_offset: Count = 0
     """Rows of the position table before the first position (OPT has 2)."""
     token_types: Count = 0
@@ -102,10 +102,11 @@ class Model(Noun):
             raise ValueError(f"key_value_heads {self.kv_heads} must divide heads {self.heads}")
         if self.fused_qkv and self.kv_heads != self.heads:
             raise ValueError(f"fused_qkv needs key_value_heads {self.kv_heads} equal to heads {self.heads}")
-        if self.counts_positions != (self.position_count > 0):
+        needs_count = self.counts_positions and not self.position_count
+        if needs_count or (self.positions == "none" and self.position_count):
             raise ValueError(
                 f"position_count {self.position_count} must be > 0 with learned or sinusoidal positions and "
-                f"0 otherwise, positions are {self.positions!r}"
+                f"0 without positions, positions are {self.positions!r}"
             )
         if self.position_offset and self.positions != "learned":
             raise ValueError(f"position_offset {self.position_offset} needs learned positions")
@@ -131,7 +132,7 @@ class Model(Noun):
 
     @property
     def usual_sequence(self) -> int:
-        """Return the tokens of a sample unless they are given: the longest, or 2048."""
+        """Return the tokens of a sample unless they are given: the longest, or 2048 where there is none."""
         return self.position_count or UNLIMITED_SEQUENCE
 
     @property

@@ -48,6 +48,11 @@ class TorchModule(Noun):
     inputs: dict[str, TorchInput] = Field(min_length=1)
     """What the module is called with, by keyword; a single one is passed by position."""
 
+    @property
+    def tokens(self) -> int:
+        """Return the tokens of a sample, each an index; 1 for an image."""
+        return next((one.shape[-1] for one in self.inputs.values() if one.kind == "index"), 1)
+
 
 def load_torch_module(path: str | Path) -> TorchModule:
     """Return the spec of a PyTorch module of a YAML file, without running anything; raise PhazeError."""

@@ -20,7 +20,10 @@ def trace(spec: TorchModule, microbatch: int, *, run_code: bool) -> Trace:
             "allow it with --run-code if you trust the spec and the package"
         )
     if find_spec("torch") is None:
-        raise PhazeError("trace: PyTorch is not installed: pip install 'phaze[torch]', or envs/torch.yaml")
+        raise PhazeError(
+            "trace: PyTorch is not installed: .venv/bin/pip install -e '.[torch]' in the folder of phaze, or "
+            "conda env create -f envs/torch.yaml"
+        )
     from phaze.traced.record import record
 
     return record(spec, microbatch)

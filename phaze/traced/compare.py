@@ -39,13 +39,13 @@ class Comparison:
         return self.torch == self.traced == self.spec
 
 
-def compare(trace: Trace, model: AnyModel) -> Comparison:
+def compare(trace: Trace, model: AnyModel, tokens: int) -> Comparison:
     """Return a traced model of one sample beside its spec."""
     return Comparison(
         model=model.name,
         torch=Counts(trace.parameters, trace.forward_flops, trace.backward_flops),
         traced=_counts(graph_of(trace)),
-        spec=count_spec(model),
+        spec=count_spec(model, tokens),
     )
 
 
@@ -59,9 +59,9 @@ def csv_text(comparisons: list[Comparison]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def count_spec(model: AnyModel) -> Counts:
-    """Return what a spec counts of one sample."""
-    whole = build_network(model, model.usual_sequence, 1, 1, 2).unroll()
+def count_spec(model: AnyModel, tokens: int) -> Counts:
+    """Return what a spec counts of one sample of so many tokens."""
+    whole = build_network(model, tokens, 1, 1, 2).unroll()
     return _without_copies(_counts(whole), model)
 
 

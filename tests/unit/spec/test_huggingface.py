@@ -67,6 +67,15 @@ def test_llama_may_set_its_heads_apart_from_its_width(tmp_path: Path) -> None:
     assert (model.attention_bias, model.feed_forward_bias, model.tied_embeddings) == (False, True, True)
 
 
+def test_a_llama_says_how_long_its_sequences_are(tmp_path: Path) -> None:
+    """As published; 2048 is what the family's code has where a configuration says nothing."""
+    config = published("Llama-2-7b-hf")
+    assert load(tmp_path, config).usual_sequence == 4096
+    assert load(tmp_path, {**config, "max_position_embeddings": 8192}).usual_sequence == 8192
+    del config["max_position_embeddings"]
+    assert load(tmp_path, config).usual_sequence == 2048
+
+
 def test_an_absent_number_of_key_value_heads_means_all_heads(tmp_path: Path) -> None:
     """The first Llamas do not say num_key_value_heads."""
     config = published("Llama-2-7b-hf")

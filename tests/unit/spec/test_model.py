@@ -182,7 +182,7 @@ BAD = {
         TINY.replace("position_count: 4", "position_count: 0"),
         ["position_count 0", "'learned'"],
     ),
-    "positions of rotary": (TINY + "positions: rotary\n", ["position_count 4", "'rotary'"]),
+    "count of no positions": (TINY + "positions: none\n", ["position_count 4", "'none'"]),
     "offset without positions": (
         TINY.replace("position_count: 4", "positions: none\nposition_offset: 2"),
         ["position_offset 2", "learned"],

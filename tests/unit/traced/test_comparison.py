@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from phaze.config import load_model_named
+from phaze.spec.torch_module import load_torch_module
 from phaze.traced.compare import Comparison, Counts, count_spec, csv_text
 
 ROOT = Path(__file__).parents[3]
@@ -32,7 +33,8 @@ def test_the_table_has_every_module() -> None:
 @pytest.mark.parametrize("model", sorted(TABLE["model"].unique()))
 def test_specs_count_what_pytorch_counts(model: str) -> None:
     """Parameters, and FLOPs of both passes, are the same to the last one."""
-    assert count_spec(load_model_named(model)) == counted(model, "torch") == counted(model, "traced")
+    tokens = load_torch_module(ROOT / f"config/torch/{model}.yaml").tokens
+    assert count_spec(load_model_named(model), tokens) == counted(model, "torch") == counted(model, "traced")
 
 
 def test_a_comparison_is_three_rows() -> None:

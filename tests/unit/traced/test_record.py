@@ -82,10 +82,20 @@ def test_what_is_no_module_is_refused(torch: str, message: str) -> None:
         trace(given, 1, run_code=True)
 
 
+def test_without_pytorch_the_message_says_what_works_in_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No index of packages has phaze."""
+    monkeypatch.setattr("phaze.traced.check.find_spec", lambda _: None)
+    with pytest.raises(
+        PhazeError, match=r"not installed: \.venv/bin/pip install -e '\.\[torch\]' in the folder"
+    ):
+        trace(load_torch_module(SPECS / "gpt2.yaml"), 1, run_code=True)
+
+
 @pytest.mark.parametrize("name", ["resnet-50", "swin-l", "gpt2"])
 def test_traced_models_agree_with_their_specs(name: str) -> None:
     """Parameters, and FLOPs of both passes, are the same to the last one."""
     for library in ("torch", "torchvision", "timm", "transformers"):
         pytest.importorskip(library, reason=f"{library} is not installed")
-    found = trace(load_torch_module(SPECS / f"{name}.yaml"), 1, run_code=True)
-    assert compare(found, load_model_named(name)).agrees
+    module = load_torch_module(SPECS / f"{name}.yaml")
+    found = trace(module, 1, run_code=True)
+    assert compare(found, load_model_named(name), module.tokens).agrees
