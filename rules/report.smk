@@ -22,6 +22,8 @@ REPORT_TABLES = (
     "areas",
     "complexities",
     "variations",
+    "reading_figures",
+    "reading_scores",
     "plans",
     "plan_stages",
     "simulations",

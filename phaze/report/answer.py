@@ -12,6 +12,7 @@ from phaze.report.document import Answer, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.planners import in_words
+from phaze.report.read import in_words as read_in_words
 from phaze.report.recommended import in_short as losses_in_short
 from phaze.report.recommended import recommended_on
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, row_of
@@ -29,7 +30,8 @@ def answer(inputs: Inputs, findings: Findings) -> Answer:
 
 
 def _sentences(inputs: Inputs, findings: Findings) -> Iterator[str]:
-    """Yield the answer, after what would turn it over, and what it rests on."""
+    """Yield the answer, after how near it comes to a publication and what would turn it over."""
+    yield read_in_words(findings)
     yield from assumptions.turned_over(assumptions.claims(inputs, findings))
     yield _sentence(inputs, findings)
     yield from assumptions.gains_in_words(assumptions.claims(inputs, findings))

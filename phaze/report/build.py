@@ -20,6 +20,7 @@ from phaze.report.front import front
 from phaze.report.inputs import Inputs
 from phaze.report.mapped import on_networks
 from phaze.report.planners import compared
+from phaze.report.read import readings
 from phaze.report.recommended import recommended
 from phaze.report.report import Report
 from phaze.report.simulated import replayed
@@ -48,8 +49,8 @@ def compose(
     shown = findings.in_order(inputs.study.models)
     workers.share(shown)
     parts = (
-        recommended, assumptions, *overview.PARTS, certificate, front, *inside.PARTS, compared, replayed,
-        on_networks, *strategies.PARTS, *record.PARTS,
+        readings, recommended, assumptions, *overview.PARTS, certificate, front, *inside.PARTS, compared,
+        replayed, on_networks, *strategies.PARTS, *record.PARTS,
     )  # fmt: skip
     waiting: dict[Part, Callable[[], tuple[Section, ...]]] = {
         differences: ask_for_differences(inputs, shown, workers),

@@ -13,7 +13,16 @@ from phaze.report.document import Sheet
 from phaze.report.excluded import least_bound, limits_on_all_cores
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs, Point
-from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, in_order, row_of, with_areas
+from phaze.report.winners import (
+    COMMON,
+    PER_MODEL,
+    baseline_design,
+    chip_of,
+    in_order,
+    row_of,
+    same_as,
+    with_areas,
+)
 from phaze.report.words import LIMITS, compute, percent, seconds, short, size, storing, times, widths
 from phaze.spec.published import Published, PublishedArchitecture, PublishedWorkload
 from phaze.tables import Layers
@@ -181,7 +190,7 @@ def _about_accelerator(printed: Printed, theirs: PublishedWorkload, row: pd.Seri
         yield "The accelerator is the paper's."
         return
     name = f"The paper's accelerator {printed_compute(chip)} with {chip.glb_mib:g} MiB"
-    same = _same_as(cluster.architectures, chip)
+    same = same_as(cluster.architectures, chip)
     placed = with_areas(
         cluster,
         cluster.placements[cluster.placements["architecture"].isin(same["architecture"])],
@@ -236,13 +245,6 @@ def _shares(limits: pd.Series) -> str:
     """Return the largest limits in words."""
     largest = limits[limits >= 0.05].sort_values(ascending=False)
     return ", ".join(f"{LIMITS[str(name)]} binds {percent(share, 0)}" for name, share in largest.items())
-
-
-def _same_as(architectures: pd.DataFrame, chip: PublishedArchitecture) -> pd.DataFrame:
-    same = architectures["glb_bytes"] == chip.glb_mib * MIB
-    for key in ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc"):
-        same &= architectures[key] == getattr(chip, key)
-    return architectures[same]
 
 
 def _about_placement(printed: Printed, theirs: PublishedWorkload, row: pd.Series) -> Iterator[str]:

@@ -14,6 +14,7 @@ from phaze.report.document import Section
 from phaze.report.evidence import Evidence
 from phaze.report.gains import find_gains
 from phaze.report.inputs import Inputs
+from phaze.report.readings import reading_figures, reading_scores
 from phaze.report.recommend import recommend
 from phaze.report.searches import choose_by_hysteresis, summarise_searches
 from phaze.report.variations import vary
@@ -40,6 +41,8 @@ class Findings:
     areas: pd.DataFrame
     complexities: pd.DataFrame
     variations: pd.DataFrame
+    reading_figures: pd.DataFrame
+    reading_scores: pd.DataFrame
     plans: pd.DataFrame
     plan_stages: pd.DataFrame
     simulations: pd.DataFrame
@@ -103,6 +106,7 @@ def find(inputs: Inputs, workers: Workers) -> tuple[Findings, Callable[[], pd.Da
     breakdowns = workers.ask(partial(anatomy.breakdowns, inputs, results, designs))
     variations = workers.ask(partial(vary, inputs, results))
     memories = winners.memories(inputs)
+    figures = reading_figures(inputs)
     findings = Findings(
         results=results,
         recommendations=recommend(inputs, results),
@@ -117,6 +121,8 @@ def find(inputs: Inputs, workers: Workers) -> tuple[Findings, Callable[[], pd.Da
         areas=anatomy.areas(inputs, results, designs),
         complexities=anatomy.complexities(inputs),
         variations=variations(),
+        reading_figures=figures,
+        reading_scores=reading_scores(inputs, figures),
         plans=inputs.plans,
         plan_stages=inputs.plan_stages,
         simulations=inputs.simulations,

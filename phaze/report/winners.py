@@ -17,9 +17,10 @@ import pandas as pd
 from phaze.report.inputs import Cluster, Inputs
 from phaze.tables import Architectures, Memories, Rankings, Results, Table
 from phaze.theory.ranking import Ranks, leanest_first, name_ranks, tied, within
+from phaze.units import MIB
 
 if TYPE_CHECKING:
-    from phaze.spec.published import Published
+    from phaze.spec.published import Published, PublishedArchitecture
     from phaze.spec.study import Study
 
 PER_MODEL = "per-model"
@@ -98,6 +99,14 @@ def _distinct(architectures: pd.DataFrame, names: pd.Series) -> pd.Series:
 def chip_of(cluster: Cluster, row: pd.Series) -> pd.Series:
     """Return the row of table architectures of a placement."""
     return chip_named(cluster, str(row["architecture"]))
+
+
+def same_as(architectures: pd.DataFrame, chip: PublishedArchitecture) -> pd.DataFrame:
+    """Return the rows of table architectures that have the cores and the buffer of a printed one."""
+    same = architectures["glb_bytes"] == chip.glb_mib * MIB
+    for key in ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc"):
+        same &= architectures[key] == getattr(chip, key)
+    return architectures[same]
 
 
 def chip_named(cluster: Cluster, architecture: str) -> pd.Series:

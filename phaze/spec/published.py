@@ -146,5 +146,7 @@ class Published(Noun):
     """How much longer the walk takes at the largest hysteresis level than at others: by level."""
     time_shares: dict[str, Share] = Field(default_factory=dict)
     """Part of the whole time that a stage takes."""
+    missing: tuple[str, ...] = ()
+    """What is printed and not compared, and why."""
     notes: tuple[str, ...] = ()
     """What a reader of the comparison should know about the printed figures."""

@@ -29,7 +29,7 @@ from phaze.tables.mappings import (
 )
 from phaze.tables.plan_maps import BY_HAND, MAP_WAYS, PlanDevices, PlanMaps
 from phaze.tables.plans import PLANNERS, Plans, PlanStages
-from phaze.tables.readings import Readings
+from phaze.tables.readings import ReadingFigures, Readings, ReadingScores
 from phaze.tables.results import (
     Areas,
     Bindings,
@@ -122,6 +122,8 @@ __all__ = [
     "Proofs",
     "Ranges",
     "Rankings",
+    "ReadingFigures",
+    "ReadingScores",
     "Readings",
     "Recommendations",
     "Results",
@@ -191,6 +193,8 @@ _ALL = (
     Areas,
     Complexities,
     Variations,
+    ReadingFigures,
+    ReadingScores,
     Walks,
     Searches,
     Times,

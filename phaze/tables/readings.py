@@ -34,3 +34,49 @@ class Readings(Table):
         "mfu": real("model FLOPs utilisation (PaLM, Appendix B)"),
         "binding": text("what limits the throughput"),
     }
+
+
+class ReadingFigures(Table):
+    """Printed figures beside those of every reading."""
+
+    name = "reading_figures"
+    about = (
+        "printed figures of the publication beside those of every reading: placements, utilisations, means"
+    )
+    keys = {
+        "reading": READING,
+        "kind": text("what it is", "placement", "mfu", "mean"),
+        "model": text("workload; of a mean `all`, or `undecided` for those that no one assumption decides"),
+        "of": text("accelerator and whose placement, or which mean"),
+    }
+    columns = {
+        "printed": text("as printed"),
+        "ours": text("under the reading, empty if nothing fits"),
+        "ratio": real("ours over the printed; 0 for placements, and if nothing fits"),
+        "agrees": flag("equal {p, d, t}; a utilisation within a quarter, a mean within a tenth"),
+        "in_full": flag("of a placement: equal microbatch, recomputation and HBM, too"),
+    }
+
+
+class ReadingScores(Table):
+    """How near every reading comes to the publication."""
+
+    name = "reading_scores"
+    about = "how near every reading comes: placements that agree, how far utilisations are off, the means"
+    keys = {"reading": READING}
+    columns = {
+        "note": text("what the reading assumes"),
+        "placements": count("printed placements with equal {p, d, t}"),
+        "in_full": count("of these with equal microbatch, recomputation and HBM"),
+        "printed_placements": count("printed placements"),
+        "mfu_factor": real(
+            "exp of the root mean square of log(ours / printed) of all utilisations; 0 for none"
+        ),
+        "printed_mfus": count("printed utilisations that are compared"),
+        "per_model": real(
+            "geometric mean: each workload's printed accelerator over the baseline with its experts"
+        ),
+        "common": real("the printed common accelerator over the same"),
+        "common_over_baseline": real("the same over the baseline with searched placements"),
+        "common_over_family": real("the same over the other printed accelerators"),
+    }

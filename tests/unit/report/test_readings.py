@@ -1,0 +1,133 @@
+"""Readings stand side by side, and say which printed figures they give; expected ones are by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import exp, log, sqrt
+
+import pandas as pd
+import pytest
+
+from phaze.report.document import Items, Sheet
+from phaze.report.findings import Findings
+from phaze.report.inputs import Inputs
+from phaze.report.read import in_words, readings
+from phaze.report.readings import reading_figures, reading_scores
+from phaze.spec.readings import Reading
+from phaze.tables import Readings
+
+NAMED = ("tpu-v4", "phaze-common", "phaze-bert-large", "spotlight-bert-large")
+PLAN = {"stages": 1, "data": 1024, "tensor": 1, "microbatch": 4, "recompute": False}
+OTHER = {"stages": 6, "data": 164, "tensor": 1, "microbatch": 1, "recompute": False}
+
+
+def row(reading: str, architecture: str, planner: str, speed: float, **changes: object) -> dict[str, object]:
+    """Return a row of table readings of bert-large, with an utilisation that goes with the throughput."""
+    return {
+        "reading": reading, "model": "bert-large", "architecture": architecture, "hbm_gib": 32.0,
+        "planner": planner, "status": "placed", "reason": "", **PLAN, "devices_used": 1024,
+        "time_per_batch_s": 4096 / (speed or float("inf")), "samples_per_s": speed, "mfu": speed / 1e4,
+        "binding": "compute", **changes,
+    }  # fmt: skip
+
+
+UNEXPLAINED = ", ".join(f"{name} over baseline with experts" for name in ("per-model", "common"))
+OVER_FAMILY = "common over the other family"
+ROWS = (
+    row("study", "tpu-v4", "expert-even", 400),
+    row("study", "tpu-v4", "expert", 500),
+    row("study", "tpu-v4", "phaze", 800),
+    row("study", "phaze-common", "phaze", 1600),
+    row("study", "phaze-bert-large", "phaze", 2000, **OTHER),
+    row("study", "spotlight-bert-large", "phaze", 100),
+    row(
+        "units",
+        "tpu-v4",
+        "expert-even",
+        0,
+        status="infeasible",
+        reason="memory",
+        time_per_batch_s=float("inf"),
+    ),
+    row("units", "tpu-v4", "expert", 1590),
+    row("units", "tpu-v4", "phaze", 4740),
+    row("units", "phaze-common", "phaze", 8810),
+    row("units", "phaze-bert-large", "phaze", 8800),
+    row("units", "phaze-bert-large", "phaze", 8801, hbm_gib=80.0, microbatch=8),
+    row("units", "spotlight-bert-large", "phaze", 4000),
+)
+
+
+@pytest.fixture(name="read")
+def with_readings(inputs: Inputs) -> Inputs:
+    """Return the toy study with a reading of one of its workloads."""
+    study = inputs.study.model_copy(
+        update={
+            "models": ("bert-large",),
+            "readings": {"units": Reading(note="the units of the program")},
+            "architectures": inputs.study.architectures.model_copy(update={"named": NAMED}),
+        }
+    )
+    return replace(inputs, study=study, readings=Readings.check(pd.DataFrame(ROWS)))
+
+
+def test_a_placement_agrees_by_its_widths_and_in_full_with_all_else(read: Inputs) -> None:
+    """Of equal throughput within the tolerance the smallest HBM is the answer, with its microbatch."""
+    found = reading_figures(read)
+    placed = found[found["kind"] == "placement"].set_index("reading")
+    assert placed.loc["study", ["printed", "ours"]].tolist() == [
+        "{1, 1024, 1}, 4, stash, 32 GiB",
+        "{6, 164, 1}, 1, stash, 32 GiB",
+    ]
+    assert placed["agrees"].to_dict() == {"study": False, "units": True}
+    assert placed["in_full"].to_dict() == {"study": False, "units": True}
+
+
+def test_scores_are_root_mean_squares_and_geometric_means(read: Inputs) -> None:
+    """Printed are 15.9, 47.4 and 88.1 %; the study has 4, 8 and 16, the reading the printed ones."""
+    scores = reading_scores(read, reading_figures(read)).set_index("reading")
+    logs = [log(ours / theirs) for ours, theirs in ((4, 15.9), (8, 47.4), (16, 88.1))]
+    assert scores.loc["study", "mfu_factor"] == pytest.approx(exp(sqrt(sum(x * x for x in logs) / 3)))
+    assert scores.loc["units", "mfu_factor"] == pytest.approx(1.0)
+    assert scores.loc[
+        "study", ["per_model", "common", "common_over_baseline", "common_over_family"]
+    ].tolist() == (pytest.approx([2000 / 400, 1600 / 400, 2.0, 16.0]))
+    assert scores.loc["units", "placements"] == scores.loc["units", "in_full"] == 1
+
+
+def test_a_workload_that_a_reading_changes_several_times_is_decided_by_it(read: Inputs) -> None:
+    """8810 / 1590 is no three times 1600 / 400; with experts three times as slow it is."""
+
+    def means_of(inputs: Inputs) -> set[str]:
+        found = reading_figures(inputs)
+        return set(found[found["kind"] == "mean"]["model"])
+
+    assert means_of(read) == {"all", "undecided"}
+    slower = read.readings.assign(
+        samples_per_s=read.readings["samples_per_s"].where(read.readings["planner"] != "expert", 530)
+    )
+    assert means_of(replace(read, readings=slower)) == {"all"}
+
+
+def test_the_page_says_what_explains_each_figure_and_what_none_does(read: Inputs, findings: Findings) -> None:
+    figures = reading_figures(read)
+    mine = replace(
+        findings,
+        reading_figures=figures,
+        reading_scores=reading_scores(read, figures),
+    )
+    (section,) = readings(read, mine)
+    items = next(block for block in section.blocks if isinstance(block, Items))
+    assert items.sentences == (
+        "Of 1 printed placements some reading gives 1.",
+        "Of 3 printed utilisations some reading gives 3.",
+        f"Of 4 printed means some reading gives 1; unexplained: {UNEXPLAINED} and {OVER_FAMILY}.",
+    )
+    sheets = [block for block in section.blocks if isinstance(block, Sheet)]
+    assert [r[0] for r in sheets[0].rows] == ["", "study", "units"]
+    assert "As printed, 0 of 1 placements of the paper come out" in in_words(mine)
+
+
+def test_a_study_without_readings_shows_none(inputs: Inputs, findings: Findings) -> None:
+    assert list(readings(inputs, findings)) == []
+    assert in_words(findings) == ""
