@@ -39,6 +39,12 @@ def row_of(inputs: Inputs, findings: Findings) -> pd.Series:
     return rows.xs((inputs.study.models[0], PER_MODEL))
 
 
+def with_gradients(inputs: Inputs, gradients: str) -> Inputs:
+    """Return inputs of a study whose planner charges these gradients."""
+    training = inputs.study.training.model_copy(update={"gradients": gradients})
+    return replace(inputs, study=inputs.study.model_copy(update={"training": training}))
+
+
 def with_planner(inputs: Inputs, planner: str) -> Inputs:
     place = inputs.study.place.model_copy(update={"planner": planner})
     return replace(inputs, study=inputs.study.model_copy(update={"place": place}))
@@ -137,8 +143,31 @@ def check(inputs: Inputs, findings: Findings) -> pd.Series:
 
 
 def test_a_loss_that_the_formula_accounts_for_passes_the_check(inputs: Inputs, findings: Findings) -> None:
-    assert "charges the gradients of the first stage only" in row_of(inputs, findings)["reason"]
-    assert check(inputs, findings)["passed"]
+    first = with_gradients(inputs, "first-stage")
+    assert "charges the gradients of the first stage only" in row_of(first, findings)["reason"]
+    assert check(first, findings)["passed"]
+
+
+def test_gradients_that_the_formula_claims_to_charge_are_no_reason(
+    inputs: Inputs, findings: Findings
+) -> None:
+    uncharged = taking(inputs, "phaze", synchronisation_s=0.3)
+    row = row_of(with_gradients(uncharged, "every-stage"), findings)
+    assert row["reason"] == ""
+    assert row["unexplained"] == pytest.approx((1.26 - 0.99 - 0.066 - 0.01 - 0.002 - 0.002) / 0.99)
+    assert not check(with_gradients(uncharged, "every-stage"), findings)["passed"]
+    assert check(with_gradients(uncharged, "first-stage"), findings)["passed"]
+
+
+def test_gradients_that_the_formula_charges_too_much_for_are_a_reason(
+    inputs: Inputs, findings: Findings
+) -> None:
+    every = with_gradients(taking(inputs, "equal", synchronisation_s=-0.3), "every-stage")
+    over = taking(every, "phaze", synchronisation_s=0.0)
+    row = row_of(over, findings)
+    assert row["reason"].startswith("synchronisation")
+    assert "charges the longest exchange of gradients in full" in row["reason"]
+    assert check(over, findings)["passed"]
 
 
 def test_a_loss_that_nothing_accounts_for_fails_the_check_with_its_figures(
