@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from phaze.spec.architecture import Grid
 from phaze.spec.map_study import Maps
@@ -82,6 +82,11 @@ class ScenarioChoice(Noun):
     """Largest area of a chip, or the name of an architecture whose area is the limit."""
 
 
+def _without_nulls(value: object) -> object:
+    """Return a mapping without keys that are null: so a study leaves out what the default study has."""
+    return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+
+
 class Study(Noun):
     """Everything that a run depends on besides the files that it names."""
 
@@ -91,8 +96,10 @@ class Study(Noun):
     """Workloads that this study runs; may be empty where there are cases in `plans` or `tiled`."""
     architectures: ArchitectureChoice = ArchitectureChoice()
     """Architectures to consider."""
-    scenarios: dict[Name, ScenarioChoice] = Field({"paper": ScenarioChoice()}, min_length=1)
-    """Clusters to consider; the first is the one that the report is about."""
+    scenarios: Annotated[dict[Name, ScenarioChoice], BeforeValidator(_without_nulls)] = Field(
+        {"paper": ScenarioChoice()}, min_length=1
+    )
+    """Clusters to consider; the first is the one that the report is about. One that is null is left out."""
     training: Training = Training()
     """How the models are trained."""
     extract: ExtractSettings = ExtractSettings()

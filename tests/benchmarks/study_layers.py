@@ -17,7 +17,7 @@ from phaze.spec.settings import ExtractSettings
 from phaze.theory.graphs import Layer
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
-SCENARIO = "paper"
+SCENARIO = "tpu-v4-pod"
 
 
 def draw_layers(backward: str, points: int, architectures: int, seed: int = 0) -> list[Layer]:

@@ -11,12 +11,14 @@ import yaml
 from phaze.config import check_config_files, load_settings, main
 from phaze.errors import PhazeError
 from phaze.reference import generated_files
+from phaze.spec.architecture import Architecture
 from phaze.spec.files import FOLDER
 from phaze.spec.names import MOST
 from phaze.spec.planning import Clusters
 from phaze.spec.study import ScenarioChoice
 from phaze.spec.system import Cluster, System
 from phaze.spec.topology import Levels
+from phaze.systems import load_device
 
 Config = dict[str, object]
 Change = Callable[[Config], object]
@@ -88,7 +90,7 @@ def merged(base: Config, over: Config) -> Config:
         (put("models", ["bert-large", "bert-large"]), "'bert-large' is given twice"),
         (put("models", ["bert-huge"]), "model 'bert-huge' is not among the workloads"),
         (put("training/microbatches", [0]), r"training\.microbatches\.0: should be greater than 0, got 0"),
-        (put("training/microbatches", [3]), "3 does not divide scenarios.paper.global_batch 4096"),
+        (put("training/microbatches", [3]), "3 does not divide scenarios.tpu-v4-pod.global_batch 4096"),
         (put("training/hbm_gib", ["much"]), r"training\.hbm_gib\.0: should be a valid number.*got 'much'"),
         (put("training/hbm_gib", [-1]), r"training\.hbm_gib\.0: should be greater than 0, got -1"),
         (put("training/optimizer", "lion"), r"training\.optimizer: should be 'sgd'.*got 'lion'"),
@@ -100,14 +102,14 @@ def merged(base: Config, over: Config) -> Config:
         (walk_without_grid, r"screen\.strategy: hysteresis walks over a grid"),
         (put("schedule/solver", []), r"schedule\.solver: .*at least 1 item"),
         (
-            put("scenarios/paper/system", "moon"),
+            put("scenarios/tpu-v4-pod/system", "moon"),
             r"systems/moon\.yaml: there is no system 'moon'; there are .*paper",
         ),
-        (put("scenarios/paper/devices", 0), r"scenarios\.paper\.devices.*greater than 0, got 0"),
-        (put("scenarios/paper/area_limit_mm2", "tpu-v9"), "'tpu-v9' is not among architectures.named"),
+        (put("scenarios/tpu-v4-pod/devices", 0), r"scenarios\.tpu-v4-pod\.devices.*greater than 0, got 0"),
+        (put("scenarios/tpu-v4-pod/area_limit_mm2", "tpu-v9"), "'tpu-v9' is not among architectures.named"),
         (put("scenarios/Paper", {}), r"scenarios\.Paper.*should match pattern"),
         (
-            put("architectures/named", ["tpu-v4", "tpu-v9"]),
+            put("architectures/named", ["tpu-v4-as-built", "tpu-v4", "tpu-v9"]),
             r"there is no architecture 'tpu-v9'; there are phaze-bert-large, phaze-common",
         ),
         (put("architectures/grid", {"pe_x": [0]}), r"grid\.pe_x\.0: should be greater than 0, got 0"),
@@ -140,8 +142,9 @@ def test_a_mistake_is_one_clear_message(config: Config, change: Change, message:
 
 LONG = "x" * 5000
 PLACES = (
-    "workloads/gpt2-xl/model", "scenarios/paper/system", "architectures/technology", "architectures/baseline",
-    "report/published", "plans/folder", "plans/published", "tiled/published", "maps/published",
+    "workloads/gpt2-xl/model", "scenarios/tpu-v4-pod/system", "architectures/technology",
+    "architectures/baseline", "report/published", "plans/folder", "plans/published", "tiled/published",
+    "maps/published",
 )  # fmt: skip
 
 
@@ -175,7 +178,7 @@ CASE = {"input": "a", "show": "table", "clusters": [{"devices": [1], "memory_gib
     ("key", "about"),
     [("plans/inputs/a/file", r"plans\.inputs\.a\.file"), ("plans/folder", r"plans\.folder"),
      ("workloads/gpt2-xl/model", r"workloads\.gpt2-xl\.model"),
-     ("scenarios/paper/system", r"scenarios\.paper\.system"),
+     ("scenarios/tpu-v4-pod/system", r"scenarios\.tpu-v4-pod\.system"),
      ("report/maps/systems", r"report\.maps\.systems\.0")],
 )  # fmt: skip
 def test_what_the_workflow_would_fill_in_is_no_path(
@@ -202,7 +205,7 @@ def test_two_architectures_of_one_name_are_refused(
     folder = FOLDER.resolve()
     monkeypatch.chdir(tmp_path)
     Path("evil.yaml").write_text(yaml.safe_dump(own))
-    put("architectures/named", ["tpu-v4", "evil.yaml"])(config)
+    put("architectures/named", ["tpu-v4-as-built", "tpu-v4", "evil.yaml"])(config)
     with pytest.raises(
         PhazeError, match=r"^study\.yaml: architectures\.named: 'tpu-v4' and 'evil\.yaml' are both named"
     ):
@@ -262,8 +265,8 @@ def test_a_variation_may_also_give_a_bandwidth(config: Config) -> None:
         config
     )
     settings = load_settings(config)
-    network = settings.scenarios["paper"].network_bandwidth_bytes_per_s
-    assert settings.variations("paper") == {
+    network = settings.scenarios["tpu-v4-pod"].network_bandwidth_bytes_per_s
+    assert settings.variations("tpu-v4-pod") == {
         "x": {"hbm_bandwidth_bytes_per_s": 3e12, "network_bandwidth_bytes_per_s": 2 * network}
     }
 
@@ -277,6 +280,31 @@ def test_scenarios_with_equal_hardware_share_their_estimates(config: Config) -> 
     settings = load_settings(config)
     assert settings.estimates_of("half-devices") == "paper"
     assert settings.estimates_of("fast-memory") == "fast-memory"
+
+
+def test_a_scenario_that_is_null_is_left_out(config: Config) -> None:
+    """Snakemake merges what a study says into the default study's scenarios, which it may not want."""
+    over = {"scenarios": {"tpu-v4-pod": None, "small": {"system": "paper", "devices": 8}}}
+    assert list(load_settings(merged(config, over)).scenarios) == ["small"]
+    put("scenarios/small", None)(over)
+    with pytest.raises(PhazeError, match=r"scenarios: .*at least 1 item"):
+        load_settings(merged(config, over), source="study.yaml")
+
+
+def test_the_baseline_is_tpu_v4_as_it_is_built(config: Config) -> None:
+    """With the sizes of the device, which runs and maps take; the paper's model of it is the area limit."""
+    settings = load_settings(config)
+    built, device = settings.architectures[str(settings.study.architectures.baseline)], load_device("tpu-v4")
+    for size in set(Architecture.model_fields) - {"name", "area_mm2"}:
+        assert getattr(built, size) == getattr(device, size), size
+    scenario = settings.scenarios["tpu-v4-pod"]
+    assert (scenario.clock_hz, scenario.hbm_bandwidth_bytes_per_s) == (
+        device.clock_hz,
+        device.hbm_bandwidth_bytes_per_s,
+    )
+    assert settings.area_limit("tpu-v4-pod") == settings.architectures["tpu-v4"].model_dump(mode="json")
+    torus = Cluster.from_file(FOLDER / "systems/tpu-v4.yaml")
+    assert scenario.network_bandwidth_bytes_per_s <= torus.levels[0].bandwidth_bytes_per_s
 
 
 def test_what_the_generated_page_says_are_whole_sentences() -> None:

@@ -33,7 +33,7 @@ def settings(readings: object, **changes: object) -> Settings:
 def test_a_reading_changes_what_it_names_and_nothing_else() -> None:
     found = settings(READINGS)
     own, read = (found.reading_problem(name, "gpt2-xl") for name in ("study", "fast"))
-    assert own == found.problem("paper", "gpt2-xl")
+    assert own == found.problem("tpu-v4-pod", "gpt2-xl")
     changed = {
         "scenario": own["scenario"] | {"network_bandwidth_bytes_per_s": 4294967296000.0},
         "training": own["training"] | {"hbm_gib": [16.0]},
@@ -56,7 +56,7 @@ def test_the_settings_of_the_study_are_shown_beside_its_readings_only() -> None:
 def test_what_was_found_for_another_workload_is_not_read() -> None:
     found = settings(READINGS)
     names = [chip["name"] for chip in found.read_architectures("gpt2-xl")]
-    assert names == ["tpu-v4", "phaze-common", "spotlight-gpt2-xl"]
+    assert names == ["tpu-v4-as-built", "tpu-v4", "phaze-common", "spotlight-gpt2-xl"]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_was_found_for_another_workload_is_not_read() -> None:
         ({"screen": {}}, r"readings\.x\.screen: is not a known key"),
         (
             {"training": {"microbatches": [3]}},
-            r"readings\.x: training\.microbatches: 3 does not divide scenarios\.paper\.global_batch 4096",
+            r"readings\.x: training\.microbatches: 3 does not divide scenarios\.tpu-v4-pod\.global_batch",
         ),
     ],
 )
