@@ -7,29 +7,22 @@ for the error of that row with a constant that has not seen it.
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
-from phaze.runs.machine import Machine, load_machine
-from tests.unit.runs.measured import megatron_sc21, predict_records
+from phaze.runs.fit import log_errors, with_sustained_hbm
+from phaze.runs.machine import load_machine
+from phaze.runs.rows import read_row
+from tests.unit.runs.measured import megatron_sc21
 
 GRID = np.arange(50, 76) / 100.0
-
-
-def log_errors(machine: Machine, share: float) -> NDArray[np.float64]:
-    """Return the logarithms of predicted over measured times of all rows (R,) with that constant."""
-    device = machine.device.model_copy(update={"sustained_hbm": share})
-    table, _ = predict_records(megatron_sc21(), replace(machine, device=device))
-    return np.log(table["time_s"].to_numpy(float) / pd.to_numeric(table["measured_s"]).to_numpy(float))
 
 
 def main() -> None:
     """Print the fit, and the error of every row that was left out."""
     machine = load_machine("a100-selene")
-    errors = np.array([log_errors(machine, share) for share in GRID])
+    rows = [read_row({name: str(value) for name, value in record.items()}) for record in megatron_sc21()]
+    errors = np.array([log_errors(rows, with_sustained_hbm(machine, share)) for share in GRID])
     squares = errors**2
     best = GRID[squares.sum(axis=1).argmin()]
     sys.stdout.write(f"sustained_hbm {best:.2f} on all rows\n")
