@@ -17,7 +17,7 @@ from phaze.spec.stages import PartitionSettings, StoredMessage, StoredStage, Sto
 from phaze.spec.study import ArchitectureChoice, ScenarioChoice, Study, Workload
 from phaze.spec.system import Cluster, Device, Level, System
 from phaze.spec.tiled import Dram, Tile, TiledDevice, TiledSystem, Wire
-from phaze.spec.tiled_study import TiledCase, TiledStudy
+from phaze.spec.tiled_study import Exchange, TiledCase, TiledStudy
 from phaze.spec.torch_module import TorchCall, TorchInput, TorchModule
 from phaze.spec.vision import Backbone, ResNet, SemanticFpn, Swin
 
@@ -51,6 +51,7 @@ _SECTIONS: dict[str, type[Noun]] = {
     "`plans.cases.NAME.clusters`": planning.Clusters,
     "`tiled`": TiledStudy,
     "`tiled.cases.NAME`": TiledCase,
+    "`tiled.exchanges.NAME`": Exchange,
     "`maps`": map_study.Maps,
     "`maps.graphs.NAME`": map_study.MapGraph,
     "`maps.topologies.NAME`": map_study.MapTopology,

@@ -15,6 +15,7 @@ TILED_TABLES = (
     "tiled_links",
     "tiled_networks",
     "tiled_besides",
+    "tiled_readings",
     "tiled-claims",
     "tiled-checks",
 )
@@ -54,7 +55,7 @@ rule simulate_networks:
     output:
         "<results>/tiled_networks.parquet",
     params:
-        figures=study["tiled"]["figures"],
+        tiled={key: study["tiled"][key] for key in ("figures", "exchanges")},
         code=source_digest("phaze.tiled.networks"),
     log:
         "<logs>/tiled_networks.log",

@@ -2,15 +2,16 @@
 
 from phaze import tables
 from phaze.job import logged
-from phaze.spec.tiled_study import Figure
+from phaze.spec.tiled_study import TiledStudy
 from phaze.tiled.networks import simulate_networks
 
 
-def main(output: str, *, figures: tuple[Figure, ...]) -> None:
-    """Simulate the figures, write table tiled_networks."""
-    tables.TiledNetworks.save(simulate_networks(figures), output)
+def main(output: str, *, tiled: dict[str, object]) -> None:
+    """Simulate the figures that a study asks for, write table tiled_networks."""
+    study = TiledStudy.parse(tiled, "tiled")
+    tables.TiledNetworks.save(simulate_networks(study.figures, study.exchanges), output)
 
 
 if __name__ == "__main__":
     with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
-        tables.TiledNetworks.save(simulate_networks(tuple(snakemake.params.figures)), snakemake.output[0])
+        main(snakemake.output[0], tiled=snakemake.params.tiled)

@@ -67,6 +67,11 @@ def percent(value: float, decimals: int = 1) -> str:
     return f"{100 * value:.{decimals}f} %" if math.isfinite(value) else "–"
 
 
+def change(ratio: float) -> str:
+    """Return by how much a ratio differs from one, with its sign."""
+    return f"{100 * (ratio - 1):+.1f} %" if math.isfinite(ratio) else "–"
+
+
 def times(value: float) -> str:
     """Return a factor."""
     return f"{value:.2f}×" if 0 < value < math.inf else "–"

@@ -23,17 +23,37 @@ class PrintedWafer(Noun):
     """Its time per batch, from the FLOP/s that its authors print, with attention and vocabulary."""
 
 
-class PrintedRun(Noun):
+class MeasuredRun(Noun):
+    """A training run on GPUs, and how long a batch took."""
+
+    measured_s: PositiveFloat
+    """Time per batch of the measured run, from the FLOP/s that its authors print."""
+    run: dict[str, int | str]
+    """The run, as a row of a table of runs."""
+
+
+class PrintedRun(MeasuredRun):
     """A row of PALM's Table IV, and the measured run that it is compared with."""
 
     palm: PositiveFloat
     """Sequences per second that PALM's authors simulate."""
     printed: PositiveFloat
     """Sequences per second that they compare with: without attention and vocabulary."""
-    measured_s: PositiveFloat
-    """Time per batch of the measured run, from the FLOP/s that its authors print."""
-    run: dict[str, int | str]
-    """The run, as a row of a table of runs."""
+
+
+class ProgramRun(Noun):
+    """What the authors' program gives for what they print."""
+
+    source: str
+    """Where the program is, and how it was run."""
+    microbatches: PositiveInt
+    """Microbatches that it runs."""
+    wafer: dict[str, dict[Name, PositiveFloat]]
+    """Samples per second for Table VII by version of the program and model."""
+    best_tensor: dict[Name, PositiveInt]
+    """Slices of its fastest split by model (Figure 10)."""
+    gaps: dict[Name, PositiveFloat]
+    """How much faster its best split and mapping is than its worst, by model (Section V.B)."""
 
 
 class PublishedTiled(Noun):
@@ -51,6 +71,10 @@ class PublishedTiled(Noun):
     """Table VII by model."""
     gpus: dict[Name, PrintedRun] = Field(default_factory=dict)
     """Table IV by model."""
+    other_runs: dict[Name, MeasuredRun] = Field(default_factory=dict)
+    """Measured runs of the same source that Table IV does not have, to fit a constant on."""
+    program: ProgramRun | None = None
+    """The authors' program as run, beside what they print."""
     best_tensor: dict[Name, PositiveInt] = Field(default_factory=dict)
     """Slices of the split with the highest throughput by model (Figure 10)."""
     least_occupancy: dict[Name, PositiveInt] = Field(default_factory=dict)
@@ -71,3 +95,9 @@ class PublishedTiled(Noun):
     """How much faster strategy 2 is where they do not."""
     notes: tuple[str, ...] = ()
     """What is not printed, and what is taken instead."""
+    missing: tuple[str, ...] = ()
+    """What is printed and not compared here, and why."""
+
+    def gain_of(self, group: str) -> float:
+        """Return the printed gain of Figure 12 for groups that form rings, or broken ones."""
+        return self.ring_gain if group == "ring" else self.broken_gain

@@ -13,6 +13,7 @@ from phaze.spec.settings import Label, Name, PositiveInt
 Layout = Literal["line", "s-shaped", "own"]
 Placed = Literal["near", "far"]
 Figure = Literal["6", "7", "12"]
+Switching = Literal["pipelined", "hop-by-hop"]
 PrintedTable = Literal["I", "IV", "V"]
 
 
@@ -92,6 +93,34 @@ class TiledCase(Noun):
                 yield f"{model}.{system}", TiledPoint(system=system, model=model, batch=batch, **same)
 
 
+class Exchange(Noun):
+    """A reading of how two groups of tiles talk (PALM, Figure 12): what is sent how, and what is compared."""
+
+    compare: Literal["best", "equal-adapters", "slowest-fastest"] = "best"
+    """Each strategy with its best number of adapters; both with one and the same, where the gain is largest;
+    or the slowest of the one over the fastest of the other."""
+    most_adapters: PositiveInt | None = None
+    """Adapters are from one to so many; as many as a group has tiles unless given."""
+    sends: Literal["neighbours", "direct"] = "neighbours"
+    """Whether reduces and broadcasts inside a group pass from neighbour to neighbour, or directly between the
+    adapter and every tile."""
+    ties: Literal["ring", "rows"] = "ring"
+    """Which of the tiles that are equally near to the other group is the adapter: the first around the ring,
+    or the first row by row, a corner."""
+    switching: tuple[Switching, ...] = Field(("pipelined", "hop-by-hop"), min_length=1)
+    """Whether a transfer holds its whole route at once (PALM, Equation 2) or link after link (Equation 3)."""
+    half_duplex: tuple[bool, ...] = Field((False, True), min_length=1)
+    """Whether the two directions between neighbours exclude each other."""
+    pieces: tuple[PositiveInt, ...] = Field((1, 4), min_length=1)
+    """In how many pieces a reduce or broadcast along neighbours sends a tensor."""
+
+    @model_validator(mode="after")
+    def _whole_if_direct(self) -> Self:
+        if self.sends == "direct" and self.pieces != (1,):
+            raise ValueError(f"pieces: must be [1] for direct sends, got {list(self.pieces)}")
+        return self
+
+
 class TiledStudy(Noun):
     """What is simulated on tiled accelerators, apart from the models of the study."""
 
@@ -103,3 +132,5 @@ class TiledStudy(Noun):
     """Tables of PALM beside ours: ratios of accelerators (I), runs on GPUs (IV), Grayskull (V)."""
     figures: tuple[Figure, ...] = ()
     """Figures of PALM on the network alone: rings (6), tasks that overlap (7), groups that talk (12)."""
+    exchanges: dict[Name, Exchange] = Field(default_factory=dict)
+    """Readings of Figure 12, by name; one with the defaults unless given."""

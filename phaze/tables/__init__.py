@@ -67,7 +67,14 @@ from phaze.tables.stages import (
     Solves,
     Stages,
 )
-from phaze.tables.tiled import TiledBesides, TiledJobs, TiledLinks, TiledNetworks, TiledRuns
+from phaze.tables.tiled import (
+    TiledBesides,
+    TiledJobs,
+    TiledLinks,
+    TiledNetworks,
+    TiledReadings,
+    TiledRuns,
+)
 
 __all__ = [
     "BY_HAND",
@@ -142,6 +149,7 @@ __all__ = [
     "TiledJobs",
     "TiledLinks",
     "TiledNetworks",
+    "TiledReadings",
     "TiledRuns",
     "Times",
     "Trials",
@@ -218,6 +226,7 @@ _ALL = (
     SpeedUps,
     FiguresRead,
     TiledBesides,
+    TiledReadings,
 )
 TABLES: dict[str, type[Table]] = {table.name: table for table in _ALL}
 """Every table by name."""

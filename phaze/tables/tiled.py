@@ -1,6 +1,6 @@
 """What is simulated on tiled accelerators, apart from the models of the study."""
 
-from phaze.tables.base import Table, count, real, text
+from phaze.tables.base import Table, count, flag, real, text
 
 _RUN = {
     "case": text("name of the case"),
@@ -83,7 +83,11 @@ class TiledBesides(Table):
 
     name = "tiled_besides"
     about = "what PALM prints in its Tables I, IV and V, row by row, beside ours"
-    keys = {"table": text("table of the paper"), "case": text("its row")}
+    keys = {
+        "table": text("table of the paper"),
+        "case": text("its row"),
+        "reading": text("how it is read, where it can be read in several ways"),
+    }
     columns = {
         "unit": text("unit of the numbers"),
         "published": real("what the paper prints as published"),
@@ -99,10 +103,38 @@ class TiledNetworks(Table):
 
     name = "tiled_networks"
     about = "cases of the network alone (PALM, Figures 6, 7 and 12), each beside what it is compared with"
-    keys = {"figure": count("figure of the paper"), "setting": text("what is simulated, and how")}
+    keys = {
+        "figure": count("figure of the paper"),
+        "reading": text("how the figure is read"),
+        "setting": text("what is simulated, and how"),
+    }
     columns = {
         "group": text("settings that are compared with one printed number"),
         "seconds": real("the time simulated: with contention, or of strategy 1"),
         "other_s": real("what it is compared with: the formula, or strategy 2"),
         "value": real("what the figure shows: a share that the formula is short, or a gain", None),
+    }
+
+
+class TiledReadings(Table):
+    """Ways to read what the PALM paper leaves open, each with its error over all figures that it gives."""
+
+    name = "tiled_readings"
+    about = "readings of what PALM leaves open, each beside all figures of the paper that it gives"
+    keys = {"number": count("order on the page")}
+    columns = {
+        "printed_in": text("table or figure of the paper"),
+        "reading": text("how it is read"),
+        "figures": count("printed figures that the reading gives", 1),
+        "mean_error": real("mean of the relative errors without their signs"),
+        "worst_error": real("the largest of them"),
+        "statements": count("statements of the paper without a figure that are tested with the reading"),
+        "held": count("those that hold"),
+        "theirs": flag("whether it is of the paper's authors, and nothing of ours"),
+        "ours": text("figures found, one for each printed one where there are few"),
+        "printed": text("figures printed"),
+    }
+    rules = {
+        "no more hold than are tested": lambda f: f["held"] <= f["statements"],
+        "no mean above the worst": lambda f: f["mean_error"] <= f["worst_error"] * (1 + 1e-9),
     }

@@ -40,11 +40,16 @@ class Case:
     """How weights may be fetched."""
 
     @property
-    def name(self) -> str:
-        """Return the case in words."""
+    def reading(self) -> str:
+        """Return how the model is read, in words."""
         tokens = f", {self.sequence} tokens" if self.sequence > 1 else ""
         fetched = "" if len(self.fetched) > 1 else f", weights {self.fetched[0]}"
-        return f"{self.model}, {'8-bit integers' if self.numbers == 'int8' else '16 bits'}{tokens}{fetched}"
+        return f"{'8-bit integers' if self.numbers == 'int8' else '16 bits'}{tokens}{fetched}"
+
+    @property
+    def name(self) -> str:
+        """Return the case in words."""
+        return f"{self.model}, {self.reading}"
 
     def operators(self, folder: Path = FOLDER) -> Samples:
         """Return the operators of the model for microbatches."""
@@ -80,6 +85,14 @@ CASES = (
         2830.0,
         3190.12,
         "another reading: 8 bits as for ResNet-50, and the sequences of SQuAD",
+    ),
+    Case(
+        "bert-base",
+        "int8",
+        512,
+        2830.0,
+        3190.12,
+        "another reading: 8 bits as for ResNet-50, and the longest sequences of BERT",
     ),
 )
 

@@ -17,6 +17,8 @@ class Beside:
 
     table: str
     case: str
+    reading: str
+    """How the row is read."""
     unit: str
     published: float
     """What was published of the hardware: a ratio of Table I, a measured throughput."""
@@ -39,11 +41,12 @@ def ratios_beside(folder: Path = FOLDER) -> list[Beside]:
         Beside(
             "I",
             f"{row.system}, {row.kind}",
+            row.reading,
             units[row.kind],
             row.published,
             None,
             row.ours,
-            ": ".join(filter(None, (row.reading, row.explanation))),
+            row.explanation,
         )
         for row in table_i(folder)
     ]
@@ -54,7 +57,8 @@ def grayskull_beside(fidelity: Fidelity = "tile-by-tile", folder: Path = FOLDER)
     return [
         Beside(
             "V",
-            row.case.name,
+            row.case.model,
+            row.case.reading,
             "samples per second",
             row.case.published,
             row.case.palm,

@@ -49,7 +49,7 @@ FILES = {
     "partition_graph": 1,
     "map_stages": 3,
     "report_cases": 14,
-    "report_tiled": 16,
+    "report_tiled": 18,
     "report_maps": 8,
     "report": 40,
 }

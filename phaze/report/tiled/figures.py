@@ -131,8 +131,19 @@ def heat(links: pd.DataFrame) -> Figure:
 
 
 def congestion(rows: pd.DataFrame) -> Figure:
-    """Draw Figure 7: by how much a formula is short, by number of tasks."""
-    figure, (ax,) = axes(WIDE * 0.6, 2.5)
+    """Draw Figure 7: by how much formulas are short, by number of tasks; a panel for each formula."""
+    readings = list(dict.fromkeys(rows["reading"]))
+    figure, every = axes(WIDE, 2.5, 1, len(readings))
+    for ax, reading in zip(every, readings, strict=True):
+        _congestion(ax, rows[rows["reading"] == reading])
+        ax.set_title(f"against the {reading}")
+    every[0].set_ylabel("% that the formula is short")
+    legend_above(figure, every[0], 4)
+    return figure
+
+
+def _congestion(ax: Axes, rows: pd.DataFrame) -> None:
+    """Draw the tasks of 8 MB, in turns and in all mixes; below zero where a formula is too long."""
     for group, colour in (("turns", BLUE), ("most", RED), ("mean", GREY), ("least", SILVER)):
         mine = rows[rows["group"] == group]
         if len(mine):
@@ -142,9 +153,6 @@ def congestion(rows: pd.DataFrame) -> Figure:
             label = "kinds in turns" if group == "turns" else f"{group} of all mixes"
             ax.plot(eight["tasks"], 100 * eight["value"], "o-", ms=3, color=colour, label=label)
     ax.set_xlabel("tasks of 8 MB")
-    ax.set_ylabel("% that the formula is short")
     ax.set_xticks(range(1, 6))
-    ax.set_ylim(0, 100)
+    ax.set_ylim(min(0, *(100 * rows["value"])), 100)
     ax.grid(axis="y")
-    legend_above(figure, ax, 2)
-    return figure

@@ -37,6 +37,11 @@ class TiledInputs:
         """Return the runs of a case."""
         return self.runs[self.runs["case"] == case]
 
+    def compares_best(self, exchange: str) -> bool:
+        """Return whether a reading of Figure 12 compares strategies with their best numbers of adapters."""
+        given = self.tiled.exchanges.get(exchange)
+        return given is None or given.compare == "best"
+
     def measured(self, row: PrintedWafer) -> float:
         """Return the samples per second of a measured run, scaled by peak from its GPUs to the tiles."""
         published = self.published

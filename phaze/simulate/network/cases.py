@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import combinations_with_replacement
 from typing import Literal, get_args
 
 from phaze.errors import PhazeError
 from phaze.simulate.network.collectives import all_reduce, all_to_all, reduce_scatter, ring_s
 from phaze.simulate.network.delivery import deliver
-from phaze.simulate.network.exchange import Strategy, exchange, exchange_s, phases
+from phaze.simulate.network.exchange import Sends, Strategy, Ties, exchange, exchange_s, phases
 from phaze.simulate.network.mesh import Grid, Memory, Wires, mesh, nearest_memory
 from phaze.simulate.network.messages import Message, Plan, together
 from phaze.simulate.network.rings import ring
 from phaze.simulate.network.topology import Switching, Topology
 
 Work = Literal["all-reduce", "all-to-all", "read", "write"]
+Against = Literal["longest", "sum"]
+"""What a formula without contention has for tasks that start together: the longest of them, or their sum."""
+Compare = Literal["best", "equal-adapters", "slowest-fastest"]
+"""Which numbers of adapters of two strategies are compared: each strategy's best; one and the same, where the
+gain is largest; or the slowest of the one with the fastest of the other."""
 TURNS: tuple[Work, ...] = ("all-reduce", "all-to-all", "read", "write")
 
 CORES = Wires(1024e9, 1e-9)
@@ -28,15 +34,19 @@ BERT_BASE_BYTES = 512 * 768 * 2.0
 
 @dataclass(frozen=True)
 class Measured:
-    """A time with contention beside one from a formula."""
+    """A time with contention beside formulas without."""
 
     simulated_s: float
-    analytical_s: float
+    formulas_s: tuple[float, ...]
+    """Of every task alone."""
 
-    @property
-    def short(self) -> float:
-        """By which share of the simulated time the formula is too short."""
-        return 1 - self.analytical_s / self.simulated_s
+    def formula_s(self, against: Against = "longest") -> float:
+        """Return what a formula has for all tasks: the longest of them, or one after the other."""
+        return max(self.formulas_s) if against == "longest" else sum(self.formulas_s)
+
+    def short(self, against: Against = "longest") -> float:
+        """Return by which share of the simulated time the formula is too short."""
+        return 1 - self.formula_s(against) / self.simulated_s
 
 
 def memory_access(
@@ -63,7 +73,7 @@ def ring_all_reduce(tiles: int, size_bytes: float, wires: Wires = CORES) -> Meas
         raise PhazeError(f"ring: tiles must be the square of an even number, got {tiles}")
     simulated = deliver(mesh(grid, wires), all_reduce(found.order, size_bytes)).time_s
     formula = ring_s("all-reduce", tiles, size_bytes, wires.bandwidth_bytes_per_s, wires.latency_s)
-    return Measured(simulated, formula)
+    return Measured(simulated, (formula,))
 
 
 def overlapping(
@@ -73,7 +83,7 @@ def overlapping(
     wires: Wires = CORES,
     memory: Memory | None = None,
 ) -> Measured:
-    """Return tasks of all tiles that start together beside the longest of them without contention (Figure 7).
+    """Return tasks of all tiles that start together beside each of them without contention (Figure 7).
 
     Of an all-reduce or all-to-all, size_bytes is every tile's tensor; of a read or write, what all tiles
     access together. Unless they are given: 4 × 4 tiles, and a memory of 256 GB/s at both ends of every row
@@ -81,56 +91,75 @@ def overlapping(
     """
     grid = grid or Grid(4, 4)
     memory = memory or Memory(grid.edge(), 256e9)
-    plan = together(*(_work(task, size_bytes, grid, memory) for task in tasks))
-    topology = mesh(grid, wires, memory)
-    return Measured(deliver(topology, plan).time_s, deliver(topology, plan, "none").time_s)
+    plans = [_work(task, size_bytes, grid, memory) for task in tasks]
+    return _beside_formulas(mesh(grid, wires, memory), plans)
+
+
+def _beside_formulas(topology: Topology, plans: Sequence[Plan]) -> Measured:
+    """Return plans that start together beside each of them without contention."""
+    alone_s = tuple(deliver(topology, plan, "none").time_s for plan in plans)
+    return Measured(deliver(topology, together(*plans)).time_s, alone_s)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How tiles of two groups send to each other (Figure 12), none of which the paper prints."""
+
+    switching: Switching = "pipelined"
+    half_duplex: bool = False
+    sends: Sends = "neighbours"
+    pieces: int = 1
+    """In how many pieces a reduce or a broadcast along neighbours sends a tensor."""
+    ties: Ties = "ring"
 
 
 def inter_group(
     extra_column: int | None = None,
     adapters: int = 1,
+    way: Way | None = None,
     size_bytes: float = BERT_BASE_BYTES,
-    wires: Wires = CORES,
-    switching: Switching = "pipelined",
-    pieces: int = 1,
 ) -> dict[Strategy, dict[str, float]]:
     """Return the terms of Equations (7) and (8) between two groups of 3 × 4 tiles side by side (Figure 12).
 
     With extra_column from 0 to 3 both groups have one tile more below that column, which breaks their rings.
     """
+    way = way or Way()
     grid = Grid(4, 8)
-    topology = mesh(grid, wires)
+    topology = mesh(grid, replace(CORES, half_duplex=way.half_duplex))
     source, target = (_group(grid, left, extra_column) for left in (0, 4))
-    who = exchange(grid, ring(grid, source).order, ring(grid, target).order, adapters)
+    who = exchange(grid, ring(grid, source).order, ring(grid, target).order, adapters, way.ties)
     return {
-        strategy: exchange_s(topology, phases(who, strategy, size_bytes, pieces), switching=switching)
+        strategy: exchange_s(
+            topology, phases(who, strategy, size_bytes, way.pieces, way.sends), switching=way.switching
+        )
         for strategy in get_args(Strategy)
     }
 
 
 @dataclass(frozen=True)
 class Congestion:
-    """How far formulas are short over all combinations of so many tasks (Figure 7)."""
+    """How far a formula is short over all combinations of so many tasks (Figure 7)."""
 
     tasks: int
-    size_bytes: float
+    against: Against
     least: float
     mean: float
     most: float
 
 
 def congestion(size_bytes: float, most_tasks: int = 5) -> list[Congestion]:
-    """Return the errors of a formula without contention by the number of tasks of one size (Figure 7).
+    """Return the errors of formulas without contention by the number of tasks of one size (Figure 7).
 
-    PALM prints 30 % for 5 tasks of 8 MB and at most 50 %, but not which tasks, tiles and ports.
+    PALM prints 30 % for 5 tasks of 8 MB and at most 50 %, but not which tasks, tiles and ports, nor against
+    which formula.
     """
     rows = []
     for tasks in range(1, most_tasks + 1):
-        short = [
-            overlapping(some, size_bytes).short
-            for some in combinations_with_replacement(get_args(Work), tasks)
-        ]
-        rows.append(Congestion(tasks, size_bytes, min(short), sum(short) / len(short), max(short)))
+        mixes = combinations_with_replacement(get_args(Work), tasks)
+        found = [overlapping(some, size_bytes) for some in mixes]
+        for against in get_args(Against):
+            short = [some.short(against) for some in found]
+            rows.append(Congestion(tasks, against, min(short), sum(short) / len(short), max(short)))
     return rows
 
 
@@ -153,46 +182,47 @@ def in_turns(tasks: int, size_bytes: float) -> Measured:
         "read": memory_access(grid, memory, order, grid.tiles * size_bytes),
         "write": memory_access(grid, memory, order, grid.tiles * size_bytes, write=True),
     }
-    plan = together(*(kinds[TURNS[k % len(TURNS)]] for k in range(tasks)))
-    topology = mesh(grid, CORES, memory)
-    return Measured(deliver(topology, plan).time_s, deliver(topology, plan, "none").time_s)
+    plans = [kinds[TURNS[k % len(TURNS)]] for k in range(tasks)]
+    return _beside_formulas(mesh(grid, CORES, memory), plans)
 
 
 @dataclass(frozen=True)
 class Strategies:
-    """Both strategies, each with the number of adapters that suits it best (Figure 12)."""
+    """Seconds of both strategies by number of adapters, from one on (Figure 12)."""
 
-    switching: Switching
-    half_duplex: bool
-    pieces: int
-    extra_column: int | None
-    """Where a tile breaks the rings, if one does."""
-    first_s: float
-    second_s: float
-    furthest: float
-    """Largest gain at one and the same number of adapters."""
+    first_s: tuple[float, ...]
+    second_s: tuple[float, ...]
+    broken: bool
+    """Whether a tile breaks the rings: PALM's choice is then strategy 2, else 1."""
 
-    @property
-    def gain(self) -> float:
-        """How much faster PALM's choice is: strategy 1 on a ring (its 3.08), 2 on a broken one (1.23)."""
-        return self.second_s / self.first_s if self.extra_column is None else self.first_s / self.second_s
+    def compared(self, compare: Compare) -> tuple[float, float]:
+        """Return the seconds of strategies 1 and 2 that a comparison takes."""
+        pairs = list(zip(self.first_s, self.second_s, strict=True))
+        if compare == "best":
+            return min(self.first_s), min(self.second_s)
+        if compare == "equal-adapters":
+            return max(pairs, key=self._gain)
+        if compare == "slowest-fastest":
+            slow, fast = (max, min) if self.broken else (min, max)
+            return slow(self.first_s), fast(self.second_s)
+        raise PhazeError(f"exchange: compare must be one of {', '.join(get_args(Compare))}, got {compare}")
+
+    def gain(self, compare: Compare) -> float:
+        """Return how much faster PALM's choice is: strategy 1 on a ring (3.08), 2 on a broken one (1.23)."""
+        return self._gain(self.compared(compare))
+
+    def _gain(self, pair: tuple[float, float]) -> float:
+        first_s, second_s = pair
+        return first_s / second_s if self.broken else second_s / first_s
 
 
-def strategies(
-    switching: Switching, half_duplex: bool, pieces: int, extra_column: int | None = None
-) -> Strategies:
-    """Return both strategies over all numbers of adapters (Figure 12)."""
-    wires = replace(CORES, half_duplex=half_duplex)
+@lru_cache(maxsize=256)
+def strategies(way: Way, extra_column: int | None = None, most: int | None = None) -> Strategies:
+    """Return both strategies with one to so many adapters, as many as a group has tiles unless said."""
     tiles = 12 + (extra_column is not None)
-    times = [
-        inter_group(extra_column, adapters, wires=wires, switching=switching, pieces=pieces)
-        for adapters in range(1, tiles + 1)
-    ]
-    first = [time["all-reduce-first"]["total"] for time in times]
-    second = [time["reduce-first"]["total"] for time in times]
-    worse, better = (second, first) if extra_column is None else (first, second)
-    furthest = max(a / b for a, b in zip(worse, better, strict=True))
-    return Strategies(switching, half_duplex, pieces, extra_column, min(first), min(second), furthest)
+    times = [inter_group(extra_column, adapters, way) for adapters in range(1, min(most or tiles, tiles) + 1)]
+    first, second = (tuple(time[name]["total"] for time in times) for name in get_args(Strategy))
+    return Strategies(first, second, extra_column is not None)
 
 
 def _group(grid: Grid, left: int, extra_column: int | None) -> list[int]:

@@ -1,7 +1,8 @@
 """How the sum of a group's tensors comes to another group of tiles (PALM, V.C, Equations 7 and 8, Figure 11).
 
 Adapters are the tiles of the destination that receive from the source. Both groups are cut into as many runs
-of neighbours as there are adapters; a run is reduced to its head, or broadcast from it, along both sides.
+of neighbours as there are adapters; a run is reduced to its head, or broadcast from it: along both sides, or
+directly between the head and every tile.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ from phaze.simulate.network.topology import Switching, Topology
 
 Strategy = Literal["all-reduce-first", "reduce-first"]
 """PALM's strategies 1 (Equation 7) and 2 (Equation 8)."""
+Sends = Literal["neighbours", "direct"]
+"""Whether a run is reduced or broadcast from neighbour to neighbour, or directly between its head and all."""
+Ties = Literal["ring", "rows"]
+"""Which of equally near tiles is a head: the first around the ring, or the first row by row, at a corner."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,11 @@ class Run:
         at = self.tiles.index(self.head)
         return [side for side in (self.tiles[at::-1], self.tiles[at:]) if len(side) > 1]
 
+    @property
+    def others(self) -> list[int]:
+        """All tiles but the head."""
+        return [tile for tile in self.tiles if tile != self.head]
+
 
 @dataclass(frozen=True)
 class Exchange:
@@ -52,7 +62,11 @@ class Exchange:
 
 
 def exchange(
-    grid: Grid, source: Sequence[int], target: Sequence[int], adapters: int | Sequence[int]
+    grid: Grid,
+    source: Sequence[int],
+    target: Sequence[int],
+    adapters: int | Sequence[int],
+    ties: Ties = "ring",
 ) -> Exchange:
     """Return who talks to whom between two groups, both in the order of their rings.
 
@@ -60,36 +74,62 @@ def exchange(
     source is the adapter; named adapters get the tiles up to half way to the next one. Every run of the
     source goes to one adapter, over the fewest hops in total, from its tile nearest to that.
     """
-    receivers = _receivers(grid, source, target, adapters)
+    if ties not in get_args(Ties):
+        raise PhazeError(f"exchange: ties must be one of {', '.join(get_args(Ties))}, got {ties}")
+    receivers = _receivers(grid, source, target, adapters, ties)
     runs = _cut(source, len(receivers))
     hops = np.array([[_gap(grid, run, [receiver.head]) for run in runs] for receiver in receivers])
     _, chosen = linear_sum_assignment(hops)
     senders = tuple(
-        Run(runs[k], _nearest(grid, runs[k], [receiver.head]))
+        Run(runs[k], _nearest(grid, runs[k], [receiver.head], ties))
         for k, receiver in zip(chosen.tolist(), receivers, strict=True)
     )
     return Exchange(tuple(source), senders, receivers)
 
 
-def phases(groups: Exchange, strategy: Strategy, size_bytes: float, pieces: int = 1) -> dict[str, Plan]:
+def phases(
+    groups: Exchange,
+    strategy: Strategy,
+    size_bytes: float,
+    pieces: int = 1,
+    sends: Sends = "neighbours",
+) -> dict[str, Plan]:
     """Return the plans of the terms of Equation (7) or (8), by their names there.
 
-    Every adapter receives a whole tensor. A reduce or broadcast of a run sends a tensor in so many pieces.
+    Every adapter receives a whole tensor. A reduce or broadcast along neighbours sends a tensor in so many
+    pieces; a direct one sends it whole.
     """
-    if strategy not in get_args(Strategy):
-        raise PhazeError(f"exchange: strategy must be one of {', '.join(get_args(Strategy))}, got {strategy}")
-    sends = tuple(
+    for name, value, allowed in (("strategy", strategy, Strategy), ("sends", sends, Sends)):
+        if value not in get_args(allowed):
+            raise PhazeError(f"exchange: {name} must be one of {', '.join(get_args(allowed))}, got {value}")
+    across = tuple(
         Message(sender.head, receiver.head, size_bytes)
         for sender, receiver in zip(groups.senders, groups.receivers, strict=True)
     )
     spread = together(
-        *(broadcast(side, size_bytes, pieces) for run in groups.receivers for side in run.sides)
+        *(plan for run in groups.receivers for plan in _from_head(run, size_bytes, pieces, sends))
     )
     if strategy == "all-reduce-first":
-        return {"SG_AR": all_reduce(groups.source, size_bytes), "Inter_Comm": sends, "DG_B": spread}
-    gathered = together(*(reduce(side, size_bytes, pieces) for run in groups.senders for side in run.sides))
+        return {"SG_AR": all_reduce(groups.source, size_bytes), "Inter_Comm": across, "DG_B": spread}
+    gathered = together(
+        *(plan for run in groups.senders for plan in _to_head(run, size_bytes, pieces, sends))
+    )
     among = all_reduce([run.head for run in groups.receivers], size_bytes)
-    return {"SG_R": gathered, "Inter_Comm": sends, "Adapters_AR": among, "DG_B": spread}
+    return {"SG_R": gathered, "Inter_Comm": across, "Adapters_AR": among, "DG_B": spread}
+
+
+def _from_head(run: Run, size_bytes: float, pieces: int, sends: Sends) -> list[Plan]:
+    """Return the broadcast of a run, as plans that go on at the same time."""
+    if sends == "direct":
+        return [tuple(Message(run.head, tile, size_bytes) for tile in run.others)]
+    return [broadcast(side, size_bytes, pieces) for side in run.sides]
+
+
+def _to_head(run: Run, size_bytes: float, pieces: int, sends: Sends) -> list[Plan]:
+    """Return the reduce of a run, as plans that go on at the same time."""
+    if sends == "direct":
+        return [tuple(Message(tile, run.head, size_bytes) for tile in run.others)]
+    return [reduce(side, size_bytes, pieces) for side in run.sides]
 
 
 def exchange_s(
@@ -109,10 +149,10 @@ def whole(plans: dict[str, Plan]) -> Plan:
 
 
 def _receivers(
-    grid: Grid, source: Sequence[int], target: Sequence[int], adapters: int | Sequence[int]
+    grid: Grid, source: Sequence[int], target: Sequence[int], adapters: int | Sequence[int], ties: Ties
 ) -> tuple[Run, ...]:
     if isinstance(adapters, int):
-        return tuple(Run(run, _nearest(grid, run, source)) for run in _cut(target, adapters))
+        return tuple(Run(run, _nearest(grid, run, source, ties)) for run in _cut(target, adapters))
     named = sorted(adapters, key=list(target).index) if set(adapters) <= set(target) else []
     if not named or len(set(named)) < len(named) or len(named) > len(source):
         raise PhazeError(
@@ -134,9 +174,10 @@ def _cut(tiles: Sequence[int], parts: int) -> list[tuple[int, ...]]:
     return [tuple(tiles[a:b]) for a, b in itertools.pairwise(cuts)]
 
 
-def _nearest(grid: Grid, run: Sequence[int], others: Sequence[int]) -> int:
+def _nearest(grid: Grid, run: Sequence[int], others: Sequence[int], ties: Ties) -> int:
     """Return the tile of a run with the fewest hops to any of others, the first of several."""
-    return min(run, key=lambda tile: _gap(grid, [tile], others))
+    ordered = run if ties == "ring" else sorted(run)
+    return min(ordered, key=lambda tile: _gap(grid, [tile], others))
 
 
 def _gap(grid: Grid, some: Sequence[int], others: Sequence[int]) -> int:

@@ -9,7 +9,7 @@ from phaze.errors import PhazeError
 from phaze.simulate.network import Grid, Memory, Wires
 from phaze.simulate.tile import Chip, Tile
 from phaze.spec.tiled import TiledDevice, TiledSystem
-from phaze.spec.tiled_study import TiledCase, TiledPoint, TiledStudy
+from phaze.spec.tiled_study import Exchange, TiledCase, TiledPoint, TiledStudy
 from phaze.systems import load_tiled_systems
 from phaze.tables import TiledJobs, TiledLinks, TiledRuns
 from phaze.tiled.cases import choices, mapping, simulate_point
@@ -81,13 +81,38 @@ def test_a_model_of_images_is_no_transformer() -> None:
 
 
 def test_figure_6_is_a_row_for_every_ring() -> None:
-    rows = simulate_networks(("6",))
+    rows = simulate_networks(("6",), {})
     assert len(rows) == 8
     assert rows["value"].abs().max() < 1e-9
-    assert simulate_networks(()).empty
+    assert simulate_networks((), {}).empty
 
 
-@pytest.mark.parametrize("name", ["wafer", "wafer-tile-dram", "wafer-once"])
+def test_figure_12_has_a_row_for_every_reading_and_setting() -> None:
+    readings = {
+        "few": Exchange(most_adapters=2, switching=("pipelined",), half_duplex=(False,), pieces=(1, 4)),
+        "wide": Exchange(
+            compare="slowest-fastest", most_adapters=2, sends="direct", switching=("pipelined",),
+            half_duplex=(False,), pieces=(1,),
+        ),
+    }  # fmt: skip
+    rows = simulate_networks(("12",), readings)
+    assert rows.groupby("reading").size().to_dict() == {"few": 10, "wide": 5}
+    assert rows.groupby("group").size().to_dict() == {"ring": 3, "broken ring": 12}
+    ring = rows[rows["group"] == "ring"]
+    assert (ring["value"] == ring["other_s"] / ring["seconds"]).all()
+    assert set(ring["setting"]) == {
+        "ring, pipelined, full duplex, 1 pieces",
+        "ring, pipelined, full duplex, 4 pieces",
+        "ring, pipelined, full duplex, direct sends",
+    }
+
+
+def test_direct_sends_have_no_pieces() -> None:
+    with pytest.raises(ValueError, match=r"pieces: must be \[1\] for direct sends, got \[1, 4\]"):
+        Exchange(sends="direct")
+
+
+@pytest.mark.parametrize("name", ["wafer", "wafer-tile-dram", "wafer-row-dram-once"])
 def test_systems_come_out_of_the_settings_as_they_were(name: str) -> None:
     study = TiledStudy(cases={"toy": CASE.model_copy(update={"systems": (name,)})})
     parts = load_tiled_systems(study)[name]
