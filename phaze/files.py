@@ -16,6 +16,8 @@ from phaze.errors import PhazeError
 
 RUN = "PHAZE_RUN"
 """Variable of the environment by which jobs know their run: its name, a space, the file that names it."""
+MOST_READ = 2**28
+"""Bytes, or characters, of a file that are read at once; what is made of JSON takes ten times as many."""
 UNFINISHED = ".part"
 """How the names of files end that are being written."""
 
@@ -64,6 +66,25 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text as UTF-8 with its line ends as they are, in one step."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file in UTF-8; OSError or ValueError for what is none, and what has no end."""
+    refuse_endless(path)
+    with path.open(encoding="utf-8") as file:
+        text = file.read(MOST_READ + 1)  # of a pipe the size is not known before
+    if len(text) > MOST_READ:
+        raise OSError(f"has more than {MOST_READ:,} characters, which are allowed")
+    return text
+
+
+def refuse_endless(path: Path) -> None:
+    """Raise OSError for a device, such as /dev/zero, and for a file that is too large to be read at once."""
+    status = path.stat()
+    if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+        raise OSError("is a device, not a file")
+    if status.st_size > MOST_READ:
+        raise OSError(f"has {status.st_size:,} bytes, allowed are {MOST_READ:,}")
 
 
 def refuse_unwritable(path: Path) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from phaze.ndarrays import Bools, Floats, Ints
 from phaze.place.reasons import why_infeasible
-from phaze.theory.partition import Shape, best_cut, least_worst, shape_of
+from phaze.theory.partition import Shape, best_cut, least_worst, refuse_large, shape_of
 from phaze.theory.pipeline import (
     Chain,
     Footprints,
@@ -105,6 +105,8 @@ class _Cut:
 
 def place_widths(chains: dict[int, Chain], setting: Setting) -> Placement | Infeasible:
     """Return the best placement over all TMP widths, or why there is none."""
+    for tensor, chain in chains.items():  # before the first of them takes its time
+        refuse_large(len(chain), shape_of(chain, tensor, setting.devices))
     found = [place_chain(chain, tensor, setting, explain=False) for tensor, chain in sorted(chains.items())]
     placed = [placement for placement in found if isinstance(placement, Placement)]
     if not placed:
@@ -134,6 +136,7 @@ def place_within(chain: Chain, tensor: int, setting: Setting, widths: Widths) ->
     most = min(widths.most, shape.stages)
     if widths.fewest > most:
         return None
+    refuse_large(len(chain), shape)
     footprints = chain.footprints
     loads = stage_loads(chain, setting.bandwidth_bytes_per_s)
     exchange = setting.exchange_s(footprints.weight_bytes)

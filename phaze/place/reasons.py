@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze.ndarrays import Floats
+from phaze.room import machine_bytes
 from phaze.theory.memory import microbatches_in_flight
 from phaze.theory.partition import Shape, devices_of, least_worst, shape_of
 from phaze.theory.pipeline import Chain, Footprints, Setting, room, useful_widths
@@ -144,8 +145,13 @@ def _peaks(footprints: Footprints, setting: Setting, shape: Shape, microbatches:
 
 
 def _enough_devices(chain: Chain, tensor: int, setting: Setting) -> float:
-    """Return the devices of the smallest cluster on which the chain fits the memory, infinite for none."""
+    """Return the devices of the smallest cluster on which the chain fits the memory, infinite for none.
+
+    Also infinite where this machine has not the memory to find out.
+    """
     shape, footprints = shape_of(chain, tensor, tensor * len(chain)), chain.footprints
+    if shape.table_bytes(len(chain)) > machine_bytes():
+        return np.inf
     free, enough = np.zeros_like(footprints.constant_bytes), np.inf
     for microbatches, data in pipelines(setting, setting.microbatches):
         fitting = room(footprints, setting, microbatches)

@@ -11,6 +11,7 @@ from typing import get_args
 import pandas as pd
 
 from phaze.errors import PhazeError
+from phaze.files import refuse_endless
 from phaze.runs.run import Recompute, Run, RunSchedule
 from phaze.simulate.training_state import Zero
 from phaze.spec.plain import short
@@ -46,6 +47,7 @@ class Row:
 def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[Row, ...]]:
     """Return a table of runs as it is written, and its rows; raise PhazeError where it is no such table."""
     try:
+        refuse_endless(path)
         table = _named(
             pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True, header=None)
         )

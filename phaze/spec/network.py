@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.errors import PhazeError
+from phaze.files import refuse_endless
 from phaze.spec.architecture import Number
 from phaze.spec.noun import Noun
 from phaze.spec.plain import LONGEST_KEY
@@ -68,6 +69,7 @@ def check_square(bandwidths: Sequence[Sequence[object]]) -> None:
 def read_bandwidths(path: Path) -> list[list[float]]:
     """Return the rows of a square table in CSV, 0 where there is no link, or raise PhazeError."""
     try:
+        refuse_endless(path)
         with path.open(newline="", encoding="utf-8") as lines:
             rows = [row for row in csv.reader(lines) if row]
     except (OSError, ValueError, csv.Error) as error:

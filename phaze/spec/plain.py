@@ -11,6 +11,7 @@ from typing import TypeAlias
 import yaml
 
 from phaze.errors import PhazeError
+from phaze.files import read_text
 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 """What YAML and JSON hold."""
@@ -111,7 +112,7 @@ def shown(path: Path) -> str:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except (OSError, ValueError) as error:
         raise PhazeError(
             f"{shown(path)}: cannot be read: {getattr(error, 'strerror', None) or error}"

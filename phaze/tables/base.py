@@ -24,7 +24,7 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from phaze.errors import PhazeError
-from phaze.files import atomic_path
+from phaze.files import atomic_path, refuse_endless
 from phaze.ndarrays import Bools, Ints
 
 VERSION = "2"
@@ -202,6 +202,7 @@ def _digest(content: bytes, at: int) -> bytes:
 def _read(path: Path, name: str, fields: list[str], columns: list[str] | None, where: Where) -> pyarrow.Table:
     """Read a file, in one thread: a job has one core, and the files of a study are small."""
     try:
+        refuse_endless(path)
         content = path.read_bytes()
         _refuse_damaged(content)
         file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content))
@@ -272,6 +273,7 @@ def places_among(names: pd.Series, known: pd.Index) -> Ints:
 def table_name(path: str | Path) -> str:
     """Return the name of the table that a file says it holds, empty if it holds none."""
     try:
+        refuse_endless(Path(path))
         return str(_about(pyarrow.parquet.read_schema(path)).get("table", ""))
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise PhazeError(f"{path}: cannot be read as a table: {error}") from error

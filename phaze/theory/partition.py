@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze.ndarrays import Bools, Floats, Ints
+from phaze.room import refuse_beyond_memory
 from phaze.theory.compiled import njit
 from phaze.theory.pipeline import Chain
 
@@ -28,6 +29,20 @@ class Shape:
     """Largest number of stages that the devices allow."""
     singles: int
     """Largest number of single-device stages that make a difference, 0 where all stages take the same."""
+
+    def table_bytes(self, layers: int) -> float:
+        """Return the bytes of two tables `dp` (s, u, i) of a chain: one is made while another is used."""
+        return 2 * 8.0 * (self.stages + 1) * (self.singles + 1) * (layers + 1)
+
+
+def refuse_large(layers: int, shape: Shape) -> None:
+    """Raise PhazeError where the tables of the recurrence exceed the memory."""
+    refuse_beyond_memory(
+        shape.table_bytes(layers),
+        f"the tables of {layers:,} layers in up to {shape.stages:,} stages, {shape.singles:,} of them on one "
+        "device where others take several,",
+        "give fewer devices, or merge layers that come one after the other",
+    )
 
 
 def shape_of(chain: Chain, tensor: int, devices: int) -> Shape:

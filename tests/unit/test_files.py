@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from phaze import files
 from phaze.errors import PhazeError
-from phaze.files import RUN, atomic_path, name_run, refuse_unwritable, write_text
+from phaze.files import MOST_READ, RUN, atomic_path, name_run, read_text, refuse_unwritable, write_text
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
@@ -125,3 +126,23 @@ def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path, mode: int
         )
     assert path.read_text() == "new"
     assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_what_has_no_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device, a file beyond the limit (which takes no place on the disk here), and a pipe."""
+    with pytest.raises(OSError, match="is a device, not a file"):
+        read_text(Path("/dev/zero"))
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(MOST_READ + 1)
+    with pytest.raises(OSError, match="has 268,435,457 bytes, allowed are 268,435,456"):
+        read_text(tmp_path / "large")
+    monkeypatch.setattr(files, "MOST_READ", 1000)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for size in (1000, 1001):
+        with subprocess.Popen([sys.executable, "-c", f"open({str(pipe)!r}, 'w').write('a' * {size})"]):
+            if size == 1000:
+                assert read_text(pipe) == "a" * 1000
+            else:
+                with pytest.raises(OSError, match="has more than 1,000 characters"):
+                    read_text(pipe)

@@ -297,6 +297,9 @@ def test_extract_estimate_and_schedule_print_their_tables(model: str) -> None:
         (("place", "x.json", "--levels", "8@300"), "--levels is for --planner piper only"),
         (("place", "none.json", "--planner", "piper"), "none.json: cannot be read"),
         (("export", "none.parquet"), "none.parquet"),
+        (("place", "/dev/zero"), "/dev/zero: cannot be read: is a device, not a file"),
+        (("place", "/dev/zero", "--planner", "piper"), "/dev/zero: cannot be read: is a device, not a file"),
+        (("export", "/dev/zero"), "/dev/zero: cannot be read as a table: is a device, not a file"),
     ],
 )
 def test_a_mistake_is_one_message(
