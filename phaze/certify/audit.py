@@ -64,8 +64,10 @@ class Model:
             all_reduce_factor=self.scenario.all_reduce_factor,
         )
 
-    def times(self, latencies: pd.DataFrame, hbm_gib: float, recompute: bool) -> dict[str, float]:
-        """Return the time per batch for every kind of latency of (layer, direction)."""
+    def times(
+        self, latencies: pd.DataFrame, hbm_gib: float, recompute: bool, limit_s: float
+    ) -> dict[str, float]:
+        """Return the time per batch by kind of latency of (layer, direction), infinite above a limit."""
         found: dict[tuple[float, ...], float] = {}
         times = {}
         cluster = self.cluster(hbm_gib, recompute)
@@ -74,7 +76,7 @@ class Model:
             forward_s, backward_s = (wide[value, way].to_numpy(np.float64) for way in DIRECTIONS)
             key = (*forward_s, *backward_s)
             if key not in found:
-                found[key] = best_time_s(self.chain, forward_s, backward_s, cluster)
+                found[key] = best_time_s(self.chain, forward_s, backward_s, cluster, limit_s)
             times[value] = found[key]
         return times
 
@@ -94,7 +96,9 @@ def time_points(points: pd.DataFrame, latencies: pd.DataFrame, model: Model) -> 
     found = []
     for _, point in counted(list(points.iterrows()), "point"):
         mine = groups[point["architecture"], bool(np.isfinite(point["lower_s"]))]
-        times = model.times(mine, float(point["hbm_gib"]), bool(point["recompute"]))
+        # A plan that takes longer than the point is said to take says nothing that an infinite time does not.
+        limit_s = float(point["feasible_s"]) * (1.0 + 10 * ROUNDING)
+        times = model.times(mine, float(point["hbm_gib"]), bool(point["recompute"]), limit_s)
         found.append({**times, "programs": int(mine["programs"].sum())})
     return found
 

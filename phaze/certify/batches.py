@@ -74,35 +74,49 @@ class Stages:
     """Exchange of the weights of [i, j) over very many replicas."""
 
 
-def best_time_s(chain: Chain, forward_s: Floats, backward_s: Floats, cluster: Cluster) -> float:
-    """Return the least time per batch, infinite if nothing fits; latencies are of every layer."""
+def best_time_s(
+    chain: Chain, forward_s: Floats, backward_s: Floats, cluster: Cluster, limit_s: float = np.inf
+) -> float:
+    """Return the least time per batch, infinite if nothing fits or is faster than the limit.
+
+    Latencies are of every layer.
+    """
     stages = _stages(chain, forward_s, backward_s, cluster)
-    look = _best_of_limits if cluster.every_stage else _best_by_first
-    return min(look(stages, cluster, widths, in_flight) for widths, in_flight in _widths(cluster))
+    look = _best_of_caps if cluster.every_stage else _best_by_first
+    best = min(look(stages, cluster, widths, in_flight, limit_s) for widths, in_flight in _widths(cluster))
+    return best if best < limit_s else np.inf
 
 
-def _best_by_first(stages: Stages, cluster: Cluster, widths: Ints, in_flight: int | None) -> float:
-    (best,) = _best(stages, cluster, widths, in_flight, [stages.synced_s[0]])
-    return best
+def _best_by_first(stages: Stages, cluster: Cluster, widths: Ints, in_flight: int | None, _: float) -> float:
+    """Return the least time with one of the widths, where the exchange of the first stage counts."""
+    most = min(len(stages.last_s), cluster.devices)
+    return min(
+        _least(loads, stages.synced_s[0, -loads.shape[1] :], s, widths, cluster)
+        for s, loads in enumerate(_loads(stages, cluster, in_flight, most), 1)
+    )
 
 
-def _best_of_limits(stages: Stages, cluster: Cluster, widths: Ints, in_flight: int | None) -> float:
+def _best_of_caps(
+    stages: Stages, cluster: Cluster, widths: Ints, in_flight: int | None, limit_s: float
+) -> float:
     """Return the least time with one of the widths, where the longest exchange of any stage counts.
 
-    No stage exchanges longer than a limit, and the batch waits as long. What a lower limit would wait with
-    the loads of a higher one is a bound on all limits between them: where it is not better, none of them is.
+    No stage exchanges longer than a cap, and the batch waits as long. What the lowest of some caps would wait
+    with the loads of the highest bounds all of them: depths for which that is not better are left out.
     """
     n = len(stages.last_s)
-    limits = np.unique(stages.synced_s[np.arange(n)[:, None] < np.arange(n + 1)])
-    best, open_ranges = np.inf, [limits]
+    caps = np.unique(stages.synced_s[np.arange(n)[:, None] < np.arange(n + 1)])
+    best, open_ranges = limit_s, [(caps, min(n, cluster.devices))]
     while open_ranges:
-        some = open_ranges.pop()
+        some, most = open_ranges.pop()
+        hopeful = 0
         capped = _capped(stages, float(some[-1]))
-        waits = [np.full(n + 1, some[-1]), np.full(n + 1, some[0])]
-        here, bound = _best(capped, cluster, widths, in_flight, waits)
-        best = min(best, here)
-        if bound < best and len(some) > 1:
-            open_ranges += [half for half in np.array_split(some[:-1], 2) if len(half)]
+        for s, loads in enumerate(_loads(capped, cluster, in_flight, most), 1):
+            least = loads.min(axis=1, keepdims=True)
+            best = min(best, _least(least, some[-1:], s, widths, cluster))
+            hopeful = s if _least(least, some[:1], s, widths, cluster) < best else hopeful
+        if hopeful:
+            open_ranges += [(half, hopeful) for half in np.array_split(some[:-1], 2) if len(half)]
     return best
 
 
@@ -156,27 +170,23 @@ def _widths(cluster: Cluster) -> Iterator[tuple[Ints, int | None]]:
         yield widths[counts == count], int(count)
 
 
-def _best(
-    stages: Stages, cluster: Cluster, widths: Ints, in_flight: int | None, waits: list[Floats]
-) -> list[float]:
-    """Return the least time with one of the widths, for every list of what first stages wait (n + 1,).
+def _loads(stages: Stages, cluster: Cluster, in_flight: int | None, most: int) -> Iterator[Floats]:
+    """Yield the least worst load of pipelines of 1 to `most` stages: (u, first stages), u on single devices.
 
-    worst[u, i] is the least worst load of the layers from i on in s stages, u of them on single devices.
+    worst[u, i] is that of the layers from i on in s stages, u of them on single devices.
     """
     n = len(stages.last_s)
     stored = stages.once_bytes[:, n] + (in_flight or 0) * stages.activation_bytes[:, n]
     worst = np.full((int(np.diagonal(stages.single, 1).sum()) + 1, n + 1), np.inf)
     fitting = np.flatnonzero(stored <= cluster.memory_bytes)
     worst[stages.single[fitting, n], fitting] = stages.last_s[fitting]
-    best = [_least(worst[:, :1], wait[-1:], 1, widths, cluster) for wait in waits]
-    for s in range(2, min(n, cluster.devices) + 1):
+    yield worst[:, :1]
+    for s in range(2, most + 1):
         stored = stages.once_bytes + (s - 1 if in_flight is None else in_flight) * stages.stashed_bytes
         load = np.where(stored <= cluster.memory_bytes, stages.load_s, np.inf)
         longer = np.maximum(load, _before(worst, stages.single))
-        found = [_least(longer[:, 0], wait, s, widths, cluster) for wait in waits]
-        best = [min(pair) for pair in zip(best, found, strict=True)]
+        yield longer[:, 0]
         worst[:, :n], worst[:, n] = longer.min(axis=2), np.inf
-    return best
 
 
 def _before(worst: Floats, single: Ints) -> Floats:

@@ -115,23 +115,26 @@ def place_widths(chains: dict[int, Chain], setting: Setting) -> Placement | Infe
 
 
 def place_chain(
-    chain: Chain, tensor: int, setting: Setting, *, explain: bool = True
+    chain: Chain, tensor: int, setting: Setting, *, explain: bool = True, limit_s: float = np.inf
 ) -> Placement | Infeasible:
     """Return the best placement of a chain with TMP width t, or why there is none.
 
     Equal times go to the fewest devices, then to the smallest d, s and first stage; `explain` false leaves
-    the reason empty, which saves working it out.
+    the reason empty, which saves working it out. A limit that the best time is known to be below spares most
+    of the search.
     """
     most = shape_of(chain, tensor, setting.devices).stages
     widths = Widths(1, most, *useful_widths(setting.microbatches, setting.devices))
-    placement = place_within(chain, tensor, setting, widths)
+    placement = place_within(chain, tensor, setting, widths, limit_s)
     if placement is None:
         return Infeasible(why_infeasible({tensor: chain}, setting) if explain else "")
     return placement
 
 
-def place_within(chain: Chain, tensor: int, setting: Setting, widths: Widths) -> Placement | None:
-    """Return the best placement with the given depths and data widths, or None."""
+def place_within(
+    chain: Chain, tensor: int, setting: Setting, widths: Widths, limit_s: float = np.inf
+) -> Placement | None:
+    """Return the best placement with the given depths and data widths below the limit, or None."""
     shape = shape_of(chain, tensor, setting.devices)
     most = min(widths.most, shape.stages)
     if widths.fewest > most:
@@ -148,7 +151,7 @@ def place_within(chain: Chain, tensor: int, setting: Setting, widths: Widths) ->
         last = np.where(fitting.last_fits, loads.plain_s[:, -1], np.inf)
         time, d, s, u, j, longest = best_cut(
             last, load_s, fitting.most_stages, footprints.single, exchange, every_stage,
-            shape.tensor, setting.devices, counts, data, widths.fewest, most, shape.singles, np.inf,
+            shape.tensor, setting.devices, counts, data, widths.fewest, most, shape.singles, limit_s,
         )  # fmt: skip
         if time < np.inf:
             cut = _cut(footprints, load_s, last, fitting, shape, exchange <= longest)

@@ -18,6 +18,9 @@ from phaze.tables import Placements, Stages
 from phaze.theory.chains import best_times
 from phaze.theory.pipeline import Chain, Setting
 
+ROUNDING = 1e-9
+"""By how much, relatively, the times of two algorithms may differ, whose sums round in another order."""
+
 
 def place_model(
     layers: pd.DataFrame,
@@ -60,11 +63,13 @@ def find_placements(point: Point, devices: list[Device], conditions: Conditions)
         return
     settings = conditions.settings(point.microbatch)
     bounds = _best_times(point, [device.bounds for device in devices], settings)
-    unlimited = _best_times(point, [device.latencies for device in devices], [_unlimited(settings[0])])
+    latencies = [device.latencies for device in devices]
+    unlimited = _best_times(point, latencies, [_unlimited(settings[0])])
+    times = _best_times(point, latencies, settings) * (1.0 + ROUNDING)
     reasons: dict[Setting, Infeasible] = {}
     for a, device in enumerate(devices):
         chain = point.runs.chain(*device.latencies)
-        results = _place_all(chain, point.tensor, settings, reasons)
+        results = _place_all(chain, point.tensor, settings, reasons, times[:, a])
         for c, setting in enumerate(settings):
             yield Found(
                 device, chain, setting, "phaze", results[c], float(bounds[c, a]), float(unlimited[0, a])
@@ -83,11 +88,16 @@ def _unlimited(setting: Setting) -> Setting:
 
 
 def _place_all(
-    chain: Chain, tensor: int, settings: list[Setting], reasons: dict[Setting, Infeasible]
+    chain: Chain,
+    tensor: int,
+    settings: list[Setting],
+    reasons: dict[Setting, Infeasible],
+    limits_s: Floats,
 ) -> list[Placement | Infeasible]:
     """Return the best placement for every setting; of those that differ in memory, the largest come first.
 
-    What fits does not depend on latencies: `reasons` collects, for all devices, where nothing does.
+    What fits does not depend on latencies: `reasons` collects, for all devices, where nothing does. The best
+    times are below the limits (settings,).
     """
     results: list[Placement | Infeasible] = []
     for c, setting in enumerate(settings):
@@ -95,7 +105,9 @@ def _place_all(
         if setting in reasons:
             results.append(reasons[setting])
         else:
-            results.append(_if_it_fits(larger, chain, setting) or place_chain(chain, tensor, setting))
+            limit_s = float(limits_s[c])
+            fitting = _if_it_fits(larger, chain, setting)
+            results.append(fitting or place_chain(chain, tensor, setting, limit_s=limit_s))
         if isinstance(results[-1], Infeasible):
             reasons[setting] = results[-1]
     return results

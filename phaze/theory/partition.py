@@ -167,8 +167,8 @@ def best_cut(
             (ceil(B/d) + s - 1) * max over stages of load + (d - 1)/d W
 
     The worst load only falls as W rises, so that the loads of the largest W of a range with the exchange of
-    the smallest bound all of the range; ranges that could be better than the best are halved. Times that are
-    not below `limit` are not looked for.
+    the smallest bound all of the range: depths that this leaves behind the best are dropped, and the range is
+    halved for the others. Times that are not below `limit` are not looked for.
     """
     growth = np.zeros(load.shape)
     if not every_stage:
@@ -180,23 +180,27 @@ def best_cut(
     n = len(last)
     caps = np.unique(np.array([exchange[i, j] for i in range(n) for j in range(i + 1, n + 1)]))
     best, answer = (limit, 0, 0, 0, 0), (np.inf, 0, 0, 0, 0, np.inf)
-    ranges = [(0, len(caps) - 1)]
+    ranges = [(0, len(caps) - 1, fewest, most)]
     while ranges:
-        low, high = ranges.pop()
+        low, high, fewest, most = ranges.pop()
         dp, allowed = _capped(last, load, growth, most_stages, single, exchange, caps[high], most, singles)
-        for cap in (high, low):
-            wait = np.full(n + 1, caps[cap])
-            time, d, s, u, j = best_first_stage(
-                dp, allowed, most_stages, single, wait, tensor, devices, counts, widths, fewest, most
-            )
-            rank = (time, devices_of(s, u, tensor) * d, d, s, j)
-            if cap == high and time < limit and rank < best:
-                best, answer = rank, (time, d, s, u, j, caps[high])
-        if low < high and time < best[0]:
+        shortest, deepest = most + 1, 0
+        for depth in range(fewest, most + 1):
+            for cap in (high, low):
+                wait = np.full(n + 1, caps[cap])
+                time, d, s, u, j = best_first_stage(
+                    dp, allowed, most_stages, single, wait, tensor, devices, counts, widths, depth, depth
+                )
+                rank = (time, devices_of(s, u, tensor) * d, d, s, j)
+                if cap == high and time < limit and rank < best:
+                    best, answer = rank, (time, d, s, u, j, caps[high])
+            if time < best[0]:
+                shortest, deepest = min(shortest, depth), depth
+        if low < high and deepest > 0:
             middle = (low + high) // 2
-            ranges.append((low, middle))
+            ranges.append((low, middle, shortest, deepest))
             if middle + 1 < high:
-                ranges.append((middle + 1, high - 1))
+                ranges.append((middle + 1, high - 1, shortest, deepest))
     return answer
 
 
