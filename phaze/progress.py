@@ -55,10 +55,15 @@ def counted(items: Collection[T], noun: str, detail: Callable[[], str] = str) ->
 
 
 @contextmanager
-def heard(name: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Say while the block runs how far it is, from another thread, with the name of the job in front."""
-    ended = threading.Event()
-    thread = threading.Thread(target=_listen, args=(name, say, ended), daemon=True)
+def heard(
+    name: str, say: Callable[[str], None], first_s: float | None = None, every_s: float | None = None
+) -> Iterator[None]:
+    """Say while the block runs how far it is, from another thread, with the name of the job in front.
+
+    The first time after `first_s`, then every `every_s`; None: as for a job of a study.
+    """
+    ended, waits = threading.Event(), (first_s or FIRST_S, every_s or EVERY_S)
+    thread = threading.Thread(target=_listen, args=(name, say, ended, *waits), daemon=True)
     thread.start()
     try:
         yield
@@ -67,11 +72,13 @@ def heard(name: str, say: Callable[[str], None]) -> Iterator[None]:
         thread.join()
 
 
-def _listen(name: str, say: Callable[[str], None], ended: threading.Event) -> None:
+def _listen(
+    name: str, say: Callable[[str], None], ended: threading.Event, first_s: float, every_s: float
+) -> None:
     started = time.monotonic()
-    wait = FIRST_S
+    wait = first_s
     while not ended.wait(wait):
         now = time.monotonic()
         counts = " / ".join(count.text(now) for count in tuple(_now))
         say(f"{name}: {now - started:.0f} s{f', {counts}' if counts else ''}")
-        wait = EVERY_S
+        wait = every_s

@@ -13,7 +13,7 @@ import typer
 from phaze.commands import map_options as given
 from phaze.commands import options
 from phaze.commands import simulate_options as of_plans
-from phaze.commands.output import refuse_as_picture, refuse_outputs
+from phaze.commands.output import refuse_as_picture, refuse_outputs, telling
 
 if TYPE_CHECKING:
     from phaze.map.ensemble import Candidate, Mapped, MapSettings
@@ -71,7 +71,8 @@ def map_stages(
     network = read_topology(_topology_path(topology))
     task = _Task(stages, topology, network, settings)
     choice = (model, architecture, hbm_gib, planner)
-    found, mapped, best = _map_plan(task, choice) if is_plan else _map_stages(task)
+    with telling("map"):
+        found, mapped, best = _map_plan(task, choice) if is_plan else _map_stages(task)
     if times is not None:
         write_text(times, json.dumps(mapped.seconds, indent=1) + "\n")
     if out is not None:

@@ -51,7 +51,7 @@ StepsOption = Annotated[int, typer.Option(help="Steps of each chain of the local
 TimeLimitSOption = Annotated[
     float,
     typer.Option(
-        "--time-limit", help="Seconds after which a search ends; what is found may then differ.", min=0
+        "--time-limit", help="Seconds for all searches together; what is found may then differ.", min=0
     ),
 ]
 MemoryGibPerSOption = Annotated[float, typer.Option(help="Memory bandwidth of the update, GiB/s.", min=1e-9)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,3 +71,12 @@ def print_tables(frames: list[pd.DataFrame], *, as_json: bool) -> None:
         typer.echo(frame.to_json(orient="records", indent=1, double_precision=15))
     else:
         typer.echo(frame.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+
+
+@contextmanager
+def telling(verb: str) -> Iterator[None]:
+    """Say on stderr how far a command is, once it takes two seconds and then every ten."""
+    from phaze.progress import heard
+
+    with heard(verb, lambda text: typer.echo(f"progress: {text}", err=True), first_s=2.0, every_s=10.0):
+        yield

@@ -11,7 +11,7 @@ import typer
 
 from phaze.commands import options
 from phaze.commands import partition_options as given
-from phaze.commands.output import refuse_outputs
+from phaze.commands.output import refuse_outputs, telling
 from phaze.errors import PhazeError
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ def partition(
     if graph_out is not None:
         write_document(stored_operators(operators, name, samples), graph_out)
     most = subject.hyper_operators if hyper_operators is None else hyper_operators
-    found = _configurations(operators, terms, (stages, replicas, devices), most, flow.value, slack)
+    with telling("partition"):
+        found = _configurations(operators, terms, (stages, replicas, devices), most, flow.value, slack)
     best = found[0]
     if best.found is None:
         raise PhazeError(best.reason)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from phaze.deadline import Deadline, slices
 from phaze.map.objective import Problem
 from phaze.ndarrays import Floats, Ints
 from phaze.theory.compiled import njit, njit_beside_others, njit_inner
@@ -291,19 +292,62 @@ def _accept(task: Task, state: State, a: int, b: int, change: Change) -> None:
         _rank(state.times, state.top, s)
 
 
-@njit_beside_others
+class Walk(NamedTuple):
+    """Where a chain is between two slices."""
+
+    values: Floats
+    """What is reached now, its spread, what was reached at the start, and the best, shape (4,)."""
+    worst: Ints
+    """The stage that takes longest now, shape (1,)."""
+    best: Ints
+    """Devices of all slots at the best, shape (D,)."""
+
+
 def anneal(
-    task: Task, state: State, near: Ints, rng: np.random.Generator, steps: int, hot: float, cold: float
+    task: Task,
+    state: State,
+    near: Ints,
+    rng: np.random.Generator,
+    steps: int,
+    hot: float,
+    cold: float,
+    deadline: Deadline | None = None,
 ) -> tuple[Ints, float]:
-    """Return the devices of all slots and what they reach, the best of so many steps.
+    """Return the devices of all slots and what they reach, the best of so many steps, or until the deadline.
 
     Temperatures, at the beginning and at the end, are shares of the value at the start.
     """
+    walk = _begin(task, state)
+    for begin, end in slices(steps, deadline or Deadline()):
+        _walk(task, state, near, rng, walk, begin, end, steps, hot, cold)
+    return walk.best, float(walk.values[3])
+
+
+@njit
+def _begin(task: Task, state: State) -> Walk:
+    """Return where a chain begins."""
     now = _measure(task, state)
-    value, spread, worst, scale = now.value, now.spread, now.worst, now.value
-    best, best_value = state.at.copy(), value
-    at = state.at
-    for step in range(steps):
+    values = np.array([now.value, now.spread, now.value, now.value])
+    return Walk(values, np.array([now.worst]), state.at.copy())
+
+
+@njit_beside_others
+def _walk(
+    task: Task,
+    state: State,
+    near: Ints,
+    rng: np.random.Generator,
+    walk: Walk,
+    begin: int,
+    end: int,
+    steps: int,
+    hot: float,
+    cold: float,
+) -> None:
+    """Take the steps from `begin` to `end` of `steps`."""
+    value, spread, scale, best_value = walk.values[0], walk.values[1], walk.values[2], walk.values[3]
+    worst, at = walk.worst[0], state.at
+    for step in range(begin, end):
         share = step / steps
         a = _draw_slot(task, state, worst, rng)
         b = _draw_place(task, state, near, a, rng)
@@ -320,5 +364,5 @@ def anneal(
         value, spread, worst = change.value, change.spread, change.worst
         if value < best_value:
             best_value = value
-            best[:] = at
-    return best, best_value
+            walk.best[:] = at
+    walk.values[0], walk.values[1], walk.values[3], walk.worst[0] = value, spread, best_value, worst

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from phaze.deadline import Deadline
 from phaze.map.annealing import Task, anneal, new_state
 from phaze.map.heuristics import random_map
 from phaze.ndarrays import Ints
@@ -23,14 +24,16 @@ class Chains:
     """Chains, each on a thread."""
 
 
-def best_of_chains(task: Task, starts: list[Ints], near: Ints, chains: Chains) -> tuple[float, Ints]:
-    """Return the best value and mapping (S, R) of several chains.
+def best_of_chains(
+    task: Task, starts: list[Ints], near: Ints, chains: Chains, deadline: Deadline | None = None
+) -> tuple[float, Ints]:
+    """Return the best value and mapping (S, R) of several chains, or of what they did until the deadline.
 
     Cool ones begin at good mappings, hot ones at good and at random ones; `starts` are ranked, the best
     first, `near` has the devices near every device, shape (D, D).
     """
     stages, replicas = starts[0].shape
-    devices = len(near)
+    devices, until = len(near), deadline or Deadline()
 
     def chain(k: int) -> tuple[float, int, Ints]:
         rng = np.random.default_rng([chains.seed, k])
@@ -39,11 +42,11 @@ def best_of_chains(task: Task, starts: list[Ints], near: Ints, chains: Chains) -
         if k % 4 == 3:
             hot, mapping = 0.05, random_map(stages, replicas, devices, chains.seed + k)
         found, value = anneal(
-            task, new_state(task, _with_free(mapping, devices)), near, rng, chains.steps, hot, 1e-5
+            task, new_state(task, _with_free(mapping, devices)), near, rng, chains.steps, hot, 1e-5, until
         )
         return value, k, found
 
-    with ThreadPoolExecutor(chains.count) as pool:
+    with ThreadPoolExecutor(chains.count) as pool, until.for_threads():
         value, _, found = min(pool.map(chain, range(chains.count)), key=lambda one: one[:2])
     return value, found[: stages * replicas].reshape(stages, replicas)
 

@@ -14,13 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from phaze.deadline import Deadline, slices
 from phaze.map.schemes import Costs, Plan
 from phaze.map.symmetry import DeviceSymmetry
 from phaze.ndarrays import Floats, Ints
 from phaze.theory.compiled import njit_beside_others, njit_inner
 
-FOUND, NONE, STOPPED = 1, 0, -1
-"""A mapping was found, there is none, or the limit was reached."""
+FOUND, NONE, STOPPED, PAUSED = 1, 0, -1, -2
+"""A mapping was found, there is none, the limit was reached, or the search is to go on."""
 
 
 class State(NamedTuple):
@@ -171,29 +172,68 @@ def _take_back(plan: Plan, exchange: DeviceSymmetry, state: State, k: int) -> No
     state.slowest[stage] = state.old_slowest[k]
 
 
-@njit_beside_others
 def descend(
-    plan: Plan, costs: Costs, near: Ints, exchange: DeviceSymmetry, state: State, target: float, limit: int
+    plan: Plan,
+    costs: Costs,
+    near: Ints,
+    exchange: DeviceSymmetry,
+    state: State,
+    target: float,
+    limit: int,
+    deadline: Deadline,
 ) -> tuple[int, int]:
     """Return whether a mapping keeps to the target, and the devices tried, at most `limit`.
 
-    The mapping is left in `state`, which must be new.
+    The mapping is left in `state`, which must be new. At the deadline the search stops as at the limit.
     """
-    n, devices = len(plan.order), len(near)
-    k, tried = 0, 0
+    outcome, k, tried = PAUSED, 0, 0
+    for _, until in slices(limit + 1, deadline):
+        outcome, k, tried = _descend(plan, costs, near, exchange, state, target, limit, k, tried, until)
+        if outcome != PAUSED:
+            return outcome, tried
+    return STOPPED, tried
+
+
+@njit_inner
+def _next_device(
+    plan: Plan, costs: Costs, near: Ints, exchange: DeviceSymmetry, state: State, k: int, target: float
+) -> tuple[int, int]:
+    """Return the next device that a slot may have, -1 where there is none, and how many were tried."""
+    anchor, tried = plan.anchor[k], 0
+    while state.position[k] < len(near):
+        d = state.position[k]
+        if anchor >= 0:
+            d = near[state.at[anchor], d]
+        state.position[k] += 1
+        if state.used[d] == 0:
+            tried += 1
+            if _may_take(plan, exchange, state, k, d) and _fits(plan, costs, state, k, d, target):
+                return d, tried
+    return -1, tried
+
+
+@njit_beside_others
+def _descend(
+    plan: Plan,
+    costs: Costs,
+    near: Ints,
+    exchange: DeviceSymmetry,
+    state: State,
+    target: float,
+    limit: int,
+    k: int,
+    tried: int,
+    until: int,
+) -> tuple[int, int, int]:
+    """Go on with slot k until so many devices were tried; return the outcome, the slot, the devices tried."""
+    n = len(plan.order)
     while 0 <= k < n:
-        anchor, taken = plan.anchor[k], -1
-        while taken < 0 and state.position[k] < devices:
-            d = state.position[k]
-            if anchor >= 0:
-                d = near[state.at[anchor], d]
-            state.position[k] += 1
-            if state.used[d] == 0:
-                tried += 1
-                if _may_take(plan, exchange, state, k, d) and _fits(plan, costs, state, k, d, target):
-                    taken = d
+        if tried >= until:
+            return PAUSED, k, tried
+        taken, more = _next_device(plan, costs, near, exchange, state, k, target)
+        tried += more
         if tried > limit:
-            return STOPPED, tried
+            return STOPPED, k, tried
         if taken >= 0:
             _assign(plan, costs, exchange, state, k, taken)
             k += 1
@@ -203,4 +243,4 @@ def descend(
             k -= 1
             if k >= 0:
                 _take_back(plan, exchange, state, k)
-    return (FOUND if k == n else NONE), tried
+    return (FOUND if k == n else NONE), k, tried

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from phaze.deadline import Deadline
 from phaze.map.annealing import step_task
 from phaze.map.chains import Chains, best_of_chains
 from phaze.map.heuristics import compact_maps, consecutive_map, p2p_map, random_map
@@ -17,6 +18,7 @@ from phaze.map.objective import INSTANTIATIONS, Instantiation, Problem, choose_i
 from phaze.map.schemes import near_devices
 from phaze.map.search import Found, Limits, search
 from phaze.ndarrays import Ints
+from phaze.progress import counted
 from phaze.theory.device_networks import DeviceNetwork
 from phaze.theory.gpipe import step_time_s
 from phaze.theory.operator_graphs import StageGraph
@@ -87,9 +89,12 @@ def map_stages(stages: StageGraph, network: DeviceNetwork, settings: MapSettings
     """Return mappings of stages to the devices of a network."""
     run = _Run(stages, network, settings)
     by_hand = run.by_hand()
-    searched = [run.search(kind) for kind in _instantiations(stages, settings.instantiation)]
+    kinds = _instantiations(stages, settings.instantiation)
+    searched = [
+        run.search(kind) for kind in counted(kinds, "search") if kind == kinds[0] or not run.deadline.passed
+    ]
     ways = [*searched]
-    if settings.instantiation == "ensemble":
+    if settings.instantiation == "ensemble" and not run.deadline.passed:
         ways.append(run.anneal([*searched, *(by_hand if settings.heuristics else ())]))
     if settings.heuristics:
         ways += by_hand
@@ -113,6 +118,7 @@ class _Run:
         self.stages, self.network, self.settings = stages, network, settings
         self.shape = Problem(stages, network, "exact").shape
         self.seconds: dict[str, float] = {}
+        self.deadline = Deadline(settings.limits.time_s)
 
     def by_hand(self) -> tuple[Candidate, ...]:
         """Return CS map and p2p map."""
@@ -126,7 +132,8 @@ class _Run:
         problem, settings = Problem(self.stages, self.network, instantiation), self.settings
         drawn = random_map(*self.shape, self.network.devices, settings.seed)
         with self._timed(instantiation):
-            found = search(problem, settings.limits, settings.seed, None if settings.heuristics else (drawn,))
+            start = None if settings.heuristics else (drawn,)
+            found = search(problem, settings.limits, settings.seed, start, self.deadline)
         return self._candidate(instantiation, found.mapping, found)
 
     def anneal(self, starts: list[Candidate]) -> Candidate:
@@ -135,12 +142,16 @@ class _Run:
         task = step_task(self.stages, self.network, settings.memory_bytes_per_s)
         problem = Problem(self.stages, self.network, "exact")
         near = near_devices(problem, 0)
-        compact = [self._candidate("local-search", mapping) for mapping in compact_maps(problem)]
+        compact = [
+            self._candidate("local-search", mapping)
+            for mapping in ([] if self.deadline.passed else compact_maps(problem))
+            if not self.deadline.passed
+        ]
         ranked = sorted([*starts, *compact], key=lambda one: one.step_s)
 
         chains = Chains(settings.seed, settings.steps, settings.chains)
         with self._timed("local-search"):
-            _, found = best_of_chains(task, [one.mapping for one in ranked], near, chains)
+            _, found = best_of_chains(task, [one.mapping for one in ranked], near, chains, self.deadline)
         return self._candidate("local-search", found)
 
     def _candidate(self, way: Way, mapping: Ints, found: Found | None = None) -> Candidate:

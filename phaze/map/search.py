@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from phaze.deadline import Deadline
 from phaze.map.descent import FOUND, NONE, STOPPED, descend, new_state
 from phaze.map.heuristics import consecutive_map, p2p_map, random_map
 from phaze.map.objective import Problem, lower_bound_s
@@ -26,7 +26,7 @@ class Limits:
     tries: int = 4_000_000
     """Devices tried for one target; the same on every machine."""
     time_s: float = float("inf")
-    """Wall time of a search, looked at between rounds of targets; results may then differ between runs."""
+    """Wall time of all ways to map together; results may then differ between runs."""
     targets: int = 4
     """Targets at once, each on a thread."""
     epsilon: float = 1e-9
@@ -79,31 +79,23 @@ class _Interval:
         return self.upper_s - self.lower_s > epsilon * self.upper_s
 
 
-def search(problem: Problem, limits: Limits, seed: int, start: tuple[Ints, ...] | None = None) -> Found:
+def search(
+    problem: Problem,
+    limits: Limits,
+    seed: int,
+    start: tuple[Ints, ...] | None = None,
+    deadline: Deadline | None = None,
+) -> Found:
     """Return the best mapping for an instantiation.
 
     The initial upper bound is the least of `start`; None: a random and the heuristic mappings (Section V-B).
+    deadline: that of a whole of which the search is a part; None: its own by the limits.
     """
-    began = time.monotonic()
+    until = deadline or Deadline(limits.time_s)
     interval = _initial(problem, seed, start)
-    plan, costs, symmetry = make_plan(problem), make_costs(problem), device_symmetry(problem)
-    near = [near_devices(problem, k and seed * limits.targets + k) for k in range(limits.targets)]
-
-    def try_target(job: tuple[int, float]) -> tuple[float, int, Ints, int]:
-        k, target = job
-        state = new_state(plan, symmetry, problem.shape[0])
-        outcome, tried = descend(plan, costs, near[k], symmetry, state, target * (1 + ROUNDING), limits.tries)
-        return target, outcome, state.at, tried
-
-    with ThreadPoolExecutor(limits.targets) as pool:
-        while interval.is_open(limits):
-            if time.monotonic() - began > limits.time_s:
-                interval.timed_out = True
-                break
-            width = interval.upper_s - interval.lower_s
-            targets = interval.lower_s + width * np.arange(1, limits.targets + 1) / (limits.targets + 1)
-            for target, outcome, devices, tried in pool.map(try_target, enumerate(targets.tolist())):
-                _learn(problem, interval, plan.order, target, outcome, devices, tried)
+    if interval.is_open(limits) and not until.passed:
+        _narrow(problem, interval, limits, seed, until)
+    interval.timed_out = until.passed and interval.is_open(limits)
     return Found(
         interval.mapping,
         interval.upper_s,
@@ -113,6 +105,27 @@ def search(problem: Problem, limits: Limits, seed: int, start: tuple[Ints, ...] 
         interval.timed_out,
         interval.tries,
     )
+
+
+def _narrow(problem: Problem, interval: _Interval, limits: Limits, seed: int, until: Deadline) -> None:
+    """Try targets within the interval, several at a time, until it is closed or the deadline."""
+    plan, costs, symmetry = make_plan(problem), make_costs(problem), device_symmetry(problem, until)
+    near = [near_devices(problem, k and seed * limits.targets + k) for k in range(limits.targets)]
+
+    def try_target(job: tuple[int, float]) -> tuple[float, int, Ints, int]:
+        k, target = job
+        state = new_state(plan, symmetry, problem.shape[0])
+        outcome, tried = descend(
+            plan, costs, near[k], symmetry, state, target * (1 + ROUNDING), limits.tries, until
+        )
+        return target, outcome, state.at, tried
+
+    with ThreadPoolExecutor(limits.targets) as pool, until.for_threads():
+        while interval.is_open(limits) and not until.passed:
+            width = interval.upper_s - interval.lower_s
+            targets = interval.lower_s + width * np.arange(1, limits.targets + 1) / (limits.targets + 1)
+            for target, outcome, devices, tried in pool.map(try_target, enumerate(targets.tolist())):
+                _learn(problem, interval, plan.order, target, outcome, devices, tried)
 
 
 def _initial(problem: Problem, seed: int, start: tuple[Ints, ...] | None) -> _Interval:

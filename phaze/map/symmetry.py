@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse.csgraph import connected_components
 
+from phaze.deadline import Deadline
 from phaze.map.objective import Problem
 from phaze.ndarrays import Floats, Ints
 
@@ -40,14 +41,17 @@ class DeviceSymmetry(NamedTuple):
     """Whether a device is the lowest of its orbit, shape (D,)."""
 
 
-def device_symmetry(problem: Problem) -> DeviceSymmetry:
-    """Return what can be exchanged on the network of a problem; every permutation is checked."""
+def device_symmetry(problem: Problem, deadline: Deadline) -> DeviceSymmetry:
+    """Return what can be exchanged on the network of a problem; every permutation is checked.
+
+    At the deadline it is what was found so far: the rules leave out less then, and are as sound.
+    """
     network = problem.network
     seconds, waits = network.seconds_per_byte, network.waits_s
     matrices = (seconds, waits) if waits.any() else (seconds,)
-    before = _exchangeable(matrices)
-    groups, groups_before, swaps = _groups(matrices)
-    moves = [*swaps, *_transpositions(before), *_rotations(matrices)]
+    before = _exchangeable(matrices, deadline)
+    groups, groups_before, swaps = _groups(matrices, deadline)
+    moves = [*swaps, *_transpositions(before), *_rotations(matrices, deadline)]
     return DeviceSymmetry(before, groups, groups_before, _lowest_of_orbits(moves, network.devices))
 
 
@@ -72,13 +76,15 @@ def _keeps_links(matrix: Floats, permutation: Ints, devices: Ints) -> bool:
     )
 
 
-def _exchangeable(matrices: Matrices) -> Ints:
+def _exchangeable(matrices: Matrices, deadline: Deadline) -> Ints:
     """Return the last device below each whose exchange with it changes nothing."""
     devices = len(matrices[0])
     before = np.full(devices, -1, np.int64)
     weights = np.random.default_rng(0).uniform(1.0, 2.0, devices)
     sums = [matrix @ weights for matrix in matrices]
     for d in range(1, devices):
+        if deadline.passed:
+            break
         alike = np.ones(d, bool)
         for matrix, total in zip(matrices, sums, strict=True):
             # Without their links to each other, devices that can be exchanged have equal sums.
@@ -113,7 +119,7 @@ def _transpositions(before: Ints) -> list[Ints]:
     return swaps
 
 
-def _groups(matrices: Matrices) -> tuple[Ints, Ints, list[Ints]]:
+def _groups(matrices: Matrices, deadline: Deadline) -> tuple[Ints, Ints, list[Ints]]:
     """Return groups by level, the group before each, and the exchanges of groups.
 
     A group is what links of at least some bandwidth connect, such as a node or a rack. Exchanged groups match
@@ -123,7 +129,7 @@ def _groups(matrices: Matrices) -> tuple[Ints, Ints, list[Ints]]:
     found, earlier, swaps = [], [], []
     for labels in _levels(matrices[0]):
         members = [np.flatnonzero(labels == g) for g in range(labels.max() + 1)]
-        before, exchanges = _groups_before(matrices, members)
+        before, exchanges = _groups_before(matrices, members, deadline)
         if exchanges:
             found.append(labels)
             earlier.append(np.pad(before, (0, devices - len(before)), constant_values=-1))
@@ -145,13 +151,13 @@ def _levels(seconds: Floats) -> list[Ints]:
     return [labels.astype(np.int64) for count, labels in found if 1 < count < len(seconds)]
 
 
-def _groups_before(matrices: Matrices, members: list[Ints]) -> tuple[Ints, list[Ints]]:
+def _groups_before(matrices: Matrices, members: list[Ints], deadline: Deadline) -> tuple[Ints, list[Ints]]:
     """Return the last group below each that can be exchanged with it, and these exchanges."""
     before, exchanges = np.full(len(members), -1, np.int64), []
     for g, mine in enumerate(members):
         for h in range(g - 1, -1, -1):
             other = members[h]
-            if len(other) != len(mine) or not (other < mine).all():
+            if deadline.passed or len(other) != len(mine) or not (other < mine).all():
                 continue
             swap = np.arange(len(matrices[0]))
             swap[mine], swap[other] = other, mine
@@ -162,7 +168,7 @@ def _groups_before(matrices: Matrices, members: list[Ints]) -> tuple[Ints, list[
     return before, exchanges
 
 
-def _rotations(matrices: Matrices) -> list[Ints]:
+def _rotations(matrices: Matrices, deadline: Deadline) -> list[Ints]:
     """Return the shifts along the axes of a grid, and the reflections, that change nothing.
 
     Devices of a grid are numbered row by row; any factors of their number may be its sides.
@@ -174,7 +180,7 @@ def _rotations(matrices: Matrices) -> list[Ints]:
             index = np.arange(devices).reshape(-1, side, inner)
             for moved in (np.roll(index, 1, axis=1), index[:, ::-1]):
                 permutation = np.ascontiguousarray(moved).reshape(-1)
-                if _keeps(matrices, permutation):
+                if not deadline.passed and _keeps(matrices, permutation):
                     found.append(permutation)
     return found
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from phaze import progress
+from phaze.commands.output import telling
 from phaze.job import logged
 from phaze.progress import Count, counted
 
@@ -61,3 +62,10 @@ def test_a_loop_that_fails_is_no_longer_counted(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="broken"), logged(tmp_path / "job.log"):
         list(fail())
     assert progress._now == []
+
+
+def test_a_command_says_after_two_seconds_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with telling("map"):
+        for _ in counted(["p2p"], "search"):
+            time.sleep(2.3)
+    assert "progress: map: 2 s, search 1 of 1" in capsys.readouterr().err

@@ -1,0 +1,96 @@
+"""Searches end soon after they are told to, and how their work is sliced changes nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from phaze.deadline import Deadline, slices
+from phaze.map.annealing import anneal, new_state, step_task
+from phaze.map.ensemble import Mapped, MapSettings, map_stages
+from phaze.map.objective import Problem
+from phaze.map.schemes import near_devices
+from phaze.map.search import Limits, search
+from phaze.map.symmetry import device_symmetry
+from tests.unit.map.cases import drawn_network, drawn_stages
+
+BIG = drawn_stages(2, 4, 5), drawn_network(2, 24, "directed", latency=True)
+
+
+def test_slices_follow_each_other_and_are_all_steps() -> None:
+    for steps in (0, 1, 255, 256, 257, 10_000):
+        ends = list(slices(steps, Deadline()))
+        assert [step for begin, end in ends for step in range(begin, end)] == list(range(steps))
+
+
+def test_how_work_is_sliced_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = mapped(Limits(tries=3000))
+
+    def of_seven(steps: int, _: Deadline) -> Iterator[tuple[int, int]]:
+        yield from ((begin, min(begin + 7, steps)) for begin in range(0, steps, 7))
+
+    for module in ("annealing", "descent"):
+        monkeypatch.setattr(f"phaze.map.{module}.slices", of_seven)
+    sliced = mapped(Limits(tries=3000))
+    assert [one.mapping.tolist() for one in sliced.ways] == [one.mapping.tolist() for one in whole.ways]
+    assert [one.found.tries for one in sliced.ways if one.found] == [
+        one.found.tries for one in whole.ways if one.found
+    ]
+
+
+def test_without_time_there_is_still_an_answer() -> None:
+    found = mapped(Limits(time_s=0.0))
+    (first, *rest) = found.ways
+    assert first.found is not None
+    assert first.found.timed_out
+    assert first.found.tries == 0
+    assert [one.way for one in rest] == ["cs-map", "p2p-map"], "no other search, and no local one"
+    assert found.best.step_s == min(one.step_s for one in found.ways)
+
+
+def test_a_chain_ends_soon_after_what_waits_for_it_is_interrupted() -> None:
+    until = Deadline()
+    ended = threading.Event()
+    thread = threading.Thread(target=lambda: (endless_chain(until), ended.set()))
+    thread.start()
+    assert not ended.wait(0.5)
+    with pytest.raises(KeyboardInterrupt), until.for_threads():
+        raise KeyboardInterrupt
+    told_s = time.monotonic()
+    thread.join(timeout=60)
+    assert ended.is_set()
+    assert time.monotonic() - told_s < 10, "a slice is a fraction of a second; the rest is a busy machine"
+
+
+def test_a_search_ends_at_its_limit_in_the_middle_of_a_target() -> None:
+    problem = Problem(drawn_stages(1, 6, 6), drawn_network(1, 40, "directed", latency=True), "exact")
+    began_s = time.monotonic()
+    found = search(problem, Limits(tries=10**12, time_s=0.5), 0)
+    assert found.timed_out
+    assert not found.proven
+    assert time.monotonic() - began_s < 30, "most of it may be the compiler"
+
+
+def test_symmetries_found_until_the_deadline_are_fewer_and_none_is_wrong() -> None:
+    problem = Problem(drawn_stages(1, 2, 3), drawn_network(1, 6, "nodes"), "exact")
+    every, none = device_symmetry(problem, Deadline()), device_symmetry(problem, Deadline(0.0))
+    assert (every.before >= 0).any() or len(every.group)
+    assert (none.before == -1).all()
+    assert none.first.all()
+    assert not len(none.group)
+
+
+def endless_chain(until: Deadline) -> None:
+    """Run a chain of the local search that would take hours."""
+    task, near = step_task(*BIG, np.inf), near_devices(Problem(*BIG, "exact"), 0)
+    state = new_state(task, np.arange(len(near)))
+    anneal(task, state, near, np.random.default_rng(0), 10**11, 0.05, 1e-4, until)
+
+
+def mapped(limits: Limits) -> Mapped:
+    """Return the mappings of an example."""
+    return map_stages(*BIG, MapSettings(limits=limits, steps=2000))
