@@ -136,7 +136,7 @@ def congestion(rows: pd.DataFrame) -> Figure:
     figure, every = axes(WIDE, 2.5, 1, len(readings))
     for ax, reading in zip(every, readings, strict=True):
         _congestion(ax, rows[rows["reading"] == reading])
-        ax.set_title(f"against the {reading}")
+        ax.set_xlabel(f"tasks of 8 MB, against the {reading}")
     every[0].set_ylabel("% that the formula is short")
     legend_above(figure, every[0], 4)
     return figure
@@ -152,7 +152,6 @@ def _congestion(ax: Axes, rows: pd.DataFrame) -> None:
             eight = eight[eight["mb"] == 8].sort_values("tasks")
             label = "kinds in turns" if group == "turns" else f"{group} of all mixes"
             ax.plot(eight["tasks"], 100 * eight["value"], "o-", ms=3, color=colour, label=label)
-    ax.set_xlabel("tasks of 8 MB")
     ax.set_xticks(range(1, 6))
     ax.set_ylim(min(0, *(100 * rows["value"])), 100)
     ax.grid(axis="y")
