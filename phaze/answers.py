@@ -12,11 +12,17 @@ from phaze.cosearch import Evaluation, Subject, Terms, best_placement, evaluate_
 from phaze.errors import PhazeError
 from phaze.estimate import area_um2, describe_named, enumerate_grid, estimate_operators
 from phaze.extract import LayerTables, extract_layers
+from phaze.place.piper.planner import plan
+from phaze.place.planners import Asked
+from phaze.place.side_by_side import plan_model
+from phaze.recalled import Recalled
+from phaze.replayed import replay_plans
 from phaze.spec.architecture import Grid
 from phaze.spec.model import AnyModel
 from phaze.spec.settings import ExtractSettings, Training
 from phaze.spec.system import Scenario
 from phaze.systems import load_device_as_architecture, load_system_of
+from phaze.tables.plans import PLAN
 from phaze.units import GIB, UM2_PER_MM2
 
 Described = dict[str, object]
@@ -95,14 +101,37 @@ class Question:
         return found
 
 
-def answer(question: Question) -> Evaluation:
-    """Return everything about the question: estimates, schedules, placements."""
+@dataclass(frozen=True)
+class Found:
+    """Placements of a model with their stages, the best, and plans on its HBM as simulated."""
+
+    evaluation: Evaluation
+    best: pd.Series
+    """Row of table placements; of the leanest if nothing is placed."""
+    simulated: pd.DataFrame
+    """Table simulations of the best placement and of equal stages, with what the plans are; by planner."""
+
+
+def answer(question: Question) -> Found:
+    """Return everything about the question: placements, and the best as it is simulated."""
     training = question.training()
     subject = read_subject(
         question.model, question.sequence, question.widths, training.microbatches, question.backward
     )
     terms = Terms(question.scenario(), training, load_technology(TECHNOLOGY))
-    return evaluate_architectures(subject, read_architecture(question.architecture), terms)
+    found = evaluate_architectures(subject, read_architecture(question.architecture), terms)
+    best = best_placement(found.placements[found.placements["planner"] == "phaze"])
+    return Found(found, best, _simulated(subject, terms, found, best))
+
+
+def _simulated(subject: Subject, terms: Terms, found: Evaluation, best: pd.Series) -> pd.DataFrame:
+    asked = [Asked(str(best["architecture"]), float(best["hbm_gib"]), ("phaze", "equal"))]
+    layers = pd.concat([point.layers for point in subject.points], ignore_index=True)
+    conditions, chips = terms.conditions(subject), found.architectures
+    plans, stages = plan_model(layers, subject.graph, found.solves, chips, asked, conditions, None, plan)
+    simulations, _ = replay_plans(plans, stages, Recalled())
+    shown = plans[[*PLAN, "tensor", "data", "stages", "microbatch"]]
+    return simulations.merge(shown, on=list(PLAN)).set_index("planner")
 
 
 def read_subject(
@@ -178,17 +207,18 @@ def _scenario(architecture: str, system: str, flat_bandwidth: float | None) -> S
     return Scenario.parse(load_system_of(architecture, system, flat=flat_bandwidth).model_dump(), system)
 
 
-def describe_placement(question: Question, found: Evaluation) -> Described:
+def describe_placement(question: Question, found: Found) -> Described:
     """Return the best placement in plain values, or why there is none."""
-    searched = found.placements[found.placements["planner"] == "phaze"]
-    best = best_placement(searched)
+    best, stages = found.best, found.evaluation.stages
     described: Described = {key: _plain(best[key]) for key in _HEADLINES}
     if best["status"] != "placed":
         reason = str(best["reason"])
         return {"status": "infeasible", "reason": reason, "assumptions": question.assumptions()}
     keys = ["tensor", "microbatch", "architecture", "hbm_gib", "recompute", "planner"]
-    same = (found.stages[keys] == best[keys]).all(axis=1)
-    stages = found.stages[same].sort_values("stage")
+    stages = stages[(stages[keys] == best[keys]).all(axis=1)].sort_values("stage")
+    described["simulated_s"] = float(found.simulated["simulated_s"]["phaze"])
+    equal = found.simulated[found.simulated.index == "equal"][list(_EQUAL)]
+    described["equal_stages"] = next(iter(equal.to_dict(orient="records")), None)
     described["memory"] = stages[list(_STAGE)].to_dict(orient="records")
     token = load_model_named(question.model).token
     described["token"] = token
@@ -204,6 +234,7 @@ _HEADLINES = (
     "status", "architecture", "tensor", "data", "stages", "microbatch", "recompute", "hbm_gib",
     "devices_used", "time_per_batch_s", "samples_per_s", "tokens_per_s", "mfu", "binding",
 )  # fmt: skip
+_EQUAL = ("tensor", "data", "stages", "microbatch", "planned_s", "simulated_s")
 _STAGE = ("stage", "first_layer", "last_layer", "devices", "load_s", "memory_bytes", "headroom_bytes")
 
 
@@ -222,9 +253,22 @@ def in_one_line(found: Described) -> str:
         f"t={found['tensor']} d={found['data']} s={found['stages']}; layers {layers}; "
         f"microbatch {found['microbatch']}; {'recompute' if found['recompute'] else 'stash'}; "
         f"HBM {found['hbm_gib']:g} GiB, used {memory}; "
-        f"{found['time_per_batch_s']:.4g} s per batch, {found['tokens_per_s']:.4g} {found['token']}s/s, "
+        f"{found['time_per_batch_s']:.4g} s per batch as planned, {found['simulated_s']:.4g} s as simulated"
+        f"{_faster(found)}; {found['tokens_per_s']:.4g} {found['token']}s/s, "
         f"MFU {100 * float(str(found['mfu'])):.1f} %{_days(found)}; bound by {found['binding']}"
         f"{_assumed(found)}"
+    )
+
+
+def _faster(found: Described) -> str:
+    """Return what equal stages take where they are simulated to be faster."""
+    equal = found["equal_stages"]
+    if not isinstance(equal, dict) or equal["simulated_s"] >= float(str(found["simulated_s"])) * (1 - 1e-9):
+        return ""
+    return (
+        f" (equal stages, t={equal['tensor']} d={equal['data']} s={equal['stages']} "
+        f"microbatch {equal['microbatch']}: {equal['planned_s']:.4g} s as planned, "
+        f"{equal['simulated_s']:.4g} s as simulated)"
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from phaze.__main__ import app, main
+from phaze.answers import in_one_line
 from phaze.errors import PhazeError
 
 MODEL = """
@@ -75,6 +76,8 @@ def test_place_answers_the_main_question_in_one_line(model: str) -> None:
         "MFU",
         "days to train",
         "bound by",
+        "s per batch as planned",
+        "s as simulated",
     ):
         assert part in output
 
@@ -97,6 +100,17 @@ def test_place_in_json_says_what_the_line_says(model: str) -> None:
     assert found["tensor"] * found["data"] * found["stages"] <= 8
     assert [stage["stage"] for stage in found["memory"]] == list(range(found["stages"]))
     assert found["samples_per_s"] == pytest.approx(32 / found["time_per_batch_s"])
+    assert found["simulated_s"] == pytest.approx(found["time_per_batch_s"], rel=0.5)
+    assert found["equal_stages"]["planned_s"] >= found["time_per_batch_s"] * (1 - 1e-9)
+
+
+def test_place_says_where_equal_stages_are_simulated_to_be_faster(model: str) -> None:
+    arguments = ("--model", model, "--devices", "8", "--global-batch", "32", "--tensor", "2", "--json")
+    found = json.loads(run("place", *arguments).output)
+    shown = "(equal stages, t=2 d=2 s=2 microbatch 4: 2 s as planned, 1 s as simulated)"
+    equal = {"tensor": "2", "data": "2", "stages": 2, "microbatch": 4, "planned_s": 2.0, "simulated_s": 1.0}
+    assert shown in in_one_line({**found, "equal_stages": equal, "simulated_s": 1.5})
+    assert "equal stages" not in in_one_line({**found, "equal_stages": equal, "simulated_s": 1.0})
 
 
 def test_a_model_of_images_is_placed_as_a_chain_of_layers(tmp_path: Path) -> None:
