@@ -40,7 +40,7 @@ class Beside:
     def words(self) -> str:
         """Return ours, or the range of ours."""
         low, high = (digits(round(some, 9), 4) for some in (min(self.ours), max(self.ours)))
-        return low if len(self.ours) == 1 else f"{low} to {high}"
+        return low if low == high else f"{low} to {high}"
 
 
 @dataclass(frozen=True)
