@@ -20,7 +20,7 @@ $(READY): requirements.lock pyproject.toml
 study: $(READY) ## Run the default study; the report is results/report/report.html (CORES=4 to use four)
 	$(SNAKEMAKE)
 
-quick: $(READY) ## Run one model on two designs, with its report, in minutes
+quick: $(READY) ## Run one model on three designs, with its report, in minutes
 	$(SNAKEMAKE) --configfile config/studies/quick.yaml
 
 test: $(READY) ## Install the programs that tests need, where that is permitted, and run every test

@@ -75,7 +75,7 @@ def _trained(model: AnyModel, *, head: bool) -> AnyModel:
 def _passes(layers: tuple[LayerGraph, ...], settings: ExtractSettings) -> Passes:
     passes: Passes = {}
     for layer in layers:
-        groups = fuse(layer, enabled=settings.fusion)
+        groups = fuse(layer, enabled=settings.fusion, after_reductions=settings.after_reductions)
         passes[layer.name, "forward"] = forward_graph(layer, groups, settings.bytes_per_element)
         form = settings.backward if settings.weight_gradients else "data"
         passes[layer.name, "backward"] = backward_graph(layer, groups, settings.bytes_per_element, form)

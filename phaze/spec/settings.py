@@ -77,6 +77,9 @@ class ExtractSettings(Noun):
     """One backward operator per forward operator, or data and weight gradients apart."""
     fusion: Flag = True
     """Fuse elementwise operators into what produces their input."""
+    after_reductions: Flag = True
+    """Also into a softmax or norm, so that the dropout of attention is no round trip through HBM; not in the
+    paper."""
     bytes_per_element: Literal[1, 2, 4] = 2
     """Size of an activation or weight."""
     head: Flag = True

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +28,8 @@ CONFIG = Path(__file__).resolve().parents[3] / "config"
 TECHNOLOGY = load_technology("22nm", CONFIG)
 PAPER = Hardware(1.05e9, 1.2e12, 2.0**32, 2, 4.0)
 COMPONENTS = ("mac", "register", "l2", "glb", "hbm", "link")
-PRINTED = EstimateSettings(fusion="paired", preload=False)
+PAPERS = yaml.safe_load((CONFIG / "studies/phaze-paper.yaml").read_text())
+PRINTED = EstimateSettings.parse(PAPERS["estimate"], "phaze-paper.yaml")
 """The settings of the paper."""
 TENSOR = 4
 ELEMENTS = 512 * 1024
@@ -243,7 +245,7 @@ def unfused_s(model: AnyModel, architecture: Architecture, given: EstimateSettin
     of_place = dict(zip(places, seconds[rows["work"]], strict=True))
     found = {}
     for layer in build_network(model, 256, 1, 2, 2).layers:
-        groups, last = fuse(layer), len(layer.primitives) - 1
+        groups, last = fuse(layer, after_reductions=True), len(layer.primitives) - 1
         for number, group in enumerate(groups):
             for direction, place in (("forward", number), ("backward", len(groups) - 1 - number)):
                 members = group if direction == "forward" else [last - i for i in group]
@@ -347,7 +349,8 @@ def test_an_element_of_another_size_changes_words() -> None:
 def test_vector_cycles_of_a_study_replace_the_table_s() -> None:
     """And an unknown operation is refused."""
     table = describe_named([chip()], TECHNOLOGY.area_um2, "named")
-    overrides = EstimateSettings(vector_cycles={"forward.layer_norm": 5.0}, fusion="paired", preload=False)
+    changed = {**PRINTED.vector_cycles, "forward.layer_norm": 5.0}
+    overrides = PRINTED.model_copy(update={"vector_cycles": changed})
     found = estimate_operators(PARTS, table, PAPER, TECHNOLOGY, TENSOR, overrides).set_index("work")
     assert found.loc[NORM, "latency_s"] == pytest.approx(5 * tpu().loc[NORM, "latency_s"])
     unknown = EstimateSettings(vector_cycles={"sideways.gelu": 1.0})

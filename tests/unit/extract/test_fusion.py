@@ -1,13 +1,17 @@
 """Fusion: what runs together, and that the graph stays acyclic."""
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 
+from phaze.extract.backward import backward_graph
+from phaze.extract.forward import forward_graph
 from phaze.extract.fusion import fuse
 from phaze.extract.primitives import INPUT, Gemm, LayerBuilder
 from phaze.extract.sharding import Slice
 from phaze.extract.transformer import build_layers
-from tests.unit.extract.examples import layer_of, named_groups, slice_of, slices, some
+from tests.unit.extract.examples import layer_of, named_groups, names, slice_of, slices, some
 
 
 def test_a_gpt_block_fuses_into_14_operators() -> None:
@@ -89,12 +93,52 @@ def test_nothing_joins_the_input_of_a_product() -> None:
     assert named_groups(layer.finish("l", 4)) == [["x"], ["y"]]
 
 
-def test_nothing_joins_a_reduction() -> None:
+def test_nothing_joins_a_reduction_in_the_paper() -> None:
     """What follows a softmax is an operator of its own."""
     layer = LayerBuilder(4)
     x = layer.add("softmax", "x", layer.add("scale", "s", layer.input))
     layer.add("dropout", "y", x)
     assert named_groups(layer.finish("l", 4)) == [["s", "x"], ["y"]]
+
+
+def test_elementwise_operators_may_join_a_reduction() -> None:
+    """The dropout of attention then drops what its softmax has at hand; a second reduction is on its own."""
+    layer = LayerBuilder(4)
+    x = layer.add("softmax", "x", layer.add("scale", "s", layer.input))
+    y = layer.add("softmax", "z", layer.add("dropout", "y", x))
+    layer.add("matmul", "m", y, elements=4, gemm=Gemm(1, 2, 2, 2), parameters=4)
+    found = layer.finish("l", 4)
+    groups = fuse(found, after_reductions=True)
+    assert [names(found, group) for group in groups] == [["s", "x", "y"], ["z"], ["m"]]
+
+
+def test_no_product_joins_a_reduction_by_way_of_an_elementwise_operator() -> None:
+    """A sum of a norm and of a product joins one of them only, and both orders are tried."""
+    layer = LayerBuilder(4)
+    norm = layer.add("layer_norm", "norm", layer.input, parameters=8)
+    matmul = layer.add("matmul", "product", layer.input, elements=4, gemm=Gemm(1, 2, 2, 2), parameters=4)
+    layer.add("add", "sum", norm, matmul)
+    found = layer.finish("l", 4)
+    groups = fuse(found, after_reductions=True)
+    assert sorted(len(group) for group in groups)[-1] == 2
+    assert ["product", "sum"] in [names(found, group) for group in groups]
+
+
+def test_a_dropout_with_its_softmax_reads_nothing_from_memory() -> None:
+    """Fused, probabilities are written for the backward pass, and not read again: forward one tensor less,
+    backward two.
+    """
+    layer = layer_of(slice_of("gpt2"), "block")
+    elements = next(p.elements for p in layer.primitives if p.name == "softmax")
+
+    def streamed(*, after_reductions: bool, backward: bool) -> int:
+        groups = fuse(layer, after_reductions=after_reductions)
+        graph = backward_graph(layer, groups, 2, "paired") if backward else forward_graph(layer, groups, 2)
+        return sum(p.streamed_bytes for o in graph.operators if "softmax" in o.name for p in o.parts)
+
+    for backward, tensors in ((False, 1), (True, 2)):
+        apart, joined = (streamed(after_reductions=a, backward=backward) for a in (False, True))
+        assert apart - joined == tensors * elements * 2
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert-large", "llama2-7b", "opt-350m"])
@@ -110,8 +154,8 @@ def test_operators_are_a_partition_in_topological_order(part: Slice) -> None:
     """Every primitive is in one operator; only its last one is read from outside; every operator comes
     after its inputs.
     """
-    for layer in build_layers(part):
-        groups = fuse(layer)
+    for layer, after in product(build_layers(part), (False, True)):
+        groups = fuse(layer, after_reductions=after)
         place = {index: number for number, group in enumerate(groups) for index in group}
         assert sorted(place) == list(range(len(layer.primitives)))
         assert sum(map(len, groups)) == len(place)
@@ -124,8 +168,8 @@ def test_operators_are_a_partition_in_topological_order(part: Slice) -> None:
 @given(slices())
 def test_an_operator_has_one_product_and_no_company_for_collectives(part: Slice) -> None:
     """No operator has two products, a product with a reduction, or a collective with anything."""
-    for layer in build_layers(part):
-        for group in fuse(layer):
+    for layer, after in product(build_layers(part), (False, True)):
+        for group in fuse(layer, after_reductions=after):
             roles = [layer.primitives[index].traits.role for index in group]
             assert roles.count("matmul") <= 1
             assert roles.count("reduction") <= 1
