@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from phaze.errors import PhazeError
 from phaze.ndarrays import Floats
-from phaze.room import machine_bytes
 from phaze.theory.memory import microbatches_in_flight
-from phaze.theory.partition import Shape, devices_of, least_worst, shape_of
+from phaze.theory.partition import Shape, devices_of, least_worst, refuse_large, shape_of
 from phaze.theory.pipeline import Chain, Footprints, Setting, room, useful_widths
 from phaze.units import GIB, KIB, MIB
 
@@ -150,7 +150,9 @@ def _enough_devices(chain: Chain, tensor: int, setting: Setting) -> float:
     Also infinite where this machine has not the memory to find out.
     """
     shape, footprints = shape_of(chain, tensor, tensor * len(chain)), chain.footprints
-    if shape.table_bytes(len(chain)) > machine_bytes():
+    try:
+        refuse_large(len(chain), shape)
+    except PhazeError:
         return np.inf
     free, enough = np.zeros_like(footprints.constant_bytes), np.inf
     for microbatches, data in pipelines(setting, setting.microbatches):

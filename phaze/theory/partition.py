@@ -30,15 +30,11 @@ class Shape:
     singles: int
     """Largest number of single-device stages that make a difference, 0 where all stages take the same."""
 
-    def table_bytes(self, layers: int) -> float:
-        """Return the bytes of two tables `dp` (s, u, i) of a chain: one is made while another is used."""
-        return 2 * 8.0 * (self.stages + 1) * (self.singles + 1) * (layers + 1)
-
 
 def refuse_large(layers: int, shape: Shape) -> None:
-    """Raise PhazeError where the tables of the recurrence exceed the memory."""
+    """Raise PhazeError where two tables `dp` (s, u, i), of which one makes the other, exceed the memory."""
     refuse_beyond_memory(
-        shape.table_bytes(layers),
+        2 * 8.0 * (shape.stages + 1) * (shape.singles + 1) * (layers + 1),
         f"the tables of {layers:,} layers in up to {shape.stages:,} stages, {shape.singles:,} of them on one "
         "device where others take several,",
         "give fewer devices, or merge layers that come one after the other",

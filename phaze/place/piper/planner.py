@@ -20,11 +20,10 @@ from phaze.place.piper.prices import Known, Problem, nothing_known
 from phaze.place.piper.search import Table, fewest_devices, last_stage
 from phaze.place.piper.stages import best_stage, costs_of, data_degrees, exchanges
 from phaze.place.piper.sums import Sums, downset_bytes, list_steps, most_in_flight, sum_up
+from phaze.room import refuse_beyond_memory
 from phaze.theory.downsets import Downsets, enumerate_downsets, enumerate_prefixes
 
 MAX_DOWNSETS = 100_000
-MOST_STATES = 2**29
-"""Downsets times sums of degrees: two GiB of four bytes each."""
 BELOW = 1 - 1e-11
 """A plan is better if its time is less than this part of another's."""
 CLOSE = 1.001
@@ -147,11 +146,11 @@ class Planner:
     def table(self) -> Table:
         """Return room for f(D, s)."""
         count, degrees = len(self.downsets), self.most_degree + 1
-        if count * degrees > MOST_STATES:
-            raise PhazeError(
-                f"{count} downsets with sums of degrees up to {degrees - 1} are {count * degrees} states, "
-                f"allowed are {MOST_STATES}: plan for fewer devices or microbatches"
-            )
+        refuse_beyond_memory(
+            4.0 * count * degrees,
+            f"the states of {count:,} downsets with sums of degrees up to {degrees - 1:,}",
+            "plan for fewer devices or microbatches",
+        )
         return np.empty((count, degrees), dtype=np.int32)
 
     @cached_property

@@ -8,9 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from phaze import room
 from phaze.errors import PhazeError
-from phaze.place import reasons
 from phaze.place.flush import Infeasible, place_chain, place_widths
 from phaze.theory.chains import Runs, best_times
 from phaze.theory.pipeline import Chain, Setting
@@ -25,8 +23,7 @@ def machine_of_size(monkeypatch: pytest.MonkeyPatch) -> Has:
     """Return what lets the machine have so many GiB of memory."""
 
     def has(gib: float) -> None:
-        for module in (room, reasons):
-            monkeypatch.setattr(module, "machine_bytes", lambda: int(gib * GIB))
+        monkeypatch.setattr("phaze.room.machine_bytes", lambda: int(gib * GIB))
 
     return has
 

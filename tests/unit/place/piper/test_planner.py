@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from phaze.errors import PhazeError
 from phaze.place.piper.layers import Cluster, Layers, Plan
-from phaze.place.piper.planner import plan, plan_over_devices
+from phaze.place.piper.planner import Planner, plan, plan_over_devices
 from tests.unit.place.piper.exhaustive import best_times, instances, stage_time
 from tests.unit.place.piper.test_stages import cluster_of, layers_of
 
@@ -155,13 +155,18 @@ def test_too_many_downsets_are_refused_and_one_linear_order_is_offered() -> None
 
 
 def test_too_many_states_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phaze.place.piper.planner.MOST_STATES", 20)
+    monkeypatch.setattr("phaze.room.machine_bytes", lambda: 4 * 3 * 1001)
     layers = layers_of((0, 1.0, 0, 0, 0), (1, 1.0, 0, 0, 0))
-    assert plan(layers, cluster_of(1, 5)) is not None
+    assert planner_of(layers, 1000).table.shape == (3, 1001)
     with pytest.raises(
-        PhazeError, match="3 downsets with sums of degrees up to 6 are 21 states, allowed are 20"
+        PhazeError, match=r"3 downsets with sums of degrees up to 1,001 take .* GiB of memory"
     ):
-        plan(layers, cluster_of(1, 6))
+        _ = planner_of(layers, 1001).table
+
+
+def planner_of(layers: Layers, devices: int) -> Planner:
+    """Return a planner for so many devices and microbatches."""
+    return Planner(layers, Cluster(devices, 1000.0, 1.0, devices), False, False, None, 100)
 
 
 def test_choices_beyond_the_memory_of_the_machine_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
