@@ -22,6 +22,7 @@ from phaze.evaluations import EvaluationStore, Plain, content_of
 from phaze.extract import LayerTables, extract_graph, extract_layers
 from phaze.ndarrays import Bools
 from phaze.place import Conditions, Expert, place_model
+from phaze.progress import counted
 from phaze.schedule import SolutionStore, schedule_layers
 from phaze.spec.architecture import Technology
 from phaze.spec.model import AnyModel
@@ -133,7 +134,8 @@ def evaluate_architectures(subject: Subject, architectures: pd.DataFrame, terms:
     `architectures` are rows of table architectures, of any shards; their designs get ids of their own.
     """
     chips = with_own_designs(architectures)
-    found = [evaluate_point(subject, point, chips, terms) for point in subject.points]
+    points = counted(subject.points, "TMP width and microbatch")
+    found = [evaluate_point(subject, point, chips, terms) for point in points]
     names = [f.name for f in fields(Evaluation) if f.name != "architectures"]
     joined = {name: pd.concat([getattr(one, name) for one in found], ignore_index=True) for name in names}
     return Evaluation(chips, **joined)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phaze.commands import options
-from phaze.commands.output import print_tables
+from phaze.commands.output import print_tables, telling
 
 
 def estimate(
@@ -22,4 +22,6 @@ def estimate(
 
     options.refuse_unless_positive("estimate", flat_bandwidth=flat_bandwidth)
     subject = read_subject(model, sequence, tensor or [1], microbatch or [1], backward.value)
-    print_tables(estimate_subject(subject, architecture, system, flat_bandwidth), as_json=as_json)
+    with telling("estimate"):
+        tables = estimate_subject(subject, architecture, system, flat_bandwidth)
+    print_tables(tables, as_json=as_json)

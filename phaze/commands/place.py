@@ -96,7 +96,8 @@ def place(
 def _place_model(question: Question, out: Path | None, *, as_json: bool) -> None:
     from phaze.answers import answer, describe_placement, in_one_line
 
-    found = describe_placement(question, answer(question))
+    with telling("place"):
+        found = describe_placement(question, answer(question))
     write_or_print((json.dumps(found, indent=2) if as_json else in_one_line(found)) + "\n", out)
 
 
@@ -114,7 +115,8 @@ def _by_phaze(instance: Path) -> str:
 
     problem = read_instance(instance)
     try:
-        result = place_instance(problem)
+        with telling("place"):
+            result = place_instance(problem)
     except PhazeError as error:
         raise PhazeError(f"{instance}: {error}") from error
     return result_text(result)

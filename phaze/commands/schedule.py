@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from phaze.commands import options
-from phaze.commands.output import print_tables
+from phaze.commands.output import print_tables, telling
 
 
 def schedule(
@@ -27,5 +27,6 @@ def schedule(
 
     options.refuse_unless_positive("schedule", flat_bandwidth=flat_bandwidth)
     subject = read_subject(model, sequence, tensor or [1], microbatch or [1], backward.value)
-    solves, schedules = schedule_subject(subject, architecture, system, flat_bandwidth)
+    with telling("schedule"):
+        solves, schedules = schedule_subject(subject, architecture, system, flat_bandwidth)
     print_tables([schedules if operators else solves], as_json=as_json)

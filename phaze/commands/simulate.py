@@ -10,7 +10,7 @@ import typer
 
 from phaze.commands import options
 from phaze.commands import simulate_options as given
-from phaze.commands.output import refuse_as_picture, refuse_outputs
+from phaze.commands.output import refuse_as_picture, refuse_outputs, telling
 from phaze.errors import PhazeError
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def _simulate_plan(
     refuse_as_picture(picture)
     refuse_outputs(trace, picture, reads=(stages_beside(placement),))
     network = None if system is None else load_network(system)
-    answer = simulate_file(placement, Wanted(*choice), network)
+    with telling("simulate"):
+        answer = simulate_file(placement, Wanted(*choice), network)
     if trace is not None:
         write_trace(answer.found.timeline, trace)
     if picture is not None:
@@ -100,7 +101,8 @@ def _simulate_runs(runs: Path, system: str, out: Path) -> None:
     from phaze.runs.rows import unknown_columns
     from phaze.runs.table import ADDED, OK, predict_table, write_table
 
-    table, accuracy = predict_table(runs, load_machine(system))
+    with telling("simulate"):
+        table, accuracy = predict_table(runs, load_machine(system))
     write_table(table, out)
     typer.echo(f"{len(table)} runs, {int((table['status'] == OK).sum())} ok: {out}")
     kept = [name for name in unknown_columns(table) if name not in ADDED]

@@ -47,23 +47,23 @@ def tiny_model(tmp_path: Path) -> str:
 def test_every_verb_says_what_it_does(verb: str) -> None:
     result = run(verb, "--help")
     assert result.exit_code == 0
-    assert "Usage" in result.output
+    assert "Usage" in result.stdout
 
 
 def test_the_space_is_the_papers() -> None:
-    found = json.loads(run("space", "--json").output)
+    found = json.loads(run("space", "--json").stdout)
     assert found["architectures"] == 29360
     assert found["area_limit_mm2"] == pytest.approx(278.82667631216, rel=1e-9)
     assert found["largest"]["architecture"] == "tc8-vc2-128x128-glb128"
-    assert "29,360 architectures" in run("space").output
+    assert "29,360 architectures" in run("space").stdout
 
 
 def test_without_the_share_rule_the_space_is_larger() -> None:
-    assert json.loads(run("space", "--json", "--no-minimum-share").output)["architectures"] == 51943
+    assert json.loads(run("space", "--json", "--no-minimum-share").stdout)["architectures"] == 51943
 
 
 def test_place_answers_the_main_question_in_one_line(model: str) -> None:
-    output = run("place", "--model", model, "--devices", "8", "--global-batch", "32").output
+    output = run("place", "--model", model, "--devices", "8", "--global-batch", "32").stdout
     assert output.count("\n") == 1
     for part in (
         "t=",
@@ -95,7 +95,7 @@ def test_place_in_json_says_what_the_line_says(model: str) -> None:
         "--microbatch",
         "4",
     )
-    found = json.loads(run("place", *arguments, "--json").output)
+    found = json.loads(run("place", *arguments, "--json").stdout)
     assert (found["status"], found["tensor"], found["microbatch"]) == ("placed", 2, 4)
     assert found["tensor"] * found["data"] * found["stages"] <= 8
     assert [stage["stage"] for stage in found["memory"]] == list(range(found["stages"]))
@@ -118,16 +118,16 @@ def test_a_model_of_images_is_placed_as_a_chain_of_layers(tmp_path: Path) -> Non
     path = tmp_path / "small.yaml"
     path.write_text(RESNET)
     options = ("--devices", "2", "--global-batch", "8", "--microbatch", "2", "--json")
-    found = json.loads(run("place", "--model", str(path), *options).output)
+    found = json.loads(run("place", "--model", str(path), *options).stdout)
     assert (found["status"], found["tensor"], found["token"]) == ("placed", 1, "image")
-    assert " images/s" in run("place", "--model", str(path), *options[:-1]).output
-    printed = json.loads(run("extract", "--model", str(path), "--json").output)
+    assert " images/s" in run("place", "--model", str(path), *options[:-1]).stdout
+    printed = json.loads(run("extract", "--model", str(path), "--json").stdout)
     assert {row["layer"] for row in printed} == {"stem", "stage-1-first", "stage-2-first", "stage-2", "head"}
 
 
 def test_a_feature_pyramid_is_extracted_but_not_placed() -> None:
     """It is no chain of layers, and one message says so."""
-    printed = json.loads(run("extract", "--model", "semantic-fpn", "--json").output)
+    printed = json.loads(run("extract", "--model", "semantic-fpn", "--json").stdout)
     assert "decoder" in {row["layer"] for row in printed}
     with pytest.raises(PhazeError, match="model semantic-fpn is no chain of layers"):
         run("place", "--model", "semantic-fpn")
@@ -150,7 +150,7 @@ def test_trace_says_what_is_missing(arguments: list[str], message: str) -> None:
 
 def test_a_model_that_does_not_fit_says_by_how_much(model: str) -> None:
     arguments = ("--model", model, "--devices", "1", "--global-batch", "32", "--hbm-gib", "0.0001")
-    assert "infeasible: memory" in run("place", *arguments).output
+    assert "infeasible: memory" in run("place", *arguments).stdout
 
 
 def test_an_instance_of_the_authors_program_is_read_and_written(tmp_path: Path, shared_data: Path) -> None:
@@ -171,39 +171,39 @@ def documented_graph(tmp_path: Path, project_root: Path) -> Path:
 
 def test_piper_plans_the_graph_of_the_readme(graph: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    assert run("place", "--planner", "piper", str(graph), "-o", str(out)).output == ""
+    assert run("place", "--planner", "piper", str(graph), "-o", str(out)).stdout == ""
     found = json.loads(out.read_text())
     assert sorted(layer for stage in found["stages"] for layer in stage["layers"]) == [0, 1]
     assert found["devices"] == sum(stage["d"] * stage["t"] for stage in found["stages"]) <= 4
     assert all(stage["memory_bytes"] <= 3e9 for stage in found["stages"])
-    assert json.loads(run("place", "--planner", "piper", str(graph)).output) == found
+    assert json.loads(run("place", "--planner", "piper", str(graph)).stdout) == found
 
 
 def test_options_of_piper_replace_what_its_input_says(graph: Path) -> None:
     arguments = ("place", "--planner", "piper", str(graph))
-    base = json.loads(run(*arguments).output)["time_per_sample"]
-    one = json.loads(run(*arguments, "--devices", "1").output)
+    base = json.loads(run(*arguments).stdout)["time_per_sample"]
+    one = json.loads(run(*arguments, "--devices", "1").stdout)
     assert (one["devices"], one["time_per_sample"]) == (1, 0.01 + 0.03)
-    exact = json.loads(run(*arguments, "--exactly", "--microbatches", "2").output)
+    exact = json.loads(run(*arguments, "--exactly", "--microbatches", "2").stdout)
     assert exact["degree"] == 2
-    slow = json.loads(run(*arguments, "--bandwidth-gib", "0.5").output)
+    slow = json.loads(run(*arguments, "--bandwidth-gib", "0.5").stdout)
     assert slow["time_per_sample"] > base
-    none = json.loads(run(*arguments, "--memory-gib", "0.1").output)
+    none = json.loads(run(*arguments, "--memory-gib", "0.1").stdout)
     assert none["time_per_sample"] is None
     assert none["reason"].startswith("memory: ")
-    others = json.loads(run(*arguments, "--baselines", "--exact-knapsack").output)["baselines"]
+    others = json.loads(run(*arguments, "--baselines", "--exact-knapsack").stdout)["baselines"]
     assert all(other["time_per_sample"] >= base for other in others.values() if other["stages"])
 
 
 def test_piper_plans_for_levels(graph: Path) -> None:
     """Levels of one device are none; --exact-knapsack, as they choose configurations exactly."""
     arguments = ("place", "--planner", "piper", str(graph))
-    flat = json.loads(run(*arguments, "--devices", "4", "--bandwidth-gib", "25", "--exact-knapsack").output)
-    one = json.loads(run(*arguments, "--levels", "4@25,1@1").output)
+    flat = json.loads(run(*arguments, "--devices", "4", "--bandwidth-gib", "25", "--exact-knapsack").stdout)
+    one = json.loads(run(*arguments, "--levels", "4@25,1@1").stdout)
     assert one["time_per_sample"] == pytest.approx(flat["time_per_sample"], rel=1e-9)
     assert [stage["level"] for stage in one["stages"]] == [2]
     assert sorted(v for stage in one["stages"][0]["stages"] for v in stage["layers"]) == [0, 1]
-    none = json.loads(run(*arguments, "--levels", "4@25,2@1", "--memory-gib", "0.1").output)
+    none = json.loads(run(*arguments, "--levels", "4@25,2@1", "--memory-gib", "0.1").stdout)
     assert none["time_per_sample"] is None
     assert none["reason"].startswith("memory: ")
 
@@ -273,13 +273,13 @@ def test_a_bad_graph_is_one_message_and_nothing_is_written(graph: Path, tmp_path
 
 
 def test_extract_estimate_and_schedule_print_their_tables(model: str) -> None:
-    operators = json.loads(run("extract", "--model", model, "--json").output)
-    estimates = json.loads(run("estimate", "--model", model, "--json").output)
-    solves = json.loads(run("schedule", "--model", model, "--json").output)
+    operators = json.loads(run("extract", "--model", model, "--json").stdout)
+    estimates = json.loads(run("estimate", "--model", model, "--json").stdout)
+    solves = json.loads(run("schedule", "--model", model, "--json").stdout)
     assert {row["layer"] for row in operators} == {"embedding", "block", "head"}
     assert all(row["latency_all_s"] <= row["latency_s"] for row in estimates)
     assert len(solves) == 6
-    assert "all_reduce" in run("extract", "--model", model, "--tensor", "2").output
+    assert "all_reduce" in run("extract", "--model", model, "--tensor", "2").stdout
 
 
 @pytest.mark.parametrize(
@@ -343,5 +343,5 @@ def test_an_answer_that_cannot_be_printed_is_one_line(arguments: tuple[str, ...]
 def test_images_are_trained_for_as_long_as_is_said() -> None:
     arguments = ["place", "--model", "resnet-50", "--architecture", "tpu-v4", "--devices", "2"]
     arguments += ["--global-batch", "8", "--microbatch", "1"]
-    assert "days to train" not in CliRunner().invoke(app, arguments).output
-    assert "days to train" in CliRunner().invoke(app, [*arguments, "--tokens", "1e8"]).output
+    assert "days to train" not in CliRunner().invoke(app, arguments).stdout
+    assert "days to train" in CliRunner().invoke(app, [*arguments, "--tokens", "1e8"]).stdout

@@ -42,7 +42,7 @@ def changed(graph: Path, **keys: object) -> str:
 
 def test_the_graph_of_the_readme_becomes_stages(graph: Path, tmp_path: Path) -> None:
     out = tmp_path / "stages.json"
-    said = run(str(graph), "--stages", "2", "--replicas", "3", "-o", str(out)).output
+    said = run(str(graph), "--stages", "2", "--replicas", "3", "-o", str(out)).stdout
     assert said.startswith("S=2 R=3: slowest stage ")
     stages = read_as(StoredStages, out)
     assert [stage.operators for stage in stages.stages] == [("embedding", "query"), ("feed-forward",)]
@@ -52,7 +52,7 @@ def test_the_graph_of_the_readme_becomes_stages(graph: Path, tmp_path: Path) -> 
 
 
 def test_devices_alone_are_searched(graph: Path) -> None:
-    rows = json.loads(run(str(graph), "--devices", "4", "--json").output)
+    rows = json.loads(run(str(graph), "--devices", "4", "--json").stdout)
     assert {(row["stages"], row["replicas"]) for row in rows} == {(1, 4), (2, 2)}
     rates = [row["samples_per_s"] for row in rows]
     assert rates == sorted(rates, reverse=True)
@@ -60,18 +60,18 @@ def test_devices_alone_are_searched(graph: Path) -> None:
 
 
 def test_others_can_be_compared(graph: Path) -> None:
-    (row,) = json.loads(run(str(graph), "--stages", "2", "--replicas", "2", "--baselines", "--json").output)
+    (row,) = json.loads(run(str(graph), "--stages", "2", "--replicas", "2", "--baselines", "--json").stdout)
     assert list(row["baselines"]) == ["pipedream", "topological", "piper", "phaze"]
     for other in row["baselines"].values():
         assert row["stage_time_s"] <= 1.02 * other["stage_time_s"]
-    lines = run(str(graph), "--stages", "3", "--replicas", "1", "--baselines").output.splitlines()
+    lines = run(str(graph), "--stages", "3", "--replicas", "1", "--baselines").stdout.splitlines()
     assert lines[1] == "  pipedream: 3 stages need as many layers, the graph has 2"
 
 
 def test_without_recomputation_stages_are_faster(graph: Path) -> None:
     shape = ("--stages", "2", "--replicas", "1", "--json")
-    (with_it,) = json.loads(run(str(graph), *shape).output)
-    (without,) = json.loads(run(str(graph), *shape, "--no-recompute").output)
+    (with_it,) = json.loads(run(str(graph), *shape).stdout)
+    (without,) = json.loads(run(str(graph), *shape, "--no-recompute").stdout)
     assert without["stage_time_s"] < with_it["stage_time_s"]
 
 
@@ -92,7 +92,7 @@ def test_a_published_configuration_is_a_model(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     sizes = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 32, "vocab_size": 128}
     config.write_text(json.dumps({"model_type": "gpt2", **sizes}), encoding="utf-8")
-    assert "S=3 R=2: slowest stage" in run(str(config), "--stages", "3", "--replicas", "2").output
+    assert "S=3 R=2: slowest stage" in run(str(config), "--stages", "3", "--replicas", "2").stdout
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_what_cannot_be_written_is_said_before_the_work(graph: Path, tmp_path: P
 
 def test_most_replicas_of_a_file_need_no_matrix_of_theirs(graph: Path) -> None:
     shape = ("--stages", "2", "--replicas", str(MOST))
-    assert run(str(graph), *shape).output.startswith(f"S=2 R={MOST}: ")
+    assert run(str(graph), *shape).stdout.startswith(f"S=2 R={MOST}: ")
 
 
 def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:

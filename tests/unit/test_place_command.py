@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from phaze import cosearch
 from phaze.__main__ import app
 from phaze.config import load_scenario
 from phaze.errors import PhazeError
@@ -68,3 +70,19 @@ def test_an_architecture_takes_its_own_clock_or_is_refused(model: str) -> None:
 def test_no_more_devices_than_the_system_has(model: str) -> None:
     with pytest.raises(PhazeError, match="--devices: must be at most the 1024 of system paper, got 1025"):
         place(model, "--devices", "1025")
+
+
+def test_a_placement_that_takes_long_says_which_point_it_is_at(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate = cosearch.evaluate_point
+
+    def slowly(*arguments: object) -> object:
+        time.sleep(1.1)
+        return evaluate(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cosearch, "evaluate_point", slowly)
+    arguments = ["place", "--model", model, "--devices", "8", "--global-batch", "32", "--tensor", "1"]
+    result = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
+    assert "progress: place: 2 s, TMP width and microbatch " in result.stderr
+    assert json.loads(result.stdout)["status"] == "placed"

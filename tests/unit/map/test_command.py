@@ -36,7 +36,7 @@ def test_a_mapping_is_written_the_same_twice_with_measured_times_apart(tmp_path:
     for name in ("one.json", "two.json"):
         options = ["--topology", "two-level", "-o", str(tmp_path / name), "--times", str(tmp_path / "t.json")]
         result = CliRunner().invoke(app, ["map", stages, *options, *FAST])
-        assert result.exit_code == 0, result.output
+        assert result.exit_code == 0, result.stdout
         texts.append((tmp_path / name).read_text(encoding="utf-8"))
     assert texts[0] == texts[1]
     found = read_as(StoredMapping, tmp_path / "one.json")
@@ -44,11 +44,11 @@ def test_a_mapping_is_written_the_same_twice_with_measured_times_apart(tmp_path:
     assert found.compute_s < found.step_time_s
     measured = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
     assert set(measured) == {"p2p", "allreduce", "exact", "local-search"}
-    assert f"step {found.step_time_s:.6g} s, found by {found.found_by}" in result.output
+    assert f"step {found.step_time_s:.6g} s, found by {found.found_by}" in result.stdout
     exact = next(one for one in found.ways if one.name == "exact")
     counted = f"longest stage time as it counts {exact.objective_s:.6g} s"
     known = "proven the least" if exact.proven else f"none below {exact.bound_s:.6g} s"
-    assert f"exact: step {exact.step_time_s:.6g} s, {counted}, {known}" in result.output
+    assert f"exact: step {exact.step_time_s:.6g} s, {counted}, {known}" in result.stdout
 
 
 def test_a_mapping_is_drawn_beside_those_by_hand(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_mapping_is_drawn_beside_those_by_hand(tmp_path: Path) -> None:
 def test_heuristics_stay_out_of_the_answer_if_asked(tmp_path: Path, choice: str, ways: int) -> None:
     options = ["--topology", "dgx-1", "--instantiation", choice, "--no-heuristics", "--json"]
     result = CliRunner().invoke(app, ["map", written_stages(tmp_path, 4), *options, *FAST])
-    found = StoredMapping.model_validate_json(result.output)
+    found = StoredMapping.model_validate_json(result.stdout)
     assert len(found.ways) == ways
     assert [one.name for one in found.heuristics] == ["cs-map", "p2p-map"]
 
@@ -92,4 +92,4 @@ def test_sizes_at_their_limits_have_a_result(tmp_path: Path, size: float) -> Non
     stages.write_text(json.dumps(stored), encoding="utf-8")
     result = CliRunner().invoke(app, ["map", str(stages), "--topology", "two-level", "--json", *FAST])
     assert result.exit_code == 0, result.exception
-    assert StoredMapping.model_validate_json(result.output).step_time_s > 0
+    assert StoredMapping.model_validate_json(result.stdout).step_time_s > 0

@@ -40,7 +40,7 @@ def run(study: Path, file: str, *arguments: str) -> str:
     result = CliRunner().invoke(app, command)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    return result.output
+    return result.stdout
 
 
 @pytest.mark.parametrize("file", ["plans/paper/toy.parquet", "report/plans.parquet"])
