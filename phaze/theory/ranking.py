@@ -60,10 +60,13 @@ def smallest(time_s: Floats, area_um2: Floats, name: Ranks, tolerance: float) ->
 def leanest_first(placements: pd.DataFrame) -> pd.DataFrame:
     """Return infeasible placements in the order of what they lack, as far as their settings tell.
 
-    The largest HBM first; there what recomputes, with the widest t, and with the smallest microbatch.
+    Those that lack memory, not devices, first; of them the largest HBM, there what recomputes, with the
+    widest t, and with the smallest microbatch.
     """
-    keys = ["hbm_gib", "recompute", "tensor", "microbatch"]
-    return placements.sort_values(keys, ascending=[False, False, False, True], kind="stable")
+    keys = ["other", "hbm_gib", "recompute", "tensor", "microbatch"]
+    lacking = placements.assign(other=placements["binding"] != "memory")
+    ordered = lacking.sort_values(keys, ascending=[True, False, False, False, True], kind="stable")
+    return ordered.drop(columns="other")
 
 
 def distinct_rows(values: Floats) -> tuple[Floats, NDArray[np.int64]]:

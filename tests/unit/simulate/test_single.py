@@ -74,8 +74,8 @@ def test_the_fastest_plan_is_taken_and_explained(
         "stage 0",
     ):
         assert words in text
-    assert "planners charge 4 (d - 1)/d" in text
-    assert "the simulator counts 2 (d - 1)/d in each direction" in text
+    assert "Piper charges every stage 4 (d - 1)/d of its weights" in text
+    assert "The simulator counts 2 (d - 1)/d in each direction" in text
 
 
 def test_a_plan_is_simulated_on_the_flat_network_that_it_was_made_for(study: Path) -> None:
