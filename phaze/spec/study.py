@@ -84,7 +84,8 @@ class ScenarioChoice(Noun):
 
 def _without_nulls(value: object) -> object:
     """Return a mapping without keys that are null: so a study leaves out what the default study has."""
-    return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+    given = {} if value is None else value
+    return {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else given
 
 
 class Study(Noun):
@@ -116,9 +117,10 @@ class Study(Noun):
     """Settings of certify."""
     report: ReportSettings = ReportSettings()
     """Settings of report."""
-    readings: dict[Name, Reading] = Field(default_factory=dict)
-    """Other settings by name, under which every model is placed on the named architectures again, to be shown
-    beside the study's own; without those that the publication of the report found for other workloads."""
+    readings: Annotated[dict[Name, Reading], BeforeValidator(_without_nulls)] = Field(default_factory=dict)
+    """Other settings by name, under which every model is placed on the named architectures and on its winners
+    again, to be shown beside the study's own; without those that the publication of the report found for
+    other workloads. One that is null is left out."""
     plans: Plans = Plans()
     """What is planned with Piper apart from the models: the figures and tables of its paper."""
     tiled: TiledStudy = TiledStudy()
@@ -159,7 +161,7 @@ class Study(Noun):
             if reading.baseline is not None and reading.baseline not in self.architectures.named:
                 raise ValueError(
                     f"readings.{name}.baseline: {reading.baseline!r} must be one of architectures.named "
-                    f"{sorted(self.architectures.named)}"
+                    f"{sorted(self.architectures.named)}; name it, or leave the reading out with null"
                 )
 
     def _check_batches(self, where: str) -> None:

@@ -37,6 +37,7 @@ STUDY = {
     },
     "architectures": {
         "named": ["tpu-v4"],
+        "baseline": "tpu-v4",
         "grid": {
             "num_tc": [1, 2],
             "num_vc": [1, 4],
@@ -150,11 +151,17 @@ def read_only(at: Path) -> Iterator[None]:
 
 
 def write_study(path: Path, files: dict[str, str] | None = None, **changes: object) -> Folder:
-    """Write the small study into a folder, with other values of its top keys and files beside it."""
+    """Write the small study into a folder, with other values of its top keys and files beside it.
+
+    Scenarios and readings of the default study are left out.
+    """
     path.mkdir(parents=True, exist_ok=True)
     for name, text in (files or {}).items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text(text)
     (path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
-    (path / "study.yaml").write_text(yaml.safe_dump(STUDY | changes, sort_keys=False))
+    study = STUDY | changes
+    default = yaml.safe_load((ROOT / "config" / "config.yaml").read_text())
+    left_out = {key: dict.fromkeys(default[key]) | study.get(key, {}) for key in ("scenarios", "readings")}
+    (path / "study.yaml").write_text(yaml.safe_dump(study | left_out, sort_keys=False))
     return Folder(path)
