@@ -53,6 +53,22 @@ def test_the_settings_of_the_study_are_shown_beside_its_readings_only() -> None:
     assert settings({}).study.shown_readings == {}
 
 
+def test_a_reading_that_is_null_is_left_out() -> None:
+    assert list(settings({**READINGS, "h100": None}).study.readings) == ["fast"]
+    assert settings(None).study.readings == {}
+
+
+def test_the_readings_of_the_default_study_change_one_assumption_each() -> None:
+    study = yaml.safe_load((FOLDER / "config.yaml").read_text())
+    found = load_settings(study)
+    own = found.reading_problem("study", "gpt2-xl")
+    assert set(study["readings"]) >= {"paired-fusion", "no-preload", "first-stage-gradients", "paper-tpu-v4"}
+    for name, reading in found.study.readings.items():
+        problem = found.reading_problem(name, "gpt2-xl")
+        changed = {section for section, settings in problem.items() if settings != own[section]}
+        assert len(changed) + (reading.baseline is not None) == 1
+
+
 def test_what_was_found_for_another_workload_is_not_read() -> None:
     found = settings(READINGS)
     names = [chip["name"] for chip in found.read_architectures("gpt2-xl")]
