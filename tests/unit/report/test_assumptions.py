@@ -101,7 +101,7 @@ def test_the_first_lines_say_every_gain_and_first_the_claim_that_turns_over(
     assert sentence.startswith(turned)
     gain = "trains 2.00× as fast as tpu-v4 as planned; under the readings paired 1.50× and lanes 0.80×."
     assert f"phaze-common {gain}" in sentence
-    assert "The best accelerator of every workload trains 12.00× as fast as tpu-v4 as planned" in sentence
+    assert "The best one for all trains 12.00× as fast as tpu-v4 as planned" in sentence
     assert sentence.count("turns over") == 1
 
 
@@ -120,3 +120,12 @@ def test_a_study_without_readings_says_nothing_of_them(inputs: Inputs, findings:
     pd.testing.assert_frame_equal(find_gains(inputs, findings.results), Gains.empty())
     assert not list(assumptions(inputs, findings))
     assert "turns over" not in answer(inputs, findings).sentence
+
+
+def test_a_winner_that_has_a_name_is_said_once(read: Inputs, found: Findings) -> None:
+    named = found.gains[found.gains["design"] == "phaze-common"]
+    others = found.gains[found.gains["design"] != PER_MODEL]
+    same = replace(found, gains=pd.concat([named.assign(design=PER_MODEL), others]))
+    sentence = answer(read, same).sentence
+    assert "phaze-common trains" in sentence
+    assert "best accelerator of every workload trains" not in sentence
