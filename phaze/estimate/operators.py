@@ -21,6 +21,8 @@ partner are idle.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -54,6 +56,7 @@ def estimate_operators(
     settings.
     """
     figures = cycle_figures(technology.vector_cycles, settings.vector_cycles)
+    parts, architectures, hardware = _as_set(parts, architectures, hardware, settings)
     frames = []
     for core in CORES:
         works = works_of(parts, core, figures)
@@ -69,6 +72,19 @@ def estimate_operators(
     for key in POINT:
         estimates[key] = parts[key].iloc[0]
     return Estimates.check(estimates)
+
+
+def _as_set(
+    parts: pd.DataFrame, architectures: pd.DataFrame, hardware: Hardware, settings: EstimateSettings
+) -> tuple[pd.DataFrame, pd.DataFrame, Hardware]:
+    """Return works, architectures and cluster with what the settings say otherwise of them."""
+    if not settings.vector_traffic:
+        parts = parts.assign(streamed_bytes=0.0)
+    if settings.words_per_cycle is not None:
+        architectures = architectures.assign(glb_words_per_cycle=settings.words_per_cycle)
+    if settings.all_reduce_factor is not None:
+        hardware = replace(hardware, all_reduce_factor=settings.all_reduce_factor)
+    return parts, architectures, hardware
 
 
 def _frame(

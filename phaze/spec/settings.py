@@ -98,6 +98,13 @@ class EstimateSettings(Noun):
     unfused), or only pairs of a tensor and a vector core, as in the paper."""
     preload: Flag = True
     """Arrays load the next weights while this fold streams, as those of a TPU, or fill for every fold."""
+    words_per_cycle: PositiveFloat | None = None
+    """Words that the global buffer of any architecture moves in a cycle; its own unless given."""
+    vector_traffic: Flag = True
+    """Count what vector operations read from and write to HBM, or their arithmetic alone."""
+    all_reduce_factor: PositiveFloat | None = None
+    """What an all-reduce of tensor parallelism takes, times (t - 1)/t of its tensor over the bandwidth; the
+    system's unless given."""
     vector_cycles: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Cycles per element that replace those of the table, keys as `forward.gelu` or `backward.softmax`."""
 

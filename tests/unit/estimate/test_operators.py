@@ -365,6 +365,31 @@ def test_nothing_to_estimate_is_an_empty_table() -> None:
     assert len(estimate_operators(PARTS, table.iloc[:0], PAPER, TECHNOLOGY, TENSOR, PRINTED)) == 0
 
 
+def test_a_study_may_set_the_factor_of_an_all_reduce() -> None:
+    """2 instead of the 4 of the system halves the ring, and nothing else."""
+    found = estimated(chip(), given=PRINTED.model_copy(update={"all_reduce_factor": 2.0}))
+    ring = 4 * 3 / 4 * 2 * ELEMENTS / 2**32
+    assert found.loc[REDUCE, "latency_all_s"] == pytest.approx(tpu().loc[REDUCE, "latency_all_s"] - ring / 2)
+    pd.testing.assert_frame_equal(found.drop(REDUCE), tpu().drop(REDUCE))
+
+
+def test_a_study_may_give_every_global_buffer_the_same_words_a_cycle() -> None:
+    """As if the architecture had them; a product on eight cores waits for its words."""
+    found = estimated(chip(), given=PRINTED.model_copy(update={"words_per_cycle": 256.0}))
+    pd.testing.assert_frame_equal(found, estimated(chip(glb_words_per_cycle=256.0)))
+    assert found.loc[LINEAR, "latency_all_s"] > tpu().loc[LINEAR, "latency_all_s"]
+
+
+def test_vector_operations_without_traffic_take_their_arithmetic() -> None:
+    """A norm is bound by HBM with its traffic; without, by its lanes, for as many cycles as before."""
+    found = estimated(chip(num_vc=64), given=PRINTED.model_copy(update={"vector_traffic": False}))
+    with_traffic = estimated(chip(num_vc=64))
+    assert (with_traffic.loc[NORM, "limit_all"], found.loc[NORM, "limit_all"]) == ("hbm", "vector")
+    cycles = TECHNOLOGY.vector_cycles.forward["layer_norm"] * np.ceil(ELEMENTS / (64 * 128))
+    assert found.loc[NORM, "latency_all_s"] == pytest.approx(cycles / PAPER.clock_hz)
+    assert found.loc[NORM, "hbm_j"] == 0.0
+
+
 def test_sequence_parallelism_sends_no_more_than_the_all_reduces_that_it_replaces() -> None:
     """A reduce-scatter and an all-gather take an all-reduce's time and bytes, and only the first one adds."""
     kinds = ("all_reduce", "reduce_scatter", "all_gather")
