@@ -15,7 +15,7 @@ from phaze.report.planners import in_words
 from phaze.report.read import in_words as read_in_words
 from phaze.report.recommended import in_short as losses_in_short
 from phaze.report.recommended import recommended_on
-from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, row_of
+from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, is_beside, row_of
 from phaze.report.words import area, buffers, compute, percent, times
 
 
@@ -80,7 +80,8 @@ def _facts(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
     about = {PER_MODEL: "an accelerator for each workload" if several else "its best accelerator"}
     if several:
         about[COMMON] = "one for all of them"
-    headline = inputs.published.headline if inputs.published and several else None
+    published = inputs.published if several else None
+    headline = published.headline if published and is_beside(inputs.study, published) else None
     printed = {PER_MODEL: headline.per_model, COMMON: headline.common} if headline else {}
     mean = "geometric mean" if several else "throughput"
     speedups = findings.means.set_index("design")["speedup"]

@@ -18,7 +18,9 @@ from phaze.report.winners import (
     PER_MODEL,
     baseline_design,
     chip_of,
+    common_name,
     in_order,
+    is_beside,
     row_of,
     same_as,
     with_areas,
@@ -48,8 +50,13 @@ class Printed:
         """Return our design for every kind of utilisation that is printed."""
         baseline = self.inputs.study.architectures.baseline
         expert = baseline_design(self.inputs.study)
-        names = {"baseline_expert": expert, "baseline": baseline, "common": COMMON}
+        names = {"baseline_expert": expert, "baseline": baseline, "common": self.common}
         return {kind: name for kind, name in names.items() if name is not None}
+
+    @property
+    def common(self) -> str:
+        """Return the design that is the printed common accelerator; ours where none of that is named."""
+        return common_name(self.inputs, self.published) or COMMON
 
     def mfu(self, model: str, kind: str) -> float | None:
         """Return the printed utilisation, or None."""
@@ -62,8 +69,9 @@ class Printed:
 
 
 def printed_of(inputs: Inputs, findings: Findings) -> Printed | None:
-    """Return the study's publication, if it shows one."""
-    return Printed(inputs, findings, inputs.published) if inputs.published else None
+    """Return the study's publication, if it shows one of its own baseline."""
+    published = inputs.published
+    return Printed(inputs, findings, published) if published and is_beside(inputs.study, published) else None
 
 
 def printed_compute(chip: PublishedArchitecture) -> str:
@@ -272,7 +280,7 @@ def _about_placement(printed: Printed, theirs: PublishedWorkload, row: pd.Series
 
 def _about_synchronisation(printed: Printed, model: str, sent_bytes: float) -> Iterator[str]:
     """Yield what network the printed utilisation needs for the synchronisation alone, if a faster one."""
-    row = row_of(printed.findings.results, model, COMMON)
+    row = row_of(printed.findings.results, model, printed.common)
     implied = _implied_s(printed, row, "common", printed.mfu(model, "common")) if row is not None else None
     bandwidth = printed.inputs.cluster.scenario.network_bandwidth_bytes_per_s
     if implied is not None and sent_bytes / implied > bandwidth:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.report.inputs import Inputs
-from phaze.report.winners import choose, same_as
+from phaze.report.winners import choose, common_name, is_beside
 from phaze.report.words import percent, storing, times, widths
 from phaze.spec.published import Published, PublishedWorkload
 from phaze.tables import ReadingFigures, ReadingScores
@@ -84,11 +84,7 @@ class Readings:
     @cached_property
     def common(self) -> str:
         """Return the named architecture that is the printed common one; empty if none is."""
-        chips, printed = self.inputs.cluster.architectures, self.published.common
-        members = {name for family in self.published.families.values() for name in family.values()}
-        named = chips[chips["named"] & ~chips["architecture"].isin(members)]
-        same = named.iloc[:0] if printed is None else same_as(named, printed)
-        return str(same["architecture"].iloc[0]) if len(same) else ""
+        return common_name(self.inputs, self.published)
 
     def plan(self, reading: str, model: str) -> pd.Series | None:
         """Return the plan on the accelerator that is printed for a workload, with the HBM that suffices."""
@@ -115,7 +111,9 @@ class Readings:
 def readings_of(inputs: Inputs) -> Readings | None:
     """Return the readings of a study that shows a publication with accelerators of its own, else None."""
     published = inputs.published
-    if inputs.readings.empty or published is None or inputs.study.architectures.baseline is None:
+    if inputs.readings.empty or published is None or not is_beside(inputs.study, published):
+        return None
+    if inputs.study.architectures.baseline is None:
         return None
     named = set(inputs.study.architectures.named)
     own = next((f for f, chips in published.families.items() if set(chips.values()) & named), None)

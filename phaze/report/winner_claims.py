@@ -8,7 +8,7 @@ import pandas as pd
 
 from phaze.report.claims import Claim, tabulate
 from phaze.report.inputs import Inputs
-from phaze.report.winners import COMMON, PER_MODEL, chip_of, geometric_means
+from phaze.report.winners import COMMON, PER_MODEL, chip_of, common_name, geometric_means, is_beside
 from phaze.report.words import join, percent, times
 from phaze.spec.published import Published, PublishedClaims, PublishedHeadline
 from phaze.tables import Claims
@@ -25,7 +25,11 @@ def check_claims(inputs: Inputs, results: pd.DataFrame, memories: pd.DataFrame) 
     if published is None or best.empty:
         return Claims.empty()
     found = [
-        *(_headline_claims(published, published.headline, results, inputs) if published.headline else ()),
+        *(
+            _headline_claims(published, published.headline, results, inputs)
+            if published.headline and is_beside(inputs.study, published)
+            else ()
+        ),
         *(_winner_claims(published, published.claims, inputs, best, memories) if published.claims else ()),
     ]
     return tabulate(found)
@@ -37,19 +41,20 @@ def _headline_claims(
     """Yield the speed-ups."""
     means = geometric_means(results).set_index("design")["speedup"]
     baseline = inputs.study.architectures.baseline or ""
+    common = common_name(inputs, published) or COMMON
     source = published.sources.get("headline", "")
     for statement, theirs, ours in (
         (f"{PER_MODEL} accelerators over {baseline} expert", headline.per_model, _ratio(means, PER_MODEL)),
-        (f"{COMMON} accelerator over {baseline} expert", headline.common, _ratio(means, COMMON)),
+        (f"{common} accelerator over {baseline} expert", headline.common, _ratio(means, common)),
         (
-            f"{COMMON} accelerator over {baseline} with searched placements",
+            f"{common} accelerator over {baseline} with searched placements",
             headline.common_over_baseline,
-            _ratio(means, COMMON, baseline),
+            _ratio(means, common, baseline),
         ),
         (
-            f"{COMMON} accelerator over {headline.compared_family} with searched placements",
+            f"{common} accelerator over {headline.compared_family} with searched placements",
             headline.common_over_family,
-            _ratio(means, COMMON, headline.compared_family),
+            _ratio(means, common, headline.compared_family),
         ),
     ):
         if ours is not None:

@@ -101,6 +101,20 @@ def chip_of(cluster: Cluster, row: pd.Series) -> pd.Series:
     return chip_named(cluster, str(row["architecture"]))
 
 
+def is_beside(study: Study, published: Published) -> bool:
+    """Return whether speed-ups of a study and of a publication are over the same baseline."""
+    return published.baseline in (None, study.architectures.baseline)
+
+
+def common_name(inputs: Inputs, published: Published) -> str:
+    """Return the named architecture that is a publication's common one; empty if none is."""
+    members = {name for family in published.families.values() for name in family.values()}
+    chips = inputs.cluster.architectures
+    named = chips[chips["named"] & ~chips["architecture"].isin(members)]
+    same = named.iloc[:0] if published.common is None else same_as(named, published.common)
+    return str(same["architecture"].iloc[0]) if len(same) else ""
+
+
 def same_as(architectures: pd.DataFrame, chip: PublishedArchitecture) -> pd.DataFrame:
     """Return the rows of table architectures that have the cores and the buffer of a printed one."""
     same = architectures["glb_bytes"] == chip.glb_mib * MIB

@@ -134,6 +134,9 @@ class Published(Noun):
     """Families of named accelerators: for every workload the one that was made for it."""
     workloads: dict[str, PublishedWorkload] = Field(default_factory=dict)
     """What is printed, by workload."""
+    baseline: str | None = None
+    """Named architecture that its speed-ups and utilisations are about; a study with another baseline is not
+    beside them."""
     common: PublishedArchitecture | None = None
     """Common accelerator."""
     headline: PublishedHeadline | None = None
