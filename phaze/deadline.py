@@ -18,6 +18,10 @@ FIRST_STEPS = 256
 """Steps of the first slice; the next ones are longer or shorter as it turns out."""
 
 
+class OutOfTimeError(Exception):
+    """Work that somebody can do without has met its deadline."""
+
+
 class Deadline:
     """The end of work that may take so many seconds from now on."""
 
@@ -34,6 +38,11 @@ class Deadline:
     def left_s(self) -> float:
         """Return the seconds that are left, none of them negative."""
         return max(0.0, self._ends_s - time.monotonic())
+
+    def check(self) -> None:
+        """Raise OutOfTimeError if work has to end."""
+        if self.passed:
+            raise OutOfTimeError
 
     @contextmanager
     def for_threads(self) -> Iterator[None]:

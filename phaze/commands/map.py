@@ -16,6 +16,7 @@ from phaze.commands import simulate_options as of_plans
 from phaze.commands.output import refuse_as_picture, refuse_outputs, telling
 
 if TYPE_CHECKING:
+    from phaze.deadline import Deadline
     from phaze.map.ensemble import Candidate, Mapped, MapSettings
     from phaze.spec.mapping import StoredMapping, StoredSearch
     from phaze.theory.device_networks import DeviceNetwork
@@ -53,6 +54,10 @@ def map_stages(
     bound and whether it is proven to be the least, what each way to map found, and CS and p2p map beside it.
     Of all plans that a file holds it is the fastest that the options allow, and its batch is simulated too.
     """
+    from phaze.deadline import Deadline
+
+    until = Deadline(time_limit_s)
+
     from phaze.documents import text_of, write_document
     from phaze.files import write_text
     from phaze.map.ensemble import MapSettings
@@ -68,10 +73,9 @@ def map_stages(
         memory_bytes_per_s=memory_gib_per_s * GIB,
     )  # fmt: skip
     _refuse_options(context, is_plan=is_plan)
-    network = read_topology(_topology_path(topology))
-    task = _Task(stages, topology, network, settings)
     choice = (model, architecture, hbm_gib, planner)
     with telling("map"):
+        task = _Task(stages, topology, read_topology(_topology_path(topology)), settings, until)
         found, mapped, best = _map_plan(task, choice) if is_plan else _map_stages(task)
     if times is not None:
         write_text(times, json.dumps(mapped.seconds, indent=1) + "\n")
@@ -110,6 +114,7 @@ class _Task:
     topology: str
     network: DeviceNetwork
     settings: MapSettings
+    until: Deadline
 
 
 def _map_stages(task: _Task) -> tuple[StoredMapping, Mapped, Candidate]:
@@ -120,7 +125,7 @@ def _map_stages(task: _Task) -> tuple[StoredMapping, Mapped, Candidate]:
     from phaze.theory.stored_graphs import stage_graph
 
     stored = read_as(StoredStages, task.source)
-    mapped = find_mapping(stage_graph(stored), task.network, task.settings)
+    mapped = find_mapping(stage_graph(stored), task.network, task.settings, task.until)
     about = About(stored.model, task.topology, task.settings)
     return stored_mapping(mapped, about), mapped, mapped.best
 
@@ -133,7 +138,7 @@ def _map_plan(
     from phaze.simulate.single import Wanted, plan_of, read_wanted
 
     row, stages = read_wanted(task.source, Wanted(*choice))
-    found = map_one(plan_of(row, stages), str(row["model"]), task.network, task.settings)
+    found = map_one(plan_of(row, stages), str(row["model"]), task.network, task.settings, task.until)
     about = About(str(row["model"]), task.topology, task.settings)
     stored = stored_mapping(found.mapped, about, found.best)
     return stored.model_copy(update={"plan": stored_plan(found, row)}), found.mapped, found.best

@@ -51,7 +51,9 @@ StepsOption = Annotated[int, typer.Option(help="Steps of each chain of the local
 TimeLimitSOption = Annotated[
     float,
     typer.Option(
-        "--time-limit", help="Seconds for all searches together; what is found may then differ.", min=0
+        "--time-limit",
+        help="Seconds for the whole command; what is found may then differ, and bounds are coarser.",
+        min=0,
     ),
 ]
 MemoryGibPerSOption = Annotated[float, typer.Option(help="Memory bandwidth of the update, GiB/s.", min=1e-9)]

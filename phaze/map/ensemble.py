@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal
 
-from phaze.deadline import Deadline
+from phaze.deadline import Deadline, OutOfTimeError
 from phaze.map.annealing import step_task
 from phaze.map.chains import Chains, best_of_chains
 from phaze.map.heuristics import compact_maps, consecutive_map, p2p_map, random_map
@@ -69,15 +68,10 @@ class Mapped:
     """What could be chosen."""
     heuristics: tuple[Candidate, ...]
     """CS map and p2p map."""
-    searched_bounds_s: tuple[float, ...]
-    """What each search has proven: no mapping has a shorter longest stage time."""
+    bound_s: float
+    """No mapping's longest stage time with all three terms is below."""
     seconds: dict[str, float]
     """Wall time of each way."""
-
-    @cached_property
-    def bound_s(self) -> float:
-        """Return what no mapping's longest stage time with all three terms is below."""
-        return max(lower_bound_s(self.problem), *self.searched_bounds_s, 0.0)
 
     @property
     def best(self) -> Candidate:
@@ -85,9 +79,14 @@ class Mapped:
         return min(self.ways, key=lambda one: one.step_s)
 
 
-def map_stages(stages: StageGraph, network: DeviceNetwork, settings: MapSettings) -> Mapped:
-    """Return mappings of stages to the devices of a network."""
-    run = _Run(stages, network, settings)
+def map_stages(
+    stages: StageGraph, network: DeviceNetwork, settings: MapSettings, deadline: Deadline | None = None
+) -> Mapped:
+    """Return mappings of stages to the devices of a network.
+
+    deadline: that of a whole of which the mapping is a part; None: its own by the settings.
+    """
+    run = _Run(stages, network, settings, deadline or Deadline(settings.limits.time_s))
     by_hand = run.by_hand()
     kinds = _instantiations(stages, settings.instantiation)
     searched = [
@@ -95,12 +94,14 @@ def map_stages(stages: StageGraph, network: DeviceNetwork, settings: MapSettings
     ]
     ways = [*searched]
     if settings.instantiation == "ensemble" and not run.deadline.passed:
-        ways.append(run.anneal([*searched, *(by_hand if settings.heuristics else ())]))
+        with suppress(OutOfTimeError):
+            ways.append(run.anneal([*searched, *(by_hand if settings.heuristics else ())]))
     if settings.heuristics:
         ways += by_hand
     exact = Problem(stages, network, "exact")
-    bounds = tuple(one.found.bound_s for one in searched if one.found is not None)
-    return Mapped(exact, tuple(ways), by_hand, bounds, run.seconds)
+    bounds = [one.found.bound_s for one in searched if one.found is not None]
+    bound_s = max(lower_bound_s(exact, run.deadline), *bounds)
+    return Mapped(exact, tuple(ways), by_hand, bound_s, run.seconds)
 
 
 def _instantiations(stages: StageGraph, choice: Choice) -> tuple[Instantiation, ...]:
@@ -114,11 +115,13 @@ def _instantiations(stages: StageGraph, choice: Choice) -> tuple[Instantiation, 
 class _Run:
     """One run of all ways on the same stages and network."""
 
-    def __init__(self, stages: StageGraph, network: DeviceNetwork, settings: MapSettings) -> None:
+    def __init__(
+        self, stages: StageGraph, network: DeviceNetwork, settings: MapSettings, deadline: Deadline
+    ) -> None:
         self.stages, self.network, self.settings = stages, network, settings
         self.shape = Problem(stages, network, "exact").shape
         self.seconds: dict[str, float] = {}
-        self.deadline = Deadline(settings.limits.time_s)
+        self.deadline = deadline
 
     def by_hand(self) -> tuple[Candidate, ...]:
         """Return CS map and p2p map."""
@@ -141,10 +144,10 @@ class _Run:
         settings = self.settings
         task = step_task(self.stages, self.network, settings.memory_bytes_per_s)
         problem = Problem(self.stages, self.network, "exact")
-        near = near_devices(problem, 0)
+        near = near_devices(problem, 0, self.deadline)
         compact = [
             self._candidate("local-search", mapping)
-            for mapping in ([] if self.deadline.passed else compact_maps(problem))
+            for mapping in compact_maps(problem, self.deadline)
             if not self.deadline.passed
         ]
         ranked = sorted([*starts, *compact], key=lambda one: one.step_s)

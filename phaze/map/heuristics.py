@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from phaze.deadline import Deadline
 from phaze.map.objective import Problem
 from phaze.ndarrays import Bools, Floats, Ints
 
@@ -35,14 +36,15 @@ def random_map(stages: int, replicas: int, devices: int, seed: int) -> Ints:
     return drawn.reshape(stages, replicas)
 
 
-def compact_maps(problem: Problem) -> list[Ints]:
+def compact_maps(problem: Problem, deadline: Deadline | None = None) -> list[Ints]:
     """Return mappings on devices that lie close to each other, each of shape (S, R).
 
     Devices are put in order: each as near as possible to its group, or near those in its place of the groups
     before, as in a grid. Groups are of every size that divides S or R, and those of a grid in blocks of every
     size that divides the devices in use: the stages of a replica, or the replicas of a ring, fill blocks of
     every shape. The order is taken for replica by replica and for ring by ring, and for rings that go there
-    on every second replica and back on the others, so that no link closes a ring from afar.
+    on every second replica and back on the others, so that no link closes a ring from afar. At the deadline
+    it is those found so far.
     """
     stages, replicas = problem.shape
     message, wait = problem.both_ways
@@ -51,6 +53,8 @@ def compact_maps(problem: Problem) -> list[Ints]:
     folded = np.concatenate([np.arange(0, replicas, 2), np.arange(1, replicas, 2)[::-1]])
     found: dict[bytes, Ints] = {}
     for order in _orders(time, stages, replicas):
+        if deadline is not None and deadline.passed:
+            break
         used = order[: problem.slots]
         passes, rings = used.reshape(replicas, stages).T, used.reshape(stages, replicas)
         for mapping in (passes, rings, passes[:, folded], rings[:, folded]):

@@ -19,6 +19,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from phaze.deadline import Deadline, OutOfTimeError
 from phaze.errors import PhazeError
 from phaze.ndarrays import Floats, Ints
 from phaze.theory.device_networks import DeviceNetwork
@@ -77,11 +78,10 @@ class Problem:
         """Return the bytes of the edges that are counted, shape (e,)."""
         return np.ascontiguousarray(self.stages.edge_bytes[: len(self.edges)], np.float64)
 
-    @cached_property
+    @property
     def both_ways(self) -> tuple[Floats, Floats]:
         """Return seconds per byte and latency there and back, shapes (D, D)."""
-        seconds, waits = self.network.seconds_per_byte, self.network.waits_s
-        return np.ascontiguousarray(seconds + seconds.T), np.ascontiguousarray(waits + waits.T)
+        return self.network.both_ways
 
     @cached_property
     def ring_bytes(self) -> Floats:
@@ -96,11 +96,11 @@ class Problem:
 
     def stage_times_s(self, mapping: Ints) -> Floats:
         """Return the time of every stage, of its slowest replica, under a mapping (S, R)."""
-        message_s, message_wait_s = self.both_ways
+        seconds, waits = self.network.seconds_per_byte, self.network.waits_s
         times = np.tile(self.stages.compute_s, (self.stages.replicas, 1)).T
         for (s, t), size in zip(self.edges, self.edge_bytes, strict=True):
-            there = mapping[s], mapping[t]
-            cost = size * message_s[there] + message_wait_s[there]
+            there, back = (mapping[s], mapping[t]), (mapping[t], mapping[s])
+            cost = size * (seconds[there] + seconds[back]) + (waits[there] + waits[back])
             times[s] += cost
             times[t] += cost
         longest: Floats = times.max(axis=1)
@@ -130,24 +130,29 @@ def choose_instantiation(stages: StageGraph) -> Instantiation:
     return "allreduce" if reduced > passed else "p2p"
 
 
-def lower_bound_s(problem: Problem) -> float:
+def lower_bound_s(problem: Problem, deadline: Deadline | None = None) -> float:
     """Return a time that no mapping stays below: (10), (11), or the larger for all three terms.
 
-    With all three every stage takes at least its best messages and its best ring, each for itself.
+    With all three every stage takes at least its best messages and its best ring, each for itself. At the
+    deadline it is the longest computation of a stage.
     """
-    compute = problem.stages.compute_s
-    messages = _best_messages_s(problem)
-    rings = _best_rings_s(problem) if problem.counts_rings else np.zeros_like(messages)
+    compute, until = problem.stages.compute_s, deadline or Deadline()
+    try:
+        messages = _best_messages_s(problem, until)
+        rings = _best_rings_s(problem, until) if problem.counts_rings else np.zeros_like(messages)
+    except OutOfTimeError:
+        return float(compute.max())
     return float((compute + (messages + rings).min(axis=1)).max())
 
 
-def _best_messages_s(problem: Problem) -> Floats:
+def _best_messages_s(problem: Problem, until: Deadline) -> Floats:
     """Return the least messages of every stage on every device: largest edges on best links, shape (S, D).
 
     Sorting is exact without latencies, and with equal ones; otherwise the latencies are bounded apart.
     """
     stages, devices = problem.shape[0], problem.network.devices
-    seconds, waits = (np.sort(_without_self(matrix), axis=1) for matrix in problem.both_ways)
+    most = int(np.bincount(problem.edges.ravel(), minlength=1).max())
+    seconds, waits = (_least_of_rows(problem, k, most, until) for k in range(2))
     least = np.zeros((stages, devices))
     for s in range(stages):
         sizes = np.sort(problem.edge_bytes[(problem.edges == s).any(axis=1)])[::-1]
@@ -156,30 +161,54 @@ def _best_messages_s(problem: Problem) -> Floats:
     return least
 
 
-def _best_rings_s(problem: Problem) -> Floats:
+def _least_of_rows(problem: Problem, which: int, count: int, until: Deadline) -> Floats:
+    """Return the least so many links of every device there and back, rising, shape (D, count)."""
+    until.check()
+    links = _without_self(problem.both_ways[which])
+    until.check()
+    if count < links.shape[1]:
+        links.partition(count, axis=1)
+    return np.asarray(np.sort(links[:, :count], axis=1))
+
+
+def _best_rings_s(problem: Problem, until: Deadline) -> Floats:
     """Return the least slowest link of a ring through every device, to two others, shape (S, D).
 
     With R = 2 both links go to one device.
     """
     seconds, waits, replicas = problem.network.seconds_per_byte, problem.network.waits_s, problem.shape[1]
     if not waits.any():
+        until.check()
         return np.multiply.outer(problem.ring_bytes, _best_pass(seconds, replicas))
-    pairs = (size * seconds + problem.ring_waits * waits for size in problem.ring_bytes)
-    return np.array([_best_pass(pair, replicas) for pair in pairs])
+    found: dict[float, Floats] = {}
+    for size in problem.ring_bytes.tolist():
+        if size not in found:
+            until.check()
+            found[size] = _best_pass(size * seconds + problem.ring_waits * waits, replicas)
+    return np.array([found[size] for size in problem.ring_bytes.tolist()])
 
 
 def _best_pass(link_s: Floats, replicas: int) -> Floats:
     """Return for every device the least of the slower of a link in and a link out, shape (D,)."""
+    links = _without_self(link_s)
     if replicas == 2:
-        return np.asarray(_without_self(np.maximum(link_s, link_s.T)).min(axis=1))
-    out, into = _without_self(link_s), _without_self(link_s.T)
-    first_out, first_in = out.argmin(axis=1), into.argmin(axis=1)
-    outs, ins = (np.partition(links, 1, axis=1)[:, :2].T for links in (out, into))
-    shared = np.minimum(np.maximum(outs[0], ins[1]), np.maximum(outs[1], ins[0]))
-    return np.asarray(np.where(first_out == first_in, shared, np.maximum(outs[0], ins[0])))
+        return np.asarray(np.maximum(links, links.T).min(axis=1))
+    each = np.arange(len(links))
+    first_out, first_in = links.argmin(axis=1), links.argmin(axis=0)
+    out, into = links[each, first_out], links[first_in, each]
+    best = np.maximum(out, into)
+    one = np.flatnonzero(first_out == first_in)  # and the other link goes to the second best
+    links[one, first_out[one]] = np.inf
+    second_out = links[one].min(axis=1)
+    links[one, first_out[one]] = out[one]
+    links[first_in[one], one] = np.inf
+    second_in = links[:, one].min(axis=0)
+    best[one] = np.minimum(np.maximum(out[one], second_in), np.maximum(second_out, into[one]))
+    return np.asarray(best)
 
 
 def _without_self(matrix: Floats) -> Floats:
-    """Return the matrix without its diagonal, shape (D, D − 1)."""
-    devices = len(matrix)
-    return np.asarray(matrix[~np.eye(devices, dtype=bool)].reshape(devices, devices - 1))
+    """Return a copy of a matrix with an endless diagonal, shape (D, D)."""
+    found = matrix.copy()
+    np.fill_diagonal(found, np.inf)
+    return found

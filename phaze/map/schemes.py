@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from phaze.deadline import Deadline
 from phaze.map.objective import Problem
 from phaze.map.symmetry import replica_rules
 from phaze.ndarrays import Floats, Ints
@@ -147,16 +148,25 @@ def _anchor(
     return max(known)[1] if known else -1
 
 
-def near_devices(problem: Problem, seed: int) -> Ints:
+ROWS = 256
+"""Devices whose others are sorted before somebody may ask for the end."""
+
+
+def near_devices(problem: Problem, seed: int, deadline: Deadline | None = None) -> Ints:
     """Return for every device all others by the time of a link there and back, shape (D, D), ties at random.
 
-    Seed 0 leaves ties in the order of devices.
+    Seed 0 leaves ties in the order of devices. Raises OutOfTimeError at the deadline.
     """
+    until = deadline or Deadline()
+    until.check()
     message, wait = problem.both_ways
     devices = len(message)
     size = float(np.mean(problem.edge_bytes)) if len(problem.edge_bytes) else float(problem.ring_bytes.mean())
     time = message * max(size, 1.0) + wait
-    if seed == 0:
-        return np.argsort(time, axis=1, kind="stable")
-    shuffled = np.random.default_rng(seed).permutation(devices)
-    return np.asarray(shuffled[np.argsort(time[:, shuffled], axis=1, kind="stable")])
+    shuffled = np.random.default_rng(seed).permutation(devices) if seed else np.arange(devices)
+    near = np.empty((devices, devices), np.int64)
+    for begin in range(0, devices, ROWS):
+        until.check()
+        rows = time[begin : begin + ROWS, shuffled]
+        near[begin : begin + ROWS] = shuffled[np.argsort(rows, axis=1, kind="stable")]
+    return near

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from phaze.deadline import Deadline
+from phaze.deadline import Deadline, OutOfTimeError
 from phaze.map.descent import FOUND, NONE, STOPPED, descend, new_state
 from phaze.map.heuristics import consecutive_map, p2p_map, random_map
 from phaze.map.objective import Problem, lower_bound_s
@@ -92,9 +93,10 @@ def search(
     deadline: that of a whole of which the search is a part; None: its own by the limits.
     """
     until = deadline or Deadline(limits.time_s)
-    interval = _initial(problem, seed, start)
+    interval = _initial(problem, seed, start, until)
     if interval.is_open(limits) and not until.passed:
-        _narrow(problem, interval, limits, seed, until)
+        with suppress(OutOfTimeError):
+            _narrow(problem, interval, limits, seed, until)
     interval.timed_out = until.passed and interval.is_open(limits)
     return Found(
         interval.mapping,
@@ -109,8 +111,11 @@ def search(
 
 def _narrow(problem: Problem, interval: _Interval, limits: Limits, seed: int, until: Deadline) -> None:
     """Try targets within the interval, several at a time, until it is closed or the deadline."""
-    plan, costs, symmetry = make_plan(problem), make_costs(problem), device_symmetry(problem, until)
-    near = [near_devices(problem, k and seed * limits.targets + k) for k in range(limits.targets)]
+    symmetry = device_symmetry(problem, until)
+    near = [near_devices(problem, k and seed * limits.targets + k, until) for k in range(limits.targets)]
+    plan = make_plan(problem)
+    until.check()
+    costs = make_costs(problem)
 
     def try_target(job: tuple[int, float]) -> tuple[float, int, Ints, int]:
         k, target = job
@@ -128,7 +133,7 @@ def _narrow(problem: Problem, interval: _Interval, limits: Limits, seed: int, un
                 _learn(problem, interval, plan.order, target, outcome, devices, tried)
 
 
-def _initial(problem: Problem, seed: int, start: tuple[Ints, ...] | None) -> _Interval:
+def _initial(problem: Problem, seed: int, start: tuple[Ints, ...] | None, until: Deadline) -> _Interval:
     stages, replicas = problem.shape
     known = start or (
         random_map(stages, replicas, problem.network.devices, seed),
@@ -137,7 +142,7 @@ def _initial(problem: Problem, seed: int, start: tuple[Ints, ...] | None) -> _In
     )
     values = [problem.value_s(mapping) for mapping in known]
     best = int(np.argmin(values))
-    bound = lower_bound_s(problem)
+    bound = lower_bound_s(problem, until)
     return _Interval(known[best], values[best], bound, min(bound, values[best]))
 
 

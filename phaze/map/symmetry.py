@@ -127,7 +127,7 @@ def _groups(matrices: Matrices, deadline: Deadline) -> tuple[Ints, Ints, list[In
     """
     devices = len(matrices[0])
     found, earlier, swaps = [], [], []
-    for labels in _levels(matrices[0]):
+    for labels in _levels(matrices[0], deadline):
         members = [np.flatnonzero(labels == g) for g in range(labels.max() + 1)]
         before, exchanges = _groups_before(matrices, members, deadline)
         if exchanges:
@@ -142,12 +142,16 @@ def _groups(matrices: Matrices, deadline: Deadline) -> tuple[Ints, Ints, list[In
     )
 
 
-def _levels(seconds: Floats) -> list[Ints]:
+def _levels(seconds: Floats, deadline: Deadline) -> list[Ints]:
     """Return the parts into which links of at least each distinct bandwidth connect the devices."""
-    values = np.unique(seconds[~np.eye(len(seconds), dtype=bool)])
-    if not 1 < len(values) <= LEVELS:
-        return []
-    found = [connected_components(seconds <= value, directed=False) for value in values[:-1]]
+    values = np.empty(0)
+    for d, row in enumerate(seconds):
+        values = np.union1d(values, np.delete(row, d))
+        if len(values) > LEVELS or deadline.passed:
+            return []
+    found = [
+        connected_components(seconds <= value, directed=False) for value in values[:-1] if not deadline.passed
+    ]
     return [labels.astype(np.int64) for count, labels in found if 1 < count < len(seconds)]
 
 

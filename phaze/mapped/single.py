@@ -12,12 +12,14 @@ from functools import cached_property
 
 import pandas as pd
 
+from phaze.deadline import Deadline
 from phaze.errors import PhazeError
 from phaze.map.ensemble import Candidate, Mapped, MapSettings, Way, map_stages
 from phaze.mapped.maps import devices_of, within_units
 from phaze.mapped.networks import units_of
 from phaze.mapped.stages import Lanes, lanes_of, stored_stages
 from phaze.ndarrays import Ints
+from phaze.progress import counted
 from phaze.simulate.network.clusters import from_matrix
 from phaze.simulate.network.fabric import Fabric
 from phaze.simulate.network.traffic import carry_out
@@ -39,12 +41,13 @@ class PlanOnDevices:
     alone_s: float
     """A batch on a network that takes no time."""
     simulated_s: dict[Way, float]
-    """A batch by the event simulator, by way."""
+    """A batch by the event simulator, by way; at a time limit of the shortest step only."""
 
     @cached_property
     def best(self) -> Candidate:
         """Return the way that may be chosen with the shortest batch, the first of several."""
-        return min(self.mapped.ways, key=lambda one: self.simulated_s[one.way])
+        known = [one for one in self.mapped.ways if one.way in self.simulated_s]
+        return min(known, key=lambda one: self.simulated_s[one.way])
 
     @property
     def devices(self) -> list[list[list[int]]]:
@@ -53,15 +56,25 @@ class PlanOnDevices:
         return [[list(slices) for slices in replicas] for replicas in placed]
 
 
-def map_one(plan: Plan, model: str, network: DeviceNetwork, settings: MapSettings) -> PlanOnDevices:
-    """Return a plan on the devices of a network, or raise PhazeError where there are too few."""
+def map_one(
+    plan: Plan, model: str, network: DeviceNetwork, settings: MapSettings, deadline: Deadline | None = None
+) -> PlanOnDevices:
+    """Return a plan on the devices of a network, or raise PhazeError where there are too few.
+
+    At the deadline, that of the settings unless given, mappings are no longer simulated: that one is in any
+    case which has the shortest step without contention.
+    """
+    until = deadline or Deadline(settings.limits.time_s)
     lanes = lanes_of(plan)
     if lanes.devices > network.devices:
         raise PhazeError(f"network: has {network.devices} devices, {_needed(lanes)}")
     stages = stage_graph(stored_stages(plan, model))
-    mapped = map_stages(stages, units_of(network, lanes.unit), settings)
+    mapped = map_stages(stages, units_of(network, lanes.unit), settings, until)
     judge = _Judge(within_units(plan), lanes, network)
-    simulated = {one.way: judge.batch_s(one.mapping) for one in (*mapped.ways, *mapped.heuristics)}
+    simulated = {mapped.best.way: judge.batch_s(mapped.best.mapping)}
+    for one in counted((*mapped.ways, *mapped.heuristics), "simulation"):
+        if not until.passed:
+            simulated[one.way] = judge.batch_s(one.mapping)
     return PlanOnDevices(plan, lanes, mapped, silent_batch_s(judge.plan, judge.fabric), simulated)
 
 
@@ -83,7 +96,9 @@ def stored_plan(found: PlanOnDevices, row: pd.Series) -> StoredPlanMap:
         "planned_s": found.plan.planned_s,
         "alone_s": found.alone_s,
         "simulated_s": found.simulated_s[found.best.way],
-        "times": [{"name": way, "simulated_s": found.simulated_s[way]} for way in ways],
+        "times": [
+            {"name": way, "simulated_s": found.simulated_s[way]} for way in ways if way in found.simulated_s
+        ],
     }
     return StoredPlanMap.model_validate(content)
 

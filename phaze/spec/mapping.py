@@ -69,7 +69,7 @@ class StoredPlanMap(Noun):
     simulated_s: Result
     """A batch under the mapping of the file."""
     times: tuple[StoredPlanTime, ...] = Field(min_length=1)
-    """The same for each way, CS and p2p map included."""
+    """The same for each way, CS and p2p map included; at a time limit for those that there was time for."""
 
 
 class StoredMapping(Noun):

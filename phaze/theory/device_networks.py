@@ -50,6 +50,12 @@ class DeviceNetwork:
         """Return the latency with zeros on the diagonal, shape (D, D)."""
         return np.ascontiguousarray(np.where(np.eye(self.devices, dtype=bool), 0.0, self.latency_s))
 
+    @cached_property
+    def both_ways(self) -> tuple[Floats, Floats]:
+        """Return seconds per byte and latency there and back, shapes (D, D)."""
+        seconds, waits = self.seconds_per_byte, self.waits_s
+        return np.ascontiguousarray(seconds + seconds.T), np.ascontiguousarray(waits + waits.T)
+
     @property
     def symmetric(self) -> bool:
         """Return whether both directions of every pair are equal."""
@@ -67,7 +73,8 @@ def _refuse(
     name: str, values: Floats, allowed: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], rule: str
 ) -> None:
     """Raise PhazeError for the first pair of devices whose value is not allowed."""
-    wrong = ~(allowed & ~np.isnan(values)) & ~np.eye(len(values), dtype=bool)
+    wrong = ~allowed  # NaN as well, which no comparison holds for
+    np.fill_diagonal(wrong, val=False)
     if wrong.any():
         source, target = np.argwhere(wrong)[0]
         value = f"{values[source, target]:g} from {source} to {target}"

@@ -96,9 +96,8 @@ def simulate_step(
         devices = mapping[:, replica].copy()
         ended[:, replica] = passes_end(forward, backward, edges, sizes, microbatches, devices, seconds, waits)
     reduced = np.array([ring_s(gradients[s], mapping[s], seconds, waits) for s in range(len(forward))])
-    alone = passes_end(
-        forward, backward, edges, sizes, microbatches, mapping[:, 0].copy(), seconds * 0.0, waits * 0.0
-    )
+    silent = np.zeros((len(forward), len(forward)))
+    alone = passes_end(forward, backward, edges, sizes, microbatches, np.arange(len(forward)), silent, silent)
     step = float((ended.max(axis=1) + reduced + update).max())
     return Step(step, ended, reduced, update, float((alone + update).max()))
 

@@ -75,11 +75,13 @@ def _of_grid(grid: MeshOrTorus) -> DeviceNetwork:
 
 def hops_of_grid(sides: tuple[int, ...], *, torus: bool) -> Ints:
     """Return the hops between any two devices of a grid, shape (D, D)."""
-    index = np.indices(sides).reshape(len(sides), -1)
-    apart = np.abs(index[:, :, None] - index[:, None, :])
-    if torus:
-        apart = np.minimum(apart, np.array(sides)[:, None, None] - apart)
-    hops: Ints = apart.sum(axis=0)
+    hops = np.zeros((1, 1), np.int64)
+    for side in sides:  # those along each axis, added up for all pairs of places on the axes before
+        places = np.arange(side)
+        apart = np.abs(places[:, None] - places[None, :])
+        along = np.minimum(apart, side - apart) if torus else apart
+        size = len(hops) * side
+        hops = (hops[:, None, :, None] + along[None, :, None, :]).reshape(size, size)
     return hops
 
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from phaze.deadline import Deadline, slices
+from phaze.__main__ import app
+from phaze.deadline import Deadline, OutOfTimeError, slices
 from phaze.map.annealing import anneal, new_state, step_task
 from phaze.map.ensemble import Mapped, MapSettings, map_stages
-from phaze.map.objective import Problem
+from phaze.map.heuristics import compact_maps
+from phaze.map.matrices import read_topology
+from phaze.map.objective import Problem, lower_bound_s
 from phaze.map.schemes import near_devices
 from phaze.map.search import Limits, search
 from phaze.map.symmetry import device_symmetry
+from phaze.theory.device_networks import DeviceNetwork
 from tests.unit.map.cases import drawn_network, drawn_stages
 
 BIG = drawn_stages(2, 4, 5), drawn_network(2, 24, "directed", latency=True)
@@ -82,6 +89,38 @@ def test_symmetries_found_until_the_deadline_are_fewer_and_none_is_wrong() -> No
     assert (none.before == -1).all()
     assert none.first.all()
     assert not len(none.group)
+
+
+def test_bounds_at_the_deadline_are_coarser_and_hold() -> None:
+    problem = Problem(*BIG, "exact")
+    coarse = lower_bound_s(problem, Deadline(0.0))
+    assert coarse == problem.stages.compute_s.max()
+    assert coarse < lower_bound_s(problem)
+    assert compact_maps(problem, Deadline(0.0)) == []
+    with pytest.raises(OutOfTimeError):
+        near_devices(problem, 0, Deadline(0.0))
+
+
+def test_the_time_limit_of_the_command_begins_before_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network that takes longer to read than the limit leaves no time for a search."""
+    stages, network = tmp_path / "stages.json", tmp_path / "network.yaml"
+    one = {"forward_s": 1.0, "backward_s": 2.0, "parameter_bytes": 1e9}
+    content = {"format": "phaze-stages", "version": 1, "model": "m", "replicas": 3, "microbatches": 4}
+    edges = [{"source": 0, "target": 1, "bytes": 1e9}]
+    stages.write_text(json.dumps({**content, "recompute": False, "stages": [one, one], "edges": edges}))
+    network.write_text("kind: uniform-dist\ndevices: 8\nseed: 1\n")
+
+    def slowly(path: Path) -> DeviceNetwork:
+        time.sleep(0.3)
+        return read_topology(path)
+
+    monkeypatch.setattr("phaze.map.matrices.read_topology", slowly)
+    given = ("map", str(stages), "--topology", str(network), "--time-limit", "0.2", "--json")
+    found = json.loads(CliRunner().invoke(app, given).stdout)
+    assert found["ways"][0]["timed_out"]
+    assert found["ways"][0]["tries"] == 0
 
 
 def endless_chain(until: Deadline) -> None:

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phaze.__main__ import app
+from phaze.deadline import Deadline
 from phaze.documents import read_as
 from phaze.errors import PhazeError
 from phaze.map.ensemble import MapSettings
@@ -45,6 +46,14 @@ def test_every_slice_has_a_device_and_no_default_order_is_faster(name: str) -> N
     assert len(set(used)) == len(used) == PLANS[name].devices
     assert found.simulated_s[found.best.way] == min(found.simulated_s.values())
     assert found.alone_s <= found.simulated_s[found.best.way] * (1 + 1e-9)
+
+
+def test_at_the_time_limit_one_mapping_is_simulated_and_is_the_answer() -> None:
+    bandwidth = np.array(BANDWIDTHS)
+    network = DeviceNetwork(bandwidth, np.zeros_like(bandwidth))
+    found = map_one(PLANS["equal"], "m", network, SETTINGS, Deadline(0.0))
+    assert list(found.simulated_s) == [found.best.way]
+    assert found.best.step_s == min(one.step_s for one in found.mapped.ways)
 
 
 def test_all_reduce_first_is_the_order_in_which_plans_are_replayed() -> None:
