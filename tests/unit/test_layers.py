@@ -18,6 +18,7 @@ FOR_SCRIPTS = {
     "pictured",
     "planning",
     "problem",
+    "readings",
     "recalled",
     "replayed",
     "searches",

@@ -176,7 +176,8 @@ def rows_of(one: Plan, **key: object) -> tuple[dict[str, object], list[dict[str,
     row = {
         "model": "m", "hbm_gib": 32.0, "status": "placed", "schedule": one.schedule, "microbatch": 1,
         "microbatches": one.microbatches, "network_bandwidth_bytes_per_s": BANDWIDTH,
-        "hbm_bandwidth_bytes_per_s": 1e12, **key,
+        "hbm_bandwidth_bytes_per_s": 1e12, "sync_s": one.sync_s, "all_reduce_factor": one.all_reduce_factor,
+        **key,
     }  # fmt: skip
     stages = [{**row, "stage": q, **vars(s)} for q, s in enumerate(one.stages)]
     return row, stages

@@ -60,7 +60,7 @@ def test_an_infeasible_capacity_is_never_chosen() -> None:
 
 
 def test_a_model_that_fits_nowhere_keeps_the_row_of_its_largest_memory() -> None:
-    frame = rows(np.inf, np.inf, hbm_gib=[32.0, 64.0], status="infeasible")
+    frame = rows(np.inf, np.inf, hbm_gib=[32.0, 64.0], status="infeasible", binding="memory")
     chosen = winners.choose(frame, 0.01)
     assert chosen is not None
     assert (chosen["hbm_gib"], chosen["status"]) == (64.0, "infeasible")
