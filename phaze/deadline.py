@@ -54,9 +54,9 @@ class Deadline:
             raise
 
 
-def slices(steps: int, deadline: Deadline) -> Iterator[tuple[int, int]]:
+def slices(steps: int, deadline: Deadline, first: int = FIRST_STEPS) -> Iterator[tuple[int, int]]:
     """Yield where slices begin and end that are `steps` together, until the deadline."""
-    begin, size = 0, FIRST_STEPS
+    begin, size = 0, first
     while begin < steps and not deadline.passed:
         end, started_s = min(begin + size, steps), time.monotonic()
         yield begin, end

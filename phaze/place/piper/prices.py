@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from phaze.deadline import Deadline, slices
 from phaze.ndarrays import Bools, Floats, Ints
 from phaze.place.piper.knapsack import choose_exactly
 from phaze.place.piper.ratio import choose_by_ratio
@@ -196,7 +197,9 @@ def price_wanted(problem: Problem, costs: Costs, known: Known) -> Known:
     used = int((known.keys >= 0).sum())
     if 2 * (used + count) > len(known.keys):
         known = _with_room(known, 4 * (used + count))
-    _price_all(problem, costs, known, True if problem.exact else None)
+    for begin, end in slices(count, Deadline(), first=16):
+        _price_some(problem, costs, known, begin + 1, end + 1, True if problem.exact else None)
+    known.wanted[0, 0] = 0
     return known
 
 
@@ -218,9 +221,11 @@ def _copy_prices(known: Known, larger: Known) -> None:
 
 
 @njit
-def _price_all(problem: Problem, costs: Costs, known: Known, exact: bool | None) -> None:
-    """Price the stages wanted. Numba leaves out what follows a test of `exact` for None."""
-    for row in range(1, known.wanted[0, 0] + 1):
+def _price_some(
+    problem: Problem, costs: Costs, known: Known, begin: int, end: int, exact: bool | None
+) -> None:
+    """Price some rows of the stages wanted. Numba leaves out what follows a test of `exact` for None."""
+    for row in range(begin, end):
         t, i, j = known.wanted[row, 0], known.wanted[row, 1], known.wanted[row, 2]
         index, in_flight = known.wanted[row, 3], known.wanted[row, 4]
         stage = _stage(len(problem.sums.work_s), len(problem.widths), t, i, j)
@@ -228,7 +233,6 @@ def _price_all(problem: Problem, costs: Costs, known: Known, exact: bool | None)
         at = _place(known.keys, key)
         known.keys[at] = key
         known.prices_s[at] = _added_in_all(problem, costs, t, i, j, index, in_flight, exact)
-    known.wanted[0, 0] = 0
 
 
 @njit_inner

@@ -30,6 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from phaze.deadline import Deadline, slices
 from phaze.ndarrays import Floats, Ints
 from phaze.place.piper.prices import SLACK, Known, Problem, meets, price_wanted, stage_base
 from phaze.place.piper.stages import Costs
@@ -41,6 +42,10 @@ Table = NDArray[np.int32]
 
 NONE = 2**30
 """Devices of a state that no plan reaches."""
+
+
+FIRST_PAIRS = 100_000
+"""Pairs of downsets of the first slice, so that few downsets are searched in one."""
 
 
 class States(NamedTuple):
@@ -60,7 +65,8 @@ def fewest_devices(
     """Write f(D, s) for all downsets, (m, S + 1), NONE where more than `devices` are needed.
 
     The search stops behind a downset from which stages lead whose price only an exact knapsack or a look at
-    all layers tells, and goes on from that downset once they are priced. Returns what is known of prices.
+    all layers tells, and goes on from that downset once they are priced. It goes on in slices, between which
+    Ctrl-C ends it. Returns what is known of prices.
     """
     count = len(fewest)
     rest = np.ceil(np.minimum(problem.sums.rest_s / threshold_s / SLACK, NONE)).astype(np.int64)
@@ -68,10 +74,11 @@ def fewest_devices(
     known.stage[:] = -1
     fewest[:] = NONE
     fewest[0, 0] = states.low[0] = states.high[0] = 0
-    i = 0
-    while i < count - 1:
-        i = _search(problem, known, states, rest, devices, threshold_s, i)
-        known = price_wanted(problem, costs, known)
+    for begin, end in slices(count - 1, Deadline(), max(1, FIRST_PAIRS // count)):
+        i = begin
+        while i < end:
+            i = _search(problem, known, states, rest, devices, threshold_s, i, end)
+            known = price_wanted(problem, costs, known)
     return known
 
 
@@ -84,14 +91,15 @@ def _search(
     devices: int,
     threshold_s: float,
     begin_with: int,
+    end_before: int,
 ) -> int:
-    """Extend the states of downsets in their order, and return the first whose extensions want prices.
+    """Extend the states of some downsets in their order, and return the first whose extensions want prices.
 
     rest: (m,) devices that the layers outside each downset need at least.
     """
     sums = problem.sums
     last = len(sums.work_s) - 1
-    for i in range(begin_with, last):
+    for i in range(begin_with, end_before):
         if states.high[i] < states.low[i]:
             continue
         used = _least_used(states, i)
@@ -109,7 +117,7 @@ def _search(
                     _extend(problem, known, states, room, threshold_s, i, j, used)
         if known.wanted[0, 0]:
             return i
-    return last
+    return end_before
 
 
 @njit_inner

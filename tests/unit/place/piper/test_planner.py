@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from math import ceil, inf
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze.deadline import Deadline
 from phaze.errors import PhazeError
 from phaze.place.piper.layers import Cluster, Layers, Plan
 from phaze.place.piper.planner import Planner, plan, plan_over_devices
@@ -184,3 +186,21 @@ def test_layers_without_any_configuration_have_no_plan_and_no_layers_are_refused
         plan(Layers((), (), layers.sources[:0], layers.targets[:0], layers.edge_bytes[:0], {}), cluster_of(1))
     with pytest.raises(PhazeError, match="most_data must be at least 1, got 0"):
         plan(layers, cluster_of(1), most_data=0)
+
+
+def test_the_search_can_be_interrupted_between_downsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled code hears nothing of Ctrl-C: what waits for it looks after each of the slices."""
+    layers = layers_of(*((k, 1.0, 0, 0, 0) for k in range(6)))
+    ends = list[int]()
+
+    def one_by_one(steps: int, _: Deadline, __: int) -> Iterator[tuple[int, int]]:
+        for begin in range(steps):
+            if len(ends) == 3:
+                raise KeyboardInterrupt
+            ends.append(begin + 1)
+            yield begin, begin + 1
+
+    monkeypatch.setattr("phaze.place.piper.search.slices", one_by_one)
+    with pytest.raises(KeyboardInterrupt):
+        plan(layers, cluster_of(1, 4))
+    assert ends == [1, 2, 3]
