@@ -8,11 +8,11 @@ from phaze.commands.output import print_tables, telling
 
 def estimate(
     model: options.ModelOption,
-    architecture: options.ArchitectureOption = "tpu-v4",
+    architecture: options.ArchitectureOption = "tpu-v4-as-built",
     sequence: options.SequenceOption = None,
     tensor: options.TensorOption = None,
     microbatch: options.MicrobatchOption = None,
-    system: options.SystemOption = "paper",
+    system: options.SystemOption = "tpu-v4-pod",
     flat_bandwidth: options.FlatBandwidthOption = None,
     backward: options.BackwardOption = options.Backward.PAIRED,
     as_json: options.JsonOption = False,

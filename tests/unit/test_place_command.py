@@ -68,7 +68,9 @@ def test_an_architecture_takes_its_own_clock_or_is_refused(model: str) -> None:
 
 
 def test_no_more_devices_than_the_system_has(model: str) -> None:
-    with pytest.raises(PhazeError, match="--devices: must be at most the 1024 of system paper, got 1025"):
+    with pytest.raises(
+        PhazeError, match="--devices: must be at most the 1024 of system tpu-v4-pod, got 1025"
+    ):
         place(model, "--devices", "1025")
 
 
