@@ -69,6 +69,8 @@ class PublishedPlans(Noun):
     """How much more time equal stages take for most numbers of devices, from and to."""
     running_times: tuple[PrintedRunningTime, ...] = ()
     """Running times of the authors' program."""
+    missing: tuple[str, ...] = ()
+    """What is printed and cannot be compared, and why; sentences."""
     notes: tuple[str, ...] = ()
     """What a reader of the comparison should know about the printed figures."""
 

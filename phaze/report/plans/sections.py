@@ -170,16 +170,17 @@ def _plain_sheet(inputs: PlanInputs, name: str) -> Sheet:
 
 
 def missing(inputs: PlanInputs) -> Iterator[Section]:
-    """Yield what the study names and could not plan, with the reason."""
+    """Yield what is printed and cannot be compared, and what the study could not plan, with the reasons."""
     absent = {name: case.input for name, case in inputs.plans.cases.items() if name not in inputs.plans.made}
-    if not absent:
-        return
     sentences = [
         f"{name}: its input {source} is only in the authors' file {inputs.plans.inputs[source].file}; set "
         "plans.folder to the folder that holds it. Its claims and checks are absent."
         for name, source in absent.items()
     ]
-    about = "Cases of the study whose input nothing of ours stands in for."
+    sentences += inputs.published.missing if inputs.published is not None else ()
+    if not sentences:
+        return
+    about = "Figures that cannot be compared, and cases whose input nothing of ours stands in for."
     yield Section("missing", "What is missing", about, (Items(tuple(sentences)),))
 
 

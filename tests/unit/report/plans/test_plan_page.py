@@ -135,6 +135,7 @@ def test_what_stands_in_and_what_is_missing_is_said() -> None:
     page = build_plan_report(toy_inputs(Plans.parse(plans, "toy"), PUBLISHED)).document
     last = {section.title: section for section in page.sections}
     assert "digits: its input gnmt is only in the authors' file gnmt.json" in str(last["What is missing"])
+    assert "Figure 9 is a picture without values." in str(last["What is missing"])
     assert "BERT is ours: w with microbatch 4 as tpu-v4" in str(last["How these numbers are made"])
     assert "Throughput: BERT (ours, on tpu-v4) (Figure 1)" in last
 

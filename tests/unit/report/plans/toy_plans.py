@@ -69,6 +69,7 @@ PUBLISHED = PublishedPlans.parse(
         "no_dp_stops": 4,
         "equi_worse": [0.10, 0.15],
         "running_times": [{"blocks": 8, "devices": 16, "microbatches": 16, "seconds": 60}],
+        "missing": ["Figure 9 is a picture without values."],
     },
     "toy",
 )
