@@ -16,10 +16,12 @@ from phaze.tables import Gains
 
 TITLES = {PER_MODEL: "The best accelerator of every workload", COMMON: "The best one for all"}
 """Designs, for readers."""
+EVEN = 0.01
+"""Gains within this of 1 are none: the accelerators are as fast as each other."""
 _ABOUT = (
     "Every reading changes some settings of the study and places all workloads again on the same "
-    "accelerators, with one planner for all, so that a gain is that of the accelerator. Below 1 the claim "
-    "turns over."
+    "accelerators, with one planner for all, so that a gain is that of the accelerator. Where a reading "
+    "makes a gain or takes it away, the claim turns over; within 1 % accelerators count as equally fast."
 )
 
 
@@ -55,9 +57,9 @@ def _claimed(gains: pd.DataFrame) -> pd.DataFrame:
 
 
 def turned_over(gains: pd.DataFrame) -> Iterator[str]:
-    """Yield the readings under which an accelerator that gains loses to the baseline, or the reverse."""
+    """Yield the readings under which an accelerator that gains no longer does, or the reverse."""
     for design, own, others in _by_design(gains):
-        turned = others[(others["gain"] >= 1) != (own["gain"] >= 1)]
+        turned = others[(others["gain"] > 1 + EVEN) != (own["gain"] > 1 + EVEN)]
         words = join(
             f"{row['reading']}, {times(row['gain'])} over {row['baseline']} ({row['note']})"
             for _, row in turned.iterrows()
