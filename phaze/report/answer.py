@@ -105,17 +105,18 @@ def _answer_sheet(inputs: Inputs, findings: Findings) -> Sheet:
     rows = [_answer_row(inputs, findings, row) for row in results]
     common = list(_common_row(inputs, findings))
     header = (
-        "workload", "cores", "buffers", "HBM", "plan", "{p, d, t}", "microbatch", "activations",
-        "simulated over planned", "planned", "simulated", "MFU", "speed-up",
+        "workload", "cores", "buffers", "HBM", "plan", "{p, d, t}, microbatch", "planned", "simulated", "MFU",
+        "speed-up",
     )  # fmt: skip
     caption = (
         "Cores {num_tc, num_vc, pe_x, pe_y, pe_vc}; buffers {global buffer, words a cycle, L2 of a "
         "tensor core, of a vector core}; the plan with the least simulated time of the certified one, equal "
-        "and experts' stages, as {pipeline depth, data width, tensor width}; time per batch as planned and "
-        "as simulated; MFU and speed-up as simulated, over the baseline with the experts' plan"
+        "and experts' stages, as {pipeline depth, data width, tensor width} and samples in a microbatch; "
+        "time per batch as planned and as simulated (where they differ by more than 5 %, the section on "
+        "recommended plans says why); MFU and speed-up as simulated, over the baseline with the experts' plan"
     )
     marked = frozenset({len(rows)}) if common else frozenset()
-    return Sheet(caption, header, (*rows, *common), 9, marked, "recommendations")
+    return Sheet(caption, header, (*rows, *common), 6, marked, "recommendations")
 
 
 def _common_row(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, ...]]:
@@ -127,7 +128,7 @@ def _common_row(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, ...]]
         mean = findings.simulated_means.get(COMMON, planned)
         yield (
             "one for all", compute(chip), buffers(chip), f"{row['hbm_gib']:g} GiB", "their own",
-            *[""] * 7, times(float(mean)),
+            *[""] * 4, times(float(mean)),
         )  # fmt: skip
 
 
@@ -139,11 +140,11 @@ def _rows(results: pd.DataFrame, design: str, models: tuple[str, ...]) -> list[p
 
 def _answer_row(inputs: Inputs, findings: Findings, row: pd.Series) -> tuple[str, ...]:
     if row["status"] != "placed":
-        return (row["model"], f"fits nowhere: {row['reason']}", *[""] * 11)
+        return (row["model"], f"fits nowhere: {row['reason']}", *[""] * 8)
     chip = chip_of(inputs.cluster, row)
     plan = recommended_on(findings, row)
     return (
-        row["model"], compute(chip), buffers(chip), f"{row['hbm_gib']:g} GiB", plan.whose, plan.shape,
-        plan.microbatch, plan.activations, plan.difference, plan.planned, plan.simulated,
+        row["model"], compute(chip), buffers(chip), f"{row['hbm_gib']:g} GiB", plan.whose,
+        f"{plan.shape}, {plan.microbatch}", plan.planned, plan.simulated,
         percent(row["mfu"] * plan.gain), times(plan.speedup),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.recommend import CERTIFIED
 from phaze.report.winners import PER_MODEL
-from phaze.report.words import join, percent, seconds, storing, times, widths
+from phaze.report.words import join, percent, seconds, times, widths
 from phaze.tables.plans import PLAN
 
 PLANS = {**TITLES, CERTIFIED: "certified", "piper": "Piper (no flush)"}
@@ -60,8 +60,6 @@ class Recommended:
     whose: str
     shape: str
     microbatch: str
-    activations: str
-    difference: str
     planned: str
     simulated: str
     """Empty without a simulation."""
@@ -78,13 +76,12 @@ def recommended_on(findings: Findings, result: pd.Series) -> Recommended:
     rows = rows[(rows["model"] == result["model"]) & (rows["design"] == result["design"])]
     if rows.empty:
         return Recommended(
-            PLANS[CERTIFIED], widths(result), str(result["microbatch"]), storing(result["recompute"]), "",
+            PLANS[CERTIFIED], widths(result), str(result["microbatch"]),
             with_bound(result), "", str(result["binding"]), float(result["speedup"]), 1.0,
         )  # fmt: skip
     row = rows.iloc[0]
-    simulation = simulation_of(row, findings.simulations.set_index(list(PLAN)), row["planner"])
     return Recommended(
-        PLANS[row["planner"]], shape(row), str(row["microbatch"]), str(row["memory"]), in_parts(simulation),
+        PLANS[row["planner"]], shape(row), str(row["microbatch"]),
         with_bound(result) if row["planner"] == CERTIFIED else seconds(row["planned_s"]),
         seconds(row["simulated_s"]), str(row["bound_by"]), float(row["speedup"]),
         float(result["time_per_batch_s"] / row["simulated_s"]),

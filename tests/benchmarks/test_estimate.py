@@ -27,6 +27,7 @@ from phaze.estimate.loads import distinct_cores
 from phaze.estimate.tensor import Cores, map_shapes
 from phaze.extract import extract_layers
 from phaze.ndarrays import Floats, Ints
+from phaze.spec.settings import EstimateSettings
 from tests.unit.estimate.exhaustive import Problem
 from tests.unit.estimate.reference import best_candidate, best_tiling, parts_of
 
@@ -78,7 +79,7 @@ def estimate_pairs(shapes: Floats, designs: Designs) -> tuple[Floats, Floats]:
     """Return the latencies in s on one core and on all cores, arrays (S, D)."""
     whole = shapes[:, :4].astype(np.int64)
     cores, (one, every) = distinct_cores(designs, HARDWARE.bytes_per_element)
-    cycles = map_shapes(whole, shapes[:, 4], cores).cycles / HARDWARE.clock_hz
+    cycles = map_shapes(whole, shapes[:, 4], cores, preload=False).cycles / HARDWARE.clock_hz
     capacities, place = np.unique(designs.glb_bytes, return_inverse=True)
     words = hbm_words(whole, capacities // HARDWARE.bytes_per_element) + shapes[:, 4:]
     hbm_s = words[:, place] * (HARDWARE.bytes_per_element / HARDWARE.hbm_bandwidth_bytes_per_s)
@@ -170,6 +171,6 @@ def test_a_job_of_the_workflow(
 ) -> None:
     """Estimate one point on the whole grid: every core type, with energies, as a checked table."""
     point = parts[(parts["model"] == MODELS[1]) & (parts["tensor"] == 2) & (parts["microbatch"] == 2)]
-    found = benchmark(estimate_operators, point, space, HARDWARE, study.technology, 2, {})
+    found = benchmark(estimate_operators, point, space, HARDWARE, study.technology, 2, EstimateSettings())
     if benchmark.stats:
         benchmark.extra_info["rows per second"] = len(found) / benchmark.stats["mean"]

@@ -16,7 +16,11 @@ pytestmark = pytest.mark.workflow
 
 READINGS = {
     "fast": {"note": "a fast network", "scenario": {"network_bandwidth_bytes_per_s": 1e13}},
-    "headless": {"note": "no head", "extract": {"head": False}},
+    "headless": {
+        "note": "a fast network, no head",
+        "scenario": {"network_bandwidth_bytes_per_s": 1e13},
+        "extract": {"head": False},
+    },
 }
 
 
@@ -38,8 +42,7 @@ def test_every_reading_has_the_best_plan_of_every_named_architecture(read: Folde
     assert set(times.index) == {"study", "fast", "headless"}
     assert set(times.columns) == {"tpu-v4", "phaze-common"}
     assert (times.loc["fast"] < times.loc["study"]).all()
-    assert (times.loc["headless"] <= times.loc["study"]).all()
-    assert times.loc["headless", "tpu-v4"] < times.loc["study", "tpu-v4"]
+    assert (times.loc["headless"] < times.loc["fast"]).all()
 
 
 def test_the_studys_own_reading_is_what_the_workflow_finds(read: Folder, tmp_path: Path) -> None:
