@@ -101,13 +101,11 @@ def planned(table):
 
 def readings():
     """Return the files of the readings of the study, its own settings among them."""
-    ends = (".parquet", "/winners.parquet") if settings.study.architectures.grid else (".parquet",)
-    return [
-        f"<results>/readings/{reading}/{model}{end}"
-        for reading in settings.study.shown_readings
-        for model in settings.study.models
-        for end in ends
-    ]
+    each = [(reading, model) for reading in settings.study.shown_readings for model in settings.study.models]
+    named = [f"<results>/readings/{reading}/{model}.parquet" for reading, model in each]
+    if settings.study.architectures.grid is None:
+        return named
+    return named + [f"<results>/readings/{reading}/{model}/winners.parquet" for reading, model in each]
 
 
 def plan_maps(table):
