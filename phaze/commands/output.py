@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,6 +72,22 @@ def print_tables(frames: list[pd.DataFrame], *, as_json: bool) -> None:
         typer.echo(frame.to_json(orient="records", indent=1, double_precision=15))
     else:
         typer.echo(frame.to_string(index=False, float_format=lambda value: f"{value:.4g}"))
+
+
+@contextmanager
+def ended_at_once() -> Iterator[None]:
+    """Let Ctrl-C end the process while compiled code runs, which hears of no interrupt before it returns.
+
+    For what writes nothing meanwhile. Where Ctrl-C is ignored, or heard by others, that stays so.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager

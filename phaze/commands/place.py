@@ -10,7 +10,7 @@ import typer
 
 from phaze.commands import options
 from phaze.commands import place_options as given
-from phaze.commands.output import refuse_outputs, telling, write_or_print
+from phaze.commands.output import ended_at_once, refuse_outputs, telling, write_or_print
 from phaze.errors import PhazeError
 
 if TYPE_CHECKING:
@@ -134,7 +134,8 @@ def _by_piper(instance: Path, question: PiperQuestion) -> str:
         with telling("place"):
             if hierarchy is None:
                 return result_text(*answer(stored, question))
-            return as_text(answer_levels(stored, question, hierarchy))
+            with ended_at_once():
+                return as_text(answer_levels(stored, question, hierarchy))
     except DownsetsError as error:
         raise PhazeError(f"{instance}: {error}; see --max-downsets and --paper-table1") from error
 

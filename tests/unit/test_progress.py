@@ -1,6 +1,9 @@
 """A long job says how far it is; a short one says nothing."""
 
 import re
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,3 +72,19 @@ def test_a_command_says_after_two_seconds_how_far_it_is(capsys: pytest.CaptureFi
         for _ in counted(["p2p"], "search"):
             time.sleep(2.3)
     assert "progress: map: 2 s, search 1 of 1" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_compiled_code_that_hears_of_no_interrupt() -> None:
+    """A sum over a range runs in C for minutes, as a compiled search does."""
+    code = (
+        "from phaze.commands.output import ended_at_once\n"
+        "print('begun', flush=True)\n"
+        "with ended_at_once():\n"
+        "    sum(range(10**11))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "begun\n"
+        time.sleep(0.2)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(30) == -signal.SIGINT
