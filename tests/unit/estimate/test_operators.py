@@ -385,7 +385,7 @@ def test_vector_operations_without_traffic_take_their_arithmetic() -> None:
     found = estimated(chip(num_vc=64), given=PRINTED.model_copy(update={"vector_traffic": False}))
     with_traffic = estimated(chip(num_vc=64))
     assert (with_traffic.loc[NORM, "limit_all"], found.loc[NORM, "limit_all"]) == ("hbm", "vector")
-    cycles = TECHNOLOGY.vector_cycles.forward["layer_norm"] * np.ceil(ELEMENTS / (64 * 128))
+    cycles = PRINTED.vector_cycles["forward.layer_norm"] * np.ceil(ELEMENTS / (64 * 128))
     assert found.loc[NORM, "latency_all_s"] == pytest.approx(cycles / PAPER.clock_hz)
     assert found.loc[NORM, "hbm_j"] == 0.0
 
