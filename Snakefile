@@ -7,10 +7,10 @@ from snakemake.utils import min_version
 
 sys.path.insert(0, str(workflow.basedir))
 
-from phaze.config import check_config_files, let_jobs_import, load_settings
-from phaze.errors import PhazeError
-from phaze.occupancy import begin_run, clear_dead_lock, keep_study
-from phaze.provenance import source_digest
+from phaze.spec.config import check_config_files, let_jobs_import, load_settings
+from phaze.base.errors import PhazeError
+from phaze.base.occupancy import begin_run, clear_dead_lock, keep_study
+from phaze.base.provenance import source_digest
 
 min_version("9.12")
 let_jobs_import(Path(workflow.basedir))

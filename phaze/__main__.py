@@ -10,6 +10,7 @@ import sys
 
 import typer
 
+from phaze.base.errors import PhazeError
 from phaze.commands.estimate import estimate
 from phaze.commands.export import export
 from phaze.commands.extract import extract
@@ -21,7 +22,6 @@ from phaze.commands.simulate import simulate
 from phaze.commands.space import space
 from phaze.commands.status import status
 from phaze.commands.trace import trace
-from phaze.errors import PhazeError
 
 app = typer.Typer(
     name="python -m phaze",

@@ -16,7 +16,7 @@ rule enumerate_architectures:
         members=lambda w: settings.members(w.shard),
         area_limit=lambda w: settings.area_limit(w.scenario),
         technology=settings.technology.model_dump(mode="json"),
-        code=source_digest("phaze.estimate.space"),
+        code=source_digest("phaze.cost.space"),
     log:
         "<logs>/architectures/{scenario}/{shard}.log",
     benchmark:
@@ -45,7 +45,7 @@ rule estimate:
         hardware=lambda w: settings.hardware(w.scenario),
         technology=settings.technology.model_dump(mode="json"),
         estimate=study["estimate"],
-        code=source_digest("phaze.estimate"),
+        code=source_digest("phaze.cost.operators"),
     log:
         "<logs>/estimates/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.log",
     benchmark:

@@ -23,7 +23,7 @@ rule profile_graph:
         graph=lambda w: MAPS.graphs[w.graph].model_dump(mode="json"),
         model=lambda w: settings.map_models[w.graph][0],
         system=lambda w: settings.map_models[w.graph][1:],
-        code=source_digest("phaze.profile"),
+        code=source_digest("phaze.partition.profile"),
     log:
         "<logs>/operator-graphs/{graph}.log",
     benchmark:
@@ -49,7 +49,7 @@ rule partition_graph:
     params:
         point=lambda w: MAPS.stages[w.stages].model_dump(mode="json"),
         bandwidth=lambda w: MAPS.graphs[MAPS.stages[w.stages].graph].bandwidth_gib_per_s,
-        code=source_digest("phaze.partition"),
+        code=source_digest("phaze.partition.points"),
     log:
         "<logs>/stage-graphs/{stages}.log",
     benchmark:
@@ -79,7 +79,7 @@ rule map_stages:
         topology=lambda w: MAPS.topologies[w.topology].model_dump(mode="json"),
         search=lambda w: MAP_JOBS[w.stages, w.topology],
         settings={key: study["maps"][key] for key in ("tries", "steps", "seed", "memory_gib_per_s")},
-        code=source_digest("phaze.map"),
+        code=source_digest("phaze.map.cases"),
     log:
         "<logs>/mappings/{stages}/{topology}.log",
     benchmark:

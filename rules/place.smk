@@ -30,7 +30,7 @@ rule place:
         energy=settings.technology.energy.model_dump(mode="json"),
         expert=lambda w: settings.expert(w.model),
         sequence=lambda w: settings.workload(w.model).sequence,
-        code=source_digest("phaze.place.model"),
+        code=source_digest("phaze.plan.phaze.model"),
     log:
         "<logs>/placements/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.log",
     benchmark:
@@ -65,7 +65,7 @@ rule place_front:
         space=lambda w: settings.front_space(w.scenario),
         solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
-        code=source_digest("phaze.front", "phaze.problem", programs=("glpsol",)),
+        code=source_digest("phaze.search.front", "phaze.search.problem", programs=("glpsol",)),
     log:
         "<logs>/fronts/{scenario}/{model}.log",
     benchmark:

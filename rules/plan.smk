@@ -33,7 +33,7 @@ rule plan:
         area_limit=lambda w: settings.area_limit(w.scenario),
         solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
-        code=source_digest("phaze.planning", "phaze.problem", programs=("glpsol",)),
+        code=source_digest("phaze.report.planning", "phaze.search.problem", programs=("glpsol",)),
     log:
         "<logs>/plans/{scenario}/{model}.log",
     benchmark:

@@ -21,7 +21,7 @@ rule read:
         architectures=lambda w: settings.read_architectures(w.model),
         solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
-        code=source_digest("phaze.readings", "phaze.problem", programs=("glpsol",)),
+        code=source_digest("phaze.search.readings", "phaze.search.problem", programs=("glpsol",)),
     log:
         "<logs>/readings/{reading}/{model}.log",
     benchmark:
@@ -54,7 +54,9 @@ rule read_winners:
         area_limit=lambda w: settings.area_limit(MAIN),
         solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
-        code=source_digest("phaze.readings", "phaze.problem", "phaze.report.winners", programs=("glpsol",)),
+        code=source_digest(
+            "phaze.search.readings", "phaze.search.problem", "phaze.report.winners", programs=("glpsol",)
+        ),
     log:
         "<logs>/readings/{reading}/{model}/winners.log",
     benchmark:

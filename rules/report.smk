@@ -56,7 +56,7 @@ rule place_common:
         problem=lambda w: settings.problem(w.scenario, w.model),
         solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
-        code=source_digest("phaze.problem", programs=("glpsol",)),
+        code=source_digest("phaze.search.problem", programs=("glpsol",)),
     log:
         "<logs>/placements/{scenario}/{model}/common.log",
     benchmark:
@@ -91,7 +91,12 @@ rule compare:
         area_band_um2=study["screen"]["area_band_um2"],
         solutions=SOLUTIONS,
         recalled=recalled("searches"),
-        code=source_digest("phaze.problem", "phaze.screen.strategies", "phaze.searches", programs=("glpsol",)),
+        code=source_digest(
+            "phaze.search.problem",
+            "phaze.search.strategies",
+            "phaze.search.recalled_searches",
+            programs=("glpsol",),
+        ),
     log:
         "<logs>/trials/{scenario}/{model}.log",
     benchmark:
@@ -126,7 +131,7 @@ rule vary:
         area_limit=lambda w: settings.area_limit(w.scenario),
         solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
-        code=source_digest("phaze.problem", "phaze.report.winners", programs=("glpsol",)),
+        code=source_digest("phaze.search.problem", "phaze.report.winners", programs=("glpsol",)),
     log:
         "<logs>/sensitivities/{scenario}/{model}.log",
     benchmark:
@@ -198,7 +203,7 @@ rule report:
         parameters={name: settings.models[name].parameters for name in settings.study.models},
         published=settings.published,
         recalled=f"{EVALUATIONS}/figures/report.json",
-        code=source_digest("phaze.report", "phaze.pictured"),
+        code=source_digest("phaze.report", "phaze.report.pictured"),
     log:
         "<logs>/report/report.log",
     benchmark:

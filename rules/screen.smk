@@ -27,7 +27,7 @@ rule screen:
         screen=SCREEN_SETTINGS,
         energy=settings.technology.energy.model_dump(mode="json"),
         overlap_communication=study["schedule"]["overlap_communication"],
-        code=source_digest("phaze.screen.stage"),
+        code=source_digest("phaze.search.stage"),
     log:
         "<logs>/screens/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.log",
     benchmark:
@@ -58,7 +58,7 @@ rule walk:
         problem=lambda w: settings.problem(w.scenario, w.model),
         screen=study["screen"],
         solutions=SOLUTIONS,
-        code=source_digest("phaze.problem", programs=("glpsol",)),
+        code=source_digest("phaze.search.problem", programs=("glpsol",)),
     log:
         "<logs>/visits/{scenario}/{model}.log",
     benchmark:
@@ -88,7 +88,7 @@ rule find_common:
         area_limit=lambda w: settings.area_limit(w.scenario),
         technology=settings.technology.model_dump(mode="json"),
         screen=study["screen"],
-        code=source_digest("phaze.screen.common"),
+        code=source_digest("phaze.search.common"),
     log:
         "<logs>/architectures/{scenario}/common.log",
     benchmark:
@@ -117,7 +117,7 @@ rule choose_common:
     params:
         weights={name: settings.workload(name).weight for name in settings.study.models},
         screen=study["screen"],
-        code=source_digest("phaze.screen.common"),
+        code=source_digest("phaze.search.common"),
     log:
         "<logs>/commons/{scenario}.log",
     benchmark:

@@ -23,7 +23,7 @@ rule simulate:
         simulation_stages="<results>/simulation_stages/{scenario}/{model}.parquet",
     params:
         recalled=recalled("simulations"),
-        code=source_digest("phaze.replayed"),
+        code=source_digest("phaze.search.replayed"),
     log:
         "<logs>/simulations/{scenario}/{model}.log",
     benchmark:
@@ -53,7 +53,7 @@ rule map_plans:
         networks=settings.map_networks,
         search={key: study["report"]["maps"][key] for key in ("planners", "steps", "seed")},
         recalled=recalled("plan-maps"),
-        code=source_digest("phaze.mapped.study"),
+        code=source_digest("phaze.map.plans.study"),
     log:
         "<logs>/plan_maps/{scenario}/{model}.log",
     benchmark:

@@ -33,7 +33,7 @@ rule simulate_tiled:
         point=lambda w: tiled_point(w).model_dump(mode="json"),
         model=lambda w: settings.tiled_models[tiled_point(w).model].model_dump(mode="json"),
         system=lambda w: settings.tiled_systems[tiled_point(w).system],
-        code=source_digest("phaze.tiled.cases"),
+        code=source_digest("phaze.tiles.cases"),
     log:
         "<logs>/tiled_runs/{tiled}/{point}.log",
     benchmark:
@@ -56,7 +56,7 @@ rule simulate_networks:
         "<results>/tiled_networks.parquet",
     params:
         tiled={key: study["tiled"][key] for key in ("figures", "exchanges")},
-        code=source_digest("phaze.tiled.networks"),
+        code=source_digest("phaze.tiles.networks"),
     log:
         "<logs>/tiled_networks.log",
     benchmark:
@@ -82,7 +82,7 @@ rule simulate_besides:
     params:
         tables=study["tiled"]["tables"],
         published=settings.published_tiled,
-        code=source_digest("phaze.besides"),
+        code=source_digest("phaze.validate.printed"),
     log:
         "<logs>/tiled_besides.log",
     benchmark:

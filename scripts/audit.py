@@ -6,16 +6,16 @@ from pathlib import Path
 import pandas as pd
 
 from phaze import tables
-from phaze.certify import best_row, draw_points, names_of_space, read_shards, share_out
-from phaze.certify.draw import COLUMNS, EXCLUDED
-from phaze.certify.space import PLACED
-from phaze.job import logged
-from phaze.problem import area_limit_um2
-from phaze.recalled import Recalled
+from phaze.base.job import logged
+from phaze.certify.draw import COLUMNS, EXCLUDED, draw_points, share_out
+from phaze.certify.space import PLACED, names_of_space, read_shards
+from phaze.certify.stage import best_row
+from phaze.certify.verification import Conditions, audit_slice, find_slices
+from phaze.search.problem import area_limit_um2
 from phaze.spec.architecture import Technology
 from phaze.spec.settings import CertifySettings, ScheduleSettings, Training
 from phaze.spec.system import Scenario
-from phaze.verification import Conditions, audit_slice, find_slices
+from phaze.tables.recalled import Recalled
 
 
 def main(

@@ -1,10 +1,10 @@
 """Count what excludes every point of a model's space, and how good the best of it is."""
 
 from phaze import tables
-from phaze.certify import Terms, certify_model
+from phaze.base.job import logged
 from phaze.certify.space import PLACED
-from phaze.job import logged
-from phaze.problem import area_limit_um2, read_slices
+from phaze.certify.stage import Terms, certify_model, read_slices
+from phaze.search.problem import area_limit_um2
 from phaze.spec.architecture import Technology
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario

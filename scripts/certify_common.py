@@ -3,10 +3,10 @@
 import pandas as pd
 
 from phaze import tables
-from phaze.certify import Aim, certify_common
+from phaze.base.job import logged
+from phaze.certify.common import Aim, certify_common
 from phaze.certify.space import PLACED
-from phaze.job import logged
-from phaze.problem import area_limit_um2
+from phaze.search.problem import area_limit_um2
 from phaze.spec.architecture import Technology
 from phaze.spec.settings import ScreenSettings
 

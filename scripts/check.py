@@ -3,8 +3,8 @@
 import pandas as pd
 
 from phaze import tables
-from phaze.errors import PhazeError
-from phaze.job import logged
+from phaze.base.errors import PhazeError
+from phaze.base.job import logged
 from phaze.report.verdicts import failures
 
 

@@ -1,8 +1,8 @@
 """Choose the common architecture among its candidates."""
 
 from phaze import tables
-from phaze.job import logged
-from phaze.screen import choose_common
+from phaze.base.job import logged
+from phaze.search.common import choose_common
 from phaze.spec.settings import ScreenSettings
 
 

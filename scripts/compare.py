@@ -6,13 +6,13 @@ from pathlib import Path
 import pandas as pd
 
 from phaze import tables
-from phaze.job import logged
-from phaze.problem import OPERATOR_TABLES, Problem
-from phaze.recalled import Recalled
-from phaze.screen.strategies import compare_strategies
-from phaze.searches import Searches
+from phaze.base.job import logged
+from phaze.search.problem import OPERATOR_TABLES, Problem
+from phaze.search.recalled_searches import Searches
+from phaze.search.strategies import compare_strategies
+from phaze.search.throughputs import restrict_search
 from phaze.spec.settings import StrategySettings, Training
-from phaze.throughputs import restrict_search
+from phaze.tables.recalled import Recalled
 
 
 def main(

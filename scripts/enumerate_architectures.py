@@ -1,10 +1,10 @@
 """Write the architectures of a shard: those of a grid that respect the area limit, and the named ones."""
 
 from phaze import tables
-from phaze.estimate import area_um2, describe_named, enumerate_grid, enumerate_smaller
-from phaze.job import logged
+from phaze.base.job import logged
+from phaze.base.units import UM2_PER_MM2
+from phaze.cost.space import area_um2, describe_named, enumerate_grid, enumerate_smaller
 from phaze.spec.architecture import Architecture, Grid, Technology
-from phaze.units import UM2_PER_MM2
 
 
 def main(

@@ -1,8 +1,9 @@
 """Estimate every operator of a model on every core design of a shard."""
 
 from phaze import tables
-from phaze.estimate import Hardware, estimate_operators
-from phaze.job import logged
+from phaze.base.job import logged
+from phaze.cost.mapper.loads import Hardware
+from phaze.cost.operators import estimate_operators
 from phaze.spec.architecture import Technology
 from phaze.spec.settings import EstimateSettings
 

@@ -1,10 +1,10 @@
 """Write the operators of every distinct layer of a model."""
 
 from phaze import tables
-from phaze.extract import extract_layers
-from phaze.job import logged
+from phaze.base.job import logged
 from phaze.spec.model import parse_model
 from phaze.spec.settings import ExtractSettings
+from phaze.workload.frames import extract_layers
 
 
 def main(

@@ -1,9 +1,9 @@
 """Write the layer graph of a model."""
 
 from phaze import tables
-from phaze.extract import extract_graph
-from phaze.job import logged
+from phaze.base.job import logged
 from phaze.spec.model import parse_model
+from phaze.workload.frames import extract_graph
 
 
 def main(out: str, *, name: str, model: dict[str, object], head: bool) -> None:

@@ -1,10 +1,10 @@
 """Keep the architectures that could be the best common one of all models."""
 
 from phaze import tables
-from phaze.cosearch import with_own_designs
-from phaze.job import logged
-from phaze.problem import area_limit_um2
-from phaze.screen import common_candidates
+from phaze.base.job import logged
+from phaze.search.common import common_candidates
+from phaze.search.cosearch import with_own_designs
+from phaze.search.problem import area_limit_um2
 from phaze.spec.architecture import Technology
 from phaze.spec.settings import ScreenSettings
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pandas as pd
 
 from phaze import tables
-from phaze.documents import read_as
-from phaze.job import logged
+from phaze.base.job import logged
 from phaze.map.chains import Chains
 from phaze.map.gaps import gap_rows
 from phaze.map.search import Limits
+from phaze.spec.documents import read_as
 from phaze.spec.map_study import MapTopology, StagesPoint
 from phaze.spec.stages import StoredStages
 

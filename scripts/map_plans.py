@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from phaze import tables
-from phaze.job import logged
-from phaze.mapped.study import Asked, map_plans
-from phaze.recalled import Recalled
+from phaze.base.job import logged
+from phaze.map.plans.study import Asked, map_plans
 from phaze.spec.settings import PlanMapSettings
+from phaze.tables.recalled import Recalled
 
 
 def main(plans: str, plan_stages: str, outputs: dict[str, str], *, asked: Asked, recalled: Recalled) -> None:

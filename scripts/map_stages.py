@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from phaze import tables
-from phaze.documents import read_as
-from phaze.job import logged
+from phaze.base.job import logged
+from phaze.base.units import GIB
 from phaze.map.cases import map_point
 from phaze.map.ensemble import MapSettings
 from phaze.map.search import Limits
+from phaze.spec.documents import read_as
 from phaze.spec.map_study import MapTopology, Search, StagesPoint
 from phaze.spec.stages import StoredStages
-from phaze.units import GIB
 
 
 def main(

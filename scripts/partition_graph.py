@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from phaze.documents import read_as, text_of, write_checked
-from phaze.job import logged
+from phaze.base.job import logged
+from phaze.base.units import GIB
 from phaze.partition.points import cut_point
+from phaze.spec.documents import read_as, text_of, write_checked
 from phaze.spec.map_study import StagesPoint
 from phaze.spec.operators import StoredOperators
-from phaze.units import GIB
 
 
 def main(source: str, out: str, *, point: dict[str, object], bandwidth_gib_per_s: float) -> None:

@@ -1,8 +1,10 @@
 """Find the best placement of a model on every kept architecture of a shard."""
 
 from phaze import tables
-from phaze.job import logged
-from phaze.place import Conditions, Expert, place_model
+from phaze.base.job import logged
+from phaze.plan.expert import Expert
+from phaze.plan.phaze.model import place_model
+from phaze.plan.phaze.point import Conditions
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario

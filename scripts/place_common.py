@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from phaze import tables
-from phaze.cosearch import look_up_architectures
-from phaze.evaluations import EvaluationStore
-from phaze.job import logged
-from phaze.problem import OPERATOR_TABLES, Problem
+from phaze.base.job import logged
+from phaze.search.cosearch import look_up_architectures
+from phaze.search.problem import OPERATOR_TABLES, Problem
+from phaze.tables.evaluations import EvaluationStore
 
 
 def main(

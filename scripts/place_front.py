@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from phaze import tables
-from phaze.evaluations import EvaluationStore
-from phaze.front import find_front, spaces_of
-from phaze.job import logged
-from phaze.problem import OPERATOR_TABLES, Problem, area_limit_um2
+from phaze.base.job import logged
+from phaze.search.front import find_front, spaces_of
+from phaze.search.problem import OPERATOR_TABLES, Problem, area_limit_um2
+from phaze.tables.evaluations import EvaluationStore
 
 COLUMNS = ["architecture", "hbm_gib", "tensor", "microbatch", "recompute", "lower_s", "lower_j"]
 

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from phaze import tables
-from phaze.evaluations import EvaluationStore
-from phaze.job import logged
-from phaze.planning import plan_subject
-from phaze.problem import OPERATOR_TABLES, Problem, area_limit_um2
+from phaze.base.job import logged
 from phaze.report.inputs import Cluster
 from phaze.report.planned import Choice
+from phaze.report.planning import plan_subject
+from phaze.search.problem import OPERATOR_TABLES, Problem, area_limit_um2
+from phaze.tables.evaluations import EvaluationStore
 
 
 def main(

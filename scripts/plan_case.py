@@ -1,10 +1,10 @@
 """Plan an input on clusters of one memory and batch, by every planner of the case."""
 
 from phaze import tables
-from phaze.job import logged
-from phaze.place.piper.cases import plan_point
-from phaze.place.piper.contenders import CONTENDERS
-from phaze.place.piper.instance import read_instance
+from phaze.base.job import logged
+from phaze.plan.piper.cases import plan_point
+from phaze.plan.piper.contenders import CONTENDERS
+from phaze.plan.piper.instance import read_instance
 from phaze.spec.planning import PlanPoint
 
 

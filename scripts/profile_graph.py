@@ -4,13 +4,13 @@ from contextlib import chdir
 from pathlib import Path
 
 import phaze
-from phaze.documents import text_of, write_checked
-from phaze.job import logged
-from phaze.profile import profile_model
+from phaze.base.job import logged
+from phaze.partition.profile import profile_model
+from phaze.spec.documents import text_of, write_checked
 from phaze.spec.files import is_path
 from phaze.spec.map_study import MapGraph
 from phaze.spec.model import parse_model
-from phaze.theory.stored_graphs import stored_operators
+from phaze.workload.stored_graphs import stored_operators
 
 HOME = Path(phaze.__file__).parent.parent
 """Where config/ lies, whatever folder the results are in."""

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from phaze import tables
-from phaze.estimate import describe_named
-from phaze.evaluations import EvaluationStore
-from phaze.job import logged
-from phaze.problem import Problem
-from phaze.readings import read_plans
+from phaze.base.job import logged
+from phaze.cost.space import describe_named
+from phaze.search.problem import Problem
+from phaze.search.readings import read_plans
 from phaze.spec.architecture import Architecture
 from phaze.spec.model import parse_model
+from phaze.tables.evaluations import EvaluationStore
 
 
 def main(

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from phaze import tables
-from phaze.evaluations import EvaluationStore
-from phaze.job import logged
-from phaze.problem import Problem, area_limit_um2
-from phaze.readings import read_plans
+from phaze.base.job import logged
 from phaze.report.inputs import Cluster
 from phaze.report.winners import choose_winner
+from phaze.search.problem import Problem, area_limit_um2
+from phaze.search.readings import read_plans
 from phaze.spec.model import parse_model
+from phaze.tables.evaluations import EvaluationStore
 
 
 def main(

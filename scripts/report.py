@@ -4,18 +4,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phaze import tables
-from phaze.job import logged
-from phaze.pictured import Pictures
-from phaze.problem import area_limit_um2
-from phaze.recalled import Recalled
+from phaze.base.job import logged
 from phaze.report.build import build_report
 from phaze.report.inputs import Cluster, DetailFiles, Inputs, read_times
+from phaze.report.pictured import Pictures
 from phaze.report.report import write_report
 from phaze.report.workers import ALONE, Workers, employ
+from phaze.search.problem import area_limit_um2
 from phaze.spec.architecture import Technology
 from phaze.spec.published import Published
 from phaze.spec.study import Study
 from phaze.spec.system import Scenario
+from phaze.tables.recalled import Recalled
 
 STAGES = {
     "extract": "operators",

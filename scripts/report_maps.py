@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from phaze import tables
-from phaze.job import logged
+from phaze.base.job import logged
 from phaze.report.maps import MapInputs, build_map_report
 from phaze.report.report import write_report
 from phaze.spec.map_study import Maps

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from phaze import tables
-from phaze.job import logged
+from phaze.base.job import logged
 from phaze.report.report import write_report
 from phaze.report.tiled import TiledInputs, build_tiled_report
 from phaze.spec.published_tiled import PublishedTiled

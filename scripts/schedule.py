@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from phaze import tables
-from phaze.job import logged
-from phaze.schedule import SolutionStore, schedule_layers
+from phaze.base.job import logged
+from phaze.schedule.stage import schedule_layers
+from phaze.schedule.store import SolutionStore
 from phaze.spec.settings import ScheduleSettings
 
 CHIPS = ["architecture", "num_tc", "num_vc", "tensor_design", "vector_design", "fused_design"]

@@ -1,8 +1,8 @@
 """Bound every architecture of a shard and keep those that could be among the best."""
 
 from phaze import tables
-from phaze.job import logged
-from phaze.screen import screen_architectures
+from phaze.base.job import logged
+from phaze.search.stage import screen_architectures
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import ScreenSettings, Training
 from phaze.spec.system import Scenario

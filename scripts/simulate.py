@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from phaze import tables
-from phaze.job import logged
-from phaze.recalled import Recalled
-from phaze.replayed import replay_plans
+from phaze.base.job import logged
+from phaze.search.replayed import replay_plans
+from phaze.tables.recalled import Recalled
 
 
 def main(

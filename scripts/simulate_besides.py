@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from phaze import tables
-from phaze.besides import Asked, besides
-from phaze.job import logged
+from phaze.base.job import logged
 from phaze.spec.files import FOLDER
 from phaze.spec.published_tiled import PublishedTiled
 from phaze.spec.tiled_study import PrintedTable
+from phaze.validate.printed import Asked, besides
 
 
 def main(

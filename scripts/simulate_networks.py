@@ -1,9 +1,9 @@
 """Simulate the network of tiles alone: rings, tasks that overlap, groups that talk."""
 
 from phaze import tables
-from phaze.job import logged
+from phaze.base.job import logged
 from phaze.spec.tiled_study import TiledStudy
-from phaze.tiled.networks import simulate_networks
+from phaze.tiles.networks import simulate_networks
 
 
 def main(output: str, *, tiled: dict[str, object]) -> None:

@@ -1,12 +1,12 @@
 """Simulate a model in a pipeline on groups of tiles, in every combination of a case."""
 
 from phaze import tables
-from phaze.job import logged
+from phaze.base.job import logged
 from phaze.spec.model import Model
 from phaze.spec.tiled import TiledDevice, TiledSystem
 from phaze.spec.tiled_study import TiledPoint
-from phaze.tiled.cases import simulate_point
-from phaze.tiled.machine import TiledMachine
+from phaze.tiles.cases import simulate_point
+from phaze.tiles.machine import TiledMachine
 
 Plain = dict[str, object]
 

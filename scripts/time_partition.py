@@ -5,12 +5,12 @@ from pathlib import Path
 import pandas as pd
 
 from phaze import tables
-from phaze.documents import read_as
-from phaze.job import logged
+from phaze.base.job import logged
+from phaze.base.units import GIB
 from phaze.partition.timing import time_phases
+from phaze.spec.documents import read_as
 from phaze.spec.map_study import StagesPoint
 from phaze.spec.operators import StoredOperators
-from phaze.units import GIB
 
 
 def main(source: str, out: str, *, point: dict[str, object], bandwidth_gib_per_s: float) -> None:

@@ -1,10 +1,10 @@
 """Walk down the areas as the paper does, scheduling and placing every architecture on the way."""
 
 from phaze import tables
-from phaze.job import logged
-from phaze.problem import OPERATOR_TABLES, Problem
+from phaze.base.job import logged
+from phaze.search.problem import OPERATOR_TABLES, Problem
+from phaze.search.throughputs import walk_models
 from phaze.spec.settings import ScreenSettings
-from phaze.throughputs import walk_models
 
 
 def main(

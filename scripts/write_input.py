@@ -1,10 +1,10 @@
 """Write a model of ours on an accelerator of ours as an input of the planner."""
 
 from phaze import tables
-from phaze.job import logged
-from phaze.place import Conditions
-from phaze.place.piper.own import own_cluster, own_layers
-from phaze.place.piper.writing import write_instance
+from phaze.base.job import logged
+from phaze.plan.phaze.point import Conditions
+from phaze.plan.piper.own import own_cluster, own_layers
+from phaze.plan.piper.writing import write_instance
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.planning import OwnInput
 from phaze.spec.settings import Training

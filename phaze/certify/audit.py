@@ -9,13 +9,13 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from phaze.base.progress import counted
+from phaze.base.units import GIB
 from phaze.certify.batches import Chain, Cluster, best_time_s
-from phaze.progress import counted
+from phaze.cost.memory import parameter_bytes
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
 from phaze.tables import Audits
-from phaze.theory.memory import parameter_bytes
-from phaze.units import GIB
 
 ROUNDING = 1e-8
 """Relative error that sums in another order, and the solvers' tolerances, may amount to."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from phaze.ndarrays import Floats, Ints
+from phaze.base.arrays import Floats, Ints
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The certificate of the architecture that is best for all models together.
 
 A point is an architecture with an HBM size; its value is the weighted mean over the models of their best
-throughput on it, as `screen.common` states it: 0 unless it trains every model that any point trains. A mean
+throughput on it, as `search.common` states it: 0 unless it trains every model that any point trains. A mean
 does not fall when a throughput rises, so the batch over the least lower bound of each model bounds it.
 """
 
@@ -14,9 +14,9 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from phaze.base.arrays import Bools, Floats
 from phaze.certify.space import names_of_space
 from phaze.certify.stage import EQUAL, count_proofs
-from phaze.ndarrays import Bools, Floats
 from phaze.tables import COMMON, Certificates
 
 Mean = Literal["mean", "normalised", "geometric"]

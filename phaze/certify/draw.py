@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pandas as pd
 
+from phaze.base.arrays import Floats, Ints
 from phaze.certify.space import Shard, places_of
 from phaze.certify.stage import EQUAL
-from phaze.ndarrays import Floats, Ints
 from phaze.tables import Screens
 
 COLUMNS = [

@@ -16,7 +16,7 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 
-from phaze.theory.graphs import Layer
+from phaze.schedule.graphs import Layer
 
 Edges = tuple[tuple[int, int], ...]
 

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from phaze.ndarrays import Floats, Ints
+from phaze.base.arrays import Floats, Ints
 from phaze.spec.settings import Training
 from phaze.tables import Architectures, are_among
 

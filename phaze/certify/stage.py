@@ -17,26 +17,26 @@ enters with the bound of its placement: so the certificate holds, with a gap, wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 
+from phaze.base.arrays import Bools, Floats
+from phaze.base.ranking import distinct_rows, name_ranks, order
+from phaze.base.units import GIB
 from phaze.certify.space import Layout, Shard, memory_grid, names_of_space, read_shards
 from phaze.certify.weak import BOUNDS, Estimated, estimated_s
-from phaze.ndarrays import Bools, Floats
+from phaze.cost.memory import parameter_bytes
+from phaze.pipeline.flushing import Setting
+from phaze.plan.phaze.chains import Runs, best_times
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
-from phaze.tables import CAUSES, Ranges, are_among
-from phaze.theory.chains import Runs, best_times
-from phaze.theory.memory import parameter_bytes
-from phaze.theory.pipeline import Setting
-from phaze.theory.ranking import distinct_rows, name_ranks, order
-from phaze.units import GIB
+from phaze.tables import CAUSES, Architectures, Edges, Estimates, Layers, Operators, Ranges, are_among
 
 EQUAL = 2.0**-28
-"""Relative difference below which times count as equal: two steps of the grid of `theory.ranking`."""
+"""Relative difference below which times count as equal: two steps of the grid of `base.ranking`."""
 DIRECTIONS = ("forward", "backward")
 
 
@@ -64,6 +64,19 @@ class Slice:
         found: Bools = same.to_numpy(np.bool_, copy=True)
         found[found] = asked.isin(known[known.isin(asked.unique())]).to_numpy(np.bool_)
         return found
+
+
+def read_slices(files: Mapping[str, Sequence[str]], estimated: list[str]) -> Iterator[Slice]:
+    """Yield the tables of every TMP width, microbatch and shard of a model; estimates are in this order.
+
+    `estimated` are the columns of estimates that are needed.
+    """
+    shards = [Architectures.load(path) for path in files["architectures"]]
+    estimates = iter(files["estimates"])
+    for operators, edges, layers in zip(files["operators"], files["edges"], files["layers"], strict=True):
+        point = Operators.load(operators), Edges.load(edges), Layers.load(layers)
+        for architectures in shards:
+            yield Slice(*point, Estimates.load(next(estimates), columns=estimated), architectures)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from phaze.ndarrays import Bools, Floats
+from phaze.base.arrays import Bools, Floats
 
 TYPES = {"tensor": ("tensor", "fused"), "vector": ("vector", "fused"), "pair": ("fused",)}
 """Core types that occupy a tensor core, a vector core, a pair of both."""

@@ -18,7 +18,7 @@ def estimate(
     as_json: options.JsonOption = False,
 ) -> None:
     """Print how long every operator takes on one core and on all, what binds it, and its energy."""
-    from phaze.answers import estimate_subject, read_subject
+    from phaze.commands.answers import estimate_subject, read_subject
 
     options.refuse_unless_positive("estimate", flat_bandwidth=flat_bandwidth)
     subject = read_subject(model, sequence, tensor or [1], microbatch or [1], backward.value)

@@ -16,10 +16,10 @@ from phaze.commands import simulate_options as of_plans
 from phaze.commands.output import refuse_as_picture, refuse_outputs, telling
 
 if TYPE_CHECKING:
-    from phaze.deadline import Deadline
+    from phaze.base.deadline import Deadline
+    from phaze.cost.network.device_networks import DeviceNetwork
     from phaze.map.ensemble import Candidate, Mapped, MapSettings
     from phaze.spec.mapping import StoredMapping, StoredSearch
-    from phaze.theory.device_networks import DeviceNetwork
 
 
 _OF_PLANS = {
@@ -54,16 +54,16 @@ def map_stages(
     bound and whether it is proven to be the least, what each way to map found, and CS and p2p map beside it.
     Of all plans that a file holds it is the fastest that the options allow, and its batch is simulated too.
     """
-    from phaze.deadline import Deadline
+    from phaze.base.deadline import Deadline
 
     until = Deadline(time_limit_s)
 
-    from phaze.documents import text_of, write_document
-    from phaze.files import write_text
+    from phaze.base.files import write_text
+    from phaze.base.units import GIB
     from phaze.map.ensemble import MapSettings
     from phaze.map.matrices import read_topology
     from phaze.map.search import Limits
-    from phaze.units import GIB
+    from phaze.spec.documents import text_of, write_document
 
     refuse_as_picture(picture)
     is_plan = stages.suffix == ".parquet"
@@ -90,7 +90,7 @@ def _reads(stages: Path, topology: str, *, is_plan: bool) -> list[Path]:
     """Return the files that are read."""
     files = [stages, _topology_path(topology)]
     if is_plan:
-        from phaze.simulate.single import stages_beside
+        from phaze.plan.single import stages_beside
 
         files.append(stages_beside(stages))
     return files
@@ -118,11 +118,11 @@ class _Task:
 
 
 def _map_stages(task: _Task) -> tuple[StoredMapping, Mapped, Candidate]:
-    from phaze.documents import read_as
     from phaze.map.ensemble import map_stages as find_mapping
     from phaze.map.stored import About, stored_mapping
+    from phaze.spec.documents import read_as
     from phaze.spec.stages import StoredStages
-    from phaze.theory.stored_graphs import stage_graph
+    from phaze.workload.stored_graphs import stage_graph
 
     stored = read_as(StoredStages, task.source)
     mapped = find_mapping(stage_graph(stored), task.network, task.settings, task.until)
@@ -133,9 +133,9 @@ def _map_stages(task: _Task) -> tuple[StoredMapping, Mapped, Candidate]:
 def _map_plan(
     task: _Task, choice: tuple[str | None, str | None, float | None, str | None]
 ) -> tuple[StoredMapping, Mapped, Candidate]:
+    from phaze.map.plans.single import map_one, stored_plan
     from phaze.map.stored import About, stored_mapping
-    from phaze.mapped.single import map_one, stored_plan
-    from phaze.simulate.single import Wanted, plan_of, read_wanted
+    from phaze.plan.single import Wanted, plan_of, read_wanted
 
     row, stages = read_wanted(task.source, Wanted(*choice))
     found = map_one(plan_of(row, stages), str(row["model"]), task.network, task.settings, task.until)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 
 
 class Backward(StrEnum):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def write_or_print(text: str, out: Path | None) -> None:
     """Write a text that ends with a line break to a file, or print it where none is given."""
-    from phaze.files import write_text
+    from phaze.base.files import write_text
 
     if out is None:
         typer.echo(text, nl=False)
@@ -32,7 +32,7 @@ def refuse_outputs(*outs: Path | None, reads: Iterable[Path | str | None] = ()) 
 
     `reads` are the files that the command reads, some by names, which have no suffix.
     """
-    from phaze import files
+    from phaze.base import files
 
     inputs = [Path(os.path.realpath(one)) for one in reads if one is not None and Path(one).suffix]
     seen = set[Path]()
@@ -93,7 +93,7 @@ def ended_at_once() -> Iterator[None]:
 @contextmanager
 def telling(verb: str) -> Iterator[None]:
     """Say on stderr how far a command is, once it takes two seconds and then every ten."""
-    from phaze.progress import heard
+    from phaze.base.progress import heard
 
     with heard(verb, lambda text: typer.echo(f"progress: {text}", err=True), first_s=2.0, every_s=10.0):
         yield

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from phaze.base.errors import PhazeError
 from phaze.commands import options
 from phaze.commands import partition_options as given
 from phaze.commands.output import refuse_outputs, telling
-from phaze.errors import PhazeError
 
 if TYPE_CHECKING:
     from phaze.partition.search import Configuration
     from phaze.partition.weights import Terms
-    from phaze.theory.operator_graphs import OperatorGraph
+    from phaze.workload.operator_graphs import OperatorGraph
 
 
 _Other = tuple[str, dict[str, object], str]
@@ -51,9 +51,9 @@ def partition(
     What is not given of --stages and --replicas is searched for --devices. All devices are
     equal, and so are all bandwidths in this phase; `map` takes the stages to a network.
     """
-    from phaze.documents import write_document
     from phaze.partition.storing import stored_stages
-    from phaze.theory.stored_graphs import stored_operators
+    from phaze.spec.documents import write_document
+    from phaze.workload.stored_graphs import stored_operators
 
     refuse_outputs(graph_out, out, reads=(graph, system))
     terms = _terms(memory_gib, bandwidth_gbps, microbatches, recompute=recompute)
@@ -90,8 +90,8 @@ def _subject(graph: str, microbatch: int | None, system: str | None, sequence: i
     if _holds_operators(graph):
         _refuse_for_files(microbatch, system, sequence)
         return _read(graph)
-    from phaze.config import load_model_named
-    from phaze.profile import profile_model
+    from phaze.partition.profile import profile_model
+    from phaze.spec.config import load_model_named
 
     model, samples = load_model_named(graph), 1 if microbatch is None else microbatch
     operators = profile_model(model, samples, SYSTEM if system is None else system, sequence=sequence)
@@ -108,9 +108,9 @@ def _holds_operators(graph: str) -> bool:
 
 
 def _read(path: str) -> _Subject:
-    from phaze.documents import read_as
+    from phaze.spec.documents import read_as
     from phaze.spec.operators import StoredOperators
-    from phaze.theory.stored_graphs import operator_graph
+    from phaze.workload.stored_graphs import operator_graph
 
     stored = read_as(StoredOperators, path)
     return _Subject(operator_graph(stored), stored.name, stored.microbatch)
@@ -125,8 +125,8 @@ def _refuse_for_files(microbatch: int | None, system: str | None, sequence: int 
 def _terms(memory_gib: float | None, bandwidth_gbps: float, microbatches: int, *, recompute: bool) -> Terms:
     import math
 
+    from phaze.base.units import GIB
     from phaze.partition.weights import Terms
-    from phaze.units import GIB
 
     options.refuse_unless_positive("partition", memory_gib=memory_gib, bandwidth_gbps=bandwidth_gbps)
     memory = math.inf if memory_gib is None else memory_gib * GIB
@@ -162,7 +162,7 @@ def _as_text(found: list[Configuration], others: list[_Other], samples: int) -> 
 
 def _baselines(graph: OperatorGraph, terms: Terms, best: Configuration) -> list[_Other]:
     """Return name, row and line of what others make of the best configuration."""
-    from phaze.partitioning import compare_baselines
+    from phaze.partition.planners import compare_baselines
 
     found = []
     for one in compare_baselines(graph, terms, best.stages, best.replicas):

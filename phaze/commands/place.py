@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from phaze.base.errors import PhazeError
 from phaze.commands import options
 from phaze.commands import place_options as given
 from phaze.commands.output import ended_at_once, refuse_outputs, telling, write_or_print
-from phaze.errors import PhazeError
 
 if TYPE_CHECKING:
-    from phaze.answers import Question
-    from phaze.place.piper.question import Question as PiperQuestion
+    from phaze.commands.answers import Question
+    from phaze.plan.piper.question import Question as PiperQuestion
 
 _OF_MODELS = frozenset(
     (
@@ -67,7 +67,7 @@ def place(
     if (instance is None) == (model is None):
         raise PhazeError("place: give either an instance file or --model")
     refuse_outputs(out, reads=(instance, model, architecture, system))
-    from phaze.place.piper.question import Question as PiperQuestion
+    from phaze.plan.piper.question import Question as PiperQuestion
 
     piper = PiperQuestion(
         devices=devices, memory_gib=memory_gib, microbatches=microbatches, bandwidth_gib=bandwidth_gib,
@@ -80,7 +80,7 @@ def place(
     elif model is not None:
         _refuse_piper(planner, piper)
         options.refuse_unless_positive("place", flat_bandwidth=flat_bandwidth, hbm_gib=hbm_gib, tokens=tokens)
-        from phaze.answers import Question
+        from phaze.commands.answers import Question
 
         question = Question(
             model=model, architecture=architecture, system=system, flat_bandwidth=flat_bandwidth,
@@ -94,7 +94,7 @@ def place(
 
 
 def _place_model(question: Question, out: Path | None, *, as_json: bool) -> None:
-    from phaze.answers import answer, describe_placement, in_one_line
+    from phaze.commands.answers import answer, describe_placement, in_one_line
 
     with telling("place"):
         found = describe_placement(question, answer(question))
@@ -111,7 +111,7 @@ def _place_instance(instance: Path, planner: given.Planner, piper: PiperQuestion
 
 
 def _by_phaze(instance: Path) -> str:
-    from phaze.place.instance import place_instance, read_instance, result_text
+    from phaze.plan.phaze.instance import place_instance, read_instance, result_text
 
     problem = read_instance(instance)
     try:
@@ -123,10 +123,10 @@ def _by_phaze(instance: Path) -> str:
 
 
 def _by_piper(instance: Path, question: PiperQuestion) -> str:
-    from phaze.place.piper.instance import read_instance
-    from phaze.place.piper.nested_results import answer_levels
-    from phaze.place.piper.results import answer, as_text, result_text
-    from phaze.theory.downsets import DownsetsError
+    from phaze.plan.downsets import DownsetsError
+    from phaze.plan.piper.instance import read_instance
+    from phaze.plan.piper.nested_results import answer_levels
+    from phaze.plan.piper.results import answer, as_text, result_text
 
     stored = read_instance(instance)
     hierarchy = question.hierarchy(stored)

@@ -23,7 +23,7 @@ def schedule(
     as_json: options.JsonOption = False,
 ) -> None:
     """Print the latency of every layer with its bound, and who proved it."""
-    from phaze.answers import read_subject, schedule_subject
+    from phaze.commands.answers import read_subject, schedule_subject
 
     options.refuse_unless_positive("schedule", flat_bandwidth=flat_bandwidth)
     subject = read_subject(model, sequence, tensor or [1], microbatch or [1], backward.value)

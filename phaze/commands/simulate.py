@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from phaze.base.errors import PhazeError
 from phaze.commands import options
 from phaze.commands import simulate_options as given
 from phaze.commands.output import refuse_as_picture, refuse_outputs, telling
-from phaze.errors import PhazeError
 
 if TYPE_CHECKING:
-    from phaze.simulate.single import Answer
+    from phaze.plan.single import Answer
 
 _OF_PLANS = {
     "model": "--model", "architecture": "--architecture", "hbm_gib": "--hbm-gib", "planner": "--planner",
@@ -70,9 +70,9 @@ def _simulate_plan(
     *,
     as_json: bool,
 ) -> None:
-    from phaze.simulate.single import Wanted, simulate_file, stages_beside
-    from phaze.simulate.trace import write_trace
-    from phaze.systems import load_network
+    from phaze.pipeline.trace import write_trace
+    from phaze.plan.single import Wanted, simulate_file, stages_beside
+    from phaze.spec.systems import load_network
 
     trace, picture = files
     refuse_as_picture(picture)
@@ -88,8 +88,8 @@ def _simulate_plan(
 
 
 def _write_picture(answer: Answer, path: Path) -> None:
-    from phaze.pictured import shown
     from phaze.report.drawing import save
+    from phaze.report.pictured import shown
     from phaze.report.pipeline_picture import picture
 
     what = shown(answer.which(), answer.found.timeline)
@@ -97,9 +97,9 @@ def _write_picture(answer: Answer, path: Path) -> None:
 
 
 def _simulate_runs(runs: Path, system: str, out: Path) -> None:
-    from phaze.runs.machine import load_machine
-    from phaze.runs.rows import unknown_columns
-    from phaze.runs.table import ADDED, OK, predict_table, write_table
+    from phaze.plan.runs.machine import load_machine
+    from phaze.validate.rows import unknown_columns
+    from phaze.validate.table import ADDED, OK, predict_table, write_table
 
     with telling("simulate"):
         table, accuracy = predict_table(runs, load_machine(system))

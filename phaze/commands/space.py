@@ -20,7 +20,7 @@ def space(
     as_json: JsonOption = False,
 ) -> None:
     """Count the architectures of the searched space, with the smallest and the largest."""
-    from phaze.answers import describe_space
+    from phaze.commands.answers import describe_space
 
     found = describe_space(area_limit_mm2, minimum_share=minimum_share)
     if as_json:

@@ -13,7 +13,7 @@ import typer
 from phaze.commands.options import JsonOption
 
 if TYPE_CHECKING:
-    from phaze.status import Stage
+    from phaze.commands.study_status import Stage
 
 
 def status(
@@ -31,7 +31,7 @@ def status(
 
     Also while it runs. Times are those that jobs took before.
     """
-    from phaze.status import seconds_left, study_status
+    from phaze.commands.study_status import seconds_left, study_status
 
     stages = study_status(directory, configfile)
     left, shared = seconds_left(stages), cores or os.cpu_count() or 1

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phaze.base.errors import PhazeError
 from phaze.commands.output import refuse_outputs, write_or_print
-from phaze.errors import PhazeError
 
 if TYPE_CHECKING:
     from phaze.spec.torch_module import TorchModule
@@ -54,21 +54,21 @@ def trace(
 
 def _comparison(modules: list[TorchModule], *, run_code: bool) -> str:
     """Return a comparison as CSV."""
-    from phaze.config import load_model_named
-    from phaze.traced.check import trace as run
-    from phaze.traced.compare import compare, csv_text
+    from phaze.spec.config import load_model_named
+    from phaze.workload.families.traced.check import trace as run
+    from phaze.workload.families.traced.compare import compare, csv_text
 
     found = (compare(run(m, 1, run_code=run_code), load_model_named(m.name), m.tokens) for m in modules)
     return csv_text(list(found))
 
 
 def _write_graph(module: TorchModule, microbatch: int, system: str, out: Path, *, run_code: bool) -> None:
-    from phaze.documents import write_document
-    from phaze.profile import profile_graph
-    from phaze.systems import load_cluster
-    from phaze.theory.stored_graphs import stored_operators
-    from phaze.traced.check import trace as run
-    from phaze.traced.translate import graph_of
+    from phaze.partition.profile import profile_graph
+    from phaze.spec.documents import write_document
+    from phaze.spec.systems import load_cluster
+    from phaze.workload.families.traced.check import trace as run
+    from phaze.workload.families.traced.translate import graph_of
+    from phaze.workload.stored_graphs import stored_operators
 
     whole = graph_of(run(module, microbatch, run_code=run_code))
     graph = profile_graph(whole, load_cluster(system)[1])

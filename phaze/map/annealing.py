@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phaze.deadline import Deadline, slices
+from phaze.base.arrays import Floats, Ints
+from phaze.base.compiled import njit, njit_beside_others, njit_inner
+from phaze.base.deadline import Deadline, slices
+from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.map.objective import Problem
-from phaze.ndarrays import Floats, Ints
-from phaze.theory.compiled import njit, njit_beside_others, njit_inner
-from phaze.theory.device_networks import DeviceNetwork
-from phaze.theory.gpipe import pass_through, work_of
-from phaze.theory.operator_graphs import StageGraph
+from phaze.pipeline.gpipe import pass_through, work_of
+from phaze.workload.operator_graphs import StageGraph
 
 
 class Task(NamedTuple):

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from phaze.cost.network.topologies import make_network
 from phaze.map.ensemble import Candidate, Mapped, MapSettings, map_stages
 from phaze.map.objective import choose_instantiation
+from phaze.pipeline.gpipe import Step, simulate_step
+from phaze.pipeline.held_devices import held_step_s
+from phaze.pipeline.shared_ports import shared_step_s
 from phaze.spec.map_study import MapTopology, StagesPoint
 from phaze.spec.stages import StoredStages
 from phaze.spec.topology import MatrixFile
 from phaze.tables import MapDurations, MappedDevices, Mappings
-from phaze.theory.gpipe import Step, simulate_step
-from phaze.theory.held_devices import held_step_s
-from phaze.theory.shared_ports import shared_step_s
-from phaze.theory.stored_graphs import stage_graph
-from phaze.theory.topologies import make_network
+from phaze.workload.stored_graphs import stage_graph
 
 Row = dict[str, object]
 

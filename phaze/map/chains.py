@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phaze.deadline import Deadline
+from phaze.base.arrays import Ints
+from phaze.base.deadline import Deadline
 from phaze.map.annealing import Task, anneal, new_state
 from phaze.map.heuristics import random_map
-from phaze.ndarrays import Ints
 
 
 @dataclass(frozen=True)

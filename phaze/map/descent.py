@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phaze.deadline import Deadline, slices
+from phaze.base.arrays import Floats, Ints
+from phaze.base.compiled import njit_beside_others, njit_inner
+from phaze.base.deadline import Deadline, slices
 from phaze.map.schemes import Costs, Plan
 from phaze.map.symmetry import DeviceSymmetry
-from phaze.ndarrays import Floats, Ints
-from phaze.theory.compiled import njit_beside_others, njit_inner
 
 FOUND, NONE, STOPPED, PAUSED = 1, 0, -1, -2
 """A mapping was found, there is none, the limit was reached, or the search is to go on."""

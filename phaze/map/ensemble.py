@@ -9,18 +9,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from phaze.deadline import Deadline, OutOfTimeError
+from phaze.base.arrays import Ints
+from phaze.base.deadline import Deadline, OutOfTimeError
+from phaze.base.progress import counted
+from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.map.annealing import step_task
 from phaze.map.chains import Chains, best_of_chains
 from phaze.map.heuristics import compact_maps, consecutive_map, p2p_map, random_map
 from phaze.map.objective import INSTANTIATIONS, Instantiation, Problem, choose_instantiation, lower_bound_s
 from phaze.map.schemes import near_devices
 from phaze.map.search import Found, Limits, search
-from phaze.ndarrays import Ints
-from phaze.progress import counted
-from phaze.theory.device_networks import DeviceNetwork
-from phaze.theory.gpipe import step_time_s
-from phaze.theory.operator_graphs import StageGraph
+from phaze.pipeline.gpipe import step_time_s
+from phaze.workload.operator_graphs import StageGraph
 
 Way = Literal["p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map"]
 """How a mapping was found."""

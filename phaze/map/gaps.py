@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from phaze.cost.network.topologies import make_network
 from phaze.map.annealing import stage_task
 from phaze.map.chains import Chains, best_of_chains
 from phaze.map.heuristics import compact_maps
@@ -14,8 +15,7 @@ from phaze.map.search import Found, Limits, search
 from phaze.spec.map_study import MapTopology, StagesPoint
 from phaze.spec.stages import StoredStages
 from phaze.spec.topology import MatrixFile
-from phaze.theory.stored_graphs import stage_graph
-from phaze.theory.topologies import make_network
+from phaze.workload.stored_graphs import stage_graph
 
 Row = dict[str, object]
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from phaze.deadline import Deadline
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.deadline import Deadline
 from phaze.map.objective import Problem
-from phaze.ndarrays import Bools, Floats, Ints
 
 
 def consecutive_map(stages: int, replicas: int) -> Ints:

@@ -8,16 +8,16 @@ import networkx as nx
 import numpy as np
 from pydantic import ValidationError
 
-from phaze.errors import PhazeError
-from phaze.ndarrays import Floats
+from phaze.base.arrays import Floats
+from phaze.base.errors import PhazeError
+from phaze.cost.network.device_networks import DeviceNetwork
+from phaze.cost.network.topologies import make_network
+from phaze.cost.network.widest_paths import fill_with_widest_paths
 from phaze.spec.files import within
 from phaze.spec.network import read_bandwidths
 from phaze.spec.noun import describe
 from phaze.spec.plain import read_json, read_yaml
 from phaze.spec.topology import MOST_DEVICES, TOPOLOGY, MatrixFile, Topology
-from phaze.theory.device_networks import DeviceNetwork
-from phaze.theory.topologies import make_network
-from phaze.theory.widest_paths import fill_with_widest_paths
 
 
 def read_topology(path: Path) -> DeviceNetwork:

@@ -19,11 +19,11 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from phaze.deadline import Deadline, OutOfTimeError
-from phaze.errors import PhazeError
-from phaze.ndarrays import Floats, Ints
-from phaze.theory.device_networks import DeviceNetwork
-from phaze.theory.operator_graphs import StageGraph
+from phaze.base.arrays import Floats, Ints
+from phaze.base.deadline import Deadline, OutOfTimeError
+from phaze.base.errors import PhazeError
+from phaze.cost.network.device_networks import DeviceNetwork
+from phaze.workload.operator_graphs import StageGraph
 
 Instantiation = Literal["p2p", "allreduce", "exact"]
 """c_u + c_m (6), c_u + c_AR (7), or c_u + c_m + c_AR."""

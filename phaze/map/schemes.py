@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phaze.deadline import Deadline
+from phaze.base.arrays import Floats, Ints
+from phaze.base.deadline import Deadline
 from phaze.map.objective import Problem
 from phaze.map.symmetry import replica_rules
-from phaze.ndarrays import Floats, Ints
 
 
 class Plan(NamedTuple):

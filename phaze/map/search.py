@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from phaze.deadline import Deadline, OutOfTimeError
+from phaze.base.arrays import Ints
+from phaze.base.deadline import Deadline, OutOfTimeError
 from phaze.map.descent import FOUND, NONE, STOPPED, descend, new_state
 from phaze.map.heuristics import consecutive_map, p2p_map, random_map
 from phaze.map.objective import Problem, lower_bound_s
 from phaze.map.schemes import make_costs, make_plan, near_devices
 from phaze.map.symmetry import device_symmetry
-from phaze.ndarrays import Ints
 
 ROUNDING = 1e-12
 """By this share a target is exceeded where sums are rounded."""

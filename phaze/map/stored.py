@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phaze.map.ensemble import Candidate, Mapped, MapSettings
+from phaze.pipeline.gpipe import simulate_step
 from phaze.spec.mapping import StoredMapping, StoredSearch
-from phaze.theory.gpipe import simulate_step
 
 
 @dataclass(frozen=True)

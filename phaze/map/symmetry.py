@@ -20,9 +20,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse.csgraph import connected_components
 
-from phaze.deadline import Deadline
+from phaze.base.arrays import Floats, Ints
+from phaze.base.deadline import Deadline
 from phaze.map.objective import Problem
-from phaze.ndarrays import Floats, Ints
 
 LEVELS = 8
 """Distinct bandwidths at which groups of devices are looked for; networks with more have hardly any."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from phaze.ndarrays import Floats, Ints
-from phaze.theory.bitsets import BITS
-from phaze.theory.compiled import njit
+from phaze.base.arrays import Floats, Ints
+from phaze.base.bitsets import BITS
+from phaze.base.compiled import njit
 
 
 def with_ancestors(values: Floats, edges: Ints) -> Floats:

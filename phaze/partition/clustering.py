@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from phaze.ndarrays import Bools, Floats, Ints
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.compiled import njit, njit_inner
 from phaze.partition.weights import NONE, ROUNDING, Weights
-from phaze.theory.compiled import njit, njit_inner
 
 ALPHAS = (0.01, 1.0, 100.0)
 """Values of α among which the simulator chooses (Section IV-B)."""

@@ -21,8 +21,8 @@ from typing import Literal
 
 import numpy as np
 
-from phaze.errors import PhazeError
-from phaze.ndarrays import Ints
+from phaze.base.arrays import Ints
+from phaze.base.errors import PhazeError
 from phaze.partition.clustering import ALPHAS, cluster
 from phaze.partition.fronted import TooManyError
 from phaze.partition.intervals import cut_in_order
@@ -30,8 +30,8 @@ from phaze.partition.program import Cut, cut_between, cut_of, cut_within
 from phaze.partition.refinement import distances, refine
 from phaze.partition.weights import Terms, Weights, quotient, stage_graph_of, sums, weigh
 from phaze.partition.windows import around
-from phaze.theory.gpipe import flat_step_time_s
-from phaze.theory.operator_graphs import OperatorGraph
+from phaze.pipeline.gpipe import flat_step_time_s
+from phaze.workload.operator_graphs import OperatorGraph
 
 Flow = Literal["full", "paper"]
 Maker = Literal[

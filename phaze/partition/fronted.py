@@ -1,6 +1,6 @@
 """Fronted subgraphs within windows: sets of nodes that hold, with a node, all that lead to it (Section IV-A).
 
-They are the complements of the downsets of `phaze.theory.downsets`; here they are made for one border at a
+They are the complements of the downsets of `phaze.plan.downsets`; here they are made for one border at a
 time, so that a border's window keeps them few. Nodes are decided in a topological order, as there.
 """
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phaze.errors import PhazeError
-from phaze.ndarrays import Bools, Floats, Ints
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.bitsets import BITS, Words, contains, pack
+from phaze.base.compiled import njit, njit_inner
+from phaze.base.errors import PhazeError
 from phaze.partition.weights import ROUNDING, Weights, sums
 from phaze.partition.windows import Windows
-from phaze.theory.bitsets import BITS, Words, contains, pack
-from phaze.theory.compiled import njit, njit_inner
 
 LIMIT = 20_000
 """Fronted subgraphs at a border, unless the caller says otherwise."""

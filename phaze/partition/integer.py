@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyomo.environ as pyo
 
-from phaze.ndarrays import Floats, Ints
+from phaze.base.arrays import Floats, Ints
 from phaze.partition.program import Cut, cut_of
 from phaze.partition.weights import Weights, fits, quotient
 from phaze.partition.windows import Windows, windows_within

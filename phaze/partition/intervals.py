@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from phaze.ndarrays import Floats, Ints
+from phaze.base.arrays import Floats, Ints
+from phaze.base.compiled import njit
 from phaze.partition.weights import NONE, ROUNDING, Weights
-from phaze.theory.compiled import njit
 
 
 def cut_in_order(weights: Weights, stages: int, *, overlapped: bool = False) -> Ints | None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import networkx as nx
 import numpy as np
 
-from phaze.errors import PhazeError
-from phaze.ndarrays import Ints
+from phaze.base.arrays import Ints
+from phaze.base.errors import PhazeError
 from phaze.partition.intervals import cut_in_order
 from phaze.partition.weights import Weights, quotient
-from phaze.theory.operator_graphs import OperatorGraph
+from phaze.workload.operator_graphs import OperatorGraph
 
 
 def layers_of(graph: OperatorGraph) -> tuple[str, ...]:

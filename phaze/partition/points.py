@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.partition.flow import SLACK, Candidate, Options, Problem, partition, problem_of
 from phaze.partition.intervals import cut_in_order
 from phaze.partition.layers import cut_as_pipedream
@@ -11,8 +11,8 @@ from phaze.partition.weights import Terms
 from phaze.spec.map_study import StagesPoint
 from phaze.spec.operators import StoredOperators
 from phaze.spec.stages import StoredStages
-from phaze.theory.operator_graphs import OperatorGraph
-from phaze.theory.stored_graphs import operator_graph
+from phaze.workload.operator_graphs import OperatorGraph
+from phaze.workload.stored_graphs import operator_graph
 
 ANY_SLACK = 1.0
 """By how much the slowest stage may be above the least time for the fastest step."""

@@ -23,12 +23,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from phaze.ndarrays import Floats, Ints
+from phaze.base.arrays import Floats, Ints
+from phaze.base.bitsets import Words, contains, unpack
+from phaze.base.compiled import njit, njit_inner
 from phaze.partition.fronted import LIMIT, Family, family
 from phaze.partition.weights import NONE, ROUNDING, Weights, quotient, stage_times
 from phaze.partition.windows import Windows, windows_within
-from phaze.theory.bitsets import Words, contains, unpack
-from phaze.theory.compiled import njit, njit_inner
 
 
 @dataclass(frozen=True, eq=False)

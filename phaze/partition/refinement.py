@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import networkx as nx
 import numpy as np
 
-from phaze.ndarrays import Bools, Floats, Ints
+from phaze.base.arrays import Bools, Floats, Ints
 from phaze.partition.weights import ROUNDING, Weights, border_bytes, sums
 
 MOVES = 100

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phaze.ndarrays import Floats, Ints
+from phaze.base.arrays import Floats, Ints
+from phaze.base.bitsets import Words, contains, unpack
+from phaze.base.compiled import njit
 from phaze.partition.flow import FEW_SETS
 from phaze.partition.fronted import Family, family
 from phaze.partition.weights import ROUNDING, Weights
 from phaze.partition.windows import windows_within
-from phaze.theory.bitsets import Words, contains, unpack
-from phaze.theory.compiled import njit
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.partition.flow import SLACK, Flow, Options, Partition, partition
 from phaze.partition.weights import Terms
-from phaze.theory.operator_graphs import OperatorGraph
+from phaze.workload.operator_graphs import OperatorGraph
 
 
 @dataclass(frozen=True, eq=False)

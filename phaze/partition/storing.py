@@ -7,7 +7,7 @@ import numpy as np
 from phaze.partition.flow import Candidate
 from phaze.partition.weights import Terms, stage_graph_of, stage_memory, weigh
 from phaze.spec.stages import PartitionSettings, StoredStages
-from phaze.theory.operator_graphs import OperatorGraph
+from phaze.workload.operator_graphs import OperatorGraph
 
 
 def stored_stages(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from phaze.ndarrays import Ints
+from phaze.base.arrays import Ints
 from phaze.partition.clustering import ALPHAS, cluster
 from phaze.partition.intervals import cut_in_order
 from phaze.partition.program import cut_of, cut_within
@@ -17,7 +17,7 @@ from phaze.partition.refinement import distances, refine
 from phaze.partition.weights import Terms, Weights, quotient, weigh
 from phaze.spec.map_study import StagesPoint
 from phaze.spec.operators import StoredOperators
-from phaze.theory.stored_graphs import operator_graph
+from phaze.workload.stored_graphs import operator_graph
 
 REPEATS = 3
 """Runs of which the fastest counts; the first also loads what is compiled."""

@@ -14,10 +14,10 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from phaze.errors import PhazeError
-from phaze.ndarrays import Floats, Ints
+from phaze.base.arrays import Floats, Ints
+from phaze.base.errors import PhazeError
 from phaze.partition.closures import with_ancestors, with_descendants
-from phaze.theory.operator_graphs import OperatorGraph, StageGraph
+from phaze.workload.operator_graphs import OperatorGraph, StageGraph
 
 ROUNDING = 1e-9
 """Share by which sums of the same numbers may differ."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phaze.ndarrays import Floats, Ints
+from phaze.base.arrays import Floats, Ints
 from phaze.partition.weights import ROUNDING, Weights
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from phaze.base.units import UM2_PER_MM2
 from phaze.report.style import (
     AMBER,
     BLUE,
@@ -33,7 +34,6 @@ from phaze.report.style import (
 )
 from phaze.report.words import LIMITS as WORDS
 from phaze.report.words import times
-from phaze.units import UM2_PER_MM2
 
 GEOMETRIC_MEAN = "geometric mean"
 _PARTS = {

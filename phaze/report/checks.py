@@ -8,7 +8,8 @@ from functools import cache, partial
 import numpy as np
 import pandas as pd
 
-from phaze.ndarrays import Floats
+from phaze.base.arrays import Floats
+from phaze.base.ranking import tied
 from phaze.report.anatomy import (
     energy_by_layer,
     layer_chain,
@@ -25,9 +26,8 @@ from phaze.report.simulation_checks import SIMULATION_CHECKS
 from phaze.report.verdicts import ROUNDING, Verdicts, each, run_checks
 from phaze.report.winners import PER_MODEL, candidates
 from phaze.report.workers import Workers
+from phaze.search.pareto import uncovered
 from phaze.tables import Checks, Schedules
-from phaze.theory.pareto import uncovered
-from phaze.theory.ranking import tied
 
 
 def ask_for_checks(evidence: Evidence, workers: Workers) -> Callable[[], pd.DataFrame]:

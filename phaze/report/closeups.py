@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
+from phaze.base.units import GIB
 from phaze.report.style import AMBER, BLUE, GREY, PURPLE, RED, SAND, SILVER, SKY, WIDE, axes, legend_above
 from phaze.report.words import digits, operator
-from phaze.units import GIB
 
 HALF = 5.2
 CORES = {"tensor": BLUE, "vector": SKY, "fused": PURPLE, "network": RED, "none": SILVER}

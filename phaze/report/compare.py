@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from phaze.base.units import MIB
 from phaze.report.anatomy import limits_of
 from phaze.report.document import Sheet
 from phaze.report.excluded import least_bound, limits_on_all_cores
@@ -28,7 +29,6 @@ from phaze.report.winners import (
 from phaze.report.words import LIMITS, compute, percent, seconds, short, size, storing, times, widths
 from phaze.spec.published import Published, PublishedArchitecture, PublishedWorkload
 from phaze.tables import Layers
-from phaze.units import MIB
 
 
 @dataclass(frozen=True)

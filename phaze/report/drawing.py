@@ -17,7 +17,7 @@ import matplotlib as mpl
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from phaze.files import atomic_path
+from phaze.base.files import atomic_path
 from phaze.report.document import Chart
 from phaze.report.style import RC
 from phaze.report.workers import Workers
@@ -34,7 +34,7 @@ class Drawn:
 
 
 class Kept(Protocol):
-    """Figures as they were drawn, by content, of the same code; `phaze.recalled` keeps them in a file."""
+    """Figures as they were drawn, by content, of the same code; `tables.recalled` keeps them in a file."""
 
     def knows(self, asked: str) -> bool:
         """Return whether there is an answer to a question."""

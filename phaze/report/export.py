@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.tables import read_any
 
 FORMATS = ("csv", "json")

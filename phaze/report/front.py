@@ -12,13 +12,13 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
+from phaze.base.units import UM2_PER_MM2
 from phaze.report.document import Block, Chart, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.style import AMBER, BLUE, GREY, RED, SILVER, TEAL, legend_above, panels
 from phaze.report.winners import COMMON
 from phaze.report.words import area, decimal, digits, storing
-from phaze.units import UM2_PER_MM2
 
 Draw = Callable[[Axes, pd.DataFrame, pd.DataFrame], None]
 """Draws one model on axes: its members at all area limits, and its results on other accelerators."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pandas as pd
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.system import Scenario
 from phaze.tables import (

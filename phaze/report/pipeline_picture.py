@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
 from matplotlib.ticker import EngFormatter
 
+from phaze.base.units import GIB
 from phaze.report.over_time import MOST_LINES, Profile, cells, draw_memory, draw_numbers, draw_pipeline
 from phaze.report.style import legend_above
-from phaze.units import GIB
 
 WIDE_IN = 11.0
 LETTERS_PER_IN = 18

@@ -7,6 +7,7 @@ from functools import partial
 
 import pandas as pd
 
+from phaze.base.ranking import tied
 from phaze.report import planner_charts
 from phaze.report.designs import TITLES, titled
 from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
@@ -16,7 +17,6 @@ from phaze.report.winners import PER_MODEL, with_areas
 from phaze.report.words import digits, join, percent, seconds, times
 from phaze.tables import PLANNERS
 from phaze.tables.plans import PLAN
-from phaze.theory.ranking import tied
 
 
 def compared(inputs: Inputs, findings: Findings) -> Iterator[Section]:

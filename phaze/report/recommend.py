@@ -15,13 +15,13 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from phaze.base.ranking import tied
+from phaze.cost.memory import Gradients
 from phaze.report.designs import CHIP, NAMES, NEAR, titled
 from phaze.report.inputs import Inputs
 from phaze.report.words import seconds
 from phaze.tables import PARTS, Recommendations
 from phaze.tables.plans import PLAN
-from phaze.theory.memory import Gradients
-from phaze.theory.ranking import tied
 
 CERTIFIED = "phaze"
 FLUSHING = (CERTIFIED, "equal", "expert")

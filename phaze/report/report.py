@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from phaze.files import write_text
+from phaze.base.files import write_text
 from phaze.report.document import Document
 from phaze.report.drawing import Drawn, draw
 from phaze.report.export import as_csv

@@ -8,11 +8,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from phaze.ndarrays import Floats
+from phaze.base.arrays import Floats
+from phaze.base.ranking import Ranks
+from phaze.base.units import UM2_PER_MM2
 from phaze.report.searches import WALK, curves
 from phaze.report.style import AMBER, BLUE, GREY, INK, PURPLE, RED, TEAL, WIDE, axes, legend_above
-from phaze.theory.ranking import Ranks
-from phaze.units import UM2_PER_MM2
 
 MOST_POINTS = 90
 """Points of a curve, evenly spread over the logarithm of the evaluations."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from phaze.ndarrays import Floats
+from phaze.base.arrays import Floats
+from phaze.base.ranking import name_ranks, order, tied
 from phaze.tables import MILESTONES, Searches, Walks
-from phaze.theory.ranking import name_ranks, order, tied
 
 WALK = "hysteresis-"
 """Beginning of the name of a walk down the areas; the level follows."""

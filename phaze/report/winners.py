@@ -1,6 +1,6 @@
 """Who wins: the best placement of every model on every kind of accelerator.
 
-The order of best is time per batch, area, name (`theory.ranking`). Of several HBM capacities the smallest
+The order of best is time per batch, area, name (`base.ranking`). Of several HBM capacities the smallest
 within the tolerance of the best throughput is chosen, with the best architecture for it.
 """
 
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from phaze.base.ranking import Ranks, leanest_first, name_ranks, tied, within
+from phaze.base.units import MIB
 from phaze.report.inputs import Cluster, Inputs
 from phaze.tables import Architectures, Memories, Rankings, Results, Table
-from phaze.theory.ranking import Ranks, leanest_first, name_ranks, tied, within
-from phaze.units import MIB
 
 if TYPE_CHECKING:
     from phaze.spec.published import Published, PublishedArchitecture

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from phaze.units import GIB, KIB, MIB, UM2_PER_MM2
+from phaze.base.units import GIB, KIB, MIB, UM2_PER_MM2
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BYTES = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "B"))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from phaze.schedule.bounds import Bounded, whole_task
+from phaze.schedule.graphs import Layer, Schedule
 from phaze.schedule.proof import Proof
 from phaze.solver import Limits
 from phaze.spec.settings import ScheduleSettings
-from phaze.theory.bounds import Bounded, whole_task
-from phaze.theory.graphs import Layer, Schedule
 
 
 def confirm_schedule(

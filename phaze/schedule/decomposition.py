@@ -10,11 +10,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from phaze.schedule.proof import Proof, Solution
-from phaze.schedule.store import SolutionStore, digest_task
-from phaze.schedule.verify import find_faults
-from phaze.solver import relative_gap
-from phaze.theory.bounds import (
+from phaze.schedule.bounds import (
     EQUAL,
     Bounded,
     Task,
@@ -26,7 +22,11 @@ from phaze.theory.bounds import (
     vector_users,
     whole_task,
 )
-from phaze.theory.graphs import Layer, Schedule
+from phaze.schedule.graphs import Layer, Schedule
+from phaze.schedule.proof import Proof, Solution
+from phaze.schedule.store import SolutionStore, digest_task
+from phaze.schedule.verify import find_faults
+from phaze.solver import relative_gap
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from phaze.ndarrays import Ints
+from phaze.base.arrays import Ints
 from phaze.schedule.layer import KEY, PASS
 from phaze.tables.columns import ENERGIES
 

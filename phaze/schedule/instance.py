@@ -7,9 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from phaze.ndarrays import Bools, Floats, Ints
-from phaze.theory.bounds import Bounded, Task, overlaps
-from phaze.theory.graphs import FUSED, NETWORK, TENSOR, VECTOR, Edges
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.schedule.bounds import Bounded, Task, overlaps
+from phaze.schedule.graphs import FUSED, NETWORK, TENSOR, VECTOR, Edges
 
 SCALE = 100.0
 """Feasible latency in the units of the program: solvers' tolerances are absolute."""

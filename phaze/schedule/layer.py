@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from phaze.ndarrays import Floats, Ints
-from phaze.theory.designs import designs_of_operators, gather_latencies
-from phaze.theory.graphs import Edges, Layer
+from phaze.base.arrays import Floats, Ints
+from phaze.cost.latencies import designs_of_operators, gather_latencies
+from phaze.schedule.graphs import Edges, Layer
 
 POINT = ["model", "tensor", "microbatch"]
 """Columns that say which graph of a model it is."""

@@ -31,8 +31,8 @@ from __future__ import annotations
 
 import pyomo.environ as pyo
 
+from phaze.schedule.graphs import FUSED, NETWORK, TENSOR, VECTOR
 from phaze.schedule.instance import Instance
-from phaze.theory.graphs import FUSED, NETWORK, TENSOR, VECTOR
 
 
 def formulate_paper(data: Instance) -> pyo.ConcreteModel:

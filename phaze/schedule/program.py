@@ -20,15 +20,15 @@ from functools import partial
 import numpy as np
 import pyomo.environ as pyo
 
-from phaze.ndarrays import Bools, Floats, Ints
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.schedule.bounds import EQUAL, Bounded, Task
+from phaze.schedule.graphs import ALL_CORES, NETWORK, Schedule
 from phaze.schedule.instance import TYPES, Instance, make_instance
+from phaze.schedule.pairing import UNASSIGNED, assign_cores
 from phaze.schedule.paper import formulate_paper
 from phaze.schedule.proof import Formulation, Proof, Solution, Status
 from phaze.schedule.sparse import formulate_sparse
 from phaze.solver.programs import POINT, Solve, solve
-from phaze.theory.bounds import EQUAL, Bounded, Task
-from phaze.theory.graphs import ALL_CORES, NETWORK, Schedule
-from phaze.theory.pairing import UNASSIGNED, assign_cores
 
 log = logging.getLogger(__name__)
 

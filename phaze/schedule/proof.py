@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from phaze.schedule.graphs import Schedule
 from phaze.solver import Limits
-from phaze.theory.graphs import Schedule
 
 Formulation = Literal["sparse", "paper"]
 Status = Literal["optimal", "feasible", "timed_out"]

@@ -36,8 +36,8 @@ from __future__ import annotations
 
 import pyomo.environ as pyo
 
+from phaze.schedule.graphs import FUSED, NETWORK
 from phaze.schedule.instance import ROUNDING, TYPES, Instance
-from phaze.theory.graphs import FUSED, NETWORK
 
 
 def formulate_sparse(data: Instance) -> pyo.ConcreteModel:

@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 
 from phaze import tables
-from phaze.progress import counted
+from phaze.base.progress import counted
 from phaze.schedule.decomposition import LayerSolution, solve_layer
 from phaze.schedule.energy import schedule_takes
+from phaze.schedule.graphs import CORES, NONE
 from phaze.schedule.layer import KEY, Case, read_cases
 from phaze.schedule.proof import Proof
 from phaze.schedule.store import SolutionStore
 from phaze.solver import Limits, solver_versions
 from phaze.spec.settings import ScheduleSettings
-from phaze.theory.graphs import CORES, NONE
 
 log = logging.getLogger(__name__)
 

@@ -20,13 +20,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from phaze.files import write_text
-from phaze.provenance import source_digest
+from phaze.base.files import write_text
+from phaze.base.provenance import source_digest
+from phaze.schedule.bounds import Task, layer_of, overlaps
+from phaze.schedule.graphs import CORES, Schedule
 from phaze.schedule.proof import Proof, Solution
 from phaze.schedule.verify import find_faults
 from phaze.solver import solver_versions
-from phaze.theory.bounds import Task, layer_of, overlaps
-from phaze.theory.graphs import CORES, Schedule
 
 log = logging.getLogger(__name__)
 

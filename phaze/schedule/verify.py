@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import NamedTuple
 
-from phaze.theory.graphs import ALL_CORES, Layer, Schedule
+from phaze.schedule.graphs import ALL_CORES, Layer, Schedule
 
 TOLERANCE = 1e-9
 """Rounding of sums, relative to the latency of the schedule."""

@@ -5,8 +5,8 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
-from phaze.errors import PhazeError
-from phaze.provenance import library_version
+from phaze.base.errors import PhazeError
+from phaze.base.provenance import library_version
 
 
 def highs_version() -> str | None:

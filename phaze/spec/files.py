@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.spec.plain import read_yaml, short, shown
 
 FOLDER = Path("config")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.spec.plain import Plain
 
 Config = dict[str, Plain]

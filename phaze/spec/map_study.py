@@ -226,7 +226,7 @@ class Maps(Noun):
         return self
 
     def stages_of(self, case: str, reading: Reading | None = None) -> Iterator[StagesPoint]:
-        """Yield what a case cuts, or one of its readings; K of every graph must be known (`phaze.config`)."""
+        """Yield what a case cuts, or one of its readings; K of every graph must be known (`spec.config`)."""
         of = self.cases[case]
         graphs = of.graphs if reading is None or reading.graph is None else (reading.graph,)
         one_cuts = reading is not None and of.show == "topologies"

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field, StringConstraints, model_validator
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.spec.huggingface import translate
 from phaze.spec.noun import Noun
 from phaze.spec.plain import Plain, read_json, read_yaml

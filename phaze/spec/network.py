@@ -9,8 +9,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from phaze.errors import PhazeError
-from phaze.files import refuse_endless
+from phaze.base.errors import PhazeError
+from phaze.base.files import refuse_endless
 from phaze.spec.architecture import Number
 from phaze.spec.noun import Noun
 from phaze.spec.plain import LONGEST_KEY

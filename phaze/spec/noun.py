@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationErro
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.spec.files import read_mapping
 from phaze.spec.plain import LONGEST_KEY, short
 

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import yaml
 
-from phaze.errors import PhazeError
-from phaze.files import read_text
+from phaze.base.errors import PhazeError
+from phaze.base.files import read_text
 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 """What YAML and JSON hold."""

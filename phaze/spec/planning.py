@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.spec.files import is_there, within
 from phaze.spec.names import PLANNERS, Planner
 from phaze.spec.noun import Noun

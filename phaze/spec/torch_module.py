@@ -1,6 +1,6 @@
 """A PyTorch module to trace: which callable makes it, and what it reads.
 
-Such a spec runs code, unlike all others: nothing loads it but `phaze.traced`, which says so to whoever asks.
+Such a spec runs code, unlike others: nothing loads it but `workload.families.traced`, which says so.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.spec.noun import Noun
 
 ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=60)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.tables.base import VERSION, Column, Table, are_among, places_among, table_name
 from phaze.tables.cases import Cases, Curves, Durations, Pipelines
 from phaze.tables.certificates import CAUSES, COMMON, Audits, Certificates, Ranges
@@ -67,14 +67,7 @@ from phaze.tables.stages import (
     Solves,
     Stages,
 )
-from phaze.tables.tiled import (
-    TiledBesides,
-    TiledJobs,
-    TiledLinks,
-    TiledNetworks,
-    TiledReadings,
-    TiledRuns,
-)
+from phaze.tables.tiled import TiledBesides, TiledJobs, TiledLinks, TiledNetworks, TiledReadings, TiledRuns
 
 __all__ = [
     "BY_HAND",

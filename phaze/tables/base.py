@@ -23,9 +23,9 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from phaze.errors import PhazeError
-from phaze.files import atomic_path, refuse_endless
-from phaze.ndarrays import Bools, Ints
+from phaze.base.arrays import Bools, Ints
+from phaze.base.errors import PhazeError
+from phaze.base.files import atomic_path, refuse_endless
 
 VERSION = "2"
 """Version of the table formats; a file of another version is refused instead of misread."""

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from phaze.config import Settings, load_settings
-from phaze.cosearch import Terms, with_own_designs
-from phaze.estimate import enumerate_grid, estimate_operators
-from phaze.estimate.space import area_um2
-from phaze.extract import extract_layers
+from phaze.cost.operators import estimate_operators
+from phaze.cost.space import area_um2, enumerate_grid
+from phaze.schedule.graphs import Layer
 from phaze.schedule.layer import read_cases
+from phaze.search.cosearch import Terms, with_own_designs
+from phaze.spec.config import Settings, load_settings
 from phaze.spec.settings import ExtractSettings
-from phaze.theory.graphs import Layer
+from phaze.workload.frames import extract_layers
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 SCENARIO = "tpu-v4-pod"

@@ -19,17 +19,18 @@ import pytest
 import yaml
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from phaze.config import Settings, load_settings
-from phaze.estimate import Hardware, enumerate_grid, estimate_operators
-from phaze.estimate.designs import Designs, design_ids, designs_of
-from phaze.estimate.hbm import hbm_words
-from phaze.estimate.loads import distinct_cores
-from phaze.estimate.tensor import Cores, map_shapes
-from phaze.extract import extract_layers
-from phaze.ndarrays import Floats, Ints
+from phaze.base.arrays import Floats, Ints
+from phaze.cost.designs import Designs, design_ids, designs_of
+from phaze.cost.mapper.hbm import hbm_words
+from phaze.cost.mapper.loads import Hardware, distinct_cores
+from phaze.cost.mapper.tensor import Cores, map_shapes
+from phaze.cost.operators import estimate_operators
+from phaze.cost.space import enumerate_grid
+from phaze.spec.config import Settings, load_settings
 from phaze.spec.settings import EstimateSettings
-from tests.unit.estimate.exhaustive import Problem
-from tests.unit.estimate.reference import best_candidate, best_tiling, parts_of
+from phaze.workload.frames import extract_layers
+from tests.unit.cost.exhaustive import Problem
+from tests.unit.cost.reference import best_candidate, best_tiling, parts_of
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 LIMIT_UM2 = 278.82667631216e6

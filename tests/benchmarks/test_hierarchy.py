@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from phaze.place.piper.hierarchy import plan_hierarchy
-from phaze.place.piper.instance import read_instance
-from phaze.place.piper.nested import Hierarchy, NestedPlan
-from phaze.units import GIB
+from phaze.base.units import GIB
+from phaze.plan.piper.hierarchy import plan_hierarchy
+from phaze.plan.piper.instance import read_instance
+from phaze.plan.piper.nested import Hierarchy, NestedPlan
 
 Benchmark = Callable[..., NestedPlan | None]
 

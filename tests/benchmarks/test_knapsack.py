@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from phaze.place.piper.instance import read_instance
-from phaze.place.piper.layers import Cluster
-from phaze.units import GIB
-from tests.unit.place.piper.knapsacks import arising, with_more_configurations
+from phaze.base.units import GIB
+from phaze.plan.piper.instance import read_instance
+from phaze.plan.piper.layers import Cluster
+from tests.unit.plan.piper.knapsacks import arising, with_more_configurations
 
 INSTANCES = 27_000
 """As many as in Appendix C."""

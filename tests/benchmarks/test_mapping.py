@@ -8,7 +8,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from phaze.map.annealing import anneal, new_state, step_task
 from phaze.map.objective import Problem
 from phaze.map.schemes import near_devices
-from phaze.theory.gpipe import step_times_s
+from phaze.pipeline.gpipe import step_times_s
 from tests.unit.map.cases import drawn_network, drawn_stages
 
 STEPS = 20_000

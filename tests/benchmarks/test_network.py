@@ -10,20 +10,20 @@ from typing import Any, get_args
 
 import pytest
 
-from phaze.simulate.durations import Kind
-from phaze.simulate.events import simulate_events
-from phaze.simulate.network import layered
-from phaze.simulate.network.cases import wafer
-from phaze.simulate.network.collectives import all_reduce, all_to_all
-from phaze.simulate.network.delivery import deliver, in_compiled_events, in_events
-from phaze.simulate.network.machine import Detail, NetworkMachine
-from phaze.simulate.network.mapping import groups, s_shaped
-from phaze.simulate.network.messages import Plan, then, together
-from phaze.simulate.network.rings import ring
-from phaze.simulate.network.traffic import carry_out
-from phaze.simulate.on_tiles import TiledRun, script_of
-from phaze.simulate.pipeline import Pipeline, StageCost
-from phaze.tiled.machine import load_tiled_machine
+from phaze.cost.network.delivery import deliver, in_compiled_events, in_events
+from phaze.cost.network.messages import Plan, then, together
+from phaze.cost.network.ring_messages import all_reduce, all_to_all
+from phaze.pipeline.durations import Kind
+from phaze.pipeline.events import simulate_events
+from phaze.pipeline.machine import Detail, NetworkMachine
+from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.traffic import carry_out
+from phaze.tiles import layered
+from phaze.tiles.machine import load_tiled_machine
+from phaze.tiles.mapping import groups, s_shaped
+from phaze.tiles.network_cases import wafer
+from phaze.tiles.on_tiles import TiledRun, script_of
+from phaze.tiles.rings import ring
 
 Benchmark = Callable[..., Any]
 

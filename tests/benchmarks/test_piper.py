@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from phaze.place.piper.layers import Cluster, Layers
-from phaze.place.piper.planner import plan, plan_over_devices
-from tests.unit.place.piper.test_planner_published import (
+from phaze.plan.piper.layers import Cluster, Layers
+from phaze.plan.piper.planner import plan, plan_over_devices
+from tests.unit.plan.piper.test_planner_published import (
     BANDWIDTH,
     DATA,
     MICROBATCHES,

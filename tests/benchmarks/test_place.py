@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phaze.place.branches import GraphPlacement, place_graphs
-from phaze.place.flush import Placement, place_widths
-from phaze.place.instance import place_instance, read_instance
-from phaze.theory.chains import Runs, best_times
-from phaze.theory.pipeline import Chain, Setting
+from phaze.pipeline.flushing import Chain, Setting
+from phaze.plan.phaze.branches import GraphPlacement, place_graphs
+from phaze.plan.phaze.chains import Runs, best_times
+from phaze.plan.phaze.flush import Placement, place_widths
+from phaze.plan.phaze.instance import place_instance, read_instance
 
 Benchmark = Callable[..., object]
 MODELS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from phaze.config import load_model_named
-from phaze.profile import profile_model
+from phaze.partition.profile import profile_model
+from phaze.spec.config import load_model_named
 from phaze.spec.model import Model
 
 

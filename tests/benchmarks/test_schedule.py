@@ -12,13 +12,13 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from phaze.schedule.bounds import EQUAL, Task, bound_task, layer_bounds, tasks_of
 from phaze.schedule.decomposition import LayerSolution, solve_layer
+from phaze.schedule.graphs import Layer
 from phaze.schedule.program import solve_program
 from phaze.schedule.proof import Formulation, Proof
 from phaze.schedule.store import SolutionStore
 from phaze.solver import Limits
-from phaze.theory.bounds import EQUAL, Task, bound_task, layer_bounds, tasks_of
-from phaze.theory.graphs import Layer
 from tests.benchmarks.study_layers import draw_layers
 from tests.unit.schedule.comparing import known_schedule, prove
 from tests.unit.schedule.exhaustive import shortest_latency

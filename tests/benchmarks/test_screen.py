@@ -3,12 +3,12 @@
 import numpy as np
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from phaze.screen import screen_architectures
-from phaze.screen.bounds import bound_layers
+from phaze.search.bounds import bound_layers
+from phaze.search.pareto import uncovered
+from phaze.search.stage import screen_architectures
 from phaze.spec.settings import ScreenSettings, Training
 from phaze.spec.system import Scenario
-from phaze.theory.pareto import uncovered
-from tests.unit.screen.shard import ENERGY, make_shard
+from tests.unit.search.shard import ENERGY, make_shard
 
 SIZE = 15_000
 

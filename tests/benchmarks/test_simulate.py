@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from phaze.runs.machine import load_machine
-from phaze.runs.predict import predict
-from phaze.runs.run import Run
-from phaze.simulate.events import simulate_events
-from phaze.simulate.longest_path import simulate
-from phaze.simulate.pipeline import Pipeline, StageCost
+from phaze.pipeline.events import simulate_events
+from phaze.pipeline.longest_path import simulate
+from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.plan.runs.machine import load_machine
+from phaze.plan.runs.predict import predict
+from phaze.plan.runs.run import Run
 
 Benchmark = Callable[..., Any]
 

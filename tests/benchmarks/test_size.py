@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from phaze.place.flush import Placement, place_widths
-from phaze.theory.chains import Runs, best_times
-from phaze.theory.pipeline import Chain, Setting
+from phaze.pipeline.flushing import Chain, Setting
+from phaze.plan.phaze.chains import Runs, best_times
+from phaze.plan.phaze.flush import Placement, place_widths
 
 GIB = 2.0**30
 LAYERS, DEVICES = 98, 1024

@@ -9,13 +9,15 @@ from typing import Any, get_args
 
 import pytest
 
-from phaze.simulate.network.cases import wafer
-from phaze.simulate.network.mapping import Tiles, s_shaped
-from phaze.simulate.network.mesh import Wires
-from phaze.simulate.tile import Chip, Mode, Stage, Tile, Training, Transformer, measure
-from phaze.simulate.tile.group import Fidelity, simulate
-from phaze.simulate.tile.outcome import Activity
-from phaze.simulate.tile.steps import Program
+from phaze.cost.network.mesh import Wires
+from phaze.tiles.chip import Chip, Tile
+from phaze.tiles.group import Fidelity, measure, simulate
+from phaze.tiles.mapping import Tiles, s_shaped
+from phaze.tiles.network_cases import wafer
+from phaze.tiles.operators import Transformer
+from phaze.tiles.outcome import Activity
+from phaze.tiles.sram import Training
+from phaze.tiles.steps import Mode, Program, Stage
 
 Benchmark = Callable[..., Any]
 

@@ -13,11 +13,11 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from phaze.config import FOLDER, load_settings
-from phaze.errors import PhazeError
-from phaze.extract import extract_graph, extract_layers
+from phaze.base.errors import PhazeError
+from phaze.spec.config import FOLDER, load_settings
 from phaze.spec.model import AnyModel, load_model
 from phaze.spec.settings import ExtractSettings
+from phaze.workload.frames import extract_graph, extract_layers
 from tests.workflow.folders import STUDY, TINY
 
 PUBLISHED = sorted((Path(__file__).parents[1] / "data" / "huggingface").glob("*/config.json"))

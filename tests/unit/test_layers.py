@@ -8,29 +8,6 @@ from pathlib import Path
 import pytest
 
 STANDARD_ONLY = ("units", "errors", "provenance")
-FOR_SCRIPTS = {
-    "cosearch",
-    "documents",
-    "errors",
-    "evaluations",
-    "front",
-    "job",
-    "pictured",
-    "planning",
-    "problem",
-    "readings",
-    "recalled",
-    "replayed",
-    "searches",
-    "spec",
-    "tables",
-    "units",
-    "verification",
-    "theory",
-    "throughputs",
-}
-"""What any script may import of phaze beside one stage."""
-
 SOLVER_WORDS = ("SolverFactory", "highspy", "pyomo.contrib", "pyomo.opt")
 
 
@@ -58,17 +35,8 @@ def test_the_package_imports_nothing(project_root: Path) -> None:
 @pytest.mark.parametrize("name", STANDARD_ONLY)
 def test_the_lowest_modules_need_only_the_standard_library(project_root: Path, name: str) -> None:
     """What everything imports is light."""
-    roots = {imported.partition(".")[0] for imported in imports(project_root / f"phaze/{name}.py")}
+    roots = {imported.partition(".")[0] for imported in imports(project_root / f"phaze/base/{name}.py")}
     assert roots - set(sys.stdlib_module_names) == set()
-
-
-def test_a_script_sees_one_stage(project_root: Path) -> None:
-    """A script is the shell of one stage, with the small modules that every script may use."""
-    seen = {
-        path.name: {name.split(".")[1] for name in imports(path) if name.startswith("phaze.")} - FOR_SCRIPTS
-        for path in scripts(project_root)
-    }
-    assert {name: stages for name, stages in seen.items() if len(stages) > 1} == {}
 
 
 def test_only_the_solver_module_talks_to_solvers(project_root: Path) -> None:

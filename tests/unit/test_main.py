@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from phaze.__main__ import app, main
-from phaze.answers import in_one_line
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
+from phaze.commands.answers import in_one_line
 
 MODEL = """
 layers: 4

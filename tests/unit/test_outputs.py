@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from phaze.__main__ import app
+from phaze.base.errors import PhazeError
 from phaze.commands.output import refuse_outputs
-from phaze.errors import PhazeError
 
 COMMANDS = {
     "place": ("place", "{}", "-o", "{}"),

@@ -8,14 +8,14 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from phaze.__main__ import app
-from phaze.documents import read_as
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.partition.search import Configuration, Wanted
 from phaze.partition.weights import Terms
+from phaze.spec.documents import read_as
 from phaze.spec.names import MOST
 from phaze.spec.operators import StoredOperators
 from phaze.spec.stages import StoredStages
-from phaze.theory.operator_graphs import OperatorGraph
+from phaze.workload.operator_graphs import OperatorGraph
 
 
 def run(*arguments: str) -> Result:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from phaze import cosearch
 from phaze.__main__ import app
-from phaze.config import load_scenario
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
+from phaze.search import cosearch
+from phaze.spec.config import load_scenario
 from phaze.spec.study import ScenarioChoice
 from tests.unit.test_main import MODEL
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyomo.environ as pyo
 import pytest
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.solver import Limits, relative_gap, solver_versions
 from phaze.solver.programs import BACKENDS, Answer, Backend, count_model, point_fault, solve
 from phaze.solver.versions import VERSIONS

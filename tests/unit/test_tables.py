@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow.parquet
 import pytest
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.tables import TABLES, Graphs, Screens, are_among, places_among, table_name
 
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phaze.__main__ import app
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from tests.workflow.conftest import Prepare
 from tests.workflow.folders import full, read_only
 from tests.workflow.studies import EVERYTHING

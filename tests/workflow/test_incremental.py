@@ -190,16 +190,16 @@ def append(edited: Folder, module: str, text: str) -> None:
 
 
 def test_a_comment_in_the_library_reruns_nothing(edited: Folder) -> None:
-    append(edited, "phaze/estimate/vector.py", "\n# A comment changes nothing.\n")
+    append(edited, "phaze/cost/vector.py", "\n# A comment changes nothing.\n")
     assert edited.stale() == set()
 
 
 def test_an_edit_of_one_stage_reruns_that_stage_and_what_follows(edited: Folder) -> None:
-    append(edited, "phaze/place/rows.py", "\nEDITED = True\n")
+    append(edited, "phaze/plan/phaze/rows.py", "\nEDITED = True\n")
     stale = tables_of(edited.stale())
     assert {"placements", "stages"} <= stale
     assert not {"operators", "estimates", "screens", "solves"} & stale
-    append(edited, "phaze/estimate/vector.py", "\nEDITED = True\n")
+    append(edited, "phaze/cost/vector.py", "\nEDITED = True\n")
     stale = tables_of(edited.stale())
     assert {"estimates", "screens", "solves", "placements"} <= stale
     assert not {"operators", "parts", "graphs"} & stale
@@ -225,7 +225,7 @@ def test_another_planner_plans_and_reports_again_and_nothing_else(folder: Folder
 
 
 def test_an_edit_of_a_planner_reruns_the_plans_only(edited: Folder) -> None:
-    append(edited, "phaze/place/piper/planner.py", "\nEDITED = True\n")
+    append(edited, "phaze/plan/piper/planner.py", "\nEDITED = True\n")
     assert tables_of(edited.stale()) == PLANNED
 
 
@@ -273,7 +273,7 @@ def test_a_flat_network_to_map_to_is_refused(folder: Folder) -> None:
 
 
 def test_an_edit_of_the_simulator_simulates_and_reports_again_and_nothing_else(edited: Folder) -> None:
-    append(edited, "phaze/simulate/steady.py", "\nEDITED = True\n")
+    append(edited, "phaze/pipeline/steady.py", "\nEDITED = True\n")
     assert tables_of(edited.stale()) == SIMULATED
 
 

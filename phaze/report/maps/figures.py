@@ -8,10 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from phaze.ndarrays import Floats
+from phaze.base.arrays import Floats
+from phaze.base.units import GIB
+from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.report.style import AMBER, BLUE, GREY, TEAL, WIDE, axes, legend_above, panels
-from phaze.theory.device_networks import DeviceNetwork
-from phaze.units import GIB
 
 COLUMNS = 4
 WAY_NAMES = {

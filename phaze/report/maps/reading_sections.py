@@ -8,16 +8,7 @@ import pandas as pd
 
 from phaze.report.document import Block, Items, Prose, Section, Sheet
 from phaze.report.maps.inputs import MapInputs, shares_ports, step_of
-from phaze.report.maps.readings import (
-    FIRST,
-    OVER,
-    about,
-    groups,
-    mean_factor,
-    means,
-    nearest,
-    unexplained,
-)
+from phaze.report.maps.readings import FIRST, OVER, about, groups, mean_factor, means, nearest, unexplained
 from phaze.report.words import digits
 from phaze.spec.map_study import MapCase
 

@@ -10,6 +10,8 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from phaze.cost.network.device_networks import DeviceNetwork
+from phaze.cost.network.topologies import make_network
 from phaze.report.document import Block, Chart, Prose, Section, Sheet
 from phaze.report.maps import figures
 from phaze.report.maps.inputs import POINT, MapInputs, geometric_mean, shares_ports, speed_ups, step_of
@@ -23,8 +25,6 @@ from phaze.report.words import seconds
 from phaze.spec.map_study import MapCase
 from phaze.spec.published_maps import Mapping
 from phaze.spec.topology import MatrixFile
-from phaze.theory.device_networks import DeviceNetwork
-from phaze.theory.topologies import make_network
 
 TABLES = {"over_consecutive": "over CS map (Table III)", "over_heuristics": "over CS and p2p map (Table VI)"}
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
+from phaze.base.units import GIB
 from phaze.report.plans.claims import considered
 from phaze.report.plans.inputs import GROUP, PlanInputs, read_curve
 from phaze.report.verdicts import ROUNDING, Verdicts, describe, run_checks
-from phaze.units import GIB
 
 Check = Callable[[PlanInputs], Verdicts]
 _CLUSTER = [*GROUP, "devices"]

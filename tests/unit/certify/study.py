@@ -7,15 +7,18 @@ from functools import cache
 
 import pandas as pd
 
-from phaze.certify import Slice, Terms
-from phaze.config import load_technology
-from phaze.cosearch import Subject, extract_subject
-from phaze.cosearch import Terms as Given
-from phaze.estimate import enumerate_grid, estimate_operators
-from phaze.place import Conditions, place_model
-from phaze.schedule import SolutionStore, schedule_layers
-from phaze.screen import screen_architectures
+from phaze.certify.stage import Slice, Terms
+from phaze.cost.operators import estimate_operators
+from phaze.cost.space import enumerate_grid
+from phaze.plan.phaze.model import place_model
+from phaze.plan.phaze.point import Conditions
+from phaze.schedule.stage import schedule_layers
+from phaze.schedule.store import SolutionStore
+from phaze.search.cosearch import Subject, extract_subject
+from phaze.search.cosearch import Terms as Given
+from phaze.search.stage import screen_architectures
 from phaze.spec.architecture import Grid
+from phaze.spec.config import load_technology
 from phaze.spec.model import Model
 from phaze.spec.settings import ExtractSettings, ScheduleSettings, ScreenSettings, Training
 from phaze.spec.system import Scenario

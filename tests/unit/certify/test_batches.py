@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from phaze.certify.batches import Chain, Cluster, best_time_s
-from phaze.theory.chains import Runs, best_times
-from phaze.theory.pipeline import Setting
+from phaze.pipeline.flushing import Setting
+from phaze.plan.phaze.chains import Runs, best_times
 
 BANDWIDTH = 1e8
 

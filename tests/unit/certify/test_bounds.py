@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.certify import share_out
+from phaze.certify.draw import share_out
 from phaze.certify.plain import bound_layer, bound_piece, layer_of_piece, pieces_of
 from phaze.certify.weak import Estimated, bound_by_path, bound_by_work, estimated_s
-from phaze.theory.graphs import Layer
+from phaze.schedule.graphs import Layer
 from tests.unit.schedule.exhaustive import shortest_latency
 from tests.unit.schedule.random_layers import random_layer
 

@@ -9,24 +9,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.certify import (
-    Aim,
-    Model,
-    Slice,
-    best_row,
-    certify_common,
-    certify_model,
-    draw_points,
-    judge_points,
-    names_of_space,
-    read_shards,
-)
+from phaze.certify.audit import Model, judge_points
 from phaze.certify.batches import best_time_s
-from phaze.cosearch import evaluate_architectures
-from phaze.schedule import SolutionStore, schedule_layers
-from phaze.screen import choose_common, common_candidates
+from phaze.certify.common import Aim, certify_common
+from phaze.certify.draw import draw_points
+from phaze.certify.space import names_of_space, read_shards
+from phaze.certify.stage import Slice, best_row, certify_model
+from phaze.certify.verification import solve_points
+from phaze.schedule.stage import schedule_layers
+from phaze.schedule.store import SolutionStore
+from phaze.search.common import choose_common, common_candidates
+from phaze.search.cosearch import evaluate_architectures
 from phaze.tables import CAUSES, Certificates, Ranges
-from phaze.verification import solve_points
 from tests.unit.certify.study import (
     LARGE,
     LIMIT_UM2,

@@ -7,8 +7,8 @@ import pandas as pd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phaze.certify import draw_points, read_shards
-from phaze.certify.draw import COLUMNS
+from phaze.certify.draw import COLUMNS, draw_points
+from phaze.certify.space import read_shards
 
 KEYS = COLUMNS[:6]
 CHIPS = pd.DataFrame({"architecture": [f"a{k}" for k in range(12)], "shard": ["one"] * 7 + ["two"] * 5})

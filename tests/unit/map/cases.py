@@ -4,10 +4,10 @@ import itertools
 
 import numpy as np
 
+from phaze.base.arrays import Floats
+from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.map.objective import Problem
-from phaze.ndarrays import Floats
-from phaze.theory.device_networks import DeviceNetwork
-from phaze.theory.operator_graphs import StageGraph
+from phaze.workload.operator_graphs import StageGraph
 
 KINDS = ("directed", "undirected", "two-speeds", "nodes", "ring")
 

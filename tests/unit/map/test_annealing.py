@@ -6,7 +6,7 @@ import pytest
 from phaze.map.annealing import anneal, new_state, stage_task, step_task
 from phaze.map.objective import INSTANTIATIONS, Instantiation, Problem
 from phaze.map.schemes import near_devices
-from phaze.theory.gpipe import step_time_s
+from phaze.pipeline.gpipe import step_time_s
 from tests.unit.map.cases import drawn_network, drawn_stages, least_by_trying_all
 
 

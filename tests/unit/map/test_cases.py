@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from phaze.cost.network.device_networks import DeviceNetwork
+from phaze.cost.network.topologies import make_network
 from phaze.map.cases import Record, map_point
 from phaze.map.ensemble import MapSettings
 from phaze.map.heuristics import consecutive_map, p2p_map
 from phaze.map.objective import Problem
 from phaze.map.search import Limits
+from phaze.pipeline.held_devices import held_step_s
+from phaze.pipeline.shared_ports import shared_step_s
 from phaze.spec.map_study import MapTopology, StagesPoint
 from phaze.spec.stages import StoredStages
 from phaze.spec.topology import Levels
-from phaze.theory.device_networks import DeviceNetwork
-from phaze.theory.held_devices import held_step_s
-from phaze.theory.shared_ports import shared_step_s
-from phaze.theory.stored_graphs import stage_graph
-from phaze.theory.topologies import make_network
+from phaze.workload.stored_graphs import stage_graph
 
 LEVELS = [{"devices": 2, "bandwidth_gib_per_s": 11}, {"devices": 4, "bandwidth_gib_per_s": 1.1}]
 STAGE = {"forward_s": 0.01, "backward_s": 0.03, "parameter_bytes": 1e7}

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from phaze.__main__ import app
-from phaze.documents import read_as
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
+from phaze.spec.documents import read_as
 from phaze.spec.mapping import StoredMapping
 
 FAST = ("--tries", "2000", "--steps", "500")

@@ -13,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from phaze.__main__ import app
-from phaze.deadline import Deadline, OutOfTimeError, slices
+from phaze.base.deadline import Deadline, OutOfTimeError, slices
+from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.map.annealing import anneal, new_state, step_task
 from phaze.map.ensemble import Mapped, MapSettings, map_stages
 from phaze.map.heuristics import compact_maps
@@ -22,7 +23,6 @@ from phaze.map.objective import Problem, lower_bound_s
 from phaze.map.schemes import near_devices
 from phaze.map.search import Limits, search
 from phaze.map.symmetry import device_symmetry
-from phaze.theory.device_networks import DeviceNetwork
 from tests.unit.map.cases import drawn_network, drawn_stages
 
 BIG = drawn_stages(2, 4, 5), drawn_network(2, 24, "directed", latency=True)

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
+from phaze.cost.network.device_networks import DeviceNetwork, flat_network
+from phaze.cost.network.topologies import hops_of_grid
 from phaze.map.ensemble import MapSettings, map_stages
 from phaze.map.heuristics import compact_maps, consecutive_map, device_order, grid_order, p2p_map
 from phaze.map.objective import Problem, choose_instantiation
 from phaze.map.search import Limits
 from phaze.map.stored import About, stored_mapping
-from phaze.theory.device_networks import DeviceNetwork, flat_network
-from phaze.theory.gpipe import step_time_s
-from phaze.theory.operator_graphs import StageGraph
-from phaze.theory.topologies import hops_of_grid
+from phaze.pipeline.gpipe import step_time_s
+from phaze.workload.operator_graphs import StageGraph
 from tests.unit.map.cases import drawn_network, drawn_stages
 
 FAST = Limits(tries=20_000)

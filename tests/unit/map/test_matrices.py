@@ -6,7 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.map.matrices import read_topology
 
 NO_BANDWIDTH = '{"nodes": [{"id": 0}, {"id": 1}], "edges": [{"source": 0, "target": 1}]}'

@@ -4,12 +4,12 @@ import numpy as np
 import pyomo.environ as pyo
 import pytest
 
+from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.map.heuristics import random_map
 from phaze.map.objective import INSTANTIATIONS, Instantiation, Problem, lower_bound_s
 from phaze.map.search import Limits, search
 from phaze.solver.limits import Limits as SolverLimits
 from phaze.solver.programs import solve
-from phaze.theory.device_networks import DeviceNetwork
 from tests.unit.map.cases import KINDS, drawn_network, drawn_stages, least_by_trying_all
 
 SHAPES = ((2, 2), (3, 2), (2, 3), (4, 1), (1, 4), (6, 1), (1, 5))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from phaze.ndarrays import Floats
+from phaze.base.arrays import Floats
 from phaze.partition.weights import Weights
-from phaze.theory.operator_graphs import OperatorGraph
+from phaze.workload.operator_graphs import OperatorGraph
 
 
 def weights_of(

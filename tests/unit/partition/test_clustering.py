@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.partition.clustering import cluster
 from phaze.partition.weights import Weights, quotient, stage_memory
 from tests.unit.partition.graphs import bert_like, random_weights, series_parallel, weights_of

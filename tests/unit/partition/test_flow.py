@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.partition.flow import SLACK, Options, partition, problem_of
 from phaze.partition.program import cut_within
 from phaze.partition.search import Wanted, divisors, search, shapes
 from phaze.partition.storing import stored_stages
 from phaze.partition.weights import Terms, stage_graph_of, stage_memory, stage_times, weigh
-from phaze.theory.operator_graphs import OperatorGraph
-from phaze.theory.stored_graphs import stage_graph
+from phaze.workload.operator_graphs import OperatorGraph
+from phaze.workload.stored_graphs import stage_graph
 from tests.unit.partition.graphs import bert_like, operator_graph, random_weights, series_parallel
 
 TERMS = Terms(1e10, recompute=False)

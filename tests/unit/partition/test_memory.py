@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from phaze.errors import PhazeError
-from phaze.ndarrays import Floats
+from phaze.base.arrays import Floats
+from phaze.base.errors import PhazeError
 from phaze.partition import integer
 from phaze.partition.flow import Options, Partition, partition
 from phaze.partition.weights import Terms, fits, weigh
-from phaze.theory.operator_graphs import OperatorGraph
+from phaze.workload.operator_graphs import OperatorGraph
 from tests.unit.partition.graphs import all_partitions
 
 

@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from phaze.pictured import Pictures
+from phaze.base.ranking import tied
 from phaze.report.inputs import Cluster, Inputs, Only, Point
+from phaze.report.pictured import Pictures
+from phaze.search.pareto import uncovered
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.published import Published
 from phaze.spec.study import Study
@@ -34,8 +36,6 @@ from phaze.tables import (
     Times,
     Trials,
 )
-from phaze.theory.pareto import uncovered
-from phaze.theory.ranking import tied
 from tests.unit.report.toy_certificates import audits, certificates
 from tests.unit.report.toy_chips import (
     BASELINE,

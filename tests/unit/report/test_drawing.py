@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from phaze.errors import PhazeError
-from phaze.recalled import Recalled
+from phaze.base.errors import PhazeError
 from phaze.report.document import Chart
 from phaze.report.drawing import Drawn, ask_for_figure, draw
 from phaze.report.workers import ALONE, Workers, employ
+from phaze.tables.recalled import Recalled
 
 
 def bars(*heights: float) -> Figure:

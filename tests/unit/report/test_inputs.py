@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.report.inputs import DetailFiles, Only, Point, read_times
 from phaze.tables import Layers, Schedules, Stages
 from tests.unit.report.toy_models import layers

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from phaze.schedule.bounds import Bounded, Task, join_schedules, tasks_of
+from phaze.schedule.graphs import ALL_CORES, Layer, Schedule
 from phaze.schedule.program import solve_program
 from phaze.schedule.proof import Formulation, Proof, Solution
 from phaze.solver import Limits
-from phaze.theory.bounds import Bounded, Task, join_schedules, tasks_of
-from phaze.theory.graphs import ALL_CORES, Layer, Schedule
 
 LIMITS = Limits(nodes=100_000, wall_s=100.0)
 

@@ -9,7 +9,7 @@ earlier by itself arises in this way, so the shortest one does. Shares no code w
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from phaze.theory.graphs import Layer
+from phaze.schedule.graphs import Layer
 
 Core = tuple[str, int]
 

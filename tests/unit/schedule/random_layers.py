@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from phaze.theory.graphs import Edges, Layer
+from phaze.schedule.graphs import Edges, Layer
 
 
 def random_layer(seed: int, operators: int, *, network: bool = False, overlap: bool = False) -> Layer:

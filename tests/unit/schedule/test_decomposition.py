@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from phaze.schedule import decomposition, program
+from phaze.schedule.bounds import EQUAL, Bounded, Task, tasks_of
 from phaze.schedule.decomposition import LayerSolution, solve_layer
+from phaze.schedule.graphs import Layer, Schedule
 from phaze.schedule.proof import Proof, Solution
 from phaze.schedule.store import SolutionStore
 from phaze.schedule.verify import find_faults
 from phaze.solver import Limits
-from phaze.theory.bounds import EQUAL, Bounded, Task, tasks_of
-from phaze.theory.graphs import Layer, Schedule
 from tests.unit.schedule.comparing import known_schedule
 from tests.unit.schedule.exhaustive import shortest_latency
 from tests.unit.schedule.random_layers import brush_layer, random_layer, transformer_layer
@@ -81,7 +81,7 @@ def test_layers_whose_bounds_meet_need_no_program() -> None:
 
 WITHOUT_PROGRAMS = """
 import sys
-from phaze.schedule import SolutionStore
+from phaze.schedule.store import SolutionStore
 from phaze.schedule.decomposition import solve_layer
 from phaze.schedule.proof import Proof
 from tests.unit.schedule.random_layers import transformer_layer

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from phaze.schedule import SolutionStore
 from phaze.schedule.decomposition import LayerSolution, solve_layer
 from phaze.schedule.proof import Proof
+from phaze.schedule.store import SolutionStore
 from phaze.schedule.verify import find_faults
 from phaze.solver import Limits
 from phaze.solver.versions import _printed_version

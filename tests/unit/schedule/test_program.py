@@ -8,6 +8,8 @@ import numpy as np
 import pyomo.environ as pyo
 import pytest
 
+from phaze.schedule.bounds import Bounded, Task, bound_task, tasks_of
+from phaze.schedule.graphs import ALL_CORES, Layer, Schedule
 from phaze.schedule.instance import Instance, make_instance
 from phaze.schedule.paper import formulate_paper
 from phaze.schedule.program import FORMULATIONS, overloaded_types, schedule_point, solve_program
@@ -16,8 +18,6 @@ from phaze.schedule.sparse import allowed_places, formulate_sparse
 from phaze.schedule.verify import find_faults
 from phaze.solver import Limits
 from phaze.solver.programs import BACKENDS, Answer
-from phaze.theory.bounds import Bounded, Task, bound_task, tasks_of
-from phaze.theory.graphs import ALL_CORES, Layer, Schedule
 from tests.unit.schedule.comparing import LIMITS, Proven, known_schedule, prove
 from tests.unit.schedule.exhaustive import shortest_latency
 from tests.unit.schedule.random_layers import brush_layer, random_layer, transformer_layer

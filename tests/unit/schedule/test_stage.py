@@ -9,13 +9,14 @@ import pandas as pd
 import pytest
 
 from phaze import tables
-from phaze.schedule import SolutionStore, schedule_layers
+from phaze.schedule import bounds
+from phaze.schedule.graphs import Schedule
 from phaze.schedule.layer import read_cases
+from phaze.schedule.stage import schedule_layers
+from phaze.schedule.store import SolutionStore
 from phaze.schedule.verify import find_faults
 from phaze.spec.settings import ScheduleSettings
 from phaze.tables.columns import ENERGIES
-from phaze.theory import bounds
-from phaze.theory.graphs import Schedule
 from tests.unit.schedule.random_layers import transformer_graph
 
 POINT = {"model": "toy", "tensor": 2, "microbatch": 1}

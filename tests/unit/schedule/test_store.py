@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from phaze.schedule import store as store_module
+from phaze.schedule.bounds import Task, bound_task, tasks_of
+from phaze.schedule.graphs import Layer, Schedule
 from phaze.schedule.program import solve_program
 from phaze.schedule.proof import Proof, Solution
 from phaze.schedule.store import SolutionStore, digest_task
 from phaze.solver import Limits
-from phaze.theory.bounds import Task, bound_task, tasks_of
-from phaze.theory.graphs import Layer, Schedule
 from tests.unit.schedule.random_layers import random_layer
 
 PROOF = Proof(("highs",), "sparse", Limits(nodes=1000, wall_s=60.0))

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from phaze.schedule.bounds import bound_task, join_schedules, tasks_of
+from phaze.schedule.graphs import ALL_CORES, Layer, Schedule
 from phaze.schedule.verify import find_faults
-from phaze.theory.bounds import bound_task, join_schedules, tasks_of
-from phaze.theory.graphs import ALL_CORES, Layer, Schedule
 from tests.unit.schedule.random_layers import random_layer
 
 LATENCY = np.array([2.0, 3.0, 2.0, 1.0, 0.0])

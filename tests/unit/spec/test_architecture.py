@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from phaze.config import load_architecture, load_technology
-from phaze.errors import PhazeError
-from phaze.estimate.vector import cycle_figures
+from phaze.base.errors import PhazeError
+from phaze.cost.vector import cycle_figures
 from phaze.spec.architecture import (
     Architecture,
     Grid,
@@ -17,6 +16,7 @@ from phaze.spec.architecture import (
     vector_l2_kib,
     words_per_cycle,
 )
+from phaze.spec.config import load_architecture, load_technology
 
 CONFIG = Path(__file__).resolve().parents[3] / "config"
 SIZES: dict[str, object] = {"name": "a", "num_tc": 2, "num_vc": 4, "pe_x": 32, "pe_y": 128, "glb_mib": 8}

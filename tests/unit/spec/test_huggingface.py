@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.spec.huggingface import translate
 from phaze.spec.model import Model, load_model
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.spec.map_study import Maps
 
 GRAPH = {"label": "Net", "model": "m", "microbatch": 2, "system": "s", "hyper_operators": 8}

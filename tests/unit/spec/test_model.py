@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.spec.model import Model, load_model, parse_model
 
 SPECS = Path(__file__).parents[3] / "config" / "models"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.spec.system import System
 
 

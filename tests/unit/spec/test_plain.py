@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
 from phaze.spec.plain import Plain, read_json, read_yaml
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from phaze.config import load_publication, load_settings
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
+from phaze.spec.config import load_publication, load_settings
 from phaze.spec.files import FOLDER
 from phaze.spec.planning import PlanCase, Plans
 from phaze.spec.published_plans import PublishedPlans
-from tests.unit.test_config import Change, Config, merged, put
+from tests.unit.spec.test_config import Change, Config, merged, put
 
 STUDY = FOLDER / "studies" / "piper.yaml"
 

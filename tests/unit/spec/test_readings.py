@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from phaze.config import Settings, load_settings
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
+from phaze.spec.config import Settings, load_settings
 from phaze.spec.files import FOLDER
 
 READINGS = {

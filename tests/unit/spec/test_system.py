@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from phaze.errors import PhazeError
-from phaze.systems import load_cluster, load_device, load_system, load_system_of
+from phaze.base.errors import PhazeError
+from phaze.spec.systems import load_cluster, load_device, load_system, load_system_of
 
 PEAK_FLOPS = {"a100-80gb": 312e12, "h100-80gb": 989e12, "tpu-v4": 275e12}
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from phaze.errors import PhazeError
-from phaze.runs.machine import load_machine
-from phaze.systems import load_cluster, load_network, load_system, load_tiled
+from phaze.base.errors import PhazeError
+from phaze.plan.runs.machine import load_machine
+from phaze.spec.systems import load_cluster, load_network, load_system, load_tiled
 
 PEAK_FLOPS = {"wafer": 20 * 256e12, "grayskull": 92e12, "dojo-d1": 25 * 362e12}
 """PALM, Table VI; Tenstorrent; Tesla."""

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from phaze.config import load_settings
-from phaze.errors import PhazeError
+from phaze.base.errors import PhazeError
+from phaze.spec.config import load_settings
 from phaze.spec.model import load_model, parse_model
 from phaze.spec.vision import ResNet, Swin, Vision
 

@@ -1,0 +1,129 @@
+"""What every job needs around its work: a log, and a clean end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from phaze.base.errors import PhazeError
+from phaze.base.progress import heard
+from phaze.base.provenance import NUMERIC_LIBRARIES, library_version, phaze_version
+
+log = logging.getLogger(__name__)
+
+PROGRESS = (logging.INFO + logging.WARNING) // 2
+"""Level of what a long job says of itself: on the terminal too, but no warning."""
+logging.addLevelName(PROGRESS, "PROGRESS")
+
+
+@contextmanager
+def logged(path: str | os.PathLike[str], settings: object = None, output: str = "") -> Iterator[None]:
+    """Log a job to a file: versions, settings, how to repeat it, then what its code logs, then how it ended.
+
+    `settings` is anything that JSON can hold; `output` is a file that the job makes. The terminal gets only
+    warnings and errors, and after ten seconds how far the job is. A PhazeError, or a log that cannot be
+    begun, ends the process with exit code 1 and one message, without a traceback; any other exception is
+    logged with its traceback and raised again. Where a job can write its results but no more of its log, it
+    ends as it should, with a warning.
+    """
+    started_s = time.monotonic()
+    with _logging_to(Path(path)) as file:
+        _log_start(settings, output)
+        if file.error is not None:
+            _say(path, file.error)
+            raise SystemExit(1)
+        try:
+            with heard(output or Path(path).stem, partial(log.log, PROGRESS)):
+                yield
+        except PhazeError as error:
+            log.error("%s", error)
+            raise SystemExit(1) from None
+        except Exception as error:
+            log.exception("failed after %.1f s: %s", time.monotonic() - started_s, type(error).__name__)
+            raise
+        log.info("done in %.1f s", time.monotonic() - started_s)
+
+
+def _log_start(settings: object, output: str) -> None:
+    """Log what the job runs on and with."""
+    versions = ", ".join(f"{name} {library_version(name)}" for name in NUMERIC_LIBRARIES)
+    log.info("start: phaze %s, Python %s, %s", phaze_version(), platform.python_version(), versions)
+    if settings is not None:
+        log.info("settings: %s", json.dumps(settings, sort_keys=True, default=str))
+    if output:
+        log.info("to repeat it, with the study's own --configfile: snakemake --cores 1 --force %s", output)
+
+
+@contextmanager
+def _logging_to(path: Path) -> Iterator[_LogFile]:
+    """Send what phaze logs, and everybody's warnings, to a file, and the warnings also to the terminal."""
+    on_terminal = logging.StreamHandler(sys.stderr)
+    on_terminal.setFormatter(_OneLine())
+    on_terminal.setLevel(PROGRESS)
+    in_file = _open_log(path)
+    in_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)-8s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    logging.getLogger("phaze").setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    for handler in (in_file, on_terminal):
+        root.addHandler(handler)
+    try:
+        yield in_file
+    finally:
+        logging.captureWarnings(False)
+        for handler in (in_file, on_terminal):
+            root.removeHandler(handler)
+            handler.close()
+    if in_file.error is not None:
+        _say(path, in_file.error, "warning")
+
+
+def _open_log(path: Path) -> _LogFile:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return _LogFile(path, mode="w", encoding="utf-8")
+    except OSError as error:
+        _say(path, error)
+        raise SystemExit(1) from None
+
+
+def _say(path: str | os.PathLike[str], error: OSError, level: str = "error") -> None:
+    """Say on the terminal why a log cannot be written."""
+    sys.stderr.write(f"{level}: {path}: cannot be written: {error.strerror or error}\n")
+
+
+class _LogFile(logging.FileHandler):
+    """The log of a job, which remembers why it could not be written: a full disk is no line's own fault."""
+
+    error: OSError | None = None
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (of the library)
+        """Remember the error, of which the library would show a traceback for every line."""
+        error = sys.exception()
+        if isinstance(error, OSError):
+            self.error = error
+        else:
+            super().handleError(record)
+
+    def close(self) -> None:
+        """Close the file, whatever of it could not be written."""
+        try:
+            super().close()
+        except OSError as error:
+            self.error = error
+
+
+class _OneLine(logging.Formatter):
+    """Level and message, never a traceback: Python itself prints that of an exception nobody catches."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return `error: message`."""
+        return f"{record.levelname.lower()}: {record.getMessage()}"

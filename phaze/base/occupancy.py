@@ -1,0 +1,94 @@
+"""Whose a folder is: the lock of a dead run gives way, that of a living one stays, and jobs know their run.
+
+Snakemake locks a folder by files, which stay behind when it is killed (`kill -9`, a time limit, a crash of
+the machine), and then refuses every further run until somebody unlocks the folder by hand. Here every
+Snakemake also holds a shared lock of the kernel, which ends with the process: who gets it exclusively is
+alone, and may remove the files. Another host may not see that lock, so only the host that wrote the files
+removes them.
+"""
+
+import fcntl
+import hashlib
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from phaze.base.errors import PhazeError
+from phaze.base.files import UNFINISHED, name_run, write_text
+
+FOLDER = Path(".snakemake")
+STUDY = "PHAZE_STUDY"
+"""Variable of the environment by which jobs of a cluster know the settings that their run began with."""
+
+_held: list[int] = []
+"""Open files whose locks this process holds as long as it lives."""
+
+
+def clear_dead_lock(folder: Path = FOLDER) -> bool:
+    """Hold a folder for as long as this process lives; return whether a dead run's lock was removed.
+
+    Where locks are not supported nothing happens. Raises PhazeError where the folder cannot be written.
+    """
+    try:
+        folder.mkdir(exist_ok=True)
+        handle = os.open(folder / "held", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        here = folder.resolve().parent
+        raise PhazeError(
+            f"{here}: a study cannot run here: {error.strerror}; --directory names another folder"
+        ) from error
+    _held.append(handle)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        removed = False
+    else:
+        removed = _take(handle, list(_locks(folder)))
+    with suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return removed
+
+
+def _take(handle: int, locks: list[Path]) -> bool:
+    """Remove the locks of a dead run of this host, and note the host; return whether there were any."""
+    host = platform.node().encode()
+    if locks and os.pread(handle, 256, 0) != host:
+        return False
+    for lock in locks:
+        lock.unlink(missing_ok=True)
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, host, 0)
+    return bool(locks)
+
+
+def _locks(folder: Path) -> Iterator[Path]:
+    return (folder / "locks").glob("*.lock")
+
+
+def begin_run(results: Path, folder: Path = FOLDER) -> None:
+    """Name the run that now begins, and remove what dead runs were writing; the folder is locked by now.
+
+    Raises PhazeError where results cannot be written.
+    """
+    name_run(folder / "run")
+    write_text(results / ".writable", "")
+    (results / ".writable").unlink()
+    for path in results.rglob(f".*{UNFINISHED}"):
+        path.unlink(missing_ok=True)
+
+
+def keep_study(described: str, *, begins: bool, source: str) -> None:
+    """Note the settings of a run that begins, for its jobs; raise PhazeError in a job that finds others.
+
+    Jobs of a cluster read the study anew. One that started after an edit would compute what nobody asked for.
+    """
+    digest = hashlib.sha256(described.encode()).hexdigest()
+    if begins:
+        os.environ[STUDY] = digest
+    elif os.environ.get(STUDY, digest) != digest:
+        raise PhazeError(
+            f"{source}: the study, or a file that it names, was changed while it runs; this job was not "
+            "started. Run again: what the change does not touch is kept"
+        )

@@ -1,0 +1,289 @@
+"""The digest of everything in code that a result depends on.
+
+Snakemake sees edits of rules and scripts, not of the library behind them. A rule therefore passes
+`source_digest(...)` of its stage as a param. The digest changes with any code of phaze that the stage reaches
+through imports, and with the version of any numeric library or solver program that this code uses. It stays
+when comments, docstrings, blank lines, paths or other stages change. Only import statements are followed: a
+module loaded by a computed name is not seen.
+"""
+
+import ast
+import hashlib
+import json
+import secrets
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The folder that holds the package phaze."""
+
+PACKAGE = "phaze"
+NUMERIC_LIBRARIES = (
+    "highspy",
+    "networkx",
+    "numba",
+    "numpy",
+    "optuna",
+    "pandas",
+    "pyarrow",
+    "pyomo",
+    "scipy",
+    "simpy",
+)
+"""Libraries whose version can change a number; others (settings, command line) cannot."""
+
+DATA_SUFFIXES = (".css", ".csv", ".html", ".j2", ".js", ".json", ".md", ".svg", ".toml", ".yaml", ".yml")
+"""Data and templates, which belong to the package in whose folder they lie."""
+
+
+Analysis = tuple[str, tuple[str, ...]]
+"""Digest and imports of a source text."""
+
+MOST_KEPT = 5000
+"""Analyses that are kept on disk before those of sources that are no longer there are dropped."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """What one module contributes to a digest."""
+
+    path: Path
+    digest: str
+    """Of its code, without comments, docstrings and positions."""
+    imports: tuple[str, ...]
+    """Absolute dotted names that it imports, `from a import b` as `a.b`."""
+
+
+def source_digest(*packages: str, programs: tuple[str, ...] = (), root: Path = ROOT) -> str:
+    """Return the SHA-256 of the code, data files, numeric libraries and programs behind some packages.
+
+    `packages` are dotted names of packages, meaning all their modules, or of single modules; `programs` are
+    executables such as `glpsol` whose version matters as well; `root` holds phaze. Raises
+    ModuleNotFoundError for an unknown name.
+    """
+    before = len(_kept())
+    modules = _closure(packages, root)
+    if len(_kept()) > before:
+        _keep()
+    lines = [f"{name} {module.digest}" for name, module in modules.items()]
+    lines += [f"{name} {_file_digest(path)}" for name, path in _data_files(modules)]
+    lines += [f"{name} {library_version(name)}" for name in _libraries(modules)]
+    lines += [f"{name} {program_version(name)}" for name in sorted(set(programs))]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+@cache
+def phaze_version() -> str:
+    """Return the version in the pyproject.toml beside the package, else that of the installation."""
+    project = ROOT / "pyproject.toml"
+    if not project.is_file():
+        return library_version(PACKAGE)
+    return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
+
+
+@cache
+def library_version(name: str) -> str:
+    """Return the version of an installed distribution, or 'absent'."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+@cache
+def program_version(name: str) -> str:
+    """Return the first line that a program prints for `--version`, 'absent' or 'unusable' without one."""
+    try:
+        answer = subprocess.run([name, "--version"], capture_output=True, text=True, check=False, timeout=20)
+    except FileNotFoundError:
+        return "absent"
+    except (OSError, subprocess.TimeoutExpired):
+        return "unusable"
+    lines = (answer.stdout or answer.stderr).splitlines()
+    return lines[0].strip() if lines else "unknown"
+
+
+def _closure(packages: tuple[str, ...], root: Path) -> dict[str, Module]:
+    """Return every module that the packages hold or reach, sorted by name."""
+    found: dict[str, Module] = {}
+    seen: set[str] = set()
+    waiting = [name for package in packages for name in _members(package, root)]
+    while waiting:
+        name = waiting.pop()
+        path = None if name in seen or _is_in_a_file(name, found) else _find(name, root)
+        seen.add(name)
+        if path is not None:
+            found[name] = _read(path, name)
+            waiting += _ancestors(name)
+            for imported in found[name].imports:
+                waiting += [imported, imported.rpartition(".")[0]]
+    return dict(sorted(found.items()))
+
+
+def _is_in_a_file(name: str, found: dict[str, Module]) -> bool:
+    """Say whether a name is something in the file of a module, not a module: most imported names are."""
+    module = found.get(name.rpartition(".")[0])
+    return module is not None and module.path.name != "__init__.py"
+
+
+def _members(package: str, root: Path) -> Iterator[str]:
+    """Yield the name of a module, or of a package and all modules below it."""
+    path = _find(package, root)
+    if path is None:
+        raise ModuleNotFoundError(f"source_digest: no module {package} under {root}")
+    yield package
+    if path.name == "__init__.py":
+        for file in path.parent.rglob("*.py"):
+            relative = file.relative_to(root).with_suffix("")
+            yield ".".join(part for part in relative.parts if part != "__init__")
+
+
+def _find(name: str, root: Path) -> Path | None:
+    """Return the file of a module of phaze, or None for any other name."""
+    if name.partition(".")[0] != PACKAGE:
+        return None
+    base = root.joinpath(*name.split("."))
+    candidates = (base / "__init__.py", base.with_name(f"{base.name}.py"))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _ancestors(name: str) -> Iterator[str]:
+    """Yield the packages that Python runs before it imports a module."""
+    parent = name.rpartition(".")[0]
+    while parent:
+        yield parent
+        parent = parent.rpartition(".")[0]
+
+
+def _read(path: Path, name: str) -> Module:
+    """Return what a module's present source contributes."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    return Module(path, *_analyse(path.read_text(encoding="utf-8"), package))
+
+
+def _analyse(source: str, package: str) -> Analysis:
+    """Return digest and imports of a source text that lies in a package, parsed if it was not known."""
+    key = hashlib.sha256(f"{package}\n{source}".encode()).hexdigest()
+    if key not in _kept():
+        _kept()[key] = _parse(source, package)
+    return _kept()[key]
+
+
+def _parse(source: str, package: str) -> Analysis:
+    """Return digest and imports of a source text by its syntax tree."""
+    words: list[str] = []
+    imports: set[str] = set()
+    _describe(ast.parse(source), package, words, imports)
+    return hashlib.sha256("\n".join(words).encode()).hexdigest(), tuple(sorted(imports))
+
+
+@cache
+def _kept() -> dict[str, Analysis]:
+    """Return analyses by what was analysed: every start of Snakemake would parse the whole package."""
+    try:
+        found = json.loads(_kept_file().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {key: (digest, tuple(imports)) for key, (digest, imports) in found.items()}
+
+
+def _keep() -> None:
+    """Write the analyses of this process beside Python's own cache, where that is permitted."""
+    file = _kept_file()
+    temporary = file.with_suffix(f".{secrets.token_hex(4)}.part")
+    with suppress(OSError):
+        file.parent.mkdir(exist_ok=True)
+        temporary.write_text(json.dumps(dict(list(_kept().items())[-MOST_KEPT:])), encoding="utf-8")
+        temporary.replace(file)
+
+
+@cache
+def _kept_file() -> Path:
+    """Return the file of the analyses that this module makes in this version of Python."""
+    name = f"analysed-{_file_digest(Path(__file__))[:16]}.{sys.implementation.cache_tag}.json"
+    return ROOT / PACKAGE / "__pycache__" / name
+
+
+def _describe(node: object, package: str, words: list[str], imports: set[str]) -> None:
+    """Append a canonical text of a syntax tree to `words`, and what it imports to `imports`.
+
+    Left out is what says nothing: positions, idle statements, load or store, and empty fields, some of which
+    only newer versions of Python know.
+    """
+    if isinstance(node, ast.AST):
+        words.append(type(node).__name__)
+        for field in node._fields:
+            value = getattr(node, field, None)
+            if value is not None and value != [] and field != "ctx":
+                words.append(field)
+                _describe(value, package, words, imports)
+        words.append("end")
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            imports.update(_imported(node, package))
+    elif isinstance(node, list):
+        for item in node:
+            if not _is_idle(item):
+                _describe(item, package, words, imports)
+    else:
+        words.append(repr(node))
+
+
+def _is_idle(node: object) -> bool:
+    """Say whether a statement does nothing: a docstring (of a field too), or the `pass` it may replace."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return isinstance(node.value.value, str)
+    return isinstance(node, ast.Pass)
+
+
+def _imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterable[str]:
+    """Return the absolute names that a statement imports."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    module = node.module or ""
+    if node.level:
+        parts = package.split(".")
+        kept = parts[: len(parts) - (node.level - 1)]
+        module = ".".join([*kept, module] if module else kept)
+    return [f"{module}.{alias.name}" for alias in node.names]
+
+
+def _data_files(modules: dict[str, Module]) -> Iterator[tuple[str, Path]]:
+    """Yield name and path of the data files of the packages among some modules."""
+    for name, module in modules.items():
+        folder = module.path.parent
+        if module.path.name == "__init__.py":
+            for file in sorted(_data_below(folder)):
+                yield f"{name}/{file.relative_to(folder).as_posix()}", file
+
+
+def _data_below(folder: Path) -> Iterator[Path]:
+    """Yield the data files in a folder and in those of its folders that are not packages themselves."""
+    for path in folder.iterdir():
+        if path.name.endswith(DATA_SUFFIXES):
+            yield path
+        elif _is_plain_folder(path):
+            yield from _data_below(path)
+
+
+def _is_plain_folder(path: Path) -> bool:
+    """Say whether a path is a folder that is neither a package nor Python's cache."""
+    is_other = "." in path.name or path.name == "__pycache__"
+    return not is_other and path.is_dir() and not (path / "__init__.py").exists()
+
+
+def _file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _libraries(modules: dict[str, Module]) -> list[str]:
+    """Return the numeric libraries that some modules import, sorted."""
+    imported = {name.partition(".")[0] for module in modules.values() for name in module.imports}
+    return sorted(imported.intersection(NUMERIC_LIBRARIES))

@@ -1,0 +1,29 @@
+"""Refusal of what takes more memory than the machine has, before it is allocated."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from phaze.base.errors import PhazeError
+from phaze.base.units import GIB
+
+CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
+"""Where Linux says what a container may take; `max` where that is not limited."""
+
+
+def machine_bytes() -> int:
+    """Return the memory of the machine, or of the container where that has less."""
+    have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError, ValueError):
+        have = min(have, int(CONTROL_GROUP.read_text(encoding="utf-8")))
+    return have
+
+
+def refuse_beyond_memory(needed_bytes: float, what: str, advice: str) -> None:
+    """Raise PhazeError if `what` takes more than the machine has, with both sizes and what to do."""
+    have = machine_bytes()
+    if needed_bytes > have:
+        needed, most = (f"{size / GIB:,.4g} GiB" for size in (needed_bytes, have))
+        raise PhazeError(f"{what} take {needed} of memory, this machine has {most}: {advice}")

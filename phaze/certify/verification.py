@@ -1,0 +1,200 @@
+"""Points of a certificate solved again: scheduled, confirmed by integer programs, and placed by other code.
+
+Schedules come from the stage `schedule` and are verified; that nothing is shorter is believed only where a
+bound of `certify.plain` or an integer program says so. From there on everything is code of `certify`, which
+shares none with the screen and with place. What an earlier audit by the same code found of a point is
+recalled where nothing that it depends on has changed, tables byte for byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from phaze.certify.audit import Model, Times, is_proven, judge_points, time_points
+from phaze.certify.plain import Pass, bound_piece, layer_of_piece, pieces_of, read_passes
+from phaze.certify.stage import Slice
+from phaze.certify.weak import DESIGNS
+from phaze.schedule.bounds import EQUAL
+from phaze.schedule.confirm import confirm_schedule
+from phaze.schedule.graphs import Layer, Schedule
+from phaze.schedule.stage import schedule_layers
+from phaze.schedule.store import SolutionStore
+from phaze.schedule.verify import find_faults
+from phaze.spec.settings import ScheduleSettings, Training
+from phaze.spec.system import Scenario
+from phaze.tables import Architectures, Edges, Estimates, Layers, Operators, are_among
+from phaze.tables.evaluations import Plain, content_of
+from phaze.tables.recalled import Recalled
+
+POINT = ["architecture", "hbm_gib", "recompute", "lower_s"]
+"""Columns of points that their times depend on; of the bound, whether anything is said to fit."""
+Known = dict[bytes, tuple[float, float, float]]
+"""Plain bound, proven bound and latency of pieces of layers, by content."""
+
+
+@dataclass(frozen=True, eq=False)
+class Conditions:
+    """What the times of points depend on besides their slices."""
+
+    graph: pd.DataFrame
+    scenario: Scenario
+    training: Training
+    schedule: ScheduleSettings
+
+    def model(self, layers: pd.DataFrame) -> Model:
+        """Return the model at one TMP width and microbatch."""
+        return Model(layers, self.graph, self.scenario, self.training)
+
+    @cached_property
+    def content(self) -> Plain:
+        """Return all of it as plain values, but for which points there are."""
+        return [
+            content_of([self.graph]),
+            self.scenario.model_dump(mode="json", exclude={"area_limit_mm2"}),
+            self.training.model_dump(mode="json", exclude={"microbatches", "hbm_gib", "recompute"}),
+            self.schedule.model_dump(mode="json"),
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class StoredSlice:
+    """Files of one TMP width, microbatch and shard, and what is known of them."""
+
+    operators: str
+    edges: str
+    layers: str
+    estimates: str
+    architectures: pd.DataFrame
+    """Those that are asked for."""
+
+    @property
+    def content(self) -> Plain:
+        """Return what tells the files from others."""
+        files = (self.operators, self.edges, self.layers, self.estimates)
+        return [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in files]
+
+    def read(self) -> Slice:
+        """Return the tables, of estimates those of what the architectures are made of."""
+        estimates = Estimates.load(self.estimates, columns=list(Estimates.fields()))
+        used = self.architectures[list(DESIGNS)]
+        return Slice(
+            Operators.load(self.operators),
+            Edges.load(self.edges),
+            Layers.load(self.layers),
+            estimates[estimates["design"].isin(np.unique(used))],
+            self.architectures,
+        )
+
+
+def find_slices(
+    points: pd.DataFrame, files: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[pd.DataFrame, StoredSlice]]:
+    """Yield the points of every slice that has some; estimates are in the order of layers, then shards."""
+    shards = [Architectures.load(path) for path in files["architectures"]]
+    chips = [shard[are_among(shard["architecture"], pd.Index(points["architecture"]))] for shard in shards]
+    estimates = iter(files["estimates"])
+    for operators, edges, layers in zip(files["operators"], files["edges"], files["layers"], strict=True):
+        at = Layers.load(layers, columns=["tensor", "microbatch"]).iloc[0]
+        here = (points[["tensor", "microbatch"]] == at).all(axis=1)
+        for among, estimated in zip(chips, estimates, strict=False):
+            mine = points[here & points["architecture"].isin(among["architecture"])]
+            used = among[among["architecture"].isin(mine["architecture"])]
+            if len(mine):
+                yield mine, StoredSlice(operators, edges, layers, estimated, used)
+
+
+def audit_slice(
+    points: pd.DataFrame, stored: StoredSlice, conditions: Conditions, best_s: float, recalled: Recalled
+) -> pd.DataFrame:
+    """Return rows of table audits for points of one slice; those that were solved before are judged anew.
+
+    Where a layer is not proven, for a limit on time or nodes, its points are solved anew as well.
+    """
+    rows = stored.architectures
+    chips = dict(zip(rows["architecture"], rows.to_numpy(object).tolist(), strict=True))
+    about: Plain = [stored.content, conditions.content]
+    asked: list[Plain] = [
+        [about, chips[name], hbm_gib, recompute, lower_s < np.inf]
+        for name, hbm_gib, recompute, lower_s in points[POINT].itertuples(index=False, name=None)
+    ]
+
+    def solve(places: list[int]) -> list[Times]:
+        one = stored.read()
+        return solve_points(points.iloc[places], one, conditions.model(one.layers), conditions.schedule)
+
+    return judge_points(points, recalled.each(asked, solve, is_proven), best_s)
+
+
+def solve_points(points: pd.DataFrame, one: Slice, model: Model, settings: ScheduleSettings) -> list[Times]:
+    """Return what `time_points` finds for points of one slice.
+
+    Where nothing is said to fit no latency matters: zeros find out whether something does.
+    """
+    fits = np.isfinite(points["lower_s"])
+    chips = one.architectures[one.architectures["architecture"].isin(points.loc[fits, "architecture"])]
+    passes = one.operators[["layer", "direction"]].drop_duplicates()
+    others = pd.DataFrame({"architecture": points.loc[~fits, "architecture"].unique()})
+    idle = others.merge(passes, how="cross").assign(plain_s=0.0, bound_s=0.0, exact_s=0.0, programs=0)
+    found = [idle.assign(fits=False)]
+    if len(chips):
+        found.append(solve_again(one, chips, settings).assign(fits=True))
+    return time_points(points, pd.concat(found, ignore_index=True), model)
+
+
+def solve_again(one: Slice, chips: pd.DataFrame, settings: ScheduleSettings) -> pd.DataFrame:
+    """Return between what the latency of every layer lies, for every architecture, layer and direction.
+
+    Columns plain_s (bounded by code of `certify` alone), bound_s (the same with a program where that does not
+    meet the schedule), exact_s (the schedule, verified) and programs (how many were needed).
+    """
+    kept = chips[["architecture"]].assign(kept=True)
+    tables = one.operators, one.edges, one.estimates, chips
+    _, schedules = schedule_layers(*tables, kept, settings, SolutionStore())
+    runs = dict(list(schedules.groupby(["architecture", "layer", "direction"])))
+    known: Known = {}
+    passes = read_passes(*tables, overlap_communication=settings.overlap_communication)
+    rows = [
+        _confirm(each, runs[each.architecture, each.layer, each.direction], settings, known)
+        for each in passes
+    ]
+    return pd.DataFrame(rows)
+
+
+def _confirm(one: Pass, runs: pd.DataFrame, settings: ScheduleSettings, known: Known) -> dict[str, object]:
+    """Return a row of `solve_again` from the runs of the operators."""
+    runs = runs.sort_values("operator")
+    start, end, core = (runs[column].to_numpy() for column in ("start_s", "end_s", "core"))
+    if faults := find_faults(one.content, Schedule(start, end, core)):
+        raise RuntimeError(f"{one.layer} on {one.architecture}: {'; '.join(faults)}")
+    found, programs = np.zeros(3), 0
+    for piece in pieces_of(one.content.core, one.content.edges):
+        members = list(piece.operators)
+        begin = float(start[members].min())
+        schedule = Schedule(start[members] - begin, end[members] - begin, core[members])
+        values = _values_of(layer_of_piece(one.content, piece), schedule, settings, known)
+        found, programs = found + values, programs + int(values[1] > values[0])
+    plain_s, bound_s, exact_s = found.tolist()
+    names = {"architecture": one.architecture, "layer": one.layer, "direction": one.direction}
+    return {**names, "plain_s": plain_s, "bound_s": bound_s, "exact_s": exact_s, "programs": programs}
+
+
+def _values_of(
+    layer: Layer, schedule: Schedule, settings: ScheduleSettings, known: Known
+) -> tuple[float, float, float]:
+    """Return plain bound, proven bound and latency of a piece, as known of an equal one."""
+    numbers = np.concatenate([layer.latency_s, layer.latency_all_s, [layer.num_tc, layer.num_vc]])
+    key = numbers.tobytes() + repr((layer.core, layer.edges)).encode()
+    if key not in known:
+        plain_s, exact_s = bound_piece(layer), schedule.latency_s
+        if plain_s >= exact_s * (1.0 - EQUAL):
+            known[key] = exact_s, exact_s, exact_s
+        else:
+            known[key] = plain_s, *confirm_schedule(layer, schedule, plain_s, settings)
+    return known[key]

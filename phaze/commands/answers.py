@@ -1,0 +1,328 @@
+"""Answers to single questions, as the command line prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from phaze.base.errors import PhazeError
+from phaze.base.units import GIB, UM2_PER_MM2
+from phaze.cost.operators import estimate_operators
+from phaze.cost.space import area_um2, describe_named, enumerate_grid
+from phaze.plan.piper.planner import plan
+from phaze.plan.planners import Asked
+from phaze.plan.side_by_side import plan_model
+from phaze.search.cosearch import (
+    Evaluation,
+    Subject,
+    Terms,
+    best_placement,
+    evaluate_architectures,
+    extract_subject,
+)
+from phaze.search.replayed import replay_plans
+from phaze.spec.architecture import Grid
+from phaze.spec.config import GRID_SHARDS, load_architecture, load_model_named, load_technology
+from phaze.spec.model import AnyModel
+from phaze.spec.settings import ExtractSettings, Training
+from phaze.spec.system import Scenario
+from phaze.spec.systems import load_device_as_architecture, load_system_of
+from phaze.tables.plans import PLAN
+from phaze.tables.recalled import Recalled
+from phaze.workload.frames import LayerTables, extract_layers
+
+Described = dict[str, object]
+SECONDS_PER_DAY = 86400.0
+TOKENS = 300e9
+"""What a model of text is trained on unless said, as GPT-3 was (Brown et al., 2020, Table 2.1)."""
+POWERS = (1, 2, 4, 8)
+"""TMP widths and microbatches that are considered unless some are given."""
+LARGEST_HBM_GIB = 80.0
+TECHNOLOGY = "22nm"
+ENERGIES = ("mac", "register", "l2", "glb", "hbm", "link")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A model on an architecture in a cluster; what is not said is searched or has the study's default."""
+
+    model: str
+    """Name of a spec in config/models, or path of one or of a Hugging Face config.json."""
+    architecture: str
+    """Name of a file in config/architectures, or path of one."""
+    system: str
+    """Name of a file in config/systems, or path of one."""
+    flat_bandwidth: float | None
+    """Bytes per second between any two devices; the system's unless given, which then must be a flat one."""
+    devices: int | None
+    """Devices, at most the system's, which are all unless given."""
+    global_batch: int
+    sequence: int | None
+    """Tokens of a sample; the model's longest unless given."""
+    widths: tuple[int, ...]
+    """TMP widths to consider; those of 1, 2, 4, 8 that divide the model if empty."""
+    microbatches: tuple[int, ...]
+    """Microbatches to consider; those of 1, 2, 4, 8 that divide the batch if empty."""
+    hbm_gib: float | None
+    """HBM of a device; the architecture's own unless given, or 80."""
+    recompute: tuple[bool, ...]
+    memory: dict[str, str]
+    """Optimizer, precision and schedule."""
+    tokens: float | None
+    """Tokens or images to train on; `TOKENS` unless given, and nothing of images."""
+    backward: str
+
+    def training(self) -> Training:
+        """Return how the model is trained."""
+        for microbatch in self.microbatches:
+            if self.global_batch % microbatch:
+                raise PhazeError(
+                    f"--microbatch: {microbatch} does not divide --global-batch {self.global_batch}"
+                )
+        divisors = tuple(b for b in POWERS if self.global_batch % b == 0)
+        own = load_architecture(self.architecture).hbm_gib
+        hbm_gib = next(size for size in (self.hbm_gib, own, LARGEST_HBM_GIB) if size is not None)
+        given = {"microbatches": self.microbatches or divisors, "recompute": self.recompute}
+        return Training.parse({**given, **self.memory, "hbm_gib": [hbm_gib]}, "place")
+
+    def scenario(self) -> Scenario:
+        """Return cluster and batch."""
+        system = load_system_of(self.architecture, self.system, flat=self.flat_bandwidth)
+        devices = system.devices if self.devices is None else self.devices
+        if devices > system.devices:
+            most = f"must be at most the {system.devices} of system {self.system}"
+            raise PhazeError(f"place: --devices: {most}, got {devices}")
+        changes = {"global_batch": self.global_batch, "devices": devices}
+        return Scenario.parse({**system.model_dump(), **changes}, "place")
+
+    def assumptions(self) -> list[str]:
+        """Return what the answer takes for granted beside architecture and system as they are."""
+        found = []
+        if self.flat_bandwidth is not None:
+            found.append(f"a flat network of {self.flat_bandwidth:g} bytes/s")
+        device = load_device_as_architecture(self.architecture)
+        if device is not None:
+            clock, hbm = device.clock_hz, device.hbm_bandwidth_bytes_per_s
+            found.append(f"the clock of {device.name}, {clock:g} Hz, and its HBM, {hbm:g} bytes/s")
+        return found
+
+
+@dataclass(frozen=True)
+class Found:
+    """Placements of a model with their stages, the best, and plans on its HBM as simulated."""
+
+    evaluation: Evaluation
+    best: pd.Series
+    """Row of table placements; of the leanest if nothing is placed."""
+    simulated: pd.DataFrame
+    """Table simulations of the best placement and of equal stages, with what the plans are; by planner."""
+
+
+def answer(question: Question) -> Found:
+    """Return everything about the question: placements, and the best as it is simulated."""
+    training = question.training()
+    subject = read_subject(
+        question.model, question.sequence, question.widths, training.microbatches, question.backward
+    )
+    terms = Terms(question.scenario(), training, load_technology(TECHNOLOGY))
+    found = evaluate_architectures(subject, read_architecture(question.architecture), terms)
+    best = best_placement(found.placements[found.placements["planner"] == "phaze"])
+    return Found(found, best, _simulated(subject, terms, found, best))
+
+
+def _simulated(subject: Subject, terms: Terms, found: Evaluation, best: pd.Series) -> pd.DataFrame:
+    asked = [Asked(str(best["architecture"]), float(best["hbm_gib"]), ("phaze", "equal"))]
+    layers = pd.concat([point.layers for point in subject.points], ignore_index=True)
+    conditions, chips = terms.conditions(subject), found.architectures
+    plans, stages = plan_model(layers, subject.graph, found.solves, chips, asked, conditions, None, plan)
+    simulations, _ = replay_plans(plans, stages, Recalled())
+    shown = plans[[*PLAN, "tensor", "data", "stages", "microbatch"]]
+    return simulations.merge(shown, on=list(PLAN)).set_index("planner")
+
+
+def read_subject(
+    name: str, sequence: int | None, widths: Sequence[int], microbatches: Sequence[int], backward: str
+) -> Subject:
+    """Return a model's operators for TMP widths and microbatches; without widths for all that divide it."""
+    model, tokens = _checked(name, sequence, widths)
+    chosen = widths or [t for t in POWERS if model.divides(t)]
+    settings = ExtractSettings.parse({"backward": backward}, "--backward")
+    return extract_subject(model, tokens, chosen, microbatches, settings)
+
+
+def read_layers(
+    name: str, sequence: int | None, widths: Sequence[int], microbatches: Sequence[int], backward: str
+) -> list[LayerTables]:
+    """Return the operators of a model's distinct layers for TMP widths and microbatches, a chain or not."""
+    model, tokens = _checked(name, sequence, widths)
+    settings = ExtractSettings.parse({"backward": backward}, "--backward")
+    return [extract_layers(model, tokens, t, b, settings) for t in widths for b in microbatches]
+
+
+def _checked(name: str, sequence: int | None, widths: Sequence[int]) -> tuple[AnyModel, int]:
+    """Return a model and the tokens of a sample, checked against each other and against TMP widths."""
+    model = load_model_named(name)
+    tokens = model.usual_sequence if sequence is None else sequence
+    model.check_sequence(tokens, "--sequence")
+    for width in widths:
+        model.check_tensor_width(width, "--tensor")
+    return model, tokens
+
+
+def read_architecture(name: str) -> pd.DataFrame:
+    """Return one architecture as table architectures."""
+    return describe_named([load_architecture(name)], load_technology(TECHNOLOGY).area_um2, "named")
+
+
+def estimate_subject(
+    subject: Subject, architecture: str, system: str, flat_bandwidth: float | None = None
+) -> list[pd.DataFrame]:
+    """Return for every point of a model its operators with their estimates."""
+    chips = read_architecture(architecture)
+    designs = {core: int(chips[f"{core}_design"].iloc[0]) for core in ("tensor", "vector", "fused")}
+    designs["network"] = designs["vector"]
+    terms = Terms(_scenario(architecture, system, flat_bandwidth), Training(), load_technology(TECHNOLOGY))
+    return [_estimated(point, chips, designs, terms) for point in subject.points]
+
+
+def _estimated(
+    point: LayerTables, chips: pd.DataFrame, designs: dict[str, int], terms: Terms
+) -> pd.DataFrame:
+    tensor = int(point.layers["tensor"].iloc[0])
+    estimates = estimate_operators(
+        point.parts, chips, terms.hardware, terms.technology, tensor, terms.estimate
+    )
+    rows = point.operators.assign(design=point.operators["core"].map(designs).fillna(-1).astype("int64"))
+    keys = ["model", "tensor", "microbatch", "work", "design"]
+    columns = ["layer", "direction", "name", "core", "latency_s", "latency_all_s", "limit", "limit_all"]
+    joined = rows.merge(estimates, on=keys)
+    energy = joined[[f"{part}_all_j" for part in ENERGIES]].sum(axis=1)
+    return joined[["model", "tensor", "microbatch", *columns]].assign(energy_all_j=energy)
+
+
+def schedule_subject(
+    subject: Subject, architecture: str, system: str, flat_bandwidth: float | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return tables solves and schedules of a model on an architecture."""
+    terms = Terms(_scenario(architecture, system, flat_bandwidth), Training(), load_technology(TECHNOLOGY))
+    found = evaluate_architectures(subject, read_architecture(architecture), terms)
+    return found.solves, found.schedules
+
+
+def _scenario(architecture: str, system: str, flat_bandwidth: float | None) -> Scenario:
+    return Scenario.parse(load_system_of(architecture, system, flat=flat_bandwidth).model_dump(), system)
+
+
+def describe_placement(question: Question, found: Found) -> Described:
+    """Return the best placement in plain values, or why there is none."""
+    best, stages = found.best, found.evaluation.stages
+    described: Described = {key: _plain(best[key]) for key in _HEADLINES}
+    if best["status"] != "placed":
+        reason = str(best["reason"])
+        return {"status": "infeasible", "reason": reason, "assumptions": question.assumptions()}
+    keys = ["tensor", "microbatch", "architecture", "hbm_gib", "recompute", "planner"]
+    stages = stages[(stages[keys] == best[keys]).all(axis=1)].sort_values("stage")
+    described["simulated_s"] = float(found.simulated["simulated_s"]["phaze"])
+    equal = found.simulated[found.simulated.index == "equal"][list(_EQUAL)]
+    described["equal_stages"] = next(iter(equal.to_dict(orient="records")), None)
+    described["memory"] = stages[list(_STAGE)].to_dict(orient="records")
+    token = load_model_named(question.model).token
+    described["token"] = token
+    wanted = TOKENS if question.tokens is None and token == "token" else question.tokens
+    if wanted is not None:
+        described["days_to_train"] = wanted / float(best["tokens_per_s"]) / SECONDS_PER_DAY
+    described["gap"] = 1.0 - float(best["bound_s"]) / float(best["time_per_batch_s"])
+    described["assumptions"] = question.assumptions()
+    return described
+
+
+_HEADLINES = (
+    "status", "architecture", "tensor", "data", "stages", "microbatch", "recompute", "hbm_gib",
+    "devices_used", "time_per_batch_s", "samples_per_s", "tokens_per_s", "mfu", "binding",
+)  # fmt: skip
+_EQUAL = ("tensor", "data", "stages", "microbatch", "planned_s", "simulated_s")
+_STAGE = ("stage", "first_layer", "last_layer", "devices", "load_s", "memory_bytes", "headroom_bytes")
+
+
+def _plain(value: object) -> object:
+    """Return a NumPy scalar as Python's."""
+    return value.item() if hasattr(value, "item") else value
+
+
+def in_one_line(found: Described) -> str:
+    """Return a described placement as the answer to the main question."""
+    if found["status"] != "placed":
+        return f"infeasible: {found['reason']}{_assumed(found)}"
+    memory = ", ".join(_stage_memory(stage) for stage in _stages(found))
+    layers = ", ".join(f"{stage['first_layer']}-{stage['last_layer']}" for stage in _stages(found))
+    return (
+        f"t={found['tensor']} d={found['data']} s={found['stages']}; layers {layers}; "
+        f"microbatch {found['microbatch']}; {'recompute' if found['recompute'] else 'stash'}; "
+        f"HBM {found['hbm_gib']:g} GiB, used {memory}; "
+        f"{found['time_per_batch_s']:.4g} s per batch as planned, {found['simulated_s']:.4g} s as simulated"
+        f"{_faster(found)}; {found['tokens_per_s']:.4g} {found['token']}s/s, "
+        f"MFU {100 * float(str(found['mfu'])):.1f} %{_days(found)}; bound by {found['binding']}"
+        f"{_assumed(found)}"
+    )
+
+
+def _faster(found: Described) -> str:
+    """Return what equal stages take where they are simulated to be faster."""
+    equal = found["equal_stages"]
+    if not isinstance(equal, dict) or equal["simulated_s"] >= float(str(found["simulated_s"])) * (1 - 1e-9):
+        return ""
+    return (
+        f" (equal stages, t={equal['tensor']} d={equal['data']} s={equal['stages']} "
+        f"microbatch {equal['microbatch']}: {equal['planned_s']:.4g} s as planned, "
+        f"{equal['simulated_s']:.4g} s as simulated)"
+    )
+
+
+def _assumed(found: Described) -> str:
+    assumptions = found["assumptions"]
+    assert isinstance(assumptions, list)
+    return f"; assumes {' and '.join(assumptions)}" if assumptions else ""
+
+
+def _days(found: Described) -> str:
+    return f", {found['days_to_train']:.3g} days to train" if "days_to_train" in found else ""
+
+
+def _stages(found: Described) -> Sequence[dict[str, float]]:
+    stages = found["memory"]
+    assert isinstance(stages, list)
+    return stages
+
+
+def _stage_memory(stage: dict[str, float]) -> str:
+    return f"{stage['memory_bytes'] / GIB:.2f} (+{stage['headroom_bytes'] / GIB:.2f} free)"
+
+
+def describe_space(area_limit_mm2: float | None, *, minimum_share: bool) -> Described:
+    """Return the size of the searched space, its area limit, and its smallest and largest architecture."""
+    figures = load_technology("22nm").area_um2
+    if area_limit_mm2 is None:
+        limit_um2 = area_um2(load_architecture("tpu-v4"), figures)
+    else:
+        limit_um2 = area_limit_mm2 * UM2_PER_MM2
+    grid = Grid() if minimum_share else Grid(minimum_area_share=None)
+    shards = [enumerate_grid(grid.restricted_to(s), figures, limit_um2, s) for s in GRID_SHARDS]
+    found = pd.concat(shards).sort_values(["area_um2", "architecture"])
+    return {
+        "architectures": len(found),
+        "area_limit_mm2": limit_um2 / UM2_PER_MM2,
+        "smallest": _describe(found.iloc[0]) if len(found) else None,
+        "largest": _describe(found.iloc[-1]) if len(found) else None,
+    }
+
+
+def _describe(row: pd.Series) -> Described:
+    """Return an architecture of the grid in plain values."""
+    sizes = ["num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "glb_bytes", "l2_tc_bytes", "l2_vc_bytes"]
+    return {
+        "architecture": str(row["architecture"]),
+        "area_mm2": float(row["area_um2"]) / UM2_PER_MM2,
+        **{name: int(row[name]) for name in sizes},
+    }

@@ -1,0 +1,1 @@
+"""Seconds, joules, bytes and square millimetres of operators and collectives."""

@@ -1,0 +1,78 @@
+"""Distinct core designs of a shard: what an estimate depends on, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.arrays import Floats, Ints
+from phaze.base.ranking import distinct_rows
+
+_BUFFER = ["glb_bytes", "glb_words_per_cycle"]
+_ARRAY = ["pe_x", "pe_y", "l2_tc_bytes"]
+_LANES = ["pe_vc", "l2_vc_bytes"]
+DEPENDS_ON = {
+    "tensor": ["num_tc", *_ARRAY, *_BUFFER],
+    "vector": ["num_vc", *_LANES, *_BUFFER],
+    "fused": ["num_tc", "num_vc", *_ARRAY, *_LANES, *_BUFFER],
+}
+"""Columns of table architectures that an estimate of a core type depends on."""
+
+
+@dataclass(frozen=True)
+class Designs:
+    """Designs of one core type; arrays (D,)."""
+
+    ids: Ints
+    tensor_cores: Ints
+    """Tensor cores that an operator on all cores runs on."""
+    vector_cores: Ints
+    """Vector cores that it runs on."""
+    rows: Ints
+    columns: Ints
+    lanes: Ints
+    """Lanes of a vector core."""
+    l2_tc_bytes: Ints
+    l2_vc_bytes: Ints
+    glb_bytes: Ints
+    words_per_cycle: Floats
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.ids)
+
+
+def design_ids(architectures: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return columns tensor_design, vector_design, fused_design: ids, unique over all three."""
+    ids: dict[str, pd.Series] = {}
+    first = 0
+    for core, columns in DEPENDS_ON.items():
+        distinct, place = distinct_rows(architectures[columns].to_numpy(np.float64))
+        ids[f"{core}_design"] = pd.Series(first + place, index=architectures.index)
+        first += len(distinct)
+    return ids
+
+
+def designs_of(architectures: pd.DataFrame, core: str, *, paired: bool = False) -> Designs:
+    """Return the distinct designs of a core type in table architectures.
+
+    With `paired` operators on all cores run on as many tensor cores as vector cores.
+    """
+    ids, first = np.unique(architectures[f"{core}_design"].to_numpy(np.int64), return_index=True)
+    sizes = ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "l2_tc_bytes", "l2_vc_bytes", "glb_bytes")
+    of = {name: architectures[name].to_numpy(np.int64)[first] for name in sizes}
+    pairs = np.minimum(of["num_tc"], of["num_vc"])
+    return Designs(
+        ids=ids,
+        tensor_cores=pairs if paired else of["num_tc"],
+        vector_cores=pairs if paired else of["num_vc"],
+        rows=of["pe_x"],
+        columns=of["pe_y"],
+        lanes=of["pe_vc"],
+        l2_tc_bytes=of["l2_tc_bytes"],
+        l2_vc_bytes=of["l2_vc_bytes"],
+        glb_bytes=of["glb_bytes"],
+        words_per_cycle=architectures["glb_words_per_cycle"].to_numpy(float)[first],
+    )

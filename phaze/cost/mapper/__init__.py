@@ -1,0 +1,1 @@
+"""The fastest mapping of matrix multiplications onto systolic arrays and their buffers."""

@@ -1,0 +1,139 @@
+"""What works ask of core designs: cycles, traffic and operations, on some cores of the type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from phaze.base.arrays import Floats, Ints
+from phaze.cost import collective
+from phaze.cost.designs import Designs
+from phaze.cost.mapper.hbm import hbm_words
+from phaze.cost.mapper.tensor import Cores, Mapped, distinct_rows, map_shapes
+from phaze.cost.mapper.works import Works
+from phaze.cost.vector import vector_cycles
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What the estimates take from the cluster."""
+
+    clock_hz: float
+    hbm_bandwidth_bytes_per_s: float
+    network_bandwidth_bytes_per_s: float
+    bytes_per_element: int
+    all_reduce_factor: float
+    """Of the network, see `spec.System`."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What works ask of designs; arrays (W, D), or (W, 1) where all designs are equal."""
+
+    core_cycles: Floats
+    """Of the tensor cores, with the global-buffer traffic behind them."""
+    array_cycles: Floats
+    """Of the tensor cores, had they all words at hand."""
+    lane_cycles: Floats
+    """Of the vector cores."""
+    network_s: Floats
+    glb_words: Floats
+    """Between global buffer and cores of both types."""
+    array_words: Floats
+    """Between the L2 buffers of tensor cores and their arrays."""
+    streamed_words: Floats
+    """To and from vector cores, part of `glb_words`."""
+    hbm_bytes: Floats
+    link_bytes: Floats
+    reduced_bytes: Floats
+    """Tensors that slices all-reduce, on each."""
+    operations: Floats
+    """Multiply-accumulates, and cycles of vector lanes."""
+
+
+def loads_of(
+    works: Works,
+    designs: Designs,
+    hardware: Hardware,
+    tensor: int,
+    cycles_per_addition: float,
+    *,
+    preload: bool,
+) -> tuple[Load, Load]:
+    """Return the loads on one core and on all cores; a collective's reduction always runs on all.
+
+    `preload` says whether arrays load what stays in them ahead.
+    """
+    one, every = _map(works, designs, hardware, preload=preload)
+    hbm = _hbm_bytes(works, designs, hardware)
+    additions = collective.reduction_cycles(works, designs, tensor, cycles_per_addition)
+    streamed = works.total(works.streamed_bytes)[:, None] / hardware.bytes_per_element
+    operations = works.total(works.shapes.prod(axis=1, dtype=float) + works.elements * works.cycles)
+    operations += cycles_per_addition * collective.additions(works, tensor)
+    network = hardware.network_bandwidth_bytes_per_s, hardware.all_reduce_factor
+    network_s = collective.network_seconds(works, tensor, *network)
+
+    def load(mapped: Mapped, cores: Ints) -> Load:
+        lanes = vector_cycles(works.elements, works.cycles, designs.lanes * cores)
+        return Load(
+            core_cycles=mapped.cycles,
+            array_cycles=mapped.array_cycles,
+            lane_cycles=works.total(lanes) + additions,
+            network_s=network_s[:, None],
+            glb_words=mapped.glb_words + streamed,
+            array_words=mapped.l2_words,
+            streamed_words=streamed,
+            hbm_bytes=hbm,
+            link_bytes=collective.link_bytes(works, tensor)[:, None],
+            reduced_bytes=collective.reduced_bytes(works)[:, None],
+            operations=operations[:, None],
+        )
+
+    return load(one, np.ones_like(designs.vector_cores)), load(every, designs.vector_cores)
+
+
+def _map(works: Works, designs: Designs, hardware: Hardware, *, preload: bool) -> tuple[Mapped, Mapped]:
+    """Return the sums of the matrix multiplications of works on one core and on all cores, arrays (W, D).
+
+    They run one after the other. What vector parts stream through the global buffer is divided among them
+    equally.
+    """
+    own = works.matmuls
+    share = works.total(works.streamed_bytes) / np.maximum(works.total(np.ones(len(own)), own), 1.0)
+    extra = share[works.of_part[own]] / hardware.bytes_per_element
+    shapes, of_shape = np.unique(np.column_stack([works.shapes[own], extra]), axis=0, return_inverse=True)
+    cores, of_cores = distinct_cores(designs, hardware.bytes_per_element)
+    mapped = map_shapes(shapes[:, :4].astype(np.int64), shapes[:, 4], cores, preload=preload)
+    totals = [works.total(field[of_shape.ravel()], own) for field in mapped]
+
+    def gathered(place: Ints) -> Mapped:
+        return Mapped(*(total[:, place] for total in totals))
+
+    return gathered(of_cores[0]), gathered(of_cores[1])
+
+
+def distinct_cores(designs: Designs, bytes_per_element: int) -> tuple[Cores, Ints]:
+    """Return the distinct tensor cores in their numbers, and the places (2, D) of one and of all."""
+    l2_words = designs.l2_tc_bytes // bytes_per_element
+    cores = [designs.rows, designs.columns, l2_words, designs.words_per_cycle]
+    one = np.column_stack([*cores, np.ones_like(designs.tensor_cores)])
+    every = np.column_stack([*cores, designs.tensor_cores])
+    keys, place = distinct_rows(np.concatenate([one, every]))
+    whole = keys.astype(np.int64)
+    return Cores(whole[:, 0], whole[:, 1], whole[:, 2], keys[:, 3], whole[:, 4]), place.reshape(2, -1)
+
+
+def _hbm_bytes(works: Works, designs: Designs, hardware: Hardware) -> Floats:
+    """Return the bytes to and from HBM, (W, D): of matrix multiplications, and what else is streamed.
+
+    What a convolution unrolls on the chip is left out once: a tiling that reads its input several times
+    reads it unrolled but for the first time.
+    """
+    own = works.matmuls
+    shapes, of_shape = np.unique(works.shapes[own], axis=0, return_inverse=True)
+    capacities, of_design = np.unique(designs.glb_bytes, return_inverse=True)
+    words = hbm_words(shapes, capacities // hardware.bytes_per_element)[of_shape.ravel()]
+    words = words - works.unrolled[own, None]
+    moved = works.total(words, own) * hardware.bytes_per_element + works.total(works.streamed_bytes)[:, None]
+    return moved[:, of_design.ravel()]

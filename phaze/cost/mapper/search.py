@@ -1,0 +1,300 @@
+"""The search of `cost.mapper.tensor`: one shape after the other, on one group of equal cores after the other.
+
+Every division and dataflow has a least time. That with the smallest is searched first, and of the others only
+those whose least time is not above what has been found.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from phaze.base.arrays import Floats, Ints
+from phaze.base.compiled import njit_inlined
+from phaze.base.compiled import njit_without_arrays as njit
+from phaze.cost.mapper.arrays import INPUT, OUTPUT, WEIGHT, exposed_words, start_cycles
+from phaze.cost.mapper.flows import Core, Flow, least_time
+from phaze.cost.mapper.parts import Divisions
+from phaze.cost.mapper.splits import BATCH, LEFT, PLACE, REPEATS, RIGHT, K, M, N, Splits, fill_splits
+from phaze.cost.mapper.tiles import SIZE, list_tiles
+from phaze.cost.mapper.tilings import Best, may_continue, may_start, try_flow
+
+DOWN, ACROSS, STREAM = (K, M, K), (N, N, M), (M, K, N)
+"""By dataflow: the dimensions that stay in the array, and the one that streams."""
+
+
+class Plan(NamedTuple):
+    """Groups of equal cores (G,), and what their numbers may choose from."""
+
+    groups: Floats
+    """Rows, columns, words of the L2 buffer, words per cycle, (G, 4)."""
+    places: Ints
+    """Of rows, columns and buffer among the distinct ones, (G, 3)."""
+    units: Floats
+    """Distinct sizes of arrays."""
+    buffers: Floats
+    """Distinct L2 buffers in words."""
+    bounds: Ints
+    """Where the cores of every group start in `order`, (G + 1,)."""
+    order: Ints
+    """Cores by group and ascending number."""
+    count_of: Ints
+    """Of cores in that order, the place of their number in the divisions."""
+    divisions: Divisions
+    preloads: bool
+    """See `cost.mapper.flows.Core`."""
+
+
+class Tables(NamedTuple):
+    """What is filled for one shape after the other."""
+
+    at: Ints
+    """Places of the parts of every division along m, k, n in the tables of tiles, (X, 3)."""
+    splits: Splits
+    lower: Floats
+    """Least time of every dataflow and split on the group of cores at work, (3 X,)."""
+    within: Ints
+    """Places in `lower` of those that may be as fast as the best mapping."""
+    tiles: Floats
+    """By size of the array, dimension, and number of parts (T, MOST, 4), see `cost.mapper.tiles`; listed when
+    asked for, and kept while a dimension is of the same size.
+    """
+    length: Ints
+    """How many tiles there are (T,), 0 before they are listed."""
+
+
+class Job(NamedTuple):
+    """A shape on a group of equal cores."""
+
+    result: float
+    """Words of the result."""
+    extra_words: float
+    core: Core
+    place: Ints
+    """Of rows, columns and buffer in the tables."""
+    each: int
+    """How many tables of tiles there are for a size of the array."""
+    tables: Tables
+
+
+@njit
+def search_all(
+    shapes: Ints, extra_words: Floats, order: Ints, plan: Plan, tables: Tables, found: Floats
+) -> None:
+    """Fill `found` (4, S, C) with the best mappings, shapes in an order that leaves sizes as they are."""
+    each = len(tables.tiles) // len(plan.units)
+    for s in order:
+        result = float(shapes[s, BATCH]) * shapes[s, M] * shapes[s, N]
+        fill_splits(tables.splits, shapes[s], plan.divisions.rows, tables.at, plan.units, plan.buffers)
+        for g in range(len(plan.groups)):
+            x = plan.groups[g]
+            core = Core(x[0], x[1], x[2], x[3], plan.preloads)
+            job = Job(result, extra_words[s], core, plan.places[g], each, tables)
+            _search_group(job, plan, plan.bounds[g], plan.bounds[g + 1], found[:, s])
+
+
+@njit
+def _search_group(job: Job, plan: Plan, start: int, stop: int, found: Floats) -> None:
+    """Fill `found` (4, C) for ascending numbers of equal cores; more start from the best of fewer.
+
+    A number that takes divisions of its own is not credited with more than the next power of two.
+    """
+    before, divisions, done = job.tables.splits.before, plan.divisions, 0
+    _bound_splits(job, before[0], before[divisions.every[plan.count_of[stop - 1]]])
+    best = Best(np.inf, np.inf, np.inf, np.inf)
+    for i in range(start, stop):
+        c = plan.count_of[i]
+        own, end, ours, limit = divisions.own[c, 0], divisions.above[c, 1], best, 0.0
+        if own < end:
+            _bound_splits(job, before[own], before[end])
+        # All in one loop, so that the long list of tables is passed to no function.
+        for turn in range(3 if own < end else 1):
+            first, last = _rows(divisions, c, done, turn)
+            ours = _improve(best, job, before[first], before[last])
+            if turn == 0:
+                best, done = ours, last
+            elif turn == 1:
+                limit = ours.time
+        _store(Best(max(ours.time, limit), ours.cycles, ours.words, ours.l2_words), found, plan.order[i])
+
+
+@njit
+def _rows(divisions: Divisions, c: int, done: int, turn: int) -> tuple[int, int]:
+    """Return which divisions a number of cores takes: first what larger ones take as well, from those that
+    smaller ones do not; then what limits it, then its own.
+    """
+    if turn == 0:
+        return done, divisions.every[c]
+    rows = divisions.above if turn == 1 else divisions.own
+    return rows[c, 0], rows[c, 1]
+
+
+@njit
+def _store(best: Best, found: Floats, place: int) -> None:
+    """Store a mapping in `found` (4, C)."""
+    found[0, place], found[1, place] = best.time, best.cycles
+    found[2, place], found[3, place] = best.words, best.l2_words
+
+
+@njit
+def _bound_splits(job: Job, start: int, stop: int) -> None:
+    """Fill the least times of some splits on cores."""
+    splits, place, size = job.tables.splits, job.place, len(job.tables.lower) // 3
+    for dataflow in (WEIGHT, OUTPUT, INPUT):
+        _bound_flow(
+            job.tables.lower[dataflow * size + start : dataflow * size + stop],
+            job.core,
+            _flow(job, dataflow, 0),
+            dataflow,
+            splits.fields,
+            splits.words[place[2]],
+            splits.folds[DOWN[dataflow], place[0]],
+            splits.folds[ACROSS[dataflow], place[1]],
+            start,
+        )
+
+
+@njit
+def _bound_flow(
+    lower: Floats,
+    core: Core,
+    first: Flow,
+    dataflow: int,
+    fields: Floats,
+    words: Floats,
+    downs: Floats,
+    acrosses: Floats,
+    start: int,
+) -> None:
+    """Fill the least times of splits from one on with a dataflow, given that on the first of all.
+
+    The arrays that are read lie in the same order, which lets the compiler take several splits at once.
+    """
+    stop = start + len(lower)
+    down, across = fields[DOWN[dataflow]][start:stop], fields[ACROSS[dataflow]][start:stop]
+    stream, repeats = fields[STREAM[dataflow]][start:stop], fields[REPEATS][start:stop]
+    left = fields[RIGHT if dataflow == INPUT else LEFT][start:stop]
+    right = fields[LEFT if dataflow == INPUT else RIGHT][start:stop]
+    words, downs, acrosses = words[start:stop], downs[start:stop], acrosses[start:stop]
+    for x in range(len(lower)):
+        flow = Flow(
+            first.output,
+            first.start,
+            first.load,
+            down[x],
+            across[x],
+            stream[x],
+            repeats[x],
+            left[x],
+            right[x],
+            first.result,
+            first.extra,
+            words[x],
+            exposed_words(down[x], across[x], core.rows, core.columns) / core.words_per_cycle,
+        )
+        lower[x] = least_time(core, flow, downs[x], acrosses[x])
+
+
+@njit
+def _folds(job: Job, dataflow: int, x: int) -> tuple[float, float]:
+    """Return the fewest folds of a dataflow on a split along the dimensions that stay."""
+    folds, place = job.tables.splits.folds, job.place
+    return folds[DOWN[dataflow], place[0], x], folds[ACROSS[dataflow], place[1], x]
+
+
+@njit
+def _flow(job: Job, dataflow: int, x: int) -> Flow:
+    """Return a dataflow on a split."""
+    fields, core = job.tables.splits.fields, job.core
+    down, across = fields[DOWN[dataflow], x], fields[ACROSS[dataflow], x]
+    return Flow(
+        dataflow == OUTPUT,
+        start_cycles(dataflow, core.rows, core.columns),
+        core.rows if core.preloads and dataflow != OUTPUT else 0.0,
+        down,
+        across,
+        fields[STREAM[dataflow], x],
+        fields[REPEATS, x],
+        fields[RIGHT if dataflow == INPUT else LEFT, x],
+        fields[LEFT if dataflow == INPUT else RIGHT, x],
+        job.result,
+        job.extra_words,
+        job.tables.splits.words[job.place[2], x],
+        exposed_words(down, across, core.rows, core.columns) / core.words_per_cycle,
+    )
+
+
+@njit_inlined
+def _improve(best: Best, job: Job, start: int, stop: int) -> Best:
+    """Return the best mapping with one of some splits, or `best` if that is better."""
+    lower, within, count = job.tables.lower, job.tables.within, -1
+    y = _first(lower, best.time, start, stop)
+    while y >= 0:
+        best = _try_split(best, job, y)
+        lower[y] = np.nan
+        if count < 0:
+            count = _list_within(lower, within, best.time, start, stop)
+        y = _next(lower, within[:count], best.time)
+    return best
+
+
+@njit
+def _first(lower: Floats, time: float, start: int, stop: int) -> int:
+    """Return the place of the least time of some splits and all dataflows, -1 if all take longer."""
+    first, least, size = -1, np.inf, len(lower) // 3
+    for x in range(start, stop):
+        for y in (x, size + x, 2 * size + x):
+            if lower[y] < least:
+                first, least = y, lower[y]
+    return first if least <= time else -1
+
+
+@njit
+def _list_within(lower: Floats, within: Ints, time: float, start: int, stop: int) -> int:
+    """List the places of those that may take no longer, and return how many there are."""
+    count, size = 0, len(lower) // 3
+    for x in range(start, stop):
+        for y in (x, size + x, 2 * size + x):
+            within[count] = y
+            count += lower[y] <= time
+    return count
+
+
+@njit
+def _next(lower: Floats, within: Ints, time: float) -> int:
+    """Return the listed place with the least time, -1 if all take longer."""
+    first, least = -1, time
+    for y in within:
+        if lower[y] <= least:
+            first, least = y, lower[y]
+    return first
+
+
+@njit_inlined
+def _try_split(best: Best, job: Job, y: int) -> Best:
+    """Return the best mapping with what is at a place in `lower`, or `best` if that is better."""
+    size = len(job.tables.lower) // 3
+    dataflow = (y >= size) + (y >= 2 * size)
+    x = y - dataflow * size
+    core, flow, (few_downs, few) = job.core, _flow(job, dataflow, x), _folds(job, dataflow, x)
+    continues = may_continue(best, core, flow, few_downs, few)
+    if continues or may_start(best, core, flow, few_downs, few):
+        fields, tiles, length = job.tables.splits.fields, job.tables.tiles, job.tables.length
+        d = job.place[0] * job.each + int(fields[PLACE + DOWN[dataflow], x])
+        a = job.place[1] * job.each + int(fields[PLACE + ACROSS[dataflow], x])
+        downs = _list(flow.down, core.rows, tiles[d], length[d:])
+        acrosses = _list(flow.across, core.columns, tiles[a], length[a:])
+        best = try_flow(best, core, flow, tiles[d, :downs], tiles[a, :acrosses], continues)
+    return best
+
+
+@njit
+def _list(size: float, unit: float, table: Floats, length: Ints) -> int:
+    """List the candidate tiles of a dimension, unless that is done, and return how many there are.
+
+    The last is the whole dimension.
+    """
+    if length[0] == 0 or table[length[0] - 1, SIZE] != size:
+        length[0] = list_tiles(size, unit, table)
+    return length[0]  # type: ignore[no-any-return]

@@ -1,0 +1,68 @@
+"""Candidate tiles of a dimension: multiples of the array's size, and equal parts of what a core works on.
+
+Nothing here depends on the size of a buffer, so that all that fits a small buffer is also tried with a
+large one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phaze.base.arrays import Floats
+from phaze.base.compiled import njit_without_arrays as njit
+
+STEPS = np.array([*range(1, 17), *(factor << i for i in range(2, 16) for factor in (5, 6, 7, 8))], float)
+"""All numbers up to 16, then those of three binary digits: 20, 24, 28, 32, 40, ..."""
+MOST = 2 * len(STEPS) + 2
+SIZE, NUMBER, FOLDS, FEWER = range(4)
+"""Fields of a tile: its size, how many make up the part, how often they fill the array, and where the largest
+one is that is smaller and fills it less often; -1 if there is none.
+"""
+
+
+@njit
+def list_tiles(size: float, unit: float, table: Floats) -> int:
+    """Fill `table` (MOST, 4) with the tiles of a dimension, ascending, and return how many there are."""
+    count = _append(table, 0, size, 1.0, unit)
+    part, multiple, array = len(STEPS) - 1, 0, _unequal(size, unit, unit)
+    while part > 0 and STEPS[part] >= size:
+        part -= 1
+    while part >= 0:
+        tile = np.ceil(size / STEPS[part])
+        if array < tile:
+            tile, multiple = array, multiple + 1
+            array = _unequal(size, STEPS[multiple] * unit, unit) if multiple < len(STEPS) else np.inf
+        else:
+            part -= 1
+        if tile > table[count - 1, SIZE]:
+            count = _append(table, count, size, tile, unit)
+    return count
+
+
+@njit
+def _unequal(size: float, tile: float, unit: float) -> float:
+    """Return the smallest tile of which as few fill the array as often as of `tile`, some whole arrays.
+
+    The last array need not be full: all tiles but the last are smaller by an equal part of what is missing.
+    """
+    if tile >= size:
+        return size
+    number = np.ceil(size / tile)
+    unfilled = np.ceil(size / unit) * unit - size
+    return tile - min(np.floor(unfilled / (number - 1.0)), tile - np.ceil(size / number))  # type: ignore[no-any-return]
+
+
+@njit
+def _append(table: Floats, count: int, size: float, tile: float, unit: float) -> int:
+    """Append a tile, and return how many there are."""
+    whole = np.floor(size / tile)
+    rest = size - whole * tile
+    folds = whole * np.ceil(tile / unit) + np.ceil(rest / unit)
+    fewer = count - 1
+    while fewer >= 0 and table[fewer, FOLDS] >= folds:
+        fewer = int(table[fewer, FEWER])
+    table[count, SIZE] = tile
+    table[count, NUMBER] = whole + (1.0 if rest > 0.0 else 0.0)
+    table[count, FOLDS] = folds
+    table[count, FEWER] = fewer
+    return count + 1

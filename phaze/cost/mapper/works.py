@@ -1,0 +1,72 @@
+"""Distinct works of one core type with their parts, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.arrays import Floats, Ints, Names
+from phaze.cost.vector import cycles_per_element
+
+SHAPE = ["batch", "m", "k", "n"]
+
+
+@dataclass(frozen=True)
+class Works:
+    """Works (W,) of a core type and their parts (P,) in order."""
+
+    ids: Ints
+    of_part: Ints
+    """Position of the work of every part, ascending."""
+    shapes: Ints
+    """Matrix multiplications (P, 4: batch, m, k, n); zeros for other parts."""
+    elements: Floats
+    cycles: Floats
+    """Vector cycles per element."""
+    streamed_bytes: Floats
+    network_bytes: Floats
+    unrolled: Floats
+    """Elements of a matrix multiplication that are made of others on the chip."""
+    kinds: Names
+    """Kind of every part: matmul, a collective, or a vector operation."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.ids)
+
+    @property
+    def matmuls(self) -> Ints:
+        """Return the positions of the parts that are matrix multiplications."""
+        return np.flatnonzero(self.shapes[:, 0])
+
+    def total(self, values: Floats, parts: Ints | None = None) -> Floats:
+        """Return the sums over the parts of every work, (P, ...) to (W, ...); `values` may be of some parts
+        only.
+        """
+        of_part = self.of_part if parts is None else self.of_part[parts]
+        sums = np.zeros((len(self), *values.shape[1:]))
+        if len(of_part):
+            starts = np.flatnonzero(np.diff(of_part, prepend=-1))
+            sums[of_part[starts]] = np.add.reduceat(values, starts, axis=0)
+        return sums
+
+
+def works_of(parts: pd.DataFrame, core: str, figures: Mapping[tuple[str, str], float]) -> Works:
+    """Return the works of a core type in table parts, with vector cycles by (role, kind)."""
+    own = parts[parts["core"] == core].sort_values(["work", "part"], ignore_index=True)
+    ids, of_part = np.unique(own["work"].to_numpy(np.int64), return_inverse=True)
+    shapes = own[SHAPE].to_numpy(np.int64)
+    return Works(
+        ids=ids,
+        of_part=of_part.ravel(),
+        shapes=np.where((own["kind"] == "matmul").to_numpy()[:, None], shapes, 0),
+        elements=own["elements"].to_numpy(float),
+        cycles=cycles_per_element(own, figures),
+        streamed_bytes=own["streamed_bytes"].to_numpy(float),
+        network_bytes=own["network_bytes"].to_numpy(float),
+        unrolled=own["unrolled"].to_numpy(float),
+        kinds=own["kind"].to_numpy(str),
+    )

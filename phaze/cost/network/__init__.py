@@ -1,0 +1,1 @@
+"""Networks between devices: topologies, collectives, and messages that contend for links."""

@@ -1,0 +1,186 @@
+"""Links as exclusive resources in discrete events (PALM, IV.C.2): first come first served, never a deadlock.
+
+A transfer asks for all the links of its leg in one instant, and queues at each of them behind whoever asked
+before. It starts when it is first at all of them, holds them for its whole time, and gives them back
+together. The order in which transfers ask is the same at every link, so that the oldest that waits only waits
+for transfers that run: nothing waits for ever, and nobody is overtaken on a link. Transfers
+that ask in the same instant do so in the order of their plan.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import simpy
+
+from phaze.cost.network.messages import Message, check_plan
+from phaze.cost.network.topology import Leg, Switching, Topology
+
+Arrived = Callable[[float], None]
+"""Called on arrival with the time at which the first link was taken."""
+
+
+class _Transfer:
+    """A message under way."""
+
+    __slots__ = ("arrived", "blocked", "legs", "number", "seconds", "size_bytes", "started_s", "target")
+
+    def __init__(self, target: int, size_bytes: float, legs: tuple[Leg, ...], arrived: Arrived) -> None:
+        self.target, self.size_bytes, self.legs, self.arrived = target, size_bytes, legs, arrived
+        self.number, self.blocked = 0, 0
+        self.seconds, self.started_s = 0.0, -1.0
+
+
+class Network:
+    """A topology in use: one object serves one SimPy environment."""
+
+    def __init__(
+        self, env: simpy.Environment, topology: Topology, switching: Switching = "pipelined"
+    ) -> None:
+        self.env, self.topology, self.switching = env, topology, switching
+        self.queues: list[deque[_Transfer]] = [deque() for _ in range(topology.resources)]
+        self.busy_s = [0.0] * topology.resources
+        """Seconds for which every resource was held."""
+        self.link_bytes = [0.0] * len(topology.links)
+        """Bytes that passed every link."""
+        self.received_bytes = [0.0] * topology.nodes
+        self.sent_bytes = [0.0] * topology.nodes
+
+    def send(self, source: int, target: int, size_bytes: float, arrived: Arrived) -> None:
+        """Send bytes now, and call back when they have arrived."""
+        legs = self.topology.legs(source, target, self.switching)
+        self.sent_bytes[source] += size_bytes
+        transfer = _Transfer(target, size_bytes, legs, arrived)
+        if legs:
+            self._ask(transfer)
+        else:
+            self._at_once(transfer)
+
+    def transfer(self, source: int, target: int, size_bytes: float) -> simpy.Event:
+        """Send bytes now, and return an event that happens when they have arrived."""
+        done = self.env.event()
+        self.send(source, target, size_bytes, lambda _: _happen(done))
+        return done
+
+    def play(
+        self, plan: Sequence[Message], arrived: Callable[[int, float, float], None] | None = None
+    ) -> simpy.Event:
+        """Start a plan now, and return an event that happens when all of it has arrived.
+
+        Calls back with the number of every message that arrives, when it asked and when it started.
+        """
+        check_plan(plan)
+        return _Play(self, plan, arrived or _ignore).done
+
+    def hold(self, leg: Leg) -> simpy.Event:
+        """Hold resources together for the latency of a leg, and return an event that happens then."""
+        done = self.env.event()
+        self._ask(_Transfer(0, 0.0, (leg,), lambda _: _happen(done)))
+        return done
+
+    def _at_once(self, transfer: _Transfer) -> None:
+        """Let what stays on its node arrive in this instant, after what has already been asked for."""
+        transfer.started_s = self.env.now
+        event = self.env.timeout(0.0)
+        event.callbacks.append(partial(self._arrive, transfer))
+
+    def _ask(self, transfer: _Transfer) -> None:
+        """Queue at every link of the leg."""
+        waiting = 0
+        for resource in transfer.legs[transfer.number].resources:
+            queue = self.queues[resource]
+            waiting += bool(queue)
+            queue.append(transfer)
+        transfer.blocked = waiting
+        if not waiting:
+            self._begin(transfer)
+
+    def _begin(self, transfer: _Transfer) -> None:
+        """Hold the links for the time of the leg."""
+        if transfer.started_s < 0:
+            transfer.started_s = self.env.now
+        transfer.seconds = transfer.legs[transfer.number].seconds(transfer.size_bytes)
+        event = self.env.timeout(transfer.seconds)
+        event.callbacks.append(partial(self._end, transfer))
+
+    def _end(self, transfer: _Transfer, event: simpy.Event) -> None:
+        """Give the links back to those who wait for them, and go on."""
+        leg = transfer.legs[transfer.number]
+        for link in leg.links:
+            self.link_bytes[link] += transfer.size_bytes
+        ready = []
+        for resource in leg.resources:
+            queue = self.queues[resource]
+            queue.popleft()
+            self.busy_s[resource] += transfer.seconds
+            if queue:
+                queue[0].blocked -= 1
+                if not queue[0].blocked:
+                    ready.append(queue[0])
+        for other in ready:
+            self._begin(other)
+        transfer.number += 1
+        if transfer.number < len(transfer.legs):
+            self._ask(transfer)
+        else:
+            self._arrive(transfer, event)
+
+    def _arrive(self, transfer: _Transfer, _: simpy.Event) -> None:
+        self.received_bytes[transfer.target] += transfer.size_bytes
+        transfer.arrived(transfer.started_s)
+
+
+class _Play:
+    """A plan that is being executed."""
+
+    def __init__(
+        self, network: Network, plan: Sequence[Message], arrived: Callable[[int, float, float], None]
+    ) -> None:
+        self.network, self.plan, self.arrived = network, plan, arrived
+        self.done = network.env.event()
+        self.left = len(plan)
+        self.missing = [len(message.after) for message in plan]
+        self.followers: list[list[int]] = [[] for _ in plan]
+        for number, message in enumerate(plan):
+            for other in message.after:
+                self.followers[other].append(number)
+        for number, missing in enumerate(self.missing[:]):
+            if not missing:
+                self._release(number)
+        if not plan:
+            self.done.succeed()
+
+    def _release(self, number: int) -> None:
+        """Send a message, after its delay."""
+        delay = self.plan[number].delay_s
+        if delay > 0:
+            event = self.network.env.timeout(delay)
+            event.callbacks.append(lambda _: self._send(number))
+        else:
+            self._send(number)
+
+    def _send(self, number: int) -> None:
+        message = self.plan[number]
+        arrived = partial(self._arrive, number, self.network.env.now)
+        self.network.send(message.source, message.target, message.size_bytes, arrived)
+
+    def _arrive(self, number: int, asked_s: float, started_s: float) -> None:
+        """Send what has waited for nothing else."""
+        self.arrived(number, asked_s, started_s)
+        for follower in self.followers[number]:
+            self.missing[follower] -= 1
+            if not self.missing[follower]:
+                self._release(follower)
+        self.left -= 1
+        if not self.left:
+            _happen(self.done)
+
+
+def _happen(event: simpy.Event) -> None:
+    event.succeed()
+
+
+def _ignore(number: int, asked_s: float, started_s: float) -> None:
+    """Do nothing with an arrival."""

@@ -1,0 +1,81 @@
+"""What carries messages between devices: a bandwidth and a latency for every ordered pair.
+
+By the postal model a message of M bytes takes latency + M / bandwidth (Bar-Noy and Kipnis, SPAA 1992;
+Parmesan, Section VII).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from phaze.base.arrays import Floats
+from phaze.base.errors import PhazeError
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceNetwork:
+    """Bandwidth and latency between D devices; rows send, columns receive, the diagonal is never used."""
+
+    bandwidth_bytes_per_s: Floats
+    """B, shape (D, D), > 0 off the diagonal."""
+    latency_s: Floats
+    """Shape (D, D), >= 0; zeros are the paper's."""
+
+    def __post_init__(self) -> None:
+        """Refuse matrices that are no network."""
+        shape, devices = self.bandwidth_bytes_per_s.shape, self.devices
+        if shape != (devices, devices) or not devices:
+            raise PhazeError(f"bandwidth_bytes_per_s: must be a square matrix, got shape {shape}")
+        if self.latency_s.shape != shape:
+            raise PhazeError(f"latency_s: must have the shape {shape} of the bandwidth")
+        _refuse("bandwidth_bytes_per_s", self.bandwidth_bytes_per_s, self.bandwidth_bytes_per_s > 0, "> 0")
+        _refuse("latency_s", self.latency_s, self.latency_s >= 0, ">= 0")
+
+    @property
+    def devices(self) -> int:
+        """Return D."""
+        return len(self.bandwidth_bytes_per_s)
+
+    @cached_property
+    def seconds_per_byte(self) -> Floats:
+        """Return 1 / B with zeros on the diagonal, shape (D, D)."""
+        inverse = 1.0 / np.where(np.eye(self.devices, dtype=bool), np.inf, self.bandwidth_bytes_per_s)
+        return np.ascontiguousarray(inverse)
+
+    @cached_property
+    def waits_s(self) -> Floats:
+        """Return the latency with zeros on the diagonal, shape (D, D)."""
+        return np.ascontiguousarray(np.where(np.eye(self.devices, dtype=bool), 0.0, self.latency_s))
+
+    @cached_property
+    def both_ways(self) -> tuple[Floats, Floats]:
+        """Return seconds per byte and latency there and back, shapes (D, D)."""
+        seconds, waits = self.seconds_per_byte, self.waits_s
+        return np.ascontiguousarray(seconds + seconds.T), np.ascontiguousarray(waits + waits.T)
+
+    @property
+    def symmetric(self) -> bool:
+        """Return whether both directions of every pair are equal."""
+        seconds, waits = self.seconds_per_byte, self.waits_s
+        return bool((seconds == seconds.T).all() and (waits == waits.T).all())
+
+
+def flat_network(devices: int, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> DeviceNetwork:
+    """Return equal links between all devices: what the partition supposes (Parmesan, Section VI)."""
+    shape = (devices, devices)
+    return DeviceNetwork(np.full(shape, float(bandwidth_bytes_per_s)), np.full(shape, float(latency_s)))
+
+
+def _refuse(
+    name: str, values: Floats, allowed: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], rule: str
+) -> None:
+    """Raise PhazeError for the first pair of devices whose value is not allowed."""
+    wrong = ~allowed  # NaN as well, which no comparison holds for
+    np.fill_diagonal(wrong, val=False)
+    if wrong.any():
+        source, target = np.argwhere(wrong)[0]
+        value = f"{values[source, target]:g} from {source} to {target}"
+        raise PhazeError(f"{name}: must be {rule} between all devices, got {value}")

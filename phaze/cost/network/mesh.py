@@ -1,0 +1,188 @@
+"""Meshes and tori of tiles with XY routing, and memories at their edges (PALM, II.C, IV.C.3, Table VI)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from phaze.base.errors import PhazeError
+from phaze.cost.network.topology import Link, Topology
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Tiles in rows and columns, numbered row by row."""
+
+    rows: int
+    columns: int
+    wrap: bool = False
+    """Whether the last tile of a row or column is next to the first: a torus."""
+
+    def __post_init__(self) -> None:
+        if min(self.rows, self.columns) < 1:
+            raise PhazeError(f"grid: rows and columns must be ≥ 1, got {self.rows} × {self.columns}")
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles."""
+        return self.rows * self.columns
+
+    def tile(self, row: int, column: int) -> int:
+        """Return the number of a tile."""
+        if not (0 <= row < self.rows and 0 <= column < self.columns):
+            raise PhazeError(
+                f"grid: ({row}, {column}) must be within {self.rows} rows and {self.columns} columns"
+            )
+        return row * self.columns + column
+
+    def place(self, tile: int) -> tuple[int, int]:
+        """Return the row and column of a tile."""
+        return divmod(tile, self.columns)
+
+    def route(self, source: int, target: int) -> list[int]:
+        """Return the tiles on the way: along the row first, then along the column (XY routing)."""
+        row, column = self.place(source)
+        to_row, to_column = self.place(target)
+        across = walk(column, to_column, self.columns, self.wrap)
+        down = walk(row, to_row, self.rows, self.wrap)
+        path = [row * self.columns + at for at in across]
+        return [source, *path, *(at * self.columns + to_column for at in down)]
+
+    def distance(self, a: int, b: int) -> int:
+        """Return the hops between two tiles."""
+        (row, column), (to_row, to_column) = self.place(a), self.place(b)
+        down, across = abs(row - to_row), abs(column - to_column)
+        if self.wrap:
+            down, across = min(down, self.rows - down), min(across, self.columns - across)
+        return down + across
+
+    def neighbours(self, tile: int) -> list[int]:
+        """Return the tiles one hop away, in rising order."""
+        row, column = self.place(tile)
+        around = [(row - 1, column), (row, column - 1), (row, column + 1), (row + 1, column)]
+        if self.wrap:
+            around = [(r % self.rows, c % self.columns) for r, c in around]
+        inside = {r * self.columns + c for r, c in around if 0 <= r < self.rows and 0 <= c < self.columns}
+        return sorted(inside - {tile})
+
+    def edge(self, sides: Iterable[str] = ("west", "east")) -> tuple[int, ...]:
+        """Return the tiles at some edges, in rising order."""
+        names = list(sides)
+        edges = {
+            "north": [(0, c) for c in range(self.columns)],
+            "south": [(self.rows - 1, c) for c in range(self.columns)],
+            "west": [(r, 0) for r in range(self.rows)],
+            "east": [(r, self.columns - 1) for r in range(self.rows)],
+        }
+        if not names or set(names) - set(edges):
+            raise PhazeError(f"grid: edges must be some of {', '.join(edges)}, got {', '.join(names)}")
+        return tuple(sorted({self.tile(*at) for name in names for at in edges[name]}))
+
+
+@dataclass(frozen=True)
+class Wires:
+    """Bandwidth and latency of the links of a mesh, perhaps slower between blocks of tiles."""
+
+    bandwidth_bytes_per_s: float
+    latency_s: float = 0.0
+    block: tuple[int, int] | None = None
+    """Rows and columns of a block; PALM's wafer has 4 × 4 cores in what it calls a tile."""
+    between_bandwidth_bytes_per_s: float | None = None
+    between_latency_s: float | None = None
+    half_duplex: bool = False
+    """Whether the two directions between neighbours exclude each other."""
+
+    def crosses(self, grid: Grid, a: int, b: int) -> bool:
+        """Return whether two neighbours are in different blocks."""
+        if self.block is None:
+            return False
+        (row, column), (to_row, to_column) = grid.place(a), grid.place(b)
+        down, across = self.block
+        return (row // down, column // across) != (to_row // down, to_column // across)
+
+    def links(self, grid: Grid, a: int, b: int, number: int) -> tuple[Link, Link]:
+        """Return the links between two neighbours; the number is the resource of both with half_duplex."""
+        bandwidth, latency = self.bandwidth_bytes_per_s, self.latency_s
+        if self.crosses(grid, a, b):
+            bandwidth = self.between_bandwidth_bytes_per_s or bandwidth
+            latency = latency if self.between_latency_s is None else self.between_latency_s
+        shared = number if self.half_duplex else -1
+        return Link(a, b, bandwidth, latency, shared), Link(b, a, bandwidth, latency, shared)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """DRAM behind tiles, one port each, that all tiles share (PALM, Equations 4 and 5)."""
+
+    ports: tuple[int, ...]
+    """Tiles with a port."""
+    bandwidth_bytes_per_s: float
+    """Of one port, for reads and writes together."""
+    response_s: float = 0.0
+
+
+def mesh(grid: Grid, wires: Wires, memory: Memory | None = None) -> Topology:
+    """Return a mesh or torus; its memories are nodes after the tiles, one for each port.
+
+    An access to a memory takes Response_Time + Access_Size / BW_DRAM there, for which nobody else has the
+    port, and the time of the network, after it for a read and before it for a write.
+    """
+    links: list[Link] = []
+    for tile in range(grid.tiles):
+        for other in grid.neighbours(tile):
+            if tile < other:
+                links += wires.links(grid, tile, other, len(links))
+    ports = memory.ports if memory else ()
+    if memory:
+        _check_ports(grid, memory)
+        links += _port_links(grid, memory, len(links))
+    kind = "torus" if grid.wrap else "mesh"
+    name = f"{grid.rows} × {grid.columns} {kind}"
+    return Topology(name, grid.tiles, grid.tiles + len(ports), tuple(links), partial(_route, grid, ports))
+
+
+def nearest_memory(grid: Grid, memory: Memory, tile: int) -> int:
+    """Return the node of the memory with the fewest hops to a tile, the first of several."""
+    return grid.tiles + min(range(len(memory.ports)), key=lambda k: (grid.distance(memory.ports[k], tile), k))
+
+
+def _route(grid: Grid, ports: tuple[int, ...], source: int, target: int) -> list[int]:
+    """Return the nodes on the way, where either end may be a memory."""
+    if source == target:
+        return [source]
+    first = ports[source - grid.tiles] if source >= grid.tiles else source
+    last = ports[target - grid.tiles] if target >= grid.tiles else target
+    path = grid.route(first, last)
+    return [source] * (source != first) + path + [target] * (target != last)
+
+
+def walk(at: int, to: int, length: int, wrap: bool) -> list[int]:
+    """Return the positions after the first from one to another, the shorter way round on a torus."""
+    ahead = (to - at) % length
+    if not wrap:
+        step, count = (1, to - at) if to >= at else (-1, at - to)
+    elif ahead <= length - ahead:
+        step, count = 1, ahead
+    else:
+        step, count = -1, length - ahead
+    return [(at + step * k) % length for k in range(1, count + 1)]
+
+
+def _port_links(grid: Grid, memory: Memory, first: int) -> list[Link]:
+    """Return the links between tiles and memories; both directions of a port exclude each other."""
+    links = []
+    for number, tile in enumerate(memory.ports):
+        node = grid.tiles + number
+        for a, b in ((node, tile), (tile, node)):
+            links.append(Link(a, b, memory.bandwidth_bytes_per_s, memory.response_s, first + number, True))
+    return links
+
+
+def _check_ports(grid: Grid, memory: Memory) -> None:
+    """Raise `PhazeError` where a port is on no tile."""
+    for tile in memory.ports:
+        if not 0 <= tile < grid.tiles:
+            raise PhazeError(f"memory: ports must be tiles from 0 to {grid.tiles - 1}, got {tile}")
+    if not memory.ports:
+        raise PhazeError("memory: ports must name at least one tile")

@@ -1,0 +1,81 @@
+"""Plans: messages between nodes, and which of them wait for which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from phaze.base.errors import PhazeError
+
+
+class Message(NamedTuple):
+    """Bytes from one node to another, sent some time after others have arrived."""
+
+    source: int
+    target: int
+    size_bytes: float
+    after: tuple[int, ...] = ()
+    """Earlier messages of the plan."""
+    delay_s: float = 0.0
+
+    def waiting_for(self, after: tuple[int, ...]) -> Message:
+        """Return the message as it waits for others; much faster than to replace a field by its name."""
+        return Message(self.source, self.target, self.size_bytes, after, self.delay_s)
+
+
+Plan = tuple[Message, ...]
+"""Messages, each after those that it waits for."""
+
+
+def together(*plans: Sequence[Message]) -> Plan:
+    """Return plans that run at the same time, asking for links in turns: the first of each, the second, …."""
+    if len(plans) == 1:
+        return tuple(plans[0])
+    turn = sorted((k, p) for p, plan in enumerate(plans) for k in range(len(plan)))
+    place = {(p, k): number for number, (k, p) in enumerate(turn)}
+    return tuple(
+        plans[p][k].waiting_for(tuple([place[p, before] for before in plans[p][k].after])) for k, p in turn
+    )
+
+
+def then(*plans: Sequence[Message]) -> Plan:
+    """Return plans of which each starts when all of the one before has arrived."""
+    joined: list[Message] = []
+    for plan in plans:
+        if not plan:
+            continue
+        offset = len(joined)
+        if joined:
+            joined.append(_barrier(joined))
+        joined += [_moved(message, len(joined), offset) for message in plan]
+    return tuple(joined)
+
+
+def _moved(message: Message, by: int, barrier: int) -> Message:
+    """Return a message of a later plan; by is 0 in the first, else one more than the barrier's place."""
+    before = tuple(other + by for other in message.after)
+    return message.waiting_for(before if before or not by else (barrier,))
+
+
+def _barrier(plan: Sequence[Message]) -> Message:
+    """Return an empty message after everything that nobody waits for."""
+    waited = {other for message in plan for other in message.after}
+    node = plan[-1].target
+    return Message(node, node, 0.0, tuple(k for k in range(len(plan)) if k not in waited))
+
+
+def check_plan(plan: Sequence[Message]) -> None:
+    """Raise `PhazeError` where a size is negative or a message waits for a later one."""
+    for number, message in enumerate(plan):
+        if not 0 <= message.size_bytes < float("inf") or not 0 <= message.delay_s < float("inf"):
+            raise PhazeError(f"plan: size_bytes and delay_s of message {number} must be ≥ 0 and finite")
+        if any(not 0 <= other < number for other in message.after):
+            raise PhazeError(f"plan: message {number} must wait for earlier ones, got {message.after}")
+
+
+def sent_by(plan: Iterable[Message], nodes: int) -> list[float]:
+    """Return the bytes that every node sends."""
+    sent = [0.0] * nodes
+    for message in plan:
+        sent[message.source] += message.size_bytes
+    return sent

@@ -1,0 +1,162 @@
+"""Networks: nodes, directed links that carry one transfer at a time, routes (PALM, Equations 2 to 5)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, get_args
+
+from phaze.base.errors import PhazeError
+
+Switching = Literal["pipelined", "hop-by-hop"]
+"""Whether a transfer holds its whole route at once (Equation 2) or one link after the other (Equation 3)."""
+
+Router = Callable[[int, int], Sequence[int]]
+"""Nodes from a source to a target, both of them included."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A wire in one direction."""
+
+    source: int
+    target: int
+    bandwidth_bytes_per_s: float
+    latency_s: float = 0.0
+    """Link_Time: delay of one hop."""
+    resource: int = -1
+    """Links of one resource exclude each other; -1 means a resource of its own."""
+    buffered: bool = False
+    """Whether everything passes here before the next link starts: the memory behind a port (Equation 5)."""
+
+
+@dataclass(frozen=True)
+class Leg:
+    """Links that one transfer holds at the same time."""
+
+    links: tuple[int, ...]
+    resources: tuple[int, ...]
+    latency_s: float
+    bandwidth_bytes_per_s: float
+
+    def seconds(self, size_bytes: float) -> float:
+        """Return Link_Time · Hops + Comm_Size / BW of the narrowest link (PALM, Equation 2)."""
+        return self.latency_s + size_bytes / self.bandwidth_bytes_per_s
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Devices and whatever connects them; devices come first, then switches and memories."""
+
+    name: str
+    devices: int
+    nodes: int
+    links: tuple[Link, ...]
+    router: Router = field(repr=False, compare=False)
+    _legs: dict[tuple[int, int, Switching], tuple[Leg, ...]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        for link in self.links:
+            _check_link(self.name, link, self.nodes)
+
+    @cached_property
+    def link_between(self) -> dict[tuple[int, int], int]:
+        """Number of the link from a node to a neighbour."""
+        return {(link.source, link.target): number for number, link in enumerate(self.links)}
+
+    @cached_property
+    def resource_of(self) -> tuple[int, ...]:
+        """Resource of every link, counted from 0."""
+        found: dict[tuple[bool, int], int] = {}
+        own = [
+            (link.resource >= 0, link.resource if link.resource >= 0 else k)
+            for k, link in enumerate(self.links)
+        ]
+        return tuple(found.setdefault(key, len(found)) for key in own)
+
+    @cached_property
+    def resources(self) -> int:
+        """How many transfers could be under way at once, one on each."""
+        return max(self.resource_of, default=-1) + 1
+
+    def route(self, source: int, target: int) -> tuple[int, ...]:
+        """Return the links from a node to another; none from a node to itself."""
+        self._check_node(source)
+        self._check_node(target)
+        path = self.router(source, target)
+        return tuple(self.link_between[pair] for pair in itertools.pairwise(path))
+
+    def hops(self, source: int, target: int) -> int:
+        """Return how many links a transfer passes."""
+        return len(self.route(source, target))
+
+    def legs(self, source: int, target: int, switching: Switching = "pipelined") -> tuple[Leg, ...]:
+        """Return what a transfer holds, one leg after the other."""
+        key = source, target, switching
+        if key not in self._legs:
+            if switching not in get_args(Switching):
+                raise PhazeError(f"network {self.name}: switching must be one of {get_args(Switching)}")
+            parts = self._split(self.route(source, target), switching)
+            self._legs[key] = tuple(self._leg(part) for part in parts)
+        return self._legs[key]
+
+    def seconds(
+        self, source: int, target: int, size_bytes: float, switching: Switching = "pipelined"
+    ) -> float:
+        """Return the time of a transfer on an idle network (PALM, Equation 2, 3 or 5)."""
+        return sum(leg.seconds(size_bytes) for leg in self.legs(source, target, switching))
+
+    def _split(self, route: tuple[int, ...], switching: Switching) -> list[tuple[int, ...]]:
+        """Return the links of a route that are held together."""
+        parts: list[list[int]] = []
+        together = False
+        for number in route:
+            alone = self.links[number].buffered or switching == "hop-by-hop"
+            if together and not alone:
+                parts[-1].append(number)
+            else:
+                parts.append([number])
+            together = not alone
+        return [tuple(part) for part in parts]
+
+    def _leg(self, links: tuple[int, ...]) -> Leg:
+        wires = [self.links[number] for number in links]
+        resources = dict.fromkeys(self.resource_of[number] for number in links)
+        return Leg(
+            links,
+            tuple(resources),
+            sum(wire.latency_s for wire in wires),
+            min(wire.bandwidth_bytes_per_s for wire in wires),
+        )
+
+    def check_devices(self, needed: int) -> None:
+        """Raise `PhazeError` unless there are so many devices."""
+        if needed > self.devices:
+            raise PhazeError(f"network {self.name}: has {self.devices} devices, {needed} are needed")
+
+    def _check_node(self, node: int) -> None:
+        if not 0 <= node < self.nodes:
+            raise PhazeError(f"network {self.name}: a node must be from 0 to {self.nodes - 1}, got {node}")
+
+
+def _check_link(name: str, link: Link, nodes: int) -> None:
+    """Raise `PhazeError` where a link cannot be one."""
+    where = f"network {name}: link {link.source} to {link.target}"
+    if not link.bandwidth_bytes_per_s > 0:
+        raise PhazeError(f"{where}: bandwidth_bytes_per_s must be > 0, got {link.bandwidth_bytes_per_s}")
+    if not 0 <= link.latency_s < float("inf"):
+        raise PhazeError(f"{where}: latency_s must be ≥ 0 and finite, got {link.latency_s}")
+    if (
+        link.source == link.target
+        or not 0 <= min(link.source, link.target) <= max(link.source, link.target) < nodes
+    ):
+        raise PhazeError(f"{where}: ends must be two of {nodes} nodes")
+
+
+def both_ways(a: int, b: int, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> tuple[Link, Link]:
+    """Return a link in each direction, each with the whole bandwidth."""
+    return Link(a, b, bandwidth_bytes_per_s, latency_s), Link(b, a, bandwidth_bytes_per_s, latency_s)

@@ -1,0 +1,132 @@
+"""Latency and energy of every distinct work on every core design of a shard, on one core and on all.
+
+A work is a few parts: matrix multiplications one after the other, vector operations that run beside them in
+a fused work, or a collective. All cores share the global buffer and HBM, so that the latency is the largest
+of
+
+    compute         cycles of the tensor cores (see `cost.mapper.tensor`), where arrays take longer than words
+    global_buffer   the same, where words take longer than the arrays; words of vector cores / words per cycle
+    vector          cycles of the vector lanes
+    hbm             bytes to and from HBM / bandwidth
+    network         the ring of a collective, whose reduction on the vector cores comes after it
+
+A fused work on one core runs on a pair of a tensor and a vector core (paper, Section 4). On all cores it runs
+on all of both types: results go from core to core, and one vector core may serve several tensor cores, as in
+a TPU v4, where each vector unit stands beside four matrix units (Jouppi et al., ISCA 2023, Section 2), or the
+reverse. That is the better of fused and unfused: the parts one after the other on all cores, each with its
+own traffic, take the sum of what fused the largest is taken of, and stream the tensors between them as well.
+With `fusion: paired` all cores are as many tensor as vector cores, as in the paper, and cores without a
+partner are idle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from phaze.base.arrays import Floats, Ints
+from phaze.cost.designs import Designs, designs_of
+from phaze.cost.energy import energies_of
+from phaze.cost.mapper.loads import Hardware, Load, loads_of
+from phaze.cost.mapper.works import works_of
+from phaze.cost.vector import cycle_figures
+from phaze.spec.architecture import EnergyFigures, Technology
+from phaze.spec.settings import EstimateSettings
+from phaze.tables import Estimates
+
+LIMITS = pd.array(["compute", "vector", "global_buffer", "hbm", "network"], dtype="str")
+CORES = ("tensor", "vector", "fused", "network")
+POINT = ["model", "tensor", "microbatch"]
+
+
+def estimate_operators(
+    parts: pd.DataFrame,
+    architectures: pd.DataFrame,
+    hardware: Hardware,
+    technology: Technology,
+    tensor: int,
+    settings: EstimateSettings,
+) -> pd.DataFrame:
+    """Return table estimates for table parts of one point on the designs of table architectures.
+
+    `tensor` is the TMP width t of collectives. Raises PhazeError for cycles of an unknown operation in the
+    settings.
+    """
+    figures = cycle_figures(technology.vector_cycles, settings.vector_cycles)
+    parts, architectures, hardware = _as_set(parts, architectures, hardware, settings)
+    frames = []
+    for core in CORES:
+        works = works_of(parts, core, figures)
+        paired = core == "fused" and settings.fusion == "paired"
+        designs = designs_of(architectures, "vector" if core == "network" else core, paired=paired)
+        if len(works) and len(designs):
+            cycles = figures["forward", "add"]
+            loads = loads_of(works, designs, hardware, tensor, cycles, preload=settings.preload)
+            frames.append(_frame(core, works.ids, designs, loads, hardware, technology.energy))
+    if not frames:
+        return Estimates.empty()
+    estimates = pd.concat(frames, ignore_index=True)
+    for key in POINT:
+        estimates[key] = parts[key].iloc[0]
+    return Estimates.check(estimates)
+
+
+def _as_set(
+    parts: pd.DataFrame, architectures: pd.DataFrame, hardware: Hardware, settings: EstimateSettings
+) -> tuple[pd.DataFrame, pd.DataFrame, Hardware]:
+    """Return works, architectures and cluster with what the settings say otherwise of them."""
+    if not settings.vector_traffic:
+        parts = parts.assign(streamed_bytes=0.0)
+    if settings.words_per_cycle is not None:
+        architectures = architectures.assign(glb_words_per_cycle=settings.words_per_cycle)
+    if settings.all_reduce_factor is not None:
+        hardware = replace(hardware, all_reduce_factor=settings.all_reduce_factor)
+    return parts, architectures, hardware
+
+
+def _frame(
+    core: str,
+    works: Ints,
+    designs: Designs,
+    loads: tuple[Load, Load],
+    hardware: Hardware,
+    figures: EnergyFigures,
+) -> pd.DataFrame:
+    """Return the rows of one core type, for one core and for all."""
+    columns: dict[str, NDArray[np.generic] | pd.api.extensions.ExtensionArray] = {
+        "work": np.repeat(works, len(designs)),
+        "design": np.tile(designs.ids, len(works)),
+    }
+    for suffix, load in zip(("", "_all"), loads, strict=True):
+        latency, limit = latencies_of(core, load, designs, hardware)
+        energy = energies_of(load, designs, hardware.bytes_per_element, figures)
+        columns[f"latency{suffix}_s"] = latency.ravel()
+        columns[f"limit{suffix}"] = LIMITS.take(limit.ravel())
+        columns |= {f"{name}{suffix}_j": part.ravel() for name, part in energy.items()}
+        columns[f"hbm{suffix}_bytes"] = np.broadcast_to(load.hbm_bytes, latency.shape).ravel()
+        columns["reduced_bytes"] = np.broadcast_to(load.reduced_bytes, latency.shape).ravel()
+    return pd.DataFrame(columns)
+
+
+def latencies_of(core: str, load: Load, designs: Designs, hardware: Hardware) -> tuple[Floats, Ints]:
+    """Return latencies in s and what binds, as positions in LIMITS, arrays (W, D)."""
+    words_cycles = load.glb_words / designs.words_per_cycle
+    array_binds = load.array_cycles >= words_cycles
+    waiting = np.maximum(np.where(array_binds, 0.0, load.core_cycles), words_cycles)
+    times = np.stack(
+        np.broadcast_arrays(
+            np.where(array_binds, load.core_cycles, 0.0) / hardware.clock_hz,
+            load.lane_cycles / hardware.clock_hz,
+            waiting / hardware.clock_hz,
+            load.hbm_bytes / hardware.hbm_bandwidth_bytes_per_s,
+            load.network_s,
+        )
+    )
+    limit = times.argmax(axis=0)
+    if core != "network":
+        return times.max(axis=0), limit
+    _, reduction, *transfer = times
+    return np.max(transfer, axis=0) + reduction, limit

@@ -1,0 +1,194 @@
+"""The architectures of a shard: the grid's within the area rules, and the named ones (paper, Table 1 and
+Appendix C.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.errors import PhazeError
+from phaze.base.units import KIB, MIB, UM2_PER_MM2
+from phaze.cost.area import chip_areas
+from phaze.cost.designs import design_ids
+from phaze.spec.architecture import (
+    Architecture,
+    AreaFigures,
+    Grid,
+    tensor_l2_kib,
+    vector_l2_kib,
+    words_per_cycle,
+)
+from phaze.tables import Architectures
+
+SIZES = [
+    "num_tc",
+    "num_vc",
+    "pe_x",
+    "pe_y",
+    "pe_vc",
+    "glb_mib",
+    "glb_words_per_cycle",
+    "l2_tc_kib",
+    "l2_vc_kib",
+]
+COMPONENTS = ["tensor_um2", "vector_um2", "l2_um2", "glb_um2"]
+AT_THE_LIMIT = 1e-12
+"""An area may exceed the limit by this part of it: sums that differ in their order only."""
+
+
+def area_um2(architecture: Architecture, figures: AreaFigures) -> float:
+    """Return the area of one architecture: as given, or from the figures."""
+    return float(describe([architecture], figures)["area_um2"].iloc[0])
+
+
+def enumerate_grid(
+    grid: Grid,
+    figures: AreaFigures,
+    area_limit_um2: float,
+    shard: str,
+    named: Sequence[Architecture] = (),
+) -> pd.DataFrame:
+    """Return the architectures of a grid within the area limit and the named ones, as table architectures.
+
+    Raises PhazeError where a named one has the name of one of the grid.
+    """
+    frame = _describe(_combinations(grid), figures)
+    kept = frame[within_limit(frame, grid.minimum_area_share, area_limit_um2)]
+    searched = kept.assign(architecture=_names(kept), named=False)
+    for name in searched["architecture"][searched["architecture"].isin([a.name for a in named])]:
+        raise PhazeError(f"architectures.named: {name} is the name of an architecture of the grid; rename it")
+    return _table(pd.concat([searched, _named(named, figures)]) if named else searched, shard)
+
+
+def enumerate_smaller(
+    grid: Grid, figures: AreaFigures, area_limit_um2: float, smaller_um2: Sequence[float], shard: str
+) -> pd.DataFrame:
+    """Return the architectures that belong to the space of some smaller area limit, but not of this one."""
+    frame = _describe(_combinations(grid), figures)
+    spaces = [within_limit(frame, grid.minimum_area_share, limit) for limit in (area_limit_um2, *smaller_um2)]
+    kept = frame[np.any(spaces[1:], axis=0) & ~spaces[0]]
+    return _table(kept.assign(architecture=_names(kept), named=False), shard)
+
+
+def within_limit(
+    architectures: pd.DataFrame, minimum_area_share: float | None, area_limit_um2: float
+) -> Bools:
+    """Return which architectures of a grid belong to the space of an area limit.
+
+    The authors keep an architecture only if its area is at least 30 % of the limit, unless it has a single
+    tensor core or a single vector core.
+    """
+    area = architectures["area_um2"].to_numpy(np.float64)
+    small = area < (minimum_area_share or 0.0) * area_limit_um2
+    exempt = (architectures["num_tc"] == 1) | (architectures["num_vc"] == 1)
+    result: Bools = (area <= area_limit_um2 * (1.0 + AT_THE_LIMIT)) & (~small | exempt.to_numpy())
+    return result
+
+
+def describe_named(architectures: Sequence[Architecture], figures: AreaFigures, shard: str) -> pd.DataFrame:
+    """Return named architectures as table architectures; no rule leaves one out."""
+    return _table(_named(architectures, figures), shard)
+
+
+def _named(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.DataFrame:
+    frame = describe(architectures, figures)
+    return frame.assign(architecture=[a.name for a in architectures], named=True)
+
+
+def describe(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.DataFrame:
+    """Return sizes and areas of single architectures.
+
+    A given area is shared among the components as the figures have it.
+    """
+    rows = [
+        (
+            a.num_tc,
+            a.num_vc,
+            a.pe_x,
+            a.pe_y,
+            a.lanes,
+            a.glb_mib,
+            a.bandwidth,
+            a.tensor_l2_kib,
+            a.vector_l2_kib,
+        )
+        for a in architectures
+    ]
+    frame = _describe(pd.DataFrame(rows, columns=SIZES), figures)
+    given = np.array([np.nan if a.area_mm2 is None else a.area_mm2 * UM2_PER_MM2 for a in architectures])
+    scale = np.where(np.isnan(given), 1.0, given / frame["area_um2"])
+    scaled = {name: frame[name] * scale for name in COMPONENTS}
+    area = frame["area_um2"].where(np.isnan(given), given)
+    between = frame["area_interpolated"] & np.isnan(given)
+    return frame.assign(**scaled, area_um2=area, area_interpolated=between)
+
+
+def _combinations(grid: Grid) -> pd.DataFrame:
+    """Return all combinations of a grid with what the paper's rules derive from them."""
+    axes = np.meshgrid(grid.num_tc, grid.num_vc, grid.pe_x, grid.pe_y, grid.glb_mib, indexing="ij")
+    tc, vc, x, y, glb = (axis.ravel() for axis in axes)
+    return pd.DataFrame(
+        {
+            "num_tc": tc,
+            "num_vc": vc,
+            "pe_x": x,
+            "pe_y": y,
+            "pe_vc": x,
+            "glb_mib": glb,
+            "glb_words_per_cycle": _per_core(words_per_cycle, tc, x, y),
+            "l2_tc_kib": _per_core(tensor_l2_kib, x, y),
+            "l2_vc_kib": _per_core(vector_l2_kib, x),
+        }
+    )
+
+
+def _per_core(rule: Callable[..., float], *sizes: Ints) -> Floats:
+    """Return what a rule derives from sizes, asked once for equal ones."""
+    distinct, place = np.unique(np.column_stack(sizes), axis=0, return_inverse=True)
+    return np.array([rule(*map(int, one)) for one in distinct], dtype=float)[place.ravel()]
+
+
+def _describe(sizes: pd.DataFrame, figures: AreaFigures) -> pd.DataFrame:
+    """Return sizes with areas."""
+    value = {name: sizes[name].to_numpy(float) for name in SIZES}
+    areas = chip_areas(
+        value["num_tc"],
+        value["num_vc"],
+        value["pe_x"] * value["pe_y"],
+        value["pe_vc"],
+        value["l2_tc_kib"],
+        value["l2_vc_kib"],
+        value["glb_mib"],
+        figures,
+    )
+    return sizes.assign(
+        glb_bytes=np.rint(value["glb_mib"] * MIB),
+        l2_tc_bytes=np.rint(value["l2_tc_kib"] * KIB),
+        l2_vc_bytes=np.rint(value["l2_vc_kib"] * KIB),
+        area_um2=areas.total_um2,
+        tensor_um2=areas.tensor_um2,
+        vector_um2=areas.vector_um2,
+        l2_um2=areas.l2_um2,
+        glb_um2=areas.glb_um2,
+        area_interpolated=areas.interpolated,
+    )
+
+
+def _names(frame: pd.DataFrame) -> list[str]:
+    """Return names that say all sizes of a grid architecture."""
+    return [
+        f"tc{tc}-vc{vc}-{x}x{y}-glb{glb:g}"
+        for tc, vc, x, y, glb in zip(
+            frame["num_tc"], frame["num_vc"], frame["pe_x"], frame["pe_y"], frame["glb_mib"], strict=True
+        )
+    ]
+
+
+def _table(frame: pd.DataFrame, shard: str) -> pd.DataFrame:
+    """Return table architectures, with ids for equal designs of tensor, vector and fused cores."""
+    frame = frame.assign(shard=shard, **design_ids(frame))
+    return Architectures.check(frame[list(Architectures.fields())])

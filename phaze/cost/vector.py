@@ -1,0 +1,42 @@
+"""Cycles of vector operations: look-up-table arithmetic, so many cycles an element and lane (paper, C.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.arrays import Floats, Ints
+from phaze.base.errors import PhazeError
+from phaze.cost.network.collectives import EXCHANGES
+from phaze.spec.architecture import CycleFigures
+
+
+def cycle_figures(figures: CycleFigures, overrides: Mapping[str, float]) -> dict[tuple[str, str], float]:
+    """Return cycles by (role, kind), with a study's own; keys of overrides are like `forward.gelu`.
+
+    Raises PhazeError for an unknown key.
+    """
+    table = {("forward", kind): cycles for kind, cycles in figures.forward.items()}
+    table |= {("backward", kind): cycles for kind, cycles in figures.backward.items()}
+    for key, cycles in overrides.items():
+        role, _, kind = key.partition(".")
+        if (role, kind) not in table:
+            known = ", ".join(sorted(".".join(pair) for pair in table))
+            raise PhazeError(
+                f"estimate.vector_cycles: {key}: is not a known operation, got {cycles}; known are {known}"
+            )
+        table[role, kind] = cycles
+    return table
+
+
+def cycles_per_element(parts: pd.DataFrame, figures: Mapping[tuple[str, str], float]) -> Floats:
+    """Return the cycles per element of every part, 0 for matrix multiplications and collectives."""
+    pairs = zip(parts["role"], parts["kind"], strict=True)
+    return np.array([0.0 if kind in ("matmul", *EXCHANGES) else figures[role, kind] for role, kind in pairs])
+
+
+def vector_cycles(elements: Floats, cycles: Floats, lanes: Ints) -> Floats:
+    """Return the cycles of parts (P,) on so many lanes (D,): (P, D)."""
+    return cycles[:, None] * np.ceil(elements[:, None] / lanes[None, :])

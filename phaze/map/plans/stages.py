@@ -1,0 +1,103 @@
+"""A plan as the stages that a mapping takes.
+
+The pipelines of a plan, its lanes, run beside each other: there are as many as the greatest common divisor of
+all data parallel widths d. A stage has m = d / lanes workers in each of them, between which its microbatches
+go around; every worker is a stage of the mapping, every lane a replica. With equal widths m = 1, and the
+stages are those of the plan.
+
+What a worker does, sends and receives is the mean over the microbatches of its lane, an m-th of the stage's.
+Two workers of following stages share every lcm(m, m')-th microbatch or none. All d replicas of a stage reduce
+their gradients around one ring, 2 (d - 1)/d of the weights over each link; the rings of a mapping go through
+the lanes of a worker, so that their gradients are scaled to send as much over each link.
+
+The t devices of a tensor parallel group are a unit, on devices with consecutive numbers: for the mapping,
+what they send each other is part of the passes, as planners charge it. A unit has as many devices as the
+widest group; of a stage with a smaller one the last devices of each unit are idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd, lcm
+
+from phaze.plan.plan import Plan, PlanStage
+from phaze.spec.stages import StoredMessage, StoredStage, StoredStages
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """How the replicas of a plan lie in lanes."""
+
+    count: int
+    workers: tuple[tuple[int, int], ...]
+    """Stage and number of every worker of a lane, in the order of the stages of the mapping."""
+    unit: int
+    """Devices that a worker is on."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return the workers of a lane and the lanes: S and R of a mapping."""
+        return len(self.workers), self.count
+
+    @property
+    def devices(self) -> int:
+        """Return the devices of all units."""
+        return len(self.workers) * self.count * self.unit
+
+
+def lanes_of(plan: Plan) -> Lanes:
+    """Return the lanes of a plan."""
+    count = gcd(*plan.data)
+    workers = ((q, worker) for q, d in enumerate(plan.data) for worker in range(d // count))
+    return Lanes(count, tuple(workers), max(stage.tensor for stage in plan.stages))
+
+
+def stored_stages(plan: Plan, model: str) -> StoredStages:
+    """Return the stages of a plan in the format of mappings."""
+    lanes = lanes_of(plan)
+    return StoredStages(
+        format="phaze-stages",
+        version=1,
+        model=model,
+        replicas=lanes.count,
+        microbatches=-(-plan.microbatches // lanes.count),
+        recompute=any(stage.recompute_s > 0 for stage in plan.stages),
+        stages=tuple(_worker(plan.stages[q], lanes.count) for q, _ in lanes.workers),
+        edges=tuple(_messages(plan, lanes)),
+    )
+
+
+def _worker(stage: PlanStage, lanes: int) -> StoredStage:
+    share = lanes / stage.data
+    return StoredStage(
+        forward_s=stage.forward_s * share,
+        backward_s=(stage.recompute_s + stage.backward_s) * share,
+        parameter_bytes=stage.weight_bytes * _ring_share(stage.data) / _ring_share(lanes),
+    )
+
+
+def _ring_share(members: int) -> float:
+    """Return (d - 1)/d; 1 for a single member, which has no ring."""
+    return (members - 1) / members if members > 1 else 1.0
+
+
+def _messages(plan: Plan, lanes: Lanes) -> Iterator[StoredMessage]:
+    """Yield what workers of following stages pass on."""
+    first = [lanes.workers.index((q, 0)) for q in range(len(plan.stages))]
+    for q, (stage, later) in enumerate(zip(plan.stages, plan.stages[1:], strict=False)):
+        a, b = stage.data // lanes.count, later.data // lanes.count
+        size = between_slices_bytes(stage, later) / lcm(a, b)
+        for i in range(a):
+            for j in range(i % gcd(a, b), b, gcd(a, b)):
+                yield StoredMessage(source=first[q] + i, target=first[q + 1] + j, bytes=size)
+
+
+def between_slices_bytes(stage: PlanStage, later: PlanStage) -> float:
+    """Return what a pair of slices passes for a microbatch, the mean of forward and backward.
+
+    Every slice of the stage that receives needs the whole tensor; the wider group has one pair a slice.
+    """
+    pairs = max(stage.tensor, later.tensor)
+    forward, backward = later.arriving_bytes * later.tensor, stage.departing_bytes * stage.tensor
+    return (forward + backward) / 2 / pairs

@@ -1,0 +1,120 @@
+"""The plans of a model on the networks that a study names: rows of tables plan_maps and plan_devices."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.progress import counted
+from phaze.base.ranking import tied
+from phaze.spec.network import Matrix
+from phaze.spec.settings import PlanMapSettings
+from phaze.spec.system import Cluster
+from phaze.tables import PlanDevices, PlanMaps, PlanStages
+from phaze.tables.evaluations import Plain, digest_of
+from phaze.tables.plans import PLAN, TIMED
+from phaze.tables.recalled import Recalled
+
+log = logging.getLogger(__name__)
+
+Row = dict[str, str | int | float | bool]
+
+IN_MEMORY = {"recomputed", "in_flight", "memory_bytes", "headroom_bytes"}
+WORKING = ["stage", *(name for name in PlanStages.columns if name not in IN_MEMORY)]
+"""Columns of table plan_stages that say what stages do, whatever of the memory they leave."""
+PLACES = ["stage", "replica", "slice", "device"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which plans are mapped, and to what."""
+
+    systems: Mapping[str, Cluster | Matrix]
+    """By name."""
+    devices: int
+    """K, devices that the plans had."""
+    search: PlanMapSettings
+    """Whose plans are mapped, and how far is searched."""
+
+    @classmethod
+    def of(
+        cls,
+        networks: Mapping[str, Mapping[str, object]],
+        devices: int,
+        search: PlanMapSettings,
+    ) -> Asked:
+        """Return what a study asks for, its networks as plain values."""
+        systems = {
+            name: (Cluster if "device" in one else Matrix).parse(one, name) for name, one in networks.items()
+        }
+        return cls(systems, devices, search)
+
+    @property
+    def content(self) -> Plain:
+        """Return what a plan on a system depends on besides both."""
+        return [self.devices, self.search.steps, self.search.seed]
+
+
+def map_plans(
+    plans: pd.DataFrame, stages: pd.DataFrame, asked: Asked, recalled: Recalled
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return tables plan_maps and plan_devices of a model from its tables plans and plan_stages.
+
+    Mapped are the plans of the accelerator on which Phaze's is the fastest, of several with equal times all;
+    plans that are equal are simulated once. One of unequal tensor widths whose units do not fit is left out.
+    """
+    maps, places = [PlanMaps.empty()], [PlanDevices.empty()]
+    contents = {name: digest_of(system.model_dump(mode="json")) for name, system in asked.systems.items()}
+    for key, row, working in counted(list(_chosen(plans, stages, asked)), "plan"):
+        for name in asked.systems:
+            content: Plain = [row, working.to_numpy().tolist(), contents[name], asked.content]
+            found = recalled.of(content, partial(_map, row, working, name, asked))
+            if found is None:
+                log.warning("%s has too few devices for the units of plan %s", name, key)
+                continue
+            ways, devices = found
+            about = {**key, "system": name}
+            maps.append(pd.DataFrame(ways).assign(**about))
+            places.append(pd.DataFrame(_places(devices), columns=PLACES).assign(**about))
+    return pd.concat(maps, ignore_index=True), pd.concat(places, ignore_index=True)
+
+
+def _chosen(
+    plans: pd.DataFrame, stages: pd.DataFrame, asked: Asked
+) -> Iterator[tuple[Row, Row, pd.DataFrame]]:
+    """Yield the plans to map: the key of each, and what of its rows a simulation depends on."""
+    placed = plans[plans["status"] == "placed"]
+    by_phaze = placed[placed["planner"] == "phaze"]
+    times = tied(by_phaze["time_per_sample_s"].to_numpy())
+    best = by_phaze[times == times.min(initial=np.inf)]
+    chips = set(zip(best["architecture"], best["hbm_gib"], strict=True))
+    by_plan = dict(list(stages.groupby(list(PLAN))))
+    for row in placed[placed["planner"].isin(asked.search.planners)].to_dict("records"):
+        if (row["architecture"], row["hbm_gib"]) in chips:
+            key = {name: row[name] for name in PLAN}
+            working = by_plan[tuple(key.values())].sort_values("stage")[WORKING]
+            yield key, {name: row[name] for name in TIMED}, working
+
+
+def _map(
+    row: Row, stages: pd.DataFrame, system: str, asked: Asked
+) -> tuple[list[Row], list[list[list[int]]]] | None:
+    """Return what `map.plans.rows` says of a plan on a system."""
+    from phaze.map.plans.rows import map_rows  # compiled loops take their time: most plans are known
+
+    return map_rows(row, stages, asked.systems[system], asked.devices, asked.search)
+
+
+def _places(devices: Iterable[Iterable[Iterable[int]]]) -> list[tuple[int, int, int, int]]:
+    """Return the rows of table plan_devices, from the stage on."""
+    return [
+        (stage, replica, number, device)
+        for stage, replicas in enumerate(devices)
+        for replica, slices in enumerate(replicas)
+        for number, device in enumerate(slices)
+    ]

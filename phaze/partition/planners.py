@@ -1,0 +1,161 @@
+"""Partitions by several planners side by side: ours, the paper's flow, and what it is compared with.
+
+- pipedream: layers in one order, messages beside computation, memory not looked at;
+- topological: operators in one topological order, as RaNNC fixes it before its dynamic program;
+- piper, phaze: the planners of `plan.phaze` on the graph of layers, with one device a stage and with the
+  memory of (14) whatever the number of microbatches in flight. Piper may take fewer stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from phaze.base.arrays import Ints
+from phaze.base.errors import PhazeError
+from phaze.partition.flow import Candidate, Maker, Options, Problem, partition, problem_of
+from phaze.partition.intervals import cut_in_order
+from phaze.partition.layers import cut_as_pipedream, layer_weights
+from phaze.partition.weights import Terms, Weights, fits, sums
+from phaze.pipeline.flushing import Chain, Setting
+from phaze.plan.phaze.flush import Widths, place_within
+from phaze.plan.piper.layers import Cluster, Layers
+from phaze.plan.piper.layers import Options as PiperOptions
+from phaze.plan.piper.planner import plan
+from phaze.workload.operator_graphs import OperatorGraph
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """What a planner makes of a graph."""
+
+    planner: Maker
+    found: Candidate | None
+    reason: str
+    """Why there is no partition, empty where there is one."""
+    fits_memory: bool
+
+
+def compare(
+    graph: OperatorGraph, terms: Terms, stages: int, replicas: int, options: Options
+) -> list[Compared]:
+    """Return what all planners make of a graph, ours first."""
+    ours = _try(problem_of(graph, terms, stages, replicas), "parmesan", _ours(options))
+    return [ours, *compare_baselines(graph, terms, stages, replicas)]
+
+
+def compare_baselines(graph: OperatorGraph, terms: Terms, stages: int, replicas: int) -> list[Compared]:
+    """Return what the planners that ours is compared with make of a graph."""
+    problem = problem_of(graph, terms, stages, replicas)
+    return [_try(problem, name, cut) for name, cut in _BASELINES.items()]
+
+
+Cutter = Callable[[Problem], Ints]
+
+
+def _ours(options: Options) -> Cutter:
+    def cut(problem: Problem) -> Ints:
+        found = partition(problem.graph, problem.terms, problem.stages, problem.replicas, options)
+        return found.chosen.stage_of
+
+    return cut
+
+
+def _try(problem: Problem, name: Maker, cut: Cutter) -> Compared:
+    try:
+        stage_of = cut(problem)
+    except PhazeError as error:
+        return Compared(name, None, str(error), fits_memory=False)
+    return Compared(name, problem.candidate(stage_of, name), "", fits(problem.weights, stage_of))
+
+
+def _pipedream(problem: Problem) -> Ints:
+    return cut_as_pipedream(problem.graph, problem.weights, problem.stages)
+
+
+def _topological(problem: Problem) -> Ints:
+    found = cut_in_order(problem.weights, problem.stages)
+    if found is None:
+        raise PhazeError("no intervals of the topological order fit the memory")
+    return found
+
+
+def _piper(problem: Problem) -> Ints:
+    layers, layer_of = layer_weights(problem.graph, problem.weights, problem.stages)
+    cluster = Cluster(
+        devices=problem.stages,
+        memory_bytes=min(problem.weights.limit_bytes, 1e30),
+        bandwidth_bytes_per_s=problem.terms.bandwidth_bytes_per_s,
+        microbatches=problem.stages,
+    )
+    found = plan(piper_layers(layers), cluster, most_data=1)
+    if found is None:
+        raise PhazeError("Piper finds no plan that fits the memory")
+    stage_of = np.empty(len(layers), dtype=np.int64)
+    for s, stage in enumerate(found.stages):
+        stage_of[list(stage.layers)] = s
+    return np.asarray(stage_of[layer_of])
+
+
+def piper_layers(layers: Weights) -> Layers:
+    """Return layers with one configuration each, on one device; parameters are not exchanged."""
+    count, edges = len(layers), len(layers.edges)
+    return Layers(
+        ids=tuple(range(count)),
+        names=tuple(str(v) for v in range(count)),
+        sources=layers.edges[:, 0],
+        targets=layers.edges[:, 1],
+        edge_bytes=layers.edge_bytes,
+        options={
+            1: PiperOptions(
+                names=("one device",) * count,
+                layer=np.arange(count),
+                time_s=layers.compute_s,
+                weight_bytes=np.zeros(count),
+                stash_bytes=np.zeros(count),
+                fixed_bytes=layers.memory_bytes,
+                forward_sync_bytes=np.zeros((count, edges)),
+                backward_sync_bytes=np.zeros((count, edges)),
+            )
+        },
+    )
+
+
+def _phaze(problem: Problem) -> Ints:
+    layers, layer_of = layer_weights(problem.graph, problem.weights, problem.stages)
+    tensors = zip(layers.edges.tolist(), layers.edge_bytes.tolist(), strict=True)
+    chain = Chain(
+        forward_s=sums(layer_of, problem.graph.forward_s, len(layers)),
+        backward_s=sums(layer_of, problem.graph.backward_s, len(layers)),
+        weight_bytes=np.zeros(len(layers)),
+        static_bytes=layers.memory_bytes,
+        activation_bytes=np.zeros(len(layers)),
+        tensor_parallel=np.zeros(len(layers), dtype=np.bool_),
+        edges=tuple((i, j, size) for (i, j), size in tensors),
+    )
+    setting = Setting(
+        devices=problem.stages,
+        microbatches=problem.terms.microbatches,
+        bandwidth_bytes_per_s=problem.terms.bandwidth_bytes_per_s,
+        memory_bytes=problem.weights.limit_bytes,
+        recompute=problem.terms.recompute,
+        schedule="gpipe",
+    )
+    one = np.array([1])
+    widths = Widths(problem.stages, problem.stages, one * problem.terms.microbatches, one)
+    found = place_within(chain, 1, setting, widths)
+    if found is None:
+        raise PhazeError("Phaze finds no placement that fits the memory")
+    ends = [end for _, end in found.intervals(len(layers))]
+    return np.searchsorted(ends, layer_of, side="right").astype(np.int64)
+
+
+_BASELINES: dict[Maker, Cutter] = {
+    "pipedream": _pipedream,
+    "topological": _topological,
+    "piper": _piper,
+    "phaze": _phaze,
+}
+PLANNERS: tuple[Maker, ...] = ("parmesan", *_BASELINES)

@@ -1,0 +1,158 @@
+"""Profile a model: the graph of its operators, with what each takes on a device.
+
+All layers are unrolled, and the graph is that of a framework that runs operators one by one, as Parmesan
+traces and times them (Section VII): a product with its bias is an operator, and so is everything else that
+fusion would join, views included, which take no time and no memory. Skip connections are edges. Numbers are
+as long as the device multiplies them: four bytes on a Titan V or V100, on which Parmesan trains with SGD in
+single precision. Times are estimates of kernels (`cost.kernels`): a forward operator is one kernel;
+backward the two products, the bias and everything else are kernels of their own. Gradients of images, and of
+what else needs none, are not made.
+
+    m_fwd   parameters, the result, and a mask that is kept
+    m_bwd   parameters and their gradients, and the gradients of what is read, where they are tensors of
+            their own: a sum hands its gradient on
+
+That is what an operator adds to memory, so that the sum over operators (Appendix C) is what a stage that
+recomputes its activations needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phaze.base.arrays import Floats
+from phaze.base.errors import PhazeError
+from phaze.cost.kernel_works import Kernel, kernels_of, works_of_kernels
+from phaze.cost.kernels import time_kernels
+from phaze.cost.vector import cycle_figures
+from phaze.spec.config import load_technology
+from phaze.spec.model import AnyModel
+from phaze.spec.system import Device
+from phaze.spec.systems import load_cluster
+from phaze.workload.lower.backward import backward_graph
+from phaze.workload.lower.forward import forward_graph
+from phaze.workload.lower.fusion import Group, fuse
+from phaze.workload.lower.memory import MASK, stashes
+from phaze.workload.models import build_network
+from phaze.workload.operator_graphs import OperatorGraph
+from phaze.workload.operators import Operator
+from phaze.workload.primitives import LayerGraph, Primitive
+
+TECHNOLOGY = "22nm"
+"""Whose cycles of vector operations count."""
+
+
+def profile_model(
+    model: AnyModel,
+    microbatch: int,
+    system: str,
+    *,
+    sequence: int | None = None,
+    compute_factor: float = 1.0,
+) -> OperatorGraph:
+    """Return the operators of a model with their times on the device of a system, for one microbatch.
+
+    `system` is a file in config/systems that says its device, or the path of one; `sequence` the tokens of a
+    sample, by default the model's longest; `compute_factor` multiplies all times. Operators are named
+    LAYER.OPERATOR. Raises PhazeError.
+    """
+    if microbatch < 1:
+        raise PhazeError(f"profile: microbatch: must be > 0, got {microbatch}")
+    _, device = load_cluster(system)
+    tokens = model.usual_sequence if sequence is None else sequence
+    whole = build_network(model, tokens, 1, microbatch, device.number_bytes).unroll()
+    graph = profile_graph(whole, device)
+    return replace(
+        graph,
+        forward_s=graph.forward_s * compute_factor,
+        backward_s=graph.backward_s * compute_factor,
+        layers=tuple(name.partition(".")[0] for name in graph.names),
+    )
+
+
+def profile_graph(whole: LayerGraph, device: Device) -> OperatorGraph:
+    """Return the operators of a whole model with their times on a device."""
+    width = device.number_bytes
+    groups = library_operators(whole)
+    node = {index: number for number, group in enumerate(groups) for index in group}
+    forward = forward_graph(whole, groups, width)
+    alone = fuse(whole, enabled=False)
+    backward = backward_graph(whole, alone, width, "paired").operators[::-1]
+    of_primitive = np.array([node[group[-1]] for group in alone])
+    members = [[whole.primitives[index] for index in group] for group in groups]
+    masks = _by_node(of_primitive, _mask_bytes(whole, width), len(groups))
+    return OperatorGraph(
+        names=tuple(primitives[0].name for primitives in members),
+        forward_s=_seconds([[o.parts] if o.parts else [] for o in forward.operators], device, width),
+        backward_s=_by_node(of_primitive, _backward_s(backward, device, width), len(groups)),
+        parameter_bytes=np.array([width * _parameters(own) for own in members], float),
+        forward_bytes=masks + np.array([width * _made(own) for own in members], float),
+        backward_bytes=np.array([width * _made_backward(own) for own in members], float),
+        edges=np.array([(e.source, e.target) for e in forward.edges], np.int64).reshape(-1, 2),
+        edge_bytes=np.array([e.nbytes for e in forward.edges], float),
+        layers=tuple(primitives[0].name.partition(".")[0] for primitives in members),
+    )
+
+
+def library_operators(layer: LayerGraph) -> tuple[Group, ...]:
+    """Return the operators of a framework: a bias goes with its product, a fork with what it hands on."""
+    groups: dict[int, tuple[int, ...]] = {}
+    readers = layer.readers()
+    for index, primitive in enumerate(layer.primitives):
+        source = primitive.inputs[0].source if primitive.inputs else -1
+        joins = source in groups and len(readers[source]) == 1 and _joins(primitive, layer.primitives[source])
+        groups[index] = (*(groups.pop(source) if joins else ()), index)
+    return tuple(group for _, group in sorted(groups.items()))
+
+
+def _joins(primitive: Primitive, before: Primitive) -> bool:
+    is_bias = primitive.kind == "bias" and before.gemm is not None and before.parameters > 0
+    return is_bias or primitive.kind == "fork"
+
+
+def _backward_s(operators: Iterable[Operator], device: Device, width: int) -> Floats:
+    kernels = [kernels_of(operator) if operator.parts else [] for operator in operators]
+    return _seconds(kernels, device, width)
+
+
+def _seconds(kernels: list[list[Kernel]], device: Device, width: int) -> Floats:
+    """Return the time of every operator's kernels, (operators,)."""
+    figures = cycle_figures(load_technology(TECHNOLOGY).vector_cycles, {})
+    works = works_of_kernels([kernel for own in kernels for kernel in own], figures)
+    of_kernel = np.repeat(np.arange(len(kernels)), [len(own) for own in kernels])
+    return _by_node(of_kernel, time_kernels(works, device, width).sum(axis=1), len(kernels))
+
+
+def _by_node(place: NDArray[np.int64], values: Floats, count: int) -> Floats:
+    """Return the sums of values (n,) by their places (n,) among `count`."""
+    return np.bincount(place, weights=values, minlength=count).astype(np.float64)
+
+
+def _mask_bytes(whole: LayerGraph, width: int) -> Floats:
+    """Return the bytes of the mask that every primitive keeps, (primitives,)."""
+    found = [
+        sum(stash.nbytes for stash in stashes(whole, index, width) if stash.piece == MASK)
+        for index in range(len(whole.primitives))
+    ]
+    return np.array(found, float)
+
+
+def _parameters(members: list[Primitive]) -> int:
+    return sum(primitive.parameters for primitive in members)
+
+
+def _made(members: list[Primitive]) -> int:
+    """Return the elements that an operator has in memory forward: parameters, and its result."""
+    views = all(primitive.traits.role == "view" for primitive in members)
+    return _parameters(members) + (0 if views else members[-1].elements)
+
+
+def _made_backward(members: list[Primitive]) -> int:
+    """Return the elements that an operator has in memory backward: parameters, and gradients."""
+    passed = (p for p in members if not p.traits.passes_gradient)
+    gradients = sum(tensor.elements for p in passed for tensor in p.inputs if tensor.gradient)
+    return 2 * _parameters(members) + gradients

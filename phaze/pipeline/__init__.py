@@ -1,0 +1,1 @@
+"""Pipelines of stages: schedules, their timeline and their memory, simulated event by event (PALM)."""

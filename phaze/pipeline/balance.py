@@ -1,0 +1,37 @@
+"""Stages where the user binds none: operators in their order, balanced by compute (PALM, IV.B)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phaze.base.arrays import Floats, Ints
+from phaze.base.errors import PhazeError
+from phaze.pipeline.cuts import least_worst
+from phaze.pipeline.flushing import interval_sums
+
+
+def balanced_starts(compute_s: Floats, stages: int) -> tuple[int, ...]:
+    """Return the first operator of every stage such that the slowest stage is as fast as can be.
+
+    `compute_s` (n,) is the time of every operator. Of equal cuts, the one that fills the first stages.
+    """
+    n = len(compute_s)
+    if not 1 <= stages <= n:
+        raise PhazeError(f"pipeline: stages must be between 1 and the {n} operators, got {stages}")
+    load = interval_sums(compute_s)
+    worst = _least_worst(load, stages)
+    starts = [0]
+    for left in range(stages - 1, 0, -1):
+        ends = np.arange(starts[-1] + 1, n - left + 1)
+        starts.append(int(ends[load[starts[-1], ends] <= worst].max()))
+    return tuple(starts)
+
+
+def _least_worst(load: Floats, stages: int) -> float:
+    """Return the load of the slowest stage of the best cut."""
+    n = len(load)
+    anything: Ints = np.full(load.shape, stages, np.int64)
+    table = least_worst(
+        load[:, n], load, np.zeros_like(load), anything, np.zeros(load.shape, bool), stages, 0
+    )
+    return float(table[stages, 0, 0])

@@ -1,0 +1,218 @@
+"""The recurrence of the placement: a chain cut into stages so that the worst stage is as good as possible.
+
+Index letters: i, j positions in the chain, s stages counted from the end, u stages among them that take a
+single device (those without a tensor parallel layer; all others take t), d data parallel width. A stage is an
+interval [i, j) of the chain; downsets, closed towards the end of the graph, are suffixes [i, n). Counting u
+instead of the paper's devices k loses nothing, as s stages of which u are single take k = s t - u (t - 1)
+devices, and keeps the table small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.compiled import njit
+from phaze.base.room import refuse_beyond_memory
+from phaze.pipeline.flushing import Chain
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many stages a pipeline can have, and how many devices each takes."""
+
+    tensor: int
+    """Devices of a stage that is not single: t, or 1 where no layer is tensor parallel."""
+    stages: int
+    """Largest number of stages that the devices allow."""
+    singles: int
+    """Largest number of single-device stages that make a difference, 0 where all stages take the same."""
+
+
+def refuse_large(layers: int, shape: Shape) -> None:
+    """Raise PhazeError where two tables `dp` (s, u, i), of which one makes the other, exceed the memory."""
+    refuse_beyond_memory(
+        2 * 8.0 * (shape.stages + 1) * (shape.singles + 1) * (layers + 1),
+        f"the tables of {layers:,} layers in up to {shape.stages:,} stages, {shape.singles:,} of them on one "
+        "device where others take several,",
+        "give fewer devices, or merge layers that come one after the other",
+    )
+
+
+def shape_of(chain: Chain, tensor: int, devices: int) -> Shape:
+    """Return how many stages of a chain can be formed on that many devices with TMP width t."""
+    whole = int(np.count_nonzero(~chain.tensor_parallel))
+    width = tensor if whole < len(chain) else 1
+    singles = whole if width > 1 else 0
+    depths = np.arange(1, len(chain) + 1)
+    least = depths * width - np.minimum(depths, singles) * (width - 1)
+    return Shape(width, int(np.count_nonzero(least <= devices)), singles)
+
+
+@njit
+def devices_of(stages: int, singles: int, tensor: int) -> int:
+    """Return the devices of one pipeline."""
+    return stages * tensor - singles * (tensor - 1)
+
+
+@njit
+def least_worst(
+    last: Floats, cost: Floats, growth: Floats, most_stages: Ints, single: Bools, stages: int, singles: int
+) -> Floats:
+    """Return dp[s, u, i]: the least worst cost when suffix [i, n) is cut into s stages, u of them single.
+
+    Phaze, Section 5, with downset D = [i, n), next stage D minus D' = [i, j) and u for the devices:
+
+        dp[1][u][i] = last[i]                                        if u = single[i, n]
+        dp[s][u][i] = min over j > i with most_stages[i, j] >= s of
+                          max(dp[s - 1][u - single[i, j]][j], cost[i, j] + (s - 1) growth[i, j])
+
+    `last` (n,) is infinite where the last stage does not fit; infinite results are impossible cuts. The cost
+    is a stage's load (growth 0), or its memory. Once a stage [i, j) does not fit, no longer one does: memory
+    grows with j.
+    """
+    n = len(last)
+    dp = np.full((stages + 1, singles + 1, n + 1), np.inf)
+    for i in range(n if stages > 0 else 0):
+        dp[1, min(int(single[i, n]), singles), i] = last[i]
+    for s in range(2, stages + 1):
+        for i in range(n - s + 1):
+            for j in range(i + 1, n - s + 2):
+                if most_stages[i, j] < s:
+                    break
+                here = cost[i, j] + (s - 1) * growth[i, j]
+                step = min(int(single[i, j]), singles)
+                for u in range(step, min(s, singles) + 1):
+                    dp[s, u, i] = min(dp[s, u, i], max(dp[s - 1, u - step, j], here))
+    return dp
+
+
+@njit
+def best_first_stage(
+    dp: Floats,
+    load: Floats,
+    most_stages: Ints,
+    single: Bools,
+    first_sync: Floats,
+    tensor: int,
+    devices: int,
+    counts: Ints,
+    widths: Ints,
+    fewest: int,
+    most: int,
+) -> tuple[float, int, int, int, int]:
+    """Return the best time per batch with its d, s, u and end j of the first stage (Phaze, Section 5).
+
+        min over d, s, u, j of (ceil(B/d) + s - 1) max(load[0, j], dp[s - 1][u'][j]) + (d - 1)/d
+        first_sync[j]
+
+    with d (s t - u (t - 1)) <= K, for `fewest` <= s <= `most`. `counts` and `widths` are the useful ceil(B/d)
+    and d, d rising; `first_sync` is the exchange over very many replicas, in seconds. Equal times go to the
+    fewest devices, then the smallest d, s and j. The time is infinite if nothing fits.
+    """
+    n, singles = dp.shape[2] - 1, dp.shape[1] - 1
+    best, answer = (np.inf, 0, 0, 0, 0), (np.inf, 0, 0, 0, 0)
+    for s in range(fewest, most + 1):
+        for u in range(min(s, singles) + 1):
+            used = devices_of(s, u, tensor)
+            top = np.searchsorted(widths, devices // used, side="right") - 1
+            for j in range(1 if s > 1 else n, n + 1):
+                if s > 1 and most_stages[0, j] < s:
+                    break
+                step = min(int(single[0, j]), singles)
+                if s > 1 and step > u:
+                    continue
+                worst = max(load[0, j], dp[s - 1, u - step, j]) if s > 1 else dp[1, u, 0]
+                for w in range(top, -1, -1):
+                    busy = (counts[w] + s - 1) * worst
+                    if not busy <= best[0] or busy == np.inf:
+                        break
+                    d = widths[w]
+                    time = busy + (d - 1) / d * first_sync[j]
+                    rank = (time, used * d, d, s, j)
+                    if rank < best:
+                        best, answer = rank, (time, d, s, u, j)
+    return answer
+
+
+@njit
+def best_cut(
+    last: Floats,
+    load: Floats,
+    most_stages: Ints,
+    single: Bools,
+    exchange: Floats,
+    every_stage: bool,
+    tensor: int,
+    devices: int,
+    counts: Ints,
+    widths: Ints,
+    fewest: int,
+    most: int,
+    singles: int,
+    limit: float,
+) -> tuple[float, int, int, int, int, float]:
+    """Return what `best_first_stage` returns of the best cut, and the longest exchange that it may have.
+
+    `exchange` (n, n + 1) is that of every stage over very many replicas, in seconds. Where the batch waits
+    for the slowest of them, not for the first stage's, the time is the least over all limits W on it of
+
+        min over d, s and cuts whose stages all have exchange <= W of
+            (ceil(B/d) + s - 1) * max over stages of load + (d - 1)/d W
+
+    The worst load only falls as W rises, so that the loads of the largest W of a range with the exchange of
+    the smallest bound all of the range: depths that this leaves behind the best are dropped, and the range is
+    halved for the others. Times that are not below `limit` are not looked for.
+    """
+    growth = np.zeros(load.shape)
+    if not every_stage:
+        dp = least_worst(last, load, growth, most_stages, single, most, singles)
+        time, d, s, u, j = best_first_stage(
+            dp, load, most_stages, single, exchange[0], tensor, devices, counts, widths, fewest, most
+        )
+        return time, d, s, u, j, np.inf
+    n = len(last)
+    caps = np.unique(np.array([exchange[i, j] for i in range(n) for j in range(i + 1, n + 1)]))
+    best, answer = (limit, 0, 0, 0, 0), (np.inf, 0, 0, 0, 0, np.inf)
+    ranges = [(0, len(caps) - 1, fewest, most)]
+    while ranges:
+        low, high, fewest, most = ranges.pop()
+        dp, allowed = _capped(last, load, growth, most_stages, single, exchange, caps[high], most, singles)
+        shortest, deepest = most + 1, 0
+        for depth in range(fewest, most + 1):
+            for cap in (high, low):
+                wait = np.full(n + 1, caps[cap])
+                time, d, s, u, j = best_first_stage(
+                    dp, allowed, most_stages, single, wait, tensor, devices, counts, widths, depth, depth
+                )
+                rank = (time, devices_of(s, u, tensor) * d, d, s, j)
+                if cap == high and time < limit and rank < best:
+                    best, answer = rank, (time, d, s, u, j, caps[high])
+            if time < best[0]:
+                shortest, deepest = min(shortest, depth), depth
+        if low < high and deepest > 0:
+            middle = (low + high) // 2
+            ranges.append((low, middle, shortest, deepest))
+            if middle + 1 < high:
+                ranges.append((middle + 1, high - 1, shortest, deepest))
+    return answer
+
+
+@njit
+def _capped(
+    last: Floats,
+    load: Floats,
+    growth: Floats,
+    most_stages: Ints,
+    single: Bools,
+    exchange: Floats,
+    cap: float,
+    stages: int,
+    singles: int,
+) -> tuple[Floats, Floats]:
+    """Return the table of the cuts whose stages have at most so long an exchange, and their loads."""
+    allowed = np.where(exchange <= cap, load, np.inf)
+    ends = np.where(exchange[:, -1] <= cap, last, np.inf)
+    return least_worst(ends, allowed, growth, most_stages, single, stages, singles), allowed

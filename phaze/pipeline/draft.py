@@ -1,0 +1,168 @@
+"""The order in which a pipeline's jobs, and what brings them their tensors, stand in a plan of messages.
+
+It does not depend on where the devices of the pipeline are: one draft serves all mappings of a plan.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from phaze.base.arrays import Ints
+from phaze.base.errors import PhazeError
+from phaze.pipeline.durations import Kind
+from phaze.pipeline.graph import EventGraph, event_graph
+from phaze.pipeline.pipeline import Pipeline
+
+Pair = tuple[int, int]
+"""A stage and the stage to which it sends."""
+Job = tuple[Kind, int, int]
+"""Kind, resource (workers, then ports) and stage."""
+
+
+class Work(NamedTuple):
+    """A job whose turns the traffic gives."""
+
+    job: Job
+
+
+class Wait(NamedTuple):
+    """Seconds of a job, or on the way."""
+
+    seconds: float
+
+
+class Tensor(NamedTuple):
+    """What a worker sends to another."""
+
+    pair: Pair
+    worker: int
+    to: int
+
+
+Part = Work | Wait | Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """Parts in order; each waits for the ends of earlier ones."""
+
+    graph: EventGraph
+    distinct: tuple[Part, ...]
+    part: Ints
+    """Which of the distinct ones each part is, (parts,)."""
+    waits: Ints
+    """For how many parts each waits, (parts,)."""
+    before: Ints
+    """These, one part's after the other."""
+    job: Ints
+    """Part of every job, (jobs,)."""
+    arrivals: Ints
+    """Part with whose end each edge of the graph is there."""
+
+
+@lru_cache(maxsize=2)
+def draft(pipeline: Pipeline, sent: frozenset[Pair], timed: frozenset[Job]) -> Draft:
+    """Return the draft of a pipeline of which these pairs send tensors and these jobs have turns."""
+    writer = _Writer(event_graph(pipeline), sent, timed)
+    for job in in_order(writer.graph):
+        writer.write(job)
+    return writer.draft()
+
+
+class _Writer:
+    """Parts as they are written down."""
+
+    def __init__(self, graph: EventGraph, sent: Collection[Pair], timed: Collection[Job]) -> None:
+        self.graph, self.sent, self.timed = graph, sent, timed
+        jobs = graph.jobs
+        self.jobs: list[list[int]] = [column.tolist() for column in (jobs.kind, jobs.stage, jobs.resource)]
+        self.begins = set(jobs.first[:-1].tolist())
+        self.preceded = graph.preceded.tolist()
+        self.predecessor: list[int] = graph.predecessor.tolist()
+        self.delay: list[float] = graph.delay_s.tolist()
+        self.duration: list[float] = graph.duration_s.tolist()
+        self.job = [-1] * len(jobs)
+        self.arrivals = [-1] * len(self.predecessor)
+        self.part: list[int] = []
+        self.after: list[list[int]] = []
+        self.known: dict[Part, int] = {}
+        self.there: dict[tuple[int, int], int] = {}
+        """When tensors are there, by the job that sends and the stage: several jobs may wait for one."""
+
+    def write(self, job: int) -> None:
+        """Write what brings a job its tensors, and the job."""
+        kind, stage, resource = (column[job] for column in self.jobs)
+        before = [] if job in self.begins else [self.job[job - 1]]
+        for edge in range(self.preceded[job], self.preceded[job + 1]):
+            self.arrivals[edge] = self._arrival(edge, stage, resource)
+            before.append(self.arrivals[edge])
+        name = Kind(kind), resource, stage
+        part = Work(name) if name in self.timed else Wait(self.duration[job])
+        self.job[job] = self._append(part, before)
+
+    def _arrival(self, edge: int, stage: int, resource: int) -> int:
+        """Return the part with whose end something is there for a stage."""
+        sender, delay = self.predecessor[edge], self.delay[edge]
+        source, worker = self.jobs[1][sender], self.jobs[2][sender]
+        if delay < 0:
+            raise PhazeError("network: operators must be 1, nothing is sent before its job is over")
+        pair = source, stage
+        if source == stage or pair not in self.sent:
+            return self._append(Wait(delay), [self.job[sender]]) if delay else self.job[sender]
+        if (sender, stage) not in self.there:
+            self.there[sender, stage] = self._append(Tensor(pair, worker, resource), [self.job[sender]])
+        return self.there[sender, stage]
+
+    def _append(self, part: Part, before: list[int]) -> int:
+        self.part.append(self.known.setdefault(part, len(self.known)))
+        self.after.append(before)
+        return len(self.part) - 1
+
+    def draft(self) -> Draft:
+        """Return all that was written."""
+        return Draft(
+            self.graph,
+            tuple(self.known),
+            np.array(self.part, np.int64),
+            np.array([len(before) for before in self.after], np.int64),
+            np.array([other for before in self.after for other in before], np.int64),
+            np.array(self.job, np.int64),
+            np.array(self.arrivals, np.int64),
+        )
+
+
+def in_order(graph: EventGraph) -> list[int]:
+    """Return the jobs such that each comes after what it waits for, resources in turns."""
+    jobs = graph.jobs
+    follower = np.full(len(jobs), -1, np.int64)
+    follower[:-1] = np.arange(1, len(jobs))
+    follower[jobs.first[1:] - 1] = -1
+    missing = np.diff(graph.preceded)
+    missing = missing + 1
+    missing[jobs.first[:-1]] -= 1
+    waiting = np.repeat(np.arange(len(jobs)), np.diff(graph.preceded))
+    order = np.argsort(graph.predecessor, kind="stable")
+    begins = np.searchsorted(graph.predecessor[order], np.arange(len(jobs) + 1)).tolist()
+    followers, left, after = waiting[order].tolist(), missing.tolist(), follower.tolist()
+    depth = (np.arange(len(jobs)) - jobs.first[jobs.resource]).tolist()
+    heap = [(depth[job], job) for job in range(len(jobs)) if not left[job]]
+    heapq.heapify(heap)
+    found = []
+    while heap:
+        _, job = heapq.heappop(heap)
+        found.append(job)
+        for other in (*followers[begins[job] : begins[job + 1]], *([after[job]] if after[job] >= 0 else [])):
+            left[other] -= 1
+            if not left[other]:
+                heapq.heappush(heap, (depth[other], other))
+    if len(found) < len(jobs):
+        raise PhazeError(
+            f"network: only {len(found)} of {len(jobs)} jobs can run, the others wait for each other"
+        )
+    return found

@@ -1,0 +1,286 @@
+"""A pipeline as discrete events (PALM, IV.A, Figure 4): networks with contention, and work by priority.
+
+Every worker, input port and synchronisation port is a process of SimPy; tensors travel as processes of their
+own over a `Machine`. A worker takes its jobs in the schedule's order, or, by priority, whatever has
+arrived: backward before forward, never more microbatches than the schedule holds in flight (PALM's Prior
+Selector). Where nothing is contended the order's times are those of the longest path.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import simpy
+from simpy.events import EventPriority
+
+from phaze.base.arrays import Floats, Ints
+from phaze.base.errors import PhazeError
+from phaze.pipeline.durations import Kind, borders, durations, overlap_s
+from phaze.pipeline.graph import EventGraph, all_jobs, event_graph, fetches_ahead
+from phaze.pipeline.links import Idle, Machine, Process, Task, Transfer
+from phaze.pipeline.longest_path import ADVICE
+from phaze.pipeline.orders import Jobs, Key
+from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.priority import Queue
+from phaze.pipeline.timeline import Timeline
+
+Dispatch = Literal["order", "priority"]
+Message = tuple[Kind, int, int, int]
+"""A job and the replica that tells it that it may start; 0 where only one does."""
+
+LAST = EventPriority(2)
+"""After everything else that happens at the same time."""
+
+
+class Done(NamedTuple):
+    """A job that was executed."""
+
+    kind: Kind
+    stage: int
+    microbatch: int
+    start_s: float
+    end_s: float
+    arrival_s: float
+
+
+def simulate_events(
+    pipeline: Pipeline, *, dispatch: Dispatch = "order", machine: Machine | None = None
+) -> Timeline:
+    """Return when every event of a pipeline happens, with whatever contention the machine has.
+
+    Raises `PhazeError` where jobs wait for each other for ever, and where priority does not give an order.
+    """
+    run = _Run(pipeline, all_jobs(pipeline), machine or Idle(), dispatch)
+    run.env.run()
+    run.check()
+    return run.timeline()
+
+
+class _Run:
+    """One simulation: what has been sent, what is done."""
+
+    def __init__(self, pipeline: Pipeline, jobs: Jobs, machine: Machine, dispatch: Dispatch) -> None:
+        _check(pipeline, dispatch)
+        self.env = simpy.Environment()
+        self.pipeline, self.jobs, self.machine = pipeline, jobs, machine
+        self.seconds, self.early = durations(pipeline).tolist(), overlap_s(pipeline).tolist()
+        self.activation, self.gradient = (border.tolist() for border in borders(pipeline))
+        self.worker_of = {pair: worker for worker, pair in enumerate(pipeline.workers)}
+        self.happened: defaultdict[Message, simpy.Event] = defaultdict(self.env.event)
+        self.when: dict[Message, float] = {}
+        self.done: list[list[Done]] = [[] for _ in range(len(jobs.first) - 1)]
+        self.left = _passes_left(pipeline, jobs)
+        self.bells = [self.env.event() for _ in pipeline.workers]
+        self._start(dispatch)
+
+    def _start(self, dispatch: Dispatch) -> None:
+        work = self._by_priority if dispatch == "priority" else self._in_order
+        for worker in range(len(self.pipeline.workers)):
+            self.env.process(work(worker))
+        ports = range(len(self.pipeline.workers), len(self.jobs.first) - 1)
+        for port in ports:
+            self.env.process(self._in_order(port))
+
+    def keys(self, resource: int) -> Iterator[Key]:
+        """Yield the jobs of a resource in the schedule's order."""
+        span = slice(*self.jobs.first[resource : resource + 2])
+        for kind, stage, microbatch in zip(
+            self.jobs.kind[span].tolist(),
+            self.jobs.stage[span].tolist(),
+            self.jobs.microbatch[span].tolist(),
+            strict=True,
+        ):
+            yield Kind(kind), stage, microbatch
+
+    def _in_order(self, resource: int) -> Process:
+        """Execute the jobs of a resource in the schedule's order."""
+        for key in self.keys(resource):
+            yield from self._execute(resource, key)
+
+    def _execute(self, resource: int, key: Key) -> Process:
+        """Wait for what the job needs, take its time, tell who waits for it."""
+        kind, stage, microbatch = key
+        arrival = 0.0
+        for needed in self._needs(key):
+            yield self.happened[needed]
+            arrival = max(arrival, self.when[needed])
+        start = self.env.now
+        self._announce_start(resource, key)
+        task = Task(kind, stage, resource, microbatch, self.seconds[kind][stage])
+        yield from self.machine.perform(self.env, task)
+        self.done[resource].append(Done(kind, stage, microbatch, start, self.env.now, arrival))
+        self._announce_end(resource, key)
+
+    def _needs(self, key: Key) -> list[Message]:
+        """Return what must have happened before a job."""
+        kind, stage, number = key
+        if kind >= Kind.SYNC and kind != Kind.UPDATE:
+            return [(*key, replica) for replica in range(self.pipeline.replicas[stage % self.pipeline.depth])]
+        if kind == Kind.RECOMPUTE and not self.pipeline.early_recompute:
+            kind = Kind.BACKWARD
+        waits = {
+            Kind.FETCH: self.pipeline.release_s > 0 and number > 0,
+            Kind.FORWARD: stage > 0 or fetches_ahead(self.pipeline),
+            Kind.BACKWARD: stage + 1 < len(self.pipeline.stages),
+            Kind.UPDATE: self.pipeline.stages[stage].sync_s > 0,
+        }
+        return [(kind, stage, number, 0)] if waits.get(kind) else []
+
+    def _announce_start(self, resource: int, key: Key) -> None:
+        """Tell what becomes possible some time after a job's start."""
+        kind, stage, number = key
+        if kind == Kind.FETCH and self.pipeline.release_s > 0:
+            self._later(self.pipeline.release_s, (Kind.FETCH, 0, number + 1, 0), self._holder(0, number + 1))
+        again = self.pipeline.stages[stage].recompute_s > 0 and not self.pipeline.early_recompute
+        batch = number // self.pipeline.lane_microbatches
+        if kind == (Kind.RECOMPUTE if again else Kind.BACKWARD) and self.left[resource, stage, batch] == 1:
+            span = self.seconds[Kind.BACKWARD][stage] + again * self.seconds[Kind.RECOMPUTE][stage]
+            message = Kind.SYNC, stage, batch, self.pipeline.workers[resource][1]
+            self._later(span - self.early[stage], message, resource)
+
+    def _announce_end(self, resource: int, key: Key) -> None:
+        """Tell what becomes possible with a job's end."""
+        kind, stage, number = key
+        if kind == Kind.FETCH:
+            self._tell((Kind.FORWARD, 0, number, 0), self._holder(0, number))
+        elif kind == Kind.FORWARD and stage + 1 < len(self.pipeline.stages):
+            self._send(resource, key, stage + 1, self.activation[stage])
+        elif kind == Kind.BACKWARD:
+            self._count_backward(resource, stage, number // self.pipeline.lane_microbatches)
+            if stage > 0:
+                self._send(resource, key, stage - 1, self.gradient[stage - 1])
+        elif kind == Kind.LAST_SYNC:
+            group = stage % self.pipeline.depth
+            for replica in range(self.pipeline.replicas[group]):
+                self._tell((Kind.UPDATE, stage, number, replica), self._holder(group, replica))
+        elif kind == Kind.UPDATE:
+            self._tell((Kind.GATHER, stage, number, self.pipeline.workers[resource][1]), resource)
+
+    def _count_backward(self, worker: int, stage: int, batch: int) -> None:
+        """Tell the synchronisation that a worker is through with a batch: with this chunk's, or with all."""
+        group, replica = self.pipeline.workers[worker]
+        self.left[worker, stage, batch] -= 1
+        chunks = range(group, len(self.pipeline.stages), self.pipeline.depth)
+        own = [stage] if self.pipeline.overlap_sync else chunks
+        if not any(self.left[worker, q, batch] for q in own):
+            for q in own:
+                self._tell((Kind.LAST_SYNC, q, batch, replica), worker)
+
+    def _holder(self, group: int, microbatch: int) -> int:
+        """Return the worker of a group that has a microbatch."""
+        return self.worker_of[group, microbatch % self.pipeline.replicas[group]]
+
+    def _send(self, worker: int, key: Key, target: int, seconds: float) -> None:
+        """Send an activation or a gradient to the worker that has the microbatch at the target stage."""
+        kind, stage, number = key
+        receiver = self._holder(target % self.pipeline.depth, number)
+        if self.pipeline.transfers == "occupying":
+            self._tell((kind, target, number, 0), receiver)
+            return
+        transfer = Transfer(stage, target, worker, receiver, number, seconds)
+        self.env.process(self._deliver(transfer, (kind, target, number, 0)))
+
+    def _deliver(self, transfer: Transfer, message: Message) -> Process:
+        """Tell the receiver when the tensor is there."""
+        yield from self.machine.carry(self.env, transfer)
+        self._tell(message, transfer.target_worker)
+
+    def _tell(self, message: Message, worker: int) -> None:
+        """Let something happen now, and wake the worker that it may concern."""
+        self.when[message] = self.env.now
+        self.happened[message].succeed()
+        bell, self.bells[worker] = self.bells[worker], self.env.event()
+        bell.succeed()
+
+    def _later(self, seconds: float, message: Message, worker: int) -> None:
+        """Let something happen after some seconds."""
+
+        def wait() -> Process:
+            yield self.env.timeout(seconds)
+            self._tell(message, worker)
+
+        self.env.process(wait())
+
+    def _by_priority(self, worker: int) -> Process:
+        """Execute what has arrived: updates, then backward, then forward."""
+        updates = [key for key in self.keys(worker) if key[0] in (Kind.UPDATE, Kind.GATHER)]
+        state = Queue(self.pipeline, worker, updates, self.can_start)
+        while not state.finished:
+            yield _Settled(self.env)
+            jobs = state.choose()
+            if not jobs:
+                yield self.bells[worker]
+            for key in jobs:
+                yield from self._execute(worker, key)
+
+    def can_start(self, key: Key) -> bool:
+        """Return whether everything that a job needs has happened."""
+        return all(message in self.when for message in self._needs(key))
+
+    def check(self) -> None:
+        """Raise `PhazeError` where jobs wait for each other for ever."""
+        done = sum(map(len, self.done))
+        if done < len(self.jobs):
+            raise PhazeError(
+                f"pipeline: under {self.pipeline.schedule} with data {self.pipeline.data} only {done} of "
+                f"{len(self.jobs)} jobs can run, the others wait for each other; {ADVICE}"
+            )
+
+    def timeline(self) -> Timeline:
+        """Return what happened, with the jobs in the order of their execution."""
+        rows = np.array([row for rows in self.done for row in rows], np.float64)
+        jobs = Jobs(
+            rows[:, 0].astype(np.int8),
+            rows[:, 1].astype(np.int32),
+            rows[:, 2].astype(np.int32),
+            self.jobs.first,
+        )
+        graph = event_graph(self.pipeline, jobs)
+        start, end, arrival = rows[:, 3], rows[:, 4], rows[:, 5]
+        # Where a job took as long as on an idle machine, that without the rounding of the clock.
+        usual = np.isclose(end, start + graph.duration_s, rtol=1e-12, atol=0)
+        duration = np.where(usual, graph.duration_s, end - start)
+        return Timeline(self.pipeline, jobs, start, duration, arrival, _binding(end, graph))
+
+
+class _Settled(simpy.Event):
+    """Happens at once, but after everything else that happens now: a worker then sees all that has come."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        super().__init__(env)
+        self._ok, self._value = True, None
+        env.schedule(self, LAST)
+
+
+def _passes_left(pipeline: Pipeline, jobs: Jobs) -> Counter[tuple[int, int, int]]:
+    """Return the backward passes by worker, stage and batch."""
+    which = np.flatnonzero(jobs.kind == Kind.BACKWARD)
+    batch = jobs.microbatch[which] // pipeline.lane_microbatches
+    return Counter(
+        zip(jobs.resource[which].tolist(), jobs.stage[which].tolist(), batch.tolist(), strict=True)
+    )
+
+
+def _binding(end_s: Floats, graph: EventGraph) -> Ints:
+    """Return for every job the predecessor that lets it start last, -1 without any."""
+    binding = np.full(len(end_s), -1, np.int64)
+    arrival = end_s[graph.predecessor] + graph.delay_s
+    waiting = np.repeat(np.arange(len(end_s)), np.diff(graph.preceded))
+    rising = np.argsort(arrival, kind="stable")
+    binding[waiting[rising]] = graph.predecessor[rising]
+    return binding
+
+
+def _check(pipeline: Pipeline, dispatch: Dispatch) -> None:
+    """Refuse what priority alone cannot order."""
+    if dispatch not in get_args(Dispatch):
+        raise PhazeError(
+            f"simulation: dispatch must be one of {', '.join(get_args(Dispatch))}, got {dispatch}"
+        )
+    if dispatch == "priority" and (pipeline.schedule == "interleaved" or pipeline.early_recompute):
+        raise PhazeError(
+            "simulation: dispatch must be order under interleaved and with early_recompute, got priority"
+        )

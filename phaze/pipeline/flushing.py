@@ -1,0 +1,240 @@
+"""Time of a flushing pipeline and of its stages (Phaze, Section 5 and Appendix B).
+
+A model is a chain of layers: a graph with a Hamiltonian path, possibly with skip edges, in the order of that
+path. A stage is an interval [i, j) of it. Tables of all stages are arrays (n, n + 1) indexed by i and j;
+entries with j <= i mean nothing.
+
+Load of a stage (Appendix B.1): layers run one by one; each starts when its predecessor in the stage is done
+and its tensors from other stages are there. All transfers start at time 0 and take bytes / bandwidth,
+whatever else is on the network. The backward pass is the same on the reversed graph, with the gradients of
+outgoing edges for transfers. A stage that recomputes runs its forward pass again before the backward pass,
+from stashed inputs, while the gradients arrive:
+
+    load      = forward(with arrivals) + backward(with arrivals)
+    recompute = forward(with arrivals) + max(forward + backward, backward(with arrivals))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.compiled import njit
+from phaze.base.room import refuse_beyond_memory
+from phaze.cost.memory import Gradients, Schedule, most_in_flight
+
+TABLES = 12
+"""Tables of all stages that are held at once while a chain is placed: 11.2 as measured of 2,000 layers."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The layers of a model in pipeline order, for one TMP width; bytes are those of one slice."""
+
+    forward_s: Floats
+    backward_s: Floats
+    weight_bytes: Floats
+    static_bytes: Floats
+    """Weights, gradients and optimizer state."""
+    activation_bytes: Floats
+    """Activations that the backward pass of one microbatch needs."""
+    tensor_parallel: Bools
+    """False for a layer that runs whole: a stage of such layers takes one device instead of t."""
+    edges: tuple[tuple[int, int, float], ...]
+    """(source position, target position, bytes), source < target."""
+
+    def __len__(self) -> int:
+        """Return the number of layers."""
+        return len(self.forward_s)
+
+    @cached_property
+    def footprints(self) -> Footprints:
+        """Return what every stage stores."""
+        return stage_footprints(self)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a placement has to respect: the cluster, the batch, and how activations are kept."""
+
+    devices: int
+    """Devices in the cluster, K."""
+    microbatches: int
+    """Microbatches in a batch, B."""
+    bandwidth_bytes_per_s: float
+    """Between any two devices."""
+    memory_bytes: float
+    """HBM of a device."""
+    recompute: bool = False
+    schedule: Schedule = "1f1b"
+    gradients: Gradients = "first-stage"
+    all_reduce_factor: float = 4.0
+    """An all-reduce over n devices takes (n - 1)/n times its bytes over the bandwidth times this: 4 in the
+    paper, 2 for a ring whose links carry both directions at once."""
+
+    def exchange_s(self, weight_bytes: Floats) -> Floats:
+        """Return the time to exchange gradients over very many replicas; over d of them, (d - 1)/d of it."""
+        return self.all_reduce_factor * weight_bytes / self.bandwidth_bytes_per_s
+
+
+@dataclass(frozen=True)
+class Loads:
+    """Time of every stage for one microbatch, in seconds."""
+
+    plain_s: Floats
+    recomputed_s: Floats
+
+    def of(self, recompute: bool) -> Floats:
+        """Return the loads of all stages but the last."""
+        return self.recomputed_s if recompute else self.plain_s
+
+
+@dataclass(frozen=True)
+class Footprints:
+    """What every stage stores, and how many devices hold it; independent of latencies."""
+
+    constant_bytes: Floats
+    """Weights, gradients, optimizer state and the activations of one microbatch."""
+    activation_bytes: Floats
+    arriving_bytes: Floats
+    """Tensors on the edges that enter the stage."""
+    weight_bytes: Floats
+    single: Bools
+    """No layer of the stage is tensor parallel: one device does."""
+
+    def stashed_bytes(self, recompute: bool) -> Floats:
+        """Return what a stage that is not the last keeps of a microbatch in flight."""
+        return self.arriving_bytes if recompute else self.activation_bytes
+
+
+@dataclass(frozen=True)
+class Room:
+    """Which stages fit the memory."""
+
+    most_stages: Ints
+    """(n, n + 1): the stage fits as the s-th from the end for 2 <= s <= most_stages."""
+    last_fits: Bools
+    """(n,): the stage [i, n) fits as the last."""
+
+
+def stage_loads(chain: Chain, bandwidth_bytes_per_s: float) -> Loads:
+    """Return the load of every stage of a chain."""
+    sources, targets, sizes = edge_arrays(chain.edges)
+    forward, backward = np.asarray(chain.forward_s, float), np.asarray(chain.backward_s, float)
+    return Loads(*latencies(forward, backward, sources, targets, sizes / bandwidth_bytes_per_s))
+
+
+def edge_arrays(edges: tuple[tuple[int, int, float], ...]) -> tuple[Ints, Ints, Floats]:
+    """Return sources, targets and bytes of the edges."""
+    sources, targets, sizes = zip(*edges, strict=True) if edges else ((), (), ())
+    return np.array(sources, np.int64), np.array(targets, np.int64), np.array(sizes, float)
+
+
+@njit
+def latencies(
+    forward: Floats, backward: Floats, sources: Ints, targets: Ints, transfers: Floats
+) -> tuple[Floats, Floats]:
+    """Return the loads of all stages without and with recomputation; `transfers` are the edges' seconds."""
+    n = len(forward)
+    arrive, depart = np.zeros((n, n)), np.zeros((n + 1, n))
+    for e in range(len(sources)):
+        for i in range(sources[e] + 1, targets[e] + 1):
+            arrive[i, targets[e]] = max(arrive[i, targets[e]], transfers[e])
+            depart[i, sources[e]] = max(depart[i, sources[e]], transfers[e])
+    first, again = np.zeros((n, n + 1)), np.zeros((n, n + 1))
+    for i in range(n):
+        finish = total = 0.0
+        for v in range(i, n):
+            finish = max(finish, arrive[i, v]) + forward[v]
+            total += forward[v]
+            first[i, v + 1], again[i, v + 1] = finish, total
+    plain, recomputed = np.full((n, n + 1), np.inf), np.full((n, n + 1), np.inf)
+    for j in range(1, n + 1):
+        finish = total = 0.0
+        for i in range(j - 1, -1, -1):
+            finish = max(finish, depart[j, i]) + backward[i]
+            total += backward[i]
+            plain[i, j] = first[i, j] + finish
+            recomputed[i, j] = first[i, j] + max(again[i, j] + total, finish)
+    return plain, recomputed
+
+
+def stage_footprints(chain: Chain) -> Footprints:
+    """Return what every stage of a chain stores; PhazeError where tables of all stages exceed the memory."""
+    refuse_beyond_memory(
+        8.0 * TABLES * len(chain) * (len(chain) + 1),
+        f"the tables of all stages of {len(chain):,} layers",
+        "merge layers that come one after the other",
+    )
+    activations = interval_sums(chain.activation_bytes)
+    return Footprints(
+        constant_bytes=interval_sums(chain.static_bytes) + activations,
+        activation_bytes=activations,
+        arriving_bytes=_arriving_bytes(len(chain), *edge_arrays(chain.edges)),
+        weight_bytes=interval_sums(chain.weight_bytes),
+        single=interval_sums(np.asarray(chain.tensor_parallel, float)) == 0,
+    )
+
+
+def interval_sums(values: Floats) -> Floats:
+    """Return the sums over all intervals [i, j), an array (n, n + 1); exact for whole numbers below 2^53."""
+    before = np.concatenate(([0.0], np.cumsum(values)))
+    return before[None, :] - before[:-1, None]
+
+
+@njit
+def _arriving_bytes(layers: int, sources: Ints, targets: Ints, sizes: Floats) -> Floats:
+    """Return the bytes on the edges that enter each stage: from before i into [i, j)."""
+    arriving = np.zeros((layers, layers + 1))
+    for e in range(len(sources)):
+        for i in range(sources[e] + 1, targets[e] + 1):
+            arriving[i, targets[e] + 1] += sizes[e]
+    for j in range(1, layers + 1):
+        arriving[:, j] += arriving[:, j - 1]
+    return arriving
+
+
+def room(footprints: Footprints, setting: Setting, microbatches: int) -> Room:
+    """Return which stages fit, with that many microbatches in each pipeline (only GPipe depends on them)."""
+    n = len(footprints.constant_bytes)
+    constant, stashed = footprints.constant_bytes, footprints.stashed_bytes(setting.recompute)
+    if setting.schedule == "1f1b":
+        most = 1 + most_in_flight(constant, stashed, setting.memory_bytes, n - 1)
+        return Room(most, most[:, n] >= 1)
+    fits = constant + microbatches * stashed <= setting.memory_bytes
+    last = constant[:, n] + microbatches * footprints.activation_bytes[:, n]
+    return Room(np.where(fits, n, 0).astype(np.int64), last <= setting.memory_bytes)
+
+
+def useful_widths(microbatches: int, limit: int) -> tuple[Ints, Ints]:
+    """Return (ceil(B/d), d), d rising: for each distinct number of microbatches in a pipeline the smallest d.
+
+    A wider d with the same number of microbatches only synchronises more and takes more devices, so no other
+    d can be the best; there are about 2 sqrt(B) of them. `limit` is the largest d allowed, min(K, B) in the
+    paper.
+    """
+    widths = np.arange(1, min(limit, microbatches) + 1, dtype=np.int64)
+    counts = -(-microbatches // widths)
+    first = np.concatenate(([True], counts[1:] < counts[:-1]))[: len(widths)]
+    return counts[first], widths[first]
+
+
+def sync_s(weight_bytes: Floats, data: int, setting: Setting) -> float:
+    """Return the time that a batch waits for gradients, in seconds; weights are those of every stage (s,).
+
+    All stages exchange after the last backward pass, and the slowest exchange counts, or that of the first
+    stage alone (paper, equation 18). That a later stage begins while those before it still work is not
+    counted: it would make slower layers faster, and bounds by lower latencies none.
+    """
+    every = (data - 1) / data * setting.exchange_s(weight_bytes)
+    return float(every[0] if setting.gradients == "first-stage" else every.max())
+
+
+def batch_time_s(
+    max_load_s: float, stages: int, microbatches: int, data: int, synchronisation_s: float
+) -> float:
+    """Return the time per batch: the slowest load times ceil(B/d) + s - 1, and the synchronisation."""
+    return max_load_s * (-(-microbatches // data) + stages - 1) + synchronisation_s

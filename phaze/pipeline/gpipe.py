@@ -1,0 +1,247 @@
+"""Time of a training step of stages mapped to devices: synchronous GPipe (Parmesan, Sections VII and VIII).
+
+A graph of tasks, as FlexFlow simulates it (Jia et al., MLSys 2019), after which the paper's
+is modelled: a device runs one task at a time, and so does the link of every ordered pair of devices. Each
+replica passes MB microbatches forward through all stages, then backward in the same order. Every edge of the
+stage graph sends a message a microbatch, skip connections too: forward on the link to the later stage,
+backward on the link back. Links work beside the devices; a link is held for size / bandwidth, and the message
+arrives a latency later. A mapping gives every stage of every replica a device of its own, so no link serves
+two edges.
+
+When the last backward pass of a stage is over on all its replicas, they reduce its gradients around their
+ring, by replica number: 2 (R − 1) rounds of P / R bytes, each as long as the slowest link needs, (9). Then
+each updates its parameters: plain SGD reads weights and gradients and writes weights, 3 P bytes. The step
+ends with the last update.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from phaze.base.arrays import Floats, Ints
+from phaze.base.compiled import njit
+from phaze.base.errors import PhazeError
+from phaze.cost.network.device_networks import DeviceNetwork, flat_network
+from phaze.workload.operator_graphs import StageGraph
+
+UPDATE_TRAFFIC = 3.0
+"""Bytes of memory traffic of an SGD update for every byte of parameters."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A simulated training step."""
+
+    step_s: float
+    ended_s: Floats
+    """When the last backward pass of every stage is over, shape (S, R)."""
+    all_reduce_s: Floats
+    """Of every stage, shape (S,)."""
+    update_s: Floats
+    """Of every stage, shape (S,)."""
+    compute_s: float
+    """The step on a network that takes no time."""
+
+    @cached_property
+    def critical_stage(self) -> int:
+        """Return the stage whose update ends the step."""
+        return int(np.argmax(self.ended_s.max(axis=1) + self.all_reduce_s + self.update_s))
+
+    @property
+    def pipeline_s(self) -> float:
+        """Return when the critical stage's passes are over."""
+        return float(self.ended_s[self.critical_stage].max())
+
+    @property
+    def communication_s(self) -> float:
+        """Return the time that an endless bandwidth would save."""
+        return self.step_s - self.compute_s
+
+
+def step_time_s(
+    stages: StageGraph, mapping: Ints, network: DeviceNetwork, memory_bytes_per_s: float = math.inf
+) -> float:
+    """Return the time of a step with the stages on devices `mapping`, shape (S, R).
+
+    `memory_bytes_per_s` is what the update runs at. Raises PhazeError for a mapping that is none.
+    """
+    return float(step_times_s(stages, mapping[None], network, memory_bytes_per_s)[0])
+
+
+def step_times_s(
+    stages: StageGraph, mappings: Ints, network: DeviceNetwork, memory_bytes_per_s: float = math.inf
+) -> Floats:
+    """Return the times of a step under n mappings, shape (n, S, R), as an array (n,)."""
+    mappings = np.ascontiguousarray(mappings, np.int64)
+    for mapping in mappings:
+        check_mapping(stages, mapping, network.devices)
+    work = work_of(stages, memory_bytes_per_s)
+    return np.asarray(_all_steps(*work, mappings, network.seconds_per_byte, network.waits_s))
+
+
+def simulate_step(
+    stages: StageGraph, mapping: Ints, network: DeviceNetwork, memory_bytes_per_s: float = math.inf
+) -> Step:
+    """Return the step under one mapping, shape (S, R), and where its time goes."""
+    check_mapping(stages, mapping, network.devices)
+    forward, backward, edges, sizes, gradients, update, microbatches = work_of(stages, memory_bytes_per_s)
+    mapping = np.ascontiguousarray(mapping, np.int64)
+    seconds, waits = network.seconds_per_byte, network.waits_s
+    ended = np.empty(mapping.shape)
+    for replica in range(stages.replicas):
+        devices = mapping[:, replica].copy()
+        ended[:, replica] = passes_end(forward, backward, edges, sizes, microbatches, devices, seconds, waits)
+    reduced = np.array([ring_s(gradients[s], mapping[s], seconds, waits) for s in range(len(forward))])
+    silent = np.zeros((len(forward), len(forward)))
+    alone = passes_end(forward, backward, edges, sizes, microbatches, np.arange(len(forward)), silent, silent)
+    step = float((ended.max(axis=1) + reduced + update).max())
+    return Step(step, ended, reduced, update, float((alone + update).max()))
+
+
+def flat_step_time_s(
+    stages: StageGraph,
+    bandwidth_bytes_per_s: float,
+    latency_s: float = 0.0,
+    memory_bytes_per_s: float = math.inf,
+) -> float:
+    """Return the time of a step with equal links everywhere: all replicas are alike, and one is simulated."""
+    count, replicas = len(stages.forward_s), stages.replicas
+    network = flat_network(count, bandwidth_bytes_per_s, latency_s)
+    forward, backward, edges, sizes, gradients, update, microbatches = work_of(stages, memory_bytes_per_s)
+    seconds, waits = network.seconds_per_byte, network.waits_s
+    ended = passes_end(forward, backward, edges, sizes, microbatches, np.arange(count), seconds, waits)
+    round_s = latency_s + gradients / replicas / bandwidth_bytes_per_s
+    return float((ended + 2.0 * (replicas - 1) * round_s + update).max())
+
+
+def check_mapping(stages: StageGraph, mapping: Ints, devices: int) -> None:
+    """Raise PhazeError unless a mapping, shape (S, R), gives every stage of every replica its own device."""
+    wanted = (len(stages.forward_s), stages.replicas)
+    if mapping.shape != wanted:
+        raise PhazeError(f"mapping: must have the shape {wanted} of stages x replicas, got {mapping.shape}")
+    if mapping.min() < 0 or mapping.max() >= devices or len(np.unique(mapping)) < mapping.size:
+        raise PhazeError(f"mapping: must name {mapping.size} different devices from 0 to {devices - 1}")
+
+
+Work = tuple[Floats, Floats, Ints, Floats, Floats, Floats, int]
+"""Forward and backward times, edges sorted by source, their bytes, gradients, updates, microbatches."""
+
+
+def work_of(stages: StageGraph, memory_bytes_per_s: float = math.inf) -> Work:
+    """Return the arrays that the compiled code works on."""
+    edges = np.ascontiguousarray(stages.edges.reshape(-1, 2), np.int64)
+    return (
+        np.ascontiguousarray(stages.forward_s, np.float64),
+        np.ascontiguousarray(stages.backward_s, np.float64),
+        edges,
+        np.ascontiguousarray(stages.edge_bytes, np.float64),
+        np.ascontiguousarray(stages.parameter_bytes, np.float64),
+        np.ascontiguousarray(UPDATE_TRAFFIC * stages.parameter_bytes / memory_bytes_per_s, np.float64),
+        stages.microbatches,
+    )
+
+
+@njit
+def ring_s(size: float, ring: Ints, seconds: Floats, waits: Floats) -> float:
+    """Return the time of an all-reduce of a size around a ring of devices, by its slowest link (9)."""
+    replicas = len(ring)
+    slowest = 0.0
+    if replicas == 1:
+        return slowest
+    for r in range(replicas):
+        source, target = ring[r], ring[(r + 1) % replicas]
+        slowest = max(slowest, waits[source, target] + size / replicas * seconds[source, target])
+    return 2.0 * (replicas - 1) * slowest
+
+
+@njit
+def passes_end(
+    forward: Floats,
+    backward: Floats,
+    edges: Ints,
+    sizes: Floats,
+    microbatches: int,
+    devices: Ints,
+    seconds: Floats,
+    waits: Floats,
+) -> Floats:
+    """Return when each stage of one replica, on `devices`, ends its last backward pass, shape (S,)."""
+    free, scratch = np.empty(len(forward)), np.empty(len(forward) + len(edges))
+    pass_through(forward, backward, edges, sizes, microbatches, devices, seconds, waits, free, scratch)
+    return free
+
+
+@njit
+def pass_through(
+    forward: Floats,
+    backward: Floats,
+    edges: Ints,
+    sizes: Floats,
+    microbatches: int,
+    devices: Ints,
+    seconds: Floats,
+    waits: Floats,
+    free: Floats,
+    scratch: Floats,
+) -> None:
+    """Write into `free` when each stage of one replica ends its last backward pass, shape (S,).
+
+    `scratch` has room for as many numbers as there are stages and edges.
+    """
+    count, messages = len(forward), len(edges)
+    free[:] = 0.0
+    scratch[:] = 0.0
+    for _ in range(microbatches):
+        scratch[:count] = 0.0
+        e = 0
+        for s in range(count):
+            free[s] = max(free[s], scratch[s]) + forward[s]
+            while e < messages and edges[e, 0] == s:
+                t = edges[e, 1]
+                busy = max(scratch[count + e], free[s]) + sizes[e] * seconds[devices[s], devices[t]]
+                scratch[count + e] = busy
+                scratch[t] = max(scratch[t], busy + waits[devices[s], devices[t]])
+                e += 1
+    scratch[:] = 0.0
+    for _ in range(microbatches):
+        e = messages - 1
+        for s in range(count - 1, -1, -1):
+            arrived = 0.0
+            while e >= 0 and edges[e, 0] == s:
+                t = edges[e, 1]
+                busy = max(scratch[count + e], free[t]) + sizes[e] * seconds[devices[t], devices[s]]
+                scratch[count + e] = busy
+                arrived = max(arrived, busy + waits[devices[t], devices[s]])
+                e -= 1
+            free[s] = max(free[s], arrived) + backward[s]
+
+
+@njit
+def _all_steps(
+    forward: Floats,
+    backward: Floats,
+    edges: Ints,
+    sizes: Floats,
+    gradients: Floats,
+    update: Floats,
+    microbatches: int,
+    mappings: Ints,
+    seconds: Floats,
+    waits: Floats,
+) -> Floats:
+    """Return the time of a step under every mapping, shape (n,)."""
+    steps = np.zeros(len(mappings))
+    for n in range(len(mappings)):
+        over = np.zeros(len(forward))
+        for replica in range(mappings.shape[2]):
+            devices = mappings[n, :, replica].copy()
+            ended = passes_end(forward, backward, edges, sizes, microbatches, devices, seconds, waits)
+            over = np.maximum(over, ended)
+        for s in range(len(forward)):
+            last = ring_s(gradients[s], mappings[n, s], seconds, waits) + update[s]
+            steps[n] = max(steps[n], over[s] + last)
+    return steps

@@ -1,0 +1,194 @@
+"""The event graph of a pipeline: which jobs there are, how long each takes and what each waits for.
+
+A job waits for the job before it on its resource, and for jobs elsewhere: its predecessors, each with a delay
+from that job's end, the time of the transfer between them. Delays are negative where a job may begin before
+its predecessor is over (overlapped synchronisation).
+
+Resources are the workers, then the input ports of the first group's workers, where data are fetched
+ahead, then a synchronisation port for each group that synchronises: chunks share it, last chunk first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phaze.base.arrays import Floats, Ints
+from phaze.pipeline.durations import Kind, borders, durations, fetches_on_worker, overlap_s, pieces
+from phaze.pipeline.orders import Jobs, joined, own_microbatches, worker_jobs
+from phaze.pipeline.pipeline import Pipeline
+
+
+@dataclass(frozen=True, eq=False)
+class EventGraph:
+    """N jobs and what they wait for; predecessors of job i are entries [preceded[i], preceded[i + 1])."""
+
+    jobs: Jobs
+    duration_s: Floats
+    """(N,)."""
+    preceded: Ints
+    """(N + 1,)."""
+    predecessor: Ints
+    delay_s: Floats
+    """From the predecessor's end to the earliest start."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sites:
+    """Where each pass stands among the jobs: (stages, microbatches) indices, -1 where there is none."""
+
+    at: dict[Kind, Ints]
+
+    def of(self, kind: Kind, stage: NDArray[np.int32], microbatch: NDArray[np.int32]) -> Ints:
+        """Return the indices of these passes."""
+        return self.at[kind][stage, microbatch]
+
+
+@dataclass(frozen=True, eq=False)
+class Join:
+    """A job that waits for several, all with one delay."""
+
+    job: int
+    predecessors: Ints
+    delay_s: float
+
+
+def all_jobs(pipeline: Pipeline) -> Jobs:
+    """Return the jobs of workers and ports in the schedule's order."""
+    return joined([worker_jobs(pipeline), *_input_ports(pipeline), *_sync_ports(pipeline)])
+
+
+def event_graph(pipeline: Pipeline, jobs: Jobs | None = None) -> EventGraph:
+    """Return the graph of a pipeline; `jobs` in another order of execution than the schedule's, if given."""
+    jobs = all_jobs(pipeline) if jobs is None else jobs
+    sites = _sites(pipeline, jobs)
+    single, delay = _single_predecessors(pipeline, jobs, sites)
+    joins = _joins(pipeline, jobs)
+    has = single >= 0
+    preceded = np.concatenate([[0], np.cumsum(has)])
+    predecessor, delays = single[has], delay[has]
+    if joins:
+        sizes = np.array([len(join.predecessors) for join in joins])
+        at = np.repeat(preceded[[join.job for join in joins]], sizes)
+        predecessor = np.insert(predecessor, at, np.concatenate([join.predecessors for join in joins]))
+        delays = np.insert(delays, at, np.repeat([join.delay_s for join in joins], sizes))
+        added = np.zeros(len(preceded), np.int64)
+        added[[join.job + 1 for join in joins]] = sizes
+        preceded += np.cumsum(added)
+    return EventGraph(jobs, durations(pipeline)[jobs.kind, jobs.stage], preceded, predecessor, delays)
+
+
+def fetches_ahead(pipeline: Pipeline) -> bool:
+    """Return whether data are fetched on ports of their own."""
+    return (pipeline.fetch_s > 0 or pipeline.release_s > 0) and not fetches_on_worker(pipeline)
+
+
+def synchronising_groups(pipeline: Pipeline) -> list[int]:
+    """Return the device groups that have a synchronisation port."""
+    if not pipeline.trains:
+        return []
+    busy = pipeline.column("sync_s").reshape(pipeline.chunks, pipeline.depth).any(axis=0)
+    return np.flatnonzero(busy).tolist()
+
+
+def _input_ports(pipeline: Pipeline) -> list[Jobs]:
+    """Return the fetches, a port for each worker of the first group."""
+    if not fetches_ahead(pipeline):
+        return []
+    owned = [own_microbatches(pipeline, replica, 0) for replica in range(pipeline.replicas[0])]
+    return [_port(np.full(len(own), Kind.FETCH), np.zeros(len(own), int), own) for own in owned]
+
+
+def _sync_ports(pipeline: Pipeline) -> list[Jobs]:
+    """Return the synchronisations, a port for each group: batch by batch, the last chunk first."""
+    ports = []
+    syncs, early = pipeline.column("sync_s") > 0, pieces(pipeline) > 1
+    for group in synchronising_groups(pipeline):
+        chunks = [q for q in reversed(range(group, len(syncs), pipeline.depth)) if syncs[q]]
+        pairs = [
+            (k, q) for q in chunks for k in (Kind.SYNC, Kind.LAST_SYNC) if k == Kind.LAST_SYNC or early[q]
+        ]
+        kinds, stages = np.array(pairs).T
+        batches = np.arange(pipeline.batches)
+        ports.append(
+            _port(np.tile(kinds, len(batches)), np.tile(stages, len(batches)), batches.repeat(len(pairs)))
+        )
+    return ports
+
+
+def _port(kind: Ints, stage: Ints, microbatch: Ints) -> Jobs:
+    first = np.array([0, len(kind)], np.int64)
+    return Jobs(kind.astype(np.int8), stage.astype(np.int32), microbatch.astype(np.int32), first)
+
+
+def _sites(pipeline: Pipeline, jobs: Jobs) -> Sites:
+    shape = (len(pipeline.stages), max(pipeline.lane_microbatches, 1) * pipeline.batches)
+    at = {}
+    for kind in (Kind.FETCH, Kind.FORWARD, Kind.BACKWARD, Kind.LAST_SYNC):
+        found = np.flatnonzero(jobs.kind == kind)
+        at[kind] = np.full(shape, -1, np.int64)
+        at[kind][jobs.stage[found], jobs.microbatch[found]] = found
+    return Sites(at)
+
+
+def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: Sites) -> tuple[Ints, Floats]:
+    """Return the one predecessor of every job, -1 without, and the delay after it."""
+    single, delay = np.full(len(jobs), -1, np.int64), np.zeros(len(jobs))
+    stages = len(pipeline.stages)
+    activation, gradient = borders(pipeline)
+    if pipeline.transfers == "occupying":
+        activation, gradient = np.zeros_like(activation), np.zeros_like(gradient)
+
+    def link(which: Ints, kind: Kind, step: int, lag: Floats) -> None:
+        stage, microbatch = jobs.stage[which], jobs.microbatch[which]
+        single[which] = sites.of(kind, stage + step, microbatch)
+        delay[which] = lag
+
+    forward = np.flatnonzero((jobs.kind == Kind.FORWARD) & (jobs.stage > 0))
+    link(forward, Kind.FORWARD, -1, activation[jobs.stage[forward] - 1])
+    if fetches_ahead(pipeline):
+        link(np.flatnonzero((jobs.kind == Kind.FORWARD) & (jobs.stage == 0)), Kind.FETCH, 0, np.zeros(1))
+    waits = (jobs.kind == Kind.BACKWARD) | ((jobs.kind == Kind.RECOMPUTE) & (not pipeline.early_recompute))
+    backward = np.flatnonzero(waits & (jobs.stage < stages - 1))
+    link(backward, Kind.BACKWARD, 1, gradient[jobs.stage[backward]])
+    link(np.flatnonzero(jobs.kind == Kind.UPDATE), Kind.LAST_SYNC, 0, np.zeros(1))
+    if pipeline.release_s > 0:
+        fetch = np.flatnonzero((jobs.kind == Kind.FETCH) & (jobs.microbatch > 0))
+        single[fetch] = sites.at[Kind.FETCH][0, jobs.microbatch[fetch] - 1]
+        delay[fetch] = pipeline.release_s - pipeline.fetch_s
+    return single, delay
+
+
+def _joins(pipeline: Pipeline, jobs: Jobs) -> list[Join]:
+    """Return the jobs that wait for all replicas, in rising order."""
+    passes, updates = last_passes(pipeline, jobs), _last(pipeline, jobs, Kind.UPDATE, 1)
+    groups = np.array([group for group, _ in pipeline.workers])
+    early = overlap_s(pipeline)
+    joins: list[Join] = []
+    for job in np.flatnonzero(jobs.kind >= Kind.SYNC).tolist():
+        kind, stage, batch = jobs.kind[job], int(jobs.stage[job]), int(jobs.microbatch[job])
+        members = groups == stage % pipeline.depth
+        chunk = slice(stage // pipeline.depth, stage // pipeline.depth + 1)
+        if kind == Kind.SYNC:
+            joins.append(Join(job, passes[members, chunk, batch].max(axis=1), -float(early[stage])))
+        elif kind == Kind.LAST_SYNC:
+            of = chunk if pipeline.overlap_sync else slice(None)
+            joins.append(Join(job, passes[members, of, batch].max(axis=1), 0.0))
+        elif kind == Kind.GATHER:
+            joins.append(Join(job, updates[members, chunk, batch].max(axis=1), 0.0))
+    return joins
+
+
+def last_passes(pipeline: Pipeline, jobs: Jobs) -> Ints:
+    """Return each worker's last backward pass by chunk and batch, (workers, chunks, batches)."""
+    return _last(pipeline, jobs, Kind.BACKWARD, pipeline.lane_microbatches)
+
+
+def _last(pipeline: Pipeline, jobs: Jobs, kind: Kind, per_batch: int) -> Ints:
+    found = np.flatnonzero(jobs.kind == kind)
+    last = np.full((len(pipeline.workers), pipeline.chunks, pipeline.batches), -1, np.int64)
+    where = (jobs.resource[found], jobs.stage[found] // pipeline.depth, jobs.microbatch[found] // per_batch)
+    np.maximum.at(last, where, found)
+    return last

@@ -1,0 +1,271 @@
+"""What the pipeline level simulates: stages with their costs, and how microbatches pass them (PALM, IV.A).
+
+A stage is what one tile group, or one group of devices, holds of the model; its costs come as seconds and
+bytes, for one microbatch on one replica. A pipeline of depth p with v chunks has p v stages in the order of
+the data flow; stage q is on device group q mod p. Group g has d_g replicas of t_g devices; microbatch m goes
+to replica m mod d_g of every group (round-robin, Piper, Figure 5). Where all d_g have a common divisor, so
+many pipelines (lanes) run beside each other and meet in synchronisation only: the one with the most
+microbatches is simulated, for all.
+
+Where PALM's text leaves a choice, this level has it as a field of `Pipeline`, and says what it takes:
+
+- Data_Fetch (Figure 4) has a port of its own and fetches ahead, or occupies the first stage.
+- Act/Grad Pass takes time on the way but none of a device's, or occupies sender and receiver (`transfers`).
+- Recompute begins when the gradient has arrived, as the sub-processes of Figure 5 follow each other, or
+  while it arrives (`early_recompute`, Phaze, Appendix B.1).
+- "DP communication from the previous operator can overlap with the current operator's execution": gradients
+  are synchronised in as many equal pieces as the stage has operators, each as soon as the last microbatch's
+  backward pass has got so far on every replica (`overlap_sync`); without overlap, after the device's last
+  backward pass.
+- GU starts when the synchronisation of its stage is done, and not before the device's backward passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from math import gcd, inf
+from typing import Literal, get_args
+
+import numpy as np
+
+from phaze.base.arrays import Floats, Ints
+from phaze.base.errors import PhazeError
+
+Schedule = Literal["gpipe", "1f1b", "interleaved", "2bw", "layer-wise", "inference"]
+"""gpipe: Huang et al., NeurIPS 2019; 1f1b, interleaved: Narayanan et al., SC 2021; 2bw: PipeDream-2BW, no
+flush; layer-wise: a pipeline of depth 1 (PALM, IV.A); inference: no backward pass."""
+
+Transfers = Literal["overlapped", "occupying"]
+"""overlapped: a tensor takes its time on the way; occupying: so long sender and then receiver do nothing
+else, as Piper's cost model charges both (Section 3.2)."""
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """Times and bytes of a stage, on one replica; per microbatch where nothing else is said."""
+
+    forward_s: float
+    backward_s: float = 0.0
+    recompute_s: float = 0.0
+    """The forward pass again, before the backward pass; 0: the stage keeps its activations."""
+    send_activation_s: float = 0.0
+    """From here to the next stage."""
+    send_gradient_s: float = 0.0
+    """From here to the previous stage."""
+    sync_s: float = 0.0
+    """Per batch: synchronise the gradients over the replicas."""
+    update_s: float = 0.0
+    """Per batch: load full-precision weights and store them back."""
+    gather_s: float = 0.0
+    """Per batch: gather the updated weights, where replicas update a share each (ZeRO 1 and 2)."""
+    operators: int = 1
+    """Pieces in which gradients can be synchronised."""
+    stash_bytes: float = 0.0
+    """Kept of a microbatch from the beginning of its forward pass to the end of its backward pass."""
+    work_bytes: float = 0.0
+    """Needed beside while the stage works on a microbatch."""
+    fixed_bytes: float = 0.0
+    """There all the time: weights, gradients, optimizer state, buffers."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = float(getattr(self, field.name))
+            if not 0 <= value < inf:
+                raise PhazeError(f"stage: {field.name} must be a number >= 0, got {value}")
+        if self.operators < 1:
+            raise PhazeError(f"stage: operators must be >= 1, got {self.operators}")
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Stages in the order of the data flow, and how a batch goes through them."""
+
+    stages: tuple[StageCost, ...]
+    """p v of them; stage q is on device group q mod p."""
+    microbatches: int
+    """In a batch, over all replicas; in inference: in all."""
+    schedule: Schedule = "1f1b"
+    chunks: int = 1
+    """v: stages of a device group."""
+    data: tuple[int, ...] = ()
+    """(p,) d: replicas of every device group; empty: one."""
+    tensor: tuple[int, ...] = ()
+    """(p,) t: devices of a replica; empty: one."""
+    batches: int = 1
+    """Batches that follow each other without a flush; more than one only under 2bw."""
+    fetch_s: float = 0.0
+    """Data_Fetch of a microbatch."""
+    release_s: float = 0.0
+    """Least time between the starts of two Data_Fetches; 0: as fast as they go."""
+    transfers: Transfers = "overlapped"
+    """Of activations, gradients and fetched data."""
+    overlap_sync: bool = False
+    early_recompute: bool = False
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
+        _check_groups(self)
+        _check_schedule(self)
+
+    @property
+    def depth(self) -> int:
+        """Return p, the number of device groups."""
+        return len(self.stages) // self.chunks
+
+    @cached_property
+    def lanes(self) -> int:
+        """Return how many pipelines run beside each other: the greatest common divisor of all d."""
+        return gcd(*self.data) if self.data else 1
+
+    @cached_property
+    def replicas(self) -> tuple[int, ...]:
+        """Return the replicas of every group in one lane."""
+        return tuple(d // self.lanes for d in self.data) if self.data else (1,) * self.depth
+
+    @property
+    def lane_microbatches(self) -> int:
+        """Return the microbatches of a batch in the fullest lane."""
+        return -(-self.microbatches // self.lanes)
+
+    @cached_property
+    def suffixes(self) -> tuple[int, ...]:
+        """Return for every group the sum of the replicas from it to the last (Piper's s)."""
+        return tuple(np.cumsum(self.replicas[::-1])[::-1].tolist())
+
+    @cached_property
+    def workers(self) -> tuple[tuple[int, int], ...]:
+        """Return (group, replica) of all workers of a lane: what executes one job at a time."""
+        return tuple((g, r) for g, d in enumerate(self.replicas) for r in range(d))
+
+    @property
+    def worker_devices(self) -> Ints:
+        """Return the devices of every worker."""
+        widths = self.tensor or (1,) * self.depth
+        return np.array([widths[g] for g, _ in self.workers], np.int64)
+
+    @property
+    def devices(self) -> int:
+        """Return the devices of all lanes."""
+        return self.lanes * int(self.worker_devices.sum())
+
+    @cached_property
+    def trains(self) -> bool:
+        """Return whether there is a backward pass."""
+        return self.schedule != "inference"
+
+    def column(self, name: str) -> Floats:
+        """Return one of the costs of all stages, an array that must not be changed."""
+        if name not in self._columns:
+            column = np.array([getattr(stage, name) for stage in self.stages], np.float64)
+            column.setflags(write=False)
+            self._columns[name] = column
+        return self._columns[name]
+
+    @cached_property
+    def _columns(self) -> dict[str, Floats]:
+        return {}
+
+
+def merged(stages: tuple[StageCost, ...]) -> StageCost:
+    """Return the stage that executes all of them one after the other: PALM's layer-wise execution.
+
+    What is sent between them stays where it is; memory for work is that of the neediest.
+    """
+    sums = {f.name: sum(getattr(stage, f.name) for stage in stages) for f in fields(StageCost)}
+    last, first = stages[-1], stages[0]
+    return replace(
+        first,
+        **{
+            **sums,
+            "send_activation_s": last.send_activation_s,
+            "send_gradient_s": first.send_gradient_s,
+            "work_bytes": max(stage.work_bytes for stage in stages),
+        },
+    )
+
+
+def with_gathers(stage: StageCost, gather_s: float, *, overlapped: bool = True) -> StageCost:
+    """Return the stage with its weights gathered for every pass, as ZeRO 3 does.
+
+    Overlapped, the weights of the next operator are gathered during the present one: two machines in a
+    row with n equal operators take g/n + (n - 1) max(f, g)/n + f/n.
+    """
+    n = stage.operators if overlapped else 1
+
+    def longer(seconds: float) -> float:
+        return (gather_s + (n - 1) * max(seconds, gather_s) + seconds) / n if seconds else 0.0
+
+    again = longer(stage.recompute_s + stage.backward_s) - stage.recompute_s
+    return replace(stage, forward_s=longer(stage.forward_s), backward_s=max(again, 0.0))
+
+
+def _check_numbers(pipeline: Pipeline) -> None:
+    for name in ("microbatches", "chunks", "batches"):
+        if getattr(pipeline, name) < 1:
+            raise PhazeError(f"pipeline: {name} must be >= 1, got {getattr(pipeline, name)}")
+    for name in ("fetch_s", "release_s"):
+        if not 0 <= getattr(pipeline, name) < inf:
+            raise PhazeError(f"pipeline: {name} must be a number >= 0, got {getattr(pipeline, name)}")
+    for name, allowed in (("schedule", get_args(Schedule)), ("transfers", get_args(Transfers))):
+        if getattr(pipeline, name) not in allowed:
+            raise PhazeError(
+                f"pipeline: {name} must be one of {', '.join(allowed)}, got {getattr(pipeline, name)}"
+            )
+
+
+def _check_groups(pipeline: Pipeline) -> None:
+    stages, chunks = len(pipeline.stages), pipeline.chunks
+    if not stages or stages % chunks:
+        raise PhazeError(
+            f"pipeline: the number of stages must be a multiple of chunks = {chunks}, got {stages} stages"
+        )
+    for name in ("data", "tensor"):
+        widths = getattr(pipeline, name)
+        if widths and (len(widths) != pipeline.depth or min(widths) < 1):
+            raise PhazeError(f"pipeline: {name} must be {pipeline.depth} numbers >= 1, got {widths}")
+    if pipeline.microbatches < pipeline.lanes:
+        raise PhazeError(
+            f"pipeline: microbatches must be at least the {pipeline.lanes} lanes that data allow, "
+            f"got {pipeline.microbatches}"
+        )
+
+
+def _check_schedule(pipeline: Pipeline) -> None:
+    schedule, depth, count = pipeline.schedule, pipeline.depth, pipeline.lane_microbatches
+    if (pipeline.chunks > 1) != (schedule == "interleaved"):
+        raise PhazeError(
+            f"pipeline: chunks must be >= 2 under interleaved and 1 otherwise, got {pipeline.chunks} "
+            f"under {schedule}"
+        )
+    if schedule == "interleaved":
+        _check_interleaving(pipeline, depth, count)
+    if schedule == "layer-wise" and depth != 1:
+        raise PhazeError(f"pipeline: layer-wise has one stage, got {depth}; `merged` makes one of many")
+    if schedule != "2bw" and pipeline.batches != 1:
+        raise PhazeError(f"pipeline: batches must be 1 except under 2bw, got {pipeline.batches}")
+    if schedule == "2bw":
+        _check_versions(pipeline, count)
+
+
+def _check_versions(pipeline: Pipeline, count: int) -> None:
+    """Two versions of the weights suffice if no more microbatches are in flight than a batch has."""
+    least = pipeline.suffixes[0] if pipeline.batches > 1 else max(pipeline.replicas)
+    if pipeline.microbatches % pipeline.lanes or count < least:
+        raise PhazeError(
+            f"pipeline: microbatches under 2bw must be a multiple of {pipeline.lanes}, and at least "
+            f"{least * pipeline.lanes} with data {pipeline.data or 1}, got {pipeline.microbatches}"
+        )
+
+
+def _check_interleaving(pipeline: Pipeline, depth: int, count: int) -> None:
+    if depth < 2 or max(pipeline.replicas) > 1:
+        raise PhazeError(
+            f"pipeline: interleaved needs two device groups or more with equal data, got {depth} groups "
+            f"with data {pipeline.data or 1}"
+        )
+    if count % depth:
+        raise PhazeError(
+            f"pipeline: microbatches of a lane must be a multiple of the depth {depth} under interleaved, "
+            f"got {count}"
+        )

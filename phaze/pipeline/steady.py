@@ -1,0 +1,86 @@
+"""Time per microbatch in the long run, and the formulas for ideal pipelines.
+
+Without a flush the event graph repeats itself, and from some batch on so do its times: the rate is read off
+whole periods after that. Set-up and drain are left out (PALM, V.A.3, for inference).
+
+Under 2bw the rate equals Piper's time per sample, max over stages of (compute + communication)/d, if
+transfers occupy the devices (Section 3.2 adds them to the load), every d divides its suffix sum s, and
+nothing is done once per batch. Where some d does not divide its s, ceil(s/d) microbatches in flight may be
+too few for that rate (`windows`). And a synchronisation once per batch stops the replicas of a stage
+together, which can cost more than its share of the load, 4 (d - 1)/d w / N. The simulation tells by how much.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import lcm
+
+from phaze.base.arrays import Floats
+from phaze.pipeline.durations import Kind
+from phaze.pipeline.longest_path import simulate
+from phaze.pipeline.pipeline import Pipeline
+
+LONGEST = 200_000
+"""Microbatches after which the last measured rate is taken, periodic or not."""
+
+
+def time_per_microbatch_s(pipeline: Pipeline, tolerance: float = 1e-9, repeats: int = 12) -> float:
+    """Return the seconds per microbatch of all lanes in steady state; with a flush, of a batch.
+
+    Two spans that follow each other agree to the tolerance, unless the pipeline takes very long to repeat
+    itself: a cycle of several periods fits into few spans. `repeats` periods are in a span at first, more if
+    need be.
+    """
+    if pipeline.schedule not in ("2bw", "inference"):
+        return simulate(pipeline).time_s / pipeline.microbatches
+    period = _period(pipeline)
+    while True:
+        passed = _passed_s(pipeline, 3 * repeats * period)
+        span = repeats * period
+        last, before = passed[-1] - passed[-1 - span], passed[-1 - span] - passed[-1 - 2 * span]
+        if abs(last - before) <= tolerance * last or 3 * repeats * period > LONGEST:
+            return float(last) / (span * pipeline.lanes)
+        repeats *= 2
+
+
+def ideal_time_s(load_s: Floats, update_s: float, microbatches: int) -> float:
+    """Return the time per batch of PALM's equation (1).
+
+    (B/b - 1) * max(FD + BD) + sum(FD + BD) + GU, with `load_s` FD + BD of the stages, shape (p,), and B/b
+    `microbatches` in a pipeline.
+    """
+    return float((microbatches - 1) * load_s.max() + load_s.sum() + update_s)
+
+
+def interleaved_bubble(depth: int, microbatches: int, chunks: int) -> float:
+    """Return a balanced pipeline's bubble over its ideal time, (p - 1)/(v m) (Narayanan et al., SC 2021)."""
+    return (depth - 1) / (chunks * microbatches)
+
+
+def _period(pipeline: Pipeline) -> int:
+    """Return after how many microbatches of a lane the event graph repeats itself."""
+    repeated = lcm(*pipeline.replicas)
+    if pipeline.schedule == "inference" or not _works_per_batch(pipeline):
+        return repeated
+    return lcm(repeated, pipeline.lane_microbatches)
+
+
+def _works_per_batch(pipeline: Pipeline) -> bool:
+    return any(pipeline.column(name).any() for name in ("sync_s", "update_s", "gather_s"))
+
+
+def _passed_s(pipeline: Pipeline, least: int) -> Floats:
+    """Return when microbatches pass a point that those behind them do not delay, `least` of them or more.
+
+    In training that is the entry of the first stage, where each waits for one that leaves; in inference,
+    where nothing holds the first stage back, it is the exit of the last.
+    """
+    if pipeline.schedule == "inference":
+        timeline = simulate(replace(pipeline, microbatches=(least + 1) * pipeline.lanes))
+        return timeline.passed_s(Kind.FORWARD, len(pipeline.stages) - 1)
+    if _works_per_batch(pipeline):
+        batches = -(-least // pipeline.lane_microbatches) + 1
+        timeline = simulate(replace(pipeline, batches=batches))
+    else:
+        timeline = simulate(replace(pipeline, microbatches=(least + 1) * pipeline.lanes, batches=1))
+    return timeline.passed_s(Kind.FORWARD, 0)

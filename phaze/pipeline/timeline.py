@@ -1,0 +1,257 @@
+"""What a simulation found: when every event happens, where device time goes, what binds, memory over time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from phaze.base.arrays import Floats, Ints
+from phaze.pipeline.durations import Kind, occupied_s
+from phaze.pipeline.memory import fixed_bytes, held_bytes, most_in_flight, releasing
+from phaze.pipeline.orders import Jobs
+from phaze.pipeline.pipeline import Pipeline
+
+Use = Literal["forward", "recompute", "backward", "update", "fetch", "transfer", "synchronisation", "bubble"]
+"""What a device does or waits for. transfer: activations and gradients under way while it does nothing else;
+synchronisation: likewise gradients and updated weights; bubble: it waits for other stages."""
+
+USES: dict[Kind, Use] = {
+    Kind.FETCH: "fetch",
+    Kind.FORWARD: "forward",
+    Kind.RECOMPUTE: "recompute",
+    Kind.BACKWARD: "backward",
+    Kind.SYNC: "synchronisation",
+    Kind.LAST_SYNC: "synchronisation",
+    Kind.UPDATE: "update",
+    Kind.GATHER: "synchronisation",
+}
+WAITS: dict[Kind, Use] = {
+    Kind.FETCH: "fetch",
+    Kind.FORWARD: "transfer",
+    Kind.BACKWARD: "transfer",
+    Kind.LAST_SYNC: "synchronisation",
+}
+"""What a worker waits for before a job, by the kind of job that sends it."""
+
+RESOURCES: dict[Use, str] = {
+    "forward": "compute",
+    "recompute": "compute",
+    "backward": "compute",
+    "update": "memory traffic of the update",
+    "fetch": "input",
+    "transfer": "transfer",
+    "synchronisation": "synchronisation",
+    "bubble": "arrival of microbatches",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A piece of the chain of events that the time per batch consists of."""
+
+    use: Use
+    stage: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The resource on which most of the critical path is spent."""
+
+    resource: str
+    group: int
+    """Device group with the largest part of it."""
+    share: float
+    """Of the critical path, all groups together."""
+
+    def __str__(self) -> str:
+        return f"{self.resource} ({100 * self.share:.0f} % of the critical path, most in group {self.group})"
+
+
+@dataclass(frozen=True)
+class MemoryProfile:
+    """Memory of one device of a worker: `bytes_[i]` from `time_s[i]` on."""
+
+    time_s: Floats
+    bytes_: Floats
+
+    @property
+    def peak_bytes(self) -> float:
+        """Return the most that is held."""
+        return float(self.bytes_.max())
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Start and end of N jobs, by resource and in the order of execution; times in seconds."""
+
+    pipeline: Pipeline
+    jobs: Jobs
+    start_s: Floats
+    duration_s: Floats
+    arrival_s: Floats
+    """When the last thing came for which the job waits, other than its resource."""
+    binding: Ints
+    """The job that sent it, -1: none."""
+
+    @cached_property
+    def end_s(self) -> Floats:
+        """Return when every job is over."""
+        return self.start_s + self.duration_s
+
+    @cached_property
+    def time_s(self) -> float:
+        """Return the time of all batches, with set-up, drain, synchronisation and update."""
+        return float(self.end_s.max())
+
+    @property
+    def microbatches_per_s(self) -> float:
+        """Return the throughput of all lanes, with set-up and drain."""
+        return self.pipeline.microbatches * self.pipeline.batches / self.time_s
+
+    @cached_property
+    def share_of(self) -> dict[Use, float]:
+        """Return which share of all device time of the fullest lane goes where; they sum up to one.
+
+        Before a job, a device waits for its input: as long as the input was under way this is transfer,
+        synchronisation or fetch, before that and at the end it is bubble.
+        """
+        seconds = dict.fromkeys(RESOURCES, 0.0)
+        for use, value in self._uses():
+            seconds[use] += value
+        total = self.time_s * float(self.pipeline.worker_devices.sum())
+        seconds["bubble"] = total - sum(value for use, value in seconds.items() if use != "bubble")
+        return {use: value / total if total else 0.0 for use, value in seconds.items()}
+
+    @property
+    def bubble_share(self) -> float:
+        """Return the share of device time in which devices wait for other stages."""
+        return self.share_of["bubble"]
+
+    @property
+    def utilisation(self) -> float:
+        """Return the share of device time spent on forward and backward passes, recomputation left out."""
+        return self.share_of["forward"] + self.share_of["backward"]
+
+    @property
+    def exposed_communication_share(self) -> float:
+        """Return the share of device time in which devices only wait for communication, or communicate."""
+        return self.share_of["transfer"] + self.share_of["synchronisation"]
+
+    @cached_property
+    def critical_path(self) -> tuple[Step, ...]:
+        """Return the gapless chain of events that ends last, backwards in time; it sums to `time_s`."""
+        return tuple(self._walk(int(np.argmax(self.end_s))))
+
+    @cached_property
+    def bound_by(self) -> Bound:
+        """Return the resource with the largest part of the critical path."""
+        return self.bound_among(lambda step: {RESOURCES[step.use]: step.seconds})
+
+    def bound_among(self, spends: Callable[[Step], Mapping[str, float]]) -> Bound:
+        """Return the same where it is known on which resources each step spends its seconds."""
+        spent: defaultdict[str, Floats] = defaultdict(lambda: np.zeros(self.pipeline.depth))
+        for step in self.critical_path:
+            for resource, part_s in spends(step).items():
+                spent[resource][step.stage % self.pipeline.depth] += part_s
+        resource, seconds = max(spent.items(), key=lambda item: (item[1].sum(), item[0]))
+        share = float(seconds.sum()) / self.time_s if self.time_s else 0.0
+        return Bound(resource, int(np.argmax(seconds)), share)
+
+    def memory(self, worker: int) -> MemoryProfile:
+        """Return the memory of each device of a worker over time."""
+        jobs = slice(*self.jobs.first[worker : worker + 2])
+        group, kind, stage = self.pipeline.workers[worker][0], self.jobs.kind[jobs], self.jobs.stage[jobs]
+        during, after = held_bytes(self.pipeline, group, kind, stage)
+        time = np.column_stack([self.start_s[jobs], self.end_s[jobs]]).ravel()
+        held = np.column_stack([during, after]).ravel()
+        fixed = fixed_bytes(self.pipeline, group)
+        return MemoryProfile(np.concatenate([[0.0], time]), np.concatenate([[fixed], held]))
+
+    @cached_property
+    def peak_bytes(self) -> Floats:
+        """Return the most that a device of each group ever holds, (p,)."""
+        peaks = np.zeros(self.pipeline.depth)
+        for worker, (group, _) in enumerate(self.pipeline.workers):
+            jobs = slice(*self.jobs.first[worker : worker + 2])
+            held = held_bytes(self.pipeline, group, self.jobs.kind[jobs], self.jobs.stage[jobs])[0]
+            peaks[group] = max(peaks[group], held.max())
+        return peaks
+
+    def most_in_flight(self, worker: int) -> int:
+        """Return the most microbatches that a worker holds at once, counted for each chunk."""
+        return most_in_flight(self.pipeline, self.jobs.kind[slice(*self.jobs.first[worker : worker + 2])])
+
+    def finished_s(self) -> Floats:
+        """Return when every microbatch has left the pipeline, in the order of their numbers."""
+        last = 0 if self.pipeline.trains else len(self.pipeline.stages) - 1
+        return self.passed_s(releasing(self.pipeline), last)
+
+    def passed_s(self, kind: Kind, stage: int) -> Floats:
+        """Return when every microbatch has passed a stage in one direction, in the order of their numbers."""
+        out = np.flatnonzero((self.jobs.kind == kind) & (self.jobs.stage == stage))
+        return self.end_s[out[np.argsort(self.jobs.microbatch[out], kind="stable")]]
+
+    @cached_property
+    def _own(self) -> slice:
+        """Return the jobs of workers, without those of ports."""
+        return slice(0, int(self.jobs.first[len(self.pipeline.workers)]))
+
+    @cached_property
+    def _gaps(self) -> Floats:
+        """Return how long each worker does nothing before each of its jobs."""
+        previous = np.concatenate([[0.0], self.end_s[self._own][:-1]])
+        previous[self.jobs.first[: len(self.pipeline.workers)]] = 0.0
+        gaps: Floats = np.maximum(self.start_s[self._own] - previous, 0.0)
+        return gaps
+
+    def _uses(self) -> Iterator[tuple[Use, float]]:
+        """Yield device seconds by use: what workers do, and what they wait for before."""
+        kind, stage = self.jobs.kind[self._own], self.jobs.stage[self._own]
+        first = self.jobs.first[: len(self.pipeline.workers) + 1]
+        devices = np.repeat(self.pipeline.worker_devices.astype(float), np.diff(first))
+        occupied = occupied_s(self.pipeline)[kind, stage]
+        yield "transfer", float(occupied @ devices)
+        busy = np.bincount(kind, devices * (self.duration_s[self._own] - occupied), minlength=len(Kind))
+        sender = self.binding[self._own]
+        waited = devices * np.minimum(self._gaps, self._under_way)
+        behind = np.bincount(self.jobs.kind[sender], waited, minlength=len(Kind))
+        for done, use in USES.items():
+            yield use, float(busy[done])
+        for source, use in WAITS.items():
+            yield use, float(behind[source])
+
+    @cached_property
+    def _under_way(self) -> Floats:
+        """Return for how long the input of every worker's job was under way when it came."""
+        sender = self.binding[self._own]
+        source, travel = self.jobs.kind[sender], self.arrival_s[self._own] - self.end_s[sender]
+        travel[source == Kind.FETCH] = self.pipeline.fetch_s
+        syncs = source == Kind.LAST_SYNC
+        travel[syncs] = self.pipeline.column("sync_s")[self.jobs.stage[sender[syncs]]]
+        travel[sender < 0] = 0.0
+        return travel
+
+    def _walk(self, job: int) -> Iterator[Step]:
+        """Yield the steps from the end of a job back to the beginning."""
+        resource_of, first = self.jobs.resource, self.jobs.first
+        until = float(self.end_s[job])
+        while True:
+            start = float(self.start_s[job])
+            yield Step(USES[Kind(self.jobs.kind[job])], int(self.jobs.stage[job]), until - start)
+            on_resource = job > first[resource_of[job]]
+            sender = int(self.binding[job])
+            by_resource = on_resource and (sender < 0 or float(self.arrival_s[job]) <= self.end_s[job - 1])
+            if not by_resource and sender < 0:
+                return
+            before = job - 1 if by_resource else sender
+            until = min(float(self.end_s[before]), start)
+            if start > until:
+                use: Use = "bubble" if self.jobs.kind[job] == Kind.FETCH else "transfer"
+                yield Step(use, int(self.jobs.stage[before]), start - until)
+            job = before

@@ -1,0 +1,128 @@
+"""A timeline as a trace file for Perfetto and chrome://tracing (Trace Event Format), and as text.
+
+A process is a device group, a thread one of its workers or ports; slices are jobs, arrows transfers, and a
+counter shows the memory of a device.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from phaze.base.files import atomic_path
+from phaze.pipeline.durations import Kind
+from phaze.pipeline.timeline import Timeline
+
+Event = dict[str, str | int | float | dict[str, str | int | float]]
+
+NAMES: dict[Kind, str] = {
+    Kind.FETCH: "fetch",
+    Kind.FORWARD: "forward",
+    Kind.RECOMPUTE: "recompute",
+    Kind.BACKWARD: "backward",
+    Kind.SYNC: "synchronise",
+    Kind.LAST_SYNC: "synchronise",
+    Kind.UPDATE: "update",
+    Kind.GATHER: "gather",
+}
+MICROSECONDS = 1e6
+
+
+def write_trace(timeline: Timeline, path: Path) -> None:
+    """Write the trace of a timeline as JSON."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps({"traceEvents": trace_events(timeline), "displayTimeUnit": "ms"}))
+
+
+def trace_events(timeline: Timeline) -> list[Event]:
+    """Return names, slices, arrows and counters; times in microseconds."""
+    return [*_names(timeline), *_slices(timeline), *_arrows(timeline), *_counters(timeline)]
+
+
+def picture(timeline: Timeline, unit_s: float) -> list[str]:
+    """Return a line for each worker, a cell for each unit of time: the number of the microbatch, from 1.
+
+    Backward passes have a minus sign, recomputation a plus; time that is not a pass is a point.
+    """
+    signs = {Kind.FORWARD: "", Kind.RECOMPUTE: "+", Kind.BACKWARD: "-"}
+    width = len(str(timeline.jobs.microbatch.max() + 1)) + 1
+    lines = []
+    for worker in range(len(timeline.pipeline.workers)):
+        cells = ["."] * round(timeline.time_s / unit_s)
+        for job in range(*timeline.jobs.first[worker : worker + 2].tolist()):
+            sign = signs.get(Kind(timeline.jobs.kind[job]))
+            ends = round(timeline.start_s[job] / unit_s), round(timeline.end_s[job] / unit_s)
+            for cell in range(*ends) if sign is not None else ():
+                cells[cell] = f"{sign}{timeline.jobs.microbatch[job] + 1}"
+        lines.append(" ".join(cell.rjust(width) for cell in cells).rstrip())
+    return lines
+
+
+def _places(timeline: Timeline) -> list[tuple[int, int, str]]:
+    """Return process, thread and the thread's name of every resource."""
+    places = [(group, replica, f"replica {replica}") for group, replica in timeline.pipeline.workers]
+    for port in range(len(places), len(timeline.jobs.first) - 1):
+        job = int(timeline.jobs.first[port])
+        group = int(timeline.jobs.stage[job]) % timeline.pipeline.depth
+        fetches = timeline.jobs.kind[job] == Kind.FETCH
+        places.append((group, port, "input" if fetches else "synchronisation"))
+    return places
+
+
+def _names(timeline: Timeline) -> Iterator[Event]:
+    for group in range(timeline.pipeline.depth):
+        yield {"ph": "M", "name": "process_name", "pid": group, "tid": 0, "args": {"name": f"stage {group}"}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": group, "tid": 0, "args": {"sort_index": group}}
+    for pid, tid, name in _places(timeline):
+        yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _slices(timeline: Timeline) -> Iterator[Event]:
+    places, jobs = _places(timeline), timeline.jobs
+    for job, resource in enumerate(jobs.resource.tolist()):
+        pid, tid, _ = places[resource]
+        kind, number = Kind(jobs.kind[job]), int(jobs.microbatch[job])
+        of = "batch" if kind >= Kind.SYNC else "microbatch"
+        yield {
+            "ph": "X",
+            "name": f"{NAMES[kind]} {number}",
+            "cat": NAMES[kind],
+            "pid": pid,
+            "tid": tid,
+            "ts": float(timeline.start_s[job]) * MICROSECONDS,
+            "dur": float(timeline.duration_s[job]) * MICROSECONDS,
+            "args": {"stage": int(jobs.stage[job]), of: number},
+        }
+
+
+def _arrows(timeline: Timeline) -> Iterator[Event]:
+    """Yield an arrow for every tensor that goes from one worker to another.
+
+    It begins in the middle of the job that sends: viewers attach arrows to the slice at that time.
+    """
+    places, resource = _places(timeline), timeline.jobs.resource
+    passes = (Kind.FORWARD, Kind.BACKWARD)
+    for job, sender in enumerate(timeline.binding.tolist()):
+        if sender < 0 or timeline.jobs.kind[sender] not in passes or timeline.jobs.kind[job] >= Kind.SYNC:
+            continue
+        name = "activation" if timeline.jobs.kind[sender] == Kind.FORWARD else "gradient"
+        middle = float(timeline.start_s[sender] + timeline.end_s[sender]) / 2
+        for ph, at, time in (("s", sender, middle), ("f", job, float(timeline.start_s[job]))):
+            pid, tid, _ = places[int(resource[at])]
+            ends: Event = {"ph": ph, "name": name, "cat": "transfer", "id": job, "pid": pid, "tid": tid}
+            yield {**ends, "ts": time * MICROSECONDS, **({"bp": "e"} if ph == "f" else {})}
+
+
+def _counters(timeline: Timeline) -> Iterator[Event]:
+    for worker, (group, replica) in enumerate(timeline.pipeline.workers):
+        profile = timeline.memory(worker)
+        for time, held in zip(profile.time_s.tolist(), profile.bytes_.tolist(), strict=True):
+            yield {
+                "ph": "C",
+                "name": f"memory of replica {replica}",
+                "pid": group,
+                "tid": replica,
+                "ts": time * MICROSECONDS,
+                "args": {"bytes": held},
+            }

@@ -1,0 +1,197 @@
+"""The best placement of a layer graph with branches (Phaze, Section 5 and Appendix B).
+
+What `plan.phaze.flush` does for chains, whose stages are intervals on t devices or one, is done here for any
+directed acyclic graph: stages are differences of nested downsets, and a stage may have more devices and run
+branches side by side. Times, memory and what decides between equal times are those of chains; a chain gets
+the same placement here and there. With N downsets, S nested pairs of them, n layers and up to n stages on one
+of k numbers of devices, it takes
+
+    N^2      to find the pairs
+    S n      for the loads, times the assignments of a stage's branches: 2 for two branches, 15 for four
+    S n k    for the recurrence; k is at most n + 1 where all layers, or none, are tensor parallel
+
+A chain has N = n + 1 and S = n (n + 1) / 2, two towers of n/2 layers N = (n/2 + 1)^2 and S of about N^2 / 4.
+Under GPipe what fits depends on the microbatches of a pipeline; the recurrence is repeated for ranges of data
+widths until what is best with the room of the widest fits in fact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from phaze.base.arrays import Floats, Ints
+from phaze.pipeline.flushing import Chain, Setting, batch_time_s, sync_s, useful_widths
+from phaze.plan.phaze.cuttings import Cutting, cutting_of, needed
+from phaze.plan.phaze.flush import Infeasible
+from phaze.plan.phaze.graph_partition import FirstStage, Widths, best_first_stage
+from phaze.plan.phaze.graph_reasons import why_infeasible
+from phaze.plan.phaze.ranges import Bound, best_choice
+from phaze.plan.phaze.stages import MOST_BRANCHES, groups_of
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a placement."""
+
+    layers: tuple[int, ...]
+    """Positions, rising."""
+    devices: int
+    """In one pipeline."""
+    groups: tuple[tuple[int, ...], ...]
+    """Layers that share devices; those of different groups may run at the same time."""
+
+
+@dataclass(frozen=True)
+class GraphPlacement:
+    """A placement of a graph with its time; stage numbers count from the first."""
+
+    tensor: int
+    data: int
+    stages: tuple[Stage, ...]
+    time_s: float
+    """Time per batch."""
+    max_load_s: float
+    sync_s: float
+
+    @property
+    def devices_used(self) -> int:
+        """Return the devices of all pipelines."""
+        return self.data * sum(stage.devices for stage in self.stages)
+
+    def rank(self) -> tuple[float, int, int, int, int]:
+        """Return what decides between placements: time, then fewer devices, smaller d, s and t."""
+        return self.time_s, self.devices_used, self.data, len(self.stages), self.tensor
+
+
+@dataclass(frozen=True)
+class _Pipeline:
+    """The tables of pipelines with at least some number of microbatches, and the best of them."""
+
+    tables: list[Floats]
+    """dp[0] to dp[s - 1]."""
+    costs: list[Floats]
+    """Load of every option as the last stage, the last but one, ..., infinite where it does not fit."""
+    first: FirstStage
+
+
+def place_graphs(graphs: dict[int, Chain], setting: Setting) -> GraphPlacement | Infeasible:
+    """Return the best placement over all TMP widths, or why there is none.
+
+    The layers of the graphs are in one topological order. PhazeError if there are too many downsets.
+    """
+    cuttings = [cutting_of(graph, tensor, setting) for tensor, graph in sorted(graphs.items())]
+    placed = [placement for cut in cuttings if (placement := place_cutting(cut, setting)) is not None]
+    return min(placed, key=GraphPlacement.rank) if placed else Infeasible(why_infeasible(cuttings, setting))
+
+
+def place_graph(
+    graph: Chain, tensor: int, setting: Setting, most_branches: int = MOST_BRANCHES
+) -> GraphPlacement | Infeasible:
+    """Return the best placement of a graph with TMP width t, or why there is none."""
+    cut = cutting_of(graph, tensor, setting, most_branches)
+    return place_cutting(cut, setting, most_branches) or Infeasible(why_infeasible([cut], setting))
+
+
+def place_cutting(
+    cut: Cutting, setting: Setting, most_branches: int = MOST_BRANCHES
+) -> GraphPlacement | None:
+    """Return the best placement of a graph, or None.
+
+    Equal times go to the fewest devices, then to the smallest d, s and first stage. ValueError where the
+    gradients of all stages count: what these instances are made for charges those of the first (18).
+    """
+    if setting.gradients != "first-stage":
+        raise ValueError("a graph that is no chain is placed with the gradients of its first stage alone")
+    room, widths = cut.room(setting), cut.widths(setting.devices)
+    counts, data = useful_widths(setting.microbatches, setting.devices)
+
+    def bound(lo: int, hi: int) -> Bound[GraphPlacement] | None:
+        pipeline = _best_pipeline(cut, setting, room, widths, counts[lo:hi], data[lo:hi])
+        if pipeline is None:
+            return None
+        options = _trace_back(cut, widths, pipeline)
+        placement = _placement(cut, setting, pipeline.first.rank[2], options, most_branches)
+        return Bound(placement.rank(), placement, _fits(setting, room, placement.data, options))
+
+    return best_choice(len(data), bound)
+
+
+def _fits(setting: Setting, room: Ints, data: int, options: list[int]) -> bool:
+    """Return whether there is room for all microbatches in flight of d pipelines, first stage first."""
+    microbatches = -(-setting.microbatches // data)
+    depths = range(len(options), 0, -1)
+    return all(room[o] >= needed(setting, s, microbatches) for s, o in zip(depths, options, strict=True))
+
+
+def _best_pipeline(
+    cut: Cutting, setting: Setting, room: Ints, widths: Widths, counts: Ints, data: Ints
+) -> _Pipeline | None:
+    """Return the best pipeline over all depths, or None.
+
+    Under GPipe all get the room of those with fewest microbatches, so that this is a bound for the others.
+    """
+    first_sync = setting.exchange_s(_weight_bytes_before(cut))
+    size = len(cut.graph) - cut.downsets.sizes
+    depths = range(1, len(cut.graph) + 1)
+    fits = (room >= needed(setting, s, int(counts[-1])) for s in depths)
+    costs = [np.where(fit, cut.options.load_s, np.inf) for fit in fits]
+    tables: list[Floats] = []
+    best: FirstStage | None = None
+    for s, dp in zip(depths, cut.tables(widths, iter(costs)), strict=False):
+        tables.append(dp)
+        first = best_first_stage(
+            dp, s, cut.stages, cut.options, widths, costs[s - 1], first_sync, size,
+            setting.devices, counts, data,
+        )  # fmt: skip
+        if first.option >= 0 and (best is None or first.rank < best.rank):
+            best = first
+    return None if best is None else _Pipeline(tables, costs, best)
+
+
+def _weight_bytes_before(cut: Cutting) -> Floats:
+    """Return the weights of the layers that are not in each downset."""
+    return np.asarray(~cut.downsets.membership @ np.asarray(cut.graph.weight_bytes, float))
+
+
+def _placement(
+    cut: Cutting, setting: Setting, data: int, options: list[int], most_branches: int
+) -> GraphPlacement:
+    """Return the placement with the given options for stages, first stage first."""
+    stages: list[Stage] = []
+    outer = len(cut.downsets) - 1
+    for s, option in zip(range(len(options), 0, -1), options, strict=True):
+        inner = cut.behind(option)
+        layers, devices = cut.layers(outer, inner), int(cut.options.devices[option])
+        in_flight = needed(setting, s, -(-setting.microbatches // data))
+        groups = groups_of(cut.work, layers, setting.recompute and s > 1, devices, in_flight, most_branches)
+        stages.append(Stage(layers, devices, groups))
+        outer = inner
+    worst = float(np.max(cut.options.load_s[options]))
+    weights = np.asarray(cut.graph.weight_bytes, float)
+    sync = sync_s(np.array([weights[list(stage.layers)].sum() for stage in stages]), data, setting)
+    time = batch_time_s(worst, len(stages), setting.microbatches, data, sync)
+    return GraphPlacement(cut.tensor, data, tuple(stages), time, worst, sync)
+
+
+def _trace_back(cut: Cutting, widths: Widths, found: _Pipeline) -> list[int]:
+    """Return the option of each stage, first stage first; of stages as good, the smallest is taken."""
+    options, k = [found.first.option], found.first.k
+    for s in range(found.first.rank[3] - 1, 0, -1):
+        k = int(np.searchsorted(widths.devices, widths.devices[k] - cut.options.devices[options[-1]]))
+        options.append(_explaining(cut, widths, found, s, cut.behind(options[-1]), k))
+    return options
+
+
+def _explaining(cut: Cutting, widths: Widths, found: _Pipeline, s: int, outer: int, k: int) -> int:
+    """Return the option of a stage that dp[s][outer][k] comes from."""
+    target = found.tables[s][outer, k]
+    for stage in range(cut.stages.first[outer], cut.stages.first[outer + 1]):
+        inner = cut.stages.inner[stage]
+        for option in range(cut.options.first[stage], cut.options.first[stage + 1]):
+            left = np.flatnonzero(widths.after[widths.step[option]] == k)
+            before = found.tables[s - 1][inner, left]
+            if len(left) and max(before[0], found.costs[s - 1][option]) == target:
+                return option
+    raise AssertionError("an entry of the table comes from a stage")

@@ -1,0 +1,103 @@
+"""Energy of training a sample with a placement: dynamic energy, links, leakage.
+
+A layer runs forward and backward once for every microbatch, forward once more where its stage recomputes
+(all stages but the last), and on every slice of a tensor-parallel layer. Every device of a stage sends the
+activations at its end and receives their gradients once a microbatch; the gradients of all weights go around
+the ring of the d pipelines, 2 (d - 1)/d of their bytes on each device, once a batch. The devices in use leak
+for the whole time per batch. Energies have one column for each part of the chip, in the order of `DYNAMIC`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from phaze.base.arrays import Floats, Ints
+from phaze.base.units import UM2_PER_MM2
+from phaze.plan.phaze.chains import Runs
+from phaze.spec.architecture import EnergyFigures
+
+DYNAMIC = ("mac", "register", "l2", "glb", "hbm", "link")
+"""Parts that spend energy when they act."""
+PARTS = (*DYNAMIC, "leakage")
+HBM, LINK = DYNAMIC.index("hbm"), DYNAMIC.index("link")
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What memory, links and leakage cost."""
+
+    hbm_j_per_byte: float
+    """A byte to or from HBM."""
+    link_j_per_byte: float
+    """A byte to another device."""
+    leakage_w_per_um2: float
+    """Power of a square micrometre that does nothing."""
+
+    @classmethod
+    def of(cls, figures: EnergyFigures) -> Rates:
+        """Return what they cost in a technology."""
+        return cls(
+            hbm_j_per_byte=figures.hbm_j_per_byte,
+            link_j_per_byte=figures.link_j_per_byte,
+            leakage_w_per_um2=figures.leakage_w_per_mm2 / UM2_PER_MM2,
+        )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """How many samples run together."""
+
+    microbatch: int
+    global_batch: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """Energy of one slice of one layer of every run for one microbatch, arrays (runs, parts), in joules."""
+
+    forward_j: Floats
+    backward_j: Floats
+
+
+def executions(counts: Ints, last_start: int, recompute: bool) -> Ints:
+    """Return how many forward passes the layers of every run take, of which the last stage starts there."""
+    before = np.cumsum(counts) - counts
+    again = np.clip(last_start - before, 0, counts) if recompute else np.zeros_like(counts)
+    return counts + again
+
+
+def slices(runs: Runs, tensor: int) -> Ints:
+    """Return how many devices compute a layer of every run."""
+    return np.where(runs.tensor_parallel, tensor, 1)
+
+
+def dynamic_j(runs: Runs, work: Work, tensor: int, last_start: int, recompute: bool) -> Floats:
+    """Return the energy of all layers for one microbatch, by part (parts,)."""
+    counts = np.array(runs.counts)
+    each = slices(runs, tensor)
+    forward: Floats = (executions(counts, last_start, recompute) * each) @ work.forward_j
+    return forward + (counts * each) @ work.backward_j
+
+
+def sent_bytes(boundary_bytes: Floats, devices: Ints) -> float:
+    """Return the bytes between stages for one microbatch, from what leaves every stage but the last."""
+    return 2.0 * float(boundary_bytes @ devices[:-1])
+
+
+def ring_bytes(gradient_bytes: Floats, devices: Ints, data: int) -> float:
+    """Return the bytes of the gradient synchronisation of a batch over d pipelines."""
+    return 2.0 * (data - 1) * float(gradient_bytes @ devices)
+
+
+def sample_j(
+    dynamic: Floats, sent: float, ring: float, leaking_um2_s: float, batch: Batch, rates: Rates
+) -> Floats:
+    """Return joules per sample by part (parts + leakage,).
+
+    `dynamic` and `sent` are of one microbatch, `ring` and the area in use times the time are of a batch.
+    """
+    parts = dynamic / batch.microbatch
+    parts[LINK] += rates.link_j_per_byte * (sent / batch.microbatch + ring / batch.global_batch)
+    return np.append(parts, rates.leakage_w_per_um2 * leaking_um2_s / batch.global_batch)

@@ -1,0 +1,240 @@
+"""The best placement for flushing pipelines (Phaze, Section 5 and Appendix B): t, d, s and the stages.
+
+For one TMP width t, over data widths d <= min(K, B), pipeline depths s, and cuts of the chain into stages:
+
+    minimise (ceil(B/d) + s - 1) * max over stages of load + f (d - 1)/d * weights / bandwidth
+
+such that d pipelines have no more than K devices and every stage fits the memory at its position from the
+end. The weights are those of the stage that has most, or of the first stage, and f is the factor of an
+all-reduce (`Setting`). `pipeline.cuts.best_cut` looks for the best d, s and cut; this module traces the
+stages back. Under 1F1B the memory does
+not depend on d, so that one table serves all widths; under GPipe there is one table for each number of
+microbatches in a pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.pipeline.cuts import Shape, best_cut, least_worst, refuse_large, shape_of
+from phaze.pipeline.flushing import (
+    Chain,
+    Footprints,
+    Loads,
+    Room,
+    Setting,
+    batch_time_s,
+    room,
+    stage_loads,
+    sync_s,
+    useful_widths,
+)
+from phaze.plan.phaze.reasons import why_infeasible
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A placement with its time; stage numbers count from the first."""
+
+    tensor: int
+    data: int
+    starts: tuple[int, ...]
+    """Position of the first layer of every stage."""
+    devices: tuple[int, ...]
+    """Devices of every stage in one pipeline."""
+    time_s: float
+    """Time per batch."""
+    max_load_s: float
+    sync_s: float
+
+    @property
+    def stages(self) -> int:
+        """Return the pipeline depth s."""
+        return len(self.starts)
+
+    @property
+    def devices_used(self) -> int:
+        """Return the devices of all pipelines."""
+        return self.data * sum(self.devices)
+
+    def intervals(self, layers: int) -> list[tuple[int, int]]:
+        """Return [i, j) of every stage of a chain with that many layers."""
+        return list(zip(self.starts, (*self.starts[1:], layers), strict=True))
+
+    def rank(self) -> tuple[float, int, int, int, int]:
+        """Return what decides between placements: time, then fewer devices, smaller d, s and t."""
+        return self.time_s, self.devices_used, self.data, self.stages, self.tensor
+
+
+@dataclass(frozen=True)
+class Infeasible:
+    """No placement exists."""
+
+    reason: str
+    """The limit that binds, and by how much."""
+
+    @property
+    def limit(self) -> str:
+        """Return the name of the limit: memory, devices, ..."""
+        return self.reason.partition(":")[0]
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Where to look: pipeline depths from `fewest` to `most`, and data widths with their ceil(B/d)."""
+
+    fewest: int
+    most: int
+    counts: Ints
+    data: Ints
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A chain's stages with the table that says how to cut it."""
+
+    dp: Floats
+    load_s: Floats
+    room: Room
+
+
+def place_widths(chains: dict[int, Chain], setting: Setting) -> Placement | Infeasible:
+    """Return the best placement over all TMP widths, or why there is none."""
+    for tensor, chain in chains.items():  # before the first of them takes its time
+        refuse_large(len(chain), shape_of(chain, tensor, setting.devices))
+    found = [place_chain(chain, tensor, setting, explain=False) for tensor, chain in sorted(chains.items())]
+    placed = [placement for placement in found if isinstance(placement, Placement)]
+    if not placed:
+        return Infeasible(why_infeasible(chains, setting))
+    return min(placed, key=Placement.rank)
+
+
+def place_chain(
+    chain: Chain, tensor: int, setting: Setting, *, explain: bool = True, limit_s: float = np.inf
+) -> Placement | Infeasible:
+    """Return the best placement of a chain with TMP width t, or why there is none.
+
+    Equal times go to the fewest devices, then to the smallest d, s and first stage; `explain` false leaves
+    the reason empty, which saves working it out. A limit that the best time is known to be below spares most
+    of the search.
+    """
+    most = shape_of(chain, tensor, setting.devices).stages
+    widths = Widths(1, most, *useful_widths(setting.microbatches, setting.devices))
+    placement = place_within(chain, tensor, setting, widths, limit_s)
+    if placement is None:
+        return Infeasible(why_infeasible({tensor: chain}, setting) if explain else "")
+    return placement
+
+
+def place_within(
+    chain: Chain, tensor: int, setting: Setting, widths: Widths, limit_s: float = np.inf
+) -> Placement | None:
+    """Return the best placement with the given depths and data widths below the limit, or None."""
+    shape = shape_of(chain, tensor, setting.devices)
+    most = min(widths.most, shape.stages)
+    if widths.fewest > most:
+        return None
+    refuse_large(len(chain), shape)
+    footprints = chain.footprints
+    loads = stage_loads(chain, setting.bandwidth_bytes_per_s)
+    exchange = setting.exchange_s(footprints.weight_bytes)
+    every_stage, shape = setting.gradients == "every-stage", Shape(shape.tensor, most, shape.singles)
+    best: Placement | None = None
+    for counts, data in _groups(widths, setting):
+        fitting = room(footprints, setting, int(counts[0]))
+        load_s = loads.of(setting.recompute)
+        last = np.where(fitting.last_fits, loads.plain_s[:, -1], np.inf)
+        time, d, s, u, j, longest = best_cut(
+            last, load_s, fitting.most_stages, footprints.single, exchange, every_stage,
+            shape.tensor, setting.devices, counts, data, widths.fewest, most, shape.singles, limit_s,
+        )  # fmt: skip
+        if time < np.inf:
+            cut = _cut(footprints, load_s, last, fitting, shape, exchange <= longest)
+            starts = trace_back(cut, footprints, s, u, j)
+            candidate = evaluate_cut(chain, tensor, setting, d, starts, loads)
+            best = candidate if best is None or candidate.rank() < best.rank() else best
+    return best
+
+
+def _groups(widths: Widths, setting: Setting) -> Iterator[tuple[Ints, Ints]]:
+    """Yield the data widths for which the same stages fit: all at once, under GPipe one by one."""
+    if setting.schedule == "1f1b":
+        yield widths.counts, widths.data
+        return
+    for w in range(len(widths.data)):
+        yield widths.counts[w : w + 1], widths.data[w : w + 1]
+
+
+def _cut(
+    footprints: Footprints, load_s: Floats, last: Floats, fitting: Room, shape: Shape, allowed: Bools
+) -> _Cut:
+    """Return the table of the dynamic program over the stages that are allowed (n, n + 1)."""
+    load_s = np.where(allowed, load_s, np.inf)
+    last = np.where(allowed[:, -1], last, np.inf)
+    growth = np.zeros_like(load_s)
+    dp = least_worst(
+        last, load_s, growth, fitting.most_stages, footprints.single, shape.stages, shape.singles
+    )
+    return _Cut(dp, load_s, fitting)
+
+
+def trace_back(
+    cut: _Cut, footprints: Footprints, stages: int, singles: int, first_end: int
+) -> tuple[int, ...]:
+    """Return the starts of the stages behind an entry of the table, the earliest of cuts as good."""
+    n, most_singles = cut.dp.shape[2] - 1, cut.dp.shape[1] - 1
+    starts, i, j, u = [0], 0, first_end, singles
+    for s in range(stages - 1, 0, -1):
+        u -= min(int(footprints.single[i, j]), most_singles)
+        starts.append(j)
+        i = j
+        j = next(j for j in range(i + 1, n) if _explains(cut, footprints, s, u, i, j)) if s > 1 else n
+    return tuple(starts)
+
+
+def _explains(cut: _Cut, footprints: Footprints, s: int, u: int, i: int, j: int) -> bool:
+    """Return whether dp[s, u, i] comes from the stage [i, j)."""
+    step = min(int(footprints.single[i, j]), cut.dp.shape[1] - 1)
+    if step > u or cut.room.most_stages[i, j] < s:
+        return False
+    return bool(max(cut.dp[s - 1, u - step, j], cut.load_s[i, j]) == cut.dp[s, u, i])
+
+
+def stage_weights(chain: Chain, starts: Sequence[int]) -> Floats:
+    """Return the bytes of the weights of every stage (s,), as one slice has them."""
+    return np.array(
+        [chain.footprints.weight_bytes[i, j] for i, j in pairwise((*starts, len(chain)))], np.float64
+    )
+
+
+def evaluate_cut(
+    chain: Chain,
+    tensor: int,
+    setting: Setting,
+    data: int,
+    starts: Sequence[int],
+    loads: Loads | None = None,
+) -> Placement:
+    """Return the placement with the given stages and data width, timed; whether it fits is not asked."""
+    footprints = chain.footprints
+    loads = loads or stage_loads(chain, setting.bandwidth_bytes_per_s)
+    ends = (*starts[1:], len(chain))
+    load_s = loads.of(setting.recompute)
+    worst = max(
+        loads.plain_s[starts[-1], -1], *(load_s[i, j] for i, j in zip(starts[:-1], ends, strict=False)), 0.0
+    )
+    sync = sync_s(stage_weights(chain, starts), data, setting)
+    return Placement(
+        tensor=tensor,
+        data=data,
+        starts=tuple(starts),
+        devices=tuple(1 if footprints.single[i, j] else tensor for i, j in zip(starts, ends, strict=True)),
+        time_s=batch_time_s(float(worst), len(starts), setting.microbatches, data, sync),
+        max_load_s=float(worst),
+        sync_s=sync,
+    )

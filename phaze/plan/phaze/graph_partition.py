@@ -1,0 +1,176 @@
+"""The recurrence of the placement on downsets: a graph with branches cut into stages (Phaze, Section 5).
+
+    dp[s][D][k] = min over downsets D' of D and devices a of max(dp[s - 1][D'][k - a], load(D minus D', a, s))
+
+is the least worst load when downset D is cut into s stages on exactly k devices. Stages are counted from the
+end; the table of s = 0 is 0 for the empty downset on no device. The load of a stage that does not fit the
+memory at its position is infinite. A pipeline takes t devices for each group with a tensor parallel layer and
+one for each other group, so that only some k are possible; k is an index into those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from phaze.base.arrays import Floats, Ints
+from phaze.base.compiled import njit
+from phaze.pipeline.flushing import Chain
+from phaze.plan.phaze.stage_tables import Options, Stages
+
+NOWHERE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Widths:
+    """The numbers of devices that a pipeline can have, and how a stage adds to them."""
+
+    devices: Ints
+    """(k,) rising, from 0."""
+    step: Ints
+    """(options,) which of the numbers of devices that stages have is that of each option."""
+    after: Ints
+    """(steps, k) index of the devices with such a stage added, NOWHERE if there are too many."""
+
+
+def widths_of(graph: Chain, tensor: int, devices: int, options: Options) -> Widths:
+    """Return the numbers of devices that a pipeline of a graph can have."""
+    split = int(np.count_nonzero(graph.tensor_parallel))
+    groups = np.arange(split + 1)[:, None] * tensor + np.arange(len(graph) - split + 1)
+    possible = np.unique(groups[groups <= devices])
+    steps, step = np.unique(options.devices, return_inverse=True)
+    wanted = steps[:, None] + possible
+    after = np.searchsorted(possible, wanted)
+    found = possible[np.minimum(after, len(possible) - 1)] == wanted
+    return Widths(possible, step.astype(np.int64), np.where(found, after, NOWHERE))
+
+
+def nothing_placed(stages: Stages, widths: Widths) -> Floats:
+    """Return dp[0] (downsets, k)."""
+    dp = np.full((len(stages.first) - 1, len(widths.devices)), np.inf)
+    dp[0, 0] = 0.0
+    return dp
+
+
+def one_more_stage(dp: Floats, stages: Stages, options: Options, widths: Widths, cost: Floats) -> Floats:
+    """Return dp[s] from dp[s - 1]; `cost` (options,) is infinite for what does not fit there."""
+    return _one_more_stage(dp, stages.first, stages.inner, options.first, widths.step, widths.after, cost)
+
+
+@njit
+def _one_more_stage(
+    dp: Floats, first: Ints, inner: Ints, option: Ints, step: Ints, after: Ints, cost: Floats
+) -> Floats:
+    """Return dp[s] from dp[s - 1]."""
+    grown = np.full(dp.shape, np.inf)
+    lowest, highest = _finite(dp)
+    for outer in range(len(dp)):
+        for stage in range(first[outer], first[outer + 1]):
+            rest = inner[stage]
+            if highest[rest] < 0:
+                continue
+            for o in range(option[stage], option[stage + 1]):
+                if cost[o] == np.inf:
+                    continue
+                for k in range(lowest[rest], highest[rest] + 1):
+                    more = after[step[o], k]
+                    if more >= 0:
+                        grown[outer, more] = min(grown[outer, more], max(dp[rest, k], cost[o]))
+    return grown
+
+
+@njit
+def _finite(dp: Floats) -> tuple[Ints, Ints]:
+    """Return the first and the last finite entry of each row, -1 where there is none."""
+    lowest, highest = np.full(len(dp), -1, np.int64), np.full(len(dp), -1, np.int64)
+    for row in range(len(dp)):
+        for k in range(dp.shape[1]):
+            if dp[row, k] < np.inf:
+                highest[row] = k
+                if lowest[row] < 0:
+                    lowest[row] = k
+    return lowest, highest
+
+
+@dataclass(frozen=True)
+class FirstStage:
+    """The first stage of the best pipeline of a given depth."""
+
+    rank: tuple[float, int, int, int, int]
+    """(time per batch, devices of all pipelines, d, s, layers of the first stage)."""
+    option: int
+    k: int
+    """Index of the devices of a pipeline."""
+
+
+def best_first_stage(
+    dp: Floats,
+    s: int,
+    stages: Stages,
+    options: Options,
+    widths: Widths,
+    cost: Floats,
+    first_sync: Floats,
+    size: Ints,
+    devices: int,
+    counts: Ints,
+    data: Ints,
+) -> FirstStage:
+    """Return the best pipeline of s stages: its first stage is placed on dp[s - 1] (Phaze, Section 5).
+
+        min over d, D', a, k of (ceil(B/d) + s - 1) max(dp[s - 1][D'][k - a], load) + (d - 1)/d
+        first_sync[D']
+
+    with d k <= K. `cost` (options,) is the load, infinite for what does not fit there; the exchange over very
+    many replicas and the layers of the first stage, `first_sync` and `size`, are by D'. `counts` and `data`
+    are the useful ceil(B/d) and d, d rising. Equal times go to the fewest devices, then the smallest d and
+    first stage.
+    """
+    rank, (option, k) = _best_first_stage(
+        dp, s, (int(stages.first[-2]), int(stages.first[-1])), stages.inner, options.first,
+        cost, first_sync, size, widths.step, widths.after,
+        widths.devices, devices, counts, data,
+    )  # fmt: skip
+    return FirstStage(rank, option, k)
+
+
+@njit
+def _best_first_stage(
+    dp: Floats,
+    s: int,
+    stages: tuple[int, int],
+    inner: Ints,
+    option: Ints,
+    cost: Floats,
+    first_sync: Floats,
+    size: Ints,
+    step: Ints,
+    after: Ints,
+    devices: Ints,
+    most_devices: int,
+    counts: Ints,
+    data: Ints,
+) -> tuple[tuple[float, int, int, int, int], tuple[int, int]]:
+    """Return the rank of the best pipeline, its first stage's option and the index of its devices."""
+    best, answer = (np.inf, 0, 0, 0, 0), (-1, -1)
+    for stage in range(stages[0], stages[1]):
+        rest = inner[stage]
+        for o in range(option[stage], option[stage + 1]):
+            for k in range(dp.shape[1]):
+                total = after[step[o], k]
+                worst = max(dp[rest, k], cost[o])
+                if total < 0 or worst == np.inf:
+                    continue
+                used = devices[total]
+                top = np.searchsorted(data, most_devices // used, side="right") - 1
+                for w in range(top, -1, -1):
+                    busy = (counts[w] + s - 1) * worst
+                    if not busy <= best[0] or busy == np.inf:
+                        break
+                    d = data[w]
+                    time = busy + (d - 1) / d * first_sync[rest]
+                    rank = (time, used * d, d, s, size[rest])
+                    if rank < best:
+                        best, answer = rank, (o, total)
+    return best, answer

@@ -1,0 +1,233 @@
+"""Placement instances and results in the JSON format of the Phaze authors' device_placement program.
+
+An instance gives, for every TMP width, the layers (`nodes`) with their sizes and latencies, and the tensors
+passed between them (`edges`); the layer graph is the same for all widths and has no cycle.
+Where it contains a path through all layers, stages are parts of that path; else branches may run side by
+side.
+Sizes are bytes, `bandwidth` bytes per second, latencies seconds. As that program counts memory, SGD keeps
+weights and gradients, and Adam one more copy of the weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from phaze.pipeline.flushing import Chain, Setting
+from phaze.plan.phaze.branches import GraphPlacement, place_graphs
+from phaze.plan.phaze.flush import Infeasible, Placement, place_widths
+from phaze.spec.documents import Edge, Part, bad_edges, check_width, read_as, repeated_ids
+from phaze.spec.numbers import Count, Positive, Size, Whole
+
+
+class Node(Part):
+    """A layer, or the slice of it that one of t devices runs."""
+
+    id: Whole
+    parameter_size: Size
+    activation_size: Size
+    optimal_latency_fw: Size
+    optimal_latency_bw: Size
+    is_tensor_parallelized: Annotated[bool, Field(strict=True)]
+
+
+class Instance(Part):
+    """A placement problem."""
+
+    max_memory_per_device: Positive
+    max_devices: Count
+    bandwidth: Positive
+    mbs_in_batch: Count
+    nodes: dict[str, list[Node]] = Field(min_length=1)
+    edges: dict[str, list[Edge]] = Field(min_length=1)
+    activation_recomputation: Annotated[bool, Field(strict=True)]
+    optimizer_algorithm: Literal["SGD", "Adam"]
+    fixed_pp: Count | None = Field(None, alias="fixedPP")
+    fixed_tmpc: Count | None = Field(None, alias="fixedTMPC")
+    fixed_dp: Count | None = Field(None, alias="fixedDP")
+    num_transformer_layers: Annotated[Whole, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for width in self.nodes.keys() | self.edges.keys():
+            check_width(width)
+        if self.nodes.keys() != self.edges.keys():
+            raise ValueError(
+                f"nodes have TMP widths {sorted(self.nodes)}, edges {sorted(self.edges)}; they must agree"
+            )
+        for width in self.nodes:
+            _check_graph(width, self.nodes[width], self.edges[width])
+            self._check_same_graph(width, next(iter(self.nodes)))
+        return self
+
+    def _check_same_graph(self, width: str, other: str) -> None:
+        if {n.id for n in self.nodes[width]} != {n.id for n in self.nodes[other]}:
+            raise ValueError(
+                f"nodes.{width}: ids differ from nodes.{other}; all TMP widths have the same layers"
+            )
+        if _ends(self.edges[width]) != _ends(self.edges[other]):
+            raise ValueError(
+                f"edges.{width}: ends differ from edges.{other}; all TMP widths have the same edges"
+            )
+
+    def order(self) -> list[int]:
+        """Return the layer ids in a topological order: the only one if there is a path through all layers."""
+        width = next(iter(self.nodes))
+        return _order([node.id for node in self.nodes[width]], _ends(self.edges[width]))
+
+    def has_path(self) -> bool:
+        """Return whether one layer comes directly after the other: whether there is one order only."""
+        ends = _ends(self.edges[next(iter(self.nodes))])
+        return all(pair in ends for pair in pairwise(self.order()))
+
+    def setting(self) -> Setting:
+        """Return the cluster and the batch."""
+        return Setting(
+            devices=self.max_devices,
+            microbatches=self.mbs_in_batch,
+            bandwidth_bytes_per_s=self.bandwidth,
+            memory_bytes=self.max_memory_per_device,
+            recompute=self.activation_recomputation,
+        )
+
+    def chain(self, width: str) -> Chain:
+        """Return the layers in the order of `order` for one TMP width."""
+        position = {layer: place for place, layer in enumerate(self.order())}
+        nodes = sorted(self.nodes[width], key=lambda node: position[node.id])
+        weights = np.array([node.parameter_size for node in nodes])
+        return Chain(
+            forward_s=np.array([node.optimal_latency_fw for node in nodes]),
+            backward_s=np.array([node.optimal_latency_bw for node in nodes]),
+            weight_bytes=weights,
+            static_bytes=(3 if self.optimizer_algorithm == "Adam" else 2) * weights,
+            activation_bytes=np.array([node.activation_size for node in nodes]),
+            tensor_parallel=np.array([node.is_tensor_parallelized for node in nodes]),
+            edges=tuple(
+                (position[edge.source_id], position[edge.dest_id], edge.communication_cost)
+                for edge in self.edges[width]
+            ),
+        )
+
+
+class ResultStage(Part):
+    """A stage of a placement."""
+
+    nodes: list[int]
+    """Ids of its layers, in order."""
+    devices_for_stage: int
+
+
+class Result(Part):
+    """A placement, or why there is none."""
+
+    stages: list[ResultStage]
+    tensor_parallel_degree: int | None
+    data_parallel_degree: int | None
+    final_time_per_batch: float | None
+    reason: str | None = None
+    """The limit that binds and by how much; absent if there is a placement."""
+
+
+def read_instance(path: str | Path) -> Instance:
+    """Return the instance in a JSON file, or raise PhazeError naming file, key, value and what is allowed."""
+    return read_as(Instance, path)
+
+
+def place_instance(instance: Instance) -> Result:
+    """Return the best placement of an instance, or a result without stages and with the reason.
+
+    PhazeError if the layer graph has too many branches.
+    """
+    found = _place({int(width): instance.chain(width) for width in instance.nodes}, instance)
+    if isinstance(found, Infeasible):
+        return Result(
+            stages=[],
+            tensor_parallel_degree=None,
+            data_parallel_degree=None,
+            final_time_per_batch=None,
+            reason=found.reason,
+        )
+    order = instance.order()
+    return Result(
+        stages=[
+            ResultStage(nodes=[order[v] for v in layers], devices_for_stage=devices)
+            for layers, devices in _stages(found, len(order))
+        ],
+        tensor_parallel_degree=found.tensor,
+        data_parallel_degree=found.data,
+        final_time_per_batch=found.time_s,
+    )
+
+
+def _place(graphs: dict[int, Chain], instance: Instance) -> Placement | GraphPlacement | Infeasible:
+    place = place_widths if instance.has_path() else place_graphs
+    return place(graphs, instance.setting())
+
+
+def _stages(found: Placement | GraphPlacement, layers: int) -> list[tuple[Sequence[int], int]]:
+    """Return the positions of the layers of every stage, and its devices."""
+    if isinstance(found, GraphPlacement):
+        return [(stage.layers, stage.devices) for stage in found.stages]
+    return [(range(i, j), a) for (i, j), a in zip(found.intervals(layers), found.devices, strict=True)]
+
+
+def result_text(result: Result) -> str:
+    """Return a result as JSON."""
+    content = result.model_dump(by_alias=True, exclude={"reason"} if result.reason is None else None)
+    return json.dumps(content, indent=2, allow_nan=False)
+
+
+def read_result(path: str | Path) -> Result:
+    """Return the result in a JSON file, or raise PhazeError."""
+    return read_as(Result, path)
+
+
+def _check_graph(width: str, nodes: list[Node], edges: list[Edge]) -> None:
+    ids = [node.id for node in nodes]
+    if not ids:
+        raise ValueError(f"nodes.{width}: at least one layer is needed, got none")
+    for message in repeated_ids(ids):
+        raise ValueError(f"nodes.{width}: {message}")
+    for node in nodes:
+        if width == "1" and node.is_tensor_parallelized:
+            raise ValueError(
+                f"nodes.1: id {node.id}: isTensorParallelized must be false for TMP width 1, got true"
+            )
+    for message in bad_edges(set(ids), edges):
+        raise ValueError(f"edges.{width}: {message}")
+    _order(ids, _ends(edges))
+
+
+def _ends(edges: list[Edge]) -> set[tuple[int, int]]:
+    return {(edge.source_id, edge.dest_id) for edge in edges}
+
+
+def _order(ids: list[int], edges: set[tuple[int, int]]) -> list[int]:
+    """Return a topological order, layers as given where they may come in any; ValueError for a cycle."""
+    waiting = Counter(target for _, target in edges)
+    targets: dict[int, list[int]] = {layer: [] for layer in ids}
+    for source, target in edges:
+        targets[source].append(target)
+    given = {layer: place for place, layer in enumerate(ids)}
+    ready = [given[layer] for layer in ids if not waiting[layer]]
+    order: list[int] = []
+    while ready:
+        order.append(ids[heappop(ready)])
+        for target in targets[order[-1]]:
+            waiting[target] -= 1
+            if not waiting[target]:
+                heappush(ready, given[target])
+    if len(order) < len(ids):
+        stuck = sorted(set(ids) - set(order))
+        raise ValueError(
+            f"edges: layers {', '.join(map(str, stuck[:5]))} form or follow a cycle; it must be a DAG"
+        )
+    return order

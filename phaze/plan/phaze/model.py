@@ -1,0 +1,152 @@
+"""Place a model on every kept architecture, for every HBM size, with and without recomputation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.arrays import Floats
+from phaze.pipeline.flushing import Chain, Setting
+from phaze.plan.expert import Expert, place_evenly, place_expert
+from phaze.plan.phaze.chains import best_times
+from phaze.plan.phaze.flush import Infeasible, Placement, place_chain
+from phaze.plan.phaze.point import Conditions, Device, Latencies, Point, read_devices, read_point
+from phaze.plan.phaze.reasons import why_not_stages
+from phaze.plan.phaze.rows import Found, placement_row, stage_rows
+from phaze.tables import Placements, Stages
+
+ROUNDING = 1e-9
+"""By how much, relatively, the times of two algorithms may differ, whose sums round in another order."""
+
+
+def place_model(
+    layers: pd.DataFrame,
+    graph: pd.DataFrame,
+    solves: pd.DataFrame,
+    architectures: pd.DataFrame,
+    screens: pd.DataFrame,
+    conditions: Conditions,
+    expert: Expert | None = None,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the tables of placements and stages of one model, TMP width and microbatch on a shard.
+
+    Every architecture that the screen kept at some HBM size is placed at all of them. Named architectures get
+    the expert's placement as well, where its TMP width is this one.
+    """
+    point = read_point(layers, graph, conditions)
+    devices = read_devices(point, solves, architectures, screens, conditions)
+    placements, stages = [], []
+    for found in _find(point, devices, conditions, expert):
+        placements.append(placement_row(point, found, conditions))
+        stages.extend(stage_rows(point, found))
+    return (
+        pd.DataFrame(placements, columns=list(Placements.fields())),
+        pd.DataFrame(stages, columns=list(Stages.fields())),
+    )
+
+
+def _find(
+    point: Point, devices: list[Device], conditions: Conditions, expert: Expert | None
+) -> Iterator[Found]:
+    yield from find_placements(point, devices, conditions)
+    if expert is not None and expert.tensor == point.tensor:
+        named = [device for device in devices if device.named]
+        yield from find_expert_placements(point, named, conditions, expert)
+
+
+def find_placements(point: Point, devices: list[Device], conditions: Conditions) -> Iterator[Found]:
+    """Yield the best placement for every device, HBM size and recompute."""
+    if not devices:
+        return
+    settings = conditions.settings(point.microbatch)
+    bounds = _best_times(point, [device.bounds for device in devices], settings)
+    latencies = [device.latencies for device in devices]
+    unlimited = _best_times(point, latencies, [_unlimited(settings[0])])
+    times = _best_times(point, latencies, settings) * (1.0 + ROUNDING)
+    reasons: dict[Setting, Infeasible] = {}
+    for a, device in enumerate(devices):
+        chain = point.runs.chain(*device.latencies)
+        results = _place_all(chain, point.tensor, settings, reasons, times[:, a])
+        for c, setting in enumerate(settings):
+            yield Found(
+                device, chain, setting, "phaze", results[c], float(bounds[c, a]), float(unlimited[0, a])
+            )
+
+
+def _best_times(point: Point, latencies: list[Latencies], settings: list[Setting]) -> Floats:
+    """Return the best time per batch for every setting and device."""
+    forward, backward = np.swapaxes(np.array(latencies), 0, 1)
+    return best_times(point.runs, forward, backward, point.tensor, settings)
+
+
+def _unlimited(setting: Setting) -> Setting:
+    """Return the setting with unlimited memory, for which nothing need be recomputed."""
+    return replace(setting, memory_bytes=np.inf, recompute=False)
+
+
+def _place_all(
+    chain: Chain,
+    tensor: int,
+    settings: list[Setting],
+    reasons: dict[Setting, Infeasible],
+    limits_s: Floats,
+) -> list[Placement | Infeasible]:
+    """Return the best placement for every setting; of those that differ in memory, the largest come first.
+
+    What fits does not depend on latencies: `reasons` collects, for all devices, where nothing does. The best
+    times are below the limits (settings,).
+    """
+    results: list[Placement | Infeasible] = []
+    for c, setting in enumerate(settings):
+        larger = results[-1] if c > 0 and settings[c - 1].recompute == setting.recompute else None
+        if setting in reasons:
+            results.append(reasons[setting])
+        else:
+            limit_s = float(limits_s[c])
+            fitting = _if_it_fits(larger, chain, setting)
+            results.append(fitting or place_chain(chain, tensor, setting, limit_s=limit_s))
+        if isinstance(results[-1], Infeasible):
+            reasons[setting] = results[-1]
+    return results
+
+
+def _if_it_fits(larger: Placement | Infeasible | None, chain: Chain, setting: Setting) -> Placement | None:
+    """Return the best placement for a larger memory if it fits this one: then it is the best here, too."""
+    if not isinstance(larger, Placement):
+        return None
+    per_pipeline = -(-setting.microbatches // larger.data)
+    return None if why_not_stages(chain.footprints, larger.starts, setting, per_pipeline) else larger
+
+
+def find_expert_placements(
+    point: Point, devices: list[Device], conditions: Conditions, expert: Expert
+) -> Iterator[Found]:
+    """Yield the expert's placement with the best and with even boundaries for every device and setting."""
+    for device in devices:
+        chain, bound_chain = point.runs.chain(*device.latencies), point.runs.chain(*device.bounds)
+        for setting in conditions.settings(point.microbatch):
+            for planner in ("expert", "expert-even"):
+                result, bound, unlimited = (
+                    _place_as(planner, point, chosen, expert, within)
+                    for chosen, within in (
+                        (chain, setting),
+                        (bound_chain, setting),
+                        (chain, _unlimited(setting)),
+                    )
+                )
+                yield Found(device, chain, setting, planner, result, _time_s(bound), _time_s(unlimited))
+
+
+def _place_as(
+    planner: str, point: Point, chain: Chain, expert: Expert, setting: Setting
+) -> Placement | Infeasible:
+    if planner == "expert":
+        return place_expert(chain, expert, setting)
+    return place_evenly(chain, expert, setting, *point.repeated())
+
+
+def _time_s(result: Placement | Infeasible) -> float:
+    return result.time_s if isinstance(result, Placement) else np.inf

@@ -1,0 +1,174 @@
+"""Why nothing can be placed: the limit that binds, and by how much.
+
+The leanest placement is the one whose fullest device holds least; the same recurrence finds it, with a
+stage's memory for its load. If it does not fit, memory binds, and the reason says how many devices would do
+with the memory given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from phaze.base.arrays import Floats
+from phaze.base.errors import PhazeError
+from phaze.base.units import GIB, KIB, MIB
+from phaze.cost.memory import microbatches_in_flight
+from phaze.pipeline.cuts import Shape, devices_of, least_worst, refuse_large, shape_of
+from phaze.pipeline.flushing import Chain, Footprints, Setting, room, useful_widths
+
+
+@dataclass(frozen=True)
+class Leanest:
+    """The placement that needs least memory on its fullest device."""
+
+    memory_bytes: float
+    tensor: int
+    stages: int
+
+
+def why_infeasible(chains: dict[int, Chain], setting: Setting) -> str:
+    """Return which limit no placement of these chains (by TMP width) respects, and by how much."""
+    formed = {t: chain for t, chain in chains.items() if min_devices(chain, t) <= setting.devices}
+    if not formed:
+        return too_few_devices(chains, setting)
+    lean = min(
+        (leanest(chain, t, setting) for t, chain in formed.items()), key=lambda found: found.memory_bytes
+    )
+    enough = min(_enough_devices(chain, t, setting) for t, chain in chains.items())
+    return too_little_memory(lean, enough, setting)
+
+
+def too_few_devices(chains: dict[int, Chain], setting: Setting) -> str:
+    """Return how many devices are missing where not even one stage can be formed."""
+    least = min(min_devices(chain, t) for t, chain in chains.items())
+    missing = least - setting.devices
+    return f"devices: a pipeline needs at least {least}, {setting.devices} given: {missing} too few"
+
+
+def too_little_memory(lean: Leanest, enough: float, setting: Setting) -> str:
+    """Return how much memory is missing, and how many devices would do with the memory given, if any."""
+    more = f"; with {enough:.0f} devices instead of {setting.devices} it would fit" if enough < np.inf else ""
+    return (
+        f"memory: the leanest placement (t = {lean.tensor}, {lean.stages} stages) needs "
+        f"{readable(lean.memory_bytes)} on its fullest device, {readable(setting.memory_bytes)} given: "
+        f"{readable(lean.memory_bytes - setting.memory_bytes)} too little{more}"
+    )
+
+
+def why_not_stages(
+    footprints: Footprints, starts: tuple[int, ...], setting: Setting, microbatches: int
+) -> str:
+    """Return which stage of a given placement does not fit, and by how much; empty if all fit."""
+    needed = stage_memories(footprints, starts, setting, microbatches)
+    worst = int(np.argmax(needed))
+    if needed[worst] <= setting.memory_bytes:
+        return ""
+    return (
+        f"memory: stage {worst} of {len(starts)} needs {readable(needed[worst])}, "
+        f"{readable(setting.memory_bytes)} given: {readable(needed[worst] - setting.memory_bytes)} too little"
+    )
+
+
+def stage_memories(
+    footprints: Footprints, starts: tuple[int, ...], setting: Setting, microbatches: int
+) -> Floats:
+    """Return the memory of every stage of a placement, from the first."""
+    n = len(footprints.constant_bytes)
+    constant = footprints.constant_bytes[list(starts), [*starts[1:], n]]
+    return constant + stage_stashes(footprints, starts, setting, microbatches)
+
+
+def stage_stashes(
+    footprints: Footprints, starts: tuple[int, ...], setting: Setting, microbatches: int
+) -> Floats:
+    """Return what every stage of a placement keeps for microbatches in flight, from the first."""
+    n, depth = len(footprints.constant_bytes), len(starts)
+    stashes = np.empty(depth)
+    for number, (i, j) in enumerate(zip(starts, (*starts[1:], n), strict=True)):
+        s = depth - number
+        stashed = footprints.stashed_bytes(setting.recompute and s > 1)[i, j]
+        stashes[number] = microbatches_in_flight(setting.schedule, s, microbatches) * stashed
+    return stashes
+
+
+def min_devices(chain: Chain, tensor: int) -> int:
+    """Return the devices of the smallest pipeline: one stage, if it fits."""
+    return tensor if np.any(chain.tensor_parallel) else 1
+
+
+def leanest(chain: Chain, tensor: int, setting: Setting) -> Leanest:
+    """Return the placement of a chain that needs least memory on its fullest device."""
+    choices = pipelines(setting, setting.devices // min_devices(chain, tensor))
+    found = [lean for m, d in choices for lean in lean_placements(chain, tensor, setting, m, d)]
+    return min(found, key=lambda lean: (lean.memory_bytes, lean.stages))
+
+
+def lean_placements(
+    chain: Chain, tensor: int, setting: Setting, microbatches: int, data: int
+) -> list[Leanest]:
+    """Return the leanest placement of every depth that d pipelines with that many microbatches can have."""
+    shape = shape_of(chain, tensor, setting.devices // data)
+    peaks = _peaks(chain.footprints, setting, shape, microbatches)
+    return [
+        Leanest(float(peaks[s, u]), tensor, s)
+        for s, u in _entries(peaks)
+        if devices_of(s, u, shape.tensor) * data <= setting.devices
+    ]
+
+
+def pipelines(setting: Setting, most: int) -> list[tuple[int, int]]:
+    """Return (microbatches in a pipeline, d) to consider: one pipeline, unless the memory depends on d."""
+    if setting.schedule == "1f1b":
+        return [(setting.microbatches, 1)]
+    counts, widths = useful_widths(setting.microbatches, most)
+    return [(int(m), int(d)) for m, d in zip(counts, widths, strict=True)]
+
+
+def _entries(table: Floats) -> list[tuple[int, int]]:
+    """Return the numbers of stages and of single-device stages that are possible."""
+    return [(int(s), int(u)) for s, u in zip(*np.nonzero(np.isfinite(table)), strict=True)]
+
+
+def _peaks(footprints: Footprints, setting: Setting, shape: Shape, microbatches: int) -> Floats:
+    """Return the least peak memory for every number of stages and of single-device stages."""
+    n = len(footprints.constant_bytes)
+    constant, growth = footprints.constant_bytes, footprints.stashed_bytes(setting.recompute)
+    last = constant[:, n].copy()
+    if setting.schedule == "gpipe":
+        constant, growth = constant + microbatches * growth, np.zeros_like(growth)
+        last += microbatches * footprints.activation_bytes[:, n]
+    anywhere = np.full(constant.shape, n, np.int64)
+    dp = least_worst(last, constant, growth, anywhere, footprints.single, shape.stages, shape.singles)
+    return dp[:, :, 0]
+
+
+def _enough_devices(chain: Chain, tensor: int, setting: Setting) -> float:
+    """Return the devices of the smallest cluster on which the chain fits the memory, infinite for none.
+
+    Also infinite where this machine has not the memory to find out.
+    """
+    shape, footprints = shape_of(chain, tensor, tensor * len(chain)), chain.footprints
+    try:
+        refuse_large(len(chain), shape)
+    except PhazeError:
+        return np.inf
+    free, enough = np.zeros_like(footprints.constant_bytes), np.inf
+    for microbatches, data in pipelines(setting, setting.microbatches):
+        fitting = room(footprints, setting, microbatches)
+        last = np.where(fitting.last_fits, 0.0, np.inf)
+        dp = least_worst(
+            last, free, free, fitting.most_stages, footprints.single, shape.stages, shape.singles
+        )
+        possible = (devices_of(s, u, shape.tensor) * data for s, u in _entries(dp[:, :, 0]))
+        enough = min(enough, min(possible, default=np.inf))
+    return enough
+
+
+def readable(size: float) -> str:
+    """Return a number of bytes in the largest unit that it fills."""
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.4g} {name}"
+    return f"{size:.4g} B"

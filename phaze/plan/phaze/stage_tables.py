@@ -1,0 +1,166 @@
+"""All stages that a graph with branches can be cut into, with what they may be.
+
+Stages are the differences of nested downsets; each has options, one for every number of devices that may
+pay; each option has schedules, equally fast, that store differently; each schedule has groups of devices.
+Every level is a flat array, with where each part of the level above begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.bitsets import Words, holds
+from phaze.base.compiled import njit
+from phaze.cost.memory import most_in_flight
+from phaze.plan.downsets import Downsets
+from phaze.plan.phaze.branch_passes import desk_for
+from phaze.plan.phaze.stages import Work, all_assignments, stage_schedules
+
+Values = TypeVar("Values", Ints, Floats)
+
+
+@dataclass(frozen=True, eq=False)
+class Stages:
+    """The stages of a graph, by the downset that they begin with."""
+
+    first: Ints
+    """(downsets + 1,) where the stages that begin with each downset begin."""
+    inner: Ints
+    """(stages,) downset that is left behind the stage, larger ones first: smaller stages first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """What the stages may be; fewest devices first."""
+
+    first: Ints
+    """(stages + 1,) where the options of each stage begin."""
+    devices: Ints
+    """(options,)."""
+    load_s: Floats
+    """(options,)."""
+    schedule: Ints
+    """(options + 1,) where the schedules of each option begin."""
+    group: Ints
+    """(schedules + 1,) where the groups of each schedule begin."""
+    constant_bytes: Floats
+    """(groups,)."""
+    stashed_bytes: Floats
+    """(groups,) for each microbatch in flight."""
+
+    def in_flight(self, memory_bytes: float, limit: int) -> Ints:
+        """Return how many microbatches in flight each option has room for, -1 where not even none fits.
+
+        B.1 returns the largest s; under 1F1B it is one more.
+        """
+        fitting = most_in_flight(self.constant_bytes, self.stashed_bytes, memory_bytes, limit)
+        fitting = np.minimum.reduceat(fitting, self.group[:-1])
+        return np.asarray(np.maximum.reduceat(fitting, self.schedule[:-1]), np.int64)
+
+    def peak_bytes(self, in_flight: int) -> Floats:
+        """Return the memory of the fullest device of each option."""
+        needed = self.constant_bytes + in_flight * self.stashed_bytes
+        needed = np.maximum.reduceat(needed, self.group[:-1])
+        return np.asarray(np.minimum.reduceat(needed, self.schedule[:-1]), float)
+
+
+def count_stages(downsets: Downsets) -> int:
+    """Return how many stages there are."""
+    return int(_inside(downsets.words).sum())
+
+
+def stages_of(downsets: Downsets) -> Stages:
+    """Return all stages."""
+    first = np.concatenate(([0], np.cumsum(_inside(downsets.words))))
+    return Stages(first, _inner(downsets.words, first))
+
+
+@njit
+def _inside(words: Words) -> Ints:
+    """Return how many smaller downsets each holds."""
+    count = np.zeros(len(words), np.int64)
+    for outer in range(len(words)):
+        for inner in range(outer):
+            count[outer] += holds(words, outer, inner)
+    return count
+
+
+@njit
+def _inner(words: Words, first: Ints) -> Ints:
+    """Return the smaller downsets that each holds, larger ones first."""
+    inner = np.empty(first[-1], np.int64)
+    for outer in range(len(words)):
+        filled = first[outer]
+        for candidate in range(outer - 1, -1, -1):
+            if holds(words, outer, candidate):
+                inner[filled] = candidate
+                filled += 1
+    return inner
+
+
+def options_of(
+    work: Work, downsets: Downsets, stages: Stages, recompute: bool, most_branches: int
+) -> Options:
+    """Return what every stage may be; those that end the pipeline do not recompute."""
+    ways, begins = all_assignments(most_branches)
+    return Options(*_options(work, downsets.membership, stages.first, stages.inner, recompute, ways, begins))
+
+
+@njit
+def _options(
+    work: Work, member: Bools, first: Ints, inner: Ints, recompute: bool, ways: Ints, begins: Ints
+) -> tuple[Ints, Ints, Floats, Ints, Ints, Floats, Floats]:
+    """Return the arrays of `Options`."""
+    option_of, schedule_of, group_of = np.zeros(len(inner) + 1, np.int64), _whole(), _whole()
+    devices, load, constant, stashed = _whole(), _real(), _real(), _real()
+    inside, desk = np.zeros(member.shape[1], np.bool_), desk_for(member.shape[1])
+    options = schedules = groups = 0
+    for outer in range(len(member)):
+        for stage in range(first[outer], first[outer + 1]):
+            for v in range(len(inside)):
+                inside[v] = member[outer, v] and not member[inner[stage], v]
+            found = stage_schedules(work, inside, recompute and inner[stage] > 0, ways, begins, desk)
+            last = 0
+            for v in found.kept:
+                if found.devices[v] != last:
+                    devices, load = _grown(devices, options), _grown(load, options)
+                    schedule_of = _grown(schedule_of, options + 1)
+                    devices[options], load[options] = found.devices[v], found.load_s[v]
+                    options, last = options + 1, found.devices[v]
+                for g in range(found.groups[v]):
+                    constant, stashed = _grown(constant, groups), _grown(stashed, groups)
+                    constant[groups], stashed[groups] = found.constant_bytes[v, g], found.stashed_bytes[v, g]
+                    groups += 1
+                schedules += 1
+                schedule_of[options] = schedules
+                group_of = _grown(group_of, schedules)
+                group_of[schedules] = groups
+            option_of[stage + 1] = options
+    return (
+        option_of, devices[:options], load[:options], schedule_of[: options + 1], group_of[: schedules + 1],
+        constant[:groups], stashed[:groups],
+    )  # fmt: skip
+
+
+@njit
+def _whole() -> Ints:
+    return np.zeros(1024, np.int64)
+
+
+@njit
+def _real() -> Floats:
+    return np.zeros(1024)
+
+
+@njit
+def _grown(values: Values, position: int) -> Values:
+    """Return an array that has room at a position."""
+    if position < len(values):
+        return values
+    longer = np.zeros(2 * len(values), values.dtype)
+    longer[: len(values)] = values
+    return longer

@@ -1,0 +1,335 @@
+"""What a stage of a graph with branches may be: its load and memory on a devices (Phaze, Appendix B.1).
+
+For every number of devices a the lowest load of a stage is looked for, and only then its memory: "in general
+we do not solve this more complex problem. Instead, we attempt to identify the overall lowest-latency
+schedule, and calculate its memory usage". A schedule is an assignment of branches to groups of devices
+(`branch_passes`). Up to MOST_BRANCHES branches, all assignments are tried. Beyond, for each number of
+groups, the branches go one by one where they can start first.
+
+The load of a stage is its "maximum latency over the a accelerators". Groups that exchange tensors, also by
+way of others, run their passes together: their latency is the last end of the forward pass plus the last end
+of the backward pass, as the passes of other microbatches may have to wait that long. Groups that exchange
+none do not wait for each other. Where a stage recomputes, a group runs its forward pass again, from stashed
+inputs, before its backward pass.
+
+The memory of a group is that of a stage with its layers, where what recomputation stashes is what arrives
+from other stages. Schedules with the same load are all kept, unless another needs no more memory whatever the
+number of microbatches in flight.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.compiled import njit
+from phaze.pipeline.flushing import Chain
+from phaze.plan.phaze.branch_passes import (
+    ANY_GROUP,
+    Branches,
+    Desk,
+    Pass,
+    backward_pass,
+    covers,
+    desk_for,
+    find_branches,
+    forward_pass,
+    mirrored,
+    run_pass,
+)
+
+MOST_BRANCHES = 6
+"""Branches of a stage of which all assignments are tried: 203 for six."""
+
+
+class Work(NamedTuple):
+    """A graph of n layers in topological order, as compiled code wants it, for one TMP width."""
+
+    forward: Pass
+    backward: Pass
+    cover_first: Ints
+    cover: Ints
+    """Layers directly before each layer."""
+    edge_bytes: Floats
+    """(edges,) in the order of the forward pass."""
+    constant_bytes: Floats
+    """(n,) weights, gradients, optimizer state and activations of one microbatch."""
+    activation_bytes: Floats
+    split: Bools
+    """(n,) the layer is tensor parallel."""
+    tensor: int
+
+
+class Schedules(NamedTuple):
+    """Schedules of a stage of c branches, v of them, on at most g groups; some are worth considering."""
+
+    group: Ints
+    """(v, c) group of every branch."""
+    groups: Ints
+    """(v,)."""
+    devices: Ints
+    """(v,)."""
+    load_s: Floats
+    """(v,)."""
+    constant_bytes: Floats
+    """(v, g)."""
+    stashed_bytes: Floats
+    """(v, g) for each microbatch in flight."""
+    kept: Ints
+    """Those worth considering, fewest devices first."""
+
+
+def work_of(graph: Chain, tensor: int, bandwidth_bytes_per_s: float) -> Work:
+    """Return a graph as compiled code wants it."""
+    cover_first, cover = covers(graph)
+    size = {(u, v): size for u, v, size in graph.edges}
+    forward = forward_pass(graph, bandwidth_bytes_per_s)
+    target = np.repeat(np.arange(len(graph)), np.diff(forward.first))
+    return Work(
+        forward=forward,
+        backward=backward_pass(graph, bandwidth_bytes_per_s),
+        cover_first=cover_first,
+        cover=cover,
+        edge_bytes=np.array([size[int(u), int(v)] for u, v in zip(forward.source, target, strict=True)]),
+        constant_bytes=np.asarray(graph.static_bytes + graph.activation_bytes, float),
+        activation_bytes=np.asarray(graph.activation_bytes, float),
+        split=np.asarray(graph.tensor_parallel, np.bool_),
+        tensor=tensor,
+    )
+
+
+def all_assignments(most_branches: int) -> tuple[Ints, Ints]:
+    """Return every way to put up to so many branches into groups, and where those of each number begin.
+
+    Groups are numbered by their first branches; (ways, most_branches), of which c columns count for c
+    branches, and (most_branches + 1,) of which entry c - 1 is where those of c branches begin.
+    """
+    ways: list[tuple[int, ...]] = [()]
+    rows: list[tuple[int, ...]] = []
+    begins = [0]
+    for _ in range(most_branches):
+        ways = [(*way, g) for way in ways for g in range(max(way, default=-1) + 2)]
+        rows += [way + (0,) * (most_branches - len(way)) for way in ways]
+        begins.append(len(rows))
+    return np.array(rows, np.int64).reshape(len(rows), most_branches), np.array(begins, np.int64)
+
+
+@njit
+def stage_schedules(
+    work: Work, inside: Bools, recompute: bool, ways: Ints, begins: Ints, desk: Desk
+) -> Schedules:
+    """Return the schedules of a stage; `inside` (n,) says which layers it has, `ways` are all assignments.
+
+    The last stage of a pipeline does not recompute.
+    """
+    branches = find_branches(inside, work.cover_first, work.cover)
+    back, outside, count = mirrored(branches, len(inside)), inside[::-1].copy(), len(branches.first) - 1
+    if count < len(begins):
+        group = ways[begins[count - 1] : begins[count], :count].copy()
+    else:
+        group = list_assignments(work, branches, inside, desk)
+    groups, load, devices = (
+        np.ones(len(group), np.int64),
+        np.empty(len(group)),
+        np.zeros(len(group), np.int64),
+    )
+    constant, stashed, split = _branch_bytes(work, branches, inside, recompute)
+    linked = _links(work, branches, inside, desk.place)
+    constants, stashes = np.zeros((len(group), count)), np.zeros((len(group), count))
+    for v in range(len(group)):
+        for b in range(count):
+            g = group[v, b]
+            groups[v] = max(groups[v], g + 1)
+            constants[v, g] += constant[b]
+            stashes[v, g] += stashed[b]
+        devices[v] = _devices(group[v], groups[v], split, work.tensor)
+        load[v] = _load_s(work, branches, back, inside, outside, group[v], groups[v], linked, recompute, desk)
+    kept = np.empty(len(group), np.int64)
+    found = Schedules(group, groups, devices, load, constants, stashes, kept)
+    return Schedules(group, groups, devices, load, constants, stashes, kept[: _keep(found)])
+
+
+@njit
+def list_assignments(work: Work, branches: Branches, inside: Bools, desk: Desk) -> Ints:
+    """Return an assignment for each number of groups, (ways, branches), branches where they start first."""
+    count = len(branches.first) - 1
+    ways = np.zeros((count, count), np.int64)
+    for g in range(1, count):
+        ways[g] = ANY_GROUP
+        run_pass(work.forward, branches, inside, ways[g], np.zeros(g + 1), True, desk)
+    return ways
+
+
+@njit
+def _branch_bytes(
+    work: Work, branches: Branches, inside: Bools, recompute: bool
+) -> tuple[Floats, Floats, Bools]:
+    """Return what each branch stores once and for each microbatch in flight, and which are split."""
+    count, forward = len(branches.first) - 1, work.forward
+    constant, stashed, split = np.zeros(count), np.zeros(count), np.zeros(count, np.bool_)
+    for b in range(count):
+        for i in range(branches.first[b], branches.first[b + 1]):
+            v = branches.order[i]
+            split[b] |= work.split[v]
+            constant[b] += work.constant_bytes[v]
+            if not recompute:
+                stashed[b] += work.activation_bytes[v]
+                continue
+            for e in range(forward.first[v], forward.first[v + 1]):
+                if not inside[forward.source[e]]:
+                    stashed[b] += work.edge_bytes[e]
+    return constant, stashed, split
+
+
+@njit
+def _devices(group: Ints, groups: int, split: Bools, tensor: int) -> int:
+    """Return the devices of an assignment: t for each group with a branch that is split, else one."""
+    devices = 0
+    for g in range(groups):
+        wide = False
+        for b in range(len(group)):
+            wide = wide or (group[b] == g and split[b])
+        devices += tensor if wide else 1
+    return devices
+
+
+@njit
+def _load_s(
+    work: Work,
+    branches: Branches,
+    back: Branches,
+    inside: Bools,
+    outside: Bools,
+    group: Ints,
+    groups: int,
+    linked: Bools,
+    recompute: bool,
+    desk: Desk,
+) -> float:
+    """Return the load of a stage under one assignment."""
+    first, second, turned = np.zeros(groups), np.zeros(groups), group[::-1].copy()
+    run_pass(work.forward, branches, inside, group, first, True, desk)
+    if recompute and groups > 1:
+        run_pass(work.forward, branches, inside, group, second, False, desk)
+    run_pass(work.backward, back, outside, turned, second, True, desk)
+    if recompute and groups == 1:
+        second[0] = max(_total_s(work, inside), second[0])
+    if groups == 1:
+        return float(first[0] + second[0])
+    return _together_s(first, second, _crew(linked, group, groups))
+
+
+@njit
+def _links(work: Work, branches: Branches, inside: Bools, branch: Ints) -> Bools:
+    """Return which branches pass tensors to which, (c, c); `branch` (n,) is room to work in."""
+    count, forward = len(branches.first) - 1, work.forward
+    linked = np.zeros((count, count), np.bool_)
+    for b in range(count):
+        for i in range(branches.first[b], branches.first[b + 1]):
+            branch[branches.order[i]] = b
+    for v in branches.order:
+        for e in range(forward.first[v], forward.first[v + 1]):
+            if inside[forward.source[e]]:
+                linked[branch[forward.source[e]], branch[v]] = True
+    return linked
+
+
+@njit
+def _crew(linked: Bools, group: Ints, groups: int) -> Ints:
+    """Return a number for every group that is the same for groups that exchange tensors."""
+    crew = np.arange(groups)
+    for source in range(len(group)):
+        for target in range(len(group)):
+            if linked[source, target]:
+                old, new = crew[group[source]], crew[group[target]]
+                for g in range(groups):
+                    if crew[g] == old:
+                        crew[g] = new
+    return crew
+
+
+@njit
+def _together_s(first: Floats, second: Floats, crew: Ints) -> float:
+    """Return the longest latency of groups with the same number."""
+    longest = 0.0
+    for g in range(len(crew)):
+        for h in range(len(crew)):
+            if crew[g] == crew[h]:
+                longest = max(longest, first[g] + second[h])
+    return longest
+
+
+@njit
+def _total_s(work: Work, inside: Bools) -> float:
+    """Return the time of both passes of layers that wait for nothing."""
+    forward = backward = 0.0
+    n = len(inside)
+    for v in range(n):
+        if inside[v]:
+            forward += work.forward.seconds[v]
+        if inside[n - 1 - v]:
+            backward += work.backward.seconds[v]
+    return forward + backward
+
+
+@njit
+def _keep(found: Schedules) -> int:
+    """Write which schedules are worth considering and return how many they are.
+
+    They are the fastest for each number of devices, unless another makes them needless.
+    """
+    count, devices = 0, 0
+    while True:
+        following, least = -1, np.inf
+        for v in range(len(found.devices)):
+            if found.devices[v] > devices and (following < 0 or found.devices[v] <= following):
+                least = found.load_s[v] if found.devices[v] != following else min(least, found.load_s[v])
+                following = found.devices[v]
+        if following < 0:
+            return count
+        devices = following
+        for v in range(len(found.devices)):
+            if found.devices[v] == devices and found.load_s[v] == least and not _needless(found, v, count):
+                found.kept[count] = v
+                count += 1
+
+
+@njit
+def _needless(found: Schedules, v: int, count: int) -> bool:
+    """Return whether one of the schedules kept is as fast as v and stores no more."""
+    for i in range(count):
+        w = found.kept[i]
+        if found.load_s[w] <= found.load_s[v] and _leaner(found, w, v):
+            return True
+    return False
+
+
+@njit
+def _leaner(found: Schedules, v: int, w: int) -> bool:
+    """Return whether each group of v needs at most what some group of w needs, both once and in flight."""
+    for g in range(found.groups[v]):
+        covered = False
+        for h in range(found.groups[w]):
+            covered = covered or (
+                found.constant_bytes[v, g] <= found.constant_bytes[w, h]
+                and found.stashed_bytes[v, g] <= found.stashed_bytes[w, h]
+            )
+        if not covered:
+            return False
+    return True
+
+
+def groups_of(
+    work: Work, layers: tuple[int, ...], recompute: bool, devices: int, in_flight: int, most_branches: int
+) -> tuple[tuple[int, ...], ...]:
+    """Return the layers of every group in the leanest of the fastest schedules on so many devices."""
+    inside = np.isin(np.arange(len(work.split)), layers)
+    found = stage_schedules(work, inside, recompute, *all_assignments(most_branches), desk_for(len(inside)))
+    kept = found.kept[found.devices[found.kept] == devices]
+    peaks = np.max(found.constant_bytes[kept] + in_flight * found.stashed_bytes[kept], axis=1)
+    group = found.group[kept[int(np.argmin(peaks))]]
+    branches = find_branches(inside, work.cover_first, work.cover)
+    place = np.repeat(group, np.diff(branches.first))
+    return tuple(tuple(sorted(branches.order[place == g].tolist())) for g in range(int(group.max()) + 1))

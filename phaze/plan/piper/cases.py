@@ -1,0 +1,191 @@
+"""The cases of a study: every planner on every cluster of a point, as rows of tables (Piper, Section 5)."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from phaze.base.units import GIB
+from phaze.plan.piper.layers import Cluster, Layers, Plan, PlannedStage
+from phaze.plan.piper.repeat import repeat_layers
+from phaze.spec.names import Planner
+from phaze.spec.planning import Mode, PlanPoint
+from phaze.tables import TABLES
+
+Row = dict[str, object]
+T = TypeVar("T")
+RUNS = 3
+"""How often a running time is measured."""
+_WARM_DEVICES = 16
+"""Sweeping over so few devices first compiles what is timed afterwards; plans are warmed by the smallest."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A planner, in the two ways that it is asked."""
+
+    restrict: Callable[[Layers], Layers]
+    """What it is given of the layers: the configurations that it may choose."""
+    plan: Callable[[Layers, Cluster, Mode], Plan | None]
+    """The best plan, None if nothing fits."""
+    sweep: Callable[[Layers, Cluster, Mode], NDArray[np.float64]]
+    """(K,) the best time with at most 1, …, K devices, infinite where nothing fits, from a single run."""
+
+
+@dataclass
+class Record:
+    """Rows of the tables of a point, as they are found."""
+
+    rows: dict[str, list[Row]] = field(
+        default_factory=lambda: {name: [] for name in ("cases", "pipelines", "curves", "durations")}
+    )
+
+    def frame(self, table: str) -> pd.DataFrame:
+        """Return a table."""
+        rows = self.rows[table]
+        return TABLES[table].check(pd.DataFrame(rows)) if rows else TABLES[table].empty()
+
+
+def plan_point(
+    case: str, source: str, layers: Layers, point: PlanPoint, contenders: dict[Planner, Contender]
+) -> Record:
+    """Return tables cases, pipelines, curves and durations of one point of a case.
+
+    `source` is the name of the input. Raises PhazeError where its layers cannot be repeated.
+    """
+    sized = repeat_layers(layers, point.blocks) if point.blocks else layers
+    record = Record()
+    for mode in point.modes:
+        for planner in point.planners:
+            keys: Row = {
+                "case": case,
+                "blocks": point.blocks,
+                "memory_gib": point.memory_gib,
+                "microbatches": point.microbatches,
+                "mode": mode,
+                "planner": planner,
+            }
+            given = contenders[planner].restrict(sized)
+            _warm(contenders[planner], given, point, mode)
+            ask = _record_curve if point.show == "curve" else _record_plans
+            ask(record, keys, source, given, point, mode, contenders[planner])
+    return record
+
+
+def _warm(contender: Contender, layers: Layers, point: PlanPoint, mode: Mode) -> None:
+    """Compile what is timed."""
+    if point.show == "curve" and len(point.devices) == 1:
+        contender.sweep(layers, _cluster(point, _WARM_DEVICES, mode), mode)
+    else:
+        contender.plan(layers, _cluster(point, min(point.devices), mode), mode)
+
+
+def _cluster(point: PlanPoint, devices: int, mode: Mode) -> Cluster:
+    return Cluster(
+        devices=devices,
+        memory_bytes=point.memory_gib * GIB,
+        bandwidth_bytes_per_s=point.bandwidth_gib * GIB,
+        microbatches=point.microbatches,
+        synchronisation="round" if mode == "table-1" else "batch",
+    )
+
+
+def _record_plans(
+    record: Record, keys: Row, source: str, layers: Layers, point: PlanPoint, mode: Mode, by: Contender
+) -> None:
+    """Record the plans for every number of devices, their stages, and how long planning took."""
+    given = {"input": source, "layers": len(layers), "bandwidth_gib_per_s": point.bandwidth_gib}
+    for devices in point.devices:
+        cluster, on = _cluster(point, devices, mode), {**keys, "devices": devices}
+        plan, seconds = _timed(partial(by.plan, layers, cluster, mode), _runs(point))
+        record.rows["cases"].append({**on, **given, **_result(plan)})
+        record.rows["pipelines"] += [{**on, **row} for row in _stages(layers, plan)]
+        record.rows["durations"] += [{**on, "run": run, "seconds": s} for run, s in enumerate(seconds)]
+
+
+def _record_curve(
+    record: Record, keys: Row, source: str, layers: Layers, point: PlanPoint, mode: Mode, by: Contender
+) -> None:
+    """Record the best times for every number of devices, where they change."""
+    most = max(point.devices)
+    times, seconds = _timed(partial(_times, layers, point, mode, by), _runs(point))
+    given = {"input": source, "most_devices": most}
+    record.rows["curves"] += [
+        {**keys, **given, "devices": devices, "time_per_sample": value} for devices, value in _steps(times)
+    ]
+    on = {**keys, "devices": most}
+    record.rows["durations"] += [{**on, "run": run, "seconds": s} for run, s in enumerate(seconds)]
+
+
+def _times(layers: Layers, point: PlanPoint, mode: Mode, by: Contender) -> NDArray[np.float64]:
+    """Return (K,) the best times with at most 1, …, K devices: a single run, or plans for those asked."""
+    if len(point.devices) == 1:
+        return by.sweep(layers, _cluster(point, point.devices[0], mode), mode)
+    times = np.full(max(point.devices), np.inf)
+    for devices in point.devices:
+        plan = by.plan(layers, _cluster(point, devices, mode), mode)
+        times[devices - 1] = np.inf if plan is None else plan.time_per_sample_s
+    return times
+
+
+def _steps(times: NDArray[np.float64]) -> Iterator[tuple[int, float]]:
+    """Yield the numbers of devices at which the time becomes less, with the time."""
+    before = np.concatenate(([np.inf], np.minimum.accumulate(times)[:-1]))
+    for k in np.flatnonzero(times < before):
+        yield int(k) + 1, float(times[k])
+
+
+def _runs(point: PlanPoint) -> int:
+    return RUNS if point.show == "runtime" else 1
+
+
+def _timed(act: Callable[[], T], runs: int) -> tuple[T, list[float]]:
+    """Return what some equal runs give, and how much processor time each took."""
+    seconds = []
+    for _ in range(runs):
+        started = time.process_time()
+        found = act()
+        seconds.append(time.process_time() - started)
+    return found, seconds
+
+
+def _result(plan: Plan | None) -> Row:
+    if plan is None:
+        none = dict.fromkeys(("devices_used", "degree", "stages"), 0)
+        return {"status": "infeasible", "time_per_sample": np.inf, **none}
+    return {
+        "status": "planned",
+        "time_per_sample": plan.time_per_sample_s,
+        "devices_used": plan.devices,
+        "degree": plan.degree,
+        "stages": len(plan.stages),
+    }
+
+
+def _stages(layers: Layers, plan: Plan | None) -> Iterator[Row]:
+    for number, stage in enumerate(plan.stages if plan else ()):
+        yield {
+            "stage": number,
+            "layers": " ".join(str(layers.ids[v]) for v in stage.layers),
+            "data": stage.data,
+            "tensor": stage.tensor,
+            "configurations": _configurations(layers, stage),
+            "in_flight": stage.in_flight,
+            "time_per_sample": stage.time_s,
+            "memory_bytes": stage.memory_bytes,
+        }
+
+
+def _configurations(layers: Layers, stage: PlannedStage) -> str:
+    """Return how many layers run in each configuration, as `12 × vanilla, 1 × recompute`."""
+    names = layers.options[stage.tensor].names
+    counts = Counter(names[c] for c in stage.configurations)
+    return ", ".join(f"{count} × {name}" for name, count in sorted(counts.items()))

@@ -1,0 +1,168 @@
+"""The baseline `equi`: stages of equal numbers of repeated layers, all with the same d and t.
+
+What repeats are the layers of the most frequent name; where all names differ, as in GNMT and ResNet-50, all
+layers. What precedes them (embedding, masks) and what follows them (pooling) are stages of their own, or join
+the first and the last group. The layers stand in the topological order of a depth-first search, from the
+smallest id and along edges as the input lists them. Where w groups cannot be equal, the later ones, which
+keep fewer microbatches in flight, have one layer more. (Piper, Section 5, says what is tried; the order and
+the uneven groups, of which it says nothing, are those with which all its printed times come out.)
+
+With d alike, the stage that is j-th from the end keeps ceil(j d / d) = j microbatches whatever d is: memory
+decides about groups, width and configurations, and the degrees d compare by time alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from phaze.base.arrays import Floats, Ints
+from phaze.plan.piper.layers import Cluster, Layers, Options, Plan, PlannedStage
+from phaze.plan.piper.stages import data_degrees, exchanges
+
+Cut = tuple[int, ...]
+"""Where stages begin in the order of the layers."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Stages:
+    """L stages at one width, whatever their degree of data parallelism."""
+
+    tensor: int
+    members: list[Ints]
+    chosen: Ints
+    """(n,) the configuration of each layer."""
+    time_s: Floats
+    """(L,) per sample, with d = 1."""
+    weight_s: Floats
+    """(L,) 4 w / B."""
+    memory_bytes: Floats
+    """(L,)"""
+
+    def times(self, cluster: Cluster, degrees: Ints) -> Floats:
+        """Return (degrees, L) the time per sample."""
+        shares = np.array([exchanges(cluster, int(d)) / int(d) for d in degrees])
+        return self.time_s / degrees[:, None] + shares[:, None] * self.weight_s
+
+    def plan(self, cluster: Cluster, data: int) -> Plan:
+        """Return the stages with one degree of data parallelism."""
+        times = self.times(cluster, np.array([data]))[0]
+        return Plan(
+            tuple(
+                PlannedStage(
+                    layers=tuple(members.tolist()),
+                    data=data,
+                    tensor=self.tensor,
+                    configurations=tuple(self.chosen[members].tolist()),
+                    in_flight=len(times) - j,
+                    time_s=float(times[j]),
+                    memory_bytes=float(self.memory_bytes[j]),
+                )
+                for j, members in enumerate(self.members)
+            )
+        )
+
+
+def plan_equally(layers: Layers, cluster: Cluster) -> Plan | None:
+    """Return the plan of equal stages with the least time per sample, None if none fits."""
+    best: tuple[float, int, _Stages] | None = None
+    order = depth_first_order(layers)
+    cuts = list(equal_cuts([layers.names[v] for v in order]))
+    for tensor, options in layers.options.items():
+        most = min(cluster.devices // tensor, cluster.microbatches)
+        for chosen in uniform_choices(options, len(layers)):
+            for cut in (cut for cut in cuts if len(cut) <= most):
+                stages = _stages(layers, cluster, tensor, chosen, np.split(order, cut[1:]))
+                found = _best_degree(stages, cluster)
+                if found is not None and (best is None or found[0] < best[0]):
+                    best = (*found, stages)
+    return None if best is None else best[2].plan(cluster, best[1])
+
+
+def depth_first_order(layers: Layers) -> Ints:
+    """Return the positions in topological order, (n,)."""
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(len(layers)))
+    graph.add_edges_from(layers.edges)
+    return np.array(list(nx.dfs_postorder_nodes(graph))[::-1], dtype=np.int64)
+
+
+def equal_cuts(names: Sequence[str]) -> Iterator[Cut]:
+    """Yield the cuts of layers with these names, in their order, for every number of groups."""
+    name, times = Counter(names).most_common(1)[0]
+    repeated = [i for i, one in enumerate(names) if times == 1 or one == name]
+    ends = (0,) * (repeated[0] > 0), (repeated[-1] + 1,) * (repeated[-1] + 1 < len(names))
+    for groups in range(1, len(repeated) + 1):
+        size, longer = divmod(len(repeated), groups)
+        starts = (j * size + max(0, j - (groups - longer)) for j in range(groups))
+        inner = tuple(repeated[start] for start in starts)
+        yield (0, *inner[1:])
+        if any(ends):
+            yield (*ends[0], *inner, *ends[1])
+
+
+def uniform_choices(options: Options, layers: int) -> Iterator[Ints]:
+    """Yield for each name the configurations of that name, (n,); a layer without such takes its fastest."""
+    first = options.first(layers)
+    if np.any(first[1:] == first[:-1]):
+        return
+    fastest = [begin + int(np.argmin(options.time_s[begin:end])) for begin, end in pairwise(first)]
+    for name in dict.fromkeys(options.names):
+        chosen = np.array(fastest, dtype=np.int64)
+        named = [x for x, one in enumerate(options.names) if one == name]
+        chosen[options.layer[named]] = named
+        yield chosen
+
+
+def _stages(
+    layers: Layers, cluster: Cluster, tensor: int, chosen: Ints, members: list[NDArray[np.int64]]
+) -> _Stages:
+    """Return what stages cost (Section 4)."""
+    options, count = layers.options[tensor], len(members)
+    stage = np.empty(len(layers), dtype=np.int64)
+    for j, inside in enumerate(members):
+        stage[inside] = j
+
+    def total(values: Floats) -> Floats:
+        return _sums(stage, values[chosen], count)
+
+    sources, targets = layers.sources, layers.targets
+    crossing = np.flatnonzero(stage[sources] != stage[targets])
+    arriving = layers.edge_bytes + options.forward_sync_bytes[chosen[targets], np.arange(len(targets))]
+    leaving = layers.edge_bytes + options.backward_sync_bytes[chosen[sources], np.arange(len(sources))]
+    moved = _sums(stage[targets[crossing]], arriving[crossing], count)
+    moved += _sums(stage[sources[crossing]], leaving[crossing], count)
+    return _Stages(
+        tensor=tensor,
+        members=[np.sort(inside) for inside in members],
+        chosen=chosen,
+        time_s=total(options.time_s) + 2 * moved / cluster.bandwidth_bytes_per_s,
+        weight_s=4 * total(options.weight_bytes) / cluster.bandwidth_bytes_per_s,
+        memory_bytes=total(options.stash_bytes) * np.arange(count, 0, -1) + total(options.fixed_bytes),
+    )
+
+
+def _sums(stage: Ints, values: Floats, count: int) -> Floats:
+    """Return (count,) the sums of values by stage."""
+    return np.bincount(stage, values, count).astype(np.float64)
+
+
+def _best_degree(stages: _Stages, cluster: Cluster) -> tuple[float, int] | None:
+    """Return the time of the slowest stage and d at its best, None if the stages do not fit."""
+    count = len(stages.members)
+    most = min(cluster.devices // (count * stages.tensor), cluster.microbatches // count)
+    if most == 0 or np.any(stages.memory_bytes > cluster.memory_bytes):
+        return None
+    degrees = data_degrees(cluster, most)
+    if cluster.exactly:
+        degrees = degrees[degrees * count == cluster.microbatches]
+    if len(degrees) == 0:
+        return None
+    times = stages.times(cluster, degrees).max(axis=1)
+    return float(times.min()), int(degrees[np.argmin(times)])

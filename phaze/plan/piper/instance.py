@@ -1,0 +1,200 @@
+"""Instances in the JSON format of the Piper authors' program.
+
+    maxDevices           K
+    maxMemoryPerDevice   M, bytes
+    bandwidth            B, bytes per second in and out of a device
+    mbsInBatch           N, the microbatches of a batch
+    nodes                the layers: `id`, `name`, and `TMPCs`, from every width t, as a string, to a list of
+                         configurations, which may be empty
+    edges                the tensors between layers: `sourceId`, `destId`, `communicationCost` (bytes)
+
+A configuration has an `id` (its name), `timePerSample` (seconds, or any unit: times come out in it, with the
+transfers counted as seconds), `parameterSize` (bytes of weights on each device), `memoryUsageA` and
+`memoryUsageB` (bytes: A for each microbatch in flight, B beside it), `syncTimeFw` and `syncTimeBw` (bytes
+that the t devices exchange when an edge crosses the border of the stage). `syncTimeFw` has a key, the id of
+the other end, for every incoming edge, `syncTimeBw` for every outgoing one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from phaze.base.arrays import Floats
+from phaze.base.room import refuse_beyond_memory
+from phaze.plan.piper.layers import Layers, Options
+from phaze.spec.documents import Edge, Part, bad_edges, check_width, read_as, repeated_ids
+from phaze.spec.numbers import Count, Positive, Size, Whole
+
+EXCHANGE_BYTES = 64
+"""Of a configuration and an edge: forward and backward, as read, in seconds, and the least of each layer."""
+SHOWN = 10
+"""How many mistakes of one kind are listed."""
+
+
+class Configuration(Part):
+    """How t devices run a layer."""
+
+    id: str
+    time_per_sample: Size
+    parameter_size: Size
+    memory_usage_a: Size
+    memory_usage_b: Size
+    sync_time_fw: dict[str, Size]
+    sync_time_bw: dict[str, Size]
+
+
+class Node(Part):
+    """A layer with its configurations by width."""
+
+    id: Whole
+    name: str
+    configurations: dict[str, list[Configuration]] = Field(alias="TMPCs")
+
+
+class Instance(Part):
+    """Layers, the cluster, and the batch."""
+
+    max_devices: Count
+    max_memory_per_device: Positive
+    bandwidth: Positive
+    mbs_in_batch: Count
+    nodes: list[Node] = Field(min_length=1)
+    edges: list[Edge]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        # What follows takes for granted what precedes it.
+        for mistakes in (_bad_layers(self.nodes), _bad_graph(self), _bad_syncs(self)):
+            found = list(mistakes)
+            if found:
+                more = [f"and {len(found) - SHOWN} more mistakes"] if len(found) > SHOWN else []
+                raise ValueError("\n".join(found[:SHOWN] + more))
+        return self
+
+    def layers(self) -> Layers:
+        """Return the layers; their positions follow the ids, so that the smallest id is the first.
+
+        Raises PhazeError where configurations times edges are more than the machine can hold.
+        """
+        configurations = sum(len(given) for node in self.nodes for given in node.configurations.values())
+        refuse_beyond_memory(
+            EXCHANGE_BYTES * configurations * len(self.edges),
+            f"what {configurations} configurations exchange over {len(self.edges)} edges",
+            "merge layers, or give fewer configurations",
+        )
+        nodes = sorted(self.nodes, key=lambda node: node.id)
+        position = {node.id: place for place, node in enumerate(nodes)}
+        widths = sorted({int(t) for node in nodes for t, given in node.configurations.items() if given})
+        return Layers(
+            ids=tuple(position),
+            names=tuple(node.name for node in nodes),
+            sources=np.array([position[edge.source_id] for edge in self.edges], dtype=np.int64),
+            targets=np.array([position[edge.dest_id] for edge in self.edges], dtype=np.int64),
+            edge_bytes=np.array([edge.communication_cost for edge in self.edges], dtype=np.float64),
+            options={width: _options(nodes, self.edges, str(width)) for width in widths},
+        )
+
+
+def read_instance(path: str | Path) -> Instance:
+    """Return the instance in a JSON file, or raise PhazeError naming file, key, value and what is allowed."""
+    return read_as(Instance, path)
+
+
+def _options(nodes: list[Node], edges: list[Edge], width: str) -> Options:
+    """Return the configurations of all layers at a width."""
+    owned = [(place, c) for place, node in enumerate(nodes) for c in node.configurations.get(width, [])]
+    rows: dict[int, list[int]] = {node.id: [] for node in nodes}
+    for row, (place, _) in enumerate(owned):
+        rows[nodes[place].id].append(row)
+    forward, backward = np.zeros((len(owned), len(edges))), np.zeros((len(owned), len(edges)))
+    for column, edge in enumerate(edges):
+        for row in rows[edge.dest_id]:
+            forward[row, column] = owned[row][1].sync_time_fw[str(edge.source_id)]
+        for row in rows[edge.source_id]:
+            backward[row, column] = owned[row][1].sync_time_bw[str(edge.dest_id)]
+    return Options(
+        names=tuple(configuration.id for _, configuration in owned),
+        layer=np.array([place for place, _ in owned], dtype=np.int64),
+        time_s=_reals(configuration.time_per_sample for _, configuration in owned),
+        weight_bytes=_reals(configuration.parameter_size for _, configuration in owned),
+        stash_bytes=_reals(configuration.memory_usage_a for _, configuration in owned),
+        fixed_bytes=_reals(configuration.memory_usage_b for _, configuration in owned),
+        forward_sync_bytes=forward,
+        backward_sync_bytes=backward,
+    )
+
+
+def _reals(values: Iterable[float]) -> Floats:
+    return np.array(list(values), dtype=np.float64)
+
+
+def _bad_layers(nodes: list[Node]) -> Iterator[str]:
+    """Yield what is wrong with the layers by themselves."""
+    yield from (f"nodes: {message}" for message in repeated_ids(node.id for node in nodes))
+    for node in nodes:
+        for width, given in node.configurations.items():
+            yield from (f"nodes: id {node.id}: TMPCs: {message}" for message in _bad_list(width, given))
+        if not any(node.configurations.values()):
+            yield f"nodes: id {node.id}: TMPCs: at least one configuration is needed at some width, got none"
+
+
+def _bad_list(width: str, given: list[Configuration]) -> Iterator[str]:
+    try:
+        check_width(width)
+    except ValueError as error:
+        yield str(error)
+    names = [configuration.id for configuration in given]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"width {width}: id {name!r} is given {names.count(name)} times; ids of a list must be unique"
+
+
+def _bad_graph(instance: Instance) -> Iterator[str]:
+    """Yield what is wrong with the edges; a cycle only if they join layers."""
+    found = [f"edges: {message}" for message in bad_edges({n.id for n in instance.nodes}, instance.edges)]
+    yield from found or _cycle(instance.edges)
+
+
+def _cycle(edges: list[Edge]) -> Iterator[str]:
+    graph: TopologicalSorter[int] = TopologicalSorter()
+    for edge in edges:
+        graph.add(edge.dest_id, edge.source_id)
+    try:
+        graph.prepare()
+    except CycleError as error:
+        layers = " -> ".join(str(layer) for layer in error.args[1])
+        yield f"edges: {layers} is a cycle; the graph must have none"
+
+
+def _bad_syncs(instance: Instance) -> Iterator[str]:
+    """Yield each configuration whose synchronised tensors are not those of its layer's edges."""
+    sources: dict[int, set[str]] = {node.id: set() for node in instance.nodes}
+    targets: dict[int, set[str]] = {node.id: set() for node in instance.nodes}
+    for edge in instance.edges:
+        sources[edge.dest_id].add(str(edge.source_id))
+        targets[edge.source_id].add(str(edge.dest_id))
+    for node in instance.nodes:
+        arriving, departing = sources[node.id], targets[node.id]
+        for width, given in node.configurations.items():
+            for one in given:
+                where = f"nodes: id {node.id}: TMPCs: width {width}: {one.id!r}"
+                yield from _bad_keys(f"{where}: syncTimeFw", one.sync_time_fw, arriving, "an edge into")
+                yield from _bad_keys(f"{where}: syncTimeBw", one.sync_time_bw, departing, "an edge out of")
+
+
+def _bad_keys(where: str, given: dict[str, float], wanted: set[str], what: str) -> Iterator[str]:
+    if wanted - given.keys():
+        missing = ", ".join(sorted(wanted - given.keys(), key=int))
+        yield f"{where}: lacks {missing}; each other end of {what} the layer is needed"
+    if given.keys() - wanted:
+        strange = ", ".join(sorted(given.keys() - wanted))
+        yield f"{where}: has {strange}, not the other end of {what} the layer; allowed: {_listed(wanted)}"
+
+
+def _listed(ids: set[str]) -> str:
+    return ", ".join(sorted(ids, key=int)) or "none"

@@ -1,0 +1,179 @@
+"""The knapsack of a stage exactly: the fastest choice of configurations that fits the memory.
+
+Layer by layer, f_v holds what the first v layers can do, as pairs (memory, time) of which none is at least as
+good as another in both:
+
+    f_0 = {(0, 0)},   f_v = the undominated ones of {(m + X.m, t + X.t) : (m, t) in f_(v-1), X in T(v)}
+
+and the least time in f_n with memory at most M is the answer. It stays short, although the problem is
+NP-hard, since layers are alike, and since pairs are dropped that cannot lead to a better choice
+than the rule's (Piper, Section 4), which is known beforehand:
+
+- with the least memory of the remaining layers they do not fit;
+- with the Lagrangian bound of the remaining layers, sum of min (X.t + p X.m) - p (M - m) for a price p >= 0
+  of memory, they take no less time. Any price gives a bound; the best is that of the linear relaxation;
+- with the fastest of the remaining layers they take no less time.
+
+A bound may be off by a rounding error, and pairs within SLACK of it are kept; more where price times memory
+is so large that times vanish beside it. Configurations too slow for any better choice then set no price.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.compiled import njit
+from phaze.plan.piper.ratio import choose_by_ratio
+
+SLACK = 1e-9
+"""Share of a bound within which it excludes nothing."""
+
+
+@njit
+def choose_exactly(
+    first: Ints, member: Bools, time_s: Floats, memory_bytes: Floats, limit_bytes: float, chosen: Ints
+) -> bool:
+    """Choose the fastest configurations that fit the memory, and return whether there are any.
+
+    Arguments are those of `choose_by_ratio`, whose choice stays unless another one is faster.
+    """
+    if not choose_by_ratio(first, member, time_s, memory_bytes, limit_bytes, chosen):
+        return False
+    layers = np.flatnonzero(member)
+    known = 0.0
+    for v in layers:
+        known += time_s[chosen[v]]
+    fastest_s = least_of_rest(first, layers, time_s, memory_bytes, 0.0)
+    least_bytes = least_of_rest(first, layers, memory_bytes, memory_bytes, 0.0)
+    slack, useful_s = SLACK * abs(known), time_s
+    price = memory_price(first, layers, useful_s, memory_bytes, limit_bytes)
+    doubt = _rounding(len(layers), price * limit_bytes)
+    if doubt > slack:
+        useful_s = _no_slower(first, layers, time_s, known + slack - fastest_s[0])
+        price = memory_price(first, layers, useful_s, memory_bytes, limit_bytes)
+        doubt = _rounding(len(layers), price * limit_bytes)
+    least_s = least_of_rest(first, layers, useful_s, memory_bytes, price)
+    if price == 0.0 or least_s[0] - price * limit_bytes >= known + (doubt if doubt > slack else 0.0):
+        return True  # memory does not bind, or no choice can be faster
+    memory, time = np.zeros(1), np.zeros(1)
+    choices, parents = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    for i, v in enumerate(layers):
+        parent, choice, memory, time = _extend(first[v], first[v + 1], memory, time, time_s, memory_bytes)
+        fits = memory + least_bytes[i + 1] <= limit_bytes * (1 + SLACK)
+        bound = time + least_s[i + 1] - price * (limit_bytes - memory)
+        soon = time + fastest_s[i + 1] < known + slack
+        kept = np.flatnonzero(fits & soon & (bound < known + max(slack, doubt)))
+        memory, time = memory[kept], time[kept]
+        parents.append(parent[kept])
+        choices.append(choice[kept])
+    best = _fastest_fit(memory, time, limit_bytes, known)
+    if best >= 0:
+        for i in range(len(layers) - 1, -1, -1):
+            chosen[layers[i]] = choices[i + 1][best]
+            best = parents[i + 1][best]
+    return True
+
+
+@njit
+def _rounding(layers: int, largest: float) -> float:
+    """Return by how much sums over layers up to a value may be off."""
+    return 1e-15 * (layers + 1) * largest
+
+
+@njit
+def _no_slower(first: Ints, layers: Ints, time_s: Floats, more_s: float) -> Floats:
+    """Return times, those that exceed their layer's fastest by more than `more_s` lowered to that."""
+    lowered_s = time_s.copy()
+    for v in layers:
+        least_s = time_s[first[v] : first[v + 1]].min()
+        for x in range(first[v], first[v + 1]):
+            lowered_s[x] = min(time_s[x], least_s + more_s)
+    return lowered_s
+
+
+@njit
+def _extend(
+    begin: int, end: int, memory: Floats, time: Floats, time_s: Floats, memory_bytes: Floats
+) -> tuple[Ints, Ints, Floats, Floats]:
+    """Return the undominated pairs with one more layer, by rising memory, and where they come from."""
+    count = end - begin
+    memories, times = np.empty(len(memory) * count), np.empty(len(memory) * count)
+    for i in range(len(memory)):
+        for x in range(count):
+            memories[i * count + x] = memory[i] + memory_bytes[begin + x]
+            times[i * count + x] = time[i] + time_s[begin + x]
+    order = np.argsort(memories)
+    kept = np.empty(len(order), dtype=np.int64)
+    found = 0
+    for i in order:
+        if found and times[i] >= times[kept[found - 1]]:
+            continue
+        if found and memories[i] == memories[kept[found - 1]]:
+            found -= 1
+        kept[found] = i
+        found += 1
+    kept = kept[:found]
+    return kept // count, begin + kept % count, memories[kept], times[kept]
+
+
+@njit
+def _fastest_fit(memory: Floats, time: Floats, limit_bytes: float, known: float) -> int:
+    """Return the fastest pair that fits, of those faster than what is known; -1: none."""
+    best, least = -1, known
+    for i in range(len(memory)):
+        if memory[i] <= limit_bytes and time[i] < least:
+            best, least = i, time[i]
+    return best
+
+
+@njit
+def least_of_rest(first: Ints, layers: Ints, value: Floats, memory_bytes: Floats, price: float) -> Floats:
+    """Return (layers + 1,) the sum of the least value + price memory over the layers from each on."""
+    rest = np.zeros(len(layers) + 1)
+    for i in range(len(layers) - 1, -1, -1):
+        least = np.inf
+        for x in range(first[layers[i]], first[layers[i] + 1]):
+            least = min(least, value[x] + price * memory_bytes[x])
+        rest[i] = rest[i + 1] + least
+    return rest
+
+
+@njit
+def memory_price(
+    first: Ints, layers: Ints, time_s: Floats, memory_bytes: Floats, limit_bytes: float
+) -> float:
+    """Return the price of memory, in seconds for a byte, that gives the highest Lagrangian bound.
+
+    The bound is the lower envelope of a line for each choice, T + p (memory - M), so that the highest point
+    lies between one that falls and one that rises, and their crossing shows a lower line or is that point.
+    """
+    fast_s, fast_bytes = cheapest(first, layers, time_s, memory_bytes, 0.0)
+    small_bytes, small_s = cheapest(first, layers, memory_bytes, time_s, 0.0)
+    price = 0.0
+    while fast_bytes > limit_bytes >= small_bytes:
+        price = (small_s - fast_s) / (fast_bytes - small_bytes)
+        now_s, now_bytes = cheapest(first, layers, time_s, memory_bytes, price)
+        crossing = fast_s + price * fast_bytes
+        if now_s + price * now_bytes >= crossing - 1e-12 * abs(crossing):
+            break
+        if now_bytes > limit_bytes:
+            fast_s, fast_bytes = now_s, now_bytes
+        else:
+            small_s, small_bytes = now_s, now_bytes
+    return max(price, 0.0)
+
+
+@njit
+def cheapest(first: Ints, layers: Ints, value: Floats, priced: Floats, price: float) -> tuple[float, float]:
+    """Return the sums of value and of what is priced, each layer as cheap as it can be, then as small."""
+    total, amount = 0.0, 0.0
+    for v in layers:
+        best = first[v]
+        for x in range(first[v] + 1, first[v + 1]):
+            gain = value[x] + price * priced[x] - value[best] - price * priced[best]
+            if gain < 0 or (gain == 0 and priced[x] < priced[best]):
+                best = x
+        total += value[best]
+        amount += priced[best]
+    return total, amount

@@ -1,0 +1,136 @@
+"""What Piper plans: layers with tensor parallel configurations, and the cluster (Piper, Section 3.6).
+
+A tensor model parallelism configuration (TMPC) says how one layer runs on t devices: its time, its weights,
+its memory as an affine function of the microbatches in flight, and what the t devices exchange when the
+layer's edges cross the border of a stage. Memory-saving choices such as recomputation are configurations too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from phaze.base.arrays import Floats, Ints
+
+Synchronisation = Literal["batch", "round"]
+"""Gradients of a stage are synchronised once for N microbatches, or once for d (Section 3.4)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """The configurations of all layers at one width t, by layer and then as given; C of them."""
+
+    names: tuple[str, ...]
+    layer: Ints
+    """(C,) position of the layer, rising."""
+    time_s: Floats
+    """(C,) X.p: time per sample with the communication between the t devices."""
+    weight_bytes: Floats
+    """(C,) X.w: parameters on each device."""
+    stash_bytes: Floats
+    """(C,) X.a: memory for each microbatch in flight."""
+    fixed_bytes: Floats
+    """(C,) X.b: memory beside that."""
+    forward_sync_bytes: Floats
+    """(C, E) X.c_fw of the layer's incoming edges; zero for other edges."""
+    backward_sync_bytes: Floats
+    """(C, E) X.c_bw of the layer's outgoing edges; zero for other edges."""
+
+    def first(self, layers: int) -> Ints:
+        """Return (layers + 1,) where each layer's configurations begin; equal neighbours: it has none."""
+        return np.searchsorted(self.layer, np.arange(layers + 1)).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """A directed acyclic graph of n layers with E edges; layers are positions in it."""
+
+    ids: tuple[int, ...]
+    """(n,) what the user calls them."""
+    names: tuple[str, ...]
+    sources: Ints
+    """(E,) position of the layer that produces the tensor."""
+    targets: Ints
+    """(E,) position of the layer that needs it."""
+    edge_bytes: Floats
+    """(E,) c(u, v)."""
+    options: dict[int, Options]
+    """Configurations by width t, rising."""
+
+    def __len__(self) -> int:
+        """Return the number of layers."""
+        return len(self.ids)
+
+    @cached_property
+    def edges(self) -> tuple[tuple[int, int], ...]:
+        """Return the pairs of positions that the edges join."""
+        return tuple(zip(self.sources.tolist(), self.targets.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices on a flat network, and the batch."""
+
+    devices: int
+    """K."""
+    memory_bytes: float
+    """M, of a device."""
+    bandwidth_bytes_per_s: float
+    """B, in and out of a device."""
+    microbatches: int
+    """N: what the data parallel degrees of all stages may sum up to."""
+    exactly: bool = False
+    """The degrees must sum up to N, rather than to N at most."""
+    synchronisation: Synchronisation = "batch"
+    """`batch`: 4 (d-1)/d w for N microbatches, and d divides N, as the authors' program has it; `round`: for
+    d microbatches and any d, as Section 4 and the printed Table 1."""
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """A stage of a plan: which layers, on how many devices, and how each runs."""
+
+    layers: tuple[int, ...]
+    """Positions, rising."""
+    data: int
+    """d."""
+    tensor: int
+    """t."""
+    configurations: tuple[int, ...]
+    """For each layer the index into `Layers.options[tensor]`."""
+    in_flight: int
+    """Microbatches in flight on each device, ceil(s/d)."""
+    time_s: float
+    """Time per sample, TPS(S, t, d, s)."""
+    memory_bytes: float
+    """Of each device."""
+
+    @property
+    def devices(self) -> int:
+        """Return d t."""
+        return self.data * self.tensor
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Stages in the order of the data flow; the slowest decides."""
+
+    stages: tuple[PlannedStage, ...]
+
+    @property
+    def time_per_sample_s(self) -> float:
+        """Return the time per sample of the slowest stage."""
+        return max(stage.time_s for stage in self.stages)
+
+    @property
+    def devices(self) -> int:
+        """Return the devices used."""
+        return sum(stage.devices for stage in self.stages)
+
+    @property
+    def degree(self) -> int:
+        """Return s, the sum of the data parallel degrees."""
+        return sum(stage.data for stage in self.stages)

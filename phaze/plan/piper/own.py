@@ -1,0 +1,47 @@
+"""A model of ours on an architecture of ours as an input of Piper, from tables of layers and solves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.errors import PhazeError
+from phaze.base.units import GIB
+from phaze.plan.phaze.point import Conditions, read_devices, read_point
+from phaze.plan.piper.chain import read_layers
+from phaze.plan.piper.layers import Cluster, Layers
+
+
+def own_layers(
+    layers: pd.DataFrame,
+    graph: pd.DataFrame,
+    solves: pd.DataFrame,
+    architectures: pd.DataFrame,
+    architecture: str,
+    conditions: Conditions,
+) -> Layers:
+    """Return the model's layers with configurations for every TMP width of tables layers and solves.
+
+    The tables are of one microbatch. Raises PhazeError if the architecture is not in them.
+    """
+    chip = architectures[architectures["architecture"] == architecture].drop_duplicates("architecture")
+    if chip.empty:
+        raise PhazeError(f"architecture {architecture}: is not among the architectures that were evaluated")
+    wanted = pd.DataFrame({"architecture": [architecture], "kept": True})
+    chains, names = {}, np.array([], dtype=object)
+    for tensor, mine in layers.groupby("tensor"):
+        point = read_point(mine, graph, conditions)
+        (device,) = read_devices(point, solves[solves["tensor"] == tensor], chip, wanted, conditions)
+        chains[point.tensor] = point.runs.chain(*device.latencies)
+        names = np.repeat(point.layers, point.runs.counts)
+    return read_layers(chains, names.tolist(), conditions.recompute)
+
+
+def own_cluster(conditions: Conditions, microbatch: int) -> Cluster:
+    """Return the cluster of the study, with its largest HBM."""
+    return Cluster(
+        devices=conditions.devices,
+        memory_bytes=max(conditions.hbm_gib) * GIB,
+        bandwidth_bytes_per_s=conditions.bandwidth_bytes_per_s,
+        microbatches=conditions.global_batch // microbatch,
+    )

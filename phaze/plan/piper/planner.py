@@ -1,0 +1,238 @@
+"""Piper's planner: stages, degrees and configurations with the least time per sample (Piper, Section 4).
+
+The least time is found by thresholds, each answered by the dynamic program of `search`. A plan found within a
+threshold lowers the upper bound to its own slowest stage, none found raises the lower bound; the end is a
+threshold just below the best plan (1e-11 of it) within which there is no plan. Each plan is traced back,
+priced again by `best_stage`, and must agree with what the search took it for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from phaze.base.arrays import Floats
+from phaze.base.errors import PhazeError
+from phaze.base.room import refuse_beyond_memory
+from phaze.plan.downsets import Downsets, enumerate_downsets, enumerate_prefixes
+from phaze.plan.piper.layers import Cluster, Layers, Plan, PlannedStage
+from phaze.plan.piper.prices import Known, Problem, nothing_known
+from phaze.plan.piper.search import Table, fewest_devices, last_stage
+from phaze.plan.piper.stages import best_stage, costs_of, data_degrees, exchanges
+from phaze.plan.piper.sums import Sums, downset_bytes, list_steps, most_in_flight, sum_up
+
+MAX_DOWNSETS = 100_000
+BELOW = 1 - 1e-11
+"""A plan is better if its time is less than this part of another's."""
+CLOSE = 1.001
+"""Bounds this near are no longer halved but tried just below the upper."""
+
+
+def plan(
+    layers: Layers,
+    cluster: Cluster,
+    below_s: float = np.inf,
+    *,
+    linear: bool = False,
+    exact_knapsack: bool = False,
+    most_data: int | None = None,
+    max_downsets: int = MAX_DOWNSETS,
+) -> Plan | None:
+    """Return the plan with the least time per sample; None: nothing fits, or takes less (Piper, Section 4).
+
+    below_s: what the plan has to take less than; linear: only the prefixes of one linear order are downsets,
+    as in Table 1 of the paper; most_data: the largest degree of data parallelism; more than `max_downsets`
+    downsets are an error.
+    """
+    planner = Planner(layers, cluster, linear, exact_knapsack, most_data, max_downsets)
+    if not planner.has_plan(below_s):
+        return None
+    return planner.best(cluster.devices, planner.first_plan())
+
+
+def plan_over_devices(
+    layers: Layers,
+    cluster: Cluster,
+    *,
+    linear: bool = False,
+    exact_knapsack: bool = False,
+    most_data: int | None = None,
+    max_downsets: int = MAX_DOWNSETS,
+) -> Floats:
+    """Return the least time per sample on at most k devices, (K + 1,), infinite where nothing fits."""
+    planner = Planner(layers, cluster, linear, exact_knapsack, most_data, max_downsets)
+    times = np.full(cluster.devices + 1, np.inf)
+    devices, known, faster_s = cluster.devices, planner.first_plan(), 0.0
+    while devices > 0:
+        best = planner.best(devices, known, faster_s)
+        if best is None:
+            break
+        times[best.devices : devices + 1] = best.time_per_sample_s
+        # Fewer devices than the fewest for a time take longer, and little longer where there are many.
+        devices, known, faster_s = best.devices - 1, None, best.time_per_sample_s
+    return times
+
+
+@dataclass
+class Planner:
+    """The search for one input, whatever the number of devices up to the cluster's."""
+
+    layers: Layers
+    cluster: Cluster
+    linear: bool
+    exact_knapsack: bool
+    most_data: int | None
+    max_downsets: int
+    _known: Known | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be planned whatever the cluster."""
+        if not len(self.layers):
+            raise PhazeError("a plan needs at least one layer, got none")
+        if self.most_data is not None and self.most_data < 1:
+            raise PhazeError(f"most_data must be at least 1, got {self.most_data}")
+
+    @cached_property
+    def possible(self) -> bool:
+        """Return whether every layer has a configuration and the batch a device for each degree wanted."""
+        if self.cluster.exactly and self.cluster.microbatches > self.cluster.devices:
+            return False
+        given = [options.layer for options in self.layers.options.values()]
+        return len(np.unique(np.concatenate([*given, np.empty(0, dtype=np.int64)]))) == len(self.layers)
+
+    @cached_property
+    def downsets(self) -> Downsets:
+        """Return the sets of layers that may be what is left of the pipeline."""
+        if self.linear:
+            return enumerate_prefixes(len(self.layers), self.layers.edges)
+        each = downset_bytes(len(self.layers), len(self.layers.sources), len(self.layers.options))
+        return enumerate_downsets(len(self.layers), self.layers.edges, self.max_downsets, each)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """Return what compiled code needs, downsets by work and those of equal work by size."""
+        costs = costs_of(self.layers, self.cluster)
+        sums = sum_up(costs, self.downsets)
+        order = np.lexsort((self.downsets.sizes, sums.work_s))
+        if (order != np.arange(len(order))).any():
+            sums = sum_up(costs, self.downsets.take(order))
+        degrees = data_degrees(self.cluster, self.most_data)
+        products = np.unique(np.multiply.outer(costs.widths, degrees))
+        return Problem(
+            sums=sums,
+            steps=list_steps(costs, most_in_flight(costs, self.most_degree)),
+            widths=costs.widths,
+            memory_bytes=np.stack([costs.stash_bytes, costs.fixed_bytes], axis=1),
+            limit_bytes=costs.limit_bytes,
+            degrees=degrees,
+            exchanged=np.array([exchanges(self.cluster, d) for d in degrees.tolist()]),
+            products=products[products <= self.cluster.devices],
+            exact=self.exact_knapsack,
+        )
+
+    @property
+    def sums(self) -> Sums:
+        """Return the sums over downsets."""
+        return self.problem.sums
+
+    @property
+    def most_degree(self) -> int:
+        """Return the largest sum of degrees: every replica has a device."""
+        return min(self.cluster.devices, self.cluster.microbatches)
+
+    @cached_property
+    def table(self) -> Table:
+        """Return room for f(D, s)."""
+        count, degrees = len(self.downsets), self.most_degree + 1
+        refuse_beyond_memory(
+            4.0 * count * degrees,
+            f"the states of {count:,} downsets with sums of degrees up to {degrees - 1:,}",
+            "plan for fewer devices or microbatches",
+        )
+        return np.empty((count, degrees), dtype=np.int32)
+
+    @cached_property
+    def slowest_s(self) -> float:
+        """Return a time that no stage exceeds."""
+        costs = costs_of(self.layers, self.cluster)
+        exchanged = self.problem.exchanged.max() * costs.weight_s.sum()
+        return 1e-9 + float(costs.time_s.sum() + costs.forward_s.sum() + costs.backward_s.sum() + exchanged)
+
+    def first_plan(self) -> Plan | None:
+        """Return the best plan along one linear order, a quick upper bound; None where that is no quicker."""
+        if self.linear or not self.possible or len(self.downsets) < 4 * len(self.layers):
+            return None
+        straight = replace(self, linear=True)
+        return straight.best(self.cluster.devices, None)
+
+    def has_plan(self, below_s: float) -> bool:
+        """Return whether there may be a plan that takes less; one search, where the best takes many."""
+        if not self.possible or below_s == np.inf:
+            return self.possible
+        return self.within(below_s * BELOW, self.cluster.devices) is not None
+
+    def best(self, devices: int, known: Plan | None, faster_s: float = 0.0) -> Plan | None:
+        """Return the best plan on so many devices at most; `known` is one, none takes `faster_s`."""
+        if not self.possible:
+            return None
+        lower = max(self.sums.work_s[-1] / devices, faster_s)
+        found = known or self._any(lower, devices, 1 / devices if faster_s else 0.02)
+        while found is not None and found.time_per_sample_s > 0:
+            upper = found.time_per_sample_s * BELOW
+            near = lower * CLOSE >= upper
+            threshold = upper if near else float(np.sqrt(max(lower, upper / 4) * upper))
+            better = self.within(threshold, devices)
+            if better is None and near:
+                return found
+            lower = lower if better else threshold
+            found = better or found
+        return found
+
+    def _any(self, lower: float, devices: int, margin: float) -> Plan | None:
+        """Return a plan that is not far from a lower bound, by the margin first, if there is a plan."""
+        lower = max(lower, self.slowest_s * 1e-9)
+        while lower * (1 + margin) < self.slowest_s:
+            found = self.within(lower * (1 + margin), devices)
+            if found is not None:
+                return found
+            margin *= 3
+        return self.within(self.slowest_s, devices)
+
+    def within(self, threshold_s: float, devices: int) -> Plan | None:
+        """Return a plan whose stages all take the threshold at most, on the fewest devices."""
+        known = self._known or nothing_known(self.problem)
+        costs = costs_of(self.layers, self.cluster)
+        self._known = fewest_devices(self.problem, costs, known, devices, threshold_s, self.table)
+        degree = self._degree()
+        if self.table[-1, degree] > devices:
+            return None
+        found = self._trace(self._known, threshold_s, degree)
+        if found.time_per_sample_s > threshold_s / BELOW:
+            raise AssertionError(f"a plan within {threshold_s} s takes {found.time_per_sample_s} s")
+        return found
+
+    def _degree(self) -> int:
+        """Return the sum of degrees of the plan on the fewest devices."""
+        return self.cluster.microbatches if self.cluster.exactly else int(self.table[-1].argmin())
+
+    def _trace(self, known: Known, threshold_s: float, degree: int) -> Plan:
+        """Return the stages from the sources on that the table holds."""
+        stages: list[PlannedStage] = []
+        outer = len(self.downsets) - 1
+        while outer:
+            inner, t, index = last_stage(self.problem, known, threshold_s, self.table, outer, degree)
+            stages.append(self._stage(outer, inner, t, index, degree))
+            outer, degree = inner, degree - stages[-1].data
+        return Plan(tuple(stages))
+
+    def _stage(self, outer: int, inner: int, t: int, index: int, degree: int) -> PlannedStage:
+        """Return a stage priced on its own."""
+        members = Downsets(len(self.layers), self.sums.words).difference(outer, inner)
+        tensor = int(self.problem.widths[t])
+        data = int(self.problem.degrees[index])
+        stage = best_stage(self.layers, self.cluster, members, tensor, data, degree, self.exact_knapsack)
+        if stage is None:
+            raise AssertionError(f"the stage of layers {members} does not fit")
+        return stage

@@ -1,0 +1,313 @@
+"""Whether the stage between two downsets keeps within a time, for the search.
+
+Where the configurations of a layer differ in nothing but X.p, X.a and X.b, a stage takes the time of its
+fastest configurations and what saving memory adds: following the steps of the rule that are its own, listed
+beforehand in their order. What is added does not depend on d and is kept while a stage is looked at. The
+steps, the last of them in part, are also the best solution of the knapsack's linear relaxation, so that most
+stages need no exact knapsack to tell that they meet a time, or never do.
+
+Sums that are differences carry rounding errors: a memory within 1e-12 of the limit is summed up again
+layer by layer, as `ratio` does, and so is a time that is the difference of sums 1e5 times as long as the
+threshold. Stages whose configurations differ in more are priced as a whole.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.bitsets import Words, contains
+from phaze.base.compiled import njit, njit_inner, njit_without_arrays
+from phaze.base.deadline import Deadline, slices
+from phaze.plan.piper.knapsack import choose_exactly
+from phaze.plan.piper.ratio import choose_by_ratio
+from phaze.plan.piper.stages import Costs, price_stage
+from phaze.plan.piper.sums import (
+    BACKWARD_S,
+    COMPUTE_S,
+    FIXED,
+    FORWARD_S,
+    LEAST_FIXED,
+    LEAST_STASH,
+    STASH,
+    WEIGHT_S,
+    Steps,
+    Sums,
+)
+
+SLACK = 1 + 1e-9
+"""Bounds are only believed beyond rounding."""
+MOST_DIFFERENCE = 1e5
+"""Sums this many times as long as a threshold have rounding errors near `planner.BELOW` of it."""
+
+
+class Problem(NamedTuple):
+    """What the search for a threshold needs beside it."""
+
+    sums: Sums
+    steps: Steps
+    widths: Ints
+    """(T,) the widths t."""
+    memory_bytes: Floats
+    """(C, 2) X.a and X.b."""
+    limit_bytes: float
+    """M."""
+    degrees: Ints
+    """Data parallel degrees d allowed, rising."""
+    exchanged: Floats
+    """For each, how often a microbatch pays 4 w/B on all replicas."""
+    products: Ints
+    """Devices d·t that a stage may have, rising."""
+    exact: bool
+    """Configurations are chosen by an exact knapsack."""
+
+
+class Known(NamedTuple):
+    """What saving memory adds to d times the time of a stage."""
+
+    stage: Ints
+    """(c + 1,) the stage looked at last, with so many microbatches in flight."""
+    added_s: Floats
+    """(c + 1,) what it adds by the rule."""
+    bound_s: Floats
+    """(c + 1,) what it adds at least, however configurations are chosen."""
+    keys: Ints
+    """(2^x,) stages that were priced otherwise, by hash; -1 where there is none."""
+    prices_s: Floats
+    """(2^x,) what it adds there."""
+    wanted: Ints
+    """(R, 5) t, i, j, d and microbatches in flight, of stages that are to be priced; row 0: how many."""
+
+
+def nothing_known(problem: Problem) -> Known:
+    """Return room for what will be known."""
+    count = problem.steps.whose.shape[1]
+    return Known(
+        stage=np.full(count, -1),
+        added_s=np.empty(count),
+        bound_s=np.empty(count),
+        keys=np.full(1024, -1),
+        prices_s=np.empty(1024),
+        wanted=np.zeros((4096, 5), dtype=np.int64),
+    )
+
+
+@njit_inner
+def stage_base(sums: Sums, t: int, i: int, j: int, threshold_s: float) -> tuple[float, float]:
+    """Return the time on one device of the stage between downsets i and j, all layers fastest, and 4 w/B.
+
+    threshold_s: what the times are compared with.
+    """
+    inner, outer = sums.totals[t, i], sums.totals[t, j]
+    largest = max(outer[COMPUTE_S] + outer[FORWARD_S] + inner[BACKWARD_S], outer[WEIGHT_S])
+    if largest > MOST_DIFFERENCE * threshold_s:
+        return _summed(sums, t, i, j)
+    time_s = outer[COMPUTE_S] - inner[COMPUTE_S] + outer[FORWARD_S] + inner[BACKWARD_S]
+    for at in range(sums.cut_first[i], sums.cut_first[i + 1]):
+        e = sums.cut_edges[at]
+        if not contains(sums.words, j, sums.ends[e, 0]):
+            time_s -= sums.edge_s[t, e, 0] + sums.edge_s[t, e, 1]
+    return float(time_s), float(outer[WEIGHT_S] - inner[WEIGHT_S])
+
+
+@njit_inner
+def _summed(sums: Sums, t: int, i: int, j: int) -> tuple[float, float]:
+    """Return the same without differences, layer by layer."""
+    time_s, weight_s = 0.0, 0.0
+    for v in range(sums.layer_s.shape[1]):
+        if _between(sums.words, i, j, v):
+            time_s += sums.layer_s[t, v, 0]
+            weight_s += sums.layer_s[t, v, 1]
+    for e in range(len(sums.ends)):
+        sends = _between(sums.words, i, j, sums.ends[e, 0])
+        receives = _between(sums.words, i, j, sums.ends[e, 1])
+        if receives and not sends:
+            time_s += sums.edge_s[t, e, 0]
+        if sends and not receives:
+            time_s += sums.edge_s[t, e, 1]
+    return time_s, weight_s
+
+
+@njit_inner
+def meets(
+    problem: Problem, known: Known, t: int, i: int, j: int, index: int, in_flight: int, margin_s: float
+) -> bool:
+    """Return whether a stage with `in_flight` microbatches fits the memory and adds up to `margin_s` by it.
+
+    margin_s is of d times the time, beyond that of the fastest configurations. Where that is not known, the
+    stage is added to those wanted, and the answer is no.
+    """
+    if in_flight >= len(known.stage):
+        return False
+    if not problem.sums.alike[t]:
+        return _price(problem, known, t, i, j, index, in_flight) <= margin_s
+    stage = _stage(len(problem.sums.work_s), len(problem.widths), t, i, j)
+    if known.stage[in_flight] != stage:
+        known.stage[in_flight] = stage
+        known.added_s[in_flight], known.bound_s[in_flight] = _added(problem, t, i, j, in_flight)
+    if problem.exact and known.bound_s[in_flight] <= margin_s < known.added_s[in_flight]:
+        return _price(problem, known, t, i, j, 0, in_flight) <= margin_s
+    return bool(known.added_s[in_flight] <= margin_s)
+
+
+@njit_inner
+def _price(problem: Problem, known: Known, t: int, i: int, j: int, index: int, in_flight: int) -> float:
+    """Return what saving memory adds to a stage that is priced as a whole; infinite as long as it is not."""
+    stage = _stage(len(problem.sums.work_s), len(problem.widths), t, i, j)
+    key = _key(stage, len(problem.degrees), index, len(known.stage), in_flight)
+    at = _place(known.keys, key)
+    if known.keys[at] == key:
+        return float(known.prices_s[at])
+    if known.wanted[0, 0] < len(known.wanted) - 1:
+        known.wanted[0, 0] += 1
+        row = known.wanted[0, 0]
+        known.wanted[row, 0], known.wanted[row, 1], known.wanted[row, 2] = t, i, j
+        known.wanted[row, 3], known.wanted[row, 4] = index, in_flight
+    return np.inf
+
+
+@njit_inner
+def _stage(downsets: int, widths: int, t: int, i: int, j: int) -> int:
+    """Return a number for a stage and its width."""
+    return (i * downsets + j) * widths + t
+
+
+@njit_inner
+def _key(stage: int, degrees: int, index: int, most_in_flight: int, in_flight: int) -> int:
+    """Return a number for a stage with its degree, by position, and its microbatches in flight."""
+    return (stage * degrees + index) * most_in_flight + in_flight
+
+
+@njit_inner
+def _place(keys: Ints, key: int) -> int:
+    """Return where a key is, or where it would be."""
+    at = (key * 0x9E3779B97F4A7C1 >> 20) & (len(keys) - 1)
+    while keys[at] != key and keys[at] != -1:
+        at = (at + 1) & (len(keys) - 1)
+    return at
+
+
+def price_wanted(problem: Problem, costs: Costs, known: Known) -> Known:
+    """Return what is known with the stages wanted priced."""
+    count = int(known.wanted[0, 0])
+    if not count:
+        return known
+    used = int((known.keys >= 0).sum())
+    if 2 * (used + count) > len(known.keys):
+        known = _with_room(known, 4 * (used + count))
+    for begin, end in slices(count, Deadline(), first=16):
+        _price_some(problem, costs, known, begin + 1, end + 1, True if problem.exact else None)
+    known.wanted[0, 0] = 0
+    return known
+
+
+def _with_room(known: Known, count: int) -> Known:
+    """Return the same with room for at least `count` prices."""
+    size = 2 ** int(np.ceil(np.log2(count)))
+    larger = known._replace(keys=np.full(size, -1), prices_s=np.empty(size))
+    _copy_prices(known, larger)
+    return larger
+
+
+@njit_without_arrays
+def _copy_prices(known: Known, larger: Known) -> None:
+    """Copy all prices."""
+    for at in range(len(known.keys)):
+        if known.keys[at] >= 0:
+            place = _place(larger.keys, known.keys[at])
+            larger.keys[place], larger.prices_s[place] = known.keys[at], known.prices_s[at]
+
+
+@njit
+def _price_some(
+    problem: Problem, costs: Costs, known: Known, begin: int, end: int, exact: bool | None
+) -> None:
+    """Price some rows of the stages wanted. Numba leaves out what follows a test of `exact` for None."""
+    for row in range(begin, end):
+        t, i, j = known.wanted[row, 0], known.wanted[row, 1], known.wanted[row, 2]
+        index, in_flight = known.wanted[row, 3], known.wanted[row, 4]
+        stage = _stage(len(problem.sums.work_s), len(problem.widths), t, i, j)
+        key = _key(stage, len(problem.degrees), index, len(known.stage), in_flight)
+        at = _place(known.keys, key)
+        known.keys[at] = key
+        known.prices_s[at] = _added_in_all(problem, costs, t, i, j, index, in_flight, exact)
+
+
+@njit_inner
+def _added(problem: Problem, t: int, i: int, j: int, in_flight: int) -> tuple[float, float]:
+    """Return what saving memory adds by the rule, and at least; infinite: nothing fits."""
+    sums, steps, limit = problem.sums, problem.steps, problem.limit_bytes
+    inner, outer = sums.totals[t, i], sums.totals[t, j]
+    doubtful = 1e-12 * (limit + outer[STASH] * in_flight + outer[FIXED])
+    least = (outer[LEAST_STASH] - inner[LEAST_STASH]) * in_flight + outer[LEAST_FIXED] - inner[LEAST_FIXED]
+    if least > limit + doubtful:
+        return np.inf, np.inf
+    excess = (outer[STASH] - inner[STASH]) * in_flight + outer[FIXED] - inner[FIXED] - limit
+    added_s, bound_s = 0.0, 0.0
+    for at in range(steps.whose.shape[2] + 1):
+        if excess < -doubtful or (excess <= doubtful and _fits_after(problem, t, i, j, in_flight, at)):
+            return added_s, min(bound_s, added_s)
+        v = steps.whose[t, in_flight, at, 0] if at < steps.whose.shape[2] else -1
+        if v < 0:
+            break
+        if _between(sums.words, i, j, v):
+            more_s, saved = steps.effect[t, in_flight, at, 0], steps.effect[t, in_flight, at, 1]
+            bound_s = added_s + more_s * min(max(excess - doubtful, 0.0) / saved, 1.0) / SLACK
+            added_s += more_s
+            excess -= saved
+    return np.inf, np.inf
+
+
+@njit_inner
+def _fits_after(problem: Problem, t: int, i: int, j: int, in_flight: int, taken: int) -> bool:
+    """Return whether a stage fits after `taken` steps of all layers, its memory summed up layer by layer."""
+    whose, total = problem.steps.whose, 0.0
+    for v in range(problem.sums.fast.shape[1]):
+        if _between(problem.sums.words, i, j, v):
+            x = problem.sums.fast[t, v]
+            for at in range(taken):
+                if whose[t, in_flight, at, 0] == v:
+                    x = whose[t, in_flight, at, 1]
+            total += problem.memory_bytes[x, 0] * in_flight + problem.memory_bytes[x, 1]
+    return bool(total <= problem.limit_bytes)
+
+
+@njit_inner
+def _between(words: Words, i: int, j: int, v: int) -> bool:
+    """Return whether layer v is in downset j and not in i."""
+    return contains(words, j, v) and not contains(words, i, v)
+
+
+@njit
+def _added_in_all(
+    problem: Problem, costs: Costs, t: int, i: int, j: int, index: int, in_flight: int, exact: bool | None
+) -> float:
+    """Return what the chosen configurations add to the sums over the fastest, by pricing all layers.
+
+    What all configurations of a layer pay is in these sums, so that only what is each one's own is looked at.
+    """
+    member = _members(problem.sums, i, j, costs.first.shape[1] - 1)
+    own_s, memory_bytes, _ = price_stage(costs, member, t, problem.exchanged[index], in_flight)
+    chosen = np.zeros(len(member), dtype=np.int64)
+    if exact is None:
+        fits = choose_by_ratio(costs.first[t], member, own_s, memory_bytes, costs.limit_bytes, chosen)
+    else:
+        fits = choose_exactly(costs.first[t], member, own_s, memory_bytes, costs.limit_bytes, chosen)
+    if not fits:
+        return np.inf
+    added_s = 0.0
+    for v in range(len(member)):
+        if member[v]:
+            added_s += own_s[chosen[v]] - problem.sums.layer_s[t, v, 0]
+    return added_s
+
+
+@njit
+def _members(sums: Sums, i: int, j: int, layers: int) -> Bools:
+    """Return which layers downset j has and i has not, (n,)."""
+    member = np.zeros(layers, dtype=np.bool_)
+    for v in range(layers):
+        member[v] = _between(sums.words, i, j, v)
+    return member

@@ -1,0 +1,235 @@
+r"""The fewest devices that keep every stage within a time: Piper's dynamic program for a threshold.
+
+For a time τ let f(D, s) be the fewest devices that run the downset D in stages of at most τ each whose data
+parallel degrees sum up to exactly s. With Piper's recursion (Section 4),
+
+    f(∅, 0) = 0,    f(D, s) = min of f(D', s - d) + d t  over downsets D' of D, t, d
+                              with TPS(D \ D', t, d, s) <= τ,
+
+and a plan within τ exists if f(V, s) <= K for an s that the batch allows. A table of times for every k is not
+needed. s is the true sum, so that nothing is assumed of how TPS changes with s: with the rule of `ratio` a
+stage may take less time with more in flight.
+
+What is left out, and why the optimum stays:
+
+- A stage on d devices of width t has d t τ >= Σ t (X.p + what is sent): d·t devices can do no more in a time
+  per sample of τ. States from which the layers left, their configurations chosen freely, need more than the
+  K - f devices left are not extended, nor are stages whose own work exceeds d t τ or that leave too few
+  devices for the rest. Every stage of a plan within τ and K devices passes both tests.
+- Of two ways to reach (D, s) only that with fewer devices is kept: what follows depends on D and s, and it
+  can only use devices that are left. A way that is no better is not priced at all.
+
+Downsets are sorted by work, which respects inclusion; the supersets worth a look then lie in windows: for
+each number q = d t of devices those with between W(V) - (K - f - q) τ and W(D') + q τ of work.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phaze.base.arrays import Floats, Ints
+from phaze.base.bitsets import holds
+from phaze.base.compiled import njit_inner, njit_without_arrays
+from phaze.base.deadline import Deadline, slices
+from phaze.plan.piper.prices import SLACK, Known, Problem, meets, price_wanted, stage_base
+from phaze.plan.piper.stages import Costs
+from phaze.plan.piper.sums import MISSING
+
+Table = NDArray[np.int32]
+
+NONE = 2**30
+"""Devices of a state that no plan reaches."""
+
+
+FIRST_PAIRS = 100_000
+"""Pairs of downsets of the first slice, so that few downsets are searched in one."""
+
+
+class States(NamedTuple):
+    """What the search has found."""
+
+    fewest: Table
+    """(m, S + 1) f(D, s), NONE where no plan is known."""
+    low: Ints
+    """(m,) the smallest s with a plan."""
+    high: Ints
+    """(m,) the largest."""
+
+
+def fewest_devices(
+    problem: Problem, costs: Costs, known: Known, devices: int, threshold_s: float, fewest: Table
+) -> Known:
+    """Write f(D, s) for all downsets, (m, S + 1), NONE where more than `devices` are needed.
+
+    The search stops behind a downset from which stages lead whose price only an exact knapsack or a look at
+    all layers tells, and goes on from that downset once they are priced. It goes on in slices, between which
+    Ctrl-C ends it. Returns what is known of prices.
+    """
+    count = len(fewest)
+    rest = np.ceil(np.minimum(problem.sums.rest_s / threshold_s / SLACK, NONE)).astype(np.int64)
+    states = States(fewest, np.full(count, fewest.shape[1]), np.full(count, -1))
+    known.stage[:] = -1
+    fewest[:] = NONE
+    fewest[0, 0] = states.low[0] = states.high[0] = 0
+    for begin, end in slices(count - 1, Deadline(), max(1, FIRST_PAIRS // count)):
+        i = begin
+        while i < end:
+            i = _search(problem, known, states, rest, devices, threshold_s, i, end)
+            known = price_wanted(problem, costs, known)
+    return known
+
+
+@njit_without_arrays
+def _search(
+    problem: Problem,
+    known: Known,
+    states: States,
+    rest: Ints,
+    devices: int,
+    threshold_s: float,
+    begin_with: int,
+    end_before: int,
+) -> int:
+    """Extend the states of some downsets in their order, and return the first whose extensions want prices.
+
+    rest: (m,) devices that the layers outside each downset need at least.
+    """
+    sums = problem.sums
+    last = len(sums.work_s) - 1
+    for i in range(begin_with, end_before):
+        if states.high[i] < states.low[i]:
+            continue
+        used = _least_used(states, i)
+        seen = i + 1
+        for q in problem.products:
+            if used + q > devices:
+                break
+            least = (sums.work_s[last] - (devices - used - q) * threshold_s) / SLACK
+            begin = max(seen, _first_from(sums.work_s, least))
+            most = (sums.work_s[i] + q * threshold_s) * SLACK
+            seen = max(seen, _first_from(sums.work_s, most))
+            for j in range(begin, seen):
+                if used < devices - rest[j] and holds(sums.words, j, i):
+                    room = devices - rest[j]
+                    _extend(problem, known, states, room, threshold_s, i, j, used)
+        if known.wanted[0, 0]:
+            return i
+    return end_before
+
+
+@njit_inner
+def _least_used(states: States, i: int) -> int:
+    """Return the fewest devices of a state of downset i."""
+    used = NONE
+    for s in range(states.low[i], states.high[i] + 1):
+        used = min(used, states.fewest[i, s])
+    return used
+
+
+@njit_inner
+def _first_from(values: Floats, least: float) -> int:
+    """Return the first position whose value is `least` or more; values rise."""
+    begin, end = 0, len(values)
+    while begin < end:
+        middle = (begin + end) // 2
+        if values[middle] < least:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
+@njit_inner
+def _extend(
+    problem: Problem,
+    known: Known,
+    states: States,
+    room: int,
+    threshold_s: float,
+    i: int,
+    j: int,
+    used: int,
+) -> None:
+    """Let the stage between downsets i and j follow the states of i, up to `room` devices together.
+
+    used: the fewest devices of a state of i.
+    """
+    sums = problem.sums
+    for t in range(len(problem.widths)):
+        if sums.totals[t, i, MISSING] < sums.totals[t, j, MISSING]:
+            continue
+        base_s, weight_s = stage_base(sums, t, i, j, threshold_s)
+        for index in range(len(problem.degrees)):
+            d = problem.degrees[index]
+            most = room - d * problem.widths[t]
+            if most < used:
+                break
+            fast_s = base_s + problem.exchanged[index] * weight_s
+            if fast_s / d <= threshold_s * SLACK:
+                margin_s = threshold_s * d - fast_s
+                _follow(problem, known, states, most, margin_s, i, j, t, index)
+
+
+@njit_inner
+def _follow(
+    problem: Problem,
+    known: Known,
+    states: States,
+    most: int,
+    margin_s: float,
+    i: int,
+    j: int,
+    t: int,
+    index: int,
+) -> None:
+    """Let the stage with t and d follow the states of downset i that use up to `most` devices.
+
+    margin_s: what saving memory may add to d times the time.
+    """
+    fewest, d = states.fewest, problem.degrees[index]
+    checked, fits = -1, False
+    for s in range(states.low[i] + d, min(states.high[i] + d, fewest.shape[1] - 1) + 1):
+        k = fewest[i, s - d]
+        if k > most or k + d * problem.widths[t] >= fewest[j, s]:
+            continue
+        if (s + d - 1) // d != checked:
+            checked = (s + d - 1) // d
+            fits = meets(problem, known, t, i, j, index, checked, margin_s)
+        if fits:
+            fewest[j, s] = k + d * problem.widths[t]
+            states.low[j] = min(states.low[j], s)
+            states.high[j] = max(states.high[j], s)
+
+
+@njit_without_arrays
+def last_stage(
+    problem: Problem,
+    known: Known,
+    threshold_s: float,
+    fewest: Table,
+    j: int,
+    s: int,
+) -> tuple[int, int, int]:
+    """Return (D', t, d) with which f(D, s) came about, t and d by position."""
+    sums = problem.sums
+    for i in range(j):
+        if not holds(sums.words, j, i):
+            continue
+        for t in range(len(problem.widths)):
+            if sums.totals[t, i, MISSING] < sums.totals[t, j, MISSING]:
+                continue
+            base_s, weight_s = stage_base(sums, t, i, j, threshold_s)
+            for index in range(len(problem.degrees)):
+                d = problem.degrees[index]
+                if d > s:
+                    break
+                if fewest[i, s - d] + d * problem.widths[t] != fewest[j, s]:
+                    continue
+                fast_s = base_s + problem.exchanged[index] * weight_s
+                margin_s, in_flight = threshold_s * d - fast_s, (s + d - 1) // d
+                if meets(problem, known, t, i, j, index, in_flight, margin_s):
+                    return i, t, index
+    return -1, -1, -1

@@ -1,0 +1,206 @@
+"""Costs of a stage: its time per sample and its memory (Piper, Section 4, "TPS of a fixed configuration").
+
+A stage S with data and tensor parallel degrees d and t takes
+
+    1/d · [Σ X(v).p + (Σ over incoming edges (u, v) of 2 (c + X(v).c_fw)
+                     + Σ over outgoing edges (v, w) of 2 (c + X(v).c_bw)) / B] + 4 (d-1)/d · Σ X(v).w / (n B)
+
+where the gradients of n microbatches are synchronised at once: n = N (`batch`) or n = d (`round`). It holds
+Σ (X(v).a · ceil(s/d) + X(v).b) bytes. Both are sums over layers of what the layer's configuration adds, so
+that choosing configurations is a knapsack. (The paper prints the second sum over incoming edges again;
+Appendix B has it over outgoing ones.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.compiled import njit, njit_inner
+from phaze.plan.piper.knapsack import choose_exactly
+from phaze.plan.piper.layers import Cluster, Layers, PlannedStage
+from phaze.plan.piper.ratio import choose_by_ratio
+
+Choose = Callable[[Ints, Bools, Floats, Floats, float, Ints], bool]
+"""A rule that writes the configuration of every layer and says whether there is one."""
+
+
+class Costs(NamedTuple):
+    """Layers on a cluster as compiled code takes them; configurations of all T widths follow each other."""
+
+    widths: Ints
+    """(T,) the widths t."""
+    first: Ints
+    """(T, n + 1) where the configurations of a layer begin."""
+    time_s: Floats
+    """(C,) X.p."""
+    weight_s: Floats
+    """(C,) 4 X.w / B."""
+    stash_bytes: Floats
+    """(C,) X.a."""
+    fixed_bytes: Floats
+    """(C,) X.b."""
+    forward_s: Floats
+    """(C, E) 2 (c + X.c_fw) / B of incoming edges."""
+    backward_s: Floats
+    """(C, E) 2 (c + X.c_bw) / B of outgoing edges."""
+    sources: Ints
+    """(E,)"""
+    targets: Ints
+    """(E,)"""
+    limit_bytes: float
+    """M."""
+
+
+@lru_cache(maxsize=16)
+def costs_of(layers: Layers, cluster: Cluster) -> Costs:
+    """Return what compiled code needs to know."""
+    options = [layers.options[t] for t in sorted(layers.options)]
+    bandwidth = cluster.bandwidth_bytes_per_s
+    begin = np.cumsum([0, *(len(o.layer) for o in options)])
+    return Costs(
+        widths=np.array(sorted(layers.options), dtype=np.int64),
+        first=np.array(
+            [b + o.first(len(layers)) for b, o in zip(begin, options, strict=False)], dtype=np.int64
+        ),
+        time_s=_stacked([o.time_s for o in options]),
+        weight_s=_stacked([4 * o.weight_bytes / bandwidth for o in options]),
+        stash_bytes=_stacked([o.stash_bytes for o in options]),
+        fixed_bytes=_stacked([o.fixed_bytes for o in options]),
+        forward_s=_stacked([2 * (layers.edge_bytes + o.forward_sync_bytes) / bandwidth for o in options]),
+        backward_s=_stacked([2 * (layers.edge_bytes + o.backward_sync_bytes) / bandwidth for o in options]),
+        sources=np.ascontiguousarray(layers.sources),
+        targets=np.ascontiguousarray(layers.targets),
+        limit_bytes=float(cluster.memory_bytes),
+    )
+
+
+def _stacked(tables: list[Floats]) -> Floats:
+    """Return tables below each other, rows in one piece whatever the tables' order in memory."""
+    return np.ascontiguousarray(np.concatenate(tables), dtype=np.float64)
+
+
+def data_degrees(cluster: Cluster, most: int | None = None) -> Ints:
+    """Return the degrees d of data parallelism that a stage may have, rising; none above `most`."""
+    degrees = np.arange(1, min(cluster.devices, cluster.microbatches, most or cluster.devices) + 1)
+    divides = cluster.microbatches % degrees == 0
+    return degrees[divides] if cluster.synchronisation == "batch" else degrees
+
+
+def exchanges(cluster: Cluster, data: int) -> float:
+    """Return (d-1)/n: how often a replica's share of the microbatches pays 4 w/B, in all n microbatches."""
+    together = cluster.microbatches if cluster.synchronisation == "batch" else data
+    return (data - 1) / together
+
+
+def synchronised_share(cluster: Cluster, data: int) -> float:
+    """Return (d-1)/d / n: what a microbatch pays of 4 w/B, the transfers of a whole exchange."""
+    return exchanges(cluster, data) / data
+
+
+def best_stage(
+    layers: Layers,
+    cluster: Cluster,
+    members: Sequence[int],
+    tensor: int,
+    data: int,
+    degree: int,
+    exact: bool = False,
+) -> PlannedStage | None:
+    """Return TPS(S, t, d, s) with the configurations that give it, None where there are none (Section 4).
+
+    members: positions of the layers of S; degree: s, the sum of the data parallel degrees of this stage and
+    of those behind it, at least d. The rule of `ratio` chooses configurations, or an exact knapsack does.
+    """
+    if tensor not in layers.options or data * tensor > cluster.devices or degree > cluster.microbatches:
+        return None
+    if cluster.synchronisation == "batch" and cluster.microbatches % data:
+        return None
+    costs = costs_of(layers, cluster)
+    t = int(np.searchsorted(costs.widths, tensor))
+    member = np.zeros(len(layers), dtype=np.bool_)
+    member[list(members)] = True
+    in_flight = -(-degree // data)
+    return planned_stage(
+        costs,
+        member,
+        t,
+        data,
+        in_flight,
+        exchanges(cluster, data),
+        choose_exactly if exact else choose_by_ratio,
+    )
+
+
+def planned_stage(
+    costs: Costs,
+    member: Bools,
+    t: int,
+    data: int,
+    in_flight: int,
+    exchanged: float,
+    choose: Choose,
+    around: int = 1,
+) -> PlannedStage | None:
+    """Return a stage with the configurations that a rule chooses, None where there are none.
+
+    member: (L,) its layers; t: position of its width; exchanged: gradients exchanged per microbatch, as
+    `price_stage` takes them; around: replicas of the pipeline that it is in.
+    """
+    own_s, memory_bytes, common_s = price_stage(costs, member, t, exchanged, in_flight)
+    chosen = np.full(len(member), -1, dtype=np.int64)
+    if not choose(costs.first[t], member, own_s, memory_bytes, costs.limit_bytes, chosen):
+        return None
+    picked = chosen[member]
+    return PlannedStage(
+        layers=tuple(np.flatnonzero(member).tolist()),
+        data=data,
+        tensor=int(costs.widths[t]),
+        configurations=tuple((picked - costs.first[t, 0]).tolist()),
+        in_flight=in_flight,
+        time_s=float(own_s[picked].sum() + common_s) / (data * around),
+        memory_bytes=float(memory_bytes[picked].sum()),
+    )
+
+
+@njit
+def price_stage(
+    costs: Costs, member: Bools, t: int, exchanged: float, in_flight: int
+) -> tuple[Floats, Floats, float]:
+    """Return what each configuration adds to d times the time (C,), to the memory (C,), and all layers alike.
+
+    What a layer's configurations pay at least beside X.p is common; each adds the difference to it. Where
+    they pay the same, ratios of memory to time are then free of rounding: equal ones stay equal. And nothing
+    is taken off that was added: a configuration that costs 1e20 leaves the price of the others as it is.
+    """
+    own_s, memory_bytes = np.empty(len(costs.time_s)), np.empty(len(costs.time_s))
+    for x in range(len(own_s)):
+        own_s[x] = costs.time_s[x]
+        memory_bytes[x] = costs.stash_bytes[x] * in_flight + costs.fixed_bytes[x]
+    weight_s, common_s = costs.weight_s.reshape(-1, 1), 0.0
+    for v in range(len(member)):
+        if member[v]:
+            begin, end = costs.first[t, v], costs.first[t, v + 1]
+            common_s += _set_apart(own_s, exchanged, weight_s, 0, begin, end)
+    for e in range(len(costs.sources)):
+        u, v = costs.sources[e], costs.targets[e]
+        if member[v] and not member[u]:
+            common_s += _set_apart(own_s, 1.0, costs.forward_s, e, costs.first[t, v], costs.first[t, v + 1])
+        if member[u] and not member[v]:
+            common_s += _set_apart(own_s, 1.0, costs.backward_s, e, costs.first[t, u], costs.first[t, u + 1])
+    return own_s, memory_bytes, common_s
+
+
+@njit_inner
+def _set_apart(own_s: Floats, times: float, cost_s: Floats, column: int, begin: int, end: int) -> float:
+    """Add what configurations cost more than the least to what is their own, and return the least."""
+    least_s = np.inf
+    for x in range(begin, end):
+        least_s = min(least_s, cost_s[x, column])
+    for x in range(begin, end):
+        own_s[x] += times * (cost_s[x, column] - least_s)
+    return float(times * least_s) if begin < end else 0.0

@@ -1,0 +1,216 @@
+"""Sums over downsets: what lets a stage be priced by a few subtractions.
+
+A stage is a downset D without a smaller one D'. What its layers add to time and memory is a sum over D less
+a sum over D'. Its incoming edges are those into D from outside, less those that lead on into D'; its outgoing
+edges are those into D' from outside, less those that come from outside D. All sums are for the fastest
+configuration of every layer; where the configurations of a layer differ in nothing but X.p, X.a and X.b (the
+width is `alike` then) they are exact, and else they bound the time from below.
+
+A difference of large sums says little of small ones: next to a layer that takes 1e20 s at a width that no
+plan uses, all others would take nothing. Where that could matter a stage is summed up layer by layer.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.bitsets import Words
+from phaze.base.compiled import njit
+from phaze.base.room import refuse_beyond_memory
+from phaze.plan.downsets import Downsets
+from phaze.plan.piper.ratio import best_step, ratio
+from phaze.plan.piper.stages import Costs
+
+MISSING, COMPUTE_S, WEIGHT_S, STASH, FIXED, LEAST_STASH, LEAST_FIXED, FORWARD_S, BACKWARD_S = range(9)
+"""Columns of `Sums.totals`: layers without a configuration, X.p, 4 X.w / B, X.a, X.b, the least X.a and X.b
+of any configuration, and the edges into the downset from outside, at their heads and at their tails."""
+
+
+STEP_BYTES = 88
+"""Of a step of the rule while steps are sorted."""
+
+
+class Sums(NamedTuple):
+    """Sums over m downsets for T widths."""
+
+    words: Words
+    """(m, words)"""
+    totals: Floats
+    """(T, m, 9) by column."""
+    fast: Ints
+    """(T, n) the fastest configuration of each layer; any where it has none."""
+    alike: Bools
+    """(T,)"""
+    layer_s: Floats
+    """(T, n, 2) X.p of the fastest configuration and the least 4 X.w / B; nothing where there is none."""
+    edge_s: Floats
+    """(T, E, 2) of an edge, at its head and at its tail."""
+    ends: Ints
+    """(E, 2) source and target of an edge."""
+    cut_first: Ints
+    """(m + 1,) where the edges into a downset begin."""
+    cut_edges: Ints
+    work_s: Floats
+    """(m,) device seconds that the layers of D take at least on any devices."""
+    rest_s: Floats
+    """(m,) device seconds that the other layers take at least, sending over the edges into D."""
+
+
+class Steps(NamedTuple):
+    """The steps of the rule by width and microbatches in flight, in the order in which they are taken."""
+
+    whose: Ints
+    """(T, c + 1, P, 2) the layer, -1 behind the last step, and its new configuration."""
+    effect: Floats
+    """(T, c + 1, P, 2) seconds added to X.p, and bytes saved."""
+
+
+def sum_up(costs: Costs, downsets: Downsets) -> Sums:
+    """Return sums over downsets (Piper, Appendix D: contributions are additive)."""
+    member = downsets.membership
+    inside = member.astype(np.float64).T
+    first, last = costs.first[:, :-1], costs.first[:, 1:]
+    fast = fastest_of(costs)
+    has = first < last
+
+    def least(values: Floats) -> Floats:
+        return _least(values, costs.first)
+
+    forward_s = _at(least(costs.forward_s), costs.targets)
+    backward_s = _at(least(costs.backward_s), costs.sources)
+    cut = member[:, costs.targets] & ~member[:, costs.sources]
+    work_s, sent_s = _least_work(costs, has, least(costs.time_s), backward_s)
+    weight_s = least(costs.weight_s)
+    per_layer = (
+        costs.time_s[fast],
+        weight_s,
+        costs.stash_bytes[fast],
+        costs.fixed_bytes[fast],
+        least(costs.stash_bytes),
+        least(costs.fixed_bytes),
+    )
+    totals = [(~has).astype(np.float64) @ inside]
+    totals += [np.where(has, values, 0.0) @ inside for values in per_layer]
+    totals += [edges @ cut.T.astype(np.float64) for edges in (forward_s, backward_s)]
+    return Sums(
+        words=downsets.words,
+        totals=np.stack(totals, axis=2),
+        fast=np.ascontiguousarray(fast),
+        alike=_alike(costs),
+        layer_s=np.where(has[..., None], np.stack([costs.time_s[fast], weight_s], axis=2), 0.0),
+        edge_s=np.stack([forward_s, backward_s], axis=2),
+        ends=np.stack([costs.sources, costs.targets], axis=1),
+        cut_first=np.concatenate([[0], np.cumsum(cut.sum(axis=1))]).astype(np.int64),
+        cut_edges=np.nonzero(cut)[1].astype(np.int64),
+        work_s=work_s @ inside,
+        rest_s=work_s @ (1 - inside) + sent_s @ cut.T.astype(np.float64),
+    )
+
+
+def downset_bytes(layers: int, edges: int, widths: int) -> int:
+    """Return the memory that `sum_up` takes for a downset: its layers twice, its cut, sums."""
+    return 18 * layers + 9 * edges + 2 * 8 * widths * (BACKWARD_S + 1)
+
+
+def list_steps(costs: Costs, most_in_flight: int) -> Steps:
+    """Return the steps of the rule for up to `most_in_flight` microbatches; valid where a width is alike."""
+    widest = int(np.ptp(costs.first, axis=1).max())
+    shape = (len(costs.widths), most_in_flight + 1, widest)
+    refuse_beyond_memory(
+        STEP_BYTES * prod(shape),
+        f"configurations to choose from with up to {most_in_flight} microbatches in flight",
+        "plan for fewer devices or microbatches",
+    )
+    steps = Steps(np.full((*shape, 2), -1, dtype=np.int64), np.zeros((*shape, 2)))
+    ratios = np.full(shape, -1.0)
+    _follow(costs, fastest_of(costs), steps, ratios)
+    order = np.argsort(-ratios, axis=2, kind="stable")[..., None]
+    return Steps(
+        np.ascontiguousarray(np.take_along_axis(steps.whose, order, axis=2)),
+        np.ascontiguousarray(np.take_along_axis(steps.effect, order, axis=2)),
+    )
+
+
+def fastest_of(costs: Costs) -> Ints:
+    """Return the fastest configuration of each layer, of equals the smallest, (T, n); any where none is."""
+    first = costs.first
+    group = np.repeat(np.arange(first[:, :-1].size), np.diff(first, axis=1).ravel())
+    order = np.lexsort((costs.fixed_bytes, costs.stash_bytes, costs.time_s, group))
+    return order[np.minimum(first[:, :-1], len(order) - 1)]
+
+
+def most_in_flight(costs: Costs, degree: int) -> int:
+    """Return how many microbatches in flight at most fit a device that has a single layer."""
+    room = costs.limit_bytes - costs.fixed_bytes
+    with np.errstate(divide="ignore", invalid="ignore"):
+        count = np.where(room < 0, 0, np.nan_to_num(room / costs.stash_bytes, nan=np.inf))
+    return int(min(degree, count.max(initial=0) + 1))
+
+
+@njit
+def _follow(costs: Costs, fast: Ints, steps: Steps, ratios: Floats) -> None:
+    """Write every layer's steps from its fastest configuration on, (T, c + 1, P); ratios -1 where none is.
+
+    Ratios of a layer fall from step to step; where rounding says otherwise they stay.
+    """
+    for t in range(len(costs.widths)):
+        for c in range(1, ratios.shape[1]):
+            memory_bytes = costs.stash_bytes * c + costs.fixed_bytes
+            at = 0
+            for v in range(fast.shape[1]):
+                begin, end = costs.first[t, v], costs.first[t, v + 1]
+                current, last = (fast[t, v] if begin < end else -1), np.inf
+                while current >= 0:
+                    step = best_step(current, begin, end, costs.time_s, memory_bytes)
+                    if step >= 0:
+                        steps.whose[t, c, at, 0], steps.whose[t, c, at, 1] = v, step
+                        steps.effect[t, c, at, 0] = costs.time_s[step] - costs.time_s[current]
+                        steps.effect[t, c, at, 1] = memory_bytes[current] - memory_bytes[step]
+                        last = min(last, ratio(current, step, costs.time_s, memory_bytes))
+                        ratios[t, c, at] = last
+                        at += 1
+                    current = step
+
+
+def _least(values: Floats, first: Ints) -> Floats:
+    """Return the least value of each layer's configurations, (T, n, ...); anything where it has none."""
+    padded = np.concatenate([values, np.full((1, *values.shape[1:]), np.inf)])
+    least = np.minimum.reduceat(padded, first[:, :-1].ravel(), axis=0)
+    return np.asarray(least).reshape(*first[:, :-1].shape, *values.shape[1:])
+
+
+def _at(values: Floats, ends: Ints) -> Floats:
+    """Return what edges cost at their ends, (T, E), from (T, n, E); nothing where the layer has none."""
+    chosen = values[:, ends, np.arange(len(ends))]
+    return np.where(np.isfinite(chosen), chosen, 0.0)
+
+
+def _least_work(
+    costs: Costs, has: Bools, least_time_s: Floats, least_sent_s: Floats
+) -> tuple[Floats, Floats]:
+    """Return device seconds of layers (n,) and of sending over edges (E,), at the width that needs least."""
+    widths = costs.widths[:, None]
+    work_s = np.where(has, widths * least_time_s, np.inf).min(axis=0)
+    sent_s = np.where(has[:, costs.sources], widths * least_sent_s, np.inf).min(axis=0)
+    return _coarse(np.nan_to_num(work_s, posinf=0.0)), np.nan_to_num(sent_s, posinf=0.0)
+
+
+def _coarse(values: Floats) -> Floats:
+    """Return values rounded down so that sums of them are exact: larger sets have no smaller ones."""
+    quantum = 2.0 ** (np.frexp(values.sum())[1] - 48)
+    return np.asarray(np.floor(values / quantum) * quantum)
+
+
+def _alike(costs: Costs) -> Bools:
+    """Return for each width whether a layer's configurations differ in X.p, X.a and X.b only, (T,)."""
+    counts = np.diff(costs.first, axis=1)
+    begin = np.repeat(costs.first[:, :-1].ravel(), counts.ravel())
+    same = np.ones(len(begin), dtype=np.bool_)
+    for values in (costs.weight_s[:, None], costs.forward_s, costs.backward_s):
+        same &= (values == values[begin]).all(axis=1)
+    ends = costs.first[:, [0, -1]].tolist()
+    return np.array([same[a:b].all() for a, b in ends], dtype=np.bool_)

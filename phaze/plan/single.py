@@ -1,0 +1,224 @@
+"""One plan of a study, chosen from its files, replayed and put into words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from phaze.base.errors import PhazeError
+from phaze.base.units import GIB
+from phaze.cost.network.fabric import fabric
+from phaze.pipeline.rows import stage_memory
+from phaze.plan.networked import NetworkReplay, replay_on
+from phaze.plan.plan import Plan, read_plan
+from phaze.plan.replay import Replay, replay
+from phaze.plan.stage import simulated_stages, simulation_row
+from phaze.spec.network import Matrix
+from phaze.spec.system import Cluster, System
+from phaze.tables import PARTS, PLANNERS, Plans, PlanStages
+from phaze.tables.plans import PLAN
+
+Row = dict[str, object]
+
+FACTOR = (
+    "Gradients: a planner with a flush charges the longest exchange of any stage after the batch, or that of "
+    "the first; Piper charges every stage 4 (d - 1)/d of its weights. The simulator counts 2 (d - 1)/d in "
+    "each direction, both at once, for every stage, while the stages before it still work."
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which plan of a file; None: any."""
+
+    model: str | None = None
+    architecture: str | None = None
+    hbm_gib: float | None = None
+    planner: str | None = None
+
+    def choose(self, plans: pd.DataFrame, path: Path) -> pd.Series:
+        """Return the fastest of the plans asked for, or raise `PhazeError` if there is none."""
+        found = plans
+        for name in PLAN:
+            value = getattr(self, name)
+            if value is not None:
+                known = sorted(found[name].unique().tolist())
+                found = found[found[name] == value]
+                if found.empty:
+                    given = ", ".join(map(str, known)) or "none"
+                    raise PhazeError(f"{path}: has no plan with {name} {value}; allowed: {given}")
+        placed = found[found["status"] == "placed"]
+        if placed.empty:
+            reason = f": {found['reason'].iloc[0]}" if len(found) else ""
+            raise PhazeError(f"{path}: has no feasible plan of those asked for{reason}")
+        ranked = placed.assign(rank=placed["planner"].map(PLANNERS.index))
+        return ranked.sort_values(["time_per_sample_s", "rank", *PLAN]).drop(columns="rank").iloc[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A plan and what its simulation finds."""
+
+    plan: pd.Series
+    found: Replay
+
+    def as_row(self) -> Row:
+        """Return what tables simulations and simulation_stages say, and the memory of stages over time."""
+        hbm_bytes = float(self.plan["hbm_gib"]) * GIB
+        key: Row = {name: self.plan[name] for name in PLAN}
+        return {
+            **key,
+            **simulation_row(self.found),
+            **_link_row(self.found),
+            "stages": list(_stage_rows(self.found, hbm_bytes)),
+            "memory": list(_memory(self.found)),
+        }
+
+    def in_words(self) -> str:
+        """Return the answer for a reader."""
+        lines = [self.which(), self._times(), self._shares(), *self._links(), *self._stages(), FACTOR]
+        return "\n".join(lines)
+
+    def _links(self) -> list[str]:
+        """Return how busy the links are, where there is a network of links."""
+        if not isinstance(self.found, NetworkReplay):
+            return []
+        topology, share = self.found.carried.topology, self.found.carried.utilisation
+        used = share[share > 0]
+        link, mean = topology.links[self.found.busiest_link], used.mean() if len(used) else 0.0
+        line = (
+            f"{topology.name}: {len(used):,} of {len(share):,} links carry something, on average {mean:.1%} "
+            f"of what they could; the busiest, from node {link.source} to {link.target}, "
+            f"{self.found.link_share:.1%}"
+        )
+        return [line]
+
+    def which(self) -> str:
+        """Return which plan it is."""
+        plan = self.plan
+        return (
+            f"{plan['model']} on {plan['architecture']}, {plan['hbm_gib']:g} GiB, planned by "
+            f"{plan['planner']}: t = {plan['tensor']}, d = {plan['data']}, s = {plan['stages']}, "
+            f"microbatch {plan['microbatch']}, {plan['schedule']}"
+        )
+
+    def _times(self) -> str:
+        planned, simulated = self.found.plan.planned_s, self.found.simulated_s
+        parts = (f"{name.removesuffix('_s')} {self.found.parts[name] / planned:+.1%}" for name in PARTS)
+        return (
+            f"planned {planned:.4g} s per batch, simulated {simulated:.4g} s "
+            f"({simulated / planned - 1:+.1%}: {', '.join(parts)})"
+        )
+
+    def _shares(self) -> str:
+        row = simulation_row(self.found)
+        return (
+            f"{self.found.samples_per_s:,.4g} samples/s; compute {row['compute_share']:.1%}, exposed "
+            f"communication {row['exposed_communication_share']:.1%}, bubbles {row['bubble_share']:.1%}; "
+            f"HBM {row['hbm_share']:.1%} of what it could move; bound by {self.found.bound_by}"
+        )
+
+    def _stages(self) -> list[str]:
+        rows = _stage_rows(self.found, float(self.plan["hbm_gib"]) * GIB)
+        return [
+            f"stage {row['stage']}: layers {stage.first_layer} to {stage.last_layer}, d = {stage.data}, "
+            f"t = {stage.tensor}, busy {row['busy_share']:.1%}, HBM {row['hbm_share']:.1%}, "
+            f"{_link_words(row)}{row['in_flight']} in flight, {float(str(row['peak_bytes'])) / GIB:.3g} GiB"
+            for row, stage in zip(rows, self.found.plan.stages, strict=True)
+        ]
+
+
+def simulate_file(path: Path, wanted: Wanted, network: System | Cluster | Matrix | None = None) -> Answer:
+    """Replay a plan of a study's file: results/plans/<scenario>/<model>.parquet or report/plans.parquet.
+
+    It is simulated on the flat network that its planner assumed unless another one is given. Raises
+    PhazeError for another flat one: a plan says nothing of it.
+    """
+    row, stages = read_wanted(path, wanted)
+    if isinstance(network, System):
+        _refuse_other_flat(row, network)
+        network = None
+    return replay_one(row, stages, network)
+
+
+def _refuse_other_flat(row: pd.Series, network: System) -> None:
+    for name in ("network_bandwidth_bytes_per_s", "hbm_bandwidth_bytes_per_s"):
+        if getattr(network, name) != row[name]:
+            raise PhazeError(
+                f"simulate: --system: its {name} is {getattr(network, name):g}, the plan was made for "
+                f"{row[name]:g}; leave the option out, or name a system with levels or a matrix of bandwidths"
+            )
+
+
+def read_wanted(path: Path, wanted: Wanted) -> tuple[pd.Series, pd.DataFrame]:
+    """Return the fastest plan of a file that is asked for, and the table plan_stages beside it."""
+    _refuse_absent(path)
+    plans, beside = Plans.load(path), stages_beside(path)
+    _refuse_absent(beside)
+    return wanted.choose(plans, path), PlanStages.load(beside)
+
+
+def plan_of(row: pd.Series, stages: pd.DataFrame) -> Plan:
+    """Return the plan of a row of table plans; table plan_stages may hold the stages of others too."""
+    mine = stages[(stages[list(PLAN)] == row[list(PLAN)]).all(axis=1)]
+    return read_plan(row, mine)
+
+
+def replay_one(row: pd.Series, stages: pd.DataFrame, network: Cluster | Matrix | None = None) -> Answer:
+    """Replay a row of table plans; table plan_stages may hold the stages of others too."""
+    plan = plan_of(row, stages)
+    found = replay(plan) if network is None else replay_on(plan, fabric(network, plan.devices))
+    return Answer(row, found)
+
+
+def _refuse_absent(path: Path) -> None:
+    if path.is_dir() or path.suffix != ".parquet":
+        raise PhazeError(f"{path}: needed is a file of plans of a study, which ends in .parquet")
+    if not path.is_file():
+        raise PhazeError(f"{path}: there is no such file; a study writes results/plans and plan_stages")
+
+
+def _link_row(found: Replay) -> Row:
+    """Return what links carry of what they could, on a network of links."""
+    if not isinstance(found, NetworkReplay):
+        return {}
+    link = found.carried.topology.links[found.busiest_link]
+    return {
+        "network": found.carried.topology.name,
+        "link_share": float(found.carried.utilisation.mean()),
+        "busiest_link": [link.source, link.target],
+        "busiest_link_share": found.link_share,
+    }
+
+
+def _stage_rows(found: Replay, hbm_bytes: float) -> Iterator[Row]:
+    """Yield the rows of stages, without the shares of links where a network has links of its own."""
+    for row in simulated_stages(found, hbm_bytes):
+        links = isinstance(found, NetworkReplay)
+        yield {name: value for name, value in row.items() if not (links and name.endswith("link_share"))}
+
+
+def _link_words(row: Row) -> str:
+    """Return what the links of a stage's devices carry in one direction, if it is known by device."""
+    if "link_share" not in row:
+        return ""
+    kinds = ("slices", "stages", "replicas")
+    parts = ", ".join(f"{kind} {row[f'{kind}_link_share']:.1%}" for kind in kinds)
+    return f"links {row['link_share']:.1%} ({parts}), "
+
+
+def _memory(found: Replay) -> Iterator[Row]:
+    """Yield the memory of a device of every stage's first replica over time."""
+    for stage, profile in stage_memory(found.timeline).items():
+        yield {"stage": stage, "time_s": profile.time_s.tolist(), "bytes": profile.bytes_.tolist()}
+
+
+def stages_beside(path: Path) -> Path:
+    """Return where the stages of the plans of a file lie."""
+    scenario = path.absolute().parent
+    if path.name == "plans.parquet" or scenario.parent.name != "plans":
+        return path.with_name("plan_stages.parquet")
+    return scenario.parents[1] / "plan_stages" / scenario.name / path.name

@@ -1,0 +1,165 @@
+"""Barriers of a component: the moments at which the accelerator is idle, and what can run between two of
+them.
+
+While an operator runs on all cores nothing else runs (Section 4), so the accelerator passes through moments
+at which nothing runs and the finished operators form a downset. Between two such moments lies either one
+operator or a block of operators on single cores. A schedule is thus a path through the downsets, and its
+latency the sum of its blocks. Everything here depends on the order of the operators alone and is computed
+once for all architectures.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from phaze.base.arrays import Bools, Ints
+from phaze.base.compiled import njit
+from phaze.schedule.graphs import FUSED, TENSOR, VECTOR, Component, downsets
+
+Indices = npt.NDArray[np.int32]
+
+MAX_OPERATORS = 60
+"""Sets of operators are bits of a 64-bit integer."""
+
+
+class Blocks(NamedTuple):
+    """All blocks of a component, and the steps between downsets that they make.
+
+    Blocks are in an order in which every block but the first follows one that lacks only its last operator,
+    or an extension of that one: what is known of the shorter block is still on a stack.
+    """
+
+    masks: Ints
+    """Operators of every block as bits, shape (b,)."""
+    last: Ints
+    """Last operator of every block, shape (b,)."""
+    size: Ints
+    """Operators in every block, shape (b,)."""
+    usable: Ints
+    """1 where no moment inside the block is idle; others are steps towards longer blocks, shape (b,)."""
+    widths: Ints
+    """Most operators of any, tensor, vector and fused type that could run at once, shape (b, 4)."""
+    offsets: Ints
+    """Steps into downset d are offsets[d] to offsets[d + 1], shape (d + 1,)."""
+    sources: Indices
+    """Downset from which a step starts, shape (steps,)."""
+    steps: Indices
+    """Block that a step runs, shape (steps,)."""
+
+
+def make_blocks(component: Component, limit: int) -> Blocks | None:
+    """Return the blocks of a component, or None if it has more than `limit` steps between downsets."""
+    n = len(component.operators)
+    sets = downsets(component.order, limit) if n <= MAX_OPERATORS else None
+    if sets is None:
+        return None
+    states = np.array(sets, dtype=np.int64)
+    offsets, sources, masks = _all_steps(states, limit)
+    if len(masks) > limit:
+        return None
+    unique, steps = np.unique(masks, return_inverse=True)
+    rank = np.argsort([_reverse_bits(int(mask), n) for mask in unique])
+    unique, steps = unique[rank], np.argsort(rank)[steps]
+    apart = as_masks(~(component.order | component.order.T) & ~np.eye(n, dtype=np.bool_))
+    usable = _connected(unique, apart)
+    keep = usable[steps] > 0
+    return Blocks(
+        masks=unique,
+        last=np.array([int(mask).bit_length() - 1 for mask in unique], dtype=np.int64),
+        size=np.array([int(mask).bit_count() for mask in unique], dtype=np.int64),
+        usable=usable,
+        widths=_widths(unique, _antichains(states, component), _type_masks(component)),
+        offsets=np.concatenate([[0], np.cumsum(keep)])[offsets].astype(np.int64),
+        sources=sources[keep].astype(np.int32),
+        steps=steps[keep].astype(np.int32),
+    )
+
+
+def as_masks(matrix: Bools) -> Ints:
+    """Return every row of a matrix as bits, shape (rows,)."""
+    return np.array([sum(1 << int(j) for j in np.flatnonzero(row)) for row in matrix], dtype=np.int64)
+
+
+def _reverse_bits(mask: int, n: int) -> int:
+    return int(format(mask, f"0{n}b")[::-1], 2)
+
+
+def _type_masks(component: Component) -> Ints:
+    kinds = component.kinds
+    return as_masks(np.array([kinds >= 0, kinds == TENSOR, kinds == VECTOR, kinds == FUSED]))
+
+
+def _antichains(states: Ints, component: Component) -> Ints:
+    """Return the largest operators of every downset: each antichain appears once, shape (d,)."""
+    after = as_masks(component.order)
+    bits = np.arange(len(after))
+    inside = (states[:, None] >> bits & 1).astype(np.bool_)
+    largest: Ints = ((inside & ((states[:, None] & after) == 0)).astype(np.int64) << bits).sum(axis=1)
+    return largest
+
+
+@njit
+def _all_steps(states: Ints, limit: int) -> tuple[Ints, Ints, Ints]:
+    """Return offsets, smaller set and difference of all pairs of downsets of which one contains the other."""
+    offsets = np.zeros(len(states) + 1, dtype=np.int64)
+    sources, masks = [0], [np.int64(0)]
+    for d in range(len(states)):
+        for s in range(d):
+            if states[s] & states[d] == states[s]:
+                sources.append(s)
+                masks.append(states[d] & ~states[s])
+        offsets[d + 1] = len(masks) - 1
+        if len(masks) - 1 > limit:
+            break
+    return offsets, np.array(sources[1:], dtype=np.int64), np.array(masks[1:], dtype=np.int64)
+
+
+@njit
+def _connected(masks: Ints, apart: Ints) -> Ints:
+    """Return 1 for every set whose operators are connected through incomparable pairs, shape (b,)."""
+    result = np.zeros(len(masks), dtype=np.int64)
+    for b in range(len(masks)):
+        reached = masks[b] & -masks[b]
+        grown = True
+        while grown:
+            grown = False
+            for i in range(len(apart)):
+                if reached >> i & 1 and apart[i] & masks[b] & ~reached:
+                    reached |= apart[i] & masks[b]
+                    grown = True
+        result[b] = reached == masks[b]
+    return result
+
+
+def _widths(masks: Ints, antichains: Ints, types: Ints) -> Ints:
+    """Return the largest antichain of every set, of any type and of each type, shape (b, types)."""
+    return np.stack([_largest(masks, _maximal(np.unique(antichains & kind))) for kind in types], axis=1)
+
+
+@njit
+def _maximal(sets: Ints) -> Ints:
+    """Return those of different sets that no other contains."""
+    kept = np.ones(len(sets), dtype=np.bool_)
+    for k in range(len(sets)):
+        for other in range(len(sets)):
+            if other != k and sets[k] & sets[other] == sets[k]:
+                kept[k] = False
+                break
+    return sets[kept]
+
+
+@njit
+def _largest(masks: Ints, antichains: Ints) -> Ints:
+    """Return the largest part that every set has of an antichain, shape (b,)."""
+    widths = np.zeros(len(masks), dtype=np.int64)
+    for b in range(len(masks)):
+        for antichain in antichains:
+            members, count = antichain & masks[b], 0
+            while members:
+                members &= members - 1
+                count += 1
+            widths[b] = max(widths[b], count)
+    return widths

@@ -1,0 +1,230 @@
+"""Bounds on the latency of a layer, and the schedules that attain the upper ones.
+
+The components of a layer stand in series, so their bounds add up. A component of few operators is searched
+over its barriers (`paths`): its bounds meet unless the effort runs out. A wider one gets a bound from
+weights (`clock`) and the best of many sequences (`search`). Everything runs over many architectures at
+once, which share one graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from phaze.base.arrays import Floats, Ints
+from phaze.schedule.annealing import bound_wide_all, search_sequences
+from phaze.schedule.barriers import Blocks, make_blocks
+from phaze.schedule.clock import bound_by_weights
+from phaze.schedule.graphs import (
+    ALL_CORES,
+    CORES,
+    NETWORK,
+    NONE,
+    TENSOR,
+    VECTOR,
+    Component,
+    Edges,
+    Layer,
+    Part,
+    Schedule,
+    core_codes,
+    make_graph,
+    single_latencies,
+)
+from phaze.schedule.paths import bound_all, find_path, follow_path
+
+EQUAL = 1e-9
+"""Relative difference below which a lower and a feasible latency meet."""
+MAX_STEPS = 2_000_000
+"""Steps between barriers above which a component counts as wide."""
+
+
+class Effort(NamedTuple):
+    """How long to look for better bounds; counts, so that the result does not depend on the machine."""
+
+    rounds: int
+    """Shortest paths through the barriers."""
+    nodes: int
+    """Branches of all blocks of a component."""
+    moves: int
+    """Moves of the search in a wide component."""
+
+
+SCREENING = Effort(100, 5_000, 400)
+"""For ten thousands of architectures."""
+SCHEDULING = Effort(10_000, 5_000_000, 30_000)
+"""For the architectures that were kept."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A component on one architecture."""
+
+    component: Component
+    one_s: Floats
+    """ℓ, infinite for what must have all cores, shape (n,)."""
+    every_s: Floats
+    """ℓ̂, shape (n,)."""
+    num_tc: int
+    """Tensor cores, at most one for every operator that could use it."""
+    num_vc: int
+    """Vector cores, at most one for every operator that could use it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bounded:
+    """What is known of the latency of a component without a program."""
+
+    lower_s: float
+    schedule: Schedule
+
+    @property
+    def proven(self) -> bool:
+        """Whether no schedule is shorter."""
+        return self.lower_s >= self.schedule.latency_s * (1 - EQUAL)
+
+
+def layer_bounds(
+    core: tuple[str, ...],
+    edges: Edges,
+    latency_s: Floats,
+    latency_all_s: Floats,
+    num_tc: Ints,
+    num_vc: Ints,
+    *,
+    overlap_communication: bool = False,
+    effort: Effort = SCREENING,
+) -> tuple[Floats, Floats]:
+    """Return lower bounds and feasible latencies of one layer on A architectures, both of shape (A,).
+
+    Latencies on one core and on all cores have shape (A, n), core counts shape (A,); seconds. The feasible
+    latency is that of a schedule under the paper's model (Section 4).
+    """
+    lower, feasible = np.zeros(len(num_tc)), np.zeros(len(num_tc))
+    one_s = single_latencies(core_codes(core), latency_s, overlap_communication)
+    for component in make_graph(core, edges).components:
+        members = list(component.operators)
+        one, every = np.ascontiguousarray(one_s[:, members]), np.ascontiguousarray(latency_all_s[:, members])
+        bounds = _bound_component(component, one, every, num_tc, num_vc, effort)
+        lower, feasible = lower + bounds[0], feasible + bounds[1]
+    return lower, feasible
+
+
+def _bound_component(
+    component: Component, one: Floats, every: Floats, num_tc: Ints, num_vc: Ints, effort: Effort
+) -> tuple[Floats, Floats]:
+    kinds = component.kinds
+    if len(kinds) == 1:
+        shortest = np.minimum(one, every)[:, 0]
+        return shortest, shortest
+    tc, vc = np.minimum(num_tc, tensor_users(kinds)), np.minimum(num_vc, vector_users(kinds))
+    blocks = None if overlaps(kinds, one) else blocks_of(component)
+    if blocks is None:
+        return bound_wide_all(*component.arrays, one, every, tc, vc, effort.moves)
+    return bound_all(blocks, *component.arrays, one, every, tc, vc, effort.rounds, effort.nodes)
+
+
+def tasks_of(layer: Layer) -> tuple[Task, ...]:
+    """Return the components of a layer, first to last, with their latencies and usable cores."""
+    return tuple(_make_task(layer, component) for component in layer.graph.components)
+
+
+def layer_of(task: Task) -> Layer:
+    """Return a component as a layer of its own."""
+    return Layer(
+        core=tuple(CORES[kind] for kind in task.component.kinds),
+        latency_s=np.where(np.isinf(task.one_s), task.every_s, task.one_s),
+        latency_all_s=task.every_s,
+        edges=task.component.edges,
+        num_tc=task.num_tc,
+        num_vc=task.num_vc,
+        overlap_communication=overlaps(task.component.kinds, task.one_s),
+    )
+
+
+def whole_task(layer: Layer) -> Task:
+    """Return all operators of a layer but its no-ops as one task."""
+    members = [i for i in layer.graph.topological if layer.kinds[i] != NONE]
+    order = layer.graph.order[np.ix_(members, members)]
+    whole = Component(tuple(members), layer.kinds[members], order)
+    return _make_task(layer, whole)
+
+
+def _make_task(layer: Layer, component: Component) -> Task:
+    members = list(component.operators)
+    tc = min(layer.num_tc, tensor_users(component.kinds))
+    vc = min(layer.num_vc, vector_users(component.kinds))
+    return Task(component, layer.single_s[members], layer.latency_all_s[members], tc, vc)
+
+
+def bound_task(task: Task, effort: Effort = SCHEDULING) -> Bounded:
+    """Return a lower bound on the latency of a component and the best schedule found, from time 0.
+
+    With any effort from that of the screen upwards the bounds lie within those of the screen.
+    """
+    part = Part(*task.component.arrays, task.one_s, task.every_s, task.num_tc, task.num_vc)
+    blocks = None if overlaps(part.kinds, part.one) else blocks_of(task.component)
+    if len(part.kinds) == 1:
+        wide = bool(part.every[0] < part.one[0])
+        start, core = np.zeros(1), np.array([ALL_CORES if wide else 0])
+        lower = float(min(part.every[0], part.one[0]))
+    elif blocks is None:
+        lower = bound_by_weights(part)
+        found = [search_sequences(part, moves) for moves in sorted({SCREENING.moves, effort.moves})]
+        _, start, core = min(found, key=lambda one: one[0])
+    else:
+        lower, start, core = _search_barriers(blocks, part, effort)
+    end = start + np.where(core == ALL_CORES, part.every, part.one)
+    schedule = Schedule(start, end, core)
+    return Bounded(min(lower, schedule.latency_s), schedule)
+
+
+def _search_barriers(blocks: Blocks, part: Part, effort: Effort) -> tuple[float, Floats, Ints]:
+    """Return a lower bound, start times and cores; what the screen finds quickly is searched no further."""
+    lower, feasible, path, latencies = find_path(blocks, part, SCREENING.rounds, SCREENING.nodes)
+    if effort != SCREENING and lower < feasible * (1 - EQUAL):
+        longer = find_path(blocks, part, effort.rounds, effort.nodes)
+        lower = max(lower, longer[0])
+        if longer[1] < feasible:
+            path, latencies = longer[2:]
+    return (lower, *follow_path(path, latencies, part, effort.nodes))
+
+
+def join_schedules(layer: Layer, parts: Sequence[tuple[Component, Schedule]]) -> Schedule:
+    """Return the schedule of a layer from those of its parts, one after the other; no-ops take no time."""
+    n = len(layer.core)
+    start, end, core = np.zeros(n), np.zeros(n), np.full(n, ALL_CORES)
+    now = 0.0
+    for component, part in parts:
+        members = list(component.operators)
+        start[members], end[members], core[members] = now + part.start_s, now + part.end_s, part.core
+        now = float(end[members].max(initial=now))
+    for i in layer.graph.topological:
+        if layer.kinds[i] == NONE:
+            start[i] = end[i] = end[layer.graph.order[:, i]].max(initial=0.0)
+    return Schedule(start, end, core)
+
+
+def tensor_users(kinds: Ints) -> int:
+    """Return how many operators could occupy a tensor core, at least 1."""
+    return max(1, int(((kinds != VECTOR) & (kinds != NETWORK)).sum()))
+
+
+def vector_users(kinds: Ints) -> int:
+    """Return how many operators could occupy a vector core, at least 1."""
+    return max(1, int(((kinds != TENSOR) & (kinds != NETWORK)).sum()))
+
+
+def overlaps(kinds: Ints, one: Floats) -> bool:
+    """Return whether a network operator may run beside others, also beside one on all cores."""
+    return bool(np.isfinite(one[..., kinds == NETWORK]).any())
+
+
+@lru_cache(maxsize=256)
+def blocks_of(component: Component) -> Blocks | None:
+    """Return the blocks between the barriers of a component, or None if it is too wide."""
+    return make_blocks(component, MAX_STEPS)

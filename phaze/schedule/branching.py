@@ -1,0 +1,322 @@
+"""The shortest run of a block of operators on single cores, by branch and bound.
+
+Operators are started in the order of their start times, each at the earliest moment at which its
+predecessors have ended and a core of its type is free. Only counts of cores are looked at: tensor and fused
+operators share the tensor cores, vector and fused operators the vector cores, fused operators the pairs.
+Whether the fused operators find the two cores of one pair free is for `assign_cores` to say, so that the
+latency found here is a lower bound until it does.
+
+A partial schedule is given up when a bound on what completes it is no better than what is known (paths, and
+for each type of core the work between earliest starts and shortest rests), or when another one that was
+searched before has started the same operators and is nowhere behind.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.compiled import copy_row, njit, njit_inlined, njit_without_arrays
+from phaze.schedule.graphs import Part
+from phaze.schedule.pairing import assign_cores, occupies
+
+CLOSE = 1e-12
+"""Relative difference below which two latencies are equal up to rounding."""
+NOT_STARTED = -1.0
+ENTRIES = 1 << 16
+"""Partial schedules that are remembered."""
+
+
+class Block(NamedTuple):
+    """Operators that run on single cores, in topological order."""
+
+    kinds: Ints
+    before: Bools
+    """before[i, j]: i comes before j, shape (n, n)."""
+    latency: Floats
+    tail: Floats
+    """Longest path from the start of every operator, shape (n,)."""
+    uses: Bools
+    """Whether an operator occupies a tensor core, a vector core, a pair, shape (n, 3)."""
+    cores: Ints
+    """Tensor cores, vector cores, pairs."""
+
+
+class Seen(NamedTuple):
+    """Partial schedules that were met, in lists by a hash of what they have started."""
+
+    first: Ints
+    """First entry of every list, -1 if it is empty, shape (lists,)."""
+    following: Ints
+    """Entry that follows in the list, shape (entries,)."""
+    started: Ints
+    """Operators started, as bits, shape (entries,)."""
+    begin: Floats
+    """Start of the last one, shape (entries,)."""
+    end: Floats
+    """Ends of the operators, shape (entries, n)."""
+    size: Ints
+    """Entries in use, shape (1,)."""
+
+
+class Search(NamedTuple):
+    """What a search knows; `heads` and `open` have one row for every number of operators started."""
+
+    start: Floats
+    end: Floats
+    """NOT_STARTED for operators that have not started."""
+    chosen: Ints
+    """Operators in the order in which they were started."""
+    heads: Floats
+    """Earliest starts, shape (n + 1, n)."""
+    open: Bools
+    """Operators to try next, shape (n + 1, n)."""
+    best_start: Floats
+    best: Floats
+    """Shortest latency found, shape (1,)."""
+    seen: Seen
+    paired: bool
+    """Fused operators must find pairs of cores."""
+
+
+@njit
+def make_block(members: Ints, part: Part) -> Block:
+    """Return the block of some operators of a component, positions in topological order."""
+    n = len(members)
+    kinds, latency, tail = np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n)
+    before, uses = np.zeros((n, n), dtype=np.bool_), np.zeros((n, 3), dtype=np.bool_)
+    for i in range(n - 1, -1, -1):
+        for j in range(i + 1, n):
+            before[i, j] = part.order[members[i], members[j]]
+            if before[i, j]:
+                tail[i] = max(tail[i], tail[j])
+        kinds[i], latency[i] = part.kinds[members[i]], part.one[members[i]]
+        tail[i] += latency[i]
+        for resource in range(3):
+            uses[i, resource] = occupies(part.kinds[members[i]], resource)
+    cores = np.array([part.num_tc, part.num_vc, min(part.num_tc, part.num_vc)])
+    return Block(kinds, before, latency, tail, uses, cores)
+
+
+@njit
+def run_block(block: Block, cutoff: float, nodes: int, paired: bool) -> tuple[float, float, Floats, int]:
+    """Return a lower bound, the shortest latency found, its start times, and how many branches were
+    searched, looking only for latencies below `cutoff`.
+
+    Without one the latency is infinite. If `nodes` were enough, the bound is the latency found, or else the
+    cutoff. With `paired` only schedules count whose fused operators find pairs of cores; the bound then holds
+    for the sequences looked at, not for all.
+    """
+    n = len(block.kinds)
+    search = Search(
+        start=np.zeros(n),
+        end=np.full(n, NOT_STARTED),
+        chosen=np.full(n, -1),
+        heads=np.zeros((n + 1, n)),
+        open=np.zeros((n + 1, n), dtype=np.bool_),
+        best_start=np.zeros(n),
+        best=np.full(1, cutoff),
+        seen=_nothing_seen(n, 0 if paired else min(nodes, ENTRIES)),
+        paired=paired,
+    )
+    depth, root, found, used, new = 0, -np.inf, np.inf, 0, True
+    while depth >= 0 and search.best[0] > root * (1 + CLOSE):
+        if new:
+            # The only call, for the root and all else: every other one would double the machine code.
+            bound = _enter(block, search, depth)
+            root, new = bound if depth == 0 else root, False
+            found = search.best[0] if search.best[0] < cutoff else found
+            continue
+        i = _next(search.open[depth], search.heads[depth], block.tail)
+        if i < 0:
+            depth -= 1
+            search.end[search.chosen[depth]] = NOT_STARTED
+            continue
+        if used == nodes:
+            return root, found, search.best_start, used
+        used += 1
+        search.open[depth, i] = False
+        search.chosen[depth] = i
+        search.start[i] = search.heads[depth, i]
+        search.end[i] = search.start[i] + block.latency[i]
+        depth, new = depth + 1, True
+    return search.best[0], found, search.best_start, used
+
+
+@njit_inlined
+def _enter(block: Block, search: Search, depth: int) -> float:
+    """Return the bound of a partial schedule; keep it if complete, else list what could be started next."""
+    previous = search.chosen[depth - 1] if depth else -1
+    begin = search.start[previous] if depth else 0.0
+    bound = _bound(block, search.end, begin, search.heads[depth])
+    promising = bound < search.best[0] * (1 - CLOSE) and not _is_dominated(search, begin, depth)
+    if promising and depth == len(search.chosen):
+        if not search.paired or finds_pairs(block, search.start):
+            search.best[0] = _largest(search.end)
+            copy_row(search.start, search.best_start)
+    elif promising:
+        _fill_candidates(block, search.end, search.heads[depth], search.open[depth])
+    return bound
+
+
+@njit_without_arrays
+def _largest(numbers: Floats) -> float:
+    largest = numbers[0]
+    for number in numbers:
+        largest = max(largest, number)
+    return float(largest)
+
+
+@njit
+def finds_pairs(block: Block, start: Floats) -> bool:
+    """Return whether all operators find cores if they start at these times."""
+    end, cores = start + block.latency, block.cores
+    return bool(assign_cores(block.kinds, start, end, cores[0], cores[1])[0])
+
+
+@njit_inlined
+def _nothing_seen(n: int, entries: int) -> Seen:
+    lists = 16
+    while lists < entries:
+        lists *= 2
+    return Seen(
+        first=np.full(lists, -1),
+        following=np.empty(entries, dtype=np.int64),
+        started=np.empty(entries, dtype=np.int64),
+        begin=np.empty(entries),
+        end=np.empty((entries, n)),
+        size=np.zeros(1, dtype=np.int64),
+    )
+
+
+@njit_inlined
+def _is_dominated(search: Search, begin: float, depth: int) -> bool:
+    """Return whether another schedule has started the same operators, of which none runs longer on; else
+    remember this one.
+
+    What completes this schedule completes the other as well, which was searched before.
+    """
+    seen, started = search.seen, 0
+    for k in range(depth):
+        started |= 1 << search.chosen[k]
+    place = (started * 0x9E3779B1 >> 15) % len(seen.first)
+    entry = seen.first[place]
+    while entry >= 0:
+        if seen.started[entry] == started and seen.begin[entry] <= begin:
+            longer = False
+            for i in range(len(search.end)):
+                longer = longer or seen.end[entry, i] > max(search.end[i], begin)
+            if not longer:
+                return True
+        entry = seen.following[entry]
+    entry = seen.size[0]
+    if entry < len(seen.started):
+        seen.size[0] += 1
+        seen.following[entry], seen.first[place] = seen.first[place], entry
+        seen.started[entry], seen.begin[entry] = started, begin
+        copy_row(search.end, seen.end[entry])
+    return False
+
+
+@njit_inlined
+def _bound(block: Block, end: Floats, begin: float, heads: Floats) -> float:
+    """Return a latency that no completion beats, and fill the earliest starts of what has not started."""
+    bound = 0.0
+    for i in range(len(end)):
+        if end[i] == NOT_STARTED:
+            heads[i] = _head(block, end, begin, heads, i)
+            bound = max(bound, heads[i] + block.tail[i])
+        else:
+            bound = max(bound, end[i])
+    for resource in range(3):
+        bound = max(bound, _work_bound(block, end, begin, heads, resource))
+    return bound
+
+
+@njit_without_arrays
+def _head(block: Block, end: Floats, begin: float, heads: Floats, i: int) -> float:
+    """Return the earliest start of an operator; of one that is not ready without regard to the cores."""
+    now, ready = begin, True
+    for j in range(i):
+        if block.before[j, i]:
+            ready = ready and end[j] != NOT_STARTED
+            now = max(now, heads[j] + block.latency[j] if end[j] == NOT_STARTED else end[j])
+    if ready:
+        for resource in range(3):
+            if block.uses[i, resource]:
+                now = _core_free(block, end, now, resource)
+    return now
+
+
+@njit_without_arrays
+def _core_free(block: Block, end: Floats, now: float, resource: int) -> float:
+    """Return the first moment from now on at which a core is free; all that is started has started by now."""
+    while True:
+        busy, first = 0, np.inf
+        for j in range(len(end)):
+            if end[j] > now and block.uses[j, resource]:
+                busy += 1
+                first = min(first, end[j])
+        if busy < block.cores[resource]:
+            return now
+        now = first
+
+
+@njit
+def _work_bound(block: Block, end: Floats, begin: float, heads: Floats, resource: int) -> float:
+    """Return the largest earliest start + work over cores + shortest rest of operators that use a resource.
+
+    Of those that are not over by `begin` the sets are looked at that start after a moment and have a rest
+    after them of some length.
+    """
+    n, users = len(end), 0
+    head, work, rest = np.empty(n), np.empty(n), np.empty(n)
+    for i in range(n):
+        started = end[i] != NOT_STARTED
+        if not block.uses[i, resource] or (started and end[i] <= begin):
+            continue
+        k, first = users, begin if started else heads[i]
+        while k > 0 and head[k - 1] < first:
+            head[k], work[k], rest[k] = head[k - 1], work[k - 1], rest[k - 1]
+            k -= 1
+        head[k], work[k] = first, end[i] - begin if started else block.latency[i]
+        rest[k] = block.tail[i] - block.latency[i]
+        users += 1
+    bound = 0.0
+    for j in range(users):
+        total = 0.0
+        for k in range(users):
+            if rest[k] >= rest[j]:
+                total += work[k]
+                bound = max(bound, head[k] + total / block.cores[resource] + rest[j])
+    return bound
+
+
+@njit_inlined
+def _fill_candidates(block: Block, end: Floats, heads: Floats, ready: Bools) -> None:
+    """Fill what may start next: ready, and before a ready operator could end."""
+    n = len(end)
+    horizon = np.inf
+    for i in range(n):
+        ready[i] = end[i] == NOT_STARTED
+        for j in range(i):
+            ready[i] = ready[i] and not (block.before[j, i] and end[j] == NOT_STARTED)
+        if ready[i]:
+            horizon = min(horizon, heads[i] + block.latency[i])
+    for i in range(n):
+        late = heads[i] >= horizon and heads[i] + block.latency[i] > horizon
+        ready[i] = ready[i] and not late
+
+
+@njit_inlined
+def _next(open_: Bools, heads: Floats, tail: Floats) -> int:
+    """Return the open operator that starts first, then has the longest path behind it; -1 if none."""
+    best = -1
+    for i in range(len(open_)):
+        if open_[i] and (
+            best < 0 or heads[i] < heads[best] or (heads[i] == heads[best] and tail[i] > tail[best])
+        ):
+            best = i
+    return best

@@ -1,0 +1,89 @@
+"""A lower bound on the latency of a component, on a clock that stops while all cores run one operator.
+
+Nothing else runs while an operator runs on all cores, so the latency is their total plus the time U that
+the clock counts for the operators on single cores. For any weights a ≥ 0 that sum to at most 1 over
+operators that could run at once, U ≥ Σ a_i ℓ_i over the operators on single cores; every operator is of
+one or the other kind, hence
+
+    T ≥ Σ_i min(ℓ̂_i, a_i ℓ_i).
+
+Such weights are: 1 on a path; 1/num_tc on the tensor and fused operators; 1/num_vc on the vector and
+fused operators; 1/min(num_tc, num_vc) on the fused operators; and all convex combinations of these. Good
+combinations come from a game in which one side distributes the weights and the other side chooses who
+runs on all cores, both answering the average of what the other did before.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phaze.base.arrays import Floats, Ints
+from phaze.base.compiled import njit
+from phaze.schedule.graphs import NETWORK, Part
+from phaze.schedule.pairing import occupies
+
+ROUNDS = 200
+"""Rounds of the game; its value is approached like 1 / rounds."""
+
+
+@njit
+def bound_by_weights(part: Part) -> float:
+    """Return a lower bound on the latency of a component.
+
+    Network operators that may run beside others are bounded apart: by the longest path, and by their
+    total on the link.
+    """
+    n = len(part.kinds)
+    one, every = part.one.copy(), part.every.copy()
+    shortest, load, weights, link = np.zeros(n), np.zeros(n), np.zeros(n), 0.0
+    for i in range(n):
+        shortest[i] = min(one[i], every[i])
+        if part.kinds[i] == NETWORK and one[i] < np.inf:
+            link += shortest[i]
+            one[i] = every[i] = 0.0
+        load[i] = one[i] if one[i] < np.inf else 0.0
+    best = max(link, float(_longest_path(part, shortest)[0].max()))
+    for k in range(ROUNDS):
+        _add_weights(part, load, weights, 1.0 / (k + 1))
+        bound = 0.0
+        for i in range(n):
+            single = one[i] < np.inf and weights[i] * one[i] < every[i]
+            bound += weights[i] * one[i] if single else every[i]
+            load[i] += ((one[i] if single else 0.0) - load[i]) / (k + 2)
+        best = max(best, bound)
+    return best
+
+
+@njit
+def _add_weights(part: Part, load: Floats, weights: Floats, share: float) -> None:
+    """Move a share of the weights to the path or the type of core that the loads keep busy longest."""
+    n = len(load)
+    cores = np.array([part.num_tc, part.num_vc, min(part.num_tc, part.num_vc)])
+    busy = np.zeros(3)
+    for i in range(n):
+        for r in range(3):
+            busy[r] += load[i] / cores[r] if occupies(part.kinds[i], r) else 0.0
+    tail, following = _longest_path(part, load)
+    i, resource = int(np.argmax(tail)), int(np.argmax(busy))
+    weights *= 1.0 - share
+    if tail[i] >= busy[resource]:
+        while i >= 0:
+            weights[i] += share
+            i = following[i]
+        return
+    for j in range(n):
+        if occupies(part.kinds[j], resource):
+            weights[j] += share / cores[resource]
+
+
+@njit
+def _longest_path(part: Part, load: Floats) -> tuple[Floats, Ints]:
+    """Return the longest path from every operator, and the operator that follows on it, -1 at its end."""
+    n = len(load)
+    tail, following = np.zeros(n), np.full(n, -1)
+    for i in range(n - 1, -1, -1):
+        for j in part.followers[part.offsets[i] : part.offsets[i + 1]]:
+            if following[i] < 0 or tail[j] > tail[following[i]]:
+                following[i] = j
+        tail[i] = load[i] + (tail[following[i]] if following[i] >= 0 else 0.0)
+    return tail, following

@@ -1,0 +1,252 @@
+"""Operator graphs of a layer: their order, their series components and their downsets.
+
+An operator graph is a set of operators with a strict partial order, the transitive closure of its edges
+(Section 4). Two operators are incomparable when neither comes before the other; only those can ever run
+side by side. The connected components of the incomparability graph stand in series: everything in one
+component comes before everything in the next, so a layer's latency is the sum of the latencies of its
+components, and each component can be scheduled alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.errors import PhazeError
+
+Edges = tuple[tuple[int, int], ...]
+
+CORES = ("tensor", "vector", "fused", "network", "none")
+"""Core types; their position is their code in arrays."""
+TENSOR, VECTOR, FUSED, NETWORK, NONE = range(5)
+ALL_CORES = -1
+"""Core of an operator that runs on all cores of its type."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One pass of a layer on one architecture: what a schedule needs to know (Section 4)."""
+
+    core: tuple[str, ...]
+    """Core type of every operator."""
+    latency_s: Floats
+    """ℓ, latency on one core, shape (n,)."""
+    latency_all_s: Floats
+    """ℓ̂, latency on all cores of the type, shape (n,)."""
+    edges: Edges
+    """Pairs (i, j): operator i writes what operator j reads."""
+    num_tc: int
+    num_vc: int
+    overlap_communication: bool = False
+    """Network operators may run beside computation, one at a time; else they overlap nothing (Section 7)."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no schedule can be made of."""
+        n = len(self.core)
+        if self.latency_s.shape != (n,) or self.latency_all_s.shape != (n,):
+            raise PhazeError(f"layer of {n} operators: latencies must have shape ({n},)")
+        if self.num_tc < 1 or self.num_vc < 1:
+            raise PhazeError(f"num_tc and num_vc must be at least 1, got {self.num_tc} and {self.num_vc}")
+        for name, latency in (("latency_s", self.latency_s), ("latency_all_s", self.latency_all_s)):
+            if not (np.isfinite(latency) & (latency >= 0)).all():
+                raise PhazeError(f"{name} must be finite and not negative, got {latency.min()}")
+
+    @cached_property
+    def kinds(self) -> Ints:
+        """Code of the core type of every operator, shape (n,)."""
+        return core_codes(self.core)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """Order and components of the operators."""
+        return make_graph(self.core, self.edges)
+
+    @cached_property
+    def single_s(self) -> Floats:
+        """ℓ, infinite for network operators that overlap nothing: they hold the accelerator, shape (n,)."""
+        return single_latencies(self.kinds, self.latency_s, self.overlap_communication)
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """When and where the operators of a layer or a component run."""
+
+    start_s: Floats
+    """Shape (n,)."""
+    end_s: Floats
+    """Shape (n,)."""
+    core: Ints
+    """Core from 0, or pair; ALL_CORES for all of them and for what needs no core, shape (n,)."""
+
+    @property
+    def latency_s(self) -> float:
+        """When the last operator ends."""
+        return float(self.end_s.max(initial=0.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Component:
+    """Operators that no other operator of the layer separates, in topological order."""
+
+    operators: tuple[int, ...]
+    """Indices in the layer."""
+    kinds: Ints = field(repr=False)
+    """Codes of the core types, shape (n,)."""
+    order: Bools = field(repr=False)
+    """order[i, j]: i comes before j, shape (n, n), in positions of `operators`."""
+
+    @cached_property
+    def edges(self) -> Edges:
+        """The fewest pairs whose closure is the order (its transitive reduction)."""
+        implied = (self.order.astype(np.int64) @ self.order.astype(np.int64)) > 0
+        return tuple((int(i), int(j)) for i, j in np.argwhere(self.order & ~implied))
+
+    @cached_property
+    def arrays(self) -> tuple[Ints, Bools, Ints, Ints]:
+        """Kinds, order, offsets and followers, as in `Part`."""
+        counts = np.bincount([i for i, _ in self.edges], minlength=len(self.operators))
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return self.kinds, self.order, offsets, np.array([j for _, j in sorted(self.edges)], dtype=np.int64)
+
+    @cached_property
+    def rivals(self) -> Edges:
+        """Incomparable pairs (i, j) with i < j."""
+        apart = ~(self.order | self.order.T)
+        return tuple((int(i), int(j)) for i, j in np.argwhere(np.triu(apart, 1)))
+
+
+class Part(NamedTuple):
+    """A component on one architecture, as compiled code takes it."""
+
+    kinds: Ints
+    order: Bools
+    offsets: Ints
+    """Directly after operator i come followers[offsets[i]:offsets[i + 1]]."""
+    followers: Ints
+    one: Floats
+    """ℓ, infinite for what must have all cores, shape (n,)."""
+    every: Floats
+    """ℓ̂, shape (n,)."""
+    num_tc: int
+    num_vc: int
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Order of the operators of a layer and its series components."""
+
+    order: Bools
+    """order[i, j]: there is a path from i to j, shape (n, n)."""
+    topological: tuple[int, ...]
+    """All operators, no-ops included."""
+    components: tuple[Component, ...]
+    """Series components, no-ops left out, first to last."""
+
+
+def single_latencies(kinds: Ints, latency_s: Floats, overlap_communication: bool) -> Floats:
+    """Return ℓ of operators that may share the accelerator, infinity for the others, shape (..., n)."""
+    alone = (kinds == NETWORK) & (not overlap_communication)
+    return np.where(alone, np.inf, latency_s)
+
+
+def core_codes(core: Sequence[str]) -> Ints:
+    """Return the codes of core types, shape (n,); an unknown type is an error."""
+    unknown = sorted(set(core) - set(CORES))
+    if unknown:
+        raise PhazeError(f"core type must be one of {', '.join(CORES)}, got {', '.join(unknown)}")
+    return np.array([CORES.index(c) for c in core], dtype=np.int64)
+
+
+@lru_cache(maxsize=256)
+def make_graph(core: tuple[str, ...], edges: Edges) -> Graph:
+    """Return the order and the series components; no-ops pass the order on and belong to no component."""
+    kinds = core_codes(core)
+    topological = sort_topologically(len(core), edges)
+    order = transitive_order(len(core), edges)
+    working = [i for i in topological if kinds[i] != NONE]
+    parts = series_components(order[np.ix_(working, working)])
+    components = []
+    for part in parts:
+        operators = [working[i] for i in part]
+        components.append(Component(tuple(operators), kinds[operators], order[np.ix_(operators, operators)]))
+    return Graph(order, topological, tuple(components))
+
+
+def sort_topologically(n: int, edges: Edges) -> tuple[int, ...]:
+    """Return the operators in topological order, the smallest index first among those that are ready."""
+    waiting = [set[int]() for _ in range(n)]
+    for i, j in edges:
+        if not (0 <= i < n and 0 <= j < n):
+            raise PhazeError(f"edge ({i}, {j}): operators are numbered from 0 to {n - 1}")
+        waiting[j].add(i)
+    done: list[int] = []
+    left = list(range(n))
+    while left:
+        ready = next((j for j in left if waiting[j] <= set(done)), None)
+        if ready is None:
+            raise PhazeError(f"operators {left}: the edges between them contain a cycle")
+        left.remove(ready)
+        done.append(ready)
+    return tuple(done)
+
+
+def transitive_order(n: int, edges: Edges) -> Bools:
+    """Return the strict partial order of a graph: order[i, j] when a path leads from i to j, shape (n, n)."""
+    order = np.zeros((n, n), dtype=np.bool_)
+    parents: list[list[int]] = [[] for _ in range(n)]
+    for i, j in edges:
+        parents[j].append(i)
+    for j in sort_topologically(n, edges):
+        for i in parents[j]:
+            order[:, j] |= order[:, i]
+            order[i, j] = True
+    return order
+
+
+def series_components(order: Bools) -> list[list[int]]:
+    """Return the connected components of the incomparability graph, in the order in which they follow each
+    other.
+
+    Positions must be in topological order. An operator comparable with all others is a component by itself.
+    """
+    n = len(order)
+    apart = ~(order | order.T) & ~np.eye(n, dtype=np.bool_)
+    label = np.full(n, -1, dtype=np.int64)
+    for start in range(n):
+        stack = [start] if label[start] < 0 else []
+        while stack:
+            i = stack.pop()
+            label[i] = start
+            stack.extend(int(j) for j in np.flatnonzero(apart[i] & (label < 0)))
+    parts = [[int(i) for i in np.flatnonzero(label == start)] for start in np.unique(label)]
+    return sorted(parts, key=lambda part: int(order[:, part[0]].sum() - order[np.ix_(part, [part[0]])].sum()))
+
+
+def downsets(order: Bools, limit: int) -> list[int] | None:
+    """Return all downward-closed sets as bits, smaller ones first; None if there are more than `limit`."""
+    before = [_mask(order[:, j]) for j in range(len(order))]
+    found = {0}
+    layer = {0}
+    while layer:
+        layer = {d | 1 << j for d in layer for j, b in enumerate(before) if not d >> j & 1 and b & d == b}
+        found |= layer
+        if len(found) > limit:
+            return None
+    return sorted(found, key=lambda d: (d.bit_count(), d))
+
+
+def critical_path(order: Bools, latency: Floats) -> float:
+    """Return the largest total latency along a path; positions in topological order."""
+    end = np.zeros(len(latency))
+    for j in range(len(latency)):
+        end[j] = latency[j] + max(end[order[:, j]], default=0.0)
+    return float(end.max(initial=0.0))
+
+
+def _mask(members: Bools) -> int:
+    return sum(1 << int(i) for i in np.flatnonzero(members))

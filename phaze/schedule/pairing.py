@@ -1,0 +1,107 @@
+"""Cores for operators whose start times are known.
+
+The first min(num_tc, num_vc) tensor cores are paired with as many vector cores (Section 4). A fused
+operator needs both cores of a pair, so counts of cores are not enough: a free tensor core and a free vector
+core may belong to two pairs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phaze.base.arrays import Floats, Ints
+from phaze.base.compiled import copy_row, njit, njit_without_arrays
+from phaze.schedule.graphs import FUSED, TENSOR, VECTOR
+
+UNASSIGNED = -2
+PATIENCE = 20000
+"""Cores tried before the search gives up; layers met in practice need no second try."""
+
+
+@njit_without_arrays
+def occupies(kind: int, resource: int) -> bool:
+    """Return whether an operator occupies a tensor core (0), a vector core (1), a pair (2)."""
+    if resource == 0:
+        return kind in (TENSOR, FUSED)
+    if resource == 1:
+        return kind in (VECTOR, FUSED)
+    return kind == FUSED
+
+
+@njit
+def sort_stably(keys: Floats) -> Ints:
+    """Return the positions of a few keys from the smallest to the largest, equal ones as they stand."""
+    positions = np.arange(len(keys))
+    for i in range(1, len(keys)):
+        k = i
+        while k > 0 and keys[positions[k - 1]] > keys[i]:
+            positions[k] = positions[k - 1]
+            k -= 1
+        positions[k] = i
+    return positions
+
+
+@njit
+def assign_cores(kinds: Ints, start: Floats, end: Floats, num_tc: int, num_vc: int) -> tuple[bool, Ints]:
+    """Return whether cores were found for operators on single cores, and the cores from 0, shape (n,).
+
+    Operators take cores in the order of their start, and what takes no time before what begins with it;
+    where one finds none, the one before it tries another.
+    """
+    n, cores = len(kinds), max(num_tc, num_vc)
+    core = np.full(n, UNASSIGNED, dtype=np.int64)
+    at_once_first = sort_stably((end > start).astype(np.float64))
+    sequence = at_once_first[sort_stably(start[at_once_first])]
+    counts = np.array([num_tc, num_vc])
+    until = np.zeros((n + 1, 2, cores))
+    tried = np.zeros((n + 1, cores), dtype=np.bool_)
+    position = 0
+    for _ in range(PATIENCE + n):
+        if position == n:
+            return True, core
+        i = sequence[position]
+        core[i] = _choose(kinds[i], start[i], counts, until[position], tried[position])
+        if core[i] == UNASSIGNED:
+            tried[position] = False
+            position -= 1
+            if position < 0:
+                break
+            continue
+        position += 1
+        for r in range(2):
+            copy_row(until[position - 1, r], until[position, r])
+        if kinds[i] != VECTOR:
+            until[position, 0, core[i]] = end[i]
+        if kinds[i] != TENSOR:
+            until[position, 1, core[i]] = end[i]
+    core[:] = UNASSIGNED
+    return False, core
+
+
+@njit_without_arrays
+def _choose(kind: int, now: float, counts: Ints, until: Floats, tried: Ints) -> int:
+    """Return the free core that spoils least, and mark all that are no different from it as tried.
+
+    That is a core without a partner, else the one whose partner is busy longest: it cannot serve a fused
+    operator anyway.
+    """
+    pairs = min(counts[0], counts[1])
+    best, most = UNASSIGNED, -1.0
+    for c in range(pairs if kind == FUSED else counts[0] if kind == TENSOR else counts[1]):
+        free = (kind == VECTOR or until[0, c] <= now) and (kind == TENSOR or until[1, c] <= now)
+        if free and not tried[c] and _spared(kind, c, now, pairs, until) > most:
+            best, most = c, _spared(kind, c, now, pairs, until)
+    if best != UNASSIGNED:
+        for c in range(len(tried)):
+            tried[c] = tried[c] or _spared(kind, c, now, pairs, until) == most
+    return best
+
+
+@njit_without_arrays
+def _spared(kind: int, c: int, now: float, pairs: int, until: Floats) -> float:
+    """Return until when a core's partner is busy, now if it is not, and infinity without a partner."""
+    if kind == FUSED:
+        return now
+    if c >= pairs:
+        return np.inf
+    return max(now, float(until[1 if kind == TENSOR else 0, c]))

@@ -1,0 +1,338 @@
+"""Shortest schedules of a component as shortest paths through its barriers (see `barriers`).
+
+With val(D − D') the latency of the block or the operator between two downsets D' ⊂ D at which nothing runs,
+
+    best(∅) = 0,   best(D) = min over D' of best(D') + val(D − D').
+
+The search starts from bounds on the blocks that cost next to nothing, runs by branch and bound only the
+blocks on the shortest path, and looks for the path again until it consists of blocks that are known. Of half
+a million steps between downsets a change concerns few, so that a path costs microseconds after the first.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.compiled import njit, njit_inlined, njit_without_arrays
+from phaze.schedule.barriers import Blocks, Indices
+from phaze.schedule.branching import CLOSE, Block, finds_pairs, make_block, run_block
+from phaze.schedule.clock import bound_by_weights
+from phaze.schedule.graphs import ALL_CORES, Part
+from phaze.schedule.pairing import assign_cores, occupies, sort_stably
+from phaze.schedule.sequences import follow_sequence
+
+FIRST_NODES, GROWTH = 250, 8
+"""Branches with which a block is run first, and their growth when it is run again."""
+
+
+class Steps(NamedTuple):
+    """Steps between downsets with the shortest paths along them."""
+
+    offsets: Ints
+    """Steps into downset d are offsets[d] to offsets[d + 1], shape (d + 1,)."""
+    sources: Indices
+    """Downset from which a step starts, shape (steps,)."""
+    blocks: Indices
+    """Block that it runs, shape (steps,)."""
+    length: Floats
+    """Length of the shortest path from nothing to every downset, shape (d,)."""
+    last: Ints
+    """Last step on that path, shape (d,)."""
+    spent: Floats
+    """Length of that step when the path was found, shape (d,)."""
+
+
+class Values(NamedTuple):
+    """What is known of the latency of every block on single cores, shape (b,)."""
+
+    lower: Floats
+    upper: Floats
+    """Infinite as long as no run was found."""
+    nodes: Ints
+    """Branches that were allowed when it was run, 0 if it was not run, -1 if no more of them help."""
+
+
+@njit
+def bound_all(
+    blocks: Blocks,
+    kinds: Ints,
+    order: Bools,
+    offsets: Ints,
+    followers: Ints,
+    one: Floats,
+    every: Floats,
+    num_tc: Ints,
+    num_vc: Ints,
+    rounds: int,
+    nodes: int,
+) -> tuple[Floats, Floats]:
+    """Return lower bounds and feasible latencies, shape (A,), for latencies of shape (A, n)."""
+    lower, feasible = np.zeros(len(one)), np.zeros(len(one))
+    for a in range(len(one)):
+        part = Part(kinds, order, offsets, followers, one[a], every[a], num_tc[a], num_vc[a])
+        lower[a], feasible[a], _, _ = find_path(blocks, part, rounds, nodes)
+    return lower, feasible
+
+
+@njit_inlined
+def find_path(blocks: Blocks, part: Part, rounds: int, nodes: int) -> tuple[float, float, Ints, Floats]:
+    """Return a lower bound, the best feasible latency, its blocks as bits, and the latencies of these, both
+    from the last to the first.
+
+    As long as blocks are valued by lower bounds, the shortest path is a lower bound as well. Its blocks are
+    run with a few branches; where this changes nothing, with ever more of them, `nodes` in all. When these
+    are used up, blocks are valued by what was found, for the sake of the feasible latency.
+    """
+    values = _first_values(blocks, part)
+    steps = _useful_steps(blocks, values.lower)
+    feasible, best, latencies = _one_by_one(part)
+    value, lower, limit, left = values.lower.copy(), 0.0, FIRST_NODES, np.full(1, nodes)
+    for _ in range(rounds):
+        path = _shortest(steps, value)
+        total = steps.length[-1]
+        lower = total if limit else lower
+        if total >= feasible * (1 - CLOSE):
+            break
+        settled, length = _run_path(blocks, path, part, values, value, limit, left, feasible - total)
+        if length < feasible:
+            feasible, best, latencies = length, blocks.masks[path], values.upper[path]
+        if settled and limit == 0:
+            break
+        if settled:
+            limit = GROWTH * limit if left[0] > 0 else 0
+        if limit == 0:
+            for b in range(len(value)):
+                value[b] = values.upper[b] if values.nodes[b] != 0 else value[b]
+    if feasible > lower * (1 + CLOSE):
+        lower = max(lower, bound_by_weights(part))
+    return min(lower, feasible), feasible, best, latencies
+
+
+@njit_inlined
+def _first_values(blocks: Blocks, part: Part) -> Values:
+    """Return bounds on all blocks; those of single operators, and of blocks that never wait, are exact."""
+    lower = bound_blocks(blocks, part)
+    upper, nodes = np.full(len(lower), np.inf), np.zeros(len(lower), dtype=np.int64)
+    for b in range(len(lower)):
+        apart = blocks.widths[b, 1] + blocks.widths[b, 3] <= part.num_tc
+        apart = apart and blocks.widths[b, 2] + blocks.widths[b, 3] <= part.num_vc
+        if blocks.size[b] == 1 or apart or blocks.widths[b, 0] <= min(part.num_tc, part.num_vc):
+            upper[b], nodes[b] = lower[b], -1
+    return Values(lower, upper, nodes)
+
+
+@njit
+def _useful_steps(blocks: Blocks, lower: Floats) -> Steps:
+    """Return the steps whose blocks could be worth running, from the first to the last downset."""
+    sets, useful, size = len(blocks.offsets) - 1, lower < np.inf, 0
+    for b in blocks.steps:
+        size += useful[b]
+    offsets = np.zeros(sets + 1, dtype=np.int64)
+    sources, kept, size = np.empty(size, dtype=np.int32), np.empty(size, dtype=np.int32), 0
+    for d in range(sets):
+        for s in range(blocks.offsets[d], blocks.offsets[d + 1]):
+            if useful[blocks.steps[s]]:
+                sources[size], kept[size] = blocks.sources[s], blocks.steps[s]
+                size += 1
+        offsets[d + 1] = size
+    return Steps(offsets, sources, kept, np.zeros(sets), np.full(sets, -1), np.zeros(sets))
+
+
+@njit_inlined
+def _one_by_one(part: Part) -> tuple[float, Ints, Floats]:
+    """Return the path on which operators run one after the other."""
+    n = len(part.kinds)
+    best, latencies = np.zeros(n, dtype=np.int64), np.zeros(n)
+    for i in range(n):
+        best[n - 1 - i], latencies[n - 1 - i] = 1 << i, min(part.one[i], part.every[i])
+    return latencies.sum(), best, latencies
+
+
+@njit_inlined
+def _run_path(
+    blocks: Blocks,
+    path: Ints,
+    part: Part,
+    values: Values,
+    value: Floats,
+    limit: int,
+    left: Ints,
+    slack: float,
+) -> tuple[bool, float]:
+    """Run the blocks of a path that were not run with so many branches, and return whether this taught
+    nothing, and the latency.
+
+    Only runs are of interest that lengthen the path by less than `slack`. The value of a block becomes
+    its lower bound, or without a limit its feasible latency.
+    """
+    settled, length = True, 0.0
+    for b in path:
+        if 0 <= values.nodes[b] < max(limit, 1):
+            _run_block(blocks, b, part, values, limit, left, slack if limit else np.inf)
+            new = values.lower[b] if limit else values.upper[b]
+            settled = settled and new <= value[b] * (1 + CLOSE)
+            value[b] = new
+        length += values.upper[b]
+    return settled, length
+
+
+@njit_inlined
+def _run_block(
+    blocks: Blocks, b: int, part: Part, values: Values, limit: int, left: Ints, slack: float
+) -> None:
+    """Run a block with so many branches, a few where there is no limit."""
+    nodes = min(limit, left[0]) if limit else FIRST_NODES
+    members = members_of(blocks.masks[b])
+    lower, upper, _, used = run_members(members, part, values.lower[b] + slack, nodes)
+    left[0] -= used
+    values.lower[b], values.upper[b] = max(lower, values.lower[b]), min(upper, values.upper[b])
+    values.nodes[b] = limit if used >= nodes else -1
+
+
+@njit
+def members_of(mask: int) -> Ints:
+    """Return the operators of a set given as bits."""
+    members, size = np.empty(64, dtype=np.int64), 0
+    for i in range(63):
+        if mask >> i & 1:
+            members[size] = i
+            size += 1
+    return members[:size]
+
+
+@njit_inlined
+def run_members(members: Ints, part: Part, cutoff: float, nodes: int) -> tuple[float, float, Floats, int]:
+    """Return a lower bound, a feasible latency and start times of operators that run on single cores, and
+    how many branches were searched.
+    """
+    block = make_block(members, part)
+    lower, upper, start, used = run_block(block, cutoff, nodes, False)
+    if block.uses[:, 2].any() and upper < np.inf:
+        # Of several shortest runs always the same one, whatever cutoff it was looked for with.
+        start = run_block(block, upper * (1 + 1000 * CLOSE), nodes, False)[2]
+        if not finds_pairs(block, start):
+            upper = _pair_block(block, start)
+            _, better, other, _ = run_block(block, upper * (1 + 1000 * CLOSE), nodes, True)
+            if better < np.inf:
+                upper, start = better, other
+    return lower, upper, start, used
+
+
+@njit
+def _pair_block(block: Block, start: Floats) -> float:
+    """Return the latency of the schedule with the same sequence of starts, but in pairs; fill its starts."""
+    n = len(start)
+    offsets, followers = np.zeros(n + 1, dtype=np.int64), np.zeros(n * n, dtype=np.int64)
+    for i in range(n):
+        offsets[i + 1] = offsets[i]
+        for j in range(i + 1, n):
+            if block.before[i, j]:
+                followers[offsets[i + 1]] = j
+                offsets[i + 1] += 1
+    part = Part(
+        block.kinds,
+        block.before,
+        offsets,
+        followers[: offsets[n]],
+        block.latency,
+        block.latency,
+        block.cores[0],
+        block.cores[1],
+    )
+    wide, core = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.int64)
+    return follow_sequence(part, sort_stably(start), wide, start, core)
+
+
+@njit
+def bound_blocks(blocks: Blocks, part: Part) -> Floats:
+    """Return lower bounds of all blocks from paths and work; infinite where all cores are no slower."""
+    n = len(part.kinds)
+    value = np.full(len(blocks.masks), np.inf)
+    head, path, serial = np.zeros(n), np.zeros(n + 1), np.zeros(n + 1)
+    work, first = np.zeros((n + 1, 3)), np.full((n + 1, 3), np.inf)
+    cores = np.array([part.num_tc, part.num_vc, min(part.num_tc, part.num_vc)])
+    for b in range(len(value)):
+        i, d = blocks.last[b], blocks.size[b]
+        head[i] = _head(part, blocks.masks[b], i, head)
+        path[d] = max(path[d - 1], head[i] + part.one[i])
+        serial[d] = serial[d - 1] + min(part.one[i], part.every[i])
+        bound = path[d]
+        for r in range(3):
+            used = occupies(part.kinds[i], r)
+            work[d, r] = work[d - 1, r] + (part.one[i] if used else 0.0)
+            first[d, r] = min(first[d - 1, r], head[i]) if used else first[d - 1, r]
+            bound = max(bound, first[d, r] + work[d, r] / cores[r] if work[d, r] > 0 else 0.0)
+        if d == 1:
+            value[b] = serial[1]
+        elif blocks.usable[b] and bound < serial[d]:
+            value[b] = bound
+    return value
+
+
+@njit_without_arrays
+def _head(part: Part, mask: int, i: int, head: Floats) -> float:
+    """Return when operator i of a block can start at the earliest, given the operators before it."""
+    begin = 0.0
+    for j in range(i):
+        if part.order[j, i] and mask >> j & 1:
+            begin = max(begin, head[j] + part.one[j])
+    return begin
+
+
+@njit
+def _shortest(steps: Steps, value: Floats) -> Ints:
+    """Return the blocks of the shortest path to everything, from the last to the first.
+
+    Values only rise, so that only those paths are looked for again that became longer.
+    """
+    sets = len(steps.length)
+    for d in range(1, sets):
+        s = steps.last[d]
+        known = s >= 0 and value[steps.blocks[s]] == steps.spent[d]
+        if not known or steps.length[steps.sources[s]] + steps.spent[d] != steps.length[d]:
+            _step_into(steps, value, d)
+    path, size, d = np.empty(sets, dtype=np.int64), 0, sets - 1
+    while d > 0:
+        path[size] = steps.blocks[steps.last[d]]
+        size += 1
+        d = steps.sources[steps.last[d]]
+    return path[:size]
+
+
+@njit_without_arrays
+def _step_into(steps: Steps, value: Floats, d: int) -> None:
+    """Look for the shortest path to a downset."""
+    steps.length[d], steps.last[d] = np.inf, steps.offsets[d]
+    for s in range(steps.offsets[d], steps.offsets[d + 1]):
+        length = steps.length[steps.sources[s]] + value[steps.blocks[s]]
+        if length < steps.length[d]:
+            steps.length[d], steps.last[d], steps.spent[d] = length, s, value[steps.blocks[s]]
+
+
+@njit
+def follow_path(path: Ints, latencies: Floats, part: Part, nodes: int) -> tuple[Floats, Ints]:
+    """Return start times and cores along a path of blocks given as bits, from the last to the first, of
+    which the latencies were found with so many branches.
+    """
+    n = len(part.kinds)
+    start, core = np.zeros(n), np.zeros(n, dtype=np.int64)
+    now = 0.0
+    for k in range(len(path) - 1, -1, -1):
+        members = members_of(path[k])
+        i = members[0]
+        if len(members) > 1:
+            cutoff = latencies[k] * (1 + 1000 * CLOSE)
+            _, length, starts, _ = run_members(members, part, cutoff, nodes)
+            ends, kinds = starts + part.one[members], part.kinds[members]
+            cores = assign_cores(kinds, starts, ends, part.num_tc, part.num_vc)[1]
+            for j in range(len(members)):
+                start[members[j]], core[members[j]] = now + starts[j], cores[j]
+        else:
+            wide = part.every[i] < part.one[i]
+            length = part.every[i] if wide else part.one[i]
+            start[i], core[i] = now, ALL_CORES if wide else 0
+        now += length
+    return start, core

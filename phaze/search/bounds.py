@@ -1,0 +1,222 @@
+"""Bounds on the time per batch of many architectures at once.
+
+Every distinct layer has a lower bound and a feasible value of its latency on every architecture
+(`schedule.bounds`). A placement's time per batch does not fall when a layer's latency rises; what fits the
+memory does not depend on them; so the best placement with the lower bounds is a lower bound on the best
+time per batch, and the best placement with the feasible latencies is feasible (`phaze.chains` finds both
+exactly). The schedules that are solved later are at most as long as the feasible ones and no shorter than the
+bounds, so their time per batch lies in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.arrays import Floats
+from phaze.base.progress import counted
+from phaze.base.ranking import distinct_rows
+from phaze.cost.latencies import designs_of_operators, gather_latencies
+from phaze.cost.memory import parameter_bytes
+from phaze.pipeline.flushing import Setting
+from phaze.plan.phaze.chains import Runs, best_times, possible_depths
+from phaze.plan.phaze.energy import Batch, Rates
+from phaze.schedule.bounds import layer_bounds
+from phaze.search.economy import Least, least_sample_j
+from phaze.spec.settings import Training
+from phaze.tables.columns import ENERGIES
+
+DIRECTIONS = ("forward", "backward")
+CORES_OF_DESIGN = {
+    "tensor_design": ("tensor",),
+    "vector_design": ("vector", "network"),
+    "fused_design": ("fused",),
+}
+"""Whose operators take the estimates of a design: a collective reduces on the vector cores."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A lower bound and a feasible value of the same quantity, arrays of one shape, in seconds."""
+
+    lower_s: Floats
+    feasible_s: Floats
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Latency of both passes of one layer of every run, arrays (A, runs), in seconds."""
+
+    forward_s: Floats
+    backward_s: Floats
+
+
+def bound_layers(
+    operators: pd.DataFrame,
+    edges: pd.DataFrame,
+    estimates: pd.DataFrame,
+    architectures: pd.DataFrame,
+    *,
+    overlap_communication: bool = False,
+) -> dict[tuple[str, str], Bounds]:
+    """Return bounds (A,) on the latency of every (layer, direction), in the order of the architectures."""
+    found = {}
+    for layer in operators["layer"].unique():
+        for direction in DIRECTIONS:
+            mine = _pass(operators, layer, direction).sort_values("operator")
+            links = _pass(edges, layer, direction)[["source", "target"]].to_numpy()
+            distinct, place = distinct_rows(_cases(mine, estimates, architectures))
+            latencies, counts = distinct[:, :-2], distinct[:, -2:].astype(np.int64)
+            one, every = np.hsplit(latencies, 2)
+            bounds = layer_bounds(
+                tuple(mine["core"]),
+                tuple((int(i), int(j)) for i, j in links),
+                one,
+                every,
+                counts[:, 0],
+                counts[:, 1],
+                overlap_communication=overlap_communication,
+            )
+            found[layer, direction] = Bounds(*(values[place] for values in bounds))
+    return found
+
+
+def _cases(operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame) -> Floats:
+    """Return all that a layer's bounds depend on: latencies on one core and on all, and both counts of cores.
+
+    Cores beyond one for every operator are of no use to it, so that many architectures are the same case.
+    """
+    of_type = operators["core"].value_counts()
+    most = {core: of_type.get(core, 0) + of_type.get("fused", 0) for core in ("tensor", "vector")}
+    counts = [
+        architectures["num_tc"].clip(upper=most["tensor"]),
+        architectures["num_vc"].clip(upper=most["vector"]),
+    ]
+    return np.column_stack(
+        [*operator_latencies(operators, estimates, architectures), *(c.clip(lower=1) for c in counts)]
+    )
+
+
+def least_energies(
+    operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
+) -> dict[tuple[str, str], Floats]:
+    """Return the energy (A,) that every (layer, direction) takes at least on one slice, in joules.
+
+    A schedule runs every operator on one core or on all; either may take less energy.
+    """
+    one, every = (estimates[[f"{part}{which}_j" for part in ENERGIES]].sum(axis=1) for which in ("", "_all"))
+    least, works, designs = (
+        np.minimum(one.to_numpy(), every.to_numpy()),
+        estimates["work"].to_numpy(np.int64),
+        estimates["design"].to_numpy(np.int64),
+    )
+    known = int(works.max(initial=-1)) + 1
+    found = {}
+    for key, mine in operators[operators["work"] >= 0].groupby(["layer", "direction"]):
+        total = np.zeros(len(architectures))
+        for design, cores in CORES_OF_DESIGN.items():
+            often = np.bincount(mine.loc[mine["core"].isin(cores), "work"], minlength=known)
+            by_design = np.bincount(designs, often[works] * least)
+            total += by_design[architectures[design].to_numpy(np.int64)]
+        found[str(key[0]), str(key[1])] = total
+    return found
+
+
+def _pass(frame: pd.DataFrame, layer: str, direction: str) -> pd.DataFrame:
+    return frame[(frame["layer"] == layer) & (frame["direction"] == direction)]
+
+
+def operator_latencies(
+    operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
+) -> tuple[Floats, Floats]:
+    """Return the latency of operators on one core and on all cores, arrays (A, n)."""
+    designs = designs_of_operators(
+        list(operators["core"]),
+        *(architectures[f"{core}_design"].to_numpy(np.int64) for core in ("tensor", "vector", "fused")),
+    )
+    works, at = (
+        operators["work"].to_numpy(np.int64),
+        (estimates["work"].to_numpy(), estimates["design"].to_numpy()),
+    )
+    return (
+        gather_latencies(works, designs, *at, estimates["latency_s"].to_numpy()),
+        gather_latencies(works, designs, *at, estimates["latency_all_s"].to_numpy()),
+    )
+
+
+def read_runs(layers: pd.DataFrame, graph: pd.DataFrame, training: Training) -> tuple[Runs, list[str]]:
+    """Return the chain of a model as runs of equal layers, and the distinct layer of every run."""
+    graph = graph.sort_values("position")
+    rows = layers.set_index("layer").loc[graph["layer"]]
+    each = parameter_bytes(training.optimizer, training.precision)
+    parameters = rows["parameters"].to_numpy(np.float64)
+    runs = Runs(
+        counts=tuple(int(count) for count in graph["count"]),
+        weight_bytes=each.weights * parameters,
+        static_bytes=each.static * parameters,
+        activation_bytes=rows["activation_bytes"].to_numpy(np.float64),
+        output_bytes=rows["output_bytes"].to_numpy(np.float64),
+        tensor_parallel=rows["tensor_parallel"].to_numpy(np.bool_),
+    )
+    return runs, list(graph["layer"])
+
+
+def bound_times(
+    runs: Runs,
+    names: Sequence[str],
+    layers: Mapping[tuple[str, str], Bounds],
+    tensor: int,
+    settings: Sequence[Setting],
+) -> Bounds:
+    """Return bounds (settings, A) on the time per batch, infinite where nothing fits.
+
+    Equal latencies are placed once: many architectures differ only in what a model does not use, and for most
+    the bounds of all layers meet.
+    """
+    lower = Latencies(*(np.stack([layers[n, d].lower_s for n in names], axis=1) for d in DIRECTIONS))
+    feasible = Latencies(*(np.stack([layers[n, d].feasible_s for n in names], axis=1) for d in DIRECTIONS))
+    both = np.concatenate([np.hstack([x.forward_s, x.backward_s]) for x in (lower, feasible)])
+    distinct, place = distinct_rows(both)
+    forward, backward = np.hsplit(distinct, 2)
+    times = best_times(runs, forward, backward, tensor, settings)[:, place]
+    lower_s, feasible_s = np.hsplit(times, 2)
+    return Bounds(np.minimum(lower_s, feasible_s), feasible_s)
+
+
+def bound_energies(
+    runs: Runs,
+    names: Sequence[str],
+    layers: Mapping[tuple[str, str], Bounds],
+    energies: Mapping[tuple[str, str], Floats],
+    times: Bounds,
+    area_um2: Floats,
+    tensor: int,
+    settings: Sequence[Setting],
+    batch: Batch,
+    rates: Rates,
+) -> Floats:
+    """Return joules per sample (settings, A) that no best placement goes below, infinite where none fits."""
+    none = np.zeros(len(area_um2))
+    least = Least(
+        *(np.stack([layers[n, d].lower_s for n in names], axis=1) for d in DIRECTIONS),
+        *(np.stack([energies.get((n, d), none) for n in names], axis=1) for d in DIRECTIONS),
+    )
+    watts = rates.leakage_w_per_um2 * area_um2
+    known: dict[tuple[bytes, ...], Floats] = {}
+    found = []
+    for c, setting in enumerate(counted(settings, "HBM size and recomputation")):
+        depths, lower, feasible = (
+            possible_depths(runs, tensor, setting),
+            times.lower_s[c],
+            times.feasible_s[c],
+        )
+        key = (depths.key(), lower.tobytes(), feasible.tobytes(), bytes([setting.recompute]))
+        if key not in known:
+            known[key] = least_sample_j(
+                runs, least, lower, feasible, watts, depths, tensor, setting, batch, rates
+            )
+        found.append(known[key])
+    return np.array(found)

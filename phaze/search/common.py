@@ -1,0 +1,213 @@
+"""The architecture that is best for several models together.
+
+The common architecture fixes the architecture and the HBM size; microbatch, TMP width, recompute and
+placement stay per model. With X_m(a, h) the best throughput of model m on architecture a with HBM size h,
+and weights w_m, it maximises one of
+    mean:        sum_m w_m X_m / sum_m w_m                    (Algorithm 1, avg_across_models)
+    normalised:  the same with X_m / max_{a,h} X_m: the share of what each model could have at best
+    geometric:   exp(sum_m w_m ln X_m / sum_m w_m)            (dividing by any reference changes no order)
+among the architectures that train every model that any of them can train; a model that none can train takes
+no part. (Memory decides that, and a larger HBM fits what a smaller one does. Without this rule the plain
+mean, which the smallest model dominates, would choose an HBM on which the largest does not run at all.)
+
+Bounds lower_s and feasible_s on the time per batch bound X_m from above and below; each mean increases in
+every X_m, and the reference max X_m lies between the largest lower and the largest upper bound, so putting
+bounds in the place of X_m bounds the mean. With 1 / mean in the place of the time per batch,
+`select.could_matter` keeps whatever could be among the `best` best or the smallest within the tolerance, and
+its proof holds word for word; here one call sees all shards at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.arrays import Bools, Floats
+from phaze.base.ranking import Ranks, name_ranks, order, smallest, within
+from phaze.search.select import could_matter
+
+Mean = Literal["mean", "normalised", "geometric"]
+AT = ["architecture", "hbm_gib"]
+
+
+def common_candidates(
+    screens: Iterable[pd.DataFrame],
+    architectures: pd.DataFrame,
+    weights: Mapping[str, float],
+    *,
+    mode: Mean,
+    global_batch: int,
+    best: int,
+    tolerance: float,
+    area_limit_um2: float = np.inf,
+) -> pd.DataFrame:
+    """Return (architecture, hbm_gib) of all that could be the best common ones, with bounds on their mean.
+
+    `screens` are tables of any models, TMP widths, microbatches and shards, read one at a time; `weights`
+    names the models. Columns lower and upper bound the mean of samples/s. Named architectures beyond the area
+    limit are no candidates; the others exclude no one, because they may repeat an architecture of the grid.
+    """
+    lower_s, feasible_s = best_times(screens, list(weights))
+    slow, fast = global_batch / feasible_s, global_batch / lower_s
+    means = {"lower": mean_of(slow, weights, mode, fast), "upper": mean_of(fast, weights, mode, slow)}
+    chips = architectures.drop_duplicates("architecture").set_index("architecture")
+    bounds = (
+        pd.DataFrame(means).join(chips[["area_um2", "named"]], on="architecture", how="inner").reset_index()
+    )
+    bounds = bounds[bounds["area_um2"] <= area_limit_um2 * (1.0 + 1e-9)]
+    kept = [rows[_could_matter(rows, best, tolerance)] for _, rows in bounds.groupby("hbm_gib")]
+    return pd.concat(kept or [bounds], ignore_index=True)[["architecture", "hbm_gib", "lower", "upper"]]
+
+
+def _could_matter(bounds: pd.DataFrame, best: int, tolerance: float) -> Bools:
+    """Return which rows of one HBM size the searched architectures do not exclude."""
+    named, names = bounds["named"].to_numpy(np.bool_), name_ranks(bounds["architecture"])
+    area = bounds["area_um2"].to_numpy(np.float64)
+    fast, slow = _cost(bounds["upper"]), _cost(bounds["lower"])
+    kept = np.zeros(len(bounds), dtype=np.bool_)
+    searched = np.flatnonzero(~named)
+    for members in (searched, *(np.append(searched, one) for one in np.flatnonzero(named))):
+        flags = could_matter(
+            fast[members], slow[members], area[members], names[members], best=best, tolerance=tolerance
+        )
+        fresh = slice(None) if members is searched else slice(-1, None)
+        kept[members[fresh]] = flags[fresh]
+    return kept
+
+
+def best_times(screens: Iterable[pd.DataFrame], models: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the least lower and feasible times: rows (architecture, hbm_gib), one column a model."""
+    seen: list[_Seen] = []
+    for screen in screens:
+        known = next((one for one in reversed(seen) if one.is_about(screen)), None)
+        if known is None:
+            known = _Seen.of(screen)
+            seen.append(known)
+        known.add(screen)
+    every = (
+        pd.concat([one.rows() for one in seen], ignore_index=True) if seen else pd.DataFrame({"model": []})
+    )
+    if missing := [model for model in models if not (every["model"] == model).any()]:
+        raise ValueError(f"no screens of the models {missing}")
+    least = {m: every[every["model"] == m].groupby(AT)[["lower_s", "feasible_s"]].min() for m in models}
+    lower = pd.DataFrame({model: least[model]["lower_s"] for model in models})
+    return lower.fillna(np.inf), pd.DataFrame({m: least[m]["feasible_s"] for m in models}).fillna(np.inf)
+
+
+@dataclass
+class _Seen:
+    """The least times of screens with the same rows: those of a shard at any point."""
+
+    keys: pd.DataFrame
+    starts: Ranks
+    """First of the rows that follow each other for the same model, architecture and HBM size."""
+    lower_s: Floats
+    feasible_s: Floats
+
+    @classmethod
+    def of(cls, screen: pd.DataFrame) -> _Seen:
+        """Return what is to be known of screens with the rows of this one."""
+        keys = screen[["model", *AT]]
+        codes = np.stack([pd.factorize(keys[name])[0] for name in keys])
+        starts = np.flatnonzero(np.diff(codes, axis=1, prepend=-1).any(axis=0))
+        nothing = np.full(len(starts), np.inf)
+        return cls(keys, starts, nothing, nothing)
+
+    def is_about(self, screen: pd.DataFrame) -> bool:
+        """Say whether a screen has the same rows."""
+        return all(self.keys[name].equals(screen[name]) for name in self.keys)
+
+    def add(self, screen: pd.DataFrame) -> None:
+        """Take the times of a screen into account."""
+        if len(screen):
+            lower, feasible = (screen[name].to_numpy(np.float64) for name in ("lower_s", "feasible_s"))
+            self.lower_s = np.minimum(self.lower_s, np.minimum.reduceat(lower, self.starts))
+            self.feasible_s = np.minimum(self.feasible_s, np.minimum.reduceat(feasible, self.starts))
+
+    def rows(self) -> pd.DataFrame:
+        """Return the least times, once for rows that follow each other."""
+        return self.keys.iloc[self.starts].assign(lower_s=self.lower_s, feasible_s=self.feasible_s)
+
+
+def mean_of(
+    samples_per_s: pd.DataFrame,
+    weights: Mapping[str, float],
+    mode: Mean,
+    reference: pd.DataFrame | None = None,
+) -> pd.Series:
+    """Return the mean over the model columns, 0 for rows that do not train every model that some row trains.
+
+    `reference` holds throughputs whose maximum a normalised mean divides by; without one it is
+    `samples_per_s` itself.
+    """
+    trained = samples_per_s.columns[(samples_per_s > 0).any()]
+    share = pd.Series({model: weights[model] for model in trained}, dtype=np.float64)
+    share, throughput = share / share.sum(), samples_per_s[trained]
+    if mode == "normalised":
+        throughput = throughput / (samples_per_s if reference is None else reference)[trained].max()
+    if mode == "geometric":
+        with np.errstate(divide="ignore"):
+            mean = np.exp(np.log(throughput) @ share)
+    else:
+        mean = throughput @ share
+    complete: pd.Series = mean.where((throughput > 0).all(axis=1), 0.0)
+    return complete
+
+
+def choose_common(
+    placements: pd.DataFrame,
+    architectures: pd.DataFrame,
+    weights: Mapping[str, float],
+    *,
+    mode: Mean,
+    tolerance: float,
+    reference: Mapping[str, float] | None = None,
+) -> pd.DataFrame:
+    """Return the ranking of common architectures from exact placements of the candidates.
+
+    Rows (architecture, hbm_gib) with their `mean` and area and the columns best_of_hbm (the best of its HBM
+    size), smallest_of_hbm (smallest area within the tolerance of that) and chosen (the best of the smallest
+    HBM size within the tolerance of the best of all). `reference` gives every model's best samples/s for a
+    normalised mean.
+    """
+    exact = (
+        placements[placements["planner"] == "phaze"]
+        .groupby(["architecture", "hbm_gib", "model"])["samples_per_s"]
+        .max()
+        .unstack()
+        .reindex(columns=list(weights))
+        .fillna(0.0)
+    )
+    at_best = None if reference is None else pd.DataFrame([reference])
+    ranked = mean_of(exact, weights, mode, at_best).rename("mean").reset_index()
+    areas = architectures.drop_duplicates("architecture").set_index("architecture")["area_um2"]
+    ranked["area_um2"] = ranked["architecture"].map(areas)
+    return _marked(ranked, tolerance)
+
+
+def _marked(ranked: pd.DataFrame, tolerance: float) -> pd.DataFrame:
+    """Return the rows from best to worst with the marks of `choose_common`."""
+    area, name = ranked["area_um2"].to_numpy(), name_ranks(ranked["architecture"])
+    ranked = ranked.iloc[order(_cost(ranked["mean"]), area, name)].reset_index(drop=True)
+    ranked = ranked.assign(best_of_hbm=~ranked.duplicated("hbm_gib"), smallest_of_hbm=False, chosen=False)
+    ranked["best_of_hbm"] &= ranked["mean"] > 0
+    for _, group in ranked.groupby("hbm_gib"):
+        found = smallest(
+            _cost(group["mean"]), group["area_um2"].to_numpy(), name_ranks(group["architecture"]), tolerance
+        )
+        if found is not None:
+            ranked.loc[group.index[found], "smallest_of_hbm"] = True
+    near = ranked["best_of_hbm"] & within(_cost(ranked["mean"]), tolerance)
+    if near.any():
+        ranked.loc[ranked.loc[near, "hbm_gib"].idxmin(), "chosen"] = True
+    return ranked
+
+
+def _cost(mean: pd.Series) -> Floats:
+    """Return 1 / mean, which orders as the time per batch does."""
+    with np.errstate(divide="ignore"):
+        return 1.0 / mean.to_numpy(dtype=np.float64)

@@ -1,0 +1,248 @@
+"""The stages composed in memory: estimate, schedule and place given architectures, without screening any.
+
+The workflow passes tables from job to job; this module passes them from function to function. It answers
+single questions, evaluates the candidates for a common architecture, and varies the cluster around the
+winners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from phaze import tables
+from phaze.base.arrays import Bools
+from phaze.base.progress import counted
+from phaze.base.ranking import leanest_first
+from phaze.cost.designs import design_ids
+from phaze.cost.mapper.loads import Hardware
+from phaze.cost.operators import estimate_operators
+from phaze.plan.expert import Expert
+from phaze.plan.phaze.model import place_model
+from phaze.plan.phaze.point import Conditions
+from phaze.schedule.stage import schedule_layers
+from phaze.schedule.store import SolutionStore
+from phaze.spec.architecture import Technology
+from phaze.spec.model import AnyModel
+from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSettings, Training
+from phaze.spec.system import Scenario
+from phaze.tables.evaluations import EvaluationStore, Plain, content_of
+from phaze.workload.frames import LayerTables, extract_graph, extract_layers
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model as it is trained: its operators for every TMP width and microbatch to consider."""
+
+    graph: pd.DataFrame
+    """Table graphs."""
+    points: tuple[LayerTables, ...]
+    """Tables operators, parts, edges and layers of every point."""
+    sequence: int
+    """Tokens of a sample."""
+    flops_per_token: float
+    """FLOPs that training needs for a token (PaLM, Appendix B)."""
+    expert: Expert | None = None
+    """Placement that named architectures are evaluated with besides the best."""
+
+    @cached_property
+    def _contents(self) -> dict[int, str]:
+        return {id(point): content_of((self.graph, *point)) for point in self.points}
+
+    def content_at(self, point: LayerTables) -> str:
+        """Return a digest of the model at one of its points."""
+        return self._contents[id(point)]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What an evaluation depends on besides the model and the architectures."""
+
+    scenario: Scenario
+    training: Training
+    technology: Technology
+    estimate: EstimateSettings = field(default_factory=EstimateSettings)
+    schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+    bytes_per_element: int = 2
+    solutions: Path | None = None
+    """Folder of verified solutions to share, or None."""
+    evaluations: EvaluationStore | None = None
+    """What is known of evaluations, or None."""
+
+    @property
+    def hardware(self) -> Hardware:
+        """Return what the estimates take from the cluster."""
+        return Hardware(
+            clock_hz=self.scenario.clock_hz,
+            hbm_bandwidth_bytes_per_s=self.scenario.hbm_bandwidth_bytes_per_s,
+            network_bandwidth_bytes_per_s=self.scenario.network_bandwidth_bytes_per_s,
+            bytes_per_element=self.bytes_per_element,
+            all_reduce_factor=self.scenario.all_reduce_factor,
+        )
+
+    def conditions(self, subject: Subject) -> Conditions:
+        """Return where and how a model is trained, for placing it."""
+        return Conditions.of(
+            self.scenario,
+            self.training,
+            self.technology.energy,
+            sequence=subject.sequence,
+            flops_per_token=subject.flops_per_token,
+        )
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All tables of the stages for all points of a model."""
+
+    architectures: pd.DataFrame
+    estimates: pd.DataFrame
+    solves: pd.DataFrame
+    schedules: pd.DataFrame
+    placements: pd.DataFrame
+    stages: pd.DataFrame
+
+
+def extract_subject(
+    model: AnyModel,
+    sequence: int,
+    tensor: Iterable[int],
+    microbatches: Iterable[int],
+    settings: ExtractSettings,
+    expert: Expert | None = None,
+) -> Subject:
+    """Return a model with its operators for all TMP widths and microbatches."""
+    widths = [(t, b) for t in tensor for b in microbatches]
+    return Subject(
+        graph=extract_graph(model, head=settings.head),
+        points=tuple(extract_layers(model, sequence, t, b, settings) for t, b in widths),
+        sequence=sequence,
+        flops_per_token=model.flops_per_token(sequence),
+        expert=expert,
+    )
+
+
+def evaluate_architectures(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> Evaluation:
+    """Return schedules and best placements of a model on the given architectures, for all points.
+
+    `architectures` are rows of table architectures, of any shards; their designs get ids of their own.
+    """
+    chips = with_own_designs(architectures)
+    points = counted(subject.points, "TMP width and microbatch")
+    found = [evaluate_point(subject, point, chips, terms) for point in points]
+    names = [f.name for f in fields(Evaluation) if f.name != "architectures"]
+    joined = {name: pd.concat([getattr(one, name) for one in found], ignore_index=True) for name in names}
+    return Evaluation(chips, **joined)
+
+
+def with_own_designs(architectures: pd.DataFrame) -> pd.DataFrame:
+    """Return architectures with ids that tell their core designs apart, whatever shards they come from."""
+    chips = architectures.drop_duplicates("architecture").reset_index(drop=True)
+    return chips.assign(**design_ids(chips))
+
+
+def evaluate_point(subject: Subject, point: LayerTables, chips: pd.DataFrame, terms: Terms) -> Evaluation:
+    """Return schedules and best placements at one point on architectures with designs of their own."""
+    estimates = estimate_point(point, chips, terms)
+    kept = chips[["architecture"]].assign(kept=True)
+    solves, schedules = schedule_point(point, estimates, chips, terms, np.ones(len(chips), dtype=np.bool_))
+    placements, stages = place_model(
+        point.layers, subject.graph, solves, chips, kept, terms.conditions(subject), subject.expert
+    )
+    return Evaluation(chips, estimates, solves, schedules, placements, stages)
+
+
+def look_up_architectures(
+    subject: Subject, architectures: pd.DataFrame, terms: Terms, names: Sequence[str]
+) -> dict[str, pd.DataFrame]:
+    """Return tables of `Evaluation` by name, for all points; what is known of them is not evaluated again."""
+    chips = architectures.drop_duplicates("architecture")
+    found = [look_up_point(subject, point, chips, terms, names) for point in subject.points]
+    return {name: pd.concat([one[name] for one in found], ignore_index=True) for name in names}
+
+
+def look_up_point(
+    subject: Subject, point: LayerTables, chips: pd.DataFrame, terms: Terms, names: Sequence[str]
+) -> dict[str, pd.DataFrame]:
+    """Return tables of `evaluate_point` by name; what is known of them is not evaluated again.
+
+    A point knows of no microbatch but its own.
+    """
+    own = terms.training.model_copy(update={"microbatches": (int(point.layers["microbatch"].iloc[0]),)})
+    mine = replace(terms, training=own)
+
+    def evaluate(fresh: pd.DataFrame) -> dict[str, pd.DataFrame]:
+        found = evaluate_point(subject, point, with_own_designs(fresh), mine)
+        return {name: getattr(found, name) for name in names}
+
+    if terms.evaluations is None:
+        return evaluate(chips)
+    return terms.evaluations.complete(_content_of(subject, point, mine), chips, names, evaluate)
+
+
+def _content_of(subject: Subject, point: LayerTables, terms: Terms) -> Plain:
+    """Return all that an evaluation at a point depends on besides architectures and code."""
+    nouns = (terms.scenario, terms.training, terms.technology, terms.estimate, terms.schedule)
+    return [
+        *(noun.model_dump(mode="json") for noun in nouns),
+        subject.content_at(point),
+        terms.bytes_per_element,
+        subject.sequence,
+        subject.flops_per_token,
+        None if subject.expert is None else asdict(subject.expert),
+    ]
+
+
+def estimate_point(point: LayerTables, chips: pd.DataFrame, terms: Terms) -> pd.DataFrame:
+    """Return table estimates of the operators at one point."""
+    tensor = int(point.layers["tensor"].iloc[0])
+    return estimate_operators(point.parts, chips, terms.hardware, terms.technology, tensor, terms.estimate)
+
+
+def schedule_point(
+    point: LayerTables, estimates: pd.DataFrame, chips: pd.DataFrame, terms: Terms, which: Bools
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return tables solves and schedules of those of the architectures."""
+    kept = chips[["architecture"]].assign(kept=which)
+    return schedule_layers(
+        point.operators, point.edges, estimates, chips, kept, terms.schedule, SolutionStore(terms.solutions)
+    )
+
+
+def best_placement(placements: pd.DataFrame) -> pd.Series:
+    """Return the row of the best placement: least time, then smallest HBM, stashing, t and microbatch.
+
+    If nothing is placed, the row of the leanest says why.
+    """
+    if not (placements["status"] == "placed").any():
+        return leanest_first(placements).iloc[0]
+    order = ["time_per_batch_s", "hbm_gib", "recompute", "tensor", "microbatch", "architecture"]
+    return placements.sort_values(order, kind="stable").iloc[0]
+
+
+def vary_cluster(
+    subject: Subject,
+    architectures: pd.DataFrame,
+    terms: Terms,
+    variations: Mapping[str, Mapping[str, float]],
+) -> pd.DataFrame:
+    """Return table sensitivities: the architectures placed again with other values of the scenario's keys.
+
+    `variations` names them, as {"hbm-half": {"hbm_bandwidth_bytes_per_s": 0.6e12}}.
+    """
+    found = []
+    for name, changes in variations.items():
+        scenario = Scenario.model_validate({**terms.scenario.model_dump(), **changes})
+        varied = replace(terms, scenario=scenario)
+        placements = look_up_architectures(subject, architectures, varied, ["placements"])["placements"]
+        found.append(placements.assign(variation=name))
+    if not found:
+        return tables.Sensitivities.empty()
+    return tables.Sensitivities.check(
+        pd.concat(found, ignore_index=True)[list(tables.Sensitivities.fields())]
+    )

@@ -1,0 +1,347 @@
+"""The least energy that training a sample can take on many architectures, without looking for the placement.
+
+For s stages and d pipelines of m = ceil(B / d) microbatches, the time per batch T limits what else can be:
+
+- no load exceeds (T - synchronisation) / (m + s - 1), and the synchronisation is at least that of the first
+  layer's weights;
+- the last stage takes no more layers than that, and no more than fit; all others run forward again, if the
+  setting recomputes;
+- what the other stages cannot do in that time, the first stage has to hold, with its weights to synchronise;
+- the slowest stage takes at least the mean of all work, and as long as that with the most layers of a run.
+
+Where this is possible, dynamic energy, the least transfers, the ring of d pipelines, and the leakage of d
+times the devices of the smallest pipeline of s stages over the least time are a lower bound; the least over
+all s and d is one for every placement whose time is at most T.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from phaze.base.arrays import Floats, Ints
+from phaze.base.compiled import njit, njit_without_arrays
+from phaze.pipeline.flushing import Setting, useful_widths
+from phaze.plan.phaze.chains import Depths, Runs
+from phaze.plan.phaze.energy import Batch, Rates, slices
+
+SLACK = 1e-9
+"""Relative error of times that the sums of the placement may have."""
+ROUNDS = 2
+"""How often what is known of the first stage is put to use."""
+
+
+@dataclass(frozen=True)
+class Least:
+    """What a layer of every run takes at least, arrays (A, runs); energies are those of one slice."""
+
+    forward_s: Floats
+    backward_s: Floats
+    forward_j: Floats
+    backward_j: Floats
+
+
+class _Frame(NamedTuple):
+    """What does not depend on the architecture."""
+
+    counts: Ints
+    """Layers of every run."""
+    movable: Ints
+    """Of these, how many the longest last stage holds."""
+    devices: Ints
+    """(s,): devices of a pipeline, 0 where none fits."""
+    microbatches: Ints
+    """ceil(B / d), falling."""
+    rising: Ints
+    """The same, negated: to be searched."""
+    pipelines: Ints
+    """d, rising."""
+    ends: Ints
+    """(s,): index of the first d for which the devices do not suffice."""
+    recompute: bool
+    weights_s: Floats
+    """Weights of a layer of every run over the bandwidth."""
+    transfer_j: float
+    """Least transfers of another stage, of a sample."""
+    ring_j: float
+    """Synchronisation with another pipeline, of a sample."""
+    samples: int
+    """In a microbatch."""
+    batch: int
+    """Samples in a batch."""
+
+
+def least_sample_j(
+    runs: Runs,
+    least: Least,
+    lower_s: Floats,
+    feasible_s: Floats,
+    leakage_w: Floats,
+    depths: Depths,
+    tensor: int,
+    setting: Setting,
+    batch: Batch,
+    rates: Rates,
+) -> Floats:
+    """Return joules per sample (A,) that the best placement does not go below; infinite where none fits.
+
+    Its time per batch lies between `lower_s` and `feasible_s` (A,); `leakage_w` (A,) is the power of a chip
+    that does nothing. Gradients take at least as many bytes as the weights.
+    """
+    counts, each = np.array(runs.counts), slices(runs, tensor)
+    before = np.cumsum(counts) - counts
+    microbatches, pipelines = useful_widths(setting.microbatches, setting.devices)
+    boundaries = np.repeat(runs.output_bytes, counts)[:-1]
+    frame = _Frame(
+        counts=counts,
+        movable=np.clip(before + counts - depths.last_start, 0, counts),
+        devices=depths.devices,
+        microbatches=microbatches,
+        rising=-microbatches,
+        pipelines=pipelines,
+        ends=np.searchsorted(pipelines, setting.devices // np.maximum(depths.devices, 1), side="right"),
+        recompute=setting.recompute,
+        weights_s=setting.exchange_s(runs.weight_bytes),
+        transfer_j=2.0 * rates.link_j_per_byte * float(min(boundaries, default=0.0)) / batch.microbatch,
+        ring_j=2.0 * rates.link_j_per_byte * float(runs.weight_bytes @ (counts * each)) / batch.global_batch,
+        samples=batch.microbatch,
+        batch=batch.global_batch,
+    )
+    tables = (
+        np.ascontiguousarray(values, np.float64)
+        for values in (
+            least.forward_s,
+            least.backward_s,
+            least.forward_j * each,
+            least.backward_j * each,
+            lower_s,
+            feasible_s,
+            leakage_w,
+        )
+    )
+    return _least_of_all(frame, *tables)
+
+
+class _Chip(NamedTuple):
+    """One architecture."""
+
+    time_s: float
+    work_s: float
+    """Both passes of all layers."""
+    once_j: float
+    """The same on all slices, of a sample."""
+    leakage_j: float
+    """Of one device, of a sample."""
+    forward_s: Floats
+    backward_s: Floats
+    forward_j: Floats
+    again_s: float
+    """Of running all layers forward again."""
+    again_j: float
+    saved_s: float
+    """Of it, the most that a second of the last stage's load saves."""
+    saved_j: float
+
+
+@njit
+def _least_of_all(
+    frame: _Frame,
+    forward_s: Floats,
+    backward_s: Floats,
+    forward_j: Floats,
+    backward_j: Floats,
+    lower_s: Floats,
+    feasible_s: Floats,
+    leakage_w: Floats,
+) -> Floats:
+    result, likely = np.full(len(lower_s), np.inf), 0
+    for a in range(len(lower_s)):
+        if lower_s[a] < np.inf:
+            chip = _Chip(
+                time_s=feasible_s[a] * (1.0 + SLACK),
+                work_s=(frame.counts * (forward_s[a] + backward_s[a])).sum(),
+                once_j=(frame.counts * (forward_j[a] + backward_j[a])).sum() / frame.samples,
+                leakage_j=leakage_w[a] * lower_s[a] / frame.batch,
+                forward_s=forward_s[a],
+                backward_s=backward_s[a],
+                forward_j=forward_j[a],
+                again_s=(frame.counts * forward_s[a]).sum(),
+                again_j=(frame.counts * forward_j[a]).sum(),
+                saved_s=_most_per_second(forward_s[a], forward_s[a] + backward_s[a]),
+                saved_j=_most_per_second(forward_j[a], forward_s[a] + backward_s[a]),
+            )
+            result[a], likely = _least_of_depths(likely, frame, chip)
+    return result
+
+
+@njit_without_arrays
+def _most_per_second(values: Floats, seconds: Floats) -> float:
+    """Return the largest ratio of a layer's value, which may be 0, to its time."""
+    most = 0.0
+    for r in range(len(values)):
+        if values[r] > 0.0:
+            most = max(most, values[r] / seconds[r])
+    return most
+
+
+@njit_without_arrays
+def _least_of_depths(likely: int, frame: _Frame, chip: _Chip) -> tuple[float, int]:
+    """Return the least energy, and its depth; the likely depth comes first and leaves little to others."""
+    best, found = np.inf, likely
+    for step in range(len(frame.devices)):
+        s = likely if step == 0 else step
+        if frame.devices[s] > 0 and _energy_j(s, 0, frame, chip) < best:
+            least = _least_of_depth(s, frame, chip, best)
+            if least < best:
+                best, found = least, s
+    return best, found
+
+
+@njit_without_arrays
+def _least_of_depth(s: int, frame: _Frame, chip: _Chip, best: float) -> float:
+    """Return the least energy of s stages and any number of pipelines, or the best so far."""
+    end = frame.ends[s]
+    if end == 0 or _relaxed_j(s, frame, chip) * (1.0 - SLACK) >= best:
+        return best
+    low = _fewest_pipelines(s, end, frame, chip)
+    if low >= end or _energy_j(s, low, frame, chip) >= best:
+        return best
+    for w in range(_first_possible(s, low, end, frame, chip), end):
+        joules = _energy_j(s, w, frame, chip)
+        if joules >= best:
+            break
+        again_j = _recomputation_j(s, w, _share(w, frame), frame, chip)
+        best = min(best, joules + again_j / frame.samples)
+    return best
+
+
+@njit_without_arrays
+def _energy_j(s: int, w: int, frame: _Frame, chip: _Chip) -> float:
+    """Return the least energy of a sample without recomputation."""
+    d = frame.pipelines[w]
+    links_j = (s - 1) * frame.transfer_j + (d - 1) * frame.ring_j
+    joules: float = chip.once_j + links_j + chip.leakage_j * d * frame.devices[s]
+    return joules
+
+
+@njit_without_arrays
+def _relaxed_j(s: int, frame: _Frame, chip: _Chip) -> float:
+    """Return a lower bound on the energy of s stages that takes no search, infinite where they are too slow.
+
+    Work is shared evenly and pipelines by fractions, and the last stage saves the most recomputation that its
+    load allows.
+    """
+    work_s, saved_s = chip.work_s, 0.0
+    if frame.recompute and s > 1:
+        work_s, saved_s = work_s + chip.again_s, chip.saved_s
+    steps = chip.time_s * (s + saved_s) / work_s * (1.0 + SLACK)
+    if steps < s:
+        return np.inf
+    d = max(1.0, frame.microbatches[0] / (steps - s + 1))
+    links_j = (s - 1) * frame.transfer_j + (d - 1.0) * frame.ring_j
+    joules: float = chip.once_j + links_j + chip.leakage_j * d * frame.devices[s]
+    if frame.recompute and s > 1:
+        longest = chip.time_s / (frame.microbatches[frame.ends[s] - 1] + s - 1)
+        joules += max(0.0, chip.again_j - chip.saved_j * longest) / frame.samples
+    return joules
+
+
+@njit_without_arrays
+def _share(w: int, frame: _Frame) -> float:
+    """Return how often the weights of the first stage cross the network in the synchronisation."""
+    share: float = (frame.pipelines[w] - 1) / frame.pipelines[w]
+    return share
+
+
+@njit_without_arrays
+def _fewest_pipelines(s: int, end: int, frame: _Frame, chip: _Chip) -> int:
+    """Return an index of pipelines below which s stages take too long if their work is shared evenly."""
+    load, share, low = chip.work_s / s, 0.0, 0
+    for r in range(len(frame.counts)):
+        load = max(load, -(-frame.counts[r] // s) * (chip.forward_s[r] + chip.backward_s[r]))
+    for _ in range(ROUNDS):
+        left = chip.time_s - share * frame.weights_s[0]
+        longest = left / load - (s - 1) if load > 0.0 else np.inf
+        low = int(np.searchsorted(frame.rising, -longest))
+        if longest < 1.0 or low >= end:
+            return end
+        share = _share(low, frame)
+    return low
+
+
+@njit_without_arrays
+def _first_possible(s: int, low: int, end: int, frame: _Frame, chip: _Chip) -> int:
+    """Return an index of pipelines from `low` on below which s stages take too long.
+
+    With the share of the weights that the fewest pipelines synchronise, more pipelines are never slower, and
+    the first possible number can be found by bisection.
+    """
+    share, high = _share(low, frame), end
+    while low < high:
+        middle = (low + high) // 2
+        if _recomputation_j(s, middle, share, frame, chip) < np.inf:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@njit_without_arrays
+def _recomputation_j(s: int, w: int, share: float, frame: _Frame, chip: _Chip) -> float:
+    """Return the least energy of running forward again, infinite if s stages cannot be that fast.
+
+    `share` is that of the first stage's weights that the synchronisation moves.
+    """
+    steps, weights_s, again_j = frame.microbatches[w] + s - 1, frame.weights_s[0], 0.0
+    for _ in range(ROUNDS):
+        cap = (chip.time_s - share * weights_s) / steps
+        again_s, again_j, fullest = _recomputed(s, cap, frame, chip)
+        if max((chip.work_s + again_s) / s, fullest) > cap:
+            return np.inf
+        weights_s = _first_weights_s(chip.work_s + again_s - (s - 1) * cap, s, frame, chip)
+    return again_j
+
+
+@njit_without_arrays
+def _first_weights_s(least: float, s: int, frame: _Frame, chip: _Chip) -> float:
+    """Return the weights over bandwidth of the shortest first stage with at least that load."""
+    again = 2.0 if frame.recompute and s > 1 else 1.0
+    weights_s: float = frame.weights_s[0]
+    for r in range(len(frame.counts)):
+        if least <= SLACK * chip.time_s:
+            break
+        each, taken = chip.backward_s[r] + again * chip.forward_s[r], frame.counts[r]
+        if each > 0.0:
+            taken = int(min(float(taken), max(0.0, np.ceil(least / each - SLACK))))
+        weights_s += (taken - (1 if r == 0 and taken > 0 else 0)) * frame.weights_s[r]
+        least -= taken * each
+    return weights_s
+
+
+@njit_without_arrays
+def _recomputed(s: int, cap: float, frame: _Frame, chip: _Chip) -> tuple[float, float, float]:
+    """Return time and energy of what runs forward again at least, and the least load of the fullest stage.
+
+    The last stage takes layers from the end as long as its load stays within the cap and they fit; only what
+    it leaves over is recomputed.
+    """
+    again_s, again_j, fullest, full = 0.0, 0.0, 0.0, False
+    recompute = frame.recompute and s > 1
+    for r in range(len(frame.counts) - 1, -1, -1):
+        each = chip.forward_s[r] + chip.backward_s[r]
+        if not recompute:
+            fullest = max(fullest, -(-frame.counts[r] // s) * each)
+            continue
+        taken = 0
+        if not full:
+            possible = np.floor(cap / each * (1.0 + SLACK)) if each > 0.0 else np.inf
+            taken = int(max(0.0, min(float(frame.movable[r]), possible)))
+            cap -= taken * each
+            full = taken < frame.counts[r]
+        rest = frame.counts[r] - taken
+        again_s += rest * chip.forward_s[r]
+        again_j += rest * chip.forward_j[r]
+        fullest = max(fullest, -(-rest // (s - 1)) * (each + chip.forward_s[r]))
+    return again_s, again_j, fullest

@@ -1,0 +1,257 @@
+"""The exact Pareto front of a model over its whole space, in time per batch, area and energy per sample.
+
+A point of the space is an architecture with a TMP width, a microbatch, an HBM size and recomputation or not;
+its time and its energy are those of its best placement. The screen knows a lower bound on both for every
+point. Points are evaluated exactly, best bounds first, until none is left that could enter:
+
+- A point whose lower bounds an evaluated point covers (`search.pareto`) is left out: whatever its exact time
+  and energy are, the evaluated point covers those too.
+- Of all others, those that no other covers, by bounds or exactly, come next. If all of these are evaluated,
+  every point is evaluated or left out: one that is neither is covered only by points that are covered
+  themselves, and going on from one to the next ends, by transitivity, at an evaluated one.
+
+What is left out is covered by an evaluated point, so that the front of the evaluated points is that of all.
+Values are compared on the grid of `base.ranking`; of equal points the first by HBM size, recomputation, TMP
+width, microbatch and name stands for all. Throughput per area and throughput do not fall when time falls at
+equal or smaller area: the front contains that of throughput, throughput per area and energy.
+
+Smaller area limits have spaces of their own, because the least area of an architecture depends on the limit;
+each has its own front, and all share what is evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import pandas as pd
+
+from phaze import tables
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.errors import PhazeError
+from phaze.base.ranking import tied
+from phaze.base.units import UM2_PER_MM2
+from phaze.cost.space import within_limit
+from phaze.search.cosearch import Subject, Terms, look_up_point
+from phaze.search.pareto import covered_by, uncovered, uncovered_among
+
+NOISE = 1e-12
+"""Relative error that sums of the same numbers in another order may have."""
+AT_ONCE = 128
+"""Points to evaluate in a round, at least: a round has a price of its own."""
+KEY = ["hbm_gib", "recompute", "tensor", "microbatch", "architecture"]
+POINT = ["tensor", "microbatch"]
+Spaces = Mapping[float, Bools]
+"""Members among the architectures by area limit, in square micrometres."""
+_Bounds = tuple[Ints, Floats, Floats]
+"""Architectures by place, with lower bounds on time and energy, arrays (n,)."""
+Evaluate = Callable[[pd.DataFrame], pd.DataFrame]
+"""From rows with tensor, microbatch and architecture to table placements of all their HBM sizes."""
+
+
+@dataclass(frozen=True)
+class Front:
+    """The members of the front of every area limit, and all that was evaluated to find them."""
+
+    fronts: pd.DataFrame
+    placements: pd.DataFrame
+    """Table placements of every evaluated architecture."""
+    stages: pd.DataFrame
+    """Table stages of the members."""
+
+
+def find_front(
+    subject: Subject,
+    screens: Iterable[pd.DataFrame],
+    architectures: pd.DataFrame,
+    terms: Terms,
+    spaces: Spaces,
+) -> Front:
+    """Return the fronts of a model; `spaces` say which of the architectures each area limit allows.
+
+    `screens` are tables of all points and shards of the model, read one at a time; what they hold of other
+    architectures is passed over.
+    """
+    chips = architectures.reset_index(drop=True)
+    found: list[dict[str, pd.DataFrame]] = []
+
+    def evaluate(wanted: pd.DataFrame) -> pd.DataFrame:
+        fresh = list(_evaluate(subject, wanted, chips, terms))
+        found.extend(fresh)
+        return pd.concat([one["placements"] for one in fresh], ignore_index=True)
+
+    rows = search_front(read_candidates(screens, chips), spaces, evaluate)
+    placements = _joined(found, "placements", tables.Placements)
+    fronts = describe_front(rows, spaces, placements)
+    members = _joined(found, "stages", tables.Stages).merge(fronts[KEY].drop_duplicates(), on=KEY)
+    return Front(fronts, placements, members)
+
+
+def spaces_of(
+    architectures: pd.DataFrame, area_limits_um2: Sequence[float], minimum_area_share: float | None
+) -> Spaces:
+    """Return which architectures every area limit allows; the first limit is the largest."""
+    for limit in area_limits_um2[1:]:
+        if limit > area_limits_um2[0]:
+            raise PhazeError(
+                f"report.area_limits_mm2: must be at most the scenario's area limit of "
+                f"{area_limits_um2[0] / UM2_PER_MM2:g} mm2, got {limit / UM2_PER_MM2:g}"
+            )
+    return {limit: within_limit(architectures, minimum_area_share, limit) for limit in area_limits_um2}
+
+
+def _evaluate(
+    subject: Subject, wanted: pd.DataFrame, chips: pd.DataFrame, terms: Terms
+) -> Iterable[dict[str, pd.DataFrame]]:
+    points = {_widths(point.layers): point for point in subject.points}
+    for widths, point in points.items():
+        rows = wanted[(wanted["tensor"] == widths[0]) & (wanted["microbatch"] == widths[1])]
+        chosen = chips[chips["architecture"].isin(rows["architecture"])]
+        if len(chosen):
+            yield look_up_point(subject, point, chosen, terms, ["placements", "stages"])
+
+
+def _widths(layers: pd.DataFrame) -> tuple[int, int]:
+    return int(layers["tensor"].iloc[0]), int(layers["microbatch"].iloc[0])
+
+
+def _joined(found: list[dict[str, pd.DataFrame]], name: str, table: type[tables.Table]) -> pd.DataFrame:
+    frames = [one[name] for one in found]
+    return pd.concat(frames, ignore_index=True) if frames else table.empty()
+
+
+def read_candidates(screens: Iterable[pd.DataFrame], chips: pd.DataFrame) -> pd.DataFrame:
+    """Return the points of all screens that fit, with bounds in the place of time and energy, in order."""
+    names = pd.Index(chips["architecture"])
+    by_name, area = names.argsort().argsort(), chips["area_um2"].to_numpy(np.float64)
+    pieces: dict[tuple[float, ...], list[_Bounds]] = {}
+    for screen in screens:
+        for key, piece in _pieces_of(screen, tables.places_among(screen["architecture"], names)):
+            pieces.setdefault(key, []).append(piece)
+    if not pieces:
+        pieces[0.0, False, 1, 1] = [(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))]
+    keys = sorted(pieces)
+    joined = [_in_order(pieces[key], by_name) for key in keys]
+    chip, time, joules = (np.concatenate(values) for values in zip(*joined, strict=True))
+    sizes = [len(chip) for chip, _, _ in joined]
+    each = zip(KEY[:-1], zip(*keys, strict=True), strict=True)
+    point = {name: np.repeat(values, sizes) for name, values in each}
+    bounds = {"chip": chip, "time": time, "joules": joules, "area": area[chip], "known": False}
+    return pd.DataFrame(point | bounds | {"architecture": pd.Categorical.from_codes(chip, names)})
+
+
+def _pieces_of(screen: pd.DataFrame, chip: Ints) -> Iterator[tuple[tuple[float, ...], _Bounds]]:
+    """Yield what fits of every HBM size, recomputation, TMP width and microbatch of a screen."""
+    time, joules = (screen[name].to_numpy() * (1.0 - NOISE) for name in ("lower_s", "lower_j"))
+    inside, columns = (chip >= 0) & np.isfinite(time), [screen[name].to_numpy() for name in KEY[:-1]]
+    for key in product(*(pd.unique(values) for values in columns)):
+        equal = (values == one for values, one in zip(columns, key, strict=True))
+        at = np.flatnonzero(np.logical_and.reduce([inside, *equal]))
+        yield key, (chip[at], tied(time[at]), tied(joules[at]))
+
+
+def _in_order(pieces: list[_Bounds], by_name: Ints) -> _Bounds:
+    """Return candidates of several shards by name."""
+    chip, time, joules = (np.concatenate(values) for values in zip(*pieces, strict=True))
+    order = np.argsort(by_name[chip], kind="stable")
+    return chip[order], time[order], joules[order]
+
+
+def search_front(rows: pd.DataFrame, spaces: Spaces, evaluate: Evaluate) -> pd.DataFrame:
+    """Return the exact points of all fronts, from candidates in order (module docstring)."""
+    while True:
+        wanted = _most_promising(rows, spaces)
+        if not wanted.any():
+            return rows
+        asked = rows.loc[wanted, [*POINT, "chip", "architecture"]].drop_duplicates()
+        rows = _with_exact(rows, asked, evaluate(asked))
+        rows = rows[_left(rows, spaces)]
+
+
+def _left(rows: pd.DataFrame, spaces: Spaces) -> Bools:
+    """Return which rows can be placed and belong to a space in which no evaluated one covers them."""
+    values, result = _values(rows), np.zeros(len(rows), dtype=np.bool_)
+    placed = np.isfinite(values[0])
+    known = np.flatnonzero(rows["known"] & placed)
+    for members in _inside(rows, spaces):
+        mine = known[members[known]]
+        time, area, joules = (value[mine] for value in values)
+        front = mine[uncovered(time, area, joules)]
+        result |= members & ~covered_by(front, *values)
+    return result & placed
+
+
+def _most_promising(rows: pd.DataFrame, spaces: Spaces) -> Bools:
+    """Return the rows to evaluate next: front after front of the bounds, until they are enough."""
+    values, inside = _values(rows), _inside(rows, spaces)
+    known, chosen = rows["known"].to_numpy(), np.zeros(len(rows), dtype=np.bool_)
+    while chosen.sum() < AT_ONCE:
+        fronts = [uncovered_among(members & ~chosen, *values) for members in inside]
+        fresh = np.logical_or.reduce(fronts) & ~known
+        if not fresh.any():
+            break
+        chosen |= fresh
+    return chosen
+
+
+def _values(rows: pd.DataFrame) -> tuple[Floats, Floats, Floats]:
+    time, area, joules = (rows[name].to_numpy(np.float64) for name in ("time", "area", "joules"))
+    return time, area, joules
+
+
+def _inside(rows: pd.DataFrame, spaces: Spaces) -> list[Bools]:
+    """Return which rows belong to every space."""
+    return [members[rows["chip"].to_numpy()] for members in spaces.values()]
+
+
+def _with_exact(rows: pd.DataFrame, asked: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with exact time and energy where they were asked for, missing without a placement."""
+    exact = placements.loc[placements["planner"] == "phaze", [*KEY, "time_per_batch_s", "joules_per_sample"]]
+    near = np.flatnonzero(rows["chip"].isin(asked["chip"]))
+    evaluated = near[
+        pd.MultiIndex.from_frame(rows[list(asked)].iloc[near]).isin(pd.MultiIndex.from_frame(asked))
+    ]
+    values = exact.set_index(KEY).reindex(pd.MultiIndex.from_frame(rows[KEY].iloc[evaluated]))
+    time, joules, known = (rows[name].to_numpy(copy=True) for name in ("time", "joules", "known"))
+    time[evaluated] = tied(values["time_per_batch_s"].to_numpy())
+    joules[evaluated] = tied(values["joules_per_sample"].to_numpy())
+    known[evaluated] = True
+    return rows.assign(time=time, joules=joules, known=known)
+
+
+def describe_front(rows: pd.DataFrame, spaces: Spaces, placements: pd.DataFrame) -> pd.DataFrame:
+    """Return table fronts from the exact points of all fronts."""
+    frames = []
+    for limit, members in spaces.items():
+        mine = rows[members[rows["chip"].to_numpy()]]
+        values = (mine[name].to_numpy() for name in ("time", "area", "joules"))
+        frames.append(_described(mine[uncovered(*values)], placements).assign(area_limit_um2=limit))
+    return tables.Fronts.check(pd.concat(frames, ignore_index=True)[list(tables.Fronts.fields())])
+
+
+def _described(front: pd.DataFrame, placements: pd.DataFrame) -> pd.DataFrame:
+    """Return the members of one front with their objectives and which of these they win."""
+    columns = ["model", "time_per_batch_s", "samples_per_s", "joules_per_sample"]
+    exact = placements.loc[placements["planner"] == "phaze", [*KEY, *columns]]
+    found = front[[*KEY, "area", "time", "joules"]].astype({"architecture": str}).merge(exact, on=KEY)
+    per_area = found["samples_per_s"] / (found["area"] / UM2_PER_MM2)
+    time, joules = found["time"].to_numpy(), found["joules"].to_numpy()
+    cost = tied(1.0 / per_area.to_numpy())
+    return found.assign(
+        area_um2=found["area"],
+        samples_per_s_per_mm2=per_area,
+        objectives=uncovered(time, cost, joules),
+        throughput=_first(time, found["area"], joules),
+        throughput_per_area=_first(cost, time, joules),
+        energy=_first(joules, time, found["area"]),
+    ).drop(columns=["area", "time", "joules"])
+
+
+def _first(*values: pd.Series | np.ndarray) -> Bools:
+    """Return the row with the least value, of equal ones that with the least next value."""
+    result = np.zeros(len(values[0]), dtype=np.bool_)
+    if len(result):
+        result[np.lexsort(tuple(reversed(values)))[0]] = True
+    return result

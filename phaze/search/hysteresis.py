@@ -1,0 +1,104 @@
+"""The walk down the areas (paper, Algorithm 1 and Appendix C.1, `check_converge`).
+
+Architectures are visited by decreasing area. Areas within a band of `area_band_um2` count as one area; its
+throughput is the best of its architectures. After band j (from 0) let r_j be the length of the longest run
+of strictly decreasing band throughputs that ends at band j. Algorithm 1 with hysteresis H ends the walk
+after the first band j with more than H bands explored and the last H throughputs in decreasing order:
+
+    j + 1 > H  and  r_j >= H,    that is    H <= min(j, r_j).
+
+Where the paper leaves a choice, this is ours: *decreasing* is strict (C.1 asks for areas that "show a
+reduction"); equal throughputs (to the grid of `base.ranking`) are no reduction, and two areas without any
+placement neither. One value alone is in decreasing order, so hysteresis 1 ends after the second band. A walk
+that never converges ends with the last architecture. The choice is the best visited architecture:
+throughput, then area, then name.
+
+A walk that ends for H ends for every smaller hysteresis then or earlier, so the walk of the largest level
+contains all others: `level` of a step is the smallest hysteresis whose walk visits it, 1 + max_{j<k} min(j,
+r_j) in band k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.arrays import Floats
+from phaze.base.ranking import Ranks, tied
+from phaze.tables import Visits
+
+Evaluate = Callable[[pd.DataFrame], pd.DataFrame]
+"""From rows of the architectures table to samples_per_s and hbm_gib by architecture; 0 without placement."""
+
+
+def walk_areas(
+    architectures: pd.DataFrame,
+    evaluate: Evaluate,
+    *,
+    model: str,
+    hysteresis: int,
+    area_band_um2: float,
+    chunk: int = 256,
+) -> pd.DataFrame:
+    """Return the visits of the walk with this hysteresis, in order.
+
+    Architectures are evaluated in chunks of whole bands, at least `chunk` at a time and more as the walk
+    gets longer, because many cost little more than one; those beyond the end of the walk are left out of the
+    visits.
+    """
+    by_area = _by_decreasing_area(architectures, area_band_um2)
+    visited: list[pd.DataFrame] = []
+    for bands in _chunks(by_area, chunk):
+        visited.append(bands.join(evaluate(bands), on="architecture", validate="one_to_one"))
+        walk = _with_levels(pd.concat(visited, ignore_index=True))
+        if (walk["level"] > hysteresis).any() or len(walk) == len(by_area):
+            break
+    return _visits(walk[walk["level"] <= hysteresis], model)
+
+
+def _by_decreasing_area(architectures: pd.DataFrame, width: float) -> pd.DataFrame:
+    """Return one row an architecture, largest band first, then largest area, then name."""
+    rows = architectures.drop_duplicates("architecture")
+    rows = rows.assign(band=np.floor(rows["area_um2"] / width).astype("int64"))
+    return rows.sort_values(["area_um2", "architecture"], ascending=[False, True], ignore_index=True)
+
+
+def _chunks(by_area: pd.DataFrame, least: int) -> Iterator[pd.DataFrame]:
+    """Yield runs of whole bands: at least `least` architectures, then at least as many as came before."""
+    ends = np.flatnonzero(np.diff(by_area["band"], append=-1)) + 1
+    start = 0
+    while start < len(by_area):
+        wanted = min(start + max(least, start), len(by_area))
+        end = int(ends[np.searchsorted(ends, wanted)])
+        yield by_area.iloc[start:end]
+        start = end
+
+
+def _with_levels(walk: pd.DataFrame) -> pd.DataFrame:
+    """Add to the visits of whole bands the smallest hysteresis whose walk comes that far."""
+    band = (walk["band"] != walk["band"].shift()).cumsum().to_numpy() - 1
+    levels = levels_of(walk["samples_per_s"].groupby(band).max().to_numpy())
+    return walk.assign(level=levels[band])
+
+
+def levels_of(band_throughput: Floats) -> Ranks:
+    """Return for every band the smallest hysteresis whose walk visits it (module docstring)."""
+    bands = np.arange(len(band_throughput))
+    falls = np.diff(tied(band_throughput), prepend=tied(band_throughput[:1])) < 0
+    run = bands - np.maximum.accumulate(np.where(falls, -1, bands)) + 1
+    ended = np.maximum.accumulate(np.minimum(bands, run))
+    return np.concatenate(([1], ended[:-1] + 1))
+
+
+def _visits(walk: pd.DataFrame, model: str) -> pd.DataFrame:
+    """Return the visits as a table, with the best throughput so far."""
+    return Visits.check(
+        walk.assign(
+            model=model,
+            step=np.arange(len(walk)),
+            pes=walk["pe_x"] * walk["pe_y"],
+            best_so_far=walk["samples_per_s"].cummax(),
+        )[list(Visits.fields())]
+    )

@@ -1,0 +1,107 @@
+"""Search strategies side by side: the best that each has found after how many exact evaluations.
+
+An exact evaluation is the throughput of one architecture, the best over all that is searched besides it, with
+exact schedules and placements. It counts once for a strategy, however often the strategy asks for it.
+
+- *certified* evaluates what the bounds cannot exclude, by increasing lower bound. Let every architecture a
+  have a time T(a) >= lower(a), and a feasible value above it: whoever has lower(a) > min feasible is not the
+  best, so that the best of the others is the best of all.
+- *hysteresis-1* to *hysteresis-8* walk down the areas (`search.hysteresis`).
+- *random* draws without replacement.
+- *bayesian* is the tree-structured Parzen estimator of Optuna (`search.suggestions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.ranking import name_ranks, tied
+from phaze.search.hysteresis import Evaluate, walk_areas
+from phaze.search.select import NOISE
+from phaze.search.suggestions import suggested
+from phaze.spec.settings import StrategySettings
+from phaze.tables import Trials
+
+Suggest = Callable[[pd.DataFrame, Evaluate, int, int, int], list[int]]
+"""From architectures, their evaluation, a seed, and the most evaluations and suggestions to rows in order."""
+LEVELS = range(1, 9)
+"""Hysteresis levels of Figures 8 and 9."""
+
+
+def compare_strategies(
+    architectures: pd.DataFrame,
+    bounds: pd.DataFrame,
+    evaluate: Evaluate,
+    *,
+    model: str,
+    scope: str,
+    area_band_um2: float,
+    chance: StrategySettings | None = None,
+    suggest: Suggest = suggested,
+) -> pd.DataFrame:
+    """Return table trials of all strategies, those that depend on chance only with settings for them.
+
+    `bounds` as in `certified`; `evaluate` returns the exact throughputs of what `scope` says is searched;
+    `suggest` is `suggested`, or what recalls it.
+    """
+    chips = architectures.sort_values("architecture", ignore_index=True)
+    open_ = certified(chips, bounds)
+    found = [_trials("certified", 0, _evaluated(chips.iloc[open_], evaluate))] if open_ else []
+    found += _walks(chips, evaluate, model, area_band_um2)
+    found += [] if chance is None else _runs(chips, evaluate, chance, suggest)
+    return Trials.check(
+        pd.concat(found, ignore_index=True).assign(model=model, scope=scope)[list(Trials.fields())]
+    )
+
+
+def certified(architectures: pd.DataFrame, bounds: pd.DataFrame) -> list[int]:
+    """Return the rows of what bounds cannot exclude from being best, by increasing lower bound, area, name.
+
+    `bounds` holds lower_s and feasible_s of the time per batch by architecture. Times are compared on the
+    grid of `base.ranking`, after widening the bounds by more than rounding errors amount to.
+    """
+    mine = bounds.loc[architectures["architecture"]]
+    lower = tied(mine["lower_s"].to_numpy() * (1.0 - NOISE))
+    open_ = np.isfinite(lower) & (lower <= tied(mine["feasible_s"].to_numpy() * (1.0 + NOISE)).min())
+    keys = (name_ranks(architectures["architecture"]), architectures["area_um2"].to_numpy(), lower)
+    return [int(row) for row in np.lexsort(keys) if open_[row]]
+
+
+def _walks(
+    architectures: pd.DataFrame, evaluate: Evaluate, model: str, area_band_um2: float
+) -> Iterator[pd.DataFrame]:
+    """Yield the walk of every level, each the beginning of the longest."""
+    longest = walk_areas(
+        architectures, evaluate, model=model, hysteresis=max(LEVELS), area_band_um2=area_band_um2
+    )
+    for level in LEVELS:
+        yield _trials(f"hysteresis-{level}", 0, longest[longest["level"] <= level])
+
+
+def _runs(
+    chips: pd.DataFrame, evaluate: Evaluate, chance: StrategySettings, suggest: Suggest
+) -> Iterator[pd.DataFrame]:
+    """Yield what random and Bayesian search evaluate, for every seed."""
+    for seed in range(chance.seeds):
+        drawn = np.random.default_rng(seed).permutation(len(chips))[: chance.evaluations]
+        yield _trials("random", seed, _evaluated(chips.iloc[drawn], evaluate))
+        tried = suggest(chips, evaluate, seed, chance.evaluations, chance.suggestions)
+        yield _trials("bayesian", seed, _evaluated(chips.iloc[tried], evaluate))
+
+
+def _evaluated(chips: pd.DataFrame, evaluate: Evaluate) -> pd.DataFrame:
+    """Return architectures in the order of their evaluation with their throughput."""
+    return chips.join(evaluate(chips), on="architecture", validate="one_to_one")
+
+
+def _trials(strategy: str, seed: int, evaluated: pd.DataFrame) -> pd.DataFrame:
+    """Return what a run of a strategy has evaluated, in order."""
+    return evaluated[["architecture", "area_um2", "samples_per_s"]].assign(
+        strategy=strategy,
+        seed=seed,
+        evaluation=np.arange(1, len(evaluated) + 1),
+        best_samples_per_s=evaluated["samples_per_s"].cummax(),
+    )

@@ -1,0 +1,155 @@
+"""The best throughput of architectures without the tables behind it, for searches that look at many.
+
+The walk down the areas asks for it at every architecture that it visits. Screens know it where their bounds
+meet; elsewhere the layers are scheduled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import InitVar, dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.arrays import Floats
+from phaze.schedule.bounds import EQUAL
+from phaze.search.bounds import Bounds, bound_layers, bound_times, read_runs
+from phaze.search.common import mean_of
+from phaze.search.cosearch import Subject, Terms, estimate_point, schedule_point, with_own_designs
+from phaze.search.hysteresis import walk_areas
+from phaze.search.stage import memory_grid, pipeline_settings
+from phaze.spec.settings import ScreenSettings, Training
+from phaze.workload.frames import LayerTables
+
+
+def walk_models(
+    subjects: Mapping[str, Subject],
+    weights: Mapping[str, float],
+    architectures: pd.DataFrame,
+    terms: Terms,
+    settings: ScreenSettings,
+    *,
+    name: str,
+) -> pd.DataFrame:
+    """Return table visits of the walk down the areas for one model, or for the mean over several.
+
+    The throughput of an architecture is the best over HBM sizes, points and recompute. The mean is that of
+    `settings.common`; a normalised one divides by the throughput of the first architecture, because the best
+    is not known before the end.
+    """
+    first: dict[str, pd.DataFrame] = {}
+
+    def evaluate(rows: pd.DataFrame) -> pd.DataFrame:
+        times = {model: exact_times(subject, rows, terms) for model, subject in subjects.items()}
+        samples = pd.DataFrame({model: terms.scenario.global_batch / time for model, time in times.items()})
+        first.setdefault("reference", samples.loc[[rows["architecture"].iloc[0]]])
+        mean = mean_of(samples, weights, settings.common, first["reference"])
+        return _best_hbm(mean)
+
+    return walk_areas(
+        architectures,
+        evaluate,
+        model=name,
+        hysteresis=settings.hysteresis,
+        area_band_um2=settings.area_band_um2,
+    )
+
+
+def _best_hbm(samples_per_s: pd.Series) -> pd.DataFrame:
+    """Return every architecture's best throughput and the smallest HBM that gives it, 0 if none does."""
+    rows = samples_per_s.rename("samples_per_s").reset_index()
+    rows = rows.sort_values(["samples_per_s", "hbm_gib"], ascending=[False, True], kind="stable")
+    best = rows.drop_duplicates("architecture").set_index("architecture")
+    return best.assign(hbm_gib=best["hbm_gib"].where(best["samples_per_s"] > 0, 0.0))
+
+
+def exact_times(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> pd.Series:
+    """Return the best time per batch by (architecture, hbm_gib), over all points and recompute.
+
+    The same numbers as `evaluate_architectures` without the tables that go with them, for many architectures
+    at once: where the bounds of a layer meet they are its latency, elsewhere it is scheduled.
+    """
+    chips = with_own_designs(architectures)
+    grid = memory_grid(terms.training)
+    best = np.min([_point_times(subject, point, chips, terms) for point in subject.points], axis=0)
+    columns = pd.MultiIndex.from_tuples(grid, names=["hbm_gib", "recompute"])
+    times = pd.DataFrame(best.T, index=pd.Index(chips["architecture"], name="architecture"), columns=columns)
+    by_hbm: pd.Series = times.T.groupby(level="hbm_gib").min().T.stack()  # type: ignore[assignment]
+    return by_hbm
+
+
+@dataclass
+class ScreenedTimes:
+    """Throughput of architectures from the screens; evaluated exactly only where bounds do not meet.
+
+    `screens` are those of all points of the subject, on all architectures that may be asked for.
+    """
+
+    subject: Subject
+    terms: Terms
+    screens: InitVar[pd.DataFrame]
+    bounds: pd.DataFrame = field(init=False)
+    """Bounds lower_s and feasible_s of the best time per batch by architecture."""
+    best: pd.DataFrame = field(init=False)
+    """Columns samples_per_s and hbm_gib by architecture, as far as `exact` says so."""
+    exact: pd.Series = field(init=False)
+
+    def __post_init__(self, screens: pd.DataFrame) -> None:
+        by_hbm = screens.groupby(["architecture", "hbm_gib"])[["lower_s", "feasible_s"]].min()
+        met = by_hbm["lower_s"] >= by_hbm["feasible_s"] * (1.0 - EQUAL)
+        self.bounds = by_hbm.groupby(level="architecture").min()
+        self.best = _best_hbm(self.terms.scenario.global_batch / by_hbm["feasible_s"])
+        self.exact = met.groupby(level="architecture").all()
+
+    def __call__(self, architectures: pd.DataFrame) -> pd.DataFrame:
+        """Return the exact best throughput and its HBM of rows of table architectures."""
+        names = architectures["architecture"]
+        open_ = architectures[~self.exact.loc[names].to_numpy()]
+        if len(open_):
+            times = exact_times(self.subject, open_, self.terms)
+            found = _best_hbm(self.terms.scenario.global_batch / times)
+            self.best.loc[found.index] = found
+            self.exact.loc[found.index] = True
+        return self.best.loc[names]
+
+
+def restrict_search(
+    subject: Subject, terms: Terms, screens: pd.DataFrame, training: Training
+) -> ScreenedTimes:
+    """Return the throughputs of a search over less of what the study considers besides architectures."""
+    allowed = {key: getattr(training, f) for key, f in _SEARCHED.items()}
+    mine = np.logical_and.reduce([screens[key].isin(values) for key, values in allowed.items()])
+    points = [p for p in subject.points if p.layers["microbatch"].iloc[0] in training.microbatches]
+    return ScreenedTimes(
+        replace(subject, points=tuple(points)), replace(terms, training=training), screens[mine]
+    )
+
+
+_SEARCHED = {"microbatch": "microbatches", "hbm_gib": "hbm_gib", "recompute": "recompute"}
+"""Columns of table screens, and the keys of training with the values that are considered."""
+
+
+def _point_times(subject: Subject, point: LayerTables, chips: pd.DataFrame, terms: Terms) -> Floats:
+    """Return exact times per batch (settings, A) of one point."""
+    tensor, microbatch = (int(point.layers[key].iloc[0]) for key in ("tensor", "microbatch"))
+    runs, names = read_runs(point.layers, subject.graph, terms.training)
+    layers = _exact_layers(point, chips, terms)
+    settings = pipeline_settings(terms.scenario, terms.training, microbatch)
+    return bound_times(runs, names, layers, tensor, settings).feasible_s
+
+
+def _exact_layers(point: LayerTables, chips: pd.DataFrame, terms: Terms) -> dict[tuple[str, str], Bounds]:
+    """Return the latency of every layer as scheduled, as bounds that meet."""
+    estimates = estimate_point(point, chips, terms)
+    overlap = terms.schedule.overlap_communication
+    layers = bound_layers(point.operators, point.edges, estimates, chips, overlap_communication=overlap)
+    gaps = np.any([b.lower_s < b.feasible_s * (1.0 - EQUAL) for b in layers.values()], axis=0)
+    exact = {key: bounds.feasible_s for key, bounds in layers.items()}
+    if gaps.any():
+        solves, _ = schedule_point(point, estimates, chips, terms, gaps)
+        for (layer, direction), latency in exact.items():
+            mine = solves[(solves["layer"] == layer) & (solves["direction"] == direction)]
+            names = chips.loc[gaps, "architecture"]
+            latency[gaps] = mine.set_index("architecture").loc[names, "objective_s"].to_numpy()
+    return {key: Bounds(latency, latency) for key, latency in exact.items()}

@@ -1,0 +1,395 @@
+"""The study of a run, resolved: every file that it names is read before any job is planned.
+
+`python -m phaze.spec.config --write` writes the schema and the reference page of the configuration; `--check`
+fails if they are out of step with the code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from phaze.base.errors import PhazeError
+from phaze.spec.architecture import Architecture, Technology
+from phaze.spec.files import FOLDER, is_path, named_file, read_mapping
+from phaze.spec.map_study import Maps
+from phaze.spec.model import AnyModel, Model, load_model
+from phaze.spec.noun import Noun
+from phaze.spec.published import Published
+from phaze.spec.published_maps import PublishedMaps
+from phaze.spec.published_plans import PublishedPlans
+from phaze.spec.published_tiled import PublishedTiled
+from phaze.spec.reference import generated_files
+from phaze.spec.settings import VARIED
+from phaze.spec.study import ScenarioChoice, Study, Workload
+from phaze.spec.system import Scenario
+from phaze.spec.systems import (
+    devices_as_architectures,
+    load_cluster,
+    load_device_as_architecture,
+    load_map_networks,
+    load_system,
+    load_tiled_systems,
+    tiled_flops,
+)
+
+GRID_SHARDS = ("small-buffer", "large-buffer")
+"""Shards of the grid, by size of the global buffer: designs of a core are then never estimated twice."""
+NAMED_SHARD = "named"
+"""What is asked for by name, in a study without a grid."""
+SMALLER_SHARD = "smaller"
+"""What of the grid only smaller area limits allow: the least area of an architecture depends on the limit."""
+
+TEMPLATE = "__use_yte__"
+"""Key by which Snakemake takes a file for a template, whose expressions it evaluates."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A study with everything that it names."""
+
+    study: Study
+    models: dict[str, AnyModel]
+    """Specs of the models that run, by workload, and of those that stand in for an input of a plan."""
+    architectures: dict[str, Architecture]
+    """Named architectures."""
+    technology: Technology
+    scenarios: dict[str, Scenario]
+    published: dict[str, object] | None
+    """Published results to show beside the study's own."""
+    published_plans: dict[str, object] | None = None
+    """Published plans to show beside the study's own."""
+    published_tiled: dict[str, object] | None = None
+    """Published results on tiles to show beside the study's own."""
+    tiled_models: dict[str, Model] = field(default_factory=dict)
+    """Specs of the models of cases on tiles, by name."""
+    tiled_systems: dict[str, dict[str, object]] = field(default_factory=dict)
+    """Systems of tiles and their chips by name, as plain values."""
+    tiled_flops: float = 0.0
+    """Peak of the system of tiles that printed results are scaled to: the first one of the first case."""
+    published_maps: dict[str, object] | None = None
+    """Published speed-ups of mappings to show beside the study's own."""
+    map_models: dict[str, list[dict[str, object]]] = field(default_factory=dict)
+    """Model, system and device behind the graphs of `maps`, as plain values."""
+    map_networks: dict[str, dict[str, object]] = field(default_factory=dict)
+    """Networks on which the report maps plans, by name, as plain values."""
+    reading_scenarios: dict[str, Scenario] = field(default_factory=dict)
+    """The first scenario as every reading has it, the study's own among them; none without readings."""
+
+    def workload(self, model: str) -> Workload:
+        """Return the workload of that name."""
+        return self.study.workloads[model]
+
+    def points(self, model: str) -> list[tuple[int, int]]:
+        """Return every TMP width and microbatch of a model."""
+        return [(t, b) for t in self.workload(model).tensor for b in self.study.training.microbatches]
+
+    def flops_per_token(self, model: str) -> float:
+        """Return the FLOPs that training a model needs for a token (PaLM, Appendix B)."""
+        return self.models[model].flops_per_token(self.workload(model).sequence)
+
+    def expert(self, model: str) -> dict[str, int] | None:
+        """Return the experts' placement of a model."""
+        expert = self.workload(model).expert
+        return None if expert is None else expert.model_dump(mode="json")
+
+    def problem(self, scenario: str, model: str) -> dict[str, object]:
+        """Return a workload with everything that its evaluation depends on, as a `Problem`."""
+        study = self.study.model_dump(mode="json")
+        return {
+            "sequence": self.workload(model).sequence,
+            "flops_per_token": self.flops_per_token(model),
+            "expert": self.expert(model),
+            "scenario": self.scenarios[scenario].model_dump(mode="json"),
+            "technology": self.technology.model_dump(mode="json"),
+            **{section: study[section] for section in ("training", "extract", "estimate", "schedule")},
+        }
+
+    def reading_problem(self, reading: str, model: str) -> dict[str, object]:
+        """Return a workload under the settings of a reading, as a `Problem`."""
+        main = next(iter(self.scenarios))
+        scenarios = {main: self.reading_scenarios[reading]}
+        return replace(self, study=self.study.under(reading), scenarios=scenarios).problem(main, model)
+
+    def read_architectures(self, model: str) -> list[dict[str, object]]:
+        """Return the architectures that readings are about: all named ones but those of other workloads."""
+        families = Published.parse(self.published, "published").families if self.published else {}
+        others = {name for family in families.values() for name in set(family.values()) - {family.get(model)}}
+        mine = {family[model] for family in families.values() if model in family}
+        return [
+            chip.model_dump(mode="json")
+            for name, chip in self.architectures.items()
+            if name in mine or name not in others or name == self.study.architectures.baseline
+        ]
+
+    @property
+    def grid_shards(self) -> tuple[str, ...]:
+        """Return the shards of the grid that have members."""
+        grid = self.study.architectures.grid
+        return () if grid is None else tuple(s for s in GRID_SHARDS if grid.restricted_to(s).glb_mib)
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """Return the shards that have members."""
+        return self.grid_shards or ((NAMED_SHARD,) if self.architectures else ())
+
+    @property
+    def named_shard(self) -> str:
+        """Return the shard of the named architectures: the first of the grid, or one of their own.
+
+        Beside a grid, a shard for a few of them would be as many jobs again, which do nothing but start.
+        """
+        return next(iter(self.grid_shards), NAMED_SHARD)
+
+    @property
+    def front_shards(self) -> tuple[str, ...]:
+        """Return the shards that the fronts are looked for in: the grid, for every area limit."""
+        grid = self.study.architectures.grid
+        bounded = grid is not None and grid.minimum_area_share and self.study.report.area_limits_mm2
+        return (*self.grid_shards, SMALLER_SHARD) if bounded else self.grid_shards
+
+    def front_space(self, scenario: str) -> dict[str, object]:
+        """Return the area limits of the fronts and the share of a limit that is the least area."""
+        grid = self.study.architectures.grid
+        assert grid is not None
+        return {
+            "area_limits": [self.area_limit(scenario), *self.study.report.area_limits_mm2],
+            "minimum_area_share": grid.minimum_area_share,
+        }
+
+    def members(self, shard: str) -> dict[str, object]:
+        """Return what a shard is made of: its part of the grid, and the named architectures in the first."""
+        grid = self.study.architectures.grid
+        if shard == SMALLER_SHARD:
+            assert grid is not None
+            return {"grid": grid.model_dump(mode="json"), "smaller": [*self.study.report.area_limits_mm2]}
+        asked = self.architectures.values() if shard == self.named_shard else ()
+        part = {} if grid is None else {"grid": grid.restricted_to(shard).model_dump(mode="json")}
+        return part | {"named": [architecture.model_dump(mode="json") for architecture in asked]}
+
+    def variations(self, scenario: str) -> dict[str, dict[str, float]]:
+        """Return the bandwidths of every variation of a scenario, by name."""
+        own = self.scenarios[scenario].model_dump(include={f"{part}_bytes_per_s" for part in VARIED})
+        return {name: variation.values(own) for name, variation in self.study.report.sensitivity.items()}
+
+    def area_limit(self, scenario: str) -> float | dict[str, object]:
+        """Return the largest area in mm2, or the architecture whose area is the limit."""
+        limit = self.scenarios[scenario].area_limit_mm2
+        return self.architectures[limit].model_dump(mode="json") if isinstance(limit, str) else limit
+
+    def hardware(self, scenario: str) -> dict[str, float]:
+        """Return what of a scenario the estimates depend on."""
+        s = self.scenarios[scenario]
+        return {
+            "clock_hz": s.clock_hz,
+            "hbm_bandwidth_bytes_per_s": s.hbm_bandwidth_bytes_per_s,
+            "network_bandwidth_bytes_per_s": s.network_bandwidth_bytes_per_s,
+            "all_reduce_factor": s.all_reduce_factor,
+            "bytes_per_element": self.study.extract.bytes_per_element,
+        }
+
+    def estimates_of(self, scenario: str) -> str:
+        """Return the first scenario with the same estimates: equal bandwidths, clock and area limit."""
+        return next(name for name in self.scenarios if self._hardware(name) == self._hardware(scenario))
+
+    def _hardware(self, scenario: str) -> tuple[float | str, ...]:
+        return *self.hardware(scenario).values(), self.scenarios[scenario].area_limit_mm2
+
+
+def load_settings(config: object, folder: Path = FOLDER, source: str = "config") -> Settings:
+    """Return the settings of a study as Snakemake or a YAML file gives it, or raise PhazeError."""
+    study = Study.parse(config, source)
+    map_models = {graph.model: load_model_named(graph.model, folder) for graph in study.maps.graphs.values()}
+    study = study.model_copy(update={"maps": _with_clusters(study.maps, map_models, source)})
+    study.plans.check_files(source)
+    stand_ins = [own.workload for own in study.plans.stand_ins.values()]
+    architectures = {name: load_architecture(name, folder) for name in study.architectures.named}
+    _refuse_namesakes(architectures, source)
+    scenarios = {name: load_scenario(choice, folder) for name, choice in study.scenarios.items()}
+    settings = Settings(
+        study=study,
+        models={
+            name: load_workload_model(study.workloads[name], name, folder, source)
+            for name in dict.fromkeys((*study.models, *stand_ins))
+        },
+        architectures=architectures,
+        technology=load_technology(study.architectures.technology, folder),
+        scenarios=scenarios,
+        published=load_publication(Published, study.report.published, folder),
+        published_plans=load_publication(PublishedPlans, study.plans.published, folder),
+        published_tiled=load_publication(PublishedTiled, study.tiled.published, folder),
+        tiled_systems=load_tiled_systems(study.tiled, folder),
+        tiled_flops=tiled_flops(study.tiled, folder),
+        tiled_models={
+            name: load_tiled_model(name, folder)
+            for case in study.tiled.cases.values()
+            for name in case.batches
+        },
+        published_maps=load_publication(PublishedMaps, study.maps.published, folder),
+        map_models={
+            name: [
+                map_models[graph.model].model_dump(mode="json"),
+                *(part.model_dump(mode="json") for part in load_cluster(graph.system, folder)),
+            ]
+            for name, graph in study.maps.graphs.items()
+        },
+        reading_scenarios={
+            name: load_scenario(next(iter(study.under(name).scenarios.values())), folder)
+            for name in study.shown_readings
+        },
+        map_networks=load_map_networks(
+            study.report.maps.systems if study.models else (), next(iter(scenarios.values())).devices, folder
+        ),
+    )
+    _check_area_limits(settings, source)
+    return settings
+
+
+def _with_clusters(maps: Maps, models: dict[str, AnyModel], source: str) -> Maps:
+    """Return the cases of maps with K of their models where a graph gives none, or raise PhazeError."""
+    graphs = {}
+    for name, graph in maps.graphs.items():
+        most = graph.hyper_operators or models[graph.model].hyper_operators
+        if most is None:
+            raise PhazeError(
+                f"{source}: maps.graphs.{name}.hyper_operators: must be given, model {graph.model} names none"
+            )
+        graphs[name] = graph.model_copy(update={"hyper_operators": most})
+    return maps.model_copy(update={"graphs": graphs})
+
+
+def check_config_files(paths: Iterable[str | Path]) -> list[Path]:
+    """Return the user's files among those that Snakemake reads, or raise PhazeError where one is unfit.
+
+    Of two equal keys Snakemake keeps the last and says nothing, and a template may run any code.
+    """
+    own = [Path(path) for path in paths if "snakemake-runtime-cache" not in str(path)]
+    for path in own:
+        if TEMPLATE in read_mapping(path):
+            raise PhazeError(f"{path}: {TEMPLATE}: is not allowed: a study is data, and no code of it is run")
+    return own
+
+
+def load_model_named(model: str, folder: Path = FOLDER) -> AnyModel:
+    """Return a model by the name of its spec in config/models, or by the path of a spec."""
+    return load_model(_model_path(model, folder))
+
+
+def load_tiled_model(name: str, folder: Path = FOLDER) -> Model:
+    """Return a transformer by the name of its spec; raise PhazeError where it is another kind of model."""
+    model = load_model_named(name, folder)
+    if not isinstance(model, Model):
+        raise PhazeError(f"tiled: batches: {name} must be a transformer, got {type(model).__name__}")
+    return model
+
+
+def load_workload_model(workload: Workload, name: str, folder: Path, source: str) -> AnyModel:
+    """Return the model of a workload, checked against its TMP widths and sequence length."""
+    model = load_model_named(workload.model, folder)
+    where = f"{source}: workloads.{name}"
+    model.check_chain(where)
+    for width in workload.tensor:
+        model.check_tensor_width(width, where)
+    model.check_sequence(workload.sequence, where)
+    return model
+
+
+def _model_path(model: str, folder: Path) -> Path:
+    """Return the file of a model given by name or by path."""
+    if "/" in model or model.endswith((".yaml", ".yml", ".json")):
+        return Path(model)
+    return named_file("model", model, folder / "models")
+
+
+def load_architecture(name: str, folder: Path = FOLDER) -> Architecture:
+    """Return an architecture of config/architectures by name, or of a YAML file by path.
+
+    A device of config/devices, which is on the same template, is one as well.
+    """
+    device = load_device_as_architecture(name, folder)
+    if device is not None:
+        own = device.model_dump(include=set(Architecture.model_fields))
+        return Architecture.parse(own, name)
+    path = Path(name) if is_path(name) else _architecture_file(name, folder)
+    return Architecture.parse({"name": path.stem, **read_mapping(path)}, str(path))
+
+
+def _refuse_namesakes(architectures: dict[str, Architecture], source: str) -> None:
+    """Raise PhazeError where two files of architectures give one name: tables know them by that."""
+    given: dict[str, str] = {}
+    for file, architecture in architectures.items():
+        other = given.setdefault(architecture.name, file)
+        if other != file:
+            raise PhazeError(
+                f"{source}: architectures.named: {other!r} and {file!r} are both named "
+                f"{architecture.name!r}; names must be unique"
+            )
+
+
+def _architecture_file(name: str, folder: Path) -> Path:
+    try:
+        return named_file("architecture", name, folder / "architectures")
+    except PhazeError as error:
+        devices = ", ".join(devices_as_architectures(folder)) or "none"
+        raise PhazeError(f"{error}; and devices {devices}") from error
+
+
+def load_technology(name: str, folder: Path = FOLDER) -> Technology:
+    """Return a technology of config/technologies by name."""
+    return Technology.from_file(named_file("technology", name, folder / "technologies"))
+
+
+def load_publication(kind: type[Noun], name: str | None, folder: Path = FOLDER) -> dict[str, object] | None:
+    """Return published results of config/published by name, as plain values; None for none."""
+    if name is None:
+        return None
+    return kind.from_file(named_file("publication", name, folder / "published")).model_dump(mode="json")
+
+
+def load_scenario(choice: ScenarioChoice, folder: Path = FOLDER) -> Scenario:
+    """Return the system of a scenario with what the scenario changes of it."""
+    changes = choice.model_dump(exclude={"system"}, exclude_none=True)
+    system = load_system(choice.system, folder, choice.network_bandwidth_bytes_per_s)
+    return Scenario.model_validate({**system.model_dump(), **changes})
+
+
+def _check_area_limits(settings: Settings, source: str) -> None:
+    for name, scenario in settings.scenarios.items():
+        limit = scenario.area_limit_mm2
+        if isinstance(limit, str) and limit not in settings.architectures:
+            raise PhazeError(
+                f"{source}: scenarios.{name}.area_limit_mm2: {limit!r} is not among architectures.named "
+                f"{sorted(settings.architectures)}; give a number in mm2 or one of them"
+            )
+
+
+def let_jobs_import(folder: Path) -> None:
+    """Let the jobs of a workflow import phaze from a folder, also inside a conda environment without it."""
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, known)])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write or check the generated files; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m phaze.spec.config", description=main.__doc__)
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("--write", action="store_true", help="write config/schema.json and config/README.md")
+    group.add_argument("--check", action="store_true", help="fail if they are out of step")
+    write = parser.parse_args(arguments).write
+    files = generated_files(FOLDER)
+    stale = [path for path, text in files.items() if not path.is_file() or path.read_text() != text]
+    for path in stale:
+        if write:
+            path.write_text(files[path])
+        sys.stderr.write(
+            f"{path} {'written' if write else 'is stale: run python -m phaze.spec.config --write'}\n"
+        )
+    return 0 if write or not stale else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Reading and writing JSON that people and other programs write: strictly, with a line for each mistake.
+
+What the jobs of a study hand on in this form ends with its own checksum, which is compared when it is read:
+one digit that a disk turned would give a wrong result that nobody sees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from phaze.base.errors import PhazeError
+from phaze.base.files import refuse_unwritable, write_text
+from phaze.spec.names import MOST
+from phaze.spec.noun import describe
+from phaze.spec.numbers import Size, Whole
+from phaze.spec.plain import Plain, read_json
+
+
+class Part(BaseModel):
+    """An object of such a file: its keys are in camelCase, and all are known."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, alias_generator=to_camel, validate_by_name=True, validate_by_alias=True
+    )
+
+
+class Edge(Part):
+    """A tensor that one layer passes to another."""
+
+    source_id: Whole
+    dest_id: Whole
+    communication_cost: Size
+
+
+Kind = TypeVar("Kind", bound=BaseModel)
+
+CHECKSUM = "sha256"
+"""Last key of a file with a checksum: that of the text without this key."""
+
+
+def read_as(kind: type[Kind], path: str | Path) -> Kind:
+    """Return what a JSON file holds, or raise PhazeError naming file, key, value and what is allowed."""
+    loaded = _read_object(Path(path))
+    try:
+        return kind.model_validate(loaded, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise PhazeError(describe(error, str(path))) from error
+
+
+def text_of(stored: BaseModel) -> str:
+    """Return the text of a file of ours; what is None is left out."""
+    return stored.model_dump_json(indent=1, exclude_none=True) + "\n"
+
+
+def write_document(stored: BaseModel, path: Path) -> None:
+    """Write a file of ours in one step into a folder that is there, or raise PhazeError."""
+    refuse_unwritable(path)
+    write_text(path, text_of(stored))
+
+
+def write_checked(text: str, path: Path) -> None:
+    """Write the text of a JSON object, as `text_of` gives it, with its checksum, or raise PhazeError."""
+    write_text(path, f'{text.removesuffix(_END)},\n "{CHECKSUM}": "{_digest(text)}"{_END}')
+
+
+_END = "\n}\n"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_width(width: str) -> None:
+    """Raise ValueError unless a key is a TMP width."""
+    if re.fullmatch("[1-9][0-9]{0,6}", width) is None or int(width) > MOST:
+        raise ValueError(f"TMP width {width!r} must be a positive whole number up to {MOST}, as a string")
+
+
+def repeated_ids(ids: Iterable[int]) -> Iterator[str]:
+    """Yield a message for each id that several layers have."""
+    for layer, times in Counter(ids).items():
+        if times > 1:
+            yield f"id {layer} is given {times} times; ids must be unique"
+
+
+def bad_edges(ids: set[int], edges: list[Edge]) -> Iterator[str]:
+    """Yield a message for each edge with an end that is no layer, from a layer to itself, or given twice."""
+    for edge in edges:
+        name = f"edge {edge.source_id} -> {edge.dest_id}"
+        for key, end in (("sourceId", edge.source_id), ("destId", edge.dest_id)):
+            if end not in ids:
+                yield f"{name}: {key} {end} is not the id of a node"
+        if edge.source_id == edge.dest_id:
+            yield f"{name}: joins a layer to itself; the graph must have no cycle"
+    for (source, target), times in Counter((e.source_id, e.dest_id) for e in edges).items():
+        if times > 1:
+            yield f"edge {source} -> {target} is given {times} times"
+
+
+def _read_object(path: Path) -> dict[str, Plain]:
+    loaded = read_json(path)
+    if not isinstance(loaded, dict):
+        raise PhazeError(f"{path}: must hold a JSON object, got {type(loaded).__name__}")
+    if (given := loaded.pop(CHECKSUM, None)) is not None:
+        _compare_checksum(path, given)
+    return loaded
+
+
+def _compare_checksum(path: Path, given: Plain) -> None:
+    text = path.read_text(encoding="utf-8").rpartition(f',\n "{CHECKSUM}": ')[0] + _END
+    if _digest(text) != given:
+        raise PhazeError(
+            f"{path}: is damaged: its content is not that of its {CHECKSUM}; delete it and run again, "
+            "or only that key if you changed the file yourself"
+        )

@@ -1,0 +1,223 @@
+"""Systems and their devices, read from config/systems and config/devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from phaze.base.errors import PhazeError
+from phaze.spec.files import FOLDER, is_path, is_there, named_file, read_mapping, within
+from phaze.spec.network import Matrix, read_bandwidths
+from phaze.spec.system import Cluster, Device, System
+from phaze.spec.tiled import TiledDevice, TiledSystem
+from phaze.spec.tiled_study import TiledStudy
+from phaze.spec.topology import MatrixFile
+
+
+def load_system(name: str, folder: Path = FOLDER, flat: float | None = None) -> System:
+    """Return a system of config/systems by name, or of a YAML file by path, with a flat network.
+
+    `flat` is its bandwidth in bytes per second; the system's own unless given. Raises PhazeError for a
+    mesh of tiles, and without `flat` for a cluster of several levels: none of them is the bandwidth between
+    any two devices.
+    """
+    path = _system_path(name, folder)
+    fields = read_mapping(path)
+    _refuse_tiles(fields, path, "a flat network")
+    if "device" not in fields:
+        system = System.parse(fields, str(path))
+        return system if flat is None else system.model_copy(update={"network_bandwidth_bytes_per_s": flat})
+    cluster, device = load_cluster(name, folder)
+    if flat is None and len(cluster.levels) > 1:
+        levels = ", ".join(f"{level.bandwidth_bytes_per_s:g}" for level in cluster.levels)
+        raise PhazeError(
+            f"{path}: is a network of levels with {levels} bytes/s, and a planner assumes the same bandwidth "
+            "between any two devices: say which, with --flat-bandwidth or, in the scenario of a study, with "
+            "network_bandwidth_bytes_per_s"
+        )
+    return _flat(cluster, device, cluster.levels[-1].bandwidth_bytes_per_s if flat is None else flat)
+
+
+def load_network(name: str, folder: Path = FOLDER) -> System | Cluster | Matrix:
+    """Return the network of a system by name, or of a file by path: flat, with levels, or a matrix.
+
+    A matrix may also be a table in CSV, as for topologies, or a topology of one.
+    """
+    if name.endswith(".csv"):
+        return _read_matrix(MatrixFile(kind="file", path=Path(name).name), Path(name).parent)
+    path = _system_path(name, folder)
+    fields = read_mapping(path)
+    if fields.get("kind") == "file":
+        return _read_matrix(MatrixFile.parse(fields, str(path)), path.parent)
+    _refuse_tiles(fields, path, "a device and levels of a network")
+    if "device" in fields:
+        return Cluster.parse(fields, str(path))
+    noun = Matrix if "bandwidths_bytes_per_s" in fields else System
+    return noun.parse(fields, str(path))
+
+
+def _read_matrix(file: MatrixFile, folder: Path) -> Matrix:
+    path = within(folder, folder / file.path)
+    if path.suffix != ".csv":
+        raise PhazeError(f"{path}: must end with .csv: the network of a system is a table of bandwidths")
+    rows = [[unit * file.unit_bytes_per_s for unit in row] for row in read_bandwidths(path)]
+    about = {"latency_s": file.latency_s, "absent": file.absent}
+    return Matrix.parse({"bandwidths_bytes_per_s": rows, **about}, str(path))
+
+
+def _flat(cluster: Cluster, device: Device, bandwidth_bytes_per_s: float) -> System:
+    return System(
+        devices=cluster.devices,
+        network_bandwidth_bytes_per_s=bandwidth_bytes_per_s,
+        hbm_bandwidth_bytes_per_s=device.hbm_bandwidth_bytes_per_s,
+        clock_hz=device.clock_hz,
+    )
+
+
+def load_map_networks(
+    names: Iterable[str], devices: int, folder: Path = FOLDER
+) -> dict[str, dict[str, object]]:
+    """Return networks that plans of so many devices can be mapped to, by name, as plain values.
+
+    Raises PhazeError for a flat network, on which all mappings are alike, for one with too few devices, and
+    for two of one name.
+    """
+    found: dict[str, dict[str, object]] = {}
+    for name in names:
+        where = f"report.maps.systems: {name}"
+        network, stem = load_network(name, folder), Path(name).stem if is_path(name) else name
+        if isinstance(network, System):
+            raise PhazeError(f"{where} is a flat network, on which all mappings are alike")
+        if network.devices < devices:
+            raise PhazeError(
+                f"{where} must have at least the {devices} devices of the plans, got {network.devices}; "
+                "leave it out, or give an empty list to map nothing"
+            )
+        if stem in found:
+            raise PhazeError(f"{where}: there is another system of that name")
+        found[stem] = network.model_dump(mode="json")
+    return found
+
+
+def _system_path(name: str, folder: Path) -> Path:
+    return Path(name) if is_path(name) else named_file("system", name, folder / "systems")
+
+
+def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
+    """Return a cluster of config/systems by name, or of a YAML file by path, and its device.
+
+    Raises PhazeError also for a system that says nothing of its device and the levels of its network.
+    """
+    path = _system_path(name, folder)
+    fields = read_mapping(path)
+    _refuse_tiles(fields, path, "a device and levels of a network")
+    if not fields.keys() & {"device", "levels"}:
+        raise PhazeError(
+            f"{path}: says nothing of its device and the levels of its network; needed is a system such as "
+            "a100-selene"
+        )
+    cluster = Cluster.parse(fields, str(path))
+    return cluster, _read_device(_device_path(cluster.device, folder, path.parent))
+
+
+def load_tiled(name: str, folder: Path = FOLDER) -> tuple[TiledSystem, TiledDevice]:
+    """Return a system of tiles of config/systems by name, or of a YAML file by path, and its chip."""
+    path = _system_path(name, folder)
+    system = TiledSystem.from_file(path)
+    chip = _device_path(system.device, folder, path.parent)
+    return system, TiledDevice.parse({"name": chip.stem, **read_mapping(chip)}, str(chip))
+
+
+def load_tiled_systems(tiled: TiledStudy, folder: Path = FOLDER) -> dict[str, dict[str, object]]:
+    """Return the systems of the cases on tiles, each with its chip, as plain values."""
+    names = dict.fromkeys(name for case in tiled.cases.values() for name in case.systems)
+    found = {name: dict(zip(("system", "device"), load_tiled(name, folder), strict=True)) for name in names}
+    return {
+        name: {key: noun.model_dump(mode="json", exclude_unset=True) for key, noun in parts.items()}
+        for name, parts in found.items()
+    }
+
+
+def tiled_flops(tiled: TiledStudy, folder: Path = FOLDER) -> float:
+    """Return the FLOP/s of 16 bits of the first system of the first case, 0 without a case."""
+    for case in tiled.cases.values():
+        system, device = load_tiled(case.systems[0], folder)
+        return system.chips * device.flops
+    return 0.0
+
+
+def _refuse_tiles(fields: dict[str, object], path: Path, needed: str) -> None:
+    """Raise PhazeError where a system is a mesh of tiles, but something else is needed."""
+    if "dram" in fields:
+        raise PhazeError(
+            f"{path}: is a mesh of tiles; needed is a system with {needed}, such as a100-selene: plans and "
+            "runs give whole devices their work, and say nothing of the tiles of a chip"
+        )
+
+
+def load_device(name: str, folder: Path = FOLDER) -> Device:
+    """Return a device of config/devices by name, or of a YAML file by path."""
+    return _read_device(Path(name) if is_path(name) else named_file("device", name, folder / "devices"))
+
+
+def _read_device(path: Path) -> Device:
+    fields = read_mapping(path)
+    if "tile" in fields:
+        raise PhazeError(f"{path}: is a chip of tiles; needed is a device by the template of an architecture")
+    return Device.parse({"name": path.stem, **fields}, str(path))
+
+
+def _device_path(name: str, folder: Path, beside: Path) -> Path:
+    """Return the file of a device that a system names: in config/devices, or by a path beside the system."""
+    if is_path(name):
+        return within(beside, beside / name)
+    return named_file("device", name, folder / "devices")
+
+
+def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | None:
+    """Return the device that the name or path of an architecture stands for, None if it is no device's."""
+    if is_path(name):
+        is_device = is_there(Path(name)) and "clock_hz" in read_mapping(Path(name))
+        return load_device(name, folder) if is_device else None
+    if (folder / "architectures" / f"{name}.yaml").is_file():
+        return None
+    return load_device(name, folder) if (folder / "devices" / f"{name}.yaml").is_file() else None
+
+
+def devices_as_architectures(folder: Path = FOLDER) -> list[str]:
+    """Return the names of devices that may stand for an architecture: those that are no chips of tiles."""
+    files = sorted((folder / "devices").glob("*.yaml"))
+    return [path.stem for path in files if "tile" not in read_mapping(path)]
+
+
+def load_system_of(
+    architecture: str, system: str, folder: Path = FOLDER, flat: float | None = None
+) -> System:
+    """Return a system with the devices of an architecture: a device brings its own clock and memory.
+
+    Raises PhazeError where neither says the clock: the system is of another device, and the architecture of
+    none.
+    """
+    found = load_system(system, folder, flat)
+    device = load_device_as_architecture(architecture, folder)
+    if device is None:
+        _refuse_clock_of_others(architecture, system, folder)
+        return found
+    own = {
+        "clock_hz": device.clock_hz,
+        "hbm_bandwidth_bytes_per_s": device.hbm_bandwidth_bytes_per_s,
+    }
+    return found.model_copy(update=own)
+
+
+def _refuse_clock_of_others(architecture: str, system: str, folder: Path) -> None:
+    """Raise PhazeError where a system is made of devices, whose clock is not that of an architecture."""
+    path = _system_path(system, folder)
+    device = read_mapping(path).get("device")
+    if device is None:
+        return
+    raise PhazeError(
+        f"architecture {architecture} has neither clock nor HBM bandwidth of its own, and system {path.stem} "
+        f"has those of {device}: give --architecture {_device_path(str(device), folder, path.parent)} or "
+        "another device of config/devices, or a system that says them itself, such as paper"
+    )

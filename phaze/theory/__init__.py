@@ -1,1 +1,0 @@
-"""Theory: what stages share, as functions of plain arrays and dataclasses."""

@@ -1,0 +1,1 @@
+"""Predicted training runs beside measured ones."""

@@ -1,0 +1,101 @@
+"""PALM's Tables I, IV and V beside ours, as rows of table tiled_besides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from phaze.plan.runs.machine import TECHNOLOGY, Machine
+from phaze.spec.config import load_technology
+from phaze.spec.files import FOLDER
+from phaze.spec.published_tiled import MeasuredRun, PublishedTiled
+from phaze.spec.systems import load_cluster
+from phaze.spec.tiled_study import PrintedTable
+from phaze.tables import TiledBesides
+from phaze.tiles.published import Beside, grayskull_beside, ratios_beside
+from phaze.validate.fit import fitted_sustained_hbm, with_sustained_hbm
+from phaze.validate.rows import Row as RunRow
+from phaze.validate.rows import read_row
+from phaze.validate.table import predict_rows
+
+GPUS = "a100-selene"
+"""System of the measured runs of Table IV."""
+SEEN = "constant of the device's file, fitted on ten runs, these six among them"
+UNSEEN = "constant fitted on the other four of the ten runs, so that it has not seen these six"
+"""What the one fitted constant, the share of HBM's bandwidth that kernels reach, has seen of Table IV."""
+Row = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which tables, beside which publication."""
+
+    tables: tuple[PrintedTable, ...]
+    published: PublishedTiled | None
+
+
+def besides(asked: Asked, folder: Path = FOLDER) -> pd.DataFrame:
+    """Return the tables asked for; Table IV only with the published rows."""
+    rows = [row for table in asked.tables for row in _rows(table, asked.published, folder)]
+    return TiledBesides.check(pd.DataFrame(rows)) if rows else TiledBesides.empty()
+
+
+def _rows(table: PrintedTable, published: PublishedTiled | None, folder: Path) -> Iterator[Row]:
+    if table == "IV":
+        yield from _gpus(published, folder) if published else ()
+        return
+    for beside in ratios_beside(folder) if table == "I" else grayskull_beside(folder=folder):
+        yield _row(beside)
+
+
+def _row(beside: Beside) -> Row:
+    return {
+        "table": beside.table,
+        "case": beside.case,
+        "reading": beside.reading,
+        "unit": beside.unit,
+        "published": beside.published,
+        "palm": beside.simulated or 0.0,
+        "measured": 0.0,
+        "ours": beside.ours,
+        "explanation": beside.explanation,
+    }
+
+
+def _gpus(published: PublishedTiled, folder: Path) -> Iterator[Row]:
+    """Yield the runs of Table IV as `simulate --runs` predicts them, by what the fitted constant has seen."""
+    machine = Machine(*load_cluster(GPUS, folder), load_technology(TECHNOLOGY, folder))
+    yield from _gpus_on(machine, published, SEEN)
+    if published.other_runs:
+        share = fitted_sustained_hbm([_run(row) for row in published.other_runs.values()], machine)
+        yield from _gpus_on(with_sustained_hbm(machine, share), published, UNSEEN)
+
+
+def _gpus_on(machine: Machine, published: PublishedTiled, reading: str) -> Iterator[Row]:
+    found = predict_rows([_run(row) for row in published.gpus.values()], machine)
+    for (name, row), time_s, chosen in zip(
+        published.gpus.items(), found["time_s"], found["microbatch_used"], strict=True
+    ):
+        batch = int(row.run["global_batch"])
+        yield {
+            "table": "IV",
+            "case": name,
+            "reading": reading,
+            "unit": "sequences per second",
+            "published": row.printed,
+            "palm": row.palm,
+            "measured": batch / row.measured_s,
+            "ours": batch / float(time_s),
+            "explanation": (
+                f"{GPUS}, {machine.device.sustained_hbm:.2f} of HBM's bandwidth, microbatch {chosen}; with "
+                "attention and vocabulary, as measured"
+            ),
+        }
+
+
+def _run(row: MeasuredRun) -> RunRow:
+    texts = {key: str(value) for key, value in row.run.items()}
+    return read_row({**texts, "measured_s": str(row.measured_s)})

@@ -1,0 +1,176 @@
+"""Rows of a table of runs, as a user writes them in CSV."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
+from typing import get_args
+
+import pandas as pd
+
+from phaze.base.errors import PhazeError
+from phaze.base.files import refuse_endless
+from phaze.cost.memory import Optimizer, Precision
+from phaze.cost.training_state import Zero
+from phaze.plan.runs.run import Recompute, Run, RunSchedule
+from phaze.spec.plain import short
+
+WORDS = {
+    "recompute": get_args(Recompute),
+    "schedule": get_args(RunSchedule),
+    "optimizer": get_args(Optimizer),
+    "precision": get_args(Precision),
+}
+FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+OWN = {field.name: field for field in fields(Run)}
+REQUIRED = ("hidden", "heads", "layers", "seq", "vocab", "gpus", "global_batch")
+"""Columns without which nothing can be said; any other may be absent, or empty in a row."""
+DEFAULTS = {"tp": 1, "pp": 1}
+"""What an empty value means where `Run` has no default; dp: all devices that tp and pp leave."""
+MICROBATCHES = ("1", "2", "4", "8")
+"""An empty microbatch is the one of these that is predicted fastest among those that fit."""
+MOST = 2**31
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row with the runs that it may mean, or with what is wrong."""
+
+    runs: tuple[Run, ...]
+    """One; several where the microbatch or the number of chunks is left open."""
+    problem: str = ""
+    measured_s: float | None = None
+
+
+def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[Row, ...]]:
+    """Return a table of runs as it is written, and its rows; raise PhazeError where it is no such table."""
+    try:
+        refuse_endless(path)
+        table = _named(
+            pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True, header=None)
+        )
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise PhazeError(f"{path}: cannot be read as CSV: {' '.join(str(error).split())}") from error
+    missing = [name for name in REQUIRED if name not in table.columns]
+    if missing:
+        raise PhazeError(
+            f"{path}: columns {', '.join(missing)} are missing; needed are {', '.join(REQUIRED)}"
+        )
+    return table, tuple(
+        read_row(dict(zip(table.columns, values, strict=True))) for values in table.to_numpy()
+    )
+
+
+def _named(lines: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose first line names the columns, without those that have no name.
+
+    Raises ValueError for a name given twice, where pandas would make up another.
+    """
+    names = [name.strip() for name in lines.iloc[0]]
+    repeated = [name for name, times in Counter(filter(None, names)).items() if times > 1]
+    if repeated:
+        raise ValueError(f"columns {', '.join(repeated)} are given twice")
+    table = lines.iloc[1:].set_axis(names, axis=1).reset_index(drop=True)
+    return table.loc[:, [name != "" for name in names]]
+
+
+def unknown_columns(table: pd.DataFrame) -> list[str]:
+    """Return the columns that say nothing of a run: a user's own, or misspelt ones."""
+    return [name for name in table.columns if name not in OWN and name != "measured_s"]
+
+
+def read_row(texts: Mapping[str, str]) -> Row:
+    """Return a row from the texts of its columns; an empty text is as good as none."""
+    given = {name: text.strip() for name, text in texts.items() if text.strip()}
+    try:
+        measured = _measured(given.get("measured_s"))
+        return Row(meanings(given), measured_s=measured)
+    except PhazeError as error:
+        return Row((), str(error))
+
+
+def meanings(given: Mapping[str, str]) -> tuple[Run, ...]:
+    """Return the runs that a row may mean; which are possible is not looked at."""
+    microbatches = MICROBATCHES if "microbatch" not in given else (given["microbatch"],)
+    found = []
+    for microbatch in microbatches:
+        run = _run({**given, "microbatch": microbatch})
+        open_ = run.schedule == "interleaved" and "chunks" not in given
+        found += [replace(run, chunks=v) for v in _chunks(run)] if open_ else [run]
+    return tuple(found)
+
+
+def _chunks(run: Run) -> list[int]:
+    """Return the numbers of chunks, two or more, that divide the blocks of every stage equally."""
+    blocks = run.layers // run.pp
+    return [v for v in range(2, blocks + 1) if run.layers % (run.pp * v) == 0] or [2]
+
+
+def _measured(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise PhazeError(f"measured_s must be a number > 0, got {short(text)}")
+    return seconds
+
+
+def _run(given: Mapping[str, str]) -> Run:
+    """Return the run of a row; raise PhazeError naming the column, its value and what is allowed."""
+    for name in REQUIRED:
+        if name not in given:
+            raise PhazeError(f"{name} must be given")
+    values: dict[str, object] = {**DEFAULTS}
+    values |= {name: _reader(name)(name, given[name]) for name in OWN if name in given}
+    if "schedule" not in given and values.get("chunks", 1) != 1:
+        values["schedule"] = "interleaved"
+    if "dp" not in given:
+        ranks = [_whole(name, given.get(name, "1")) for name in ("tp", "pp")]
+        values["dp"] = max(_whole("gpus", given["gpus"]) // (ranks[0] * ranks[1]), 1)
+    return Run(**values)  # type: ignore[arg-type]
+
+
+def _reader(name: str) -> Callable[[str, str], object]:
+    """Return what reads the text of a column."""
+    if name in WORDS:
+        return _word
+    if isinstance(OWN[name].default, bool):
+        return _flag
+    return _zero if name == "zero" else _whole
+
+
+def _word(name: str, text: str) -> str:
+    if text.lower() not in WORDS[name]:
+        raise PhazeError(f"{name} must be one of {', '.join(WORDS[name])}, got {short(text)}")
+    return text.lower()
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in FLAGS:
+        raise PhazeError(f"{name} must be one of {', '.join(FLAGS)}, got {short(text)}")
+    return FLAGS[text.lower()]
+
+
+def _zero(name: str, text: str) -> int:
+    stage = {str(zero): zero for zero in get_args(Zero)}.get(text)
+    if stage is None:
+        raise PhazeError(f"{name} must be 0, 1, 2 or 3, got {short(text)}")
+    return int(stage)
+
+
+def _whole(name: str, text: str) -> int:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not (1 <= number <= MOST and number == int(number)):
+        raise PhazeError(f"{name} must be a whole number from 1 to {MOST}, got {short(text)}")
+    return int(number)
+
+
+assert all(OWN[name].default is MISSING for name in REQUIRED)

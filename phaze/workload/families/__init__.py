@@ -1,0 +1,1 @@
+"""Model families: from a spec to the layers of its graph."""

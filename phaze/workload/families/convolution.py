@@ -1,0 +1,141 @@
+"""Maps of images and what convolutional networks do with them.
+
+A convolution is a matrix multiplication of its unrolled input, one row an output pixel (im2col), so that it
+is mapped and priced as any other. Libraries and accelerators unroll on the chip: HBM holds the input as it
+is, and the product says by how many elements its unrolled matrix is larger (`Gemm.unrolled`). Its gradients
+are the two products of the same three matrices. Padding keeps the size: a map of height n becomes one of
+⌈n/stride⌉.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from phaze.workload.primitives import Gemm, LayerBuilder, Tensor
+
+
+@dataclass(frozen=True)
+class Maps:
+    """Square maps of a microbatch."""
+
+    tensor: Tensor
+    samples: int
+    channels: int
+    size: int
+    """Height and width."""
+
+    @property
+    def pixels(self) -> int:
+        """Return the pixels of all samples."""
+        return self.samples * self.size**2
+
+    def with_tensor(self, tensor: Tensor) -> Maps:
+        """Return maps of the same shape."""
+        return replace(self, tensor=tensor)
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution of square maps by square windows, without dilation."""
+
+    samples: int
+    channels: int
+    size: int
+    """Height and width of the input."""
+    kernels: int
+    """Channels of the output."""
+    window: int = 1
+    """Height and width of a window."""
+    stride: int = 1
+
+    @property
+    def out_size(self) -> int:
+        """Return height and width of the output."""
+        return -(-self.size // self.stride)
+
+    @property
+    def parameters(self) -> int:
+        """Return the weights, without bias."""
+        return self.kernels * self.channels * self.window**2
+
+    @property
+    def gemm(self) -> Gemm:
+        """Return the product of the unrolled input, a row for each pixel of the output, and the weights."""
+        rows, columns = self.samples * self.out_size**2, self.channels * self.window**2
+        unrolled = rows * columns - self.samples * self.channels * self.size**2
+        return Gemm(1, rows, columns, self.kernels, unrolled=max(0, unrolled))
+
+
+def convolve(
+    layer: LayerBuilder,
+    name: str,
+    x: Maps,
+    kernels: int,
+    window: int = 1,
+    stride: int = 1,
+    *,
+    bias: bool = False,
+) -> Maps:
+    """Append a convolution."""
+    conv = Convolution(x.samples, x.channels, x.size, kernels, window, stride)
+    gemm = conv.gemm
+    y = layer.add(
+        "matmul", name, x.tensor, elements=gemm.result_elements, gemm=gemm, parameters=conv.parameters
+    )
+    y = layer.bias(name, y, kernels) if bias else y
+    return Maps(y, x.samples, kernels, conv.out_size)
+
+
+def normalise(layer: LayerBuilder, name: str, x: Maps) -> Maps:
+    """Append a batch norm, with scale and shift for every channel."""
+    return x.with_tensor(layer.add("batch_norm", f"{name}_norm", x.tensor, parameters=2 * x.channels))
+
+
+def rectify(layer: LayerBuilder, name: str, x: Maps) -> Maps:
+    """Append a ReLU."""
+    return x.with_tensor(layer.add("relu", f"{name}_relu", x.tensor))
+
+
+def convolve_and_normalise(
+    layer: LayerBuilder,
+    name: str,
+    x: Maps,
+    kernels: int,
+    window: int = 1,
+    stride: int = 1,
+    *,
+    relu: bool = True,
+) -> Maps:
+    """Append a convolution, a batch norm, and a ReLU unless it comes later."""
+    y = normalise(layer, name, convolve(layer, name, x, kernels, window, stride))
+    return rectify(layer, name, y) if relu else y
+
+
+def pool(layer: LayerBuilder, name: str, x: Maps) -> Maps:
+    """Append max pooling by 3 × 3 windows with stride 2."""
+    size = -(-x.size // 2)
+    y = layer.add("max_pool", name, x.tensor, elements=x.samples * x.channels * size**2)
+    return Maps(y, x.samples, x.channels, size)
+
+
+def enlarge(layer: LayerBuilder, kind: str, name: str, x: Maps) -> Maps:
+    """Append what doubles height and width: `upsample` bilinearly, or the `nearest` pixel."""
+    y = layer.add(kind, name, x.tensor, elements=4 * x.tensor.elements)
+    return Maps(y, x.samples, x.channels, 2 * x.size)
+
+
+def add_maps(layer: LayerBuilder, name: str, x: Maps, y: Maps) -> Maps:
+    """Append the sum of two maps."""
+    return x.with_tensor(layer.add("add", name, x.tensor, y.tensor))
+
+
+LABEL_BYTES = 8
+"""Size of the class of an image or a pixel."""
+
+
+def classify(layer: LayerBuilder, logits: Tensor, count: int) -> None:
+    """Append the cross entropy of so many images or pixels."""
+    y = layer.add("log_softmax", "log_softmax", logits)
+    layer.add(
+        "nll_loss", "nll_loss", replace(y, elements=count), elements=count, constant_bytes=count * LABEL_BYTES
+    )

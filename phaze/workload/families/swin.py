@@ -1,0 +1,178 @@
+"""The distinct layers of a Swin transformer: patch embedding, pairs of blocks, merging of patches, head.
+
+A stage's layer is a pair of blocks, the second with shifted windows where there is more than one window. To
+cut windows, to put them together and to shift them copies the data, as in the authors' program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from phaze.spec.vision import Swin
+from phaze.workload.families.convolution import Maps, classify, convolve
+from phaze.workload.network import Network, Run
+from phaze.workload.primitives import INPUT, Gemm, LayerBuilder, LayerGraph, Tensor
+
+INDEX_BYTES = 8
+"""Size of an index into the table of relative positions."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Sizes of a stage for one microbatch."""
+
+    samples: int
+    width: int
+    heads: int
+    size: int
+    """Height in patches."""
+    window: int
+    """Height of a window in patches."""
+    shifts: bool
+    expansion: int
+    bytes_per_element: int
+
+    @property
+    def tokens(self) -> int:
+        """Return the patches of all samples."""
+        return self.samples * self.size**2
+
+    @property
+    def area(self) -> int:
+        """Return the patches of a window."""
+        return self.window**2
+
+    @property
+    def windows(self) -> int:
+        """Return the windows of a sample."""
+        return self.size**2 // self.area
+
+    @property
+    def elements(self) -> int:
+        """Return the elements of the residual stream."""
+        return self.tokens * self.width
+
+
+def swin_network(model: Swin, samples: int, bytes_per_element: int) -> Network:
+    """Return the layers of a Swin transformer for so many images."""
+    stages = [_stage(model, s, samples, bytes_per_element) for s in range(len(model.depths))]
+    layers, runs = [_embedding(model, stages[0])], [Run("embedding")]
+    for number, (stage, depth) in enumerate(zip(stages, model.depths, strict=True), start=1):
+        if number > 1:
+            merge = _merge(f"merge-{number - 1}", stages[number - 2])
+            layers, runs = [*layers, merge], [*runs, Run(merge.name)]
+        layers, runs = [*layers, _pair(f"stage-{number}", stage)], [*runs, Run(f"stage-{number}", depth // 2)]
+    return Network((*layers, _head(model, stages[-1])), (*runs, Run("head")))
+
+
+def _stage(model: Swin, stage: int, samples: int, bytes_per_element: int) -> Stage:
+    return Stage(
+        samples=samples,
+        width=model.widths[stage],
+        heads=model.heads[stage],
+        size=model.sizes[stage],
+        window=model.window_of(stage),
+        shifts=model.shifts(stage),
+        expansion=model.expansion,
+        bytes_per_element=bytes_per_element,
+    )
+
+
+def _norm(layer: LayerBuilder, name: str, x: Tensor, width: int) -> Tensor:
+    return layer.add("layer_norm", name, x, parameters=2 * width)
+
+
+def _embedding(model: Swin, stage: Stage) -> LayerGraph:
+    """Return the embedding of patches; nothing makes a gradient of the image."""
+    layer = LayerBuilder()
+    pixels = Tensor(INPUT, stage.samples * model.channels * model.image**2, gradient=False)
+    image = Maps(pixels, stage.samples, model.channels, model.image)
+    x = convolve(layer, "patches", image, model.hidden, model.patch, model.patch, bias=True).tensor
+    x = layer.add("transpose", "patches_transpose", layer.add("reshape", "patches_reshape", x))
+    _norm(layer, "patches_norm", x, stage.width)
+    return layer.finish("embedding", stage.elements)
+
+
+def _pair(name: str, stage: Stage) -> LayerGraph:
+    layer = LayerBuilder(stage.elements)
+    x = _block(layer, "", stage, layer.input, shifted=False)
+    _block(layer, "shifted_", stage, x, shifted=stage.shifts)
+    return layer.finish(name, stage.elements)
+
+
+def _block(layer: LayerBuilder, prefix: str, stage: Stage, x: Tensor, *, shifted: bool) -> Tensor:
+    """Append x + attention(norm(x)), and then the same with a feed-forward network."""
+    y = _norm(layer, f"{prefix}attention_norm", x, stage.width)
+    x = layer.add("add", f"{prefix}attention_add", _attention(layer, prefix, stage, y, shifted=shifted), x)
+    y = _norm(layer, f"{prefix}feed_forward_norm", x, stage.width)
+    y = layer.dense(f"{prefix}feed_forward_in", y, stage.tokens, stage.expansion * stage.width, bias=True)
+    y = layer.add("gelu", f"{prefix}gelu", y)
+    y = layer.dense(f"{prefix}feed_forward_out", y, stage.tokens, stage.width, bias=True)
+    return layer.add("add", f"{prefix}feed_forward_add", y, x)
+
+
+def _attention(layer: LayerBuilder, prefix: str, stage: Stage, x: Tensor, *, shifted: bool) -> Tensor:
+    """Append attention inside windows: cut, attend, put together."""
+    x = layer.add("rearrange", f"{prefix}shift", x) if shifted else x
+    x = layer.add("rearrange", f"{prefix}windows", x)
+    q, k, v = _projections(layer, prefix, stage, x)
+    y = _probabilities(layer, prefix, stage, q, k, shifted=shifted)
+    batch, head = stage.samples * stage.windows * stage.heads, stage.width // stage.heads
+    gemm = Gemm(batch, stage.area, stage.area, head)
+    y = layer.add("matmul", f"{prefix}context", y, v, elements=gemm.result_elements, gemm=gemm)
+    y = layer.add("transpose", f"{prefix}context_transpose", y)
+    y = layer.add("reshape", f"{prefix}context_reshape", y)
+    y = layer.dense(f"{prefix}attention_out", y, stage.tokens, stage.width, bias=True)
+    y = layer.add("rearrange", f"{prefix}windows_back", y)
+    return layer.add("rearrange", f"{prefix}shift_back", y) if shifted else y
+
+
+def _projections(layer: LayerBuilder, prefix: str, stage: Stage, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Append queries, keys and values by heads, from one matrix."""
+    y = layer.dense(f"{prefix}qkv", x, stage.tokens, 3 * stage.width, bias=True)
+    y = layer.add("transpose", f"{prefix}qkv_transpose", layer.add("reshape", f"{prefix}qkv_reshape", y))
+    y = layer.add("split", f"{prefix}qkv_split", y)
+    q, k, v = (replace(y, elements=stage.elements, piece=i) for i in range(3))
+    return (
+        layer.add("scale", f"{prefix}query_scale", q),
+        layer.add("transpose", f"{prefix}key_transpose", k),
+        v,
+    )
+
+
+def _probabilities(
+    layer: LayerBuilder, prefix: str, stage: Stage, q: Tensor, k: Tensor, *, shifted: bool
+) -> Tensor:
+    """Append the attention probabilities: scores, a bias by relative position, a mask between windows that a
+    shift has joined.
+    """
+    batch, head = stage.samples * stage.windows * stage.heads, stage.width // stage.heads
+    gemm = Gemm(batch, stage.area, head, stage.area)
+    y = layer.add("matmul", f"{prefix}scores", q, k, elements=gemm.result_elements, gemm=gemm)
+    table = (2 * stage.window - 1) ** 2 * stage.heads
+    index = stage.area**2 * INDEX_BYTES
+    y = layer.add("bias", f"{prefix}position_bias", y, parameters=table, constant_bytes=index)
+    if shifted:
+        mask = stage.windows * stage.area**2 * stage.bytes_per_element
+        y = layer.add("mask", f"{prefix}scores_mask", y, constant_bytes=mask)
+    return layer.add("softmax", f"{prefix}softmax", y)
+
+
+def _merge(name: str, stage: Stage) -> LayerGraph:
+    """Return what makes one patch of four, twice as wide."""
+    layer = LayerBuilder(stage.elements)
+    x = layer.add("rearrange", "neighbours", layer.input)
+    x = _norm(layer, "merge_norm", x, 4 * stage.width)
+    x = layer.dense("merge", x, stage.tokens // 4, 2 * stage.width, bias=False)
+    return layer.finish(name, x.elements)
+
+
+def _head(model: Swin, stage: Stage) -> LayerGraph:
+    """Return the final norm, average pooling, classifier and loss."""
+    layer = LayerBuilder(stage.elements)
+    x = _norm(layer, "final_norm", layer.input, stage.width)
+    x = layer.add("transpose", "final_transpose", x)
+    x = layer.add("average_pool", "average_pool", x, elements=stage.samples * stage.width)
+    x = layer.dense("classifier", x, stage.samples, model.classes, bias=True)
+    classify(layer, x, stage.samples)
+    return layer.finish("head", 0)

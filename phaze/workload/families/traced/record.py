@@ -1,0 +1,176 @@
+"""Record what a PyTorch module runs, on the meta device: shapes without data."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeAlias
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from phaze.base.errors import PhazeError
+from phaze.spec.torch_module import Scalar, TorchCall, TorchInput, TorchModule
+from phaze.workload.families.traced.calls import Call, Origin, Seen, Trace
+
+META = "meta"
+FAILURES = (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError)
+"""What code raises that is called with wrong arguments, or that needs data."""
+Argument: TypeAlias = Scalar | tuple[Scalar, ...] | TorchCall
+
+
+def record(spec: TorchModule, microbatch: int) -> Trace:
+    """Return what a module runs for one microbatch in training; it runs the code that the spec names.
+
+    Raises PhazeError where the callable cannot be imported, what it returns is no module, or either fails.
+    """
+    try:
+        return _record(spec, microbatch)
+    except FAILURES as error:
+        raise PhazeError(f"model {spec.name}: {spec.torch} fails: {type(error).__name__}: {error}") from error
+
+
+def _record(spec: TorchModule, microbatch: int) -> Trace:
+    with torch.device(META):
+        module = call(spec.torch, spec.arguments)
+        inputs = {name: _example(given, microbatch) for name, given in spec.inputs.items()}
+    if not isinstance(module, nn.Module):
+        raise PhazeError(
+            f"model {spec.name}: torch: {spec.torch} returned no module, got {type(module).__name__}"
+        )
+    module = module.to(META).train()
+    recorder = Recorder(module, list(inputs.values()))
+    with recorder:
+        results = recorder.watch(lambda: _run(module, inputs))
+    forward, backward = _flops(module, inputs)
+    return Trace(
+        calls=tuple(recorder.calls),
+        results=tuple(recorder.number(tensor) for tensor in results),
+        parameters=sum(parameter.numel() for parameter in module.parameters()),
+        forward_flops=forward,
+        backward_flops=backward,
+    )
+
+
+def call(path: str, arguments: Mapping[str, Argument]) -> object:
+    """Return what a callable of an installed package returns, `package:callable`."""
+    package, _, names = path.partition(":")
+    try:
+        found: object = importlib.import_module(package)
+        for name in names.split("."):
+            found = getattr(found, name)
+    except (ImportError, AttributeError) as error:
+        raise PhazeError(f"torch: {path}: cannot be imported: {error}") from error
+    if not callable(found):
+        raise PhazeError(f"torch: {path}: cannot be called, it is {type(found).__name__}")
+    made: object = found(**{key: _argument(value) for key, value in arguments.items()})
+    return made
+
+
+def _argument(value: Argument) -> object:
+    return call(value.torch, value.arguments) if isinstance(value, TorchCall) else value
+
+
+def _example(given: TorchInput, microbatch: int) -> torch.Tensor:
+    dtype = torch.float32 if given.kind == "real" else torch.int64
+    return torch.empty((microbatch, *given.shape), dtype=dtype, device=META)
+
+
+def _run(module: nn.Module, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    """Return the tensors of real numbers that a module returns."""
+    made = module(*inputs.values()) if len(inputs) == 1 else module(**inputs)
+    return [tensor for tensor in _tensors(made) if tensor.is_floating_point()]
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    """Yield all tensors in lists and mappings."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from (tensor for inner in value.values() for tensor in _tensors(inner))
+    elif isinstance(value, (list, tuple)):
+        yield from (tensor for inner in value for tensor in _tensors(inner))
+
+
+def _flops(module: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[int, int]:
+    """Return the FLOPs of forward and backward pass as PyTorch counts them."""
+    with FlopCounterMode(display=False) as counter:
+        results = _run(module, inputs)
+        forward = counter.get_total_flops()
+        if not results:
+            raise ValueError("it returns no tensor of real numbers")
+        torch.stack([tensor.sum() for tensor in results]).sum().backward()
+    return forward, counter.get_total_flops() - forward
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Writes down every call of an operator while it is active."""
+
+    def __init__(self, module: nn.Module, inputs: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self._module = module
+        self._path: list[str] = []
+        self._kept: list[torch.Tensor] = []
+        self._numbers: dict[int, int] = {}
+        self._origins: dict[int, Origin] = {}
+        for origin, tensors in (("parameter", module.parameters()), ("input", inputs)):
+            self._note(tensors, "parameter" if origin == "parameter" else "input")
+
+    def _note(self, tensors: Iterable[torch.Tensor], origin: Origin) -> None:
+        for tensor in tensors:
+            self._origins[self.number(tensor)] = origin
+
+    def number(self, tensor: torch.Tensor) -> int:
+        """Return the number of a tensor, which stays alive so that nothing else gets its address."""
+        if id(tensor) not in self._numbers:
+            self._numbers[id(tensor)] = len(self._kept)
+            self._kept.append(tensor)
+        return self._numbers[id(tensor)]
+
+    def watch(self, run: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
+        """Return what a function returns, with the paths of the modules that run known."""
+        hooks = []
+        for name, module in self._module.named_modules():
+            hooks.append(module.register_forward_pre_hook(lambda *_, name=name: self._path.append(name)))
+            hooks.append(module.register_forward_hook(lambda *_: self._leave()))
+        try:
+            return run()
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _leave(self) -> None:
+        self._path.pop()
+
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        """Run an operator and write it down."""
+        made = func(*args, **(kwargs or {}))
+        inputs = [self._seen(tensor) for tensor in _tensors([args, kwargs or {}])]
+        results = list(_tensors(made))
+        for tensor in results:
+            number = self.number(tensor)
+            if self._origins.get(number) != "parameter":
+                self._origins[number] = "made"
+        path = self._path[-1] if self._path else ""
+        operator = func.overloadpacket.__name__
+        self.calls.append(Call(path, operator, tuple(inputs), tuple(map(self._seen, results))))
+        return made
+
+    def _seen(self, tensor: torch.Tensor) -> Seen:
+        number = self.number(tensor)
+        return Seen(
+            number=number,
+            shape=tuple(tensor.shape),
+            bytes_per_element=tensor.element_size(),
+            origin=self._origins.get(number, "constant"),
+            floating=tensor.is_floating_point(),
+        )

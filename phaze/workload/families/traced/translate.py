@@ -1,0 +1,219 @@
+"""From the calls of a module to the primitives of extract.
+
+What is made of constants alone, such as masks and random numbers, is a constant. An operator that is not
+known is elementwise where its result is as large as what it reads, a reduction where it is smaller, and an
+error where it is larger. Parameters belong to the first operator that reads them. A sum with a constant is a
+mask, a product with one as large as the tensor is a dropout: PyTorch draws its mask apart.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from phaze.base.errors import PhazeError
+from phaze.workload.families.traced.calls import Call, Seen, Trace
+from phaze.workload.families.traced.kinds import ASIDE, FACTORS, FRESH, KINDS, PRODUCTS, SUMS, VIEWS
+from phaze.workload.primitives import INPUT, Gemm, LayerGraph, Primitive, Tensor, with_forks
+
+Names = frozenset[int]
+"""Parameters, by number."""
+
+
+@dataclass
+class State:
+    """What is known of tensors after some calls."""
+
+    primitives: list[Primitive] = field(default_factory=list)
+    made: dict[int, Tensor] = field(default_factory=dict)
+    """Tensors that primitives make, by number."""
+    weights: dict[int, Names] = field(default_factory=dict)
+    """Parameters that a tensor shows, by number."""
+    owned: set[int] = field(default_factory=set)
+    """Parameters that belong to a primitive."""
+    sizes: dict[int, int] = field(default_factory=dict)
+    """Elements of parameters."""
+    names: Counter[str] = field(default_factory=Counter)
+
+
+def graph_of(trace: Trace) -> LayerGraph:
+    """Return all operators of a module that its results need, as one layer.
+
+    Raises PhazeError for operators that are not known, and where products take other FLOPs than PyTorch
+    counts, as those inside of fused operators do.
+    """
+    products = [p.gemm for p in _state(trace).primitives if p.gemm is not None]
+    found = sum(2 * gemm.batch * gemm.m * gemm.k * gemm.n for gemm in products)
+    if found != trace.forward_flops:
+        raise PhazeError(
+            f"trace: matrix multiplications take {found:,} FLOPs forward, PyTorch counts "
+            f"{trace.forward_flops:,}: phaze does not see into some operator; attention must not be fused "
+            "(attn_implementation: eager)"
+        )
+    return translate(trace)
+
+
+def translate(trace: Trace) -> LayerGraph:
+    """Return all operators of a module that its results need, as one layer; raise PhazeError."""
+    state = _state(trace)
+    ends = [state.made[number].source for number in trace.results if number in state.made]
+    return with_forks(LayerGraph("model", _needed(state.primitives, ends), 0, 0))
+
+
+def _state(trace: Trace) -> State:
+    """Return what is known after all calls."""
+    state = State()
+    for call in trace.calls:
+        _add(state, call)
+    return state
+
+
+def _add(state: State, call: Call) -> None:
+    """Add a call's primitive, or know what it makes without one."""
+    tensors = [tensor for seen in call.inputs if (tensor := _tensor(state, seen)) is not None]
+    weights = [_weights(state, seen) for seen in call.inputs]
+    shown = frozenset().union(*weights)
+    operator = call.operator.rstrip("_") or call.operator
+    if operator in FRESH or not (tensors or shown):
+        return
+    if operator in ASIDE or (operator in VIEWS and not tensors):
+        _hand_on(state, call, tensors, shown)
+        return
+    fresh = shown - state.owned
+    state.owned |= fresh
+    primitive = Primitive(
+        name=_name(state, call, operator),
+        kind=_kind(call, operator, tensors, shown),
+        inputs=tuple(tensors),
+        elements=sum(seen.elements for seen in _results(call, operator)),
+        gemm=_gemm(call, operator) if operator in PRODUCTS else None,
+        parameters=sum(state.sizes[number] for number in fresh),
+        constant_bytes=_constant_bytes(state, call),
+    )
+    state.primitives.append(primitive)
+    _write(state, call, operator, gradient=bool(shown) or any(tensor.gradient for tensor in tensors))
+
+
+def _tensor(state: State, seen: Seen) -> Tensor | None:
+    """Return a tensor that is no constant and no parameter."""
+    if seen.number in state.made:
+        return state.made[seen.number]
+    if seen.origin == "input" and seen.floating:
+        return Tensor(INPUT, seen.elements, gradient=False)
+    return None
+
+
+def _weights(state: State, seen: Seen) -> Names:
+    if seen.origin == "parameter" and seen.number not in state.weights:
+        state.weights[seen.number] = frozenset((seen.number,))
+        state.sizes[seen.number] = seen.elements
+    return state.weights.get(seen.number, frozenset())
+
+
+def _hand_on(state: State, call: Call, tensors: list[Tensor], shown: Names) -> None:
+    """Know the results of a call that makes nothing."""
+    for seen in call.outputs:
+        if tensors:
+            state.made[seen.number] = replace(tensors[0], gradient=False)
+        else:
+            state.weights[seen.number] = shown
+
+
+def _write(state: State, call: Call, operator: str, *, gradient: bool) -> None:
+    """Know the results of the last primitive: pieces of it, or one and what belongs to it."""
+    source = len(state.primitives) - 1
+    for piece, seen in enumerate(_results(call, operator)):
+        state.made[seen.number] = Tensor(source, seen.elements, piece, gradient)
+        state.weights.pop(seen.number, None)
+
+
+def _results(call: Call, operator: str) -> tuple[Seen, ...]:
+    """Return the pieces that a view cuts, or the first result: others are for the backward pass."""
+    return call.outputs if operator in VIEWS else call.outputs[:1]
+
+
+def _name(state: State, call: Call, operator: str) -> str:
+    """Return a name that no other primitive has."""
+    name = f"{call.module or 'model'}.{operator.strip('_')}"
+    state.names[name] += 1
+    return name if state.names[name] == 1 else f"{name}-{state.names[name]}"
+
+
+def _kind(call: Call, operator: str, tensors: list[Tensor], shown: Names) -> str:
+    """Return the kind of an operator; PhazeError where it is not known and makes more than it reads."""
+    if operator in PRODUCTS:
+        return "matmul"
+    if operator in VIEWS:
+        return "split" if len(call.outputs) > 1 else _view(call, tensors)
+    if not tensors:
+        return "lookup"
+    if operator in KINDS:
+        return KINDS[operator]
+    if operator in SUMS | FACTORS:
+        return _arithmetic(call, operator, tensors, shown)
+    largest = max(tensor.elements for tensor in tensors)
+    if call.outputs and call.outputs[0].elements <= largest:
+        return "scale" if call.outputs[0].elements == largest else "average_pool"
+    raise PhazeError(f"{call.module or 'model'}: operator {call.operator} of PyTorch is not known to phaze")
+
+
+def _view(call: Call, tensors: list[Tensor]) -> str:
+    return "reshape" if call.outputs[0].elements == tensors[0].elements else "select"
+
+
+def _arithmetic(call: Call, operator: str, tensors: list[Tensor], shown: Names) -> str:
+    if len(tensors) > 1:
+        return "add" if operator in SUMS else "mul"
+    if shown:
+        return "bias" if operator in SUMS else "mul"
+    constants = [seen for seen in call.inputs if seen.elements > 1][1:]
+    if operator in SUMS:
+        return "mask" if constants else "scale"
+    return "dropout" if any(seen.elements == tensors[0].elements for seen in constants) else "scale"
+
+
+def _constant_bytes(state: State, call: Call) -> int:
+    """Return the bytes of masks, indices and running statistics that a call reads."""
+    known = state.made.keys() | state.weights.keys()
+    return sum(
+        seen.elements * seen.bytes_per_element
+        for seen in call.inputs
+        if seen.number not in known and not (seen.origin == "input" and seen.floating)
+    )
+
+
+def _gemm(call: Call, operator: str) -> Gemm:
+    """Return the product of a call; a convolution is that of its unrolled input."""
+    if operator == "convolution":
+        return _convolution(call)
+    left, right = (seen.shape for seen in call.inputs[-2:])
+    batch = left[0] if len(left) == 3 else 1
+    return Gemm(batch, left[-2], left[-1], right[-1])
+
+
+def _convolution(call: Call) -> Gemm:
+    """Return the product of a convolution by groups; weights are (kernels, channels of a group, window)."""
+    x, weight, out = call.inputs[0], call.inputs[1], call.outputs[0]
+    kernels, channels = weight.shape[:2]
+    if out.shape[1] != kernels or x.shape[1] % channels:
+        raise PhazeError(f"{call.module or 'model'}: transposed convolutions are not known to phaze")
+    groups = x.shape[1] // channels
+    rows, columns = out.elements // kernels, weight.elements // kernels
+    return Gemm(groups, rows, columns, kernels // groups, max(0, groups * rows * columns - x.elements))
+
+
+def _needed(primitives: list[Primitive], ends: Iterable[int]) -> tuple[Primitive, ...]:
+    """Return the primitives that the ends need."""
+    wanted = set(ends)
+    for index in reversed(range(len(primitives))):
+        if index in wanted:
+            wanted |= {tensor.source for tensor in primitives[index].inputs} - {INPUT}
+    place = {index: number for number, index in enumerate(sorted(wanted))}
+
+    def moved(tensor: Tensor) -> Tensor:
+        return tensor if tensor.source == INPUT else replace(tensor, source=place[tensor.source])
+
+    return tuple(
+        replace(primitives[index], inputs=tuple(map(moved, primitives[index].inputs))) for index in place
+    )

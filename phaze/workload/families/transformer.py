@@ -1,0 +1,220 @@
+"""The distinct layers of a transformer as primitive operators: embedding, block, head."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from phaze.workload.lower.sharding import Slice
+from phaze.workload.primitives import Gemm, LayerBuilder, LayerGraph, Tensor
+
+INDEX_BYTES = 8
+"""Size of a token id or label."""
+
+
+def build_layers(part: Slice) -> tuple[LayerGraph, ...]:
+    """Return the layers that the model has, each once; a model without head may end with its blocks."""
+    layers = (embedding_layer(part), block_layer(part), head_layer(part))
+    return tuple(layer for layer in layers if layer.primitives)
+
+
+def embedding_layer(part: Slice) -> LayerGraph:
+    """Return the layer that turns token ids into the first residual stream."""
+    model, layer = part.model, LayerBuilder()
+    x = _lookup(layer, "word", part.tokens, model.word_width, part.vocabulary)
+    x = part.leave(layer, "word", x)
+    if model.projected:
+        x = layer.dense("project_in", x, part.tokens, model.hidden, bias=False)
+    if model.positions == "learned":
+        x = layer.add(
+            "add",
+            "position_add",
+            x,
+            _lookup(layer, "position", part.own_tokens, model.hidden, model.position_rows),
+        )
+    if model.positions == "sinusoidal":
+        table = part.sequence * model.hidden * part.bytes_per_element
+        x = layer.add("add", "position_add", x, constant_bytes=table)
+    if model.token_types:
+        x = layer.add(
+            "add", "type_add", x, _lookup(layer, "type", part.own_tokens, model.hidden, model.token_types)
+        )
+    if model.embedding_norm:
+        x = _norm(layer, "embedding_norm", part, x)
+    layer.dropout("embedding", x, model.embedding_dropout)
+    return layer.finish("embedding", part.hidden_elements)
+
+
+def _lookup(layer: LayerBuilder, name: str, tokens: int, width: int, rows: int) -> Tensor:
+    """Append an embedding lookup for every token; every slice of a word embedding makes the whole tensor."""
+    ids = tokens * INDEX_BYTES
+    elements = tokens * width
+    return layer.add(
+        "lookup", f"{name}_lookup", elements=elements, parameters=rows * width, constant_bytes=ids
+    )
+
+
+def block_layer(part: Slice) -> LayerGraph:
+    """Return a transformer block: attention and feed-forward network, each with norm and residual sum."""
+    layer = LayerBuilder(part.hidden_elements)
+    x = _residual(layer, "attention", part, layer.input)
+    _residual(layer, "feed_forward", part, x)
+    return layer.finish("block", part.hidden_elements)
+
+
+def _residual(layer: LayerBuilder, name: str, part: Slice, x: Tensor) -> Tensor:
+    """Append x + f(norm(x)) or norm(x + f(x)); a row-cut matrix has bias and dropout after the sum."""
+    model = part.model
+    inner = _attention if name == "attention" else _feed_forward
+    bias = model.attention_bias if name == "attention" else model.feed_forward_bias
+    pre = model.norm_position == "pre"
+    y = _norm(layer, f"{name}_norm", part, x) if pre else x
+    y = part.enter(layer, name, y)
+    y = inner(layer, part, y)
+    y = part.leave(layer, f"{name}_out", y)
+    if bias:
+        y = layer.bias(f"{name}_out", y, model.hidden)
+    y = layer.dropout(name, y, model.residual_dropout)
+    y = layer.add("add", f"{name}_add", y, x)
+    return y if pre else _norm(layer, f"{name}_norm", part, y)
+
+
+def _norm(layer: LayerBuilder, name: str, part: Slice, x: Tensor, width: int = 0) -> Tensor:
+    return layer.add(
+        part.model.norm, name, x, parameters=part.model.norm_parameters(width or part.model.hidden)
+    )
+
+
+def _attention(layer: LayerBuilder, part: Slice, x: Tensor) -> Tensor:
+    """Append attention up to the output matrix (its bias comes after the all-reduce)."""
+    q, k, v = _projections(layer, part, x)
+    probabilities = _probabilities(layer, part, q, k)
+    group = part.heads // part.kv_heads
+    batch = part.microbatch * part.kv_heads
+    gemm = Gemm(batch, group * part.sequence, part.sequence, part.model.head_width)
+    y = layer.add("matmul", "context", probabilities, v, elements=gemm.result_elements, gemm=gemm)
+    y = layer.add("reshape", "context_reshape", layer.add("transpose", "context_transpose", y))
+    return layer.dense("attention_out", y, part.tokens, part.model.hidden, bias=False)
+
+
+def _projections(layer: LayerBuilder, part: Slice, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Append queries, keys and values by heads, from one matrix or three."""
+    widths = {"query": part.query_width, "key": part.kv_width, "value": part.kv_width}
+    model = part.model
+    if model.fused_qkv:
+        y = layer.dense("qkv", x, part.tokens, sum(widths.values()), bias=model.attention_bias)
+        y = layer.add("split", "qkv_split", y)
+        flat = [replace(y, elements=part.tokens * wide, piece=i) for i, wide in enumerate(widths.values())]
+    else:
+        flat = [layer.dense(n, x, part.tokens, wide, bias=model.attention_bias) for n, wide in widths.items()]
+    q, k, v = (_by_heads(layer, name, y) for name, y in zip(widths, flat, strict=True))
+    if model.positions == "rotary":
+        q, k = (_rotary(layer, name, part, y) for name, y in (("query", q), ("key", k)))
+    return q, k, v
+
+
+def _by_heads(layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
+    return layer.add("transpose", f"{name}_transpose", layer.add("reshape", f"{name}_reshape", x))
+
+
+def _rotary(layer: LayerBuilder, name: str, part: Slice, x: Tensor) -> Tensor:
+    """Append the rotary embedding, which reads a table of sines and one of cosines."""
+    table = 2 * part.sequence * part.model.head_width * part.bytes_per_element
+    return layer.add("rotary", f"{name}_rotary", x, constant_bytes=table)
+
+
+def _probabilities(layer: LayerBuilder, part: Slice, q: Tensor, k: Tensor) -> Tensor:
+    """Append the attention probabilities; query heads that share a key head are rows of one product."""
+    group = part.heads // part.kv_heads
+    batch = part.microbatch * part.kv_heads
+    gemm = Gemm(batch, group * part.sequence, part.model.head_width, part.sequence)
+    y = layer.add("matmul", "scores", q, k, elements=gemm.result_elements, gemm=gemm)
+    y = layer.add("scale", "scores_scale", y)
+    mask = part.sequence * (part.sequence if part.model.causal else part.microbatch)
+    y = layer.add("mask", "scores_mask", y, constant_bytes=mask)
+    y = layer.add("softmax", "softmax", y)
+    return layer.dropout("softmax", y, part.model.attention_dropout)
+
+
+def _feed_forward(layer: LayerBuilder, part: Slice, x: Tensor) -> Tensor:
+    """Append the feed-forward network up to its second matrix (its bias comes after the all-reduce)."""
+    model = part.model
+    y = layer.dense("feed_forward_in", x, part.tokens, part.feed_forward, bias=model.feed_forward_bias)
+    y = layer.add(model.activation, model.activation, y)
+    if model.gated:
+        up = layer.dense("feed_forward_up", x, part.tokens, part.feed_forward, bias=model.feed_forward_bias)
+        y = layer.add("mul", "feed_forward_gate", y, up)
+    return layer.dense("feed_forward_out", y, part.tokens, model.hidden, bias=False)
+
+
+def head_layer(part: Slice) -> LayerGraph:
+    """Return the layer after the last block: final norm, pooler, logits and loss, as far as the model has
+    them.
+
+    It holds its own copy of a tied embedding matrix, since it may lie on another pipeline stage than the
+    embedding; that is how Megatron-LM stores it, too. (Megatron's sum of the two gradients over those
+    stages is not modelled.)
+    """
+    model, layer = part.model, LayerBuilder(part.hidden_elements)
+    x = _norm(layer, "final_norm", part, layer.input) if model.final_norm else layer.input
+    losses = []
+    if model.head != "none":
+        losses.append(_token_loss(layer, part, x))
+    if model.sentence_head:
+        first = layer.add("select", "first_token", x, elements=part.microbatch * model.hidden)
+        losses.append(_sentence_loss(layer, part, first))
+    if model.pooler:
+        pooled = _pool(layer, part, x)
+        if model.head == "masked-lm":
+            losses.append(_sentence_loss(layer, part, pooled))
+    if len(losses) == 2:
+        layer.add("add", "loss_add", *losses, elements=1)
+    return layer.finish("head", 0)
+
+
+def _token_loss(layer: LayerBuilder, part: Slice, x: Tensor) -> Tensor:
+    """Append logits over the slice's vocabulary and their cross entropy."""
+    model = part.model
+    if model.head == "masked-lm" and model.head_transform:
+        x = layer.dense("transform", x, part.tokens, model.word_width, bias=True)
+        x = layer.add(model.activation, "transform_activation", x)
+        x = _norm(layer, "transform_norm", part, x, model.word_width)
+    elif model.projected:
+        x = layer.dense("project_out", x, part.tokens, model.word_width, bias=False)
+    x = part.enter(layer, "logits", x)
+    x = layer.dense("logits", x, part.tokens, part.vocabulary, bias=model.head == "masked-lm")
+    return _cross_entropy(layer, part, x)
+
+
+def _cross_entropy(layer: LayerBuilder, part: Slice, logits: Tensor) -> Tensor:
+    """Append the loss of every token; slices combine the largest logit, the sum of exponentials, and the
+    label's logit.
+
+    The loss reads one value a token, and its gradient goes back as one value a token.
+    """
+    tokens = part.tokens
+    inputs = [logits]
+    if part.tensor > 1:
+        local = replace(logits, elements=tokens, gradient=False)
+        inputs.append(replace(part.sum_up(layer, "largest_logit", local), gradient=False))
+    y = layer.add("log_softmax", "log_softmax", *inputs)
+    y = part.sum_up(layer, "exponentials", replace(y, elements=tokens))
+    labels = tokens * INDEX_BYTES
+    y = layer.add("nll_loss", "nll_loss", y, elements=tokens, constant_bytes=labels)
+    return part.sum_up(layer, "label_logit", replace(y, elements=tokens))
+
+
+def _pool(layer: LayerBuilder, part: Slice, x: Tensor) -> Tensor:
+    """Append the pooler: a dense layer with tanh on the first token of every sample."""
+    b, hidden = part.microbatch, part.model.hidden
+    y = layer.add("select", "first_token", x, elements=b * hidden)
+    return layer.add("tanh", "pooler_tanh", layer.dense("pooler", y, b, hidden, bias=True))
+
+
+def _sentence_loss(layer: LayerBuilder, part: Slice, x: Tensor) -> Tensor:
+    """Append the prediction of whether the second sentence follows the first, and its loss."""
+    b = part.microbatch
+    y = layer.dense("next_sentence", x, b, 2, bias=True)
+    y = layer.add("log_softmax", "sentence_log_softmax", y)
+    return layer.add(
+        "nll_loss", "sentence_loss", replace(y, elements=b), elements=b, constant_bytes=b * INDEX_BYTES
+    )

@@ -1,0 +1,256 @@
+"""The backward pass of a layer, on the reversed graph of its forward operators.
+
+`paired`: one operator for each forward operator gives the gradients of its inputs and of its parameters; it
+runs the primitives of the forward operator in reverse, a matrix multiplication as two. `split`: the
+gradients of inputs and those of parameters are operators of their own; the latter are leaves, which nothing
+waits for.
+
+The gradient that arrives stands for the operand of the first matrix multiplication behind it, so that its
+read is counted there. A gradient that is made inside an operator is written to HBM if another operator or a
+second matrix multiplication needs it. In `paired` a norm makes the gradients of its input and of its
+parameters in one pass over the data, in `split` in two. Adding the gradients of a microbatch to those
+before it is not counted as traffic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from phaze.workload.kinds import BACKWARD
+from phaze.workload.lower.forward import entering, group_edges, group_name, vector_parts
+from phaze.workload.lower.fusion import Group
+from phaze.workload.lower.memory import Stash, stashes
+from phaze.workload.operators import Edge, Operator, OperatorGraph, Part, collective, product
+from phaze.workload.primitives import INPUT, LayerGraph, Primitive
+
+Form = Literal["paired", "split", "data"]
+"""One operator for each forward operator, gradients of data and of weights apart, or those of data only."""
+Gradients = Literal["both", "data", "weight"]
+"""Which gradients an operator makes: all, those of its inputs, or those of its parameters."""
+
+OUTSIDE = -1
+"""Maker of a gradient that arrives from another operator."""
+
+_SUFFIX: dict[Gradients, str] = {"both": "backward", "data": "data_gradient", "weight": "weight_gradient"}
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A gradient inside an operator."""
+
+    maker: int
+    """The primitive whose backward pass makes it, or OUTSIDE."""
+    slot: int
+    """The input of the maker that it is the gradient of."""
+    elements: int
+
+
+def backward_graph(
+    layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int, form: Form
+) -> OperatorGraph:
+    """Return the backward pass of a layer."""
+    makers = [_Maker(layer, group, bytes_per_element, form) for group in reversed(groups)]
+    last = len(groups) - 1
+    forward = group_edges(layer, groups, bytes_per_element)
+    edges = tuple(Edge(last - e.target, last - e.source, e.nbytes) for e in forward)
+    if form == "split":
+        return _split_graph(makers, edges)
+    gradients: Gradients = "data" if form == "data" else "both"
+    return OperatorGraph(tuple(m.operator(gradients) for m in makers), tuple(sorted(edges, key=_ends)))
+
+
+def _ends(edge: Edge) -> tuple[int, int]:
+    return edge.source, edge.target
+
+
+def _split_graph(makers: list[_Maker], edges: tuple[Edge, ...]) -> OperatorGraph:
+    """Return the backward pass with a leaf for the gradients of each operator's parameters."""
+    operators: list[Operator] = []
+    data: dict[int, int] = {}
+    weight: dict[int, int] = {}
+    for number, maker in enumerate(makers):
+        for gradients in maker.operators():
+            (weight if gradients == "weight" else data)[number] = len(operators)
+            operators.append(maker.operator(gradients))
+    found = [Edge(data[e.source], (data if e.target in data else weight)[e.target], e.nbytes) for e in edges]
+    for number in weight.keys() & data.keys():
+        inner = makers[number].inner_weight_bytes()
+        if inner:
+            found.append(Edge(data[number], weight[number], inner))
+        else:
+            found += [Edge(data[e.source], weight[number], e.nbytes) for e in edges if e.target == number]
+    return OperatorGraph(tuple(operators), tuple(sorted(found, key=_ends)))
+
+
+class _Maker:
+    """Makes the backward operators of one forward operator."""
+
+    def __init__(self, layer: LayerGraph, group: Group, bytes_per_element: int, form: Form) -> None:
+        self._layer = layer
+        self._group = group
+        self._width = bytes_per_element
+        self._form = form
+        self._arriving, self._sent = _trace(layer, group)
+        self._written = self._in_memory()
+
+    def operators(self) -> tuple[Gradients, ...]:
+        """Return which operators there are in split form."""
+        weight = any(self._primitive(i).parameters for i in self._group)
+        data = any(self._keys(i, "data") or self._products(i, "data") for i in self._group)
+        sends = any(tensor.gradient for tensor in entering(self._layer, self._group))
+        found: list[Gradients] = ["data"] if data or sends or not weight else []
+        return (*found, "weight") if weight else tuple(found)
+
+    def operator(self, gradients: Gradients) -> Operator:
+        """Return the operator that makes some of the gradients."""
+        order = self._group[::-1]
+        read: set[Stash] = set()
+        parts = [part for index in order for part in self._parts(index, gradients, read)]
+        kept = {s for index in order for s in self._stashes(index, gradients)}
+        arriving = self._arriving_bytes() if gradients != "weight" else self._weight_bytes(with_operand=True)
+        return Operator(
+            name=f"{group_name(self._layer, self._group)}.{_SUFFIX[gradients]}",
+            parts=tuple(parts),
+            input_bytes=arriving + sum(s.nbytes for s in kept),
+            parameter_bytes=self._width * sum(self._scales(i) for i in order) if gradients != "weight" else 0,
+            output_bytes=self._output_bytes(gradients),
+        )
+
+    def inner_weight_bytes(self) -> int:
+        """Return the bytes that the leaf needs of gradients made by its data operator, 0 if it needs none."""
+        needed = {self._arriving[i] for i in self._group if self._primitive(i).parameters}
+        return self._width * sum(g.elements for g in needed if g.maker != OUTSIDE)
+
+    def _primitive(self, index: int) -> Primitive:
+        return self._layer.primitives[index]
+
+    def _parts(self, index: int, gradients: Gradients, read: set[Stash]) -> tuple[Part, ...]:
+        """Return the backward parts of one primitive; `read` collects the stashes already at hand."""
+        primitive = self._primitive(index)
+        if primitive.kind in BACKWARD:
+            elements = max(primitive.elements, primitive.inputs[0].elements)
+            return (collective(elements, "backward", self._width, BACKWARD[primitive.kind]),)
+        keys = self._keys(index, gradients)
+        if not keys:
+            return self._products(index, gradients)
+        fresh = set(self._stashes(index, gradients)) - read
+        read |= fresh
+        streamed = sum(s.nbytes for s in fresh) + primitive.constant_bytes
+        streamed += self._parameter_traffic(index, gradients)
+        if primitive.traits.rereads:
+            streamed += (
+                self._width * primitive.traits.rereads * (primitive.inputs[0].elements + primitive.elements)
+            )
+        if gradients == "weight":
+            streamed += self._weight_bytes(with_operand=False) if index == self._first(gradients) else 0
+        else:
+            streamed += self._width * sum(g.elements for g in self._written if g.maker == index)
+            streamed += self._unmapped_arriving_bytes() if index == self._first(gradients) else 0
+        return vector_parts(primitive, keys, "backward", streamed)
+
+    def _keys(self, index: int, gradients: Gradients) -> tuple[str, ...]:
+        """Return the vector operations of one primitive."""
+        primitive = self._primitive(index)
+        keys = primitive.traits.backward
+        if primitive.kind == "fork" and gradients != "weight":
+            return ("add",) * (len(self._layer.readers()[index]) - 1)
+        if primitive.gemm is not None or not primitive.parameters or gradients == "both":
+            return keys if gradients != "weight" else ()
+        if primitive.traits.role == "reduction":
+            return keys if gradients == "data" else ("add",)
+        return keys if gradients == "weight" else ()
+
+    def _products(self, index: int, gradients: Gradients) -> tuple[Part, ...]:
+        """Return the matrix multiplications of one primitive."""
+        primitive = self._primitive(index)
+        if primitive.gemm is None:
+            return ()
+        left = product(primitive.gemm.left_gradient(), "data_gradient")
+        if primitive.parameters and not primitive.inputs[0].gradient:
+            right = product(primitive.gemm.right_gradient(), "weight_gradient")
+            return (right,) if gradients != "data" else ()
+        if not primitive.parameters:
+            right = product(primitive.gemm.right_gradient(), "data_gradient")
+            return (left, right) if gradients != "weight" else ()
+        right = product(primitive.gemm.right_gradient(), "weight_gradient")
+        return {"both": (left, right), "data": (left,), "weight": (right,)}[gradients]
+
+    def _stashes(self, index: int, gradients: Gradients) -> tuple[Stash, ...]:
+        """Return the stashes that one primitive reads: those of a weighted product only for its weight."""
+        primitive = self._primitive(index)
+        needs = {"both": True, "data": True, "weight": primitive.parameters > 0}[gradients]
+        if gradients == "data" and primitive.gemm is not None and primitive.parameters:
+            needs = False
+        return stashes(self._layer, index, self._width) if needs else ()
+
+    def _scales(self, index: int) -> int:
+        """Return the parameters that the gradients of the inputs depend on."""
+        primitive = self._primitive(index)
+        return 0 if primitive.kind in ("bias", "lookup") else primitive.parameters
+
+    def _parameter_traffic(self, index: int, gradients: Gradients) -> int:
+        """Return the bytes of a norm's scale and of parameter gradients; rows of a table are updated."""
+        primitive = self._primitive(index)
+        scale = self._scales(index) if gradients != "weight" else 0
+        times = {"lookup": 2}.get(primitive.kind, 1)
+        written = primitive.parameters_read * times if gradients != "data" else 0
+        return self._width * (scale + written)
+
+    def _first(self, gradients: Gradients) -> int:
+        """Return the vector primitive that runs first."""
+        return next(index for index in self._group[::-1] if self._keys(index, gradients))
+
+    def _arriving_bytes(self) -> int:
+        """Return the bytes of all gradients that arrive at the operator."""
+        last = self._group[-1]
+        readers = self._layer.readers()[last]
+        if not readers:
+            return self._primitive(last).elements * self._width
+        return sum(tensor.elements for _, tensor in readers if tensor.gradient) * self._width
+
+    def _unmapped_arriving_bytes(self) -> int:
+        """Return what of the arriving gradients is not counted as the operand of a matrix multiplication."""
+        operand = sum(p.gemm.result_elements for p in map(self._primitive, self._group) if p.gemm is not None)
+        return max(0, self._arriving_bytes() - operand * self._width)
+
+    def _weight_bytes(self, *, with_operand: bool) -> int:
+        """Return the bytes of gradients that the leaf reads, with or without a product's operand."""
+        weighted = [i for i in self._group if self._primitive(i).parameters]
+        operands = {self._arriving[i] for i in weighted if self._primitive(i).gemm is not None}
+        needed = {self._arriving[i] for i in weighted} - (set() if with_operand else operands)
+        return self._width * sum(g.elements for g in needed)
+
+    def _output_bytes(self, gradients: Gradients) -> int:
+        sent = sum(t.elements for t in entering(self._layer, self._group) if t.gradient)
+        weights = sum(self._primitive(i).parameters_read for i in self._group)
+        return self._width * {"both": sent + weights, "data": sent, "weight": weights}[gradients]
+
+    def _in_memory(self) -> set[Gradient]:
+        """Return the gradients made inside that another operator or a second matrix multiplication reads."""
+        needed = {
+            gradient
+            for (index, slot), gradient in self._sent.items()
+            if (tensor := self._primitive(index).inputs[slot]).gradient and tensor.source not in self._group
+        }
+        for index in self._group:
+            leaf = self._form == "split" and self._primitive(index).parameters
+            if leaf or self._primitive(index).gemm is not None:
+                needed.add(self._arriving[index])
+        return needed
+
+
+def _trace(layer: LayerGraph, group: Group) -> tuple[dict[int, Gradient], dict[tuple[int, int], Gradient]]:
+    """Return the gradient that arrives at every primitive, and the one that it sends to every input."""
+    arriving: dict[int, Gradient] = {}
+    sent: dict[tuple[int, int], Gradient] = {}
+    passed_to: dict[int, Gradient] = {}
+    for index in reversed(group):
+        primitive = layer.primitives[index]
+        arriving[index] = passed_to.get(index, Gradient(OUTSIDE, 0, primitive.elements))
+        passes = primitive.traits.passes_gradient and primitive.kind != "fork"
+        for slot, tensor in enumerate(primitive.inputs):
+            sent[index, slot] = arriving[index] if passes else Gradient(index, slot, tensor.elements)
+            if tensor.source != INPUT:
+                passed_to[tensor.source] = sent[index, slot]
+    return arriving, sent

@@ -1,0 +1,113 @@
+"""The forward pass of a layer: fused operators with the HBM traffic that fusion leaves.
+
+Inside an operator results go from core to core. HBM sees the tensors that enter and the one that leaves,
+the parameters, and what is kept for the backward pass although nobody outside reads it: inner tensors and
+dropout masks. Of a matrix multiplication the operands and the result are counted where it is mapped; its
+result stands for the operator's output, which is of the same size.
+"""
+
+from __future__ import annotations
+
+from phaze.workload.kinds import COLLECTIVES
+from phaze.workload.lower.fusion import Group
+from phaze.workload.lower.memory import MASK, Stash, first_stashes, stored
+from phaze.workload.operators import Edge, Operator, OperatorGraph, Part, collective, product
+from phaze.workload.primitives import INPUT, LayerGraph, Primitive, Tensor
+
+
+def forward_graph(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int) -> OperatorGraph:
+    """Return the forward pass of a layer."""
+    kept = first_stashes(layer, bytes_per_element)
+    operators = tuple(_operator(layer, group, kept, bytes_per_element) for group in groups)
+    return OperatorGraph(operators, group_edges(layer, groups, bytes_per_element))
+
+
+def group_edges(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int) -> tuple[Edge, ...]:
+    """Return the edges between operators, with the bytes of what the target reads."""
+    place = {index: number for number, group in enumerate(groups) for index in group}
+    found: dict[tuple[int, int], int] = {}
+    for number, group in enumerate(groups):
+        for tensor in entering(layer, group):
+            if tensor.source != INPUT:
+                key = (place[tensor.source], number)
+                found[key] = found.get(key, 0) + tensor.elements * bytes_per_element
+    return tuple(Edge(source, target, nbytes) for (source, target), nbytes in sorted(found.items()))
+
+
+def entering(layer: LayerGraph, group: Group) -> tuple[Tensor, ...]:
+    """Return the tensors that the operator reads from outside, each once."""
+    inputs = (tensor for index in group for tensor in layer.primitives[index].inputs)
+    return tuple(dict.fromkeys(tensor for tensor in inputs if tensor.source not in group))
+
+
+def group_name(layer: LayerGraph, group: Group) -> str:
+    """Return the names of what an operator does, views only where there is nothing else."""
+    primitives = [layer.primitives[index] for index in group]
+    work = [primitive.name for primitive in primitives if primitive.traits.role != "view"]
+    return "+".join(work or [primitive.name for primitive in primitives])
+
+
+def _operator(
+    layer: LayerGraph, group: Group, kept: tuple[tuple[Stash, ...], ...], bytes_per_element: int
+) -> Operator:
+    members = [layer.primitives[index] for index in group]
+    parts = (part for index in group for part in _parts(layer, group, index, kept[index], bytes_per_element))
+    return Operator(
+        name=group_name(layer, group),
+        parts=tuple(parts),
+        input_bytes=sum(t.elements for t in entering(layer, group)) * bytes_per_element,
+        parameter_bytes=sum(p.parameters_read for p in members) * bytes_per_element,
+        output_bytes=members[-1].elements * bytes_per_element,
+        stashed_bytes=sum(stash.nbytes for index in group for stash in kept[index]),
+    )
+
+
+def _parts(
+    layer: LayerGraph, group: Group, index: int, kept: tuple[Stash, ...], bytes_per_element: int
+) -> tuple[Part, ...]:
+    """Return what one primitive of an operator runs; its traffic is that of its first part."""
+    primitive = layer.primitives[index]
+    if primitive.gemm is not None:
+        return (product(primitive.gemm, "forward"),)
+    if primitive.kind in COLLECTIVES:
+        elements = max(primitive.elements, primitive.inputs[0].elements)
+        return (collective(elements, "forward", bytes_per_element, primitive.kind),)
+    keys = primitive.traits.forward
+    if not keys:
+        return ()
+    streamed = _streamed_bytes(layer, group, index, kept, bytes_per_element)
+    return vector_parts(primitive, keys, "forward", streamed)
+
+
+def vector_parts(
+    primitive: Primitive, keys: tuple[str, ...], role: str, streamed_bytes: int
+) -> tuple[Part, ...]:
+    """Return one part for each key of the cycle table; what only moves data takes traffic, no arithmetic."""
+    traits = primitive.traits
+    each = primitive.inputs[0].elements if traits.per_input else primitive.elements
+    elements = 0 if role in traits.idle else each
+    return tuple(
+        Part(key, role, elements=elements, streamed_bytes=streamed_bytes if first else 0)
+        for key, first in zip(keys, [True] + [False] * len(keys), strict=False)
+    )
+
+
+def _streamed_bytes(
+    layer: LayerGraph, group: Group, index: int, kept: tuple[Stash, ...], bytes_per_element: int
+) -> int:
+    """Return the HBM bytes of a vector primitive inside an operator."""
+    primitive = layer.primitives[index]
+    behind = dict.fromkeys(stored(layer, tensor) for tensor in primitive.inputs)
+    read = sum(tensor.elements for tensor in behind if tensor.source not in group)
+    read += primitive.traits.rereads * primitive.inputs[0].elements if primitive.inputs else 0
+    leaving = _leaving(layer, group)
+    mapped = any(layer.primitives[i].gemm is not None for i in group)
+    written = primitive.elements if index == leaving and not mapped else 0
+    inner = sum(s.nbytes for s in kept if s.piece == MASK or (s.source in group and s.source != leaving))
+    return (read + primitive.parameters_read + written) * bytes_per_element + primitive.constant_bytes + inner
+
+
+def _leaving(layer: LayerGraph, group: Group) -> int:
+    """Return the primitive that makes what leaves the operator, behind any views."""
+    last = group[-1]
+    return stored(layer, Tensor(last, layer.primitives[last].elements)).source

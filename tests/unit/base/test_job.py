@@ -1,0 +1,131 @@
+"""A job leaves a log that explains it, and no half-written file."""
+
+import logging
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+
+import pytest
+
+from phaze.base.errors import PhazeError
+from phaze.base.job import logged
+from phaze.base.provenance import library_version, phaze_version
+
+
+def test_a_log_begins_with_versions_and_settings(tmp_path: Path) -> None:
+    """The first lines say what ran, with which settings, and how to run it again."""
+    with logged(tmp_path / "logs" / "job.log", {"solver": "highs", "gap": 0}, "results/solves/a.parquet"):
+        pass
+    start, settings, repeat, end = (tmp_path / "logs" / "job.log").read_text().splitlines()
+    assert f"phaze {phaze_version()}" in start
+    assert f"numpy {library_version('numpy')}" in start
+    assert settings.endswith('settings: {"gap": 0, "solver": "highs"}')
+    assert repeat.endswith("snakemake --cores 1 --force results/solves/a.parquet")
+    assert "done in" in end
+
+
+def test_progress_goes_to_the_log_and_not_to_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a stage reports as information stands in the log only."""
+    with logged(tmp_path / "job.log"):
+        logging.getLogger("phaze.schedule").info("layer %d of %d", 7, 24)
+    assert "phaze.schedule: layer 7 of 24" in (tmp_path / "job.log").read_text()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_warnings_go_to_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A warning stands in the log and on the terminal, whether logged or issued by a library."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        with logged(tmp_path / "job.log"):
+            logging.getLogger("phaze.schedule").warning("timed out")
+            warnings.warn("dubious", UserWarning, stacklevel=1)
+    text = (tmp_path / "job.log").read_text()
+    terminal = capsys.readouterr().err
+    assert ("timed out" in text, "dubious" in text) == (True, True)
+    assert ("warning: timed out" in terminal, "dubious" in terminal) == (True, True)
+
+
+def test_bad_input_ends_with_one_line_and_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A PhazeError is a message for the user: in the log, on the terminal, without a traceback."""
+    with pytest.raises(SystemExit) as end, logged(tmp_path / "job.log"):
+        raise PhazeError("architecture a: hbm_gib must be > 0, got -1 (a.yaml)")
+    assert end.value.code == 1
+    assert capsys.readouterr().err == "error: architecture a: hbm_gib must be > 0, got -1 (a.yaml)\n"
+    text = (tmp_path / "job.log").read_text()
+    assert text.rstrip().endswith("hbm_gib must be > 0, got -1 (a.yaml)")
+    assert "Traceback" not in text
+
+
+def test_a_bug_leaves_its_traceback_in_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Any other exception is logged with its traceback and goes on to the caller."""
+    with pytest.raises(ZeroDivisionError), logged(tmp_path / "job.log"):
+        raise ZeroDivisionError("no cores")
+    text = (tmp_path / "job.log").read_text()
+    assert "Traceback" in text
+    assert text.rstrip().endswith("ZeroDivisionError: no cores")
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_failed_job_shows_one_traceback(tmp_path: Path, project_root: Path) -> None:
+    """In a process of its own a bug prints its traceback once and ends with a code that is not 0."""
+    code = f"from phaze.base.job import logged\nwith logged({str(tmp_path / 'job.log')!r}):\n    1 / 0\n"
+    job = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=project_root,
+    )
+    assert (job.returncode, job.stderr.count("Traceback")) == (1, 1)
+
+
+def run_on_full_disk(log: Path, body: str, allowed: int) -> subprocess.CompletedProcess[str]:
+    """Run a job in a process of its own; a limit on the size of files fails as a full disk does."""
+    code = (
+        "import logging, resource, signal, sys\n"
+        "from phaze.base.errors import PhazeError\n"
+        "from phaze.base.job import logged\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({allowed}, {allowed}))\n"
+        "with logged(sys.argv[1], {'solver': 'highs'}, 'results/a.parquet'):\n"
+        f"    {body}\n"
+    )
+    return subprocess.run([sys.executable, "-c", code, str(log)], capture_output=True, text=True, check=False)
+
+
+def test_a_log_that_cannot_be_begun_ends_its_job_with_one_line(tmp_path: Path) -> None:
+    """Before it works for hours: where the log does not fit, its results do not either."""
+    log = tmp_path / "logs/job.log"
+    job = run_on_full_disk(log, "print('worked')", 20)
+    assert (job.returncode, job.stdout) == (1, "")
+    assert job.stderr == f"error: {log}: cannot be written: File too large\n"
+    (tmp_path / "file").write_text("")
+    job = run_on_full_disk(tmp_path / "file/job.log", "print('worked')", 10_000)
+    assert job.returncode == 1
+    assert job.stderr == f"error: {tmp_path / 'file/job.log'}: cannot be written: File exists\n"
+
+
+def test_a_disk_that_fills_up_under_a_log_is_one_line(tmp_path: Path) -> None:
+    """A job that fails says why; one that could write its results has done what it should."""
+    many = "[logging.getLogger('phaze.x').info('layer %d', i) for i in range(500)]"
+    log = tmp_path / "job.log"
+    job = run_on_full_disk(log, many, 3000)
+    assert (job.returncode, job.stderr) == (0, f"warning: {log}: cannot be written: File too large\n")
+    job = run_on_full_disk(log, many + "; raise PhazeError('a.parquet: cannot be written')", 3000)
+    assert (job.returncode, job.stderr) == (1, "error: a.parquet: cannot be written\n")
+
+
+def test_a_log_ends_with_its_job(tmp_path: Path) -> None:
+    """After a job nothing more is written to its log, and the next job starts a new one."""
+    path = tmp_path / "job.log"
+    with logged(path):
+        pass
+    logging.getLogger("phaze.schedule").info("late")
+    assert "late" not in path.read_text()
+    with logged(path):
+        pass
+    assert path.read_text().count("start:") == 1

@@ -1,0 +1,79 @@
+"""The state of a study, from what Snakemake says and from what its jobs took before."""
+
+from pathlib import Path
+
+import pytest
+
+from phaze.commands.status import in_words
+from phaze.commands.study_status import Stage, read_counts, read_summary, seconds_left, stages_of
+
+HEADER = "output_file\tdate\trule\tlog-file(s)\tstatus\tplan"
+
+
+def summary(*rows: tuple[str, str, str, str]) -> str:
+    """Return what Snakemake prints for files of a rule with a log, a status and a plan."""
+    return "\n".join(
+        [HEADER, *(f"x\t-\t{rule}\t{log}\t{status}\t{plan}" for rule, log, status, plan in rows)]
+    )
+
+
+STATS = """Building DAG of jobs...
+Job stats:
+job         count
+--------  -------
+place           3
+report          1
+all             1
+total           5
+
+Would remove nothing.
+"""
+
+
+def test_the_jobs_that_are_left_are_those_of_a_dry_run() -> None:
+    """Files that were never made do not say which of them one job makes."""
+    assert read_counts(STATS) == {"place": 3, "report": 1, "all": 1, "total": 5}
+    assert read_counts("Nothing to be done (all requested files are present and up to date).\n") == {}
+
+
+def test_the_rest_takes_what_jobs_took_before(tmp_path: Path) -> None:
+    """A rule is as long as its measured jobs; one that never ran as the mean of the others."""
+    for name, seconds in {"extract": 2.0, "place": 10.0}.items():
+        folder = tmp_path / "results" / "benchmarks" / name
+        folder.mkdir(parents=True)
+        (folder / "a.tsv").write_text(f"s\th:m:s\tmax_rss\n{seconds}\t0:00:00\t1.0\n")
+    files = read_summary(
+        summary(
+            ("report", "-", "missing", "update pending"),
+            ("report", "-", "missing", "update pending"),
+            ("place", "results/logs/place/a.log", "ok", "no update"),
+            ("place", "results/logs/place/a.log", "ok", "no update"),
+            ("place", "results/logs/place/b.log", "params changed", "update pending"),
+            ("place", "results/logs/place/c.log", "ok", "update pending"),
+            ("place", "-", "missing", "update pending"),
+            ("extract", "results/logs/extract/a.log", "ok", "no update"),
+        )
+    )
+    stages = stages_of(files, read_counts(STATS), tmp_path)
+    assert [(s.rule, s.done, s.left, s.job_s) for s in stages] == [
+        ("extract", 1, 0, 2.0),
+        ("place", 1, 3, 10.0),
+        ("report", 0, 1, None),
+    ]
+    assert stages[1].reasons == (
+        "not made yet",
+        "its settings or its code changed",
+        "what it depends on is made again",
+    )
+    assert seconds_left(stages) == pytest.approx(3 * 10.0 + 6.0)
+
+
+def test_without_any_measurement_nothing_is_said_of_the_rest() -> None:
+    """A guess would be no better than silence."""
+    assert seconds_left([Stage("extract", 0, 3, ("not made yet",), None)]) is None
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(7.2, "7 s"), (600, "10 min"), (9000, "2.5 h")])
+def test_times_are_said_as_a_reader_says_them(seconds: float, words: str) -> None:
+    """Nobody wants minutes of a day in seconds."""
+    assert in_words(seconds) == words

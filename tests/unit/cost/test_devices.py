@@ -1,0 +1,81 @@
+"""Devices that are no systolic arrays, by the template of an architecture, beside published figures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from phaze.base.errors import PhazeError
+from phaze.commands.answers import estimate_subject, read_architecture, read_subject
+from phaze.cost.kernels import time_kernels
+from phaze.cost.mapper.works import Works
+from phaze.spec.config import load_architecture
+from phaze.spec.systems import load_device, load_system_of
+
+# Largest FLOP/s of a product of 16-bit matrices m × k × n that a search over shapes has measured (S. Bekman,
+# Machine Learning Engineering, "Maximum Achievable Matmul FLOPS", CUDA 12.1), and within which share ours is.
+MEASURED = {
+    "a100-80gb": ((6912, 2048, 16384), 267.9e12, 0.05),
+    "h100-80gb": ((6144, 2816, 17920), 792.1e12, 0.12),
+}
+
+
+def product(m: int, k: int, n: int) -> Works:
+    """Return a kernel that multiplies two matrices."""
+    nothing = np.zeros(1)
+    return Works(
+        np.zeros(1, int), np.zeros(1, int), np.array([[1, m, k, n]]), *(nothing,) * 5, np.array(["matmul"])
+    )
+
+
+@pytest.mark.parametrize("name", sorted(MEASURED))
+def test_a_large_product_is_as_fast_as_the_best_that_was_measured(name: str) -> None:
+    """Nothing is fitted here: arrays that fill and drain, 108 or 132 of them, and the start of a kernel."""
+    shape, measured, within = MEASURED[name]
+    device = load_device(name)
+    ours = 2 * float(np.prod(shape)) / time_kernels(product(*shape), device, 2).sum()
+    assert ours == pytest.approx(measured, rel=within)
+    assert ours < 2 * device.num_tc * device.pe_x * device.pe_y * device.clock_hz
+
+
+def test_a_device_is_an_architecture() -> None:
+    """An A100 has 108 processors of four 16-wide tensor cores, 164 KiB of shared memory, 40 MB of cache."""
+    chip = load_architecture("a100-80gb")
+    assert (chip.num_tc, chip.pe_x * chip.pe_y, chip.lanes) == (108, 4 * 16 * 16, 64)
+    assert (chip.tensor_l2_kib, chip.glb_mib, chip.hbm_gib) == (164, 40, 80)
+    assert read_architecture("a100-80gb")["architecture"].iloc[0] == "a100-80gb"
+
+
+def test_a_device_may_be_given_by_its_path() -> None:
+    by_path = load_architecture("config/devices/a100-80gb.yaml")
+    assert by_path == load_architecture("a100-80gb")
+    assert load_system_of("config/devices/a100-80gb.yaml", "paper").clock_hz == 1.41e9
+
+
+def test_an_unknown_architecture_is_answered_with_devices_as_well() -> None:
+    """But not with chips of tiles."""
+    with pytest.raises(
+        PhazeError, match=r"no architecture 'a100'; there are .*tpu-v4.*; and devices a100-80gb"
+    ) as error:
+        load_architecture("a100")
+    assert "grayskull" not in str(error.value)
+
+
+def test_a_device_brings_its_own_clock_and_memory_into_a_cluster() -> None:
+    paper, with_a100 = load_system_of("tpu-v4", "paper"), load_system_of("a100-80gb", "paper")
+    assert (with_a100.clock_hz, with_a100.hbm_bandwidth_bytes_per_s) == (1.41e9, 2.039e12)
+    assert with_a100.network_bandwidth_bytes_per_s == paper.network_bandwidth_bytes_per_s
+    assert paper.clock_hz == 1.05e9
+
+
+def test_operators_are_estimated_on_a_device_as_on_any_architecture() -> None:
+    """No operator is faster than the peak of the A100 allows, and the large ones reach most of it."""
+    (found,) = estimate_subject(read_subject("gpt2", 1024, [1], [8], "paired"), "a100-80gb", "paper")
+    row = found[(found["name"] == "logits") & (found["direction"] == "forward")].iloc[0]
+    flops = 2 * 8 * 1024 * 768 * 50257 / row["latency_all_s"]
+    assert 0.6 * 312e12 < flops < 312e12
+
+
+def test_a_chip_of_tiles_is_no_architecture() -> None:
+    with pytest.raises(PhazeError, match=r"devices/grayskull\.yaml: is a chip of tiles; needed is a device"):
+        load_architecture("grayskull")

@@ -1,0 +1,78 @@
+"""Kernels on all cores of a device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from phaze.cost.kernels import KERNEL_LIMITS, time_kernels
+from phaze.cost.mapper.hbm import hbm_words
+from phaze.cost.mapper.tensor import Cores, map_shapes
+from phaze.cost.mapper.works import Works
+from phaze.spec.systems import load_device
+
+SHAPES = np.array([[1, 2048, 4096, 3072], [8, 2048, 96, 2048], [1, 128, 8, 128]], np.int64)
+DEVICE = load_device("a100-80gb").model_copy(
+    update={"sustained_clock": 0.9, "sustained_hbm": 0.5, "kernel_s": 2e-6}
+)
+
+
+def works(shapes: np.ndarray, streamed: list[float], cycles: float = 1.0, elements: float = 0.0) -> Works:
+    """Return works of one part each; rows of zeros are vector operations."""
+    count = len(shapes)
+    return Works(
+        ids=np.arange(count),
+        of_part=np.arange(count),
+        shapes=shapes,
+        elements=np.full(count, elements),
+        cycles=np.full(count, cycles),
+        streamed_bytes=np.array(streamed),
+        network_bytes=np.zeros(count),
+        unrolled=np.zeros(count),
+        kinds=np.where(shapes[:, 0] > 0, "matmul", "add"),
+    )
+
+
+def test_a_product_takes_what_the_mapper_or_hbm_says_and_the_start_of_a_kernel() -> None:
+    found = time_kernels(works(SHAPES, [0.0] * 3), DEVICE, 2)
+    words = DEVICE.tensor_l2_kib * 512
+    sizes = (DEVICE.pe_x, DEVICE.pe_y, int(words), DEVICE.bandwidth, DEVICE.num_tc)
+    mapped = map_shapes(SHAPES, np.zeros(3), Cores(*(np.array([size]) for size in sizes)), preload=False)
+    chip_s = mapped.cycles[:, 0] / (0.9 * DEVICE.clock_hz)
+    glb = np.array([int(DEVICE.glb_mib * 2**19)])
+    hbm_s = 2 * hbm_words(SHAPES, glb)[:, 0] / (0.5 * DEVICE.hbm_bandwidth_bytes_per_s)
+    assert found.sum(axis=1) == pytest.approx(np.maximum(chip_s, hbm_s) + 2e-6)
+    assert (found[:, -1] == 2e-6).all()
+
+
+def test_an_elementwise_kernel_takes_its_bytes_or_its_cycles() -> None:
+    nothing = np.zeros((2, 4), np.int64)
+    lanes = DEVICE.lanes * DEVICE.num_vc
+    found = time_kernels(works(nothing, [1e9, 8.0], cycles=3.0, elements=1e6), DEVICE, 2)
+    cycles = 3.0 * np.ceil(1e6 / lanes)
+    assert found[0, KERNEL_LIMITS.index("hbm")] == pytest.approx(
+        1e9 / (0.5 * DEVICE.hbm_bandwidth_bytes_per_s)
+    )
+    assert found[1, KERNEL_LIMITS.index("vector")] == pytest.approx(cycles / (0.9 * DEVICE.clock_hz))
+
+
+def test_kernels_of_both_kinds_keep_their_order() -> None:
+    mixed = np.array([SHAPES[0], np.zeros(4, np.int64), SHAPES[1]])
+    together = time_kernels(works(mixed, [0.0, 1e9, 0.0]), DEVICE, 2)
+    apart = [time_kernels(works(mixed[[i]], [[0.0, 1e9, 0.0][i]]), DEVICE, 2)[0] for i in range(3)]
+    assert together == pytest.approx(np.array(apart))
+
+
+def test_what_a_convolution_unrolls_on_the_chip_is_not_read_from_hbm() -> None:
+    """A 3 x 3 convolution of few kernels waits for HBM by what its maps take, not its unrolled matrix."""
+    slow = DEVICE.model_copy(update={"hbm_bandwidth_bytes_per_s": 1e9})
+    shape = np.array([[1, 56 * 56, 9 * 64, 64]], np.int64)
+    whole = works(shape, [0.0])
+    plain = time_kernels(whole, slow, 2)
+    saved = 56 * 56 * 8 * 64
+    unrolled = time_kernels(replace(whole, unrolled=np.array([float(saved)])), slow, 2)
+    hbm = KERNEL_LIMITS.index("hbm")
+    assert plain[0, hbm] - unrolled[0, hbm] == pytest.approx(2 * saved / 0.5e9)
+    assert unrolled[0, hbm] >= 2 * (56 * 56 * (64 + 64) + 9 * 64 * 64) / 0.5e9

@@ -1,0 +1,64 @@
+"""ZeRO and optimizers: bytes held, sent and moved."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from phaze.base.errors import PhazeError
+from phaze.cost.memory import Optimizer, parameter_bytes
+from phaze.cost.network.collectives import sent_bytes
+from phaze.cost.training_state import Zero, state_bytes, state_traffic, update_bytes
+from phaze.pipeline.flushing import Setting, sync_s
+
+
+@pytest.mark.parametrize(("zero", "gib"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.88)])
+def test_memory_of_7_5_billion_parameters_is_that_of_the_paper(zero: Zero, gib: float) -> None:
+    """Rajbhandari et al., SC 2020, Figure 1: mixed precision, Adam, 64 replicas; GB are 10^9."""
+    assert state_bytes(7.5e9, "adam", "mixed", zero, 64) / 1e9 == pytest.approx(gib, abs=0.05)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "sgd-momentum", "adam"])
+def test_one_replica_shares_nothing(optimizer: Optimizer) -> None:
+    whole = parameter_bytes(optimizer, "mixed").static
+    assert [state_bytes(3.0, optimizer, "mixed", zero, 1) for zero in (0, 1, 2, 3)] == [3.0 * whole] * 4
+
+
+def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather() -> None:
+    """ZeRO 1 sends what data parallelism without it sends; ZeRO 3 half as much again for one microbatch."""
+    plain, shared, all_shared = (state_traffic(1e6, "mixed", zero, 8) for zero in (0, 1, 3))
+    assert plain.sync_bytes == sent_bytes("all_reduce", 2e6, 8) == shared.sync_bytes + shared.gather_bytes
+    assert all_shared.per_batch_bytes(1) == pytest.approx(1.5 * plain.per_batch_bytes(1))
+
+
+def test_shared_gradients_are_reduced_after_every_microbatch() -> None:
+    """No device has room for the sum of all gradients."""
+    once = 7 / 8 * 2e6
+    assert state_traffic(1e6, "mixed", 2, 8).per_batch_bytes(10) == pytest.approx(11 * once)
+    assert state_traffic(1e6, "mixed", 3, 8).per_batch_bytes(10) == pytest.approx(30 * once)
+
+
+def test_the_planners_factor_counts_both_directions() -> None:
+    one_direction = state_traffic(1e6, "half", 0, 8).sync_bytes / 1e9
+    paper = Setting(8, 8, bandwidth_bytes_per_s=1e9, memory_bytes=1e9)
+    assert sync_s(np.array([2e6]), 8, paper) == pytest.approx(2 * one_direction)
+
+
+def test_the_update_loads_and_stores_full_precision_weights() -> None:
+    for optimizer in ("sgd", "adam"):
+        assert update_bytes(10.0, optimizer, "mixed", 0, 1, states=False) == 10 * 2 * 4
+        assert update_bytes(10.0, optimizer, "half", 0, 1, states=False) == 10 * 2 * 2
+
+
+@pytest.mark.parametrize(("optimizer", "moved"), [("sgd", 2 + 8 + 2), ("adam", 2 + 8 + 16 + 2)])
+def test_the_update_also_moves_gradients_states_and_working_weights(optimizer: Optimizer, moved: int) -> None:
+    assert update_bytes(1.0, optimizer, "mixed", 0, 4) == moved
+    assert update_bytes(1.0, optimizer, "mixed", 1, 4) == moved / 4
+    assert update_bytes(1.0, optimizer, "single", 0, 4) == 4 + 8 + (16 if optimizer == "adam" else 0)
+
+
+def test_impossible_sharing_is_refused() -> None:
+    with pytest.raises(PhazeError, match="zero must be 0, 1, 2 or 3, got 4"):
+        state_traffic(1.0, "mixed", 4, 2)  # type: ignore[arg-type]
+    with pytest.raises(PhazeError, match="data must be >= 1, got 0"):
+        state_bytes(1.0, "adam", "mixed", 1, 0)

@@ -1,0 +1,238 @@
+"""Mapped plans: every device once, never slower than the default orders, the same from run to run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import phaze.map.plans.rows
+from phaze.base.errors import PhazeError
+from phaze.cost.network.fabric import fabric
+from phaze.map.plans.maps import Effort, PlanMap, block_map, devices_of, map_plan, within_units
+from phaze.map.plans.rows import map_rows
+from phaze.map.plans.stages import lanes_of
+from phaze.map.plans.study import Asked, map_plans
+from phaze.pipeline.traffic import carry_out, silent
+from phaze.plan.networked import consecutive_devices, replay_on, script_on, silent_script, time_per_batch_s
+from phaze.plan.plan import Plan
+from phaze.spec.network import Matrix
+from phaze.spec.settings import PlanMapSettings
+from phaze.spec.system import Cluster, Level
+from phaze.tables import BY_HAND, PlanDevices, PlanMaps
+from phaze.tables.recalled import Recalled
+from tests.unit.map.plans.plans import BANDWIDTH, plan, stage
+from tests.unit.map.plans.test_networks import NODES, pod
+
+FAST = Effort(steps=200)
+SEARCH = PlanMapSettings(planners=("phaze", "piper"), steps=FAST.steps)
+PLANS = {
+    "equal": plan([stage(4)] * 4, 8),
+    "unflushed": plan([stage(4), stage(2), stage(2)], 16, "2bw"),
+    "sliced": plan([stage(2, 2), stage(2, 1)], 4),
+}
+
+
+def scaled(system: Cluster) -> Cluster:
+    """Return a system with links at which communication counts."""
+    levels = tuple(
+        Level(devices=level.devices, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * 1e7)
+        for level in system.levels
+    )
+    if system.torus is None:
+        return system.model_copy(update={"levels": levels})
+    torus = system.torus.model_copy(update={"bandwidth_bytes_per_s": 4e8, "latency_s": 0.0})
+    return system.model_copy(update={"levels": levels, "torus": torus})
+
+
+SYSTEMS: dict[str, Cluster | Matrix] = {
+    "torus": scaled(pod(4, 4, 4)),
+    "nodes": scaled(NODES),
+    "matrix": Matrix(
+        bandwidths_bytes_per_s=tuple(tuple((1 + (i * j) % 7) * 1e8 for j in range(16)) for i in range(16))
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=[(p, s) for p in PLANS for s in SYSTEMS], ids="-".join)
+def found(request: pytest.FixtureRequest) -> PlanMap:
+    one, system = request.param
+    return map_plan(PLANS[one], SYSTEMS[system], 16, FAST)
+
+
+def test_every_device_does_one_thing(found: PlanMap) -> None:
+    used = [device for replicas in found.placed for slices in replicas for device in slices]
+    assert len(set(used)) == len(used) == found.plan.devices
+    assert max(used) < found.devices
+    for stage_, replicas in zip(found.plan.stages, found.placed, strict=True):
+        assert [len(slices) for slices in replicas] == [stage_.tensor] * stage_.data
+
+
+def test_no_plan_is_slower_than_with_the_default_orders(found: PlanMap) -> None:
+    assert [one.way for one in found.tried[:2]] == list(BY_HAND)
+    assert found.best.simulated_s == min(one.simulated_s for one in found.tried)
+    assert found.best.simulated_s <= found.default.simulated_s
+    assert found.alone_s <= found.best.simulated_s * (1 + 1e-9)
+
+
+def test_slices_of_a_group_have_consecutive_numbers_in_a_unit(found: PlanMap) -> None:
+    for replicas in found.placed:
+        for slices in replicas:
+            assert list(slices) == list(range(slices[0], slices[0] + len(slices)))
+            assert slices[0] % found.lanes.unit == 0
+
+
+@pytest.mark.parametrize("system", ["torus", "nodes"])
+def test_all_reduce_first_is_the_order_in_which_plans_are_replayed(system: str) -> None:
+    one = PLANS["equal"]
+    network = SYSTEMS[system]
+    assert isinstance(network, Cluster)
+    mapped = map_plan(one, network, 64, FAST)
+    again = replay_on(one, fabric(network, 64))
+    assert mapped.default.simulated_s == pytest.approx(again.simulated_s, rel=1e-12)
+    assert mapped.alone_s == pytest.approx(again.alone_s, rel=1e-12)
+    placed = devices_of(one, mapped.lanes, mapped.default.mapping)
+    assert placed == consecutive_devices(one)
+
+
+def test_mapping_finds_a_ring_that_no_default_order_has() -> None:
+    """Two stages of two replicas that pass on a lot and reduce nothing, on pairs (0, 3) and (1, 2)."""
+    few = [replace(stage(2, arriving=1e8, departing=1e8), weight_bytes=0.0)] * 2
+    slow, fast = 1e8, 1e10
+    rows = [[slow] * 4 for _ in range(4)]
+    for a, b in ((0, 3), (1, 2)):
+        rows[a][b] = rows[b][a] = fast
+    system = Matrix(bandwidths_bytes_per_s=tuple(map(tuple, rows)))
+    mapped = map_plan(plan(few, 4), system, 4, FAST)
+    assert mapped.best.way == "local-search"
+    assert mapped.best.simulated_s < 0.3 * min(mapped.of(way).simulated_s for way in BY_HAND)
+    assert sorted(sorted(lane) for lane in mapped.best.mapping.T.tolist()) == [[0, 3], [1, 2]]
+
+
+def test_the_estimate_is_the_simulated_time_where_nothing_is_contended() -> None:
+    """One lane on a switch without levels: GPipe with one microbatch, and no all-reduce."""
+    switch = Cluster.model_validate({"device": "a", "levels": [{"devices": 4, "bandwidth_bytes_per_s": 1e9}]})
+    mapped = map_plan(plan([replace(stage(1), recompute_s=0.0)] * 3, 1), switch, 4, FAST)
+    assert mapped.default.estimated_s == pytest.approx(mapped.default.simulated_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("system", ["torus", "nodes"])
+def test_the_same_plan_gives_the_same_map(system: str) -> None:
+    one, other = (map_plan(PLANS["unflushed"], SYSTEMS[system], 16, FAST) for _ in range(2))
+    for a, b in zip(one.tried, other.tried, strict=True):
+        assert (a.way, a.estimated_s, a.simulated_s) == (b.way, b.estimated_s, b.simulated_s)
+        assert np.array_equal(a.mapping, b.mapping)
+
+
+def test_blocks_hold_stages_of_some_lanes() -> None:
+    found = block_map(4, 8, 2, 2)
+    assert found[:2, :2].tolist() == [[0, 1], [2, 3]]
+    assert found[:2, 2:4].tolist() == [[4, 5], [6, 7]]
+    assert found[2:, :2].tolist() == [[16, 17], [18, 19]]
+    assert sorted(found.ravel().tolist()) == list(range(32))
+    ragged = block_map(3, 5, 2, 2)
+    assert sorted(ragged.ravel().tolist()) == list(range(15))
+
+
+def test_devices_that_fill_no_node_are_on_a_whole_one() -> None:
+    """Three devices of a node of four: the mapping and the simulator have all four."""
+    mapped = map_plan(plan([stage(1)] * 3, 4), scaled(NODES), 3, FAST)
+    assert mapped.devices == 4
+    assert mapped.tried[-1].mapping.max() < 4
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_nothing_sent_takes_as_long_as_all_that_is_sent_in_no_time(name: str) -> None:
+    one, network = within_units(PLANS[name]), fabric(SYSTEMS["torus"], 64)
+    every = silent(script_on(one, network, consecutive_devices(one)))
+    expected, found = (
+        time_per_batch_s(carry_out(script, network.topology, "none"))
+        for script in (every, silent_script(one))
+    )
+    assert found == expected
+
+
+def test_a_network_with_too_few_devices_is_an_error() -> None:
+    with pytest.raises(PhazeError, match="has 16 devices, the plan needs 18"):
+        map_plan(plan([stage(6)] * 3, 6), SYSTEMS["matrix"], 16, FAST)
+
+
+def test_units_that_need_more_devices_than_the_study_has_take_a_larger_part() -> None:
+    """Groups of 2 and of 1 device: units of 2, 8 devices for a plan of 6."""
+    mapped = map_plan(PLANS["sliced"], scaled(pod(4, 4, 4)), 6, FAST)
+    assert (PLANS["sliced"].devices, lanes_of(PLANS["sliced"]).devices, mapped.devices) == (6, 8, 8)
+
+
+def rows_of(one: Plan, **key: object) -> tuple[dict[str, object], list[dict[str, object]]]:
+    row = {
+        "model": "m", "hbm_gib": 32.0, "status": "placed", "schedule": one.schedule, "microbatch": 1,
+        "microbatches": one.microbatches, "network_bandwidth_bytes_per_s": BANDWIDTH,
+        "hbm_bandwidth_bytes_per_s": 1e12, "sync_s": one.sync_s, "all_reduce_factor": one.all_reduce_factor,
+        **key,
+    }  # fmt: skip
+    stages = [{**row, "stage": q, **vars(s)} for q, s in enumerate(one.stages)]
+    return row, stages
+
+
+def test_the_plans_of_the_fastest_accelerators_are_mapped_equal_ones_once() -> None:
+    cases = [
+        rows_of(PLANS["equal"], architecture=name, planner=planner, time_per_sample_s=time)
+        for name, time in (("a", 1.0), ("b", 1.0), ("c", 2.0))
+        for planner in ("phaze", "piper", "expert")
+    ]
+    plans = pd.DataFrame([row for row, _ in cases])
+    stages = pd.DataFrame([one for _, rows in cases for one in rows])
+    asked = Asked({"t": SYSTEMS["torus"], "n": SYSTEMS["nodes"]}, 16, SEARCH)
+    maps, devices = map_plans(plans, stages, asked, Recalled())
+    maps, devices = PlanMaps.check(maps), PlanDevices.check(devices)
+    keys = ["architecture", "planner", "system"]
+    assert set(maps[keys].itertuples(index=False, name=None)) == {
+        (a, p, s) for a in "ab" for p in ("phaze", "piper") for s in "tn"
+    }
+    assert maps.groupby(keys)["chosen"].sum().eq(1).all()
+    assert devices.groupby(keys).size().eq(16).all()
+    assert maps.drop(columns=keys).drop_duplicates().shape[0] == len(maps) // 4
+
+
+def test_plans_that_were_mapped_are_not_mapped_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more plan is the only one that is mapped; the others come back bit by bit."""
+    row, stages = rows_of(PLANS["equal"], architecture="a", planner="phaze", time_per_sample_s=1.0)
+    more, of_more = rows_of(PLANS["sliced"], architecture="a", planner="piper", time_per_sample_s=2.0)
+    asked = Asked({"t": SYSTEMS["torus"], "n": SYSTEMS["nodes"]}, 16, SEARCH)
+    both = pd.DataFrame([row, more]), pd.DataFrame([*stages, *of_more])
+    fresh = map_plans(*both, asked, Recalled())
+    made: list[object] = []
+
+    def count(plan: dict[str, object], *rest: object) -> object:
+        made.append(plan["time_per_sample_s"])
+        return map_rows(plan, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(phaze.map.plans.rows, "map_rows", count)
+    for number, given in enumerate([(pd.DataFrame([row]), pd.DataFrame(stages)), both, both]):
+        with Recalled(tmp_path / "maps.json", "code") as recalled:
+            found = map_plans(*given, asked, recalled)
+        assert made == [[1.0] * 2, [1.0] * 2 + [2.0] * 2, [1.0] * 2 + [2.0] * 2][number]
+    for one, other in zip(found, fresh, strict=True):
+        pd.testing.assert_frame_equal(one, other, check_exact=True)
+
+
+def test_a_model_without_plans_has_no_maps() -> None:
+    row, stages = rows_of(PLANS["equal"], architecture="a", planner="phaze", time_per_sample_s=1.0)
+    plans = pd.DataFrame([row | {"status": "infeasible"}])
+    asked = Asked({"t": SYSTEMS["torus"]}, 16, SEARCH)
+    maps, devices = map_plans(plans, pd.DataFrame(stages), asked, Recalled())
+    assert maps.empty
+    assert devices.empty
+
+
+def test_a_plan_whose_units_do_not_fit_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """Groups of 2 and of 1 device need 8 devices for a plan of 6, and the network has 6."""
+    row, stages = rows_of(PLANS["sliced"], architecture="a", planner="phaze", time_per_sample_s=1.0)
+    six = Matrix(bandwidths_bytes_per_s=((1e9,) * 6,) * 6)
+    asked = Asked({"six": six, "t": SYSTEMS["torus"]}, 6, SEARCH)
+    maps, _ = map_plans(pd.DataFrame([row]), pd.DataFrame(stages), asked, Recalled())
+    assert set(maps["system"]) == {"t"}
+    assert "six has too few devices" in caplog.text

@@ -1,0 +1,141 @@
+"""A plan of a study is mapped from the command line to any topology, and judged with its own schedule."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from phaze.__main__ import app
+from phaze.base.deadline import Deadline
+from phaze.base.errors import PhazeError
+from phaze.cost.network.device_networks import DeviceNetwork
+from phaze.cost.network.fabric import fabric
+from phaze.map.ensemble import MapSettings
+from phaze.map.plans.single import PlanOnDevices, map_one
+from phaze.map.search import Limits
+from phaze.plan.networked import replay_on
+from phaze.plan.piper.planner import plan as plan_as_piper
+from phaze.plan.planners import Asked
+from phaze.plan.side_by_side import plan_model
+from phaze.spec.documents import read_as
+from phaze.spec.mapping import StoredMapping
+from phaze.spec.network import Matrix
+from phaze.tables import Plans, PlanStages
+from tests.unit.map.plans.test_maps import PLANS
+from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
+
+FAST = ("--tries", "2000", "--steps", "500")
+SETTINGS = MapSettings(limits=Limits(tries=2000), steps=500)
+BANDWIDTHS = [[(1 + (i * j) % 7) * 1e8 for j in range(16)] for i in range(16)]
+
+
+def mapped(name: str) -> PlanOnDevices:
+    bandwidth = np.array(BANDWIDTHS)
+    return map_one(PLANS[name], "m", DeviceNetwork(bandwidth, np.zeros_like(bandwidth)), SETTINGS)
+
+
+@pytest.mark.parametrize("name", list(PLANS))
+def test_every_slice_has_a_device_and_no_default_order_is_faster(name: str) -> None:
+    found = mapped(name)
+    used = [device for replicas in found.devices for slices in replicas for device in slices]
+    assert len(set(used)) == len(used) == PLANS[name].devices
+    assert found.simulated_s[found.best.way] == min(found.simulated_s.values())
+    assert found.alone_s <= found.simulated_s[found.best.way] * (1 + 1e-9)
+
+
+def test_at_the_time_limit_one_mapping_is_simulated_and_is_the_answer() -> None:
+    bandwidth = np.array(BANDWIDTHS)
+    network = DeviceNetwork(bandwidth, np.zeros_like(bandwidth))
+    found = map_one(PLANS["equal"], "m", network, SETTINGS, Deadline(0.0))
+    assert list(found.simulated_s) == [found.best.way]
+    assert found.best.step_s == min(one.step_s for one in found.mapped.ways)
+
+
+def test_all_reduce_first_is_the_order_in_which_plans_are_replayed() -> None:
+    matrix = Matrix.parse({"bandwidths_bytes_per_s": BANDWIDTHS}, "matrix")
+    again = replay_on(PLANS["equal"], fabric(matrix, 16))
+    found = mapped("equal")
+    assert found.simulated_s["cs-map"] == pytest.approx(again.simulated_s, rel=1e-12)
+    assert found.alone_s == pytest.approx(again.alone_s, rel=1e-12)
+
+
+@pytest.fixture(scope="module", name="tables")
+def planned_tables() -> tuple[pd.DataFrame, pd.DataFrame]:
+    return plan_model(*model(), [Asked("a0", 2.0, ("phaze", "piper"))], SMALL, EXPERT, plan_as_piper)
+
+
+@pytest.fixture(name="plans")
+def file_of_plans(tables: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path) -> str:
+    for table, frame in zip((Plans, PlanStages), tables, strict=True):
+        table.save(frame, tmp_path / f"{table.name}/paper/toy.parquet")
+    return str(tmp_path / "plans/paper/toy.parquet")
+
+
+@pytest.mark.parametrize("planner", ["phaze", "piper"])
+def test_a_plan_of_a_file_is_mapped_the_same_twice(plans: str, tmp_path: Path, planner: str) -> None:
+    texts = []
+    for name in ("one.json", "two.json"):
+        options = ("--planner", planner, "--topology", "two-level", "-o", str(tmp_path / name))
+        result = CliRunner().invoke(app, ["map", plans, *options, *FAST])
+        assert result.exit_code == 0, result.exception
+        texts.append((tmp_path / name).read_text(encoding="utf-8"))
+    assert texts[0] == texts[1]
+    found = read_as(StoredMapping, tmp_path / "one.json")
+    assert found.plan is not None
+    assert (found.model, found.plan.planner) == (json.loads(texts[0])["model"], planner)
+    assert found.plan.simulated_s == min(one.simulated_s for one in found.plan.times)
+    assert found.found_by in {one.name for one in found.ways}
+    units = {device // found.plan.unit for stage in found.plan.devices for one in stage for device in one}
+    assert units == {unit for row in found.mapping for unit in row}
+    assert len(found.plan.workers) == len(found.mapping)
+    assert f"planned by {planner}" in result.output
+    assert f"batch {found.plan.simulated_s:.6g} s" in result.output
+
+
+def test_a_mapped_plan_is_drawn(plans: str, tmp_path: Path) -> None:
+    picture = tmp_path / "map.svg"
+    result = CliRunner().invoke(
+        app, ["map", plans, "--topology", "two-level", "--picture", str(picture), *FAST]
+    )
+    assert result.exit_code == 0, result.exception
+    assert "CS map" in picture.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--planner", "nobody"), "has no plan with planner nobody; allowed: phaze, piper"),
+        (("-a", "a9"), "has no plan with architecture a9; allowed: a0"),
+        (("--memory-gib-per-s", "9"), "--memory-gib-per-s is for stages"),
+    ],
+)
+def test_a_mistake_is_one_message(plans: str, arguments: tuple[str, ...], message: str) -> None:
+    result = CliRunner().invoke(app, ["map", plans, "--topology", "two-level", *arguments, *FAST])
+    assert isinstance(result.exception, PhazeError)
+    assert message in str(result.exception)
+
+
+def test_a_plan_that_needs_more_devices_is_refused(plans: str, tmp_path: Path) -> None:
+    pair = tmp_path / "pair.csv"
+    pair.write_text(",1e9\n1e9,\n", encoding="utf-8")
+    result = CliRunner().invoke(app, ["map", plans, "--topology", str(pair), *FAST])
+    assert isinstance(result.exception, PhazeError)
+    assert "network: has 2 devices, the plan needs" in str(result.exception)
+
+
+def test_a_file_that_is_absent_is_one_message(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["map", str(tmp_path / "none.parquet"), "--topology", "two-level"])
+    assert isinstance(result.exception, PhazeError)
+    assert "there is no such file; a study writes results/plans" in str(result.exception)
+
+
+def test_options_of_plans_are_refused_for_stages(tmp_path: Path) -> None:
+    command = ["map", str(tmp_path / "s.json"), "--topology", "two-level", "--planner", "phaze"]
+    result = CliRunner().invoke(app, command)
+    assert isinstance(result.exception, PhazeError)
+    assert "--planner is for a plan of a study, not for stages" in str(result.exception)

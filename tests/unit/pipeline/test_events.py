@@ -1,0 +1,155 @@
+"""Discrete events: contention, and work by priority."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import simpy
+
+from phaze.base.errors import PhazeError
+from phaze.pipeline.durations import Kind
+from phaze.pipeline.events import simulate_events
+from phaze.pipeline.links import Idle, Process, SharedLinks, Task, Transfer
+from phaze.pipeline.longest_path import simulate
+from phaze.pipeline.pipeline import Pipeline, Schedule, StageCost
+from phaze.pipeline.windows import in_flight
+from tests.unit.pipeline.examples import ideal, random_pipeline, random_stage
+
+PRIORITY: tuple[Schedule, ...] = ("gpipe", "1f1b", "2bw", "layer-wise", "inference")
+
+
+def one_link(workers: int) -> SharedLinks:
+    """Return a network in which all workers share one link."""
+    pairs = [(a, b) for a in range(workers) for b in range(workers)]
+    return SharedLinks(dict.fromkeys(pairs, (0,)))
+
+
+class Recorder(Idle):
+    """A network that takes no time and remembers what it carried."""
+
+    def __init__(self) -> None:
+        self.seen: list[Transfer] = []
+
+    def carry(self, env: simpy.Environment, transfer: Transfer) -> Process:
+        self.seen.append(transfer)
+        yield env.timeout(0)
+
+
+class SlowForward(Idle):
+    """A machine whose forward passes take twice as long."""
+
+    def perform(self, env: simpy.Environment, task: Task) -> Process:
+        yield env.timeout(task.seconds * (2 if task.kind == Kind.FORWARD else 1))
+
+
+class OneMemory(Idle):
+    """A machine whose devices share one memory for the update."""
+
+    def __init__(self) -> None:
+        self.memory: simpy.Resource | None = None
+
+    def perform(self, env: simpy.Environment, task: Task) -> Process:
+        self.memory = self.memory or simpy.Resource(env)
+        if task.kind == Kind.UPDATE:
+            with self.memory.request() as request:
+                yield request
+                yield env.timeout(task.seconds)
+        else:
+            yield env.timeout(task.seconds)
+
+
+def test_a_machine_says_how_long_jobs_take() -> None:
+    slow = simulate_events(ideal(3, 5, "1f1b"), machine=SlowForward())
+    assert slow.time_s == simulate(Pipeline((StageCost(2.0, 2.0),) * 3, 5)).time_s
+    assert slow.share_of["forward"] == slow.share_of["backward"]
+
+
+def test_jobs_can_contend_too() -> None:
+    """Three stages are through with their passes after 6, 7 and 8 s; updates of 4 s follow one at a time."""
+    stages = (StageCost(1.0, 1.0, update_s=4.0),) * 3
+    assert simulate(Pipeline(stages, 2)).time_s == 8 + 4
+    assert simulate_events(Pipeline(stages, 2), machine=OneMemory()).time_s == 6 + 3 * 4
+
+
+def test_two_transfers_over_one_link_follow_each_other() -> None:
+    """Inference over three stages, 1 s each, transfers of 2 s: one link carries 2 transfers a microbatch."""
+    pipeline = Pipeline((StageCost(1.0, send_activation_s=2.0),) * 3, 10, "inference")
+    links = one_link(3)
+    shared = simulate_events(pipeline, machine=links)
+    assert simulate(pipeline).time_s == 1 + 2 + 1 + 2 + 9 + 1
+    # The link is busy from the first activation to the last, but for the second at the second stage.
+    assert shared.time_s == pytest.approx(1 + 40 + 1, abs=1)
+    assert links.busy_s == {0: 40.0}
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_contention_never_speeds_up_a_fixed_order(seed: int) -> None:
+    pipeline = replace(random_pipeline(np.random.default_rng(seed), "1f1b"), transfers="overlapped")
+    shared = simulate_events(pipeline, machine=one_link(len(pipeline.workers)))
+    assert (shared.start_s >= simulate(pipeline).start_s - 1e-9).all()
+    assert sum(step.seconds for step in shared.critical_path) == pytest.approx(shared.time_s)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_tensor_that_is_sent_arrives_once(seed: int) -> None:
+    pipeline = replace(random_pipeline(np.random.default_rng(seed), "interleaved"), transfers="overlapped")
+    links = Recorder()
+    simulate_events(pipeline, machine=links)
+    stages, total = len(pipeline.stages), pipeline.lane_microbatches
+    sent = sorted((t.source, t.target, t.microbatch) for t in links.seen)
+    borders = [(q, q + 1) for q in range(stages - 1)] + [(q + 1, q) for q in range(stages - 1)]
+    assert sent == sorted((a, b, m) for a, b in borders for m in range(total))
+    assert all(t.source_worker == t.source % pipeline.depth for t in links.seen)
+
+
+def test_routes_with_common_links_cannot_block_each_other() -> None:
+    pipeline = Pipeline((StageCost(1.0, 1.0, send_activation_s=1.0, send_gradient_s=1.0),) * 3, 6)
+    routes = {(0, 1): (0, 1), (1, 2): (1, 0), (1, 0): (2, 0), (2, 1): (0, 2)}
+    links = SharedLinks(routes)
+    assert simulate_events(pipeline, machine=links).time_s > simulate(pipeline).time_s
+    assert links.busy_s == {0: 24.0, 1: 12.0, 2: 12.0}
+
+
+@pytest.mark.parametrize("schedule", PRIORITY)
+@pytest.mark.parametrize("seed", range(15))
+def test_work_by_priority_respects_the_schedules_memory_and_does_everything(
+    schedule: Schedule, seed: int
+) -> None:
+    pipeline = replace(random_pipeline(np.random.default_rng(seed), schedule), early_recompute=False)
+    timeline, windows = simulate_events(pipeline, dispatch="priority"), in_flight(pipeline)
+    assert len(timeline.jobs) == len(simulate(pipeline).jobs)
+    for worker, (group, _) in enumerate(pipeline.workers):
+        assert timeline.most_in_flight(worker) <= windows[group]
+    assert sum(timeline.share_of.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "2bw", "inference"])
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_on_equal_stages_priority_and_order_are_the_same(schedule: Schedule, depth: int) -> None:
+    pipeline = ideal(depth, 9, schedule)
+    by_priority, by_order = simulate_events(pipeline, dispatch="priority"), simulate(pipeline)
+    assert np.array_equal(by_priority.start_s, by_order.start_s)
+    assert np.array_equal(by_priority.jobs.kind, by_order.jobs.kind)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_by_priority_no_forward_pass_starts_while_a_gradient_waits(seed: int) -> None:
+    """PALM, IV.A: in the 1F1B pipeline, priority is accorded to the execution of BD over FD."""
+    rng = np.random.default_rng(seed)
+    pipeline = Pipeline(tuple(replace(random_stage(rng), recompute_s=0.0) for _ in range(4)), 12)
+    timeline = simulate_events(pipeline, dispatch="priority")
+    kind, resource = timeline.jobs.kind, timeline.jobs.resource
+    backward = np.flatnonzero(kind == Kind.BACKWARD)
+    for job in np.flatnonzero((kind == Kind.FORWARD) & (resource < 3)):
+        own = backward[resource[backward] == resource[job]]
+        there = (timeline.arrival_s[own] < timeline.start_s[job] - 1e-9) & (own > job)
+        assert not there.any()
+
+
+@pytest.mark.parametrize("changes", [{"schedule": "interleaved", "chunks": 2}, {"early_recompute": True}])
+def test_priority_is_refused_where_it_does_not_give_an_order(changes: dict[str, object]) -> None:
+    pipeline = replace(ideal(4, 8, "1f1b"), **changes)  # type: ignore[arg-type]
+    with pytest.raises(PhazeError, match="dispatch must be order"):
+        simulate_events(pipeline, dispatch="priority")

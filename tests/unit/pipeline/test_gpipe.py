@@ -1,0 +1,228 @@
+"""Steps take the time that closed forms, discrete events and the simulation of pipelines give."""
+
+import heapq
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phaze.base.arrays import Floats, Ints
+from phaze.base.errors import PhazeError
+from phaze.cost.network.device_networks import DeviceNetwork, flat_network
+from phaze.pipeline.gpipe import flat_step_time_s, simulate_step, step_time_s, step_times_s
+from phaze.pipeline.longest_path import simulate
+from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.workload.operator_graphs import StageGraph
+
+
+def graph(
+    forward: Sequence[float],
+    backward: Sequence[float],
+    parameters: Sequence[float],
+    edges: Sequence[tuple[int, int]],
+    sizes: Sequence[float],
+    replicas: int = 1,
+    microbatches: int = 4,
+) -> StageGraph:
+    return StageGraph(
+        np.array(forward, float),
+        np.array(backward, float),
+        np.array(parameters, float),
+        np.array(edges, np.int64).reshape(-1, 2),
+        np.array(sizes, float),
+        replicas,
+        microbatches,
+    )
+
+
+def drawn_graph(
+    seed: int, stages: int, replicas: int, microbatches: int, *, chain: bool = False
+) -> StageGraph:
+    rng = np.random.default_rng(seed)
+    pairs = [(s, t) for s in range(stages) for t in range(s + 1, stages) if t == s + 1 or rng.random() < 0.3]
+    pairs = [(s, s + 1) for s in range(stages - 1)] if chain else pairs
+    draw = rng.uniform
+    return graph(
+        draw(1, 5, stages), draw(1, 9, stages), draw(0, 9, stages), pairs, draw(0, 4, len(pairs)), replicas,
+        microbatches,
+    )  # fmt: skip
+
+
+def drawn_network(seed: int, devices: int) -> DeviceNetwork:
+    rng = np.random.default_rng(seed)
+    return DeviceNetwork(rng.uniform(0.2, 5, (devices, devices)), rng.uniform(0, 2, (devices, devices)))
+
+
+def drawn_mapping(seed: int, stages: int, replicas: int, devices: int) -> Ints:
+    return np.random.default_rng(seed).permutation(devices)[: stages * replicas].reshape(stages, replicas)
+
+
+def test_two_equal_stages_without_messages_take_the_bubble_and_the_work() -> None:
+    stages = graph([1, 1], [2, 2], [0, 0], [(0, 1)], [0])
+    assert step_time_s(stages, np.array([[0], [1]]), flat_network(2, 1.0)) == 4 * 3 + 3
+
+
+def test_a_ring_takes_as_long_as_its_slowest_link() -> None:
+    stages = graph([1], [2], [12.0], [], [], replicas=3, microbatches=1)
+    bandwidth = np.full((3, 3), 4.0)
+    bandwidth[2, 0] = 2.0
+    network = DeviceNetwork(bandwidth, np.zeros((3, 3)))
+    step = simulate_step(stages, np.array([[0, 1, 2]]), network, memory_bytes_per_s=36.0)
+    assert step.all_reduce_s[0] == 2 * 2 / 3 * 12.0 / 2.0
+    assert step.step_s == 3 + 8 + 1
+    assert step.communication_s == 8
+    assert (step.pipeline_s, step.critical_stage) == (3, 0)
+    turned = step_time_s(stages, np.array([[2, 1, 0]]), network)
+    assert turned == 3 + 4
+
+
+class Events:
+    """One replica by events: tasks start when their resource is free and what they need has come."""
+
+    def __init__(self, stages: StageGraph, devices: Ints, network: DeviceNetwork) -> None:
+        self.stages, self.devices, self.network = stages, devices, network
+        self.pairs = list(zip(stages.edges.tolist(), stages.edge_bytes.tolist(), strict=True))
+        count, batch = len(devices), range(stages.microbatches)
+        self.order = [[(kind, m) for kind in "fb" for m in batch] for _ in range(count)]
+        needs = {"f": stages.edges[:, 1].tolist().count, "b": stages.edges[:, 0].tolist().count}
+        self.missing = {(k, m, s): needs[k](s) for k in "fb" for m in batch for s in range(count)}
+        self.busy, self.ended = [False] * count, np.zeros(count)
+        self.lines: dict[tuple[int, int], list[tuple[str, int, int, float]]] = {}
+        self.held: set[tuple[int, int]] = set()
+        self.queue: list[tuple[float, int, tuple[str, tuple[object, ...]]]] = []
+        self.clock, self.number = 0.0, 0
+
+    def run(self) -> Floats:
+        for s in range(len(self.busy)):
+            self.try_device(s)
+        while self.queue:
+            self.clock, _, (what, about) = heapq.heappop(self.queue)
+            getattr(self, what)(*about)
+        return self.ended
+
+    def push(self, seconds: float, what: str, *about: object) -> None:
+        self.number += 1
+        heapq.heappush(self.queue, (self.clock + seconds, self.number, (what, about)))
+
+    def try_device(self, s: int) -> None:
+        if not self.busy[s] and self.order[s] and self.missing[*self.order[s][0], s] == 0:
+            kind, m = self.order[s].pop(0)
+            self.busy[s] = True
+            seconds = self.stages.forward_s if kind == "f" else self.stages.backward_s
+            self.push(seconds[s], "done", kind, m, s)
+
+    def done(self, kind: str, m: int, s: int) -> None:
+        self.busy[s], self.ended[s] = False, self.clock
+        for (source, target), size in self.pairs:
+            here, there = (source, target) if kind == "f" else (target, source)
+            if here == s:
+                line = self.devices[here], self.devices[there]
+                self.lines.setdefault(line, []).append((kind, m, there, size))
+                self.try_line(line)
+        self.try_device(s)
+
+    def try_line(self, line: tuple[int, int]) -> None:
+        if line not in self.held and self.lines[line]:
+            kind, m, target, size = self.lines[line].pop(0)
+            self.held.add(line)
+            seconds = size / self.network.bandwidth_bytes_per_s[line]
+            self.push(seconds, "free", line)
+            self.push(seconds + self.network.latency_s[line], "arrive", kind, m, target)
+
+    def free(self, line: tuple[int, int]) -> None:
+        self.held.discard(line)
+        self.try_line(line)
+
+    def arrive(self, kind: str, m: int, s: int) -> None:
+        self.missing[kind, m, s] -= 1
+        self.try_device(s)
+
+
+def events_step(stages: StageGraph, mapping: Ints, network: DeviceNetwork) -> float:
+    count, replicas = mapping.shape
+    ended = np.array([Events(stages, mapping[:, r], network).run() for r in range(replicas)]).max(axis=0)
+    for s in range(count):
+        links = [(mapping[s, r], mapping[s, (r + 1) % replicas]) for r in range(replicas)]
+        piece = stages.parameter_bytes[s] / replicas
+        slowest = max(network.latency_s[p] + piece / network.bandwidth_bytes_per_s[p] for p in links)
+        ended[s] += 2 * (replicas - 1) * slowest if replicas > 1 else 0.0
+    return float(ended.max())
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10_000), stages=st.integers(1, 5), replicas=st.integers(1, 3), batch=st.integers(1, 5)
+)
+def test_times_are_those_of_discrete_events(seed: int, stages: int, replicas: int, batch: int) -> None:
+    work, network = drawn_graph(seed, stages, replicas, batch), drawn_network(seed, stages * replicas + 1)
+    mapping = drawn_mapping(seed, stages, replicas, network.devices)
+    assert step_time_s(work, mapping, network) == pytest.approx(
+        events_step(work, mapping, network), rel=1e-12
+    )
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10_000), stages=st.integers(1, 6), replicas=st.integers(1, 3), batch=st.integers(1, 6)
+)
+def test_chains_take_the_time_that_the_simulation_of_pipelines_finds(
+    seed: int, stages: int, replicas: int, batch: int
+) -> None:
+    """One message at a time binds a link only where a message takes longer than the stages beside it."""
+    work = drawn_graph(seed, stages, replicas, batch, chain=True)
+    time = min(work.forward_s.min(), work.backward_s.min())
+    network = flat_network(stages * replicas, work.edge_bytes.max(initial=1.0) / time, 0.5)
+    reduced = (
+        2 * (replicas - 1) * (0.5 + work.parameter_bytes / replicas / network.bandwidth_bytes_per_s[0, -1])
+    )
+    sent = [*(work.edge_bytes / network.bandwidth_bytes_per_s[0, -1] + 0.5), 0.0]
+    costs = tuple(
+        StageCost(
+            work.forward_s[s],
+            work.backward_s[s],
+            send_activation_s=sent[s],
+            send_gradient_s=sent[s - 1] if s else 0.0,
+            sync_s=reduced[s] if replicas > 1 else 0.0,
+        )
+        for s in range(stages)
+    )
+    pipeline = Pipeline(costs, batch * replicas, "gpipe", data=(replicas,) * stages)
+    expected = simulate(pipeline).time_s
+    assert flat_step_time_s(work, network.bandwidth_bytes_per_s[0, -1], 0.5) == pytest.approx(
+        expected, rel=1e-12
+    )
+    mapping = drawn_mapping(seed, stages, replicas, network.devices)
+    assert step_time_s(work, mapping, network) == pytest.approx(expected, rel=1e-12)
+
+
+def test_many_mappings_take_what_each_takes_alone() -> None:
+    work, network = drawn_graph(3, 4, 3, 4), drawn_network(3, 14)
+    mappings = np.array([drawn_mapping(seed, 4, 3, 14) for seed in range(5)])
+    alone = [simulate_step(work, mapping, network, 10.0).step_s for mapping in mappings]
+    assert step_times_s(work, mappings, network, 10.0) == pytest.approx(alone, rel=1e-15)
+
+
+def test_faster_links_never_make_a_step_longer() -> None:
+    work, network = drawn_graph(5, 4, 2, 4), drawn_network(5, 8)
+    faster = DeviceNetwork(network.bandwidth_bytes_per_s * 1.5, network.latency_s)
+    mapping = drawn_mapping(5, 4, 2, 8)
+    found = simulate_step(work, mapping, network)
+    assert found.compute_s < step_time_s(work, mapping, faster) < found.step_s
+
+
+@pytest.mark.parametrize("mapping", [[[0, 1]], [[0], [0]], [[0], [2]], [[-1], [0]]])
+def test_a_mapping_that_is_none_is_refused(mapping: list[list[int]]) -> None:
+    stages = graph([1, 1], [1, 1], [0, 0], [(0, 1)], [1])
+    with pytest.raises(PhazeError, match="mapping: must"):
+        step_time_s(stages, np.array(mapping), flat_network(2, 1.0))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
+def test_bandwidths_that_carry_nothing_are_refused(value: float) -> None:
+    bandwidth = np.ones((3, 3))
+    bandwidth[1, 2] = value
+    with pytest.raises(PhazeError, match=f"must be > 0 between all devices, got {value:g} from 1 to 2"):
+        DeviceNetwork(bandwidth, np.zeros((3, 3)))

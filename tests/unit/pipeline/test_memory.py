@@ -1,0 +1,106 @@
+"""Memory of devices over time, against the counts of the papers and of the planners."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phaze.cost.memory import microbatches_in_flight, stage_memory_bytes
+from phaze.pipeline.longest_path import simulate
+from phaze.pipeline.memory import peak_bytes, recompute_where_needed, recomputing
+from phaze.pipeline.pipeline import Pipeline, Schedule, StageCost
+from tests.unit.pipeline.examples import SCHEDULES, ideal, random_pipeline
+
+
+@given(st.integers(1, 8), st.integers(1, 12))
+def test_a_stage_holds_its_number_from_the_end_under_1f1b_and_all_under_gpipe(depth: int, count: int) -> None:
+    """PALM, IV.B: S times the activation in 1F1B, and B times in GPipe, on the first stage."""
+    one, all_ = simulate(ideal(depth, count, "1f1b")), simulate(ideal(depth, count, "gpipe"))
+    assert [one.most_in_flight(w) for w in range(depth)] == [min(depth - w, count) for w in range(depth)]
+    assert [all_.most_in_flight(w) for w in range(depth)] == [count] * depth
+    assert one.peak_bytes.tolist() == [min(depth - w, count) for w in range(depth)]
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_the_peak_is_the_memory_that_the_planner_counts(recompute: bool) -> None:
+    """Static + activations + in flight * stashed (Phaze, Appendix B.1)."""
+    static, activations, inputs = 100.0, 10.0, 3.0
+    stage = StageCost(1.0, 2.0, stash_bytes=activations, fixed_bytes=static)
+    stage = recomputing(stage, inputs) if recompute else stage
+    pipeline = Pipeline((stage,) * 4, 9)
+    for group in range(4):
+        flying = microbatches_in_flight("1f1b", 4 - group, 9)
+        stashed = np.array([inputs if recompute else activations])
+        expected = stage_memory_bytes(np.array([static + activations]), stashed, flying)
+        assert peak_bytes(pipeline, group) == expected[0]
+
+
+def test_interleaving_holds_more() -> None:
+    """By the factor 1 + (p - 1)/(p v) of the activations of the whole (Korthikanti et al., Section 4.2.3)."""
+    depth, chunks = 4, 3
+    timeline = simulate(ideal(depth, 24, "interleaved", chunks))
+    assert timeline.peak_bytes[0] == pytest.approx(depth * (1 + (depth - 1) / (depth * chunks)))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("seed", range(10))
+def test_the_peak_is_the_largest_of_a_count_of_what_is_alive(schedule: Schedule, seed: int) -> None:
+    """Sum, at the start of every job, over all microbatches between their first and last job here."""
+    pipeline = random_pipeline(np.random.default_rng(seed), schedule)
+    timeline = simulate(pipeline)
+    jobs, leaving = timeline.jobs, 3 if pipeline.trains else 1
+    for worker, (group, _) in enumerate(pipeline.workers):
+        own = range(*jobs.first[worker : worker + 2].tolist())
+        fixed = sum(
+            pipeline.stages[q].fixed_bytes for q in range(group, len(pipeline.stages), pipeline.depth)
+        )
+        most = fixed
+        for at in own:
+            alive = {}
+            for job in own:
+                key = int(jobs.stage[job]), int(jobs.microbatch[job])
+                if jobs.kind[job] == 1 and job <= at:
+                    alive[key] = pipeline.stages[key[0]].stash_bytes
+                if jobs.kind[job] == leaving and job < at:
+                    alive.pop(key)
+            works = pipeline.stages[jobs.stage[at]].work_bytes if jobs.kind[at] in (1, 2, 3) else 0
+            most = max(most, fixed + sum(alive.values()) + works)
+        assert timeline.memory(worker).peak_bytes == pytest.approx(most)
+
+
+def test_everything_is_given_back_in_the_end() -> None:
+    profile = simulate(random_pipeline(np.random.default_rng(3), "interleaved")).memory(0)
+    assert profile.bytes_[-1] == pytest.approx(profile.bytes_[0])
+    assert (np.diff(profile.time_s) >= 0).all()
+
+
+def test_only_stages_that_do_not_fit_recompute() -> None:
+    """Four stages hold 4, 3, 2 and 1 microbatches of 10; recomputing, they hold 2 each and need 8 at work."""
+    stage = StageCost(1.0, 2.0, stash_bytes=10.0)
+    pipeline = Pipeline((stage,) * 4, 9)
+    alternatives = (recomputing(stage, 2.0),) * 4
+    for memory_bytes, recomputed in ((40.0, 0), (39.0, 1), (29.0, 2), (16.0, 3), (9.0, 4)):
+        chosen = recompute_where_needed(pipeline, alternatives, memory_bytes)
+        assert [bool(s.recompute_s) for s in chosen.stages] == [q < recomputed for q in range(4)]
+
+
+def test_of_chunks_no_more_recompute_than_needed() -> None:
+    stage = StageCost(1.0, 2.0, stash_bytes=10.0)
+    pipeline = Pipeline((stage,) * 4, 8, "interleaved", chunks=2)
+    need = peak_bytes(pipeline, 0)
+    chosen = recompute_where_needed(pipeline, (recomputing(stage, 1.0),) * 4, need - 1)
+    assert [bool(s.recompute_s) for s in chosen.stages] == [True, False, False, False]
+    assert peak_bytes(chosen, 0) < need
+
+
+def test_recomputation_takes_time_and_saves_memory() -> None:
+    stage = StageCost(1.0, 2.0, stash_bytes=10.0)
+    plain = Pipeline((stage,) * 4, 9)
+    again = replace(plain, stages=(recomputing(stage, 1.0),) * 4)
+    assert simulate(again).time_s == 12 * 4
+    assert simulate(plain).time_s == 12 * 3
+    assert (simulate(again).peak_bytes < simulate(plain).peak_bytes).tolist() == [True, True, True, False]

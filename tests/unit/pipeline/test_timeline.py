@@ -1,0 +1,149 @@
+"""Where device time goes, what binds, and what must not change or can only grow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phaze.pipeline.longest_path import simulate
+from phaze.pipeline.pipeline import Pipeline, Schedule, StageCost
+from tests.unit.pipeline.examples import SCHEDULES, ideal, random_pipeline, random_stage
+
+TRANSFERS = ("send_activation_s", "send_gradient_s", "sync_s", "gather_s")
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("seed", range(15))
+def test_shares_and_the_critical_path_account_for_all_time(schedule: Schedule, seed: int) -> None:
+    timeline = simulate(random_pipeline(np.random.default_rng(seed), schedule))
+    assert sum(timeline.share_of.values()) == pytest.approx(1)
+    assert min(timeline.share_of.values()) >= -1e-12
+    assert sum(step.seconds for step in timeline.critical_path) == pytest.approx(timeline.time_s)
+    assert min(step.seconds for step in timeline.critical_path) >= -1e-9
+    assert 0 < timeline.bound_by.share <= 1 + 1e-9
+
+
+@given(st.integers(1, 8), st.integers(1, 12))
+def test_the_bubble_of_an_ideal_pipeline(depth: int, microbatches: int) -> None:
+    """Of all time the share (p - 1)/(m + p - 1) (Narayanan et al., SC 2021, Section 2.2.1)."""
+    timeline = simulate(ideal(depth, microbatches, "1f1b"))
+    assert timeline.bubble_share == pytest.approx((depth - 1) / (microbatches + depth - 1), abs=1e-12)
+    assert timeline.utilisation == pytest.approx(microbatches / (microbatches + depth - 1))
+
+
+def test_a_transfer_that_nothing_hides_is_exposed() -> None:
+    """One microbatch: 1 + 2 forward, 3 under way; 1 + 2 backward, 4 under way; 13 on two devices."""
+    first = StageCost(1.0, 1.0, send_activation_s=3.0)
+    second = StageCost(2.0, 2.0, send_gradient_s=4.0)
+    timeline = simulate(Pipeline((first, second), 1))
+    assert timeline.time_s == 13
+    assert timeline.share_of["transfer"] == pytest.approx((3 + 4) / 26)
+    assert timeline.exposed_communication_share == timeline.share_of["transfer"]
+    assert timeline.bubble_share == pytest.approx((7 + 1 + 5) / 26)
+
+
+def test_synchronisation_is_exposed_without_overlap_and_hidden_with() -> None:
+    pipeline = Pipeline((StageCost(1.0, 4.0, sync_s=4.0, operators=4),), 2)
+    exposed = simulate(pipeline).share_of["synchronisation"]
+    hidden = simulate(replace(pipeline, overlap_sync=True)).share_of["synchronisation"]
+    assert (exposed, hidden) == (pytest.approx(4 / 14), pytest.approx(1 / 11))
+
+
+@pytest.mark.parametrize(
+    ("changes", "resource", "group"),
+    [
+        ({"forward_s": 9.0}, "compute", 1),
+        ({"send_activation_s": 99.0}, "transfer", 1),
+        ({"sync_s": 99.0}, "synchronisation", 1),
+        ({"update_s": 99.0}, "memory traffic of the update", 1),
+    ],
+)
+def test_what_binds_is_what_takes_most_of_the_critical_path(
+    changes: dict[str, float], resource: str, group: int
+) -> None:
+    stages = [StageCost(1.0, 1.0)] * 3
+    stages[1] = replace(stages[1], **changes)  # type: ignore[arg-type]
+    bound = simulate(Pipeline(tuple(stages), 4)).bound_by
+    assert (bound.resource, bound.group) == (resource, group)
+    assert str(bound).startswith(f"{resource} (")
+
+
+def test_a_wider_stage_counts_with_all_its_devices() -> None:
+    """The first stage of three devices does nothing for half of the time, the second of one for none."""
+    pipeline = Pipeline((StageCost(1.0), StageCost(2.0)), 100, "inference", tensor=(3, 1))
+    assert simulate(pipeline).bubble_share == pytest.approx((3 * 101 + 1) / (4 * 201))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("seed", range(15))
+def test_halving_a_bandwidth_never_speeds_up(schedule: Schedule, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    pipeline = random_pipeline(rng, schedule)
+    if schedule == "2bw":
+        pipeline = replace(pipeline, data=(), overlap_sync=False)
+    before = simulate(pipeline).time_s
+    for name in TRANSFERS:
+        slower = tuple(replace(s, **{name: 2 * getattr(s, name)}) for s in pipeline.stages)  # type: ignore[arg-type]
+        assert simulate(replace(pipeline, stages=slower)).time_s >= before - 1e-9
+    assert simulate(replace(pipeline, fetch_s=2 * pipeline.fetch_s)).time_s >= before - 1e-9
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_more_microbatches_never_lower_the_utilisation_under_1f1b(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    local = {"send_activation_s": 0.0, "send_gradient_s": 0.0}
+    stages = tuple(replace(random_stage(rng), **local) for _ in range(int(rng.integers(1, 6))))  # type: ignore[arg-type]
+    used = [simulate(Pipeline(stages, count)).utilisation for count in range(1, 25)]
+    assert (np.diff(used) >= -1e-12).all()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_batch_takes_no_longer_than_its_two_parts_one_after_the_other(seed: int) -> None:
+    """So that more microbatches never lower the utilisation in the long run, whatever transfers take."""
+    rng = np.random.default_rng(seed)
+    stages = tuple(random_stage(rng) for _ in range(int(rng.integers(1, 6))))
+    times = [0.0, *(simulate(Pipeline(stages, count)).time_s for count in range(1, 17))]
+    assert all(times[a + b] <= times[a] + times[b] + 1e-9 for a in range(9) for b in range(9))
+
+
+def test_with_transfers_one_more_microbatch_can_lower_the_utilisation() -> None:
+    """Transfers let the steady state repeat itself after several microbatches instead of one."""
+    stage = StageCost(1.0, 1.0, send_activation_s=1.0, send_gradient_s=1.0)
+    times = [simulate(Pipeline((stage,) * 2, count)).time_s for count in range(1, 9)]
+    assert np.diff(times).tolist() == [2, 4, 2, 4, 2, 4, 2]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_replicas_that_do_the_same_change_nothing(schedule: Schedule) -> None:
+    """Lanes beside each other take the time of one with the same microbatches each."""
+    pipeline = replace(random_pipeline(np.random.default_rng(7), schedule), data=(), release_s=0.0)
+    if schedule == "interleaved":
+        pipeline = replace(pipeline, microbatches=2 * pipeline.depth)
+    many = replace(pipeline, data=(5,) * pipeline.depth, microbatches=5 * pipeline.microbatches)
+    one, five = simulate(pipeline), simulate(many)
+    assert (one.time_s, one.share_of) == (five.time_s, five.share_of)
+    assert five.microbatches_per_s == pytest.approx(5 * one.microbatches_per_s)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("seed", range(10))
+def test_every_microbatch_passes_every_stage_once(schedule: Schedule, seed: int) -> None:
+    """What is sent is received: each pass but the first has the pass that sends to it as its predecessor."""
+    timeline = simulate(random_pipeline(np.random.default_rng(seed), schedule))
+    pipeline, jobs = timeline.pipeline, timeline.jobs
+    total = pipeline.lane_microbatches * pipeline.batches
+    for kind in (1, 3) if pipeline.trains else (1,):
+        for stage in range(len(pipeline.stages)):
+            passed = np.flatnonzero((jobs.kind == kind) & (jobs.stage == stage))
+            assert sorted(jobs.microbatch[passed].tolist()) == list(range(total))
+            sender = timeline.binding[passed]
+            across = (sender >= 0) & (jobs.kind[sender] == kind)
+            assert (jobs.microbatch[sender[across]] == jobs.microbatch[passed[across]]).all()
+            step = -1 if kind == 1 else 1
+            ends = stage == (0 if kind == 1 else len(pipeline.stages) - 1)
+            assert across.all() or ends
+            assert (jobs.stage[sender[across]] == stage + step).all()

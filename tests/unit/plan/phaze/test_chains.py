@@ -1,0 +1,184 @@
+"""Many architectures at once get the same best time per batch as the dynamic program gives each of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.random import Generator
+
+from phaze.base.arrays import Floats
+from phaze.pipeline.flushing import Setting
+from phaze.plan.phaze import chains
+from phaze.plan.phaze.chains import Runs, best_placements, best_times
+from phaze.plan.phaze.flush import Placement, place_chain
+from tests.unit.plan.phaze import exhaustive
+from tests.unit.plan.phaze.examples import relaxed
+
+ARCHITECTURES = 6
+
+
+def random_runs(rng: Generator, counts: tuple[int, ...], tensor: int) -> Runs:
+    """Return a chain of runs of any sizes, with layers that cannot be split and equal or zero transfers."""
+    n = len(counts)
+    weights = rng.integers(0, 40, n).astype(float)
+    output = rng.integers(0, 20, n).astype(float)
+    return Runs(
+        counts=counts,
+        weight_bytes=weights,
+        static_bytes=2 * weights,
+        activation_bytes=rng.integers(0, 30, n).astype(float),
+        output_bytes=np.full(n, output[0]) if rng.random() < 0.4 else output,
+        tensor_parallel=np.full(n, False) if tensor == 1 else (rng.random() < 0.5) | (rng.random(n) < 0.7),
+    )
+
+
+def random_latencies(rng: Generator, runs: int) -> tuple[Floats, Floats]:
+    """Return latencies of some architectures; whole numbers now and then, for ties."""
+    forward = rng.random((ARCHITECTURES, runs)) * rng.choice([1.0, 10.0], runs)
+    backward = 2 * rng.random((ARCHITECTURES, runs))
+    return (np.round(forward), np.round(backward)) if rng.random() < 0.25 else (forward, backward)
+
+
+def random_setting(rng: Generator, runs: Runs) -> Setting:
+    total = float((runs.static_bytes + runs.activation_bytes) @ np.array(runs.counts))
+    return Setting(
+        devices=int(rng.integers(1, 60)),
+        microbatches=int(rng.integers(1, 50)),
+        bandwidth_bytes_per_s=float(rng.choice([5.0, 50.0, 1000.0])),
+        memory_bytes=float(np.round(total * (0.05 + rng.random() * rng.choice([0.4, 1.0, 5.0])))),
+        recompute=bool(rng.random() < 0.5),
+        schedule="1f1b" if rng.random() < 0.7 else "gpipe",
+        gradients="every-stage" if rng.random() < 0.5 else "first-stage",
+        all_reduce_factor=float(rng.choice([2.0, 4.0])),
+    )
+
+
+def one_by_one(runs: Runs, forward: Floats, backward: Floats, tensor: int, setting: Setting) -> list[float]:
+    """Return the best times of the dynamic program."""
+    found = [
+        place_chain(runs.chain(f, b), tensor, setting, explain=False)
+        for f, b in zip(forward, backward, strict=True)
+    ]
+    return [one.time_s if isinstance(one, Placement) else inf for one in found]
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_embedding_blocks_and_head_have_the_optimum_of_the_dynamic_program(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tensor = int(rng.choice([1, 2, 4]))
+    runs = random_runs(rng, (1, int(rng.integers(1, 14)), 1), tensor)
+    setting = random_setting(rng, runs)
+    forward, backward = random_latencies(rng, 3)
+    found = best_times(runs, forward, backward, tensor, [setting])[0]
+    np.testing.assert_allclose(found, one_by_one(runs, forward, backward, tensor, setting), rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_other_chains_of_runs_have_it_too(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tensor = int(rng.choice([1, 2, 4]))
+    runs = random_runs(rng, tuple(int(count) for count in rng.integers(1, 4, rng.integers(1, 5))), tensor)
+    setting = random_setting(rng, runs)
+    forward, backward = random_latencies(rng, len(runs.counts))
+    found = best_times(runs, forward, backward, tensor, [setting])[0]
+    np.testing.assert_allclose(found, one_by_one(runs, forward, backward, tensor, setting), rtol=1e-12)
+
+
+@pytest.mark.parametrize("tensor", [1, 4])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_model_of_realistic_size_has_it_too(tensor: int, recompute: bool) -> None:
+    rng = np.random.default_rng(tensor)
+    weights = np.array([1.2e9, 3.6e9, 1.2e9]) / tensor
+    runs = Runs(
+        counts=(1, 96, 1),
+        weight_bytes=weights,
+        static_bytes=2 * weights,
+        activation_bytes=np.array([1e8, 8.5e8 / tensor, 2.5e8 / tensor]),
+        output_bytes=np.full(3, 5e7),
+        tensor_parallel=np.full(3, tensor > 1),
+    )
+    setting = Setting(1024, 4096, 2.0**32, 64 * 2.0**30, recompute)
+    forward = np.array([1e-4, 6e-3, 2.5e-3]) * np.exp(rng.normal(0, 0.5, (ARCHITECTURES, 3)))
+    found = best_times(runs, forward, 2 * forward, tensor, [setting])[0]
+    np.testing.assert_allclose(found, one_by_one(runs, forward, 2 * forward, tensor, setting), rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_cut_with_the_depth_width_and_first_stage_returned_takes_the_time_returned(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    runs = random_runs(rng, (1, int(rng.integers(1, 6)), 1), 2)
+    setting = random_setting(rng, runs)
+    forward, backward = random_latencies(rng, 3)
+    optima = best_placements(runs, forward, backward, 2, setting)
+    for a in np.flatnonzero(np.isfinite(optima.time_s)):
+        chain, data = runs.chain(forward[a], backward[a]), int(optima.data[a])
+        times = [
+            exhaustive.time_s(chain, cut, data, setting)
+            for cut in exhaustive.cuts(len(chain))
+            if (len(cut), len(cut[0])) == (optima.stages[a], optima.first_layers[a])
+            and exhaustive.fits(chain, cut, 2, data, setting)
+        ]
+        assert min(times) == pytest.approx(optima.time_s[a], rel=1e-12)
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 10**6))
+def test_more_memory_devices_or_bandwidth_is_never_slower(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    runs = random_runs(rng, (1, int(rng.integers(1, 20)), 1), 2)
+    setting = random_setting(rng, runs)
+    before, after = best_times(runs, *random_latencies(rng, 3), 2, [setting, relaxed(setting, rng)])
+    assert np.all((after <= before * (1 + 1e-12)) | np.isinf(before))
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 10**6))
+def test_shorter_latencies_are_never_slower(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    runs = random_runs(rng, (1, int(rng.integers(1, 20)), 1), 2)
+    setting = random_setting(rng, runs)
+    forward, backward = random_latencies(rng, 3)
+    before = best_times(runs, forward, backward, 2, [setting])[0]
+    after = best_times(runs, 0.9 * forward, 0.9 * backward, 2, [setting])[0]
+    assert np.all((after <= before * (1 + 1e-12)) | np.isinf(before))
+
+
+def test_the_order_of_the_architectures_does_not_matter() -> None:
+    rng = np.random.default_rng(1)
+    runs = random_runs(rng, (1, 12, 1), 1)
+    setting = replace(random_setting(rng, runs), memory_bytes=1e9)
+    forward, backward = rng.random((50, 3)), rng.random((50, 3))
+    order = rng.permutation(50)
+    found = best_times(runs, forward, backward, 1, [setting])[0]
+    shuffled = best_times(runs, forward[order], backward[order], 1, [setting])[0]
+    np.testing.assert_array_equal(shuffled, found[order])
+
+
+def test_settings_in_which_the_same_stages_fit_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    runs = random_runs(rng, (1, 5, 1), 1)
+    setting = replace(random_setting(rng, runs), memory_bytes=1e9, schedule="1f1b")
+    calls: list[Setting] = []
+    solve = chains._solve
+
+    def counted(*arguments: object) -> chains.Optima:
+        calls.append(setting)
+        return solve(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(chains, "_solve", counted)
+    same = replace(setting, memory_bytes=2e9)
+    other = replace(setting, devices=setting.devices + 1)
+    times = best_times(runs, *random_latencies(rng, 3), 1, [setting, same, other])
+    assert len(calls) == 2
+    np.testing.assert_array_equal(times[0], times[1])
+
+
+def test_no_architectures_give_no_times() -> None:
+    runs = random_runs(np.random.default_rng(0), (1, 3, 1), 1)
+    setting = Setting(4, 4, 1.0, 1e9)
+    assert best_times(runs, np.empty((0, 3)), np.empty((0, 3)), 1, [setting, setting]).shape == (2, 0)

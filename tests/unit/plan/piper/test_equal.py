@@ -1,0 +1,221 @@
+"""Equal stages: the best of all, and the published and the authors' program's times."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phaze.base.units import GIB
+from phaze.plan.piper.baselines import without_tensor_parallelism
+from phaze.plan.piper.equal import depth_first_order, equal_cuts, plan_equally, uniform_choices
+from phaze.plan.piper.instance import read_instance
+from phaze.plan.piper.layers import Cluster, Layers, Options, Plan, Synchronisation
+from phaze.plan.piper.stages import best_stage
+from tests.unit.plan.piper.exhaustive import choices_of
+
+BANDWIDTH = 25.0 * GIB
+
+
+def test_groups_differ_by_one_layer_at_most_and_the_longer_come_last() -> None:
+    cuts = list(equal_cuts([f"layer {i}" for i in range(7)]))
+    assert cuts[:4] == [(0,), (0, 3), (0, 2, 4), (0, 1, 3, 5)]
+    assert len(cuts) == 7
+
+
+def test_what_surrounds_repeated_layers_joins_them_or_stands_apart() -> None:
+    names = ["mask", "embedding", "block", "block", "block", "mask", "block", "block", "head"]
+    assert list(equal_cuts(names))[:4] == [(0,), (0, 2, 8), (0, 4), (0, 2, 4, 8)]
+    assert list(equal_cuts(["block", "block", "head"])) == [(0,), (0, 2), (0, 1), (0, 1, 2)]
+    assert list(equal_cuts(["block", "block"])) == [(0,), (0, 1)]
+
+
+def test_a_layer_without_a_configuration_of_that_name_takes_its_fastest() -> None:
+    layer, time = np.array([0, 0, 1, 1]), np.array([3.0, 1.0, 1.0, 2.0])
+    none = np.zeros((4, 0))
+    options = Options(("a", "b", "b", "c"), layer, time, time, time, time, none, none)
+    assert [chosen.tolist() for chosen in uniform_choices(options, 2)] == [[0, 2], [1, 2], [1, 3]]
+    assert list(uniform_choices(options, 3)) == []
+
+
+def draw(seed: int) -> tuple[Layers, Cluster]:
+    """Return an embedding, equally named blocks and a head with branches, and a cluster."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 6))
+    names = [str(rng.choice(["embedding", "block"])), *["block"] * (n - 2), "head"][:n]
+    number = rng.permutation(n)
+    pairs = [(i, j) for i in range(n) for j in range(i + 1, n) if j == i + 1 or rng.random() < 0.3]
+    sources = np.array([number[i] for i, _ in pairs], dtype=np.int64)
+    targets = np.array([number[j] for _, j in pairs], dtype=np.int64)
+    layer = np.repeat(np.arange(n), 2)
+    shape = (2 * n, len(pairs))
+
+    def options(tensor: int) -> Options:
+        return Options(
+            names=("plain", "again") * n,
+            layer=layer,
+            time_s=rng.integers(1, 12, 2 * n) / tensor,
+            weight_bytes=rng.integers(0, 9, 2 * n).astype(float),
+            stash_bytes=rng.integers(0, 6, 2 * n).astype(float),
+            fixed_bytes=rng.integers(0, 9, 2 * n).astype(float),
+            forward_sync_bytes=rng.integers(0, 4, shape) * (targets == layer[:, None]).astype(float),
+            backward_sync_bytes=rng.integers(0, 4, shape) * (sources == layer[:, None]).astype(float),
+        )
+
+    layers = Layers(
+        ids=tuple(range(n)),
+        names=tuple(names[i] for i in np.argsort(number)),
+        sources=sources,
+        targets=targets,
+        edge_bytes=rng.integers(0, 5, len(pairs)).astype(float),
+        options={tensor: options(tensor) for tensor in (1, 3)},
+    )
+    synchronisation: Synchronisation = "batch" if rng.random() < 0.5 else "round"
+    cluster = Cluster(
+        devices=int(rng.integers(1, 13)),
+        memory_bytes=float(rng.integers(5, 90)),
+        bandwidth_bytes_per_s=float(rng.choice([1.0, 10.0, 100.0])),
+        microbatches=int(rng.integers(1, 9)),
+        exactly=bool(rng.random() < 0.3),
+        synchronisation=synchronisation,
+    )
+    return layers, cluster
+
+
+def best_of_all(layers: Layers, cluster: Cluster) -> float:
+    """Return the least time over widths, names, cuts and every d, each stage priced by itself."""
+    order = depth_first_order(layers).tolist()
+    best = inf
+    for cut in equal_cuts([layers.names[v] for v in order]):
+        stages = [frozenset(order[i:j]) for i, j in pairwise((*cut, len(order)))]
+        for tensor in layers.options:
+            for data in range(1, cluster.devices // (tensor * len(stages)) + 1):
+                degree = data * len(stages)
+                divides = cluster.synchronisation == "round" or cluster.microbatches % data == 0
+                most = cluster.microbatches
+                if divides and (degree == most if cluster.exactly else degree <= most):
+                    times = (_slowest(layers, cluster, stages, tensor, data, name) for name in (0, 1))
+                    best = min(best, *times)
+    return best
+
+
+def _slowest(
+    layers: Layers, cluster: Cluster, stages: list[frozenset[int]], tensor: int, data: int, name: int
+) -> float:
+    slowest = 0.0
+    for j, stage in enumerate(stages):
+        in_flight = -(-data * (len(stages) - j) // data)
+        chosen = [choice[name] for choice in choices_of(layers, cluster, stage, tensor, data, in_flight)]
+        if sum(memory for _, memory in chosen) > cluster.memory_bytes:
+            return inf
+        slowest = max(slowest, sum(time for time, _ in chosen))
+    return slowest
+
+
+@settings(derandomize=True, deadline=None, max_examples=250)
+@given(st.integers(0, 2**32 - 1))
+def test_the_plan_is_the_best_of_all(seed: int) -> None:
+    layers, cluster = draw(seed)
+    found = plan_equally(layers, cluster)
+    assert (found.time_per_sample_s if found else inf) == pytest.approx(
+        best_of_all(layers, cluster), rel=1e-12
+    )
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(st.integers(0, 2**32 - 1))
+def test_a_plan_is_alike_complete_in_the_order_of_the_flow_and_within_limits(seed: int) -> None:
+    layers, cluster = draw(seed)
+    found = plan_equally(layers, cluster)
+    if found is None:
+        return
+    assert sorted(v for stage in found.stages for v in stage.layers) == list(range(len(layers)))
+    place = {v: j for j, stage in enumerate(found.stages) for v in stage.layers}
+    assert all(place[u] <= place[v] for u, v in layers.edges)
+    assert len({(stage.data, stage.tensor) for stage in found.stages}) == 1
+    assert found.devices <= cluster.devices
+    assert found.degree <= cluster.microbatches
+    assert all(stage.memory_bytes <= cluster.memory_bytes for stage in found.stages)
+    assert [stage.in_flight for stage in found.stages] == list(range(len(found.stages), 0, -1))
+    for stage in found.stages:
+        options = layers.options[stage.tensor]
+        assert [int(options.layer[x]) for x in stage.configurations] == list(stage.layers)
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(st.integers(0, 2**32 - 1))
+def test_layers_stand_in_topological_order(seed: int) -> None:
+    layers, _ = draw(seed)
+    place = np.argsort(depth_first_order(layers))
+    assert all(place[u] < place[v] for u, v in layers.edges)
+
+
+def test_the_order_goes_into_depth_along_edges_as_given() -> None:
+    """From 0: to 2 first, which ends, then to 1; what is found last stands first."""
+    edges = [(0, 2), (0, 1), (1, 3)]
+    sources, targets = np.array(edges).T
+    layers = Layers((0, 1, 2, 3), ("", "", "", ""), sources, targets, np.zeros(3), {})
+    assert depth_first_order(layers).tolist() == [0, 1, 3, 2]
+
+
+def priced_alike(layers: Layers, cluster: Cluster, plan: Plan) -> bool:
+    """Return whether each stage costs what it costs alone, where it has no faster configurations that fit."""
+    degree = plan.degree
+    for stage in plan.stages:
+        alone = best_stage(layers, cluster, stage.layers, stage.tensor, stage.data, degree)
+        if alone is None or alone.time_s > stage.time_s * (1 + 1e-9):
+            return False
+        degree -= stage.data
+    return True
+
+
+TABLE_1 = {
+    "gnmt": "2 2.5 325.026, 2 3.5 260.268, 4 1.2 OOM, 4 2.5 162.533, 8 1.2 137.518, 8 2.4 81.2712, "
+    "16 1.2 55.8757, 32 0.8 71.1943",
+    "resnet": "8 4 OOM, 8 8 164.159, 8 16 108.886, 16 2 OOM, 16 4 OOM, 16 8 82.0797, 16 16 54.4429, "
+    "32 1.5 OOM, 32 2 OOM, 32 4 OOM, 32 8 41.0398, 32 16 27.2214, 64 1.5 OOM, 64 2 OOM, 64 4 OOM, "
+    "64 8 20.5199, 64 16 13.6107, 128 1 OOM, 128 1.5 OOM, 128 2 OOM, 128 4 OOM, 128 8 10.26, 128 16 6.80536",
+}
+"""The column `equi` of Table 1 (Tarnawski et al., NeurIPS 2021): devices, GB a device, time per sample."""
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("name", TABLE_1)
+def test_the_papers_table_1_comes_out_to_the_printed_digits(name: str, shared_data: Path) -> None:
+    """With gradients synchronised once a round, and any d."""
+    instance = read_instance(shared_data / "piper" / f"{name}.json")
+    layers, differ = instance.layers(), []
+    for row in TABLE_1[name].split(", "):
+        devices, memory, printed = row.split()
+        cluster = Cluster(
+            int(devices), float(memory) * GIB, BANDWIDTH, instance.mbs_in_batch, synchronisation="round"
+        )
+        found = plan_equally(layers, cluster)
+        if (f"{found.time_per_sample_s:.6g}" if found else "OOM") != printed:
+            differ.append((row, found))
+    assert differ == []
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("column", ["equi", "equi_no_tp"])
+def test_the_optima_of_the_authors_program_come_out(column: str, shared_data: Path) -> None:
+    layers = read_instance(shared_data / "piper" / "bert32a100.json").layers()
+    if column == "equi_no_tp":
+        layers = without_tensor_parallelism(layers)
+    optima = pd.read_csv(shared_data / "piper" / "optima.csv").dropna(subset=column)
+    assert len(optima) == 6
+    for row in optima.to_dict("records"):
+        cluster = Cluster(row["devices"], row["memory_gib"] * GIB, BANDWIDTH, row["microbatches"])
+        found = plan_equally(layers, cluster)
+        if row[column] == "infeasible":
+            assert found is None
+        else:
+            assert found is not None
+            assert found.time_per_sample_s == pytest.approx(float(row[column]), rel=1e-9)
+            assert priced_alike(layers, cluster, found)

@@ -1,0 +1,206 @@
+"""The planner finds what plain search finds, and its plans are plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from math import ceil, inf
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phaze.base.deadline import Deadline
+from phaze.base.errors import PhazeError
+from phaze.plan.piper.layers import Cluster, Layers, Plan
+from phaze.plan.piper.planner import Planner, plan, plan_over_devices
+from tests.unit.plan.piper.exhaustive import best_times, instances, stage_time
+from tests.unit.plan.piper.test_stages import cluster_of, layers_of
+
+Instance = tuple[Layers, Cluster]
+
+
+def time_of(found: Plan | None) -> float:
+    """Return the time per sample, infinite without a plan."""
+    return found.time_per_sample_s if found else inf
+
+
+@settings(derandomize=True, deadline=None, max_examples=400)
+@given(instances(), st.booleans(), st.sampled_from((None, 1, 2)))
+def test_the_plan_is_the_best_of_all(instance: Instance, linear: bool, most_data: int | None) -> None:
+    layers, cluster = instance
+    found = plan(layers, cluster, linear=linear, most_data=most_data)
+    expected = best_times(layers, cluster, linear=linear, most_data=most_data)[-1]
+    assert time_of(found) == pytest.approx(expected, rel=1e-10)
+    if found:
+        assert_is_a_plan(layers, cluster, found)
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(instances())
+def test_an_exact_knapsack_gives_the_best_of_all_configurations_too(instance: Instance) -> None:
+    layers, cluster = instance
+    found = plan(layers, cluster, exact_knapsack=True)
+    assert time_of(found) == pytest.approx(best_times(layers, cluster, exact=True)[-1], rel=1e-10)
+    assert time_of(found) <= time_of(plan(layers, cluster)) * (1 + 1e-10)
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(instances())
+def test_one_run_gives_the_best_of_every_number_of_devices(instance: Instance) -> None:
+    layers, cluster = instance
+    times = plan_over_devices(layers, cluster)
+    assert times.tolist() == pytest.approx(best_times(layers, cluster), rel=1e-10)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_larger_graphs_with_branches_are_planned_as_well_as_plain_search_does(seed: int, exact: bool) -> None:
+    """Six layers of which two run beside each other, without their number deciding what comes first."""
+    rng = np.random.default_rng(seed)
+    layers = branched(rng)
+    cluster = Cluster(4, float(rng.integers(40, 160)), 4.0, 4, exactly=seed % 3 == 0)
+    found = plan(layers, cluster, exact_knapsack=exact)
+    assert time_of(found) == pytest.approx(best_times(layers, cluster, exact=exact)[-1], rel=1e-10)
+
+
+def branched(rng: np.random.Generator) -> Layers:
+    """Return layers 0 -> (1 -> 2 | 3 -> 4) -> 5 with an edge that skips, from 0 to 5."""
+    options = [
+        (v, float(rng.integers(1, 20)), 0.0, float(rng.integers(0, 9)), float(rng.integers(0, 20)))
+        for v in range(6)
+        for _ in range(3)
+    ]
+    edges = np.array([(0, 1), (1, 2), (0, 3), (3, 4), (2, 5), (4, 5), (0, 5)])
+    chain = layers_of(*options)
+    none = np.zeros((len(options), len(edges)))
+    widened = replace(chain.options[1], forward_sync_bytes=none, backward_sync_bytes=none)
+    return replace(
+        chain,
+        sources=edges[:, 0],
+        targets=edges[:, 1],
+        edge_bytes=rng.integers(0, 9, len(edges)).astype(float),
+        options={1: widened},
+    )
+
+
+def assert_is_a_plan(layers: Layers, cluster: Cluster, found: Plan) -> None:
+    """Check everything that Section 3 asks of a solution, and the time that it claims."""
+    placed = [v for stage in found.stages for v in stage.layers]
+    assert sorted(placed) == list(range(len(layers)))
+    where = {v: i for i, stage in enumerate(found.stages) for v in stage.layers}
+    assert all(where[u] <= where[v] for u, v in layers.edges)
+    assert found.devices <= cluster.devices
+    assert found.degree <= cluster.microbatches
+    assert not cluster.exactly or found.degree == cluster.microbatches
+    degree = found.degree
+    for stage in found.stages:
+        assert stage.in_flight == ceil(degree / stage.data)
+        assert stage.memory_bytes <= cluster.memory_bytes
+        expected = stage_time(layers, cluster, frozenset(stage.layers), stage.tensor, stage.data, degree)
+        assert stage.time_s == pytest.approx(expected, rel=1e-12)
+        degree -= stage.data
+
+
+def test_nothing_fits_where_a_layer_is_too_large() -> None:
+    layers = layers_of((0, 1.0, 0, 1, 5), (1, 1.0, 0, 1, 9))
+    assert plan(layers, cluster_of(9.0)) is None
+    assert plan_over_devices(layers, cluster_of(9.0)).tolist() == [inf] * 9
+    assert time_of(plan(layers, cluster_of(10.0, 1))) == inf, "both stages need a microbatch in flight"
+    assert time_of(plan(layers, cluster_of(10.0, 2))) == 4.0
+
+
+def test_memory_counts_the_microbatches_of_later_stages_only() -> None:
+    """The first of two stages holds two microbatches, the second one."""
+    layers = layers_of((0, 4.0, 0, 1, 0), (1, 4.0, 0, 2, 0))
+    found = plan(layers, cluster_of(2.0, 2))
+    assert found is not None
+    assert [(stage.layers, stage.in_flight, stage.memory_bytes) for stage in found.stages] == [
+        ((0,), 2, 2.0),
+        ((1,), 1, 2.0),
+    ]
+    turned = layers_of((0, 4.0, 0, 2, 0), (1, 4.0, 0, 1, 0))
+    assert plan(turned, cluster_of(2.0, 2)) is None
+
+
+def test_a_batch_of_exactly_n_may_take_more_devices_than_are_useful() -> None:
+    layers = layers_of((0, 4.0, 100.0, 0, 0))
+    assert time_of(plan(layers, cluster_of(1.0, 4))) == 4.0
+    found = plan(layers, cluster_of(1.0, 4, exactly=True))
+    assert found is not None
+    assert found.degree == 4
+    assert time_of(found) == pytest.approx(1 + 4 * 3 / 4 * 100 / (4 * 2))
+    assert plan(layers, cluster_of(1.0, 16, exactly=True)) is None, "there are eight devices"
+
+
+def test_layers_that_take_no_time_are_planned_too() -> None:
+    assert time_of(plan(layers_of((0, 0.0, 0, 0, 0)), cluster_of(1.0))) == 0.0
+    layers = layers_of((0, 0.0, 0, 0, 1), (1, 3.0, 0, 0, 1), (2, 0.0, 0, 0, 1))
+    assert time_of(plan(layers, cluster_of(3.0, 1))) == 3.0
+    assert time_of(plan(layers, cluster_of(0.0))) == inf
+
+
+def test_more_devices_never_take_longer() -> None:
+    rng = np.random.default_rng(1)
+    times = plan_over_devices(branched(rng), Cluster(12, 60.0, 4.0, 12))
+    assert times[0] == inf
+    assert all(later <= earlier for earlier, later in pairwise(times))
+
+
+def test_too_many_downsets_are_refused_and_one_linear_order_is_offered() -> None:
+    layers = branched(np.random.default_rng(0))
+    with pytest.raises(PhazeError, match=r"at least \d+ downsets .* allowed are 8: .* one linear order"):
+        plan(layers, cluster_of(100.0), max_downsets=8)
+    assert plan(layers, cluster_of(100.0), linear=True, max_downsets=8) is not None
+
+
+def test_too_many_states_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phaze.base.room.machine_bytes", lambda: 4 * 3 * 1001)
+    layers = layers_of((0, 1.0, 0, 0, 0), (1, 1.0, 0, 0, 0))
+    assert planner_of(layers, 1000).table.shape == (3, 1001)
+    with pytest.raises(
+        PhazeError, match=r"3 downsets with sums of degrees up to 1,001 take .* GiB of memory"
+    ):
+        _ = planner_of(layers, 1001).table
+
+
+def planner_of(layers: Layers, devices: int) -> Planner:
+    """Return a planner for so many devices and microbatches."""
+    return Planner(layers, Cluster(devices, 1000.0, 1.0, devices), False, False, None, 100)
+
+
+def test_choices_beyond_the_memory_of_the_machine_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phaze.base.room.machine_bytes", lambda: 2**16)
+    layers = layers_of((0, 1.0, 0, 1, 0), (1, 1.0, 0, 1, 0))
+    assert plan(layers, Cluster(100, 1000.0, 1.0, 100)) is not None
+    with pytest.raises(PhazeError, match=r"with up to 1000 microbatches in flight take .* GiB of memory"):
+        plan(layers, Cluster(1000, 1000.0, 1.0, 1000))
+
+
+def test_layers_without_any_configuration_have_no_plan_and_no_layers_are_refused() -> None:
+    layers = layers_of((0, 1.0, 0, 0, 0), (1, 1.0, 0, 0, 0))
+    assert plan(replace(layers, options={}), cluster_of(1)) is None
+    with pytest.raises(PhazeError, match="at least one layer"):
+        plan(Layers((), (), layers.sources[:0], layers.targets[:0], layers.edge_bytes[:0], {}), cluster_of(1))
+    with pytest.raises(PhazeError, match="most_data must be at least 1, got 0"):
+        plan(layers, cluster_of(1), most_data=0)
+
+
+def test_the_search_can_be_interrupted_between_downsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled code hears nothing of Ctrl-C: what waits for it looks after each of the slices."""
+    layers = layers_of(*((k, 1.0, 0, 0, 0) for k in range(6)))
+    ends = list[int]()
+
+    def one_by_one(steps: int, _: Deadline, __: int) -> Iterator[tuple[int, int]]:
+        for begin in range(steps):
+            if len(ends) == 3:
+                raise KeyboardInterrupt
+            ends.append(begin + 1)
+            yield begin, begin + 1
+
+    monkeypatch.setattr("phaze.plan.piper.search.slices", one_by_one)
+    with pytest.raises(KeyboardInterrupt):
+        plan(layers, cluster_of(1, 4))
+    assert ends == [1, 2, 3]

@@ -1,0 +1,282 @@
+"""Plans replayed: the planner's time comes out under its own assumptions, and the parts explain the rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import phaze.plan.stage
+from phaze.plan.piper.planner import plan as plan_as_piper
+from phaze.plan.plan import Plan, PlanStage, read_plan
+from phaze.plan.planners import Asked
+from phaze.plan.replay import assumed_s, replay
+from phaze.plan.side_by_side import plan_model
+from phaze.plan.stage import replayed_rows
+from phaze.search.replayed import replay_plans
+from phaze.tables import PARTS, PLANNERS, Plans, PlanStages, Simulations, SimulationStages
+from phaze.tables.plans import PLAN
+from phaze.tables.recalled import Recalled
+from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
+
+BANDWIDTH = 1e9
+HBM_BANDWIDTH = 1e11
+STAGE = PlanStage(
+    first_layer=0, last_layer=1, data=1, tensor=1, time_per_sample_s=0.0, forward_s=1.0, recompute_s=0.0,
+    backward_s=2.0, arriving_bytes=0.0, longest_arriving_bytes=0.0, departing_bytes=0.0,
+    longest_departing_bytes=0.0, weight_bytes=0.0, fixed_bytes=0.0, stash_bytes=1.0, work_bytes=0.0,
+    forward_hbm_bytes=0.0, recompute_hbm_bytes=0.0, backward_hbm_bytes=0.0,
+    forward_reduced_bytes=0.0, recompute_reduced_bytes=0.0, backward_reduced_bytes=0.0,
+)  # fmt: skip
+
+
+def flushing(stages: list[PlanStage], microbatches: int, schedule: str = "1f1b") -> Plan:
+    """Return a plan with the time of Phaze's formula; every stage waits for what arrives and comes back."""
+    charged = [_charged(stage) for stage in stages]
+    sync = charged[0].exchange_s(4.0, BANDWIDTH)
+    load = max(stage.time_per_sample_s * stage.data for stage in charged)
+    in_pipeline = -(-microbatches // stages[0].data)
+    time_s = load * (in_pipeline + len(stages) - 1) + sync
+    return Plan(
+        tuple(charged), "gpipe" if schedule == "gpipe" else "1f1b", 1, microbatches, time_s / microbatches,
+        sync, 4.0, BANDWIDTH, HBM_BANDWIDTH,
+    )  # fmt: skip
+
+
+def _charged(stage: PlanStage) -> PlanStage:
+    waits = (stage.longest_arriving_bytes + stage.longest_departing_bytes) / BANDWIDTH
+    return replace(stage, time_per_sample_s=(stage.compute_s + waits) / stage.data)
+
+
+def unflushed(stages: list[PlanStage], microbatches: int) -> Plan:
+    """Return a plan with the time of Piper's formula."""
+    times = []
+    for stage in stages:
+        moved = 2 * (stage.arriving_bytes + stage.departing_bytes) / BANDWIDTH
+        gradients = stage.exchange_s(4.0, BANDWIDTH) / microbatches
+        times.append((stage.compute_s + moved) / stage.data + gradients)
+    timed = tuple(replace(s, time_per_sample_s=t) for s, t in zip(stages, times, strict=True))
+    return Plan(timed, "2bw", 1, microbatches, max(times), 0.0, 4.0, BANDWIDTH, HBM_BANDWIDTH)
+
+
+def random_stages(rng: np.random.Generator, data: list[int]) -> list[PlanStage]:
+    """Return a chain with tensors between its stages, some of them several."""
+    borders = [np.zeros(0), *(rng.uniform(0, 4e8, rng.integers(1, 3)) for _ in data[1:]), np.zeros(0)]
+    return [
+        replace(
+            STAGE,
+            data=d,
+            forward_s=float(rng.uniform(0.2, 1)),
+            backward_s=float(rng.uniform(0.2, 2)),
+            recompute_s=float(rng.integers(2) * rng.uniform(0.2, 1)),
+            arriving_bytes=float(before.sum()),
+            longest_arriving_bytes=float(before.max(initial=0.0)),
+            departing_bytes=float(after.sum()),
+            longest_departing_bytes=float(after.max(initial=0.0)),
+            weight_bytes=float(rng.uniform(0, 2e9)),
+        )
+        for d, before, after in zip(data, borders, borders[1:], strict=False)
+    ]
+
+
+def random_plan(seed: int) -> Plan:
+    """Return a flushing plan or one without flush whose widths divide the batch."""
+    rng = np.random.default_rng(seed)
+    depth = int(rng.integers(1, 6))
+    if seed % 2:
+        d = int(rng.integers(1, 5))
+        schedule = "gpipe" if seed % 4 == 1 else "1f1b"
+        return flushing(random_stages(rng, [d] * depth), int(rng.integers(d, 30)), schedule)
+    data = rng.choice([1, 2, 3, 4], depth).tolist()
+    return unflushed(random_stages(rng, data), 24)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_plan_takes_its_planners_time_under_its_planners_assumptions(seed: int) -> None:
+    plan = random_plan(seed)
+    assert assumed_s(plan) == pytest.approx(plan.planned_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_parts_make_up_the_difference(seed: int) -> None:
+    plan = random_plan(seed)
+    found = replay(plan)
+    assert list(found.parts) == list(PARTS)
+    assert plan.planned_s + sum(found.parts.values()) == pytest.approx(found.simulated_s, rel=1e-12)
+    assert 0 < found.compute_share <= 1 + 1e-3
+    assert found.compute_share + found.exposed_share <= 1 + 1e-3
+
+
+@pytest.mark.parametrize(("stages", "data", "microbatches"), [(1, 1, 1), (4, 1, 9), (3, 2, 8), (5, 4, 30)])
+def test_equal_stages_without_communication_take_phazes_time(
+    stages: int, data: int, microbatches: int
+) -> None:
+    found = replay(flushing([replace(STAGE, data=data)] * stages, microbatches))
+    assert found.simulated_s == pytest.approx((-(-microbatches // data) + stages - 1) * 3.0, rel=1e-12)
+    assert max(map(abs, found.parts.values())) < 1e-9
+
+
+def test_unequal_stages_are_faster_by_the_imbalance() -> None:
+    stages = [STAGE, replace(STAGE, forward_s=0.5, backward_s=1.0), replace(STAGE, forward_s=0.25)]
+    found = replay(flushing(stages, 8))
+    assert found.parts["imbalance_s"] == pytest.approx((3.0 + 1.5 + 2.25) - 3 * 3.0)
+
+
+def test_the_factor_of_planners_is_twice_the_simulators() -> None:
+    """Of equal stages the first ends last, so that its exchange alone is exposed: half of what is charged."""
+    stages = [replace(STAGE, data=2, weight_bytes=1e9)] * 3
+    plan = flushing(stages, 8)
+    charged = 4 * (2 - 1) / 2 * 1e9 / BANDWIDTH
+    assert replay(plan).parts["synchronisation_s"] == pytest.approx(-charged / 2)
+
+
+def test_a_first_stage_with_few_weights_does_not_hide_the_others() -> None:
+    stages = [replace(STAGE, data=2), replace(STAGE, data=2, weight_bytes=1e11)]
+    found = replay(flushing(stages, 8))
+    # The last stage has finished a forward and a backward pass of the first before.
+    assert found.parts["synchronisation_s"] == pytest.approx(2 / 2 * 100.0 - 2.0)
+    assert found.timeline.bound_by.resource == "synchronisation"
+
+
+def test_tensors_that_enter_together_share_the_link() -> None:
+    two = replace(STAGE, arriving_bytes=2e9, longest_arriving_bytes=1e9)
+    first = replace(STAGE, departing_bytes=2e9, longest_departing_bytes=1e9)
+    found = replay(flushing([first, two], 4))
+    assert found.parts["contention_s"] > 0
+
+
+def test_no_link_carries_more_than_its_bandwidth() -> None:
+    """A tensor that takes longer than the passes: without sharing, all would be under way at once."""
+    first = replace(STAGE, departing_bytes=1e10, longest_departing_bytes=1e10)
+    last = replace(STAGE, arriving_bytes=1e10, longest_arriving_bytes=1e10)
+    plan = flushing([first, last], 40, "gpipe")
+    assert replay(plan).simulated_s >= plan.link_s == pytest.approx(40 * 10.0)
+
+
+@pytest.mark.parametrize("seed", range(1, 40, 3))
+def test_half_the_bandwidth_is_never_faster(seed: int) -> None:
+    plan = random_plan(seed)
+    slow = replace(plan, bandwidth_bytes_per_s=BANDWIDTH / 2)
+    if plan.flushes:
+        assert replay(slow).simulated_s >= replay(plan).simulated_s * (1 - 1e-9)
+
+
+@pytest.fixture(scope="module")
+def planned() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return what all planners make of three blocks on two chips."""
+    asked = [Asked("a0", 2.0, PLANNERS), Asked("a1", 1.0, PLANNERS)]
+    plans, stages = plan_model(*model(), asked, SMALL, EXPERT, plan_as_piper)
+    return Plans.check(plans), PlanStages.check(stages)
+
+
+def test_planners_plans_are_replayed_in_their_time_and_memory(
+    planned: tuple[pd.DataFrame, pd.DataFrame],
+) -> None:
+    plans, stages = planned
+    simulations, simulated = replay_plans(plans, stages, Recalled())
+    simulations, simulated = Simulations.check(simulations), SimulationStages.check(simulated)
+    assert len(simulations) == (plans["status"] == "placed").sum() == 8
+    np.testing.assert_allclose(simulations["assumed_s"], simulations["planned_s"], rtol=1e-9)
+    both = simulated.merge(stages, on=[*PLAN, "stage"], suffixes=("", "_planned"))
+    assert len(both) == len(stages)
+    np.testing.assert_allclose(both["peak_bytes"], both["memory_bytes"], rtol=1e-9)
+    assert (both["in_flight"] == both["in_flight_planned"]).all()
+
+
+def test_plans_that_were_simulated_are_not_simulated_again(
+    planned: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plans of one more accelerator are the only ones that are simulated; the others come back bit by bit."""
+    plans, stages = planned
+    fresh = replay_plans(plans, stages, Recalled())
+    made: list[object] = []
+
+    def count(plan: dict[str, str | int | float | bool], *rest: object) -> object:
+        made.append(plan["hbm_gib"])
+        return replayed_rows(plan, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(phaze.plan.stage, "replayed_rows", count)
+    first = [table[table["architecture"] == "a0"] for table in planned]
+    for number, given in enumerate([first, planned, planned]):
+        with Recalled(tmp_path / "simulations.json", "code") as recalled:
+            found = replay_plans(*given, recalled)
+        assert set(made) == ({2.0} if number == 0 else {1.0} if number == 1 else set())
+        made.clear()
+    for one, other in zip(found, fresh, strict=True):
+        pd.testing.assert_frame_equal(one, other, check_exact=True)
+
+
+def test_a_plan_is_read_with_what_its_planner_charges(planned: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+    plans, stages = planned
+    for row in plans.to_dict("records"):
+        key = [row[name] for name in PLAN]
+        mine = stages[(stages[list(PLAN)] == key).all(axis=1)]
+        plan = read_plan(row, mine)
+        assert plan.samples == SMALL.global_batch
+        assert plan.devices == row["devices_used"]
+        if plan.flushes:
+            formula = (plan.in_pipeline + len(plan.stages) - 1) * plan.loads_s.max()
+            assert formula + plan.sync_s == pytest.approx(plan.planned_s, rel=1e-9)
+        else:
+            per_sample = plan.loads_s / np.array(plan.data) + plan.charged_sync_s / plan.microbatches
+            assert per_sample.max() * plan.microbatches == pytest.approx(plan.planned_s, rel=1e-9)
+
+
+def test_operators_that_share_the_memory_take_what_it_needs() -> None:
+    """Forward passes of 1 s move what takes 1.5 s: so much more a microbatch; backward passes have time."""
+    busy = replace(STAGE, forward_hbm_bytes=1.5 * HBM_BANDWIDTH, backward_hbm_bytes=1.0 * HBM_BANDWIDTH)
+    found, free = (replay(flushing([stage] * 2, 6)) for stage in (busy, STAGE))
+    assert found.parts["contention_s"] == pytest.approx(7 * 0.5)
+    assert free.parts["contention_s"] == 0
+    assert found.hbm_shares == pytest.approx([6 * 2.5 / found.simulated_s] * 2)
+    assert found.busy_s == pytest.approx([6 * 3.5] * 2)
+    assert found.exposed_share == 0
+    assert found.bound_by.resource == "HBM"
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_half_of_the_memorys_bandwidth_is_never_faster(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    plan = random_plan(seed)
+    moved = {f"{name}_hbm_bytes": rng.uniform(0, 2) * HBM_BANDWIDTH for name in ("forward", "backward")}
+    plan = replace(plan, stages=tuple(replace(stage, **moved) for stage in plan.stages))
+    slow = replace(plan, hbm_bandwidth_bytes_per_s=HBM_BANDWIDTH / 2)
+    found, slower = replay(plan), replay(slow)
+    loose = 1e-9 if plan.flushes else 2e-4
+    assert slower.simulated_s >= found.simulated_s * (1 - loose)
+    assert all(share <= 1 + loose for one in (found, slower) for share in one.hbm_shares)
+    assert plan.planned_s + sum(found.parts.values()) == pytest.approx(found.simulated_s, rel=1e-12)
+
+
+def test_a_link_carries_what_slices_stages_and_replicas_send() -> None:
+    """An all-reduce of four slices sends 2 · 3/4 of the tensor, three times a microbatch here."""
+    stage = replace(
+        STAGE, data=2, tensor=4, recompute_s=1.0, weight_bytes=1e8, arriving_bytes=2e7, departing_bytes=1e7,
+        forward_reduced_bytes=4e7, recompute_reduced_bytes=4e7, backward_reduced_bytes=4e7,
+    )  # fmt: skip
+    (use,) = flushing([stage], 6).link_uses_s
+    assert use.slices == pytest.approx(3 * 3 * 1.5 * 4e7 / BANDWIDTH)
+    assert use.stages == pytest.approx(3 * 3e7 / BANDWIDTH)
+    assert use.replicas == pytest.approx(2 / 2 * 1e8 / BANDWIDTH)
+    assert use.total == pytest.approx(use.slices + use.stages + use.replicas)
+    assert use.over(2.0).slices == use.slices / 2
+
+
+def test_all_reduces_of_slices_that_take_most_of_the_passes_bind() -> None:
+    stage = replace(STAGE, tensor=4, forward_reduced_bytes=3e8, backward_reduced_bytes=6e8)
+    found = replay(flushing([stage] * 3, 12))
+    assert found.bound_by.resource == "all-reduces of slices"
+    assert found.bound_by.share == pytest.approx(0.9)
+    assert found.simulated_s == replay(flushing([STAGE] * 3, 12)).simulated_s
+
+
+@pytest.mark.parametrize("seed", range(1, 24, 2))
+def test_links_that_all_reduce_too_make_a_batch_no_faster(seed: int) -> None:
+    plan = random_plan(seed)
+    reduced = {f"{name}_reduced_bytes": 2e8 for name in ("forward", "backward")}
+    sliced = replace(plan, stages=tuple(replace(s, tensor=2, **reduced) for s in plan.stages))
+    assert replay(sliced).simulated_s >= replay(plan).simulated_s
+    assert replay(sliced).simulated_s == pytest.approx(max(replay(plan).simulated_s, sliced.link_s))

@@ -1,0 +1,205 @@
+"""Every planner plans the same scheduled layers, and the tables say what each made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, product
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from phaze.plan.expert import Expert
+from phaze.plan.phaze.model import place_model
+from phaze.plan.phaze.point import Conditions
+from phaze.plan.piper.layers import Cluster, Layers, Plan
+from phaze.plan.piper.planner import plan
+from phaze.plan.piper.stages import best_stage, data_degrees
+from phaze.plan.planners import Asked, Task, read_tasks
+from phaze.plan.side_by_side import plan_model
+from phaze.tables import PLANNERS, Placements, Plans, PlanStages
+from phaze.tables import Layers as LayerTable
+from tests.unit.plan.phaze.test_model import CONDITIONS, solves, tables
+
+SMALL = replace(CONDITIONS, devices=8, global_batch=32, hbm_gib=(1.0, 2.0))
+POINTS = [{"model": "toy", "tensor": t, "microbatch": b} for t in (1, 2) for b in (1, 2)]
+ASKED = [Asked("a0", 2.0, PLANNERS), Asked("a1", 1.0, PLANNERS), Asked("a2", 2.0, ("piper",))]
+EXPERT = Expert(2, 2, 2)
+KEY = ["model", "architecture", "hbm_gib", "planner"]
+
+
+def model() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Return layers, graph, solves and architectures of three blocks at two widths and two microbatches."""
+    layers, graph, _, architectures, _ = tables()
+    graph = graph.assign(count=[1, 1, 3])
+    sliced = []
+    for point in POINTS:
+        share, b = 1 / int(str(point["tensor"])), int(str(point["microbatch"]))
+        bytes_ = {name: b * layers[name] for name in ("activation_bytes", "input_bytes", "output_bytes")}
+        own = layers.assign(**point, **bytes_, tensor_parallel=share < 1)
+        own["activation_bytes"] *= share
+        sliced.append(own.assign(parameters=(own["parameters"] * share).astype(int)))
+    spent = [solves(point).assign(**_scaled(solves(point), point)) for point in POINTS]
+    return LayerTable.check(pd.concat(sliced)), graph, pd.concat(spent, ignore_index=True), architectures
+
+
+def _scaled(table: pd.DataFrame, point: dict[str, object]) -> dict[str, pd.Series]:
+    """Return the latencies of slices: not quite a t-th."""
+    factor = int(str(point["microbatch"])) * (1.0 if point["tensor"] == 1 else 0.6)
+    return {name: factor * table[name] for name in ("objective_s", "bound_s")}
+
+
+def search(layers: Layers, cluster: Cluster, below_s: float = np.inf) -> Plan | None:
+    """Return the best plan of a short chain by trying all, None if none takes less."""
+    plans = (plan for starts in _cuts(len(layers)) for plan in _plans(layers, cluster, starts))
+    best = min(plans, key=lambda plan: plan.time_per_sample_s, default=None)
+    return best if best and best.time_per_sample_s < below_s else None
+
+
+def _cuts(n: int) -> Iterator[tuple[int, ...]]:
+    for size in range(n):
+        yield from ((0, *inner) for inner in combinations(range(1, n), size))
+
+
+def _plans(layers: Layers, cluster: Cluster, starts: tuple[int, ...]) -> Iterator[Plan]:
+    shapes = [(t, int(d)) for t in layers.options for d in data_degrees(cluster)]
+    parts = [tuple(range(i, j)) for i, j in zip(starts, (*starts[1:], len(layers)), strict=True)]
+    for chosen in product(shapes, repeat=len(parts)):
+        if sum(t * d for t, d in chosen) <= cluster.devices:
+            degrees = np.cumsum([d for _, d in chosen][::-1])[::-1]
+            stages = [
+                best_stage(layers, cluster, part, t, d, int(s))
+                for part, (t, d), s in zip(parts, chosen, degrees, strict=True)
+            ]
+            if all(stages):
+                yield Plan(tuple(stage for stage in stages if stage is not None))
+
+
+@pytest.fixture(scope="module")
+def planned() -> tuple[pd.DataFrame, pd.DataFrame]:
+    plans, stages = plan_model(*model(), ASKED, SMALL, EXPERT, search)
+    return Plans.check(plans), PlanStages.check(stages)
+
+
+@pytest.fixture(scope="module")
+def plans(planned: tuple[pd.DataFrame, pd.DataFrame]) -> pd.DataFrame:
+    return planned[0].set_index(["architecture", "planner"])
+
+
+def test_every_planner_asked_has_a_row(plans: pd.DataFrame) -> None:
+    assert set(plans.index) == {*((a, p) for a in ("a0", "a1") for p in PLANNERS), ("a2", "piper")}
+    assert set(plans["status"]) == {"placed"}
+
+
+def test_phazes_plan_is_its_best_placement(plans: pd.DataFrame) -> None:
+    layers, graph, solved, architectures = model()
+    screens = pd.DataFrame({"architecture": ["a0", "a1"], "kept": True})
+    found = [
+        place_model(own, graph, solved[same], architectures, screens, SMALL, EXPERT)[0]
+        for (t, b), own in layers.groupby(["tensor", "microbatch"])
+        for same in [(solved["tensor"] == t) & (solved["microbatch"] == b)]
+    ]
+    placements = Placements.check(pd.concat(found))
+    for name, hbm in (("a0", 2.0), ("a1", 1.0)):
+        mine = placements[(placements["architecture"] == name) & (placements["hbm_gib"] == hbm)]
+        best = mine[mine["planner"] == "phaze"]["time_per_batch_s"].min()
+        assert plans.loc[(name, "phaze"), "time_per_sample_s"] == pytest.approx(best / 32, rel=1e-12)
+    expert = placements[(placements["planner"] == "expert") & (placements["hbm_gib"] == 2.0)]
+    best = expert["time_per_batch_s"].min()
+    assert plans.loc[("a0", "expert"), "time_per_sample_s"] == pytest.approx(best / 32, rel=1e-12)
+
+
+def test_pipers_plan_is_the_planners_on_the_configurations_of_these_layers(plans: pd.DataFrame) -> None:
+    for asked, task in read_tasks(*model(), ASKED, SMALL, EXPERT):
+        times = {}
+        for b, layers in task.models.items():
+            cluster = task.cluster(b)
+            assert cluster == Cluster(8, asked.hbm_gib * 2**30, 1e9, 32 // b)
+            best = search(layers, cluster)
+            times[b] = best.time_per_sample_s / b if best else np.inf
+        row = plans.loc[(asked.architecture, "piper")]
+        assert row["time_per_sample_s"] == min(times.values())
+        assert times[row["microbatch"]] == row["time_per_sample_s"]
+        assert not row["flushes"]
+
+
+def test_pipers_planner_finds_what_trying_all_finds() -> None:
+    for _, task in read_tasks(*model(), ASKED, SMALL, EXPERT):
+        for b, layers in task.models.items():
+            found, expected = plan(layers, task.cluster(b)), search(layers, task.cluster(b))
+            assert (found is None) == (expected is None)
+            if found and expected:
+                assert found.time_per_sample_s == pytest.approx(expected.time_per_sample_s, rel=1e-9)
+
+
+def test_equal_and_experts_stages_are_no_faster_than_phazes(plans: pd.DataFrame) -> None:
+    for name in ("a0", "a1"):
+        for planner in ("equal", "expert"):
+            slower = plans.loc[(name, planner), "time_per_sample_s"]
+            assert plans.loc[(name, "phaze"), "time_per_sample_s"] <= slower * (1 + 1e-12)
+
+
+def test_a_plan_of_pipers_space_is_no_better_than_pipers(plans: pd.DataFrame) -> None:
+    inside = 0
+    for name in ("a0", "a1"):
+        for planner in PLANNERS:
+            row = plans.loc[(name, planner)]
+            if not row["piper_reason"]:
+                inside += 1
+                best = plans.loc[(name, "piper"), "time_per_sample_s"]
+                assert best <= row["piper_time_per_sample_s"] * (1 + 1e-12)
+    assert inside > 2
+
+
+def test_stages_sum_to_their_plan(planned: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+    plans, stages = planned
+    for key, cut in stages.groupby(KEY):
+        plan = plans.set_index(KEY).loc[key]
+        assert cut["first_layer"].tolist() == [0, *(cut["last_layer"] + 1)][:-1]
+        assert cut["last_layer"].iloc[-1] == 4
+        assert (cut["data"] * cut["tensor"]).sum() == plan["devices_used"] <= 8
+        assert cut["data"].sum() == plan["degree"]
+        assert ",".join(dict.fromkeys(map(str, cut["tensor"]))) == plan["tensor"]
+        assert (cut["headroom_bytes"] >= 0).all()
+        slowest = cut["time_per_sample_s"].max()
+        assert slowest == plan["time_per_sample_s"] or (
+            plan["flushes"] and slowest < plan["time_per_sample_s"]
+        )
+
+
+def task_of(conditions: Conditions, asked: Asked, expert: Expert | None) -> Task:
+    return next(task for _, task in read_tasks(*model(), [asked], conditions, expert))
+
+
+@pytest.mark.parametrize(
+    ("planner", "conditions", "expert", "reason"),
+    [
+        ("piper", replace(SMALL, hbm_gib=(0.1,)), EXPERT, "memory: layer 4 (head) alone takes at least"),
+        ("phaze", replace(SMALL, hbm_gib=(0.1,)), EXPERT, "memory: the leanest placement"),
+        ("equal", replace(SMALL, hbm_gib=(0.1,)), EXPERT, "memory: stage"),
+        ("expert", SMALL, None, "widths: the workload has no expert's placement"),
+        ("expert", SMALL, Expert(2, 2, 4), "widths: t = 4 is not among the TMP widths of the workload"),
+    ],
+)
+def test_where_there_is_no_plan_the_row_says_why(
+    planner: str, conditions: Conditions, expert: Expert | None, reason: str
+) -> None:
+    asked = Asked("a0", conditions.hbm_gib[-1], (planner,))
+    plans, stages = plan_model(*model(), [asked], conditions, expert, search)
+    (row,) = Plans.check(plans).to_dict("records")
+    assert row["status"] == "infeasible"
+    assert row["reason"].startswith(reason)
+    assert PlanStages.check(stages).empty
+
+
+def test_what_the_layers_need_is_what_the_tables_hold() -> None:
+    task = task_of(SMALL, ASKED[0], None)
+    layers = task.models[2]
+    assert layers.names == ("embedding", "block", "block", "block", "head")
+    assert list(layers.options) == [1, 2]
+    # Adam in mixed precision takes 16 bytes of each parameter; PipeDream-2BW another 2 for its weights.
+    assert layers.options[1].fixed_bytes[2] == 18 * 20_000_000
+    assert layers.options[2].fixed_bytes[2] == 18 * 10_000_000
+    assert layers.options[2].stash_bytes[2] == 2 * 1e8 / 2
+    assert layers.options[2].time_s[2] == pytest.approx(2 * 0.6 * (0.02 + 0.04))

@@ -1,0 +1,57 @@
+"""Layers move what their schedules do, whatever a byte costs; stages of plans move what their layers do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from phaze.plan.phaze.energy import Rates
+from phaze.plan.piper.planner import plan as plan_as_piper
+from phaze.plan.planners import Asked, read_tasks
+from phaze.plan.side_by_side import plan_model
+from phaze.tables import PLANNERS
+from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
+
+HBM_BYTES, REDUCED_BYTES = 3e9, 5e8
+"""Of a forward pass of a layer at b = 1; backward passes move twice as much."""
+ASKED = [Asked("a0", 2.0, PLANNERS)]
+WAYS = ("forward", "recompute", "backward")
+
+
+def moving() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Return the tables of three blocks whose schedules move these bytes."""
+    layers, graph, solves, architectures = model()
+    times = solves["microbatch"] * np.where(solves["direction"] == "forward", 1, 2)
+    moved = {
+        "hbm_bytes": times * HBM_BYTES,
+        "reduced_bytes": times * REDUCED_BYTES * (solves["tensor"] == 2),
+    }
+    return layers, graph, solves.assign(**moved), architectures
+
+
+@pytest.mark.parametrize("rates", [SMALL.rates, Rates(0.0, 0.0, 0.0)], ids=["energy", "no-energy"])
+def test_layers_move_what_their_schedules_move_whatever_a_byte_costs(rates: Rates) -> None:
+    ((_, task),) = read_tasks(*moving(), ASKED, replace(SMALL, rates=rates), EXPERT)
+    for one in task.prospects:
+        b, slices = one.point.microbatch, one.point.tensor > 1
+        found = one.traffic
+        assert found.forward_hbm_bytes == pytest.approx(np.full(5, b * HBM_BYTES))
+        assert found.backward_hbm_bytes == pytest.approx(np.full(5, 2 * b * HBM_BYTES))
+        assert found.forward_reduced_bytes == pytest.approx(np.full(5, slices * b * REDUCED_BYTES))
+        assert found.backward_reduced_bytes == pytest.approx(np.full(5, slices * 2 * b * REDUCED_BYTES))
+
+
+def test_stages_move_what_their_layers_move() -> None:
+    """Layers that recompute run forward twice; of slices that are one there is nothing to reduce."""
+    plans, stages = plan_model(*moving(), ASKED, SMALL, EXPERT, plan_as_piper)
+    rows = stages.merge(plans[["planner", "microbatch"]], on="planner")
+    layers = rows["last_layer"] - rows["first_layer"] + 1
+    times = dict(zip(WAYS, (layers, rows["recomputed"], 2 * layers), strict=True))
+    for way, count in times.items():
+        expected = count * rows["microbatch"]
+        assert rows[f"{way}_hbm_bytes"].to_numpy() == pytest.approx((expected * HBM_BYTES).to_numpy())
+        reduced = expected * REDUCED_BYTES * (rows["tensor"] > 1)
+        assert rows[f"{way}_reduced_bytes"].to_numpy() == pytest.approx(reduced.to_numpy())

@@ -1,0 +1,217 @@
+"""Bounds on the latency of layers: never wrong, tight where they can be, and attained by real schedules."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phaze.base.arrays import Floats
+from phaze.schedule.annealing import search_sequences
+from phaze.schedule.bounds import (
+    EQUAL,
+    SCHEDULING,
+    SCREENING,
+    Effort,
+    blocks_of,
+    bound_task,
+    join_schedules,
+    layer_bounds,
+    tasks_of,
+)
+from phaze.schedule.graphs import ALL_CORES, Layer, Part, Schedule, critical_path
+from phaze.schedule.verify import find_faults
+from tests.unit.schedule.exhaustive import shortest_latency
+from tests.unit.schedule.random_layers import brush_layer, random_layer, transformer_layer
+
+SEEDS = st.integers(0, 10**6)
+
+
+def bound_layer(layer: Layer, effort: Effort = SCREENING) -> tuple[float, float]:
+    """Return the lower bound and the feasible latency of one layer."""
+    lower, feasible = layer_bounds(
+        layer.core,
+        layer.edges,
+        layer.latency_s[None],
+        layer.latency_all_s[None],
+        np.array([layer.num_tc]),
+        np.array([layer.num_vc]),
+        overlap_communication=layer.overlap_communication,
+        effort=effort,
+    )
+    return float(lower[0]), float(feasible[0])
+
+
+def schedule_by_bounds(layer: Layer, effort: Effort = SCHEDULING) -> tuple[float, Schedule]:
+    """Return the lower bound and the schedule that bounds alone give."""
+    pieces = [(task.component, bound_task(task, effort)) for task in tasks_of(layer)]
+    schedule = join_schedules(layer, [(component, bounded.schedule) for component, bounded in pieces])
+    return sum(bounded.lower_s for _, bounded in pieces), schedule
+
+
+@given(SEEDS, st.integers(2, 5), st.sampled_from(["plain", "network", "overlap"]))
+@settings(max_examples=120)
+def test_the_optimum_lies_between_the_bounds(seed: int, operators: int, kind: str) -> None:
+    """Exhaustive search finds nothing below the lower bound, and nothing above the feasible latency."""
+    layer = random_layer(seed, operators, network=kind != "plain", overlap=kind == "overlap")
+    lower, feasible = bound_layer(layer)
+    optimum = shortest_latency(layer)
+    assert lower <= optimum * (1 + EQUAL)
+    assert feasible >= optimum * (1 - EQUAL)
+
+
+@given(SEEDS, st.integers(2, 12), st.sampled_from(["plain", "network", "overlap"]))
+@settings(max_examples=120)
+def test_the_feasible_latency_is_that_of_a_schedule_that_can_be_executed(
+    seed: int, operators: int, kind: str
+) -> None:
+    """The verifier, which shares no code with the bounds, accepts the schedule behind them."""
+    layer = random_layer(seed, operators, network=kind != "plain", overlap=kind == "overlap")
+    lower, schedule = schedule_by_bounds(layer, SCREENING)
+    assert find_faults(layer, schedule) == ()
+    assert lower <= schedule.latency_s * (1 + EQUAL)
+    assert schedule.latency_s == pytest.approx(bound_layer(layer)[1], rel=EQUAL)
+
+
+@given(SEEDS, st.integers(2, 10))
+@settings(max_examples=60)
+def test_bounds_meet_where_no_operator_is_fused(seed: int, operators: int) -> None:
+    """Without pairs to be found, the search over barriers proves every small component."""
+    layer = random_layer(seed, operators)
+    single = tuple("tensor" if core == "fused" else core for core in layer.core)
+    plain = Layer(single, layer.latency_s, layer.latency_all_s, layer.edges, layer.num_tc, layer.num_vc)
+    lower, schedule = schedule_by_bounds(plain)
+    assert lower == pytest.approx(schedule.latency_s, rel=EQUAL)
+
+
+@given(SEEDS, st.integers(2, 9), st.sampled_from(["plain", "network", "overlap"]))
+@settings(max_examples=60)
+def test_more_effort_stays_within_the_bounds_of_less(seed: int, operators: int, kind: str) -> None:
+    """What the schedule stage finds lies within what the screen allowed."""
+    layer = random_layer(seed, operators, network=kind != "plain", overlap=kind == "overlap")
+    lower, feasible = bound_layer(layer)
+    tighter, schedule = schedule_by_bounds(layer, Effort(1000, 50000, 3000))
+    assert tighter >= lower * (1 - EQUAL)
+    assert schedule.latency_s <= feasible * (1 + EQUAL)
+
+
+@given(SEEDS)
+@settings(max_examples=40)
+def test_the_bounds_lie_between_the_critical_path_and_everything_on_all_cores(seed: int) -> None:
+    """No schedule beats the longest path, and running all operators alone is always possible."""
+    layer = random_layer(seed, 9, network=True)
+    lower, feasible = bound_layer(layer)
+    shortest = np.minimum(layer.single_s, layer.latency_all_s)
+    shortest[layer.kinds == 4] = 0.0
+    order = layer.graph.order[np.ix_(layer.graph.topological, layer.graph.topological)]
+    assert lower >= critical_path(order, shortest[list(layer.graph.topological)]) * (1 - EQUAL)
+    assert feasible <= shortest.sum() * (1 + EQUAL)
+
+
+def test_many_architectures_at_once_get_what_each_gets_alone() -> None:
+    """The loop over architectures carries nothing from one to the next."""
+    layers = [transformer_layer(seed, num_tc=1 + seed % 4, num_vc=1 + seed % 3) for seed in range(20)]
+    lower, feasible = layer_bounds(
+        layers[0].core,
+        layers[0].edges,
+        np.array([layer.latency_s for layer in layers]),
+        np.array([layer.latency_all_s for layer in layers]),
+        np.array([layer.num_tc for layer in layers]),
+        np.array([layer.num_vc for layer in layers]),
+    )
+    alone = [bound_layer(layer) for layer in layers]
+    assert [(float(a), float(b)) for a, b in zip(lower, feasible, strict=True)] == alone
+
+
+@pytest.mark.parametrize(("num_tc", "num_vc"), [(1, 2), (2, 1), (4, 8)])
+def test_bounds_of_a_transformer_layer_meet(num_tc: int, num_vc: int) -> None:
+    """Its widest component has fewer than a hundred moments at which nothing runs."""
+    layer = transformer_layer(7, num_tc, num_vc)
+    lower, feasible = bound_layer(layer)
+    assert lower == pytest.approx(feasible, rel=EQUAL)
+    assert feasible <= layer.latency_all_s.sum()
+
+
+def test_a_wide_component_is_searched_by_sequences() -> None:
+    """Where nothing hangs together there is no list of barriers, but bounds within ten percent."""
+    layer = brush_layer(5)
+    widest = max(tasks_of(layer), key=lambda task: len(task.component.operators))
+    assert blocks_of(widest.component) is None
+    lower, schedule = schedule_by_bounds(layer)
+    assert find_faults(layer, schedule) == ()
+    assert 0.9 * schedule.latency_s <= lower <= schedule.latency_s
+
+
+@pytest.mark.parametrize(("num_tc", "num_vc"), [(1, 2), (2, 1), (4, 8)])
+def test_bounds_meet_where_weight_gradients_hang_beside_everything(num_tc: int, num_vc: int) -> None:
+    """One component of 32 operators, thousands of moments at which nothing may run."""
+    layer = transformer_layer(7, num_tc, num_vc, "split")
+    assert max(len(task.component.operators) for task in tasks_of(layer)) > 30
+    lower, schedule = schedule_by_bounds(layer)
+    assert find_faults(layer, schedule) == ()
+    assert lower == pytest.approx(schedule.latency_s, rel=EQUAL)
+
+
+def test_the_search_by_sequences_is_the_same_in_every_run() -> None:
+    """Its random numbers begin at the same place."""
+    (task,) = tasks_of(brush_layer(5))
+    part = Part(*task.component.arrays, task.one_s, task.every_s, task.num_tc, task.num_vc)
+    first, second = search_sequences(part, 2000), search_sequences(part, 2000)
+    assert first[0] == second[0]
+    assert (first[1] == second[1]).all()
+
+
+def two_beside_each_other(one: float, every: float) -> tuple[Floats, Floats]:
+    """Return latencies of two equal operators."""
+    return np.array([one, one]), np.array([every, every])
+
+
+def test_branching_wins_where_all_cores_gain_little() -> None:
+    """Two independent products on two cores, 3 s alone and 2 s on both cores: side by side they take 3 s."""
+    layer = Layer(("tensor", "tensor"), *two_beside_each_other(3.0, 2.0), (), 2, 1)
+    lower, schedule = schedule_by_bounds(layer)
+    assert lower == schedule.latency_s == 3.0
+    assert sorted(schedule.core.tolist()) == [0, 1]
+
+
+def test_all_cores_win_where_they_gain_much() -> None:
+    """The same products, 1 s on both cores: one after the other they take 2 s."""
+    layer = Layer(("tensor", "tensor"), *two_beside_each_other(3.0, 1.0), (), 2, 1)
+    lower, schedule = schedule_by_bounds(layer)
+    assert lower == schedule.latency_s == 2.0
+    assert schedule.core.tolist() == [ALL_CORES, ALL_CORES]
+
+
+def test_one_core_does_not_branch() -> None:
+    """With a single tensor core the products follow each other on it."""
+    layer = Layer(("tensor", "tensor"), *two_beside_each_other(3.0, 3.0), (), 1, 4)
+    assert bound_layer(layer) == (6.0, 6.0)
+
+
+def test_no_ops_take_no_time_but_have_a_place_in_the_schedule() -> None:
+    """A reshape starts and ends when what it reads is there."""
+    layer = Layer(
+        ("tensor", "none", "vector"),
+        np.array([3.0, 0.0, 1.0]),
+        np.array([2.0, 0.0, 1.0]),
+        ((0, 1), (1, 2)),
+        2,
+        2,
+    )
+    _, schedule = schedule_by_bounds(layer)
+    assert schedule.start_s.tolist() == [0.0, 2.0, 2.0]
+    assert schedule.end_s.tolist() == [2.0, 2.0, 3.0]
+
+
+def test_communication_runs_beside_computation_only_where_it_may() -> None:
+    """An all-reduce and an independent product take the sum of their times, or the longer of both."""
+    apart = Layer(("network", "tensor"), *two_beside_each_other(3.0, 3.0), (), 1, 1)
+    beside = Layer(("network", "tensor"), *two_beside_each_other(3.0, 3.0), (), 1, 1, True)
+    assert bound_layer(apart) == (6.0, 6.0)
+    assert bound_layer(beside) == (3.0, 3.0)
+
+
+def test_an_empty_layer_takes_no_time() -> None:
+    """Nothing to do is done at once."""
+    empty = np.zeros((1, 0))
+    one = np.array([1])
+    assert [bound.tolist() for bound in layer_bounds((), (), empty, empty, one, one)] == [[0.0], [0.0]]

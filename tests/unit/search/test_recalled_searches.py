@@ -1,0 +1,54 @@
+"""A search that is told the same again is not made again, and any other is."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import phaze.search.recalled_searches
+from phaze.search.hysteresis import Evaluate
+from phaze.search.recalled_searches import Searches
+from phaze.tables.recalled import Recalled
+
+CHIPS = pd.DataFrame(
+    {name: [1, 2, 4, 8] for name in ("num_tc", "num_vc", "pe_x", "pe_y", "glb_bytes")}
+    | {"architecture": ["a", "b", "c", "d"]}
+)
+
+
+def evaluation(samples: dict[str, float]) -> Evaluate:
+    """Return an evaluation by look-up."""
+    return lambda rows: pd.DataFrame(
+        {"samples_per_s": rows["architecture"].map(samples).to_numpy(), "hbm_gib": 32.0},
+        index=rows["architecture"],
+    )
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the seeds of the searches that are made; each looks at three architectures, the fourth first."""
+    seeds: list[int] = []
+
+    def search(_: pd.DataFrame, evaluate: Evaluate, seed: int, *__: int) -> list[int]:
+        evaluate(CHIPS.iloc[[3]])
+        seeds.append(seed)
+        return [3, 0, 1]
+
+    monkeypatch.setattr(phaze.search.recalled_searches, "suggested", search)
+    return seeds
+
+
+def test_a_search_is_made_once_for_what_it_is_told(tmp_path: Path, made: list[int]) -> None:
+    """Another throughput of what it looked at, seed or limit makes it again; of others it does not."""
+    samples = {"a": 0.1 + 0.2, "b": 2.0, "c": 3.0, "d": 4.0}
+    for _ in range(2):
+        with Recalled(tmp_path / "searches.json", "code") as recalled:
+            assert Searches(recalled)(CHIPS, evaluation(samples), 0, 10, 20) == [3, 0, 1]
+    search = Searches(Recalled(tmp_path / "searches.json", "code"))
+    assert search(CHIPS, evaluation(samples | {"c": 9.0}), 0, 10, 20) == [3, 0, 1]
+    assert made == [0]
+    search(CHIPS, evaluation(samples | {"a": 0.3}), 0, 10, 20)
+    search(CHIPS, evaluation(samples), 1, 10, 20)
+    search(CHIPS, evaluation(samples), 0, 10, 21)
+    search(CHIPS.assign(pe_x=[1, 2, 4, 16]), evaluation(samples), 0, 10, 20)
+    assert made == [0, 0, 1, 0, 0]

@@ -1,0 +1,323 @@
+"""Every mistake in a study is one message with file, key, value and what is allowed, before anything runs."""
+
+import copy
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from phaze.base.errors import PhazeError
+from phaze.spec.architecture import Architecture
+from phaze.spec.config import check_config_files, load_settings, main
+from phaze.spec.files import FOLDER
+from phaze.spec.names import MOST
+from phaze.spec.planning import Clusters
+from phaze.spec.reference import generated_files
+from phaze.spec.study import ScenarioChoice
+from phaze.spec.system import Cluster, System
+from phaze.spec.systems import load_device
+from phaze.spec.topology import Levels
+
+Config = dict[str, object]
+Change = Callable[[Config], object]
+
+STUDIES = sorted((FOLDER / "studies").glob("*.yaml"))
+
+
+@pytest.fixture(name="config")
+def default_study() -> Config:
+    return yaml.safe_load((FOLDER / "config.yaml").read_text())
+
+
+def put(path: str, value: object) -> Change:
+    """Return a change that sets a key, given with dots between sections."""
+
+    def change(config: Config) -> None:
+        *sections, key = path.split("/")
+        section = config
+        for name in sections:
+            section = section.setdefault(name, {})  # type: ignore[assignment]
+        section[key] = value
+
+    return change
+
+
+def walk_without_grid(config: Config) -> None:
+    put("architectures/grid", None)(config)
+    put("screen/strategy", "hysteresis")(config)
+
+
+def test_the_default_study_is_the_papers(config: Config) -> None:
+    settings = load_settings(config)
+    assert sum(len(settings.points(model)) for model in settings.study.models) == 68
+    assert settings.shards == ("small-buffer",)
+
+
+def test_named_architectures_are_in_the_first_shard_of_the_grid(config: Config) -> None:
+    """In one of their own they would double the number of jobs; without a grid they have one."""
+    put("architectures/grid", {"glb_mib": [64, 256]})(config)
+    settings = load_settings(config)
+    assert settings.shards == ("small-buffer", "large-buffer")
+    named = [[one["name"] for one in settings.members(s).get("named", [])] for s in settings.shards]
+    assert named == [list(settings.architectures), []]
+    put("architectures/grid", None)(config)
+    settings = load_settings(config)
+    assert settings.shards == (settings.named_shard,) == ("named",)
+    assert len(settings.members("named")["named"]) == len(settings.architectures)
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_every_study_that_comes_with_phaze_is_valid(config: Config, path: Path) -> None:
+    load_settings(merged(config, yaml.safe_load(path.read_text())), source=str(path))
+
+
+def merged(base: Config, over: Config) -> Config:
+    """Merge as Snakemake does: mappings into each other, anything else replaced."""
+    result = copy.deepcopy(base)
+    for key, value in over.items():
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return result
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (put("modles", []), r"study\.yaml: modles: is not a known key, got \[\]"),
+        (put("models", []), r"study\.yaml: models: .*at least 1 item"),
+        (put("models", ["bert-large", "bert-large"]), "'bert-large' is given twice"),
+        (put("models", ["bert-huge"]), "model 'bert-huge' is not among the workloads"),
+        (put("training/microbatches", [0]), r"training\.microbatches\.0: should be greater than 0, got 0"),
+        (put("training/microbatches", [3]), "3 does not divide scenarios.tpu-v4-pod.global_batch 4096"),
+        (put("training/hbm_gib", ["much"]), r"training\.hbm_gib\.0: should be a valid number.*got 'much'"),
+        (put("training/hbm_gib", [-1]), r"training\.hbm_gib\.0: should be greater than 0, got -1"),
+        (put("training/optimizer", "lion"), r"training\.optimizer: should be 'sgd'.*got 'lion'"),
+        (put("training/schedule", "zero-bubble"), r"training\.schedule: should be '1f1b' or 'gpipe'"),
+        (
+            put("schedule/solver", ["gurobi"]),
+            r"schedule\.solver\.0: should be 'glpk' or 'highs', got 'gurobi'",
+        ),
+        (walk_without_grid, r"screen\.strategy: hysteresis walks over a grid"),
+        (put("schedule/solver", []), r"schedule\.solver: .*at least 1 item"),
+        (
+            put("scenarios/tpu-v4-pod/system", "moon"),
+            r"systems/moon\.yaml: there is no system 'moon'; there are .*paper",
+        ),
+        (put("scenarios/tpu-v4-pod/devices", 0), r"scenarios\.tpu-v4-pod\.devices.*greater than 0, got 0"),
+        (put("scenarios/tpu-v4-pod/area_limit_mm2", "tpu-v9"), "'tpu-v9' is not among architectures.named"),
+        (put("scenarios/Paper", {}), r"scenarios\.Paper.*should match pattern"),
+        (
+            put("architectures/named", ["tpu-v4-as-built", "tpu-v4", "tpu-v9"]),
+            r"there is no architecture 'tpu-v9'; there are phaze-bert-large, phaze-common",
+        ),
+        (put("architectures/grid", {"pe_x": [0]}), r"grid\.pe_x\.0: should be greater than 0, got 0"),
+        (put("architectures/grid", {"pe_x": [2, 2]}), "pe_x lists a value twice"),
+        (put("architectures/baseline", "phaze-per-model"), "must be one of architectures.named"),
+        (put("workloads/gpt2-xl/model", "gpt5"), r"models/gpt5\.yaml: there is no model 'gpt5'; there are"),
+        (put("workloads/gpt2-xl/model", "no/such/config.json"), r"no/such/config\.json: cannot be read"),
+        (put("workloads/gpt2-xl/tensor", [3]), r"workloads\.gpt2-xl: tensor: 3 must be > 0 and divide heads"),
+        (put("workloads/gpt2-xl/sequence", 4096), r"sequence: 4096 must be > 0 and at most position_count"),
+        (
+            put("workloads/gpt2-xl/sequence", "long"),
+            r"workloads\.gpt2-xl\.sequence: should be a valid integer",
+        ),
+        (
+            put("report/sensitivity", {"x": {"clock": 1}}),
+            r"report\.sensitivity\.x\.clock: is not a known key",
+        ),
+        (put("report/sensitivity", {"x": {}}), r"report\.sensitivity\.x: a factor or a bandwidth is needed"),
+        (
+            put("report/sensitivity", {"x": {"hbm_bandwidth_factor": 2, "hbm_bandwidth_bytes_per_s": 1e12}}),
+            r"sensitivity\.x: hbm_bandwidth_factor or hbm_bandwidth_bytes_per_s may be given, not both",
+        ),
+    ],
+)
+def test_a_mistake_is_one_clear_message(config: Config, change: Change, message: str) -> None:
+    change(config)
+    with pytest.raises(PhazeError, match=message):
+        load_settings(config, source="study.yaml")
+
+
+LONG = "x" * 5000
+PLACES = (
+    "workloads/gpt2-xl/model", "scenarios/tpu-v4-pod/system", "architectures/technology",
+    "architectures/baseline", "report/published", "plans/folder", "plans/published", "tiled/published",
+    "maps/published",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [LONG, f"{LONG}.yaml", f"a/{LONG}", "a\0b", ""], ids=["long", "yaml", "path", "nul", "none"]
+)
+@pytest.mark.parametrize("place", PLACES)
+def test_names_that_no_file_can_have_are_one_message(config: Config, place: str, name: str) -> None:
+    put(place, name)(config)
+    with pytest.raises(PhazeError, match=place.rpartition("/")[2]) as error:
+        load_settings(config, source="study.yaml")
+    assert len(str(error.value)) < 1000
+    assert "\n" not in str(error.value)
+
+
+def test_keys_that_no_file_can_have_are_one_message(config: Config) -> None:
+    for section in ("workloads", "scenarios", "report/sensitivity", "plans/inputs", "plans/cases"):
+        changed = copy.deepcopy(config)
+        put(f"{section}/{LONG}", {})(changed)
+        with pytest.raises(PhazeError, match=r"study\.yaml: .*x\.\.\.") as error:
+            load_settings(changed, source="study.yaml")
+        assert all(len(line) < 500 for line in str(error.value).splitlines())
+
+
+PLANNED = {"label": "A", "own": {"workload": "gpt2-xl", "microbatch": 1, "architecture": "tpu-v4"}}
+CASE = {"input": "a", "show": "table", "clusters": [{"devices": [1], "memory_gib": [1]}], "microbatches": [1]}
+
+
+@pytest.mark.parametrize("name", ["a{case}.json", "{input}", "<results>.json", "}a"])
+@pytest.mark.parametrize(
+    ("key", "about"),
+    [("plans/inputs/a/file", r"plans\.inputs\.a\.file"), ("plans/folder", r"plans\.folder"),
+     ("workloads/gpt2-xl/model", r"workloads\.gpt2-xl\.model"),
+     ("scenarios/tpu-v4-pod/system", r"scenarios\.tpu-v4-pod\.system"),
+     ("report/maps/systems", r"report\.maps\.systems\.0")],
+)  # fmt: skip
+def test_what_the_workflow_would_fill_in_is_no_path(
+    config: Config, tmp_path: Path, key: str, about: str, name: str
+) -> None:
+    """Snakemake takes `a{case}.json` for a pattern: it would plan the file `abars.json` beside it."""
+    put(
+        "plans",
+        {"folder": str(tmp_path), "inputs": {"a": {**PLANNED, "file": "a.json"}}, "cases": {"bars": CASE}},
+    )(config)
+    put(key, [name] if key == "report/maps/systems" else name)(config)
+    for file in ("a.json", "abars.json", "a{case}.json"):
+        (tmp_path / file).write_text("{}")
+    with pytest.raises(
+        PhazeError, match=rf"^study\.yaml: {about}: must not hold '[<{{}}]', got '{re.escape(name)}'$"
+    ):
+        load_settings(config, source="study.yaml")
+
+
+def test_two_architectures_of_one_name_are_refused(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = yaml.safe_load((FOLDER / "architectures/phaze-common.yaml").read_text()) | {"name": "tpu-v4"}
+    folder = FOLDER.resolve()
+    monkeypatch.chdir(tmp_path)
+    Path("evil.yaml").write_text(yaml.safe_dump(own))
+    put("architectures/named", ["tpu-v4-as-built", "tpu-v4", "evil.yaml"])(config)
+    with pytest.raises(
+        PhazeError, match=r"^study\.yaml: architectures\.named: 'tpu-v4' and 'evil\.yaml' are both named"
+    ):
+        load_settings(config, folder, source="study.yaml")
+
+
+def test_every_place_allows_as_many_devices() -> None:
+    cluster = {"device": "a100-80gb", "levels": [{"devices": MOST + 1, "bandwidth_bytes_per_s": 1e9}]}
+    level = {"kind": "levels", "levels": [{"devices": MOST + 1, "bandwidth_gib_per_s": 1}]}
+    plans = {"devices": [MOST + 1], "memory_gib": [1]}
+    nouns = ((System, {"devices": MOST + 1}), (ScenarioChoice, {"devices": MOST + 1}), (Cluster, cluster),
+             (Levels, level), (Clusters, plans))  # fmt: skip
+    for noun, fields in nouns:
+        with pytest.raises(
+            PhazeError, match=rf"devices.*: should be less than or equal to {MOST}, got {MOST + 1}\b"
+        ):
+            noun.parse(fields, "x.yaml")
+
+
+def test_graphs_of_maps_take_k_from_their_models(config: Config) -> None:
+    graph = {"label": "ResNet", "microbatch": 1, "system": "titan-v-ethernet"}
+    config["maps"] = {"graphs": {"net": {**graph, "model": "resnet-152"}}}
+    assert load_settings(config).study.maps.graphs["net"].hyper_operators == 32
+    config["maps"] = {"graphs": {"net": {**graph, "model": "resnet-50"}}}
+    with pytest.raises(
+        PhazeError, match=r"graphs\.net\.hyper_operators: must be given, model resnet-50 names"
+    ):
+        load_settings(config)
+
+
+def test_a_key_given_twice_is_refused_where_snakemake_keeps_the_last(tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text("models: [a]\nmodels: [b]\n")
+    with pytest.raises(PhazeError, match=r"study\.yaml: is not valid YAML: key 'models' is given twice"):
+        check_config_files([study])
+    study.write_text("models: [b]\n")
+    assert check_config_files(["/x/snakemake-runtime-cache/config.yaml", study]) == [study]
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [{"system": "paper"}, {"system": "h100", "network_bandwidth_bytes_per_s": 50e9}, {"system": "tpu-v4"}],
+)
+def test_half_and_double_are_those_of_the_study_s_own_system(config: Config, scenario: Config) -> None:
+    put("scenarios", {"mine": scenario})(config)
+    put("report/maps", {"systems": []})(config)
+    settings = load_settings(config)
+    own, varied = settings.scenarios["mine"], settings.variations("mine")
+    hbm, network = own.hbm_bandwidth_bytes_per_s, own.network_bandwidth_bytes_per_s
+    assert varied["hbm-double"] == {"hbm_bandwidth_bytes_per_s": 2 * hbm}
+    assert varied["hbm-half"] == {"hbm_bandwidth_bytes_per_s": hbm / 2}
+    assert varied["network-tenfold"] == {"network_bandwidth_bytes_per_s": 10 * network}
+
+
+def test_a_variation_may_also_give_a_bandwidth(config: Config) -> None:
+    put("report/sensitivity", {"x": {"hbm_bandwidth_bytes_per_s": 3e12, "network_bandwidth_factor": 2}})(
+        config
+    )
+    settings = load_settings(config)
+    network = settings.scenarios["tpu-v4-pod"].network_bandwidth_bytes_per_s
+    assert settings.variations("tpu-v4-pod") == {
+        "x": {"hbm_bandwidth_bytes_per_s": 3e12, "network_bandwidth_bytes_per_s": 2 * network}
+    }
+
+
+def test_scenarios_with_equal_hardware_share_their_estimates(config: Config) -> None:
+    config["scenarios"] = {
+        "paper": {"system": "paper"},
+        "half-devices": {"system": "paper", "devices": 512},
+        "fast-memory": {"system": "paper", "hbm_bandwidth_bytes_per_s": 3e12},
+    }
+    settings = load_settings(config)
+    assert settings.estimates_of("half-devices") == "paper"
+    assert settings.estimates_of("fast-memory") == "fast-memory"
+
+
+def test_a_scenario_that_is_null_is_left_out(config: Config) -> None:
+    """Snakemake merges what a study says into the default study's scenarios, which it may not want."""
+    over = {"scenarios": {"tpu-v4-pod": None, "small": {"system": "paper", "devices": 8}}}
+    assert list(load_settings(merged(config, over)).scenarios) == ["small"]
+    put("scenarios/small", None)(over)
+    with pytest.raises(PhazeError, match=r"scenarios: .*at least 1 item"):
+        load_settings(merged(config, over), source="study.yaml")
+
+
+def test_the_baseline_is_tpu_v4_as_it_is_built(config: Config) -> None:
+    """With the sizes of the device, which runs and maps take; the paper's model of it is the area limit."""
+    settings = load_settings(config)
+    built, device = settings.architectures[str(settings.study.architectures.baseline)], load_device("tpu-v4")
+    for size in set(Architecture.model_fields) - {"name", "area_mm2"}:
+        assert getattr(built, size) == getattr(device, size), size
+    scenario = settings.scenarios["tpu-v4-pod"]
+    assert (scenario.clock_hz, scenario.hbm_bandwidth_bytes_per_s) == (
+        device.clock_hz,
+        device.hbm_bandwidth_bytes_per_s,
+    )
+    assert settings.area_limit("tpu-v4-pod") == settings.architectures["tpu-v4"].model_dump(mode="json")
+    torus = Cluster.from_file(FOLDER / "systems/tpu-v4.yaml")
+    assert scenario.network_bandwidth_bytes_per_s <= torus.levels[0].bandwidth_bytes_per_s
+
+
+def test_what_the_generated_page_says_are_whole_sentences() -> None:
+    page = generated_files(FOLDER)[FOLDER / "README.md"]
+    _, *sections = page.split("\n## ")
+    for section in sections:
+        title, about, *rows = [line for line in section.splitlines() if line]
+        cells = [row.removesuffix(" |").rpartition(" | ")[2] for row in rows[2:]]
+        unfinished = [text for text in (about, *cells) if not re.search(r"[.)]$", text)]
+        assert not unfinished, title
+
+
+def test_the_generated_pages_are_in_step_with_the_code() -> None:
+    for path, text in generated_files(FOLDER).items():
+        assert path.read_text() == text, f"{path} is stale: run python -m phaze.spec.config --write"
+    assert main(["--check"]) == 0

@@ -1,0 +1,55 @@
+"""Files that jobs hand on say when they are not what was written."""
+
+from pathlib import Path
+
+import pytest
+
+from phaze.base.errors import PhazeError
+from phaze.spec.documents import read_as, text_of, write_checked
+from phaze.spec.stages import StoredStage, StoredStages
+
+STAGES = StoredStages(
+    format="phaze-stages",
+    version=1,
+    model="toy",
+    replicas=2,
+    microbatches=4,
+    recompute=True,
+    stages=(StoredStage(forward_s=1.0, backward_s=2.5, parameter_bytes=8),),
+    edges=(),
+)
+
+
+def test_no_bit_of_a_checked_file_can_turn_unseen(tmp_path: Path) -> None:
+    path = tmp_path / "stages.json"
+    write_checked(text_of(STAGES), path)
+    assert read_as(StoredStages, path) == STAGES
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        for bit in range(8):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << bit)]) + whole[place + 1 :])
+            with pytest.raises(PhazeError, match=r"stages\.json: "):
+                read_as(StoredStages, path)
+
+
+def test_a_checked_file_may_be_cut_nowhere(tmp_path: Path) -> None:
+    path = tmp_path / "stages.json"
+    write_checked(text_of(STAGES), path)
+    whole = path.read_text()
+    for length in range(len(whole) - 1):
+        path.write_text(whole[:length])
+        with pytest.raises(PhazeError, match=r"stages\.json: "):
+            read_as(StoredStages, path)
+
+
+def test_who_edits_a_checked_file_is_told_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "stages.json"
+    write_checked(text_of(STAGES), path)
+    edited = path.read_text().replace('"replicas": 2', '"replicas": 3')
+    path.write_text(edited)
+    with pytest.raises(
+        PhazeError, match=r"is damaged: .* sha256; delete it .* or only that key if you changed"
+    ):
+        read_as(StoredStages, path)
+    path.write_text(edited.partition(',\n "sha256"')[0] + "\n}\n")
+    assert read_as(StoredStages, path).replicas == 3

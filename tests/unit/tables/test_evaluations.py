@@ -1,0 +1,127 @@
+"""What was evaluated once is read, and only what it depends on decides that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from phaze.search.cosearch import Terms, evaluate_architectures, look_up_architectures, look_up_point
+from phaze.tables.evaluations import EvaluationStore, Plain
+from tests.unit.search.test_cosearch import everything, subject, terms
+
+NAMES = ["solves", "schedules", "placements", "stages"]
+CHIPS = everything().iloc[5::12]
+KEYS = (
+    "tensor",
+    "microbatch",
+    "architecture",
+    "hbm_gib",
+    "recompute",
+    "planner",
+    "stage",
+    "layer",
+    "direction",
+    "operator",
+)
+Evaluate = Callable[[pd.DataFrame], Mapping[str, pd.DataFrame]]
+
+
+class Counted(EvaluationStore):
+    """A store that notes which architectures it has evaluated."""
+
+    def __init__(self, folder: Path, code: str = "one") -> None:
+        super().__init__(folder, code)
+        self.evaluated: list[str] = []
+
+    def complete(
+        self, about: Plain, chips: pd.DataFrame, names: Sequence[str], evaluate: Evaluate
+    ) -> dict[str, pd.DataFrame]:
+        """Return the tables, noting what is evaluated."""
+
+        def note(fresh: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+            self.evaluated += list(fresh["architecture"])
+            return evaluate(fresh)
+
+        return super().complete(about, chips, names, note)
+
+
+def given(store: EvaluationStore) -> Terms:
+    return replace(terms(), evaluations=store)
+
+
+def look_up(store: Counted, chips: pd.DataFrame = CHIPS, **changes: object) -> dict[str, pd.DataFrame]:
+    """Return what is known of architectures at the first point, and clear the notes before."""
+    store.evaluated.clear()
+    one = subject("wide")
+    return look_up_point(one, one.points[0], chips, replace(given(store), **changes), NAMES)  # type: ignore[arg-type]
+
+
+def test_what_is_read_is_what_was_evaluated(tmp_path: Path) -> None:
+    """All tables of all points agree with those of an evaluation, computed and then read by a new store."""
+    exact = evaluate_architectures(subject("wide"), CHIPS, terms())
+    for _ in range(2):
+        found = look_up_architectures(subject("wide"), CHIPS, given(EvaluationStore(tmp_path, "one")), NAMES)
+        for name in NAMES:
+            keys = [key for key in KEYS if key in found[name]]
+            one, other = (
+                frame.sort_values(keys, ignore_index=True)[sorted(frame)]
+                for frame in (found[name], getattr(exact, name))
+            )
+            pd.testing.assert_frame_equal(one, other, check_exact=True)
+
+
+def test_only_what_is_not_known_is_evaluated(tmp_path: Path) -> None:
+    """More architectures, in any order, ask for the new ones alone; each is kept."""
+    store = Counted(tmp_path)
+    look_up(store, CHIPS.iloc[:2])
+    assert store.evaluated == list(CHIPS["architecture"][:2])
+    found = look_up(store, CHIPS.iloc[::-1])
+    assert set(store.evaluated) == set(CHIPS["architecture"][2:])
+    assert set(found["placements"]["architecture"]) == set(CHIPS["architecture"])
+    assert look_up(Counted(tmp_path)) is not None
+    again = Counted(tmp_path)
+    look_up(again)
+    assert again.evaluated == []
+
+
+def test_the_microbatches_of_a_study_do_not_matter_and_all_else_does(tmp_path: Path) -> None:
+    """A point knows only its own microbatch; cluster, memory, code and the architecture itself count."""
+    look_up(Counted(tmp_path))
+    more, less = (
+        terms().training.model_copy(update={"microbatches": which, "hbm_gib": sizes})
+        for which, sizes in (((1, 2, 4, 8), terms().training.hbm_gib), ((1,), (32.0,)))
+    )
+    slow = terms().scenario.model_copy(update={"hbm_bandwidth_bytes_per_s": 1e11})
+    same, store = Counted(tmp_path), Counted(tmp_path)
+    look_up(same, training=more)
+    assert same.evaluated == []
+    for change in ({"training": less}, {"scenario": slow}):
+        look_up(store, **change)
+        assert len(store.evaluated) == len(CHIPS)
+    other = Counted(tmp_path, "another")
+    look_up(other)
+    assert len(other.evaluated) == len(CHIPS)
+    larger = CHIPS.assign(glb_words_per_cycle=CHIPS["glb_words_per_cycle"] * 2)
+    look_up(store, larger)
+    assert len(store.evaluated) == len(CHIPS)
+
+
+def test_a_damaged_batch_is_evaluated_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A table that cannot be read is written anew, with a warning."""
+    before = look_up(Counted(tmp_path))
+    for table in ("stages", "architectures"):
+        (path,) = tmp_path.rglob(f"{table}.parquet")
+        path.write_bytes(b"damaged")
+        store = Counted(tmp_path)
+        found = look_up(store)
+        assert len(store.evaluated) == len(CHIPS)
+        assert "evaluated again" in caplog.text
+        pd.testing.assert_frame_equal(found["solves"], before["solves"])
+        caplog.clear()
+        intact = Counted(tmp_path)
+        look_up(intact)
+        assert intact.evaluated == []

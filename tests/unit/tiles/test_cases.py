@@ -1,0 +1,122 @@
+"""Cases of a study on tiles as tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from phaze.base.errors import PhazeError
+from phaze.cost.network.mesh import Grid, Memory, Wires
+from phaze.spec.config import load_tiled_model
+from phaze.spec.systems import load_tiled_systems
+from phaze.spec.tiled import TiledDevice, TiledSystem
+from phaze.spec.tiled_study import Exchange, TiledCase, TiledPoint, TiledStudy
+from phaze.tables import TiledJobs, TiledLinks, TiledRuns
+from phaze.tiles.cases import choices, mapping, simulate_point
+from phaze.tiles.chip import Chip, Tile
+from phaze.tiles.machine import TiledMachine, load_tiled_machine
+from phaze.tiles.networks import simulate_networks
+
+GRID = Grid(4, 8)
+CHIP = Chip(
+    "toy", GRID, Tile(16, 16, 1e9, 1e6, float("inf")), Wires(1e10, 1e-9, (2, 4), 2.5e9),
+    Memory(GRID.edge(), 2e9),
+)  # fmt: skip
+CASE = TiledCase(
+    title="Toy", show="pipeline", systems=("toy",), batches={"gpt2": 12}, sequence=32, stages=4,
+    microbatches=(2, 4), tensor=(4,), layouts=("line", "s-shaped"),
+)  # fmt: skip
+(POINT,) = CASE.points().values()
+
+
+def test_a_point_has_a_run_for_every_combination_and_shows_its_jobs_and_links() -> None:
+    found = simulate_point("toy", POINT, load_tiled_model("gpt2"), CHIP)
+    runs, jobs, links = (found[table.name] for table in (TiledRuns, TiledJobs, TiledLinks))
+    assert len(runs) == len(list(choices(POINT))) == 4
+    assert set(runs["data"]) == {2}
+    assert (runs["alone_s"] <= runs["time_s"]).all()
+    assert len(links) == 4 * (len(CHIP.topology.links) - 2 * len(GRID.edge()))
+    ends = jobs.groupby(["layout", "microbatches"])["end_s"].max()
+    times = runs.set_index(["layout", "microbatches"])["time_s"]
+    assert (ends - times).abs().max() < 1e-12
+    assert set(jobs["kind"]) == {"forward", "recompute", "backward", "synchronise", "update"}
+
+
+def test_only_a_picture_needs_jobs_and_links() -> None:
+    point = POINT.model_copy(update={"show": "table", "microbatches": (2,), "layouts": ("line",)})
+    found = simulate_point("toy", point, load_tiled_model("gpt2"), CHIP)
+    assert len(found["tiled_runs"]) == 1
+    assert found["tiled_jobs"].empty
+    assert found["tiled_links"].empty
+
+
+def test_stages_lie_in_the_chips_own_blocks_or_where_the_user_says() -> None:
+    assert mapping(CHIP, POINT, "s-shaped")[0] == (0, 1, 2, 3, 8, 9, 10, 11)
+    assert mapping(CHIP, POINT, "line")[1] == tuple(range(8, 16))
+    own = tuple(tuple(range(first, 32, 4)) for first in range(4))
+    point = POINT.model_copy(update={"own": own})
+    assert mapping(CHIP, point, "own") == own
+
+
+@pytest.mark.parametrize(
+    ("update", "message"),
+    [
+        ({"stages": 3}, "3 stages cannot fill 4 × 8 tiles as blocks"),
+        ({"tensor": (3,)}, "tensor must divide the 8 tiles of a stage, got 3"),
+    ],
+)
+def test_what_cannot_be_mapped_is_refused(update: dict[str, object], message: str) -> None:
+    point: TiledPoint = POINT.model_copy(update={"layouts": ("s-shaped",), **update})
+    with pytest.raises(PhazeError, match=message):
+        simulate_point("toy", point, load_tiled_model("gpt2"), CHIP)
+
+
+def test_own_tiles_are_for_the_layout_own_alone() -> None:
+    with pytest.raises(ValueError, match="must be given for layout own, and only for it"):
+        TiledCase(title="x", show="table", batches={"gpt2": 1}, layouts=("own",))
+
+
+def test_a_model_of_images_is_no_transformer() -> None:
+    with pytest.raises(PhazeError, match="resnet-50 must be a transformer, got ResNet"):
+        load_tiled_model("resnet-50")
+
+
+def test_figure_6_is_a_row_for_every_ring() -> None:
+    rows = simulate_networks(("6",), {})
+    assert len(rows) == 8
+    assert rows["value"].abs().max() < 1e-9
+    assert simulate_networks((), {}).empty
+
+
+def test_figure_12_has_a_row_for_every_reading_and_setting() -> None:
+    readings = {
+        "few": Exchange(most_adapters=2, switching=("pipelined",), half_duplex=(False,), pieces=(1, 4)),
+        "wide": Exchange(
+            compare="slowest-fastest", most_adapters=2, sends="direct", switching=("pipelined",),
+            half_duplex=(False,), pieces=(1,),
+        ),
+    }  # fmt: skip
+    rows = simulate_networks(("12",), readings)
+    assert rows.groupby("reading").size().to_dict() == {"few": 10, "wide": 5}
+    assert rows.groupby("group").size().to_dict() == {"ring": 3, "broken ring": 12}
+    ring = rows[rows["group"] == "ring"]
+    assert (ring["value"] == ring["other_s"] / ring["seconds"]).all()
+    assert set(ring["setting"]) == {
+        "ring, pipelined, full duplex, 1 pieces",
+        "ring, pipelined, full duplex, 4 pieces",
+        "ring, pipelined, full duplex, direct sends",
+    }
+
+
+def test_direct_sends_have_no_pieces() -> None:
+    with pytest.raises(ValueError, match=r"pieces: must be \[1\] for direct sends, got \[1, 4\]"):
+        Exchange(sends="direct")
+
+
+@pytest.mark.parametrize("name", ["wafer", "wafer-tile-dram", "wafer-row-dram-once"])
+def test_systems_come_out_of_the_settings_as_they_were(name: str) -> None:
+    study = TiledStudy(cases={"toy": CASE.model_copy(update={"systems": (name,)})})
+    parts = load_tiled_systems(study)[name]
+    machine = TiledMachine(
+        name, TiledSystem.parse(parts["system"], name), TiledDevice.parse(parts["device"], name)
+    )
+    assert machine.chip == load_tiled_machine(name).chip

@@ -1,0 +1,137 @@
+"""Transformers in a pipeline on groups of tiles: bounds, bytes, and what must not change anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from phaze.base.errors import PhazeError
+from phaze.cost.network.mesh import Grid, Memory, Wires
+from phaze.pipeline.steady import ideal_time_s
+from phaze.tiles.chip import Chip, Tile, slower
+from phaze.tiles.group import measure
+from phaze.tiles.mapping import line, s_shaped
+from phaze.tiles.on_tiles import OnTiles, TiledRun, simulate_on_tiles
+from phaze.tiles.operators import Transformer
+from phaze.tiles.sram import Training
+from phaze.tiles.steps import Mode, Stage
+
+GRID = Grid(4, 8)
+TILE = Tile(16, 16, 1e9, 1e6, float("inf"))
+CHIP = Chip("toy", GRID, TILE, Wires(1e10, 1e-9, (4, 4), 2.5e9), Memory(GRID.edge(), 2e9, 1e-9))
+RUN = TiledRun(
+    layers=8, hidden=256, heads=4, sequence=128, batch=48, microbatches=6, data=2, tensor=4,
+    groups=s_shaped(GRID, 2, 4),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", name="found")
+def simulated() -> OnTiles:
+    return simulate_on_tiles(CHIP, RUN)
+
+
+def test_work_alone_is_least_and_contention_most(found: OnTiles) -> None:
+    assert 0 < found.alone_s < found.uncontended_s < found.time_s
+    for share in (found.compute_share, found.most_link_share, found.most_dram_share, found.model_share):
+        assert 0 < share <= 1
+
+
+def test_every_byte_that_is_sent_is_received(found: OnTiles) -> None:
+    sent, received = found.carried.sent_bytes, found.carried.received_bytes
+    assert sent.sum() == pytest.approx(received.sum(), rel=1e-12)
+    assert sent[GRID.tiles :].sum() > 0
+    assert received[GRID.tiles :].sum() > 0
+
+
+def test_work_alone_takes_the_ideal_pipelines_time() -> None:
+    """PALM's equation (1): stages are equal; forward, recomputation, and a backward pass of two."""
+    found = simulate_on_tiles(CHIP, RUN)
+    forward_s = 2 * (24 * 128 * 256**2 + 4 * 128**2 * 256) * 8 / 8 / TILE.peak_flops_per_s
+    loads = np.full(4, 4 * forward_s)
+    assert found.alone_s == pytest.approx(ideal_time_s(loads, 0.0, 6), rel=1e-9)
+    assert found.carried.work_s[0] == pytest.approx(6 * 4 * forward_s)
+
+
+def test_one_stage_without_contention_takes_the_time_of_the_tile_level() -> None:
+    """A group alone on the chip: the same steps as its virtual tile does."""
+    run = replace(RUN, layers=1, groups=(tuple(range(8)),), microbatches=1, batch=8)
+    found = simulate_on_tiles(CHIP, run)
+    alone = measure(CHIP, _stage(run), run.mode, "virtual")
+    parts = sum(alone.seconds(part) for part in ("forward", "recompute", "backward", "sync", "update"))
+    assert found.time_s == pytest.approx(parts, rel=0.02)
+
+
+def _stage(run: TiledRun) -> Stage:
+    layer = Transformer(run.microbatch, run.hidden, run.sequence, run.heads)
+    return Stage(run.groups[0], ((layer, (run.data, run.tensor, 1, 1)),), run.placed)
+
+
+@pytest.mark.parametrize("part", ["links", "dram"])
+def test_half_of_any_bandwidth_is_never_faster(found: OnTiles, part: str) -> None:
+    slow = simulate_on_tiles(slower(CHIP, part), RUN)  # type: ignore[arg-type]
+    assert slow.uncontended_s >= found.uncontended_s
+    assert slow.time_s >= found.time_s
+    assert slow.alone_s == pytest.approx(found.alone_s)
+
+
+def test_a_mirrored_mapping_on_a_mirrored_chip_takes_as_long(found: OnTiles) -> None:
+    """Rows counted from the other end: equal tiles in other places."""
+    mirrored = tuple(tuple(_flipped(tile) for tile in group) for group in RUN.groups)
+    assert simulate_on_tiles(CHIP, replace(RUN, groups=mirrored)).time_s == pytest.approx(found.time_s)
+
+
+def _flipped(tile: int) -> int:
+    row, column = GRID.place(tile)
+    return GRID.tile(GRID.rows - 1 - row, column)
+
+
+def test_more_microbatches_never_lower_the_use_of_tiles_without_contention() -> None:
+    shares = [
+        found.carried.work_s[:4].mean() / found.alone_s
+        for found in (simulate_on_tiles(CHIP, replace(RUN, microbatches=m)) for m in (1, 2, 6, 24))
+    ]
+    assert shares == sorted(shares)
+
+
+def test_stages_hold_what_the_schedule_has_in_flight(found: OnTiles) -> None:
+    timeline = found.carried.timeline
+    assert [timeline.most_in_flight(stage) for stage in range(4)] == [4, 3, 2, 1]
+    assert timeline.peak_bytes[0] > timeline.peak_bytes[3]
+
+
+def test_without_dram_everything_must_fit_into_sram() -> None:
+    small = replace(RUN, hidden=8, sequence=4, layers=4, batch=12)
+    chip = replace(CHIP, memory=None)
+    found = simulate_on_tiles(chip, small)
+    assert set(found.strategies) == {"S_WSG_ACT"}
+    assert found.dram_share == 0
+    with pytest.raises(PhazeError, match="has no memory, but the stage holds"):
+        simulate_on_tiles(chip, RUN)
+
+
+def test_inference_has_no_way_back() -> None:
+    run = replace(RUN, schedule="inference", mode=Mode(Training(backward=False), "peak"))
+    found = simulate_on_tiles(CHIP, run)
+    assert found.time_s < simulate_on_tiles(CHIP, RUN).time_s
+    assert found.carried.timeline.share_of["backward"] == 0
+
+
+def test_any_mapping_will_do() -> None:
+    rows = simulate_on_tiles(CHIP, replace(RUN, groups=line(GRID, 4)))
+    far = simulate_on_tiles(CHIP, replace(RUN, placed="far"))
+    assert rows.alone_s == pytest.approx(far.alone_s)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": 3}, "layers must be at least the 4 stages, got 3"),
+        ({"batch": 11}, "a sample for each of 6 microbatches × 2 replicas, got 11"),
+        ({"tensor": 3}, "the product of the degrees"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict[str, int], message: str) -> None:
+    with pytest.raises(PhazeError, match=message):
+        simulate_on_tiles(CHIP, replace(RUN, **changes))  # type: ignore[arg-type]

@@ -1,0 +1,95 @@
+"""Rings over groups of tiles: closed where they can be."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from phaze.base.errors import PhazeError
+from phaze.cost.network.mesh import Grid
+from phaze.tiles.rings import Ring, ring, snake, spliced_ring
+
+
+def neighbours_all_round(grid: Grid, found: Ring) -> bool:
+    return all(grid.distance(a, b) == 1 for a, b in found.pairs)
+
+
+def rings_exist(grid: Grid, tiles: list[int]) -> bool:
+    """Return whether any order of the tiles is a ring of neighbours."""
+    first, *rest = tiles
+    return any(neighbours_all_round(grid, Ring((first, *order), True)) for order in permutations(rest))
+
+
+@pytest.mark.parametrize("rows", range(2, 9))
+@pytest.mark.parametrize("columns", range(2, 9))
+def test_a_rectangle_forms_a_ring_if_a_side_is_even(rows: int, columns: int) -> None:
+    grid = Grid(10, 11)
+    tiles = [grid.tile(1 + row, 2 + column) for row in range(rows) for column in range(columns)]
+    found = ring(grid, tiles)
+    assert sorted(found.order) == tiles
+    assert found.closed == (rows % 2 == 0 or columns % 2 == 0) == neighbours_all_round(grid, found)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_rings_are_found_exactly_where_there_are_some(seed: int) -> None:
+    rng, grid = np.random.default_rng(seed), Grid(3, 3)
+    tiles = sorted(rng.choice(9, rng.integers(3, 8), replace=False).tolist())
+    found = ring(grid, tiles)
+    assert sorted(found.order) == tiles
+    assert found.closed == rings_exist(grid, tiles) == neighbours_all_round(grid, found)
+
+
+@pytest.mark.parametrize("extra", range(4))
+def test_a_thirteenth_tile_breaks_a_ring_of_twelve(extra: int) -> None:
+    """All but the last of a path are neighbours of the next; the last has a long way back."""
+    grid = Grid(4, 4)
+    found = ring(grid, [*range(12), 12 + extra])
+    hops = [grid.distance(a, b) for a, b in found.pairs]
+    assert ring(grid, range(12)).closed
+    assert not found.closed
+    assert set(hops[:-1]) == {1}
+    assert hops[-1] > 1
+    spliced = [grid.distance(a, b) for a, b in spliced_ring(grid, [*range(12), 12 + extra]).pairs]
+    assert sum(spliced) == 14
+    assert max(spliced) == 2
+
+
+@pytest.mark.parametrize("extra", [[(8, 3), (8, 4)], [(8, 3), (8, 4), (8, 8), (8, 9)], [(8, 3), (8, 5)]])
+def test_pairs_of_tiles_beside_a_rectangle_join_its_ring(extra: list[tuple[int, int]]) -> None:
+    """80 tiles and pairs of neighbours; two apart, each with one neighbour, cannot."""
+    grid = Grid(10, 10)
+    found = ring(grid, [*range(80), *(grid.tile(*place) for place in extra)])
+    together = extra[0][1] + 1 == extra[1][1]
+    assert found.closed == together == neighbours_all_round(grid, found)
+
+
+def test_rows_of_a_torus_are_rings() -> None:
+    assert ring(Grid(3, 5, wrap=True), range(5, 10)).closed
+    assert not ring(Grid(3, 5), range(5, 10)).closed
+
+
+def test_tiles_apart_go_row_by_row_every_other_backward() -> None:
+    grid = Grid(3, 4)
+    found = ring(grid, [0, 3, 4, 7, 8, 11])
+    assert found == Ring((0, 3, 7, 4, 8, 11), False)
+    assert snake(grid, range(12)) == (0, 1, 2, 3, 7, 6, 5, 4, 8, 9, 10, 11)
+
+
+def test_one_and_two_tiles_are_rings_if_they_are_neighbours() -> None:
+    grid = Grid(2, 3)
+    assert ring(grid, [4]) == Ring((4,), True)
+    assert ring(grid, [1, 4]) == Ring((1, 4), True)
+    assert ring(grid, [0, 5]) == Ring((0, 5), False)
+
+
+@pytest.mark.parametrize("tiles", [[], [0, 0], [0, 6]])
+def test_what_cannot_be_a_group_is_refused(tiles: list[int]) -> None:
+    with pytest.raises(PhazeError, match="tiles must be different ones from 0 to 5"):
+        ring(Grid(2, 3), tiles)
+
+
+def test_a_ring_cannot_be_spliced_where_the_others_form_none() -> None:
+    with pytest.raises(PhazeError, match="no 4 of the tiles"):
+        spliced_ring(Grid(1, 5), range(5))

@@ -1,0 +1,66 @@
+"""Small runs on small machines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from phaze.base.errors import PhazeError
+from phaze.plan.runs.machine import Machine, load_machine
+from phaze.plan.runs.run import Run
+from phaze.spec.system import Level
+
+SMALL = Run(
+    hidden=1024,
+    heads=16,
+    layers=8,
+    seq=512,
+    vocab=50304,
+    gpus=16,
+    tp=2,
+    pp=2,
+    dp=4,
+    microbatch=2,
+    global_batch=64,
+)
+
+
+def machine() -> Machine:
+    """Return the A100 cluster of SC 2021."""
+    return load_machine("a100-selene")
+
+
+def ideal_network(one: Machine) -> Machine:
+    """Return the machine with a network on which nothing takes noticeable time."""
+    levels = tuple(Level(devices=level.devices, bandwidth_bytes_per_s=1e30) for level in one.cluster.levels)
+    return replace(one, cluster=one.cluster.model_copy(update={"levels": levels}))
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Run:
+    """Draw a run that can be right."""
+    tp, pp, dp = (draw(st.sampled_from([1, 2, 4])) for _ in range(3))
+    schedules = ["gpipe", "1f1b", "interleaved"] if pp > 1 else ["gpipe", "1f1b"]
+    schedule = draw(st.sampled_from(schedules))
+    microbatch = draw(st.sampled_from([1, 2]))
+    run = replace(
+        SMALL,
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        gpus=tp * pp * dp,
+        microbatch=microbatch,
+        global_batch=microbatch * dp * pp * draw(st.integers(1, 3)),
+        schedule=schedule,
+        chunks=2 if schedule == "interleaved" else 1,
+        recompute=draw(st.sampled_from(["none", "full", "selective"])),
+        sequence_parallel=draw(st.booleans()),
+        zero=draw(st.sampled_from([0, 1, 2, 3])),
+        overlap_dp=draw(st.booleans()),
+    )
+    try:
+        run.check()
+    except PhazeError as error:
+        raise AssertionError(run) from error
+    return run

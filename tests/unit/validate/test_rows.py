@@ -1,0 +1,108 @@
+"""Rows of a table of runs: defaults, mistakes, and what is left open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from phaze.base.errors import PhazeError
+from phaze.validate.rows import read_rows
+
+HEAD = "hidden,heads,layers,seq,vocab,gpus,global_batch"
+SIZES = "1024,16,8,512,50000,16,64"
+
+
+def rows_of(folder: Path, columns: str = "", values: str = "") -> tuple:
+    path = folder / "runs.csv"
+    path.write_text(f"{HEAD}{columns}\n{SIZES}{values}\n")
+    return read_rows(path)[1]
+
+
+def test_what_a_row_does_not_say_has_a_default(tmp_path: Path) -> None:
+    run = rows_of(tmp_path, ",tp,pp,microbatch", ",2,2,1")[0].runs[0]
+    assert (run.dp, run.recompute, run.schedule, run.chunks, run.zero) == (4, "none", "1f1b", 1, 0)
+    assert (run.optimizer, run.precision, run.overlap_dp, run.sequence_parallel) == (
+        "adam",
+        "mixed",
+        False,
+        False,
+    )
+    assert (run.model.kv_heads, run.model.feed_forward) == (16, 4096)
+
+
+def test_the_vocabulary_is_padded_as_megatron_pads_it(tmp_path: Path) -> None:
+    assert rows_of(tmp_path, ",tp", ",8")[0].runs[0].model.vocabulary == 50176
+
+
+def test_an_open_microbatch_means_any_of_four(tmp_path: Path) -> None:
+    assert [run.microbatch for run in rows_of(tmp_path)[0].runs] == [1, 2, 4, 8]
+
+
+def test_open_chunks_are_those_that_divide_the_blocks_of_a_stage(tmp_path: Path) -> None:
+    row = rows_of(tmp_path, ",pp,microbatch,schedule", ",2,1,interleaved")[0]
+    assert [run.chunks for run in row.runs] == [2, 4]
+
+
+def test_chunks_without_a_schedule_are_interleaved(tmp_path: Path) -> None:
+    assert rows_of(tmp_path, ",pp,chunks", ",2,2")[0].runs[0].schedule == "interleaved"
+
+
+def test_columns_without_a_name_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(f"\ufeff{HEAD},,\r\n{SIZES},,\r\n", encoding="utf-8", newline="")
+    table, rows = read_rows(path)
+    assert list(table.columns) == HEAD.split(",")
+    assert rows[0].runs[0].model.hidden == 1024
+
+
+@pytest.mark.parametrize(
+    ("columns", "values", "problem"),
+    [(",tp,tp", ",1,2", "columns tp are given twice"), ("", ",3", "Expected 7 fields in line 2, saw 8")],
+)
+def test_values_without_a_column_of_their_own_are_refused(
+    tmp_path: Path, columns: str, values: str, problem: str
+) -> None:
+    """Pandas would call the second column tp.1, and move all values by one column."""
+    with pytest.raises(PhazeError, match=problem):
+        rows_of(tmp_path, columns, values)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "problem"),
+    [
+        ("recompute", "half", "recompute must be one of none, full, selective, got 'half'"),
+        ("sequence_parallel", "perhaps", "sequence_parallel must be one of true, yes, 1"),
+        ("tp", "0", "tp must be a whole number from 1"),
+        ("tp", "1.5", "tp must be a whole number from 1"),
+        ("zero", "4", "zero must be 0, 1, 2 or 3, got '4'"),
+        ("measured_s", "-3", "measured_s must be a number > 0, got '-3'"),
+        ("measured_s", "soon", "measured_s must be a number > 0, got 'soon'"),
+    ],
+)
+def test_a_mistake_in_a_row_names_column_value_and_what_is_allowed(
+    tmp_path: Path, column: str, value: str, problem: str
+) -> None:
+    row = rows_of(tmp_path, f",{column}", f",{value}")[0]
+    assert row.runs == ()
+    assert row.problem.startswith(problem)
+
+
+def test_a_required_value_must_be_given(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(f"{HEAD}\n,16,8,512,50000,16,64\n")
+    assert read_rows(path)[1][0].problem == "hidden must be given"
+
+
+def test_a_table_without_required_columns_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("hidden,heads\n1,2\n")
+    with pytest.raises(
+        PhazeError, match=r"runs\.csv: columns layers, seq, vocab, gpus, global_batch are missing"
+    ):
+        read_rows(path)
+
+
+def test_a_file_that_is_no_csv_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PhazeError, match="cannot be read as CSV"):
+        read_rows(tmp_path / "absent.csv")

@@ -1,0 +1,122 @@
+"""Tables of runs by the library and by the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from phaze.__main__ import app
+from phaze.base.errors import PhazeError
+from phaze.plan.runs.predict import predict
+from phaze.validate.table import predict_table
+from tests.unit.validate.examples import SMALL, machine
+
+ROWS = """hidden,heads,layers,seq,vocab,gpus,tp,pp,dp,microbatch,global_batch,note,measured_s
+1024,16,8,512,50304,16,2,2,4,2,64,right,0.5
+1024,16,8,512,50304,16,2,2,3,2,64,wrong widths,0.5
+1024,16,8,512,50304,16,x,2,4,2,64,no number,
+12288,96,96,2048,50304,8,8,1,1,1,8,too large,100
+1024,16,8,512,50304,16,2,2,,,64,open,1
+"""
+
+
+@pytest.fixture(name="runs")
+def table_of_runs(tmp_path: Path) -> Path:
+    path = tmp_path / "runs.csv"
+    path.write_text(ROWS)
+    return path
+
+
+def test_a_row_that_cannot_be_right_has_a_status_and_the_others_go_on(runs: Path) -> None:
+    table, _ = predict_table(runs, machine())
+    assert table["status"].tolist()[:3] == [
+        "ok",
+        "invalid: tp * pp * dp must be gpus 16, got 12",
+        f"invalid: tp must be a whole number from 1 to {2**31}, got 'x'",
+    ]
+    assert table["status"][3].startswith("does not fit: needs ")
+    assert table["status"][3].endswith(" GiB of 80 GiB")
+    assert table["time_s"].notna().tolist() == [True, False, False, True, True]
+    assert table["note"][0] == "right"
+
+
+def test_a_row_is_what_the_library_predicts(runs: Path) -> None:
+    table, _ = predict_table(runs, machine())
+    assert table["time_s"][0] == predict(SMALL, machine()).time_s
+
+
+def test_an_open_microbatch_is_the_fastest_that_fits(runs: Path) -> None:
+    table, _ = predict_table(runs, machine())
+    assert table["time_s"][4] <= table["time_s"][0] <= table["slowest_s"][4]
+    assert table["microbatch_used"][4] in (1, 2, 4, 8)
+
+
+def test_measured_rows_are_compared_where_they_are_predicted(runs: Path) -> None:
+    table, accuracy = predict_table(runs, machine())
+    assert accuracy is not None
+    assert accuracy.rows == 3
+    errors = table["time_s"][[0, 3, 4]] / [0.5, 100, 1] - 1
+    assert accuracy.bias == pytest.approx(errors.mean())
+    assert accuracy.mean_error == pytest.approx(errors.abs().mean())
+
+
+def test_columns_of_predictions_may_not_be_given(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("hidden,heads,layers,seq,vocab,gpus,global_batch,time_s\n")
+    with pytest.raises(PhazeError, match="columns time_s are those of predictions"):
+        predict_table(path, machine())
+
+
+def test_a_table_may_be_empty(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("hidden,heads,layers,seq,vocab,gpus,global_batch\n")
+    table, accuracy = predict_table(path, machine())
+    assert len(table) == 0
+    assert accuracy is None
+
+
+def test_the_command_writes_the_table_and_ends_with_the_errors(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "predicted.csv"
+    result = CliRunner().invoke(
+        app, ["simulate", "--runs", str(runs), "--system", "a100-selene", "-o", str(out)]
+    )
+    assert result.exit_code == 0, result.output
+    assert "5 runs, 2 ok" in result.output
+    assert "3 measured rows: mean absolute error" in result.output
+    assert "rank correlation" in result.output
+    written = pd.read_csv(out)
+    assert ",2,1," in out.read_text().splitlines()[1]
+    for name in (
+        "time_s",
+        "memory_gib",
+        "weights_gib",
+        "optimizer_gib",
+        "activation_gib",
+        "model_flops_per_gpu",
+    ):
+        assert (written[name].dropna() > 0).all()
+
+
+def test_a_system_without_a_device_is_refused(runs: Path, tmp_path: Path) -> None:
+    arguments = ["simulate", "--runs", str(runs), "--system", "paper", "-o", str(tmp_path / "out.csv")]
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, PhazeError)
+    assert "says nothing of its device" in str(result.exception)
+
+
+def test_what_cannot_be_written_is_said_before_the_runs_are_read(tmp_path: Path) -> None:
+    arguments = [
+        "simulate",
+        "--runs",
+        "none.csv",
+        "--system",
+        "a100-selene",
+        "-o",
+        str(tmp_path / "none" / "a"),
+    ]
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, PhazeError)
+    assert "is not a folder" in str(result.exception)

@@ -1,0 +1,101 @@
+"""Modules of PyTorch, where it is installed."""
+
+from pathlib import Path
+
+import pytest
+
+from phaze.base.errors import PhazeError
+from phaze.spec.config import load_model_named
+from phaze.spec.model import load_model
+from phaze.spec.torch_module import TorchModule, load_torch_module
+from phaze.workload.families.traced.check import trace
+from phaze.workload.families.traced.compare import compare
+from phaze.workload.families.traced.translate import translate
+
+SPECS = Path(__file__).parents[5] / "config" / "torch"
+LINEAR = {
+    "name": "linear",
+    "torch": "torch.nn:Linear",
+    "arguments": {"in_features": 8, "out_features": 5},
+    "inputs": {"x": {"shape": [8]}},
+}
+
+
+def test_code_runs_only_if_that_is_said() -> None:
+    """The message names what would run."""
+    with pytest.raises(
+        PhazeError, match=r"torch: os:system would be imported and called; allow it with --run"
+    ):
+        trace(TorchModule.parse({**LINEAR, "torch": "os:system"}, "test"), 1, run_code=False)
+
+
+def test_a_model_spec_that_names_code_is_refused() -> None:
+    """No study and no other verb runs it."""
+    with pytest.raises(PhazeError, match=r"resnet-50\.yaml: torch: names code, which a spec must not run"):
+        load_model(SPECS / "resnet-50.yaml")
+
+
+@pytest.mark.parametrize("path", sorted(SPECS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_module_has_a_spec_of_the_same_model(path: Path) -> None:
+    """It is read without running anything."""
+    assert load_torch_module(path).name == load_model_named(path.stem).name
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"torch": "torch.nn.Linear"}, "torch: String should match pattern"),
+        ({"inputs": {}}, "inputs: "),
+        ({"input": {}}, "input: is not a known key"),
+    ],
+)
+def test_a_spec_of_a_module_is_checked(changes: dict[str, object], message: str) -> None:
+    """One message names the key."""
+    with pytest.raises(PhazeError, match=message):
+        TorchModule.parse({**LINEAR, **changes}, "test")
+
+
+def test_a_module_is_traced_forward_and_backward() -> None:
+    """The gradient of the input is not made, that of the weight is."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    found = trace(TorchModule.parse(LINEAR, "test"), 3, run_code=True)
+    assert (found.parameters, found.forward_flops, found.backward_flops) == (45, 2 * 3 * 8 * 5, 2 * 3 * 8 * 5)
+    assert [p.kind for p in translate(found).primitives] == ["matmul"]
+
+
+@pytest.mark.parametrize(
+    ("torch", "message"),
+    [
+        ("no_such_package:f", "no_such_package:f: cannot be imported"),
+        ("torch.nn:NoSuchModule", "cannot be imported: module 'torch.nn' has no attribute"),
+        ("torch.nn:__doc__", "cannot be called"),
+        ("torch.nn:Parameter", "returned no module, got Parameter"),
+        ("torch.nn:Linear", "model linear: torch.nn:Linear fails: TypeError"),
+        ("torch.nn:RNNBase", "model linear: torch.nn:RNNBase fails: TypeError"),
+    ],
+)
+def test_what_is_no_module_is_refused(torch: str, message: str) -> None:
+    """One message names the callable."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    given = TorchModule.parse({**LINEAR, "torch": torch, "arguments": {}}, "test")
+    with pytest.raises(PhazeError, match=message):
+        trace(given, 1, run_code=True)
+
+
+def test_without_pytorch_the_message_says_what_works_in_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No index of packages has phaze."""
+    monkeypatch.setattr("phaze.workload.families.traced.check.find_spec", lambda _: None)
+    with pytest.raises(
+        PhazeError, match=r"not installed: \.venv/bin/pip install -e '\.\[torch\]' in the folder"
+    ):
+        trace(load_torch_module(SPECS / "gpt2.yaml"), 1, run_code=True)
+
+
+@pytest.mark.parametrize("name", ["resnet-50", "swin-l", "gpt2"])
+def test_traced_models_agree_with_their_specs(name: str) -> None:
+    """Parameters, and FLOPs of both passes, are the same to the last one."""
+    for library in ("torch", "torchvision", "timm", "transformers"):
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    module = load_torch_module(SPECS / f"{name}.yaml")
+    found = trace(module, 1, run_code=True)
+    assert compare(found, load_model_named(name), module.tokens).agrees

@@ -1,0 +1,166 @@
+"""The forward pass: core types, and the traffic that fusion leaves."""
+
+import pytest
+from hypothesis import given
+
+from phaze.workload.families.transformer import build_layers
+from phaze.workload.lower.forward import forward_graph
+from phaze.workload.lower.fusion import fuse
+from phaze.workload.lower.sharding import Slice
+from phaze.workload.operators import Operator, OperatorGraph
+from phaze.workload.primitives import LayerGraph
+from tests.unit.workload.examples import layer_of, slice_of, slices, some
+
+
+def passed(layer: LayerGraph, *, fused: bool = True) -> OperatorGraph:
+    """Return the forward pass of a layer."""
+    return forward_graph(layer, fuse(layer, enabled=fused), 2)
+
+
+def operator(name: str, tensor: int, start: str, *, layer: str = "block", fused: bool = True) -> Operator:
+    """Return the operator of a model whose name begins so."""
+    graph = passed(layer_of(slice_of(name, tensor), layer), fused=fused)
+    return next(o for o in graph.operators if o.name.startswith(start))
+
+
+def streamed(graph: OperatorGraph) -> int:
+    """Return the HBM bytes of all vector operations and collectives."""
+    return sum(part.streamed_bytes for o in graph.operators for part in o.parts)
+
+
+TOKENS, HIDDEN = 1024, 768
+RESIDUAL = 2 * TOKENS * HIDDEN
+"""Bytes of GPT-2's residual stream."""
+
+
+@pytest.mark.parametrize(
+    ("start", "core"),
+    [
+        ("input_fork", "none"),
+        ("attention_norm", "vector"),
+        ("qkv", "fused"),
+        ("query_reshape", "none"),
+        ("scores", "fused"),
+        ("softmax", "vector"),
+        ("context", "tensor"),
+        ("attention_out", "fused"),
+    ],
+)
+def test_the_core_type_is_that_of_the_parts(start: str, core: str) -> None:
+    """Products run on tensor cores, with elementwise work on fused cores; what is only a view on none."""
+    assert operator("gpt2", 1, start).core == core
+
+
+def test_collectives_run_on_the_network() -> None:
+    """An all-reduce is a network operator; handing a tensor to all slices is free forward."""
+    assert operator("megatron-bert", 2, "attention_out_all_reduce").core == "network"
+    assert operator("megatron-bert", 2, "attention_copy").core == "none"
+
+
+def test_a_fused_activation_writes_only_what_is_kept() -> None:
+    """Product, bias and GELU: the bias is read, and GELU's input is written for the backward pass."""
+    parts = operator("gpt2", 1, "feed_forward_in").parts
+    assert [(p.kind, p.streamed_bytes) for p in parts] == [
+        ("matmul", 0),
+        ("add", 2 * 4 * HIDDEN),
+        ("gelu", 4 * RESIDUAL),
+    ]
+
+
+def test_a_fused_residual_sum_reads_the_residual_and_writes_a_mask() -> None:
+    """Product, bias, dropout and sum: one byte an element for the mask, one residual stream read."""
+    parts = operator("gpt2", 1, "attention_out").parts
+    assert [(p.kind, p.streamed_bytes) for p in parts] == [
+        ("matmul", 0),
+        ("add", 2 * HIDDEN),
+        ("dropout", RESIDUAL // 2),
+        ("add", RESIDUAL),
+    ]
+
+
+def test_a_vector_operator_reads_its_inputs_and_writes_its_output() -> None:
+    """A norm reads the stream and its scale and bias, and writes the stream; its input is in memory
+    already.
+    """
+    (part,) = operator("gpt2", 1, "attention_norm").parts
+    assert (part.kind, part.elements, part.streamed_bytes) == (
+        "layer_norm",
+        TOKENS * HIDDEN,
+        2 * RESIDUAL + 4 * HIDDEN,
+    )
+
+
+def test_an_unfused_activation_goes_through_memory_twice() -> None:
+    """Alone, GELU reads and writes the wide tensor; nothing more is written for the backward pass."""
+    (part,) = operator("gpt2", 1, "gelu", fused=False).parts
+    assert part.streamed_bytes == 8 * RESIDUAL
+
+
+def test_an_embedding_is_one_pass_over_the_rows_it_needs() -> None:
+    """Words and positions are read by rows with their ids; their sum is kept nowhere; a mask is written."""
+    parts = operator("gpt2", 1, "word_lookup", layer="embedding").parts
+    ids = 8 * TOKENS
+    assert [(p.kind, p.elements, p.streamed_bytes) for p in parts] == [
+        ("add", 0, RESIDUAL + ids),
+        ("add", 0, RESIDUAL + ids),
+        ("add", TOKENS * HIDDEN, 0),
+        ("dropout", TOKENS * HIDDEN, RESIDUAL + RESIDUAL // 2),
+    ]
+
+
+def test_an_all_reduce_reads_and_writes_its_tensor() -> None:
+    """The collective's tensor is b s h elements, in memory before and after."""
+    (part,) = operator("megatron-gpt-2.5b", 4, "attention_out_all_reduce").parts
+    size = 2 * 1024 * 1920
+    assert (part.kind, part.elements, part.network_bytes, part.streamed_bytes) == (
+        "all_reduce",
+        size // 2,
+        size,
+        2 * size,
+    )
+
+
+def test_rotary_embedding_is_two_products_and_a_sum() -> None:
+    """The table has no rotary embedding: it costs two multiplications and an addition an element."""
+    parts = operator("llama2-7b", 1, "query+").parts
+    assert [p.kind for p in parts] == ["matmul", "mul", "mul", "add"]
+    assert [p.streamed_bytes for p in parts] == [0, 2 * 2 * 1024 * 128, 0, 0]
+
+
+def test_a_loss_reads_one_value_a_token() -> None:
+    """The loss picks the label's log-probability."""
+    loss = operator("gpt2", 1, "nll_loss", layer="head")
+    assert (loss.input_bytes, loss.output_bytes) == (2 * TOKENS, 2 * TOKENS)
+
+
+@some
+@given(slices())
+def test_fusion_never_adds_traffic(part: Slice) -> None:
+    """A fused pass streams no more than an unfused one, and does the same work."""
+    for layer in build_layers(part):
+        fused, plain = passed(layer), passed(layer, fused=False)
+        assert streamed(fused) <= streamed(plain)
+        work = [
+            sum(p.tensor_flops + p.vector_flops for o in g.operators for p in o.parts) for g in (fused, plain)
+        ]
+        assert work[0] == work[1]
+
+
+@some
+@given(slices())
+def test_fusion_changes_nothing_that_is_kept(part: Slice) -> None:
+    """What is kept for the backward pass is the same with and without fusion."""
+    for layer in build_layers(part):
+        kept = [sum(o.stashed_bytes for o in passed(layer, fused=f).operators) for f in (True, False)]
+        assert kept[0] == kept[1]
+
+
+@some
+@given(slices())
+def test_edges_carry_what_their_target_reads(part: Slice) -> None:
+    """The bytes of the edges into an operator are its input, but for what the layer before hands over."""
+    for layer in build_layers(part):
+        graph = passed(layer)
+        for number, o in enumerate(graph.operators):
+            incoming = sum(e.nbytes for e in graph.edges if e.target == number)
+            assert incoming in (o.input_bytes, o.input_bytes - 2 * layer.input_elements)

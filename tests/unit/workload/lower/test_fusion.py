@@ -1,0 +1,177 @@
+"""Fusion: what runs together, and that the graph stays acyclic."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+
+from phaze.workload.families.transformer import build_layers
+from phaze.workload.lower.backward import backward_graph
+from phaze.workload.lower.forward import forward_graph
+from phaze.workload.lower.fusion import fuse
+from phaze.workload.lower.sharding import Slice
+from phaze.workload.primitives import INPUT, Gemm, LayerBuilder
+from tests.unit.workload.examples import layer_of, named_groups, names, slice_of, slices, some
+
+
+def test_a_gpt_block_fuses_into_14_operators() -> None:
+    """Biases, activation, dropout, sum, scale and mask run with the product before them; softmax and
+    norms do not.
+    """
+    assert named_groups(layer_of(slice_of("gpt2"), "block")) == [
+        ["input_fork"],
+        ["attention_norm"],
+        ["qkv", "qkv_bias", "qkv_split"],
+        ["query_reshape", "query_transpose"],
+        ["key_reshape", "key_transpose"],
+        ["value_reshape", "value_transpose"],
+        ["scores", "scores_scale", "scores_mask"],
+        ["softmax"],
+        ["softmax_dropout"],
+        ["context", "context_transpose", "context_reshape"],
+        ["attention_out", "attention_out_bias", "attention_dropout", "attention_add", "attention_add_fork"],
+        ["feed_forward_norm"],
+        ["feed_forward_in", "feed_forward_in_bias", "gelu"],
+        ["feed_forward_out", "feed_forward_out_bias", "feed_forward_dropout", "feed_forward_add"],
+    ]
+
+
+def test_an_all_reduce_runs_alone() -> None:
+    """In a slice the bias, dropout and sum after an all-reduce are a vector operator of their own."""
+    groups = named_groups(layer_of(slice_of("megatron-gpt-2.5b", 2), "block"))
+    assert ["attention_out"] in groups
+    assert ["attention_out_all_reduce"] in groups
+    assert ["attention_out_bias", "attention_dropout", "attention_add", "attention_add_fork"] in groups
+
+
+def test_elementwise_work_joins_a_following_norm_but_brings_no_product() -> None:
+    """BERT's norm takes in the elementwise work of a slice, and stays apart from a product."""
+    sliced = slice_of("bert-large", 2)
+    assert [
+        "attention_out_bias",
+        "attention_dropout",
+        "attention_add",
+        "attention_norm",
+    ] in named_groups(layer_of(sliced, "block"))
+    assert ["attention_norm"] in named_groups(layer_of(slice_of("bert-large"), "block"))
+
+
+def test_a_gate_joins_one_of_its_two_products() -> None:
+    """An operator has one product: the gate runs with the second, the activation with the first."""
+    groups = named_groups(layer_of(slice_of("llama2-7b"), "block"))
+    assert ["feed_forward_in", "silu"] in groups
+    assert ["feed_forward_up", "feed_forward_gate"] in groups
+
+
+def test_rotary_embedding_joins_its_projection() -> None:
+    """Views in between do not keep elementwise work from its product."""
+    assert ["query", "query_reshape", "query_transpose", "query_rotary"] in named_groups(
+        layer_of(slice_of("llama2-7b"), "block")
+    )
+
+
+def test_lookups_join_their_sum() -> None:
+    """The embedding of GPT-2 is one pass over the data."""
+    assert named_groups(layer_of(slice_of("gpt2"), "embedding")) == [
+        ["word_lookup", "position_lookup", "position_add", "embedding_dropout"]
+    ]
+
+
+def test_a_result_with_two_readers_stays_outside() -> None:
+    """What several operators read is made once, in memory."""
+    layer = LayerBuilder(4)
+    x = layer.add("scale", "x", layer.input)
+    layer.add("add", "sum", layer.add("gelu", "a", x), layer.add("relu", "b", x))
+    assert named_groups(layer.finish("l", 4)) == [["x", "x_fork"], ["a", "b", "sum"]]
+
+
+def test_nothing_joins_the_input_of_a_product() -> None:
+    """A product reads its operands from memory."""
+    layer = LayerBuilder(4)
+    x = layer.add("gelu", "x", layer.input)
+    layer.add("matmul", "y", x, elements=4, gemm=Gemm(1, 2, 2, 2), parameters=4)
+    assert named_groups(layer.finish("l", 4)) == [["x"], ["y"]]
+
+
+def test_nothing_joins_a_reduction_in_the_paper() -> None:
+    """What follows a softmax is an operator of its own."""
+    layer = LayerBuilder(4)
+    x = layer.add("softmax", "x", layer.add("scale", "s", layer.input))
+    layer.add("dropout", "y", x)
+    assert named_groups(layer.finish("l", 4)) == [["s", "x"], ["y"]]
+
+
+def test_elementwise_operators_may_join_a_reduction() -> None:
+    """The dropout of attention then drops what its softmax has at hand; a second reduction is on its own."""
+    layer = LayerBuilder(4)
+    x = layer.add("softmax", "x", layer.add("scale", "s", layer.input))
+    y = layer.add("softmax", "z", layer.add("dropout", "y", x))
+    layer.add("matmul", "m", y, elements=4, gemm=Gemm(1, 2, 2, 2), parameters=4)
+    found = layer.finish("l", 4)
+    groups = fuse(found, after_reductions=True)
+    assert [names(found, group) for group in groups] == [["s", "x", "y"], ["z"], ["m"]]
+
+
+def test_no_product_joins_a_reduction_by_way_of_an_elementwise_operator() -> None:
+    """A sum of a norm and of a product joins one of them only, and both orders are tried."""
+    layer = LayerBuilder(4)
+    norm = layer.add("layer_norm", "norm", layer.input, parameters=8)
+    matmul = layer.add("matmul", "product", layer.input, elements=4, gemm=Gemm(1, 2, 2, 2), parameters=4)
+    layer.add("add", "sum", norm, matmul)
+    found = layer.finish("l", 4)
+    groups = fuse(found, after_reductions=True)
+    assert sorted(len(group) for group in groups)[-1] == 2
+    assert ["product", "sum"] in [names(found, group) for group in groups]
+
+
+def test_a_dropout_with_its_softmax_reads_nothing_from_memory() -> None:
+    """Fused, probabilities are written for the backward pass, and not read again: forward one tensor less,
+    backward two.
+    """
+    layer = layer_of(slice_of("gpt2"), "block")
+    elements = next(p.elements for p in layer.primitives if p.name == "softmax")
+
+    def streamed(*, after_reductions: bool, backward: bool) -> int:
+        groups = fuse(layer, after_reductions=after_reductions)
+        graph = backward_graph(layer, groups, 2, "paired") if backward else forward_graph(layer, groups, 2)
+        return sum(p.streamed_bytes for o in graph.operators if "softmax" in o.name for p in o.parts)
+
+    for backward, tensors in ((False, 1), (True, 2)):
+        apart, joined = (streamed(after_reductions=a, backward=backward) for a in (False, True))
+        assert apart - joined == tensors * elements * 2
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert-large", "llama2-7b", "opt-350m"])
+def test_without_fusion_every_primitive_is_an_operator(name: str) -> None:
+    """Fusion can be switched off."""
+    for layer in build_layers(slice_of(name)):
+        assert fuse(layer, enabled=False) == tuple((index,) for index in range(len(layer.primitives)))
+
+
+@some
+@given(slices())
+def test_operators_are_a_partition_in_topological_order(part: Slice) -> None:
+    """Every primitive is in one operator; only its last one is read from outside; every operator comes
+    after its inputs.
+    """
+    for layer, after in product(build_layers(part), (False, True)):
+        groups = fuse(layer, after_reductions=after)
+        place = {index: number for number, group in enumerate(groups) for index in group}
+        assert sorted(place) == list(range(len(layer.primitives)))
+        assert sum(map(len, groups)) == len(place)
+        for number, group in enumerate(groups):
+            sources = [t.source for i in group for t in layer.primitives[i].inputs if t.source not in group]
+            assert all(s == INPUT or (place[s] < number and s == groups[place[s]][-1]) for s in sources)
+
+
+@some
+@given(slices())
+def test_an_operator_has_one_product_and_no_company_for_collectives(part: Slice) -> None:
+    """No operator has two products, a product with a reduction, or a collective with anything."""
+    for layer, after in product(build_layers(part), (False, True)):
+        for group in fuse(layer, after_reductions=after):
+            roles = [layer.primitives[index].traits.role for index in group]
+            assert roles.count("matmul") <= 1
+            assert roles.count("reduction") <= 1
+            assert "network" not in roles or len(roles) == 1
+            assert not {"matmul", "reduction"} <= set(roles)

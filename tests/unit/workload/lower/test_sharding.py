@@ -1,0 +1,137 @@
+"""Megatron's slices: work is shared out, and what is summed goes over the network."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+
+from phaze.base.errors import PhazeError
+from phaze.workload.families.transformer import build_layers
+from phaze.workload.lower.sharding import Slice, slice_model
+from phaze.workload.primitives import LayerGraph
+from tests.unit.workload.examples import POINTS, forward_flops, layer_of, model_of, slice_of, slices, some
+
+SLICED = [(name, t) for name, t in POINTS if t > 1]
+
+
+def unsliced(part: Slice) -> Slice:
+    """Return the whole model of a slice."""
+    return slice_model(part.model, 1, part.sequence, part.microbatch, part.bytes_per_element)
+
+
+def network(layer: LayerGraph) -> Counter[str]:
+    """Return how many all-reduces a layer has forward (all_reduce) and backward (copy)."""
+    return Counter(p.kind for p in layer.primitives if p.kind in ("all_reduce", "copy"))
+
+
+@pytest.mark.parametrize(("name", "tensor"), SLICED)
+def test_slices_share_out_the_matmul_flops(name: str, tensor: int) -> None:
+    """The FLOPs of all slices of a block sum to those of the whole block; so do those of a language
+    model's head.
+    """
+    part = slice_of(name, tensor)
+    layers = ("block",) if part.model.head == "masked-lm" else ("block", "head")
+    for layer in layers:
+        whole = forward_flops(layer_of(unsliced(part), layer))
+        assert tensor * forward_flops(layer_of(part, layer)) == whole
+
+
+def test_berts_transform_and_pooler_run_on_every_slice() -> None:
+    """Only the decoder of BERT's head is cut."""
+    heads = (layer_of(slice_of("megatron-bert", t), "head") for t in (1, 4))
+    whole, part = ({p.name: p.gemm for p in head.primitives if p.gemm} for head in heads)
+    assert set(whole) == {"transform", "logits", "pooler", "next_sentence"}
+    assert [name for name in whole if whole[name] != part[name]] == ["logits"]
+
+
+@some
+@given(slices())
+def test_slices_share_out_the_blocks_of_random_models(part: Slice) -> None:
+    """Whatever the model, t slices of a block have its FLOPs, and their cut parameters sum to its own."""
+    whole = layer_of(unsliced(part), "block")
+    assert part.tensor * forward_flops(layer_of(part, "block")) == forward_flops(whole)
+    weights = [sum(p.parameters for p in x.primitives if p.gemm) for x in (layer_of(part, "block"), whole)]
+    assert part.tensor * weights[0] == weights[1]
+
+
+@pytest.mark.parametrize(("name", "tensor"), SLICED)
+def test_all_reduces_are_those_of_megatron(name: str, tensor: int) -> None:
+    """Two all-reduces a block and pass; one after the embedding; three small ones in the loss, one
+    behind the head.
+    """
+    counts = {layer.name: network(layer) for layer in build_layers(slice_of(name, tensor))}
+    assert counts["block"] == {"all_reduce": 2, "copy": 2}
+    assert counts["embedding"] == {"all_reduce": 1}
+    assert counts["head"] == {"all_reduce": 3, "copy": 1}
+
+
+@some
+@given(slices().filter(lambda part: part.tensor == 1))
+def test_one_slice_needs_no_network(part: Slice) -> None:
+    """A model that is not cut sums nothing over the network."""
+    assert not any(network(layer) for layer in build_layers(part))
+
+
+def test_all_reduces_carry_the_residual_stream() -> None:
+    """Every all-reduce of a block carries b s h elements, those of the loss one a token."""
+    part = slice_of("megatron-gpt-2.5b", 4, 2)
+    for layer, size in (("block", 2 * 1024 * 1920), ("embedding", 2 * 1024 * 1920), ("head", 2 * 1024)):
+        found = {p.elements for p in layer_of(part, layer).primitives if p.kind == "all_reduce"}
+        assert found == {size}
+
+
+def test_norms_and_row_biases_are_whole_on_every_slice() -> None:
+    """A slice holds its part of the matrices and of the column biases, and all of the rest."""
+    h, t = 1920, 4
+    found = {
+        p.name: p.parameters
+        for p in layer_of(slice_of("megatron-gpt-2.5b", t), "block").primitives
+        if p.parameters
+    }
+    assert found == {
+        "attention_norm": 2 * h,
+        "qkv": 3 * h * h // t,
+        "qkv_bias": 3 * h // t,
+        "attention_out": h * h // t,
+        "attention_out_bias": h,
+        "feed_forward_norm": 2 * h,
+        "feed_forward_in": 4 * h * h // t,
+        "feed_forward_in_bias": 4 * h // t,
+        "feed_forward_out": 4 * h * h // t,
+        "feed_forward_out_bias": h,
+    }
+
+
+def test_bias_and_dropout_follow_the_all_reduce() -> None:
+    """What would be counted t times before the sum comes after it."""
+    found = [p.name for p in layer_of(slice_of("megatron-gpt-2.5b", 2), "block").primitives]
+    start = found.index("attention_out")
+    assert found[start : start + 5] == [
+        "attention_out",
+        "attention_out_all_reduce",
+        "attention_out_bias",
+        "attention_dropout",
+        "attention_add",
+    ]
+
+
+def test_a_vocabulary_is_padded_to_equal_slices() -> None:
+    """GPT-2's odd vocabulary is cut into slices of equal size, the last one padded."""
+    part = slice_of("gpt2", 2)
+    assert part.vocabulary == 25129
+    assert part.vocabulary * 2 >= part.model.vocabulary
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "word"), [("gpt2-xl", 2, "heads 25"), ("llama2-70b", 16, "key_value_heads 8")]
+)
+def test_slices_that_cut_a_head_are_refused(name: str, tensor: int, word: str) -> None:
+    """The width must divide the heads; the message names model and heads."""
+    with pytest.raises(PhazeError, match=f"model {name}: tensor: {tensor} must .* divide {word}"):
+        slice_of(name, tensor)
+
+
+def test_a_sequence_beyond_the_positions_is_refused() -> None:
+    """A model with learned positions cannot read further."""
+    with pytest.raises(PhazeError, match="model gpt2: sequence: 2048"):
+        slice_model(model_of("gpt2"), 1, 2048, 1, 2)
