@@ -1,0 +1,160 @@
+"""Layout: how one training job is spread over devices, and the groups of ranks that talk to each other.
+
+Ranks are numbered as in Megatron-Core, tp-cp-ep-dp-pp with tp fastest: tensor-parallel ranks lie beside each
+other, pipeline stages farthest apart. Experts fold into the same ranks of a stage, etp-ep-edp: what experts
+leave of tp · cp · dp is their own data-parallel width edp (Megatron-Core, `parallel_state`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Literal, Self, get_args
+
+from phaze.base.errors import PhazeError
+
+Zero = Literal[0, 1, 2, 3]
+"""What replicas share: nothing, the optimizer state, also the gradients, also the weights (Rajbhandari et
+al., SC 2020, Section 5)."""
+Recompute = Literal["none", "selective", "full"]
+"""What runs forward again for the backward pass: nothing, the core of attention, every layer."""
+Precision = Literal["half", "mixed", "single"]
+Axis = Literal["tp", "cp", "ep", "etp", "edp", "dp", "dp-cp", "pp"]
+"""Whose members form a group; dp-cp are all ranks that hold the same dense weights."""
+WIDTHS = ("tp", "cp", "ep", "etp", "pp", "vp", "dp")
+
+_KEY = re.compile(r"tp(\d+)(?:-cp(\d+))?(?:-ep(\d+))?(?:-etp(\d+))?(-sp)?-b(\d+)(-single)?")
+KEY_PATTERN = re.sub(r"\((?!\?)", "(?:", _KEY.pattern)
+"""What a `Layout.key` looks like, as a regular expression without groups."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks of one process group: `ranks` of them, `stride` devices apart."""
+
+    ranks: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Widths of all kinds of parallelism, and what every rank keeps of states and activations."""
+
+    tp: int = 1
+    """Tensor parallel: slices of every layer."""
+    cp: int = 1
+    """Context parallel: slices of every sequence."""
+    ep: int = 1
+    """Expert parallel: ranks that experts are dealt to."""
+    etp: int = 1
+    """Tensor parallel inside an expert."""
+    pp: int = 1
+    """Pipeline parallel: devices that a microbatch passes."""
+    vp: int = 1
+    """Virtual stages on each of them (interleaving)."""
+    dp: int = 1
+    """Data parallel: replicas of everything."""
+    microbatch: int = 1
+    """Samples that pass the pipeline together."""
+    sequence_parallel: bool = False
+    """What tensor parallelism leaves whole is cut along the sequence (Korthikanti et al. 2023)."""
+    zero: Zero = 0
+    recompute: Recompute = "none"
+    precision: Precision = "mixed"
+
+    @property
+    def devices(self) -> int:
+        """Return the devices of all stages and replicas."""
+        return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def stages(self) -> int:
+        """Return the stages of the pipeline, those of all virtual ones."""
+        return self.pp * self.vp
+
+    @property
+    def edp(self) -> int:
+        """Return how many ranks hold the same experts."""
+        return self.tp * self.cp * self.dp // (self.etp * self.ep)
+
+    @property
+    def cuts_sequence(self) -> bool:
+        """Return whether tensor-parallel ranks hold shares of the sequence between layers."""
+        return self.sequence_parallel and self.tp > 1
+
+    @property
+    def bytes_per_element(self) -> int:
+        """Return the bytes of a number in activations."""
+        return 4 if self.precision == "single" else 2
+
+    @cached_property
+    def key(self) -> str:
+        """Return what changes the operators of a slice, as a word for paths and tables, as tp4-sp-b2.
+
+        Axes of width 1 other than tp are left out, so that a new axis renames nothing.
+        """
+        cuts = [f"{name}{getattr(self, name)}" for name in ("cp", "ep", "etp") if getattr(self, name) > 1]
+        parts = [f"tp{self.tp}", *cuts, *["sp"] * self.cuts_sequence, f"b{self.microbatch}"]
+        return "-".join([*parts, *["single"] * (self.precision == "single")])
+
+    @classmethod
+    def of_key(cls, key: str) -> Self:
+        """Return the layout on one stage and one replica that a key stands for; PhazeError for no key."""
+        found = _KEY.fullmatch(key)
+        if found is None:
+            raise PhazeError(f"layout: must be a key such as tp4-b2 or tp8-cp2-sp-b1, got {key}")
+        tp, cp, ep, etp, sp, microbatch, single = found.groups("")
+        return cls(
+            tp=int(tp),
+            cp=int(cp or 1),
+            ep=int(ep or 1),
+            etp=int(etp or 1),
+            microbatch=int(microbatch),
+            sequence_parallel=bool(sp),
+            precision="single" if single else "mixed",
+        )
+
+    def group(self, axis: Axis) -> Group:
+        """Return the group that a rank belongs to along an axis."""
+        dense = self.tp * self.cp
+        return {
+            "tp": Group(self.tp, 1),
+            "cp": Group(self.cp, self.tp),
+            "dp": Group(self.dp, dense),
+            "dp-cp": Group(self.dp * self.cp, self.tp),
+            "etp": Group(self.etp, 1),
+            "ep": Group(self.ep, self.etp),
+            "edp": Group(self.edp, self.etp * self.ep),
+            "pp": Group(self.pp, dense * self.dp),
+        }[axis]
+
+    def microbatches(self, global_batch: int) -> int:
+        """Return the microbatches of a replica in a batch."""
+        return global_batch // (self.microbatch * self.dp)
+
+    def check(self, *, devices: int | None = None, global_batch: int | None = None) -> None:
+        """Raise PhazeError naming the two fields that disagree, also with devices and batch where given."""
+        for name in (*WIDTHS, "microbatch"):
+            if getattr(self, name) < 1:
+                raise PhazeError(f"{name} must be >= 1, got {getattr(self, name)}")
+        if self.zero not in get_args(Zero):
+            raise PhazeError(f"zero must be 0, 1, 2 or 3, got {self.zero}")
+        if self.tp * self.cp * self.dp % (self.etp * self.ep):
+            raise PhazeError(
+                f"ep * etp must divide tp * cp * dp {self.tp * self.cp * self.dp}, got {self.ep * self.etp}"
+            )
+        if self.ep > 1 and self.tp > 1 and not self.sequence_parallel:
+            raise PhazeError(f"sequence_parallel must be true with ep {self.ep} and tp {self.tp}, got false")
+        if self.vp > 1 and self.pp < 2:
+            raise PhazeError(f"pp must be >= 2 with vp {self.vp}, got {self.pp}")
+        if devices is not None and self.devices != devices:
+            axes = "tp * pp * dp" if self.cp == 1 else "tp * cp * pp * dp"
+            raise PhazeError(f"{axes} must be gpus {devices}, got {self.devices}")
+        if global_batch is not None and global_batch % (self.microbatch * self.dp):
+            raise PhazeError(
+                f"microbatch * dp must divide global_batch {global_batch}, got {self.microbatch * self.dp}"
+            )
+
+
+assert {field.name for field in fields(Layout)} >= set(WIDTHS)
