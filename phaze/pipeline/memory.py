@@ -8,15 +8,13 @@ because it adds the microbatch at work to what is there all the time.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
 from phaze.base.arrays import Floats
 from phaze.pipeline.durations import Kind
 from phaze.pipeline.orders import Kinds, jobs_of
-from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.windows import in_flight
 
 
@@ -52,32 +50,3 @@ def peak_bytes(pipeline: Pipeline, group: int) -> float:
     """Return the most that a device of a group ever holds: its first replica, which has most microbatches."""
     jobs = jobs_of(pipeline, group, 0, in_flight(pipeline)[group])
     return float(held_bytes(pipeline, group, jobs.kind, jobs.stage)[0].max())
-
-
-def recomputing(stage: StageCost, input_bytes: float) -> StageCost:
-    """Return the stage that stashes its inputs only and runs forward again before the backward pass.
-
-    What it no longer stashes it needs while it works on a microbatch (Piper, Section 3.5).
-    """
-    return replace(
-        stage,
-        recompute_s=stage.forward_s,
-        stash_bytes=input_bytes,
-        work_bytes=stage.work_bytes + max(stage.stash_bytes - input_bytes, 0.0),
-    )
-
-
-def recompute_where_needed(
-    pipeline: Pipeline, alternatives: tuple[StageCost, ...], memory_bytes: float
-) -> Pipeline:
-    """Return the pipeline with alternatives for those stages that do not fit otherwise.
-
-    "Activation re-computation occurs only when there is insufficient memory capacity" (PALM, IV.A). Of a
-    group's chunks the first are taken first, whose stashes live longest, and no more than needed. A group may
-    not fit in the end either: `peak_bytes` tells.
-    """
-    for stage in range(len(pipeline.stages)):
-        if peak_bytes(pipeline, stage % pipeline.depth) > memory_bytes:
-            stages = (*pipeline.stages[:stage], alternatives[stage], *pipeline.stages[stage + 1 :])
-            pipeline = replace(pipeline, stages=stages)
-    return pipeline

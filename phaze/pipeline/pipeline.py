@@ -167,24 +167,6 @@ class Pipeline:
         return {}
 
 
-def merged(stages: tuple[StageCost, ...]) -> StageCost:
-    """Return the stage that executes all of them one after the other: PALM's layer-wise execution.
-
-    What is sent between them stays where it is; memory for work is that of the neediest.
-    """
-    sums = {f.name: sum(getattr(stage, f.name) for stage in stages) for f in fields(StageCost)}
-    last, first = stages[-1], stages[0]
-    return replace(
-        first,
-        **{
-            **sums,
-            "send_activation_s": last.send_activation_s,
-            "send_gradient_s": first.send_gradient_s,
-            "work_bytes": max(stage.work_bytes for stage in stages),
-        },
-    )
-
-
 def with_gathers(stage: StageCost, gather_s: float, *, overlapped: bool = True) -> StageCost:
     """Return the stage with its weights gathered for every pass, as ZeRO 3 does.
 

@@ -52,11 +52,6 @@ def ideal_time_s(load_s: Floats, update_s: float, microbatches: int) -> float:
     return float((microbatches - 1) * load_s.max() + load_s.sum() + update_s)
 
 
-def interleaved_bubble(depth: int, microbatches: int, chunks: int) -> float:
-    """Return a balanced pipeline's bubble over its ideal time, (p - 1)/(v m) (Narayanan et al., SC 2021)."""
-    return (depth - 1) / (chunks * microbatches)
-
-
 def _period(pipeline: Pipeline) -> int:
     """Return after how many microbatches of a lane the event graph repeats itself."""
     repeated = lcm(*pipeline.replicas)

@@ -40,25 +40,6 @@ def trace_events(timeline: Timeline) -> list[Event]:
     return [*_names(timeline), *_slices(timeline), *_arrows(timeline), *_counters(timeline)]
 
 
-def picture(timeline: Timeline, unit_s: float) -> list[str]:
-    """Return a line for each worker, a cell for each unit of time: the number of the microbatch, from 1.
-
-    Backward passes have a minus sign, recomputation a plus; time that is not a pass is a point.
-    """
-    signs = {Kind.FORWARD: "", Kind.RECOMPUTE: "+", Kind.BACKWARD: "-"}
-    width = len(str(timeline.jobs.microbatch.max() + 1)) + 1
-    lines = []
-    for worker in range(len(timeline.pipeline.workers)):
-        cells = ["."] * round(timeline.time_s / unit_s)
-        for job in range(*timeline.jobs.first[worker : worker + 2].tolist()):
-            sign = signs.get(Kind(timeline.jobs.kind[job]))
-            ends = round(timeline.start_s[job] / unit_s), round(timeline.end_s[job] / unit_s)
-            for cell in range(*ends) if sign is not None else ():
-                cells[cell] = f"{sign}{timeline.jobs.microbatch[job] + 1}"
-        lines.append(" ".join(cell.rjust(width) for cell in cells).rstrip())
-    return lines
-
-
 def _places(timeline: Timeline) -> list[tuple[int, int, str]]:
     """Return process, thread and the thread's name of every resource."""
     places = [(group, replica, f"replica {replica}") for group, replica in timeline.pipeline.workers]

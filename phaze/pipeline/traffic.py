@@ -6,8 +6,7 @@ job sends while the devices of its worker wait, are messages over links. The sam
 links that exclude each other (contention), with links that carry all that comes at once (none), and with
 nothing sent (the work alone), so that the three times differ by what is named and by nothing else.
 
-Where `NetworkMachine` starts what a job sends together with the job, here work and messages follow each other
-in turns, as a layer's products and all-reduces do.
+Work and messages follow each other in turns, as a layer's products and all-reduces do.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from phaze.cost.network.topology import Switching, Topology
 from phaze.pipeline.draft import Draft, Part, Wait, Work, draft
 from phaze.pipeline.durations import Kind
 from phaze.pipeline.graph import EventGraph
-from phaze.pipeline.machine import passing
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.timeline import Timeline
 
@@ -251,3 +249,13 @@ def _extension(own: Columns, begin: int, size: int) -> tuple[Columns, Columns]:
     ends = (np.flatnonzero(~waited) + size).tolist()
     last = [] if size - 1 == begin else [size - 1]
     return own._replace(waits=waits, before=before), _message(0.0, *last, *ends)
+
+
+def passing(source: Sequence[int], target: Sequence[int], size_bytes: float) -> Plan:
+    """Return a tensor from tiles to tiles, an equal share for each pair in order, the shorter repeated."""
+    pairs = max(len(source), len(target))
+    part = size_bytes / pairs
+    return tuple(
+        Message(source[k * len(source) // pairs], target[k * len(target) // pairs], part)
+        for k in range(pairs)
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 from types import MappingProxyType
@@ -106,22 +106,3 @@ class Chip:
     def peak_flops_per_s(self) -> float:
         """Of all tiles."""
         return self.grid.tiles * self.tile.peak_flops_per_s
-
-
-def slower(chip: Chip, part: Literal["sram", "links", "dram"], factor: float = 0.5) -> Chip:
-    """Return a chip of which one bandwidth is multiplied by a factor."""
-    if part == "sram":
-        bandwidth = chip.tile.sram_bandwidth_bytes_per_s * factor
-        return replace(chip, tile=replace(chip.tile, sram_bandwidth_bytes_per_s=bandwidth))
-    if part == "links":
-        between = chip.wires.between_bandwidth_bytes_per_s
-        wires = replace(
-            chip.wires,
-            bandwidth_bytes_per_s=chip.wires.bandwidth_bytes_per_s * factor,
-            between_bandwidth_bytes_per_s=between and between * factor,
-        )
-        return replace(chip, wires=wires)
-    if chip.memory is None:
-        raise PhazeError(f"chip {chip.name}: has no memory whose bandwidth could change")
-    memory = replace(chip.memory, bandwidth_bytes_per_s=chip.memory.bandwidth_bytes_per_s * factor)
-    return replace(chip, memory=memory)

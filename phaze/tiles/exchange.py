@@ -18,7 +18,7 @@ from scipy.optimize import linear_sum_assignment
 from phaze.base.errors import PhazeError
 from phaze.cost.network.delivery import Contention, deliver
 from phaze.cost.network.mesh import Grid
-from phaze.cost.network.messages import Message, Plan, then, together
+from phaze.cost.network.messages import Message, Plan, together
 from phaze.cost.network.ring_messages import all_reduce, broadcast, reduce
 from phaze.cost.network.topology import Switching, Topology
 
@@ -141,11 +141,6 @@ def exchange_s(
     """Return the seconds of every term, each starting when the one before is over, and their total."""
     seconds = {name: deliver(topology, plan, contention, switching).time_s for name, plan in plans.items()}
     return {**seconds, "total": sum(seconds.values())}
-
-
-def whole(plans: dict[str, Plan]) -> Plan:
-    """Return all terms as one plan."""
-    return then(*plans.values())
 
 
 def _receivers(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 
 from phaze.base.errors import PhazeError
-from phaze.pipeline.pipeline import StageCost
 from phaze.tiles import analytical, tile_by_tile, virtual
 from phaze.tiles.chip import Chip
 from phaze.tiles.outcome import Activity, Bound, Outcome, Spent, port_resources
@@ -92,25 +91,10 @@ class GroupTimes:
 
     @property
     def fits(self) -> bool:
-        """Whether a tile's part of the DRAM holds what SRAM does not."""
-        return fits(self.program)
-
-    def stage_cost(self, send_activation_s: float = 0.0, send_gradient_s: float = 0.0) -> StageCost:
-        """Return the stage for the pipeline level; its bytes are those of one tile."""
-        memory = self.memory
-        return StageCost(
-            self.seconds("forward"),
-            self.seconds("backward"),
-            self.seconds("recompute"),
-            send_activation_s,
-            send_gradient_s,
-            self.seconds("sync"),
-            self.seconds("update"),
-            self.seconds("gather"),
-            operators=len(self.program.parts),
-            stash_bytes=memory.microbatch_bytes,
-            fixed_bytes=memory.weights_bytes + memory.gradients_bytes + memory.optimizer_bytes,
-        )
+        """Whether a tile's part of the DRAM, equal for all tiles of the chip, holds what SRAM does not."""
+        chip, memory = self.program.chip, self.memory
+        part = chip.dram_bytes / chip.grid.tiles if chip.memory else 0.0
+        return memory.total_bytes - memory.sram_bytes <= part
 
 
 def measure(
@@ -168,22 +152,6 @@ def tile_traffic(steps: Sequence[Step]) -> TileTraffic:
         sum(step.access.write_bytes for step in steps),
         sum(some.sent_bytes for step in steps for some in (*step.before, *step.exchanges, *step.beside)),
     )
-
-
-def recompute_if_short(chip: Chip, stage: Stage, mode: Mode | None = None) -> Mode:
-    """Return a mode in which activations are not kept if there is no room for them, and only then."""
-    mode = mode or Mode()
-    kept = replace(mode, training=replace(mode.training, recompute=False))
-    if not mode.training.backward or fits(Program(chip, stage, kept)):
-        return kept
-    return replace(mode, training=replace(mode.training, recompute=True))
-
-
-def fits(program: Program) -> bool:
-    """Return whether a tile's part of the DRAM, equal for all tiles of the chip, holds what SRAM does not."""
-    chip, memory = program.chip, tile_memory(program)
-    part = chip.dram_bytes / chip.grid.tiles if chip.memory else 0.0
-    return memory.total_bytes - memory.sram_bytes <= part
 
 
 def tile_memory(program: Program) -> TileMemory:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import Grid
@@ -41,7 +41,7 @@ def s_shaped(grid: Grid, rows: int, columns: int) -> tuple[Tiles, ...]:
     blocks = []
     for down in range(grid.rows // rows):
         order = range(across) if down % 2 == 0 else range(across - 1, -1, -1)
-        blocks += [_block(grid, (down * rows, at * columns), (rows, columns)) for at in order]
+        blocks += [block(grid, (down * rows, at * columns), (rows, columns)) for at in order]
     return tuple(blocks)
 
 
@@ -62,47 +62,13 @@ def own(grid: Grid, stages: Sequence[Sequence[int]]) -> tuple[Tiles, ...]:
     return tuple(tuple(tiles) for tiles in stages)
 
 
-def groups(
-    grid: Grid, tiles: Sequence[int], tensor: int, placed: Placed = "near"
-) -> tuple[tuple[Tiles, ...], tuple[Tiles, ...]]:
-    """Return the tensor-parallel and the data-parallel groups of a stage on a rectangle of tiles.
-
-    Near, a tensor-parallel group is the rectangle with the shortest sides, and a data-parallel one has the
-    tiles at one position of every such rectangle; far, the two change places.
-    """
-    if placed not in get_args(Placed):
-        raise PhazeError(f"mapping: groups must be one of {', '.join(get_args(Placed))}, got {placed}")
-    corner, rows, columns = _rectangle(grid, tiles)
-    if tensor < 1 or len(tiles) % tensor:
-        raise PhazeError(f"mapping: tensor must divide the {len(tiles)} tiles of a stage, got {tensor}")
-    size = tensor if placed == "near" else len(tiles) // tensor
-    down, across = compact(rows, columns, size)
-    close = tuple(
-        _block(grid, (corner[0] + row, corner[1] + column), (down, across))
-        for row in range(0, rows, down)
-        for column in range(0, columns, across)
-    )
-    apart = tuple(zip(*close, strict=True))
-    return (close, apart) if placed == "near" else (apart, close)
-
-
-def _block(grid: Grid, corner: tuple[int, int], shape: tuple[int, int]) -> Tiles:
+def block(grid: Grid, corner: tuple[int, int], shape: tuple[int, int]) -> Tiles:
+    """Return the tiles of a rectangle (rows, columns) below and right of a corner (row, column)."""
     return tuple(
         grid.tile(corner[0] + row, corner[1] + column)
         for row in range(shape[0])
         for column in range(shape[1])
     )
-
-
-def _rectangle(grid: Grid, tiles: Sequence[int]) -> tuple[tuple[int, int], int, int]:
-    """Return the corner, rows and columns of tiles; raises `PhazeError` where they are no rectangle."""
-    places = [grid.place(tile) for tile in tiles]
-    top, left = min(row for row, _ in places), min(column for _, column in places)
-    rows = max(row for row, _ in places) - top + 1
-    columns = max(column for _, column in places) - left + 1
-    if sorted(tiles) != sorted(_block(grid, (top, left), (rows, columns))):
-        raise PhazeError("mapping: groups need a stage whose tiles are a rectangle; name them yourself")
-    return (top, left), rows, columns
 
 
 def compact(rows: int, columns: int, size: int) -> tuple[int, int]:

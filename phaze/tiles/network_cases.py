@@ -244,11 +244,3 @@ def _work(task: Work, size_bytes: float, grid: Grid, memory: Memory) -> Plan:
     if task in ("read", "write"):
         return memory_access(grid, memory, tiles, size_bytes, task == "write")
     raise PhazeError(f"network: a task must be one of {', '.join(get_args(Work))}, got {task}")
-
-
-def wafer(rows: int = 5, columns: int = 4, latency_s: float = 1e-9) -> tuple[Grid, Topology, Memory]:
-    """Return PALM's wafer (Table VI): 4 × 4 cores in each of 5 × 4 tiles, memories at west and east edges."""
-    grid = Grid(rows * 4, columns * 4)
-    wires = Wires(1024e9, latency_s, (4, 4), 256e9)
-    memory = Memory(grid.edge(), 256e9)
-    return grid, mesh(grid, wires, memory), memory

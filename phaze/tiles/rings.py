@@ -41,23 +41,6 @@ def ring(grid: Grid, tiles: Sequence[int]) -> Ring:
     return Ring(_search(grid, chosen, False) or snake(grid, chosen), False)
 
 
-def spliced_ring(grid: Grid, tiles: Sequence[int]) -> Ring:
-    """Return a ring in which one tile more is put where the detour is shortest, if the others form a ring.
-
-    Raises `PhazeError` where no tile can be left out so that the others form a ring.
-    """
-    chosen = _distinct(grid, tiles)
-    for extra in chosen:
-        rest = ring(grid, [tile for tile in chosen if tile != extra])
-        if rest.closed and len(rest.order) > 2:
-            place = min(
-                range(len(rest.order)),
-                key=lambda k: grid.distance(rest.pairs[k][0], extra) + grid.distance(extra, rest.pairs[k][1]),
-            )
-            return Ring((*rest.order[: place + 1], extra, *rest.order[place + 1 :]), False)
-    raise PhazeError(f"ring: no {len(chosen) - 1} of the tiles {', '.join(map(str, chosen))} form a ring")
-
-
 def snake(grid: Grid, tiles: Sequence[int]) -> tuple[int, ...]:
     """Return tiles row by row, every other row from right to left."""
     rows: dict[int, list[int]] = {}

@@ -8,8 +8,8 @@ The strategies of the text, in their order, for the operators that a tile has:
     S_PTY       neither fits: operands that do not stay are fetched again and again
 
 Under S_PTY one operand stays in parts of the SRAM's size, and the other passes once for each part: the input
-where it is no smaller than the weights (IS), else the weights (WS). Algorithm 1 as printed is another: see
-`algorithm`. With parts of unlimited size every operand passes once.
+where it is no smaller than the weights (IS), else the weights (WS). Algorithm 1 as printed is another: a test
+compares both. With parts of unlimited size every operand passes once.
 
 Bytes are per microbatch for a pass and per batch for the update. A backward pass is two products: the
 gradient of the input from that of the output and the weights, and the gradient of the weights from that of

@@ -8,7 +8,7 @@ groups.
 
 This is exact where groups are symmetric: every tile has a port for itself or needs none, and rings share no
 links, so that all tiles are always equally far. What is lost elsewhere: tiles that run ahead of others, and
-accesses that meet messages link by link; `comparison` tells how much that is.
+accesses that meet messages link by link; a test tells how much that is.
 """
 
 from __future__ import annotations

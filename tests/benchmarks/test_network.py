@@ -14,16 +14,16 @@ from phaze.cost.network.delivery import deliver, in_compiled_events, in_events
 from phaze.cost.network.messages import Plan, then, together
 from phaze.cost.network.ring_messages import all_reduce, all_to_all
 from phaze.pipeline.durations import Kind
-from phaze.pipeline.events import simulate_events
-from phaze.pipeline.machine import Detail, NetworkMachine
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.traffic import carry_out
-from phaze.tiles import layered
 from phaze.tiles.machine import load_tiled_machine
-from phaze.tiles.mapping import groups, s_shaped
-from phaze.tiles.network_cases import wafer
+from phaze.tiles.mapping import s_shaped
 from phaze.tiles.on_tiles import TiledRun, script_of
 from phaze.tiles.rings import ring
+from tests.oracles import layered
+from tests.oracles.chips import groups, wafer
+from tests.oracles.network_machine import Detail, NetworkMachine
+from tests.oracles.pipeline_events import simulate_events
 
 Benchmark = Callable[..., Any]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from phaze.pipeline.events import simulate_events
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.plan.runs.machine import load_machine
 from phaze.plan.runs.predict import predict
 from phaze.plan.runs.run import Run
+from tests.oracles.pipeline_events import simulate_events
 
 Benchmark = Callable[..., Any]
 

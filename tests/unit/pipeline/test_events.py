@@ -10,11 +10,11 @@ import simpy
 
 from phaze.base.errors import PhazeError
 from phaze.pipeline.durations import Kind
-from phaze.pipeline.events import simulate_events
-from phaze.pipeline.links import Idle, Process, SharedLinks, Task, Transfer
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, Schedule, StageCost
 from phaze.pipeline.windows import in_flight
+from tests.oracles.links import Idle, Process, SharedLinks, Task, Transfer
+from tests.oracles.pipeline_events import simulate_events
 from tests.unit.pipeline.examples import ideal, random_pipeline, random_stage
 
 PRIORITY: tuple[Schedule, ...] = ("gpipe", "1f1b", "2bw", "layer-wise", "inference")

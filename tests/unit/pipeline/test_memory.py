@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from phaze.cost.memory import microbatches_in_flight, stage_memory_bytes
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.memory import peak_bytes, recompute_where_needed, recomputing
+from phaze.pipeline.memory import peak_bytes
 from phaze.pipeline.pipeline import Pipeline, Schedule, StageCost
+from tests.oracles.pipelines import recomputing
 from tests.unit.pipeline.examples import SCHEDULES, ideal, random_pipeline
 
 
@@ -76,25 +77,6 @@ def test_everything_is_given_back_in_the_end() -> None:
     profile = simulate(random_pipeline(np.random.default_rng(3), "interleaved")).memory(0)
     assert profile.bytes_[-1] == pytest.approx(profile.bytes_[0])
     assert (np.diff(profile.time_s) >= 0).all()
-
-
-def test_only_stages_that_do_not_fit_recompute() -> None:
-    """Four stages hold 4, 3, 2 and 1 microbatches of 10; recomputing, they hold 2 each and need 8 at work."""
-    stage = StageCost(1.0, 2.0, stash_bytes=10.0)
-    pipeline = Pipeline((stage,) * 4, 9)
-    alternatives = (recomputing(stage, 2.0),) * 4
-    for memory_bytes, recomputed in ((40.0, 0), (39.0, 1), (29.0, 2), (16.0, 3), (9.0, 4)):
-        chosen = recompute_where_needed(pipeline, alternatives, memory_bytes)
-        assert [bool(s.recompute_s) for s in chosen.stages] == [q < recomputed for q in range(4)]
-
-
-def test_of_chunks_no_more_recompute_than_needed() -> None:
-    stage = StageCost(1.0, 2.0, stash_bytes=10.0)
-    pipeline = Pipeline((stage,) * 4, 8, "interleaved", chunks=2)
-    need = peak_bytes(pipeline, 0)
-    chosen = recompute_where_needed(pipeline, (recomputing(stage, 1.0),) * 4, need - 1)
-    assert [bool(s.recompute_s) for s in chosen.stages] == [True, False, False, False]
-    assert peak_bytes(chosen, 0) < need
 
 
 def test_recomputation_takes_time_and_saves_memory() -> None:

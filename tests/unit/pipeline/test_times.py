@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from phaze.base.errors import PhazeError
 from phaze.pipeline.durations import Kind
-from phaze.pipeline.events import simulate_events
 from phaze.pipeline.flushing import batch_time_s
 from phaze.pipeline.longest_path import longest_path, simulate
-from phaze.pipeline.pipeline import Pipeline, Schedule, StageCost, merged, with_gathers
-from phaze.pipeline.steady import ideal_time_s, interleaved_bubble
+from phaze.pipeline.pipeline import Pipeline, Schedule, StageCost, with_gathers
+from phaze.pipeline.steady import ideal_time_s
 from phaze.pipeline.timeline import Timeline
-from phaze.pipeline.trace import picture
+from tests.oracles.pipeline_events import simulate_events
+from tests.oracles.pipelines import interleaved_bubble, merged, picture
 from tests.unit.pipeline.examples import SCHEDULES, ideal, random_pipeline, random_stage
 
 FIGURE_5 = """

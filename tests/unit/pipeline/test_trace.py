@@ -12,7 +12,8 @@ import pytest
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, Schedule, StageCost
 from phaze.pipeline.timeline import Timeline
-from phaze.pipeline.trace import Event, picture, trace_events, write_trace
+from phaze.pipeline.trace import Event, trace_events, write_trace
+from tests.oracles.pipelines import picture
 from tests.unit.pipeline.examples import SCHEDULES, ideal, random_pipeline
 
 FIELDS = {

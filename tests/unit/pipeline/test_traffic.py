@@ -17,11 +17,11 @@ from phaze.cost.network.ring_messages import ring_s
 from phaze.cost.network.topology import Switching, Topology
 from phaze.cost.network.torus import torus
 from phaze.pipeline.durations import Kind
-from phaze.pipeline.events import simulate_events
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.machine import NetworkMachine
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.traffic import Traffic, Turn, carry_out, script, silent
+from tests.oracles.network_machine import NetworkMachine
+from tests.oracles.pipeline_events import simulate_events
 
 GRID = Grid(1, 4)
 BYTES = {(a, b): 4.0 for a in range(4) for b in range(4) if abs(a - b) == 1}

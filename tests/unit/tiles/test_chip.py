@@ -9,7 +9,8 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import Grid, Memory, Wires
-from phaze.tiles.chip import Chip, Tile, slower
+from phaze.tiles.chip import Chip, Tile
+from tests.oracles.chips import slower
 
 CORE = Tile(rows=64, columns=128, clock_hz=0.9765625e9, sram_bytes=3.75e6, sram_bandwidth_bytes_per_s=inf)
 GRID = Grid(4, 4)

@@ -10,11 +10,11 @@ import pytest
 
 from phaze.cost.network.messages import sent_by
 from phaze.tiles.analytical import held
-from phaze.tiles.chip import slower
-from phaze.tiles.comparison import Case, Comparison, compare, main, random_case, summarise
 from phaze.tiles.group import simulate, tile_traffic
 from phaze.tiles.outcome import Activity
 from phaze.tiles.tile_by_tile import perform
+from tests.oracles.chips import slower
+from tests.oracles.fidelities import Case, Comparison, compare, random_case, summarise
 
 CASES = 60
 ROUNDED = 1e-12
@@ -62,14 +62,6 @@ def test_a_summary_is_that_of_its_cases() -> None:
         assert (row.least, row.most) == (min(errors), max(errors))
         assert row.mean == pytest.approx(np.abs(errors).mean())
         assert row.median == pytest.approx(np.median(errors))
-
-
-def test_the_table_is_written_with_its_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    main(3)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].endswith("tile_by_tile_s,virtual_s,analytical_s,virtual_error,analytical_error")
-    assert lines[4] == ""
-    assert lines[5].startswith("fidelity,contended,cases,mean")
 
 
 @pytest.mark.parametrize("number", range(20))

@@ -10,7 +10,6 @@ from typing import Literal
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.tiles.chip import slower
 from phaze.tiles.grayskull import CASES, MOST, Case, Row
 from phaze.tiles.group import measure
 from phaze.tiles.inference import (
@@ -26,6 +25,7 @@ from phaze.tiles.machine import load_tiled_machine
 from phaze.tiles.operators import Linear
 from phaze.tiles.sram import Training
 from phaze.tiles.steps import Program, Stage
+from tests.oracles.chips import slower
 
 MACHINE = load_tiled_machine("grayskull")
 STAGE = Stage((14, 15), ((Linear(4, 8, 16, 32), (2, 1, 1, 1)),))

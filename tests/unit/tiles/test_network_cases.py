@@ -7,8 +7,9 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.cost.network.delivery import deliver
 from phaze.cost.network.mesh import Grid, mesh
+from phaze.cost.network.messages import then
 from phaze.cost.network.topology import Switching
-from phaze.tiles.exchange import exchange, exchange_s, phases, whole
+from phaze.tiles.exchange import exchange, exchange_s, phases
 from phaze.tiles.network_cases import (
     BERT_BASE_BYTES,
     CORES,
@@ -19,9 +20,9 @@ from phaze.tiles.network_cases import (
     overlapping,
     ring_all_reduce,
     strategies,
-    wafer,
 )
 from phaze.tiles.rings import ring
+from tests.oracles.chips import wafer
 
 
 @pytest.mark.parametrize("size_bytes", [1e3, 1e6, 64e6])
@@ -148,7 +149,7 @@ def test_the_total_is_the_sum_of_equation_7_or_8_and_all_tiles_get_the_tensor(
     source, target = ([grid.tile(r, c + left) for r in range(3) for c in range(4)] for left in (0, 4))
     who = exchange(grid, ring(grid, source).order, ring(grid, target).order, adapters)
     plans = phases(who, strategy, 96.0)  # type: ignore[arg-type]
-    delivery = deliver(topology, whole(plans))
+    delivery = deliver(topology, then(*plans.values()))
     assert delivery.time_s == pytest.approx(exchange_s(topology, plans)["total"])
     reached = {run.head for run in who.receivers} | {message.target for message in plans["DG_B"]}
     assert reached == set(target)

@@ -10,13 +10,14 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import Grid, Memory, Wires
 from phaze.pipeline.steady import ideal_time_s
-from phaze.tiles.chip import Chip, Tile, slower
+from phaze.tiles.chip import Chip, Tile
 from phaze.tiles.group import measure
 from phaze.tiles.mapping import line, s_shaped
 from phaze.tiles.on_tiles import OnTiles, TiledRun, simulate_on_tiles
 from phaze.tiles.operators import Transformer
 from phaze.tiles.sram import Training
 from phaze.tiles.steps import Mode, Stage
+from tests.oracles.chips import slower
 
 GRID = Grid(4, 8)
 TILE = Tile(16, 16, 1e9, 1e6, float("inf"))

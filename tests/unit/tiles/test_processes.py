@@ -12,10 +12,10 @@ import simpy
 
 from phaze.cost.network.contention import Network
 from phaze.tiles.chip import Chip
-from phaze.tiles.comparison import Case, random_case
 from phaze.tiles.group import simulate
 from phaze.tiles.outcome import Activity
 from phaze.tiles.steps import Exchange, Step
+from tests.oracles.fidelities import Case, random_case
 
 Events = Generator[simpy.Event, object, None]
 ROUNDS = {"all-reduce": 2, "reduce-scatter": 1, "all-gather": 1}

@@ -9,7 +9,7 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import Grid
-from phaze.tiles.rings import Ring, ring, snake, spliced_ring
+from phaze.tiles.rings import Ring, ring, snake
 
 
 def neighbours_all_round(grid: Grid, found: Ring) -> bool:
@@ -51,9 +51,6 @@ def test_a_thirteenth_tile_breaks_a_ring_of_twelve(extra: int) -> None:
     assert not found.closed
     assert set(hops[:-1]) == {1}
     assert hops[-1] > 1
-    spliced = [grid.distance(a, b) for a, b in spliced_ring(grid, [*range(12), 12 + extra]).pairs]
-    assert sum(spliced) == 14
-    assert max(spliced) == 2
 
 
 @pytest.mark.parametrize("extra", [[(8, 3), (8, 4)], [(8, 3), (8, 4), (8, 8), (8, 9)], [(8, 3), (8, 5)]])
@@ -88,8 +85,3 @@ def test_one_and_two_tiles_are_rings_if_they_are_neighbours() -> None:
 def test_what_cannot_be_a_group_is_refused(tiles: list[int]) -> None:
     with pytest.raises(PhazeError, match="tiles must be different ones from 0 to 5"):
         ring(Grid(2, 3), tiles)
-
-
-def test_a_ring_cannot_be_spliced_where_the_others_form_none() -> None:
-    with pytest.raises(PhazeError, match="no 4 of the tiles"):
-        spliced_ring(Grid(1, 5), range(5))

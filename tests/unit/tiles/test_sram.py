@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from phaze.base.errors import PhazeError
 from phaze.cost.training_state import Zero, update_bytes
 from phaze.tiles import sram
-from phaze.tiles.algorithm import differences, printed, reasons
 from phaze.tiles.chip import Tile
 from phaze.tiles.operators import Linear, Share, Transformer, shares
 from phaze.tiles.sram import Access, Sizes, Strategy, Training, allocate, held
+from tests.oracles.algorithm_1 import differences, printed, reasons
 
 OP = Sizes(weights=40, gradients=40, optimizer=240, inputs=30, outputs=20)
 SHARE = Linear(4, 8, 16, 32).share((2, 1, 1, 1))

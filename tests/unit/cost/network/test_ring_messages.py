@@ -22,8 +22,8 @@ from phaze.cost.network.ring_messages import (
     reduce_scatter,
     ring_s,
 )
-from phaze.tiles import layered
 from phaze.tiles.rings import ring
+from tests.oracles import layered
 
 KINDS = get_args(Collective)
 TORUS = mesh(Grid(4, 6, wrap=True), Wires(8.0, 0.25))

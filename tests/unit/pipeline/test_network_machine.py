@@ -11,12 +11,13 @@ from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import Grid, Wires, mesh
 from phaze.cost.network.ring_messages import all_reduce
 from phaze.pipeline.durations import Kind
-from phaze.pipeline.events import simulate_events
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.machine import Detail, NetworkMachine, passing
 from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.traffic import passing
 from phaze.tiles.mapping import s_shaped
 from phaze.tiles.rings import ring
+from tests.oracles.network_machine import Detail, NetworkMachine
+from tests.oracles.pipeline_events import simulate_events
 
 GRID = Grid(1, 4)
 BYTES = {(a, b): 4.0 for a in range(4) for b in range(4) if abs(a - b) == 1}

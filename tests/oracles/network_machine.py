@@ -12,10 +12,11 @@ import simpy
 from phaze.base.errors import PhazeError
 from phaze.cost.network.contention import Network
 from phaze.cost.network.delivery import deliver
-from phaze.cost.network.messages import Message, Plan, sent_by
+from phaze.cost.network.messages import Plan, sent_by
 from phaze.cost.network.topology import Leg, Switching, Topology
 from phaze.pipeline.durations import Kind
-from phaze.pipeline.links import Process, Task, Transfer
+from phaze.pipeline.traffic import passing
+from tests.oracles.links import Process, Task, Transfer
 
 Detail = Literal["messages", "plans"]
 """Whether every message holds the links of its route, or a plan those of all its messages for its whole time.
@@ -90,16 +91,6 @@ class NetworkMachine:
         if self.network is None:
             self.network = Network(env, self.topology, self.switching)
         return self.network
-
-
-def passing(source: Sequence[int], target: Sequence[int], size_bytes: float) -> Plan:
-    """Return a tensor from tiles to tiles, an equal share for each pair in order, the shorter repeated."""
-    pairs = max(len(source), len(target))
-    part = size_bytes / pairs
-    return tuple(
-        Message(source[k * len(source) // pairs], target[k * len(target) // pairs], part)
-        for k in range(pairs)
-    )
 
 
 @dataclass(frozen=True)

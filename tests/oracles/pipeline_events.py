@@ -20,12 +20,12 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
 from phaze.pipeline.durations import Kind, borders, durations, overlap_s
 from phaze.pipeline.graph import EventGraph, all_jobs, event_graph, fetches_ahead
-from phaze.pipeline.links import Idle, Machine, Process, Task, Transfer
 from phaze.pipeline.longest_path import ADVICE
 from phaze.pipeline.orders import Jobs, Key
 from phaze.pipeline.pipeline import Pipeline
-from phaze.pipeline.priority import Queue
 from phaze.pipeline.timeline import Timeline
+from tests.oracles.links import Idle, Machine, Process, Task, Transfer
+from tests.oracles.priority import Queue
 
 Dispatch = Literal["order", "priority"]
 Message = tuple[Kind, int, int, int]
