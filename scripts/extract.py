@@ -2,6 +2,7 @@
 
 from phaze import tables
 from phaze.base.job import logged
+from phaze.layout import Layout
 from phaze.spec.model import parse_model
 from phaze.spec.settings import ExtractSettings
 from phaze.workload.frames import extract_layers
@@ -21,8 +22,7 @@ def main(
     found = extract_layers(
         parse_model(model | {"name": name}, name),
         sequence,
-        tensor,
-        microbatch,
+        Layout(tp=tensor, microbatch=microbatch),
         ExtractSettings.parse(settings, "extract"),
     )
     for table, path in outputs.items():

@@ -11,6 +11,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.units import GIB, UM2_PER_MM2
 from phaze.cost.operators import estimate_operators
 from phaze.cost.space import area_um2, describe_named, enumerate_grid
+from phaze.layout import Layout
 from phaze.plan.piper.planner import plan
 from phaze.plan.planners import Asked
 from phaze.plan.side_by_side import plan_model
@@ -158,7 +159,11 @@ def read_layers(
     """Return the operators of a model's distinct layers for TMP widths and microbatches, a chain or not."""
     model, tokens = _checked(name, sequence, widths)
     settings = ExtractSettings.parse({"backward": backward}, "--backward")
-    return [extract_layers(model, tokens, t, b, settings) for t in widths for b in microbatches]
+    return [
+        extract_layers(model, tokens, Layout(tp=t, microbatch=b), settings)
+        for t in widths
+        for b in microbatches
+    ]
 
 
 def _checked(name: str, sequence: int | None, widths: Sequence[int]) -> tuple[AnyModel, int]:

@@ -29,6 +29,7 @@ from phaze.base.errors import PhazeError
 from phaze.cost.kernel_works import Kernel, kernels_of, works_of_kernels
 from phaze.cost.kernels import time_kernels
 from phaze.cost.vector import cycle_figures
+from phaze.layout import Layout
 from phaze.spec.config import load_technology
 from phaze.spec.model import AnyModel
 from phaze.spec.system import Device
@@ -64,7 +65,7 @@ def profile_model(
         raise PhazeError(f"profile: microbatch: must be > 0, got {microbatch}")
     _, device = load_cluster(system)
     tokens = model.usual_sequence if sequence is None else sequence
-    whole = build_network(model, tokens, 1, microbatch, device.number_bytes).unroll()
+    whole = build_network(model, tokens, Layout(microbatch=microbatch), device.number_bytes).unroll()
     graph = profile_graph(whole, device)
     return replace(
         graph,

@@ -22,6 +22,7 @@ from phaze.base.ranking import leanest_first
 from phaze.cost.designs import design_ids
 from phaze.cost.mapper.loads import Hardware
 from phaze.cost.operators import estimate_operators
+from phaze.layout import Layout
 from phaze.plan.expert import Expert
 from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions
@@ -117,10 +118,10 @@ def extract_subject(
     expert: Expert | None = None,
 ) -> Subject:
     """Return a model with its operators for all TMP widths and microbatches."""
-    widths = [(t, b) for t in tensor for b in microbatches]
+    layouts = [Layout(tp=t, microbatch=b) for t in tensor for b in microbatches]
     return Subject(
         graph=extract_graph(model, head=settings.head),
-        points=tuple(extract_layers(model, sequence, t, b, settings) for t, b in widths),
+        points=tuple(extract_layers(model, sequence, layout, settings) for layout in layouts),
         sequence=sequence,
         flops_per_token=model.flops_per_token(sequence),
         expert=expert,

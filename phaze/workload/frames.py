@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from phaze import tables
+from phaze.layout import Layout
 from phaze.spec.model import AnyModel, Model
 from phaze.spec.settings import ExtractSettings
 from phaze.workload.lower.backward import backward_graph
@@ -32,20 +33,18 @@ class LayerTables(NamedTuple):
     layers: pd.DataFrame
 
 
-def extract_layers(
-    model: AnyModel, sequence: int, tensor: int, microbatch: int, settings: ExtractSettings
-) -> LayerTables:
+def extract_layers(model: AnyModel, sequence: int, layout: Layout, settings: ExtractSettings) -> LayerTables:
     """Return the tables of one slice of every distinct layer; how often a layer repeats changes nothing
     here.
 
-    Raises PhazeError where `tensor` does not divide the heads, or the model has no positions for the
+    Raises PhazeError where tp does not divide the heads, or the model has no positions for the
     sequence.
     """
     width = settings.bytes_per_element
-    layers = build_network(_trained(model, head=settings.head), sequence, tensor, microbatch, width).layers
+    layers = build_network(_trained(model, head=settings.head), sequence, layout, width).layers
     passes = _passes(layers, settings)
     works = _works(passes)
-    point: Row = {"model": model.name, "tensor": tensor, "microbatch": microbatch}
+    point: Row = {"model": model.name, "tensor": layout.tp, "microbatch": layout.microbatch}
     return LayerTables(
         operators=_frame(tables.Operators, point, _operator_rows(passes, works)),
         parts=_frame(tables.Parts, point, _part_rows(works)),
@@ -60,7 +59,7 @@ def extract_graph(model: AnyModel, *, head: bool = True) -> pd.DataFrame:
     Without `head` it is that of the base model. Raises PhazeError for a model that is no chain of layers.
     """
     model.check_chain("extract")
-    network = build_network(_trained(model, head=head), 1, 1, 1, 1)
+    network = build_network(_trained(model, head=head), 1, Layout(), 1)
     rows: list[Row] = [
         {"position": i, "layer": run.layer, "count": run.count} for i, run in enumerate(network.runs)
     ]

@@ -9,6 +9,7 @@ import yaml
 
 from phaze.cost.operators import estimate_operators
 from phaze.cost.space import area_um2, enumerate_grid
+from phaze.layout import Layout
 from phaze.schedule.graphs import Layer
 from phaze.schedule.layer import read_cases
 from phaze.search.cosearch import Terms, with_own_designs
@@ -55,8 +56,7 @@ def _layers_of(
     found = extract_layers(
         settings.models[model],
         settings.workload(model).sequence,
-        tensor,
-        microbatch,
+        Layout(tp=tensor, microbatch=microbatch),
         ExtractSettings.model_validate({"backward": backward}),
     )
     terms = Terms(settings.scenarios[SCENARIO], settings.study.training, settings.technology)

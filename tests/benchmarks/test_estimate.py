@@ -26,6 +26,7 @@ from phaze.cost.mapper.loads import Hardware, distinct_cores
 from phaze.cost.mapper.tensor import Cores, map_shapes
 from phaze.cost.operators import estimate_operators
 from phaze.cost.space import enumerate_grid
+from phaze.layout import Layout
 from phaze.spec.config import Settings, load_settings
 from phaze.spec.settings import EstimateSettings
 from phaze.workload.frames import extract_layers
@@ -60,7 +61,9 @@ def parts(study: Settings) -> pd.DataFrame:
     for model in MODELS:
         for tensor, microbatch in study.points(model):
             spec, sequence = study.models[model], study.workload(model).sequence
-            frame = extract_layers(spec, sequence, tensor, microbatch, study.study.extract).parts
+            frame = extract_layers(
+                spec, sequence, Layout(tp=tensor, microbatch=microbatch), study.study.extract
+            ).parts
             frames.append(frame.assign(work=frame["work"] + first))
             first += int(frame["work"].max()) + 1
     return pd.concat(frames, ignore_index=True)

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from phaze.base.errors import PhazeError
+from phaze.layout import Layout
 from phaze.spec.config import FOLDER, load_settings
 from phaze.spec.model import AnyModel, load_model
 from phaze.spec.settings import ExtractSettings
@@ -95,7 +96,7 @@ def changed(draw: st.DrawFn, bases: list[Config]) -> Config:
 
 def make_tables(model: AnyModel, sequence: int, tensor: int, microbatch: int, how: ExtractSettings) -> None:
     """Make the tables of a model, which extraction checks by their contracts; none is empty."""
-    found = extract_layers(model, sequence, tensor, microbatch, how)
+    found = extract_layers(model, sequence, Layout(tp=tensor, microbatch=microbatch), how)
     for name in ("operators", "parts", "edges", "layers"):
         assert len(getattr(found, name)), name
     assert len(extract_graph(model))

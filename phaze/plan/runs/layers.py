@@ -14,6 +14,7 @@ from phaze.base.arrays import Floats
 from phaze.cost.kernel_works import kernels_of, works_of_kernels
 from phaze.cost.kernels import KERNEL_LIMITS, time_kernels
 from phaze.cost.network.collectives import collective_s
+from phaze.layout import Layout
 from phaze.plan.runs.machine import Machine
 from phaze.plan.runs.run import Run
 from phaze.workload.lower.kernels import LayerKernels, extract_kernels
@@ -41,11 +42,9 @@ def layer_costs(run: Run, machine: Machine) -> dict[str, LayerCost]:
     """Return the costs of the distinct layers of a run by name."""
     part = slice_model(
         run.model,
-        run.tp,
         run.seq,
-        run.microbatch,
+        Layout(tp=run.tp, microbatch=run.microbatch, sequence_parallel=run.sequence_parallel),
         run.bytes_per_element,
-        sequence_parallel=run.sequence_parallel and run.tp > 1,
     )
     cost = _with_flash_attention if run.flash_attention else _plainly
     return {name: cost(layer, run, machine) for name, layer in extract_kernels(part).items()}

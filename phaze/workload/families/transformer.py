@@ -193,7 +193,7 @@ def _cross_entropy(layer: LayerBuilder, part: Slice, logits: Tensor) -> Tensor:
     """
     tokens = part.tokens
     inputs = [logits]
-    if part.tensor > 1:
+    if part.layout.tp > 1:
         local = replace(logits, elements=tokens, gradient=False)
         inputs.append(replace(part.sum_up(layer, "largest_logit", local), gradient=False))
     y = layer.add("log_softmax", "log_softmax", *inputs)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phaze.base.errors import PhazeError
+from phaze.layout import Layout
 from phaze.spec.model import Model
 from phaze.workload.primitives import LayerBuilder, Tensor
 
@@ -23,14 +24,15 @@ class Slice:
     """Sizes of one slice of a model for one microbatch."""
 
     model: Model
-    tensor: int
-    """TMP width t."""
+    layout: Layout
     sequence: int
     """Tokens of a sample."""
-    microbatch: int
-    """Samples, b."""
     bytes_per_element: int
-    sequence_parallel: bool = False
+
+    @property
+    def microbatch(self) -> int:
+        """Return the samples of the microbatch, b."""
+        return self.layout.microbatch
 
     @property
     def tokens(self) -> int:
@@ -47,17 +49,17 @@ class Slice:
     @property
     def own_tokens(self) -> int:
         """Return the tokens of what is not cut by t otherwise."""
-        return self.tokens // self.tensor if self.sequence_parallel else self.tokens
+        return self.tokens // self.layout.tp if self.layout.cuts_sequence else self.tokens
 
     @property
     def heads(self) -> int:
         """Return the query heads of the slice."""
-        return self.model.heads // self.tensor
+        return self.model.heads // self.layout.tp
 
     @property
     def kv_heads(self) -> int:
         """Return the heads of keys and values of the slice."""
-        return self.model.kv_heads // self.tensor
+        return self.model.kv_heads // self.layout.tp
 
     @property
     def query_width(self) -> int:
@@ -72,47 +74,41 @@ class Slice:
     @property
     def feed_forward(self) -> int:
         """Return the slice's width of the feed-forward network."""
-        return self.model.feed_forward // self.tensor
+        return self.model.feed_forward // self.layout.tp
 
     @property
     def vocabulary(self) -> int:
         """Return the slice's part of the vocabulary, padded where t does not divide it."""
-        return -(-self.model.vocabulary // self.tensor)
+        return -(-self.model.vocabulary // self.layout.tp)
 
     def enter(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
         """Hand a tensor to all slices: nothing to do forward, an all-reduce of its gradient backward (f)."""
-        if self.sequence_parallel and self.tensor > 1:
-            return layer.add("all_gather", f"{name}_all_gather", x, elements=x.elements * self.tensor)
-        return layer.add("copy", f"{name}_copy", x) if self.tensor > 1 else x
+        if self.layout.cuts_sequence:
+            return layer.add("all_gather", f"{name}_all_gather", x, elements=x.elements * self.layout.tp)
+        return layer.add("copy", f"{name}_copy", x) if self.layout.tp > 1 else x
 
     def leave(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
         """Sum a tensor over the slices and cut it along the sequence where that is parallel, too."""
-        if self.sequence_parallel and self.tensor > 1:
+        if self.layout.cuts_sequence:
             return layer.add(
-                "reduce_scatter", f"{name}_reduce_scatter", x, elements=x.elements // self.tensor
+                "reduce_scatter", f"{name}_reduce_scatter", x, elements=x.elements // self.layout.tp
             )
         return self.sum_up(layer, name, x)
 
     def sum_up(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
         """Sum a tensor over the slices: an all-reduce forward, nothing to do backward (g)."""
-        return layer.add("all_reduce", f"{name}_all_reduce", x) if self.tensor > 1 else x
+        return layer.add("all_reduce", f"{name}_all_reduce", x) if self.layout.tp > 1 else x
 
 
-def slice_model(
-    model: Model,
-    tensor: int,
-    sequence: int,
-    microbatch: int,
-    bytes_per_element: int,
-    *,
-    sequence_parallel: bool = False,
-) -> Slice:
+def slice_model(model: Model, sequence: int, layout: Layout, bytes_per_element: int) -> Slice:
     """Return one slice; raise PhazeError where t does not divide the heads, or the sequence where that is
     parallel, or positions are missing.
     """
     where = f"model {model.name}"
-    model.check_tensor_width(tensor, where)
+    model.check_tensor_width(layout.tp, where)
     model.check_sequence(sequence, where)
-    if sequence_parallel and sequence % tensor:
-        raise PhazeError(f"{where}: tensor: {tensor} must divide the sequence {sequence} if that is parallel")
-    return Slice(model, tensor, sequence, microbatch, bytes_per_element, sequence_parallel)
+    if layout.cuts_sequence and sequence % layout.tp:
+        raise PhazeError(
+            f"{where}: tensor: {layout.tp} must divide the sequence {sequence} if that is parallel"
+        )
+    return Slice(model, layout, sequence, bytes_per_element)

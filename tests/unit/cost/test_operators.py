@@ -17,6 +17,7 @@ from phaze.base.errors import PhazeError
 from phaze.cost.mapper.loads import Hardware
 from phaze.cost.operators import estimate_operators
 from phaze.cost.space import describe_named, enumerate_grid
+from phaze.layout import Layout
 from phaze.spec.architecture import Architecture, Grid
 from phaze.spec.config import load_architecture, load_model_named, load_technology
 from phaze.spec.model import AnyModel
@@ -240,13 +241,13 @@ def unfused_s(model: AnyModel, architecture: Architecture, given: EstimateSettin
     """Return for every operator what its primitives take one after the other on all cores, each with its own
     traffic, by layer, direction and number.
     """
-    alone = extract_layers(model, 256, 1, 2, ExtractSettings(fusion=False))
+    alone = extract_layers(model, 256, Layout(microbatch=2), ExtractSettings(fusion=False))
     seconds = estimated(architecture, alone.parts, given=given, tensor=1)["latency_all_s"]
     rows = alone.operators[alone.operators["work"] >= 0]
     places = zip(rows["layer"], rows["direction"], rows["operator"], strict=True)
     of_place = dict(zip(places, seconds[rows["work"]], strict=True))
     found = {}
-    for layer in build_network(model, 256, 1, 2, 2).layers:
+    for layer in build_network(model, 256, Layout(microbatch=2), 2).layers:
         groups, last = fuse(layer, after_reductions=True), len(layer.primitives) - 1
         for number, group in enumerate(groups):
             for direction, place in (("forward", number), ("backward", len(groups) - 1 - number)):
@@ -265,7 +266,7 @@ def test_a_fused_work_on_all_cores_is_never_slower_than_its_parts_apart(
 ) -> None:
     """So fused on all cores is the better of fused and unfused, for every operator forward and backward."""
     model, architecture = load_model_named(name, CONFIG), chip(**sizes)
-    fused = extract_layers(model, 256, 1, 2, ExtractSettings())
+    fused = extract_layers(model, 256, Layout(microbatch=2), ExtractSettings())
     operators = fused.operators[fused.operators["core"] == "fused"]
     places = list(zip(operators["layer"], operators["direction"], operators["operator"], strict=True))
     assert len(places) >= 10

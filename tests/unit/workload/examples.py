@@ -7,6 +7,7 @@ from pathlib import Path
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from phaze.layout import Layout
 from phaze.spec.model import Model, load_model
 from phaze.workload.families.transformer import build_layers
 from phaze.workload.lower.fusion import Group, fuse
@@ -49,7 +50,7 @@ def slice_of(name: str, tensor: int = 1, microbatch: int = 1) -> Slice:
     """Return a slice of a model of config/models, with the sequence of the default study (1024 unless
     said).
     """
-    return slice_model(model_of(name), tensor, SEQUENCES.get(name, 1024), microbatch, 2)
+    return slice_model(model_of(name), SEQUENCES.get(name, 1024), Layout(tp=tensor, microbatch=microbatch), 2)
 
 
 def layer_of(part: Slice, name: str) -> LayerGraph:
@@ -120,4 +121,6 @@ def slices(draw: st.DrawFn) -> Slice:
         "embedding_dropout": draw(shares),
     }
     model = Model.parse(fields, "random")
-    return slice_model(model, tensor, draw(st.integers(1, 20)), draw(st.integers(1, 3)), 2)
+    return slice_model(
+        model, draw(st.integers(1, 20)), Layout(tp=tensor, microbatch=draw(st.integers(1, 3))), 2
+    )

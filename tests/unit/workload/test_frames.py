@@ -11,6 +11,7 @@ from hypothesis import given, settings
 
 from phaze import tables
 from phaze.base.errors import PhazeError
+from phaze.layout import Layout
 from phaze.spec.settings import ExtractSettings
 from phaze.workload.frames import LayerTables, extract_graph, extract_layers
 from phaze.workload.kinds import COLLECTIVES, KINDS
@@ -29,7 +30,9 @@ def extract(
     name: str, tensor: int = 1, microbatch: int = 1, settings: ExtractSettings = SETTINGS["default"]
 ) -> LayerTables:
     """Extract a model of config/models."""
-    return extract_layers(model_of(name), SEQUENCES.get(name, 1024), tensor, microbatch, settings)
+    return extract_layers(
+        model_of(name), SEQUENCES.get(name, 1024), Layout(tp=tensor, microbatch=microbatch), settings
+    )
 
 
 @pytest.mark.parametrize(("name", "tensor"), POINTS)
@@ -50,7 +53,7 @@ def test_the_number_of_blocks_changes_only_the_graph() -> None:
     model = model_of("gpt2")
     deeper = model.model_copy(update={"layers": 1})
     for one, other in zip(
-        extract("gpt2"), extract_layers(deeper, 1024, 1, 1, SETTINGS["default"]), strict=True
+        extract("gpt2"), extract_layers(deeper, 1024, Layout(), SETTINGS["default"]), strict=True
     ):
         pd.testing.assert_frame_equal(one, other)
     assert list(extract_graph(model)["count"]) == [1, 12, 1]
@@ -211,7 +214,7 @@ def test_tables_of_random_models_hold_their_invariants(chosen: ExtractSettings, 
     Only what the layer after hands a gradient to may stand alone: the leaf of the last operator, in split
     form.
     """
-    found = extract_layers(part.model, part.sequence, part.tensor, part.microbatch, chosen)
+    found = extract_layers(part.model, part.sequence, part.layout, chosen)
     core = found.operators[found.operators["work"] >= 0].groupby("work")["core"].nunique()
     assert (core == 1).all()
     parts = found.parts.groupby("work")["core"].nunique()

@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+from phaze.layout import Layout
 from phaze.spec.settings import ExtractSettings
 from phaze.workload.frames import extract_graph, extract_layers
 from phaze.workload.summary import summarise_model
@@ -13,7 +14,7 @@ from tests.unit.workload.examples import model_of
 def summary() -> pd.Series:
     """Return the summary of GPT-2 for one sample of 1024 tokens."""
     model = model_of("gpt2")
-    found = extract_layers(model, 1024, 1, 1, ExtractSettings())
+    found = extract_layers(model, 1024, Layout(), ExtractSettings())
     frame = summarise_model(extract_graph(model), found.layers, found.operators)
     assert len(frame) == 1
     return frame.iloc[0]
@@ -37,7 +38,11 @@ def test_the_model_is_its_layers_times_their_number(summary: pd.Series) -> None:
 def test_widths_and_microbatches_are_rows() -> None:
     """Several tables together give one row for each width and microbatch."""
     model = model_of("megatron-bert")
-    found = [extract_layers(model, 512, t, b, ExtractSettings()) for t in (1, 2) for b in (1, 4)]
+    found = [
+        extract_layers(model, 512, Layout(tp=t, microbatch=b), ExtractSettings())
+        for t in (1, 2)
+        for b in (1, 4)
+    ]
     layers, operators = (pd.concat([getattr(x, n) for x in found]) for n in ("layers", "operators"))
     frame = summarise_model(extract_graph(model), layers, operators)
     assert list(zip(frame["tensor"], frame["microbatch"], strict=True)) == [(1, 1), (1, 4), (2, 1), (2, 4)]

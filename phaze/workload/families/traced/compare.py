@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from phaze.layout import Layout
 from phaze.spec.model import AnyModel, Model
 from phaze.workload.families.traced.calls import Trace
 from phaze.workload.families.traced.translate import graph_of
@@ -61,7 +62,7 @@ def csv_text(comparisons: list[Comparison]) -> str:
 
 def count_spec(model: AnyModel, tokens: int) -> Counts:
     """Return what a spec counts of one sample of so many tokens."""
-    whole = build_network(model, tokens, 1, 1, 2).unroll()
+    whole = build_network(model, tokens, Layout(), 2).unroll()
     return _without_copies(_counts(whole), model)
 
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phaze.layout import Layout
 from phaze.spec.model import load_model
 from phaze.spec.vision import Vision
 from phaze.workload.families.convolution import Convolution
@@ -25,7 +26,7 @@ def model_of_images(name: str) -> Vision:
 
 
 def network_of(name: str, microbatch: int = 1) -> Network:
-    return build_network(model_of_images(name), 1, 1, microbatch, 2)
+    return build_network(model_of_images(name), 1, Layout(microbatch=microbatch), 2)
 
 
 def flops(graph: OperatorGraph) -> int:

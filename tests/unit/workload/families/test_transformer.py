@@ -1,11 +1,13 @@
 """The distinct layers of a transformer: their operators, FLOPs and parameters."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phaze.layout import Layout
 from phaze.workload.families.transformer import build_layers
 from phaze.workload.lower.sharding import Slice
 from phaze.workload.primitives import INPUT
@@ -115,7 +117,7 @@ def test_matmul_flops_of_every_layer_equal_the_closed_form(name: str) -> None:
 
 
 @some
-@given(slices().filter(lambda part: part.tensor == 1))
+@given(slices().filter(lambda part: part.layout.tp == 1))
 def test_matmul_flops_of_random_models_equal_the_closed_form(part: Slice) -> None:
     """The closed form holds whatever the model's options."""
     _check_closed_form(part)
@@ -153,7 +155,7 @@ def test_parameters_of_the_layers_are_those_of_the_model(name: str) -> None:
 
 
 @some
-@given(slices().filter(lambda part: part.tensor == 1))
+@given(slices().filter(lambda part: part.layout.tp == 1))
 def test_parameters_of_random_models_agree(part: Slice) -> None:
     """The count of the spec and the sum over the operators agree whatever the model's options."""
     _check_parameters(part)
@@ -185,7 +187,7 @@ def test_dropout_of_nothing_is_no_operator() -> None:
 def test_a_model_without_head_norm_and_pooler_ends_with_its_blocks() -> None:
     """A layer without operators is no layer."""
     model = model_of("bert-large").model_copy(update={"head": "none", "pooler": False})
-    part = Slice(model, 1, 8, 1, 2)
+    part = Slice(model, Layout(), 8, 2)
     assert [layer.name for layer in build_layers(part)] == ["embedding", "block"]
 
 
@@ -220,7 +222,5 @@ def test_every_primitive_leads_to_the_end_of_its_layer(part: Slice) -> None:
 @given(slices(), st.integers(2, 50))
 def test_layers_do_not_depend_on_how_many_blocks_there_are(part: Slice, layers: int) -> None:
     """Another number of blocks changes no layer."""
-    other = Slice(
-        part.model.model_copy(update={"layers": layers}), part.tensor, part.sequence, part.microbatch, 2
-    )
+    other = replace(part, model=part.model.model_copy(update={"layers": layers}))
     assert build_layers(other) == build_layers(part)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from phaze.base.errors import PhazeError
+from phaze.layout import Layout
 from phaze.workload.lower.kernels import LayerKernels, extract_kernels
 from phaze.workload.lower.sharding import slice_model
 from phaze.workload.operators import Operator
@@ -15,7 +16,9 @@ from tests.unit.workload.examples import model_of, slice_of
 
 def block(*, sequence_parallel: bool = False) -> LayerKernels:
     part = slice_of("megatron-gpt-2.5b", 2)
-    return extract_kernels(replace(part, sequence_parallel=sequence_parallel))["block"]
+    return extract_kernels(replace(part, layout=replace(part.layout, sequence_parallel=sequence_parallel)))[
+        "block"
+    ]
 
 
 def collectives(operators: tuple[Operator, ...]) -> list[str]:
@@ -81,4 +84,4 @@ def test_the_attention_core_keeps_five_bytes_a_score() -> None:
 
 def test_parallel_sequences_must_be_divisible() -> None:
     with pytest.raises(PhazeError, match="tensor: 2 must divide the sequence 1023"):
-        slice_model(model_of("megatron-gpt-2.5b"), 2, 1023, 1, 2, sequence_parallel=True)
+        slice_model(model_of("megatron-gpt-2.5b"), 1023, Layout(tp=2, sequence_parallel=True), 2)

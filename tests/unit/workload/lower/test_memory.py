@@ -1,5 +1,7 @@
 """What the forward pass keeps: the closed forms of the literature, each tensor once."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 
@@ -92,7 +94,7 @@ def test_no_tensor_is_kept_twice(part: Slice) -> None:
 @given(slices())
 def test_what_is_kept_grows_with_the_microbatch(part: Slice) -> None:
     """Twice the samples keep twice the bytes."""
-    double = Slice(part.model, part.tensor, part.sequence, 2 * part.microbatch, part.bytes_per_element)
+    double = replace(part, layout=replace(part.layout, microbatch=2 * part.microbatch))
     for one, two in zip(build_layers(part), build_layers(double), strict=True):
         assert kept_bytes(two) == 2 * kept_bytes(one)
 

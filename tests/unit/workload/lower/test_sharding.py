@@ -1,11 +1,13 @@
 """Megatron's slices: work is shared out, and what is summed goes over the network."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 
 from phaze.base.errors import PhazeError
+from phaze.layout import Layout
 from phaze.workload.families.transformer import build_layers
 from phaze.workload.lower.sharding import Slice, slice_model
 from phaze.workload.primitives import LayerGraph
@@ -16,7 +18,7 @@ SLICED = [(name, t) for name, t in POINTS if t > 1]
 
 def unsliced(part: Slice) -> Slice:
     """Return the whole model of a slice."""
-    return slice_model(part.model, 1, part.sequence, part.microbatch, part.bytes_per_element)
+    return replace(part, layout=replace(part.layout, tp=1))
 
 
 def network(layer: LayerGraph) -> Counter[str]:
@@ -49,9 +51,9 @@ def test_berts_transform_and_pooler_run_on_every_slice() -> None:
 def test_slices_share_out_the_blocks_of_random_models(part: Slice) -> None:
     """Whatever the model, t slices of a block have its FLOPs, and their cut parameters sum to its own."""
     whole = layer_of(unsliced(part), "block")
-    assert part.tensor * forward_flops(layer_of(part, "block")) == forward_flops(whole)
+    assert part.layout.tp * forward_flops(layer_of(part, "block")) == forward_flops(whole)
     weights = [sum(p.parameters for p in x.primitives if p.gemm) for x in (layer_of(part, "block"), whole)]
-    assert part.tensor * weights[0] == weights[1]
+    assert part.layout.tp * weights[0] == weights[1]
 
 
 @pytest.mark.parametrize(("name", "tensor"), SLICED)
@@ -66,7 +68,7 @@ def test_all_reduces_are_those_of_megatron(name: str, tensor: int) -> None:
 
 
 @some
-@given(slices().filter(lambda part: part.tensor == 1))
+@given(slices().filter(lambda part: part.layout.tp == 1))
 def test_one_slice_needs_no_network(part: Slice) -> None:
     """A model that is not cut sums nothing over the network."""
     assert not any(network(layer) for layer in build_layers(part))
@@ -134,4 +136,4 @@ def test_slices_that_cut_a_head_are_refused(name: str, tensor: int, word: str) -
 def test_a_sequence_beyond_the_positions_is_refused() -> None:
     """A model with learned positions cannot read further."""
     with pytest.raises(PhazeError, match="model gpt2: sequence: 2048"):
-        slice_model(model_of("gpt2"), 1, 2048, 1, 2)
+        slice_model(model_of("gpt2"), 2048, Layout(), 2)
