@@ -49,7 +49,7 @@ rule partition_graph:
     params:
         point=lambda w: MAPS.stages[w.stages].model_dump(mode="json"),
         bandwidth=lambda w: MAPS.graphs[MAPS.stages[w.stages].graph].bandwidth_gib_per_s,
-        code=source_digest("phaze.partition.points"),
+        code=source_digest("phaze.partition.study"),
     log:
         "<logs>/stage-graphs/{stages}.log",
     benchmark:
@@ -105,7 +105,7 @@ rule time_partition:
     params:
         point=lambda w: MAPS.stages[w.stages].model_dump(mode="json"),
         bandwidth=lambda w: MAPS.graphs[MAPS.stages[w.stages].graph].bandwidth_gib_per_s,
-        code=source_digest("phaze.partition.timing"),
+        code=source_digest("phaze.partition.study"),
     log:
         "<logs>/partition-durations/{stages}.log",
     benchmark:

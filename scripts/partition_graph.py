@@ -4,7 +4,7 @@ from pathlib import Path
 
 from phaze.base.job import logged
 from phaze.base.units import GIB
-from phaze.partition.points import cut_point
+from phaze.partition.study import cut_point
 from phaze.spec.documents import read_as, text_of, write_checked
 from phaze.spec.map_study import StagesPoint
 from phaze.spec.operators import StoredOperators

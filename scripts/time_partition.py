@@ -7,7 +7,7 @@ import pandas as pd
 from phaze import tables
 from phaze.base.job import logged
 from phaze.base.units import GIB
-from phaze.partition.timing import time_phases
+from phaze.partition.study import time_phases
 from phaze.spec.documents import read_as
 from phaze.spec.map_study import StagesPoint
 from phaze.spec.operators import StoredOperators

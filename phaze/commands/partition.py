@@ -51,7 +51,7 @@ def partition(
     What is not given of --stages and --replicas is searched for --devices. All devices are
     equal, and so are all bandwidths in this phase; `map` takes the stages to a network.
     """
-    from phaze.partition.storing import stored_stages
+    from phaze.partition.study import stored_stages
     from phaze.spec.documents import write_document
     from phaze.workload.stored_graphs import stored_operators
 

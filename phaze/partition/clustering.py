@@ -10,6 +10,8 @@ which every merge repairs between those two places.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
@@ -20,69 +22,97 @@ ALPHAS = (0.01, 1.0, 100.0)
 """Values of α among which the simulator chooses (Section IV-B)."""
 
 
+class _Side(NamedTuple):
+    """The edges at one of their ends, as a linked list for each node."""
+
+    near: Ints
+    """(e,) the node at this end."""
+    far: Ints
+    """(e,) the node at the other end."""
+    first: Ints
+    """(n,) the first edge of each node, NONE without any."""
+    following: Ints
+    """(e,) the next edge of the same node."""
+
+
+class _Graph(NamedTuple):
+    """Hyper-operators and the edges between them, all of which merging changes."""
+
+    compute: Floats
+    memory: Floats
+    border: Floats
+    out: _Side
+    into: _Side
+    size: Floats
+    alive: Bools
+    """(e,) whether an edge is left."""
+    barred: Bools
+    """(e,) whether its ends cannot be merged."""
+    order: Ints
+    """The nodes in a topological order, NONE between them."""
+    place: Ints
+    """(n,) where each is."""
+    seen: Ints
+    """(n,) the last search that has met a node."""
+    stack: Ints
+    edge_of: Ints
+
+
 def cluster(weights: Weights, hyper_operators: int, alpha: float) -> Ints:
     """Return the hyper-operator of each node, shape (n,), as the number of one of its members.
 
     More than `hyper_operators` are left where no pair that may be merged is.
     """
-    return np.asarray(
-        _cluster(
-            weights.compute_s.copy(),
-            weights.memory_bytes.copy(),
-            weights.border_bytes.copy(),
-            np.ascontiguousarray(weights.edges[:, 0]),
-            np.ascontiguousarray(weights.edges[:, 1]),
-            weights.edge_bytes.copy(),
-            alpha * weights.seconds_per_byte,
-            weights.limit_bytes * (1 + ROUNDING),
-            hyper_operators,
-        )
+    n, e = len(weights), len(weights.edges)
+    tail, head = (np.ascontiguousarray(weights.edges[:, side]) for side in (0, 1))
+    graph = _Graph(
+        compute=weights.compute_s.copy(),
+        memory=weights.memory_bytes.copy(),
+        border=weights.border_bytes.copy(),
+        out=_Side(tail, head, *_lists(tail, n)),
+        into=_Side(head, tail, *_lists(head, n)),
+        size=weights.edge_bytes.copy(),
+        alive=np.ones(e, np.bool_),
+        barred=np.zeros(e, np.bool_),
+        order=np.arange(n),
+        place=np.arange(n),
+        seen=np.zeros(n, np.int64),
+        stack=np.empty(n, np.int64),
+        edge_of=np.empty(n, np.int64),
     )
+    limit = weights.limit_bytes * (1 + ROUNDING)
+    return np.asarray(_cluster(graph, alpha * weights.seconds_per_byte, limit, hyper_operators))
 
 
 @njit
-def _cluster(
-    compute: Floats,
-    memory: Floats,
-    border: Floats,
-    tail: Ints,
-    head: Ints,
-    size: Floats,
-    reward: float,
-    limit: float,
-    most: int,
-) -> Ints:
-    """Return the hyper-operator of each node; all arrays but the result are used up."""
-    n, live, left = len(compute), np.arange(len(tail)), len(tail)
-    into, label = np.arange(n), np.arange(n)
-    order, place, stack = np.arange(n), np.arange(n), np.empty(n, np.int64)
-    barred, alive = np.zeros(len(tail), np.bool_), np.ones(len(tail), np.bool_)
-    first_out, next_out = _lists(tail, n)
-    first_in, next_in = _lists(head, n)
-    seen, edge_of = np.zeros(n, np.int64), np.empty(n, np.int64)
+def _cluster(graph: _Graph, reward: float, limit: float, most: int) -> Ints:
+    """Return the hyper-operator of each node."""
+    n, left = len(graph.compute), len(graph.size)
+    live, into, label = np.arange(left), np.arange(n), np.arange(n)
+    compute, memory, border, size = graph.compute, graph.memory, graph.border, graph.size
     count, stamp = n, 0
     while count > most:
-        left = _still(live, left, alive)
-        best = _cheapest(live, left, barred, tail, head, size, compute, reward)
+        left = _still(live, left, graph.alive)
+        best = _cheapest(graph, live, left, reward)
         if best == NONE:
             break
-        u, v = tail[best], head[best]
+        u, v = graph.out.near[best], graph.out.far[best]
         together = memory[u] + memory[v] + border[u] + border[v] - 2.0 * size[best]
         stamp += 1
-        if together > limit or _other_path(u, v, first_out, next_out, head, alive, place, seen, stamp, stack):
-            barred[best] = True
+        if together > limit or _other_path(graph, u, v, stamp):
+            graph.barred[best] = True
             continue
         stamp += 1
-        _repair(u, v, first_in, next_in, tail, alive, order, place, seen, stamp, stack)
+        _repair(graph, u, v, stamp)
         into[v] = u
         compute[u] += compute[v]
         memory[u] += memory[v]
         border[u] += border[v] - 2.0 * size[best]
-        alive[best] = False
+        graph.alive[best] = False
         stamp += 1
-        _join(u, v, first_out, next_out, tail, head, size, alive, barred, seen, stamp, edge_of)
+        _join(graph, graph.out, u, v, stamp)
         stamp += 1
-        _join(u, v, first_in, next_in, head, tail, size, alive, barred, seen, stamp, edge_of)
+        _join(graph, graph.into, u, v, stamp)
         count -= 1
     for v in range(n):
         while into[label[v]] != label[v]:
@@ -112,85 +142,56 @@ def _still(live: Ints, count: int, alive: Bools) -> int:
 
 
 @njit_inner
-def _cheapest(
-    live: Ints,
-    count: int,
-    barred: Bools,
-    tail: Ints,
-    head: Ints,
-    size: Floats,
-    compute: Floats,
-    reward: float,
-) -> int:
+def _cheapest(graph: _Graph, live: Ints, count: int, reward: float) -> int:
     """Return the edge of the least cost (4) that is not barred, the first of equal ones."""
     best, least = NONE, np.inf
+    compute, ends = graph.compute, graph.out
     for k in range(count):
         e = live[k]
-        if not barred[e]:
-            cost = compute[tail[e]] + compute[head[e]] - reward * size[e]
+        if not graph.barred[e]:
+            cost = compute[ends.near[e]] + compute[ends.far[e]] - reward * graph.size[e]
             if cost < least:
                 best, least = e, cost
     return best
 
 
 @njit_inner
-def _other_path(
-    u: int,
-    v: int,
-    first: Ints,
-    following: Ints,
-    head: Ints,
-    alive: Bools,
-    place: Ints,
-    seen: Ints,
-    stamp: int,
-    stack: Ints,
-) -> bool:
+def _other_path(graph: _Graph, u: int, v: int, stamp: int) -> bool:
     """Return whether a path leads from u to v through another node."""
+    stack, seen, place = graph.stack, graph.seen, graph.place
     stack[0], depth = u, 1
     while depth > 0:
         depth -= 1
         x = stack[depth]
-        e = first[x]
+        e = graph.out.first[x]
         while e != NONE:
-            y = head[e]
-            if alive[e] and y == v and x != u:
+            y = graph.out.far[e]
+            if graph.alive[e] and y == v and x != u:
                 return True
-            if alive[e] and place[y] < place[v] and seen[y] != stamp:
+            if graph.alive[e] and place[y] < place[v] and seen[y] != stamp:
                 seen[y] = stamp
                 stack[depth] = y
                 depth += 1
-            e = following[e]
+            e = graph.out.following[e]
     return False
 
 
 @njit_inner
-def _repair(
-    u: int,
-    v: int,
-    first: Ints,
-    following: Ints,
-    tail: Ints,
-    alive: Bools,
-    order: Ints,
-    place: Ints,
-    seen: Ints,
-    stamp: int,
-    stack: Ints,
-) -> None:
+def _repair(graph: _Graph, u: int, v: int, stamp: int) -> None:
     """Order the nodes between u and v anew: what leads to v, then u that takes v in, then the others."""
+    order, place, stack, seen = graph.order, graph.place, graph.stack, graph.seen
     start, end = place[u], place[v]
     stack[0], depth = v, 1
     while depth > 0:
         depth -= 1
-        e = first[stack[depth]]
+        e = graph.into.first[stack[depth]]
         while e != NONE:
-            y = tail[e]
-            if alive[e] and place[y] > start and seen[y] != stamp:
+            y = graph.into.far[e]
+            if graph.alive[e] and place[y] > start and seen[y] != stamp:
                 seen[y] = stamp
                 stack[depth] = y
                 depth += 1
-            e = following[e]
+            e = graph.into.following[e]
     others, slot = 0, start
     for k in range(start + 1, end):
         x = order[k]
@@ -209,36 +210,24 @@ def _repair(
 
 
 @njit_inner
-def _join(
-    u: int,
-    v: int,
-    first: Ints,
-    following: Ints,
-    near: Ints,
-    far: Ints,
-    size: Floats,
-    alive: Bools,
-    barred: Bools,
-    seen: Ints,
-    stamp: int,
-    edge_of: Ints,
-) -> None:
-    """Give u the edges of v on one side (`near` their end there), those with equal ends as one."""
+def _join(graph: _Graph, side: _Side, u: int, v: int, stamp: int) -> None:
+    """Give u the edges of v on one side, those with equal ends as one."""
+    size, alive, seen, edge_of = graph.size, graph.alive, graph.seen, graph.edge_of
     kept = NONE
     for x in (v, u):
-        e = first[x]
+        e = side.first[x]
         while e != NONE:
-            after = following[e]
+            after = side.following[e]
             if alive[e]:
-                other = far[e]
-                near[e] = u
+                other = side.far[e]
+                side.near[e] = u
                 if seen[other] == stamp:
                     size[edge_of[other]] += size[e]
                     alive[e] = False
                 else:
                     seen[other], edge_of[other] = stamp, e
-                    barred[e] = False
-                    following[e] = kept
+                    graph.barred[e] = False
+                    side.following[e] = kept
                     kept = e
             e = after
-    first[u], first[v] = kept, NONE
+    side.first[u], side.first[v] = kept, NONE

@@ -24,12 +24,11 @@ import numpy as np
 from phaze.base.arrays import Ints
 from phaze.base.errors import PhazeError
 from phaze.partition.clustering import ALPHAS, cluster
-from phaze.partition.fronted import TooManyError
+from phaze.partition.fronted import TooManyError, around
 from phaze.partition.intervals import cut_in_order
 from phaze.partition.program import Cut, cut_between, cut_of, cut_within
 from phaze.partition.refinement import distances, refine
 from phaze.partition.weights import Terms, Weights, quotient, stage_graph_of, sums, weigh
-from phaze.partition.windows import around
 from phaze.pipeline.gpipe import flat_step_time_s
 from phaze.workload.operator_graphs import OperatorGraph
 

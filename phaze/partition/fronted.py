@@ -2,11 +2,19 @@
 
 They are the complements of the downsets of `phaze.plan.downsets`; here they are made for one border at a
 time, so that a border's window keeps them few. Nodes are decided in a topological order, as there.
+
+A window says which operators a border may have on either side, given a time that no stage may exceed. Let F_s
+be the fronted subgraph of the first s of S stages, C its computation, T the limit of a stage's time, and C(G)
+all computation. Then C(F_s) ≤ s T and C(G) − C(F_s) ≤ (S − s) T. An operator lies in F_s only with its
+ancestors, outside only with its descendants: where the ancestors and itself take more than s T, it lies
+outside; where the descendants and itself take more than (S − s) T, it lies inside. What is left open at no
+border belongs to one stage, and can be one node without loss: a path between two of these holds no others.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +23,6 @@ from phaze.base.bitsets import BITS, Words, contains, pack
 from phaze.base.compiled import njit, njit_inner
 from phaze.base.errors import PhazeError
 from phaze.partition.weights import ROUNDING, Weights, sums
-from phaze.partition.windows import Windows
 
 LIMIT = 20_000
 """Fronted subgraphs at a border, unless the caller says otherwise."""
@@ -26,7 +33,49 @@ class TooManyError(PhazeError):
 
 
 @dataclass(frozen=True, eq=False)
-class Family:
+class Windows:
+    """How much computation the first s stages may have, s = 1 to S − 1, and what follows for each node."""
+
+    least_s: Floats
+    """Shape (S - 1,)."""
+    most_s: Floats
+    """Shape (S - 1,)."""
+    earliest: Ints
+    """The first stage that a node may be in, shape (n,)."""
+    latest: Ints
+    """The last stage that a node may be in, shape (n,)."""
+
+    @property
+    def contradictory(self) -> bool:
+        """Return whether no partition keeps within the limit."""
+        return bool((self.earliest > self.latest).any())
+
+    @property
+    def groups(self) -> Ints:
+        """Return a label for each node, shape (n,): that of its stage where no border is open."""
+        count = len(self.earliest)
+        return np.where(self.earliest == self.latest, count + self.earliest, np.arange(count))
+
+
+def windows_within(weights: Weights, stages: int, limit_s: float) -> Windows:
+    """Return the windows that follow from a limit on the time of each stage; all is open without one."""
+    total, borders = weights.total_s, np.arange(1, stages)
+    if not np.isfinite(limit_s):
+        return around(weights, np.full(stages - 1, -np.inf), np.full(stages - 1, np.inf))
+    slack = ROUNDING * total
+    least = total - (stages - borders) * limit_s - slack
+    return around(weights, least.astype(np.float64), (borders * limit_s + slack).astype(np.float64))
+
+
+def around(weights: Weights, least_s: Floats, most_s: Floats) -> Windows:
+    """Return the windows for borders with computation between two bounds, both rising."""
+    before, after = weights.closures
+    outside = np.searchsorted(most_s, before, side="left")
+    inside = len(least_s) - np.searchsorted(least_s, weights.total_s - after, side="right")
+    return Windows(least_s, most_s, outside.astype(np.int64), (len(least_s) - inside).astype(np.int64))
+
+
+class Family(NamedTuple):
     """Fronted subgraphs that the first stages may be, with what pairs of them are judged by."""
 
     words: Words
@@ -42,9 +91,37 @@ class Family:
     crossing: Ints
     """Edges over the border of each."""
 
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self.words)
+
+class _Bounds(NamedTuple):
+    """What the computation of a set, with the messages over its border, keeps to."""
+
+    least: float
+    most: float
+    least_less: float
+    """Computation less messages."""
+    most_plus: float
+    """Computation plus messages."""
+    seconds_per_byte: float
+
+
+class _Begun(NamedTuple):
+    """What every set has from the beginning."""
+
+    beyond: Floats
+    """Bytes of each node to what lies outside, (n,)."""
+    compute_s: float
+    sent_bytes: float
+
+
+class _Sources(NamedTuple):
+    """The nodes with an edge to each node."""
+
+    first: Ints
+    """Where those of each node begin, (n + 1,)."""
+    node: Ints
+    """(e,)"""
+    size: Floats
+    """Bytes of the edge, (e,)."""
 
 
 def family(
@@ -62,12 +139,10 @@ def family(
     words, complete = _grow(
         pack(inside[None]),
         np.flatnonzero(~inside & ~outside),
-        *_sources(weights),
+        _sources(weights),
         weights.compute_s,
-        float(windows.least_s[border - 1]),
-        float(windows.most_s[border - 1]),
-        *_with_messages(weights, border, len(windows.least_s) + 1, limit_s),
-        *_begun(weights, inside, outside),
+        _bounds(weights, windows, border, limit_s),
+        _begun(weights, inside, outside),
         limit,
     )
     if not complete:
@@ -77,62 +152,52 @@ def family(
     return describe(weights, words)
 
 
-def _with_messages(weights: Weights, border: int, stages: int, limit_s: float) -> tuple[float, float, float]:
-    """Return what computation less, and computation plus, messages keep to, and the seconds of a byte."""
+def _bounds(weights: Weights, windows: Windows, border: int, limit_s: float) -> _Bounds:
+    stages = len(windows.least_s) + 1
     slack = ROUNDING * (weights.total_s + weights.seconds_per_byte * float(weights.edge_bytes.sum()))
-    least = weights.total_s - (stages - border) * limit_s - slack
-    return least, border * limit_s + slack, weights.seconds_per_byte
+    least_less = weights.total_s - (stages - border) * limit_s - slack
+    least, most = float(windows.least_s[border - 1]), float(windows.most_s[border - 1])
+    return _Bounds(least, most, least_less, border * limit_s + slack, weights.seconds_per_byte)
 
 
-def _begun(weights: Weights, inside: Bools, outside: Bools) -> tuple[Floats, float, float]:
-    """Return what every set has: bytes of each node to what lies outside (n,), computation, messages."""
+def _begun(weights: Weights, inside: Bools, outside: Bools) -> _Begun:
     source, target = weights.edges.T
     leaving = np.where(outside[target], weights.edge_bytes, 0.0)
     beyond = sums(source, leaving, len(weights))
-    return beyond, float(weights.compute_s[inside].sum()), float(beyond[inside].sum())
+    return _Begun(beyond, float(weights.compute_s[inside].sum()), float(beyond[inside].sum()))
 
 
 def describe(weights: Weights, words: Words) -> Family:
     """Return sets with their sums and the edges over their borders."""
-    source, target = np.ascontiguousarray(weights.edges[:, 0]), np.ascontiguousarray(weights.edges[:, 1])
+    source, target = (np.ascontiguousarray(weights.edges[:, side]) for side in (0, 1))
     sums = _sums(words, weights.compute_s, weights.memory_bytes)
     first, crossing, sent = _crossing(words, source, target, weights.edge_bytes)
     return Family(words, sums[0], sums[1], sent, first, crossing)
 
 
-def _sources(weights: Weights) -> tuple[Ints, Ints, Floats]:
-    """Return the nodes with an edge to each node: where they begin (n + 1,), all of them (e,), and bytes."""
+def _sources(weights: Weights) -> _Sources:
     order = np.argsort(weights.edges[:, 1], kind="stable")
-    first = np.searchsorted(weights.edges[order, 1], np.arange(len(weights) + 1))
-    return first.astype(np.int64), np.ascontiguousarray(weights.edges[order, 0]), weights.edge_bytes[order]
+    first = np.searchsorted(weights.edges[order, 1], np.arange(len(weights) + 1)).astype(np.int64)
+    return _Sources(first, np.ascontiguousarray(weights.edges[order, 0]), weights.edge_bytes[order])
 
 
 @njit
 def _grow(
     start: Words,
     open_nodes: Ints,
-    first: Ints,
-    source: Ints,
-    size: Floats,
+    sources: _Sources,
     compute: Floats,
-    least: float,
-    most: float,
-    least_less: float,
-    most_plus: float,
-    seconds_per_byte: float,
-    beyond: Floats,
-    begun: float,
-    begun_bytes: float,
+    bounds: _Bounds,
+    begun: _Begun,
     limit: int,
 ) -> tuple[Words, bool]:
     """Return `start` (1, words) with every set of open nodes that keeps it fronted and within the bounds.
 
     Once both ends of an edge are decided it crosses the border or not: what crosses only grows.
     """
-    width = start.shape[1]
-    sets, sums = np.empty((1024, width), np.uint64), np.empty((1024, 2))
+    sets, sums = np.empty((1024, start.shape[1]), np.uint64), np.empty((1024, 2))
     _copy_set(start, 0, sets, 0)
-    sums[0, 0], sums[0, 1] = begun, seconds_per_byte * begun_bytes
+    sums[0, 0], sums[0, 1] = begun.compute_s, bounds.seconds_per_byte * begun.sent_bytes
     count, left = 1, 0.0
     for v in open_nodes:
         left += compute[v]
@@ -143,16 +208,16 @@ def _grow(
             sets, sums = _larger(sets, sums, before)
         grown = before
         for row in range(before):
-            entering, ready = _entering(sets, row, first[v], first[v + 1], source, size)
-            time, sent = sums[row, 0] + compute[v], sums[row, 1] + seconds_per_byte * beyond[v]
-            if ready and time <= most and _keeps(time, sent, left, least, least_less, most_plus):
+            entering, ready = _entering(sets, row, sources, v)
+            time, sent = sums[row, 0] + compute[v], sums[row, 1] + bounds.seconds_per_byte * begun.beyond[v]
+            if ready and time <= bounds.most and _keeps(time, sent, left, bounds):
                 _copy_set(sets, row, sets, grown)
                 sets[grown, v // BITS] |= np.uint64(1) << np.uint64(v % BITS)
                 sums[grown, 0], sums[grown, 1] = time, sent
                 grown += 1
-            sums[row, 1] += seconds_per_byte * entering
+            sums[row, 1] += bounds.seconds_per_byte * entering
         for row in range(grown):
-            if row >= before or _keeps(sums[row, 0], sums[row, 1], left, least, least_less, most_plus):
+            if row >= before or _keeps(sums[row, 0], sums[row, 1], left, bounds):
                 _copy_set(sets, row, sets, kept)
                 sums[kept, 0], sums[kept, 1] = sums[row, 0], sums[row, 1]
                 kept += 1
@@ -163,21 +228,25 @@ def _grow(
 
 
 @njit_inner
-def _entering(sets: Words, row: int, begin: int, end: int, source: Ints, size: Floats) -> tuple[float, bool]:
-    """Return the bytes of a range of edges that come from a set, and whether all of them do."""
+def _entering(sets: Words, row: int, sources: _Sources, v: int) -> tuple[float, bool]:
+    """Return the bytes of the edges to a node that come from a set, and whether all of them do."""
     entering, ready = 0.0, True
-    for k in range(begin, end):
-        if contains(sets, row, source[k]):
-            entering += size[k]
+    for k in range(sources.first[v], sources.first[v + 1]):
+        if contains(sets, row, sources.node[k]):
+            entering += sources.size[k]
         else:
             ready = False
     return entering, ready
 
 
 @njit_inner
-def _keeps(time: float, sent: float, left: float, least: float, least_less: float, most_plus: float) -> bool:
+def _keeps(time: float, sent: float, left: float, bounds: _Bounds) -> bool:
     """Return whether a set, and what may still join it, keeps to the bounds with what it sends so far."""
-    return time + left >= least and time + sent <= most_plus and time + left - sent >= least_less
+    return (
+        time + left >= bounds.least
+        and time + sent <= bounds.most_plus
+        and time + left - sent >= bounds.least_less
+    )
 
 
 @njit

@@ -21,9 +21,9 @@ import numpy as np
 import pyomo.environ as pyo
 
 from phaze.base.arrays import Floats, Ints
+from phaze.partition.fronted import Windows, windows_within
 from phaze.partition.program import Cut, cut_of
 from phaze.partition.weights import Weights, fits, quotient
-from phaze.partition.windows import Windows, windows_within
 from phaze.solver import Limits
 from phaze.solver.programs import BACKENDS, POINT
 

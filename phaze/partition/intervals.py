@@ -5,15 +5,21 @@
 With the time (3) on operators this is what planners do that fix a topological order first (RaNNC); with the
 larger one of computation and messages, on layers, what PipeDream does with a straight pipeline (Narayanan et
 al., SOSP 2019, Section 3.1), where a stage's messages run beside its computation.
+
+In a graph of layers the operators of a layer are one node. Where layers lead into each other both ways, as
+those of a pyramid may, they are one node together.
 """
 
 from __future__ import annotations
 
+import networkx as nx
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit
-from phaze.partition.weights import NONE, ROUNDING, Weights
+from phaze.base.errors import PhazeError
+from phaze.partition.weights import NONE, ROUNDING, Weights, quotient
+from phaze.workload.operator_graphs import OperatorGraph
 
 
 def cut_in_order(weights: Weights, stages: int, *, overlapped: bool = False) -> Ints | None:
@@ -40,6 +46,43 @@ def cut_in_order(weights: Weights, stages: int, *, overlapped: bool = False) -> 
     for s in range(stages, 0, -1):
         ends.append(int(choices[s, ends[-1]]))
     return np.repeat(np.arange(stages), np.diff(ends[::-1]))
+
+
+def layers_of(graph: OperatorGraph) -> tuple[str, ...]:
+    """Return the layer of each operator (n,): what is given, or what its name has before a dot."""
+    return graph.layers or tuple(name.partition(".")[0] for name in graph.names)
+
+
+def layer_labels(graph: OperatorGraph) -> Ints:
+    """Return a number for the layer of each operator (n,), equal for layers that form a cycle."""
+    names, number = np.unique(np.array(layers_of(graph)), return_inverse=True)
+    between: nx.DiGraph[int] = nx.DiGraph()
+    between.add_nodes_from(range(len(names)))
+    between.add_edges_from(number[graph.edges.reshape(-1, 2)].tolist())
+    joined = np.empty(len(names), dtype=np.int64)
+    for k, members in enumerate(nx.strongly_connected_components(between)):
+        joined[list(members)] = k
+    return np.asarray(joined[number.ravel()])
+
+
+def layer_weights(graph: OperatorGraph, weights: Weights, stages: int) -> tuple[Weights, Ints]:
+    """Return the graph of layers and the layer of each operator; PhazeError for fewer layers than stages."""
+    layers, layer_of = quotient(weights, layer_labels(graph))
+    if len(layers) < stages:
+        raise PhazeError(f"{stages} stages need as many layers, the graph has {len(layers)}")
+    return layers, layer_of
+
+
+def cut_as_pipedream(graph: OperatorGraph, weights: Weights, stages: int) -> Ints:
+    """Return the stage of each operator in PipeDream's partition by layer (Narayanan et al., SOSP 2019).
+
+    The slowest stage takes the larger of its computation and its messages; memory is not looked at.
+    """
+    layers, layer_of = layer_weights(graph, weights, stages)
+    found = cut_in_order(layers, stages, overlapped=True)
+    if found is None:
+        raise PhazeError("no partition by layer")
+    return found[layer_of]
 
 
 def _sent(weights: Weights) -> Floats:

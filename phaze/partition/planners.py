@@ -16,8 +16,7 @@ import numpy as np
 from phaze.base.arrays import Ints
 from phaze.base.errors import PhazeError
 from phaze.partition.flow import Candidate, Maker, Options, Problem, partition, problem_of
-from phaze.partition.intervals import cut_in_order
-from phaze.partition.layers import cut_as_pipedream, layer_weights
+from phaze.partition.intervals import cut_as_pipedream, cut_in_order, layer_weights
 from phaze.partition.weights import Terms, Weights, fits, sums
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.phaze.flush import Widths, place_within

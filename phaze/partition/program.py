@@ -20,15 +20,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.bitsets import Words, contains, unpack
 from phaze.base.compiled import njit, njit_inner
-from phaze.partition.fronted import LIMIT, Family, family
+from phaze.partition.fronted import LIMIT, Family, Windows, family, windows_within
 from phaze.partition.weights import NONE, ROUNDING, Weights, quotient, stage_times
-from phaze.partition.windows import Windows, windows_within
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +52,7 @@ def cut_within(
     windows = windows_within(weights, stages, limit_s)
     if windows.contradictory:
         return None
-    fixed = np.where(
-        windows.earliest == windows.latest, len(weights) + windows.earliest, np.arange(len(weights))
-    )
-    smaller, group = quotient(weights, fixed)
+    smaller, group = quotient(weights, windows.groups)
     found = cut_between(
         smaller, windows_within(smaller, stages, limit_s), limit_s, most_sets, thrifty=thrifty
     )
@@ -80,18 +77,20 @@ def best_chain(
     weights: Weights, families: Sequence[Family], limit_s: float, *, thrifty: bool = False
 ) -> Ints | None:
     """Return the stage of each node (n,) for the best F_0 in F_1 in ... in F_S, one of each family."""
-    limit_s = limit_s * (1 + ROUNDING)
-    target = np.ascontiguousarray(weights.edges[:, 1])
-    values, choices = [np.zeros(len(families[0]))], []
+    target, most_memory = np.ascontiguousarray(weights.edges[:, 1]), weights.limit_bytes * (1 + ROUNDING)
+    most_time = limit_s * (1 + ROUNDING)
+    costs = _Costs(target, weights.edge_bytes, weights.seconds_per_byte, most_memory, most_time, thrifty)
+    values, choices = [np.zeros(len(families[0].words))], []
     for inner, outer in pairwise(families):
         order = np.argsort(values[-1], kind="stable")
         order = order[np.isfinite(values[-1][order])]
-        grown, choice = _one_more_stage(
-            order, values[-1][order], inner.words[order], inner.compute_s[order], inner.memory_bytes[order],
-            inner.sent_bytes[order], inner.first, inner.crossing,
-            outer.words, outer.compute_s, outer.memory_bytes, outer.sent_bytes, target, weights.edge_bytes,
-            weights.seconds_per_byte, weights.limit_bytes * (1 + ROUNDING), limit_s, thrifty,
-        )  # fmt: skip
+        ranked = inner._replace(
+            words=inner.words[order],
+            compute_s=inner.compute_s[order],
+            memory_bytes=inner.memory_bytes[order],
+            sent_bytes=inner.sent_bytes[order],
+        )
+        grown, choice = _one_more_stage(order, values[-1][order], ranked, outer, costs)
         values.append(grown)
         choices.append(choice)
     if not np.isfinite(values[-1]).any():
@@ -109,64 +108,60 @@ def _trace(families: Sequence[Family], choices: Sequence[Ints], last: int, nodes
     return stage_of
 
 
+class _Costs(NamedTuple):
+    """What a stage between two borders is judged by."""
+
+    target: Ints
+    """(e,) where each edge leads."""
+    size: Floats
+    """(e,) its bytes."""
+    seconds_per_byte: float
+    most_memory: float
+    most_time: float
+    thrifty: bool
+    """Whether messages count instead of the time."""
+
+
 @njit
 def _one_more_stage(
-    order: Ints,
-    value: Floats,
-    inner: Words,
-    inner_compute: Floats,
-    inner_memory: Floats,
-    inner_sent: Floats,
-    first: Ints,
-    crossing: Ints,
-    outer: Words,
-    outer_compute: Floats,
-    outer_memory: Floats,
-    outer_sent: Floats,
-    target: Ints,
-    size: Floats,
-    seconds_per_byte: float,
-    most_memory: float,
-    most_time: float,
-    thrifty: bool,
+    order: Ints, value: Floats, inner: Family, outer: Family, costs: _Costs
 ) -> tuple[Floats, Ints]:
-    """Return T[F, s] and the best F' for all F, from T[F', s - 1] in rising order; or so for messages."""
-    best, choice = np.full(len(outer), np.inf), np.full(len(outer), NONE, np.int64)
-    rounding = ROUNDING * inner_compute.sum()
-    for row in range(len(outer)):
-        compute_of, sent_of = outer_compute[row], outer_sent[row]
+    """Return T[F, s] and the best F' for all F, from T[F', s - 1] in rising order; or so for messages.
+
+    The sets of `inner` are in that order, but not where their crossing edges begin.
+    """
+    best, choice = np.full(len(outer.words), np.inf), np.full(len(outer.words), NONE, np.int64)
+    rounding = ROUNDING * inner.compute_s.sum()
+    for row in range(len(outer.words)):
+        compute_of, sent_of = outer.compute_s[row], outer.sent_bytes[row]
         for k in range(len(order)):
             if value[k] >= best[row]:
                 break
-            compute = compute_of - inner_compute[k]
+            compute = compute_of - inner.compute_s[k]
             # What passes by is at most what crosses either border.
-            least = compute + seconds_per_byte * abs(inner_sent[k] - sent_of)
-            if compute < -rounding or least > most_time or (not thrifty and least >= best[row]):
+            least = compute + costs.seconds_per_byte * abs(inner.sent_bytes[k] - sent_of)
+            too_long = least > costs.most_time or (not costs.thrifty and least >= best[row])
+            if compute < -rounding or too_long or not _smaller(inner.words, k, outer.words, row):
                 continue
-            if not _smaller(inner, k, outer, row):
+            over = inner.sent_bytes[k] + sent_of - 2.0 * _passing(outer.words, row, inner, order[k], costs)
+            time = compute + costs.seconds_per_byte * over
+            memory = outer.memory_bytes[row] - inner.memory_bytes[k] + over
+            if time > costs.most_time or memory > costs.most_memory:
                 continue
-            over = (
-                inner_sent[k] + sent_of - 2.0 * _passing(outer, row, first, crossing, order[k], target, size)
-            )
-            time = compute + seconds_per_byte * over
-            if time > most_time or outer_memory[row] - inner_memory[k] + over > most_memory:
-                continue
-            reached = value[k] + over if thrifty else max(value[k], time)
+            reached = value[k] + over if costs.thrifty else max(value[k], time)
             if reached < best[row]:
                 best[row], choice[row] = reached, order[k]
     return best, choice
 
 
 @njit_inner
-def _passing(
-    outer: Words, row: int, first: Ints, crossing: Ints, k: int, target: Ints, size: Floats
-) -> float:
+def _passing(outer: Words, row: int, inner: Family, k: int, costs: _Costs) -> float:
     """Return the bytes from inner set k to what outer set `row` does not hold."""
     passing = 0.0
-    for c in range(first[k], first[k + 1]):
-        v = target[crossing[c]]
-        if not contains(outer, row, v):
-            passing += size[crossing[c]]
+    for c in range(inner.first[k], inner.first[k + 1]):
+        edge = inner.crossing[c]
+        if not contains(outer, row, costs.target[edge]):
+            passing += costs.size[edge]
     return passing
 
 

@@ -138,13 +138,7 @@ def _that_fit(weights: Weights, stage_of: Ints, moves: _Moves) -> _Moves:
     carried = weights.memory_bytes[moves.node]
     fit = held[moves.target] + carried + moves.target_bytes <= limit
     fit &= held[moves.source] - carried + moves.source_bytes <= limit
-    return _Moves(
-        moves.node[fit],
-        moves.source[fit],
-        moves.target[fit],
-        moves.source_bytes[fit],
-        moves.target_bytes[fit],
-    )
+    return moves.take(fit)
 
 
 def _gains(weights: Weights, stage_of: Ints, moves: _Moves, distance: Ints) -> tuple[Floats, Floats, Floats]:

@@ -9,7 +9,7 @@ from phaze.base.errors import PhazeError
 from phaze.partition.flow import SLACK, Options, partition, problem_of
 from phaze.partition.program import cut_within
 from phaze.partition.search import Wanted, divisors, search, shapes
-from phaze.partition.storing import stored_stages
+from phaze.partition.study import stored_stages
 from phaze.partition.weights import Terms, stage_graph_of, stage_memory, stage_times, weigh
 from phaze.workload.operator_graphs import OperatorGraph
 from phaze.workload.stored_graphs import stage_graph

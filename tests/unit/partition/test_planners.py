@@ -7,7 +7,7 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.partition.flow import Options
-from phaze.partition.layers import cut_as_pipedream, layer_labels, layer_weights, layers_of
+from phaze.partition.intervals import cut_as_pipedream, layer_labels, layer_weights, layers_of
 from phaze.partition.planners import PLANNERS, compare
 from phaze.partition.program import cut_within
 from phaze.partition.weights import Terms, stage_times, weigh

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from phaze.partition.points import cut_point
-from phaze.partition.timing import time_phases
+from phaze.partition.study import cut_point, time_phases
 from phaze.spec.map_study import StagesPoint
 from phaze.spec.names import PARTITIONERS, Partitioner
 from phaze.spec.operators import StoredOperators

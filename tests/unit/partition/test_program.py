@@ -117,8 +117,7 @@ def test_stages_are_convex_none_is_empty_and_all_fit(
 
 
 def test_fronted_subgraphs_are_the_complements_of_downsets() -> None:
-    from phaze.partition.fronted import family
-    from phaze.partition.windows import windows_within
+    from phaze.partition.fronted import family, windows_within
 
     for seed in range(20):
         weights = random_weights(seed, 9, 0.25)

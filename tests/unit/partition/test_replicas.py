@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from phaze.partition.program import cut_within
-from phaze.partition.replicas import cut_freely
 from phaze.partition.weights import stage_memory, stage_times
+from tests.oracles.free_replicas import cut_freely
 from tests.unit.partition.graphs import all_partitions, random_weights, weights_of
 
 

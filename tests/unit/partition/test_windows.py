@@ -4,9 +4,8 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from phaze.partition.closures import with_ancestors, with_descendants
-from phaze.partition.weights import fits, stage_times
-from phaze.partition.windows import windows_within
+from phaze.partition.fronted import windows_within
+from phaze.partition.weights import fits, stage_times, with_ancestors, with_descendants
 from tests.unit.partition.graphs import all_partitions, random_weights
 
 

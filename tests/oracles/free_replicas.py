@@ -18,9 +18,8 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.bitsets import Words, contains, unpack
 from phaze.base.compiled import njit
 from phaze.partition.flow import FEW_SETS
-from phaze.partition.fronted import Family, family
+from phaze.partition.fronted import Family, family, windows_within
 from phaze.partition.weights import ROUNDING, Weights
-from phaze.partition.windows import windows_within
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,156 @@
+"""Partitions of a study of mappings as files, and how long the steps of the paper's flow take."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from phaze.base.arrays import Ints
+from phaze.base.errors import PhazeError
+from phaze.partition.clustering import ALPHAS, cluster
+from phaze.partition.flow import SLACK, Candidate, Options, Problem, partition, problem_of
+from phaze.partition.intervals import cut_as_pipedream, cut_in_order
+from phaze.partition.program import cut_of, cut_within
+from phaze.partition.refinement import distances, refine
+from phaze.partition.weights import Terms, Weights, quotient, stage_graph_of, stage_memory, weigh
+from phaze.spec.map_study import StagesPoint
+from phaze.spec.operators import StoredOperators
+from phaze.spec.stages import PartitionSettings, StoredStages
+from phaze.workload.operator_graphs import OperatorGraph
+from phaze.workload.stored_graphs import operator_graph
+
+ANY_SLACK = 1.0
+"""By how much the slowest stage may be above the least time for the fastest step."""
+REPEATS = 3
+"""Timed runs of which the fastest counts; the first also loads what is compiled."""
+
+
+def cut_point(stored: StoredOperators, point: StagesPoint, bandwidth_bytes_per_s: float) -> StoredStages:
+    """Return the stages of a point, without a limit of memory, with recomputation."""
+    graph = operator_graph(stored)
+    terms = Terms(bandwidth_bytes_per_s, microbatches=point.microbatches)
+    found = _cut(graph, terms, point)
+    return stored_stages(graph, found, terms, stored.name, point.replicas, stored.microbatch)
+
+
+def _cut(graph: OperatorGraph, terms: Terms, point: StagesPoint) -> Candidate:
+    if point.partitioner in ("order", "pipedream", "pipedream-operators"):
+        return _compared(problem_of(graph, terms, point.stages, point.replicas), point)
+    options = Options(
+        point.hyper_operators,
+        flow="full" if point.partitioner in ("full", "fastest") else "paper",
+        slack=ANY_SLACK if point.partitioner == "fastest" else SLACK,
+    )
+    found = partition(graph, terms, point.stages, point.replicas, options)
+    if point.partitioner == "clusters":
+        clustered = [one for one in found.met if one.made_by == "clusters"]
+        return min(clustered, key=lambda one: one.step_s)
+    return found.chosen
+
+
+def _compared(problem: Problem, point: StagesPoint) -> Candidate:
+    if point.partitioner == "pipedream":
+        stage_of = cut_as_pipedream(problem.graph, problem.weights, point.stages)
+        return problem.candidate(stage_of, "pipedream")
+    overlapped = point.partitioner == "pipedream-operators"
+    ordered = cut_in_order(problem.weights, point.stages, overlapped=overlapped)
+    if ordered is None:
+        raise PhazeError(f"{point.name}: no partition in topological order fits")
+    return problem.candidate(ordered, "pipedream" if overlapped else "order")
+
+
+def stored_stages(
+    graph: OperatorGraph, found: Candidate, terms: Terms, model: str, replicas: int, microbatch: int
+) -> StoredStages:
+    """Return the file of a partition; PhazeError where numbers are larger than files may hold."""
+    stages = stage_graph_of(graph, found.stage_of, terms, replicas)
+    rows = np.stack([stages.forward_s, stages.backward_s, stages.parameter_bytes], axis=1).tolist()
+    memory = stage_memory(weigh(graph, terms), found.stage_of).tolist()
+    limit = terms.device_memory_bytes
+    content = {
+        "format": "phaze-stages",
+        "version": 1,
+        "model": model,
+        "replicas": replicas,
+        "microbatches": terms.microbatches,
+        "recompute": terms.recompute,
+        "device_memory_bytes": limit if np.isfinite(limit) else None,
+        "stages": [
+            {
+                "operators": [graph.names[v] for v in np.flatnonzero(found.stage_of == s)],
+                "forward_s": forward,
+                "backward_s": backward,
+                "parameter_bytes": parameters,
+                "memory_bytes": memory[s],
+            }
+            for s, (forward, backward, parameters) in enumerate(rows)
+        ],
+        "edges": [
+            {"source": i, "target": j, "bytes": size}
+            for (i, j), size in zip(stages.edges.tolist(), stages.edge_bytes.tolist(), strict=True)
+        ],
+        "stage_time_s": found.time_s,
+        "step_time_s": found.step_s,
+        "settings": _settings(found, terms, microbatch),
+    }
+    return StoredStages.parse(content, model)
+
+
+def _settings(found: Candidate, terms: Terms, microbatch: int) -> PartitionSettings:
+    return PartitionSettings(
+        partitioner=found.made_by,
+        microbatch=microbatch,
+        bandwidth_bytes_per_s=terms.bandwidth_bytes_per_s,
+        hyper_operators=found.hyper_operators,
+        alpha=found.alpha,
+        moves=found.moves or None,
+    )
+
+
+def time_phases(
+    stored: StoredOperators, point: StagesPoint, bandwidth_bytes_per_s: float
+) -> dict[str, float]:
+    """Return the seconds of every phase (Parmesan, Figure 5(b)), of all α, the least of several runs.
+
+    The dynamic program is timed as we run it, where the best partition along one order leaves out what cannot
+    be faster, and as the paper states it, over all fronted subgraphs.
+    """
+    weights = weigh(operator_graph(stored), Terms(bandwidth_bytes_per_s, microbatches=point.microbatches))
+    runs = [_once(weights, point) for _ in range(REPEATS)]
+    return {phase: min(run[phase] for run in runs) for phase in runs[0]}
+
+
+def _once(weights: Weights, point: StagesPoint) -> dict[str, float]:
+    """Return the seconds of every phase."""
+    seconds: dict[str, float] = defaultdict(float)
+    far, most = distances(weights), max(point.hyper_operators, point.stages)
+    for alpha in ALPHAS:
+        with _timed(seconds, "clustering"):
+            labels = cluster(weights, most, alpha)
+        smaller, group = quotient(weights, labels)
+        with _timed(seconds, "dynamic-program"):
+            cut = _cut_clusters(smaller, point.stages)
+        with _timed(seconds, "all-subgraphs"):
+            cut_within(smaller, point.stages)
+        with _timed(seconds, "refinement"):
+            refine(weights, cut[group], far)
+    return seconds
+
+
+def _cut_clusters(smaller: Weights, stages: int) -> Ints:
+    """Return the best partition of clusters, as the flow finds it."""
+    ordered = cut_in_order(smaller, stages)
+    found = cut_within(smaller, stages, np.inf if ordered is None else cut_of(smaller, ordered).time_s)
+    assert found is not None, "without a limit of memory any partition fits"
+    return found.stage_of
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    seconds[phase] += time.perf_counter() - began
