@@ -94,7 +94,7 @@ rule compare:
         code=source_digest(
             "phaze.search.problem",
             "phaze.search.strategies",
-            "phaze.search.recalled_searches",
+            "phaze.search.suggestions",
             programs=("glpsol",),
         ),
     log:

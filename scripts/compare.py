@@ -1,6 +1,7 @@
 """Compare search strategies on the same exact throughputs."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -8,8 +9,8 @@ import pandas as pd
 from phaze import tables
 from phaze.base.job import logged
 from phaze.search.problem import OPERATOR_TABLES, Problem
-from phaze.search.recalled_searches import Searches
 from phaze.search.strategies import compare_strategies
+from phaze.search.suggestions import suggested_again
 from phaze.search.throughputs import restrict_search
 from phaze.spec.settings import StrategySettings, Training
 from phaze.tables.recalled import Recalled
@@ -47,7 +48,7 @@ def main(
                 scope=scope,
                 area_band_um2=area_band_um2,
                 chance=chance if scope == "whole" else None,
-                suggest=Searches(recalled),
+                suggest=partial(suggested_again, recalled),
             )
         )
     tables.Trials.save(pd.concat(found, ignore_index=True), out)

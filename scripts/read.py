@@ -5,8 +5,8 @@ from pathlib import Path
 from phaze import tables
 from phaze.base.job import logged
 from phaze.cost.space import describe_named
+from phaze.search.cosearch import read_plans
 from phaze.search.problem import Problem
-from phaze.search.readings import read_plans
 from phaze.spec.architecture import Architecture
 from phaze.spec.model import parse_model
 from phaze.tables.evaluations import EvaluationStore

@@ -6,8 +6,8 @@ from phaze import tables
 from phaze.base.job import logged
 from phaze.report.inputs import Cluster
 from phaze.report.winners import choose_winner
+from phaze.search.cosearch import read_plans
 from phaze.search.problem import Problem, area_limit_um2
-from phaze.search.readings import read_plans
 from phaze.spec.model import parse_model
 from phaze.tables.evaluations import EvaluationStore
 

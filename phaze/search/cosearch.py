@@ -32,6 +32,7 @@ from phaze.spec.architecture import Technology
 from phaze.spec.model import AnyModel
 from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSettings, Training
 from phaze.spec.system import Scenario
+from phaze.tables import Readings
 from phaze.tables.evaluations import EvaluationStore, Plain, content_of
 from phaze.workload.frames import LayerTables, extract_graph, extract_layers
 
@@ -247,3 +248,17 @@ def vary_cluster(
     return tables.Sensitivities.check(
         pd.concat(found, ignore_index=True)[list(tables.Sensitivities.fields())]
     )
+
+
+PLAN = ["model", "architecture", "hbm_gib", "planner"]
+
+
+def read_plans(reading: str, subject: Subject, architectures: pd.DataFrame, terms: Terms) -> pd.DataFrame:
+    """Return table readings of a model: for every architecture, HBM size and planner the best plan.
+
+    `architectures` are rows of table architectures. A plan is the best over TMP widths, microbatches and
+    recomputation, by the order of `best_placement`.
+    """
+    placements = look_up_architectures(subject, architectures, terms, ["placements"])["placements"]
+    best = [best_placement(rows) for _, rows in placements.groupby(PLAN, sort=True)]
+    return Readings.check(pd.DataFrame(best).assign(reading=reading)[list(Readings.fields())])

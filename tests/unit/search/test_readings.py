@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from phaze.cost.space import describe_named
 from phaze.plan.expert import Expert
-from phaze.search.cosearch import Terms, evaluate_architectures, extract_subject
-from phaze.search.readings import PLAN, read_plans
+from phaze.search.cosearch import PLAN, Terms, evaluate_architectures, extract_subject, read_plans
 from phaze.spec.architecture import Architecture
 from phaze.spec.config import load_technology
 from phaze.spec.model import Model

@@ -1,13 +1,14 @@
 """A search that is told the same again is not made again, and any other is."""
 
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-import phaze.search.recalled_searches
+import phaze.search.suggestions
 from phaze.search.hysteresis import Evaluate
-from phaze.search.recalled_searches import Searches
+from phaze.search.suggestions import suggested_again
 from phaze.tables.recalled import Recalled
 
 CHIPS = pd.DataFrame(
@@ -34,7 +35,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seeds.append(seed)
         return [3, 0, 1]
 
-    monkeypatch.setattr(phaze.search.recalled_searches, "suggested", search)
+    monkeypatch.setattr(phaze.search.suggestions, "suggested", search)
     return seeds
 
 
@@ -43,8 +44,8 @@ def test_a_search_is_made_once_for_what_it_is_told(tmp_path: Path, made: list[in
     samples = {"a": 0.1 + 0.2, "b": 2.0, "c": 3.0, "d": 4.0}
     for _ in range(2):
         with Recalled(tmp_path / "searches.json", "code") as recalled:
-            assert Searches(recalled)(CHIPS, evaluation(samples), 0, 10, 20) == [3, 0, 1]
-    search = Searches(Recalled(tmp_path / "searches.json", "code"))
+            assert suggested_again(recalled, CHIPS, evaluation(samples), 0, 10, 20) == [3, 0, 1]
+    search = partial(suggested_again, Recalled(tmp_path / "searches.json", "code"))
     assert search(CHIPS, evaluation(samples | {"c": 9.0}), 0, 10, 20) == [3, 0, 1]
     assert made == [0]
     search(CHIPS, evaluation(samples | {"a": 0.3}), 0, 10, 20)
