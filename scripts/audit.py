@@ -15,7 +15,7 @@ from phaze.search.problem import area_limit_um2
 from phaze.spec.architecture import Technology
 from phaze.spec.settings import CertifySettings, ScheduleSettings, Training
 from phaze.spec.system import Scenario
-from phaze.tables.recalled import Recalled
+from phaze.tables.store import Recalled
 
 
 def main(

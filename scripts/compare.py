@@ -13,7 +13,7 @@ from phaze.search.strategies import compare_strategies
 from phaze.search.suggestions import suggested_again
 from phaze.search.throughputs import restrict_search
 from phaze.spec.settings import StrategySettings, Training
-from phaze.tables.recalled import Recalled
+from phaze.tables.store import Recalled
 
 
 def main(

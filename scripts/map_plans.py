@@ -6,7 +6,7 @@ from phaze import tables
 from phaze.base.job import logged
 from phaze.map.plans.study import Asked, map_plans
 from phaze.spec.settings import PlanMapSettings
-from phaze.tables.recalled import Recalled
+from phaze.tables.store import Recalled
 
 
 def main(plans: str, plan_stages: str, outputs: dict[str, str], *, asked: Asked, recalled: Recalled) -> None:

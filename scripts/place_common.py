@@ -6,7 +6,7 @@ from phaze import tables
 from phaze.base.job import logged
 from phaze.search.cosearch import look_up_architectures
 from phaze.search.problem import OPERATOR_TABLES, Problem
-from phaze.tables.evaluations import EvaluationStore
+from phaze.tables.store import EvaluationStore
 
 
 def main(

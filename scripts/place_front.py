@@ -6,7 +6,7 @@ from phaze import tables
 from phaze.base.job import logged
 from phaze.search.front import find_front, spaces_of
 from phaze.search.problem import OPERATOR_TABLES, Problem, area_limit_um2
-from phaze.tables.evaluations import EvaluationStore
+from phaze.tables.store import EvaluationStore
 
 COLUMNS = ["architecture", "hbm_gib", "tensor", "microbatch", "recompute", "lower_s", "lower_j"]
 

@@ -8,7 +8,7 @@ from phaze.report.inputs import Cluster
 from phaze.report.planned import Choice
 from phaze.report.planning import plan_subject
 from phaze.search.problem import OPERATOR_TABLES, Problem, area_limit_um2
-from phaze.tables.evaluations import EvaluationStore
+from phaze.tables.store import EvaluationStore
 
 
 def main(

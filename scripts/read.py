@@ -9,7 +9,7 @@ from phaze.search.cosearch import read_plans
 from phaze.search.problem import Problem
 from phaze.spec.architecture import Architecture
 from phaze.spec.model import parse_model
-from phaze.tables.evaluations import EvaluationStore
+from phaze.tables.store import EvaluationStore
 
 
 def main(

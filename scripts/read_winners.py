@@ -9,7 +9,7 @@ from phaze.report.winners import choose_winner
 from phaze.search.cosearch import read_plans
 from phaze.search.problem import Problem, area_limit_um2
 from phaze.spec.model import parse_model
-from phaze.tables.evaluations import EvaluationStore
+from phaze.tables.store import EvaluationStore
 
 
 def main(

@@ -15,7 +15,7 @@ from phaze.spec.architecture import Technology
 from phaze.spec.published import Published
 from phaze.spec.study import Study
 from phaze.spec.system import Scenario
-from phaze.tables.recalled import Recalled
+from phaze.tables.store import Recalled
 
 STAGES = {
     "extract": "operators",

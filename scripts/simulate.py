@@ -5,7 +5,7 @@ from pathlib import Path
 from phaze import tables
 from phaze.base.job import logged
 from phaze.search.replayed import replay_plans
-from phaze.tables.recalled import Recalled
+from phaze.tables.store import Recalled
 
 
 def main(

@@ -8,7 +8,7 @@ from phaze.report.inputs import Cluster
 from phaze.report.winners import choose_winner
 from phaze.search.cosearch import vary_cluster
 from phaze.search.problem import OPERATOR_TABLES, Problem, area_limit_um2
-from phaze.tables.evaluations import EvaluationStore
+from phaze.tables.store import EvaluationStore
 
 
 def main(

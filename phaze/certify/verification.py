@@ -30,8 +30,7 @@ from phaze.schedule.verify import find_faults
 from phaze.spec.settings import ScheduleSettings, Training
 from phaze.spec.system import Scenario
 from phaze.tables import Architectures, Edges, Estimates, Layers, Operators, are_among
-from phaze.tables.evaluations import Plain, content_of
-from phaze.tables.recalled import Recalled
+from phaze.tables.store import Plain, Recalled, content_of
 
 POINT = ["architecture", "hbm_gib", "recompute", "lower_s"]
 """Columns of points that their times depend on; of the bound, whether anything is said to fit."""

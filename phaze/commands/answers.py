@@ -31,7 +31,7 @@ from phaze.spec.settings import ExtractSettings, Training
 from phaze.spec.system import Scenario
 from phaze.spec.systems import load_device_as_architecture, load_system_of
 from phaze.tables.plans import PLAN
-from phaze.tables.recalled import Recalled
+from phaze.tables.store import Recalled
 from phaze.workload.frames import LayerTables, extract_layers
 
 Described = dict[str, object]

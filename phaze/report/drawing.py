@@ -34,7 +34,7 @@ class Drawn:
 
 
 class Kept(Protocol):
-    """Figures as they were drawn, by content, of the same code; `tables.recalled` keeps them in a file."""
+    """Figures as they were drawn, by content, of the same code; `tables.store` keeps them in a file."""
 
     def knows(self, asked: str) -> bool:
         """Return whether there is an answer to a question."""

@@ -33,7 +33,7 @@ from phaze.spec.model import AnyModel
 from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSettings, Training
 from phaze.spec.system import Scenario
 from phaze.tables import Readings
-from phaze.tables.evaluations import EvaluationStore, Plain, content_of
+from phaze.tables.store import EvaluationStore, Plain, content_of
 from phaze.workload.frames import LayerTables, extract_graph, extract_layers
 
 

@@ -15,7 +15,7 @@ from phaze.spec.model import AnyModel
 from phaze.spec.noun import Noun
 from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSettings, Training, Triple
 from phaze.spec.system import Scenario
-from phaze.tables.evaluations import EvaluationStore
+from phaze.tables.store import EvaluationStore
 from phaze.workload.frames import LayerTables
 
 OPERATOR_TABLES = ("operators", "parts", "edges", "layers")

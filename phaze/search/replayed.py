@@ -8,9 +8,8 @@ import pandas as pd
 
 from phaze.base.progress import counted
 from phaze.tables import PlanStages, Simulations, SimulationStages
-from phaze.tables.evaluations import Plain
 from phaze.tables.plans import PLAN, TIMED
-from phaze.tables.recalled import Recalled
+from phaze.tables.store import Plain, Recalled
 
 Row = dict[str, str | int | float | bool]
 

@@ -23,8 +23,7 @@ from optuna.samplers import TPESampler
 from optuna.trial import TrialState
 
 from phaze.search.hysteresis import Evaluate
-from phaze.tables.evaluations import Plain
-from phaze.tables.recalled import Recalled
+from phaze.tables.store import Plain, Recalled
 
 SIZES = ("num_tc", "num_vc", "pe_x", "pe_y", "glb_bytes")
 """What tells the architectures of a grid apart."""

@@ -16,9 +16,8 @@ from phaze.spec.network import Matrix
 from phaze.spec.settings import PlanMapSettings
 from phaze.spec.system import Cluster
 from phaze.tables import PlanDevices, PlanMaps, PlanStages
-from phaze.tables.evaluations import Plain, digest_of
 from phaze.tables.plans import PLAN, TIMED
-from phaze.tables.recalled import Recalled
+from phaze.tables.store import Plain, Recalled, digest_of
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import phaze.certify.verification
 from phaze.certify.audit import judge_points
 from phaze.certify.verification import Conditions, audit_slice, find_slices, solve_points
 from phaze.tables import Architectures, Edges, Estimates, Layers, Operators
-from phaze.tables.recalled import Recalled
+from phaze.tables.store import Recalled
 from tests.unit.certify.study import SHARDS, given, results, shard, subject
 
 BEST_S = 1e-3

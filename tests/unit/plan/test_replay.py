@@ -19,7 +19,7 @@ from phaze.plan.stage import replayed_rows
 from phaze.search.replayed import replay_plans
 from phaze.tables import PARTS, PLANNERS, Plans, PlanStages, Simulations, SimulationStages
 from phaze.tables.plans import PLAN
-from phaze.tables.recalled import Recalled
+from phaze.tables.store import Recalled
 from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
 
 BANDWIDTH = 1e9

@@ -17,7 +17,7 @@ from phaze.plan.planners import Asked
 from phaze.plan.side_by_side import plan_model
 from phaze.search.replayed import replay_plans
 from phaze.tables import PARTS, PLANNERS, Plans, PlanStages
-from phaze.tables.recalled import Recalled
+from phaze.tables.store import Recalled
 from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
 
 

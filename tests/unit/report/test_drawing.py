@@ -17,7 +17,7 @@ from phaze.base.errors import PhazeError
 from phaze.report.document import Chart
 from phaze.report.drawing import Drawn, ask_for_figure, draw
 from phaze.report.workers import ALONE, Workers, employ
-from phaze.tables.recalled import Recalled
+from phaze.tables.store import Recalled
 
 
 def bars(*heights: float) -> Figure:

@@ -9,7 +9,7 @@ import pytest
 import phaze.search.suggestions
 from phaze.search.hysteresis import Evaluate
 from phaze.search.suggestions import suggested_again
-from phaze.tables.recalled import Recalled
+from phaze.tables.store import Recalled
 
 CHIPS = pd.DataFrame(
     {name: [1, 2, 4, 8] for name in ("num_tc", "num_vc", "pe_x", "pe_y", "glb_bytes")}

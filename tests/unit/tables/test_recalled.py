@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.tables.evaluations import Plain
-from phaze.tables.recalled import Recalled
+from phaze.tables.store import Plain, Recalled
 
 VALUES: list[Plain] = [0.1 + 0.2, 5e-324, -0.0, inf, -inf, 2**60, True, None, "ℓ", [1, [2.5]], {"a": [0.1]}]
 

@@ -23,7 +23,7 @@ from phaze.spec.network import Matrix
 from phaze.spec.settings import PlanMapSettings
 from phaze.spec.system import Cluster, Level
 from phaze.tables import BY_HAND, PlanDevices, PlanMaps
-from phaze.tables.recalled import Recalled
+from phaze.tables.store import Recalled
 from tests.unit.map.plans.plans import BANDWIDTH, plan, stage
 from tests.unit.map.plans.test_networks import NODES, pod
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from phaze.search.cosearch import Terms, evaluate_architectures, look_up_architectures, look_up_point
-from phaze.tables.evaluations import EvaluationStore, Plain
+from phaze.tables.store import EvaluationStore, Plain
 from tests.unit.search.test_cosearch import everything, subject, terms
 
 NAMES = ["solves", "schedules", "placements", "stages"]
