@@ -9,7 +9,10 @@ import numpy as np
 from phaze.base.arrays import Floats
 from phaze.cost.designs import Designs
 from phaze.cost.mapper.works import Works
-from phaze.cost.network.collectives import EXCHANGES, network_s, reduced_elements, sent_bytes
+from phaze.cost.network.network import EXCHANGES, Kind, sent_bytes
+
+REDUCING: tuple[Kind, ...] = ("all_reduce", "reduce_scatter")
+"""Kinds of collectives that add."""
 
 
 def reduced_bytes(works: Works) -> Floats:
@@ -24,20 +27,8 @@ def reduced_bytes(works: Works) -> Floats:
     return works.total(found)
 
 
-def link_bytes(works: Works, tensor: int) -> Floats:
-    """Return the bytes that a device sends in every work (W,)."""
-    return sent_bytes("all_reduce", reduced_bytes(works), tensor)
-
-
-def network_seconds(
-    works: Works, tensor: int, bandwidth_bytes_per_s: float, all_reduce_factor: float
-) -> Floats:
-    """Return the time of the rings of every work (W,)."""
-    return network_s(link_bytes(works, tensor), bandwidth_bytes_per_s, all_reduce_factor)
-
-
 def additions(works: Works, tensor: int) -> Floats:
-    """Return the additions of a device in every work (W,)."""
+    """Return the additions of a device in every work (W,): (t − 1)/t of the elements that it has."""
     return works.total(_additions(works, tensor))
 
 
@@ -48,9 +39,6 @@ def reduction_cycles(works: Works, designs: Designs, tensor: int, cycles_per_add
 
 
 def _additions(works: Works, tensor: int) -> Floats:
-    """Return the additions of every part (P,), none for parts that are no collectives."""
-    found = np.zeros_like(works.elements)
-    for kind in EXCHANGES:
-        own = works.kinds == kind
-        found[own] = reduced_elements(kind, works.elements[own], tensor)
-    return found
+    """Return the additions of every part (P,): every rank adds up what it would send to scatter the sums."""
+    adds = np.isin(works.kinds, REDUCING)
+    return np.where(adds, sent_bytes("reduce_scatter", works.elements, tensor), 0.0)

@@ -9,8 +9,8 @@ import pandas as pd
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
-from phaze.cost.network.collectives import EXCHANGES
 from phaze.spec.architecture import CycleFigures
+from phaze.workload.kinds import COLLECTIVES
 
 
 def cycle_figures(figures: CycleFigures, overrides: Mapping[str, float]) -> dict[tuple[str, str], float]:
@@ -33,8 +33,9 @@ def cycle_figures(figures: CycleFigures, overrides: Mapping[str, float]) -> dict
 
 def cycles_per_element(parts: pd.DataFrame, figures: Mapping[tuple[str, str], float]) -> Floats:
     """Return the cycles per element of every part, 0 for matrix multiplications and collectives."""
+    others = {"matmul", *COLLECTIVES}
     pairs = zip(parts["role"], parts["kind"], strict=True)
-    return np.array([0.0 if kind in ("matmul", *EXCHANGES) else figures[role, kind] for role, kind in pairs])
+    return np.array([0.0 if kind in others else figures[role, kind] for role, kind in pairs])
 
 
 def vector_cycles(elements: Floats, cycles: Floats, lanes: Ints) -> Floats:

@@ -10,9 +10,8 @@ from pydantic import ValidationError
 
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
-from phaze.cost.network.device_networks import DeviceNetwork
+from phaze.cost.network.device_networks import DeviceNetwork, complete_network
 from phaze.cost.network.topologies import make_network
-from phaze.cost.network.widest_paths import fill_with_widest_paths
 from phaze.spec.files import within
 from phaze.spec.network import read_bandwidths
 from phaze.spec.noun import describe
@@ -56,21 +55,6 @@ def _of_file(file: MatrixFile, folder: Path) -> DeviceNetwork:
     if (latency < 0).any():
         raise PhazeError(f"{path}: latencies must be >= 0, got {latency.min():g}")
     return complete_network(bandwidth, latency, file.absent, path)
-
-
-def complete_network(bandwidth: Floats, latency: Floats, absent: str, source: str | Path) -> DeviceNetwork:
-    """Return a network whose pairs without a link, of bandwidth 0, take the widest path, or are refused."""
-    missing = (bandwidth == 0) & ~np.eye(len(bandwidth), dtype=bool)
-    if missing.any():
-        a, b = np.argwhere(missing)[0]
-        if absent == "refuse":
-            raise PhazeError(f"{source}: no link from {a} to {b}, and absent is refuse")
-        bandwidth, latency = fill_with_widest_paths(bandwidth, latency)
-        unreached = (bandwidth == 0) & missing
-        if unreached.any():
-            a, b = np.argwhere(unreached)[0]
-            raise PhazeError(f"{source}: is not connected: there is no path from {a} to {b}")
-    return DeviceNetwork(bandwidth, latency)
 
 
 def _read_table(path: Path) -> tuple[Floats, Floats]:

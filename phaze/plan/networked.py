@@ -186,7 +186,7 @@ def _passes(
                 count = min(stage.layers, pieces)
                 size = one.reduced_bytes / count
                 rings = (all_reduce(fabric.topology, by_node(m, fabric.node), size, 1) for m in members)
-                charged_s = one.charged_s(stage.tensor, plan.bandwidth_bytes_per_s, plan.all_reduce_factor)
+                charged_s = one.charged_s(stage.tensor, plan.charged_network)
                 work = Turn((float(pipeline.column(f"{use}_s")[group]) - charged_s) / count)
                 turns = [work, Turn(charged_s / count, beside=together(*rings))] * count
                 found[kind, worker, group] = turns

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.arrays import Floats
-from phaze.cost.network.collectives import network_s, sent_bytes
+from phaze.cost.network.network import BOTH_DIRECTIONS, Flat, sent_bytes
+from phaze.layout import Group
 from phaze.pipeline.pipeline import Pipeline, Schedule, StageCost
 from phaze.pipeline.timeline import Use
 from phaze.plan.stage_work import StageWork
@@ -38,10 +39,9 @@ class Pass:
         """Return the seconds of the pass if its HBM, which operators share, takes longer than all of them."""
         return max(self.seconds, self.hbm_bytes / hbm_bandwidth_bytes_per_s)
 
-    def charged_s(self, tensor: int, bandwidth_bytes_per_s: float, all_reduce_factor: float) -> float:
+    def charged_s(self, tensor: int, network: Flat) -> float:
         """Return what of the pass planners charge for all-reduces of t slices, in seconds."""
-        sent = sent_bytes("all_reduce", np.array([self.reduced_bytes]), tensor)
-        return min(float(network_s(sent, bandwidth_bytes_per_s, all_reduce_factor)[0]), self.seconds)
+        return min(network.seconds("all_reduce", self.reduced_bytes, Group(tensor, 1)), self.seconds)
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,9 @@ class PlanStage(StageWork):
         reduced = np.array([one.reduced_bytes for one in self.passes.values()])
         return float(sent_bytes("all_reduce", reduced, self.tensor).sum())
 
-    def exchange_s(self, factor: float, bandwidth_bytes_per_s: float) -> float:
-        """Return the time to synchronise the gradients, factor (d - 1)/d of the weights."""
-        return factor * (self.data - 1) / self.data * self.weight_bytes / bandwidth_bytes_per_s
+    def exchange_s(self, network: Flat) -> float:
+        """Return the time to synchronise the gradients."""
+        return network.seconds("all_reduce", self.weight_bytes, Group(self.data, self.tensor))
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,16 @@ class Plan:
     bandwidth_bytes_per_s: float
     """Between any two devices."""
     hbm_bandwidth_bytes_per_s: float
+
+    @property
+    def network(self) -> Flat:
+        """Return the network, whose links carry both directions at once."""
+        return Flat(self.bandwidth_bytes_per_s)
+
+    @property
+    def charged_network(self) -> Flat:
+        """Return the network as the planner charges all-reduces of slices."""
+        return Flat(self.bandwidth_bytes_per_s, self.all_reduce_factor)
 
     @property
     def flushes(self) -> bool:
@@ -172,7 +182,8 @@ class Plan:
     @cached_property
     def charged_sync_s(self) -> Floats:
         """Return what Piper charges a batch for the gradients of every stage, 4 (d - 1)/d of its weights."""
-        return np.array([s.exchange_s(4.0, self.bandwidth_bytes_per_s) for s in self.stages])
+        network = Flat(self.bandwidth_bytes_per_s, BOTH_DIRECTIONS)
+        return np.array([s.exchange_s(network) for s in self.stages])
 
     @property
     def link_s(self) -> float:
@@ -192,7 +203,7 @@ class Plan:
                 stages=(stage.arriving_bytes + stage.departing_bytes)
                 * self._turns(stage)
                 / self.bandwidth_bytes_per_s,
-                replicas=stage.exchange_s(2.0, self.bandwidth_bytes_per_s),
+                replicas=stage.exchange_s(self.network),
             )
             for stage in self.stages
         )
@@ -240,7 +251,7 @@ class Plan:
             recompute_s=recompute_s,
             send_activation_s=activation,
             send_gradient_s=gradient,
-            sync_s=stage.exchange_s(2.0, self.bandwidth_bytes_per_s) if synchronise else 0.0,
+            sync_s=stage.exchange_s(self.network) if synchronise else 0.0,
             operators=stage.layers,
             stash_bytes=stage.stash_bytes,
             work_bytes=stage.work_bytes,

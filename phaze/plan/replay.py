@@ -84,9 +84,7 @@ class Replay:
         if one is None:
             return {RESOURCES[step.use]: step.seconds}
         whole_s = one.held_s(self.plan.hbm_bandwidth_bytes_per_s)
-        work_s = whole_s - one.charged_s(
-            stage.tensor, self.plan.bandwidth_bytes_per_s, self.plan.all_reduce_factor
-        )
+        work_s = whole_s - one.charged_s(stage.tensor, self.plan.charged_network)
         hbm_s = min(one.hbm_bytes / self.plan.hbm_bandwidth_bytes_per_s, work_s)
         waits_s = max(step.seconds - work_s, 0.0)
         return dict(zip(INSIDE, (work_s - hbm_s, hbm_s, waits_s), strict=True))

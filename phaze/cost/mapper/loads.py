@@ -12,7 +12,9 @@ from phaze.cost.designs import Designs
 from phaze.cost.mapper.hbm import hbm_words
 from phaze.cost.mapper.tensor import Cores, Mapped, distinct_rows, map_shapes
 from phaze.cost.mapper.works import Works
+from phaze.cost.network.network import Flat, sent_bytes
 from phaze.cost.vector import vector_cycles
+from phaze.layout import Group
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,11 @@ class Hardware:
     bytes_per_element: int
     all_reduce_factor: float
     """Of the network, see `spec.System`."""
+
+    @property
+    def network(self) -> Flat:
+        """Return the network between any two devices."""
+        return Flat(self.network_bandwidth_bytes_per_s, self.all_reduce_factor)
 
 
 @dataclass(frozen=True)
@@ -71,8 +78,8 @@ def loads_of(
     streamed = works.total(works.streamed_bytes)[:, None] / hardware.bytes_per_element
     operations = works.total(works.shapes.prod(axis=1, dtype=float) + works.elements * works.cycles)
     operations += cycles_per_addition * collective.additions(works, tensor)
-    network = hardware.network_bandwidth_bytes_per_s, hardware.all_reduce_factor
-    network_s = collective.network_seconds(works, tensor, *network)
+    reduced = collective.reduced_bytes(works)
+    network_s = hardware.network.seconds("all_reduce", reduced, Group(tensor, 1))
 
     def load(mapped: Mapped, cores: Ints) -> Load:
         lanes = vector_cycles(works.elements, works.cycles, designs.lanes * cores)
@@ -85,8 +92,8 @@ def loads_of(
             array_words=mapped.l2_words,
             streamed_words=streamed,
             hbm_bytes=hbm,
-            link_bytes=collective.link_bytes(works, tensor)[:, None],
-            reduced_bytes=collective.reduced_bytes(works)[:, None],
+            link_bytes=sent_bytes("all_reduce", reduced, tensor)[:, None],
+            reduced_bytes=reduced[:, None],
             operations=operations[:, None],
         )
 

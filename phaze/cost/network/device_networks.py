@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
-from phaze.base.arrays import Floats
+from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
+from phaze.cost.network.network import Wired
+from phaze.cost.network.widest_paths import fill_with_widest_paths
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceNetwork:
+class DeviceNetwork(Wired):
     """Bandwidth and latency between D devices; rows send, columns receive, the diagonal is never used."""
 
     bandwidth_bytes_per_s: Floats
@@ -50,6 +53,10 @@ class DeviceNetwork:
         """Return the latency with zeros on the diagonal, shape (D, D)."""
         return np.ascontiguousarray(np.where(np.eye(self.devices, dtype=bool), 0.0, self.latency_s))
 
+    def wires(self, sources: Ints, targets: Ints) -> tuple[Floats, Floats]:
+        """Return the latency and the seconds per byte from every source to its target."""
+        return self.waits_s[sources, targets], self.seconds_per_byte[sources, targets]
+
     @cached_property
     def both_ways(self) -> tuple[Floats, Floats]:
         """Return seconds per byte and latency there and back, shapes (D, D)."""
@@ -67,6 +74,21 @@ def flat_network(devices: int, bandwidth_bytes_per_s: float, latency_s: float = 
     """Return equal links between all devices: what the partition supposes (Parmesan, Section VI)."""
     shape = (devices, devices)
     return DeviceNetwork(np.full(shape, float(bandwidth_bytes_per_s)), np.full(shape, float(latency_s)))
+
+
+def complete_network(bandwidth: Floats, latency: Floats, absent: str, source: str | Path) -> DeviceNetwork:
+    """Return a network whose pairs without a link, of bandwidth 0, take the widest path, or are refused."""
+    missing = (bandwidth == 0) & ~np.eye(len(bandwidth), dtype=bool)
+    if missing.any():
+        a, b = np.argwhere(missing)[0]
+        if absent == "refuse":
+            raise PhazeError(f"{source}: no link from {a} to {b}, and absent is refuse")
+        bandwidth, latency = fill_with_widest_paths(bandwidth, latency)
+        unreached = (bandwidth == 0) & missing
+        if unreached.any():
+            a, b = np.argwhere(unreached)[0]
+            raise PhazeError(f"{source}: is not connected: there is no path from {a} to {b}")
+    return DeviceNetwork(bandwidth, latency)
 
 
 def _refuse(

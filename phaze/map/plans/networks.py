@@ -14,8 +14,8 @@ import numpy as np
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.cost.network.device_networks import DeviceNetwork
+from phaze.cost.network.fabric import network_of
 from phaze.cost.network.topologies import hops_of_grid
-from phaze.map.matrices import complete_network
 from phaze.spec.network import Matrix
 from phaze.spec.system import Cluster
 
@@ -48,7 +48,7 @@ def _of_size(system: Cluster, devices: int) -> Cluster:
 def device_network(system: Cluster | Matrix) -> DeviceNetwork:
     """Return bandwidths and latencies between all devices of a system."""
     if isinstance(system, Matrix):
-        return _of_matrix(system)
+        return network_of(system)
     return _of_levels(system) if system.torus is None else _of_torus(system)
 
 
@@ -70,12 +70,6 @@ def _of_levels(system: Cluster) -> DeviceNetwork:
         group = devices // level.devices
         apart = group[:, None] != group[None, :]
     return DeviceNetwork(bandwidth, latency)
-
-
-def _of_matrix(system: Matrix) -> DeviceNetwork:
-    bandwidth = np.array(system.bandwidths_bytes_per_s, np.float64)
-    np.fill_diagonal(bandwidth, 0.0)
-    return complete_network(bandwidth, np.full_like(bandwidth, system.latency_s), system.absent, "system")
 
 
 def units_of(network: DeviceNetwork, width: int) -> DeviceNetwork:

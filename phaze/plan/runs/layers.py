@@ -7,14 +7,15 @@ again, beside the product that makes the gradient of that input (Korthikanti et 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
 from phaze.base.arrays import Floats
 from phaze.cost.kernel_works import kernels_of, works_of_kernels
 from phaze.cost.kernels import KERNEL_LIMITS, time_kernels
-from phaze.cost.network.collectives import collective_s
-from phaze.layout import Layout
+from phaze.cost.network.network import Kind
+from phaze.layout import Group, Layout
 from phaze.plan.runs.machine import Machine
 from phaze.plan.runs.run import Run
 from phaze.workload.lower.kernels import LayerKernels, extract_kernels
@@ -89,7 +90,7 @@ def _seconds(operators: tuple[Operator, ...], run: Run, machine: Machine) -> Flo
     if kernels:
         works = works_of_kernels(kernels, machine.vector_cycles)
         total += time_kernels(works, machine.device, run.bytes_per_element).sum(axis=0)
-    group = machine.group(run.tp, 1)
+    group = Group(run.tp, 1)
     for part in (part for operator in operators for part in operator.parts if part.network_bytes):
-        total[NETWORK] += collective_s(part.kind, part.network_bytes, group)
+        total[NETWORK] += machine.network.seconds(cast("Kind", part.kind), part.network_bytes, group)
     return total

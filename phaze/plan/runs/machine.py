@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from phaze.cost.network.collectives import Reach, reaches
+from phaze.cost.network.fabric import network_of
+from phaze.cost.network.network import Network
 from phaze.cost.vector import cycle_figures
 from phaze.spec.architecture import Technology
 from phaze.spec.config import load_technology
@@ -34,13 +35,10 @@ class Machine:
         """Return the HBM bandwidth that kernels reach."""
         return self.device.hbm_bandwidth_bytes_per_s * self.device.sustained_hbm
 
-    def group(self, width: int, stride: int) -> tuple[Reach, ...]:
-        """Return how so many ranks, `stride` devices apart, lie on the levels of the network."""
-        levels = [
-            (level.devices, level.bandwidth_bytes_per_s * level.sustained, level.latency_s)
-            for level in self.cluster.levels
-        ]
-        return reaches(width, stride, levels)
+    @cached_property
+    def network(self) -> Network:
+        """Return the network that collectives and messages go over."""
+        return network_of(self.cluster)
 
 
 def load_machine(system: str) -> Machine:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from phaze.base.arrays import Floats
 from phaze.cost.memory import ParameterBytes, parameter_bytes
-from phaze.cost.network.collectives import collective_s
 from phaze.cost.training_state import state_bytes, update_bytes
+from phaze.layout import Group
 from phaze.pipeline.pipeline import Pipeline, StageCost, with_gathers
 from phaze.plan.runs.layers import HBM, NETWORK, LayerCost, layer_costs
 from phaze.plan.runs.machine import Machine
@@ -117,20 +117,22 @@ def _add_gradients(backward: Floats, run: Run, machine: Machine, parameters: int
     if run.microbatches > 1:
         backward[HBM] += 3 * nbytes / machine.hbm_bytes_per_s
     if run.zero >= 2:
-        backward[NETWORK] += collective_s("reduce_scatter", nbytes, machine.group(run.dp, run.tp))
+        backward[NETWORK] += machine.network.seconds("reduce_scatter", nbytes, Group(run.dp, run.tp))
 
 
 def _sync_s(run: Run, machine: Machine, parameters: int) -> float:
     """Return the time to synchronise gradients once per batch."""
-    nbytes, group = _sizes(run).gradients * parameters, machine.group(run.dp, run.tp)
+    nbytes = _sizes(run).gradients * parameters
     if run.zero >= 2:
         return 0.0
-    return collective_s("reduce_scatter" if run.zero else "all_reduce", nbytes, group)
+    return machine.network.seconds(
+        "reduce_scatter" if run.zero else "all_reduce", nbytes, Group(run.dp, run.tp)
+    )
 
 
 def _gather_s(run: Run, machine: Machine, parameters: int) -> float:
     """Return the time to gather weights of which each replica holds a share."""
-    return collective_s("all_gather", _sizes(run).weights * parameters, machine.group(run.dp, run.tp))
+    return machine.network.seconds("all_gather", _sizes(run).weights * parameters, Group(run.dp, run.tp))
 
 
 def _tie_s(run: Run, machine: Machine) -> float:
@@ -138,8 +140,8 @@ def _tie_s(run: Run, machine: Machine) -> float:
     if run.pp == 1:
         return 0.0
     rows = run.model.vocabulary // run.tp
-    pair = machine.group(2, (run.pp - 1) * run.tp * run.dp)
-    return collective_s("all_reduce", _sizes(run).gradients * rows * run.hidden, pair)
+    pair = Group(2, (run.pp - 1) * run.tp * run.dp)
+    return machine.network.seconds("all_reduce", _sizes(run).gradients * rows * run.hidden, pair)
 
 
 def _update_s(run: Run, machine: Machine, parameters: int) -> float:
@@ -156,6 +158,5 @@ def _send_s(run: Run, machine: Machine, block: LayerCost) -> float:
         return 0.0
     cut = run.sequence_parallel and run.tp > 1
     whole = block.kernels.output_bytes * (run.tp if cut else 1)
-    link = next(reach for reach in machine.group(2, run.tp * run.dp) if reach.ranks > 1)
-    gather_s = 0.0 if cut else collective_s("all_gather", whole, machine.group(run.tp, 1))
-    return whole / run.tp / link.bandwidth_bytes_per_s + link.latency_s + gather_s
+    send_s = machine.network.seconds("send", whole / run.tp, Group(run.pp, run.tp * run.dp))
+    return send_s + (0.0 if cut else machine.network.seconds("all_gather", whole, Group(run.tp, 1)))

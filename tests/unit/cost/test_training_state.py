@@ -7,7 +7,7 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.cost.memory import Optimizer, parameter_bytes
-from phaze.cost.network.collectives import sent_bytes
+from phaze.cost.network.network import sent_bytes
 from phaze.cost.training_state import Zero, state_bytes, state_traffic, update_bytes
 from phaze.pipeline.flushing import Setting, sync_s
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import phaze.plan.stage
+from phaze.cost.network.network import Flat
 from phaze.plan.piper.planner import plan as plan_as_piper
 from phaze.plan.plan import Plan, PlanStage, read_plan
 from phaze.plan.planners import Asked
@@ -36,7 +37,7 @@ STAGE = PlanStage(
 def flushing(stages: list[PlanStage], microbatches: int, schedule: str = "1f1b") -> Plan:
     """Return a plan with the time of Phaze's formula; every stage waits for what arrives and comes back."""
     charged = [_charged(stage) for stage in stages]
-    sync = charged[0].exchange_s(4.0, BANDWIDTH)
+    sync = charged[0].exchange_s(Flat(BANDWIDTH, 4.0))
     load = max(stage.time_per_sample_s * stage.data for stage in charged)
     in_pipeline = -(-microbatches // stages[0].data)
     time_s = load * (in_pipeline + len(stages) - 1) + sync
@@ -56,7 +57,7 @@ def unflushed(stages: list[PlanStage], microbatches: int) -> Plan:
     times = []
     for stage in stages:
         moved = 2 * (stage.arriving_bytes + stage.departing_bytes) / BANDWIDTH
-        gradients = stage.exchange_s(4.0, BANDWIDTH) / microbatches
+        gradients = stage.exchange_s(Flat(BANDWIDTH, 4.0)) / microbatches
         times.append((stage.compute_s + moved) / stage.data + gradients)
     timed = tuple(replace(s, time_per_sample_s=t) for s, t in zip(stages, times, strict=True))
     return Plan(timed, "2bw", 1, microbatches, max(times), 0.0, 4.0, BANDWIDTH, HBM_BANDWIDTH)

@@ -9,10 +9,10 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.clusters import Level, from_matrix, two_level
-from phaze.cost.network.collectives import network_s, sent_bytes
 from phaze.cost.network.delivery import deliver
 from phaze.cost.network.mesh import Grid, Wires, mesh
 from phaze.cost.network.messages import Plan
+from phaze.cost.network.network import Flat, sent_bytes
 from phaze.cost.network.ring_messages import (
     Collective,
     all_gather,
@@ -59,9 +59,9 @@ def test_members_send_the_bytes_of_the_theory(width: int) -> None:
     """2 (p − 1)/p of the tensor, one way; the planners' factor of 4 counts sent and received bytes."""
     plan = all_reduce(range(width), 96.0)
     own = sum(message.size_bytes for message in plan if message.source == 0)
-    theory = sent_bytes("all_reduce", np.array(96.0), width)
-    assert own == pytest.approx(float(theory))
-    assert 2 * own / 10.0 == pytest.approx(float(network_s(theory, 10.0, 4.0)))
+    theory = sent_bytes("all_reduce", 96.0, width)
+    assert own == pytest.approx(theory)
+    assert 2 * own / 10.0 == pytest.approx(Flat(10.0, 4.0).seconds("all_reduce", 96.0, range(width)))
     half = sum(message.size_bytes for message in reduce_scatter(range(width), 96.0) if message.source == 0)
     assert own == pytest.approx(2 * half)
 

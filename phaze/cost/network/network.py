@@ -1,0 +1,186 @@
+"""Time of collectives and messages that have a network to themselves, on every kind of network.
+
+Sizes are those of the whole tensor on one rank: what an all-reduce starts from and ends with, what a
+reduce-scatter starts from, what an all-gather and a broadcast end with, what a rank has for all others and
+itself in an all-to-all, what it sends to the next one. Collectives go around a ring in n parts: an all-reduce
+is a reduce-scatter and an all-gather, n − 1 rounds each (Phaze, Appendix C.2), and a broadcast passes n parts
+after each other. In an all-to-all every rank sends every other one its part.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Literal, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from phaze.base.arrays import Floats, Ints
+from phaze.layout import Group
+
+Kind = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send"]
+Members = Group | Sequence[int]
+"""Who takes part: ranks at a stride, or devices by number in the order of their ring."""
+Size = TypeVar("Size", float, Floats)
+"""Bytes, of one collective or of many that follow no order."""
+
+EXCHANGES: dict[Kind, float] = {
+    "all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "all_to_all": 1.0, "broadcast": 2.0,
+}  # fmt: skip
+"""How often every rank sends its share to all others, by the kind of a collective."""
+BOTH_DIRECTIONS = 4.0
+"""The papers' `all_reduce_factor`: one bandwidth holds for what a device sends and what it receives (Phaze,
+C.2; Piper, Section 4)."""
+
+
+class Network(Protocol):
+    """Whatever carries messages between devices."""
+
+    def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
+        """Return the time of a collective, or of a message from a rank to the next; 0 for one rank."""
+
+
+def rounds(kind: Kind, ranks: int) -> float:
+    """Return in how many steps of the ring n ranks do a collective: n − 1, twice in an all-reduce."""
+    return EXCHANGES[kind] * (ranks - 1)
+
+
+def sent_bytes(kind: Kind, size_bytes: Size, ranks: int) -> Size:
+    """Return the bytes that a rank sends: 2 (n − 1)/n of the tensor in an all-reduce, half in its halves."""
+    return rounds(kind, ranks) / ranks * size_bytes
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Equal links between all devices."""
+
+    bandwidth_bytes_per_s: float
+    all_reduce_factor: float = 2.0
+    """An all-reduce takes this times (n − 1)/n of its tensor over the bandwidth, other collectives their
+    share of it: 2 where a link carries both directions at once, `BOTH_DIRECTIONS` in the papers."""
+    latency_s: float = 0.0
+    """Time of a step beside its bytes."""
+
+    def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
+        """Return the time of a collective or message."""
+        ranks = _ranks(group)
+        if kind == "send":
+            return (size_bytes / self.bandwidth_bytes_per_s + self.latency_s) * (ranks > 1)
+        charged = self.charged_bytes(kind, size_bytes, ranks)
+        return charged / self.bandwidth_bytes_per_s + rounds(kind, ranks) * self.latency_s
+
+    def charged_bytes(self, kind: Kind, size_bytes: Size, ranks: int) -> Size:
+        """Return what of a collective counts against the bandwidth of a device."""
+        return self.all_reduce_factor / 2 * sent_bytes(kind, size_bytes, ranks)
+
+    def endless_s(self, kind: Kind, size_bytes: Size) -> Size:
+        """Return the time among very many ranks, latencies aside; n of them take (n − 1)/n of it."""
+        return self.all_reduce_factor / 2 * (EXCHANGES[kind] * size_bytes) / self.bandwidth_bytes_per_s
+
+
+class Tier(NamedTuple):
+    """A level of a network: groups of devices with equal links among them."""
+
+    devices: int
+    """In a group of this level."""
+    bandwidth_bytes_per_s: float
+    """What a device sends to others of its group, and at the same time receives."""
+    latency_s: float = 0.0
+    """Time of a step beside its bytes."""
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Groups of devices within groups, the innermost first."""
+
+    tiers: tuple[Tier, ...]
+
+    def meeting(self, group: Members) -> tuple[int, ...]:
+        """Return how many ranks, or groups of ranks, meet on every level.
+
+        A level that is filled unevenly counts as its fullest group.
+        """
+        if not isinstance(group, Group):
+            return self._meeting_devices(group)
+        found, inside = [], 1
+        for tier in self.tiers:
+            here = min(group.ranks, max(1, tier.devices // group.stride))
+            found.append(-(-here // inside))
+            inside = max(here, inside)
+        return tuple(found)
+
+    def _meeting_devices(self, devices: Sequence[int]) -> tuple[int, ...]:
+        found, inside, cells = [], 1, set(devices)
+        for tier in self.tiers:
+            outer = Counter(cell * inside // tier.devices for cell in cells)
+            found.append(max(outer.values()))
+            inside, cells = tier.devices, set(outer)
+        return tuple(found)
+
+    def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
+        """Return the time of a collective, level by level, or of a message on the level where both ends meet.
+
+        A reduce-scatter leaves each rank of a level its share, so that n ranks exchange (n − 1)/n of what the
+        level inside left of the tensor: all of it inside a node of g, 1/g of it between nodes; an all-gather
+        mirrors it, an all-reduce is both. In an all-to-all nothing becomes less: a rank sends every other one
+        its part over the level on which they meet.
+        """
+        if kind == "send":
+            return self._message_s(size_bytes, group)
+        meeting = self.meeting(group)
+        seconds, inside, all_ranks = 0.0 * size_bytes, 1, prod(meeting)
+        for tier, ranks in zip(self.tiers, meeting, strict=True):
+            part = size_bytes / (all_ranks if kind == "all_to_all" else inside * ranks)
+            others = (ranks - 1) * (inside if kind == "all_to_all" else 1)
+            seconds += others * (part / tier.bandwidth_bytes_per_s + tier.latency_s)
+            inside *= ranks
+        return EXCHANGES[kind] * seconds
+
+    def _message_s(self, size_bytes: Size, group: Members) -> Size:
+        if _ranks(group) == 1:
+            return 0.0 * size_bytes
+        ends = self.meeting(Group(2, group.stride) if isinstance(group, Group) else group[:2])
+        tier = next((self.tiers[k] for k, ranks in enumerate(ends) if ranks > 1), self.tiers[-1])
+        return size_bytes / tier.bandwidth_bytes_per_s + tier.latency_s
+
+
+class Wired(ABC):
+    """A network whose pairs of devices differ: a step of a ring takes as long as its slowest message."""
+
+    @abstractmethod
+    def wires(self, sources: Ints, targets: Ints) -> tuple[Floats, Floats]:
+        """Return the latency and the seconds per byte from every source to its target, arrays."""
+
+    def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
+        """Return the time of a collective around the members, or of a message from first to second."""
+        members = _devices(group)
+        count = len(members)
+        if count == 1:
+            return 0.0 * size_bytes
+        part = np.asarray(size_bytes if kind == "send" else size_bytes / count, np.float64)[..., None]
+        shifts = np.arange(1, count if kind == "all_to_all" else 2)[:, None]
+        targets = members[(np.arange(count) + shifts) % count]
+        waits_s, seconds_per_byte = self.wires(np.broadcast_to(members, targets.shape), targets)
+        times: Floats = waits_s.sum(axis=0) + part * seconds_per_byte.sum(axis=0)
+        if kind == "send":
+            found: Floats = times[..., 0]
+        elif kind == "all_to_all":
+            found = times.max(axis=-1)
+        elif kind == "broadcast":
+            found = times[..., :-1].sum(axis=-1) + (count - 1) * times[..., :-1].max(axis=-1)
+        else:
+            found = rounds(kind, count) * times.max(axis=-1)
+        return found[()]  # type: ignore[return-value]  # a number for a number
+
+
+def _ranks(group: Members) -> int:
+    return group.ranks if isinstance(group, Group) else len(group)
+
+
+def _devices(group: Members) -> Ints:
+    if isinstance(group, Group):
+        return np.arange(group.ranks) * group.stride
+    return np.array(group, np.int64)

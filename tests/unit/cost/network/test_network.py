@@ -1,0 +1,249 @@
+"""Collectives and messages by kind: in closed form, level by level, and message by message."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phaze.base.arrays import Floats
+from phaze.cost.collective import additions
+from phaze.cost.mapper.works import works_of
+from phaze.cost.network.clusters import from_matrix
+from phaze.cost.network.delivery import deliver
+from phaze.cost.network.device_networks import DeviceNetwork, flat_network
+from phaze.cost.network.fabric import Fabric, network_of
+from phaze.cost.network.mesh import Grid, Wires, mesh
+from phaze.cost.network.network import (
+    BOTH_DIRECTIONS,
+    EXCHANGES,
+    Flat,
+    Kind,
+    Levels,
+    Members,
+    Network,
+    Tier,
+    sent_bytes,
+)
+from phaze.cost.network.ring_messages import Collective, collective
+from phaze.cost.network.topology import Topology
+from phaze.cost.network.torus import torus
+from phaze.layout import Group
+from phaze.spec.network import Matrix
+from phaze.spec.system import Cluster, System
+from phaze.tiles.rings import ring
+
+SIZES = np.array([0.0, 1e9])
+NODES = Levels((Tier(8, 300e9), Tier(512, 25e9)))
+"""Nodes of eight devices, and links between them."""
+UNEVEN = DeviceNetwork(*np.random.default_rng(1).uniform(1e9, 9e9, (1, 12, 12)), np.full((12, 12), 2e-6))
+TORUS = Fabric(torus((3, 4), 4e9, 1e-6))
+MESH = Fabric(mesh(Grid(3, 4), Wires(4e9, 1e-6)))
+FLAT = Flat(5e9, latency_s=1e-6)
+NETWORKS: list[Network] = [FLAT, Flat(5e9, BOTH_DIRECTIONS), NODES, UNEVEN, TORUS, MESH]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+COLLECTIVES: tuple[Kind, ...] = tuple(EXCHANGES)
+
+
+def group_of(ranks: int, network: Network) -> Members:
+    """Return ranks beside each other, by number where every pair of devices differs."""
+    return range(ranks) if isinstance(network, DeviceNetwork | Fabric) else Group(ranks, 1)
+
+
+def test_the_paper_s_factor_is_a_setting() -> None:
+    """Tensor size / devices · (devices − 1) · 4 over the bandwidth (paper, C.2); 2 in one direction."""
+    papers, ours = Flat(2e9, BOTH_DIRECTIONS), Flat(2e9)
+    assert papers.seconds("all_reduce", SIZES, Group(4, 1)) == pytest.approx([0.0, 1e9 / 4 * 3 * 4 / 2e9])
+    assert papers.endless_s("all_reduce", 1e9) == 4 * 1e9 / 2e9
+    for kind in COLLECTIVES:
+        assert papers.seconds(kind, 1e9, Group(4, 1)) == 2 * ours.seconds(kind, 1e9, Group(4, 1))
+        assert ours.seconds(kind, 1e9, Group(4, 1)) == sent_bytes(kind, 1e9, 4) / 2e9
+    assert papers.seconds("send", 1e9, Group(2, 1)) == ours.seconds("send", 1e9, Group(2, 1)) == 0.5
+
+
+def test_a_device_sends_reduce_scatter_and_all_gather() -> None:
+    """Each device sends (t − 1)/t of the tensor twice."""
+    assert sent_bytes("all_reduce", SIZES, 8)[1] == pytest.approx(2 * 7 / 8 * 1e9)
+    halves = [sent_bytes(kind, 1e9, 8) for kind in ("reduce_scatter", "all_gather")]
+    assert halves == [sent_bytes("all_reduce", 1e9, 8) / 2] * 2
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "reduce_scatter", "all_gather", "all_to_all"])
+def test_a_device_adds_up_a_tensor_once_where_a_collective_adds(kind: str) -> None:
+    row = {"core": "network", "work": 0, "part": 0, "kind": kind, "role": "forward", "elements": 1e9}
+    rest = dict.fromkeys(("batch", "m", "k", "n", "streamed_bytes", "network_bytes", "unrolled"), 0)
+    works = works_of(pd.DataFrame([row | rest]), "network", {})
+    adds = kind in ("all_reduce", "reduce_scatter")
+    assert additions(works, 8) == pytest.approx([7 / 8 * 1e9 * adds])
+    assert additions(works, 1) == [0]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_rank_needs_no_network(kind: Kind, network: Network) -> None:
+    assert network.seconds(kind, 1e9, group_of(1, network)) == 0
+    assert not network.seconds(kind, SIZES, group_of(1, network)).any()
+
+
+@given(
+    st.sampled_from(NETWORKS), st.sampled_from(KINDS), st.integers(2, 12), st.floats(0, 1e12), st.floats(1, 9)
+)
+def test_more_bytes_never_take_less(
+    network: Network, kind: Kind, ranks: int, size: float, times: float
+) -> None:
+    group = group_of(ranks, network)
+    assert network.seconds(kind, size, group) <= network.seconds(kind, size * times, group)
+
+
+@given(st.sampled_from(NETWORKS), st.integers(2, 12), st.floats(0, 1e12))
+def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(
+    network: Network, ranks: int, size: float
+) -> None:
+    group = group_of(ranks, network)
+    whole, scatter, gather = (network.seconds(kind, size, group) for kind in COLLECTIVES[:3])
+    assert scatter + gather == pytest.approx(whole, rel=1e-12)
+
+
+@given(st.sampled_from(NETWORKS), st.sampled_from(KINDS), st.integers(1, 12))
+def test_many_sizes_take_what_each_takes(network: Network, kind: Kind, ranks: int) -> None:
+    sizes: Floats = np.array([0.0, 7.0, 3e6, 1e9])
+    group = group_of(ranks, network)
+    each = [network.seconds(kind, size, group) for size in sizes.tolist()]
+    assert network.seconds(kind, sizes, group).tolist() == each
+
+
+@given(st.sampled_from(KINDS), st.integers(2, 12), st.floats(1, 1e12))
+def test_equal_pairs_are_a_flat_network(kind: Kind, ranks: int, size: float) -> None:
+    flat = FLAT.seconds(kind, size, Group(ranks, 1))
+    one_level = Levels((Tier(12, 5e9, 1e-6),))
+    assert flat_network(12, 5e9, 1e-6).seconds(kind, size, range(ranks)) == pytest.approx(flat, rel=1e-12)
+    assert one_level.seconds(kind, size, Group(ranks, 1)) == pytest.approx(flat, rel=1e-12)
+
+
+MESSAGES: dict[Kind, Collective] = {
+    "all_reduce": "all-reduce", "reduce_scatter": "reduce-scatter", "all_gather": "all-gather",
+    "all_to_all": "all-to-all", "broadcast": "broadcast",
+}  # fmt: skip
+
+
+def simulated_s(topology: Topology, kind: Kind, size: float, members: list[int], contention: str) -> float:
+    """Return the time of a collective's messages with nothing else on the network."""
+    plan = collective(MESSAGES[kind], members, size, pieces=len(members))
+    return deliver(topology, plan, contention).time_s  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", COLLECTIVES)
+def test_messages_on_a_flat_network_take_the_closed_form(kind: Kind) -> None:
+    topology = from_matrix(np.full((6, 6), 5e9), 1e-6)
+    expected = simulated_s(topology, kind, 1e8, list(range(6)), "arrival")
+    assert FLAT.seconds(kind, 1e8, Group(6, 1)) == pytest.approx(expected, rel=1e-12)
+    assert Fabric(topology).seconds(kind, 1e8, range(6)) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in COLLECTIVES if kind != "all_to_all"])
+@pytest.mark.parametrize("topology", [torus((4, 6), 4e9, 1e-6), mesh(Grid(4, 6), Wires(4e9, 1e-6))])
+def test_messages_around_a_ring_of_neighbours_take_the_closed_form(topology: Topology, kind: Kind) -> None:
+    members = list(ring(Grid(4, 6), range(24)).order)
+    expected = simulated_s(topology, kind, 1e8, members, "arrival")
+    assert Fabric(topology).seconds(kind, 1e8, members) == pytest.approx(expected, rel=1e-12)
+
+
+@given(st.sampled_from(COLLECTIVES), st.permutations(range(12)), st.integers(2, 12))
+def test_messages_that_meet_no_other_take_the_closed_form(kind: Kind, order: list[int], ranks: int) -> None:
+    """Also where members are apart, and every pair differs; in use, links make some wait."""
+    members = order[:ranks]
+    uneven = from_matrix(UNEVEN.bandwidth_bytes_per_s, UNEVEN.latency_s)
+    for network, topology in ((TORUS, TORUS.topology), (MESH, MESH.topology), (UNEVEN, uneven)):
+        alone_s = network.seconds(kind, 1e8, members)
+        assert alone_s == pytest.approx(simulated_s(topology, kind, 1e8, members, "none"), rel=1e-12)
+        assert alone_s <= simulated_s(topology, kind, 1e8, members, "arrival") * (1 + 1e-12)
+
+
+def test_a_message_goes_to_the_next_rank() -> None:
+    assert NODES.seconds("send", 1e9, Group(4, 1)) == 1e9 / 300e9
+    assert NODES.seconds("send", 1e9, Group(4, 8)) == NODES.seconds("send", 1e9, (7, 8)) == 1e9 / 25e9
+    assert TORUS.seconds("send", 4e9, (0, 5)) == pytest.approx(1 + 2e-6)
+    expected = 2e-6 + 1e9 / UNEVEN.bandwidth_bytes_per_s[3, 4]
+    assert UNEVEN.seconds("send", 1e9, (3, 4)) == pytest.approx(expected)
+
+
+def test_the_halves_of_an_all_reduce_take_half_of_its_time_on_levels() -> None:
+    group = Group(16, 1)
+    whole, *halves = (
+        NODES.seconds(kind, 1e9, group) for kind in ("all_reduce", "reduce_scatter", "all_gather")
+    )
+    assert halves == [whole / 2] * 2
+
+
+def test_an_all_to_all_sends_every_part_over_the_level_on_which_two_ranks_meet() -> None:
+    """Of 16 ranks, 8 in a node, a rank sends 7 parts of 16 over NVLink and 8 parts between nodes."""
+    part = 1e9 / 16
+    expected = 7 * part / 300e9 + 8 * part / 25e9
+    assert NODES.seconds("all_to_all", 1e9, Group(16, 1)) == pytest.approx(expected)
+    assert expected > 3 * NODES.seconds("reduce_scatter", 1e9, Group(16, 1))
+
+
+def test_an_all_to_all_on_one_level_sends_its_factor() -> None:
+    expected = sent_bytes("all_to_all", 1e9, 8) / 300e9
+    assert NODES.seconds("all_to_all", 1e9, Group(8, 1)) == pytest.approx(expected)
+
+
+def test_a_group_inside_a_node_meets_there_only() -> None:
+    assert NODES.meeting(Group(8, 1)) == (8, 1)
+    assert NODES.meeting(Group(2, 4)) == (2, 1)
+
+
+def test_ranks_a_node_apart_meet_between_nodes_only() -> None:
+    assert NODES.meeting(Group(6, 8)) == (1, 6)
+
+
+def test_a_group_wider_than_a_node_meets_on_both_levels() -> None:
+    assert NODES.meeting(Group(16, 1)) == (8, 2)
+    assert NODES.meeting(Group(32, 2)) == (4, 8)
+
+
+@given(st.sampled_from([1, 2, 4, 8, 16]), st.integers(1, 24))
+def test_devices_by_number_meet_as_ranks_at_a_stride_do(stride: int, ranks: int) -> None:
+    assert NODES.meeting(range(0, ranks * stride, stride)) == NODES.meeting(Group(ranks, stride))
+
+
+def test_devices_anywhere_meet_where_most_of_them_do() -> None:
+    assert NODES.meeting((0, 3, 9, 10, 11, 500)) == (3, 3)
+
+
+def test_an_all_reduce_on_one_level_takes_twice_its_share_per_direction() -> None:
+    """2 (n − 1)/n of the tensor over the bandwidth of one direction."""
+    assert NODES.seconds("all_reduce", 1e9, Group(8, 1)) == pytest.approx(2 * 7 / 8 * 1e9 / 300e9)
+
+
+def test_between_nodes_an_all_reduce_sends_what_the_node_leaves() -> None:
+    """NVLink's share first, then 1/g of the bytes per device."""
+    inside, between = 2 * 7 / 8 * 1e9 / 300e9, 2 * 1 / 2 * 1e9 / 8 / 25e9
+    assert NODES.seconds("all_reduce", 1e9, Group(16, 1)) == pytest.approx(inside + between)
+
+
+def test_equal_levels_send_what_one_ring_sends() -> None:
+    """With equal bandwidths all levels together carry (n − 1)/n of the tensor."""
+    levels = Levels((Tier(4, 1e9), Tier(16, 1e9), Tier(64, 1e9)))
+    assert levels.seconds("reduce_scatter", 1.0, Group(64, 1)) == pytest.approx(63 / 64 / 1e9)
+
+
+def test_a_step_has_its_latency() -> None:
+    levels = Levels((Tier(8, 1e30, 1e-6), Tier(64, 1e30, 5e-6)))
+    assert levels.seconds("all_reduce", 1.0, Group(32, 1)) == pytest.approx(2 * (7 * 1e-6 + 3 * 5e-6))
+
+
+def test_a_system_says_what_its_network_is() -> None:
+    flat = network_of(System(network_bandwidth_bytes_per_s=1e9, all_reduce_factor=4))
+    assert flat == Flat(1e9, BOTH_DIRECTIONS)
+    inner = {"devices": 8, "bandwidth_bytes_per_s": 3e11, "sustained": 0.5}
+    outer = {"devices": 64, "bandwidth_bytes_per_s": 1e9}
+    cluster = Cluster.model_validate({"device": "a100", "levels": (inner, outer)})
+    assert network_of(cluster) == Levels((Tier(8, 1.5e11), Tier(64, 1e9)))
+    pairs = network_of(Matrix(bandwidths_bytes_per_s=((0, 2, 0), (2, 0, 4), (0, 4, 0)), latency_s=1))
+    assert pairs.seconds("send", 8.0, (0, 1)) == 5
+    assert pairs.seconds("send", 8.0, (0, 2)) == 6  # the widest path, of two links
