@@ -33,7 +33,7 @@ rule simulate_tiled:
         point=lambda w: tiled_point(w).model_dump(mode="json"),
         model=lambda w: settings.tiled_models[tiled_point(w).model].model_dump(mode="json"),
         system=lambda w: settings.tiled_systems[tiled_point(w).system],
-        code=source_digest("phaze.tiles.cases"),
+        code=source_digest("phaze.tiles.on_tiles"),
     log:
         "<logs>/tiled_runs/{tiled}/{point}.log",
     benchmark:
@@ -56,7 +56,7 @@ rule simulate_networks:
         "<results>/tiled_networks.parquet",
     params:
         tiled={key: study["tiled"][key] for key in ("figures", "exchanges")},
-        code=source_digest("phaze.tiles.networks"),
+        code=source_digest("phaze.tiles.network_cases"),
     log:
         "<logs>/tiled_networks.log",
     benchmark:

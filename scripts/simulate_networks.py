@@ -3,7 +3,7 @@
 from phaze import tables
 from phaze.base.job import logged
 from phaze.spec.tiled_study import TiledStudy
-from phaze.tiles.networks import simulate_networks
+from phaze.tiles.network_cases import simulate_networks
 
 
 def main(output: str, *, tiled: dict[str, object]) -> None:

@@ -5,8 +5,8 @@ from phaze.base.job import logged
 from phaze.spec.model import Model
 from phaze.spec.tiled import TiledDevice, TiledSystem
 from phaze.spec.tiled_study import TiledPoint
-from phaze.tiles.cases import simulate_point
-from phaze.tiles.machine import TiledMachine
+from phaze.tiles.chip import TiledMachine
+from phaze.tiles.on_tiles import simulate_point
 
 Plain = dict[str, object]
 

@@ -10,7 +10,8 @@ from pydantic import Field, model_validator
 from phaze.spec.noun import Noun
 from phaze.spec.settings import Label, Name, PositiveInt
 
-Layout = Literal["line", "s-shaped", "own"]
+Lie = Literal["line", "s-shaped", "own"]
+"""Where stages lie: in rows, in blocks along an S, on a user's tiles (PALM, Figure 8)."""
 Placed = Literal["near", "far"]
 Figure = Literal["6", "7", "12"]
 Switching = Literal["pipelined", "hop-by-hop"]
@@ -34,7 +35,7 @@ class TiledPoint(Noun):
     """Microbatches in a batch."""
     tensor: tuple[PositiveInt, ...]
     """Slices of a replica; replicas take the other tiles of a stage."""
-    layouts: tuple[Layout, ...]
+    layouts: tuple[Lie, ...]
     """Where stages lie."""
     own: tuple[tuple[int, ...], ...] | None
     """Tiles of every stage."""
@@ -64,7 +65,7 @@ class TiledCase(Noun):
     """Microbatches in a batch, each divided among the replicas of a stage."""
     tensor: tuple[PositiveInt, ...] = Field((8,), min_length=1)
     """Slices of a replica; replicas take the other tiles of a stage."""
-    layouts: tuple[Layout, ...] = Field(("s-shaped",), min_length=1)
+    layouts: tuple[Lie, ...] = Field(("s-shaped",), min_length=1)
     """Stages in rows, in blocks along an S, or on tiles of your own (PALM, Figure 8)."""
     own: tuple[tuple[int, ...], ...] | None = None
     """Tiles of every stage, row by row from 0, for layout own."""

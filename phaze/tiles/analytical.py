@@ -19,9 +19,8 @@ from phaze.base.arrays import Floats
 from phaze.cost.network.messages import Message
 from phaze.cost.network.ring_messages import Collective, collective
 from phaze.tiles.chip import Chip
-from phaze.tiles.mapping import Tiles
-from phaze.tiles.outcome import Activity, Bound, Outcome, port_resources
-from phaze.tiles.steps import Exchange, Step
+from phaze.tiles.placement import Tiles
+from phaze.tiles.steps import Activity, Bound, Exchange, Outcome, Step, port_resources
 
 BOUNDS: tuple[Bound, ...] = ("compute", "sram", "dram", "links")
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from phaze.spec.config import load_model_named
 from phaze.spec.files import FOLDER
+from phaze.tiles.chip import load_tiled_machine
 from phaze.tiles.group import Fidelity
 from phaze.tiles.inference import Family, Fetched, Numbers, Samples, Throughput, fastest
 from phaze.tiles.layers import operators_of
-from phaze.tiles.machine import load_tiled_machine
 
 SYSTEM = "grayskull"
 MOST = 40

@@ -11,9 +11,19 @@ import numpy as np
 from phaze.base.errors import PhazeError
 from phaze.tiles import analytical, tile_by_tile, virtual
 from phaze.tiles.chip import Chip
-from phaze.tiles.outcome import Activity, Bound, Outcome, Spent, port_resources
-from phaze.tiles.sram import Strategy
-from phaze.tiles.steps import Mode, Part, Program, Stage, Step
+from phaze.tiles.steps import (
+    Activity,
+    Bound,
+    Mode,
+    Outcome,
+    Part,
+    Program,
+    Spent,
+    Stage,
+    Step,
+    port_resources,
+)
+from phaze.tiles.tile import Strategy
 
 Fidelity = Literal["tile-by-tile", "virtual", "analytical"]
 """Every tile by itself; one tile for a group of equal ones; formulas, which are a lower bound."""

@@ -28,15 +28,12 @@ from phaze.cost.network.ring_messages import ring_s
 from phaze.pipeline.balance import balanced_starts
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.steady import time_per_microbatch_s
-from phaze.tiles.chip import Chip
-from phaze.tiles.compute import forward
+from phaze.tiles.chip import Chip, TiledMachine
 from phaze.tiles.group import Fidelity, simulate
-from phaze.tiles.machine import TiledMachine
-from phaze.tiles.mapping import Tiles
 from phaze.tiles.operators import Degrees, Operator, Share, Transformer, shares
-from phaze.tiles.outcome import Activity
-from phaze.tiles.sram import Training
-from phaze.tiles.steps import Mode, Program, Stage
+from phaze.tiles.placement import Tiles
+from phaze.tiles.steps import Activity, Mode, Program, Stage
+from phaze.tiles.tile import Training, forward_work
 
 Numbers = Literal["half", "int8"]
 """16-bit floating point, or 8-bit integers at the rate of the tile."""
@@ -229,7 +226,7 @@ def _alone_s(chip: Chip, share: Share, element_bytes: int) -> float:
         for some in share.communications
         if some.phase == "forward"
     )
-    return forward(chip.tile, share, element_bytes).busy_s + sum(reduced)
+    return forward_work(chip.tile, share, element_bytes).busy_s + sum(reduced)
 
 
 @lru_cache(maxsize=64)

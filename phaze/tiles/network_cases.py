@@ -1,12 +1,14 @@
-"""PALM's cases of the network: rings, tasks that overlap, groups that talk (Figures 6, 7, 12)."""
+"""PALM's cases of the network alone: rings, tasks that overlap, groups that talk (Figures 6, 7, 12)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, product
 from typing import Literal, get_args
+
+import pandas as pd
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.delivery import deliver
@@ -14,8 +16,10 @@ from phaze.cost.network.mesh import Grid, Memory, Wires, mesh, nearest_memory
 from phaze.cost.network.messages import Message, Plan, together
 from phaze.cost.network.ring_messages import all_reduce, all_to_all, reduce_scatter, ring_s
 from phaze.cost.network.topology import Switching, Topology
+from phaze.spec.tiled_study import Exchange, Figure
+from phaze.tables import TiledNetworks
 from phaze.tiles.exchange import Sends, Strategy, Ties, exchange, exchange_s, phases
-from phaze.tiles.rings import ring
+from phaze.tiles.placement import ring
 
 Work = Literal["all-reduce", "all-to-all", "read", "write"]
 Against = Literal["longest", "sum"]
@@ -244,3 +248,69 @@ def _work(task: Work, size_bytes: float, grid: Grid, memory: Memory) -> Plan:
     if task in ("read", "write"):
         return memory_access(grid, memory, tiles, size_bytes, task == "write")
     raise PhazeError(f"network: a task must be one of {', '.join(get_args(Work))}, got {task}")
+
+
+Row = tuple[int, str, str, str, float, float, float]
+"""Figure, reading, setting, group, seconds, other_s, value: the columns of table tiled_networks."""
+Exchanges = Mapping[str, Exchange]
+"""Readings of Figure 12, by name."""
+
+RING_TILES = (4, 16)
+RING_BYTES = (1e6, 16e6, 64e6, 256e6)
+TASK_BYTES = (0.5e6, 8e6, 32e6)
+BROKEN_AT = (None, 0, 1, 2, 3)
+"""Columns below which a tile more breaks the rings of two groups; none for groups that form rings."""
+
+
+def simulate_networks(figures: tuple[Figure, ...], exchanges: Exchanges) -> pd.DataFrame:
+    """Return the figures asked for as table tiled_networks."""
+    rows = [row for figure in figures for row in _FIGURES[figure](exchanges)]
+    columns = list(TiledNetworks.fields())
+    return TiledNetworks.check(pd.DataFrame(rows, columns=columns)) if rows else TiledNetworks.empty()
+
+
+def rings(_: Exchanges) -> Iterator[Row]:
+    """Yield all-reduces around rings of tiles beside their formula (Figure 6)."""
+    for tiles, size in product(RING_TILES, RING_BYTES):
+        found, group = ring_all_reduce(tiles, size), f"{tiles} tiles"
+        setting = f"{group}, {size / 1e6:g} MB"
+        yield 6, "formula", setting, group, found.simulated_s, found.formula_s(), found.short()
+
+
+def overlaps(_: Exchanges) -> Iterator[Row]:
+    """Yield how far formulas are short for tasks that start together (Figure 7): all mixes, and in turns."""
+    for size in TASK_BYTES:
+        each = f"of {size / 1e6:g} MB"
+        for tasks, against in product(range(1, 6), get_args(Against)):
+            found, setting = in_turns(tasks, size), f"{tasks} tasks {each}, kinds in turns"
+            times = found.simulated_s, found.formula_s(against), found.short(against)
+            yield 7, against, setting, "turns", *times
+        for row in congestion(size):
+            for which, value in (("least", row.least), ("mean", row.mean), ("most", row.most)):
+                setting = f"{row.tasks} tasks {each}, {which} of all mixes"
+                yield 7, row.against, setting, which, 0.0, 0.0, value
+
+
+def exchanges_of(exchanges: Exchanges) -> Iterator[Row]:
+    """Yield both strategies between groups as every reading compares them (Figure 12)."""
+    for name, asked in (exchanges or {"best": Exchange()}).items():
+        for extra, way in product(BROKEN_AT, _ways(asked)):
+            found = strategies(way, extra, asked.most_adapters)
+            setting = f"{'ring' if extra is None else f'broken ring, tile {extra}'}, {_words(way)}"
+            group = "ring" if extra is None else "broken ring"
+            compared_s = found.compared(asked.compare)
+            yield 12, name, setting, group, *compared_s, found.gain(asked.compare)
+
+
+def _ways(exchange: Exchange) -> Iterator[Way]:
+    for switching, half, pieces in product(exchange.switching, exchange.half_duplex, exchange.pieces):
+        yield Way(switching, half, exchange.sends, pieces, exchange.ties)
+
+
+def _words(way: Way) -> str:
+    wires = "half duplex" if way.half_duplex else "full duplex"
+    sends = "direct sends" if way.sends == "direct" else f"{way.pieces} pieces"
+    return f"{way.switching}, {wires}, {sends}"
+
+
+_FIGURES: dict[Figure, Callable[[Exchanges], Iterator[Row]]] = {"6": rings, "7": overlaps, "12": exchanges_of}

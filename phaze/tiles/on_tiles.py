@@ -1,7 +1,7 @@
 """Transformers in a pipeline of tile groups on one chip, with contention (PALM, V.B).
 
 A stage is so many layers on a group of tiles; inside it samples are divided among N_d replicas of N_m slices,
-which work on a microbatch together. What a group does step by step is the tile level's (`tile.steps`); here
+which work on a microbatch together. What a group does step by step is the tile level's (`steps`); here
 all groups do it at the same time, in the order of the pipeline, over the links and memories of one chip.
 
 Groups are virtual tiles: all tiles of a group do the same, so that an access is one message for each port,
@@ -12,28 +12,33 @@ tile at its place in the next. Layers are transformer blocks, as PALM's operator
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import product
 
-import numpy as np
+import pandas as pd
 
 from phaze.base.errors import PhazeError
 from phaze.cost.memory import parameter_bytes
 from phaze.cost.network.coarse import ring
 from phaze.cost.network.messages import Message, Plan, then, together
 from phaze.cost.network.ring_messages import Collective
+from phaze.layout import Layout
 from phaze.pipeline.durations import Kind
 from phaze.pipeline.graph import synchronising_groups
 from phaze.pipeline.pipeline import Pipeline, Schedule, StageCost
+from phaze.pipeline.rows import job_rows
 from phaze.pipeline.traffic import Carried, Script, Traffic, Turn, carry_out, script, silent
+from phaze.spec.model import Model
+from phaze.spec.tiled_study import Lie, TiledPoint
+from phaze.tables import Table, TiledJobs, TiledLinks, TiledRuns
 from phaze.tiles.chip import Chip
 from phaze.tiles.group import tile_memory
-from phaze.tiles.mapping import Placed, Tiles
-from phaze.tiles.operators import Transformer
-from phaze.tiles.outcome import port_resources
-from phaze.tiles.sram import Strategy, Training
-from phaze.tiles.steps import Exchange, Mode, Part, Program, Stage, Step
+from phaze.tiles.operators import Transformer, communication_size
+from phaze.tiles.placement import Placed, Tiles, line, own, s_shaped
+from phaze.tiles.steps import Exchange, Mode, Part, Program, Stage, Step, port_resources
+from phaze.tiles.tile import Strategy, Training
 
 KINDS: dict[Kind, Part] = {
     Kind.FORWARD: "forward",
@@ -44,6 +49,7 @@ KINDS: dict[Kind, Part] = {
 }
 RINGS: dict[Collective, int] = {"all-reduce": 2, "reduce-scatter": 1, "all-gather": 1}
 """How often a ring goes around."""
+Row = dict[str, object]
 PRESENT = 1e-12
 """Seconds of a job whose time is that of its turns: the pipeline has to know that there is such a job."""
 
@@ -60,8 +66,8 @@ class TiledRun:
     """Samples in a batch."""
     microbatches: int
     """In a batch; each is divided among the replicas of a stage."""
-    data: int
-    tensor: int
+    layout: Layout
+    """Slices and replicas: tp × dp tiles in every stage."""
     groups: tuple[Tiles, ...]
     """Tiles of every stage."""
     placed: Placed = "near"
@@ -72,10 +78,10 @@ class TiledRun:
         if self.layers < len(self.groups):
             stages = len(self.groups)
             raise PhazeError(f"tiles: layers must be at least the {stages} stages, got {self.layers}")
-        if self.microbatch < self.data:
+        if self.microbatch < self.layout.dp:
             raise PhazeError(
-                f"tiles: batch must have a sample for each of {self.microbatches} microbatches × {self.data} "
-                f"replicas, got {self.batch}"
+                f"tiles: batch must have a sample for each of {self.microbatches} microbatches × "
+                f"{self.layout.dp} replicas, got {self.batch}"
             )
 
     @property
@@ -120,57 +126,59 @@ class OnTiles:
         """Return the time of a batch."""
         return self.carried.time_s
 
-    @property
-    def samples_per_s(self) -> float:
-        """Return the throughput."""
-        return self.run.samples / self.time_s
-
-    @property
-    def compute_share(self) -> float:
-        """Return the share of the time for which the tiles of stages work, recomputation included."""
-        stages = len(self.run.groups)
-        return float(self.carried.work_s[:stages].mean()) / self.time_s
-
-    @property
-    def model_share(self) -> float:
-        """Return the FLOPs without recomputation over what all tiles could do in the time."""
-        return self.run.flops / (self.chip.peak_flops_per_s * self.time_s)
-
     @cached_property
-    def _ports(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        return port_resources(self.chip)
+    def row(self) -> Row:
+        """Return the columns of table tiled_runs but its key: throughput, what is busy, what binds.
 
-    @property
-    def link_busy_s(self) -> float:
-        """Return for how long a link between tiles is held, on average: PALM's occupancy of the NoC."""
-        return float(self.carried.busy_s[~self._ports].mean())
-
-    @property
-    def most_link_share(self) -> float:
-        """Return the share of the time for which the link that is held longest is."""
-        return float(self.carried.busy_s[~self._ports].max(initial=0.0)) / self.time_s
-
-    @property
-    def dram_share(self) -> float:
-        """Return the share of the time for which ports of memories are held, on average."""
-        return float(self.carried.busy_s[self._ports].mean()) / self.time_s if self._ports.any() else 0.0
-
-    @property
-    def most_dram_share(self) -> float:
-        """Return the share of the time for which the port that is held longest is."""
-        return float(self.carried.busy_s[self._ports].max(initial=0.0)) / self.time_s
-
-    @property
-    def bound_by(self) -> str:
-        """Return what is busy for the largest share of the time; pipeline, if nothing is for half of it."""
-        stages = len(self.run.groups)
-        shares = {
-            "compute": float(self.carried.work_s[:stages].max()) / self.time_s,
-            "links": self.most_link_share,
-            "dram": self.most_dram_share,
+        compute is the work of the tiles, recomputation included, model_share what it is without, over what
+        all tiles could do; a link is held for PALM's occupancy of the NoC. What binds is busy for the largest
+        share of the time; pipeline, if nothing is for half of it.
+        """
+        run, carried, time_s = self.run, self.carried, self.time_s
+        work_s, ports = carried.work_s[: len(run.groups)], port_resources(self.chip)
+        links_s, dram_s = carried.busy_s[~ports], carried.busy_s[ports]
+        busy = {"compute": work_s, "links": links_s, "dram": dram_s}
+        most = {name: float(held.max(initial=0.0)) / time_s for name, held in busy.items()}
+        longest = max(most, key=lambda name: most[name])
+        return {
+            "data": run.layout.dp,
+            "stages": len(run.groups),
+            "batch": run.samples,
+            "time_s": time_s,
+            "samples_per_s": run.samples / time_s,
+            "alone_s": self.alone_s,
+            "uncontended_s": self.uncontended_s,
+            "compute_share": float(work_s.mean()) / time_s,
+            "model_share": run.flops / (self.chip.peak_flops_per_s * time_s),
+            "link_busy_s": float(links_s.mean()),
+            "most_link_share": most["links"],
+            "dram_share": float(dram_s.mean()) / time_s if dram_s.size else 0.0,
+            "most_dram_share": most["dram"],
+            "bound_by": longest if most[longest] >= 0.5 else "pipeline",
+            "strategy": ",".join(dict.fromkeys(self.strategies)),
+            "layer_bytes": communication_size(run.samples, run.sequence, run.hidden, run.layout),
+            "sent_bytes": float(carried.sent_bytes.sum()),
+            "received_bytes": float(carried.received_bytes.sum()),
         }
-        most = max(shares, key=lambda name: shares[name])
-        return most if shares[most] >= 0.5 else "pipeline"
+
+    @property
+    def link_rows(self) -> Iterator[Row]:
+        """Yield the links between tiles, as rows of table tiled_links without its key."""
+        topology, grid = self.chip.topology, self.chip.grid
+        busy = self.carried.busy_s / self.time_s
+        for number, link in enumerate(topology.links):
+            if max(link.source, link.target) >= grid.tiles:
+                continue
+            (row, column), (to_row, to_column) = grid.place(link.source), grid.place(link.target)
+            yield {
+                "link": number,
+                "source_row": row,
+                "source_column": column,
+                "target_row": to_row,
+                "target_column": to_column,
+                "bytes": float(self.carried.link_bytes[number]),
+                "busy_share": float(busy[topology.resource_of[number]]),
+            }
 
 
 def simulate_on_tiles(chip: Chip, run: TiledRun) -> OnTiles:
@@ -195,7 +203,7 @@ def script_of(chip: Chip, run: TiledRun, programs: Sequence[Program] | None = No
         tensor=tuple(len(tiles) for tiles in run.groups),
     )  # fmt: skip
     element = parameter_bytes("sgd", run.mode.training.precision).weights
-    tensor_bytes = run.microbatch / run.data * run.sequence * run.hidden * element
+    tensor_bytes = run.microbatch / run.layout.dp * run.sequence * run.hidden * element
     sent = {
         (q, q + step): tensor_bytes * len(run.groups[q + step])
         for q in range(len(run.groups))
@@ -212,7 +220,7 @@ def _programs(chip: Chip, run: TiledRun) -> list[Program]:
         operators = tuple(
             (
                 Transformer(run.microbatch, run.hidden, run.sequence, run.heads, f"layer {k}"),
-                (run.data, run.tensor, 1, 1),
+                (run.layout.dp, run.layout.tp, 1, 1),
             )
             for k in range(layers)
         )
@@ -290,3 +298,65 @@ def _ring(chip: Chip, exchange: Exchange, group: Tiles) -> Plan:
         raise PhazeError(f"tiles: collectives of a pipeline must be {', '.join(RINGS)}, got {exchange.kind}")
     rounds = RINGS[exchange.kind] * (len(group) - 1)
     return ring(chip.topology, group, exchange.size_bytes, rounds, 1)
+
+
+def simulate_point(case: str, point: TiledPoint, model: Model, chip: Chip) -> dict[str, pd.DataFrame]:
+    """Return the tables of a point; jobs and links only of a case that shows its pipeline."""
+    rows: dict[type[Table], list[Row]] = {TiledRuns: [], TiledJobs: [], TiledLinks: []}
+    for key, run in _runs(case, point, model, chip):
+        found = simulate_on_tiles(chip, run)
+        rows[TiledRuns].append(key | found.row)
+        if point.show == "pipeline":
+            rows[TiledJobs] += [key | row for row in job_rows(found.carried.timeline)]
+            rows[TiledLinks] += [key | row for row in found.link_rows]
+    return {
+        table.name: table.check(pd.DataFrame(some, columns=list(table.fields()))) if some else table.empty()
+        for table, some in rows.items()
+    }
+
+
+def _runs(case: str, point: TiledPoint, model: Model, chip: Chip) -> Iterator[tuple[Row, TiledRun]]:
+    """Yield every combination that a point lists, with the columns that say which it is.
+
+    Raises `PhazeError` where tiles cannot be divided so.
+    """
+    for lie, placed, tensor, microbatches in product(
+        point.layouts, point.placed, point.tensor, point.microbatches
+    ):
+        groups = mapping(chip, point, lie)
+        replicas, left = divmod(len(groups[0]), tensor)
+        if left:
+            raise PhazeError(f"tiled: tensor must divide the {len(groups[0])} tiles of a stage, got {tensor}")
+        key = {
+            "case": case, "system": point.system, "model": point.model, "layout": lie, "placed": placed,
+            "tensor": tensor, "microbatches": microbatches,
+        }  # fmt: skip
+        layout = Layout(tp=tensor, pp=len(groups), dp=replicas)
+        yield key, TiledRun(
+            model.layers, model.hidden, model.heads, point.sequence, point.batch, microbatches, layout,
+            groups, placed,
+        )  # fmt: skip
+
+
+def mapping(chip: Chip, point: TiledPoint, lie: Lie) -> tuple[Tiles, ...]:
+    """Return the tiles of every stage: rows, blocks along an S, or a user's own."""
+    if lie == "own":
+        return own(chip.grid, point.own or ())
+    if lie == "line":
+        return line(chip.grid, point.stages)
+    return s_shaped(chip.grid, *_block(chip, point.stages))
+
+
+def _block(chip: Chip, stages: int) -> tuple[int, int]:
+    """Return the rows and columns of a stage's block: the chip's own if they fit, else the squarest."""
+    size, left = divmod(chip.grid.tiles, stages)
+    shapes = [
+        (rows, size // rows)
+        for rows in range(1, size + 1)
+        if size % rows == 0 and chip.grid.rows % rows == 0 and chip.grid.columns % (size // rows) == 0
+    ]
+    if left or not shapes:
+        raise PhazeError(
+            f"tiled: {stages} stages cannot fill {chip.grid.rows} × {chip.grid.columns} tiles as blocks"
+        )
+    return min(shapes, key=lambda shape: (shape != chip.wires.block, sum(shape)))

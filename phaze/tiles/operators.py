@@ -23,6 +23,7 @@ from typing import Literal
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.ring_messages import Collective
+from phaze.layout import Layout
 
 Phase = Literal["forward", "backward", "update"]
 Axis = Literal["b", "m", "n", "k", "c", "i", "d", "t"]
@@ -331,9 +332,10 @@ def _check(name: str, sizes: tuple[tuple[str, int], ...], degrees: Degrees) -> N
             raise PhazeError(f"{name}: degree {axis} must be from 1 to {size}, got {degree}")
 
 
-def communication_size(batch: int, sequence: int, hidden: int, tensor: int, tiles: int) -> float:
+def communication_size(batch: int, sequence: int, hidden: int, layout: Layout) -> float:
     """Return PALM's Equation (6), 8 B S H N_m/N + 24 H²/N_m: bytes in 16 bits that a layer all-reduces."""
-    return 8.0 * batch * sequence * hidden * tensor / tiles + 24.0 * hidden**2 / tensor
+    tiles = layout.tp * layout.dp
+    return 8.0 * batch * sequence * hidden * layout.tp / tiles + 24.0 * hidden**2 / layout.tp
 
 
 def _check_sizes(operator: Operator) -> None:

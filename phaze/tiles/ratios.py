@@ -14,7 +14,7 @@ from typing import Literal
 from phaze.base.units import MIB
 from phaze.spec.files import FOLDER
 from phaze.spec.systems import load_cluster
-from phaze.tiles.machine import load_tiled_machine
+from phaze.tiles.chip import load_tiled_machine
 
 Kind = Literal["sram-to-compute", "hops-to-memory", "links-to-memory"]
 """MiB of SRAM for each TFLOP/s of 16 bits; most hops to DRAM; bandwidth of links over that of DRAM."""

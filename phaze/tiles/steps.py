@@ -16,20 +16,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Literal, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
+from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.cost.memory import parameter_bytes
 from phaze.cost.network.ring_messages import Collective
-from phaze.tiles import compute, sram
+from phaze.tiles import tile
 from phaze.tiles.chip import Chip
-from phaze.tiles.compute import Rate, Work
-from phaze.tiles.mapping import Placed, Tiles
 from phaze.tiles.operators import Axis, Communication, Degrees, Operator, Share, axes, shares
-from phaze.tiles.placement import axis_groups
-from phaze.tiles.sram import Access, Sizes, Strategy, Training
+from phaze.tiles.placement import Placed, Tiles, axis_groups
+from phaze.tiles.tile import Access, Rate, Sizes, Strategy, Training, Work
 
 Part = Literal["forward", "recompute", "backward", "overlapped backward", "sync", "update", "gather"]
 """What a microbatch goes through, or a batch at its end; backward passes have operators in reverse order."""
@@ -96,7 +98,7 @@ class Mode:
     rate: Rate = "array"
 
     def __post_init__(self) -> None:
-        sram.one_of("mode", "rate", self.rate, get_args(Rate))
+        tile.one_of("mode", "rate", self.rate, get_args(Rate))
 
 
 @dataclass(frozen=True)
@@ -119,17 +121,17 @@ class Program:
     @cached_property
     def sizes(self) -> tuple[Sizes, ...]:
         """Bytes that a tile holds of each."""
-        return tuple(sram.sizes(share, self.mode.training) for share, _ in self.parts)
+        return tuple(tile.sizes(share, self.mode.training) for share, _ in self.parts)
 
     @cached_property
     def held_bytes(self) -> tuple[float, float]:
         """Bytes of WSG and of activations that a tile holds."""
-        return sram.held(self.sizes, self.mode.training)
+        return tile.held(self.sizes, self.mode.training)
 
     @cached_property
     def strategy(self) -> Strategy:
         """What stays in SRAM."""
-        return sram.allocate(*self.held_bytes, self.chip.tile.sram_bytes)
+        return tile.allocate(*self.held_bytes, self.chip.tile.sram_bytes)
 
     @property
     def flops(self) -> float:
@@ -164,7 +166,7 @@ class Program:
         share, groups = self.parts[place]
         name, training = f"{share.name}, {part}", self.mode.training
         if part == "update":
-            return Step(name, access=sram.update(self.strategy, share, training))
+            return Step(name, access=tile.update_access(self.strategy, share, training))
         if part == "sync":
             return Step(name, exchanges=self._sync(place) if training.zero < 2 else ())
         if part == "gather":
@@ -173,7 +175,7 @@ class Program:
         return Step(
             name,
             self._work(share, back),
-            (sram.backward if back else sram.forward)(
+            (tile.backward_access if back else tile.forward_access)(
                 self.strategy, self.sizes[place], self.chip.tile.part_bytes
             ),
             tuple(
@@ -186,7 +188,7 @@ class Program:
         )
 
     def _work(self, share: Share, back: bool) -> Work:
-        run = compute.backward if back else compute.forward
+        run = tile.backward_work if back else tile.forward_work
         return run(self.chip.tile, share, self.mode.training.activation_bytes, self.mode.rate)
 
     def _sync(self, place: int) -> tuple[Exchange, ...]:
@@ -214,3 +216,50 @@ class Program:
 def _along(share: Share) -> list[Communication]:
     """Return the axes along which gradients of weights are reduced."""
     return [some for some in share.communications if some.phase == "update"]
+
+
+Bound = Literal["compute", "sram", "dram", "links"]
+"""What can bind a time; the way of an access through the network belongs to dram."""
+
+Spent = Mapping[Bound, float]
+"""Seconds that nothing else covers, by what took them; their sum is the time."""
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Steps of one group of tiles, all of which do the same."""
+
+    tiles: Tiles
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Activities that started together."""
+
+    finish_s: tuple[float, ...]
+    """When every activity is over."""
+    spent: tuple[Spent, ...]
+    """What took the time of every activity."""
+    busy_s: Floats
+    """Seconds for which every resource of the network was held, (resources,)."""
+
+    @property
+    def time_s(self) -> float:
+        """When all are over."""
+        return max(self.finish_s, default=0.0)
+
+    @property
+    def bound_by(self) -> tuple[Bound, ...]:
+        """What took most of the time of every activity; the first of several."""
+        return tuple(max(spent, key=lambda bound: spent[bound]) for spent in self.spent)
+
+
+@lru_cache(maxsize=64)
+def port_resources(chip: Chip) -> NDArray[np.bool_]:
+    """Return which resources of the network are ports of memories, (resources,), not to be changed."""
+    found = np.zeros(chip.topology.resources, np.bool_)
+    for link, resource in zip(chip.topology.links, chip.topology.resource_of, strict=True):
+        found[resource] |= link.buffered
+    found.setflags(write=False)
+    return found

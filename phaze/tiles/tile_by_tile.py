@@ -17,8 +17,7 @@ from phaze.cost.network.messages import Message, Plan, together
 from phaze.cost.network.ring_messages import Collective, collective
 from phaze.tiles.analytical import BOUNDS, work_s
 from phaze.tiles.chip import Chip
-from phaze.tiles.outcome import Activity, Bound, Outcome, Spent
-from phaze.tiles.steps import Exchange, Step
+from phaze.tiles.steps import Activity, Bound, Exchange, Outcome, Spent, Step
 
 Waits = dict[int, tuple[int, ...]]
 """Messages that a tile waits for before it goes on."""

@@ -26,9 +26,8 @@ from phaze.cost.network.ring_messages import collective
 from phaze.cost.network.topology import Leg
 from phaze.tiles.analytical import BOUNDS, held, work_s
 from phaze.tiles.chip import Chip
-from phaze.tiles.mapping import Tiles
-from phaze.tiles.outcome import Activity, Bound, Outcome
-from phaze.tiles.steps import Exchange, Step
+from phaze.tiles.placement import Tiles
+from phaze.tiles.steps import Activity, Bound, Exchange, Outcome, Step
 
 Events = Generator[simpy.Event, object, None]
 Way = tuple[Leg, ...]

@@ -13,13 +13,13 @@ import pytest
 from phaze.cost.network.delivery import deliver, in_compiled_events, in_events
 from phaze.cost.network.messages import Plan, then, together
 from phaze.cost.network.ring_messages import all_reduce, all_to_all
+from phaze.layout import Layout
 from phaze.pipeline.durations import Kind
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.traffic import carry_out
-from phaze.tiles.machine import load_tiled_machine
-from phaze.tiles.mapping import s_shaped
+from phaze.tiles.chip import load_tiled_machine
 from phaze.tiles.on_tiles import TiledRun, script_of
-from phaze.tiles.rings import ring
+from phaze.tiles.placement import ring, s_shaped
 from tests.oracles import layered
 from tests.oracles.chips import groups, wafer
 from tests.oracles.network_machine import Detail, NetworkMachine
@@ -89,7 +89,7 @@ def test_a_pipeline_of_20_stages_on_the_wafer(detail: Detail, benchmark: Benchma
 def test_t_18b_on_the_wafer(benchmark: Benchmark) -> None:
     """TP 8, DP 2, 20 stages along an S, 20 microbatches: DRAM, all-reduces and tensors on one mesh."""
     chip = load_tiled_machine("wafer").chip
-    run = TiledRun(40, 6144, 48, 2048, 1024, 20, 2, 8, s_shaped(chip.grid, 4, 4))
+    run = TiledRun(40, 6144, 48, 2048, 1024, 20, Layout(tp=8, dp=2), s_shaped(chip.grid, 4, 4))
 
     def with_contention() -> float:
         return carry_out(script_of(chip, run), chip.topology).time_s

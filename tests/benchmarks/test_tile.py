@@ -12,11 +12,10 @@ import pytest
 from phaze.cost.network.mesh import Wires
 from phaze.tiles.chip import Chip, Tile
 from phaze.tiles.group import Fidelity, measure, simulate
-from phaze.tiles.mapping import Tiles, s_shaped
 from phaze.tiles.operators import Transformer
-from phaze.tiles.outcome import Activity
-from phaze.tiles.sram import Training
-from phaze.tiles.steps import Mode, Program, Stage
+from phaze.tiles.placement import Tiles, s_shaped
+from phaze.tiles.steps import Activity, Mode, Program, Stage
+from phaze.tiles.tile import Training
 from tests.oracles.chips import wafer
 
 Benchmark = Callable[..., Any]

@@ -13,7 +13,7 @@ from itertools import product
 from math import ceil, inf
 from typing import Literal
 
-from phaze.tiles.sram import Sizes, Strategy, Training, allocate, forward, held, stationary
+from phaze.tiles.tile import Sizes, Strategy, Training, allocate, forward_access, held, stationary
 
 Printed = Literal["activation_stream", "weight_stream", "weight_stationary", "input_stationary"]
 
@@ -95,7 +95,7 @@ def compare(
             name,
             size,
             strategy,
-            forward(strategy, op, sram_bytes).total_bytes,
+            forward_access(strategy, op, sram_bytes).total_bytes,
             stationary(op.inputs, op.weights) if strategy == "S_PTY" else "",
         )
         for op, (name, size) in zip(operators, printed(operators, sram_bytes), strict=True)

@@ -10,7 +10,7 @@ from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import Grid, Memory, Wires, mesh
 from phaze.cost.network.topology import Topology
 from phaze.tiles.chip import Chip
-from phaze.tiles.mapping import Placed, Tiles, block, compact
+from phaze.tiles.placement import Placed, Tiles, block, compact
 
 
 def wafer(rows: int = 5, columns: int = 4, latency_s: float = 1e-9) -> tuple[Grid, Topology, Memory]:

@@ -18,11 +18,10 @@ from phaze.cost.network.mesh import Grid, Memory, Wires
 from phaze.cost.training_state import Zero
 from phaze.tiles.chip import Chip, Tile
 from phaze.tiles.group import simulate
-from phaze.tiles.mapping import Placed, line, s_shaped
 from phaze.tiles.operators import Convolution, Degrees, Linear, Operator, Transformer
-from phaze.tiles.outcome import Activity
-from phaze.tiles.sram import Training
-from phaze.tiles.steps import Mode, Part, Program, Stage
+from phaze.tiles.placement import Placed, line, s_shaped
+from phaze.tiles.steps import Activity, Mode, Part, Program, Stage
+from phaze.tiles.tile import Training
 
 PARTS: tuple[Part, ...] = ("forward", "backward", "overlapped backward", "sync", "update")
 CASES = 80

@@ -14,8 +14,7 @@ from phaze.pipeline.durations import Kind
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.traffic import passing
-from phaze.tiles.mapping import s_shaped
-from phaze.tiles.rings import ring
+from phaze.tiles.placement import ring, s_shaped
 from tests.oracles.network_machine import Detail, NetworkMachine
 from tests.oracles.pipeline_events import simulate_events
 

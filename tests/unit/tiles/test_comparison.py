@@ -11,7 +11,7 @@ import pytest
 from phaze.cost.network.messages import sent_by
 from phaze.tiles.analytical import held
 from phaze.tiles.group import simulate, tile_traffic
-from phaze.tiles.outcome import Activity
+from phaze.tiles.steps import Activity
 from phaze.tiles.tile_by_tile import perform
 from tests.oracles.chips import slower
 from tests.oracles.fidelities import Case, Comparison, compare, random_case, summarise

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phaze.tiles import compute
 from phaze.tiles.chip import Tile
-from phaze.tiles.compute import Rate, Work, product_work
 from phaze.tiles.operators import Linear, Pool, Product, Transformer
+from phaze.tiles.tile import Rate, Work, backward_work, forward_work, product_work
 
 TILE = Tile(8, 16, 1.0, 1e6, inf)
 WEIGHT = replace(TILE, dataflows=("weight",))
@@ -78,19 +77,19 @@ def test_the_dataflow_that_is_done_first_is_taken() -> None:
 def test_a_backward_pass_is_two_products() -> None:
     share = Linear(4, 8, 16, 32).share((1, 1, 1, 1))
     both = [product_work(TILE, some, 2) for some in (Product(32, 16, 32), Product(16, 32, 32))]
-    assert compute.backward(TILE, share, 2) == both[0] + both[1]
-    assert compute.forward(TILE, share, 2) == product_work(TILE, Product(32, 32, 16), 2)
+    assert backward_work(TILE, share, 2) == both[0] + both[1]
+    assert forward_work(TILE, share, 2) == product_work(TILE, Product(32, 32, 16), 2)
     peak = TILE.peak_flops_per_s
-    assert compute.forward(TILE, share, 2, "peak") == Work(share.flops / peak)
-    assert compute.backward(TILE, share, 2, "peak") == Work(2 * share.flops / peak)
+    assert forward_work(TILE, share, 2, "peak") == Work(share.flops / peak)
+    assert backward_work(TILE, share, 2, "peak") == Work(2 * share.flops / peak)
 
 
 def test_a_pool_runs_on_lanes_or_at_the_peak_without_any() -> None:
     share = Pool(4, 8, 8, 16, 2, 2).share((1, 1, 1, 1))
-    assert compute.forward(TILE, share, 2).busy_s == share.flops / TILE.peak_flops_per_s
+    assert forward_work(TILE, share, 2).busy_s == share.flops / TILE.peak_flops_per_s
     lanes = replace(TILE, lanes=16)
-    assert compute.forward(lanes, share, 2).busy_s == share.flops / 16
-    assert compute.backward(lanes, share, 2, "peak").busy_s == share.flops / 16
+    assert forward_work(lanes, share, 2).busy_s == share.flops / 16
+    assert backward_work(lanes, share, 2, "peak").busy_s == share.flops / 16
 
 
 @pytest.mark.parametrize("work", [Work(2, 1), Work(1, 2)])
@@ -102,6 +101,6 @@ def test_fused_attention_works_scores_out_again() -> None:
     apart = Transformer(4, 32, 16, 4).shares((1, 1, 1, 1))
     fused = Transformer(4, 32, 16, 4, fused=True).shares((1, 1, 1, 1))[1]
     for rate in get_args(Rate):
-        scores, values = (compute.backward(TILE, share, 2, rate).busy_s for share in apart[1:3])
-        again = compute.forward(TILE, apart[1], 2, rate).busy_s
-        assert compute.backward(TILE, fused, 2, rate).busy_s == pytest.approx(scores + values + again)
+        scores, values = (backward_work(TILE, share, 2, rate).busy_s for share in apart[1:3])
+        again = forward_work(TILE, apart[1], 2, rate).busy_s
+        assert backward_work(TILE, fused, 2, rate).busy_s == pytest.approx(scores + values + again)

@@ -11,13 +11,11 @@ from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import Grid, Memory, Wires
 from phaze.cost.training_state import Zero
 from phaze.tiles.chip import Chip, Tile
-from phaze.tiles.compute import Work
 from phaze.tiles.group import Fidelity, measure, simulate
-from phaze.tiles.mapping import s_shaped
 from phaze.tiles.operators import Degrees, Transformer
-from phaze.tiles.outcome import Activity
-from phaze.tiles.sram import Access, Training
-from phaze.tiles.steps import Exchange, Mode, Part, Program, Stage, Step
+from phaze.tiles.placement import s_shaped
+from phaze.tiles.steps import Activity, Exchange, Mode, Part, Program, Stage, Step
+from phaze.tiles.tile import Access, Training, Work
 
 GRID = Grid(4, 8)
 DYADIC = Tile(64, 64, 2.0**30, 2.0**18, 2.0**38, arrays=2)

@@ -10,6 +10,7 @@ from typing import Literal
 import pytest
 
 from phaze.base.errors import PhazeError
+from phaze.tiles.chip import load_tiled_machine
 from phaze.tiles.grayskull import CASES, MOST, Case, Row
 from phaze.tiles.group import measure
 from phaze.tiles.inference import (
@@ -21,10 +22,9 @@ from phaze.tiles.inference import (
     mode_of,
     throughput,
 )
-from phaze.tiles.machine import load_tiled_machine
 from phaze.tiles.operators import Linear
-from phaze.tiles.sram import Training
 from phaze.tiles.steps import Program, Stage
+from phaze.tiles.tile import Training
 from tests.oracles.chips import slower
 
 MACHINE = load_tiled_machine("grayskull")

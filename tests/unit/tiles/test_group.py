@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from phaze.cost.network.mesh import Grid, Memory, Wires
-from phaze.tiles import sram
 from phaze.tiles.chip import Chip, Tile
 from phaze.tiles.group import GroupTimes, measure
-from phaze.tiles.mapping import s_shaped
 from phaze.tiles.operators import Transformer
-from phaze.tiles.sram import Training
+from phaze.tiles.placement import s_shaped
 from phaze.tiles.steps import Mode, Stage
+from phaze.tiles.tile import Training, forward_access
 
 GRID = Grid(8, 8)
 CORE = Tile(64, 128, 0.9765625e9, 3.75e6, inf)
@@ -49,7 +48,7 @@ def test_traffic_is_that_of_the_strategy(sram_bytes: float) -> None:
     times = run(chip)
     moved = times.parts["forward"].traffic
     ops, capacity = times.program.sizes, sram_bytes
-    wanted = [sram.forward(times.strategy, op, capacity) for op in ops]
+    wanted = [forward_access(times.strategy, op, capacity) for op in ops]
     assert moved.read_bytes == pytest.approx(sum(some.read_bytes for some in wanted))
     assert moved.write_bytes == pytest.approx(sum(some.write_bytes for some in wanted))
     # Two all-reduces a layer over four tiles, of 8/4 × 512 × 1024 elements of 2 bytes.

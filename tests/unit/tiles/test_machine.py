@@ -9,7 +9,7 @@ import yaml
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import nearest_memory
-from phaze.tiles.machine import TiledMachine, load_tiled_machine
+from phaze.tiles.chip import TiledMachine, load_tiled_machine
 from tests.oracles.chips import wafer
 
 TILE = {"clock_hz": 1e9, "pe_x": 16, "pe_y": 16, "sram_bytes": 1e6}

@@ -8,7 +8,7 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import Grid
-from phaze.tiles.mapping import line, own, s_shaped
+from phaze.tiles.placement import line, own, s_shaped
 from tests.oracles.chips import groups
 
 WAFER = Grid(20, 16)

@@ -21,7 +21,7 @@ from phaze.tiles.network_cases import (
     ring_all_reduce,
     strategies,
 )
-from phaze.tiles.rings import ring
+from phaze.tiles.placement import ring
 from tests.oracles.chips import wafer
 
 

@@ -9,21 +9,22 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import Grid, Memory, Wires
+from phaze.layout import Layout
 from phaze.pipeline.steady import ideal_time_s
 from phaze.tiles.chip import Chip, Tile
 from phaze.tiles.group import measure
-from phaze.tiles.mapping import line, s_shaped
 from phaze.tiles.on_tiles import OnTiles, TiledRun, simulate_on_tiles
 from phaze.tiles.operators import Transformer
-from phaze.tiles.sram import Training
+from phaze.tiles.placement import line, s_shaped
 from phaze.tiles.steps import Mode, Stage
+from phaze.tiles.tile import Training
 from tests.oracles.chips import slower
 
 GRID = Grid(4, 8)
 TILE = Tile(16, 16, 1e9, 1e6, float("inf"))
 CHIP = Chip("toy", GRID, TILE, Wires(1e10, 1e-9, (4, 4), 2.5e9), Memory(GRID.edge(), 2e9, 1e-9))
 RUN = TiledRun(
-    layers=8, hidden=256, heads=4, sequence=128, batch=48, microbatches=6, data=2, tensor=4,
+    layers=8, hidden=256, heads=4, sequence=128, batch=48, microbatches=6, layout=Layout(tp=4, dp=2),
     groups=s_shaped(GRID, 2, 4),
 )  # fmt: skip
 
@@ -35,8 +36,8 @@ def simulated() -> OnTiles:
 
 def test_work_alone_is_least_and_contention_most(found: OnTiles) -> None:
     assert 0 < found.alone_s < found.uncontended_s < found.time_s
-    for share in (found.compute_share, found.most_link_share, found.most_dram_share, found.model_share):
-        assert 0 < share <= 1
+    for share in ("compute_share", "most_link_share", "most_dram_share", "model_share"):
+        assert 0 < found.row[share] <= 1  # type: ignore[operator]
 
 
 def test_every_byte_that_is_sent_is_received(found: OnTiles) -> None:
@@ -66,7 +67,7 @@ def test_one_stage_without_contention_takes_the_time_of_the_tile_level() -> None
 
 def _stage(run: TiledRun) -> Stage:
     layer = Transformer(run.microbatch, run.hidden, run.sequence, run.heads)
-    return Stage(run.groups[0], ((layer, (run.data, run.tensor, 1, 1)),), run.placed)
+    return Stage(run.groups[0], ((layer, (run.layout.dp, run.layout.tp, 1, 1)),), run.placed)
 
 
 @pytest.mark.parametrize("part", ["links", "dram"])
@@ -107,7 +108,7 @@ def test_without_dram_everything_must_fit_into_sram() -> None:
     chip = replace(CHIP, memory=None)
     found = simulate_on_tiles(chip, small)
     assert set(found.strategies) == {"S_WSG_ACT"}
-    assert found.dram_share == 0
+    assert found.row["dram_share"] == 0
     with pytest.raises(PhazeError, match="has no memory, but the stage holds"):
         simulate_on_tiles(chip, RUN)
 
@@ -130,9 +131,9 @@ def test_any_mapping_will_do() -> None:
     [
         ({"layers": 3}, "layers must be at least the 4 stages, got 3"),
         ({"batch": 11}, "a sample for each of 6 microbatches × 2 replicas, got 11"),
-        ({"tensor": 3}, "the product of the degrees"),
+        ({"layout": Layout(tp=3, dp=2)}, "the product of the degrees"),
     ],
 )
-def test_what_cannot_be_is_refused(changes: dict[str, int], message: str) -> None:
+def test_what_cannot_be_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(PhazeError, match=message):
         simulate_on_tiles(CHIP, replace(RUN, **changes))  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze.base.errors import PhazeError
+from phaze.layout import Layout
 from phaze.tiles.operators import (
     Communication,
     Convolution,
@@ -105,7 +106,7 @@ def test_equation_6_is_what_a_transformer_all_reduces_in_16_bits() -> None:
     for tensor in (2, 4, 8):
         found = shares(Transformer(16, 256, 128, 16), (16 // tensor, tensor, 1, 1))
         elements = sum(some.elements for share in found for some in share.communications)
-        assert 2 * elements == communication_size(16, 128, 256, tensor, 16)
+        assert 2 * elements == communication_size(16, 128, 256, Layout(tp=tensor, dp=16 // tensor))
 
 
 @given(st.tuples(powers, powers, powers, powers), st.integers(0, 2**31))

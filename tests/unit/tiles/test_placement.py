@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import Grid
-from phaze.tiles.mapping import s_shaped
 from phaze.tiles.operators import Axis
-from phaze.tiles.placement import axis_groups
+from phaze.tiles.placement import axis_groups, s_shaped
 from tests.oracles.chips import groups
 
 GRID = Grid(12, 12)

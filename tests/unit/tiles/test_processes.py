@@ -13,8 +13,7 @@ import simpy
 from phaze.cost.network.contention import Network
 from phaze.tiles.chip import Chip
 from phaze.tiles.group import simulate
-from phaze.tiles.outcome import Activity
-from phaze.tiles.steps import Exchange, Step
+from phaze.tiles.steps import Activity, Exchange, Step
 from tests.oracles.fidelities import Case, random_case
 
 Events = Generator[simpy.Event, object, None]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from phaze.tiles import published
+from phaze.tiles.chip import load_tiled_machine
 from phaze.tiles.grayskull import CASES, Case, Row
 from phaze.tiles.inference import Family, fastest
-from phaze.tiles.machine import load_tiled_machine
 from phaze.tiles.published import grayskull_beside, ratios_beside
 from phaze.tiles.ratios import table_i
 

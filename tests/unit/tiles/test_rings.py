@@ -9,7 +9,7 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import Grid
-from phaze.tiles.rings import Ring, ring, snake
+from phaze.tiles.placement import Ring, ring, snake
 
 
 def neighbours_all_round(grid: Grid, found: Ring) -> bool:

@@ -11,15 +11,26 @@ from hypothesis import strategies as st
 
 from phaze.base.errors import PhazeError
 from phaze.cost.training_state import Zero, update_bytes
-from phaze.tiles import sram
 from phaze.tiles.chip import Tile
 from phaze.tiles.operators import Linear, Share, Transformer, shares
-from phaze.tiles.sram import Access, Sizes, Strategy, Training, allocate, held
+from phaze.tiles.tile import (
+    Access,
+    Sizes,
+    Strategy,
+    Training,
+    allocate,
+    backward_access,
+    forward_access,
+    held,
+    sizes,
+    stationary,
+    update_access,
+)
 from tests.oracles.algorithm_1 import differences, printed, reasons
 
 OP = Sizes(weights=40, gradients=40, optimizer=240, inputs=30, outputs=20)
 SHARE = Linear(4, 8, 16, 32).share((2, 1, 1, 1))
-sizes = st.integers(1, 400)
+amounts = st.integers(1, 400)
 
 
 @pytest.mark.parametrize(
@@ -38,24 +49,24 @@ def test_every_strategy_has_its_traffic(
     sram_bytes: float, strategy: Strategy, forward: Access, backward: Access
 ) -> None:
     assert allocate(*held([OP], Training()), sram_bytes) == strategy
-    assert sram.forward(strategy, OP, sram_bytes) == forward
-    assert sram.backward(strategy, OP, sram_bytes) == backward
+    assert forward_access(strategy, OP, sram_bytes) == forward
+    assert backward_access(strategy, OP, sram_bytes) == backward
 
 
 def test_inputs_stay_under_the_penalty_where_they_are_no_smaller_than_weights() -> None:
     op = Sizes(weights=30, gradients=30, optimizer=0, inputs=30, outputs=60)
-    assert sram.stationary(op.inputs, op.weights) == "input"
-    assert sram.forward("S_PTY", op, 8) == Access(30 + 4 * 30, 60)
+    assert stationary(op.inputs, op.weights) == "input"
+    assert forward_access("S_PTY", op, 8) == Access(30 + 4 * 30, 60)
     # The output is the larger one backward; sums of the gradient pass once for each part of the input.
-    assert sram.backward("S_PTY", op, 8) == Access(60 + 8 * 30 + 60 + 30 + 4 * 30, 30 + 4 * 30)
+    assert backward_access("S_PTY", op, 8) == Access(60 + 8 * 30 + 60 + 30 + 4 * 30, 30 + 4 * 30)
 
 
 def test_operands_may_pass_once() -> None:
     """As in the first version of the authors' program: no operand passes for each part of another."""
     for op in (OP, Sizes(weights=30, gradients=30, optimizer=0, inputs=30, outputs=60)):
-        found = sram.forward("S_PTY", op, inf)
+        found = forward_access("S_PTY", op, inf)
         assert found == Access(op.inputs + op.weights, op.outputs)
-        back = sram.backward("S_PTY", op, inf)
+        back = backward_access("S_PTY", op, inf)
         assert back.write_bytes == op.inputs + op.gradients
         assert back.read_bytes == op.outputs + op.weights + op.inputs + op.outputs + op.gradients
     tile = Tile(64, 64, 1e9, 1e6, inf)
@@ -63,7 +74,7 @@ def test_operands_may_pass_once() -> None:
     assert replace(tile, fetched_once=True).part_bytes == inf
 
 
-@given(sizes, sizes, sizes, st.integers(1, 400), st.integers(1, 400))
+@given(amounts, amounts, amounts, st.integers(1, 400), st.integers(1, 400))
 @settings(derandomize=True, max_examples=100)
 def test_traffic_counts_every_part_by_hand(w: int, x: int, y: int, small: int, more: int) -> None:
     """The penalty walked part by part, and no less traffic in less SRAM."""
@@ -74,27 +85,25 @@ def test_traffic_counts_every_part_by_hand(w: int, x: int, y: int, small: int, m
         part = min(left, small)
         moved += part + passes
         left -= part
-    assert sram.forward("S_PTY", op, small) == Access(moved, y)
-    for each in (sram.forward, sram.backward):
+    assert forward_access("S_PTY", op, small) == Access(moved, y)
+    for each in (forward_access, backward_access):
         assert each("S_PTY", op, small).total_bytes >= each("S_PTY", op, small + more).total_bytes
         assert each("S_PTY", op, small).total_bytes >= each("S_ACT", op, small).total_bytes
 
 
 def test_a_product_of_activations_moves_no_weights() -> None:
     op = Sizes(0, 0, 0, 60, 20)
-    assert sram.forward("S_PTY", op, 10) == Access(60, 20)
-    assert sram.backward("S_PTY", op, 10) == Access(2 * 20 + 60, 60)
-    assert sram.forward("S_ACT", op, 10) == sram.backward("S_ACT", op, 10) == Access()
+    assert forward_access("S_PTY", op, 10) == Access(60, 20)
+    assert backward_access("S_PTY", op, 10) == Access(2 * 20 + 60, 60)
+    assert forward_access("S_ACT", op, 10) == backward_access("S_ACT", op, 10) == Access()
 
 
 def test_inference_holds_neither_gradients_nor_states_nor_earlier_activations() -> None:
-    found = [
-        sram.sizes(share, Training(backward=False)) for share in shares(Transformer(4, 64, 32, 4), (1,) * 4)
-    ]
+    found = [sizes(share, Training(backward=False)) for share in shares(Transformer(4, 64, 32, 4), (1,) * 4)]
     wsg, activations = held(found, Training(backward=False))
     assert wsg == 2 * 12 * 64**2
     assert activations == max(op.inputs + op.outputs for op in found)
-    assert sram.update("S_PTY", SHARE, Training(backward=False)) == Access()
+    assert update_access("S_PTY", SHARE, Training(backward=False)) == Access()
 
 
 def test_activations_of_microbatches_in_flight_are_held() -> None:
@@ -110,7 +119,7 @@ def test_activations_of_microbatches_in_flight_are_held() -> None:
 )
 def test_zero_divides_states_then_gradients_then_weights(zero: Zero, wanted: tuple[int, int, int]) -> None:
     """Adam with mixed precision, over two replicas."""
-    op = sram.sizes(SHARE, Training(zero=zero))
+    op = sizes(SHARE, Training(zero=zero))
     assert (op.weights, op.gradients, op.optimizer) == tuple(16 * 32 * each for each in wanted)
 
 
@@ -122,7 +131,7 @@ def test_an_update_moves_what_the_optimizer_needs(
     zero: Zero, precision: str, optimizer: str, states: bool
 ) -> None:
     training = Training(True, optimizer, precision, zero, states=states)  # type: ignore[arg-type]
-    moved = sram.update("S_PTY", SHARE, training)
+    moved = update_access("S_PTY", SHARE, training)
     total = update_bytes(16 * 32, training.optimizer, training.precision, zero, 2, states=states)
     assert moved.total_bytes == total
     master = 16 * 32 * (2 if precision == "half" else 4) / (2 if zero else 1)
@@ -133,18 +142,18 @@ def test_an_update_moves_what_the_optimizer_needs(
 
 def test_an_update_reads_gradients_and_writes_weights() -> None:
     """Adam: master weights and two states both ways; mixed precision stores weights of 2 bytes as well."""
-    assert sram.update("S_ACT", SHARE, Training()) == Access(512 * (12 + 2), 512 * (12 + 2))
-    single = sram.update("S_ACT", SHARE, Training(precision="single"))
+    assert update_access("S_ACT", SHARE, Training()) == Access(512 * (12 + 2), 512 * (12 + 2))
+    single = update_access("S_ACT", SHARE, Training(precision="single"))
     assert single == Access(512 * (12 + 4), 512 * 12)
 
 
 @pytest.mark.parametrize("strategy", ["S_WSG_ACT", "S_WSG"])
 def test_an_update_in_sram_moves_nothing(strategy: Strategy) -> None:
-    assert sram.update(strategy, SHARE, Training()) == Access()
+    assert update_access(strategy, SHARE, Training()) == Access()
 
 
 def test_what_has_no_weights_is_not_updated() -> None:
-    assert sram.update("S_PTY", Share("attention", 1, (), 0, 1, 1), Training()) == Access()
+    assert update_access("S_PTY", Share("attention", 1, (), 0, 1, 1), Training()) == Access()
 
 
 def test_algorithm_1_can_take_three_of_its_branches() -> None:
@@ -157,7 +166,10 @@ def test_algorithm_1_can_take_three_of_its_branches() -> None:
     assert printed([inputs], 10) == [("input_stationary", ceil(8 / 10) * 16 + 8)]
 
 
-@given(st.lists(st.tuples(sizes, sizes, sizes, sizes, sizes), min_size=1, max_size=4), st.integers(1, 3000))
+@given(
+    st.lists(st.tuples(*[amounts] * 5), min_size=1, max_size=4),
+    st.integers(1, 3000),
+)
 @settings(derandomize=True, max_examples=200)
 def test_the_second_branch_of_algorithm_1_is_never_taken(
     ops: list[tuple[int, int, int, int, int]], sram_bytes: int

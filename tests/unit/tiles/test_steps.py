@@ -13,8 +13,8 @@ from phaze.cost.network.ring_messages import Collective, collective
 from phaze.cost.training_state import Zero, state_traffic
 from phaze.tiles.chip import Chip, Tile
 from phaze.tiles.operators import Linear, Pool, Transformer
-from phaze.tiles.sram import Access, Training
 from phaze.tiles.steps import Exchange, Mode, Part, Program, Stage, Step
+from phaze.tiles.tile import Access, Training
 
 GRID = Grid(4, 4)
 TILES = tuple(range(16))

@@ -22,7 +22,7 @@ from phaze.cost.network.ring_messages import (
     reduce_scatter,
     ring_s,
 )
-from phaze.tiles.rings import ring
+from phaze.tiles.placement import ring
 from tests.oracles import layered
 
 KINDS = get_args(Collective)

@@ -1,6 +1,6 @@
-"""What stays in a tile's SRAM, and what moves between it and DRAM for that (PALM, IV.C.1).
+"""What one tile takes for its share of an operator: bytes kept in SRAM, moved from and to DRAM, seconds.
 
-The strategies of the text, in their order, for the operators that a tile has:
+The strategies of the text (PALM, IV.C.1), in their order, for the operators that a tile has:
 
     S_WSG_ACT   weights, optimizer states, gradients and activations fit together: nothing moves
     S_WSG       weights, optimizer states and gradients fit: activations stream
@@ -14,19 +14,24 @@ compares both. With parts of unlimited size every operand passes once.
 Bytes are per microbatch for a pass and per batch for the update. A backward pass is two products: the
 gradient of the input from that of the output and the weights, and the gradient of the weights from that of
 the output and the input, which is added to what earlier microbatches left: that is read and written.
+Cycles of arrays are those of `cost.mapper.arrays`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 from typing import Literal, get_args
 
 from phaze.base.errors import PhazeError
-from phaze.cost.memory import Optimizer, Precision, parameter_bytes
-from phaze.cost.training_state import Zero, update_bytes
-from phaze.tiles.operators import Share
+from phaze.cost.mapper import arrays
+from phaze.cost.memory import Optimizer, parameter_bytes
+from phaze.cost.training_state import update_bytes
+from phaze.layout import Precision, Zero
+from phaze.tiles.chip import DATAFLOWS, Tile
+from phaze.tiles.operators import Product, Share
 
 Strategy = Literal["S_WSG_ACT", "S_WSG", "S_ACT", "S_PTY"]
 Stationary = Literal["input", "weight"]
@@ -167,7 +172,7 @@ def _parts(stays: float, sram_bytes: float) -> int:
     return max(1, ceil(stays / sram_bytes))
 
 
-def forward(strategy: Strategy, op: Sizes, sram_bytes: float) -> Access:
+def forward_access(strategy: Strategy, op: Sizes, sram_bytes: float) -> Access:
     """Return what a forward pass of an operator moves."""
     if strategy == "S_WSG_ACT":
         return Access()
@@ -178,7 +183,7 @@ def forward(strategy: Strategy, op: Sizes, sram_bytes: float) -> Access:
     return Access(passed_bytes(op.inputs, op.weights, sram_bytes), op.outputs)
 
 
-def backward(strategy: Strategy, op: Sizes, sram_bytes: float) -> Access:
+def backward_access(strategy: Strategy, op: Sizes, sram_bytes: float) -> Access:
     """Return what a backward pass of an operator moves, without the forward pass that it may do again."""
     if strategy == "S_WSG_ACT":
         return Access()
@@ -187,10 +192,10 @@ def backward(strategy: Strategy, op: Sizes, sram_bytes: float) -> Access:
     if strategy == "S_WSG":
         return Access(2 * op.outputs + op.inputs, op.inputs)
     of_input = Access(passed_bytes(op.outputs, op.weights, sram_bytes), op.inputs)
-    return of_input + gradient(op, sram_bytes)
+    return of_input + gradient_access(op, sram_bytes)
 
 
-def gradient(op: Sizes, sram_bytes: float) -> Access:
+def gradient_access(op: Sizes, sram_bytes: float) -> Access:
     """Return what the gradient of the weights moves under S_PTY.
 
     Where samples of the input stay, those of the output pass once, and sums are read and written for each
@@ -203,7 +208,7 @@ def gradient(op: Sizes, sram_bytes: float) -> Access:
     return Access(op.outputs + passes + op.gradients, op.gradients)
 
 
-def update(strategy: Strategy, share: Share, training: Training) -> Access:
+def update_access(strategy: Strategy, share: Share, training: Training) -> Access:
     """Return what an update moves: nothing where weights and states stay in SRAM.
 
     Full-precision weights are loaded and stored back; with `states` gradients and states are loaded as well,
@@ -219,3 +224,94 @@ def update(strategy: Strategy, share: Share, training: Training) -> Access:
     stored = each.weights if training.precision == "mixed" else 0
     more = (each.gradients - stored) * share.weights / (data if training.zero else 1) * training.states
     return Access((moved + more) / 2, (moved - more) / 2)
+
+
+Rate = Literal["array", "peak"]
+"""array: cycles of the dataflow that suits a product best; peak: FLOPs over the peak, as PALM has."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Seconds for which the parts of a tile are busy at the same time."""
+
+    compute_s: float = 0.0
+    sram_s: float = 0.0
+    sram_bytes: float = 0.0
+    """Between SRAM and arrays; not known at the peak rate."""
+
+    @property
+    def busy_s(self) -> float:
+        """Until the slower one is done."""
+        return max(self.compute_s, self.sram_s)
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.compute_s + other.compute_s,
+            self.sram_s + other.sram_s,
+            self.sram_bytes + other.sram_bytes,
+        )
+
+
+def forward_work(tile: Tile, share: Share, element_bytes: int, rate: Rate = "array") -> Work:
+    """Return the forward pass of a share; what arrays cannot do runs on lanes, or at the peak without any."""
+    if not share.products or rate == "peak":
+        lanes_per_s = tile.lanes * tile.clock_hz
+        speed = tile.peak_flops_per_s if share.products or not tile.lanes else lanes_per_s
+        return Work(share.flops / speed)
+    return _sum(tile, share.products, element_bytes)
+
+
+def backward_work(tile: Tile, share: Share, element_bytes: int, rate: Rate = "array") -> Work:
+    """Return the backward pass of a share: two products for each one, as many FLOPs as they have."""
+    if not share.products:
+        return forward_work(tile, share, element_bytes, rate)
+    if rate == "peak":
+        again = sum(product.flops for product in share.again)
+        return Work((2 * share.flops + again) / tile.peak_flops_per_s)
+    both = tuple(product for some in share.products for product in some.gradients)
+    return _sum(tile, share.again + both, element_bytes)
+
+
+def _sum(tile: Tile, products: tuple[Product, ...], element_bytes: int) -> Work:
+    found = [product_work(tile, product, element_bytes) for product in products]
+    return sum(found, Work())
+
+
+@lru_cache(maxsize=4096)
+def product_work(tile: Tile, product: Product, element_bytes: int) -> Work:
+    """Return the work of a product with the dataflow that is done first."""
+    options = [_mapped(tile, product, DATAFLOWS[name], element_bytes) for name in tile.dataflows]
+    return min(options, key=lambda work: (work.busy_s, work.compute_s))
+
+
+def _mapped(tile: Tile, product: Product, dataflow: int, element_bytes: int) -> Work:
+    """Return the work of a product in one dataflow, its folds shared out among the arrays.
+
+    Where there are fewer folds than arrays, several arrays hold the same fold and divide the stream.
+    """
+    stream, down, across = _loops(product, dataflow)
+    folds_down, folds_across = -(-down // tile.rows), -(-across // tile.columns)
+    folds = product.count * folds_down * folds_across
+    copies = max(1, tile.arrays // folds)
+    start = arrays.start_cycles(dataflow, float(tile.rows), float(tile.columns))
+    each = -(-folds // tile.arrays)
+    cycles = arrays.pass_cycles(start, 1.0, float(-(-stream // copies)), float(each))
+    words = product.count * arrays.array_words(
+        dataflow,
+        float(product.m * product.k),
+        float(product.k * product.n),
+        float(product.m * product.n),
+        1.0,
+        float(folds_down),
+        float(folds_across),
+    )
+    size = words * element_bytes
+    return Work(cycles / tile.clock_hz, size / tile.sram_bandwidth_bytes_per_s, size)
+
+
+def _loops(product: Product, dataflow: int) -> tuple[int, int, int]:
+    """Return what streams, and what lies down and across an array."""
+    m, k, n = product.m, product.k, product.n
+    if dataflow == arrays.WEIGHT:
+        return m, k, n
+    return (k, m, n) if dataflow == arrays.OUTPUT else (n, k, m)
