@@ -33,7 +33,13 @@ rule plan:
         area_limit=lambda w: settings.area_limit(w.scenario),
         solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
-        code=source_digest("phaze.report.planning", "phaze.search.problem", programs=("glpsol",)),
+        code=source_digest(
+            "phaze.plan.piper.planner",
+            "phaze.plan.side_by_side",
+            "phaze.report.winners",
+            "phaze.search.problem",
+            programs=("glpsol",),
+        ),
     log:
         "<logs>/plans/{scenario}/{model}.log",
     benchmark:

@@ -68,7 +68,7 @@ rule read_winners:
     conda:
         "../envs/phaze.yaml"
     script:
-        "../scripts/read_winners.py"
+        "../scripts/read.py"
 
 
 rule readings:

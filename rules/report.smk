@@ -203,7 +203,7 @@ rule report:
         parameters={name: settings.models[name].parameters for name in settings.study.models},
         published=settings.published,
         recalled=f"{EVALUATIONS}/figures/report.json",
-        code=source_digest("phaze.report", "phaze.report.pictured"),
+        code=source_digest("phaze.report.build"),
     log:
         "<logs>/report/report.log",
     benchmark:

@@ -2,11 +2,16 @@
 
 from pathlib import Path
 
+import pandas as pd
+
 from phaze import tables
 from phaze.base.job import logged
+from phaze.plan.piper.planner import plan
+from phaze.plan.planners import Asked
+from phaze.plan.side_by_side import plan_model
 from phaze.report.inputs import Cluster
-from phaze.report.planned import Choice
-from phaze.report.planning import plan_subject
+from phaze.report.winners import Choice, choose_chips
+from phaze.search.cosearch import look_up_architectures
 from phaze.search.problem import OPERATOR_TABLES, Problem, area_limit_um2
 from phaze.tables.store import EvaluationStore
 
@@ -22,23 +27,34 @@ def main(
     solutions: str,
     evaluations: EvaluationStore,
 ) -> None:
-    """Estimate and schedule the chosen architectures, write plans and their stages."""
-    asked = Problem.parse(problem, "study")
+    """Schedule the chosen architectures, write plans and their stages.
+
+    All planners plan on the winner, the common architecture and the baseline. Where the planner of the study
+    is not Phaze's, it plans on all that may be its answer as well.
+    """
+    study = Problem.parse(problem, "study")
     common = tables.Commons.load(*files["commons"]).query("chosen")[["architecture", "hbm_gib"]]
+    known = tables.Architectures.load(*files["architectures"])
     cluster = Cluster(
-        asked.scenario,
-        area_limit_um2(area_limit, asked.technology),
-        tables.Architectures.load(*files["architectures"]),
+        study.scenario,
+        area_limit_um2(area_limit, study.technology),
+        known,
         tables.Placements.load(*files["placements"]),
         common=next(common.itertuples(index=False, name=None), None),
     )
-    plans, stages = plan_subject(
-        asked.read_subject(files),
-        asked.terms(solutions, evaluations),
-        cluster,
-        Choice.parse(choice, "study"),
-        planner,
-    )
+    chips = choose_chips(cluster, Choice.parse(choice, "study"))
+    asked = [Asked(*chip, tables.PLANNERS) for chip in chips.compared]
+    asked += [Asked(*chip, (planner,)) for chip in chips.others if planner != "phaze"]
+    wanted = known[known["architecture"].isin({one.architecture for one in asked})]
+    plans, stages = tables.Plans.empty(), tables.PlanStages.empty()
+    if len(wanted):
+        subject, terms = study.read_subject(files), study.terms(solutions, evaluations)
+        solves = look_up_architectures(subject, wanted, terms, ["solves"])["solves"]
+        layers = pd.concat([point.layers for point in subject.points], ignore_index=True)
+        conditions = terms.conditions(subject)
+        plans, stages = plan_model(
+            layers, subject.graph, solves, wanted, asked, conditions, subject.expert, plan
+        )
     tables.Plans.save(plans, outputs["plans"])
     tables.PlanStages.save(stages, outputs["plan_stages"])
 

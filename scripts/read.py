@@ -1,12 +1,16 @@
-"""Place a model on named architectures under the settings of a reading."""
+"""Place a model on named architectures, or on the winners of the grid, under the settings of a reading."""
 
 from pathlib import Path
+
+import pandas as pd
 
 from phaze import tables
 from phaze.base.job import logged
 from phaze.cost.space import describe_named
+from phaze.report.inputs import Cluster
+from phaze.report.winners import choose_winner
 from phaze.search.cosearch import read_plans
-from phaze.search.problem import Problem
+from phaze.search.problem import Problem, area_limit_um2
 from phaze.spec.architecture import Architecture
 from phaze.spec.model import parse_model
 from phaze.tables.store import EvaluationStore
@@ -19,30 +23,59 @@ def main(
     name: str,
     model: dict[str, object],
     widths: list[int],
-    problem: dict[str, object],
-    architectures: list[dict[str, object]],
+    problem: Problem,
+    chips: pd.DataFrame,
     solutions: str,
     evaluations: EvaluationStore,
 ) -> None:
     """Extract the model, and evaluate the architectures over all its TMP widths and microbatches."""
-    asked = Problem.parse(problem, "study")
-    subject = asked.extract_subject(parse_model(model | {"name": name}, name), widths)
-    chips = [Architecture.parse(chip, "architectures") for chip in architectures]
-    named = describe_named(chips, asked.technology.area_um2, "named")
-    found = read_plans(reading, subject, named, asked.terms(solutions, evaluations))
+    found = tables.Readings.empty()
+    if len(chips):
+        subject = problem.extract_subject(parse_model(model | {"name": name}, name), widths)
+        found = read_plans(reading, subject, chips, problem.terms(solutions, evaluations))
     tables.Readings.save(found, out)
+
+
+def named(architectures: list[dict[str, object]], problem: Problem) -> pd.DataFrame:
+    """Return table architectures of those that are named."""
+    chips = [Architecture.parse(chip, "architectures") for chip in architectures]
+    return describe_named(chips, problem.technology.area_um2, "named")
+
+
+def winners(
+    files: dict[str, list[str]],
+    problem: Problem,
+    area_limit: float | dict[str, object],
+    tolerance: float,
+) -> pd.DataFrame:
+    """Return the best architecture in the study's placements and the common one, unless they have a name."""
+    known = tables.Architectures.load(*files["architectures"])
+    commons = tables.Commons.load(*files["commons"])
+    limit_um2 = area_limit_um2(area_limit, problem.technology)
+    placements = tables.Placements.load(*files["placements"])
+    winner = choose_winner(Cluster(problem.scenario, limit_um2, known, placements), tolerance)
+    names = set(commons.loc[commons["chosen"], "architecture"])
+    names |= set() if winner is None else {winner["architecture"]}
+    chosen: pd.DataFrame = known[known["architecture"].isin(names) & ~known["named"]]
+    return chosen
 
 
 if __name__ == "__main__":
     with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
+        problem = Problem.parse(snakemake.params.problem, "study")
+        files = {table: list(paths) for table, paths in snakemake.input.items()}
         main(
             snakemake.output[0],
             reading=snakemake.wildcards.reading,
             name=snakemake.wildcards.model,
             model=snakemake.params.model,
             widths=snakemake.params.widths,
-            problem=snakemake.params.problem,
-            architectures=snakemake.params.architectures,
+            problem=problem,
+            chips=(
+                winners(files, problem, snakemake.params.area_limit, snakemake.params.tolerance)
+                if files
+                else named(snakemake.params.architectures, problem)
+            ),
             solutions=snakemake.params.solutions,
             evaluations=EvaluationStore(Path(snakemake.params.evaluations), snakemake.params.code),
         )

@@ -7,7 +7,7 @@ from phaze import tables
 from phaze.base.job import logged
 from phaze.report.build import build_report
 from phaze.report.inputs import Cluster, DetailFiles, Inputs, read_times
-from phaze.report.pictured import Pictures
+from phaze.report.pipeline_picture import Pictures
 from phaze.report.report import write_report
 from phaze.report.workers import ALONE, Workers, employ
 from phaze.search.problem import area_limit_um2

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from phaze.base.errors import PhazeError
 from phaze.commands.output import refuse_outputs, write_or_print
 
 
@@ -24,7 +25,17 @@ def export(
     out: Annotated[Path | None, typer.Option("-o", "--out", help="File; else printed.")] = None,
 ) -> None:
     """Write any table of a run as CSV or JSON."""
-    from phaze.report.export import export_table
-
     refuse_outputs(out, reads=(table,))
     write_or_print(export_table(table, form.value), out)
+
+
+def export_table(path: Path, form: str) -> str:
+    """Return any table of phaze as CSV (infinity is `inf`) or JSON (a list of rows, infinity is null)."""
+    from phaze.tables import read_any
+
+    if form not in list(Format):
+        raise PhazeError(f"format {form!r} is not known; there are {', '.join(Format)}")
+    frame = read_any(path)
+    if form == Format.CSV:
+        return frame.to_csv(index=False, lineterminator="\n")
+    return frame.to_json(orient="records", indent=1, double_precision=15) + "\n"

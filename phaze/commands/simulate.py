@@ -89,8 +89,7 @@ def _simulate_plan(
 
 def _write_picture(answer: Answer, path: Path) -> None:
     from phaze.report.drawing import save
-    from phaze.report.pictured import shown
-    from phaze.report.pipeline_picture import picture
+    from phaze.report.pipeline_picture import picture, shown
 
     what = shown(answer.which(), answer.found.timeline)
     save(path, lambda: picture(what))

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from phaze.report import assumptions
 from phaze.report.certificate import in_short
 from phaze.report.document import Answer, Sheet
 from phaze.report.findings import Findings
+from phaze.report.gains import claims, gains_in_words, turned_over
 from phaze.report.inputs import Inputs
 from phaze.report.planners import in_words
-from phaze.report.read import in_words as read_in_words
-from phaze.report.recommended import in_short as losses_in_short
-from phaze.report.recommended import recommended_on
+from phaze.report.readings import in_words as read_in_words
+from phaze.report.recommend import in_short as losses_in_short
+from phaze.report.recommend import recommended_on
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, is_beside, row_of
 from phaze.report.words import area, buffers, compute, percent, times
 
@@ -32,9 +32,9 @@ def answer(inputs: Inputs, findings: Findings) -> Answer:
 def _sentences(inputs: Inputs, findings: Findings) -> Iterator[str]:
     """Yield the answer, after how near it comes to a publication and what would turn it over."""
     yield read_in_words(findings)
-    yield from assumptions.turned_over(assumptions.claims(inputs, findings))
+    yield from turned_over(claims(inputs, findings))
     yield _sentence(inputs, findings)
-    yield from assumptions.gains_in_words(assumptions.claims(inputs, findings))
+    yield from gains_in_words(claims(inputs, findings))
     yield in_words(inputs, findings)
 
 

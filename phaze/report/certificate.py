@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from phaze.report.certificate_checks import VERIFIED
+from phaze.report.checks import VERIFIED
 from phaze.report.document import Block, Items, Prose, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache, partial
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -18,30 +18,32 @@ from phaze.report.anatomy import (
     shard_rows,
     stages_of,
 )
-from phaze.report.certificate_checks import CERTIFICATE_CHECKS
-from phaze.report.evidence import KEYS, Check, Evidence
-from phaze.report.mapped_checks import MAPPED_CHECKS
-from phaze.report.planner_checks import PLANNER_CHECKS
-from phaze.report.simulation_checks import SIMULATION_CHECKS
-from phaze.report.verdicts import ROUNDING, Verdicts, each, run_checks
-from phaze.report.winners import PER_MODEL, candidates
-from phaze.report.workers import Workers
+from phaze.report.inputs import Inputs
+from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
+from phaze.report.winners import PER_MODEL, candidates, space_of
 from phaze.search.pareto import uncovered
-from phaze.tables import Checks, Schedules
+from phaze.tables import CAUSES, COMMON, Schedules
+
+KEYS = ("model", "tensor", "microbatch", "architecture", "hbm_gib", "recompute", "planner")
+"""Columns that say which placement it is."""
+
+VERIFIED = ("confirmed", "unproven")
+"""Verdicts on points solved again that do not contradict the certificate."""
 
 
-def ask_for_checks(evidence: Evidence, workers: Workers) -> Callable[[], pd.DataFrame]:
-    """Return what waits for table checks of a study of accelerators, of which every worker makes a share.
+@dataclass(frozen=True)
+class Evidence:
+    """The tables of a study, and what the report makes of them."""
 
-    The one that takes as long as the others together is asked for alone, and first.
-    """
-    alone = [name for name, check in CHECKS.items() if check is energies_add_up]
-    others = [name for name in CHECKS if name not in alone]
-    length = -(-len(others) // workers.count)  # neighbours look at the same tables
-    shares = [alone, *(others[k : k + length] for k in range(0, len(others), length))]
-    checks = [{name: CHECKS[name] for name in share} for share in shares]
-    asked = [workers.ask(partial(run_checks, share, evidence)) for share in checks]
-    return cache(lambda: Checks.check(pd.concat([wait() for wait in asked], ignore_index=True)))
+    inputs: Inputs
+    results: pd.DataFrame
+    energies: pd.DataFrame
+
+
+CHECKS = Checklist[Evidence]()
+"""What must hold of every study."""
+CERTIFICATE_CHECKS = Checklist[Evidence]()
+"""What must hold of every certificate."""
 
 
 def _placed(e: Evidence) -> pd.DataFrame:
@@ -49,7 +51,8 @@ def _placed(e: Evidence) -> pd.DataFrame:
     return placements[placements["status"] == "placed"]
 
 
-def every_point_has_placements(e: Evidence) -> Verdicts:
+@CHECKS.hold("every model, TMP width, microbatch and shard has placements")
+def _every_point_has_placements(e: Evidence) -> Verdicts:
     """Yield for every model, TMP width, microbatch and shard whether some, and some named, are placed.
 
     Those are always kept, and say nothing about the others.
@@ -73,83 +76,30 @@ def every_point_has_placements(e: Evidence) -> Verdicts:
                     yield (model, t, b, shard) in seen, f"{model}, t {t}, b {b}, {shard}: no row"
 
 
-def every_model_has_a_result(e: Evidence) -> Verdicts:
-    """Yield for every model whether it has a result or a reason for none."""
+@CHECKS.hold("every model has a result or a reason for none")
+def _every_model_has_a_result(e: Evidence) -> Verdicts:
     explained = e.results[(e.results["status"] == "placed") | (e.results["reason"] != "")]
     for model in e.inputs.study.models:
         rows = explained[(explained["model"] == model) & (explained["design"] == PER_MODEL)]
         yield len(rows) == 1, f"{model}: no result on its best architecture"
 
 
-def infeasible_rows_say_why(e: Evidence) -> Verdicts:
-    """Yield for every infeasible placement whether it has a reason and an infinite time."""
+@CHECKS.hold("infeasible placements say why")
+def _infeasible_rows_say_why(e: Evidence) -> Verdicts:
     rows = e.inputs.cluster.placements[e.inputs.cluster.placements["status"] == "infeasible"]
     return each((rows["reason"] != "") & np.isinf(rows["time_per_batch_s"]), rows, KEYS)
 
 
-def no_more_devices_than_there_are(e: Evidence) -> Verdicts:
-    """Yield for every placement whether it uses at most the devices of the cluster."""
+@CHECKS.hold("no placement uses more devices than there are")
+def _no_more_devices_than_there_are(e: Evidence) -> Verdicts:
     rows = _placed(e)
     used = rows["devices_used"]
     fits = (used <= e.inputs.cluster.scenario.devices) & (used >= rows["data"] * rows["stages"])
     return each(fits, rows, KEYS)
 
 
-def times_follow_from_loads(e: Evidence) -> Verdicts:
-    """Yield for every placement whether time = load (ceil(B/d) + s - 1) + sync, and throughput B / time."""
-    rows, batch = _placed(e), e.inputs.cluster.scenario.global_batch
-    count = np.ceil(batch // rows["microbatch"] / rows["data"])
-    time = rows["max_load_s"] * (count + rows["stages"] - 1) + rows["sync_s"]
-    same = np.isclose(time, rows["time_per_batch_s"], rtol=ROUNDING, atol=0)
-    return each(same & np.isclose(rows["samples_per_s"] * time, batch, rtol=ROUNDING), rows, KEYS)
-
-
-def bounds_are_not_above_times(e: Evidence) -> Verdicts:
-    """Yield for every placement and every solve whether its bound is not above its value."""
-    rows = _placed(e)
-    yield from each(rows["bound_s"] <= rows["time_per_batch_s"] * (1 + ROUNDING), rows, KEYS)
-    solves = e.inputs.solves
-    keys = ("model", "tensor", "microbatch", "architecture", "layer", "direction")
-    yield from each(solves["bound_s"] <= solves["objective_s"] * (1 + ROUNDING), solves, keys)
-
-
-def utilisation_is_at_most_one(e: Evidence) -> Verdicts:
-    """Yield for every placement whether it does no more than the peak of the tensor cores."""
-    rows = _placed(e)
-    return each((rows["mfu"] > 0) & (rows["mfu"] <= 1), rows, KEYS)
-
-
-def experts_are_never_better(e: Evidence) -> Verdicts:
-    """Yield for every expert placement whether the searched one of the same point and chip is as fast."""
-    keys = list(KEYS[:-1])
-    placed = _placed(e)
-    searched = placed[placed["planner"] == "phaze"].set_index(keys)["time_per_batch_s"]
-    experts = placed[placed["planner"] != "phaze"]
-    ours = searched.reindex(pd.MultiIndex.from_frame(experts[keys])).to_numpy()
-    return each(ours <= experts["time_per_batch_s"].to_numpy() * (1 + ROUNDING), experts, KEYS)
-
-
-def more_memory_is_never_slower(e: Evidence) -> Verdicts:
-    """Yield for every placement whether it is not slower than the one with the next smaller HBM."""
-    keys = [key for key in KEYS if key != "hbm_gib"]
-    rows = e.inputs.cluster.placements.sort_values([*keys, "hbm_gib"])
-    before = rows.groupby(keys)["time_per_batch_s"].shift().fillna(np.inf)
-    return each(rows["time_per_batch_s"] <= before * (1 + ROUNDING), rows, KEYS)
-
-
-def nothing_beats_the_winner(e: Evidence) -> Verdicts:
-    """Yield for every design within the area limit whether the winner is as fast, within the tolerance."""
-    placed = e.results[
-        (e.results["status"] == "placed") & (e.results["area_um2"] <= e.inputs.cluster.area_limit_um2)
-    ]
-    winners = placed[placed["design"] == PER_MODEL].set_index("model")["samples_per_s"]
-    least = placed["samples_per_s"] * (1 - e.inputs.study.screen.tolerance - ROUNDING)
-    best = winners.reindex(placed["model"]).fillna(0.0).to_numpy()
-    return each(best >= least.to_numpy(), placed, ("model", "design"))
-
-
-def stages_are_a_partition(e: Evidence) -> Verdicts:
-    """Yield for every result with stages whether they are the model's layers in order, each once."""
+@CHECKS.hold("stages are the layers of the model, each once")
+def _stages_are_a_partition(e: Evidence) -> Verdicts:
     for row, stages in _stages(e):
         ends = [-1, *stages["last_layer"]]
         layers = len(layer_chain(e.inputs, row["model"]))
@@ -161,8 +111,8 @@ def stages_are_a_partition(e: Evidence) -> Verdicts:
         )
 
 
-def stages_fit_the_memory(e: Evidence) -> Verdicts:
-    """Yield for every stage of a result whether its memory is the sum of its parts and fits the HBM."""
+@CHECKS.hold("memory of every stage adds up and fits the HBM")
+def _stages_fit_the_memory(e: Evidence) -> Verdicts:
     parts = [f"{part}_bytes" for part in ("weight", "gradient", "optimizer", "activation", "stashed")]
     for row, stages in _stages(e):
         hbm = row["hbm_gib"] * 2**30
@@ -174,8 +124,8 @@ def stages_fit_the_memory(e: Evidence) -> Verdicts:
         )
 
 
-def stages_carry_the_load(e: Evidence) -> Verdicts:
-    """Yield for every result with stages whether their loads, devices and time per batch agree."""
+@CHECKS.hold("loads and devices of the stages add up")
+def _stages_carry_the_load(e: Evidence) -> Verdicts:
     for row, stages in _stages(e):
         load = stages[["forward_s", "backward_s", "transfer_s"]].sum(axis=1)
         adds_up = np.isclose(load, stages["load_s"], rtol=ROUNDING).all()
@@ -193,8 +143,61 @@ def _stages(e: Evidence) -> Iterator[tuple[pd.Series, pd.DataFrame]]:
             yield row, stages
 
 
-def schedules_end_with_their_objective(e: Evidence) -> Verdicts:
-    """Yield for every layer of a winner whether its schedule ends when the solve says."""
+@CHECKS.hold("time per batch follows from load, microbatches and stages")
+def _times_follow_from_loads(e: Evidence) -> Verdicts:
+    rows, batch = _placed(e), e.inputs.cluster.scenario.global_batch
+    count = np.ceil(batch // rows["microbatch"] / rows["data"])
+    time = rows["max_load_s"] * (count + rows["stages"] - 1) + rows["sync_s"]
+    same = np.isclose(time, rows["time_per_batch_s"], rtol=ROUNDING, atol=0)
+    return each(same & np.isclose(rows["samples_per_s"] * time, batch, rtol=ROUNDING), rows, KEYS)
+
+
+@CHECKS.hold("bounds are not above what was found")
+def _bounds_are_not_above_times(e: Evidence) -> Verdicts:
+    rows = _placed(e)
+    yield from each(rows["bound_s"] <= rows["time_per_batch_s"] * (1 + ROUNDING), rows, KEYS)
+    solves = e.inputs.solves
+    keys = ("model", "tensor", "microbatch", "architecture", "layer", "direction")
+    yield from each(solves["bound_s"] <= solves["objective_s"] * (1 + ROUNDING), solves, keys)
+
+
+@CHECKS.hold("utilisation is at most one")
+def _utilisation_is_at_most_one(e: Evidence) -> Verdicts:
+    rows = _placed(e)
+    return each((rows["mfu"] > 0) & (rows["mfu"] <= 1), rows, KEYS)
+
+
+@CHECKS.hold("no expert placement beats the searched one")
+def _experts_are_never_better(e: Evidence) -> Verdicts:
+    keys = list(KEYS[:-1])
+    placed = _placed(e)
+    searched = placed[placed["planner"] == "phaze"].set_index(keys)["time_per_batch_s"]
+    experts = placed[placed["planner"] != "phaze"]
+    ours = searched.reindex(pd.MultiIndex.from_frame(experts[keys])).to_numpy()
+    return each(ours <= experts["time_per_batch_s"].to_numpy() * (1 + ROUNDING), experts, KEYS)
+
+
+@CHECKS.hold("more HBM is never slower")
+def _more_memory_is_never_slower(e: Evidence) -> Verdicts:
+    keys = [key for key in KEYS if key != "hbm_gib"]
+    rows = e.inputs.cluster.placements.sort_values([*keys, "hbm_gib"])
+    before = rows.groupby(keys)["time_per_batch_s"].shift().fillna(np.inf)
+    return each(rows["time_per_batch_s"] <= before * (1 + ROUNDING), rows, KEYS)
+
+
+@CHECKS.hold("no reported design beats the winner")
+def _nothing_beats_the_winner(e: Evidence) -> Verdicts:
+    placed = e.results[
+        (e.results["status"] == "placed") & (e.results["area_um2"] <= e.inputs.cluster.area_limit_um2)
+    ]
+    winners = placed[placed["design"] == PER_MODEL].set_index("model")["samples_per_s"]
+    least = placed["samples_per_s"] * (1 - e.inputs.study.screen.tolerance - ROUNDING)
+    best = winners.reindex(placed["model"]).fillna(0.0).to_numpy()
+    return each(best >= least.to_numpy(), placed, ("model", "design"))
+
+
+@CHECKS.hold("schedules end when their solve says")
+def _schedules_end_with_their_objective(e: Evidence) -> Verdicts:
     keys = ["model", "tensor", "microbatch", "architecture", "layer", "direction"]
     solved = e.inputs.solves.set_index(keys)["objective_s"]
     for _, row in e.results[
@@ -206,16 +209,23 @@ def schedules_end_with_their_objective(e: Evidence) -> Verdicts:
         yield from each(same, ends.reset_index(), ("model", "architecture", "layer", "direction"))
 
 
-def areas_add_up(e: Evidence) -> Verdicts:
-    """Yield for every searched architecture whether its parts sum to its area; a named one's may be given."""
+@CHECKS.hold("areas of the parts sum to the chip")
+def _areas_add_up(e: Evidence) -> Verdicts:
     rows = e.inputs.cluster.architectures
     rows = rows[~rows["named"]]
     parts = rows[["tensor_um2", "vector_um2", "l2_um2", "glb_um2"]].sum(axis=1)
     return each(np.isclose(parts, rows["area_um2"], rtol=ROUNDING), rows, ("shard", "architecture"))
 
 
-def energies_add_up(e: Evidence) -> Verdicts:
-    """Yield for every result with energies whether parts and layers have the same sum, shares the sum 1."""
+@CHECKS.hold("searched architectures are within the area limit")
+def _areas_are_within_the_limit(e: Evidence) -> Verdicts:
+    rows = e.inputs.cluster.architectures
+    rows = rows[~rows["named"]]
+    return each(rows["area_um2"] <= e.inputs.cluster.area_limit_um2 * (1 + ROUNDING), rows, ("architecture",))
+
+
+@CHECKS.hold("energies by part and by layer agree")
+def _energies_add_up(e: Evidence) -> Verdicts:
     for (model, design), parts in e.energies.groupby(["model", "design"]):
         row = e.results[(e.results["model"] == model) & (e.results["design"] == design)].iloc[0]
         layers = energy_by_layer(e.inputs, row).drop(columns=["layer", "direction"]).to_numpy().sum()
@@ -227,21 +237,14 @@ def energies_add_up(e: Evidence) -> Verdicts:
         yield bool(same), f"{model}, {design}"
 
 
-def areas_are_within_the_limit(e: Evidence) -> Verdicts:
-    """Yield for every searched architecture whether it is within the area limit."""
-    rows = e.inputs.cluster.architectures
-    rows = rows[~rows["named"]]
-    return each(rows["area_um2"] <= e.inputs.cluster.area_limit_um2 * (1 + ROUNDING), rows, ("architecture",))
-
-
-def members_of_a_front_beat_each_other(e: Evidence) -> Verdicts:
-    """Yield for every member of a front whether no other is as good in time, area and energy."""
+@CHECKS.hold("members of a front beat each other")
+def _members_of_a_front_beat_each_other(e: Evidence) -> Verdicts:
     for _, members in e.inputs.fronts.groupby(["model", "area_limit_um2"]):
         yield from each(uncovered(*_objectives(members)), members, _MEMBER)
 
 
-def fronts_hold_the_winners(e: Evidence) -> Verdicts:
-    """Yield for every model whether its front has the fastest of all that was placed of the searched."""
+@CHECKS.hold("the fastest of the searched is on the front")
+def _fronts_hold_the_winners(e: Evidence) -> Verdicts:
     best = _searched(e).groupby("model")["time_per_batch_s"].min()
     fronts = _largest(e.inputs.fronts)
     fastest = fronts[fronts["throughput"]]
@@ -249,8 +252,8 @@ def fronts_hold_the_winners(e: Evidence) -> Verdicts:
     return each(same, fastest, _MEMBER)
 
 
-def no_placement_beats_a_front(e: Evidence) -> Verdicts:
-    """Yield for every placement in the searched space whether a member is as good in all, or it is one."""
+@CHECKS.hold("no placement beats the front")
+def _no_placement_beats_a_front(e: Evidence) -> Verdicts:
     placed = _searched(e)
     for model, members in _largest(e.inputs.fronts).groupby("model"):
         mine = placed[placed["model"] == model]
@@ -282,30 +285,47 @@ def _largest(fronts: pd.DataFrame) -> pd.DataFrame:
     return largest
 
 
-CHECKS: dict[str, Check] = {
-    "every model, TMP width, microbatch and shard has placements": every_point_has_placements,
-    "every model has a result or a reason for none": every_model_has_a_result,
-    "infeasible placements say why": infeasible_rows_say_why,
-    "no placement uses more devices than there are": no_more_devices_than_there_are,
-    "stages are the layers of the model, each once": stages_are_a_partition,
-    "memory of every stage adds up and fits the HBM": stages_fit_the_memory,
-    "loads and devices of the stages add up": stages_carry_the_load,
-    "time per batch follows from load, microbatches and stages": times_follow_from_loads,
-    "bounds are not above what was found": bounds_are_not_above_times,
-    "utilisation is at most one": utilisation_is_at_most_one,
-    "no expert placement beats the searched one": experts_are_never_better,
-    "more HBM is never slower": more_memory_is_never_slower,
-    "no reported design beats the winner": nothing_beats_the_winner,
-    "schedules end when their solve says": schedules_end_with_their_objective,
-    "areas of the parts sum to the chip": areas_add_up,
-    "searched architectures are within the area limit": areas_are_within_the_limit,
-    "energies by part and by layer agree": energies_add_up,
-    "members of a front beat each other": members_of_a_front_beat_each_other,
-    "the fastest of the searched is on the front": fronts_hold_the_winners,
-    "no placement beats the front": no_placement_beats_a_front,
-    **CERTIFICATE_CHECKS,
-    **PLANNER_CHECKS,
-    **SIMULATION_CHECKS,
-    **MAPPED_CHECKS,
-}
-"""What must hold of every study, as sentences."""
+@CERTIFICATE_CHECKS.hold("every point of the space is excluded or solved")
+def _every_point_is_accounted_for(e: Evidence) -> Verdicts:
+    study, table = e.inputs.study, e.inputs.certificates.set_index("model")
+    sizes = len(study.training.hbm_gib)
+    each_width = sizes * len(study.training.recompute) * len(study.training.microbatches)
+    space = len(space_of(e.inputs.cluster.architectures, e.inputs.cluster.area_limit_um2))
+    found = table[list(CAUSES)].sum(axis=1)
+    several = {model: each_width * len(study.workloads[model].tensor) for model in study.models}
+    for model, number in {**several, COMMON: sizes}.items():
+        same = found.get(model, 0) == table["points"].get(model, 0) == space * number
+        yield bool(same), f"{model}: {found.get(model, 0)} of {space * number} points"
+
+
+@CERTIFICATE_CHECKS.hold("nothing is left that could be better than the best")
+def _nothing_is_left_that_could_be_better(e: Evidence) -> Verdicts:
+    table = e.inputs.certificates
+    walks = e.inputs.study.screen.strategy != "certified"
+    return each(((table["open"] == 0) | walks) & (table["contradictions"] == 0), table, ("model",))
+
+
+@CERTIFICATE_CHECKS.hold("certificates are about the best placement")
+def _certificates_are_about_the_best(e: Evidence) -> Verdicts:
+    best = candidates(e.inputs.cluster).groupby("model")["samples_per_s"].max()
+    table = e.inputs.certificates[e.inputs.certificates["model"] != COMMON]
+    same = np.isclose(table["best"], table["model"].map(best).fillna(0.0), rtol=ROUNDING, atol=0)
+    yield from each(same & (table["excluded"] <= table["bound"]), table, ("model", "best"))
+    winners = e.results[(e.results["design"] == PER_MODEL) & (e.results["status"] == "placed")]
+    certified = table.set_index("model")["best"].reindex(winners["model"]).to_numpy()
+    least = certified * (1 - e.inputs.study.screen.tolerance)
+    yield from each(winners["samples_per_s"] >= least * (1 - ROUNDING), winners, ("model", "samples_per_s"))
+
+
+@CERTIFICATE_CHECKS.hold("points solved again agree with the certificate")
+def _points_solved_again_agree(e: Evidence) -> Verdicts:
+    audits, table = e.inputs.audits, e.inputs.certificates
+    yield from each(audits["verdict"].isin(VERIFIED), audits, (*KEYS[:-1], "verdict"))
+    excluded = (
+        table.loc[table["model"] != COMMON, [cause for cause in CAUSES if cause not in ("solved", "open")]]
+        .to_numpy()
+        .sum()
+    )
+    asked = min(e.inputs.study.certify.points, int(excluded))
+    drawn = int((audits["chosen"] != "best").sum())
+    yield drawn >= asked, f"{drawn} of {asked} excluded points were solved again"

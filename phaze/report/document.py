@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import pandas as pd
 from matplotlib.figure import Figure
 
-from phaze.report.export import as_csv
-
 
 @dataclass(frozen=True)
 class Prose:
@@ -126,3 +124,8 @@ class Document:
         """Return a table as a data address, so that a page in one file carries its tables with it."""
         text = as_csv(self.tables[table])
         return "data:text/csv;base64," + base64.b64encode(text.encode()).decode()
+
+
+def as_csv(frame: pd.DataFrame) -> str:
+    """Return a frame as CSV; infinity is `inf`."""
+    return frame.to_csv(index=False, lineterminator="\n")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from phaze.report import mapped_charts
-from phaze.report.designs import TITLES, titled
+from phaze.report.charts import wrapped
 from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
+from phaze.report.planners import TITLES, titled
+from phaze.report.style import BLUE, GREY, SAND, SILVER, WIDE, axes, name_groups
 from phaze.report.winners import PER_MODEL
 from phaze.report.words import percent, seconds
 from phaze.tables import BY_HAND
@@ -94,7 +98,7 @@ def _chart(rows: pd.DataFrame) -> Chart:
         "What communication adds to a simulated batch, by the order of its devices",
         "Of the time on a network that takes none. Where two bars of a workload differ, the order of the "
         "devices matters; the third is the mapping that is chosen.",
-        partial(mapped_charts.added, tables, TITLES),
+        partial(added, tables, TITLES),
     )
 
 
@@ -141,3 +145,45 @@ def _signed(value: float) -> str:
 
 def _which(row: pd.Series) -> str:
     return f"{row['model']} by {TITLES[row['planner']]}"
+
+
+_ORDERS = {
+    "cs_map": ("all-reduce first", GREY),
+    "p2p_map": ("stages first", SILVER),
+    "simulated_s": ("mapped", BLUE),
+}
+
+
+def added(tables: Mapping[str, pd.DataFrame], titles: Mapping[str, str]) -> Figure:
+    """Draw for every network a bar for each order of each plan: what communication adds, in per cent."""
+    figure, all_axes = axes(WIDE, 0.5 + 2.3 * len(tables), rows=len(tables))
+    for ax, (title, rows) in zip(all_axes, tables.items(), strict=True):
+        models, planners = list(rows["model"].unique()), list(rows["planner"].unique())
+        group = 0.86 / len(planners)
+        for number, (column, (name, colour)) in enumerate(_ORDERS.items()):
+            at = [
+                models.index(row["model"]) - 0.43 + group * (planners.index(row["planner"]) + 0.08)
+                for _, row in rows.iterrows()
+            ]
+            height = 100 * (rows[column] / rows["alone_s"] - 1)
+            width = group * 0.84 / len(_ORDERS)
+            ax.bar(np.array(at) + width * (number + 0.5), height, width * 0.94, color=colour, label=name)
+        _name_planners(ax, rows, titles, group)
+        ax.axhline(0, color=SAND, lw=0.8)
+        name_groups(ax, [wrapped(str(model)) for model in models])
+        ax.tick_params(axis="x", pad=12)
+        ax.set_ylabel("added, %")
+        ax.set_title(title)
+    all_axes[0].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(_ORDERS))
+    return figure
+
+
+def _name_planners(ax: Axes, rows: pd.DataFrame, titles: Mapping[str, str], group: float) -> None:
+    """Write below every group of bars whose plan it is."""
+    models, planners = list(rows["model"].unique()), list(rows["planner"].unique())
+    for _, row in rows.iterrows():
+        x = models.index(row["model"]) - 0.43 + group * (planners.index(row["planner"]) + 0.5)
+        ax.annotate(
+            titles[row["planner"]], (x, 0.0), (0, -3), xycoords=("data", "axes fraction"),
+            textcoords="offset points", fontsize=7, ha="center", va="top",
+        )  # fmt: skip

@@ -8,11 +8,11 @@ from functools import partial
 import pandas as pd
 
 from phaze.report import charts, style
-from phaze.report.beside import beside_paper, differences
-from phaze.report.compare import Printed, printed_of, printed_speedups
+from phaze.report.differences import differences
 from phaze.report.document import Chart, Prose, Section, Sheet
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
+from phaze.report.paper import Printed, beside_paper, printed_of, printed_speedups
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, candidates, in_order
 from phaze.report.words import area, percent, seconds, storing, times, widths
 

@@ -1,22 +1,90 @@
-"""The part of the report on planners: what each makes of the same architectures, and why they differ."""
+"""Planners side by side: what each makes of the same architectures, and why they differ."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from phaze.report.winners import COMMON, PER_MODEL
+from phaze.report.words import percent
+from phaze.tables import PARTS, PLANNERS
+
+if TYPE_CHECKING:
+    from phaze.spec.study import Study
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from matplotlib.figure import Figure
+
 from phaze.base.ranking import tied
-from phaze.report import planner_charts
-from phaze.report.designs import TITLES, titled
+from phaze.report.charts import wrapped
 from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.winners import PER_MODEL, with_areas
-from phaze.report.words import digits, join, percent, seconds, times
-from phaze.tables import PLANNERS
+from phaze.report.style import (
+    AMBER,
+    BLUE,
+    GREY,
+    SAND,
+    SILVER,
+    TEAL,
+    WIDE,
+    axes,
+    bars_beside,
+    legend_above,
+    name_groups,
+)
+from phaze.report.winners import with_areas
+from phaze.report.words import digits, join, seconds, times
 from phaze.tables.plans import PLAN
+
+TITLES = {"phaze": "Phaze", "piper": "Piper", "equal": "equal stages", "expert": "experts"}
+"""Planners, for readers."""
+NAMES = {
+    "imbalance_s": "imbalance",
+    "bubbles_s": "bubbles",
+    "transfers_s": "transfers",
+    "synchronisation_s": "synchronisation",
+    "contention_s": "contention",
+}
+"""Parts of what a simulated time differs from the planner's by, for readers."""
+NEAR = 0.05
+"""What times may differ by without a word about why."""
+CHIP = ["model", "architecture", "hbm_gib"]
+
+
+def titled(study: Study, results: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
+    """Return what was found of plans of the accelerators in the results, once for each design of a result."""
+    designs = {PER_MODEL, COMMON, study.architectures.baseline}
+    plans = results.loc[results["design"].isin(designs), [*CHIP, "design"]].merge(found, on=CHIP)
+    order = {name: place for place, name in enumerate(study.models)}
+    rank = dict(zip(PLANNERS, range(4), strict=True)) | {PER_MODEL: 0, COMMON: 1}
+    return plans.sort_values(
+        ["model", "design", "planner"],
+        key=lambda column: column.map(order if column.name == "model" else rank).fillna(2),
+        kind="stable",
+        ignore_index=True,
+    )
+
+
+def change(value: float) -> str:
+    """Return a relative change, with a sign unless it is nothing."""
+    text = percent(value)
+    return text.removeprefix("-") if text in ("0.0 %", "-0.0 %") else ("+" if value > 0 else "") + text
+
+
+def in_parts(row: pd.Series, least: float = 0.01) -> str:
+    """Return what a simulated time differs from the planned by and where that comes from, largest part first.
+
+    Parts are named where the times differ by more than `NEAR`, and if they are more than the least.
+    """
+    difference = row["simulated_s"] / row["planned_s"] - 1
+    if abs(difference) <= NEAR:
+        return change(difference)
+    shares = {part: row[part] / row["planned_s"] for part in PARTS}
+    named = [part for part in sorted(PARTS, key=lambda part: -abs(shares[part])) if abs(shares[part]) > least]
+    return f"{change(difference)}: {', '.join(f'{NAMES[part]} {change(shares[part])}' for part in named)}"
 
 
 def compared(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -76,7 +144,7 @@ def _chart(wide: pd.DataFrame, inputs: Inputs) -> Chart:
         "planners",
         "Throughput of every planner over Phaze's on each workload's best accelerator",
         "Bars that are missing: nothing fits, or Phaze's plan not with two versions of the weights.",
-        partial(planner_charts.ratios, best, {**TITLES, "unflushed": "Phaze's plan, Piper's model"}),
+        partial(ratios, best, {**TITLES, "unflushed": "Phaze's plan, Piper's model"}),
     )
 
 
@@ -203,3 +271,18 @@ def _by_planner(inputs: Inputs, findings: Findings) -> Iterator[Prose]:
     words = in_words(inputs, findings)
     if words:
         yield Prose(words)
+
+
+_COLOURS = {"phaze": BLUE, "unflushed": TEAL, "piper": AMBER, "equal": GREY, "expert": SILVER}
+
+
+def ratios(table: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
+    """Draw a bar for every planner and workload; rows are workloads, columns as in the colours."""
+    figure, (ax,) = axes(WIDE, 3.4)
+    for number, (name, colour) in enumerate(_COLOURS.items()):
+        bars_beside(ax, table[name], number, len(_COLOURS), colour, titles[name])
+    ax.axhline(1, color=SAND, lw=0.8)
+    name_groups(ax, [wrapped(str(model)) for model in table.index])
+    ax.set_ylabel("throughput over Phaze's planner")
+    legend_above(figure, ax, 5)
+    return figure

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -11,9 +13,10 @@ from matplotlib.figure import Figure
 from phaze.base.arrays import Floats
 from phaze.base.ranking import Ranks
 from phaze.base.units import UM2_PER_MM2
-from phaze.report.searches import WALK, curves
 from phaze.report.style import AMBER, BLUE, GREY, INK, PURPLE, RED, TEAL, WIDE, axes, legend_above
 
+WALK = "hysteresis-"
+"""Beginning of the name of a walk down the areas; the level follows."""
 MOST_POINTS = 90
 """Points of a curve, evenly spread over the logarithm of the evaluations."""
 _CHANCE = {"random": TEAL, "bayesian": PURPLE}
@@ -140,3 +143,9 @@ def _draw_chosen(ax: Axes, walks: pd.DataFrame) -> None:
             chosen["area_um2"] / UM2_PER_MM2, chosen["samples_per_s"], marker, ms=10, mfc="none", mec=RED,
             mew=1.6, label=f"chosen at hysteresis {levels}",
         )  # fmt: skip
+
+
+def curves(trials: pd.DataFrame) -> Iterator[Floats]:
+    """Yield for every seed the best throughput after 1, 2, … evaluations."""
+    for _, run in trials.groupby("seed"):
+        yield run.sort_values("evaluation")["best_samples_per_s"].to_numpy(np.float64)

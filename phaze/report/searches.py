@@ -1,18 +1,21 @@
-"""What the trials of search strategies say: how far each comes, and what every hysteresis level chooses."""
+"""The search: what the trials of strategies say, side by side, and the paper's walk down the areas."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
-from phaze.base.arrays import Floats
 from phaze.base.ranking import name_ranks, order, tied
+from phaze.report import search_charts
+from phaze.report.document import Block, Chart, Prose, Section, Sheet
+from phaze.report.findings import Findings, Part
+from phaze.report.inputs import Inputs
+from phaze.report.search_charts import WALK, curves
+from phaze.report.words import area, digits, percent, times
 from phaze.tables import MILESTONES, Searches, Walks
-
-WALK = "hysteresis-"
-"""Beginning of the name of a walk down the areas; the level follows."""
 
 
 def optima(trials: pd.DataFrame) -> dict[tuple[str, str], float]:
@@ -78,12 +81,6 @@ def _summary(trials: pd.DataFrame, optimum: float, tolerance: float) -> dict[str
     }
 
 
-def curves(trials: pd.DataFrame) -> Iterator[Floats]:
-    """Yield for every seed the best throughput after 1, 2, … evaluations."""
-    for _, run in trials.groupby("seed"):
-        yield run.sort_values("evaluation")["best_samples_per_s"].to_numpy(np.float64)
-
-
 def _median(values: Iterator[float]) -> float:
     return float(np.median(list(values)))
 
@@ -91,3 +88,183 @@ def _median(values: Iterator[float]) -> float:
 def _first(reached: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
     """Return after how many evaluations this first holds, infinite if never."""
     return float(np.argmax(reached)) + 1.0 if reached.any() else np.inf
+
+
+_FIGURE_8 = {
+    "recomputing": "smallest microbatch, largest HBM, recomputation (Figure 8)",
+    "least-microbatch": "smallest microbatch (Figure 9)",
+}
+"""What the walks of the paper's figures search, by scope."""
+
+
+def searches(inputs: Inputs, findings: Findings) -> Iterator[Section]:
+    """Yield the section on search strategies, a figure and a table for each model that was compared."""
+    blocks: list[Block] = []
+    best = optima(inputs.trials)
+    for model, table in findings.searches.groupby("model", sort=False):
+        trials = inputs.trials[(inputs.trials["model"] == model) & (inputs.trials["scope"] == "whole")]
+        blocks += [
+            _searches_chart(inputs, str(model), trials, best[str(model), "whole"]),
+            _searches_sheet(str(model), table),
+        ]
+    if blocks:
+        about = "The best that each strategy has found after so many exact evaluations, on equal estimates."
+        yield Section("strategies", "Search strategies", about, (*blocks, Prose(_HOW)))
+
+
+_HOW = (
+    "An exact evaluation is the throughput of one architecture, the best over HBM, recomputation, TMP "
+    "widths and microbatches, with exact schedules and placement; it counts once for a run, however often "
+    "it is asked for. Certified has bounds of every architecture from the screen, which are not counted; "
+    "it evaluates what they cannot exclude, and then it has a proof, while no other strategy knows how far "
+    "it is from the optimum. Hysteresis is Algorithm 1 of the Phaze paper, random draws without "
+    "replacement, and Bayesian is the tree-structured Parzen estimator of Optuna on the places of the sizes "
+    "in the grid; a combination that the area rules leave out costs it no evaluation, only one of its "
+    "suggestions."
+)
+
+
+def _name(model: str) -> str:
+    return model.replace(".", "-")
+
+
+def _searches_chart(inputs: Inputs, model: str, trials: pd.DataFrame, optimum: float) -> Chart:
+    return Chart(
+        f"strategies-{_name(model)}",
+        f"What search strategies find for {model}, by exact evaluations",
+        "Throughput of the best architecture found so far over that of the certified optimum. A run that has "
+        "ended keeps what it found.",
+        partial(search_charts.strategies, trials, optimum, inputs.study.screen.tolerance),
+    )
+
+
+def _searches_sheet(model: str, table: pd.DataFrame) -> Sheet:
+    rows = [
+        (
+            row["strategy"], f"{row['seeds']}", f"{row['evaluations']:,}",
+            *(percent(row[f"after_{milestone}"], 2) for milestone in MILESTONES),
+            percent(row["final"], 2), _count(row["near"]), _count(row["optimal"]),
+            percent(row["share_optimal"], 0),
+        )
+        for _, row in table.sort_values("strategy", key=_in_order, kind="stable").iterrows()
+    ]  # fmt: skip
+    header = (
+        "strategy", "runs", "evaluations", *(f"best after {milestone:,}" for milestone in MILESTONES),
+        "at the end", "near after", "optimum after", "runs that find it",
+    )  # fmt: skip
+    caption = (
+        f"Search strategies for {model}, relative to the certified optimum, medians over the runs; a run "
+        "that ends earlier keeps its best; near is within the tolerance of the study"
+    )
+    marked = frozenset(i for i, row in enumerate(rows) if row[0] == "certified")
+    return Sheet(caption, header, tuple(rows), 1, marked, "searches")
+
+
+def _in_order(strategies: pd.Series) -> pd.Series:
+    """Return places: what knows the optimum, the paper's walks, and what depends on chance."""
+    return strategies.map({"certified": 0, "random": 2, "bayesian": 3}).fillna(1)
+
+
+def _count(evaluations: float) -> str:
+    return f"{evaluations:,.0f}" if np.isfinite(evaluations) else "–"
+
+
+def walk(inputs: Inputs, findings: Findings) -> Iterator[Section]:
+    """Yield the section on the walk down the areas, two figures for each model that walked."""
+    blocks: list[Block] = []
+    for model, walks in findings.walks.groupby("model", sort=False):
+        blocks += _walk_blocks(inputs, str(model), walks)
+        blocks += _level_blocks(inputs, str(model), walks)
+    if blocks:
+        about = (
+            "Algorithm 1 visits architectures by decreasing area until throughput falls so often in a row."
+        )
+        yield Section("walk", "The walk down the areas", about, tuple(blocks))
+
+
+def _walk_blocks(inputs: Inputs, model: str, walks: pd.DataFrame) -> Iterator[Block]:
+    """Yield Figure 9: the smallest microbatch."""
+    chosen = walks[walks["scope"] == "least-microbatch"]
+    optimum = optima(inputs.trials).get((model, "least-microbatch"))
+    if optimum is not None:
+        visits = _visits(inputs, model)
+        yield Chart(
+            f"walk-{_name(model)}",
+            f"The walk down the areas for {model}: area, size of a tensor core, throughput",
+            "Every architecture visited with the largest hysteresis, at the smallest microbatch; rings are "
+            "what each level chooses.",
+            partial(search_charts.walk, visits, chosen, optimum, inputs.cluster.area_limit_um2),
+        )
+    yield _walk_sheet(inputs, model, chosen)
+
+
+def _visits(inputs: Inputs, model: str) -> pd.DataFrame:
+    """Return what the longest walk visits, with the size of a tensor core."""
+    every, chips = inputs.trials, inputs.cluster.architectures.drop_duplicates("architecture")
+    mine = every[(every["model"] == model) & (every["scope"] == "least-microbatch")]
+    longest = mine[mine["strategy"] == "hysteresis-8"]
+    pes = chips["pe_x"] * chips["pe_y"]
+    return longest.assign(pes=longest["architecture"].map(pes.set_axis(chips["architecture"])))
+
+
+def _walk_sheet(inputs: Inputs, model: str, walks: pd.DataFrame) -> Sheet:
+    printed = inputs.published.walks.get(model, {}) if inputs.published else {}
+    rows = [
+        (
+            str(row["hysteresis"]), row["architecture"], printed.get(int(row["hysteresis"]), "–"),
+            area(row["area_um2"]), digits(row["samples_per_s"], 4), f"{row['visited']:,}",
+        )
+        for _, row in walks.iterrows()
+    ]  # fmt: skip
+    header = ("hysteresis", "chosen", "paper", "area", "samples/s", "visited")
+    caption = f"What each hysteresis level chooses for {model}{_beside(inputs, 'walk', bool(printed))}"
+    return Sheet(caption, header, tuple(rows), 3, source="walks")
+
+
+def _beside(inputs: Inputs, figure: str, printed: bool) -> str:
+    """Return where the numbers beside ours are printed."""
+    if not printed or inputs.published is None:
+        return ""
+    return f" beside {inputs.published.sources.get(figure, 'the paper')}"
+
+
+def _level_blocks(inputs: Inputs, model: str, walks: pd.DataFrame) -> Iterator[Block]:
+    """Yield Figure 8: what every level visits, and how near it comes."""
+    best = optima(inputs.trials)
+    shown = {
+        label: rows.assign(relative=rows["samples_per_s"] / best[model, scope])
+        for scope, label in _FIGURE_8.items()
+        if (model, scope) in best and len(rows := walks[walks["scope"] == scope])
+    }
+    if not shown:
+        return
+    yield Chart(
+        f"levels-{_name(model)}",
+        f"What the hysteresis level costs and brings for {model}",
+        "The paper shows convergence time; every architecture visited is estimated, scheduled and placed.",
+        partial(search_charts.levels, shown),
+    )
+    yield _levels_sheet(inputs, model, next(iter(shown.values())))
+
+
+def _levels_sheet(inputs: Inputs, model: str, walks: pd.DataFrame) -> Sheet:
+    printed = inputs.published.walk_savings if inputs.published else {}
+    longest = walks["visited"].max()
+    rows = [
+        (
+            str(row["hysteresis"]), f"{row['visited']:,}", times(longest / row["visited"]),
+            times(printed.get(int(row["hysteresis"]), 0.0)), percent(row["relative"], 2),
+        )
+        for _, row in walks.iterrows()
+    ]  # fmt: skip
+    header = ("hysteresis", "visited", "fewer than at the largest", "paper, time", "of the optimum")
+    beside = _beside(inputs, "walk_savings", bool(printed))
+    caption = (
+        f"What each hysteresis level saves for {model} at the smallest microbatch, with the largest HBM and "
+        f"recomputation{beside}, which is over all models"
+    )
+    return Sheet(caption, header, tuple(rows), 1, source="walks")
+
+
+PARTS: tuple[Part, ...] = (searches, walk)
+"""The sections in order."""

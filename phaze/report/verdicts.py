@@ -1,15 +1,16 @@
-"""What a check of the results is: evidence in, a verdict on every row out; then as a table, and as shown."""
+"""Checks of results and claims of publications: a verdict on every row, as a table and as shown."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
 from phaze.report.document import Section, Sheet
-from phaze.tables import Checks
+from phaze.tables import Checks, Claims
 
 ROUNDING = 1e-9
 """Relative error that sums of the same numbers in another order may have."""
@@ -17,6 +18,18 @@ ROUNDING = 1e-9
 Verdicts = Iterator[tuple[bool, str]]
 """For every row checked whether it holds, and what the row is."""
 Subject = TypeVar("Subject")
+
+
+class Checklist(dict[str, Callable[[Subject], Verdicts]]):
+    """What must hold, as sentences, each with the check that finds out."""
+
+    def hold(self, sentence: str) -> Callable[[Callable[[Subject], Verdicts]], Callable[[Subject], Verdicts]]:
+        """Return what adds a check under its sentence, as a decorator of it."""
+
+        def add(check: Callable[[Subject], Verdicts]) -> Callable[[Subject], Verdicts]:
+            return self.setdefault(sentence, check)
+
+        return add
 
 
 def each(holds: object, frame: pd.DataFrame, keys: tuple[str, ...]) -> Verdicts:
@@ -69,3 +82,37 @@ def _verdict(row: pd.Series) -> str:
     if not row["rows"]:
         return "nothing to check"
     return "passed" if row["passed"] else "FAILED"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A row of table claims."""
+
+    statement: str
+    source: str
+    published: str
+    ours: str
+    holds: bool
+
+
+def tabulate(found: Iterable[Claim]) -> pd.DataFrame:
+    """Return table claims, in the order in which they are found."""
+    rows = [{"claim": i, **vars(claim)} for i, claim in enumerate(found)]
+    return Claims.check(pd.DataFrame(rows)) if rows else Claims.empty()
+
+
+def claims_sheet(claims: pd.DataFrame, source: str) -> Sheet:
+    """Return the claims beside ours, from the result table of that name; those that do not hold stand out."""
+    cells = [
+        (
+            "holds" if row["holds"] else "differs",
+            row["statement"],
+            row["published"],
+            row["ours"],
+            row["source"],
+        )
+        for _, row in claims.iterrows()
+    ]
+    marked = frozenset(i for i, holds in enumerate(claims["holds"]) if not holds)
+    header = ("", "claim", "paper", "ours", "printed in")
+    return Sheet("Claims of the paper, checked here", header, tuple(cells), 5, marked, source)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pandas as pd
 
 from phaze.base.units import MIB
-from phaze.report.claims import Claim, tabulate
 from phaze.report.inputs import Inputs
+from phaze.report.verdicts import Claim, tabulate
 from phaze.report.winners import COMMON, PER_MODEL, chip_of, common_name, geometric_means, is_beside
 from phaze.report.words import join, percent, times
 from phaze.spec.published import Published, PublishedClaims, PublishedHeadline

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from phaze.report.claims import claims_sheet
 from phaze.report.document import Answer, Document
 from phaze.report.plans.checks import check_plans
 from phaze.report.plans.claims import check_claims
 from phaze.report.plans.inputs import PlanInputs
 from phaze.report.plans.sections import notes, sections_of
 from phaze.report.report import Report
-from phaze.report.verdicts import checks_section
+from phaze.report.verdicts import checks_section, claims_sheet
 from phaze.tables import Cases, Checks, Claims, Curves, Durations, Pipelines, Table
 
 TABLES: dict[str, type[Table]] = {

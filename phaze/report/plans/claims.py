@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from phaze.report.claims import Claim, tabulate
 from phaze.report.plans.inputs import PlanInputs, by_values, read_curve, relative
 from phaze.report.plans.printed import agrees, printed_rows
+from phaze.report.verdicts import Claim, tabulate
 from phaze.report.words import join, percent, seconds
 from phaze.spec.published_plans import PublishedPlans
 from phaze.tables import Claims

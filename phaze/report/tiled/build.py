@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from phaze.report.claims import claims_sheet
 from phaze.report.document import Answer, Document, Items, Section
 from phaze.report.report import Report
 from phaze.report.tiled.checks import check_tiled
@@ -15,7 +14,7 @@ from phaze.report.tiled.inputs import TiledInputs
 from phaze.report.tiled.program import irreproducible, program_section
 from phaze.report.tiled.readings import WAFER, readings_sheet, tabulate_readings
 from phaze.report.tiled.sections import notes, sections_of
-from phaze.report.verdicts import checks_section
+from phaze.report.verdicts import checks_section, claims_sheet
 from phaze.report.words import percent
 from phaze.tables import (
     Checks,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from phaze.report.claims import Claim, tabulate
 from phaze.report.tiled.inputs import TiledInputs
+from phaze.report.verdicts import Claim, tabulate
 from phaze.report.words import digits, join, percent, times
 from phaze.spec.published_tiled import PublishedTiled
 from phaze.tables import Claims

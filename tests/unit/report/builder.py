@@ -14,7 +14,7 @@ import pandas as pd
 
 from phaze.base.ranking import tied
 from phaze.report.inputs import Cluster, Inputs, Only, Point
-from phaze.report.pictured import Pictures
+from phaze.report.pipeline_picture import Pictures
 from phaze.search.pareto import uncovered
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.published import Published

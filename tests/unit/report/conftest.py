@@ -2,8 +2,8 @@
 
 import pytest
 
-from phaze.report.build import compose
-from phaze.report.findings import Findings, summarise
+from phaze.report.build import compose, summarise
+from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.report import Report
 from phaze.spec.published import Published

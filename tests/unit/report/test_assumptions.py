@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 
 from phaze.report.answer import answer
-from phaze.report.assumptions import assumptions
 from phaze.report.document import Items, Sheet
 from phaze.report.findings import Findings
-from phaze.report.gains import find_gains
+from phaze.report.gains import assumptions, find_gains
 from phaze.report.inputs import Inputs
 from phaze.report.winners import PER_MODEL, row_of
 from phaze.spec.study import Study

@@ -9,10 +9,10 @@ import pytest
 
 from phaze.report.build import build_report
 from phaze.report.document import Chart, Document, Gallery, Heading, Items, Prose, Section, Sheet
-from phaze.report.findings import RESULT_TABLES, Findings, count_proofs
+from phaze.report.findings import RESULT_TABLES, Findings
 from phaze.report.inputs import Inputs
-from phaze.report.page import render_markdown, render_page
-from phaze.report.report import Report
+from phaze.report.record import count_proofs
+from phaze.report.report import Report, render_markdown, render_page
 from phaze.report.workers import employ
 from phaze.tables import Fronts, Proofs, Sensitivities, Times, Trials
 

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.report.checks import CHECKS, ask_for_checks
-from phaze.report.evidence import Evidence
+from phaze.report.build import CHECKS, ask_for_checks
+from phaze.report.checks import Evidence
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs, Only, Point
 from phaze.report.workers import ALONE

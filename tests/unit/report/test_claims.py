@@ -1,6 +1,6 @@
 """Claims are a table in their order, and a sheet on which those that do not hold stand out."""
 
-from phaze.report.claims import Claim, claims_sheet, tabulate
+from phaze.report.verdicts import Claim, claims_sheet, tabulate
 from phaze.tables import Claims
 
 FOUND = (Claim("b is best", "Table 1", "2", "3", holds=False), Claim("a is fast", "Figure 2", "1", "1", True))

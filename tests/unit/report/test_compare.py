@@ -8,17 +8,17 @@ import pandas as pd
 import pytest
 import yaml
 
-from phaze.report.compare import (
+from phaze.report.differences import reasons
+from phaze.report.findings import Findings
+from phaze.report.inputs import Details, Inputs, Only, Point
+from phaze.report.paper import (
     Printed,
     accelerators_sheet,
     peak_flops,
     printed_of,
     printed_speedups,
-    reasons,
     utilisation_sheet,
 )
-from phaze.report.findings import Findings
-from phaze.report.inputs import Details, Inputs, Only, Point
 from phaze.spec.published import Published
 from phaze.tables import Screens, Table
 from tests.unit.report.builder import among

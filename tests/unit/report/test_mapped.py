@@ -8,12 +8,12 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from phaze.report.checks import Evidence
 from phaze.report.document import Items, Section, Sheet
-from phaze.report.evidence import Evidence
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.mapped import on_networks, side_by_side
-from phaze.report.mapped_checks import MAPPED_CHECKS
+from phaze.report.plan_checks import MAPPED_CHECKS
 from phaze.tables import PlanMaps
 
 THERE, FASTEST, LONGER = MAPPED_CHECKS

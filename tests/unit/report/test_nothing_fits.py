@@ -10,8 +10,7 @@ import pytest
 
 from phaze.report.build import build_report
 from phaze.report.inputs import Cluster, Inputs
-from phaze.report.page import render_markdown
-from phaze.report.report import Report
+from phaze.report.report import Report, render_markdown
 from phaze.report.winners import choose, results
 from phaze.tables import (
     CAUSES,

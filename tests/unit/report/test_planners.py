@@ -9,14 +9,13 @@ import pandas as pd
 import pytest
 
 from phaze.report.answer import answer
+from phaze.report.checks import Evidence
 from phaze.report.document import Items, Section, Sheet
-from phaze.report.evidence import Evidence
 from phaze.report.findings import Findings
 from phaze.report.inputs import Cluster, Inputs
-from phaze.report.planned import Choice, choose_chips
-from phaze.report.planner_checks import PLANNER_CHECKS
+from phaze.report.plan_checks import PLANNER_CHECKS
 from phaze.report.planners import chosen, compared, in_words
-from phaze.report.winners import COMMON, PER_MODEL, choose_winner, row_of
+from phaze.report.winners import COMMON, PER_MODEL, Choice, choose_chips, choose_winner, row_of
 from phaze.tables import Placements, Plans
 
 PARTS = "stages of every plan are the layers, and sum to it"

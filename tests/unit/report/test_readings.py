@@ -11,8 +11,7 @@ import pytest
 from phaze.report.document import Items, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.read import in_words, readings
-from phaze.report.readings import reading_figures, reading_scores
+from phaze.report.readings import in_words, reading_figures, reading_scores, readings
 from phaze.spec.readings import Reading
 from phaze.tables import Readings
 

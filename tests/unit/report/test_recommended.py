@@ -8,14 +8,13 @@ import pandas as pd
 import pytest
 
 from phaze.report.answer import answer
-from phaze.report.designs import in_parts
+from phaze.report.checks import Evidence
 from phaze.report.document import Items, Section, Sheet
-from phaze.report.evidence import Evidence
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.recommend import recommend
-from phaze.report.recommended import recommended
-from phaze.report.simulation_checks import SIMULATION_CHECKS
+from phaze.report.plan_checks import SIMULATION_CHECKS
+from phaze.report.planners import in_parts
+from phaze.report.recommend import recommend, recommended
 from phaze.report.verdicts import run_checks
 from phaze.report.winners import COMMON, PER_MODEL
 from phaze.tables import PARTS, Recommendations, Simulations

@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from phaze.report.checks import Evidence
 from phaze.report.document import Chart, Items, Prose, Section, Sheet
 from phaze.report.drawing import draw
-from phaze.report.evidence import Evidence
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
+from phaze.report.plan_checks import SIMULATION_CHECKS
 from phaze.report.simulated import replayed
-from phaze.report.simulation_checks import SIMULATION_CHECKS
 from phaze.tables import Simulations, SimulationStages
 
 ALL = "every plan is simulated"

@@ -9,8 +9,7 @@ from functools import cache
 import pandas as pd
 
 from phaze.report.inputs import Cluster, Point
-from phaze.report.planned import Choice, choose_chips
-from phaze.report.winners import in_order, with_areas
+from phaze.report.winners import Choice, choose_chips, in_order, with_areas
 from phaze.spec.study import Study
 from phaze.tables import Plans, PlanStages
 from tests.unit.report.toy_models import MODELS

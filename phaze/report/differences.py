@@ -1,178 +1,61 @@
-"""Our results beside a publication's, and why they differ: every reason is computed from the tables."""
+"""Why our results differ from a publication's: every reason is computed from the tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import product
 
+import numpy as np
 import pandas as pd
 
 from phaze.base.units import MIB
-from phaze.report.anatomy import limits_of
-from phaze.report.document import Sheet
-from phaze.report.excluded import least_bound, limits_on_all_cores
+from phaze.report.anatomy import layer_counts, limits_of, shares_of_limits, with_estimates
+from phaze.report.document import Block, Heading, Items, Section
 from phaze.report.findings import Findings
-from phaze.report.inputs import Inputs, Point
+from phaze.report.inputs import Inputs, Only, Point
+from phaze.report.paper import Printed, implied_s, printed_compute, printed_of
 from phaze.report.winners import (
-    COMMON,
     PER_MODEL,
-    baseline_design,
     chip_of,
-    common_name,
     in_order,
-    is_beside,
     row_of,
     same_as,
     with_areas,
 )
-from phaze.report.words import LIMITS, compute, percent, seconds, short, size, storing, times, widths
-from phaze.spec.published import Published, PublishedArchitecture, PublishedWorkload
-from phaze.tables import Layers
+from phaze.report.words import LIMITS, compute, percent, seconds, size, storing, widths
+from phaze.report.workers import ALONE, Workers
+from phaze.spec.published import PublishedWorkload
+from phaze.tables import Layers, Operators, Screens
+
+_DIFFERENCES = "Computed from the tables of this study; nothing is tuned to the printed numbers."
 
 
-@dataclass(frozen=True)
-class Printed:
-    """A publication with the study that it is shown beside."""
-
-    inputs: Inputs
-    findings: Findings
-    published: Published
-
-    def workloads(self) -> Iterator[tuple[str, PublishedWorkload, pd.Series]]:
-        """Yield name, printed figures and our best row of every workload that has both."""
-        for model in self.inputs.study.models:
-            row = row_of(self.findings.results, model, PER_MODEL)
-            if model in self.published.workloads and row is not None:
-                yield model, self.published.workloads[model], row
-
-    def designs(self) -> dict[str, str]:
-        """Return our design for every kind of utilisation that is printed."""
-        baseline = self.inputs.study.architectures.baseline
-        expert = baseline_design(self.inputs.study)
-        names = {"baseline_expert": expert, "baseline": baseline, "common": self.common}
-        return {kind: name for kind, name in names.items() if name is not None}
-
-    @property
-    def common(self) -> str:
-        """Return the design that is the printed common accelerator; ours where none of that is named."""
-        return common_name(self.inputs, self.published) or COMMON
-
-    def mfu(self, model: str, kind: str) -> float | None:
-        """Return the printed utilisation, or None."""
-        mfu = self.published.workloads[model].mfu if model in self.published.workloads else None
-        return None if mfu is None else float(getattr(mfu, kind))
-
-    def source(self, kind: str) -> str:
-        """Return where a kind of figure is printed."""
-        return self.published.sources.get(kind, "the publication")
+def differences(inputs: Inputs, findings: Findings) -> Iterator[Section]:
+    """Yield the section on why we differ from the publication."""
+    yield from ask_for_differences(inputs, findings, ALONE)()
 
 
-def printed_of(inputs: Inputs, findings: Findings) -> Printed | None:
-    """Return the study's publication, if it shows one of its own baseline."""
-    published = inputs.published
-    return Printed(inputs, findings, published) if published and is_beside(inputs.study, published) else None
+def ask_for_differences(
+    inputs: Inputs, findings: Findings, workers: Workers
+) -> Callable[[], tuple[Section, ...]]:
+    """Return what waits for the same section: workers look for the reasons in many large tables."""
+    printed = printed_of(inputs, findings)
+    if printed is None:
+        return tuple
+    asked = {model: workers.ask(partial(reasons, printed, model)) for model, _, _ in printed.workloads()}
+    return partial(_differences, printed, asked) if asked else tuple
 
 
-def printed_compute(chip: PublishedArchitecture) -> str:
-    """Return {num_tc, num_vc, pe_x, pe_y, pe_vc} as printed."""
-    return "{" + ", ".join(str(n) for n in (chip.num_tc, chip.num_vc, chip.pe_x, chip.pe_y, chip.pe_vc)) + "}"
-
-
-def accelerators_sheet(printed: Printed) -> Sheet:
-    """Return our best accelerators and placements, each above the printed one."""
-    rows: list[tuple[str, ...]] = []
-    marked = set()
-    for model, theirs, row in printed.workloads():
-        chip = chip_of(printed.inputs.cluster, row)
-        marked.add(len(rows))
-        rows.append(
-            (
-                model, "ours", compute(chip), short(chip["glb_bytes"]), f"{row['hbm_gib']:g} GiB",
-                widths(row),
-                str(row["microbatch"]), storing(row["recompute"]),
-            )
-        )  # fmt: skip
-        if theirs.architecture and theirs.placement:
-            a, p = theirs.architecture, theirs.placement
-            rows.append(
-                (
-                    "", "paper", printed_compute(a), f"{a.glb_mib:g} MiB", f"{a.hbm_gib:g} GiB",
-                    f"{{{p.pipeline}, {p.data}, {p.tensor}}}", str(p.microbatch), storing(p.recompute),
-                )
-            )  # fmt: skip
-    header = ("workload", "whose", "cores", "buffer", "HBM", "{p, d, t}", "microbatch", "activations")
-    caption = f"Best accelerator and placement of every workload beside {printed.source('architecture')}"
-    return Sheet(caption, header, tuple(rows), 8, frozenset(marked), "results")
-
-
-def utilisation_sheet(printed: Printed) -> Sheet:
-    """Return MFU and time per batch beside the printed MFU and the time that it implies."""
-    rows = []
-    for model in printed.inputs.study.models:
-        for kind, design in printed.designs().items():
-            row = row_of(printed.findings.results, model, design)
-            if row is None:
-                continue
-            theirs = printed.mfu(model, kind)
-            implied = _implied_s(printed, row, kind, theirs)
-            rows.append(
-                (
-                    model, design, percent(row["mfu"]), percent(theirs) if theirs else "–",
-                    seconds(row["time_per_batch_s"]), seconds(implied) if implied else "–",
-                    times(row["speedup"]), _printed_speedup(printed, model, kind),
-                )
-            )  # fmt: skip
-    header = (
-        "workload",
-        "design",
-        "MFU",
-        "paper",
-        "time per batch",
-        "paper, implied",
-        "speed-up",
-        "paper, implied",
-    )
-    caption = f"Utilisation, time per batch and speed-up beside {printed.source('mfu')}"
-    return Sheet(caption, header, tuple(rows), 2, source="results")
-
-
-def peak_flops(inputs: Inputs, chip: pd.Series | PublishedArchitecture) -> float:
-    """Return matrix multiplication FLOP/s of a chip, 2 per multiply-accumulate unit and cycle."""
-    if isinstance(chip, PublishedArchitecture):
-        units = chip.num_tc * chip.pe_x * chip.pe_y
-    else:
-        units = int(chip["num_tc"] * chip["pe_x"] * chip["pe_y"])
-    return 2.0 * units * inputs.cluster.scenario.clock_hz
-
-
-def _implied_s(printed: Printed, row: pd.Series, kind: str, mfu: float | None) -> float | None:
-    """Return the time per batch that a printed MFU implies, with our FLOPs per batch and that chip's peak."""
-    if mfu is None or (kind == "common" and printed.published.common is None):
-        return None
-    ours = peak_flops(printed.inputs, chip_of(printed.inputs.cluster, row))
-    theirs = (
-        ours if printed.published.common is None else peak_flops(printed.inputs, printed.published.common)
-    )
-    peak = theirs if kind == "common" else ours
-    return float(row["time_per_batch_s"] * row["mfu"] * ours / (mfu * peak))
-
-
-def _printed_speedup(printed: Printed, model: str, kind: str) -> str:
-    ratio = printed_speedups(printed).get((model, printed.designs()[kind]))
-    return times(ratio) if ratio else "–"
-
-
-def printed_speedups(printed: Printed) -> dict[tuple[str, str], float]:
-    """Return the speed-ups that the printed utilisations imply where chips have the same peak."""
-    found: dict[tuple[str, str], float] = {}
-    for model, workload in printed.published.workloads.items():
-        if workload.mfu:
-            for kind, design in printed.designs().items():
-                if kind == "baseline_expert":
-                    continue
-                found[model, design] = getattr(workload.mfu, kind) / workload.mfu.baseline_expert
-    return found
+def _differences(printed: Printed, asked: Mapping[str, Callable[[], tuple[str, ...]]]) -> tuple[Section, ...]:
+    blocks: list[Block] = [Items(printed.published.notes)]
+    for model, wait in asked.items():
+        found = wait()
+        if found:
+            label = printed.published.workloads[model].label
+            blocks += [Heading(f"{model} ({label} in the paper)"), Items(found)]
+    return (Section("differences", "Where we differ, and why", _DIFFERENCES, tuple(blocks)),)
 
 
 def reasons(printed: Printed, model: str) -> tuple[str, ...]:
@@ -281,7 +164,7 @@ def _about_placement(printed: Printed, theirs: PublishedWorkload, row: pd.Series
 def _about_synchronisation(printed: Printed, model: str, sent_bytes: float) -> Iterator[str]:
     """Yield what network the printed utilisation needs for the synchronisation alone, if a faster one."""
     row = row_of(printed.findings.results, model, printed.common)
-    implied = _implied_s(printed, row, "common", printed.mfu(model, "common")) if row is not None else None
+    implied = implied_s(printed, row, "common", printed.mfu(model, "common")) if row is not None else None
     bandwidth = printed.inputs.cluster.scenario.network_bandwidth_bytes_per_s
     if implied is not None and sent_bytes / implied > bandwidth:
         yield (
@@ -322,3 +205,26 @@ def _about_utilisation(printed: Printed, model: str) -> Iterator[str]:
             f"{percent(_part(printed, row, 'sync'))} synchronises gradients{binds}. It runs as "
             f"{widths(row)}, microbatch {row['microbatch']}, {storing(row['recompute'])}."
         )
+
+
+def least_bound(inputs: Inputs, model: str, architecture: str) -> pd.Series | None:
+    """Return the row of table screens with the architecture's least lower bound, None if nothing fits it."""
+    workload, training = inputs.study.workloads[model], inputs.study.training
+    chips = inputs.cluster.architectures
+    shard = chips.loc[chips["architecture"] == architecture, "shard"].iloc[0]
+    points = [Point(model, t, b) for t, b in product(workload.tensor, training.microbatches)]
+    only = Only("architecture", (architecture,))
+    rows = [inputs.details.rows(Screens, point, shard, only) for point in points]
+    found = pd.concat(rows, ignore_index=True)
+    fitting = found[np.isfinite(found["lower_s"])]
+    return None if fitting.empty else fitting.loc[fitting["lower_s"].idxmin()]
+
+
+def limits_on_all_cores(inputs: Inputs, row: pd.Series) -> pd.Series:
+    """Return the part of all layers' busy time that each limit binds, with every operator on all cores."""
+    point = Point(str(row["model"]), int(row["tensor"]), int(row["microbatch"]))
+    operators = inputs.details.rows(Operators, point, "").assign(core_index=-1, start_s=0.0, end_s=0.0)
+    found = with_estimates(operators, inputs.details, point, chip_of(inputs.cluster, row))
+    return shares_of_limits(
+        found["limit"], found["latency_all_s"], found["layer"], layer_counts(inputs, point.model)
+    )
