@@ -2,8 +2,7 @@
 
 from phaze import tables
 from phaze.base.job import logged
-from phaze.plan.piper.cases import plan_point
-from phaze.plan.piper.contenders import CONTENDERS
+from phaze.plan.piper.cases import CONTENDERS, plan_point
 from phaze.plan.piper.instance import read_instance
 from phaze.spec.planning import PlanPoint
 

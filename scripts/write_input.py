@@ -3,8 +3,8 @@
 from phaze import tables
 from phaze.base.job import logged
 from phaze.plan.phaze.point import Conditions
+from phaze.plan.piper.instance import write_instance
 from phaze.plan.piper.own import own_cluster, own_layers
-from phaze.plan.piper.writing import write_instance
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.planning import OwnInput
 from phaze.spec.settings import Training

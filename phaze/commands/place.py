@@ -125,8 +125,7 @@ def _by_phaze(instance: Path) -> str:
 def _by_piper(instance: Path, question: PiperQuestion) -> str:
     from phaze.plan.downsets import DownsetsError
     from phaze.plan.piper.instance import read_instance
-    from phaze.plan.piper.nested_results import answer_levels
-    from phaze.plan.piper.results import answer, as_text, result_text
+    from phaze.plan.piper.results import answer, answer_levels, as_text, result_text
 
     stored = read_instance(instance)
     hierarchy = question.hierarchy(stored)

@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from phaze.cost.memory import microbatches_in_flight
+from phaze.layout import Layout, Recompute
 from phaze.plan.phaze.costs import StageCost, stage_costs
 from phaze.plan.phaze.flush import Infeasible
-from phaze.plan.piper.chain import RECOMPUTE, STASH
+from phaze.plan.piper.chain import CONFIGURATIONS, RECOMPUTE, STASH
 from phaze.plan.piper.layers import Options, PlannedStage
 from phaze.plan.piper.price import Given, price, why_outside
 from phaze.plan.planners import Flushed, Outcome, Task, Unflushed
@@ -124,13 +125,15 @@ def given_stages(found: Flushed) -> list[Given]:
     placement = found.placement
     intervals = placement.intervals(len(found.prospect.chain))
     return [
-        Given(tuple(range(i, j)), placement.data, placement.devices[s], _kind(found, s))
+        Given(
+            tuple(range(i, j)), Layout(tp=placement.devices[s], dp=placement.data, recompute=_kept(found, s))
+        )
         for s, (i, j) in enumerate(intervals)
     ]
 
 
-def _kind(found: Flushed, stage: int) -> str:
-    return RECOMPUTE if found.setting.recompute and stage < found.placement.stages - 1 else STASH
+def _kept(found: Flushed, stage: int) -> Recompute:
+    return "full" if found.setting.recompute and stage < found.placement.stages - 1 else "none"
 
 
 def stages_of(found: Outcome, task: Task) -> list[StageRow]:
@@ -144,13 +147,13 @@ def stages_of(found: Outcome, task: Task) -> list[StageRow]:
 
 
 def _planned_stage(found: Unflushed, stage: PlannedStage, task: Task) -> StageRow:
-    options: Options = found.layers.options[stage.tensor]
-    layers = task.prospect(stage.tensor, found.best.split.microbatch)
+    options: Options = found.layers.options[stage.layout.tp]
+    layers = task.prospect(stage.layout.tp, found.best.split.microbatch)
     return StageRow(
         first_layer=stage.layers[0],
         last_layer=stage.layers[-1],
-        data=stage.data,
-        tensor=stage.tensor,
+        data=stage.layout.dp,
+        tensor=stage.layout.tp,
         recomputed=sum(options.names[c] == RECOMPUTE for c in stage.configurations),
         in_flight=stage.in_flight,
         time_per_sample_s=stage.time_s / found.best.split.microbatch,
@@ -169,10 +172,12 @@ def _flushed_stage(found: Flushed, cost: StageCost, stage: int) -> StageRow:
         last_layer=cost.last_layer,
         data=placement.data,
         tensor=cost.devices,
-        recomputed=cost.last_layer - cost.first_layer + 1 if _kind(found, stage) == RECOMPUTE else 0,
+        recomputed=cost.last_layer - cost.first_layer + 1 if _kept(found, stage) == "full" else 0,
         in_flight=kept + 1,
         time_per_sample_s=cost.load_s / (placement.data * found.prospect.point.microbatch),
-        work=uniform_work(found.prospect.chain, found.prospect.traffic, cost, _kind(found, stage)),
+        work=uniform_work(
+            found.prospect.chain, found.prospect.traffic, cost, CONFIGURATIONS[_kept(found, stage)]
+        ),
         memory_bytes=cost.memory_bytes,
         headroom_bytes=setting.memory_bytes - cost.memory_bytes,
     )

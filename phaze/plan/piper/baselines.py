@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from phaze.base.arrays import Bools
 from phaze.plan.piper.equal import plan_equally
 from phaze.plan.piper.layers import Cluster, Layers, Options, Plan
 
@@ -50,7 +50,7 @@ def without_tensor_parallelism(layers: Layers) -> Layers:
 
 def without_recomputation(layers: Layers) -> Layers:
     """Return the layers with the configurations that keep activations, and the widths that have any."""
-    kept = {t: _take(options, _stashing(options)) for t, options in layers.options.items()}
+    kept = {t: options.take(_stashing(options)) for t, options in layers.options.items()}
     return replace(layers, options={t: options for t, options in kept.items() if options.names})
 
 
@@ -67,24 +67,11 @@ def _plan_without_recomputation(layers: Layers, cluster: Cluster, planner: Plann
     given = {t: np.flatnonzero(_stashing(options)) for t, options in layers.options.items()}
     return Plan(
         tuple(
-            replace(stage, configurations=tuple(given[stage.tensor][list(stage.configurations)].tolist()))
+            replace(stage, configurations=tuple(given[stage.layout.tp][list(stage.configurations)].tolist()))
             for stage in found.stages
         )
     )
 
 
-def _stashing(options: Options) -> NDArray[np.bool_]:
+def _stashing(options: Options) -> Bools:
     return np.array([not recomputes(name) for name in options.names], dtype=np.bool_)
-
-
-def _take(options: Options, kept: NDArray[np.bool_]) -> Options:
-    return Options(
-        names=tuple(name for name, keep in zip(options.names, kept, strict=True) if keep),
-        layer=options.layer[kept],
-        time_s=options.time_s[kept],
-        weight_bytes=options.weight_bytes[kept],
-        stash_bytes=options.stash_bytes[kept],
-        fixed_bytes=options.fixed_bytes[kept],
-        forward_sync_bytes=options.forward_sync_bytes[kept],
-        backward_sync_bytes=options.backward_sync_bytes[kept],
-    )

@@ -5,16 +5,19 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from phaze.base.arrays import Floats
 from phaze.base.units import GIB
+from phaze.plan.piper.baselines import without_recomputation, without_tensor_parallelism
+from phaze.plan.piper.equal import plan_equally
 from phaze.plan.piper.layers import Cluster, Layers, Plan, PlannedStage
+from phaze.plan.piper.planner import plan, plan_over_devices
 from phaze.plan.piper.repeat import repeat_layers
 from phaze.spec.names import Planner
 from phaze.spec.planning import Mode, PlanPoint
@@ -36,7 +39,7 @@ class Contender:
     """What it is given of the layers: the configurations that it may choose."""
     plan: Callable[[Layers, Cluster, Mode], Plan | None]
     """The best plan, None if nothing fits."""
-    sweep: Callable[[Layers, Cluster, Mode], NDArray[np.float64]]
+    sweep: Callable[[Layers, Cluster, Mode], Floats]
     """(K,) the best time with at most 1, …, K devices, infinite where nothing fits, from a single run."""
 
 
@@ -125,7 +128,7 @@ def _record_curve(
     record.rows["durations"] += [{**on, "run": run, "seconds": s} for run, s in enumerate(seconds)]
 
 
-def _times(layers: Layers, point: PlanPoint, mode: Mode, by: Contender) -> NDArray[np.float64]:
+def _times(layers: Layers, point: PlanPoint, mode: Mode, by: Contender) -> Floats:
     """Return (K,) the best times with at most 1, …, K devices: a single run, or plans for those asked."""
     if len(point.devices) == 1:
         return by.sweep(layers, _cluster(point, point.devices[0], mode), mode)
@@ -136,7 +139,7 @@ def _times(layers: Layers, point: PlanPoint, mode: Mode, by: Contender) -> NDArr
     return times
 
 
-def _steps(times: NDArray[np.float64]) -> Iterator[tuple[int, float]]:
+def _steps(times: Floats) -> Iterator[tuple[int, float]]:
     """Yield the numbers of devices at which the time becomes less, with the time."""
     before = np.concatenate(([np.inf], np.minimum.accumulate(times)[:-1]))
     for k in np.flatnonzero(times < before):
@@ -175,8 +178,8 @@ def _stages(layers: Layers, plan: Plan | None) -> Iterator[Row]:
         yield {
             "stage": number,
             "layers": " ".join(str(layers.ids[v]) for v in stage.layers),
-            "data": stage.data,
-            "tensor": stage.tensor,
+            "data": stage.layout.dp,
+            "tensor": stage.layout.tp,
             "configurations": _configurations(layers, stage),
             "in_flight": stage.in_flight,
             "time_per_sample": stage.time_s,
@@ -186,6 +189,52 @@ def _stages(layers: Layers, plan: Plan | None) -> Iterator[Row]:
 
 def _configurations(layers: Layers, stage: PlannedStage) -> str:
     """Return how many layers run in each configuration, as `12 × vanilla, 1 × recompute`."""
-    names = layers.options[stage.tensor].names
+    names = layers.options[stage.layout.tp].names
     counts = Counter(names[c] for c in stage.configurations)
     return ", ".join(f"{count} × {name}" for name, count in sorted(counts.items()))
+
+
+def _all(layers: Layers) -> Layers:
+    return layers
+
+
+def _plan(layers: Layers, cluster: Cluster, mode: Mode, *, most_data: int | None = None) -> Plan | None:
+    return plan(layers, cluster, linear=mode == "table-1", most_data=most_data)
+
+
+def _sweep(layers: Layers, cluster: Cluster, mode: Mode, *, most_data: int | None = None) -> Floats:
+    times = plan_over_devices(layers, cluster, linear=mode == "table-1", most_data=most_data)
+    return times[1:]
+
+
+def _plan_equally(layers: Layers, cluster: Cluster, mode: Mode) -> Plan | None:
+    del mode  # equal stages are cut from one order of the layers anyway
+    return plan_equally(layers, cluster)
+
+
+def _sweep_equally(layers: Layers, cluster: Cluster, mode: Mode) -> Floats:
+    """Return the times from the largest number of devices down: a plan is the best down to what it uses."""
+    times = np.full(cluster.devices, np.inf)
+    most = cluster.devices
+    while most > 0:
+        found = _plan_equally(layers, replace(cluster, devices=most), mode)
+        if found is None:
+            break
+        times[found.devices - 1 : most] = found.time_per_sample_s
+        most = found.devices - 1
+    return times
+
+
+def _search(restrict: Callable[[Layers], Layers], most_data: int | None = None) -> Contender:
+    return Contender(restrict, partial(_plan, most_data=most_data), partial(_sweep, most_data=most_data))
+
+
+CONTENDERS: dict[Planner, Contender] = {
+    "piper": _search(_all),
+    "no-dp": _search(_all, most_data=1),
+    "no-tp": _search(without_tensor_parallelism),
+    "no-ar": _search(without_recomputation),
+    "equi": Contender(_all, _plan_equally, _sweep_equally),
+    "equi-no-tp": Contender(without_tensor_parallelism, _plan_equally, _sweep_equally),
+}
+"""Piper and what it is compared with, by name: what each is given, and how it plans."""

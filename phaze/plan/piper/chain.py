@@ -18,12 +18,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
+from phaze.layout import Recompute
 from phaze.pipeline.flushing import Chain, edge_arrays
 from phaze.plan.piper.layers import Layers, Options
 from phaze.plan.piper.memory import Affine, Sizes, affine_memory
 
 STASH, RECOMPUTE = "stash", "recompute"
 """Names of the configurations."""
+CONFIGURATIONS: dict[Recompute, str] = {"none": STASH, "full": RECOMPUTE, "selective": "selective"}
+"""By what a layout recomputes; no layer has one that recomputes a part."""
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import networkx as nx
 import numpy as np
-from numpy.typing import NDArray
 
 from phaze.base.arrays import Floats, Ints
+from phaze.layout import Layout
 from phaze.plan.piper.layers import Cluster, Layers, Options, Plan, PlannedStage
 from phaze.plan.piper.stages import data_degrees, exchanges
 
@@ -34,7 +34,8 @@ Cut = tuple[int, ...]
 class _Stages:
     """L stages at one width, whatever their degree of data parallelism."""
 
-    tensor: int
+    layout: Layout
+    """That of one replica."""
     members: list[Ints]
     chosen: Ints
     """(n,) the configuration of each layer."""
@@ -57,8 +58,7 @@ class _Stages:
             tuple(
                 PlannedStage(
                     layers=tuple(members.tolist()),
-                    data=data,
-                    tensor=self.tensor,
+                    layout=replace(self.layout, dp=data),
                     configurations=tuple(self.chosen[members].tolist()),
                     in_flight=len(times) - j,
                     time_s=float(times[j]),
@@ -78,7 +78,7 @@ def plan_equally(layers: Layers, cluster: Cluster) -> Plan | None:
         most = min(cluster.devices // tensor, cluster.microbatches)
         for chosen in uniform_choices(options, len(layers)):
             for cut in (cut for cut in cuts if len(cut) <= most):
-                stages = _stages(layers, cluster, tensor, chosen, np.split(order, cut[1:]))
+                stages = _stages(layers, cluster, Layout(tp=tensor), chosen, np.split(order, cut[1:]))
                 found = _best_degree(stages, cluster)
                 if found is not None and (best is None or found[0] < best[0]):
                     best = (*found, stages)
@@ -120,11 +120,9 @@ def uniform_choices(options: Options, layers: int) -> Iterator[Ints]:
         yield chosen
 
 
-def _stages(
-    layers: Layers, cluster: Cluster, tensor: int, chosen: Ints, members: list[NDArray[np.int64]]
-) -> _Stages:
+def _stages(layers: Layers, cluster: Cluster, layout: Layout, chosen: Ints, members: list[Ints]) -> _Stages:
     """Return what stages cost (Section 4)."""
-    options, count = layers.options[tensor], len(members)
+    options, count = layers.options[layout.tp], len(members)
     stage = np.empty(len(layers), dtype=np.int64)
     for j, inside in enumerate(members):
         stage[inside] = j
@@ -139,7 +137,7 @@ def _stages(
     moved = _sums(stage[targets[crossing]], arriving[crossing], count)
     moved += _sums(stage[sources[crossing]], leaving[crossing], count)
     return _Stages(
-        tensor=tensor,
+        layout=layout,
         members=[np.sort(inside) for inside in members],
         chosen=chosen,
         time_s=total(options.time_s) + 2 * moved / cluster.bandwidth_bytes_per_s,
@@ -156,7 +154,7 @@ def _sums(stage: Ints, values: Floats, count: int) -> Floats:
 def _best_degree(stages: _Stages, cluster: Cluster) -> tuple[float, int] | None:
     """Return the time of the slowest stage and d at its best, None if the stages do not fit."""
     count = len(stages.members)
-    most = min(cluster.devices // (count * stages.tensor), cluster.microbatches // count)
+    most = min(cluster.devices // (count * stages.layout.tp), cluster.microbatches // count)
     if most == 0 or np.any(stages.memory_bytes > cluster.memory_bytes):
         return None
     degrees = data_degrees(cluster, most)

@@ -15,19 +15,22 @@ f[D][s], the fewest devices, is enough. Devices beyond those used do no harm: k 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit
+from phaze.plan.piper.hierarchy_costs import Problem, Staircase
 
 Limits = NDArray[np.int32]
 
 
-@dataclass(frozen=True, eq=False)
-class Choices:
+class Choices(NamedTuple):
     """Ways to run a set of layers as one superstage or stage of a level, O of them."""
 
     data: Ints
@@ -46,36 +49,29 @@ NONE = np.int32(1 << 30)
 
 
 @njit
-def longest_in_flight(start: Ints, cost: Floats, until: Ints, allowed: Floats) -> Ints:
+def longest_in_flight(stairs: Staircase, allowed: Floats) -> Ints:
     """Return the most microbatches in flight whose least cost is allowed, of each set; 0 where none, (P,)."""
     most = np.zeros(len(allowed), dtype=np.int64)
     for p in range(len(allowed)):
-        low, high = start[p], start[p + 1]
+        low, high = stairs.start[p], stairs.start[p + 1]
         while low < high:
             middle = (low + high) // 2
-            if cost[middle] <= allowed[p]:
+            if stairs.time_s[middle] <= allowed[p]:
                 low = middle + 1
             else:
                 high = middle
-        if low > start[p]:
-            most[p] = until[low - 1]
+        if low > stairs.start[p]:
+            most[p] = stairs.until[low - 1]
     return most
 
 
 @njit
-def follow(
-    number: Ints,
-    around: Ints,
-    cost: Ints,
-    degree: Ints,
-    limit: Limits,
-    devices: int,
-    degrees: int,
-) -> Limits:
+def follow(number: Ints, around: Ints, choices: Choices, devices: int, degrees: int) -> Limits:
     """Return r[D][k][x], -1 where nothing keeps the time, shape (len(around), devices + 1, degrees + 1).
 
     `around` lists D' and then the downsets D that hold it, smaller ones first.
     """
+    cost, degree, limit = choices.cost, choices.degree, choices.limit
     r = np.full((len(around), devices + 1, degrees + 1), np.int32(-1))
     possible = np.zeros(len(around), dtype=np.bool_)
     possible[0] = True
@@ -99,20 +95,12 @@ def follow(
 
 
 @njit
-def limits_inside(
-    number: Ints,
-    pairs: int,
-    cost: Ints,
-    degree: Ints,
-    limit: Limits,
-    devices: int,
-    degrees: int,
-) -> Limits:
+def limits_inside(number: Ints, choices: Choices, devices: int, degrees: int) -> Limits:
     """Return G, the greatest s with which a set fits on one device of the next level, (P, degrees + 1)."""
-    greatest = np.full((pairs, degrees + 1), np.int32(-1))
+    greatest = np.full((len(choices.limit), degrees + 1), np.int32(-1))
     for bottom in range(len(number) - 1):
         around = np.concatenate((np.array([bottom]), np.flatnonzero(number[:, bottom] >= 0)))
-        r = follow(number, around, cost, degree, limit, devices, degrees)
+        r = follow(number, around, choices, devices, degrees)
         for j in range(1, len(around)):
             pair = number[around[j], bottom]
             for x in range(1, degrees + 1):
@@ -122,20 +110,13 @@ def limits_inside(
 
 
 @njit
-def fewest_devices(
-    number: Ints,
-    cost: Ints,
-    degree: Ints,
-    limit: Limits,
-    devices: int,
-    degrees: int,
-    remaining: Ints,
-) -> Limits:
+def fewest_devices(number: Ints, choices: Choices, devices: int, degrees: int, remaining: Ints) -> Limits:
     """Return f[D][s], the fewest devices of the highest level, NONE where more are needed, (downsets, N + 1).
 
     What exceeds the devices when the `remaining` (at least needed for the layers outside D) are added is left
     out: no plan extends it.
     """
+    cost, degree, limit = choices.cost, choices.degree, choices.limit
     f = np.full((len(number), degrees + 1), NONE)
     f[0, 0] = 0
     low = np.zeros(len(number), dtype=np.int64)
@@ -162,3 +143,82 @@ def fewest_devices(
                 low[j] = s
                 first = False
     return f
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """Whether some plan takes `time_s` or less on every device of every level."""
+
+    problem: Problem
+    time_s: float
+    asked: dict[tuple[int, int], Choices] = field(default_factory=dict)
+
+    def choices(self, level: int, around: int) -> Choices:
+        """Return how sets run as superstages of a level, with replicas of it whose d multiply to `around`."""
+        key = (level, around)
+        if key not in self.asked:
+            rows = self._stages(around) if level == 1 else self._superstages(level, around)
+            self.asked[key] = _choices(list(rows), len(self.problem.sets.outer))
+        return self.asked[key]
+
+    def degrees(self, level: int, around: int) -> int:
+        """Return the most that degrees may sum up to in a device of the level above."""
+        hierarchy = self.problem.hierarchy
+        return min(prod(hierarchy.counts[:level]), hierarchy.microbatches // around)
+
+    def limits(self, level: int, around: int) -> Limits:
+        """Return the greatest s with which sets fit on one device of the level above, (P, degrees + 1)."""
+        number, devices = self.problem.sets.number, self.problem.hierarchy.counts[level - 1]
+        return limits_inside(number, self.choices(level, around), devices, self.degrees(level, around))
+
+    def fewest(self) -> Limits:
+        """Return the fewest devices of the highest level for every downset and sum of degrees."""
+        number, hierarchy = self.problem.sets.number, self.problem.hierarchy
+        choices, degrees = self.choices(hierarchy.levels, 1), self.degrees(hierarchy.levels, 1)
+        return fewest_devices(number, choices, hierarchy.counts[-1], degrees, self._remaining())
+
+    def _remaining(self) -> Ints:
+        """Return the devices of the highest level that the layers outside a downset need at least."""
+        hierarchy = self.problem.hierarchy
+        each_s = self.time_s * hierarchy.inside(hierarchy.levels)
+        rest_s = self.problem.work_s[-1] - self.problem.work_s
+        needed = np.ceil(rest_s / each_s - 1e-9) if each_s > 0 else np.zeros(len(rest_s))
+        return np.clip(needed, 0, int(NONE) // 4).astype(np.int64)
+
+    def _stages(self, around: int) -> Iterator[tuple[int, int, int, int, Ints]]:
+        """Yield d, t, the devices, the degree and the greatest s of each set, for stages of level 1."""
+        problem, hierarchy = self.problem, self.problem.hierarchy
+        for t, tensor in enumerate(problem.costs.widths.tolist()):
+            for data in hierarchy.degrees(1, around):
+                if data * tensor > hierarchy.counts[0]:
+                    break
+                stairs, allowed = problem.allowed_s(t, data, around, self.time_s)
+                each = np.broadcast_to(allowed, len(problem.sets.outer)).astype(np.float64)
+                most = longest_in_flight(stairs, each)
+                yield data, tensor, data * tensor, data, self._limit(most, data, around)
+
+    def _limit(self, most: Ints, data: int, around: int) -> Ints:
+        """Return the greatest s for which `most` microbatches in flight are enough, (P,)."""
+        if self.problem.memory == "exact":
+            return np.asarray(data * most)
+        assumed = self.problem.in_flight(data, around, 0)
+        return np.where(most >= assumed, data * self.problem.most, 0)
+
+    def _superstages(self, level: int, around: int) -> Iterator[tuple[int, int, int, int, Ints]]:
+        """Yield d, x, the devices, the degree and the greatest s of each set, for a level above the first."""
+        problem = self.problem
+        for data in problem.hierarchy.degrees(level, around):
+            fits = problem.superstage_s(level, data, around) <= self.time_s
+            limits = self.limits(level - 1, around * data).astype(np.int64)
+            for x in range(1, limits.shape[1]):
+                yield data, x, data, data * x, np.where(fits, data * limits[:, x], 0)
+
+
+def _choices(rows: list[tuple[int, int, int, int, Ints]], sets: int) -> Choices:
+    """Return those of the choices that are of use to some set."""
+    used = [row for row in rows if (row[4] >= row[3]).any()]
+    limit = np.empty((sets, len(used)), dtype=np.int32)
+    for o, row in enumerate(used):
+        limit[:, o] = np.minimum(row[4], int(NONE) // 2)
+    data, inner, cost, degree = (np.array([row[i] for row in used], dtype=np.int64) for i in range(4))
+    return Choices(data, inner, cost, degree, limit)

@@ -17,6 +17,7 @@ the other end, for every incoming edge, `syncTimeBw` for every outgoing one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -27,9 +28,11 @@ from pydantic import Field, model_validator
 
 from phaze.base.arrays import Floats
 from phaze.base.room import refuse_beyond_memory
-from phaze.plan.piper.layers import Layers, Options
-from phaze.spec.documents import Edge, Part, bad_edges, check_width, read_as, repeated_ids
+from phaze.plan.piper.layers import Cluster, Layers, Options
+from phaze.spec.documents import Edge, Part, bad_edges, check_width, read_as, repeated_ids, write_checked
 from phaze.spec.numbers import Count, Positive, Size, Whole
+
+Json = dict[str, object]
 
 EXCHANGE_BYTES = 64
 """Of a configuration and an edge: forward and backward, as read, in seconds, and the least of each layer."""
@@ -198,3 +201,58 @@ def _bad_keys(where: str, given: dict[str, float], wanted: set[str], what: str) 
 
 def _listed(ids: set[str]) -> str:
     return ", ".join(sorted(ids, key=int)) or "none"
+
+
+def write_instance(path: str | Path, layers: Layers, cluster: Cluster) -> None:
+    """Write layers and cluster as an instance with a checksum; numbers keep all digits."""
+    write_checked(json.dumps(as_json(layers, cluster), indent=1) + "\n", Path(path))
+
+
+def as_json(layers: Layers, cluster: Cluster) -> Json:
+    """Return layers and cluster as the keys and values of an instance."""
+    return {
+        "maxDevices": cluster.devices,
+        "maxMemoryPerDevice": cluster.memory_bytes,
+        "bandwidth": cluster.bandwidth_bytes_per_s,
+        "mbsInBatch": cluster.microbatches,
+        "nodes": [
+            {"id": layers.ids[v], "name": layers.names[v], "TMPCs": _configurations(layers, v)}
+            for v in range(len(layers))
+        ],
+        "edges": [
+            {"sourceId": layers.ids[u], "destId": layers.ids[v], "communicationCost": float(size)}
+            for (u, v), size in zip(layers.edges, layers.edge_bytes, strict=True)
+        ],
+    }
+
+
+def _configurations(layers: Layers, layer: int) -> Json:
+    """Return the configurations of a layer by width."""
+    found: Json = {}
+    for width, options in layers.options.items():
+        first = options.first(len(layers))
+        found[str(width)] = [
+            _configuration(layers, options, c) for c in range(first[layer], first[layer + 1])
+        ]
+    return found
+
+
+def _configuration(layers: Layers, options: Options, c: int) -> Json:
+    layer = int(options.layer[c])
+    return {
+        "id": options.names[c],
+        "timePerSample": float(options.time_s[c]),
+        "parameterSize": float(options.weight_bytes[c]),
+        "memoryUsageA": float(options.stash_bytes[c]),
+        "memoryUsageB": float(options.fixed_bytes[c]),
+        "syncTimeFw": {
+            str(layers.ids[u]): float(options.forward_sync_bytes[c, e])
+            for e, (u, v) in enumerate(layers.edges)
+            if v == layer
+        },
+        "syncTimeBw": {
+            str(layers.ids[v]): float(options.backward_sync_bytes[c, e])
+            for e, (u, v) in enumerate(layers.edges)
+            if u == layer
+        },
+    }

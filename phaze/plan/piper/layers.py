@@ -7,13 +7,14 @@ layer's edges cross the border of a stage. Memory-saving choices such as recompu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
-from phaze.base.arrays import Floats, Ints
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.layout import Layout
 
 Synchronisation = Literal["batch", "round"]
 """Gradients of a stage are synchronised once for N microbatches, or once for d (Section 3.4)."""
@@ -42,6 +43,11 @@ class Options:
     def first(self, layers: int) -> Ints:
         """Return (layers + 1,) where each layer's configurations begin; equal neighbours: it has none."""
         return np.searchsorted(self.layer, np.arange(layers + 1)).astype(np.int64)
+
+    def take(self, rows: Ints | Bools) -> Options:
+        """Return some of them, by position or by mask."""
+        columns = {field.name: getattr(self, field.name)[rows] for field in fields(self)[1:]}
+        return replace(self, names=tuple(np.array(self.names, dtype=object)[rows]), **columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,23 +101,16 @@ class PlannedStage:
 
     layers: tuple[int, ...]
     """Positions, rising."""
-    data: int
-    """d."""
-    tensor: int
-    """t."""
+    layout: Layout
+    """Its data and tensor parallel degrees d and t."""
     configurations: tuple[int, ...]
-    """For each layer the index into `Layers.options[tensor]`."""
+    """For each layer the index into `Layers.options[layout.tp]`."""
     in_flight: int
     """Microbatches in flight on each device, ceil(s/d)."""
     time_s: float
     """Time per sample, TPS(S, t, d, s)."""
     memory_bytes: float
     """Of each device."""
-
-    @property
-    def devices(self) -> int:
-        """Return d t."""
-        return self.data * self.tensor
 
 
 @dataclass(frozen=True)
@@ -128,9 +127,9 @@ class Plan:
     @property
     def devices(self) -> int:
         """Return the devices used."""
-        return sum(stage.devices for stage in self.stages)
+        return sum(stage.layout.devices for stage in self.stages)
 
     @property
     def degree(self) -> int:
         """Return s, the sum of the data parallel degrees."""
-        return sum(stage.data for stage in self.stages)
+        return sum(stage.layout.dp for stage in self.stages)

@@ -109,11 +109,6 @@ class Superstage:
     """What each of the d devices is cut into, in the order of the data flow."""
 
     @property
-    def devices(self) -> int:
-        """Return the devices of this level."""
-        return self.data
-
-    @property
     def degree(self) -> int:
         """Return the data parallel degrees of the stages inside, summed up, times d."""
         return self.data * degree_of(self.parts)
@@ -144,7 +139,7 @@ class NestedPlan:
     @property
     def devices(self) -> int:
         """Return how many devices of the highest level are used."""
-        return sum(part.devices for part in self.parts)
+        return sum(p.layout.devices if isinstance(p, PlannedStage) else p.data for p in self.parts)
 
     @property
     def stages(self) -> tuple[tuple[int, PlannedStage], ...]:
@@ -168,7 +163,7 @@ def walk(parts: Parts, around: int = 1) -> Iterator[tuple[int, Superstage | Plan
 
 def degree_of(parts: Parts) -> int:
     """Return the sum of the data parallel degrees."""
-    return sum(part.data if isinstance(part, PlannedStage) else part.degree for part in parts)
+    return sum(part.layout.dp if isinstance(part, PlannedStage) else part.degree for part in parts)
 
 
 def level_of(part: Superstage | PlannedStage) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.base.room import refuse_beyond_memory
+from phaze.layout import Layout
 from phaze.plan.downsets import Downsets, enumerate_downsets, enumerate_prefixes
 from phaze.plan.piper.layers import Cluster, Layers, Plan, PlannedStage
 from phaze.plan.piper.prices import Known, Problem, nothing_known
@@ -224,15 +225,14 @@ class Planner:
         while outer:
             inner, t, index = last_stage(self.problem, known, threshold_s, self.table, outer, degree)
             stages.append(self._stage(outer, inner, t, index, degree))
-            outer, degree = inner, degree - stages[-1].data
+            outer, degree = inner, degree - stages[-1].layout.dp
         return Plan(tuple(stages))
 
     def _stage(self, outer: int, inner: int, t: int, index: int, degree: int) -> PlannedStage:
         """Return a stage priced on its own."""
         members = Downsets(len(self.layers), self.sums.words).difference(outer, inner)
-        tensor = int(self.problem.widths[t])
-        data = int(self.problem.degrees[index])
-        stage = best_stage(self.layers, self.cluster, members, tensor, data, degree, self.exact_knapsack)
+        layout = Layout(tp=int(self.problem.widths[t]), dp=int(self.problem.degrees[index]))
+        stage = best_stage(self.layers, self.cluster, members, layout, degree, self.exact_knapsack)
         if stage is None:
             raise AssertionError(f"the stage of layers {members} does not fit")
         return stage

@@ -13,7 +13,10 @@ import numpy as np
 
 from phaze.base.arrays import Ints
 from phaze.base.units import GIB
+from phaze.layout import Layout
+from phaze.plan.piper.chain import CONFIGURATIONS
 from phaze.plan.piper.layers import Cluster, Layers, Options, Plan, PlannedStage
+from phaze.plan.piper.memory import in_flight
 
 
 @dataclass(frozen=True)
@@ -22,12 +25,13 @@ class Given:
 
     layers: tuple[int, ...]
     """Positions, rising."""
-    data: int
-    """d."""
-    tensor: int
-    """t."""
-    configuration: str
-    """Name of each layer's configuration."""
+    layout: Layout
+    """d, t, and what all layers recompute."""
+
+    @property
+    def configuration(self) -> str:
+        """Return the name of each layer's configuration."""
+        return CONFIGURATIONS[self.layout.recompute]
 
 
 def why_outside(cluster: Cluster, stages: Sequence[Given]) -> str:
@@ -36,8 +40,10 @@ def why_outside(cluster: Cluster, stages: Sequence[Given]) -> str:
     Such a plan has a price, if some replicas have a microbatch less, but it is none of Piper's.
     """
     for stage in stages if cluster.synchronisation == "batch" else ():
-        if cluster.microbatches % stage.data:
-            return f"data: {stage.data} does not divide the {cluster.microbatches} microbatches of a batch"
+        if cluster.microbatches % stage.layout.dp:
+            return (
+                f"data: {stage.layout.dp} does not divide the {cluster.microbatches} microbatches of a batch"
+            )
     return ""
 
 
@@ -46,8 +52,8 @@ def price(layers: Layers, cluster: Cluster, stages: Sequence[Given]) -> Plan | s
 
     Whether the data widths divide N is not asked (`why_outside`).
     """
-    degree = sum(stage.data for stage in stages)
-    devices = sum(stage.data * stage.tensor for stage in stages)
+    degree = sum(stage.layout.dp for stage in stages)
+    devices = sum(stage.layout.devices for stage in stages)
     if devices > cluster.devices:
         return f"devices: it takes {devices}, {cluster.devices} given"
     if degree > cluster.microbatches:
@@ -58,32 +64,25 @@ def price(layers: Layers, cluster: Cluster, stages: Sequence[Given]) -> Plan | s
         if isinstance(found, str):
             return f"stage {len(planned)}: {found}"
         planned.append(found)
-        degree -= stage.data
+        degree -= stage.layout.dp
     return Plan(tuple(planned))
 
 
 def _price_stage(layers: Layers, cluster: Cluster, stage: Given, degree: int) -> PlannedStage | str:
     """Return a stage with that sum of the data widths from it on, or what it lacks."""
-    if stage.tensor not in layers.options:
-        return f"tensor: no layer has a configuration of width {stage.tensor}"
-    options = layers.options[stage.tensor]
+    width = stage.layout.tp
+    if width not in layers.options:
+        return f"tensor: no layer has a configuration of width {width}"
+    options = layers.options[width]
     chosen = _chosen(layers, options, stage)
     if len(chosen) < len(stage.layers):
-        return f"configuration: not every layer can {stage.configuration} at width {stage.tensor}"
-    in_flight = -(-degree // stage.data)
-    memory = float(np.sum(options.stash_bytes[chosen] * in_flight + options.fixed_bytes[chosen]))
+        return f"configuration: not every layer can {stage.configuration} at width {width}"
+    waiting = in_flight(degree, stage.layout.dp)
+    memory = float(np.sum(options.stash_bytes[chosen] * waiting + options.fixed_bytes[chosen]))
     if memory > cluster.memory_bytes:
         return f"memory: it needs {memory / GIB:.2f} GiB, {cluster.memory_bytes / GIB:g} given"
     time_s = _time_s(layers, cluster, stage, chosen)
-    return PlannedStage(
-        stage.layers,
-        stage.data,
-        stage.tensor,
-        tuple(int(c) for c in chosen),
-        in_flight,
-        time_s,
-        memory,
-    )
+    return PlannedStage(stage.layers, stage.layout, tuple(int(c) for c in chosen), waiting, time_s, memory)
 
 
 def _chosen(layers: Layers, options: Options, stage: Given) -> Ints:
@@ -102,12 +101,13 @@ def _chosen(layers: Layers, options: Options, stage: Given) -> Ints:
 
 def _time_s(layers: Layers, cluster: Cluster, stage: Given, chosen: Ints) -> float:
     """Return the time per sample: compute and communication over d, gradients once a batch or a round."""
-    options, inside = layers.options[stage.tensor], np.isin(np.arange(len(layers)), stage.layers)
+    options, inside = layers.options[stage.layout.tp], np.isin(np.arange(len(layers)), stage.layers)
     enters = inside[layers.targets] & ~inside[layers.sources]
     leaves = inside[layers.sources] & ~inside[layers.targets]
     arriving = 2.0 * (layers.edge_bytes + options.forward_sync_bytes[chosen].sum(axis=0))[enters].sum()
     departing = 2.0 * (layers.edge_bytes + options.backward_sync_bytes[chosen].sum(axis=0))[leaves].sum()
-    gradients = 4.0 * (stage.data - 1) / stage.data * options.weight_bytes[chosen].sum()
-    rounds = stage.data if cluster.synchronisation == "round" else cluster.microbatches
-    transfers = ((arriving + departing) / stage.data + gradients / rounds) / cluster.bandwidth_bytes_per_s
-    return float(options.time_s[chosen].sum() / stage.data + transfers)
+    data = stage.layout.dp
+    gradients = 4.0 * (data - 1) / data * options.weight_bytes[chosen].sum()
+    rounds = data if cluster.synchronisation == "round" else cluster.microbatches
+    transfers = ((arriving + departing) / data + gradients / rounds) / cluster.bandwidth_bytes_per_s
+    return float(options.time_s[chosen].sum() / data + transfers)

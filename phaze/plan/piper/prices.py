@@ -7,8 +7,8 @@ steps, the last of them in part, are also the best solution of the knapsack's li
 stages need no exact knapsack to tell that they meet a time, or never do.
 
 Sums that are differences carry rounding errors: a memory within 1e-12 of the limit is summed up again
-layer by layer, as `ratio` does, and so is a time that is the difference of sums 1e5 times as long as the
-threshold. Stages whose configurations differ in more are priced as a whole.
+layer by layer, as the rule of `knapsack` does, and so is a time that is the difference of sums 1e5 times as
+long as the threshold. Stages whose configurations differ in more are priced as a whole.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.bitsets import Words, contains
 from phaze.base.compiled import njit, njit_inner, njit_without_arrays
 from phaze.base.deadline import Deadline, slices
-from phaze.plan.piper.knapsack import choose_exactly
-from phaze.plan.piper.ratio import choose_by_ratio
+from phaze.plan.piper.knapsack import choose_by_ratio, choose_exactly
 from phaze.plan.piper.stages import Costs, price_stage
 from phaze.plan.piper.sums import (
     BACKWARD_S,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
 import numpy as np
@@ -107,13 +107,9 @@ def _options(options: Options, originals: Ints, layers: int, edges: list[_Edge])
     arriving, leaving = np.array([e.arriving for e in edges]), np.array([e.leaving for e in edges])
     at_target = layer[:, None] == np.array([e.target for e in edges])
     at_source = layer[:, None] == np.array([e.source for e in edges])
-    return Options(
-        names=tuple(options.names[row] for row in rows),
+    return replace(
+        options.take(rows),
         layer=layer,
-        time_s=options.time_s[rows],
-        weight_bytes=options.weight_bytes[rows],
-        stash_bytes=options.stash_bytes[rows],
-        fixed_bytes=options.fixed_bytes[rows],
         forward_sync_bytes=np.where(at_target, options.forward_sync_bytes[np.ix_(rows, arriving)], 0.0),
         backward_sync_bytes=np.where(at_source, options.backward_sync_bytes[np.ix_(rows, leaving)], 0.0),
     )

@@ -7,7 +7,7 @@ parallel degrees sum up to exactly s. With Piper's recursion (Section 4),
                               with TPS(D \ D', t, d, s) <= τ,
 
 and a plan within τ exists if f(V, s) <= K for an s that the batch allows. A table of times for every k is not
-needed. s is the true sum, so that nothing is assumed of how TPS changes with s: with the rule of `ratio` a
+needed. s is the true sum, so that nothing is assumed of how TPS changes with s: with the rule of `knapsack` a
 stage may take less time with more in flight.
 
 What is left out, and why the optimum stays:

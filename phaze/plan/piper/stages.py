@@ -21,9 +21,10 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit, njit_inner
-from phaze.plan.piper.knapsack import choose_exactly
+from phaze.layout import Layout
+from phaze.plan.piper.knapsack import choose_by_ratio, choose_exactly
 from phaze.plan.piper.layers import Cluster, Layers, PlannedStage
-from phaze.plan.piper.ratio import choose_by_ratio
+from phaze.plan.piper.memory import in_flight
 
 Choose = Callable[[Ints, Bools, Floats, Floats, float, Ints], bool]
 """A rule that writes the configuration of every layer and says whether there is one."""
@@ -97,72 +98,57 @@ def exchanges(cluster: Cluster, data: int) -> float:
     return (data - 1) / together
 
 
-def synchronised_share(cluster: Cluster, data: int) -> float:
-    """Return (d-1)/d / n: what a microbatch pays of 4 w/B, the transfers of a whole exchange."""
-    return exchanges(cluster, data) / data
-
-
 def best_stage(
     layers: Layers,
     cluster: Cluster,
     members: Sequence[int],
-    tensor: int,
-    data: int,
+    layout: Layout,
     degree: int,
     exact: bool = False,
 ) -> PlannedStage | None:
     """Return TPS(S, t, d, s) with the configurations that give it, None where there are none (Section 4).
 
-    members: positions of the layers of S; degree: s, the sum of the data parallel degrees of this stage and
-    of those behind it, at least d. The rule of `ratio` chooses configurations, or an exact knapsack does.
+    members: positions of the layers of S; layout: d and t; degree: s, the sum of the data parallel degrees of
+    this stage and of those behind it, at least d. The rule of `knapsack` chooses configurations, or an exact
+    knapsack does.
     """
-    if tensor not in layers.options or data * tensor > cluster.devices or degree > cluster.microbatches:
+    data = layout.dp
+    if layout.tp not in layers.options or layout.devices > cluster.devices or degree > cluster.microbatches:
         return None
     if cluster.synchronisation == "batch" and cluster.microbatches % data:
         return None
-    costs = costs_of(layers, cluster)
-    t = int(np.searchsorted(costs.widths, tensor))
     member = np.zeros(len(layers), dtype=np.bool_)
     member[list(members)] = True
-    in_flight = -(-degree // data)
-    return planned_stage(
-        costs,
-        member,
-        t,
-        data,
-        in_flight,
-        exchanges(cluster, data),
-        choose_exactly if exact else choose_by_ratio,
-    )
+    costs, choose = costs_of(layers, cluster), choose_exactly if exact else choose_by_ratio
+    return planned_stage(costs, member, layout, in_flight(degree, data), exchanges(cluster, data), choose)
 
 
 def planned_stage(
     costs: Costs,
     member: Bools,
-    t: int,
-    data: int,
-    in_flight: int,
+    layout: Layout,
+    waiting: int,
     exchanged: float,
     choose: Choose,
     around: int = 1,
 ) -> PlannedStage | None:
     """Return a stage with the configurations that a rule chooses, None where there are none.
 
-    member: (L,) its layers; t: position of its width; exchanged: gradients exchanged per microbatch, as
-    `price_stage` takes them; around: replicas of the pipeline that it is in.
+    member: (L,) its layers; layout: d and t; waiting: microbatches in flight; exchanged: gradients exchanged
+    per microbatch, as `price_stage` takes them; around: replicas of the pipeline that it is in.
     """
-    own_s, memory_bytes, common_s = price_stage(costs, member, t, exchanged, in_flight)
+    t = int(np.searchsorted(costs.widths, layout.tp))
+    own_s, memory_bytes, common_s = price_stage(costs, member, t, exchanged, waiting)
     chosen = np.full(len(member), -1, dtype=np.int64)
     if not choose(costs.first[t], member, own_s, memory_bytes, costs.limit_bytes, chosen):
         return None
     picked = chosen[member]
     return PlannedStage(
         layers=tuple(np.flatnonzero(member).tolist()),
-        data=data,
-        tensor=int(costs.widths[t]),
+        layout=layout,
         configurations=tuple((picked - costs.first[t, 0]).tolist()),
-        in_flight=in_flight,
-        time_s=float(own_s[picked].sum() + common_s) / (data * around),
+        in_flight=waiting,
+        time_s=float(own_s[picked].sum() + common_s) / (layout.dp * around),
         memory_bytes=float(memory_bytes[picked].sum()),
     )
 

@@ -22,7 +22,7 @@ from phaze.base.bitsets import Words
 from phaze.base.compiled import njit
 from phaze.base.room import refuse_beyond_memory
 from phaze.plan.downsets import Downsets
-from phaze.plan.piper.ratio import best_step, ratio
+from phaze.plan.piper.knapsack import best_step, ratio
 from phaze.plan.piper.stages import Costs
 
 MISSING, COMPUTE_S, WEIGHT_S, STASH, FIXED, LEAST_STASH, LEAST_FIXED, FORWARD_S, BACKWARD_S = range(9)

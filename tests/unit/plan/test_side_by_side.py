@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from phaze.layout import Layout
 from phaze.plan.expert import Expert
 from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions
@@ -69,7 +70,7 @@ def _plans(layers: Layers, cluster: Cluster, starts: tuple[int, ...]) -> Iterato
         if sum(t * d for t, d in chosen) <= cluster.devices:
             degrees = np.cumsum([d for _, d in chosen][::-1])[::-1]
             stages = [
-                best_stage(layers, cluster, part, t, d, int(s))
+                best_stage(layers, cluster, part, Layout(tp=t, dp=d), int(s))
                 for part, (t, d), s in zip(parts, chosen, degrees, strict=True)
             ]
             if all(stages):

@@ -164,7 +164,7 @@ def as_nodes(parts: Parts) -> Nodes:
 
 def _as_node(part: Superstage | PlannedStage) -> Node:
     if isinstance(part, PlannedStage):
-        return Node(frozenset(part.layers), part.data, part.tensor, ())
+        return Node(frozenset(part.layers), part.layout.dp, part.layout.tp, ())
     return Node(frozenset(part.layers), part.data, 1, as_nodes(part.parts))
 
 

@@ -11,9 +11,8 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from phaze.base.arrays import Floats, Ints
 from phaze.plan.downsets import enumerate_downsets
-from phaze.plan.piper.knapsack import cheapest, choose_exactly
+from phaze.plan.piper.knapsack import cheapest, choose_by_ratio, choose_exactly
 from phaze.plan.piper.layers import Cluster, Layers, Options
-from phaze.plan.piper.ratio import choose_by_ratio
 from phaze.plan.piper.stages import costs_of, data_degrees, exchanges, price_stage
 
 SHAPES = 20

@@ -118,14 +118,14 @@ def test_no_baseline_within_the_memory_is_faster_and_each_keeps_its_promise(seed
         if other is None:
             continue
         names = [
-            layers.options[stage.tensor].names[x] for stage in other.stages for x in stage.configurations
+            layers.options[stage.layout.tp].names[x] for stage in other.stages for x in stage.configurations
         ]
         owners = [
-            layers.options[stage.tensor].layer[x] for stage in other.stages for x in stage.configurations
+            layers.options[stage.layout.tp].layer[x] for stage in other.stages for x in stage.configurations
         ]
         assert owners == [v for stage in other.stages for v in stage.layers]
-        assert name != "no_dp" or all(stage.data == 1 for stage in other.stages)
-        assert name not in ("no_tp", "equi_no_tp", "pipedream") or all(s.tensor == 1 for s in other.stages)
+        assert name != "no_dp" or all(stage.layout.dp == 1 for stage in other.stages)
+        assert name not in ("no_tp", "equi_no_tp", "pipedream") or all(s.layout.tp == 1 for s in other.stages)
         assert name not in ("no_ar", "pipedream") or set(names) == {"vanilla"}
     plain = without_recomputation(without_tensor_parallelism(layers))
     assert time_of(found["pipedream"]) <= time_of(exactly(plain, cluster, None)) * (1 + 1e-9)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from phaze.base.units import GIB
+from phaze.layout import Layout
 from phaze.plan.piper.cases import RUNS, Contender, Record, plan_point
 from phaze.plan.piper.layers import Cluster, Layers, Plan, PlannedStage
 from phaze.spec.planning import Mode, PlanPoint
@@ -39,7 +40,7 @@ class OneStage:
         if cluster.devices < 2:
             return None
         members = tuple(range(len(layers)))
-        return Plan((PlannedStage(members, 1, 2, members, 1, 3.5, 100.0),))
+        return Plan((PlannedStage(members, Layout(tp=2), members, 1, 3.5, 100.0),))
 
     def sweep(self, layers: Layers, cluster: Cluster, mode: Mode) -> np.ndarray:
         self.asked.append((len(layers), cluster, mode))

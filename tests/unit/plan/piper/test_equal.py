@@ -138,13 +138,13 @@ def test_a_plan_is_alike_complete_in_the_order_of_the_flow_and_within_limits(see
     assert sorted(v for stage in found.stages for v in stage.layers) == list(range(len(layers)))
     place = {v: j for j, stage in enumerate(found.stages) for v in stage.layers}
     assert all(place[u] <= place[v] for u, v in layers.edges)
-    assert len({(stage.data, stage.tensor) for stage in found.stages}) == 1
+    assert len({stage.layout for stage in found.stages}) == 1
     assert found.devices <= cluster.devices
     assert found.degree <= cluster.microbatches
     assert all(stage.memory_bytes <= cluster.memory_bytes for stage in found.stages)
     assert [stage.in_flight for stage in found.stages] == list(range(len(found.stages), 0, -1))
     for stage in found.stages:
-        options = layers.options[stage.tensor]
+        options = layers.options[stage.layout.tp]
         assert [int(options.layer[x]) for x in stage.configurations] == list(stage.layers)
 
 
@@ -168,10 +168,10 @@ def priced_alike(layers: Layers, cluster: Cluster, plan: Plan) -> bool:
     """Return whether each stage costs what it costs alone, where it has no faster configurations that fit."""
     degree = plan.degree
     for stage in plan.stages:
-        alone = best_stage(layers, cluster, stage.layers, stage.tensor, stage.data, degree)
+        alone = best_stage(layers, cluster, stage.layers, stage.layout, degree)
         if alone is None or alone.time_s > stage.time_s * (1 + 1e-9):
             return False
-        degree -= stage.data
+        degree -= stage.layout.dp
     return True
 
 

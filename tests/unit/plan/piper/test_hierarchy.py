@@ -59,7 +59,7 @@ def test_a_plan_takes_the_time_it_says(instance: tuple[Layers, Hierarchy], memor
     assert sorted(v for _, stage in found.stages for v in stage.layers) == list(range(len(layers)))
     assert found.devices <= hierarchy.counts[-1]
     assert found.degree <= hierarchy.microbatches
-    assert found.degree == sum(around * stage.data for around, stage in found.stages)
+    assert found.degree == sum(around * stage.layout.dp for around, stage in found.stages)
     assert all(stage.memory_bytes <= hierarchy.memory_bytes for _, stage in found.stages)
     assert 1 <= found.binding_level <= hierarchy.levels
 

@@ -97,11 +97,13 @@ def assert_is_a_plan(layers: Layers, cluster: Cluster, found: Plan) -> None:
     assert not cluster.exactly or found.degree == cluster.microbatches
     degree = found.degree
     for stage in found.stages:
-        assert stage.in_flight == ceil(degree / stage.data)
+        assert stage.in_flight == ceil(degree / stage.layout.dp)
         assert stage.memory_bytes <= cluster.memory_bytes
-        expected = stage_time(layers, cluster, frozenset(stage.layers), stage.tensor, stage.data, degree)
+        expected = stage_time(
+            layers, cluster, frozenset(stage.layers), stage.layout.tp, stage.layout.dp, degree
+        )
         assert stage.time_s == pytest.approx(expected, rel=1e-12)
-        degree -= stage.data
+        degree -= stage.layout.dp
 
 
 def test_nothing_fits_where_a_layer_is_too_large() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze.layout import Layout, Recompute
 from phaze.plan.piper.chain import read_layers
 from phaze.plan.piper.layers import Cluster, Layers, Plan
 from phaze.plan.piper.price import Given, price, why_outside
@@ -22,8 +23,9 @@ def uniform(recompute: tuple[bool, ...] = (False, True)) -> Layers:
     return read_layers({1: uniform_chain(), 2: uniform_chain()}, ["block"] * 6, recompute)
 
 
-def halves(data: int = 2, tensor: int = 1, configuration: str = "stash") -> list[Given]:
-    return [Given(part, data, tensor, configuration) for part in ((0, 1, 2), (3, 4, 5))]
+def halves(data: int = 2, tensor: int = 1, recompute: Recompute = "none") -> list[Given]:
+    layout = Layout(tp=tensor, dp=data, recompute=recompute)
+    return [Given(part, layout) for part in ((0, 1, 2), (3, 4, 5))]
 
 
 def test_a_plan_is_priced_by_hand() -> None:
@@ -39,7 +41,7 @@ def test_a_plan_is_priced_by_hand() -> None:
 
 
 def test_recomputing_and_slices_are_priced_by_hand() -> None:
-    found = price(uniform(), CLUSTER, halves(1, 2, "recompute"))
+    found = price(uniform(), CLUSTER, halves(1, 2, "full"))
     assert isinstance(found, Plan)
     # Forward twice; the edge and what the two slices exchange of it, there and back.
     assert found.stages[0].time_s == pytest.approx(3 * 4 + 2 * (2 + 2) / 2)
@@ -55,17 +57,19 @@ def test_a_priced_plan_is_what_the_planners_formula_gives(seed: int, together: s
     cluster = replace(CLUSTER, synchronisation=together, memory_bytes=float(rng.integers(50, 900)))  # type: ignore[arg-type]
     cut = int(rng.integers(1, len(chain)))
     widths = rng.choice([1, 2, 3], 2), rng.choice([1, 2], 2)
-    name = "recompute" if again else "stash"
+    kept: Recompute = "full" if again else "none"
     parts = (tuple(range(cut)), tuple(range(cut, len(chain))))
-    stages = [Given(p, int(d), int(t), name) for p, d, t in zip(parts, *widths, strict=True)]
-    degree = stages[1].data
+    stages = [
+        Given(p, Layout(tp=int(t), dp=int(d), recompute=kept)) for p, d, t in zip(parts, *widths, strict=True)
+    ]
+    degree = stages[1].layout.dp
     expected = [
-        best_stage(layers, cluster, parts[0], stages[0].tensor, stages[0].data, degree + stages[0].data),
-        best_stage(layers, cluster, parts[1], stages[1].tensor, stages[1].data, degree),
+        best_stage(layers, cluster, parts[0], stages[0].layout, degree + stages[0].layout.dp),
+        best_stage(layers, cluster, parts[1], stages[1].layout, degree),
     ]
     found = price(layers, cluster, stages)
     if isinstance(found, str) or why_outside(cluster, stages):
-        too_many = sum(s.data * s.tensor for s in stages) > cluster.devices
+        too_many = sum(s.layout.devices for s in stages) > cluster.devices
         assert too_many or None in expected
         return
     for ours, theirs in zip(found.stages, expected, strict=True):
@@ -95,7 +99,7 @@ def test_data_widths_that_do_not_divide_the_batch_are_priced_but_none_of_pipers(
         ),
         (halves(1, 4), CLUSTER, "stage 0: tensor: no layer has a configuration of width 4"),
         (halves(1), replace(CLUSTER, memory_bytes=100.0), "stage 0: memory: it needs"),
-        (halves(1, configuration="none"), CLUSTER, "stage 0: configuration: not every layer can none"),
+        (halves(1, recompute="selective"), CLUSTER, "stage 0: configuration: not every layer can selective"),
     ],
 )
 def test_what_is_no_plan_of_piper_says_why(stages: list[Given], cluster: Cluster, reason: str) -> None:

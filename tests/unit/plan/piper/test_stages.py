@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze.layout import Layout
 from phaze.plan.piper.layers import Cluster, Layers, Options
 from phaze.plan.piper.stages import best_stage, data_degrees
 from tests.unit.plan.piper.exhaustive import instances, stage_time
@@ -44,7 +45,7 @@ def test_a_stage_costs_what_the_formula_and_the_rule_say(
         return
     d = data.draw(st.sampled_from(degrees))
     s = data.draw(st.integers(d, cluster.microbatches))
-    stage = best_stage(layers, cluster, sorted(members), tensor, d, s)
+    stage = best_stage(layers, cluster, sorted(members), Layout(tp=tensor, dp=d), s)
     expected = stage_time(layers, cluster, members, tensor, d, s)
     assert (stage.time_s if stage else inf) == pytest.approx(expected, rel=1e-12)
     if stage:
@@ -57,11 +58,11 @@ def test_a_stage_costs_what_the_formula_and_the_rule_say(
 def test_the_time_of_a_stage_by_hand() -> None:
     """Three layers, the middle one alone: it receives and sends 3 bytes twice, and synchronises 5 bytes."""
     layers = layers_of((0, 1.0, 0.0, 0.0, 0.0), (1, 10.0, 5.0, 2.0, 1.0), (2, 1.0, 0.0, 0.0, 0.0))
-    batch = best_stage(layers, cluster_of(100.0), [1], 1, 4, 7)
+    batch = best_stage(layers, cluster_of(100.0), [1], Layout(tp=1, dp=4), 7)
     assert batch is not None
     assert batch.time_s == pytest.approx((10 + (6 + 6) / 2) / 4 + 4 * 3 / 4 * 5 / (8 * 2))
     assert (batch.in_flight, batch.memory_bytes) == (2, 2 * 2 + 1)
-    in_turn = best_stage(layers, cluster_of(100.0, synchronisation="round"), [1], 1, 4, 7)
+    in_turn = best_stage(layers, cluster_of(100.0, synchronisation="round"), [1], Layout(tp=1, dp=4), 7)
     assert in_turn is not None
     assert in_turn.time_s == pytest.approx((10 + (6 + 6 + 4 * 3 / 4 * 5) / 2) / 4)
 
@@ -71,7 +72,7 @@ def test_the_most_memory_for_the_least_time_goes_first() -> None:
     layers = layers_of((0, 1.0, 0, 0, 10), (0, 2.0, 0, 0, 6), (1, 1.0, 0, 0, 10), (1, 3.0, 0, 0, 4))
     chosen = {}
     for memory in (20, 19, 16, 15, 10, 9):
-        stage = best_stage(layers, cluster_of(memory), [0, 1], 1, 1, 1)
+        stage = best_stage(layers, cluster_of(memory), [0, 1], Layout(tp=1, dp=1), 1)
         chosen[memory] = stage and (stage.configurations, stage.time_s)
     assert chosen == {
         20: ((0, 2), 2.0),
@@ -86,18 +87,26 @@ def test_the_most_memory_for_the_least_time_goes_first() -> None:
 def test_the_rule_is_not_monotone_in_the_microbatches_in_flight() -> None:
     """The second layer saves 3 bytes a microbatch, and is the better step only with two of them in flight."""
     layers = layers_of((0, 1.0, 0, 0, 8), (0, 2.0, 0, 0, 3), (1, 1.0, 0, 3, 0), (1, 1.9, 0, 0, 0))
-    times = [best_stage(layers, cluster_of(m), [0, 1], 1, 1, s) for m, s in ((8.0, 1), (8.0, 2))]
+    times = [
+        best_stage(layers, cluster_of(m), [0, 1], Layout(tp=1, dp=1), s) for m, s in ((8.0, 1), (8.0, 2))
+    ]
     assert [stage and stage.time_s for stage in times] == [3.0, 2.9]
 
 
 def test_stages_that_the_cluster_does_not_allow_have_no_cost() -> None:
     layers = layers_of((0, 1.0, 0, 0, 1))
-    assert best_stage(layers, cluster_of(5.0), [0], 1, 4, 8) is not None
-    assert best_stage(layers, cluster_of(5.0), [0], 1, 3, 8) is None, "3 does not divide 8"
-    assert best_stage(layers, cluster_of(5.0, synchronisation="round"), [0], 1, 3, 8) is not None
-    assert best_stage(layers, cluster_of(5.0), [0], 2, 1, 8) is None, "no configuration for two devices"
-    assert best_stage(layers, cluster_of(5.0), [0], 1, 4, 9) is None, "more than N in flight"
-    assert best_stage(layers, cluster_of(5.0, 32), [0], 1, 16, 16) is None, "more devices than there are"
+    assert best_stage(layers, cluster_of(5.0), [0], Layout(tp=1, dp=4), 8) is not None
+    assert best_stage(layers, cluster_of(5.0), [0], Layout(tp=1, dp=3), 8) is None, "3 does not divide 8"
+    assert (
+        best_stage(layers, cluster_of(5.0, synchronisation="round"), [0], Layout(tp=1, dp=3), 8) is not None
+    )
+    assert best_stage(layers, cluster_of(5.0), [0], Layout(tp=2, dp=1), 8) is None, (
+        "no configuration for two devices"
+    )
+    assert best_stage(layers, cluster_of(5.0), [0], Layout(tp=1, dp=4), 9) is None, "more than N in flight"
+    assert best_stage(layers, cluster_of(5.0, 32), [0], Layout(tp=1, dp=16), 16) is None, (
+        "more devices than there are"
+    )
 
 
 def test_degrees_divide_the_batch_where_it_is_synchronised_at_once() -> None:

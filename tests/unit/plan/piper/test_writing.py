@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from phaze.plan.piper.instance import read_instance
+from phaze.plan.piper.instance import read_instance, write_instance
 from phaze.plan.piper.layers import Cluster
-from phaze.plan.piper.writing import write_instance
 from tests.unit.plan.piper.chains import layers_of, repeated
 
 
