@@ -19,7 +19,7 @@ from phaze.base.compiled import njit, njit_beside_others, njit_inner
 from phaze.base.deadline import Deadline, slices
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.map.objective import Problem
-from phaze.pipeline.gpipe import pass_through, work_of
+from phaze.pipeline.gpipe import Work, pass_through, work_of
 from phaze.workload.operator_graphs import StageGraph
 
 
@@ -28,14 +28,9 @@ class Task(NamedTuple):
 
     simulated: bool
     """The step; otherwise the longest stage time."""
-    forward: Floats
-    backward: Floats
-    edges: Ints
-    sizes: Floats
+    work: Work
     ring_bytes: Floats
     ring_waits: float
-    update: Floats
-    microbatches: int
     replicas: int
     seconds: Floats
     waits: Floats
@@ -46,22 +41,24 @@ class Task(NamedTuple):
 def step_task(stages: StageGraph, network: DeviceNetwork, memory_bytes_per_s: float) -> Task:
     """Return the task to make the simulated step short."""
     problem = Problem(stages, network, "exact")
-    forward, backward, edges, sizes, _, update, microbatches = work_of(stages, memory_bytes_per_s)
-    return Task(
-        True, forward, backward, edges, sizes, problem.ring_bytes, problem.ring_waits, update, microbatches,
-        stages.replicas, network.seconds_per_byte, network.waits_s, *problem.both_ways,
-    )  # fmt: skip
+    return _task(problem, work_of(stages, memory_bytes_per_s), simulated=True)
 
 
 def stage_task(problem: Problem) -> Task:
     """Return the task to make the longest stage time of an instantiation short."""
-    forward, backward, _, _, gradients, _, microbatches = work_of(problem.stages)
-    rings = problem.ring_bytes if problem.counts_rings else np.zeros_like(gradients)
-    waits = problem.ring_waits if problem.counts_rings else 0.0
+    work = work_of(problem.stages)
+    counted = work._replace(edges=problem.edges, sizes=problem.edge_bytes, update=np.zeros_like(work.update))
+    task = _task(problem, counted, simulated=False)
+    if problem.counts_rings:
+        return task
+    return task._replace(ring_bytes=np.zeros_like(task.ring_bytes), ring_waits=0.0)
+
+
+def _task(problem: Problem, work: Work, *, simulated: bool) -> Task:
+    network = problem.network
     return Task(
-        False, forward, backward, problem.edges, problem.edge_bytes, rings, waits, np.zeros_like(gradients),
-        microbatches, problem.stages.replicas, problem.network.seconds_per_byte, problem.network.waits_s,
-        *problem.both_ways,
+        simulated, work, problem.ring_bytes, problem.ring_waits, problem.stages.replicas,
+        network.seconds_per_byte, network.waits_s, *problem.both_ways,
     )  # fmt: skip
 
 
@@ -104,7 +101,7 @@ class Change(NamedTuple):
 
 def new_state(task: Task, start: Ints) -> State:
     """Return the state at a mapping, with nothing computed yet."""
-    stages, replicas = len(task.forward), task.replicas
+    stages, replicas = len(task.work.forward), task.replicas
     return State(
         start.copy(),
         np.argsort(start),
@@ -114,7 +111,7 @@ def new_state(task: Task, start: Ints) -> State:
         np.empty((stages, 3), np.int64),
         np.empty((2, stages)),
         np.empty(stages, np.int64),
-        np.empty(stages + len(task.edges)),
+        np.empty(stages + len(task.work.edges)),
     )
 
 
@@ -122,17 +119,15 @@ def new_state(task: Task, start: Ints) -> State:
 def replica_times(task: Task, devices: Ints, times: Floats, scratch: Floats) -> None:
     """Write the time of every stage of one replica without its all-reduce, shape (S,)."""
     if task.simulated:
-        pass_through(
-            task.forward, task.backward, task.edges, task.sizes, task.microbatches, devices, task.seconds,
-            task.waits, times, scratch,
-        )  # fmt: skip
+        pass_through(task.work, devices, task.seconds, task.waits, times, scratch)
         return
+    work = task.work
     for s in range(len(times)):
-        times[s] = task.forward[s] + task.backward[s]
-    for e in range(len(task.edges)):
-        s, t = task.edges[e]
+        times[s] = work.forward[s] + work.backward[s]
+    for e in range(len(work.edges)):
+        s, t = work.edges[e]
         d, c = devices[s], devices[t]
-        cost = task.sizes[e] * task.message[d, c] + task.message_wait[d, c]
+        cost = work.sizes[e] * task.message[d, c] + task.message_wait[d, c]
         times[s] += cost
         times[t] += cost
 
@@ -174,7 +169,7 @@ def _rank(times: Floats, top: Ints, stage: int) -> None:
 @njit
 def _column(task: Task, state: State, replica: int, which: int) -> None:
     """Compute the times of a replica into one of the two columns."""
-    for s in range(len(task.forward)):
+    for s in range(len(task.work.forward)):
         state.devices[s] = state.at[s * task.replicas + replica]
     replica_times(task, state.devices, state.columns[which], state.scratch)
 
@@ -182,7 +177,7 @@ def _column(task: Task, state: State, replica: int, which: int) -> None:
 @njit
 def _measure(task: Task, state: State) -> Change:
     """Compute everything anew."""
-    stages, n = len(task.forward), len(task.forward) * task.replicas
+    stages, n = len(task.work.forward), len(task.work.forward) * task.replicas
     for r in range(task.replicas):
         _column(task, state, r, 0)
         for s in range(stages):
@@ -191,7 +186,7 @@ def _measure(task: Task, state: State) -> Change:
     for s in range(stages):
         state.rings[s], state.sums[s] = _ring(task, state.at, s)
         _rank(state.times, state.top, s)
-        reached = state.times[s, state.top[s, 0]] + state.rings[s] + task.update[s]
+        reached = state.times[s, state.top[s, 0]] + state.rings[s] + task.work.update[s]
         if reached > value:
             value, worst = reached, s
     return Change(value, (state.times.sum() + state.sums.sum()) / n, worst, 0.0, 0.0, 0.0, 0.0)
@@ -200,7 +195,7 @@ def _measure(task: Task, state: State) -> Change:
 @njit_inner
 def _draw_slot(task: Task, state: State, worst: int, rng: np.random.Generator) -> int:
     """Return a slot of the slowest replica, of the slowest ring, or any."""
-    stages, replicas = len(task.forward), task.replicas
+    stages, replicas = len(task.work.forward), task.replicas
     kind = rng.random()
     if kind < 0.25:
         return int(rng.random() * stages) * replicas + int(state.top[worst, 0])
@@ -213,17 +208,17 @@ def _draw_slot(task: Task, state: State, worst: int, rng: np.random.Generator) -
 def _draw_neighbour(task: Task, slot: int, rng: np.random.Generator) -> int:
     """Return a slot that a slot exchanges messages with, -1 if the one drawn does not."""
     stage, replica = slot // task.replicas, slot % task.replicas
-    count = len(task.edges)
+    count = len(task.work.edges)
     pick = int(rng.random() * (count + 2))
     if pick >= count:
         if task.replicas == 1:
             return -1
         other = replica + 1 if pick == count else replica - 1
         return stage * task.replicas + other % task.replicas
-    if task.edges[pick, 0] == stage:
-        return int(task.edges[pick, 1] * task.replicas + replica)
-    if task.edges[pick, 1] == stage:
-        return int(task.edges[pick, 0] * task.replicas + replica)
+    if task.work.edges[pick, 0] == stage:
+        return int(task.work.edges[pick, 1] * task.replicas + replica)
+    if task.work.edges[pick, 1] == stage:
+        return int(task.work.edges[pick, 0] * task.replicas + replica)
     return -1
 
 
@@ -253,7 +248,7 @@ def _others_s(state: State, stage: int, a: int, b: int) -> float:
 @njit
 def _judge(task: Task, state: State, a: int, b: int, spread: float) -> Change:
     """Return what two slots that have changed places lead to; `b` may be free."""
-    stages, replicas = len(task.forward), task.replicas
+    stages, replicas = len(task.work.forward), task.replicas
     n = stages * replicas
     sa, ra = a // replicas, a % replicas
     sb, rb = (b // replicas, b % replicas) if b < n else (sa, ra)
@@ -271,15 +266,15 @@ def _judge(task: Task, state: State, a: int, b: int, spread: float) -> Change:
             longest = max(longest, state.columns[1, s])
             gained += state.columns[1, s] - state.times[s, rb]
         ring = ring_a if s == sa else (ring_b if s == sb else state.rings[s])
-        if longest + ring + task.update[s] > value:
-            value, worst = longest + ring + task.update[s], s
+        if longest + ring + task.work.update[s] > value:
+            value, worst = longest + ring + task.work.update[s], s
     return Change(value, spread + gained / n, worst, ring_a, sum_a, ring_b, sum_b)
 
 
 @njit
 def _accept(task: Task, state: State, a: int, b: int, change: Change) -> None:
     """Remember what a change has led to."""
-    stages, replicas = len(task.forward), task.replicas
+    stages, replicas = len(task.work.forward), task.replicas
     sa, ra = a // replicas, a % replicas
     sb, rb = (b // replicas, b % replicas) if b < stages * replicas else (sa, ra)
     state.place[state.at[a]], state.place[state.at[b]] = a, b

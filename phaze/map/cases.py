@@ -9,8 +9,7 @@ import pandas as pd
 from phaze.cost.network.topologies import make_network
 from phaze.map.ensemble import Candidate, Mapped, MapSettings, map_stages
 from phaze.map.objective import choose_instantiation
-from phaze.pipeline.gpipe import Step, simulate_step
-from phaze.pipeline.held_devices import held_step_s
+from phaze.pipeline.gpipe import Step, held_step_s, simulate_step
 from phaze.pipeline.shared_ports import shared_step_s
 from phaze.spec.map_study import MapTopology, StagesPoint
 from phaze.spec.stages import StoredStages

@@ -12,6 +12,13 @@ When the last backward pass of a stage is over on all its replicas, they reduce 
 ring, by replica number: 2 (R − 1) rounds of P / R bytes, each as long as the slowest link needs, (9). Then
 each updates its parameters: plain SGD reads weights and gradients and writes weights, 3 P bytes. The step
 ends with the last update.
+
+By another rule (`held_step_s`) a message under way holds both devices, the sending and the receiving. A
+program that sends and receives between its passes, without streams of their own for messages, does not
+compute meanwhile (Section VII does not say which its simulator counts). Every device then does one thing at a
+time in the order of such a program: for every microbatch it receives from the stages before it, computes, and
+sends to the stages after it; backward the other way round. A message begins when both devices are free, and
+holds them for latency + size / bandwidth; the step is never shorter.
 """
 
 from __future__ import annotations
@@ -19,6 +26,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -80,7 +88,7 @@ def step_times_s(
     for mapping in mappings:
         check_mapping(stages, mapping, network.devices)
     work = work_of(stages, memory_bytes_per_s)
-    return np.asarray(_all_steps(*work, mappings, network.seconds_per_byte, network.waits_s))
+    return np.asarray(_all_steps(work, mappings, network.seconds_per_byte, network.waits_s))
 
 
 def simulate_step(
@@ -88,18 +96,35 @@ def simulate_step(
 ) -> Step:
     """Return the step under one mapping, shape (S, R), and where its time goes."""
     check_mapping(stages, mapping, network.devices)
-    forward, backward, edges, sizes, gradients, update, microbatches = work_of(stages, memory_bytes_per_s)
-    mapping = np.ascontiguousarray(mapping, np.int64)
-    seconds, waits = network.seconds_per_byte, network.waits_s
+    work, mapping = work_of(stages, memory_bytes_per_s), np.ascontiguousarray(mapping, np.int64)
+    seconds, waits, count = network.seconds_per_byte, network.waits_s, len(mapping)
     ended = np.empty(mapping.shape)
     for replica in range(stages.replicas):
-        devices = mapping[:, replica].copy()
-        ended[:, replica] = passes_end(forward, backward, edges, sizes, microbatches, devices, seconds, waits)
-    reduced = np.array([ring_s(gradients[s], mapping[s], seconds, waits) for s in range(len(forward))])
-    silent = np.zeros((len(forward), len(forward)))
-    alone = passes_end(forward, backward, edges, sizes, microbatches, np.arange(len(forward)), silent, silent)
-    step = float((ended.max(axis=1) + reduced + update).max())
-    return Step(step, ended, reduced, update, float((alone + update).max()))
+        ended[:, replica] = passes_end(work, mapping[:, replica].copy(), seconds, waits)
+    reduced, silent = _reduced_s(work, mapping, network), np.zeros((count, count))
+    alone = passes_end(work, np.arange(count), silent, silent)
+    step = float((ended.max(axis=1) + reduced + work.update).max())
+    return Step(step, ended, reduced, work.update, float((alone + work.update).max()))
+
+
+def held_step_s(
+    stages: StageGraph, mapping: Ints, network: DeviceNetwork, memory_bytes_per_s: float = math.inf
+) -> float:
+    """Return the time of a step under one mapping, shape (S, R), where messages hold both devices."""
+    check_mapping(stages, mapping, network.devices)
+    work, mapping = work_of(stages, memory_bytes_per_s), np.ascontiguousarray(mapping, np.int64)
+    seconds, waits, edges = network.seconds_per_byte, network.waits_s, work.edges
+    sent, returned = np.lexsort(edges.T[::-1]), np.lexsort(edges.T)[::-1]
+    order, ended = np.arange(len(mapping)), np.empty(mapping.shape)
+    for replica in range(stages.replicas):
+        sources, targets = mapping[edges, replica].T
+        to_s = (work.sizes * seconds[sources, targets] + waits[sources, targets])[sent]
+        fro_s = (work.sizes * seconds[targets, sources] + waits[targets, sources])[returned]
+        free, back = np.zeros(len(mapping)), edges[returned][:, ::-1].copy()
+        _one_way(work.forward, edges[sent], to_s, order, work.microbatches, free)
+        _one_way(work.backward, back, fro_s, order[::-1].copy(), work.microbatches, free)
+        ended[:, replica] = free
+    return float((ended.max(axis=1) + _reduced_s(work, mapping, network) + work.update).max())
 
 
 def flat_step_time_s(
@@ -111,11 +136,10 @@ def flat_step_time_s(
     """Return the time of a step with equal links everywhere: all replicas are alike, and one is simulated."""
     count, replicas = len(stages.forward_s), stages.replicas
     network = flat_network(count, bandwidth_bytes_per_s, latency_s)
-    forward, backward, edges, sizes, gradients, update, microbatches = work_of(stages, memory_bytes_per_s)
-    seconds, waits = network.seconds_per_byte, network.waits_s
-    ended = passes_end(forward, backward, edges, sizes, microbatches, np.arange(count), seconds, waits)
-    round_s = latency_s + gradients / replicas / bandwidth_bytes_per_s
-    return float((ended + 2.0 * (replicas - 1) * round_s + update).max())
+    work = work_of(stages, memory_bytes_per_s)
+    ended = passes_end(work, np.arange(count), network.seconds_per_byte, network.waits_s)
+    round_s = latency_s + work.gradients / replicas / bandwidth_bytes_per_s
+    return float((ended + 2.0 * (replicas - 1) * round_s + work.update).max())
 
 
 def check_mapping(stages: StageGraph, mapping: Ints, devices: int) -> None:
@@ -127,22 +151,41 @@ def check_mapping(stages: StageGraph, mapping: Ints, devices: int) -> None:
         raise PhazeError(f"mapping: must name {mapping.size} different devices from 0 to {devices - 1}")
 
 
-Work = tuple[Floats, Floats, Ints, Floats, Floats, Floats, int]
-"""Forward and backward times, edges sorted by source, their bytes, gradients, updates, microbatches."""
+class Work(NamedTuple):
+    """S stages and the e edges between them, sorted by source, as compiled code takes them."""
+
+    forward: Floats
+    backward: Floats
+    edges: Ints
+    sizes: Floats
+    gradients: Floats
+    """Bytes of each stage's, (S,)."""
+    update: Floats
+    """Seconds of each stage's, (S,)."""
+    microbatches: int
 
 
 def work_of(stages: StageGraph, memory_bytes_per_s: float = math.inf) -> Work:
     """Return the arrays that the compiled code works on."""
-    edges = np.ascontiguousarray(stages.edges.reshape(-1, 2), np.int64)
-    return (
-        np.ascontiguousarray(stages.forward_s, np.float64),
-        np.ascontiguousarray(stages.backward_s, np.float64),
-        edges,
-        np.ascontiguousarray(stages.edge_bytes, np.float64),
-        np.ascontiguousarray(stages.parameter_bytes, np.float64),
-        np.ascontiguousarray(UPDATE_TRAFFIC * stages.parameter_bytes / memory_bytes_per_s, np.float64),
+
+    def reals(values: Floats) -> Floats:
+        return np.ascontiguousarray(values, np.float64)
+
+    return Work(
+        reals(stages.forward_s),
+        reals(stages.backward_s),
+        np.ascontiguousarray(stages.edges.reshape(-1, 2), np.int64),
+        reals(stages.edge_bytes),
+        reals(stages.parameter_bytes),
+        reals(UPDATE_TRAFFIC * stages.parameter_bytes / memory_bytes_per_s),
         stages.microbatches,
     )
+
+
+def _reduced_s(work: Work, mapping: Ints, network: DeviceNetwork) -> Floats:
+    """Return the time of every stage's all-reduce, (S,)."""
+    seconds, waits = network.seconds_per_byte, network.waits_s
+    return np.array([ring_s(work.gradients[s], mapping[s], seconds, waits) for s in range(len(mapping))])
 
 
 @njit
@@ -159,43 +202,26 @@ def ring_s(size: float, ring: Ints, seconds: Floats, waits: Floats) -> float:
 
 
 @njit
-def passes_end(
-    forward: Floats,
-    backward: Floats,
-    edges: Ints,
-    sizes: Floats,
-    microbatches: int,
-    devices: Ints,
-    seconds: Floats,
-    waits: Floats,
-) -> Floats:
+def passes_end(work: Work, devices: Ints, seconds: Floats, waits: Floats) -> Floats:
     """Return when each stage of one replica, on `devices`, ends its last backward pass, shape (S,)."""
-    free, scratch = np.empty(len(forward)), np.empty(len(forward) + len(edges))
-    pass_through(forward, backward, edges, sizes, microbatches, devices, seconds, waits, free, scratch)
+    free, scratch = np.empty(len(work.forward)), np.empty(len(work.forward) + len(work.edges))
+    pass_through(work, devices, seconds, waits, free, scratch)
     return free
 
 
 @njit
 def pass_through(
-    forward: Floats,
-    backward: Floats,
-    edges: Ints,
-    sizes: Floats,
-    microbatches: int,
-    devices: Ints,
-    seconds: Floats,
-    waits: Floats,
-    free: Floats,
-    scratch: Floats,
+    work: Work, devices: Ints, seconds: Floats, waits: Floats, free: Floats, scratch: Floats
 ) -> None:
     """Write into `free` when each stage of one replica ends its last backward pass, shape (S,).
 
     `scratch` has room for as many numbers as there are stages and edges.
     """
+    forward, backward, edges, sizes = work.forward, work.backward, work.edges, work.sizes
     count, messages = len(forward), len(edges)
     free[:] = 0.0
     scratch[:] = 0.0
-    for _ in range(microbatches):
+    for _ in range(work.microbatches):
         scratch[:count] = 0.0
         e = 0
         for s in range(count):
@@ -207,7 +233,7 @@ def pass_through(
                 scratch[t] = max(scratch[t], busy + waits[devices[s], devices[t]])
                 e += 1
     scratch[:] = 0.0
-    for _ in range(microbatches):
+    for _ in range(work.microbatches):
         e = messages - 1
         for s in range(count - 1, -1, -1):
             arrived = 0.0
@@ -221,27 +247,32 @@ def pass_through(
 
 
 @njit
-def _all_steps(
-    forward: Floats,
-    backward: Floats,
-    edges: Ints,
-    sizes: Floats,
-    gradients: Floats,
-    update: Floats,
-    microbatches: int,
-    mappings: Ints,
-    seconds: Floats,
-    waits: Floats,
-) -> Floats:
+def _all_steps(work: Work, mappings: Ints, seconds: Floats, waits: Floats) -> Floats:
     """Return the time of a step under every mapping, shape (n,)."""
     steps = np.zeros(len(mappings))
     for n in range(len(mappings)):
-        over = np.zeros(len(forward))
+        over = np.zeros(len(work.forward))
         for replica in range(mappings.shape[2]):
-            devices = mappings[n, :, replica].copy()
-            ended = passes_end(forward, backward, edges, sizes, microbatches, devices, seconds, waits)
-            over = np.maximum(over, ended)
-        for s in range(len(forward)):
-            last = ring_s(gradients[s], mappings[n, s], seconds, waits) + update[s]
+            over = np.maximum(over, passes_end(work, mappings[n, :, replica].copy(), seconds, waits))
+        for s in range(len(over)):
+            last = ring_s(work.gradients[s], mappings[n, s], seconds, waits) + work.update[s]
             steps[n] = max(steps[n], over[s] + last)
     return steps
+
+
+@njit
+def _one_way(
+    times: Floats, messages: Ints, message_s: Floats, order: Ints, microbatches: int, free: Floats
+) -> None:
+    """Let all microbatches pass the stages in an order; `free` (S,) says when each device is free.
+
+    `messages` (e, 2) are pairs of sender and receiver, in the order of their senders.
+    """
+    for _ in range(microbatches):
+        e = 0
+        for s in order:
+            free[s] += times[s]
+            while e < len(messages) and messages[e, 0] == s:
+                t = messages[e, 1]
+                free[s] = free[t] = max(free[s], free[t]) + message_s[e]
+                e += 1

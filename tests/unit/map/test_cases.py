@@ -12,7 +12,7 @@ from phaze.map.ensemble import MapSettings
 from phaze.map.heuristics import consecutive_map, p2p_map
 from phaze.map.objective import Problem
 from phaze.map.search import Limits
-from phaze.pipeline.held_devices import held_step_s
+from phaze.pipeline.gpipe import held_step_s
 from phaze.pipeline.shared_ports import shared_step_s
 from phaze.spec.map_study import MapTopology, StagesPoint
 from phaze.spec.stages import StoredStages
