@@ -12,8 +12,7 @@ import pytest
 from phaze.base.arrays import Ints
 from phaze.base.errors import PhazeError
 from phaze.cost.network.device_networks import DeviceNetwork, flat_network
-from phaze.pipeline.gpipe import simulate_step, step_time_s
-from phaze.pipeline.gpipe import held_step_s
+from phaze.pipeline.gpipe import held_step_s, simulate_step, step_time_s
 from phaze.workload.operator_graphs import StageGraph
 from tests.unit.map.cases import drawn_network, drawn_stages
 
