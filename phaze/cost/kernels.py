@@ -7,19 +7,49 @@ then the time in which a kernel starts and ends.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
-from phaze.base.arrays import Floats
+import numpy as np
+
+from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.units import KIB, MIB
 from phaze.cost.designs import Designs
 from phaze.cost.mapper.loads import Hardware, loads_of
 from phaze.cost.mapper.works import Works
 from phaze.cost.operators import LIMITS, latencies_of
 from phaze.spec.system import Device
+from phaze.workload.operators import Operator, Part
 
 KERNEL_LIMITS = (*(str(limit) for limit in LIMITS), "kernel_start")
 """What takes the time of kernels, the columns of what `time_kernels` returns."""
+
+
+Kernel = tuple[Part, ...]
+"""Parts that run as one: a matrix multiplication, or vector operations."""
+
+
+def kernels_of(operator: Operator) -> list[Kernel]:
+    """Return a kernel for every matrix multiplication, or one for all vector operations."""
+    if operator.core == "network":
+        return []
+    return [(part,) for part in operator.parts] if operator.core == "tensor" else [operator.parts]
+
+
+def works_of_kernels(kernels: Sequence[Kernel], vector_cycles: Mapping[tuple[str, str], float]) -> Works:
+    """Return kernels as works of one estimate, with vector cycles by (role, kind)."""
+    parts = [part for kernel in kernels for part in kernel]
+    return Works(
+        ids=np.arange(len(kernels)),
+        of_part=np.repeat(np.arange(len(kernels)), [len(kernel) for kernel in kernels]),
+        shapes=np.array([(p.batch, p.m, p.k, p.n) for p in parts], np.int64),
+        elements=np.array([p.elements for p in parts], float),
+        cycles=np.array([0.0 if p.kind == "matmul" else vector_cycles[p.role, p.kind] for p in parts]),
+        streamed_bytes=np.array([p.streamed_bytes for p in parts], float),
+        network_bytes=np.zeros(len(parts)),
+        unrolled=np.array([p.unrolled for p in parts], float),
+        kinds=np.array([p.kind for p in parts], str),
+    )
 
 
 def time_kernels(works: Works, device: Device, bytes_per_element: int) -> Floats:
@@ -37,7 +67,7 @@ def time_kernels(works: Works, device: Device, bytes_per_element: int) -> Floats
     return found
 
 
-def _times(works: Works, device: Device, core: str, width: int) -> tuple[Floats, NDArray[np.int64]]:
+def _times(works: Works, device: Device, core: str, width: int) -> tuple[Floats, Ints]:
     """Return the seconds of kernels on cores of one type, and what binds."""
     hardware = Hardware(
         clock_hz=device.clock_hz * device.sustained_clock,
@@ -52,20 +82,11 @@ def _times(works: Works, device: Device, core: str, width: int) -> tuple[Floats,
     return seconds[:, 0], limit[:, 0]
 
 
-def _chosen(works: Works, which: NDArray[np.bool_]) -> Works:
+def _chosen(works: Works, which: Bools) -> Works:
     """Return some of the works."""
-    parts = which[works.of_part]
-    return Works(
-        ids=works.ids[which],
-        of_part=(np.cumsum(which) - 1)[works.of_part[parts]],
-        shapes=works.shapes[parts],
-        elements=works.elements[parts],
-        cycles=works.cycles[parts],
-        streamed_bytes=works.streamed_bytes[parts],
-        network_bytes=works.network_bytes[parts],
-        unrolled=works.unrolled[parts],
-        kinds=works.kinds[parts],
-    )
+    own = which[works.of_part]
+    parts = {field.name: getattr(works, field.name)[own] for field in fields(works) if field.name != "ids"}
+    return Works(**(parts | {"ids": works.ids[which], "of_part": (np.cumsum(which) - 1)[parts["of_part"]]}))
 
 
 def _design(device: Device) -> Designs:

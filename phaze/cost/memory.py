@@ -1,4 +1,4 @@
-"""Memory of a pipeline stage in steady state (Phaze, Appendix B.1).
+"""Memory of a pipeline stage in steady state (Phaze, Appendix B.1), and what ZeRO and the optimizer do to it.
 
 A device that holds the stage with layer set S, s-th from the end of the pipeline, stores
 
@@ -10,18 +10,23 @@ ceil(B/d), as the paper replaces s - 1 by B/d (one more than strictly needed whe
 microbatch at work is counted twice). `stashed` is what is kept of each: all activations, or, where the stage
 recomputes them, the tensors on its incoming edges. The last stage never recomputes, so under GPipe it stashes
 all activations.
+
+ZeRO shares the states of weights over d replicas: 1 the optimizer state with the full-precision weights, 2
+also the gradients, 3 also the weights (Rajbhandari et al., SC 2020, Section 5).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+
+from phaze.base.arrays import Floats, Ints
+from phaze.base.errors import PhazeError
+from phaze.layout import Precision, Zero
 
 Optimizer = Literal["sgd", "sgd-momentum", "adam"]
-Precision = Literal["half", "mixed", "single"]
 Schedule = Literal["1f1b", "gpipe"]
 Gradients = Literal["every-stage", "first-stage"]
 """Whose exchange of gradients a batch waits for: the longest of any stage, or the first's (Phaze, (18))."""
@@ -67,18 +72,7 @@ def microbatches_in_flight(schedule: Schedule, stage: int, microbatches: int) ->
     return stage - 1 if schedule == "1f1b" else microbatches
 
 
-def stage_memory_bytes(
-    constant_bytes: NDArray[np.float64],
-    stashed_bytes: NDArray[np.float64],
-    in_flight: int | NDArray[np.int64],
-) -> NDArray[np.float64]:
-    """Return the memory of stages: what is there once, and what each microbatch in flight adds."""
-    return constant_bytes + in_flight * stashed_bytes
-
-
-def most_in_flight(
-    constant_bytes: NDArray[np.float64], stashed_bytes: NDArray[np.float64], memory_bytes: float, limit: int
-) -> NDArray[np.int64]:
+def most_in_flight(constant_bytes: Floats, stashed_bytes: Floats, memory_bytes: float, limit: int) -> Ints:
     """Return how many microbatches in flight fit, at most `limit`, and -1 where not even none fits.
 
     The memory is affine in their number, so that one division answers for every position of a stage.
@@ -87,3 +81,47 @@ def most_in_flight(
     with np.errstate(divide="ignore", invalid="ignore"):
         room = np.where(stashed_bytes > 0, np.floor(spare / stashed_bytes), limit)
     return np.where(spare < 0, -1, np.minimum(room, limit)).astype(np.int64)
+
+
+def state_bytes(
+    parameters: float, optimizer: Optimizer, precision: Precision, zero: Zero, data: int
+) -> float:
+    """Return the bytes of weights, gradients and optimizer state on each of d replicas."""
+    _check(zero, data)
+    size = parameter_bytes(optimizer, precision)
+    parts = (size.weights, size.gradients, size.optimizer)
+    return parameters * sum(
+        part / (data if zero >= first else 1) for part, first in zip(parts, (3, 2, 1), strict=True)
+    )
+
+
+def update_bytes(
+    parameters: float,
+    optimizer: Optimizer,
+    precision: Precision,
+    zero: Zero,
+    data: int,
+    *,
+    states: bool = True,
+) -> float:
+    """Return the bytes that a replica's update moves from and to memory.
+
+    Full-precision weights are loaded and stored back (PALM, IV.A). With `states` false that is all, as in
+    PALM's text; otherwise also the gradients are loaded, optimizer states loaded and stored, and the weights
+    for the next batch stored in working precision where that is another.
+    """
+    _check(zero, data)
+    size = parameter_bytes(optimizer, precision)
+    master = parameter_bytes("sgd", precision).optimizer or size.weights
+    moved = 2.0 * master
+    if states:
+        rest = size.optimizer - (master if precision == "mixed" else 0)
+        moved += size.gradients + 2 * rest + (size.weights if precision == "mixed" else 0)
+    return parameters * moved / (data if zero else 1)
+
+
+def _check(zero: int, data: int) -> None:
+    if zero not in get_args(Zero):
+        raise PhazeError(f"pipeline: zero must be 0, 1, 2 or 3, got {zero}")
+    if data < 1:
+        raise PhazeError(f"pipeline: data must be >= 1, got {data}")

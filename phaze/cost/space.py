@@ -1,5 +1,6 @@
-"""The architectures of a shard: the grid's within the area rules, and the named ones (paper, Table 1 and
-Appendix C.1).
+"""The architectures of a shard: the grid's within the area rules, and the named ones (paper, Table 1).
+
+Areas are additive over components (paper, Appendix C.1).
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import pandas as pd
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.errors import PhazeError
 from phaze.base.units import KIB, MIB, UM2_PER_MM2
-from phaze.cost.area import chip_areas
 from phaze.cost.designs import design_ids
 from phaze.spec.architecture import (
     Architecture,
@@ -25,16 +25,8 @@ from phaze.spec.architecture import (
 from phaze.tables import Architectures
 
 SIZES = [
-    "num_tc",
-    "num_vc",
-    "pe_x",
-    "pe_y",
-    "pe_vc",
-    "glb_mib",
-    "glb_words_per_cycle",
-    "l2_tc_kib",
-    "l2_vc_kib",
-]
+    "num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "glb_mib", "glb_words_per_cycle", "l2_tc_kib", "l2_vc_kib",
+]  # fmt: skip
 COMPONENTS = ["tensor_um2", "vector_um2", "l2_um2", "glb_um2"]
 AT_THE_LIMIT = 1e-12
 """An area may exceed the limit by this part of it: sums that differ in their order only."""
@@ -104,20 +96,9 @@ def describe(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.
 
     A given area is shared among the components as the figures have it.
     """
-    rows = [
-        (
-            a.num_tc,
-            a.num_vc,
-            a.pe_x,
-            a.pe_y,
-            a.lanes,
-            a.glb_mib,
-            a.bandwidth,
-            a.tensor_l2_kib,
-            a.vector_l2_kib,
-        )
-        for a in architectures
-    ]
+    derived = ("lanes", "bandwidth", "tensor_l2_kib", "vector_l2_kib")
+    of = dict(zip(("pe_vc", "glb_words_per_cycle", "l2_tc_kib", "l2_vc_kib"), derived, strict=True))
+    rows = [[getattr(a, of.get(name, name)) for name in SIZES] for a in architectures]
     frame = _describe(pd.DataFrame(rows, columns=SIZES), figures)
     given = np.array([np.nan if a.area_mm2 is None else a.area_mm2 * UM2_PER_MM2 for a in architectures])
     scale = np.where(np.isnan(given), 1.0, given / frame["area_um2"])
@@ -153,29 +134,43 @@ def _per_core(rule: Callable[..., float], *sizes: Ints) -> Floats:
 
 
 def _describe(sizes: pd.DataFrame, figures: AreaFigures) -> pd.DataFrame:
-    """Return sizes with areas."""
-    value = {name: sizes[name].to_numpy(float) for name in SIZES}
-    areas = chip_areas(
-        value["num_tc"],
-        value["num_vc"],
-        value["pe_x"] * value["pe_y"],
-        value["pe_vc"],
-        value["l2_tc_kib"],
-        value["l2_vc_kib"],
-        value["glb_mib"],
-        figures,
+    """Return sizes with areas: num_tc (macs · mac_tc + L2) + num_vc (lanes · mac_vc + L2) + global buffer."""
+    num_tc, num_vc, x, y, lanes, glb_mib, _, l2_tc_kib, l2_vc_kib = (
+        sizes[name].to_numpy(float) for name in SIZES
     )
+    l2_tc, between_tc = buffer_area_um2(l2_tc_kib, figures.l2)
+    l2_vc, between_vc = buffer_area_um2(l2_vc_kib, figures.l2)
+    glb, between_glb = buffer_area_um2(glb_mib, figures.glb)
+    tensor, vector = num_tc * (x * y) * figures.mac_tc, num_vc * lanes * figures.mac_vc
+    l2 = num_tc * l2_tc + num_vc * l2_vc
     return sizes.assign(
-        glb_bytes=np.rint(value["glb_mib"] * MIB),
-        l2_tc_bytes=np.rint(value["l2_tc_kib"] * KIB),
-        l2_vc_bytes=np.rint(value["l2_vc_kib"] * KIB),
-        area_um2=areas.total_um2,
-        tensor_um2=areas.tensor_um2,
-        vector_um2=areas.vector_um2,
-        l2_um2=areas.l2_um2,
-        glb_um2=areas.glb_um2,
-        area_interpolated=areas.interpolated,
+        glb_bytes=np.rint(glb_mib * MIB),
+        l2_tc_bytes=np.rint(l2_tc_kib * KIB),
+        l2_vc_bytes=np.rint(l2_vc_kib * KIB),
+        area_um2=tensor + vector + l2 + glb,
+        tensor_um2=tensor,
+        vector_um2=vector,
+        l2_um2=l2,
+        glb_um2=glb,
+        area_interpolated=between_tc | between_vc | between_glb,
     )
+
+
+def buffer_area_um2(capacity: Floats, figures: dict[float, float]) -> tuple[Floats, Bools]:
+    """Return the area of a buffer, and whether it lies between the figures.
+
+    Between published capacities, log area is linear in log capacity; beyond them the slope at the end goes
+    on.
+    """
+    sizes = np.array(sorted(figures))
+    areas = np.array([figures[size] for size in sorted(figures)])
+    place = np.clip(np.searchsorted(sizes, capacity), 1, len(sizes) - 1)
+    x, y = np.log(sizes), np.log(areas)
+    slope = (y[place] - y[place - 1]) / (x[place] - x[place - 1])
+    between = np.exp(y[place - 1] + slope * (np.log(capacity) - x[place - 1]))
+    index = np.searchsorted(sizes, capacity).clip(max=len(sizes) - 1)
+    known = sizes[index] == capacity
+    return np.where(known, areas[index], between), ~known
 
 
 def _names(frame: pd.DataFrame) -> list[str]:

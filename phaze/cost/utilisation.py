@@ -6,11 +6,6 @@ Recomputation does not count.
 """
 
 
-def flops_per_token(parameters: int, layers: int, heads: int, head_size: int, sequence: int) -> float:
-    """Return the FLOPs that training needs for one token, 6 N + 12 L H Q T."""
-    return 6.0 * parameters + 12.0 * layers * heads * head_size * sequence
-
-
 def peak_flops_per_s(num_tc: int, pe_x: int, pe_y: int, clock_hz: float) -> float:
     """Return the peak of a device's tensor cores: two FLOPs for each multiply-accumulate unit and cycle."""
     return 2.0 * num_tc * pe_x * pe_y * clock_hz

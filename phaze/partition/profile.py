@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
-from phaze.cost.kernel_works import Kernel, kernels_of, works_of_kernels
-from phaze.cost.kernels import time_kernels
+from phaze.cost.kernels import Kernel, kernels_of, time_kernels, works_of_kernels
 from phaze.cost.vector import cycle_figures
 from phaze.layout import Layout
 from phaze.spec.config import load_technology

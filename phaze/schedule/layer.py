@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.arrays import Floats, Ints
-from phaze.cost.latencies import designs_of_operators, gather_latencies
+from phaze.cost.designs import designs_of_operators, gather_latencies
 from phaze.schedule.graphs import Edges, Layer
 
 POINT = ["model", "tensor", "microbatch"]

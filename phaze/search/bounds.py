@@ -19,7 +19,7 @@ import pandas as pd
 from phaze.base.arrays import Floats
 from phaze.base.progress import counted
 from phaze.base.ranking import distinct_rows
-from phaze.cost.latencies import designs_of_operators, gather_latencies
+from phaze.cost.designs import designs_of_operators, gather_latencies
 from phaze.cost.memory import parameter_bytes
 from phaze.pipeline.flushing import Setting
 from phaze.plan.phaze.chains import Runs, best_times, possible_depths

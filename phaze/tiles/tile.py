@@ -27,8 +27,7 @@ from typing import Literal, get_args
 
 from phaze.base.errors import PhazeError
 from phaze.cost.mapper import arrays
-from phaze.cost.memory import Optimizer, parameter_bytes
-from phaze.cost.training_state import update_bytes
+from phaze.cost.memory import Optimizer, parameter_bytes, update_bytes
 from phaze.layout import Precision, Zero
 from phaze.tiles.chip import DATAFLOWS, Tile
 from phaze.tiles.operators import Product, Share

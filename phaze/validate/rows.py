@@ -12,9 +12,9 @@ import pandas as pd
 
 from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_endless
-from phaze.cost.memory import Optimizer, Precision
-from phaze.cost.training_state import Zero
-from phaze.plan.runs.run import Recompute, Run, RunSchedule
+from phaze.cost.memory import Optimizer
+from phaze.layout import Precision, Recompute, Zero
+from phaze.plan.runs.run import Run, RunSchedule
 from phaze.spec.plain import short
 
 WORDS = {

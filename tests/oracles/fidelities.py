@@ -15,7 +15,7 @@ import numpy as np
 from numpy.random import Generator
 
 from phaze.cost.network.mesh import Grid, Memory, Wires
-from phaze.cost.training_state import Zero
+from phaze.layout import Zero
 from phaze.tiles.chip import Chip, Tile
 from phaze.tiles.group import simulate
 from phaze.tiles.operators import Convolution, Degrees, Linear, Operator, Transformer

@@ -9,8 +9,9 @@ import pandas as pd
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.units import GIB
-from phaze.cost.memory import Gradients, Optimizer, ParameterBytes, Precision, Schedule, parameter_bytes
+from phaze.cost.memory import Gradients, Optimizer, ParameterBytes, Schedule, parameter_bytes
 from phaze.cost.utilisation import peak_flops_per_s
+from phaze.layout import Precision
 from phaze.pipeline.flushing import Setting
 from phaze.plan.phaze.chains import Runs
 from phaze.plan.phaze.energy import DYNAMIC, Batch, Rates, Work

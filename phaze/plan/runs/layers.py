@@ -12,8 +12,7 @@ from typing import cast
 import numpy as np
 
 from phaze.base.arrays import Floats
-from phaze.cost.kernel_works import kernels_of, works_of_kernels
-from phaze.cost.kernels import KERNEL_LIMITS, time_kernels
+from phaze.cost.kernels import KERNEL_LIMITS, kernels_of, time_kernels, works_of_kernels
 from phaze.cost.network.network import Kind
 from phaze.layout import Group, Layout
 from phaze.plan.runs.machine import Machine

@@ -7,11 +7,10 @@ from functools import cached_property
 from typing import Literal
 
 from phaze.base.errors import PhazeError
-from phaze.cost.memory import Optimizer, Precision
-from phaze.cost.training_state import Zero
+from phaze.cost.memory import Optimizer
+from phaze.layout import Precision, Recompute, Zero
 from phaze.spec.model import Model
 
-Recompute = Literal["none", "full", "selective"]
 RunSchedule = Literal["gpipe", "1f1b", "interleaved"]
 VOCABULARY_MULTIPLE = 128
 """Megatron-LM pads the vocabulary to a multiple of this times t."""

@@ -18,8 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phaze.base.arrays import Floats
-from phaze.cost.memory import ParameterBytes, parameter_bytes
-from phaze.cost.training_state import state_bytes, update_bytes
+from phaze.cost.memory import ParameterBytes, parameter_bytes, state_bytes, update_bytes
 from phaze.layout import Group
 from phaze.pipeline.pipeline import Pipeline, StageCost, with_gathers
 from phaze.plan.runs.layers import HBM, NETWORK, LayerCost, layer_costs

@@ -8,8 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phaze.cost.area import buffer_area_um2
-from phaze.cost.space import area_um2
+from phaze.cost.space import area_um2, buffer_area_um2
 from phaze.spec.architecture import Architecture
 from phaze.spec.config import load_architecture, load_technology
 

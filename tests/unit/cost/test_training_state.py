@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.cost.memory import Optimizer, parameter_bytes
+from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_bytes
 from phaze.cost.network.network import sent_bytes
-from phaze.cost.training_state import Zero, state_bytes, state_traffic, update_bytes
+from phaze.layout import Zero
 from phaze.pipeline.flushing import Setting, sync_s
+from tests.oracles.state_traffic import state_traffic
 
 
 @pytest.mark.parametrize(("zero", "gib"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.88)])
@@ -59,6 +60,6 @@ def test_the_update_also_moves_gradients_states_and_working_weights(optimizer: O
 
 def test_impossible_sharing_is_refused() -> None:
     with pytest.raises(PhazeError, match="zero must be 0, 1, 2 or 3, got 4"):
-        state_traffic(1.0, "mixed", 4, 2)  # type: ignore[arg-type]
+        state_bytes(1.0, "adam", "mixed", 4, 2)  # type: ignore[arg-type]
     with pytest.raises(PhazeError, match="data must be >= 1, got 0"):
         state_bytes(1.0, "adam", "mixed", 1, 0)

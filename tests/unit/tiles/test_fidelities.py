@@ -9,7 +9,7 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import Grid, Memory, Wires
-from phaze.cost.training_state import Zero
+from phaze.layout import Zero
 from phaze.tiles.chip import Chip, Tile
 from phaze.tiles.group import Fidelity, measure, simulate
 from phaze.tiles.operators import Degrees, Transformer

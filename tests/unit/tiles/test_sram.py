@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze.base.errors import PhazeError
-from phaze.cost.training_state import Zero, update_bytes
+from phaze.cost.memory import update_bytes
+from phaze.layout import Zero
 from phaze.tiles.chip import Tile
 from phaze.tiles.operators import Linear, Share, Transformer, shares
 from phaze.tiles.tile import (

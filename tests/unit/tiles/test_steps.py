@@ -10,11 +10,12 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import Grid, Memory, Wires
 from phaze.cost.network.ring_messages import Collective, collective
-from phaze.cost.training_state import Zero, state_traffic
+from phaze.layout import Zero
 from phaze.tiles.chip import Chip, Tile
 from phaze.tiles.operators import Linear, Pool, Transformer
 from phaze.tiles.steps import Exchange, Mode, Part, Program, Stage, Step
 from phaze.tiles.tile import Access, Training
+from tests.oracles.state_traffic import state_traffic
 
 GRID = Grid(4, 4)
 TILES = tuple(range(16))
@@ -69,7 +70,7 @@ def test_gradients_are_reduced_once_a_batch_or_beside_what_follows() -> None:
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_zero_sends_what_the_pipeline_level_counts(zero: Zero) -> None:
-    """`training_state.state_traffic`, over N_d replicas, in bytes that each of them sends."""
+    """`state_traffic`, over N_d replicas, in bytes that each of them sends."""
     found = program(Training(zero=zero, recompute=True))
     wanted = state_traffic(12 * 64**2 / 4, "mixed", zero, 4)
 

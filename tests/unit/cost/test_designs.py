@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from phaze.cost.latencies import designs_of_operators, gather_latencies
+from phaze.cost.designs import designs_of_operators, gather_latencies
 
 WORK = np.array([0, 0, 1, 1])
 DESIGN = np.array([3, 5, 8, 9])
