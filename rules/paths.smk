@@ -148,6 +148,7 @@ TABLE_FILES = (
             "technologies/22nm.yaml",
             "models/resnet-50.yaml",
             "models/bert-base.yaml",
+            "published/palm-2024.yaml",
         )
         for path in sorted(CONFIG.glob(pattern))
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from phaze.spec.noun import Noun
@@ -41,6 +43,43 @@ class PrintedRun(MeasuredRun):
     """Sequences per second that they compare with: without attention and vocabulary."""
 
 
+RatioOf = Literal["cache", "nvlink", "sram", "hops", "router", "edge", "fabric"]
+
+
+class PrintedRatio(Noun):
+    """A ratio of PALM's Table I."""
+
+    system: Name
+    """Name of a file in config/systems."""
+    of: RatioOf
+    """What is divided by what; `phaze.tiles.printed` says it in words."""
+    published: PositiveFloat
+    """The ratio, with digits cut off."""
+    inputs: tuple[PositiveFloat, PositiveFloat] | None = None
+    """What the paper seems to divide; none if no figures fit."""
+    explanation: str = ""
+    """Why ours differs; empty where only digits do."""
+
+
+class PrintedInference(Noun):
+    """A row of PALM's Table V, or one way to read what was printed of it."""
+
+    model: Name
+    """Name of a spec in config/models."""
+    numbers: Literal["half", "int8"]
+    """16-bit floating point, or 8-bit integers at the rate of the tile."""
+    sequence: PositiveInt = 1
+    """Tokens of a sample."""
+    published: PositiveFloat
+    """Samples per second of the chip."""
+    palm: PositiveFloat
+    """Samples per second that PALM simulates."""
+    fetched: tuple[Literal["own", "shared"], ...] = ("own", "shared")
+    """How weights may be fetched: by every replica, or a share by each and gathered."""
+    explanation: str = ""
+    """Why ours differs."""
+
+
 class ProgramRun(Noun):
     """What the authors' program gives for what they print."""
 
@@ -73,6 +112,10 @@ class PublishedTiled(Noun):
     """Table IV by model."""
     other_runs: dict[Name, MeasuredRun] = Field(default_factory=dict)
     """Measured runs of the same source that Table IV does not have, to fit a constant on."""
+    ratios: tuple[PrintedRatio, ...] = ()
+    """Table I."""
+    inference: tuple[PrintedInference, ...] = ()
+    """Table V."""
     program: ProgramRun | None = None
     """The authors' program as run, beside what they print."""
     best_tensor: dict[Name, PositiveInt] = Field(default_factory=dict)

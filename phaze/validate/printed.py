@@ -15,7 +15,7 @@ from phaze.spec.published_tiled import MeasuredRun, PublishedTiled
 from phaze.spec.systems import load_cluster
 from phaze.spec.tiled_study import PrintedTable
 from phaze.tables import TiledBesides
-from phaze.tiles.published import Beside, grayskull_beside, ratios_beside
+from phaze.tiles.printed import inference_beside, ratios_beside
 from phaze.validate.fit import fitted_sustained_hbm, with_sustained_hbm
 from phaze.validate.rows import Row as RunRow
 from phaze.validate.rows import read_row
@@ -46,23 +46,8 @@ def besides(asked: Asked, folder: Path = FOLDER) -> pd.DataFrame:
 def _rows(table: PrintedTable, published: PublishedTiled | None, folder: Path) -> Iterator[Row]:
     if table == "IV":
         yield from _gpus(published, folder) if published else ()
-        return
-    for beside in ratios_beside(folder) if table == "I" else grayskull_beside(folder=folder):
-        yield _row(beside)
-
-
-def _row(beside: Beside) -> Row:
-    return {
-        "table": beside.table,
-        "case": beside.case,
-        "reading": beside.reading,
-        "unit": beside.unit,
-        "published": beside.published,
-        "palm": beside.simulated or 0.0,
-        "measured": 0.0,
-        "ours": beside.ours,
-        "explanation": beside.explanation,
-    }
+    else:
+        yield from ratios_beside(folder) if table == "I" else inference_beside(folder=folder)
 
 
 def _gpus(published: PublishedTiled, folder: Path) -> Iterator[Row]:

@@ -10,8 +10,8 @@ from typing import Literal
 import pytest
 
 from phaze.base.errors import PhazeError
+from phaze.spec.published_tiled import PrintedInference
 from phaze.tiles.chip import load_tiled_machine
-from phaze.tiles.grayskull import CASES, MOST, Case, Row
 from phaze.tiles.group import measure
 from phaze.tiles.inference import (
     Family,
@@ -23,14 +23,16 @@ from phaze.tiles.inference import (
     throughput,
 )
 from phaze.tiles.operators import Linear
+from phaze.tiles.printed import MOST, inference_row, load_printed, operators, reading_of
 from phaze.tiles.steps import Program, Stage
 from phaze.tiles.tile import Training
 from tests.oracles.chips import slower
 
 MACHINE = load_tiled_machine("grayskull")
+CASES = load_printed().inference
 STAGE = Stage((14, 15), ((Linear(4, 8, 16, 32), (2, 1, 1, 1)),))
 
-# The fastest mapping of each case by the search over all, which `phaze.tiles.grayskull.table_v` takes.
+# The fastest mapping of each case by the search over all, which `phaze.tiles.printed.run` takes.
 BEST = (
     Family((12,), (3,), ("shared",)),
     Family((4,), (20,), ("shared",)),
@@ -40,74 +42,87 @@ BEST = (
 )
 
 
-def reached(case: Case, family: Family) -> Throughput:
+def reached(case: PrintedInference, family: Family) -> Throughput:
     """Return what a few mappings of a case reach."""
-    return fastest(MACHINE, case.operators(), case.numbers, family)
+    return fastest(MACHINE, operators(case), case.numbers, family)
 
 
 @cache
-def row_of(i: int) -> Row:
-    """Return a case with what its fastest mapping reaches."""
-    return Row(CASES[i], reached(CASES[i], BEST[i]))
+def ours(i: int) -> Throughput:
+    """Return what the fastest mapping of a case reaches."""
+    return reached(CASES[i], BEST[i])
 
 
-EVERY_CASE = pytest.mark.parametrize("i", range(len(CASES)), ids=[case.name for case in CASES])
+def error(i: int) -> float:
+    return ours(i).samples_per_s / CASES[i].published - 1
+
+
+EVERY_CASE = pytest.mark.parametrize("i", range(len(CASES)), ids=map(reading_of, CASES))
 
 
 def test_resnet_50_is_as_fast_as_published() -> None:
     """22,431 images per second with 8-bit integers, within a tenth; PALM has 23,033."""
-    assert abs(row_of(0).error) < 0.1
+    assert abs(error(0)) < 0.1
 
 
 def test_bert_base_lies_between_weights_fetched_once_and_by_every_replica() -> None:
     """2,830 sequences per second with 16 bits and 128 tokens; neither is within a fifth, and both say why."""
-    shared, own = row_of(1), row_of(2)
-    assert own.ours.samples_per_s < shared.case.published < shared.ours.samples_per_s
-    assert shared.case.explanation
-    assert own.case.explanation
+    assert ours(2).samples_per_s < CASES[1].published < ours(1).samples_per_s
+    assert CASES[1].explanation
+    assert CASES[2].explanation
 
 
 def test_another_reading_of_bert_base_is_within_a_fifth_and_longer_sequences_are_slower() -> None:
     """The same figure with 8-bit integers and 384 tokens, and with the 512 that BERT takes at most."""
-    assert abs(row_of(3).error) < 0.2
-    assert CASES[4].reading == "8-bit integers, 512 tokens"
-    assert row_of(4).ours.samples_per_s < row_of(3).ours.samples_per_s
+    assert abs(error(3)) < 0.2
+    assert reading_of(CASES[4]) == "8-bit integers, 512 tokens"
+    assert ours(4).samples_per_s < ours(3).samples_per_s
 
 
 @EVERY_CASE
 def test_the_slowest_stage_or_tensor_sets_the_pace(i: int) -> None:
     """And nothing is faster than the arrays."""
-    row = row_of(i)
-    slowest = max(*row.ours.stage_s, *row.ours.send_s)
-    assert row.ours.samples_per_s == pytest.approx(row.ours.mapped.microbatch / slowest)
-    assert 0 < row.ours.utilisation < 1
+    found = ours(i)
+    slowest = max(*found.stage_s, *found.send_s)
+    assert found.samples_per_s == pytest.approx(found.mapped.microbatch / slowest)
+    assert 0 < found.utilisation < 1
 
 
 @pytest.mark.parametrize("part", ["sram", "links", "dram"])
 @EVERY_CASE
 def test_halving_a_bandwidth_never_speeds_up(i: int, part: Literal["sram", "links", "dram"]) -> None:
-    row = row_of(i)
-    mapped = row.ours.mapped
+    mapped = ours(i).mapped
     half = replace(mapped, chip=slower(mapped.chip, part))
-    assert throughput(half, "tile-by-tile").samples_per_s <= row.ours.samples_per_s * (1 + 1e-9)
+    assert throughput(half, "tile-by-tile").samples_per_s <= ours(i).samples_per_s * (1 + 1e-9)
 
 
 def test_formulas_bound_the_throughput_from_above() -> None:
-    for row in map(row_of, range(len(CASES))):
-        assert throughput(row.ours.mapped, "analytical").samples_per_s >= row.ours.samples_per_s * (1 - 1e-9)
+    for found in map(ours, range(len(CASES))):
+        assert throughput(found.mapped, "analytical").samples_per_s >= found.samples_per_s * (1 - 1e-9)
 
 
 def test_one_stage_takes_what_the_tile_level_says() -> None:
     """In the long run nothing comes on top of the forward pass of a single stage."""
-    found = row_of(2).ours
+    found = ours(2)
     (stage,) = found.mapped.stages
     alone = measure(found.mapped.chip, stage, found.mapped.mode, "tile-by-tile").seconds("forward")
     assert found.samples_per_s == pytest.approx(found.mapped.microbatch / alone)
 
 
-def test_a_row_says_its_mapping() -> None:
-    assert row_of(0).mapping == "12 stages of 10 cores, microbatch 3, weights shared"
-    assert row_of(2).mapping == "1 stage of 120 cores, microbatch 40, weights own"
+def test_a_row_says_its_mapping_and_stands_beside_what_is_printed() -> None:
+    for i, mapping in (
+        (0, "12 stages of 10 cores, microbatch 3, weights shared"),
+        (2, f"1 stage of 120 cores, microbatch 40, weights own; {CASES[2].explanation}"),
+    ):
+        row = inference_row(CASES[i], ours(i))
+        assert row["explanation"] == mapping
+        assert (row["published"], row["palm"]) == (CASES[i].published, CASES[i].palm)
+        assert (row["case"], row["ours"]) == (CASES[i].model, ours(i).samples_per_s)
+
+
+def test_cases_differ_in_model_or_reading() -> None:
+    assert {case.model for case in CASES} == {"resnet-50", "bert-base"}
+    assert len({(case.model, reading_of(case)) for case in CASES}) == len(CASES)
 
 
 def test_eight_bit_integers_have_their_own_arrays() -> None:
