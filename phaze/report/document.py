@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 from matplotlib.figure import Figure
+
+from phaze.report.words import fill
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,29 @@ class Sheet:
     """Name of the result table with all columns and digits, empty if there is none."""
     folded: bool = False
     """If long, shown by its caption alone until it is opened: not needed to follow the report."""
+
+
+Cell = str | Callable[[pd.Series], str]
+"""What a column says of a row: a template as `words.fill` takes it, or a function."""
+
+
+def sheet_of(
+    caption: str,
+    table: pd.DataFrame,
+    columns: Mapping[str, Cell],
+    words: int = 1,
+    marked: Iterable[bool] = (),
+    source: str = "",
+    *,
+    folded: bool = False,
+) -> Sheet:
+    """Return a table as shown: a column for every heading, and a flag for every row that stands out."""
+    rows = tuple(
+        tuple(fill(cell, row) if isinstance(cell, str) else cell(row) for cell in columns.values())
+        for _, row in table.iterrows()
+    )
+    standing = frozenset(i for i, flag in enumerate(marked) if flag)
+    return Sheet(caption, tuple(columns), rows, words, standing, source, folded)
 
 
 @dataclass(frozen=True)

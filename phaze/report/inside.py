@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pandas as pd
 
 from phaze.report import charts, closeups
 from phaze.report.anatomy import layer_counts, microbatches_of, operators_of, stages_of
-from phaze.report.document import Block, Chart, Gallery, Heading, Prose, Section, Sheet
+from phaze.report.document import Block, Cell, Chart, Gallery, Heading, Prose, Section, Sheet, sheet_of
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, in_order, row_of
@@ -21,11 +22,9 @@ from phaze.report.words import (
     decimal,
     join,
     operator,
-    percent,
     seconds,
     size,
     storing,
-    times,
     widths,
 )
 from phaze.tables import Variations
@@ -47,38 +46,34 @@ def time_spent(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         "at the peak of all tensor cores.",
         partial(charts.breakdowns, mine),
     )
-    blocks: list[Block] = [figure]
-    if len(findings.bindings):
-        blocks.append(
-            Chart(
-                "limits",
-                "What binds the operators on the best accelerators",
-                "Part of the time in operators, all layers and both passes, as scheduled.",
-                partial(charts.limits, findings.bindings),
-            )
-        )
-        blocks.append(_bindings_sheet(findings.bindings))
     about = "Where the time of a batch goes on the best accelerators, and what would have to be faster."
-    yield Section("time", "What limits the throughput", about, tuple(blocks))
+    yield Section("time", "What limits the throughput", about, (figure, *_limits(findings.bindings)))
 
 
-def _bindings_sheet(table: pd.DataFrame) -> Sheet:
+def _limits(table: pd.DataFrame) -> Iterator[Block]:
+    """Yield what binds the operators, if schedules say."""
+    if table.empty:
+        return
+    yield Chart(
+        "limits",
+        "What binds the operators on the best accelerators",
+        "Part of the time in operators, all layers and both passes, as scheduled.",
+        partial(charts.limits, table),
+    )
     longest = table.sort_values("share", ascending=False).groupby("model", sort=False).head(MOST_OPERATORS)
-    shown = longest.sort_values(["model", "share"], ascending=[True, False]).reset_index(drop=True)
-    shown["heading"] = shown["model"].where(~shown.duplicated("model"), "")
-    rows = [
-        (
-            row["heading"], operator(row["name"]), f"{row['layer']}, {row['direction']}", row["core"],
-            "all" if row["all_cores"] else "one", LIMITS[row["limit"]], seconds(row["latency_s"]),
-            percent(row["share"]),
-        )
-        for _, row in shown.iterrows()
-    ]  # fmt: skip
-    header = ("workload", "operator", "layer, pass", "core", "cores", "binds", "latency", "of busy time")
+    shown = longest.sort_values(["model", "share"], ascending=[True, False])
     caption = (
         f"The {MOST_OPERATORS} operators that take the most time on the best accelerator of every workload"
     )
-    return Sheet(caption, header, tuple(rows), 6, source="bindings", folded=True)
+    columns: dict[str, Cell] = {
+        "workload": "{heading}", "operator": lambda row: operator(row["name"]),
+        "layer, pass": "{layer}, {direction}", "core": "{core}",
+        "cores": lambda row: "all" if row["all_cores"] else "one",
+        "binds": lambda row: LIMITS[row["limit"]], "latency": "{latency_s:seconds}",
+        "of busy time": "{share:percent}",
+    }  # fmt: skip
+    shown = shown.assign(heading=shown["model"].where(~shown.duplicated("model"), ""))
+    yield sheet_of(caption, shown, columns, 6, source="bindings", folded=True)
 
 
 def chips(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -86,7 +81,7 @@ def chips(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     table = _labelled_areas(inputs, findings)
     if table.empty:
         return
-    limit = inputs.cluster.area_limit_um2
+    limit, baseline = inputs.cluster.area_limit_um2, inputs.study.architectures.baseline
     figure = Chart(
         "areas",
         "Area of the accelerators by part",
@@ -94,7 +89,6 @@ def chips(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         partial(charts.areas, table, limit),
     )
     blocks: list[Block] = [figure, _area_sheet(table)]
-    baseline = inputs.study.architectures.baseline
     energies = findings.energies[findings.energies["design"].isin([PER_MODEL, baseline])]
     if baseline is not None and (energies["design"] == baseline).any():
         blocks.append(
@@ -107,7 +101,7 @@ def chips(inputs: Inputs, findings: Findings) -> Iterator[Section]:
             )
         )
     if len(findings.energies):
-        blocks.append(_energy_sheet(findings))
+        blocks.append(_energy_sheet(findings.energies))
     about = "What the area is spent on, and the energy that a trained sample takes."
     yield Section("chips", "Area and energy", about, tuple(blocks))
 
@@ -125,43 +119,36 @@ def _labelled_areas(inputs: Inputs, findings: Findings) -> pd.DataFrame:
 
 
 def _area_sheet(table: pd.DataFrame) -> Sheet:
+    parts = {"tensor cores": "tensor", "vector cores": "vector", "L2 buffers": "l2", "global buffer": "glb"}
     wide = table.pivot_table(index="label", columns="part", values="area_um2", sort=False)
-    rows = [
-        (
-            str(label),
-            area(parts.sum()),
-            *(f"{area(parts[p])} ({percent(parts[p] / parts.sum(), 0)})" for p in _AREA_PARTS),
-        )
-        for label, parts in wide.iterrows()
-    ]
-    header = ("accelerator", "area", "tensor cores", "vector cores", "L2 buffers", "global buffer")
-    return Sheet(
-        "Area by part; a workload's name stands for its best accelerator", header, tuple(rows), source="areas"
+    shares = wide.div(wide.sum(axis=1), axis=0).add_prefix("share_")
+    columns: dict[str, Cell] = {
+        "accelerator": "{label}", "area": "{whole:area}",
+        **{title: f"{{{part}:area}} ({{share_{part}:percent0}})" for title, part in parts.items()},
+    }  # fmt: skip
+    rows = wide.assign(whole=wide.sum(axis=1)).join(shares).reset_index()
+    return sheet_of(
+        "Area by part; a workload's name stands for its best accelerator", rows, columns, source="areas"
     )
 
 
-_AREA_PARTS = ("tensor", "vector", "l2", "glb")
-_ENERGY_PARTS = ("mac", "register", "l2", "glb", "hbm", "link", "leakage")
+_ENERGY_PARTS = {
+    "MAC": "mac", "registers": "register", "L2": "l2", "global buffer": "glb", "HBM": "hbm", "link": "link",
+    "leakage": "leakage",
+}  # fmt: skip
 
 
-def _energy_sheet(findings: Findings) -> Sheet:
+def _energy_sheet(energies: pd.DataFrame) -> Sheet:
     keys = ["model", "design"]
-    wide = findings.energies.pivot_table(index=keys, columns="part", values="joules_per_sample", sort=False)
-    rows = [
-        (
-            *map(str, name),
-            decimal(parts.sum(), "J"),
-            *(percent(parts[p] / parts.sum()) for p in _ENERGY_PARTS),
-        )
-        for name, parts in wide.iterrows()
-        if isinstance(name, tuple)
-    ]
-    header = (
-        "workload", "design", "per sample", "MAC", "registers", "L2", "global buffer", "HBM", "link",
-        "leakage",
-    )  # fmt: skip
+    wide = energies.pivot_table(index=keys, columns="part", values="joules_per_sample", sort=False)
+    shares = wide.div(wide.sum(axis=1), axis=0)
+    columns: dict[str, Cell] = {
+        "workload": "{model}", "design": "{design}", "per sample": "{whole:J}",
+        **{title: f"{{{part}:percent}}" for title, part in _ENERGY_PARTS.items()},
+    }  # fmt: skip
     caption = "Energy per trained sample by part; the link carries collectives, transfers and gradients"
-    return Sheet(caption, header, tuple(rows), 2, source="energies", folded=True)
+    rows = shares.assign(whole=wide.sum(axis=1)).reset_index()
+    return sheet_of(caption, rows, columns, 2, source="energies", folded=True)
 
 
 def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -176,28 +163,19 @@ def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         "The accelerator stays, the placement is searched again.",
         partial(charts.sensitivities, wide),
     )
+    columns: dict[str, Cell] = {
+        "workload": "{model}", "variation": "{variation}", "placement": _placed_as,
+        "time per batch": "{time_per_batch_s:seconds}", "over the study's": "{relative:times}",
+        "over baseline expert": "{speedup:times}",
+    }  # fmt: skip
+    caption = "Best accelerators under other bandwidths"
+    sheet = sheet_of(caption, table, columns, 3, source="variations", folded=True)
     s = inputs.cluster.scenario
     about = (
         f"The study assumes {decimal(s.hbm_bandwidth_bytes_per_s, 'B/s')} of HBM bandwidth and "
         f"{size(s.network_bandwidth_bytes_per_s)}/s between devices."
     )
-    blocks = (Prose(_variations(inputs)), figure, _variations_sheet(table))
-    yield Section("sensitivity", "How firm is the choice", about, blocks)
-
-
-def _variations_sheet(table: pd.DataFrame) -> Sheet:
-    rows = [
-        (
-            row["model"], row["variation"], _placed_as(row), seconds(row["time_per_batch_s"]),
-            times(row["relative"]), times(row["speedup"]),
-        )
-        for _, row in table.iterrows()
-    ]  # fmt: skip
-    header = (
-        "workload", "variation", "placement", "time per batch", "over the study's", "over baseline expert",
-    )  # fmt: skip
-    caption = "Best accelerators under other bandwidths"
-    return Sheet(caption, header, tuple(rows), 3, source="variations", folded=True)
+    yield Section("sensitivity", "How firm is the choice", about, (Prose(_variations(inputs)), figure, sheet))
 
 
 def _placed_as(row: pd.Series) -> str:
@@ -236,8 +214,10 @@ def _closeups(inputs: Inputs, row: pd.Series) -> Iterator[Block]:
     operators = operators[operators["layer"] == layer]
     if stages.empty and operators.empty:
         return
+    chip, limited = chip_of(inputs.cluster, row), f"; limited by {row['binding']}" if row["binding"] else ""
+    taken = f"{seconds(row['time_per_batch_s'])} per batch{limited}."
     yield Heading(str(row["model"]))
-    yield Prose(_placement_words(inputs, row))
+    yield Prose(f"{compute(chip)}, {_placed_as(row)}, {taken}")
     if len(stages):
         yield Gallery(tuple(_stage_charts(inputs, row, stages)))
     if len(operators):
@@ -249,12 +229,6 @@ def _closeups(inputs: Inputs, row: pd.Series) -> Iterator[Block]:
         )
     if len(stages) > 1:
         yield _stages_sheet(str(row["model"]), stages)
-
-
-def _placement_words(inputs: Inputs, row: pd.Series) -> str:
-    chip = chip_of(inputs.cluster, row)
-    head = f"{compute(chip)}, {_placed_as(row)}, {seconds(row['time_per_batch_s'])} per batch"
-    return f"{head}; limited by {row['binding']}." if row["binding"] else f"{head}."
 
 
 def _file_name(row: pd.Series) -> str:
@@ -278,17 +252,13 @@ def _stage_charts(inputs: Inputs, row: pd.Series, stages: pd.DataFrame) -> Itera
 
 
 def _stages_sheet(model: str, stages: pd.DataFrame) -> Sheet:
-    rows = [
-        (
-            str(row["stage"] + 1), f"{row['first_layer']} to {row['last_layer']}", str(row["devices"]),
-            seconds(row["forward_s"]), seconds(row["backward_s"]), seconds(row["transfer_s"]),
-            seconds(row["load_s"]),
-            size(row["memory_bytes"]), size(row["headroom_bytes"]),
-        )
-        for _, row in stages.iterrows()
-    ]  # fmt: skip
-    header = ("stage", "layers", "devices", "forward", "backward", "transfer", "load", "memory", "headroom")
-    return Sheet(f"Stages of {model}, for one microbatch", header, tuple(rows), 0, folded=True)
+    columns: dict[str, Cell] = {
+        "stage": lambda row: str(row["stage"] + 1), "layers": "{first_layer} to {last_layer}",
+        "devices": "{devices}", "forward": "{forward_s:seconds}", "backward": "{backward_s:seconds}",
+        "transfer": "{transfer_s:seconds}", "load": "{load_s:seconds}", "memory": "{memory_bytes:size}",
+        "headroom": "{headroom_bytes:size}",
+    }  # fmt: skip
+    return sheet_of(f"Stages of {model}, for one microbatch", stages, columns, 0, folded=True)
 
 
 PARTS: tuple[Part, ...] = (time_spent, chips, sensitivity, closeup)
@@ -296,46 +266,30 @@ PARTS: tuple[Part, ...] = (time_spent, chips, sensitivity, closeup)
 
 
 def vary(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
-    """Return table variations: for every variation and model the best placement of the winner."""
-    rows = []
-    tried = {str(name): _by_model(table) for name, table in inputs.sensitivities.groupby("variation")}
-    for model in inputs.study.models:
-        winner = row_of(results, model, PER_MODEL)
-        baseline = baseline_design(inputs.study)
-        expert = row_of(results, model, baseline) if baseline else None
-        for name in inputs.study.report.sensitivity:
-            table = tried.get(name, {}).get(model)
-            if winner is not None and table is not None:
-                rows.append(_row(name, table, winner, expert))
-    rows = [row for row in rows if row]
-    return Variations.check(pd.DataFrame(rows)[list(Variations.fields())]) if rows else Variations.empty()
-
-
-def _by_model(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    return {str(model): rows for model, rows in table[table["status"] == "placed"].groupby("model")}
-
-
-def _row(
-    variation: str, table: pd.DataFrame, winner: pd.Series, expert: pd.Series | None
-) -> dict[str, object]:
-    """Return the row of a variation of a model, from its placements; empty if nothing was placed under it.
+    """Return table variations: for every variation and model the best placement of the winner.
 
     The speed-up is the throughput over the baseline's with the experts' placement under the same variation.
     """
-    best = _best(table, winner)
-    if best is None:
-        return {}
-    base = None if expert is None else _best(table, expert)
-    return {
-        **{str(key): value for key, value in best.items()},
-        "variation": variation,
-        "relative": best["samples_per_s"] / winner["samples_per_s"],
-        "speedup": 0.0 if base is None else float(best["samples_per_s"] / base["samples_per_s"]),
-    }
+    rows = []
+    placed = inputs.sensitivities[inputs.sensitivities["status"] == "placed"]
+    tried = {(str(name), str(model)): mine for (name, model), mine in placed.groupby(["variation", "model"])}
+    for model, name in product(inputs.study.models, inputs.study.report.sensitivity):
+        winner, mine = row_of(results, model, PER_MODEL), tried.get((name, model))
+        best = None if winner is None or mine is None else _same_chip(mine, winner)
+        if winner is None or mine is None or best is None:
+            continue
+        expert = row_of(results, model, baseline_design(inputs.study) or "")
+        base = None if expert is None else _same_chip(mine, expert)
+        over = {
+            "relative": best["samples_per_s"] / winner["samples_per_s"],
+            "speedup": 0.0 if base is None else float(best["samples_per_s"] / base["samples_per_s"]),
+        }
+        rows.append({**best, "variation": name, **over})
+    return Variations.check(pd.DataFrame(rows)[list(Variations.fields())]) if rows else Variations.empty()
 
 
-def _best(table: pd.DataFrame, row: pd.Series) -> pd.Series | None:
+def _same_chip(placed: pd.DataFrame, row: pd.Series) -> pd.Series | None:
     """Return the best of the placements with accelerator, HBM and planner of a result."""
-    same = [table[key] == row[key] for key in ("architecture", "hbm_gib", "planner")]
-    found = table[np.logical_and.reduce(same)].assign(area_um2=row["area_um2"])
+    same = [placed[key] == row[key] for key in ("architecture", "hbm_gib", "planner")]
+    found = placed[np.logical_and.reduce(same)].assign(area_um2=row["area_um2"])
     return in_order(found).iloc[0] if len(found) else None

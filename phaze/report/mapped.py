@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from phaze.report.charts import wrapped
-from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
+from phaze.report.document import Cell, Chart, Items, Prose, Section, sheet_of
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.planners import TITLES, titled
 from phaze.report.style import BLUE, GREY, SAND, SILVER, WIDE, axes, name_groups
 from phaze.report.winners import PER_MODEL
-from phaze.report.words import percent, seconds
+from phaze.report.words import percent
 from phaze.tables import BY_HAND
 
 WAYS = {
@@ -36,12 +34,33 @@ def on_networks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     rows = side_by_side(inputs, findings)
     if rows.empty:
         return
-    blocks: list[Block] = [_chart(rows), _sheet(rows), Items(tuple(_facts(rows))), Prose(_HOW), Prose(_WHAT)]
+    tables = {
+        f"{system}: {mine['network'].iloc[0]}": mine for system, mine in rows.groupby("system", sort=False)
+    }
+    figure = Chart(
+        "networks",
+        "What communication adds to a simulated batch, by the order of its devices",
+        "Of the time on a network that takes none. Where two bars of a workload differ, the order of the "
+        "devices matters; the third is the mapping that is chosen.",
+        partial(added, tables, TITLES),
+    )
+    columns: dict[str, Cell] = {
+        "workload": "{model}", "planner": lambda row: TITLES[row["planner"]], "system": "{system}",
+        "network": "{network}", "mapping": lambda row: WAYS[row["way"]],
+        "workers × lanes × unit": "{workers} × {lanes} × {unit}",
+        "without communication": "{alone_s:seconds}", "all-reduce first": "{cs_map:seconds}",
+        "stages first": "{p2p_map:seconds}", "mapped": "{simulated_s:seconds}",
+        "gain over all-reduce first": lambda row: percent(1 - row["simulated_s"] / row["cs_map"]),
+        "gain over stages first": lambda row: percent(1 - row["simulated_s"] / row["p2p_map"]),
+    }  # fmt: skip
+    caption = "Simulated time per batch on networks, before and after mapping"
+    sheet = sheet_of(caption, rows, columns, 5, source="plan_maps")
+    blocks = (figure, sheet, Items(tuple(_facts(rows))), Prose(_HOW), Prose(_WHAT))
     about = (
         "Planners take the network for flat. Here their plans lie on the devices of networks that are not: "
         "in the default orders, and as topology-aware mapping puts them, simulated before and after."
     )
-    yield Section("networks", "On networks", about, tuple(blocks))
+    yield Section("networks", "On networks", about, blocks)
 
 
 _HOW = (
@@ -88,59 +107,21 @@ def side_by_side(inputs: Inputs, findings: Findings) -> pd.DataFrame:
     )
 
 
-def _chart(rows: pd.DataFrame) -> Chart:
-    """Return the figure: what communication adds under both default orders and under the mapping."""
-    tables = {
-        f"{system}: {mine['network'].iloc[0]}": mine for system, mine in rows.groupby("system", sort=False)
-    }
-    return Chart(
-        "networks",
-        "What communication adds to a simulated batch, by the order of its devices",
-        "Of the time on a network that takes none. Where two bars of a workload differ, the order of the "
-        "devices matters; the third is the mapping that is chosen.",
-        partial(added, tables, TITLES),
-    )
-
-
-def _sheet(rows: pd.DataFrame) -> Sheet:
-    shown = [
-        (
-            str(row["model"]), TITLES[row["planner"]], str(row["system"]), str(row["network"]),
-            WAYS[row["way"]], f"{row['workers']} × {row['lanes']} × {row['unit']}", seconds(row["alone_s"]),
-            seconds(row["cs_map"]), seconds(row["p2p_map"]), seconds(row["simulated_s"]),
-            _gain(row["cs_map"], row["simulated_s"]), _gain(row["p2p_map"], row["simulated_s"]),
-        )
-        for _, row in rows.iterrows()
-    ]  # fmt: skip
-    header = (
-        "workload", "planner", "system", "network", "mapping", "workers × lanes × unit",
-        "without communication", "all-reduce first", "stages first", "mapped", "gain over all-reduce first",
-        "gain over stages first",
-    )  # fmt: skip
-    caption = "Simulated time per batch on networks, before and after mapping"
-    return Sheet(caption, header, tuple(shown), 5, source="plan_maps")
-
-
-def _gain(before_s: float, after_s: float) -> str:
-    return percent(1 - after_s / before_s)
-
-
 def _facts(rows: pd.DataFrame) -> Iterator[str]:
     """Yield for every network what mapping gains, and what the worse default order costs."""
     for system, mine in rows.groupby("system", sort=False):
         gain = 1 - mine["simulated_s"] / mine["cs_map"]
         cost = mine["p2p_map"] / mine["cs_map"] - 1
         most, least, worst = (mine.iloc[int(at)] for at in (gain.argmax(), cost.argmin(), cost.argmax()))
+        lowest, highest = (
+            f"{'+' if value > 0 else ''}{percent(value)}" for value in (cost.min(), cost.max())
+        )
         yield (
             f"{system}: over all-reduce first, mapping saves {percent(gain.mean())} of a batch on average, "
             f"and at most {percent(gain.max())} ({_which(most)}, {WAYS[most['way']]}); it makes "
             f"{int((gain > 0).sum())} of {len(mine)} plans faster. Stages first differs from all-reduce "
-            f"first by {_signed(cost.min())} ({_which(least)}) to {_signed(cost.max())} ({_which(worst)})."
+            f"first by {lowest} ({_which(least)}) to {highest} ({_which(worst)})."
         )
-
-
-def _signed(value: float) -> str:
-    return f"{'+' if value > 0 else ''}{percent(value)}"
 
 
 def _which(row: pd.Series) -> str:
@@ -160,15 +141,18 @@ def added(tables: Mapping[str, pd.DataFrame], titles: Mapping[str, str]) -> Figu
     for ax, (title, rows) in zip(all_axes, tables.items(), strict=True):
         models, planners = list(rows["model"].unique()), list(rows["planner"].unique())
         group = 0.86 / len(planners)
+        left = rows["model"].map(models.index) - 0.43
+        place = rows["planner"].map(planners.index)
+        at = left + group * (place + 0.08)
         for number, (column, (name, colour)) in enumerate(_ORDERS.items()):
-            at = [
-                models.index(row["model"]) - 0.43 + group * (planners.index(row["planner"]) + 0.08)
-                for _, row in rows.iterrows()
-            ]
             height = 100 * (rows[column] / rows["alone_s"] - 1)
             width = group * 0.84 / len(_ORDERS)
-            ax.bar(np.array(at) + width * (number + 0.5), height, width * 0.94, color=colour, label=name)
-        _name_planners(ax, rows, titles, group)
+            ax.bar(at + width * (number + 0.5), height, width * 0.94, color=colour, label=name)
+        for x, planner in zip(left + group * (place + 0.5), rows["planner"], strict=True):
+            ax.annotate(
+                titles[planner], (x, 0.0), (0, -3), xycoords=("data", "axes fraction"),
+                textcoords="offset points", fontsize=7, ha="center", va="top",
+            )  # fmt: skip
         ax.axhline(0, color=SAND, lw=0.8)
         name_groups(ax, [wrapped(str(model)) for model in models])
         ax.tick_params(axis="x", pad=12)
@@ -176,14 +160,3 @@ def added(tables: Mapping[str, pd.DataFrame], titles: Mapping[str, str]) -> Figu
         ax.set_title(title)
     all_axes[0].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(_ORDERS))
     return figure
-
-
-def _name_planners(ax: Axes, rows: pd.DataFrame, titles: Mapping[str, str], group: float) -> None:
-    """Write below every group of bars whose plan it is."""
-    models, planners = list(rows["model"].unique()), list(rows["planner"].unique())
-    for _, row in rows.iterrows():
-        x = models.index(row["model"]) - 0.43 + group * (planners.index(row["planner"]) + 0.5)
-        ax.annotate(
-            titles[row["planner"]], (x, 0.0), (0, -3), xycoords=("data", "axes fraction"),
-            textcoords="offset points", fontsize=7, ha="center", va="top",
-        )  # fmt: skip

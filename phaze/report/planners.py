@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from phaze.report.document import Cell, sheet_of
 from phaze.report.winners import COMMON, PER_MODEL
 from phaze.report.words import percent
 from phaze.tables import PARTS, PLANNERS
@@ -92,19 +93,15 @@ def compared(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     plans = titled(inputs.study, findings.results, findings.plans)
     if plans.empty:
         return
-    wide = _ratios(plans)
-    blocks: list[Block] = [
-        _chart(wide, inputs),
-        _ratio_sheet(wide, plans),
-        Prose(_MODELS),
-        Prose(_COMMUNICATION),
-        *_facts(plans, findings),
-    ]
-    blocks.append(_plan_sheet(plans))
+    wide, words = _ratios(plans), in_words(inputs, findings)
+    blocks: tuple[Block, ...] = (
+        *((Prose(words),) if words else ()), _chart(wide, inputs), _ratio_sheet(wide, plans), Prose(_MODELS),
+        Prose(_COMMUNICATION), *_facts(plans, findings), _plan_sheet(plans),
+    )  # fmt: skip
     about = (
         "Equal accelerators, equal schedules of their layers: only the planners differ, and what they assume."
     )
-    yield Section("planners", "Planners side by side", about, (*_by_planner(inputs, findings), *blocks))
+    yield Section("planners", "Planners side by side", about, blocks)
 
 
 _MODELS = (
@@ -150,20 +147,14 @@ def _chart(wide: pd.DataFrame, inputs: Inputs) -> Chart:
 
 def _ratio_sheet(wide: pd.DataFrame, plans: pd.DataFrame) -> Sheet:
     phaze = plans[plans["planner"] == "phaze"].set_index(["model", "design"])["samples_per_s"]
-    rows = [
-        (
-            str(row["model"]), str(row["design"]), digits(float(phaze[row["model"], row["design"]]), 4),
-            *(times(row[name]) for name in ("piper", "unflushed", "equal", "expert")),
-        )
-        for _, row in wide.reset_index().iterrows()
-    ]  # fmt: skip
-    header = (
-        "workload", "design", "Phaze, planned samples/s", "Piper", "Phaze's plan, Piper's model",
-        "equal stages", "experts",
-    )  # fmt: skip
-    marked = frozenset(i for i, row in enumerate(rows) if row[1] == PER_MODEL)
+    rows = wide.assign(planned=phaze).reset_index()
+    columns: dict[str, Cell] = {
+        "workload": "{model}", "design": "{design}", "Phaze, planned samples/s": "{planned:digits4}",
+        "Piper": "{piper:times}", "Phaze's plan, Piper's model": "{unflushed:times}",
+        "equal stages": "{equal:times}", "experts": "{expert:times}",
+    }  # fmt: skip
     caption = "Throughput of Phaze's planner, and of the others over it; – where a planner finds nothing"
-    return Sheet(caption, header, tuple(rows), 2, marked, "plans")
+    return sheet_of(caption, rows, columns, 2, rows["design"] == PER_MODEL, "plans")
 
 
 def _facts(plans: pd.DataFrame, findings: Findings) -> Iterator[Items]:
@@ -216,21 +207,16 @@ def _widths(plan: pd.Series) -> str:
 
 
 def _plan_sheet(plans: pd.DataFrame) -> Sheet:
-    rows = [
-        (
-            row["model"], row["design"], TITLES[row["planner"]], row["tensor"], row["data"],
-            row["memory"] if row["status"] == "placed" else row["reason"],
-            str(row["stages"]), str(row["microbatch"]), f"{row['devices_used']:,}",
-            digits(row["samples_per_s"], 4), digits(1.0 / row["piper_time_per_sample_s"], 4),
-        )
-        for _, row in plans.iterrows()
-    ]  # fmt: skip
-    header = (
-        "workload", "design", "planner", "t", "d", "activations", "stages", "microbatch", "devices",
-        "samples/s", "under Piper's model",
-    )  # fmt: skip
+    columns: dict[str, Cell] = {
+        "workload": "{model}", "design": "{design}", "planner": lambda row: TITLES[row["planner"]],
+        "t": "{tensor}", "d": "{data}",
+        "activations": lambda row: str(row["memory" if row["status"] == "placed" else "reason"]),
+        "stages": "{stages}", "microbatch": "{microbatch}", "devices": "{devices_used:,}",
+        "samples/s": "{samples_per_s:digits4}",
+        "under Piper's model": lambda row: digits(1.0 / row["piper_time_per_sample_s"], 4),
+    }  # fmt: skip
     caption = "Every plan; t and d list the widths of the stages in the order in which they first appear"
-    return Sheet(caption, header, tuple(rows), 6, source="plans", folded=True)
+    return sheet_of(caption, plans, columns, 6, source="plans", folded=True)
 
 
 def chosen(inputs: Inputs, findings: Findings) -> pd.DataFrame:
@@ -265,12 +251,6 @@ def in_words(inputs: Inputs, findings: Findings) -> str:
         "covers Phaze's planner only), the best of the architectures that Phaze ranks among its best, the "
         f"common and the named ones: {join(plans)}."
     )
-
-
-def _by_planner(inputs: Inputs, findings: Findings) -> Iterator[Prose]:
-    words = in_words(inputs, findings)
-    if words:
-        yield Prose(words)
 
 
 _COLOURS = {"phaze": BLUE, "unflushed": TEAL, "piper": AMBER, "equal": GREY, "expert": SILVER}

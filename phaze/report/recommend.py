@@ -17,12 +17,12 @@ import pandas as pd
 
 from phaze.base.ranking import tied
 from phaze.cost.memory import Gradients
-from phaze.report.document import Block, Items, Prose, Section, Sheet
+from phaze.report.document import Block, Cell, Items, Prose, Section, Sheet, sheet_of
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.planners import CHIP, NAMES, NEAR, TITLES, change, in_parts, titled
 from phaze.report.winners import PER_MODEL
-from phaze.report.words import join, percent, seconds, times, widths
+from phaze.report.words import join, percent, seconds, widths
 from phaze.tables import PARTS, Recommendations
 from phaze.tables.plans import PLAN
 
@@ -268,45 +268,32 @@ def in_short(findings: Findings) -> Iterator[tuple[str, str]]:
 
 
 def _plan_sheet(rows: pd.DataFrame, simulated: pd.DataFrame) -> Sheet:
-    shown = [
-        (
-            str(row["model"]), str(row["design"]), PLANS[row["planner"]], shape(row), str(row["microbatch"]),
-            str(row["memory"]), in_parts(simulation_of(row, simulated, row["planner"])),
-            seconds(row["planned_s"]), seconds(row["simulated_s"]), times(row["speedup"]),
-        )
-        for _, row in rows.iterrows()
-    ]  # fmt: skip
-    header = (
-        "workload", "design", "plan", "{p, d, t}", "microbatch", "activations", "simulated over planned",
-        "planned", "simulated", "speed-up",
-    )  # fmt: skip
+    columns: dict[str, Cell] = {
+        "workload": "{model}", "design": "{design}", "plan": lambda row: PLANS[row["planner"]],
+        "{p, d, t}": shape, "microbatch": "{microbatch}", "activations": "{memory}",
+        "simulated over planned": lambda row: in_parts(simulation_of(row, simulated, row["planner"])),
+        "planned": "{planned_s:seconds}", "simulated": "{simulated_s:seconds}", "speed-up": "{speedup:times}",
+    }  # fmt: skip
     caption = (
         "The recommended plan with its time per batch as planned and as simulated, and why they differ; "
         "speed-up as simulated, over the experts' plan on the baseline"
     )
-    return Sheet(caption, header, tuple(shown), 7, _marked(rows), "recommendations")
+    return sheet_of(caption, rows, columns, 7, rows["design"] == PER_MODEL, "recommendations")
 
 
 def _loss_sheet(rows: pd.DataFrame, simulated: pd.DataFrame) -> Sheet:
-    shown = [
-        (
-            str(row["model"]), str(row["design"]), in_parts(simulation_of(row, simulated, CERTIFIED)),
-            row["reason"] or ("" if row["lost"] <= NEAR else "nothing that is known"),
-            seconds(row["certified_planned_s"]), seconds(row["certified_simulated_s"]),
-            seconds(row["equal_s"]), seconds(row["expert_s"]), seconds(row["piper_s"]), change(row["lost"]),
-        )
-        for _, row in rows.iterrows()
-    ]  # fmt: skip
-    header = (
-        "workload", "design", "simulated over planned", "why it loses", "planned", "simulated",
-        "equal stages", "experts", "Piper (no flush)", "loses",
-    )  # fmt: skip
+    columns: dict[str, Cell] = {
+        "workload": "{model}", "design": "{design}",
+        "simulated over planned": lambda row: in_parts(simulation_of(row, simulated, CERTIFIED)),
+        "why it loses": (
+            lambda row: row["reason"] or ("" if row["lost"] <= NEAR else "nothing that is known")
+        ),
+        "planned": "{certified_planned_s:seconds}", "simulated": "{certified_simulated_s:seconds}",
+        "equal stages": "{equal_s:seconds}", "experts": "{expert_s:seconds}",
+        "Piper (no flush)": "{piper_s:seconds}", "loses": lambda row: change(row["lost"]),
+    }  # fmt: skip
     caption = (
         "The certified plan as planned and as simulated, beside the simulated times of the others, and what "
         "it loses to the best of equal and experts' stages"
     )
-    return Sheet(caption, header, tuple(shown), 4, _marked(rows), "recommendations")
-
-
-def _marked(rows: pd.DataFrame) -> frozenset[int]:
-    return frozenset(i for i, design in enumerate(rows["design"]) if design == PER_MODEL)
+    return sheet_of(caption, rows, columns, 4, rows["design"] == PER_MODEL, "recommendations")

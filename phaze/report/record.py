@@ -8,13 +8,12 @@ from functools import partial
 import pandas as pd
 
 from phaze.report import charts
-from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
+from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, Sheet, sheet_of
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.verdicts import checks_section
 from phaze.report.winners import PER_MODEL
-from phaze.report.words import decimal, digits, percent, seconds, size, storing
-from phaze.spec.published import PublishedComplexity
+from phaze.report.words import decimal, fill, percent, size, widths
 from phaze.tables import Proofs
 
 MOST_ROWS = 60
@@ -26,7 +25,7 @@ def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     table = findings.comparisons[findings.comparisons["design"] == PER_MODEL]
     if table.empty:
         return
-    names = list(inputs.clusters)
+    names, shown = list(inputs.clusters), list(dict.fromkeys(table["model"]))
     wide = table.pivot_table(index="model", columns="scenario", values="samples_per_s").reindex(columns=names)
     wide = wide.reindex([m for m in inputs.study.models if m in wide.index]).div(wide[names[0]], axis=0)
     figure = Chart(
@@ -35,33 +34,16 @@ def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         "Accelerator, HBM and placement are chosen for each scenario.",
         partial(charts.scenarios, wide.fillna(0.0)),
     )
-    sheet = _scenarios_sheet(_in_scenario_order(table, names))
-    about = "The same workloads on other clusters."
-    yield Section("scenarios", "Scenarios", about, (figure, sheet))
-
-
-def _in_scenario_order(table: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    """Return rows by model as they are, and within a model by scenario."""
-    models = list(dict.fromkeys(table["model"]))
-    place = table["model"].map(models.index) * len(names) + table["scenario"].map(names.index)
-    return table.iloc[place.argsort(kind="stable")]
-
-
-def _scenarios_sheet(table: pd.DataFrame) -> Sheet:
-    rows = [
-        (
-            row["model"], row["scenario"], row["architecture"], f"{row['hbm_gib']:g} GiB",
-            f"{{{row['stages']}, {row['data']}, {row['tensor']}}}", str(row["microbatch"]),
-            storing(row["recompute"]),
-            seconds(row["time_per_batch_s"]), digits(row["samples_per_s"]), percent(row["mfu"]),
-        )
-        for _, row in table.iterrows()
-    ]  # fmt: skip
-    header = (
-        "workload", "scenario", "accelerator", "HBM", "{p, d, t}", "microbatch", "activations",
-        "time per batch", "samples/s", "MFU",
-    )  # fmt: skip
-    return Sheet("Best accelerators by scenario", header, tuple(rows), 7, source="comparisons")
+    place = table["model"].map(shown.index) * len(names) + table["scenario"].map(names.index)
+    columns: dict[str, Cell] = {
+        "workload": "{model}", "scenario": "{scenario}", "accelerator": "{architecture}",
+        "HBM": "{hbm_gib:g} GiB", "{p, d, t}": widths, "microbatch": "{microbatch}",
+        "activations": "{recompute:storing}", "time per batch": "{time_per_batch_s:seconds}",
+        "samples/s": "{samples_per_s:digits}", "MFU": "{mfu:percent}",
+    }  # fmt: skip
+    ordered = table.iloc[place.argsort(kind="stable")]
+    sheet = sheet_of("Best accelerators by scenario", ordered, columns, 7, source="comparisons")
+    yield Section("scenarios", "Scenarios", "The same workloads on other clusters.", (figure, sheet))
 
 
 def models(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -83,43 +65,34 @@ _PRINTED_SIZES = (
 
 
 def _complexities_sheet(inputs: Inputs, table: pd.DataFrame) -> Sheet:
-    rows: list[tuple[str, ...]] = []
-    marked = set()
-    for _, row in table.iterrows():
-        marked.add(len(rows))
-        rows.append(_complexity(row))
-        workload = inputs.published.workloads.get(row["model"]) if inputs.published else None
-        if workload and workload.complexity:
-            rows.append(_printed_complexity(workload.complexity))
+    """Return our sizes, each above the printed ones in the columns that they fit."""
+    columns = (
+        "{model}", "ours, t {tensor}, b {microbatch}", "{layers}", "{operators}", "{parameters:,}",
+        "{held_parameters:,}", "{block_parameter_bytes:B}", "{block_activation_bytes:B}",
+        "{activation_bytes:B}", "{block_tensor_flops:FLOP}", "{tensor_flops:FLOP}",
+        "{block_vector_flops:FLOP}", "{vector_flops:FLOP}",
+    )  # fmt: skip
+    printed = (
+        "", "paper", "{layers}", "{operators}", "–", "–", "{parameter_bytes:B}", "–", "{activation_bytes:B}",
+        "–", "{tensor_flops:FLOP}", "–", "{vector_flops:FLOP}",
+    )  # fmt: skip
     header = (
-        "workload", "whose", "layers", "operators of a block", "parameters", "held",
-        "weights of a block",
+        "workload", "whose", "layers", "operators of a block", "parameters", "held", "weights of a block",
         "activations of a block", "of the model", "tensor FLOPs of a block", "of the model",
         "vector FLOPs of a block", "of the model",
     )  # fmt: skip
+    rows: list[tuple[str, ...]] = []
+    for _, row in table.iterrows():
+        rows.append(tuple(fill(cell, row) for cell in columns))
+        workload = inputs.published.workloads.get(row["model"]) if inputs.published else None
+        if workload and workload.complexity:
+            theirs = pd.Series(dict(workload.complexity), dtype=object)
+            rows.append(tuple(fill(cell, theirs) for cell in printed))
+    marked = frozenset(i for i, row in enumerate(rows) if row[1] != "paper")
     caption = (
         "Forward pass of one microbatch; what one slice holds, a tied head's copy and training heads included"
     )
-    return Sheet(caption, header, tuple(rows), 2, frozenset(marked), "complexities")
-
-
-def _complexity(row: pd.Series) -> tuple[str, ...]:
-    return (
-        row["model"], f"ours, t {row['tensor']}, b {row['microbatch']}", str(row["layers"]),
-        str(row["operators"]), f"{row['parameters']:,}", f"{row['held_parameters']:,}",
-        decimal(row["block_parameter_bytes"], "B"),
-        decimal(row["block_activation_bytes"], "B"), decimal(row["activation_bytes"], "B"),
-        decimal(row["block_tensor_flops"], "FLOP"), decimal(row["tensor_flops"], "FLOP"),
-        decimal(row["block_vector_flops"], "FLOP"), decimal(row["vector_flops"], "FLOP"),
-    )  # fmt: skip
-
-
-def _printed_complexity(printed: PublishedComplexity) -> tuple[str, ...]:
-    return (
-        "", "paper", str(printed.layers), str(printed.operators), "–", "–",
-        decimal(printed.parameter_bytes, "B"), "–", decimal(printed.activation_bytes, "B"), "–",
-        decimal(printed.tensor_flops, "FLOP"), "–", decimal(printed.vector_flops, "FLOP"),
-    )  # fmt: skip
+    return Sheet(caption, header, tuple(rows), 2, marked, "complexities")
 
 
 def misfits(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -132,19 +105,16 @@ def misfits(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     counts = rows.groupby([*keys, "tensor", "microbatch"]).agg(
         architectures=("architecture", "nunique"), reason=("reason", "first")
     )
-    shown = counts.reset_index().sort_values(["architectures", *keys], ascending=[False, *[True] * 4])
-    cells = [
-        (
-            row["model"], f"{row['hbm_gib']:g} GiB", storing(row["recompute"]), row["planner"],
-            f"t {row['tensor']}, b {row['microbatch']}", row["reason"], f"{row['architectures']:,}",
-        )
-        for _, row in shown.head(MOST_ROWS).iterrows()
-    ]  # fmt: skip
-    header = ("workload", "HBM", "activations", "planner", "point", "the first reason", "architectures")
+    kinds = counts.reset_index().sort_values(["architectures", *keys], ascending=[False, *[True] * 4])
+    shown = kinds.head(MOST_ROWS)
+    columns: dict[str, Cell] = {
+        "workload": "{model}", "HBM": "{hbm_gib:g} GiB", "activations": "{recompute:storing}",
+        "planner": "{planner}", "point": "t {tensor}, b {microbatch}", "the first reason": "{reason}",
+        "architectures": "{architectures:,}",
+    }  # fmt: skip
     about = f"{len(rows):,} of {len(inputs.cluster.placements):,} placements do not exist, and why."
-    sheet = Sheet(
-        f"Infeasible placements, {len(cells)} of {len(shown)} kinds", header, tuple(cells), 6, folded=True
-    )
+    caption = f"Infeasible placements, {len(shown)} of {len(kinds)} kinds"
+    sheet = sheet_of(caption, shown, columns, 6, folded=True)
     yield Section("misfits", "What does not fit", about, (sheet,))
 
 
@@ -216,8 +186,8 @@ def proofs(inputs: Inputs, findings: Findings) -> Iterator[Section]:
             *_time_shares(inputs, findings.times),
         ]
     if len(findings.proofs):
-        blocks.append(_proofs_sheet(findings.proofs))
-        blocks += _gaps(inputs.solves)
+        caption = "Schedules of layers on the kept architectures"
+        blocks += [sheet_of(caption, findings.proofs, _PROOFS, source="proofs"), *_gaps(inputs.solves)]
     if blocks:
         about = "How long each stage took, which schedules are proven, and which needed core assignment."
         yield Section("proofs", "Time and proof", about, tuple(blocks))
@@ -228,17 +198,13 @@ def _times_sheet(table: pd.DataFrame) -> Sheet:
         index="model", columns="stage", values="wall_s", aggfunc="sum", fill_value=0.0, sort=False
     )
     stages = [s for s in STAGES if s in wide]
-    jobs = table.groupby("model")["jobs"].sum()
-    peak = table.groupby("model")["peak_bytes"].max()
-    rows = [
-        (
-            model, f"{jobs[model]:,}", *(seconds(float(spent[s])) for s in stages),
-            seconds(float(spent[stages].sum())), size(peak[model]),
-        )
-        for model, (_, spent) in zip(map(str, wide.index), wide.iterrows(), strict=True)
-    ]  # fmt: skip
-    header = ("workload", "jobs", *stages, "together", "peak memory")
-    return Sheet("Wall time of the jobs, summed", header, tuple(rows), source="times")
+    by_model = table.groupby("model").agg(jobs=("jobs", "sum"), peak_bytes=("peak_bytes", "max"))
+    rows = wide[stages].assign(together=wide[stages].sum(axis=1)).join(by_model).reset_index()
+    columns: dict[str, Cell] = {
+        "workload": "{model}", "jobs": "{jobs:,}", **{s: f"{{{s}:seconds}}" for s in (*stages, "together")},
+        "peak memory": "{peak_bytes:size}",
+    }  # fmt: skip
+    return sheet_of("Wall time of the jobs, summed", rows, columns, source="times")
 
 
 def _time_shares(inputs: Inputs, table: pd.DataFrame) -> Iterator[Prose]:
@@ -255,48 +221,32 @@ def _time_shares(inputs: Inputs, table: pd.DataFrame) -> Iterator[Prose]:
         )
 
 
-def _proofs_sheet(table: pd.DataFrame) -> Sheet:
-    rows = [
-        (
-            row["model"], f"{row['solves']:,}", f"{row['optimal']:,}", f"{row['feasible']:,}",
-            f"{row['timed_out']:,}",
-            f"{row['programs']:,}", _share(row, "z_needed"), _share(row, "branching"),
-            percent(row["largest_gap"], 2),
-        )
-        for _, row in table.iterrows()
-    ]  # fmt: skip
-    header = (
-        "workload", "layers scheduled", "optimal", "with a gap", "timed out", "needed a program",
-        "needed core assignment (z)", "branching beats all cores", "largest gap",
-    )  # fmt: skip
-    return Sheet("Schedules of layers on the kept architectures", header, tuple(rows), source="proofs")
-
-
-def _share(row: pd.Series, count: str) -> str:
-    return f"{row[count]:,} ({percent(row[count] / row['solves'])})"
-
-
 def _gaps(solves: pd.DataFrame) -> Iterator[Block]:
     open_ = solves[solves["status"] != "optimal"].sort_values("gap", ascending=False)
     if open_.empty:
         yield Prose("Every schedule is proven optimal: no solve has a gap.")
         return
-    rows = [
-        (
-            row["model"], f"t {row['tensor']}, b {row['microbatch']}", row["architecture"],
-            f"{row['layer']}, {row['direction']}", row["status"], row["solver"], seconds(row["objective_s"]),
-            seconds(row["bound_s"]), percent(row["gap"], 2),
-        )
-        for _, row in open_.head(MOST_ROWS).iterrows()
-    ]  # fmt: skip
-    header = ("workload", "point", "accelerator", "layer", "status", "solver", "schedule", "bound", "gap")
-    yield Sheet(
-        f"Schedules with a gap: {len(open_):,}, the largest {len(rows)} shown",
-        header,
-        tuple(rows),
-        6,
-        folded=True,
-    )
+    shown = open_.head(MOST_ROWS)
+    columns: dict[str, Cell] = {
+        "workload": "{model}", "point": "t {tensor}, b {microbatch}", "accelerator": "{architecture}",
+        "layer": "{layer}, {direction}", "status": "{status}", "solver": "{solver}",
+        "schedule": "{objective_s:seconds}", "bound": "{bound_s:seconds}", "gap": "{gap:percent2}",
+    }  # fmt: skip
+    caption = f"Schedules with a gap: {len(open_):,}, the largest {len(shown)} shown"
+    yield sheet_of(caption, shown, columns, 6, folded=True)
+
+
+_PROOFS: dict[str, Cell] = {
+    "workload": "{model}", "layers scheduled": "{solves:,}", "optimal": "{optimal:,}",
+    "with a gap": "{feasible:,}", "timed out": "{timed_out:,}", "needed a program": "{programs:,}",
+    "needed core assignment (z)": lambda row: _share(row, "z_needed"),
+    "branching beats all cores": lambda row: _share(row, "branching"),
+    "largest gap": "{largest_gap:percent2}",
+}  # fmt: skip
+
+
+def _share(row: pd.Series, count: str) -> str:
+    return f"{row[count]:,} ({percent(row[count] / row['solves'])})"
 
 
 def count_proofs(solves: pd.DataFrame) -> pd.DataFrame:

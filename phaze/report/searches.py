@@ -10,11 +10,11 @@ import pandas as pd
 
 from phaze.base.ranking import name_ranks, order, tied
 from phaze.report import search_charts
-from phaze.report.document import Block, Chart, Prose, Section, Sheet
+from phaze.report.document import Block, Cell, Chart, Prose, Section, Sheet, sheet_of
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.search_charts import WALK, curves
-from phaze.report.words import area, digits, percent, times
+from phaze.report.words import times
 from phaze.tables import MILESTONES, Searches, Walks
 
 
@@ -67,22 +67,19 @@ def summarise_searches(trials: pd.DataFrame, tolerance: float) -> pd.DataFrame:
 def _summary(trials: pd.DataFrame, optimum: float, tolerance: float) -> dict[str, float]:
     """Return what all runs of a strategy have in common."""
     runs = list(curves(trials))
-    near = np.array([_first(run >= (1.0 - tolerance) * optimum) for run in runs])
-    optimal = np.array([_first(tied(run) >= tied(np.array([optimum]))) for run in runs])
+    near = [_first(run >= (1.0 - tolerance) * optimum) for run in runs]
+    optimal = [_first(tied(run) >= tied(np.array([optimum]))) for run in runs]
+    best_after = {m: [run[min(m, len(run)) - 1] for run in runs] for m in MILESTONES}
     return {
         "seeds": len(runs),
         "evaluations": int(np.median([len(run) for run in runs])),
-        **{f"after_{m}": _median(run[min(m, len(run)) - 1] for run in runs) / optimum for m in MILESTONES},
-        "final": _median(run[-1] for run in runs) / optimum,
+        **{f"after_{m}": float(np.median(found)) / optimum for m, found in best_after.items()},
+        "final": float(np.median([run[-1] for run in runs])) / optimum,
         "near": float(np.median(near)),
         "optimal": float(np.median(optimal)),
         "share_near": float(np.isfinite(near).mean()),
         "share_optimal": float(np.isfinite(optimal).mean()),
     }
-
-
-def _median(values: Iterator[float]) -> float:
-    return float(np.median(list(values)))
 
 
 def _first(reached: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
@@ -100,16 +97,26 @@ _FIGURE_8 = {
 def searches(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     """Yield the section on search strategies, a figure and a table for each model that was compared."""
     blocks: list[Block] = []
-    best = optima(inputs.trials)
+    best, whole = optima(inputs.trials), inputs.trials[inputs.trials["scope"] == "whole"]
     for model, table in findings.searches.groupby("model", sort=False):
-        trials = inputs.trials[(inputs.trials["model"] == model) & (inputs.trials["scope"] == "whole")]
+        trials, optimum = whole[whole["model"] == model], best[str(model), "whole"]
         blocks += [
-            _searches_chart(inputs, str(model), trials, best[str(model), "whole"]),
+            Chart(
+                f"strategies-{_file_name(model)}",
+                f"What search strategies find for {model}, by exact evaluations",
+                "Throughput of the best architecture found so far over that of the certified optimum. A run "
+                "that has ended keeps what it found.",
+                partial(search_charts.strategies, trials, optimum, inputs.study.screen.tolerance),
+            ),
             _searches_sheet(str(model), table),
         ]
     if blocks:
         about = "The best that each strategy has found after so many exact evaluations, on equal estimates."
         yield Section("strategies", "Search strategies", about, (*blocks, Prose(_HOW)))
+
+
+def _file_name(model: object) -> str:
+    return str(model).replace(".", "-")
 
 
 _HOW = (
@@ -124,45 +131,21 @@ _HOW = (
 )
 
 
-def _name(model: str) -> str:
-    return model.replace(".", "-")
-
-
-def _searches_chart(inputs: Inputs, model: str, trials: pd.DataFrame, optimum: float) -> Chart:
-    return Chart(
-        f"strategies-{_name(model)}",
-        f"What search strategies find for {model}, by exact evaluations",
-        "Throughput of the best architecture found so far over that of the certified optimum. A run that has "
-        "ended keeps what it found.",
-        partial(search_charts.strategies, trials, optimum, inputs.study.screen.tolerance),
-    )
-
-
 def _searches_sheet(model: str, table: pd.DataFrame) -> Sheet:
-    rows = [
-        (
-            row["strategy"], f"{row['seeds']}", f"{row['evaluations']:,}",
-            *(percent(row[f"after_{milestone}"], 2) for milestone in MILESTONES),
-            percent(row["final"], 2), _count(row["near"]), _count(row["optimal"]),
-            percent(row["share_optimal"], 0),
-        )
-        for _, row in table.sort_values("strategy", key=_in_order, kind="stable").iterrows()
-    ]  # fmt: skip
-    header = (
-        "strategy", "runs", "evaluations", *(f"best after {milestone:,}" for milestone in MILESTONES),
-        "at the end", "near after", "optimum after", "runs that find it",
-    )  # fmt: skip
+    # first what knows the optimum, then the paper's walks, then what depends on chance
+    places = table["strategy"].map({"certified": 0, "random": 2, "bayesian": 3}).fillna(1)
+    rows = table.loc[places.sort_values(kind="stable").index]
+    columns: dict[str, Cell] = {
+        "strategy": "{strategy}", "runs": "{seeds}", "evaluations": "{evaluations:,}",
+        **{f"best after {milestone:,}": f"{{after_{milestone}:percent2}}" for milestone in MILESTONES},
+        "at the end": "{final:percent2}", "near after": lambda row: _count(row["near"]),
+        "optimum after": lambda row: _count(row["optimal"]), "runs that find it": "{share_optimal:percent0}",
+    }  # fmt: skip
     caption = (
         f"Search strategies for {model}, relative to the certified optimum, medians over the runs; a run "
         "that ends earlier keeps its best; near is within the tolerance of the study"
     )
-    marked = frozenset(i for i, row in enumerate(rows) if row[0] == "certified")
-    return Sheet(caption, header, tuple(rows), 1, marked, "searches")
-
-
-def _in_order(strategies: pd.Series) -> pd.Series:
-    """Return places: what knows the optimum, the paper's walks, and what depends on chance."""
-    return strategies.map({"certified": 0, "random": 2, "bayesian": 3}).fillna(1)
+    return sheet_of(caption, rows, columns, 1, rows["strategy"] == "certified", "searches")
 
 
 def _count(evaluations: float) -> str:
@@ -187,15 +170,29 @@ def _walk_blocks(inputs: Inputs, model: str, walks: pd.DataFrame) -> Iterator[Bl
     chosen = walks[walks["scope"] == "least-microbatch"]
     optimum = optima(inputs.trials).get((model, "least-microbatch"))
     if optimum is not None:
-        visits = _visits(inputs, model)
         yield Chart(
-            f"walk-{_name(model)}",
+            f"walk-{_file_name(model)}",
             f"The walk down the areas for {model}: area, size of a tensor core, throughput",
             "Every architecture visited with the largest hysteresis, at the smallest microbatch; rings are "
             "what each level chooses.",
-            partial(search_charts.walk, visits, chosen, optimum, inputs.cluster.area_limit_um2),
+            partial(
+                search_charts.walk, _visits(inputs, model), chosen, optimum, inputs.cluster.area_limit_um2
+            ),
         )
-    yield _walk_sheet(inputs, model, chosen)
+    printed = inputs.published.walks.get(model, {}) if inputs.published else {}
+    columns: dict[str, Cell] = {
+        "hysteresis": "{hysteresis}", "chosen": "{architecture}",
+        "paper": lambda row: printed.get(int(row["hysteresis"]), "–"), "area": "{area_um2:area}",
+        "samples/s": "{samples_per_s:digits4}", "visited": "{visited:,}",
+    }  # fmt: skip
+    beside = _printed_in(inputs, "walk") if printed else ""
+    caption = f"What each hysteresis level chooses for {model}{beside}"
+    yield sheet_of(caption, chosen, columns, 3, source="walks")
+
+
+def _printed_in(inputs: Inputs, figure: str) -> str:
+    """Return where the numbers beside ours are printed."""
+    return f" beside {inputs.published.sources.get(figure, 'the paper')}" if inputs.published else ""
 
 
 def _visits(inputs: Inputs, model: str) -> pd.DataFrame:
@@ -205,27 +202,6 @@ def _visits(inputs: Inputs, model: str) -> pd.DataFrame:
     longest = mine[mine["strategy"] == "hysteresis-8"]
     pes = chips["pe_x"] * chips["pe_y"]
     return longest.assign(pes=longest["architecture"].map(pes.set_axis(chips["architecture"])))
-
-
-def _walk_sheet(inputs: Inputs, model: str, walks: pd.DataFrame) -> Sheet:
-    printed = inputs.published.walks.get(model, {}) if inputs.published else {}
-    rows = [
-        (
-            str(row["hysteresis"]), row["architecture"], printed.get(int(row["hysteresis"]), "–"),
-            area(row["area_um2"]), digits(row["samples_per_s"], 4), f"{row['visited']:,}",
-        )
-        for _, row in walks.iterrows()
-    ]  # fmt: skip
-    header = ("hysteresis", "chosen", "paper", "area", "samples/s", "visited")
-    caption = f"What each hysteresis level chooses for {model}{_beside(inputs, 'walk', bool(printed))}"
-    return Sheet(caption, header, tuple(rows), 3, source="walks")
-
-
-def _beside(inputs: Inputs, figure: str, printed: bool) -> str:
-    """Return where the numbers beside ours are printed."""
-    if not printed or inputs.published is None:
-        return ""
-    return f" beside {inputs.published.sources.get(figure, 'the paper')}"
 
 
 def _level_blocks(inputs: Inputs, model: str, walks: pd.DataFrame) -> Iterator[Block]:
@@ -239,31 +215,25 @@ def _level_blocks(inputs: Inputs, model: str, walks: pd.DataFrame) -> Iterator[B
     if not shown:
         return
     yield Chart(
-        f"levels-{_name(model)}",
+        f"levels-{_file_name(model)}",
         f"What the hysteresis level costs and brings for {model}",
         "The paper shows convergence time; every architecture visited is estimated, scheduled and placed.",
         partial(search_charts.levels, shown),
     )
-    yield _levels_sheet(inputs, model, next(iter(shown.values())))
-
-
-def _levels_sheet(inputs: Inputs, model: str, walks: pd.DataFrame) -> Sheet:
-    printed = inputs.published.walk_savings if inputs.published else {}
-    longest = walks["visited"].max()
-    rows = [
-        (
-            str(row["hysteresis"]), f"{row['visited']:,}", times(longest / row["visited"]),
-            times(printed.get(int(row["hysteresis"]), 0.0)), percent(row["relative"], 2),
-        )
-        for _, row in walks.iterrows()
-    ]  # fmt: skip
-    header = ("hysteresis", "visited", "fewer than at the largest", "paper, time", "of the optimum")
-    beside = _beside(inputs, "walk_savings", bool(printed))
+    printed, rows = inputs.published.walk_savings if inputs.published else {}, next(iter(shown.values()))
+    longest = rows["visited"].max()
+    columns: dict[str, Cell] = {
+        "hysteresis": "{hysteresis}", "visited": "{visited:,}",
+        "fewer than at the largest": lambda row: times(longest / row["visited"]),
+        "paper, time": lambda row: times(printed.get(int(row["hysteresis"]), 0.0)),
+        "of the optimum": "{relative:percent2}",
+    }  # fmt: skip
+    beside = _printed_in(inputs, "walk_savings") if printed else ""
     caption = (
         f"What each hysteresis level saves for {model} at the smallest microbatch, with the largest HBM and "
         f"recomputation{beside}, which is over all models"
     )
-    return Sheet(caption, header, tuple(rows), 1, source="walks")
+    yield sheet_of(caption, rows, columns, 1, source="walks")
 
 
 PARTS: tuple[Part, ...] = (searches, walk)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from phaze.report.charts import wrapped
-from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
+from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, Sheet, sheet_of
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.pipeline_picture import picture
@@ -32,7 +32,7 @@ from phaze.report.style import (
     name_groups,
 )
 from phaze.report.winners import PER_MODEL
-from phaze.report.words import digits, join, percent, seconds, size, times
+from phaze.report.words import join, times
 from phaze.tables import PARTS
 from phaze.tables.plans import PLAN
 
@@ -43,21 +43,15 @@ def replayed(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     if rows.empty:
         return
     best = rows[rows["design"] == PER_MODEL]
-    blocks: list[Block] = [
-        *_charts(best, inputs),
-        _times_sheet(rows),
-        Prose(_PARTS),
-        Prose(_FACTOR),
-        *_facts(best),
-        *_picture(best, inputs),
-        _shares_sheet(rows),
-        Prose(_MOVED),
-    ]
+    blocks: tuple[Block, ...] = (
+        *_charts(best, inputs), _times_sheet(rows), Prose(_PARTS), Prose(_FACTOR), *_facts(best),
+        *_picture(best, inputs), _shares_sheet(rows), Prose(_MOVED),
+    )  # fmt: skip
     about = (
         "A planner's time is a formula. Here every plan is executed event by event, microbatch by microbatch "
         "and stage by stage, and what the formula leaves out is named."
     )
-    yield Section("simulated", "Simulated", about, tuple(blocks))
+    yield Section("simulated", "Simulated", about, blocks)
 
 
 _PARTS = (
@@ -91,11 +85,17 @@ def _charts(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
     """Yield the figure, if there is something to be seen on the best accelerators."""
     if best.empty:
         return
-    ratio = (best["simulated_s"] / best["planned_s"]).rename("ratio")
     order = [model for model in inputs.study.models if model in set(best["model"])]
-    wide = best.assign(ratio=ratio).pivot(index="model", columns="planner", values="ratio")
-    wide = wide.reindex(index=order, columns=list(TITLES)).fillna(0.0)
-    parts = {name: _of_planner(best, name).reindex(order) for name in ("phaze", "piper")}
+    shares = best.set_index(["planner", "model"])[["simulated_s", *PARTS]].div(
+        best.set_index(["planner", "model"])["planned_s"], axis=0
+    )
+    wide = shares["simulated_s"].unstack("planner").reindex(index=order, columns=list(TITLES)).fillna(0.0)
+    parts = {
+        name: shares.loc[shares.index.get_level_values("planner") == name, list(PARTS)]
+        .droplevel("planner")
+        .reindex(order)
+        for name in ("phaze", "piper")
+    }
     yield Chart(
         "simulated",
         "Simulated time per batch over the planner's, on each workload's best accelerator",
@@ -120,67 +120,48 @@ def _picture(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
     )
 
 
-def _of_planner(best: pd.DataFrame, planner: str) -> pd.DataFrame:
-    """Return the parts of the difference over the planner's time, by model."""
-    mine = best[best["planner"] == planner].set_index("model")
-    return mine[list(PARTS)].div(mine["planned_s"], axis=0)
-
-
 def _times_sheet(rows: pd.DataFrame) -> Sheet:
-    shown = [
-        (
-            str(row["model"]), str(row["design"]), TITLES[row["planner"]],
-            seconds(row["planned_s"]), seconds(row["simulated_s"]),
-            change(row["simulated_s"] / row["planned_s"] - 1),
-            *(change(row[part] / row["planned_s"]) for part in PARTS),
-        )
-        for _, row in rows.iterrows()
-    ]  # fmt: skip
-    header = (
-        "workload", "design", "planner", "planner's time", "simulated", "difference",
-        *(NAMES[part] for part in PARTS),
-    )  # fmt: skip
+    columns: dict[str, Cell] = {
+        "workload": "{model}", "design": "{design}", "planner": lambda row: TITLES[row["planner"]],
+        "planner's time": "{planned_s:seconds}", "simulated": "{simulated_s:seconds}",
+        "difference": lambda row: change(row["simulated_s"] / row["planned_s"] - 1),
+        **{NAMES[part]: partial(_part, part) for part in PARTS},
+    }  # fmt: skip
     caption = "Time per batch as planned and as simulated, and its difference with its parts, of the planned"
-    marked = frozenset(i for i, row in enumerate(shown) if row[1] == PER_MODEL)
-    return Sheet(caption, header, tuple(shown), 3, marked, "simulations")
+    return sheet_of(caption, rows, columns, 3, rows["design"] == PER_MODEL, "simulations")
+
+
+def _part(part: str, row: pd.Series) -> str:
+    return change(row[part] / row["planned_s"])
 
 
 def _shares_sheet(rows: pd.DataFrame) -> Sheet:
-    shown = [
-        (
-            str(row["model"]), str(row["design"]), TITLES[row["planner"]], str(row["schedule"]),
-            f"{row['bound_by']}, stage {row['bound_stage']}",
-            percent(row["compute_share"]), percent(row["exposed_communication_share"]),
-            percent(row["bubble_share"]), percent(row["hbm_share"]), percent(row["link_share"]),
-            digits(row["samples_per_s"], 4), size(row["peak_bytes"]), str(row["fullest_stage"]),
-        )
-        for _, row in rows.iterrows()
-    ]  # fmt: skip
-    header = (
-        "workload", "design", "planner", "schedule", "bound by", "compute", "exposed communication",
-        "bubbles", "HBM", "links", "samples/s", "most memory", "in stage",
-    )  # fmt: skip
+    columns: dict[str, Cell] = {
+        "workload": "{model}", "design": "{design}", "planner": lambda row: TITLES[row["planner"]],
+        "schedule": "{schedule}", "bound by": "{bound_by}, stage {bound_stage}",
+        "compute": "{compute_share:percent}",
+        "exposed communication": "{exposed_communication_share:percent}", "bubbles": "{bubble_share:percent}",
+        "HBM": "{hbm_share:percent}", "links": "{link_share:percent}",
+        "samples/s": "{samples_per_s:digits4}", "most memory": "{peak_bytes:size}",
+        "in stage": "{fullest_stage}",
+    }  # fmt: skip
     caption = "Where the device time of every simulated plan goes, what binds it, and its fullest device"
-    return Sheet(caption, header, tuple(shown), 5, source="simulations", folded=True)
+    return sheet_of(caption, rows, columns, 5, source="simulations", folded=True)
 
 
 def _facts(best: pd.DataFrame) -> Iterator[Items]:
     """Yield how far planners are off, and whether the simulation would choose another."""
-    sentences = [
-        _span(TITLES[str(planner)], mine["simulated_s"] / mine["planned_s"], mine)
-        for planner, mine in best.groupby("planner", sort=False)
-    ]
+    sentences = []
+    for planner, mine in best.groupby("planner", sort=False):
+        ratio = mine["simulated_s"] / mine["planned_s"]
+        largest = mine.iloc[int(np.argmax((ratio - 1).abs()))]
+        part = max(PARTS, key=lambda name: abs(largest[name]))
+        sentences.append(
+            f"{TITLES[str(planner)]}: simulated plans take {times(ratio.min())} to {times(ratio.max())} the "
+            f"planner's time; the farthest is {largest['model']}, most of it by {NAMES[part]}."
+        )
     if sentences:
         yield Items((*sentences, *_choices(best)))
-
-
-def _span(planner: str, ratio: pd.Series, mine: pd.DataFrame) -> str:
-    largest = mine.iloc[int(np.argmax((ratio - 1).abs()))]
-    part = max(PARTS, key=lambda name: abs(largest[name]))
-    return (
-        f"{planner}: simulated plans take {times(ratio.min())} to {times(ratio.max())} the planner's time; "
-        f"the farthest is {largest['model']}, most of it by {NAMES[part]}."
-    )
 
 
 def _choices(best: pd.DataFrame) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
-from phaze.report.document import Section, Sheet
+from phaze.report.document import Cell, Section, Sheet, sheet_of
 from phaze.tables import Checks, Claims
 
 ROUNDING = 1e-9
@@ -69,19 +69,13 @@ def failures(checks: pd.DataFrame) -> list[str]:
 
 def checks_section(checks: pd.DataFrame, source: str, about: str) -> Section:
     """Return the section of the checks, from the result table of that name; those that failed stand out."""
-    cells = [
-        (_verdict(row), row["check"], row["example"], f"{row['rows']:,}", f"{row['failures']:,}")
-        for _, row in checks.iterrows()
-    ]
-    marked = frozenset(i for i, passed in enumerate(checks["passed"]) if not passed)
-    header = ("", "what must hold", "first failure", "rows", "failures")
-    return Section("checks", "Checks", about, (Sheet("Checks", header, tuple(cells), 3, marked, source),))
-
-
-def _verdict(row: pd.Series) -> str:
-    if not row["rows"]:
-        return "nothing to check"
-    return "passed" if row["passed"] else "FAILED"
+    columns: dict[str, Cell] = {
+        "": lambda row: ("passed" if row["passed"] else "FAILED") if row["rows"] else "nothing to check",
+        "what must hold": "{check}", "first failure": "{example}", "rows": "{rows:,}",
+        "failures": "{failures:,}",
+    }  # fmt: skip
+    sheet = sheet_of("Checks", checks, columns, 3, ~checks["passed"], source)
+    return Section("checks", "Checks", about, (sheet,))
 
 
 @dataclass(frozen=True)
@@ -103,16 +97,8 @@ def tabulate(found: Iterable[Claim]) -> pd.DataFrame:
 
 def claims_sheet(claims: pd.DataFrame, source: str) -> Sheet:
     """Return the claims beside ours, from the result table of that name; those that do not hold stand out."""
-    cells = [
-        (
-            "holds" if row["holds"] else "differs",
-            row["statement"],
-            row["published"],
-            row["ours"],
-            row["source"],
-        )
-        for _, row in claims.iterrows()
-    ]
-    marked = frozenset(i for i, holds in enumerate(claims["holds"]) if not holds)
-    header = ("", "claim", "paper", "ours", "printed in")
-    return Sheet("Claims of the paper, checked here", header, tuple(cells), 5, marked, source)
+    columns: dict[str, Cell] = {
+        "": lambda row: "holds" if row["holds"] else "differs", "claim": "{statement}",
+        "paper": "{published}", "ours": "{ours}", "printed in": "{source}",
+    }  # fmt: skip
+    return sheet_of("Claims of the paper, checked here", claims, columns, 5, ~claims["holds"], source)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from string import Formatter
 
 import pandas as pd
 
@@ -118,3 +120,26 @@ def operator(name: object) -> str:
 def storing(recompute: object) -> str:
     """Return what happens to activations."""
     return "recompute" if recompute else "stash"
+
+
+_FORMS: Mapping[str, Callable[[float], str]] = {
+    **{form.__name__: form for form in (seconds, size, percent, times, area, digits, storing)},
+    **{f"percent{decimals}": partial(percent, decimals=decimals) for decimals in (0, 2, 3)},
+    "digits4": partial(digits, count=4),
+    **{unit: partial(decimal, unit=unit) for unit in ("B", "J", "FLOP")},
+}
+
+
+class _Filled(Formatter):
+    def format_field(self, value: object, format_spec: str) -> str:
+        form = _FORMS.get(format_spec)
+        return format(value, format_spec) if form is None else form(value)  # type: ignore[arg-type]
+
+
+def fill(template: str, row: pd.Series) -> str:
+    """Return a template with the values of a row, as `"{hbm_gib:g} GiB in {time_s:seconds}"`.
+
+    Beside Python's own formats there are those of this module: seconds, size, percent, percent2, times, area,
+    digits, digits4, storing, and the units B, J and FLOP.
+    """
+    return _Filled().vformat(template, (), {str(name): value for name, value in row.items()})

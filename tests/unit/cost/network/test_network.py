@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from phaze.tiles.rings import ring
 
 from phaze.base.arrays import Floats
 from phaze.cost.collective import additions
@@ -35,7 +36,6 @@ from phaze.cost.network.torus import torus
 from phaze.layout import Group
 from phaze.spec.network import Matrix
 from phaze.spec.system import Cluster, System
-from phaze.tiles.rings import ring
 
 SIZES = np.array([0.0, 1e9])
 NODES = Levels((Tier(8, 300e9), Tier(512, 25e9)))
