@@ -17,8 +17,8 @@ from phaze.base.errors import PhazeError
 Zero = Literal[0, 1, 2, 3]
 """What replicas share: nothing, the optimizer state, also the gradients, also the weights (Rajbhandari et
 al., SC 2020, Section 5)."""
-Recompute = Literal["none", "selective", "full"]
-"""What runs forward again for the backward pass: nothing, the core of attention, every layer."""
+Recompute = Literal["none", "full", "selective"]
+"""What runs forward again for the backward pass: nothing, every layer, the core of attention."""
 Precision = Literal["half", "mixed", "single"]
 Axis = Literal["tp", "cp", "ep", "etp", "edp", "dp", "dp-cp", "pp"]
 """Whose members form a group; dp-cp are all ranks that hold the same dense weights."""

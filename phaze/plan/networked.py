@@ -24,15 +24,15 @@ from phaze.cost.network.messages import together
 from phaze.pipeline.durations import Kind
 from phaze.pipeline.graph import synchronising_groups
 from phaze.pipeline.pipeline import Pipeline
-from phaze.pipeline.timeline import Timeline, Use
+from phaze.pipeline.timeline import Timeline
 from phaze.pipeline.traffic import Carried, Script, Traffic, Turn, carry_out, script, silent
-from phaze.plan.plan import Plan, Tensors
-from phaze.plan.replay import Replay, replay
-from phaze.tables import PARTS
+from phaze.plan.plan import Plan, Way
+from phaze.plan.price import Tensors, charged_s, pipeline_of
+from phaze.plan.replay import Replay, planned_on, replay
 
 MOST = 1_000_000
 """Messages of slices that are worth their time; of long pipelines an all-reduce stands for several."""
-PASSES: dict[Kind, Use] = {
+PASSES: dict[Kind, Way] = {
     Kind.FORWARD: "forward",
     Kind.RECOMPUTE: "recompute",
     Kind.BACKWARD: "backward",
@@ -49,12 +49,48 @@ Devices = Sequence[Sequence[Sequence[int]]]
 class NetworkReplay(Replay):
     """A plan simulated on a network."""
 
-    carried: Carried
+    fabric: Fabric
 
     @cached_property
+    def carried(self) -> Carried:
+        """Return the events with all communication in which every link carries one message at a time."""
+        return carry_out(self._shared, self.fabric.topology)
+
+    @property
     def timeline(self) -> Timeline:
         """Return the events with all communication: of a batch, or without a flush of some."""
         return self.carried.timeline
+
+    @cached_property
+    def time_s(self) -> float:
+        """Return the seconds of a batch, without a flush of the last one."""
+        return time_per_batch_s(self.carried)
+
+    @cached_property
+    def alone_s(self) -> float:
+        """Return the same if communication took no time."""
+        return self._free_s(silent(self._shared))
+
+    @cached_property
+    def _steps_s(self) -> tuple[float, float, float]:
+        """Return a batch with tensors within the passes, as on the planner's network, and on this one."""
+        plan = self.plan
+        quiet = script_on(plan, self.fabric, consecutive_devices(plan), "longest", synchronise=False)
+        return replay(plan)._steps_s[0], self._free_s(quiet), self._free_s(self._loud)
+
+    @cached_property
+    def _loud(self) -> Script:
+        return script_on(self.plan, self.fabric, consecutive_devices(self.plan), "longest")
+
+    @cached_property
+    def _shared(self) -> Script:
+        if not self.memory_binds:
+            return self._loud
+        return script_on(self.plan, self.fabric, consecutive_devices(self.plan))
+
+    def _free_s(self, script: Script) -> float:
+        """Return a batch in which no message waits for another one."""
+        return time_per_batch_s(carry_out(script, self.fabric.topology, "none"))
 
     @property
     def busiest_link(self) -> int:
@@ -68,29 +104,8 @@ class NetworkReplay(Replay):
 
 
 def replay_on(plan: Plan, fabric: Fabric) -> NetworkReplay:
-    """Return what the simulation of a plan on a network finds; the plan has its planner's bandwidth."""
-    flat = replay(plan)
-    devices = consecutive_devices(plan)
-    quiet, loud = (script_on(plan, fabric, devices, "longest", synchronise=s) for s in (False, True))
-    shared = script_on(plan, fabric, devices) if plan.memory_binds else loud
-    alone_s = time_per_batch_s(carry_out(silent(shared), fabric.topology, "none"))
-    on_the_way_s = time_per_batch_s(carry_out(quiet, fabric.topology, "none"))
-    synchronised_s = time_per_batch_s(carry_out(loud, fabric.topology, "none"))
-    carried = carry_out(shared, fabric.topology)
-    contended_s = time_per_batch_s(carried)
-    parts = _parts(flat, (on_the_way_s, synchronised_s, contended_s))
-    return NetworkReplay(plan, parts, contended_s, alone_s, carried)
-
-
-def _parts(flat: Replay, seconds: tuple[float, float, float]) -> dict[str, float]:
-    """Return the parts of the difference: imbalance and bubbles as on the planner's network."""
-    on_the_way_s, synchronised_s, contended_s = seconds
-    plan = flat.plan
-    charged = flat.charged_s
-    first = {name: flat.parts[name] for name in PARTS[:2]}
-    within_s = plan.planned_s - charged + sum(first.values())
-    rest = (on_the_way_s - within_s, synchronised_s - on_the_way_s - charged, contended_s - synchronised_s)
-    return first | dict(zip(PARTS[2:], rest, strict=True))
+    """Return the price of a plan on a network, whose devices are those that it was made for."""
+    return NetworkReplay(plan, planned_on(plan), fabric)
 
 
 def script_on(
@@ -115,8 +130,9 @@ def silent_batch_s(plan: Plan, fabric: Fabric) -> float:
 
 
 def _pipeline(plan: Plan, tensors: Tensors, *, synchronise: bool) -> Pipeline:
-    flat = plan.pipeline(tensors, synchronise=synchronise)
-    pipeline = replace(flat, stages=tuple(replace(stage, operators=1) for stage in flat.stages))
+    flat = pipeline_of(plan, planned_on(plan), tensors)
+    whole = (replace(stage, operators=1) for stage in flat.stages)
+    pipeline = replace(flat, stages=tuple(s if synchronise else replace(s, sync_s=0.0) for s in whole))
     return replace(pipeline, batches=BATCHES) if pipeline.schedule == "2bw" else pipeline
 
 
@@ -141,9 +157,10 @@ def consecutive_devices(plan: Plan) -> list[list[range]]:
     """Return the devices of every stage and replica as Megatron-LM numbers them."""
     found, next_one = [], 0
     for stage in plan.stages:
-        starts = [next_one + replica * stage.tensor for replica in range(stage.data)]
-        found.append([range(start, start + stage.tensor) for start in starts])
-        next_one += stage.data * stage.tensor
+        width = stage.layout.tp
+        starts = [next_one + replica * width for replica in range(stage.layout.dp)]
+        found.append([range(start, start + width) for start in starts])
+        next_one += stage.layout.dp * width
     return found
 
 
@@ -151,8 +168,8 @@ def _sent_bytes(plan: Plan, lanes: int) -> dict[tuple[int, int], float]:
     """Return what comes to all slices of the next stage, each of which needs the whole tensor, and back."""
     found = {}
     for q, (stage, later) in enumerate(zip(plan.stages, plan.stages[1:], strict=False)):
-        found[q, q + 1] = later.arriving_bytes * lanes * later.tensor
-        found[q + 1, q] = stage.departing_bytes * lanes * stage.tensor
+        found[q, q + 1] = later.arriving_bytes * lanes * later.layout.tp
+        found[q + 1, q] = stage.departing_bytes * lanes * stage.layout.tp
     return found
 
 
@@ -186,9 +203,9 @@ def _passes(
                 count = min(stage.layers, pieces)
                 size = one.reduced_bytes / count
                 rings = (all_reduce(fabric.topology, by_node(m, fabric.node), size, 1) for m in members)
-                charged_s = one.charged_s(stage.tensor, plan.charged_network)
-                work = Turn((float(pipeline.column(f"{use}_s")[group]) - charged_s) / count)
-                turns = [work, Turn(charged_s / count, beside=together(*rings))] * count
+                charged = charged_s(plan, stage, one)
+                work = Turn((float(pipeline.column(f"{use}_s")[group]) - charged) / count)
+                turns = [work, Turn(charged / count, beside=together(*rings))] * count
                 found[kind, worker, group] = turns
     return found
 
@@ -196,7 +213,7 @@ def _passes(
 def _pieces(plan: Plan) -> int:
     """Return how many shares a pass may have."""
     each = [
-        LEGS * stage.tensor * sum(one.reduced_bytes > 0 for one in stage.passes.values())
+        LEGS * stage.layout.tp * sum(one.reduced_bytes > 0 for one in stage.passes.values())
         for stage in plan.stages
     ]
     return max(1, MOST // max(1, sum(each) * plan.microbatches))

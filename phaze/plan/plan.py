@@ -1,28 +1,61 @@
-"""A plan as the tables have it, and the pipelines that it becomes under more and less real assumptions."""
+"""The nouns of a plan: its stages with their work, how devices execute them, and what its planner claims."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
-import pandas as pd
 
 from phaze.base.arrays import Floats
-from phaze.cost.network.network import BOTH_DIRECTIONS, Flat, sent_bytes
-from phaze.layout import Group
-from phaze.pipeline.pipeline import Pipeline, Schedule, StageCost
-from phaze.pipeline.timeline import Use
-from phaze.plan.stage_work import StageWork
+from phaze.base.errors import PhazeError
+from phaze.cost.network.network import Flat
+from phaze.layout import Layout
+from phaze.pipeline.pipeline import Schedule, Transfers
 
-Tensors = Literal["within", "longest", "all"]
-"""Where the time of tensors between stages is: within the passes as the planner charges it; on the way, as
-long as the largest that enters the stage; on the way, one after the other on the link of the stage, while
-operators share the HBM of their device as well."""
-
+Way = Literal["forward", "recompute", "backward"]
 SCHEDULES: dict[str, Schedule] = {"1f1b": "1f1b", "gpipe": "gpipe", "2bw": "2bw"}
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of every layer of a chain, or of a layer of every run, on one device of its slices, (n,) each."""
+
+    forward_hbm_bytes: Floats
+    backward_hbm_bytes: Floats
+    forward_reduced_bytes: Floats
+    """Tensors that the slices all-reduce, as large as each slice has them."""
+    backward_reduced_bytes: Floats
+
+    def repeated(self, counts: Sequence[int]) -> Traffic:
+        """Return the bytes of every layer of the chain, of which each run has so many."""
+        return Traffic(*(np.repeat(getattr(self, field.name), counts) for field in fields(self)))
+
+
+@dataclass(frozen=True)
+class StageWork:
+    """Seconds and tensors of one microbatch on one replica, and bytes on each of its devices."""
+
+    forward_s: float
+    recompute_s: float
+    backward_s: float
+    arriving_bytes: float
+    longest_arriving_bytes: float
+    departing_bytes: float
+    longest_departing_bytes: float
+    weight_bytes: float
+    """Weights that passes read, and as much their gradients."""
+    fixed_bytes: float
+    stash_bytes: float
+    work_bytes: float
+    forward_hbm_bytes: float
+    recompute_hbm_bytes: float
+    backward_hbm_bytes: float
+    forward_reduced_bytes: float
+    recompute_reduced_bytes: float
+    backward_reduced_bytes: float
 
 
 @dataclass(frozen=True)
@@ -33,47 +66,30 @@ class Pass:
     hbm_bytes: float
     """Traffic of a device's HBM."""
     reduced_bytes: float
-    """Tensors that the slices of a replica all-reduce, on each of them."""
+    """Tensors that the slices of a replica all-reduce, on each of them; their time is in the seconds."""
 
-    def held_s(self, hbm_bandwidth_bytes_per_s: float) -> float:
+    def held_s(self, hbm_bytes_per_s: float) -> float:
         """Return the seconds of the pass if its HBM, which operators share, takes longer than all of them."""
-        return max(self.seconds, self.hbm_bytes / hbm_bandwidth_bytes_per_s)
-
-    def charged_s(self, tensor: int, network: Flat) -> float:
-        """Return what of the pass planners charge for all-reduces of t slices, in seconds."""
-        return min(network.seconds("all_reduce", self.reduced_bytes, Group(tensor, 1)), self.seconds)
+        return max(self.seconds, self.hbm_bytes / hbm_bytes_per_s)
 
 
 @dataclass(frozen=True)
-class LinkUse:
-    """What a device's link carries in one direction in a batch: in seconds, or of what it could carry."""
-
-    slices: float
-    """All-reduces between the slices of a replica (tensor parallelism)."""
-    stages: float
-    """Activations that come and gradients that come back (pipeline)."""
-    replicas: float
-    """Gradients that replicas exchange (data parallelism)."""
-
-    @property
-    def total(self) -> float:
-        """Return all of it."""
-        return self.slices + self.stages + self.replicas
-
-    def over(self, seconds: float) -> LinkUse:
-        """Return seconds as shares of a time."""
-        return LinkUse(self.slices / seconds, self.stages / seconds, self.replicas / seconds)
-
-
-@dataclass(frozen=True)
-class PlanStage(StageWork):
-    """A stage as in table plan_stages."""
+class Stage(StageWork):
+    """A stage of a plan: its layers, how they are spread, and its work; as in table plan_stages."""
 
     first_layer: int
     last_layer: int
-    data: int
-    tensor: int
-    time_per_sample_s: float
+    layout: Layout
+    time_per_sample_s: float = 0.0
+    """The planner's."""
+    update_bytes: float = 0.0
+    """What the optimizer moves from and to the HBM of a device."""
+    tied_bytes: float = 0.0
+    """Gradients of weights that the first and the last stage both have."""
+    pieces: int = 0
+    """In which gradients can be synchronised; 0: as many as layers."""
+    spent_s: tuple[float, ...] = ()
+    """What of all passes each of `cost.kernels.KERNEL_LIMITS` takes, where that is known."""
 
     @property
     def layers(self) -> int:
@@ -86,7 +102,7 @@ class PlanStage(StageWork):
         return sum(one.seconds for one in self.passes.values())
 
     @cached_property
-    def passes(self) -> dict[Use, Pass]:
+    def passes(self) -> dict[Way, Pass]:
         """Return the passes of one microbatch on a replica."""
         return {
             "forward": Pass(self.forward_s, self.forward_hbm_bytes, self.forward_reduced_bytes),
@@ -94,50 +110,45 @@ class PlanStage(StageWork):
             "backward": Pass(self.backward_s, self.backward_hbm_bytes, self.backward_reduced_bytes),
         }
 
-    @property
-    def hbm_bytes(self) -> float:
-        """Return the HBM traffic of a device for one microbatch."""
-        return sum(one.hbm_bytes for one in self.passes.values())
 
-    @property
-    def sent_to_slices_bytes(self) -> float:
-        """Return what a device sends for one microbatch to the other slices of its replica."""
-        reduced = np.array([one.reduced_bytes for one in self.passes.values()])
-        return float(sent_bytes("all_reduce", reduced, self.tensor).sum())
+@dataclass(frozen=True)
+class Execution:
+    """What devices do in a batch where the papers of planners and runtimes differ."""
 
-    def exchange_s(self, network: Flat) -> float:
-        """Return the time to synchronise the gradients."""
-        return network.seconds("all_reduce", self.weight_bytes, Group(self.data, self.tensor))
+    transfers: Transfers = "overlapped"
+    scattered: bool = False
+    """Whether a tensor goes to the next stage in tp shares and is gathered there."""
+    early_recompute: bool = True
+    overlap_sync: bool = False
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a planner says of its plan, and what it assumes."""
+
+    time_per_sample_s: float
+    sync_s: float
+    """Of a batch's time, the exchange of gradients after it that the planner charges; 0 without a flush."""
+    network: Flat
+    """Between any two devices, with what it charges an all-reduce in the passes."""
+    hbm_bytes_per_s: float
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan on a flat network."""
+    """Stages in the order of the data flow, and the batch that goes through them."""
 
-    stages: tuple[PlanStage, ...]
+    stages: tuple[Stage, ...]
     schedule: Schedule
-    microbatch: int
     microbatches: int
     """N, in a batch, over all replicas."""
-    time_per_sample_s: float
-    """The planner's."""
-    sync_s: float
-    """Of a batch's time, the exchange of gradients after it that the planner charges; 0 without a flush."""
-    all_reduce_factor: float
-    """What it charges an all-reduce in the passes, times (n - 1)/n of its tensor over the bandwidth."""
-    bandwidth_bytes_per_s: float
-    """Between any two devices."""
-    hbm_bandwidth_bytes_per_s: float
+    execution: Execution = Execution()
+    claim: Claim | None = None
 
     @property
-    def network(self) -> Flat:
-        """Return the network, whose links carry both directions at once."""
-        return Flat(self.bandwidth_bytes_per_s)
-
-    @property
-    def charged_network(self) -> Flat:
-        """Return the network as the planner charges all-reduces of slices."""
-        return Flat(self.bandwidth_bytes_per_s, self.all_reduce_factor)
+    def layout(self) -> Layout:
+        """Return the layout of the first stage: the plan's, where widths do not differ by stage."""
+        return self.stages[0].layout
 
     @property
     def flushes(self) -> bool:
@@ -145,161 +156,47 @@ class Plan:
         return self.schedule != "2bw"
 
     @property
+    def depth(self) -> int:
+        """Return p: stages of all but the first virtual ones are on the same devices."""
+        return len(self.stages) // self.layout.vp
+
+    @property
     def samples(self) -> int:
         """Return the samples of a batch."""
-        return self.microbatch * self.microbatches
+        return self.layout.microbatch * self.microbatches
 
     @property
     def planned_s(self) -> float:
         """Return the planner's time per batch."""
-        return self.time_per_sample_s * self.samples
+        return self.claimed.time_per_sample_s * self.samples
+
+    @property
+    def claimed(self) -> Claim:
+        """Return what the planner says; PhazeError where nobody planned."""
+        if self.claim is None:
+            raise PhazeError("plan: is given without a planner, so that there is no time to compare with")
+        return self.claim
 
     @property
     def data(self) -> tuple[int, ...]:
-        """Return d of every stage."""
-        return tuple(stage.data for stage in self.stages)
+        """Return d of every group of devices."""
+        return tuple(stage.layout.dp for stage in self.stages[: self.depth])
+
+    @property
+    def group_devices(self) -> tuple[int, ...]:
+        """Return the devices of every group, those of all its replicas."""
+        return tuple(stage.layout.devices // stage.layout.pp for stage in self.stages[: self.depth])
 
     @property
     def devices(self) -> int:
         """Return the devices of all stages and replicas."""
-        return sum(stage.data * stage.tensor for stage in self.stages)
+        return sum(self.group_devices)
 
     @property
     def in_pipeline(self) -> int:
         """Return the microbatches of the fullest pipeline of a plan that flushes, ceil(N/d)."""
-        return -(-self.microbatches // self.stages[0].data)
+        return -(-self.microbatches // self.layout.dp)
 
-    @cached_property
-    def loads_s(self) -> Floats:
-        """Return what the planner charges for a microbatch on a replica, without synchronisation."""
-        loads = np.array([s.time_per_sample_s * s.data for s in self.stages]) * self.microbatch
-        if not self.flushes:
-            loads -= np.array(self.data) * self.charged_sync_s / self.microbatches
-        # What rounding leaves of the loads must not be less than the passes.
-        compute: Floats = np.array([s.compute_s for s in self.stages])
-        return np.where(loads > compute, loads, compute)
-
-    @cached_property
-    def charged_sync_s(self) -> Floats:
-        """Return what Piper charges a batch for the gradients of every stage, 4 (d - 1)/d of its weights."""
-        network = Flat(self.bandwidth_bytes_per_s, BOTH_DIRECTIONS)
-        return np.array([s.exchange_s(network) for s in self.stages])
-
-    @property
-    def link_s(self) -> float:
-        """Return how long the busiest link works for a batch in one direction."""
-        return max(use.total for use in self.link_uses_s)
-
-    @cached_property
-    def link_uses_s(self) -> tuple[LinkUse, ...]:
-        """Return what a device's link carries in one direction, for every stage, a mean over replicas.
-
-        In come activations and, from the stages behind, gradients; as much goes out the other way.
-        All-reduces of slices and the exchange of gradients between replicas use the same link.
-        """
-        return tuple(
-            LinkUse(
-                slices=stage.sent_to_slices_bytes * self._turns(stage) / self.bandwidth_bytes_per_s,
-                stages=(stage.arriving_bytes + stage.departing_bytes)
-                * self._turns(stage)
-                / self.bandwidth_bytes_per_s,
-                replicas=stage.exchange_s(self.network),
-            )
-            for stage in self.stages
-        )
-
-    @property
-    def memory_binds(self) -> bool:
-        """Return whether some pass takes longer because its operators share the HBM."""
-        hbm = self.hbm_bandwidth_bytes_per_s
-        return any(one.held_s(hbm) > one.seconds for stage in self.stages for one in stage.passes.values())
-
-    @property
-    def hbm_s(self) -> tuple[float, ...]:
-        """Return how long the HBM of a device of every stage works for the passes of a batch."""
-        return tuple(
-            stage.hbm_bytes * self._turns(stage) / self.hbm_bandwidth_bytes_per_s for stage in self.stages
-        )
-
-    def _turns(self, stage: PlanStage) -> float:
-        """Return the microbatches of a batch that a replica takes, on average."""
-        return self.microbatches / stage.data
-
-    def pipeline(self, tensors: Tensors, *, synchronise: bool) -> Pipeline:
-        """Return the pipeline with what lies between the stages as said; gradients at 2 (d - 1)/d.
-
-        Without a flush, gradients are synchronised while the next batch runs, which does not need them yet.
-        """
-        return Pipeline(
-            tuple(self._stage(q, tensors, synchronise) for q in range(len(self.stages))),
-            self.microbatches,
-            self.schedule,
-            data=self.data,
-            tensor=tuple(stage.tensor for stage in self.stages),
-            overlap_sync=not self.flushes,
-            early_recompute=True,
-        )
-
-    def _stage(self, q: int, tensors: Tensors, synchronise: bool) -> StageCost:
-        stage, within = self.stages[q], tensors == "within"
-        before, after = self._waits(q) if within else (0.0, 0.0)
-        forward_s, recompute_s, backward_s = self._passes_s(stage, tensors)
-        activation, gradient = (0.0, 0.0) if within else self._passed_on(q, tensors)
-        return StageCost(
-            forward_s=forward_s + before,
-            backward_s=backward_s + after,
-            recompute_s=recompute_s,
-            send_activation_s=activation,
-            send_gradient_s=gradient,
-            sync_s=stage.exchange_s(self.network) if synchronise else 0.0,
-            operators=stage.layers,
-            stash_bytes=stage.stash_bytes,
-            work_bytes=stage.work_bytes,
-            fixed_bytes=stage.fixed_bytes,
-        )
-
-    def _passes_s(self, stage: PlanStage, tensors: Tensors) -> list[float]:
-        """Return the seconds of the passes; where all is shared, with the HBM that operators share."""
-        if tensors == "all":
-            return [one.held_s(self.hbm_bandwidth_bytes_per_s) for one in stage.passes.values()]
-        return [one.seconds for one in stage.passes.values()]
-
-    def _waits(self, q: int) -> tuple[float, float]:
-        """Return what the planner charges for tensors, in the forward and in the backward pass.
-
-        Piper charges an equal part to both; under Phaze the forward pass waits for what arrives.
-        """
-        stage = self.stages[q]
-        charged = max(float(self.loads_s[q]) - stage.compute_s, 0.0)
-        if not self.flushes:
-            return charged / 2, charged / 2
-        before = min(charged, stage.longest_arriving_bytes / self.bandwidth_bytes_per_s)
-        return before, charged - before
-
-    def _passed_on(self, q: int, tensors: Tensors) -> tuple[float, float]:
-        """Return how long what the next stage needs is on its way, and the gradients for the one before."""
-        sent, returned = 0.0, 0.0
-        if q + 1 < len(self.stages):
-            later = self.stages[q + 1]
-            sent = later.arriving_bytes if tensors == "all" else later.longest_arriving_bytes
-        if q > 0:
-            earlier = self.stages[q - 1]
-            returned = earlier.departing_bytes if tensors == "all" else earlier.longest_departing_bytes
-        return sent / self.bandwidth_bytes_per_s, returned / self.bandwidth_bytes_per_s
-
-
-def read_plan(row: Mapping[Hashable, object] | pd.Series, stages: pd.DataFrame) -> Plan:
-    """Return a plan from its row in table plans and its rows in table plan_stages."""
-    names = [field.name for field in fields(PlanStage)]
-    rows = stages.sort_values("stage")[names].itertuples(index=False, name=None)
-    return Plan(
-        stages=tuple(PlanStage(*values) for values in rows),
-        schedule=SCHEDULES[str(row["schedule"])],
-        microbatch=int(str(row["microbatch"])),
-        microbatches=int(str(row["microbatches"])),
-        time_per_sample_s=float(str(row["time_per_sample_s"])),
-        sync_s=float(str(row["sync_s"])),
-        all_reduce_factor=float(str(row["all_reduce_factor"])),
-        bandwidth_bytes_per_s=float(str(row["network_bandwidth_bytes_per_s"])),
-        hbm_bandwidth_bytes_per_s=float(str(row["hbm_bandwidth_bytes_per_s"])),
-    )
+    def turns(self, stage: Stage) -> float:
+        """Return the microbatches of a replica in a batch, a mean over the replicas."""
+        return self.microbatches / stage.layout.dp

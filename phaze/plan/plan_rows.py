@@ -14,8 +14,8 @@ from phaze.plan.phaze.flush import Infeasible
 from phaze.plan.piper.chain import CONFIGURATIONS, RECOMPUTE, STASH
 from phaze.plan.piper.layers import Options, PlannedStage
 from phaze.plan.piper.price import Given, price, why_outside
+from phaze.plan.plan import StageWork
 from phaze.plan.planners import Flushed, Outcome, Task, Unflushed
-from phaze.plan.stage_work import StageWork
 from phaze.plan.works import configured_work, uniform_work
 
 Row = dict[str, object]

@@ -25,7 +25,7 @@ from phaze.plan.piper.batches import Batched, Planner, plan_batch
 from phaze.plan.piper.chain import read_layers
 from phaze.plan.piper.layers import Cluster, Layers
 from phaze.plan.piper.reasons import why_no_plan
-from phaze.plan.traffic import Traffic
+from phaze.plan.plan import Traffic
 
 
 @dataclass(frozen=True)

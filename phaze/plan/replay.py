@@ -1,4 +1,4 @@
-"""A plan replayed, and its planner's time taken apart from the simulated one.
+"""A study's plan, as the tables have it: its price, and its planner's time taken apart from that.
 
 From the planner's time to the simulated one, one assumption after another gives way; what each changes is a
 part of the difference, so that the parts sum to it.
@@ -14,124 +14,157 @@ part of the difference, so that the parts sum to it.
   their factor of an all-reduce; Piper charges every stage 4 (d - 1)/d of its weights. Simulated, each stage
   takes 2 (d - 1)/d, in both directions at the same time, after its last backward pass, so that what others
   still compute hides some of it, or without a flush during the next batch.
-- contention: tensors that enter a stage share its link: their sum decides; and a batch takes no less than
-  the link of a device needs for all that it carries in one direction (`Plan.link_s`): these tensors, the
-  all-reduces of the slices of a replica, whose time is in the passes, and the exchange between replicas. In
-  the same way operators that run side by side share the HBM: a pass takes no less than its HBM needs.
+- contention: tensors that enter a stage share its link: their sum decides; and neither links nor HBM carry
+  more than they can (`price`).
 
 Otherwise what operators move between HBM and chip and what slices all-reduce is in the time of the passes;
-how much of it that is, and what of a pass binds, is said beside (`INSIDE`).
-
-A tensor that skips stages is counted with the neighbour's; it left earlier, so that this is an upper bound.
+how much of it that is, and what of a pass binds, is said beside (`price.INSIDE`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
+import pandas as pd
 
+from phaze.base.arrays import Floats
+from phaze.base.units import GIB
+from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
+from phaze.layout import Layout
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.steady import ideal_time_s, time_per_microbatch_s
-from phaze.pipeline.timeline import RESOURCES, Bound, Step, Timeline
-from phaze.plan.plan import LinkUse, Plan
+from phaze.plan.machine import Machine
+from phaze.plan.plan import SCHEDULES, Claim, Execution, Plan, Stage, StageWork
+from phaze.plan.price import Price, batch_s, pipeline_of, silent
 from phaze.tables import PARTS
 
-BATCHES = 2
-"""Batches that a timeline without flush shows."""
+Row = dict[str, str | int | float | bool]
 
-CLOSE = 1e-4
-"""Relative error of times in the long run where tensors on their way make cycles of many microbatches."""
 
-INSIDE = ("compute", "HBM", "all-reduces of slices")
-"""What a pass spends time on: operators while the HBM rests, operators while it works, collectives."""
+def read_plan(row: Mapping[Hashable, object] | pd.Series, stages: pd.DataFrame) -> Plan:
+    """Return a plan from its row in table plans and its rows in table plan_stages."""
+    rows = stages.sort_values("stage").to_dict("records")
+    schedule, flat = SCHEDULES[str(row["schedule"])], float(str(row["network_bandwidth_bytes_per_s"]))
+    return Plan(
+        tuple(_read_stage(stage, int(str(row["microbatch"])), len(rows)) for stage in rows),
+        schedule,
+        int(str(row["microbatches"])),
+        Execution(overlap_sync=schedule == "2bw"),
+        Claim(
+            time_per_sample_s=float(str(row["time_per_sample_s"])),
+            sync_s=float(str(row["sync_s"])),
+            network=Flat(flat, float(str(row["all_reduce_factor"]))),
+            hbm_bytes_per_s=float(str(row["hbm_bandwidth_bytes_per_s"])),
+        ),
+    )
+
+
+def _read_stage(row: Mapping[Hashable, object], microbatch: int, depth: int) -> Stage:
+    first, last, tensor, data = (
+        int(str(row[name])) for name in ("first_layer", "last_layer", "tensor", "data")
+    )
+    work = StageWork(*(float(str(row[field.name])) for field in fields(StageWork)))
+    layout = Layout(tp=tensor, dp=data, pp=depth, microbatch=microbatch)
+    time_s = float(str(row["time_per_sample_s"]))
+    return Stage(**vars(work), first_layer=first, last_layer=last, layout=layout, time_per_sample_s=time_s)
+
+
+def planned_on(plan: Plan) -> Machine:
+    """Return the machine that a plan was made for, on which an all-reduce takes its time in a ring."""
+    return Machine.flat(plan.claimed.network.bandwidth_bytes_per_s, plan.claimed.hbm_bytes_per_s)
 
 
 @dataclass(frozen=True, eq=False)
-class Replay:
-    """A plan simulated."""
-
-    plan: Plan
-    parts: Mapping[str, float]
-    """Seconds per batch, as in table simulations; they sum to simulated - planned."""
-    simulated_s: float
-    """Per batch, without a flush in the long run."""
-    alone_s: float
-    """The same if communication took no time."""
-
-    @property
-    def charged_s(self) -> float:
-        """Return what the planner adds to its time for synchronisation."""
-        return _charged_s(self.plan)
+class Replay(Price):
+    """The price of a plan, beside its planner's."""
 
     @cached_property
-    def timeline(self) -> Timeline:
-        """Return the events: of a batch with all its communication, or without a flush of two."""
-        return simulate(_repeated(self.plan.pipeline("all", synchronise=True)))
-
-    @cached_property
-    def bound_by(self) -> Bound:
-        """Return the resource with the largest part of the critical path, passes by what they spend it on."""
-        return self.timeline.bound_among(self._spends)
-
-    def _spends(self, step: Step) -> Mapping[str, float]:
-        """Return how long a step only works, works while the HBM does, and waits for all-reduces."""
-        stage = self.plan.stages[step.stage]
-        one = stage.passes.get(step.use)
-        if one is None:
-            return {RESOURCES[step.use]: step.seconds}
-        whole_s = one.held_s(self.plan.hbm_bandwidth_bytes_per_s)
-        work_s = whole_s - one.charged_s(stage.tensor, self.plan.charged_network)
-        hbm_s = min(one.hbm_bytes / self.plan.hbm_bandwidth_bytes_per_s, work_s)
-        waits_s = max(step.seconds - work_s, 0.0)
-        return dict(zip(INSIDE, (work_s - hbm_s, hbm_s, waits_s), strict=True))
-
-    @property
-    def hbm_shares(self) -> tuple[float, ...]:
-        """Return for every stage the share of what the HBM of a device could move that passes move."""
-        return tuple(seconds / self.simulated_s for seconds in self.plan.hbm_s)
-
-    @property
-    def link_shares(self) -> tuple[LinkUse, ...]:
-        """Return for every stage what a device's link carries in one direction, of what it could."""
-        return tuple(use.over(self.simulated_s) for use in self.plan.link_uses_s)
-
-    def mean(self, by_stage: Sequence[float]) -> float:
-        """Return the mean over all devices of what is known by stage."""
-        return float(np.average(by_stage, weights=[stage.data * stage.tensor for stage in self.plan.stages]))
-
-    @property
-    def samples_per_s(self) -> float:
-        """Return the throughput."""
-        return self.plan.samples / self.simulated_s
-
-    @property
-    def busy_s(self) -> tuple[float, ...]:
-        """Return for every stage the passes of a device in a batch, on average over the replicas."""
-        batch, hbm = self.plan.microbatches, self.plan.hbm_bandwidth_bytes_per_s
-        return tuple(
-            sum(one.held_s(hbm) for one in stage.passes.values()) * batch / stage.data
-            for stage in self.plan.stages
+    def parts(self) -> Mapping[str, float]:
+        """Return seconds per batch, as in table simulations; they sum to simulated - planned."""
+        charged = charged_sync_s(self.plan)
+        within_s, on_the_way_s, synchronised_s = self._steps_s
+        seconds = (
+            self._ideal_s - (self.plan.planned_s - charged),
+            within_s - self._ideal_s,
+            on_the_way_s - within_s,
+            synchronised_s - on_the_way_s - charged,
+            self.time_s - synchronised_s,
         )
+        return dict(zip(PARTS, seconds, strict=True))
 
     @property
-    def compute_share(self) -> float:
-        """Return the share of device time spent on passes."""
-        return self.mean(self.busy_s) / self.simulated_s
+    def _ideal_s(self) -> float:
+        if self.plan.flushes:
+            return ideal_time_s(loads_s(self.plan), 0.0, self.plan.in_pipeline)
+        return _slowest_s(self.plan)
 
-    @property
-    def exposed_share(self) -> float:
-        """Return the share of the time that there would not be without communication."""
-        return max(self.simulated_s - self.alone_s, 0.0) / self.simulated_s
+    @cached_property
+    def _steps_s(self) -> tuple[float, float, float]:
+        """Return a batch with tensors within the passes, on their way, and with synchronisation besides."""
+        synchronised = pipeline_of(self.plan, self.machine, "longest")
+        on_the_way = replace(synchronised, stages=tuple(replace(s, sync_s=0.0) for s in synchronised.stages))
+        last_s = self.batch_s if synchronised == self.pipeline else batch_s(synchronised)
+        return batch_s(_within(self.plan, on_the_way)), batch_s(on_the_way), last_s
 
 
 def replay(plan: Plan) -> Replay:
-    """Return what the simulation of a plan finds."""
-    steps = _flushed(plan) if plan.flushes else _unflushed(plan)
-    return Replay(plan, steps.parts(), steps.contended_s, steps.alone_s)
+    """Return the price of a plan on the machine that it was made for, and the parts of the difference."""
+    return Replay(plan, planned_on(plan))
+
+
+def charged_sync_s(plan: Plan) -> float:
+    """Return what the planner adds to its time for synchronisation."""
+    return plan.claimed.sync_s if plan.flushes else plan.planned_s - _slowest_s(plan)
+
+
+def loads_s(plan: Plan) -> Floats:
+    """Return what the planner charges for a microbatch on a replica, without synchronisation."""
+    data = np.array(plan.data)
+    loads = np.array([s.time_per_sample_s * s.layout.dp for s in plan.stages]) * plan.layout.microbatch
+    if not plan.flushes:
+        loads -= data * exchanged_s(plan) / plan.microbatches
+    # What rounding leaves of the loads must not be less than the passes.
+    compute: Floats = np.array([s.compute_s for s in plan.stages])
+    return np.where(loads > compute, loads, compute)
+
+
+def exchanged_s(plan: Plan) -> Floats:
+    """Return what Piper charges a batch for the gradients of every stage, 4 (d - 1)/d of its weights."""
+    network = replace(plan.claimed.network, all_reduce_factor=BOTH_DIRECTIONS)
+    groups = [(s.weight_bytes, s.layout.group("dp")) for s in plan.stages]
+    return np.array([network.seconds("all_reduce", nbytes, group) for nbytes, group in groups])
+
+
+def _slowest_s(plan: Plan) -> float:
+    """Return the time per batch of the slowest stage."""
+    return float((loads_s(plan) / np.array(plan.data)).max()) * plan.microbatches
+
+
+def _within(plan: Plan, pipeline: Pipeline) -> Pipeline:
+    """Return the pipeline with tensors within the passes as the planner charges them."""
+    loads = loads_s(plan)
+    stages = []
+    for stage, cost, load in zip(plan.stages, pipeline.stages, loads.tolist(), strict=True):
+        before, after = _waits(plan, stage, load)
+        forward_s, backward_s = stage.forward_s + before, stage.backward_s + after
+        stages.append(replace(silent(cost), forward_s=forward_s, backward_s=backward_s))
+    return replace(pipeline, stages=tuple(stages))
+
+
+def _waits(plan: Plan, stage: Stage, load_s: float) -> tuple[float, float]:
+    """Return what the planner charges for tensors, in the forward and in the backward pass.
+
+    Piper charges an equal part to both; under Phaze the forward pass waits for what arrives.
+    """
+    charged = max(load_s - stage.compute_s, 0.0)
+    if not plan.flushes:
+        return charged / 2, charged / 2
+    before = min(charged, stage.longest_arriving_bytes / plan.claimed.network.bandwidth_bytes_per_s)
+    return before, charged - before
 
 
 def assumed_s(plan: Plan) -> float:
@@ -141,12 +174,12 @@ def assumed_s(plan: Plan) -> float:
     stage of d replicas is one that is d times as fast, and synchronises a part of its gradients with each
     microbatch.
     """
-    within = plan.pipeline("within", synchronise=False)
+    within = _within(plan, pipeline_of(plan, planned_on(plan), "longest"))
     if plan.flushes:
-        slowest = within.stages[int(np.argmax(plan.loads_s))]
+        slowest = within.stages[int(np.argmax(loads_s(plan)))]
         same = replace(within, stages=(slowest,) * len(plan.stages), early_recompute=False)
-        return simulate(same).time_s + plan.sync_s
-    shares = plan.charged_sync_s / plan.microbatches
+        return simulate(same).time_s + plan.claimed.sync_s
+    shares = exchanged_s(plan) / plan.microbatches
     stages = tuple(
         _faster(stage, d, share)
         for stage, d, share in zip(within.stages, plan.data, shares.tolist(), strict=True)
@@ -163,85 +196,52 @@ def _faster(stage: StageCost, data: int, share_s: float) -> StageCost:
     )
 
 
-@dataclass(frozen=True)
-class _Steps:
-    """Seconds per batch as one assumption after another gives way."""
+def replayed_rows(row: Row, stages: pd.DataFrame) -> tuple[Row, list[Row]]:
+    """Return rows of tables simulations and simulation_stages, without their key.
 
-    planned_s: float
-    charged_s: float
-    """Of it, what the planner adds for synchronisation."""
-    ideal_s: float
-    within_s: float
-    on_the_way_s: float
-    synchronised_s: float
-    contended_s: float
-    alone_s: float
-
-    def parts(self) -> dict[str, float]:
-        """Return what each step changes."""
-        seconds = (
-            self.ideal_s - (self.planned_s - self.charged_s),
-            self.within_s - self.ideal_s,
-            self.on_the_way_s - self.within_s,
-            self.synchronised_s - self.on_the_way_s - self.charged_s,
-            self.contended_s - self.synchronised_s,
-        )
-        return dict(zip(PARTS, seconds, strict=True))
+    A plan is given by its rows in tables plans and plan_stages.
+    """
+    found = replay(read_plan(pd.Series(row), stages))
+    return simulation_row(found), list(simulated_stages(found, float(row["hbm_gib"]) * GIB))
 
 
-def _charged_s(plan: Plan) -> float:
-    if plan.flushes:
-        return plan.sync_s
-    return plan.planned_s - _slowest_s(plan)
-
-
-def _slowest_s(plan: Plan) -> float:
-    """Return the time per batch of the slowest stage."""
-    return float((plan.loads_s / np.array(plan.data)).max()) * plan.microbatches
-
-
-def _flushed(plan: Plan) -> _Steps:
-    return _Steps(
-        planned_s=plan.planned_s,
-        charged_s=_charged_s(plan),
-        ideal_s=ideal_time_s(plan.loads_s, 0.0, plan.in_pipeline),
-        **_simulated(plan),
-    )
-
-
-def _unflushed(plan: Plan) -> _Steps:
-    return _Steps(
-        planned_s=plan.planned_s, charged_s=_charged_s(plan), ideal_s=_slowest_s(plan), **_simulated(plan)
-    )
-
-
-def _simulated(plan: Plan) -> dict[str, float]:
-    within = plan.pipeline("within", synchronise=False)
-    on_the_way = plan.pipeline("longest", synchronise=False)
-    synchronised, contended = (plan.pipeline(tensors, synchronise=True) for tensors in ("longest", "all"))
-    silent = replace(contended, stages=tuple(_silent(stage) for stage in contended.stages))
-    synchronised_s = _time_s(synchronised)
-    contended_s = synchronised_s if contended == synchronised else _time_s(contended)
+def simulation_row(found: Replay) -> Row:
+    """Return the row of table simulations, without its key."""
+    peaks, bound = found.peak_bytes, found.bound_by
     return {
-        "within_s": _time_s(within),
-        "on_the_way_s": _time_s(on_the_way),
-        "synchronised_s": synchronised_s,
-        "contended_s": max(contended_s, plan.link_s),
-        "alone_s": _time_s(silent),
+        "schedule": found.plan.schedule,
+        "planned_s": found.plan.planned_s,
+        "assumed_s": assumed_s(found.plan),
+        **found.parts,
+        "simulated_s": found.time_s,
+        "samples_per_s": found.samples_per_s,
+        "compute_share": found.compute_share,
+        "exposed_communication_share": found.exposed_share,
+        "bubble_share": 1.0 - found.compute_share - found.exposed_share,
+        "hbm_share": found.mean(found.hbm_shares),
+        "link_share": found.mean([use.total for use in found.link_shares]),
+        "peak_bytes": float(peaks.max()),
+        "fullest_stage": int(np.argmax(peaks)),
+        "bound_by": bound.resource,
+        "bound_stage": bound.group,
     }
 
 
-def _silent(stage: StageCost) -> StageCost:
-    return replace(stage, send_activation_s=0.0, send_gradient_s=0.0, sync_s=0.0)
-
-
-def _time_s(pipeline: Pipeline) -> float:
-    """Return the time per batch."""
-    if pipeline.schedule == "2bw":
-        repeats = 2 if pipeline.column("sync_s").any() else 12  # batches, or rounds of all replicas
-        return time_per_microbatch_s(pipeline, CLOSE, repeats) * pipeline.microbatches
-    return simulate(pipeline).time_s
-
-
-def _repeated(pipeline: Pipeline) -> Pipeline:
-    return replace(pipeline, batches=BATCHES) if pipeline.schedule == "2bw" else pipeline
+def simulated_stages(found: Replay, hbm_bytes: float) -> Iterator[Row]:
+    """Yield the rows of table simulation_stages, without their key."""
+    groups = [group for group, _ in found.timeline.pipeline.workers]
+    for q, (busy, peak) in enumerate(zip(found.busy_s, found.peak_bytes.tolist(), strict=True)):
+        link = found.link_shares[q]
+        yield {
+            "stage": q,
+            "busy_s": busy,
+            "busy_share": busy / found.time_s,
+            "hbm_share": found.hbm_shares[q],
+            "link_share": link.total,
+            "slices_link_share": link.slices,
+            "stages_link_share": link.stages,
+            "replicas_link_share": link.replicas,
+            "in_flight": found.timeline.most_in_flight(groups.index(q)),
+            "peak_bytes": peak,
+            "headroom_bytes": hbm_bytes - peak,
+        }

@@ -13,9 +13,8 @@ from phaze.base.units import GIB
 from phaze.cost.network.fabric import fabric
 from phaze.pipeline.rows import stage_memory
 from phaze.plan.networked import NetworkReplay, replay_on
-from phaze.plan.plan import Plan, read_plan
-from phaze.plan.replay import Replay, replay
-from phaze.plan.stage import simulated_stages, simulation_row
+from phaze.plan.plan import Plan
+from phaze.plan.replay import Replay, read_plan, replay, simulated_stages, simulation_row
 from phaze.spec.network import Matrix
 from phaze.spec.system import Cluster, System
 from phaze.tables import PARTS, PLANNERS, Plans, PlanStages
@@ -106,7 +105,7 @@ class Answer:
         )
 
     def _times(self) -> str:
-        planned, simulated = self.found.plan.planned_s, self.found.simulated_s
+        planned, simulated = self.found.plan.planned_s, self.found.time_s
         parts = (f"{name.removesuffix('_s')} {self.found.parts[name] / planned:+.1%}" for name in PARTS)
         return (
             f"planned {planned:.4g} s per batch, simulated {simulated:.4g} s "
@@ -124,8 +123,8 @@ class Answer:
     def _stages(self) -> list[str]:
         rows = _stage_rows(self.found, float(self.plan["hbm_gib"]) * GIB)
         return [
-            f"stage {row['stage']}: layers {stage.first_layer} to {stage.last_layer}, d = {stage.data}, "
-            f"t = {stage.tensor}, busy {row['busy_share']:.1%}, HBM {row['hbm_share']:.1%}, "
+            f"stage {row['stage']}: layers {stage.first_layer} to {stage.last_layer}, d = {stage.layout.dp}, "
+            f"t = {stage.layout.tp}, busy {row['busy_share']:.1%}, HBM {row['hbm_share']:.1%}, "
             f"{_link_words(row)}{row['in_flight']} in flight, {float(str(row['peak_bytes'])) / GIB:.3g} GiB"
             for row, stage in zip(rows, self.found.plan.stages, strict=True)
         ]

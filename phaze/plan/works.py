@@ -12,8 +12,7 @@ from phaze.pipeline.flushing import Chain, edge_arrays
 from phaze.plan.phaze.costs import StageCost
 from phaze.plan.piper.chain import RECOMPUTE
 from phaze.plan.piper.layers import Options
-from phaze.plan.stage_work import StageWork
-from phaze.plan.traffic import Traffic
+from phaze.plan.plan import StageWork, Traffic
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def replay_plans(
 
 
 def _replay(row: Row, stages: pd.DataFrame) -> tuple[Row, list[Row]]:
-    """Return what `plan.stage` says of a plan."""
-    from phaze.plan.stage import replayed_rows  # the simulator takes its time: most plans are known
+    """Return what `plan.replay` says of a plan."""
+    from phaze.plan.replay import replayed_rows  # the simulator takes its time: most plans are known
 
     return replayed_rows(row, stages)

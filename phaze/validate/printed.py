@@ -8,18 +8,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from phaze.plan.runs.machine import TECHNOLOGY, Machine
-from phaze.spec.config import load_technology
+from phaze.plan.lowered import device_of
+from phaze.plan.machine import Machine, load_machine
 from phaze.spec.files import FOLDER
 from phaze.spec.published_tiled import MeasuredRun, PublishedTiled
-from phaze.spec.systems import load_cluster
 from phaze.spec.tiled_study import PrintedTable
 from phaze.tables import TiledBesides
 from phaze.tiles.printed import inference_beside, ratios_beside
-from phaze.validate.fit import fitted_sustained_hbm, with_sustained_hbm
 from phaze.validate.rows import Row as RunRow
 from phaze.validate.rows import read_row
-from phaze.validate.table import predict_rows
+from phaze.validate.table import fitted_sustained_hbm, predict_rows, with_sustained_hbm
 
 GPUS = "a100-selene"
 """System of the measured runs of Table IV."""
@@ -52,7 +50,7 @@ def _rows(table: PrintedTable, published: PublishedTiled | None, folder: Path) -
 
 def _gpus(published: PublishedTiled, folder: Path) -> Iterator[Row]:
     """Yield the runs of Table IV as `simulate --runs` predicts them, by what the fitted constant has seen."""
-    machine = Machine(*load_cluster(GPUS, folder), load_technology(TECHNOLOGY, folder))
+    machine = load_machine(GPUS, folder)
     yield from _gpus_on(machine, published, SEEN)
     if published.other_runs:
         share = fitted_sustained_hbm([_run(row) for row in published.other_runs.values()], machine)
@@ -75,8 +73,8 @@ def _gpus_on(machine: Machine, published: PublishedTiled, reading: str) -> Itera
             "measured": batch / row.measured_s,
             "ours": batch / float(time_s),
             "explanation": (
-                f"{GPUS}, {machine.device.sustained_hbm:.2f} of HBM's bandwidth, microbatch {chosen}; with "
-                "attention and vocabulary, as measured"
+                f"{GPUS}, {device_of(machine).sustained_hbm:.2f} of HBM's bandwidth, microbatch {chosen}; "
+                "with attention and vocabulary, as measured"
             ),
         }
 

@@ -13,8 +13,8 @@ import pandas as pd
 from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_endless
 from phaze.cost.memory import Optimizer
-from phaze.layout import Precision, Recompute, Zero
-from phaze.plan.runs.run import Run, RunSchedule
+from phaze.layout import Layout, Precision, Recompute, Zero
+from phaze.plan.given import Run, RunSchedule
 from phaze.spec.plain import short
 
 WORDS = {
@@ -24,11 +24,17 @@ WORDS = {
     "precision": get_args(Precision),
 }
 FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-OWN = {field.name: field for field in fields(Run)}
+WIDTHS = {"tp": "tp", "pp": "pp", "dp": "dp", "chunks": "vp"}
+LAYOUT = {
+    **WIDTHS,
+    **{name: name for name in ("microbatch", "sequence_parallel", "zero", "recompute", "precision")},
+}
+"""What a row says of the layout, by column."""
+OWN = {field.name: field for field in fields(Run) if field.name != "layout"} | {
+    column: next(field for field in fields(Layout) if field.name == name) for column, name in LAYOUT.items()
+}
 REQUIRED = ("hidden", "heads", "layers", "seq", "vocab", "gpus", "global_batch")
 """Columns without which nothing can be said; any other may be absent, or empty in a row."""
-DEFAULTS = {"tp": 1, "pp": 1}
-"""What an empty value means where `Run` has no default; dp: all devices that tp and pp leave."""
 MICROBATCHES = ("1", "2", "4", "8")
 """An empty microbatch is the one of these that is predicted fastest among those that fit."""
 MOST = 2**31
@@ -98,14 +104,14 @@ def meanings(given: Mapping[str, str]) -> tuple[Run, ...]:
     for microbatch in microbatches:
         run = _run({**given, "microbatch": microbatch})
         open_ = run.schedule == "interleaved" and "chunks" not in given
-        found += [replace(run, chunks=v) for v in _chunks(run)] if open_ else [run]
+        found += [replace(run, layout=replace(run.layout, vp=v)) for v in _chunks(run)] if open_ else [run]
     return tuple(found)
 
 
 def _chunks(run: Run) -> list[int]:
     """Return the numbers of chunks, two or more, that divide the blocks of every stage equally."""
-    blocks = run.layers // run.pp
-    return [v for v in range(2, blocks + 1) if run.layers % (run.pp * v) == 0] or [2]
+    pp = run.layout.pp
+    return [v for v in range(2, run.layers // pp + 1) if run.layers % (pp * v) == 0] or [2]
 
 
 def _measured(text: str | None) -> float | None:
@@ -125,14 +131,14 @@ def _run(given: Mapping[str, str]) -> Run:
     for name in REQUIRED:
         if name not in given:
             raise PhazeError(f"{name} must be given")
-    values: dict[str, object] = {**DEFAULTS}
-    values |= {name: _reader(name)(name, given[name]) for name in OWN if name in given}
-    if "schedule" not in given and values.get("chunks", 1) != 1:
+    values: dict[str, object] = {name: _reader(name)(name, given[name]) for name in OWN if name in given}
+    layout = {LAYOUT[name]: values.pop(name) for name in list(values) if name in LAYOUT}
+    if "schedule" not in given and layout.get("vp", 1) != 1:
         values["schedule"] = "interleaved"
-    if "dp" not in given:
-        ranks = [_whole(name, given.get(name, "1")) for name in ("tp", "pp")]
-        values["dp"] = max(_whole("gpus", given["gpus"]) // (ranks[0] * ranks[1]), 1)
-    return Run(**values)  # type: ignore[arg-type]
+    spread = Layout(**layout)  # type: ignore[arg-type]
+    if "dp" not in given:  # all devices that the other widths leave
+        spread = replace(spread, dp=max(_whole("gpus", given["gpus"]) // spread.devices, 1))
+    return Run(**values, layout=spread)  # type: ignore[arg-type]
 
 
 def _reader(name: str) -> Callable[[str, str], object]:

@@ -1,28 +1,130 @@
-"""Many runs at once: a table of runs in, the same table with predictions out."""
+"""Many runs at once: a table of runs in, the same table with predictions out, beside measured times.
+
+One constant is fitted to measured times: what kernels reach of HBM's bandwidth.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import minimize_scalar
+from scipy.stats import rankdata
 
+from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.base.files import atomic_path
-from phaze.plan.runs.machine import Machine
-from phaze.plan.runs.predict import Prediction, predict
-from phaze.plan.runs.run import Run
-from phaze.validate.accuracy import Accuracy, accuracy_of
+from phaze.base.units import GIB
+from phaze.plan.given import Run, plan_of_run
+from phaze.plan.lowered import device_of
+from phaze.plan.machine import Machine
+from phaze.plan.price import KERNELS, price
 from phaze.validate.rows import Row, read_rows
+
+COMMUNICATION = (KERNELS["network"], "pipeline transfers", "gradient synchronisation")
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Errors of predicted times as shares of the measured ones."""
+
+    rows: int
+    mean_error: float
+    """Mean of the absolute errors."""
+    worst_error: float
+    """Largest absolute error."""
+    bias: float
+    """Mean of the errors with their signs; positive: predicted too long."""
+    within_15: float
+    """Share of rows with an error of at most 15 %."""
+    rank_correlation: float
+    """Spearman's, of predicted and measured times; nan for fewer than two rows, or where all are equal."""
+
+    def __str__(self) -> str:
+        """Return all of it in one line."""
+        ranks = "" if np.isnan(self.rank_correlation) else f", rank correlation {self.rank_correlation:.3f}"
+        return (
+            f"{self.rows} measured rows: mean absolute error {100 * self.mean_error:.1f} %, worst "
+            f"{100 * self.worst_error:.1f} %, bias {100 * self.bias:+.1f} %, within 15 % "
+            f"{100 * self.within_15:.0f} %{ranks}"
+        )
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is predicted of a run; memory is that of the fullest device."""
+
+    time_s: float
+    """Of a batch."""
+    memory_gib: float
+    weights_gib: float
+    """Weights and their gradients."""
+    optimizer_gib: float
+    activation_gib: float
+    """Activations of the microbatches in flight, and what recomputing needs."""
+    recompute_gib: float
+    """Of it what recomputing needs."""
+    model_flops_per_gpu: float
+    """FLOP/s of a device without those of recomputation."""
+    bubble_share: float
+    """Share of device time in which devices wait for other stages."""
+    exposed_communication_share: float
+    """Share of device time in which devices only communicate."""
+    bound_by: str
+    """What takes most of the device time, with its share."""
+
 
 CHOSEN = ("microbatch_used", "chunks_used", "slowest_s")
 """What a row left open and was chosen, and the time of the worst choice."""
 ADDED = (*(field.name for field in fields(Prediction)), *CHOSEN, "status")
 """Columns that predictions add."""
 OK = "ok"
+SHARES = (0.3, 1.0)
+"""Least and largest share of HBM's bandwidth that is tried."""
+STEP = 0.01
+
+
+def predict(run: Run, machine: Machine) -> Prediction:
+    """Return what is predicted of a run; raise PhazeError where the run cannot be right."""
+    found = price(plan_of_run(run, machine), machine)
+    memory, shares = found.memory, found.shares
+    most = max(shares, key=lambda name: shares[name])
+    return Prediction(
+        time_s=found.time_s,
+        memory_gib=memory.peak_bytes / GIB,
+        weights_gib=memory.weight_bytes / GIB,
+        optimizer_gib=memory.optimizer_bytes / GIB,
+        activation_gib=memory.activation_bytes / GIB,
+        recompute_gib=memory.recompute_bytes / GIB,
+        model_flops_per_gpu=run.model_flops / found.time_s / run.gpus,
+        bubble_share=shares["pipeline bubble"],
+        exposed_communication_share=sum(shares[name] for name in COMMUNICATION),
+        bound_by=f"{most} ({100 * shares[most]:.0f} %)",
+    )
+
+
+def accuracy_of(predicted_s: Floats, measured_s: Floats) -> Accuracy:
+    """Return how predicted times (R,) compare with measured ones; there must be at least one row."""
+    errors = predicted_s / measured_s - 1.0
+    return Accuracy(
+        rows=len(errors),
+        mean_error=float(np.abs(errors).mean()),
+        worst_error=float(np.abs(errors).max()),
+        bias=float(errors.mean()),
+        within_15=float((np.abs(errors) <= 0.15).mean()),
+        rank_correlation=rank_correlation(predicted_s, measured_s),
+    )
+
+
+def rank_correlation(one: Floats, other: Floats) -> float:
+    """Return Spearman's rank correlation, equal values with their mean rank."""
+    a, b = rankdata(one) - (len(one) + 1) / 2, rankdata(other) - (len(other) + 1) / 2
+    spread = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / spread if spread else float("nan")
 
 
 def predict_table(path: Path, machine: Machine) -> tuple[pd.DataFrame, Accuracy | None]:
@@ -59,10 +161,10 @@ def _predict(row: Row, machine: Machine) -> dict[str, object]:
     if not found:
         problem = problem or _problem(row.runs[0], machine)
         return {"status": f"invalid: {problem}"}
-    limit = machine.device.hbm_gib
+    limit = device_of(machine).hbm_gib
     run, best = min(found, key=lambda pair: (max(pair[1].memory_gib - limit, 0.0), pair[1].time_s))
     slowest_s = max(other.time_s for _, other in found)
-    chosen = dict(zip(CHOSEN, (run.microbatch, run.chunks, slowest_s), strict=True))
+    chosen = dict(zip(CHOSEN, (run.layout.microbatch, run.layout.vp, slowest_s), strict=True))
     return {**asdict(best), **chosen, "status": _status(best, limit)}
 
 
@@ -96,3 +198,25 @@ def _accuracy(rows: tuple[Row, ...], out: pd.DataFrame) -> Accuracy | None:
     predicted = out["time_s"].to_numpy(float)
     both = np.isfinite(measured) & np.isfinite(predicted)
     return accuracy_of(predicted[both], measured[both]) if both.any() else None
+
+
+def with_sustained_hbm(machine: Machine, share: float) -> Machine:
+    """Return a machine whose kernels reach such a share of HBM's bandwidth."""
+    return machine.with_device(device_of(machine).model_copy(update={"sustained_hbm": share}))
+
+
+def log_errors(rows: Sequence[Row], machine: Machine) -> Floats:
+    """Return the logarithms of predicted over measured times of rows (R,), all of which say `measured_s`."""
+    predicted = predict_rows(rows, machine)["time_s"].to_numpy(float)
+    return np.log(predicted / np.array([row.measured_s for row in rows], np.float64))
+
+
+def fitted_sustained_hbm(rows: Sequence[Row], machine: Machine) -> float:
+    """Return the share of HBM's bandwidth with the least squares of `log_errors`, to a hundredth."""
+    found = minimize_scalar(
+        lambda share: float(np.square(log_errors(rows, with_sustained_hbm(machine, share))).sum()),
+        bounds=SHARES,
+        method="bounded",
+        options={"xatol": STEP / 2},
+    )
+    return round(float(found.x) / STEP) * STEP

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from phaze.layout import Layout
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
-from phaze.plan.runs.machine import load_machine
-from phaze.plan.runs.predict import predict
-from phaze.plan.runs.run import Run
+from phaze.plan.given import Run
+from phaze.plan.machine import load_machine
+from phaze.validate.table import predict
 from tests.oracles.pipeline_events import simulate_events
 
 Benchmark = Callable[..., Any]
@@ -79,14 +80,9 @@ def test_predict_t_76b_on_1024_gpus(benchmark: Benchmark) -> None:
         seq=2048,
         vocab=51200,
         gpus=1024,
-        tp=8,
-        pp=4,
-        dp=32,
-        microbatch=1,
         global_batch=1792,
-        recompute="full",
+        layout=Layout(tp=8, pp=4, vp=5, dp=32, recompute="full"),
         schedule="interleaved",
-        chunks=5,
     )
     machine = load_machine("a100-selene")
     found = benchmark(predict, run, machine)

@@ -117,7 +117,7 @@ def devices_of(plan: Plan, lanes: Lanes, mapping: Ints) -> Devices:
     """Return the devices of every stage and replica of a plan under a mapping to units, shape (S, R)."""
     found: list[list[range]] = [[] for _ in plan.stages]
     for (q, _), units in zip(lanes.workers, mapping.tolist(), strict=True):
-        width = plan.stages[q].tensor
+        width = plan.stages[q].layout.tp
         found[q] += [range(unit * lanes.unit, unit * lanes.unit + width) for unit in units]
     return found
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from phaze.map.plans.maps import Effort, PlanMap, map_plan
 from phaze.map.plans.stages import lanes_of
-from phaze.plan.plan import read_plan
+from phaze.plan.replay import read_plan
 from phaze.spec.network import Matrix
 from phaze.spec.settings import PlanMapSettings
 from phaze.spec.system import Cluster

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd, lcm
 
-from phaze.plan.plan import Plan, PlanStage
+from phaze.plan.plan import Plan, Stage
 from phaze.spec.stages import StoredMessage, StoredStage, StoredStages
 
 
@@ -50,7 +50,7 @@ def lanes_of(plan: Plan) -> Lanes:
     """Return the lanes of a plan."""
     count = gcd(*plan.data)
     workers = ((q, worker) for q, d in enumerate(plan.data) for worker in range(d // count))
-    return Lanes(count, tuple(workers), max(stage.tensor for stage in plan.stages))
+    return Lanes(count, tuple(workers), max(stage.layout.tp for stage in plan.stages))
 
 
 def stored_stages(plan: Plan, model: str) -> StoredStages:
@@ -68,12 +68,12 @@ def stored_stages(plan: Plan, model: str) -> StoredStages:
     )
 
 
-def _worker(stage: PlanStage, lanes: int) -> StoredStage:
-    share = lanes / stage.data
+def _worker(stage: Stage, lanes: int) -> StoredStage:
+    share = lanes / stage.layout.dp
     return StoredStage(
         forward_s=stage.forward_s * share,
         backward_s=(stage.recompute_s + stage.backward_s) * share,
-        parameter_bytes=stage.weight_bytes * _ring_share(stage.data) / _ring_share(lanes),
+        parameter_bytes=stage.weight_bytes * _ring_share(stage.layout.dp) / _ring_share(lanes),
     )
 
 
@@ -86,18 +86,18 @@ def _messages(plan: Plan, lanes: Lanes) -> Iterator[StoredMessage]:
     """Yield what workers of following stages pass on."""
     first = [lanes.workers.index((q, 0)) for q in range(len(plan.stages))]
     for q, (stage, later) in enumerate(zip(plan.stages, plan.stages[1:], strict=False)):
-        a, b = stage.data // lanes.count, later.data // lanes.count
+        a, b = stage.layout.dp // lanes.count, later.layout.dp // lanes.count
         size = between_slices_bytes(stage, later) / lcm(a, b)
         for i in range(a):
             for j in range(i % gcd(a, b), b, gcd(a, b)):
                 yield StoredMessage(source=first[q] + i, target=first[q + 1] + j, bytes=size)
 
 
-def between_slices_bytes(stage: PlanStage, later: PlanStage) -> float:
+def between_slices_bytes(stage: Stage, later: Stage) -> float:
     """Return what a pair of slices passes for a microbatch, the mean of forward and backward.
 
     Every slice of the stage that receives needs the whole tensor; the wider group has one pair a slice.
     """
-    pairs = max(stage.tensor, later.tensor)
-    forward, backward = later.arriving_bytes * later.tensor, stage.departing_bytes * stage.tensor
+    pairs = max(stage.layout.tp, later.layout.tp)
+    forward, backward = later.arriving_bytes * later.layout.tp, stage.departing_bytes * stage.layout.tp
     return (forward + backward) / 2 / pairs

@@ -15,7 +15,7 @@ from phaze.layout import Precision
 from phaze.pipeline.flushing import Setting
 from phaze.plan.phaze.chains import Runs
 from phaze.plan.phaze.energy import DYNAMIC, Batch, Rates, Work
-from phaze.plan.traffic import Traffic
+from phaze.plan.plan import Traffic
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario

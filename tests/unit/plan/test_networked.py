@@ -10,15 +10,25 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.fabric import Fabric, fabric
+from phaze.layout import Layout
 from phaze.map.matrices import read_topology
 from phaze.plan.networked import replay_on
-from phaze.plan.plan import Plan, PlanStage
+from phaze.plan.plan import Plan, Stage
+from phaze.plan.price import sent_to_slices_bytes
 from phaze.plan.replay import replay
 from phaze.spec.network import Matrix, Torus
 from phaze.spec.system import Cluster, Level
 from phaze.spec.systems import load_network
 from phaze.tables import PARTS
-from tests.unit.plan.test_replay import BANDWIDTH, HBM_BANDWIDTH, STAGE, flushing, random_plan, random_stages
+from tests.unit.plan.test_replay import (
+    BANDWIDTH,
+    HBM_BANDWIDTH,
+    STAGE,
+    flushing,
+    random_plan,
+    random_stages,
+    with_data,
+)
 
 
 def switch(bandwidth: float = BANDWIDTH) -> Cluster:
@@ -47,8 +57,8 @@ def test_the_parts_make_up_the_difference(seed: int, system: Cluster | Matrix) -
     plan = random_plan(seed)
     found = replay_on(plan, on(system, plan))
     assert list(found.parts) == list(PARTS)
-    assert plan.planned_s + sum(found.parts.values()) == pytest.approx(found.simulated_s, rel=1e-9)
-    assert found.parts["contention_s"] >= -1e-9 * found.simulated_s
+    assert plan.planned_s + sum(found.parts.values()) == pytest.approx(found.time_s, rel=1e-9)
+    assert found.parts["contention_s"] >= -1e-9 * found.time_s
     assert 0 <= found.link_share <= 1 + 1e-9
     assert found.carried.sent_bytes.sum() == pytest.approx(found.carried.received_bytes.sum())
 
@@ -62,17 +72,17 @@ def test_with_a_link_between_every_two_devices_tensors_take_the_flat_time(seed: 
         for s in random_stages(rng, [2] * 3)
     ]
     plan = flushing(stages, 8)
-    assert replay_on(plan, on(full(6), plan)).simulated_s == pytest.approx(replay(plan).simulated_s, rel=1e-9)
+    assert replay_on(plan, on(full(6), plan)).time_s == pytest.approx(replay(plan).time_s, rel=1e-9)
 
 
 def test_gradients_go_inside_nodes_first() -> None:
     """Eight replicas in two nodes: 3/4 of the weights twice inside, then 1/4 of them between, 2 · 1/2."""
     weights = 8e8
-    plan = flushing([replace(STAGE, data=8, weight_bytes=weights)], 8)
+    plan = flushing([with_data(STAGE, 8, weight_bytes=weights)], 8)
     found = replay_on(plan, on(nodes(4e9, 5e8), plan))
     inside, between = 2 * 0.75 * weights / 4e9, 2 * 0.5 * weights / 4 / 5e8
-    assert found.simulated_s == pytest.approx(STAGE.compute_s + inside + between, rel=1e-9)
-    assert found.exposed_share == pytest.approx((inside + between) / found.simulated_s)
+    assert found.time_s == pytest.approx(STAGE.compute_s + inside + between, rel=1e-9)
+    assert found.exposed_share == pytest.approx((inside + between) / found.time_s)
 
 
 def sliced(seed: int, tensor: int = 3) -> Plan:
@@ -81,11 +91,13 @@ def sliced(seed: int, tensor: int = 3) -> Plan:
     rng = np.random.default_rng(seed)
     names = ("forward", "recompute", "backward")
 
-    def reduced(stage: PlanStage) -> dict[str, float]:
+    def reduced(stage: Stage) -> dict[str, float]:
         parts = {name: rng.uniform(0.1, 0.6) * stage.passes[name].seconds for name in names}
         return {f"{name}_reduced_bytes": part * BANDWIDTH / 3.0 for name, part in parts.items()}
 
-    return replace(plan, stages=tuple(replace(s, tensor=tensor, **reduced(s)) for s in plan.stages))
+    return replace(
+        plan, stages=tuple(replace(s, layout=replace(s.layout, tp=tensor), **reduced(s)) for s in plan.stages)
+    )
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -96,14 +108,14 @@ def test_slices_take_their_planners_time_where_nothing_else_is_sent(seed: int) -
     without = replace(silent, stages=tuple(replace(s, **NONE_REDUCED) for s in silent.stages))
     fast = on(switch(), plan)
     found, same = replay_on(silent, fast), replay_on(without, fast)
-    assert found.simulated_s == pytest.approx(same.simulated_s, rel=1e-9)
-    assert found.parts == pytest.approx(same.parts, abs=1e-9 * same.simulated_s)
-    passes = sum(s.sent_to_slices_bytes * s.tensor for s in plan.stages) * plan.microbatches
+    assert found.time_s == pytest.approx(same.time_s, rel=1e-9)
+    assert found.parts == pytest.approx(same.parts, abs=1e-9 * same.time_s)
+    passes = sum(sent_to_slices_bytes(s) * s.layout.tp for s in plan.stages) * plan.microbatches
     batches = found.timeline.pipeline.batches
     assert found.carried.sent_bytes.sum() == pytest.approx(passes * batches * _fullest(plan), rel=1e-9)
 
 
-def _alone(stage: PlanStage) -> PlanStage:
+def _alone(stage: Stage) -> Stage:
     tensors = ("arriving_bytes", "longest_arriving_bytes", "departing_bytes", "longest_departing_bytes")
     return replace(stage, weight_bytes=0.0, **dict.fromkeys(tensors, 0.0))
 
@@ -113,7 +125,7 @@ NONE_REDUCED = {f"{name}_reduced_bytes": 0.0 for name in ("forward", "recompute"
 
 def _fullest(plan: Plan) -> float:
     """Return the microbatches that are simulated over those of the batch: every lane is the fullest."""
-    pipeline = plan.pipeline("all", synchronise=False)
+    pipeline = replay(plan).pipeline
     return pipeline.lane_microbatches * pipeline.lanes / plan.microbatches
 
 
@@ -125,7 +137,7 @@ def test_slices_stages_and_replicas_share_the_links(seed: int, system: Cluster) 
     without = replay_on(
         replace(plan, stages=tuple(replace(s, **NONE_REDUCED) for s in plan.stages)), on(system, plan)
     )
-    assert plan.planned_s + sum(found.parts.values()) == pytest.approx(found.simulated_s, rel=1e-9)
+    assert plan.planned_s + sum(found.parts.values()) == pytest.approx(found.time_s, rel=1e-9)
     assert found.parts["transfers_s"] == pytest.approx(without.parts["transfers_s"], abs=1e-9)
     assert found.carried.sent_bytes.sum() == pytest.approx(found.carried.received_bytes.sum())
     assert found.carried.sent_bytes.sum() > without.carried.sent_bytes.sum()
@@ -137,12 +149,12 @@ def test_memory_that_operators_share_counts_as_contention_on_any_network() -> No
     plan = flushing([busy] * 2, 6)
     found = replay_on(plan, on(switch(), plan))
     assert found.parts["contention_s"] == pytest.approx(7 * 0.5)
-    assert found.simulated_s == pytest.approx(replay(plan).simulated_s)
+    assert found.time_s == pytest.approx(replay(plan).time_s)
 
 
 def test_a_tensor_makes_the_next_all_reduce_wait() -> None:
     """One stage sends for 2 s what its next all-reduce has to wait for; before, nothing waited."""
-    reduced = {"tensor": 2, "forward_reduced_bytes": 2.5e8, "backward_reduced_bytes": 2.5e8}
+    reduced = {"layout": Layout(tp=2), "forward_reduced_bytes": 2.5e8, "backward_reduced_bytes": 2.5e8}
     first = replace(STAGE, **reduced, departing_bytes=2e9, longest_departing_bytes=2e9)
     last = replace(STAGE, **reduced, arriving_bytes=2e9, longest_arriving_bytes=2e9)
     plan = flushing([first, last], 8)
@@ -154,12 +166,12 @@ def test_a_tensor_makes_the_next_all_reduce_wait() -> None:
 
 def test_all_reduces_of_slices_between_nodes_take_longer_than_planned() -> None:
     """Slices in two nodes: 2 · 3/4 of the tensor inside, then 2 · 1/2 of a quarter of it on a slow link."""
-    stage = replace(STAGE, tensor=8, first_layer=0, last_layer=0, forward_reduced_bytes=2e8)
+    stage = replace(STAGE, layout=Layout(tp=8), first_layer=0, last_layer=0, forward_reduced_bytes=2e8)
     plan = flushing([stage], 4)
     inside, between = 2 * 0.75 * 2e8 / 4e9, 2e8 / 4 / (BANDWIDTH / 64)
     found = replay_on(plan, on(nodes(4e9, BANDWIDTH / 64), plan))
     work = 3.0 - 4 * 7 / 8 * 2e8 / BANDWIDTH
-    assert found.simulated_s == pytest.approx(4 * (work + inside + between))
+    assert found.time_s == pytest.approx(4 * (work + inside + between))
     assert found.bound_by.resource == "all-reduces of slices"
 
 
@@ -172,7 +184,7 @@ def test_identical_devices_can_be_exchanged(seed: int) -> None:
     matrix = np.array(network.bandwidths_bytes_per_s)[place][:, place]
     other = Matrix(bandwidths_bytes_per_s=tuple(map(tuple, matrix.tolist())))
     same, found = (replay_on(plan, on(system, plan)) for system in (network, other))
-    assert found.simulated_s == same.simulated_s
+    assert found.time_s == same.time_s
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -182,8 +194,8 @@ def test_without_contention_half_of_any_bandwidth_is_never_faster(seed: int) -> 
     times = {}
     for speeds in ((4e9, 1e9), (2e9, 1e9), (4e9, 5e8), (2e9, 5e8)):
         found = replay_on(plan, on(nodes(*speeds), plan))
-        times[speeds] = found.simulated_s - found.parts["contention_s"]
-        assert found.parts["contention_s"] >= -1e-9 * found.simulated_s
+        times[speeds] = found.time_s - found.parts["contention_s"]
+        assert found.parts["contention_s"] >= -1e-9 * found.time_s
     for (inside, between), time_s in times.items():
         for half in ((inside / 2, between), (inside, between / 2)):
             assert times.get(half, np.inf) >= time_s * (1 - 1e-9)
@@ -191,7 +203,7 @@ def test_without_contention_half_of_any_bandwidth_is_never_faster(seed: int) -> 
 
 def test_half_the_bandwidth_between_nodes_is_slower() -> None:
     plan = random_plan(13)
-    fast, slow = (replay_on(plan, on(nodes(4e9, b), plan)).simulated_s for b in (5e8, 2.5e8))
+    fast, slow = (replay_on(plan, on(nodes(4e9, b), plan)).time_s for b in (5e8, 2.5e8))
     assert slow >= fast
 
 
@@ -201,7 +213,7 @@ def test_systems_of_the_project_are_networks(name: str) -> None:
     system = load_network(name)
     assert isinstance(system, Cluster)
     found = replay_on(plan, on(system, plan))
-    assert found.simulated_s >= found.alone_s > 0
+    assert found.time_s >= found.alone_s > 0
 
 
 def test_memory_is_the_schedules_whatever_the_network() -> None:

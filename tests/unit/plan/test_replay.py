@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import phaze.plan.stage
-from phaze.cost.network.network import Flat
+import phaze.plan.replay
+from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
+from phaze.layout import Layout
 from phaze.plan.piper.planner import plan as plan_as_piper
-from phaze.plan.plan import Plan, PlanStage, read_plan
+from phaze.plan.plan import Claim, Execution, Plan, Stage
 from phaze.plan.planners import Asked
-from phaze.plan.replay import assumed_s, replay
+from phaze.plan.replay import assumed_s, exchanged_s, loads_s, read_plan, replay, replayed_rows
 from phaze.plan.side_by_side import plan_model
-from phaze.plan.stage import replayed_rows
 from phaze.search.replayed import replay_plans
 from phaze.tables import PARTS, PLANNERS, Plans, PlanStages, Simulations, SimulationStages
 from phaze.tables.plans import PLAN
@@ -25,8 +25,9 @@ from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
 
 BANDWIDTH = 1e9
 HBM_BANDWIDTH = 1e11
-STAGE = PlanStage(
-    first_layer=0, last_layer=1, data=1, tensor=1, time_per_sample_s=0.0, forward_s=1.0, recompute_s=0.0,
+PLANNED = Flat(BANDWIDTH, BOTH_DIRECTIONS)
+STAGE = Stage(
+    first_layer=0, last_layer=1, layout=Layout(), time_per_sample_s=0.0, forward_s=1.0, recompute_s=0.0,
     backward_s=2.0, arriving_bytes=0.0, longest_arriving_bytes=0.0, departing_bytes=0.0,
     longest_departing_bytes=0.0, weight_bytes=0.0, fixed_bytes=0.0, stash_bytes=1.0, work_bytes=0.0,
     forward_hbm_bytes=0.0, recompute_hbm_bytes=0.0, backward_hbm_bytes=0.0,
@@ -34,42 +35,65 @@ STAGE = PlanStage(
 )  # fmt: skip
 
 
-def flushing(stages: list[PlanStage], microbatches: int, schedule: str = "1f1b") -> Plan:
+def flushing(stages: list[Stage], microbatches: int, schedule: str = "1f1b") -> Plan:
     """Return a plan with the time of Phaze's formula; every stage waits for what arrives and comes back."""
     charged = [_charged(stage) for stage in stages]
-    sync = charged[0].exchange_s(Flat(BANDWIDTH, 4.0))
-    load = max(stage.time_per_sample_s * stage.data for stage in charged)
-    in_pipeline = -(-microbatches // stages[0].data)
+    sync = exchange_s(charged[0])
+    load = max(stage.time_per_sample_s * stage.layout.dp for stage in charged)
+    in_pipeline = -(-microbatches // stages[0].layout.dp)
     time_s = load * (in_pipeline + len(stages) - 1) + sync
-    return Plan(
-        tuple(charged), "gpipe" if schedule == "gpipe" else "1f1b", 1, microbatches, time_s / microbatches,
-        sync, 4.0, BANDWIDTH, HBM_BANDWIDTH,
-    )  # fmt: skip
+    claim = Claim(time_s / microbatches, sync, PLANNED, HBM_BANDWIDTH)
+    return Plan(tuple(charged), "gpipe" if schedule == "gpipe" else "1f1b", microbatches, claim=claim)
 
 
-def _charged(stage: PlanStage) -> PlanStage:
+def exchange_s(stage: Stage) -> float:
+    """Return what planners charge for the gradients of a stage, 4 (d - 1)/d of its weights."""
+    d = stage.layout.dp
+    return 4.0 * (d - 1) / d * stage.weight_bytes / BANDWIDTH
+
+
+def with_data(stage: Stage, data: int, **changes: float) -> Stage:
+    """Return a stage with so many replicas."""
+    return replace(stage, layout=replace(stage.layout, dp=data), **changes)  # type: ignore[arg-type]
+
+
+def with_slices(stage: Stage, tensor: int, **changes: float) -> Stage:
+    """Return a stage with so many slices."""
+    return replace(stage, layout=replace(stage.layout, tp=tensor), **changes)  # type: ignore[arg-type]
+
+
+def slowed(plan: Plan, *, network: float = 1.0, hbm: float = 1.0) -> Plan:
+    """Return a plan made for so much of the bandwidths."""
+    flat = plan.claimed.network
+    flat = replace(flat, bandwidth_bytes_per_s=network * flat.bandwidth_bytes_per_s)
+    claim = replace(plan.claimed, network=flat, hbm_bytes_per_s=hbm * plan.claimed.hbm_bytes_per_s)
+    return replace(plan, claim=claim)
+
+
+def _charged(stage: Stage) -> Stage:
     waits = (stage.longest_arriving_bytes + stage.longest_departing_bytes) / BANDWIDTH
-    return replace(stage, time_per_sample_s=(stage.compute_s + waits) / stage.data)
+    return replace(stage, time_per_sample_s=(stage.compute_s + waits) / stage.layout.dp)
 
 
-def unflushed(stages: list[PlanStage], microbatches: int) -> Plan:
+def unflushed(stages: list[Stage], microbatches: int) -> Plan:
     """Return a plan with the time of Piper's formula."""
     times = []
     for stage in stages:
         moved = 2 * (stage.arriving_bytes + stage.departing_bytes) / BANDWIDTH
-        gradients = stage.exchange_s(Flat(BANDWIDTH, 4.0)) / microbatches
-        times.append((stage.compute_s + moved) / stage.data + gradients)
+        gradients = exchange_s(stage) / microbatches
+        times.append((stage.compute_s + moved) / stage.layout.dp + gradients)
     timed = tuple(replace(s, time_per_sample_s=t) for s, t in zip(stages, times, strict=True))
-    return Plan(timed, "2bw", 1, microbatches, max(times), 0.0, 4.0, BANDWIDTH, HBM_BANDWIDTH)
+    claim = Claim(max(times), 0.0, PLANNED, HBM_BANDWIDTH)
+    return Plan(timed, "2bw", microbatches, Execution(overlap_sync=True), claim)
 
 
-def random_stages(rng: np.random.Generator, data: list[int]) -> list[PlanStage]:
+def random_stages(rng: np.random.Generator, data: list[int]) -> list[Stage]:
     """Return a chain with tensors between its stages, some of them several."""
     borders = [np.zeros(0), *(rng.uniform(0, 4e8, rng.integers(1, 3)) for _ in data[1:]), np.zeros(0)]
     return [
-        replace(
+        with_data(
             STAGE,
-            data=d,
+            d,
             forward_s=float(rng.uniform(0.2, 1)),
             backward_s=float(rng.uniform(0.2, 2)),
             recompute_s=float(rng.integers(2) * rng.uniform(0.2, 1)),
@@ -106,7 +130,7 @@ def test_the_parts_make_up_the_difference(seed: int) -> None:
     plan = random_plan(seed)
     found = replay(plan)
     assert list(found.parts) == list(PARTS)
-    assert plan.planned_s + sum(found.parts.values()) == pytest.approx(found.simulated_s, rel=1e-12)
+    assert plan.planned_s + sum(found.parts.values()) == pytest.approx(found.time_s, rel=1e-12)
     assert 0 < found.compute_share <= 1 + 1e-3
     assert found.compute_share + found.exposed_share <= 1 + 1e-3
 
@@ -115,8 +139,8 @@ def test_the_parts_make_up_the_difference(seed: int) -> None:
 def test_equal_stages_without_communication_take_phazes_time(
     stages: int, data: int, microbatches: int
 ) -> None:
-    found = replay(flushing([replace(STAGE, data=data)] * stages, microbatches))
-    assert found.simulated_s == pytest.approx((-(-microbatches // data) + stages - 1) * 3.0, rel=1e-12)
+    found = replay(flushing([with_data(STAGE, data)] * stages, microbatches))
+    assert found.time_s == pytest.approx((-(-microbatches // data) + stages - 1) * 3.0, rel=1e-12)
     assert max(map(abs, found.parts.values())) < 1e-9
 
 
@@ -128,14 +152,14 @@ def test_unequal_stages_are_faster_by_the_imbalance() -> None:
 
 def test_the_factor_of_planners_is_twice_the_simulators() -> None:
     """Of equal stages the first ends last, so that its exchange alone is exposed: half of what is charged."""
-    stages = [replace(STAGE, data=2, weight_bytes=1e9)] * 3
+    stages = [with_data(STAGE, 2, weight_bytes=1e9)] * 3
     plan = flushing(stages, 8)
     charged = 4 * (2 - 1) / 2 * 1e9 / BANDWIDTH
     assert replay(plan).parts["synchronisation_s"] == pytest.approx(-charged / 2)
 
 
 def test_a_first_stage_with_few_weights_does_not_hide_the_others() -> None:
-    stages = [replace(STAGE, data=2), replace(STAGE, data=2, weight_bytes=1e11)]
+    stages = [with_data(STAGE, 2), with_data(STAGE, 2, weight_bytes=1e11)]
     found = replay(flushing(stages, 8))
     # The last stage has finished a forward and a backward pass of the first before.
     assert found.parts["synchronisation_s"] == pytest.approx(2 / 2 * 100.0 - 2.0)
@@ -154,15 +178,15 @@ def test_no_link_carries_more_than_its_bandwidth() -> None:
     first = replace(STAGE, departing_bytes=1e10, longest_departing_bytes=1e10)
     last = replace(STAGE, arriving_bytes=1e10, longest_arriving_bytes=1e10)
     plan = flushing([first, last], 40, "gpipe")
-    assert replay(plan).simulated_s >= plan.link_s == pytest.approx(40 * 10.0)
+    assert replay(plan).time_s >= replay(plan).link_s == pytest.approx(40 * 10.0)
 
 
 @pytest.mark.parametrize("seed", range(1, 40, 3))
 def test_half_the_bandwidth_is_never_faster(seed: int) -> None:
     plan = random_plan(seed)
-    slow = replace(plan, bandwidth_bytes_per_s=BANDWIDTH / 2)
+    slow = slowed(plan, network=0.5)
     if plan.flushes:
-        assert replay(slow).simulated_s >= replay(plan).simulated_s * (1 - 1e-9)
+        assert replay(slow).time_s >= replay(plan).time_s * (1 - 1e-9)
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +223,7 @@ def test_plans_that_were_simulated_are_not_simulated_again(
         made.append(plan["hbm_gib"])
         return replayed_rows(plan, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(phaze.plan.stage, "replayed_rows", count)
+    monkeypatch.setattr(phaze.plan.replay, "replayed_rows", count)
     first = [table[table["architecture"] == "a0"] for table in planned]
     for number, given in enumerate([first, planned, planned]):
         with Recalled(tmp_path / "simulations.json", "code") as recalled:
@@ -219,10 +243,10 @@ def test_a_plan_is_read_with_what_its_planner_charges(planned: tuple[pd.DataFram
         assert plan.samples == SMALL.global_batch
         assert plan.devices == row["devices_used"]
         if plan.flushes:
-            formula = (plan.in_pipeline + len(plan.stages) - 1) * plan.loads_s.max()
-            assert formula + plan.sync_s == pytest.approx(plan.planned_s, rel=1e-9)
+            formula = (plan.in_pipeline + len(plan.stages) - 1) * loads_s(plan).max()
+            assert formula + plan.claimed.sync_s == pytest.approx(plan.planned_s, rel=1e-9)
         else:
-            per_sample = plan.loads_s / np.array(plan.data) + plan.charged_sync_s / plan.microbatches
+            per_sample = loads_s(plan) / np.array(plan.data) + exchanged_s(plan) / plan.microbatches
             assert per_sample.max() * plan.microbatches == pytest.approx(plan.planned_s, rel=1e-9)
 
 
@@ -232,7 +256,7 @@ def test_operators_that_share_the_memory_take_what_it_needs() -> None:
     found, free = (replay(flushing([stage] * 2, 6)) for stage in (busy, STAGE))
     assert found.parts["contention_s"] == pytest.approx(7 * 0.5)
     assert free.parts["contention_s"] == 0
-    assert found.hbm_shares == pytest.approx([6 * 2.5 / found.simulated_s] * 2)
+    assert found.hbm_shares == pytest.approx([6 * 2.5 / found.time_s] * 2)
     assert found.busy_s == pytest.approx([6 * 3.5] * 2)
     assert found.exposed_share == 0
     assert found.bound_by.resource == "HBM"
@@ -244,21 +268,22 @@ def test_half_of_the_memorys_bandwidth_is_never_faster(seed: int) -> None:
     plan = random_plan(seed)
     moved = {f"{name}_hbm_bytes": rng.uniform(0, 2) * HBM_BANDWIDTH for name in ("forward", "backward")}
     plan = replace(plan, stages=tuple(replace(stage, **moved) for stage in plan.stages))
-    slow = replace(plan, hbm_bandwidth_bytes_per_s=HBM_BANDWIDTH / 2)
+    slow = slowed(plan, hbm=0.5)
     found, slower = replay(plan), replay(slow)
     loose = 1e-9 if plan.flushes else 2e-4
-    assert slower.simulated_s >= found.simulated_s * (1 - loose)
+    assert slower.time_s >= found.time_s * (1 - loose)
     assert all(share <= 1 + loose for one in (found, slower) for share in one.hbm_shares)
-    assert plan.planned_s + sum(found.parts.values()) == pytest.approx(found.simulated_s, rel=1e-12)
+    assert plan.planned_s + sum(found.parts.values()) == pytest.approx(found.time_s, rel=1e-12)
 
 
 def test_a_link_carries_what_slices_stages_and_replicas_send() -> None:
     """An all-reduce of four slices sends 2 · 3/4 of the tensor, three times a microbatch here."""
     stage = replace(
-        STAGE, data=2, tensor=4, recompute_s=1.0, weight_bytes=1e8, arriving_bytes=2e7, departing_bytes=1e7,
-        forward_reduced_bytes=4e7, recompute_reduced_bytes=4e7, backward_reduced_bytes=4e7,
+        STAGE, layout=Layout(tp=4, dp=2), recompute_s=1.0, weight_bytes=1e8, arriving_bytes=2e7,
+        departing_bytes=1e7, forward_reduced_bytes=4e7, recompute_reduced_bytes=4e7,
+        backward_reduced_bytes=4e7,
     )  # fmt: skip
-    (use,) = flushing([stage], 6).link_uses_s
+    (use,) = replay(flushing([stage], 6)).link_uses_s
     assert use.slices == pytest.approx(3 * 3 * 1.5 * 4e7 / BANDWIDTH)
     assert use.stages == pytest.approx(3 * 3e7 / BANDWIDTH)
     assert use.replicas == pytest.approx(2 / 2 * 1e8 / BANDWIDTH)
@@ -267,17 +292,17 @@ def test_a_link_carries_what_slices_stages_and_replicas_send() -> None:
 
 
 def test_all_reduces_of_slices_that_take_most_of_the_passes_bind() -> None:
-    stage = replace(STAGE, tensor=4, forward_reduced_bytes=3e8, backward_reduced_bytes=6e8)
+    stage = replace(STAGE, layout=Layout(tp=4), forward_reduced_bytes=3e8, backward_reduced_bytes=6e8)
     found = replay(flushing([stage] * 3, 12))
     assert found.bound_by.resource == "all-reduces of slices"
     assert found.bound_by.share == pytest.approx(0.9)
-    assert found.simulated_s == replay(flushing([STAGE] * 3, 12)).simulated_s
+    assert found.time_s == replay(flushing([STAGE] * 3, 12)).time_s
 
 
 @pytest.mark.parametrize("seed", range(1, 24, 2))
 def test_links_that_all_reduce_too_make_a_batch_no_faster(seed: int) -> None:
     plan = random_plan(seed)
     reduced = {f"{name}_reduced_bytes": 2e8 for name in ("forward", "backward")}
-    sliced = replace(plan, stages=tuple(replace(s, tensor=2, **reduced) for s in plan.stages))
-    assert replay(sliced).simulated_s >= replay(plan).simulated_s
-    assert replay(sliced).simulated_s == pytest.approx(max(replay(plan).simulated_s, sliced.link_s))
+    sliced = replace(plan, stages=tuple(with_slices(s, 2, **reduced) for s in plan.stages))
+    assert replay(sliced).time_s >= replay(plan).time_s
+    assert replay(sliced).time_s == pytest.approx(max(replay(plan).time_s, replay(sliced).link_s))

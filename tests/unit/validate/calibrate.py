@@ -10,9 +10,9 @@ import sys
 
 import numpy as np
 
-from phaze.plan.runs.machine import load_machine
-from phaze.validate.fit import log_errors, with_sustained_hbm
+from phaze.plan.machine import load_machine
 from phaze.validate.rows import read_row
+from phaze.validate.table import log_errors, with_sustained_hbm
 from tests.unit.validate.measured import megatron_sc21
 
 GRID = np.arange(50, 76) / 100.0

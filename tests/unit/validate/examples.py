@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from hypothesis import strategies as st
 
 from phaze.base.errors import PhazeError
-from phaze.plan.runs.machine import Machine, load_machine
-from phaze.plan.runs.run import Run
-from phaze.spec.system import Level
+from phaze.cost.network.network import Levels
+from phaze.layout import Layout
+from phaze.plan.given import Run
+from phaze.plan.machine import Machine, load_machine
 
 SMALL = Run(
     hidden=1024,
@@ -18,12 +19,15 @@ SMALL = Run(
     seq=512,
     vocab=50304,
     gpus=16,
-    tp=2,
-    pp=2,
-    dp=4,
-    microbatch=2,
     global_batch=64,
+    layout=Layout(tp=2, pp=2, dp=4, microbatch=2),
 )
+
+
+def changed(run: Run, **changes: object) -> Run:
+    """Return a run with other values, those of its layout among them."""
+    inner = {field.name: changes.pop(field.name) for field in fields(Layout) if field.name in changes}
+    return replace(run, layout=replace(run.layout, **inner), **changes)  # type: ignore[arg-type]
 
 
 def machine() -> Machine:
@@ -33,8 +37,9 @@ def machine() -> Machine:
 
 def ideal_network(one: Machine) -> Machine:
     """Return the machine with a network on which nothing takes noticeable time."""
-    levels = tuple(Level(devices=level.devices, bandwidth_bytes_per_s=1e30) for level in one.cluster.levels)
-    return replace(one, cluster=one.cluster.model_copy(update={"levels": levels}))
+    assert isinstance(one.network, Levels)
+    tiers = tuple(tier._replace(bandwidth_bytes_per_s=1e30, latency_s=0.0) for tier in one.network.tiers)
+    return replace(one, network=Levels(tiers))
 
 
 @st.composite
@@ -44,7 +49,7 @@ def runs(draw: st.DrawFn) -> Run:
     schedules = ["gpipe", "1f1b", "interleaved"] if pp > 1 else ["gpipe", "1f1b"]
     schedule = draw(st.sampled_from(schedules))
     microbatch = draw(st.sampled_from([1, 2]))
-    run = replace(
+    run = changed(
         SMALL,
         tp=tp,
         pp=pp,
@@ -53,7 +58,7 @@ def runs(draw: st.DrawFn) -> Run:
         microbatch=microbatch,
         global_batch=microbatch * dp * pp * draw(st.integers(1, 3)),
         schedule=schedule,
-        chunks=2 if schedule == "interleaved" else 1,
+        vp=2 if schedule == "interleaved" else 1,
         recompute=draw(st.sampled_from(["none", "full", "selective"])),
         sequence_parallel=draw(st.booleans()),
         zero=draw(st.sampled_from([0, 1, 2, 3])),

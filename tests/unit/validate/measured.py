@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from phaze.plan.runs.machine import Machine, load_machine
-from phaze.validate.accuracy import Accuracy
-from phaze.validate.table import predict_table
+from phaze.plan.machine import Machine, load_machine
+from phaze.validate.table import Accuracy, predict_table
 
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "data" / "measured"
 Record = dict[str, object]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from phaze.validate.accuracy import accuracy_of, rank_correlation
+from phaze.validate.table import accuracy_of, rank_correlation
 
 
 def test_errors_are_shares_of_the_measured_times() -> None:

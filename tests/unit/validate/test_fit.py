@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from phaze.plan.runs.machine import load_machine
-from phaze.validate.fit import fitted_sustained_hbm, log_errors, with_sustained_hbm
+from phaze.plan.machine import load_machine
 from phaze.validate.rows import Row, read_row
-from phaze.validate.table import predict_rows
+from phaze.validate.table import fitted_sustained_hbm, log_errors, predict_rows, with_sustained_hbm
 
 MACHINE = load_machine("a100-selene")
 TEXTS = {

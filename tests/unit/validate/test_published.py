@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from phaze.plan.runs.layers import layer_costs
-from phaze.plan.runs.machine import load_machine
-from phaze.plan.runs.stages import kept_bytes
-from phaze.validate.accuracy import Accuracy
+from phaze.plan.lowered import layer_costs
+from phaze.plan.machine import load_machine
 from phaze.validate.rows import meanings
+from phaze.validate.table import Accuracy
 from tests.unit.validate.measured import FOLDER, SOURCES, korthikanti, palm_table, predict_records, read
 
 pytestmark = [
@@ -76,9 +74,8 @@ def test_korthikanti_blocks_with_full_recomputation_keep_their_inputs() -> None:
     machine = load_machine("a100-selene")
     for record, row in zip(korthikanti(selective=False), read("korthikanti_mlsys23.csv"), strict=True):
         full = meanings({name: str(value) for name, value in record.items()})[0]
-        none = replace(full, recompute="none")
-        block = layer_costs(full, machine)["block"]
-        share = kept_bytes(full, block)[0] / kept_bytes(none, block)[0]
+        block = layer_costs(full.model, full.seq, full.layout, machine)["block"]
+        share = block.kept_bytes("full")[0] / block.kept_bytes("none")[0]
         assert share == pytest.approx(float(row["act_rel_full_pct"]) / 100, rel=0.02)
 
 

@@ -21,8 +21,9 @@ def rows_of(folder: Path, columns: str = "", values: str = "") -> tuple:
 
 def test_what_a_row_does_not_say_has_a_default(tmp_path: Path) -> None:
     run = rows_of(tmp_path, ",tp,pp,microbatch", ",2,2,1")[0].runs[0]
-    assert (run.dp, run.recompute, run.schedule, run.chunks, run.zero) == (4, "none", "1f1b", 1, 0)
-    assert (run.optimizer, run.precision, run.overlap_dp, run.sequence_parallel) == (
+    layout = run.layout
+    assert (layout.dp, layout.recompute, run.schedule, layout.vp, layout.zero) == (4, "none", "1f1b", 1, 0)
+    assert (run.optimizer, layout.precision, run.overlap_dp, layout.sequence_parallel) == (
         "adam",
         "mixed",
         False,
@@ -36,12 +37,12 @@ def test_the_vocabulary_is_padded_as_megatron_pads_it(tmp_path: Path) -> None:
 
 
 def test_an_open_microbatch_means_any_of_four(tmp_path: Path) -> None:
-    assert [run.microbatch for run in rows_of(tmp_path)[0].runs] == [1, 2, 4, 8]
+    assert [run.layout.microbatch for run in rows_of(tmp_path)[0].runs] == [1, 2, 4, 8]
 
 
 def test_open_chunks_are_those_that_divide_the_blocks_of_a_stage(tmp_path: Path) -> None:
     row = rows_of(tmp_path, ",pp,microbatch,schedule", ",2,1,interleaved")[0]
-    assert [run.chunks for run in row.runs] == [2, 4]
+    assert [run.layout.vp for run in row.runs] == [2, 4]
 
 
 def test_chunks_without_a_schedule_are_interleaved(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
-from phaze.plan.runs.predict import predict
-from phaze.validate.table import predict_table
+from phaze.validate.table import predict, predict_table
 from tests.unit.validate.examples import SMALL, machine
 
 ROWS = """hidden,heads,layers,seq,vocab,gpus,tp,pp,dp,microbatch,global_batch,note,measured_s

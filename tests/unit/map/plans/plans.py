@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
+from phaze.layout import Layout
 from phaze.pipeline.pipeline import Schedule
-from phaze.plan.plan import Plan, PlanStage
+from phaze.plan.plan import Claim, Execution, Plan, Stage
 
 BANDWIDTH = 1e9
 
 
-def stage(data: int, tensor: int = 1, *, arriving: float = 6e6, departing: float = 6e6) -> PlanStage:
+def stage(data: int, tensor: int = 1, *, arriving: float = 6e6, departing: float = 6e6) -> Stage:
     """Return a stage with so many replicas and slices."""
-    return PlanStage(
+    return Stage(
         first_layer=0,
         last_layer=0,
-        data=data,
-        tensor=tensor,
+        layout=Layout(tp=tensor, dp=data),
         time_per_sample_s=0.03 / data,
         forward_s=0.01,
         recompute_s=0.005,
@@ -38,6 +39,7 @@ def stage(data: int, tensor: int = 1, *, arriving: float = 6e6, departing: float
     )
 
 
-def plan(stages: Sequence[PlanStage], microbatches: int, schedule: Schedule = "1f1b") -> Plan:
+def plan(stages: Sequence[Stage], microbatches: int, schedule: Schedule = "1f1b") -> Plan:
     """Return a plan with one sample in a microbatch."""
-    return Plan(tuple(stages), schedule, 1, microbatches, 0.03, 0.0, 4.0, BANDWIDTH, 1e12)
+    claim = Claim(0.03, 0.0, Flat(BANDWIDTH, BOTH_DIRECTIONS), 1e12)
+    return Plan(tuple(stages), schedule, microbatches, Execution(overlap_sync=schedule == "2bw"), claim)

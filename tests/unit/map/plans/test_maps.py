@@ -68,7 +68,7 @@ def test_every_device_does_one_thing(found: PlanMap) -> None:
     assert len(set(used)) == len(used) == found.plan.devices
     assert max(used) < found.devices
     for stage_, replicas in zip(found.plan.stages, found.placed, strict=True):
-        assert [len(slices) for slices in replicas] == [stage_.tensor] * stage_.data
+        assert [len(slices) for slices in replicas] == [stage_.layout.tp] * stage_.layout.dp
 
 
 def test_no_plan_is_slower_than_with_the_default_orders(found: PlanMap) -> None:
@@ -92,7 +92,7 @@ def test_all_reduce_first_is_the_order_in_which_plans_are_replayed(system: str) 
     assert isinstance(network, Cluster)
     mapped = map_plan(one, network, 64, FAST)
     again = replay_on(one, fabric(network, 64))
-    assert mapped.default.simulated_s == pytest.approx(again.simulated_s, rel=1e-12)
+    assert mapped.default.simulated_s == pytest.approx(again.time_s, rel=1e-12)
     assert mapped.alone_s == pytest.approx(again.alone_s, rel=1e-12)
     placed = devices_of(one, mapped.lanes, mapped.default.mapping)
     assert placed == consecutive_devices(one)
@@ -170,10 +170,12 @@ def rows_of(one: Plan, **key: object) -> tuple[dict[str, object], list[dict[str,
     row = {
         "model": "m", "hbm_gib": 32.0, "status": "placed", "schedule": one.schedule, "microbatch": 1,
         "microbatches": one.microbatches, "network_bandwidth_bytes_per_s": BANDWIDTH,
-        "hbm_bandwidth_bytes_per_s": 1e12, "sync_s": one.sync_s, "all_reduce_factor": one.all_reduce_factor,
+        "hbm_bandwidth_bytes_per_s": 1e12, "sync_s": one.claimed.sync_s,
+        "all_reduce_factor": one.claimed.network.all_reduce_factor,
         **key,
     }  # fmt: skip
-    stages = [{**row, "stage": q, **vars(s)} for q, s in enumerate(one.stages)]
+    widths = [{"data": stage_.layout.dp, "tensor": stage_.layout.tp} for stage_ in one.stages]
+    stages = [{**row, "stage": q, **vars(s), **widths[q]} for q, s in enumerate(one.stages)]
     return row, stages
 
 

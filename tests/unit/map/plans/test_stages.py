@@ -9,6 +9,7 @@ import pytest
 
 from phaze.map.plans.stages import lanes_of, stored_stages
 from phaze.pipeline.pipeline import Pipeline
+from phaze.plan.replay import replay
 from phaze.workload.stored_graphs import stage_graph
 from tests.unit.map.plans.plans import plan, stage
 
@@ -28,7 +29,7 @@ def test_replicas_of_a_lane_are_workers_that_share_its_microbatches() -> None:
     lanes = lanes_of(wide)
     assert (lanes.count, lanes.shape, lanes.unit, lanes.devices) == (2, (6, 2), 1, 12)
     assert lanes.workers == ((0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (2, 2))
-    assert lanes.workers == wide.pipeline("all", synchronise=False).workers
+    assert lanes.workers == replay(wide).pipeline.workers
     found = stored_stages(wide, "model")
     assert found.microbatches == 6
     assert [s.forward_s for s in found.stages] == pytest.approx([0.005, 0.005, 0.01, *[0.01 / 3] * 3])
@@ -78,5 +79,5 @@ def test_unequal_groups_pass_on_by_as_many_pairs_as_the_wider_has_slices() -> No
 
 def test_microbatches_that_do_not_divide_count_for_the_fullest_lane() -> None:
     wide = plan([stage(3), stage(3)], 10)
-    pipeline: Pipeline = wide.pipeline("all", synchronise=False)
+    pipeline: Pipeline = replay(wide).pipeline
     assert stored_stages(wide, "model").microbatches == pipeline.lane_microbatches == 4

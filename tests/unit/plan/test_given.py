@@ -10,14 +10,14 @@ from hypothesis import given, settings
 
 from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
-from phaze.plan.runs.layers import layer_costs
-from phaze.plan.runs.machine import Machine
-from phaze.plan.runs.predict import predict
-from phaze.plan.runs.run import Run
-from phaze.plan.runs.stages import stages_of
-from tests.unit.validate.examples import SMALL, ideal_network, machine, runs
+from phaze.cost.network.network import Levels
+from phaze.plan.given import Run, plan_of_run
+from phaze.plan.lowered import LayerCost, layer_costs
+from phaze.plan.machine import Machine
+from phaze.validate.table import predict
+from tests.unit.validate.examples import SMALL, changed, ideal_network, machine, runs
 
-GPT3 = replace(
+GPT3 = changed(
     SMALL,
     hidden=12288,
     heads=96,
@@ -37,13 +37,18 @@ def with_halved(one: Machine, what: str) -> Machine:
     """Return a machine with half of one bandwidth."""
     if what in ("hbm", "global_buffer"):
         key = "hbm_bandwidth_bytes_per_s" if what == "hbm" else "glb_words_per_cycle"
+        assert one.device is not None
         half = getattr(one.device, key) / 2
-        return replace(one, device=one.device.model_copy(update={key: half}))
-    index = int(what)
-    levels = list(one.cluster.levels)
-    half = levels[index].bandwidth_bytes_per_s / 2
-    levels[index] = levels[index].model_copy(update={"bandwidth_bytes_per_s": half})
-    return replace(one, cluster=one.cluster.model_copy(update={"levels": tuple(levels)}))
+        return one.with_device(one.device.model_copy(update={key: half}))
+    assert isinstance(one.network, Levels)
+    tiers, index = list(one.network.tiers), int(what)
+    tiers[index] = tiers[index]._replace(bandwidth_bytes_per_s=tiers[index].bandwidth_bytes_per_s / 2)
+    return replace(one, network=Levels(tuple(tiers)))
+
+
+def costs_of(run: Run) -> dict[str, LayerCost]:
+    """Return the costs of the layers of a run on A100s."""
+    return layer_costs(run.model, run.seq, run.layout, machine(), flash=run.flash_attention)
 
 
 @given(run=runs())
@@ -66,8 +71,8 @@ def test_shares_are_shares_and_memory_is_the_sum_of_its_parts(run: Run) -> None:
 
 
 def test_one_device_takes_the_sum_of_its_passes() -> None:
-    run = replace(SMALL, gpus=1, tp=1, pp=1, dp=1, global_batch=8, recompute="full")
-    layers = layer_costs(run, machine())
+    run = changed(SMALL, gpus=1, tp=1, pp=1, dp=1, global_batch=8, recompute="full")
+    layers = costs_of(run)
     block, ends = layers["block"], (layers["embedding"], layers["head"])
     passes = run.layers * (2 * block.forward_s.sum() + block.backward_s.sum())
     passes += sum(end.forward_s.sum() + end.backward_s.sum() for end in ends)
@@ -79,15 +84,15 @@ def test_one_device_takes_the_sum_of_its_passes() -> None:
 
 def test_a_pipeline_of_equal_stages_has_the_bubble_of_its_formula() -> None:
     """(p − 1)/(m + p − 1) of the time, where the ends of the model are small beside the blocks."""
-    run = replace(GPT3, vocab=8, global_batch=32, recompute="full")
+    run = changed(GPT3, vocab=8, global_batch=32, recompute="full")
     found = predict(run, ideal_network(machine()))
     assert found.bubble_share == pytest.approx(7 / 39, abs=0.01)
 
 
 def test_chunks_divide_the_bubble() -> None:
-    chip, run = ideal_network(machine()), replace(GPT3, vocab=8, recompute="full")
+    chip, run = ideal_network(machine()), changed(GPT3, vocab=8, recompute="full")
     plain = predict(run, chip)
-    interleaved = predict(replace(run, schedule="interleaved", chunks=3), chip)
+    interleaved = predict(changed(run, schedule="interleaved", vp=3), chip)
     bubbles = [found.bubble_share / (1 - found.bubble_share) for found in (plain, interleaved)]
     assert bubbles[0] / bubbles[1] == pytest.approx(3, rel=0.15)
 
@@ -106,46 +111,44 @@ def test_a_stage_stashes_what_korthikanti_counts(
     recompute: str, sequence_parallel: bool, per_block: Callable[..., float]
 ) -> None:
     """Korthikanti et al. 2023, Table 2, per block and microbatch."""
-    run = replace(GPT3, recompute=recompute, sequence_parallel=sequence_parallel)
-    inner = stages_of(run, machine())[3]
-    size = per_block(run.seq, run.microbatch, run.hidden, run.heads, run.tp)
-    assert inner.cost.stash_bytes == pytest.approx(12 * size, rel=1e-12)
+    run = changed(GPT3, recompute=recompute, sequence_parallel=sequence_parallel)
+    inner = plan_of_run(run, machine()).stages[3]
+    size = per_block(run.seq, run.layout.microbatch, run.hidden, run.heads, run.layout.tp)
+    assert inner.stash_bytes == pytest.approx(12 * size, rel=1e-12)
 
 
 def test_the_first_stage_holds_the_activations_of_all_in_flight() -> None:
     """Under 1F1B p microbatches of a stage's L/p blocks are L blocks (Korthikanti et al. 2023, 4.2.3)."""
-    run = replace(GPT3, recompute="none", sequence_parallel=True)
+    run = changed(GPT3, recompute="none", sequence_parallel=True)
     found = predict(run, machine())
-    block = run.seq * run.hidden / run.tp * (34 + 5 * run.heads * run.seq / run.hidden)
+    block = run.seq * run.hidden / run.layout.tp * (34 + 5 * run.heads * run.seq / run.hidden)
     assert found.activation_gib == pytest.approx(96 * block / GIB, rel=0.01)
 
 
 def test_mixed_precision_with_adam_takes_16_bytes_a_parameter() -> None:
-    run = replace(SMALL, gpus=1, tp=1, pp=1, dp=1, global_batch=8)
+    run = changed(SMALL, gpus=1, tp=1, pp=1, dp=1, global_batch=8)
     found = predict(run, machine())
     assert found.optimizer_gib == pytest.approx(3 * found.weights_gib)
 
 
 def test_zero_shares_what_its_stage_says() -> None:
-    found = [predict(replace(SMALL, zero=zero), machine()) for zero in (0, 1, 2, 3)]
+    found = [predict(changed(SMALL, zero=zero), machine()) for zero in (0, 1, 2, 3)]
     weights, optimizer = found[0].weights_gib, found[0].optimizer_gib
     assert [one.optimizer_gib / optimizer for one in found] == pytest.approx([1, 1 / 4, 1 / 4, 1 / 4])
     assert [one.weights_gib / weights for one in found] == pytest.approx([1, 1, 5 / 8, 1 / 4])
 
 
 def test_overlapped_synchronisation_is_never_slower() -> None:
-    apart, beside = (predict(replace(SMALL, overlap_dp=overlap), machine()) for overlap in (False, True))
+    apart, beside = (predict(changed(SMALL, overlap_dp=overlap), machine()) for overlap in (False, True))
     assert beside.time_s < apart.time_s
 
 
 def test_sequence_parallelism_saves_time_and_memory_and_sends_the_same() -> None:
-    apart = replace(GPT3, recompute="selective")
-    found = [predict(replace(apart, sequence_parallel=cut), machine()) for cut in (False, True)]
+    apart = changed(GPT3, recompute="selective")
+    found = [predict(changed(apart, sequence_parallel=cut), machine()) for cut in (False, True)]
     assert found[1].time_s < found[0].time_s
     assert found[1].activation_gib < found[0].activation_gib
-    network = [
-        layer_costs(replace(apart, sequence_parallel=cut), machine())["block"] for cut in (False, True)
-    ]
+    network = [costs_of(changed(apart, sequence_parallel=cut))["block"] for cut in (False, True)]
     sums = [cost.forward_s[4] + cost.backward_s[4] for cost in network]
     assert sums[0] == pytest.approx(sums[1])
 
@@ -163,9 +166,9 @@ def test_model_flops_are_those_of_the_published_formula() -> None:
         ({"global_batch": 60}, "microbatch \\* dp must divide global_batch 60, got 8"),
         ({"heads": 15}, "heads must divide hidden 1024, got 15"),
         ({"layers": 1}, "pp \\* chunks must be at most layers 1, got 2"),
-        ({"chunks": 2}, "chunks must be >= 2 under interleaved"),
+        ({"vp": 2}, "chunks must be >= 2 under interleaved"),
         (
-            {"schedule": "interleaved", "chunks": 2, "global_batch": 24},
+            {"schedule": "interleaved", "vp": 2, "global_batch": 24},
             "microbatches of a replica must be a multiple of pp",
         ),
         ({"gpus": 8192, "dp": 2048, "global_batch": 4096}, "gpus must be at most the 4480 of the system"),
@@ -175,13 +178,11 @@ def test_model_flops_are_those_of_the_published_formula() -> None:
 )
 def test_a_run_that_cannot_be_right_says_why(change: dict, problem: str) -> None:
     with pytest.raises(PhazeError, match=problem):
-        predict(replace(SMALL, **change), machine())
+        predict(changed(SMALL, **change), machine())
 
 
 def test_one_kernel_of_attention_saves_time_and_keeps_no_scores() -> None:
-    apart, fused = (
-        layer_costs(replace(GPT3, flash_attention=flash), machine())["block"] for flash in (False, True)
-    )
+    apart, fused = (costs_of(changed(GPT3, flash_attention=flash))["block"] for flash in (False, True))
     assert fused.forward_s.sum() < apart.forward_s.sum()
     assert fused.backward_s.sum() < apart.backward_s.sum()
     assert fused.kernels.stashed_bytes == apart.kernels.stashed_bytes - apart.kernels.core_bytes

@@ -1,0 +1,236 @@
+"""Plans that are given: a transformer trained as a row of a table of runs says, or cut as another plan is.
+
+Ranks are numbered as in Megatron-LM: tensor parallel ones beside each other, then data parallel ones, then
+stages. An activation goes to the next stage in t shares and is gathered there (Narayanan et al., SC 2021,
+Section 4.1); so long neither stage does anything else. Of the simulated pipeline these choices are
+
+    recompute   full: every block from its input, one after the other; selective: the attention core;
+                embedding and head are not recomputed
+    gradients   added up in memory after every microbatch; synchronised after the last one, or during its
+                backward pass (overlap_dp); 2 (d − 1)/d of them per direction, on each level of the network
+                what the level inside leaves (the planners count 4 (d − 1)/d); those of the two copies of the
+                word embedding then meet
+    update      `update_bytes` a parameter from and to HBM
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from phaze.base.errors import PhazeError
+from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_bytes
+from phaze.layout import Layout
+from phaze.plan.lowered import HBM, LayerCost, layer_costs
+from phaze.plan.machine import Machine
+from phaze.plan.plan import Execution, Plan, Stage, StageWork
+from phaze.spec.model import Model
+
+RunSchedule = Literal["gpipe", "1f1b", "interleaved"]
+VOCABULARY_MULTIPLE = 128
+"""Megatron-LM pads the vocabulary to a multiple of this times t."""
+CONVERSION_BYTES = 34
+"""Bytes a parameter that Megatron-LM's update in mixed precision moves beside the optimizer's own: gradients
+to single precision (2 + 4), unscaled and checked (4 + 4), their norm (4), clipped (4 + 4), gradients zeroed
+(2), and 6 that the optimizer reads as single-precision gradients and weights for the next batch."""
+
+NOT_APART = [name.name for name in fields(StageWork) if name.name.endswith(("hbm_bytes", "reduced_bytes"))]
+"""What of kernels is in their seconds only."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """A model in training, however it is spread."""
+
+    model: Model
+    sequence: int
+    """Tokens of a sample."""
+    global_batch: int
+    optimizer: Optimizer = "adam"
+    flash_attention: bool = False
+    """Whether attention is one kernel that keeps scores on the chip, and makes them again backward."""
+    schedule: RunSchedule = "1f1b"
+    overlap_dp: bool = False
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Return the layers in their order."""
+        return ("embedding", *["block"] * self.model.layers, "head")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row of a table of runs; `gpus` devices in all."""
+
+    hidden: int
+    heads: int
+    layers: int
+    seq: int
+    vocab: int
+    gpus: int
+    global_batch: int
+    layout: Layout
+    schedule: RunSchedule = "1f1b"
+    kv_heads: int = 0
+    """0: as many as heads."""
+    ffn: int = 0
+    """0: four times hidden."""
+    optimizer: Optimizer = "adam"
+    overlap_dp: bool = False
+    flash_attention: bool = False
+
+    def check(self) -> None:
+        """Raise PhazeError where the row cannot be right."""
+        # Chunks are looked at with the schedule, by the name that they have in a row.
+        replace(self.layout, vp=1).check(devices=self.gpus, global_batch=self.global_batch)
+        if self.hidden % self.heads:
+            raise PhazeError(f"heads must divide hidden {self.hidden}, got {self.heads}")
+        if self.layout.stages > self.layers:
+            raise PhazeError(f"pp * chunks must be at most layers {self.layers}, got {self.layout.stages}")
+        self._check_schedule()
+
+    def _check_schedule(self) -> None:
+        chunks, pp, count = self.layout.vp, self.layout.pp, self.layout.microbatches(self.global_batch)
+        if (chunks > 1) != (self.schedule == "interleaved"):
+            raise PhazeError(
+                f"chunks must be >= 2 under interleaved and 1 otherwise, got {chunks} under {self.schedule}"
+            )
+        if self.schedule == "interleaved" and (pp < 2 or count % pp):
+            raise PhazeError(
+                f"microbatches of a replica must be a multiple of pp >= 2 under interleaved, got "
+                f"{count} with pp {pp}"
+            )
+
+    @cached_property
+    def training(self) -> Training:
+        """Return the training of the row's model."""
+        return Training(
+            self.model, self.seq, self.global_batch, self.optimizer, self.flash_attention, self.schedule,
+            self.overlap_dp,
+        )  # fmt: skip
+
+    @cached_property
+    def model(self) -> Model:
+        """Return the GPT of the row, with its vocabulary padded, and dropout, as Megatron-LM trains it."""
+        multiple = VOCABULARY_MULTIPLE * self.layout.tp
+        sizes = {
+            "name": "run",
+            "layers": self.layers,
+            "hidden": self.hidden,
+            "heads": self.heads,
+            "key_value_heads": self.kv_heads or None,
+            "feed_forward": self.ffn or 4 * self.hidden,
+            "vocabulary": -(-self.vocab // multiple) * multiple,
+            "position_count": self.seq,
+            "fused_qkv": self.kv_heads in (0, self.heads),
+        }
+        dropouts = dict.fromkeys(("residual_dropout", "attention_dropout", "embedding_dropout"), 0.1)
+        return Model.parse({**sizes, **dropouts}, "model")
+
+    @property
+    def cuts(self) -> tuple[range, ...]:
+        """Return the layers of every stage, whose blocks differ by one at most; ends are with the ends."""
+        count = self.layout.stages
+        ends = [1 + self.layers * (q + 1) // count for q in range(count)]
+        ends[-1] += 1
+        return tuple(range(start, end) for start, end in zip([0, *ends], ends, strict=False))
+
+    @property
+    def model_flops(self) -> float:
+        """Return the FLOPs of a batch without recomputation, 72 B s L h^2 (1 + s/6h + V/12Lh) for a GPT
+        (Narayanan et al., SC 2021, Appendix, with their factor 96 for recomputation taken back).
+
+        Attention counts in full, not its causal half.
+        """
+        model = self.model
+        attention = 2 * self.seq * model.query_width
+        inner = self.hidden * (2 * model.query_width + 2 * model.kv_width + 2 * model.feed_forward)
+        per_token = self.layers * (inner + attention) + self.hidden * self.vocab
+        return 6.0 * self.global_batch * self.seq * per_token
+
+
+def plan_of_run(run: Run, machine: Machine) -> Plan:
+    """Return the plan of a row on a machine; raise PhazeError where the row cannot be right."""
+    run.check()
+    if run.gpus > machine.devices:
+        raise PhazeError(f"gpus must be at most the {machine.devices} of the system, got {run.gpus}")
+    return lowered_plan(run.training, run.cuts, [run.layout] * run.layout.stages, machine)
+
+
+def lowered_plan(
+    training: Training, cuts: Sequence[range], layouts: Sequence[Layout], machine: Machine
+) -> Plan:
+    """Return the plan whose stages have these layers of a model, from the embedding on, each spread as said.
+
+    Cuts are a row's, or those of any planner's plan: layouts may differ by stage in tp and dp.
+    """
+    costs = {
+        one: layer_costs(training.model, training.sequence, one, machine, flash=training.flash_attention)
+        for one in dict.fromkeys(layouts)
+    }
+    stages = tuple(
+        _stage(training, machine, cut, layout, costs[layout])
+        for cut, layout in zip(cuts, layouts, strict=True)
+    )
+    megatron = Execution("occupying", scattered=True, early_recompute=False, overlap_sync=training.overlap_dp)
+    count = training.global_batch // layouts[0].microbatch
+    return Plan(stages, training.schedule, count, megatron)
+
+
+def _stage(
+    training: Training, machine: Machine, cut: range, layout: Layout, costs: dict[str, LayerCost]
+) -> Stage:
+    own = Counter(training.layers[layer] for layer in cut)
+    held = [(count, costs[name]) for name, count in own.items() if name in costs]
+    parameters = sum(count * cost.kernels.parameters for count, cost in held)
+    size = parameter_bytes(training.optimizer, layout.precision)
+    forward, again, backward = (
+        np.sum([count * passes for count, passes in ways], axis=0)
+        for ways in (
+            [(count, cost.forward_s) for count, cost in held],
+            [(count, cost.again_s(layout.recompute)) for count, cost in held],
+            [(count, cost.backward_s) for count, cost in held],
+        )
+    )
+    if layout.microbatches(training.global_batch) > 1:  # gradients are added up: two are read, one is written
+        backward[HBM] += 3 * size.gradients * parameters / machine.hbm_bytes_per_s
+    kept = [(count, *cost.kept_bytes(layout.recompute)) for count, cost in held]
+    first, last = cut.start == 0, cut.stop == len(training.layers)
+    passed = costs["block"].kernels.output_bytes
+    arriving, departing = (0 if first else passed), (0 if last else passed)
+    tied = training.model.vocabulary // layout.tp * training.model.hidden
+    replicas = layout.group("dp-cp").ranks
+    return Stage(
+        forward_s=float(forward.sum()),
+        recompute_s=float(again.sum()),
+        backward_s=float(backward.sum()),
+        arriving_bytes=arriving,
+        longest_arriving_bytes=arriving,
+        departing_bytes=departing,
+        longest_departing_bytes=departing,
+        weight_bytes=size.weights * parameters,
+        fixed_bytes=state_bytes(parameters, training.optimizer, layout.precision, layout.zero, replicas),
+        stash_bytes=sum(count * stashed for count, stashed, _ in kept),
+        work_bytes=max(work for _, _, work in kept),
+        **dict.fromkeys(NOT_APART, 0.0),
+        first_layer=cut.start,
+        last_layer=cut.stop - 1,
+        layout=layout,
+        update_bytes=_update_bytes(training, layout, parameters, replicas),
+        tied_bytes=size.gradients * tied if first or last else 0.0,
+        pieces=max(own["block"], 1),
+        spent_s=tuple((forward + again + backward).tolist()),
+    )
+
+
+def _update_bytes(training: Training, layout: Layout, parameters: int, replicas: int) -> float:
+    """Return what the optimizer moves, which loads and stores full-precision weights (PALM, IV.A)."""
+    nbytes = update_bytes(parameters, training.optimizer, layout.precision, layout.zero, replicas)
+    if layout.precision == "mixed":
+        nbytes += CONVERSION_BYTES * parameters / (replicas if layout.zero else 1)
+    return nbytes

@@ -1,0 +1,118 @@
+"""What the layers of a model cost on one slice: kernels, and tensor-parallel collectives between them.
+
+Nothing hides these collectives, but for one: with sequence parallelism the backward pass gathers a kept input
+again, beside the product that makes the gradient of that input (Korthikanti et al. 2023, Section 4.2.2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from phaze.base.arrays import Floats
+from phaze.base.errors import PhazeError
+from phaze.cost.kernels import KERNEL_LIMITS, kernels_of, time_kernels, works_of_kernels
+from phaze.cost.network.network import Kind
+from phaze.layout import Layout, Recompute
+from phaze.plan.machine import Machine
+from phaze.spec.model import Model
+from phaze.spec.system import Device
+from phaze.workload.lower.kernels import LayerKernels, extract_kernels
+from phaze.workload.lower.sharding import slice_model
+from phaze.workload.operators import Operator
+
+NETWORK = KERNEL_LIMITS.index("network")
+HBM = KERNEL_LIMITS.index("hbm")
+ON_CHIP_BYTES_PER_S = 1e30
+"""Bandwidth of HBM for what does not use it."""
+KEPT = ("embedding", "head")
+"""Layers that are never recomputed."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerCost:
+    """Seconds of a layer's passes for one microbatch by what binds, (limits,), see `cost.kernels`."""
+
+    kernels: LayerKernels
+    forward_s: Floats
+    backward_s: Floats
+    core_s: Floats
+    """What selective recomputation repeats."""
+
+    def again_s(self, recompute: Recompute) -> Floats:
+        """Return what runs forward again before the backward pass."""
+        if recompute == "none" or self.kernels.name in KEPT:
+            return np.zeros_like(self.core_s)
+        return self.forward_s if recompute == "full" else self.core_s
+
+    def kept_bytes(self, recompute: Recompute) -> tuple[int, int]:
+        """Return what the layer keeps of a microbatch, and what recomputing it needs."""
+        kernels = self.kernels
+        if recompute == "none" or kernels.name in KEPT:
+            return kernels.stashed_bytes, 0
+        if recompute == "full":
+            return kernels.input_bytes, kernels.stashed_bytes
+        return kernels.stashed_bytes - kernels.core_bytes, kernels.core_bytes
+
+
+def layer_costs(
+    model: Model, sequence: int, layout: Layout, machine: Machine, *, flash: bool = False
+) -> dict[str, LayerCost]:
+    """Return the costs of the distinct layers of a model by name."""
+    part = slice_model(model, sequence, layout, layout.bytes_per_element)
+    cost = _with_flash_attention if flash else _plainly
+    return {name: cost(layer, layout, machine) for name, layer in extract_kernels(part).items()}
+
+
+def _plainly(layer: LayerKernels, layout: Layout, machine: Machine) -> LayerCost:
+    """Return the cost of a layer whose kernels hand everything on through memory."""
+    passes = (layer.forward, layer.backward, layer.core)
+    return LayerCost(layer, *(_seconds(operators, layout, machine) for operators in passes))
+
+
+def _with_flash_attention(layer: LayerKernels, layout: Layout, machine: Machine) -> LayerCost:
+    """Return the cost of a layer whose attention core is one kernel that keeps scores on the chip.
+
+    Its products take what arrays and global buffer need; the backward pass makes the scores again (Dao et
+    al., NeurIPS 2022). Nothing of the core is kept.
+    """
+    device = device_of(machine).model_copy(update={"hbm_bandwidth_bytes_per_s": ON_CHIP_BYTES_PER_S})
+    inside = machine.with_device(device)
+
+    def seconds(
+        all_: tuple[Operator, ...], core: tuple[Operator, ...], fused: tuple[Operator, ...]
+    ) -> Floats:
+        rest = tuple(operator for operator in all_ if operator not in core)
+        products = tuple(operator for operator in fused if operator.core == "tensor")
+        return _seconds(rest, layout, machine) + _seconds(products, layout, inside)
+
+    kept = layer._replace(stashed_bytes=layer.stashed_bytes - layer.core_bytes, core_bytes=0)
+    again = (*layer.core_backward, *layer.core[:1])
+    return LayerCost(
+        kept,
+        seconds(layer.forward, layer.core, layer.core),
+        seconds(layer.backward, layer.core_backward, again),
+        np.zeros(len(KERNEL_LIMITS)),
+    )
+
+
+def _seconds(operators: tuple[Operator, ...], layout: Layout, machine: Machine) -> Floats:
+    """Return the seconds of operators one after the other by what binds."""
+    kernels = [kernel for operator in operators for kernel in kernels_of(operator)]
+    total = np.zeros(len(KERNEL_LIMITS))
+    if kernels:
+        works = works_of_kernels(kernels, machine.vector_cycles)
+        total += time_kernels(works, device_of(machine), layout.bytes_per_element).sum(axis=0)
+    for part in (part for operator in operators for part in operator.parts if part.network_bytes):
+        kind = cast(Kind, part.kind)
+        total[NETWORK] += machine.network.seconds(kind, part.network_bytes, layout.group("tp"))
+    return total
+
+
+def device_of(machine: Machine) -> Device:
+    """Return the device of a machine; PhazeError for one whose plans bring the times of their layers."""
+    if machine.device is None:
+        raise PhazeError("machine: says nothing of its device, on which layers would run")
+    return machine.device

@@ -1,0 +1,380 @@
+"""The price of a plan on a machine: seconds of a batch, memory over time, and what binds.
+
+Every plan is priced alike, whoever made it: a planner, or a user in a row of a table of runs. Layers bring
+their seconds and bytes; here tensors between stages take what the network needs for them, gradients, weights
+and optimizer states are shared as ZeRO says, and the schedule puts all of it in order.
+
+A batch of a plan whose tensors are on their way while devices go on takes no less than the link of a device
+needs for all that it carries in one direction: these tensors, the all-reduces of the slices of a replica,
+whose time is in the passes, and the exchange between replicas. In the same way operators that run side by
+side share the HBM: a pass takes no less than its HBM needs.
+
+A tensor that skips stages is counted with the neighbour's; it left earlier, so that this is an upper bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from phaze.base.arrays import Floats
+from phaze.cost.kernels import KERNEL_LIMITS
+from phaze.cost.network.network import Flat, sent_bytes
+from phaze.layout import Group, Layout
+from phaze.pipeline.longest_path import simulate
+from phaze.pipeline.pipeline import Pipeline, StageCost, with_gathers
+from phaze.pipeline.steady import time_per_microbatch_s
+from phaze.pipeline.timeline import RESOURCES, Bound, Step, Timeline
+from phaze.plan.machine import Machine
+from phaze.plan.plan import Pass, Plan, Stage
+
+Tensors = Literal["longest", "all"]
+"""How long tensors between stages are on their way: as long as the largest that enters the stage; or one
+after the other on the link of the stage, while operators share the HBM of their device as well."""
+
+BATCHES = 2
+"""Batches that a timeline without flush shows."""
+CLOSE = 1e-4
+"""Relative error of times in the long run where tensors on their way make cycles of many microbatches."""
+
+INSIDE = ("compute", "HBM", "all-reduces of slices")
+"""What a pass spends time on: operators while the HBM rests, operators while it works, collectives."""
+KERNELS = dict(
+    zip(
+        KERNEL_LIMITS,
+        (
+            "tensor cores",
+            "vector cores",
+            "global buffer",
+            "HBM",
+            "tensor-parallel collectives",
+            "kernel starts",
+        ),
+        strict=True,
+    )
+)
+"""The same where every kernel is known: what binds it, in words."""
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """What a device's link carries in one direction in a batch: in seconds, or of what it could carry."""
+
+    slices: float
+    """All-reduces between the slices of a replica (tensor parallelism)."""
+    stages: float
+    """Activations that come and gradients that come back (pipeline)."""
+    replicas: float
+    """Gradients that replicas exchange (data parallelism)."""
+
+    @property
+    def total(self) -> float:
+        """Return all of it."""
+        return self.slices + self.stages + self.replicas
+
+    def over(self, seconds: float) -> LinkUse:
+        """Return seconds as shares of a time."""
+        return LinkUse(self.slices / seconds, self.stages / seconds, self.replicas / seconds)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of a device when it holds most, and what they are."""
+
+    peak_bytes: float
+    weight_bytes: float
+    """Weights and their gradients."""
+    optimizer_bytes: float
+    activation_bytes: float
+    """Activations of the microbatches in flight, and what recomputing needs."""
+    recompute_bytes: float
+    """Of it what recomputing needs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Price:
+    """What a plan costs on a machine; use `price`."""
+
+    plan: Plan
+    machine: Machine
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """Return the pipeline with all its communication."""
+        return pipeline_of(self.plan, self.machine)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Return the events: of a batch with all its communication, or without a flush of two."""
+        pipeline = self.pipeline
+        return simulate(pipeline if self.plan.flushes else replace(pipeline, batches=BATCHES))
+
+    @cached_property
+    def batch_s(self) -> float:
+        """Return the seconds of a batch by its events, without a flush in the long run."""
+        return self.timeline.time_s if self.plan.flushes else batch_s(self.pipeline)
+
+    @cached_property
+    def time_s(self) -> float:
+        """Return the seconds of a batch."""
+        overlapped = self.plan.execution.transfers == "overlapped"
+        return max(self.batch_s, self.link_s) if overlapped else self.batch_s
+
+    @cached_property
+    def alone_s(self) -> float:
+        """Return the same if communication took no time."""
+        return batch_s(replace(self.pipeline, stages=tuple(map(silent, self.pipeline.stages))))
+
+    @property
+    def samples_per_s(self) -> float:
+        """Return the throughput."""
+        return self.plan.samples / self.time_s
+
+    @cached_property
+    def link_uses_s(self) -> tuple[LinkUse, ...]:
+        """Return what a device's link carries in one direction, for every stage, a mean over replicas.
+
+        In come activations and, from the stages behind, gradients; as much goes out the other way.
+        All-reduces of slices and the exchange of gradients between replicas use the same link. Empty where
+        a device has other links to others.
+        """
+        network = self.machine.network
+        return (
+            tuple(self._link_use(s, network) for s in self.plan.stages) if isinstance(network, Flat) else ()
+        )
+
+    def _link_use(self, stage: Stage, network: Flat) -> LinkUse:
+        turns, bandwidth = self.plan.turns(stage), network.bandwidth_bytes_per_s
+        return LinkUse(
+            slices=sent_to_slices_bytes(stage) * turns / bandwidth,
+            stages=(stage.arriving_bytes + stage.departing_bytes) * turns / bandwidth,
+            replicas=network.seconds("all_reduce", stage.weight_bytes, stage.layout.group("dp-cp")),
+        )
+
+    @property
+    def link_s(self) -> float:
+        """Return how long the busiest link works for a batch in one direction."""
+        return max((use.total for use in self.link_uses_s), default=0.0)
+
+    @property
+    def link_shares(self) -> tuple[LinkUse, ...]:
+        """Return for every stage what a device's link carries in one direction, of what it could."""
+        return tuple(use.over(self.time_s) for use in self.link_uses_s)
+
+    @property
+    def memory_binds(self) -> bool:
+        """Return whether some pass takes longer because its operators share the HBM."""
+        hbm, stages = self.machine.hbm_bytes_per_s, self.plan.stages
+        return any(one.held_s(hbm) > one.seconds for stage in stages for one in stage.passes.values())
+
+    @property
+    def hbm_shares(self) -> tuple[float, ...]:
+        """Return for every stage the share of what the HBM of a device could move that passes move."""
+        hbm, moved = self.machine.hbm_bytes_per_s, (_hbm_bytes(stage) for stage in self.plan.stages)
+        seconds = (
+            nbytes * self.plan.turns(stage) / hbm
+            for nbytes, stage in zip(moved, self.plan.stages, strict=True)
+        )
+        return tuple(one / self.time_s for one in seconds)
+
+    @property
+    def busy_s(self) -> tuple[float, ...]:
+        """Return for every stage the passes of a device in a batch, on average over the replicas."""
+        batch, hbm = self.plan.microbatches, self.machine.hbm_bytes_per_s
+        return tuple(
+            sum(one.held_s(hbm) for one in stage.passes.values()) * batch / stage.layout.dp
+            for stage in self.plan.stages
+        )
+
+    def mean(self, by_stage: Sequence[float]) -> float:
+        """Return the mean over all devices of what is known by stage."""
+        return float(np.average(by_stage, weights=self.plan.group_devices))
+
+    @property
+    def compute_share(self) -> float:
+        """Return the share of device time spent on passes."""
+        return self.mean(self.busy_s) / self.time_s
+
+    @property
+    def exposed_share(self) -> float:
+        """Return the share of the time that there would not be without communication."""
+        return max(self.time_s - self.alone_s, 0.0) / self.time_s
+
+    @cached_property
+    def bound_by(self) -> Bound:
+        """Return the resource with the largest part of the critical path, passes by what they spend it on."""
+        return self.timeline.bound_among(self._spends)
+
+    def _spends(self, step: Step) -> Mapping[str, float]:
+        """Return how long a step only works, works while the HBM does, and waits for all-reduces."""
+        stage = self.plan.stages[step.stage]
+        if step.use not in ("forward", "recompute", "backward"):
+            return {RESOURCES[step.use]: step.seconds}
+        one = stage.passes[step.use]
+        hbm = self.machine.hbm_bytes_per_s
+        work_s = one.held_s(hbm) - charged_s(self.plan, stage, one)
+        hbm_s = min(one.hbm_bytes / hbm, work_s)
+        waits_s = max(step.seconds - work_s, 0.0)
+        return dict(zip(INSIDE, (work_s - hbm_s, hbm_s, waits_s), strict=True))
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """Return which share of device time goes where; passes by what binds their kernels.
+
+        Only of plans that are lowered from their model.
+        """
+        spent = np.sum([stage.spent_s for stage in self.plan.stages], axis=0) / self.plan.depth
+        if self.plan.layout.zero >= 2:
+            reducing = [_exchange_s(stage, self.machine, "reduce_scatter") for stage in self.plan.stages]
+            spent[KERNEL_LIMITS.index("network")] += sum(reducing) / self.plan.depth
+        busy = self.plan.turns(self.plan.stages[0]) * spent / self.timeline.time_s
+        uses = self.timeline.share_of
+        return {word: float(share) for word, share in zip(KERNELS.values(), busy, strict=True)} | {
+            "pipeline bubble": max(uses["bubble"], 0.0),
+            "pipeline transfers": uses["transfer"],
+            "gradient synchronisation": uses["synchronisation"],
+            "optimizer step": uses["update"],
+        }
+
+    @property
+    def peak_bytes(self) -> Floats:
+        """Return the most that a device of each group ever holds, (p,)."""
+        return self.timeline.peak_bytes
+
+    @property
+    def memory(self) -> Memory:
+        """Return the memory of the fullest device."""
+        group = int(np.argmax(self.peak_bytes))
+        own = self.plan.stages[group :: self.plan.depth]
+        layout = own[0].layout
+        replicas = layout.group("dp-cp").ranks
+        weights, gradients = (replicas if layout.zero >= 3 else 1, replicas if layout.zero >= 2 else 1)
+        held = sum(stage.weight_bytes for stage in own)
+        fixed = sum(stage.fixed_bytes for stage in own)
+        kept = held / weights + held / gradients
+        peak = float(self.peak_bytes[group])
+        return Memory(peak, kept, fixed - kept, peak - fixed, max(stage.work_bytes for stage in own))
+
+
+def price(plan: Plan, machine: Machine) -> Price:
+    """Return what a plan costs on a machine."""
+    return Price(plan, machine)
+
+
+def pipeline_of(plan: Plan, machine: Machine, tensors: Tensors = "all") -> Pipeline:
+    """Return the pipeline of a plan, with what lies between its stages as said."""
+    groups = [stage.layout for stage in plan.stages[: plan.depth]]
+    return Pipeline(
+        tuple(_stage_cost(plan, machine, q, tensors) for q in range(len(plan.stages))),
+        plan.microbatches,
+        plan.schedule,
+        chunks=plan.layout.vp,
+        data=plan.data,
+        tensor=tuple(layout.tp * layout.cp for layout in groups),
+        transfers=plan.execution.transfers,
+        overlap_sync=plan.execution.overlap_sync,
+        early_recompute=plan.execution.early_recompute,
+    )
+
+
+def _stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors) -> StageCost:
+    stage, zero = plan.stages[q], plan.stages[q].layout.zero
+    held = [
+        one.held_s(machine.hbm_bytes_per_s) if tensors == "all" else one.seconds
+        for one in stage.passes.values()
+    ]
+    reduce_s, gather_s = (_exchange_s(stage, machine, kind) for kind in ("reduce_scatter", "all_gather"))
+    activation_s, gradient_s = _passed_on_s(plan, machine, q, tensors)
+    cost = StageCost(
+        forward_s=held[0],
+        backward_s=held[2] + (reduce_s if zero >= 2 else 0.0),
+        recompute_s=held[1],
+        send_activation_s=activation_s,
+        send_gradient_s=gradient_s,
+        sync_s=_sync_s(plan, machine, q),
+        update_s=stage.update_bytes / machine.hbm_bytes_per_s,
+        gather_s=gather_s if zero in (1, 2) else 0.0,
+        operators=stage.pieces or stage.layers,
+        stash_bytes=stage.stash_bytes,
+        work_bytes=stage.work_bytes,
+        fixed_bytes=stage.fixed_bytes,
+    )
+    return with_gathers(cost, gather_s) if zero == 3 else cost
+
+
+def _exchange_s(
+    stage: Stage, machine: Machine, kind: Literal["all_reduce", "reduce_scatter", "all_gather"]
+) -> float:
+    """Return the time in which replicas exchange the gradients or the weights of a stage."""
+    return machine.network.seconds(kind, stage.weight_bytes, stage.layout.group("dp-cp"))
+
+
+def _sync_s(plan: Plan, machine: Machine, q: int) -> float:
+    """Return the time to synchronise gradients once per batch.
+
+    From ZeRO 2 on that is done after every microbatch, but for those that the first and the last stage add.
+    """
+    stage = plan.stages[q]
+    zero = stage.layout.zero
+    found = 0.0 if zero >= 2 else _exchange_s(stage, machine, "reduce_scatter" if zero else "all_reduce")
+    if stage.tied_bytes and plan.depth > 1:
+        apart = (plan.depth - 1) * stage.layout.group("pp").stride
+        found += machine.network.seconds("all_reduce", stage.tied_bytes, Group(2, apart))
+    return found
+
+
+def _passed_on_s(plan: Plan, machine: Machine, q: int, tensors: Tensors) -> tuple[float, float]:
+    """Return how long what the next stage needs is on its way, and the gradients for the one before."""
+    sent, returned = 0.0, 0.0
+    if q + 1 < len(plan.stages):
+        later = plan.stages[q + 1]
+        sent = later.arriving_bytes if tensors == "all" else later.longest_arriving_bytes
+    if q > 0:
+        earlier = plan.stages[q - 1]
+        returned = earlier.departing_bytes if tensors == "all" else earlier.longest_departing_bytes
+    layout = plan.stages[q].layout
+    return _send_s(plan, machine, layout, sent), _send_s(plan, machine, layout, returned)
+
+
+def _send_s(plan: Plan, machine: Machine, layout: Layout, size_bytes: float) -> float:
+    """Return the time of a tensor from a stage to one beside it, and there, where it is scattered, to all."""
+    if not size_bytes:
+        return 0.0
+    network, pair = machine.network, Group(2, layout.group("pp").stride)
+    if not plan.execution.scattered or layout.cuts_sequence:
+        return network.seconds("send", size_bytes, pair)
+    scattered_s = network.seconds("send", size_bytes / layout.tp, pair)
+    return scattered_s + network.seconds("all_gather", size_bytes, layout.group("tp"))
+
+
+def charged_s(plan: Plan, stage: Stage, one: Pass) -> float:
+    """Return what of a pass the planner charges for all-reduces of t slices, in seconds."""
+    charged = plan.claimed.network.seconds("all_reduce", one.reduced_bytes, stage.layout.group("tp"))
+    return min(charged, one.seconds)
+
+
+def sent_to_slices_bytes(stage: Stage) -> float:
+    """Return what a device sends for one microbatch to the other slices of its replica."""
+    reduced = np.array([one.reduced_bytes for one in stage.passes.values()])
+    return float(sent_bytes("all_reduce", reduced, stage.layout.tp).sum())
+
+
+def _hbm_bytes(stage: Stage) -> float:
+    return sum(one.hbm_bytes for one in stage.passes.values())
+
+
+def silent(stage: StageCost) -> StageCost:
+    """Return a stage that sends nothing."""
+    return replace(stage, send_activation_s=0.0, send_gradient_s=0.0, sync_s=0.0)
+
+
+def batch_s(pipeline: Pipeline) -> float:
+    """Return the seconds of a batch, without a flush in the long run."""
+    if pipeline.schedule == "2bw":
+        repeats = 2 if pipeline.column("sync_s").any() else 12  # batches, or rounds of all replicas
+        return time_per_microbatch_s(pipeline, CLOSE, repeats) * pipeline.microbatches
+    return simulate(pipeline).time_s

@@ -1,1 +1,0 @@
-"""Training runs of transformers on clusters, as a row of a table says them."""
