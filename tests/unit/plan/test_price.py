@@ -1,0 +1,108 @@
+"""Every plan has a price, and what its planner says of it is that price or a bound of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from phaze.cost.network.network import Flat
+from phaze.layout import Layout
+from phaze.pipeline.steady import ideal_time_s
+from phaze.plan.given import lowered_plan, plan_of_run
+from phaze.plan.machine import Machine
+from phaze.plan.piper.planner import plan as plan_as_piper
+from phaze.plan.plan import Plan
+from phaze.plan.planners import Asked
+from phaze.plan.price import price
+from phaze.plan.replay import assumed_s, planned_on, read_plan, replay
+from phaze.plan.side_by_side import plan_model
+from phaze.tables import PLANNERS
+from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
+from tests.unit.validate.examples import SMALL as RUN
+from tests.unit.validate.examples import changed, machine
+
+
+@pytest.fixture(scope="module")
+def plans() -> dict[str, Plan]:
+    """Return what every planner makes of three blocks between embedding and head."""
+    rows, stages = plan_model(*model(), [Asked("a0", 2.0, PLANNERS)], SMALL, EXPERT, plan_as_piper)
+    return {
+        row["planner"]: read_plan(row, stages[stages["planner"] == row["planner"]])
+        for row in rows.to_dict("records")
+    }
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_a_planners_formula_is_the_price_under_its_assumptions(plans: dict[str, Plan], planner: str) -> None:
+    assert assumed_s(plans[planner]) == pytest.approx(plans[planner].planned_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("planner", "bound"), [("phaze", "upper"), ("equal", "upper"), ("expert", "upper"), ("piper", "lower")]
+)
+def test_a_planners_formula_bounds_the_price_with_tensors_within_the_passes(
+    plans: dict[str, Plan], planner: str, bound: str
+) -> None:
+    """With a flush all stages count as the slowest; without one no replica waits for another."""
+    found = replay(plans[planner])
+    more_s = found.parts["imbalance_s"] + found.parts["bubbles_s"]
+    slack = 1e-4 * plans[planner].planned_s
+    assert more_s <= 1e-9 if bound == "upper" else more_s >= -slack
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_what_is_reported_is_the_price_on_the_planners_machine(plans: dict[str, Plan], planner: str) -> None:
+    plan = plans[planner]
+    found, same = price(plan, planned_on(plan)), replay(plan)
+    assert found.time_s == same.time_s
+    assert found.peak_bytes.tolist() == same.peak_bytes.tolist()
+    faster = Machine(Flat(1e15), 1e15)
+    assert price(plan, faster).time_s <= found.time_s
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_a_given_row_takes_no_less_than_the_ideal_pipeline(recompute: str) -> None:
+    """PALM's equation (1), of the passes alone: a lower bound, equal where there is one stage."""
+    for pp, dp in ((1, 8), (2, 4), (4, 2)):
+        run = changed(RUN, pp=pp, dp=dp, recompute=recompute)
+        found = price(plan_of_run(run, machine()), machine())
+        loads = np.array([stage.compute_s for stage in found.plan.stages])
+        ideal_s = ideal_time_s(loads, 0.0, run.layout.microbatches(run.global_batch))
+        costs = found.pipeline.stages[0]
+        if pp == 1:
+            assert found.time_s == pytest.approx(ideal_s + costs.sync_s + costs.update_s, rel=1e-9)
+        assert found.time_s >= ideal_s
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_a_planners_cuts_are_lowered_from_the_model_with_all_that_a_layout_says(
+    plans: dict[str, Plan], planner: str
+) -> None:
+    """Three blocks of a GPT, cut as the planner did: ZeRO and recomputation save what they save in a row."""
+    training = changed(RUN, layers=3).training
+    cuts = [range(stage.first_layer, stage.last_layer + 1) for stage in plans[planner].stages]
+
+    def found(**changes: object) -> pd.Series:
+        layouts = [
+            replace(stage.layout, microbatch=1, **changes)  # type: ignore[arg-type]
+            for stage in plans[planner].stages
+        ]
+        one = price(lowered_plan(training, cuts, layouts, machine()), machine())
+        return pd.Series({"time_s": one.time_s, "peak": one.memory.peak_bytes, **one.shares})
+
+    plain, shared, again = found(), found(zero=1), found(recompute="full")
+    split = max(stage.layout.dp for stage in plans[planner].stages) > 1
+    assert (shared["peak"] < plain["peak"]) == split
+    assert again["peak"] <= plain["peak"]
+    assert again["time_s"] > plain["time_s"]
+
+
+def test_a_row_on_the_whole_machine_is_the_sum_of_its_cuts() -> None:
+    """The row's own cuts, said one by one, are its plan."""
+    run = changed(RUN, pp=4, dp=2)
+    plan = lowered_plan(run.training, run.cuts, [run.layout] * 4, machine())
+    assert plan == plan_of_run(run, machine())
+    assert [stage.layout for stage in plan.stages] == [Layout(tp=2, pp=4, dp=2, microbatch=2)] * 4
