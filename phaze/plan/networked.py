@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from phaze.cost.network.coarse import all_reduce, by_node
+from phaze.cost.network.collectives import all_reduce, by_node
 from phaze.cost.network.fabric import Fabric
 from phaze.cost.network.messages import together
 from phaze.pipeline.durations import Kind

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze.base.arrays import Floats
+from phaze.cost.network.collectives import collective
 from phaze.cost.network.messages import Message
-from phaze.cost.network.ring_messages import Collective, collective
+from phaze.cost.network.network import Collective
 from phaze.tiles.chip import Chip
 from phaze.tiles.placement import Tiles
 from phaze.tiles.steps import Activity, Bound, Exchange, Outcome, Step, port_resources
@@ -136,7 +137,7 @@ def _exchange(chip: Chip, tiles: Tiles, kind: Collective, groups: tuple[Tiles, .
     plan: list[Message] = []
     for group in groups:
         messages = collective(kind, group, 1.0)
-        if kind in ("all-reduce", "reduce-scatter", "all-gather") and len(group) > 1:
+        if kind in ("all_reduce", "reduce_scatter", "all_gather") and len(group) > 1:
             rounds, messages = len(messages) // len(group), messages[: len(group)]
         plan += messages
     found = _traffic(chip, tiles, plan, [message.source for message in plan])

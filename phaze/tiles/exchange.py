@@ -16,10 +16,10 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from phaze.base.errors import PhazeError
+from phaze.cost.network.collectives import collective
 from phaze.cost.network.delivery import Contention, deliver
 from phaze.cost.network.mesh import Grid
 from phaze.cost.network.messages import Message, Plan, together
-from phaze.cost.network.ring_messages import all_reduce, broadcast, reduce
 from phaze.cost.network.topology import Switching, Topology
 
 Strategy = Literal["all-reduce-first", "reduce-first"]
@@ -110,11 +110,15 @@ def phases(
         *(plan for run in groups.receivers for plan in _from_head(run, size_bytes, pieces, sends))
     )
     if strategy == "all-reduce-first":
-        return {"SG_AR": all_reduce(groups.source, size_bytes), "Inter_Comm": across, "DG_B": spread}
+        return {
+            "SG_AR": collective("all_reduce", groups.source, size_bytes),
+            "Inter_Comm": across,
+            "DG_B": spread,
+        }
     gathered = together(
         *(plan for run in groups.senders for plan in _to_head(run, size_bytes, pieces, sends))
     )
-    among = all_reduce([run.head for run in groups.receivers], size_bytes)
+    among = collective("all_reduce", [run.head for run in groups.receivers], size_bytes)
     return {"SG_R": gathered, "Inter_Comm": across, "Adapters_AR": among, "DG_B": spread}
 
 
@@ -122,14 +126,14 @@ def _from_head(run: Run, size_bytes: float, pieces: int, sends: Sends) -> list[P
     """Return the broadcast of a run, as plans that go on at the same time."""
     if sends == "direct":
         return [tuple(Message(run.head, tile, size_bytes) for tile in run.others)]
-    return [broadcast(side, size_bytes, pieces) for side in run.sides]
+    return [collective("broadcast", side, size_bytes, pieces) for side in run.sides]
 
 
 def _to_head(run: Run, size_bytes: float, pieces: int, sends: Sends) -> list[Plan]:
     """Return the reduce of a run, as plans that go on at the same time."""
     if sends == "direct":
         return [tuple(Message(tile, run.head, size_bytes) for tile in run.others)]
-    return [reduce(side, size_bytes, pieces) for side in run.sides]
+    return [collective("reduce", side, size_bytes, pieces) for side in run.sides]
 
 
 def exchange_s(

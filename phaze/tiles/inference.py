@@ -24,7 +24,8 @@ import numpy as np
 from phaze.base.errors import PhazeError
 from phaze.cost.network.delivery import deliver
 from phaze.cost.network.messages import Message
-from phaze.cost.network.ring_messages import ring_s
+from phaze.cost.network.network import Levels, Tier
+from phaze.layout import Group
 from phaze.pipeline.balance import balanced_starts
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.steady import time_per_microbatch_s
@@ -220,9 +221,9 @@ def _best(
 
 def _alone_s(chip: Chip, share: Share, element_bytes: int) -> float:
     """Return the work of a tile and its all-reduces, each as a ring of neighbours."""
-    bandwidth, latency = chip.wires.bandwidth_bytes_per_s, chip.wires.latency_s
+    links = Tier(chip.grid.tiles, chip.wires.bandwidth_bytes_per_s, chip.wires.latency_s)
     reduced = (
-        ring_s(some.kind, some.width, some.elements * element_bytes, bandwidth, latency)
+        Levels((links,)).seconds(some.kind, some.elements * element_bytes, Group(some.width, 1))
         for some in share.communications
         if some.phase == "forward"
     )

@@ -11,11 +11,13 @@ from typing import Literal, get_args
 import pandas as pd
 
 from phaze.base.errors import PhazeError
+from phaze.cost.network.collectives import collective
 from phaze.cost.network.delivery import deliver
 from phaze.cost.network.mesh import Grid, Memory, Wires, mesh, nearest_memory
 from phaze.cost.network.messages import Message, Plan, together
-from phaze.cost.network.ring_messages import all_reduce, all_to_all, reduce_scatter, ring_s
+from phaze.cost.network.network import Levels, Tier
 from phaze.cost.network.topology import Switching, Topology
+from phaze.layout import Group
 from phaze.spec.tiled_study import Exchange, Figure
 from phaze.tables import TiledNetworks
 from phaze.tiles.exchange import Sends, Strategy, Ties, exchange, exchange_s, phases
@@ -75,8 +77,9 @@ def ring_all_reduce(tiles: int, size_bytes: float, wires: Wires = CORES) -> Meas
     found = ring(grid, range(grid.tiles))
     if side * side != tiles or not found.closed or tiles < 2:
         raise PhazeError(f"ring: tiles must be the square of an even number, got {tiles}")
-    simulated = deliver(mesh(grid, wires), all_reduce(found.order, size_bytes)).time_s
-    formula = ring_s("all-reduce", tiles, size_bytes, wires.bandwidth_bytes_per_s, wires.latency_s)
+    simulated = deliver(mesh(grid, wires), collective("all_reduce", found.order, size_bytes)).time_s
+    neighbours = Levels((Tier(tiles, wires.bandwidth_bytes_per_s, wires.latency_s),))
+    formula = neighbours.seconds("all_reduce", size_bytes, Group(tiles, 1))
     return Measured(simulated, (formula,))
 
 
@@ -178,10 +181,10 @@ def in_turns(tasks: int, size_bytes: float) -> Measured:
     order = ring(grid, range(grid.tiles)).order
     around = tuple(
         message._replace(size_bytes=size_bytes * (grid.tiles - 1) / grid.tiles)
-        for message in reduce_scatter(order, size_bytes)
+        for message in collective("reduce_scatter", order, size_bytes)
     )
     kinds = {
-        "all-reduce": all_reduce(order, size_bytes),
+        "all-reduce": collective("all_reduce", order, size_bytes),
         "all-to-all": around,
         "read": memory_access(grid, memory, order, grid.tiles * size_bytes),
         "write": memory_access(grid, memory, order, grid.tiles * size_bytes, write=True),
@@ -242,9 +245,9 @@ def _work(task: Work, size_bytes: float, grid: Grid, memory: Memory) -> Plan:
     """Return the plan of one task of all tiles."""
     tiles = range(grid.tiles)
     if task == "all-reduce":
-        return all_reduce(ring(grid, tiles).order, size_bytes)
+        return collective("all_reduce", ring(grid, tiles).order, size_bytes)
     if task == "all-to-all":
-        return all_to_all(tiles, size_bytes)
+        return collective("all_to_all", tiles, size_bytes)
     if task in ("read", "write"):
         return memory_access(grid, memory, tiles, size_bytes, task == "write")
     raise PhazeError(f"network: a task must be one of {', '.join(get_args(Work))}, got {task}")

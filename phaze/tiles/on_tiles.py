@@ -21,9 +21,9 @@ import pandas as pd
 
 from phaze.base.errors import PhazeError
 from phaze.cost.memory import parameter_bytes
-from phaze.cost.network.coarse import ring
+from phaze.cost.network.collectives import ring
 from phaze.cost.network.messages import Message, Plan, then, together
-from phaze.cost.network.ring_messages import Collective
+from phaze.cost.network.network import Collective
 from phaze.layout import Layout
 from phaze.pipeline.durations import Kind
 from phaze.pipeline.graph import synchronising_groups
@@ -47,8 +47,7 @@ KINDS: dict[Kind, Part] = {
     Kind.LAST_SYNC: "sync",
     Kind.UPDATE: "update",
 }
-RINGS: dict[Collective, int] = {"all-reduce": 2, "reduce-scatter": 1, "all-gather": 1}
-"""How often a ring goes around."""
+RINGS: tuple[Collective, ...] = ("all_reduce", "reduce_scatter", "all_gather")
 Row = dict[str, object]
 PRESENT = 1e-12
 """Seconds of a job whose time is that of its turns: the pipeline has to know that there is such a job."""
@@ -296,8 +295,7 @@ def _exchanged(chip: Chip, exchanges: Sequence[Exchange]) -> Plan:
 def _ring(chip: Chip, exchange: Exchange, group: Tiles) -> Plan:
     if exchange.kind not in RINGS:
         raise PhazeError(f"tiles: collectives of a pipeline must be {', '.join(RINGS)}, got {exchange.kind}")
-    rounds = RINGS[exchange.kind] * (len(group) - 1)
-    return ring(chip.topology, group, exchange.size_bytes, rounds, 1)
+    return ring(chip.topology, exchange.kind, group, exchange.size_bytes, 1)
 
 
 def simulate_point(case: str, point: TiledPoint, model: Model, chip: Chip) -> dict[str, pd.DataFrame]:

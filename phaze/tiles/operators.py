@@ -22,7 +22,7 @@ from math import prod
 from typing import Literal
 
 from phaze.base.errors import PhazeError
-from phaze.cost.network.ring_messages import Collective
+from phaze.cost.network.network import Collective
 from phaze.layout import Layout
 
 Phase = Literal["forward", "backward", "update"]
@@ -42,7 +42,7 @@ class Communication:
     width: int
     """Members of a group."""
     elements: float
-    kind: Collective = "all-reduce"
+    kind: Collective = "all_reduce"
 
 
 @dataclass(frozen=True)

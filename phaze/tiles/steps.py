@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.cost.memory import parameter_bytes
-from phaze.cost.network.ring_messages import Collective
+from phaze.cost.network.network import Collective, sent_bytes
 from phaze.tiles import tile
 from phaze.tiles.chip import Chip
 from phaze.tiles.operators import Axis, Communication, Degrees, Operator, Share, axes, shares
@@ -52,8 +52,7 @@ class Exchange:
     @property
     def sent_bytes(self) -> float:
         """Bytes that a member sends, on average over the group: (p − 1)/p of the tensor, or twice that."""
-        width = len(self.groups[0])
-        return (2 if self.kind == "all-reduce" else 1) * (width - 1) / width * self.size_bytes
+        return sent_bytes(self.kind, self.size_bytes, len(self.groups[0]))
 
 
 @dataclass(frozen=True)
@@ -197,7 +196,7 @@ class Program:
         size = share.weights * parameter_bytes("sgd", self.mode.training.precision).gradients
         found = []
         for some in _along(share):
-            kind: Collective = "reduce-scatter" if self.mode.training.zero else "all-reduce"
+            kind: Collective = "reduce_scatter" if self.mode.training.zero else "all_reduce"
             found.append(Exchange(kind, groups[some.axis], size))
             size /= some.width if self.mode.training.zero else 1
         return tuple(found)
@@ -208,7 +207,7 @@ class Program:
         size = share.weights * self.mode.training.weight_bytes
         found = []
         for some in _along(share):
-            found.append(Exchange("all-gather", groups[some.axis], size))
+            found.append(Exchange("all_gather", groups[some.axis], size))
             size /= some.width
         return tuple(found[::-1])
 

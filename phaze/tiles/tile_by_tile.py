@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from phaze.cost.network.collectives import collective
 from phaze.cost.network.delivery import Delivery, deliver
 from phaze.cost.network.messages import Message, Plan, together
-from phaze.cost.network.ring_messages import Collective, collective
+from phaze.cost.network.network import Collective
 from phaze.tiles.analytical import BOUNDS, work_s
 from phaze.tiles.chip import Chip
 from phaze.tiles.steps import Activity, Bound, Exchange, Outcome, Spent, Step

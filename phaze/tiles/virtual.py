@@ -19,10 +19,10 @@ from functools import lru_cache
 import numpy as np
 import simpy
 
+from phaze.cost.network.collectives import collective
 from phaze.cost.network.contention import Network
 from phaze.cost.network.delivery import deliver
 from phaze.cost.network.messages import Message, together
-from phaze.cost.network.ring_messages import collective
 from phaze.cost.network.topology import Leg
 from phaze.tiles.analytical import BOUNDS, held, work_s
 from phaze.tiles.chip import Chip

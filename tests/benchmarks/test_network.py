@@ -10,9 +10,9 @@ from typing import Any, get_args
 
 import pytest
 
+from phaze.cost.network.collectives import collective
 from phaze.cost.network.delivery import deliver, in_compiled_events, in_events
 from phaze.cost.network.messages import Plan, then, together
-from phaze.cost.network.ring_messages import all_reduce, all_to_all
 from phaze.layout import Layout
 from phaze.pipeline.durations import Kind
 from phaze.pipeline.pipeline import Pipeline, StageCost
@@ -32,7 +32,9 @@ GRID, WAFER, MEMORY = wafer()
 
 def stages_all_reduce() -> Plan:
     """Return an all-reduce in each of 20 stages of 4 × 4 cores: 9,600 messages."""
-    return together(*(all_reduce(ring(GRID, tiles).order, 8e6) for tiles in s_shaped(GRID, 4, 4)))
+    return together(
+        *(collective("all_reduce", ring(GRID, tiles).order, 8e6) for tiles in s_shaped(GRID, 4, 4))
+    )
 
 
 @pytest.mark.parametrize("run", [in_events, in_compiled_events])
@@ -47,7 +49,7 @@ def test_all_reduce_in_every_stage_of_the_wafer(run: Callable[..., Any], benchma
 @pytest.mark.parametrize("run", [in_events, in_compiled_events])
 def test_all_to_all_of_320_cores(run: Callable[..., Any], benchmark: Benchmark) -> None:
     """102,080 messages over 12 hops on average, all in each other's way (of 48 cores without measuring)."""
-    plan = all_to_all(range(GRID.tiles if benchmark.enabled else 48), 8e6)  # type: ignore[attr-defined]
+    plan = collective("all_to_all", range(GRID.tiles if benchmark.enabled else 48), 8e6)  # type: ignore[attr-defined]
     run(WAFER, plan, "pipelined")
     delivery = benchmark.pedantic(run, (WAFER, plan, "pipelined"), rounds=3)  # type: ignore[attr-defined]
     assert delivery.time_s > deliver(WAFER, plan, "none").time_s
@@ -74,7 +76,7 @@ def test_a_pipeline_of_20_stages_on_the_wafer(detail: Detail, benchmark: Benchma
     stages = s_shaped(GRID, 4, 4)
     for stage, tiles in enumerate(stages):
         near, _ = groups(GRID, tiles, 8)
-        one = together(*(all_reduce(ring(GRID, group).order, 25e6) for group in near))
+        one = together(*(collective("all_reduce", ring(GRID, group).order, 25e6) for group in near))
         plans[Kind.FORWARD, stage] = plans[Kind.BACKWARD, stage] = then(one, one)
     sent = {(stage, stage + step): 50e6 for stage in range(20) for step in (-1, 1)}
     pipeline = Pipeline((StageCost(4e-3, 8e-3, 4e-3),) * 20, microbatches)

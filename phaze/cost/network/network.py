@@ -4,7 +4,8 @@ Sizes are those of the whole tensor on one rank: what an all-reduce starts from 
 reduce-scatter starts from, what an all-gather and a broadcast end with, what a rank has for all others and
 itself in an all-to-all, what it sends to the next one. Collectives go around a ring in n parts: an all-reduce
 is a reduce-scatter and an all-gather, n − 1 rounds each (Phaze, Appendix C.2), and a broadcast passes n parts
-after each other. In an all-to-all every rank sends every other one its part.
+after each other from the first rank on, as a reduce does to it. In an all-to-all every rank sends every other
+one its part.
 """
 
 from __future__ import annotations
@@ -21,16 +22,18 @@ import numpy as np
 from phaze.base.arrays import Floats, Ints
 from phaze.layout import Group
 
-Kind = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send"]
+Collective = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce"]
+Kind = Collective | Literal["send"]
 Members = Group | Sequence[int]
 """Who takes part: ranks at a stride, or devices by number in the order of their ring."""
 Size = TypeVar("Size", float, Floats)
 """Bytes, of one collective or of many that follow no order."""
 
-EXCHANGES: dict[Kind, float] = {
+EXCHANGES: dict[Collective, float] = {
     "all_reduce": 2.0, "reduce_scatter": 1.0, "all_gather": 1.0, "all_to_all": 1.0, "broadcast": 2.0,
+    "reduce": 2.0,
 }  # fmt: skip
-"""How often every rank sends its share to all others, by the kind of a collective."""
+"""In how many times n − 1 rounds a collective goes around, by its kind."""
 BOTH_DIRECTIONS = 4.0
 """The papers' `all_reduce_factor`: one bandwidth holds for what a device sends and what it receives (Phaze,
 C.2; Piper, Section 4)."""
@@ -43,14 +46,18 @@ class Network(Protocol):
         """Return the time of a collective, or of a message from a rank to the next; 0 for one rank."""
 
 
-def rounds(kind: Kind, ranks: int) -> float:
+def rounds(kind: Collective, ranks: int) -> float:
     """Return in how many steps of the ring n ranks do a collective: n − 1, twice in an all-reduce."""
     return EXCHANGES[kind] * (ranks - 1)
 
 
-def sent_bytes(kind: Kind, size_bytes: Size, ranks: int) -> Size:
-    """Return the bytes that a rank sends: 2 (n − 1)/n of the tensor in an all-reduce, half in its halves."""
-    return rounds(kind, ranks) / ranks * size_bytes
+def sent_bytes(kind: Collective, size_bytes: Size, ranks: int) -> Size:
+    """Return the bytes that a rank sends: 2 (n − 1)/n of the tensor in an all-reduce, half in its halves.
+
+    In a broadcast or reduce it is the mean: one end sends nothing, the others the tensor.
+    """
+    times = 1.0 if kind in ("broadcast", "reduce") else EXCHANGES[kind]
+    return times * (ranks - 1) / ranks * size_bytes
 
 
 @dataclass(frozen=True)
@@ -72,11 +79,11 @@ class Flat:
         charged = self.charged_bytes(kind, size_bytes, ranks)
         return charged / self.bandwidth_bytes_per_s + rounds(kind, ranks) * self.latency_s
 
-    def charged_bytes(self, kind: Kind, size_bytes: Size, ranks: int) -> Size:
+    def charged_bytes(self, kind: Collective, size_bytes: Size, ranks: int) -> Size:
         """Return what of a collective counts against the bandwidth of a device."""
-        return self.all_reduce_factor / 2 * sent_bytes(kind, size_bytes, ranks)
+        return self.all_reduce_factor / 2 * (rounds(kind, ranks) / ranks * size_bytes)
 
-    def endless_s(self, kind: Kind, size_bytes: Size) -> Size:
+    def endless_s(self, kind: Collective, size_bytes: Size) -> Size:
         """Return the time among very many ranks, latencies aside; n of them take (n − 1)/n of it."""
         return self.all_reduce_factor / 2 * (EXCHANGES[kind] * size_bytes) / self.bandwidth_bytes_per_s
 
@@ -156,7 +163,7 @@ class Wired(ABC):
 
     def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
         """Return the time of a collective around the members, or of a message from first to second."""
-        members = _devices(group)
+        members = _devices(group)[::-1] if kind == "reduce" else _devices(group)
         count = len(members)
         if count == 1:
             return 0.0 * size_bytes
@@ -169,7 +176,7 @@ class Wired(ABC):
             found: Floats = times[..., 0]
         elif kind == "all_to_all":
             found = times.max(axis=-1)
-        elif kind == "broadcast":
+        elif kind in ("broadcast", "reduce"):
             found = times[..., :-1].sum(axis=-1) + (count - 1) * times[..., :-1].max(axis=-1)
         else:
             found = rounds(kind, count) * times.max(axis=-1)

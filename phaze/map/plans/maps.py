@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Ints
-from phaze.cost.network.coarse import by_node
+from phaze.cost.network.collectives import by_node
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.fabric import Fabric, fabric
 from phaze.map.annealing import step_task

@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 
 from phaze.base.errors import PhazeError
+from phaze.cost.network.collectives import collective
 from phaze.cost.network.mesh import Grid, Wires, mesh
-from phaze.cost.network.ring_messages import all_reduce
 from phaze.pipeline.durations import Kind
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
@@ -32,7 +32,7 @@ def wafer_machine(detail: Detail) -> NetworkMachine:
     grid = Grid(4, 16)
     stages = s_shaped(grid, 4, 4)
     plan = {
-        (kind, stage): all_reduce(ring(grid, tiles).order, 64.0)
+        (kind, stage): collective("all_reduce", ring(grid, tiles).order, 64.0)
         for stage, tiles in enumerate(stages)
         for kind in (Kind.FORWARD, Kind.BACKWARD)
     }
@@ -66,7 +66,7 @@ def test_synchronisation_is_a_collective_on_the_same_links(detail: Detail) -> No
     """An all-reduce of 8 bytes over two tiles 1 byte/s apart: 2 rounds of 4 s after the last pass."""
     pipeline = Pipeline((StageCost(1.0, 2.0, sync_s=1.0),), 4, data=(2,))
     network = machine([[0], [1]], 1.0, detail)
-    network.plans = {(Kind.LAST_SYNC, 0): all_reduce([0, 1], 8.0)}
+    network.plans = {(Kind.LAST_SYNC, 0): collective("all_reduce", [0, 1], 8.0)}
     alone = simulate(replace(pipeline, stages=(StageCost(1.0, 2.0),))).time_s
     assert simulate_events(pipeline, machine=network).time_s == alone + 8.0
 

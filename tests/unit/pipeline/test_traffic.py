@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.cost.network.coarse import all_reduce, by_node, ring
+from phaze.cost.network.collectives import all_reduce, by_node, collective, ring
 from phaze.cost.network.delivery import deliver
 from phaze.cost.network.mesh import Grid, Wires, mesh
 from phaze.cost.network.messages import Message, together
-from phaze.cost.network.ring_messages import all_reduce as fine
-from phaze.cost.network.ring_messages import ring_s
+from phaze.cost.network.network import Collective
 from phaze.cost.network.topology import Switching, Topology
 from phaze.cost.network.torus import torus
 from phaze.pipeline.durations import Kind
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.traffic import Traffic, Turn, carry_out, script, silent
+from tests.oracles.layered import ring_s
 from tests.oracles.network_machine import NetworkMachine
 from tests.oracles.pipeline_events import simulate_events
 
@@ -121,7 +121,7 @@ def test_the_other_way_round_on_the_same_line_takes_as_long() -> None:
 def test_work_and_messages_of_a_job_take_turns() -> None:
     """Two layers of 1 s, after each an all-reduce of two tiles that takes 4 s; then 3 s of backward pass."""
     pipeline = Pipeline((StageCost(2.0, 3.0),), 2, tensor=(2,))
-    turns = {(Kind.FORWARD, 0, 0): [Turn(1.0, fine([0, 1], 4.0))] * 2}
+    turns = {(Kind.FORWARD, 0, 0): [Turn(1.0, collective("all_reduce", [0, 1], 4.0))] * 2}
     found = script(pipeline, Traffic([[0, 1]], {}, turns))
     carried = carry_out(found, mesh(GRID, Wires(1.0)))
     assert carried.time_s == 2 * (2 * (1 + 4) + 3)
@@ -131,14 +131,20 @@ def test_work_and_messages_of_a_job_take_turns() -> None:
 
 def test_synchronisation_is_a_collective_on_the_same_links() -> None:
     pipeline = Pipeline((StageCost(1.0, 2.0, sync_s=1.0),), 4, data=(2,))
-    found = script(pipeline, Traffic([[0, 1]], {}, {(Kind.LAST_SYNC, 1, 0): [Turn(0.0, fine([0, 1], 8.0))]}))
+    found = script(
+        pipeline,
+        Traffic([[0, 1]], {}, {(Kind.LAST_SYNC, 1, 0): [Turn(0.0, collective("all_reduce", [0, 1], 8.0))]}),
+    )
     assert carry_out(found, mesh(GRID, Wires(1.0))).time_s == 2 * 3 + 8
 
 
-@pytest.mark.parametrize(("members", "rounds"), [(2, 2), (8, 14), (8, 7), (5, 8)])
-def test_a_coarse_ring_takes_as_long_as_a_fine_one(members: int, rounds: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "members", "rounds"),
+    [("all_reduce", 2, 2), ("all_reduce", 8, 14), ("reduce_scatter", 8, 7), ("all_reduce", 5, 8)],
+)
+def test_a_coarse_ring_takes_as_long_as_a_fine_one(kind: Collective, members: int, rounds: int) -> None:
     network = torus((members,), 2.0, 0.25)
-    plan = ring(network, range(members), 24.0, rounds)
+    plan = ring(network, kind, range(members), 24.0)
     assert len(plan) <= 4 * members
     assert deliver(network, plan).time_s == pytest.approx(rounds * (0.25 + 24 / members / 2))
     assert deliver(network, plan).link_bytes.sum() == pytest.approx(rounds * 24)
@@ -149,7 +155,7 @@ def test_a_coarse_all_reduce_goes_inside_nodes_first() -> None:
     network = torus((2, 2), 1.0)
     rows = by_node([0, 1, 2, 3], 2)
     assert rows == [[0, 1], [2, 3]]
-    inside, between = ring_s("reduce-scatter", 2, 8.0, 1.0), ring_s("all-reduce", 2, 4.0, 1.0)
+    inside, between = ring_s("reduce_scatter", 2, 8.0, 1.0), ring_s("all_reduce", 2, 4.0, 1.0)
     assert deliver(network, all_reduce(network, rows, 8.0)).time_s == 2 * inside + between
     assert deliver(network, all_reduce(network, [[0, 1], [3]], 6.0)).received_bytes.sum() == 2 * 2 * 6
 

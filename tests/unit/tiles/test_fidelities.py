@@ -104,7 +104,7 @@ def test_work_hides_an_access_that_is_shorter() -> None:
 
 def test_accesses_contend_with_collectives_tile_by_tile() -> None:
     """A tile reads across the links of a ring of two others (PALM, Figure 7)."""
-    ring = Step("sum", exchanges=(Exchange("all-reduce", ((1, 2),), 1e7),))
+    ring = Step("sum", exchanges=(Exchange("all_reduce", ((1, 2),), 1e7),))
     both = [Activity((3,), (access(1e7),)), Activity((1, 2), (Step("work", Work(0.011)), ring))]
     alone = [simulate(SLOW, [some], "tile-by-tile").time_s for some in both]
     together = simulate(SLOW, both, "tile-by-tile")
@@ -114,7 +114,7 @@ def test_accesses_contend_with_collectives_tile_by_tile() -> None:
 
 
 def test_what_goes_on_beside_is_waited_for_at_the_end() -> None:
-    ring = Exchange("all-reduce", ((0, 1),), 2e6)
+    ring = Exchange("all_reduce", ((0, 1),), 2e6)
     alone = 2 * (1e-6 + 1e6 / 2e9)
     short, long = (
         (Step("first", Work(1e-3), beside=(ring,)), Step("second", Work(work_s))) for work_s in (1e-4, 1.0)
@@ -126,7 +126,7 @@ def test_what_goes_on_beside_is_waited_for_at_the_end() -> None:
 
 
 def test_a_collective_before_the_work_is_waited_for() -> None:
-    gather = Exchange("all-gather", ((0, 1),), 2e6)
+    gather = Exchange("all_gather", ((0, 1),), 2e6)
     step = Step("gathered", Work(1e-3), before=(gather,))
     for fidelity in get_args(Fidelity):
         found = simulate(SLOW, [Activity((0, 1), (step,))], fidelity)

@@ -52,7 +52,7 @@ def test_a_linear_operator_has_the_row_of_table_iii(b: int, m: int, n: int, k: i
     assert share.flops == 2 * 8 * 16 * 32 * 64 / (b * m * n * k)
     for phase, row in rows.items():
         assert volumes((share,), phase) == [some for some in row if some[2] > 1]
-    assert {some.kind for some in share.communications} <= {"all-reduce"}
+    assert {some.kind for some in share.communications} <= {"all_reduce"}
 
 
 @given(powers, powers, powers, powers)

@@ -17,7 +17,7 @@ from phaze.tiles.steps import Activity, Exchange, Step
 from tests.oracles.fidelities import Case, random_case
 
 Events = Generator[simpy.Event, object, None]
-ROUNDS = {"all-reduce": 2, "reduce-scatter": 1, "all-gather": 1}
+ROUNDS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
 
 
 class Tiles:

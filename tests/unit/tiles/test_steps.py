@@ -8,8 +8,9 @@ from typing import get_args
 import pytest
 
 from phaze.base.errors import PhazeError
+from phaze.cost.network.collectives import collective
 from phaze.cost.network.mesh import Grid, Memory, Wires
-from phaze.cost.network.ring_messages import Collective, collective
+from phaze.cost.network.network import Collective
 from phaze.layout import Zero
 from phaze.tiles.chip import Chip, Tile
 from phaze.tiles.operators import Linear, Pool, Transformer
@@ -40,7 +41,7 @@ def named(steps: tuple[Step, ...], field: str) -> dict[str, list[tuple[str, floa
 
 def test_a_transformer_reduces_twice_in_each_direction() -> None:
     """Megatron: after the projection and after the feed-forward part, backward before both."""
-    tensor = [("all-reduce", 16 / 4 * 32 * 64 * 2)]
+    tensor = [("all_reduce", 16 / 4 * 32 * 64 * 2)]
     assert named(program().steps("forward"), "exchanges") == {"projection": tensor, "down": tensor}
     assert named(program().steps("backward"), "exchanges") == {"up": tensor, "qkv": tensor}
 
@@ -61,7 +62,7 @@ def test_nothing_is_done_again_unless_activations_are_not_kept() -> None:
 def test_gradients_are_reduced_once_a_batch_or_beside_what_follows() -> None:
     sync = named(program().steps("sync"), "exchanges")
     assert {name: kind for name, ((kind, _),) in sync.items()} == dict.fromkeys(
-        ("qkv", "projection", "up", "down"), "all-reduce"
+        ("qkv", "projection", "up", "down"), "all_reduce"
     )
     assert sum(size for ((_, size),) in sync.values()) == 12 * 64**2 / 4 * 2
     assert named(program().steps("backward"), "beside") == {}
@@ -76,7 +77,7 @@ def test_zero_sends_what_the_pipeline_level_counts(zero: Zero) -> None:
 
     def sent(part: Part, field: str) -> float:
         return sum(
-            {"all-reduce": 2}.get(kind, 1) * 3 / 4 * size
+            {"all_reduce": 2}.get(kind, 1) * 3 / 4 * size
             for some in named(found.steps(part), field).values()
             for kind, size in some
         )
@@ -92,7 +93,7 @@ def test_two_axes_of_replicas_share_what_is_left() -> None:
     """A linear operator sums its gradients over b, then over m; with ZeRO the second has a half."""
     stage = Stage(TILES, ((Linear(8, 8, 32, 32), (2, 2, 2, 2)),))
     whole = 32 * 32 / 4 * 2
-    for zero, kind, second in ((0, "all-reduce", whole), (1, "reduce-scatter", whole / 2)):
+    for zero, kind, second in ((0, "all_reduce", whole), (1, "reduce_scatter", whole / 2)):
         (step,) = program(Training(zero=zero), stage=stage).steps("sync")  # type: ignore[arg-type]
         assert [(some.kind, some.size_bytes) for some in step.exchanges] == [(kind, whole), (kind, second)]
     (step,) = program(Training(zero=1), stage=stage).steps("gather")
@@ -126,7 +127,7 @@ def test_operators_of_several_kinds_have_their_own_groups() -> None:
     stage = Stage(TILES, ((Pool(16, 8, 8, 16, 2, 2), (16, 1, 1, 1)), (Linear(16, 8, 32, 32), (1, 1, 4, 4))))
     pool, linear = program(stage=stage).steps("forward")
     assert pool.exchanges == ()
-    assert linear.exchanges == (Exchange("all-reduce", linear.exchanges[0].groups, 16 * 8 * 32 / 4 * 2),)
+    assert linear.exchanges == (Exchange("all_reduce", linear.exchanges[0].groups, 16 * 8 * 32 / 4 * 2),)
     assert {len(group) for group in linear.exchanges[0].groups} == {4}
 
 

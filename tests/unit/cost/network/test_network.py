@@ -9,33 +9,34 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from phaze.tiles.rings import ring
 
 from phaze.base.arrays import Floats
 from phaze.cost.collective import additions
 from phaze.cost.mapper.works import works_of
 from phaze.cost.network.clusters import from_matrix
+from phaze.cost.network.collectives import collective
 from phaze.cost.network.delivery import deliver
 from phaze.cost.network.device_networks import DeviceNetwork, flat_network
 from phaze.cost.network.fabric import Fabric, network_of
 from phaze.cost.network.mesh import Grid, Wires, mesh
 from phaze.cost.network.network import (
     BOTH_DIRECTIONS,
-    EXCHANGES,
+    Collective,
     Flat,
     Kind,
     Levels,
     Members,
     Network,
     Tier,
+    rounds,
     sent_bytes,
 )
-from phaze.cost.network.ring_messages import Collective, collective
 from phaze.cost.network.topology import Topology
 from phaze.cost.network.torus import torus
 from phaze.layout import Group
 from phaze.spec.network import Matrix
 from phaze.spec.system import Cluster, System
+from phaze.tiles.placement import ring
 
 SIZES = np.array([0.0, 1e9])
 NODES = Levels((Tier(8, 300e9), Tier(512, 25e9)))
@@ -45,8 +46,8 @@ TORUS = Fabric(torus((3, 4), 4e9, 1e-6))
 MESH = Fabric(mesh(Grid(3, 4), Wires(4e9, 1e-6)))
 FLAT = Flat(5e9, latency_s=1e-6)
 NETWORKS: list[Network] = [FLAT, Flat(5e9, BOTH_DIRECTIONS), NODES, UNEVEN, TORUS, MESH]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-COLLECTIVES: tuple[Kind, ...] = tuple(EXCHANGES)
+KINDS: tuple[Kind, ...] = (*get_args(Collective), "send")
+COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
 
 def group_of(ranks: int, network: Network) -> Members:
@@ -61,7 +62,7 @@ def test_the_paper_s_factor_is_a_setting() -> None:
     assert papers.endless_s("all_reduce", 1e9) == 4 * 1e9 / 2e9
     for kind in COLLECTIVES:
         assert papers.seconds(kind, 1e9, Group(4, 1)) == 2 * ours.seconds(kind, 1e9, Group(4, 1))
-        assert ours.seconds(kind, 1e9, Group(4, 1)) == sent_bytes(kind, 1e9, 4) / 2e9
+        assert ours.seconds(kind, 1e9, Group(4, 1)) == rounds(kind, 4) / 4 * 1e9 / 2e9
     assert papers.seconds("send", 1e9, Group(2, 1)) == ours.seconds("send", 1e9, Group(2, 1)) == 0.5
 
 
@@ -70,6 +71,12 @@ def test_a_device_sends_reduce_scatter_and_all_gather() -> None:
     assert sent_bytes("all_reduce", SIZES, 8)[1] == pytest.approx(2 * 7 / 8 * 1e9)
     halves = [sent_bytes(kind, 1e9, 8) for kind in ("reduce_scatter", "all_gather")]
     assert halves == [sent_bytes("all_reduce", 1e9, 8) / 2] * 2
+
+
+@pytest.mark.parametrize("kind", COLLECTIVES)
+def test_messages_send_the_bytes_of_the_closed_form(kind: Collective) -> None:
+    plan = collective(kind, range(6), 1e9, pieces=3)
+    assert sent_bytes(kind, 1e9, 6) == pytest.approx(sum(message.size_bytes for message in plan) / 6)
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "reduce_scatter", "all_gather", "all_to_all"])
@@ -124,20 +131,16 @@ def test_equal_pairs_are_a_flat_network(kind: Kind, ranks: int, size: float) -> 
     assert one_level.seconds(kind, size, Group(ranks, 1)) == pytest.approx(flat, rel=1e-12)
 
 
-MESSAGES: dict[Kind, Collective] = {
-    "all_reduce": "all-reduce", "reduce_scatter": "reduce-scatter", "all_gather": "all-gather",
-    "all_to_all": "all-to-all", "broadcast": "broadcast",
-}  # fmt: skip
-
-
-def simulated_s(topology: Topology, kind: Kind, size: float, members: list[int], contention: str) -> float:
+def simulated_s(
+    topology: Topology, kind: Collective, size: float, members: list[int], contention: str
+) -> float:
     """Return the time of a collective's messages with nothing else on the network."""
-    plan = collective(MESSAGES[kind], members, size, pieces=len(members))
+    plan = collective(kind, members, size, pieces=len(members))
     return deliver(topology, plan, contention).time_s  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", COLLECTIVES)
-def test_messages_on_a_flat_network_take_the_closed_form(kind: Kind) -> None:
+def test_messages_on_a_flat_network_take_the_closed_form(kind: Collective) -> None:
     topology = from_matrix(np.full((6, 6), 5e9), 1e-6)
     expected = simulated_s(topology, kind, 1e8, list(range(6)), "arrival")
     assert FLAT.seconds(kind, 1e8, Group(6, 1)) == pytest.approx(expected, rel=1e-12)
@@ -146,14 +149,14 @@ def test_messages_on_a_flat_network_take_the_closed_form(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in COLLECTIVES if kind != "all_to_all"])
 @pytest.mark.parametrize("topology", [torus((4, 6), 4e9, 1e-6), mesh(Grid(4, 6), Wires(4e9, 1e-6))])
-def test_messages_around_a_ring_of_neighbours_take_the_closed_form(topology: Topology, kind: Kind) -> None:
+def test_messages_around_a_ring_take_the_closed_form(topology: Topology, kind: Collective) -> None:
     members = list(ring(Grid(4, 6), range(24)).order)
     expected = simulated_s(topology, kind, 1e8, members, "arrival")
     assert Fabric(topology).seconds(kind, 1e8, members) == pytest.approx(expected, rel=1e-12)
 
 
 @given(st.sampled_from(COLLECTIVES), st.permutations(range(12)), st.integers(2, 12))
-def test_messages_that_meet_no_other_take_the_closed_form(kind: Kind, order: list[int], ranks: int) -> None:
+def test_messages_alone_take_the_closed_form(kind: Collective, order: list[int], ranks: int) -> None:
     """Also where members are apart, and every pair differs; in use, links make some wait."""
     members = order[:ranks]
     uneven = from_matrix(UNEVEN.bandwidth_bytes_per_s, UNEVEN.latency_s)

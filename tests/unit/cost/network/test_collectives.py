@@ -9,21 +9,14 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.clusters import Level, from_matrix, two_level
+from phaze.cost.network.collectives import collective
 from phaze.cost.network.delivery import deliver
 from phaze.cost.network.mesh import Grid, Wires, mesh
-from phaze.cost.network.messages import Plan
-from phaze.cost.network.network import Flat, sent_bytes
-from phaze.cost.network.ring_messages import (
-    Collective,
-    all_gather,
-    all_reduce,
-    all_reduce_both_ways,
-    collective,
-    reduce_scatter,
-    ring_s,
-)
+from phaze.cost.network.messages import Plan, together
+from phaze.cost.network.network import Collective, Flat, sent_bytes
 from phaze.tiles.placement import ring
 from tests.oracles import layered
+from tests.oracles.layered import ring_s
 
 KINDS = get_args(Collective)
 TORUS = mesh(Grid(4, 6, wrap=True), Wires(8.0, 0.25))
@@ -57,18 +50,22 @@ def test_data_come_to_whom_they_concern(kind: Collective, width: int) -> None:
 @pytest.mark.parametrize("width", [1, 2, 3, 8])
 def test_members_send_the_bytes_of_the_theory(width: int) -> None:
     """2 (p − 1)/p of the tensor, one way; the planners' factor of 4 counts sent and received bytes."""
-    plan = all_reduce(range(width), 96.0)
+    plan = collective("all_reduce", range(width), 96.0)
     own = sum(message.size_bytes for message in plan if message.source == 0)
     theory = sent_bytes("all_reduce", 96.0, width)
     assert own == pytest.approx(theory)
     assert 2 * own / 10.0 == pytest.approx(Flat(10.0, 4.0).seconds("all_reduce", 96.0, range(width)))
-    half = sum(message.size_bytes for message in reduce_scatter(range(width), 96.0) if message.source == 0)
+    half = sum(
+        message.size_bytes
+        for message in collective("reduce_scatter", range(width), 96.0)
+        if message.source == 0
+    )
     assert own == pytest.approx(2 * half)
 
 
 @pytest.mark.parametrize("contention", ["arrival", "order", "none"])
 @pytest.mark.parametrize("pieces", [1, 4])
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "all-to-all"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "all_to_all"])
 def test_on_a_ring_of_neighbours_the_time_is_the_closed_form(
     kind: Collective, pieces: int, contention: str
 ) -> None:
@@ -90,17 +87,20 @@ def test_where_every_pair_has_a_link_the_time_is_the_closed_form(kind: Collectiv
 def test_an_all_reduce_both_ways_takes_half_of_the_bytes_time() -> None:
     order = ring(Grid(4, 4), range(16)).order
     topology = mesh(Grid(4, 4), Wires(8.0))
-    one, both = (deliver(topology, plan(order, 96.0)).time_s for plan in (all_reduce, all_reduce_both_ways))
+    one = deliver(topology, collective("all_reduce", order, 96.0)).time_s
+    halves = (collective("all_reduce", way, 48.0) for way in (order, order[::-1]))
+    both = deliver(topology, together(*halves)).time_s
     assert both == pytest.approx(one / 2)
 
 
 def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather() -> None:
     order = ring(Grid(4, 6), range(24)).order
-    both = sum(deliver(TORUS, plan(order, 96.0)).time_s for plan in (reduce_scatter, all_gather))
-    assert deliver(TORUS, all_reduce(order, 96.0)).time_s == pytest.approx(both)
+    halves: tuple[Collective, ...] = ("reduce_scatter", "all_gather")
+    both = sum(deliver(TORUS, collective(kind, order, 96.0)).time_s for kind in halves)
+    assert deliver(TORUS, collective("all_reduce", order, 96.0)).time_s == pytest.approx(both)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "all-to-all"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "all_to_all"])
 def test_on_a_torus_rows_then_columns_take_the_closed_form(kind: Collective) -> None:
     table = np.arange(24).reshape(4, 6).tolist()
     expected = layered.layered_s(kind, 4, 6, 96.0, (8.0, 0.25), (8.0, 0.25))
@@ -121,7 +121,8 @@ def test_between_nodes_a_hierarchical_all_reduce_sends_one_gth_of_the_bytes() ->
     cluster = two_level(3, Level(4, 1e3), 1.0, adapters=1)
     table = np.arange(12).reshape(3, 4).tolist()
     deliveries = [
-        deliver(cluster, plan) for plan in (all_reduce(range(12), 96.0), layered.all_reduce(table, 96.0))
+        deliver(cluster, plan)
+        for plan in (collective("all_reduce", range(12), 96.0), layered.all_reduce(table, 96.0))
     ]
     slow = [k for k, link in enumerate(cluster.links) if link.bandwidth_bytes_per_s == 1.0]
     flat, tall = (delivery.link_bytes[slow].max() for delivery in deliveries)
@@ -140,7 +141,7 @@ def test_layered_collectives_deliver_what_flat_ones_do(kind: Collective) -> None
 
 def test_an_all_to_all_contends_on_a_mesh() -> None:
     topology = mesh(Grid(4, 4), Wires(8.0))
-    plan = collective("all-to-all", range(16), 96.0)
+    plan = collective("all_to_all", range(16), 96.0)
     assert deliver(topology, plan).time_s > 1.2 * deliver(topology, plan, "none").time_s
 
 
@@ -151,15 +152,15 @@ def test_an_all_to_all_takes_no_less_than_its_bytes_over_the_cut(side: int, cont
     topology, members = mesh(Grid(side, side), Wires(8.0)), range(side * side)
     table = np.arange(side * side).reshape(side, side).tolist()
     bound = side * side / 2 * 96.0 / 2 / (side * 8.0)
-    for plan in (collective("all-to-all", members, 96.0), layered.all_to_all(table, 96.0)):
+    for plan in (collective("all_to_all", members, 96.0), layered.all_to_all(table, 96.0)):
         assert deliver(topology, plan, contention).time_s >= bound  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: all_reduce([0, 1, 0], 1.0), "members must be different"),
-        (lambda: collective("gossip", [0, 1], 1.0), "must be one of all-reduce"),  # type: ignore[arg-type]
+        (lambda: collective("all_reduce", [0, 1, 0], 1.0), "members must be different"),
+        (lambda: collective("gossip", [0, 1], 1.0), "must be one of all_reduce"),  # type: ignore[arg-type]
         (lambda: collective("broadcast", [0, 1], 1.0, 0), "pieces must be ≥ 1"),
         (lambda: layered.all_reduce([[0, 1], [2]], 1.0), "same number of members"),
         (lambda: layered.collective("gossip", [[0]], 1.0), "must be one of"),  # type: ignore[arg-type]

@@ -1,0 +1,119 @@
+"""Collectives as plans of messages: around a ring of neighbours, in all their rounds or in few.
+
+Sizes are those of a whole tensor on one member, as in `network`. A ring over d members has 2 (d − 1) rounds:
+a pipeline of many devices would send millions of messages. Where nothing else is on its links, rounds taken
+together take exactly as long; where something is, messages are as long as the rounds that they stand for, and
+make others wait so much longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phaze.base.errors import PhazeError
+from phaze.cost.network.messages import Message, Plan, then, together
+from phaze.cost.network.network import EXCHANGES, Collective, rounds
+from phaze.cost.network.topology import Topology
+
+ROUNDS = 4
+"""Rounds of messages that stand for all of a ring's."""
+
+
+def collective(kind: Collective, members: Sequence[int], size_bytes: float, pieces: int = 1) -> Plan:
+    """Return the plan of a collective with all of its rounds.
+
+    The gather of an all-reduce follows without waiting for the slowest member. In round r of an all-to-all
+    everyone sends one p-th to the member r places further, directly. A broadcast goes from the first member
+    along the others, a reduce to it from the last on, in so many pieces that follow each other.
+    """
+    width = len(members)
+    if kind not in EXCHANGES:
+        raise PhazeError(f"collective: must be one of {', '.join(EXCHANGES)}, got {kind}")
+    if not members or len(set(members)) < width:
+        raise PhazeError(f"collective: members must be different nodes, got {list(members)}")
+    if pieces < 1:
+        raise PhazeError(f"collective: pieces must be ≥ 1, got {pieces}")
+    if kind == "all_to_all":
+        return _directly(members, size_bytes / width)
+    if kind in ("broadcast", "reduce"):
+        return _along(members if kind == "broadcast" else members[::-1], size_bytes / pieces, pieces)
+    return _around(members, size_bytes / width, int(rounds(kind, width)))
+
+
+def all_reduce(
+    topology: Topology, rows: Sequence[Sequence[int]], size_bytes: float, most: int = ROUNDS
+) -> Plan:
+    """Return an all-reduce of a tensor on each member, inside rows first, then between them.
+
+    Rows of equal length are the members of a node each: every member keeps its share of the tensor, which
+    goes around between the nodes. Otherwise one ring goes through all members. Each ring has at most so many
+    rounds of messages.
+    """
+    members = [member for row in rows for member in row]
+    across = list(zip(*rows, strict=False))
+    if len({len(row) for row in rows}) > 1 or len(rows) == 1 or len(across) == 1:
+        return ring(topology, "all_reduce", members, size_bytes, most)
+    scatter = together(*(ring(topology, "reduce_scatter", row, size_bytes, most) for row in rows))
+    share = size_bytes / len(across)
+    between = together(*(ring(topology, "all_reduce", column, share, most) for column in across))
+    return then(scatter, between, scatter)
+
+
+def ring(
+    topology: Topology, kind: Collective, members: Sequence[int], size_bytes: float, most: int = ROUNDS
+) -> Plan:
+    """Return a collective in which everyone passes one p-th of a tensor on, in so many rounds at most."""
+    width, all_rounds = len(members), int(rounds(kind, len(members)))
+    taken = min(all_rounds, most)
+    if not taken:
+        return ()
+    links = [(member, members[(place + 1) % width]) for place, member in enumerate(members)]
+    waits = [sum(leg.latency_s for leg in topology.legs(*link)) * (all_rounds / taken - 1) for link in links]
+    return _around(members, size_bytes / width * all_rounds / taken, taken, waits)
+
+
+def by_node(members: Sequence[int], node: int) -> list[list[int]]:
+    """Return members in rows, those of a node of so many devices each."""
+    rows: dict[int, list[int]] = {}
+    for member in members:
+        rows.setdefault(member // node, []).append(member)
+    return list(rows.values())
+
+
+def _around(
+    members: Sequence[int], part_bytes: float, times: int, waits_s: Sequence[float] | None = None
+) -> Plan:
+    """Return rounds in which everyone sends what he received in the round before to the next member.
+
+    A member sends one message at a time, and not before the other has come.
+    """
+    width = len(members)
+    plan: list[Message] = []
+    for number in range(times):
+        last = (number - 1) * width
+        for place, member in enumerate(members):
+            before = tuple(sorted({last + place, last + (place - 1) % width})) if number else ()
+            wait_s = waits_s[place] if waits_s else 0.0
+            plan.append(Message(member, members[(place + 1) % width], part_bytes, before, wait_s))
+    return tuple(plan)
+
+
+def _directly(members: Sequence[int], part_bytes: float) -> Plan:
+    width = len(members)
+    plan: list[Message] = []
+    for shift in range(1, width):
+        for place, member in enumerate(members):
+            before = (len(plan) - width,) if shift > 1 else ()
+            plan.append(Message(member, members[(place + shift) % width], part_bytes, before))
+    return tuple(plan)
+
+
+def _along(members: Sequence[int], part_bytes: float, pieces: int) -> Plan:
+    hops = len(members) - 1
+    plan: list[Message] = []
+    for piece in range(pieces):
+        for hop in range(hops):
+            came = (len(plan) - 1,) if hop else ()
+            sent = (len(plan) - hops,) if piece else ()
+            plan.append(Message(members[hop], members[hop + 1], part_bytes, sent + came))
+    return tuple(plan)
