@@ -15,7 +15,7 @@ rule extract_graph:
     params:
         model=lambda w: settings.models[w.model].model_dump(mode="json", exclude={"hyper_operators"}),
         head=study["extract"]["head"],
-        code=source_digest("phaze.workload.frames"),
+        code=source_digest("phaze.workload.models"),
     log:
         "<logs>/graphs/{model}.log",
     benchmark:
@@ -44,7 +44,7 @@ rule extract:
         model=lambda w: settings.models[w.model].distinct().model_dump(mode="json"),
         sequence=lambda w: settings.workload(w.model).sequence,
         extract=study["extract"],
-        code=source_digest("phaze.workload.frames"),
+        code=source_digest("phaze.workload.models"),
     log:
         "<logs>/operators/{model}/t{tensor}-b{microbatch}.log",
     benchmark:

@@ -8,12 +8,13 @@ import pandas as pd
 
 from phaze import tables
 from phaze.base.job import logged
-from phaze.search.problem import OPERATOR_TABLES, Problem
+from phaze.search.problem import Problem
 from phaze.search.strategies import compare_strategies
 from phaze.search.suggestions import suggested_again
 from phaze.search.throughputs import restrict_search
 from phaze.spec.settings import StrategySettings, Training
 from phaze.tables.store import Recalled
+from phaze.workload.workload import TABLES
 
 
 def main(
@@ -69,8 +70,7 @@ if __name__ == "__main__":
         Recalled(Path(snakemake.params.recalled), snakemake.params.code) as recalled,
     ):
         main(
-            {table: list(snakemake.input[table]) for table in OPERATOR_TABLES}
-            | {"graph": [snakemake.input.graph]},
+            {table: list(snakemake.input[table]) for table in TABLES} | {"graph": [snakemake.input.graph]},
             list(snakemake.input.screens),
             list(snakemake.input.architectures),
             snakemake.output[0],

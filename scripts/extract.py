@@ -5,7 +5,7 @@ from phaze.base.job import logged
 from phaze.layout import Layout
 from phaze.spec.model import parse_model
 from phaze.spec.settings import ExtractSettings
-from phaze.workload.frames import extract_layers
+from phaze.workload.models import extract_workload
 
 
 def main(
@@ -19,14 +19,14 @@ def main(
     settings: dict[str, object],
 ) -> None:
     """Write the tables of a model's operators under the name of its workload."""
-    found = extract_layers(
+    found = extract_workload(
         parse_model(model | {"name": name}, name),
         sequence,
         Layout(tp=tensor, microbatch=microbatch),
         ExtractSettings.parse(settings, "extract"),
     )
     for table, path in outputs.items():
-        tables.TABLES[table].save(getattr(found, table), path)
+        tables.TABLES[table].save(found.tables[table], path)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from phaze import tables
 from phaze.base.job import logged
 from phaze.spec.model import parse_model
-from phaze.workload.frames import extract_graph
+from phaze.workload.models import extract_graph
 
 
 def main(out: str, *, name: str, model: dict[str, object], head: bool) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 from phaze import tables
 from phaze.base.job import logged
 from phaze.search.cosearch import look_up_architectures
-from phaze.search.problem import OPERATOR_TABLES, Problem
+from phaze.search.problem import Problem
 from phaze.tables.store import EvaluationStore
+from phaze.workload.workload import TABLES
 
 
 def main(
@@ -33,8 +34,7 @@ def main(
 if __name__ == "__main__":
     with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
         main(
-            {table: list(snakemake.input[table]) for table in OPERATOR_TABLES}
-            | {"graph": [snakemake.input.graph]},
+            {table: list(snakemake.input[table]) for table in TABLES} | {"graph": [snakemake.input.graph]},
             snakemake.input.architectures,
             dict(snakemake.output.items()),
             problem=snakemake.params.problem,

@@ -5,8 +5,9 @@ from pathlib import Path
 from phaze import tables
 from phaze.base.job import logged
 from phaze.search.front import find_front, spaces_of
-from phaze.search.problem import OPERATOR_TABLES, Problem, area_limit_um2
+from phaze.search.problem import Problem, area_limit_um2
 from phaze.tables.store import EvaluationStore
+from phaze.workload.workload import TABLES
 
 COLUMNS = ["architecture", "hbm_gib", "tensor", "microbatch", "recompute", "lower_s", "lower_j"]
 
@@ -42,8 +43,7 @@ def main(
 if __name__ == "__main__":
     with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
         main(
-            {table: list(snakemake.input[table]) for table in OPERATOR_TABLES}
-            | {"graph": [snakemake.input.graph]},
+            {table: list(snakemake.input[table]) for table in TABLES} | {"graph": [snakemake.input.graph]},
             list(snakemake.input.screens),
             list(snakemake.input.architectures),
             dict(snakemake.output.items()),

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pandas as pd
-
 from phaze import tables
 from phaze.base.job import logged
 from phaze.plan.piper.planner import plan
@@ -12,8 +10,9 @@ from phaze.plan.side_by_side import plan_model
 from phaze.report.inputs import Cluster
 from phaze.report.winners import Choice, choose_chips
 from phaze.search.cosearch import look_up_architectures
-from phaze.search.problem import OPERATOR_TABLES, Problem, area_limit_um2
+from phaze.search.problem import Problem, area_limit_um2
 from phaze.tables.store import EvaluationStore
+from phaze.workload.workload import TABLES
 
 
 def main(
@@ -50,10 +49,9 @@ def main(
     if len(wanted):
         subject, terms = study.read_subject(files), study.terms(solutions, evaluations)
         solves = look_up_architectures(subject, wanted, terms, ["solves"])["solves"]
-        layers = pd.concat([point.layers for point in subject.points], ignore_index=True)
         conditions = terms.conditions(subject)
         plans, stages = plan_model(
-            layers, subject.graph, solves, wanted, asked, conditions, subject.expert, plan
+            subject.layers, subject.graph, solves, wanted, asked, conditions, subject.expert, plan
         )
     tables.Plans.save(plans, outputs["plans"])
     tables.PlanStages.save(stages, outputs["plan_stages"])
@@ -61,7 +59,7 @@ def main(
 
 if __name__ == "__main__":
     with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
-        lists = (*OPERATOR_TABLES, "placements", "architectures")
+        lists = (*TABLES, "placements", "architectures")
         singles = ("graph", "commons")
         main(
             {table: list(snakemake.input[table]) for table in lists}

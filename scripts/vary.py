@@ -7,8 +7,9 @@ from phaze.base.job import logged
 from phaze.report.inputs import Cluster
 from phaze.report.winners import choose_winner
 from phaze.search.cosearch import vary_cluster
-from phaze.search.problem import OPERATOR_TABLES, Problem, area_limit_um2
+from phaze.search.problem import Problem, area_limit_um2
 from phaze.tables.store import EvaluationStore
+from phaze.workload.workload import TABLES
 
 
 def main(
@@ -43,7 +44,7 @@ def main(
 
 if __name__ == "__main__":
     with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
-        lists = (*OPERATOR_TABLES, "placements", "architectures")
+        lists = (*TABLES, "placements", "architectures")
         singles = ("graph", "commons")
         main(
             {table: list(snakemake.input[table]) for table in lists}

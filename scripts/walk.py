@@ -2,9 +2,10 @@
 
 from phaze import tables
 from phaze.base.job import logged
-from phaze.search.problem import OPERATOR_TABLES, Problem
+from phaze.search.problem import Problem
 from phaze.search.throughputs import walk_models
 from phaze.spec.settings import ScreenSettings
+from phaze.workload.workload import TABLES
 
 
 def main(
@@ -33,8 +34,7 @@ def main(
 if __name__ == "__main__":
     with logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]):
         main(
-            {table: list(snakemake.input[table]) for table in OPERATOR_TABLES}
-            | {"graph": [snakemake.input.graph]},
+            {table: list(snakemake.input[table]) for table in TABLES} | {"graph": [snakemake.input.graph]},
             list(snakemake.input.architectures),
             snakemake.output[0],
             model=snakemake.wildcards.model,

@@ -9,7 +9,6 @@ import pandas as pd
 
 from phaze.base.errors import PhazeError
 from phaze.base.units import GIB, UM2_PER_MM2
-from phaze.cost.operators import estimate_operators
 from phaze.cost.space import area_um2, describe_named, enumerate_grid
 from phaze.layout import Layout
 from phaze.plan.piper.planner import plan
@@ -20,6 +19,7 @@ from phaze.search.cosearch import (
     Subject,
     Terms,
     best_placement,
+    estimate_point,
     evaluate_architectures,
     extract_subject,
 )
@@ -32,7 +32,8 @@ from phaze.spec.system import Scenario
 from phaze.spec.systems import load_device_as_architecture, load_system_of
 from phaze.tables.plans import PLAN
 from phaze.tables.store import Recalled
-from phaze.workload.frames import LayerTables, extract_layers
+from phaze.workload.models import extract_workload
+from phaze.workload.workload import Workload
 
 Described = dict[str, object]
 SECONDS_PER_DAY = 86400.0
@@ -135,9 +136,10 @@ def answer(question: Question) -> Found:
 
 def _simulated(subject: Subject, terms: Terms, found: Evaluation, best: pd.Series) -> pd.DataFrame:
     asked = [Asked(str(best["architecture"]), float(best["hbm_gib"]), ("phaze", "equal"))]
-    layers = pd.concat([point.layers for point in subject.points], ignore_index=True)
     conditions, chips = terms.conditions(subject), found.architectures
-    plans, stages = plan_model(layers, subject.graph, found.solves, chips, asked, conditions, None, plan)
+    plans, stages = plan_model(
+        subject.layers, subject.graph, found.solves, chips, asked, conditions, None, plan
+    )
     simulations, _ = replay_plans(plans, stages, Recalled())
     shown = plans[[*PLAN, "tensor", "data", "stages", "microbatch"]]
     return simulations.merge(shown, on=list(PLAN)).set_index("planner")
@@ -153,14 +155,14 @@ def read_subject(
     return extract_subject(model, tokens, chosen, microbatches, settings)
 
 
-def read_layers(
+def read_workloads(
     name: str, sequence: int | None, widths: Sequence[int], microbatches: Sequence[int], backward: str
-) -> list[LayerTables]:
+) -> list[Workload]:
     """Return the operators of a model's distinct layers for TMP widths and microbatches, a chain or not."""
     model, tokens = _checked(name, sequence, widths)
     settings = ExtractSettings.parse({"backward": backward}, "--backward")
     return [
-        extract_layers(model, tokens, Layout(tp=t, microbatch=b), settings)
+        extract_workload(model, tokens, Layout(tp=t, microbatch=b), settings)
         for t in widths
         for b in microbatches
     ]
@@ -192,14 +194,10 @@ def estimate_subject(
     return [_estimated(point, chips, designs, terms) for point in subject.points]
 
 
-def _estimated(
-    point: LayerTables, chips: pd.DataFrame, designs: dict[str, int], terms: Terms
-) -> pd.DataFrame:
-    tensor = int(point.layers["tensor"].iloc[0])
-    estimates = estimate_operators(
-        point.parts, chips, terms.hardware, terms.technology, tensor, terms.estimate
-    )
-    rows = point.operators.assign(design=point.operators["core"].map(designs).fillna(-1).astype("int64"))
+def _estimated(point: Workload, chips: pd.DataFrame, designs: dict[str, int], terms: Terms) -> pd.DataFrame:
+    estimates = estimate_point(point, chips, terms)
+    operators = point.tables["operators"]
+    rows = operators.assign(design=operators["core"].map(designs).fillna(-1).astype("int64"))
     keys = ["model", "tensor", "microbatch", "work", "design"]
     columns = ["layer", "direction", "name", "core", "latency_s", "latency_all_s", "limit", "limit_all"]
     joined = rows.merge(estimates, on=keys)

@@ -15,7 +15,7 @@ def extract(
     as_json: options.JsonOption = False,
 ) -> None:
     """Print the operators of a model's distinct layers, forward and backward, after fusion."""
-    from phaze.commands.answers import read_layers
+    from phaze.commands.answers import read_workloads
 
-    points = read_layers(model, sequence, tensor or [1], microbatch or [1], backward.value)
-    print_tables([point.operators for point in points], as_json=as_json)
+    points = read_workloads(model, sequence, tensor or [1], microbatch or [1], backward.value)
+    print_tables([point.tables["operators"] for point in points], as_json=as_json)

@@ -55,8 +55,8 @@ def trace(
 def _comparison(modules: list[TorchModule], *, run_code: bool) -> str:
     """Return a comparison as CSV."""
     from phaze.spec.config import load_model_named
-    from phaze.workload.families.traced.check import trace as run
-    from phaze.workload.families.traced.compare import compare, csv_text
+    from phaze.workload.families.traced.trace import compare, csv_text
+    from phaze.workload.families.traced.trace import trace as run
 
     found = (compare(run(m, 1, run_code=run_code), load_model_named(m.name), m.tokens) for m in modules)
     return csv_text(list(found))
@@ -66,7 +66,7 @@ def _write_graph(module: TorchModule, microbatch: int, system: str, out: Path, *
     from phaze.partition.profile import profile_graph
     from phaze.spec.documents import write_document
     from phaze.spec.systems import load_cluster
-    from phaze.workload.families.traced.check import trace as run
+    from phaze.workload.families.traced.trace import trace as run
     from phaze.workload.families.traced.translate import graph_of
     from phaze.workload.stored_graphs import stored_operators
 

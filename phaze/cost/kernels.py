@@ -31,7 +31,7 @@ Kernel = tuple[Part, ...]
 
 def kernels_of(operator: Operator) -> list[Kernel]:
     """Return a kernel for every matrix multiplication, or one for all vector operations."""
-    if operator.core == "network":
+    if operator.core in ("network", "none"):
         return []
     return [(part,) for part in operator.parts] if operator.core == "tensor" else [operator.parts]
 

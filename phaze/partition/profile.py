@@ -33,11 +33,11 @@ from phaze.spec.config import load_technology
 from phaze.spec.model import AnyModel
 from phaze.spec.system import Device
 from phaze.spec.systems import load_cluster
-from phaze.workload.lower.backward import backward_graph
-from phaze.workload.lower.forward import forward_graph
+from phaze.workload.lower.backward import backward_pass
+from phaze.workload.lower.forward import forward_pass
 from phaze.workload.lower.fusion import Group, fuse
 from phaze.workload.lower.memory import MASK, stashes
-from phaze.workload.models import build_network
+from phaze.workload.models import build_graph
 from phaze.workload.operator_graphs import OperatorGraph
 from phaze.workload.operators import Operator
 from phaze.workload.primitives import LayerGraph, Primitive
@@ -64,7 +64,7 @@ def profile_model(
         raise PhazeError(f"profile: microbatch: must be > 0, got {microbatch}")
     _, device = load_cluster(system)
     tokens = model.usual_sequence if sequence is None else sequence
-    whole = build_network(model, tokens, Layout(microbatch=microbatch), device.number_bytes).unroll()
+    whole = build_graph(model, tokens, Layout(microbatch=microbatch), device.number_bytes).unroll()
     graph = profile_graph(whole, device)
     return replace(
         graph,
@@ -79,9 +79,9 @@ def profile_graph(whole: LayerGraph, device: Device) -> OperatorGraph:
     width = device.number_bytes
     groups = library_operators(whole)
     node = {index: number for number, group in enumerate(groups) for index in group}
-    forward = forward_graph(whole, groups, width)
+    forward = forward_pass(whole, groups, width)
     alone = fuse(whole, enabled=False)
-    backward = backward_graph(whole, alone, width, "paired").operators[::-1]
+    backward = backward_pass(whole, alone, width, "paired").operators[::-1]
     of_primitive = np.array([node[group[-1]] for group in alone])
     members = [[whole.primitives[index] for index in group] for group in groups]
     masks = _by_node(of_primitive, _mask_bytes(whole, width), len(groups))
@@ -115,7 +115,7 @@ def _joins(primitive: Primitive, before: Primitive) -> bool:
 
 
 def _backward_s(operators: Iterable[Operator], device: Device, width: int) -> Floats:
-    kernels = [kernels_of(operator) if operator.parts else [] for operator in operators]
+    kernels = [kernels_of(operator) for operator in operators]
     return _seconds(kernels, device, width)
 
 

@@ -187,7 +187,7 @@ def _stage(
 ) -> Stage:
     own = Counter(training.layers[layer] for layer in cut)
     held = [(count, costs[name]) for name, count in own.items() if name in costs]
-    parameters = sum(count * cost.kernels.parameters for count, cost in held)
+    parameters = sum(count * cost.layer.parameters for count, cost in held)
     size = parameter_bytes(training.optimizer, layout.precision)
     forward, again, backward = (
         np.sum([count * passes for count, passes in ways], axis=0)
@@ -201,7 +201,7 @@ def _stage(
         backward[HBM] += 3 * size.gradients * parameters / machine.hbm_bytes_per_s
     kept = [(count, *cost.kept_bytes(layout.recompute)) for count, cost in held]
     first, last = cut.start == 0, cut.stop == len(training.layers)
-    passed = costs["block"].kernels.output_bytes
+    passed = costs["block"].layer.output_bytes
     arriving, departing = (0 if first else passed), (0 if last else passed)
     tied = training.model.vocabulary // layout.tp * training.model.hidden
     replicas = layout.group("dp-cp").ranks

@@ -6,7 +6,7 @@ again, beside the product that makes the gradient of that input (Korthikanti et 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -19,9 +19,9 @@ from phaze.layout import Layout, Recompute
 from phaze.plan.machine import Machine
 from phaze.spec.model import Model
 from phaze.spec.system import Device
-from phaze.workload.lower.kernels import LayerKernels, extract_kernels
-from phaze.workload.lower.sharding import slice_model
+from phaze.workload.models import library_workload
 from phaze.workload.operators import Operator
+from phaze.workload.workload import Layer
 
 NETWORK = KERNEL_LIMITS.index("network")
 HBM = KERNEL_LIMITS.index("hbm")
@@ -35,7 +35,7 @@ KEPT = ("embedding", "head")
 class LayerCost:
     """Seconds of a layer's passes for one microbatch by what binds, (limits,), see `cost.kernels`."""
 
-    kernels: LayerKernels
+    layer: Layer
     forward_s: Floats
     backward_s: Floats
     core_s: Floats
@@ -43,36 +43,36 @@ class LayerCost:
 
     def again_s(self, recompute: Recompute) -> Floats:
         """Return what runs forward again before the backward pass."""
-        if recompute == "none" or self.kernels.name in KEPT:
+        if recompute == "none" or self.layer.name in KEPT:
             return np.zeros_like(self.core_s)
         return self.forward_s if recompute == "full" else self.core_s
 
-    def kept_bytes(self, recompute: Recompute) -> tuple[int, int]:
+    def kept_bytes(self, recompute: Recompute) -> tuple[float, float]:
         """Return what the layer keeps of a microbatch, and what recomputing it needs."""
-        kernels = self.kernels
-        if recompute == "none" or kernels.name in KEPT:
-            return kernels.stashed_bytes, 0
+        layer = self.layer
+        if recompute == "none" or layer.name in KEPT:
+            return layer.activation_bytes, 0
         if recompute == "full":
-            return kernels.input_bytes, kernels.stashed_bytes
-        return kernels.stashed_bytes - kernels.core_bytes, kernels.core_bytes
+            return layer.input_bytes, layer.activation_bytes
+        return layer.activation_bytes - layer.attention_bytes, layer.attention_bytes
 
 
 def layer_costs(
     model: Model, sequence: int, layout: Layout, machine: Machine, *, flash: bool = False
 ) -> dict[str, LayerCost]:
     """Return the costs of the distinct layers of a model by name."""
-    part = slice_model(model, sequence, layout, layout.bytes_per_element)
+    layers = library_workload(model, sequence, layout).layers
     cost = _with_flash_attention if flash else _plainly
-    return {name: cost(layer, layout, machine) for name, layer in extract_kernels(part).items()}
+    return {layer.name: cost(layer, layout, machine) for layer in layers}
 
 
-def _plainly(layer: LayerKernels, layout: Layout, machine: Machine) -> LayerCost:
+def _plainly(layer: Layer, layout: Layout, machine: Machine) -> LayerCost:
     """Return the cost of a layer whose kernels hand everything on through memory."""
-    passes = (layer.forward, layer.backward, layer.core)
+    passes = (layer.forward.operators, layer.backward.operators, layer.attention("forward"))
     return LayerCost(layer, *(_seconds(operators, layout, machine) for operators in passes))
 
 
-def _with_flash_attention(layer: LayerKernels, layout: Layout, machine: Machine) -> LayerCost:
+def _with_flash_attention(layer: Layer, layout: Layout, machine: Machine) -> LayerCost:
     """Return the cost of a layer whose attention core is one kernel that keeps scores on the chip.
 
     Its products take what arrays and global buffer need; the backward pass makes the scores again (Dao et
@@ -88,12 +88,13 @@ def _with_flash_attention(layer: LayerKernels, layout: Layout, machine: Machine)
         products = tuple(operator for operator in fused if operator.core == "tensor")
         return _seconds(rest, layout, machine) + _seconds(products, layout, inside)
 
-    kept = layer._replace(stashed_bytes=layer.stashed_bytes - layer.core_bytes, core_bytes=0)
-    again = (*layer.core_backward, *layer.core[:1])
+    kept = replace(layer, activation_bytes=layer.activation_bytes - layer.attention_bytes, attention_bytes=0)
+    core, core_backward = layer.attention("forward"), layer.attention("backward")
+    again = (*core_backward, *core[:1])
     return LayerCost(
         kept,
-        seconds(layer.forward, layer.core, layer.core),
-        seconds(layer.backward, layer.core_backward, again),
+        seconds(layer.forward.operators, core, core),
+        seconds(layer.backward.operators, core_backward, again),
         np.zeros(len(KERNEL_LIMITS)),
     )
 
@@ -105,9 +106,10 @@ def _seconds(operators: tuple[Operator, ...], layout: Layout, machine: Machine) 
     if kernels:
         works = works_of_kernels(kernels, machine.vector_cycles)
         total += time_kernels(works, device_of(machine), layout.bytes_per_element).sum(axis=0)
-    for part in (part for operator in operators for part in operator.parts if part.network_bytes):
-        kind = cast(Kind, part.kind)
-        total[NETWORK] += machine.network.seconds(kind, part.network_bytes, layout.group("tp"))
+    for part in (part for operator in operators for part in operator.parts):
+        if part.axis:
+            group = layout.group(part.axis)
+            total[NETWORK] += machine.network.seconds(cast(Kind, part.kind), part.network_bytes, group)
     return total
 
 

@@ -34,17 +34,16 @@ from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSetti
 from phaze.spec.system import Scenario
 from phaze.tables import Readings
 from phaze.tables.store import EvaluationStore, Plain, content_of
-from phaze.workload.frames import LayerTables, extract_graph, extract_layers
+from phaze.workload.models import extract_workload
+from phaze.workload.workload import Workload
 
 
 @dataclass(frozen=True)
 class Subject:
     """A model as it is trained: its operators for every TMP width and microbatch to consider."""
 
-    graph: pd.DataFrame
-    """Table graphs."""
-    points: tuple[LayerTables, ...]
-    """Tables operators, parts, edges and layers of every point."""
+    points: tuple[Workload, ...]
+    """Slices of the model, one for every layout."""
     sequence: int
     """Tokens of a sample."""
     flops_per_token: float
@@ -54,9 +53,19 @@ class Subject:
 
     @cached_property
     def _contents(self) -> dict[int, str]:
-        return {id(point): content_of((self.graph, *point)) for point in self.points}
+        return {id(point): content_of((point.graph, *point.tables.values())) for point in self.points}
 
-    def content_at(self, point: LayerTables) -> str:
+    @property
+    def graph(self) -> pd.DataFrame:
+        """Return table graphs."""
+        return self.points[0].graph
+
+    @property
+    def layers(self) -> pd.DataFrame:
+        """Return table layers of all points."""
+        return pd.concat([point.tables["layers"] for point in self.points], ignore_index=True)
+
+    def content_at(self, point: Workload) -> str:
         """Return a digest of the model at one of its points."""
         return self._contents[id(point)]
 
@@ -120,9 +129,9 @@ def extract_subject(
 ) -> Subject:
     """Return a model with its operators for all TMP widths and microbatches."""
     layouts = [Layout(tp=t, microbatch=b) for t in tensor for b in microbatches]
+    model.check_chain("extract")
     return Subject(
-        graph=extract_graph(model, head=settings.head),
-        points=tuple(extract_layers(model, sequence, layout, settings) for layout in layouts),
+        points=tuple(extract_workload(model, sequence, layout, settings) for layout in layouts),
         sequence=sequence,
         flops_per_token=model.flops_per_token(sequence),
         expert=expert,
@@ -148,13 +157,13 @@ def with_own_designs(architectures: pd.DataFrame) -> pd.DataFrame:
     return chips.assign(**design_ids(chips))
 
 
-def evaluate_point(subject: Subject, point: LayerTables, chips: pd.DataFrame, terms: Terms) -> Evaluation:
+def evaluate_point(subject: Subject, point: Workload, chips: pd.DataFrame, terms: Terms) -> Evaluation:
     """Return schedules and best placements at one point on architectures with designs of their own."""
     estimates = estimate_point(point, chips, terms)
     kept = chips[["architecture"]].assign(kept=True)
     solves, schedules = schedule_point(point, estimates, chips, terms, np.ones(len(chips), dtype=np.bool_))
     placements, stages = place_model(
-        point.layers, subject.graph, solves, chips, kept, terms.conditions(subject), subject.expert
+        point.tables["layers"], point.graph, solves, chips, kept, terms.conditions(subject), subject.expert
     )
     return Evaluation(chips, estimates, solves, schedules, placements, stages)
 
@@ -169,13 +178,13 @@ def look_up_architectures(
 
 
 def look_up_point(
-    subject: Subject, point: LayerTables, chips: pd.DataFrame, terms: Terms, names: Sequence[str]
+    subject: Subject, point: Workload, chips: pd.DataFrame, terms: Terms, names: Sequence[str]
 ) -> dict[str, pd.DataFrame]:
     """Return tables of `evaluate_point` by name; what is known of them is not evaluated again.
 
     A point knows of no microbatch but its own.
     """
-    own = terms.training.model_copy(update={"microbatches": (int(point.layers["microbatch"].iloc[0]),)})
+    own = terms.training.model_copy(update={"microbatches": (point.layout.microbatch,)})
     mine = replace(terms, training=own)
 
     def evaluate(fresh: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -187,7 +196,7 @@ def look_up_point(
     return terms.evaluations.complete(_content_of(subject, point, mine), chips, names, evaluate)
 
 
-def _content_of(subject: Subject, point: LayerTables, terms: Terms) -> Plain:
+def _content_of(subject: Subject, point: Workload, terms: Terms) -> Plain:
     """Return all that an evaluation at a point depends on besides architectures and code."""
     nouns = (terms.scenario, terms.training, terms.technology, terms.estimate, terms.schedule)
     return [
@@ -200,19 +209,25 @@ def _content_of(subject: Subject, point: LayerTables, terms: Terms) -> Plain:
     ]
 
 
-def estimate_point(point: LayerTables, chips: pd.DataFrame, terms: Terms) -> pd.DataFrame:
+def estimate_point(point: Workload, chips: pd.DataFrame, terms: Terms) -> pd.DataFrame:
     """Return table estimates of the operators at one point."""
-    tensor = int(point.layers["tensor"].iloc[0])
-    return estimate_operators(point.parts, chips, terms.hardware, terms.technology, tensor, terms.estimate)
+    parts, tensor = point.tables["parts"], point.layout.tp
+    return estimate_operators(parts, chips, terms.hardware, terms.technology, tensor, terms.estimate)
 
 
 def schedule_point(
-    point: LayerTables, estimates: pd.DataFrame, chips: pd.DataFrame, terms: Terms, which: Bools
+    point: Workload, estimates: pd.DataFrame, chips: pd.DataFrame, terms: Terms, which: Bools
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return tables solves and schedules of those of the architectures."""
     kept = chips[["architecture"]].assign(kept=which)
     return schedule_layers(
-        point.operators, point.edges, estimates, chips, kept, terms.schedule, SolutionStore(terms.solutions)
+        point.tables["operators"],
+        point.tables["edges"],
+        estimates,
+        chips,
+        kept,
+        terms.schedule,
+        SolutionStore(terms.solutions),
     )
 
 

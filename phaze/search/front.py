@@ -105,16 +105,12 @@ def spaces_of(
 def _evaluate(
     subject: Subject, wanted: pd.DataFrame, chips: pd.DataFrame, terms: Terms
 ) -> Iterable[dict[str, pd.DataFrame]]:
-    points = {_widths(point.layers): point for point in subject.points}
-    for widths, point in points.items():
-        rows = wanted[(wanted["tensor"] == widths[0]) & (wanted["microbatch"] == widths[1])]
+    for point in subject.points:
+        tensor, microbatch = point.layout.tp, point.layout.microbatch
+        rows = wanted[(wanted["tensor"] == tensor) & (wanted["microbatch"] == microbatch)]
         chosen = chips[chips["architecture"].isin(rows["architecture"])]
         if len(chosen):
             yield look_up_point(subject, point, chosen, terms, ["placements", "stages"])
-
-
-def _widths(layers: pd.DataFrame) -> tuple[int, int]:
-    return int(layers["tensor"].iloc[0]), int(layers["microbatch"].iloc[0])
 
 
 def _joined(found: list[dict[str, pd.DataFrame]], name: str, table: type[tables.Table]) -> pd.DataFrame:

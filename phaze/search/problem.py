@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from phaze import tables
 from phaze.base.units import UM2_PER_MM2
 from phaze.cost.space import area_um2
@@ -16,9 +18,7 @@ from phaze.spec.noun import Noun
 from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSettings, Training, Triple
 from phaze.spec.system import Scenario
 from phaze.tables.store import EvaluationStore
-from phaze.workload.frames import LayerTables
-
-OPERATOR_TABLES = ("operators", "parts", "edges", "layers")
+from phaze.workload.workload import TABLES, Workload
 
 
 class Problem(Noun):
@@ -58,10 +58,10 @@ class Problem(Noun):
 
     def read_subject(self, files: Mapping[str, Sequence[str]]) -> Subject:
         """Return the model from its tables: the graph, and operators for each TMP width and microbatch."""
-        by_point = zip(*(files[table] for table in OPERATOR_TABLES), strict=True)
+        graph = tables.Graphs.load(*files["graph"])
+        by_point = zip(*(files[table] for table in TABLES), strict=True)
         return Subject(
-            graph=tables.Graphs.load(*files["graph"]),
-            points=tuple(_read_point(paths) for paths in by_point),
+            points=tuple(_read_point(paths, graph) for paths in by_point),
             sequence=self.sequence,
             flops_per_token=self.flops_per_token,
             expert=self._expert,
@@ -77,10 +77,10 @@ class Problem(Noun):
         return None if self.expert is None else Expert(**self.expert.model_dump())
 
 
-def _read_point(paths: Sequence[str]) -> LayerTables:
-    """Return the tables of one TMP width and microbatch."""
-    loaded = (tables.TABLES[t].load(path) for t, path in zip(OPERATOR_TABLES, paths, strict=True))
-    return LayerTables(*loaded)
+def _read_point(paths: Sequence[str], graph: pd.DataFrame) -> Workload:
+    """Return the slice of one layout from its tables."""
+    loaded = {name: tables.TABLES[name].load(path) for name, path in zip(TABLES, paths, strict=True)}
+    return Workload.of_tables(loaded, graph)
 
 
 def area_limit_um2(limit: float | dict[str, object], technology: Technology) -> float:

@@ -20,7 +20,7 @@ from phaze.search.cosearch import Subject, Terms, estimate_point, schedule_point
 from phaze.search.hysteresis import walk_areas
 from phaze.search.stage import memory_grid, pipeline_settings
 from phaze.spec.settings import ScreenSettings, Training
-from phaze.workload.frames import LayerTables
+from phaze.workload.workload import Workload
 
 
 def walk_models(
@@ -72,7 +72,7 @@ def exact_times(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> 
     """
     chips = with_own_designs(architectures)
     grid = memory_grid(terms.training)
-    best = np.min([_point_times(subject, point, chips, terms) for point in subject.points], axis=0)
+    best = np.min([_point_times(point, chips, terms) for point in subject.points], axis=0)
     columns = pd.MultiIndex.from_tuples(grid, names=["hbm_gib", "recompute"])
     times = pd.DataFrame(best.T, index=pd.Index(chips["architecture"], name="architecture"), columns=columns)
     by_hbm: pd.Series = times.T.groupby(level="hbm_gib").min().T.stack()  # type: ignore[assignment]
@@ -120,7 +120,7 @@ def restrict_search(
     """Return the throughputs of a search over less of what the study considers besides architectures."""
     allowed = {key: getattr(training, f) for key, f in _SEARCHED.items()}
     mine = np.logical_and.reduce([screens[key].isin(values) for key, values in allowed.items()])
-    points = [p for p in subject.points if p.layers["microbatch"].iloc[0] in training.microbatches]
+    points = [p for p in subject.points if p.layout.microbatch in training.microbatches]
     return ScreenedTimes(
         replace(subject, points=tuple(points)), replace(terms, training=training), screens[mine]
     )
@@ -130,20 +130,22 @@ _SEARCHED = {"microbatch": "microbatches", "hbm_gib": "hbm_gib", "recompute": "r
 """Columns of table screens, and the keys of training with the values that are considered."""
 
 
-def _point_times(subject: Subject, point: LayerTables, chips: pd.DataFrame, terms: Terms) -> Floats:
+def _point_times(point: Workload, chips: pd.DataFrame, terms: Terms) -> Floats:
     """Return exact times per batch (settings, A) of one point."""
-    tensor, microbatch = (int(point.layers[key].iloc[0]) for key in ("tensor", "microbatch"))
-    runs, names = read_runs(point.layers, subject.graph, terms.training)
+    tensor, microbatch = point.layout.tp, point.layout.microbatch
+    runs, names = read_runs(point.tables["layers"], point.graph, terms.training)
     layers = _exact_layers(point, chips, terms)
     settings = pipeline_settings(terms.scenario, terms.training, microbatch)
     return bound_times(runs, names, layers, tensor, settings).feasible_s
 
 
-def _exact_layers(point: LayerTables, chips: pd.DataFrame, terms: Terms) -> dict[tuple[str, str], Bounds]:
+def _exact_layers(point: Workload, chips: pd.DataFrame, terms: Terms) -> dict[tuple[str, str], Bounds]:
     """Return the latency of every layer as scheduled, as bounds that meet."""
     estimates = estimate_point(point, chips, terms)
     overlap = terms.schedule.overlap_communication
-    layers = bound_layers(point.operators, point.edges, estimates, chips, overlap_communication=overlap)
+    layers = bound_layers(
+        point.tables["operators"], point.tables["edges"], estimates, chips, overlap_communication=overlap
+    )
     gaps = np.any([b.lower_s < b.feasible_s * (1.0 - EQUAL) for b in layers.values()], axis=0)
     exact = {key: bounds.feasible_s for key, bounds in layers.items()}
     if gaps.any():

@@ -5,6 +5,7 @@ import pandas as pd
 from phaze.tables.base import Table, count, flag, real, text
 from phaze.tables.columns import (
     ARCHITECTURE,
+    AXES,
     CORES,
     DIRECTION,
     ENERGIES,
@@ -35,6 +36,7 @@ class Operators(Table):
         "parameter_bytes": real("parameters read"),
         "output_bytes": real("activations written"),
         "stashed_bytes": real("activations kept for the backward pass"),
+        "attention": flag("in the core of attention, which selective recomputation runs again"),
     }
     rules = {"only no-ops have no work": lambda f: (f["work"] < 0) == (f["core"] == "none")}
 
@@ -61,6 +63,7 @@ class Parts(Table):
         "streamed_bytes": real("HBM bytes beside a matmul's operands and result"),
         "network_bytes": real("bytes of the tensor that a collective combines"),
         "unrolled": count("elements of a matmul that a convolution makes of others on the chip"),
+        "axis": text("axis of the layout whose group a collective is of, empty otherwise", "", *AXES),
     }
 
 
@@ -88,8 +91,12 @@ class Layers(Table):
     keys = {**POINT, "layer": LAYER}
     columns = {
         "parameters": count("parameters of one slice"),
+        "expert_parameters": count("of them those that only some tokens meet"),
+        "embedding_parameters": count("of them those of tables that are looked up"),
+        "tied_parameters": count("of them the head's copy of an embedding"),
         "parameter_bytes": real("weights of one slice"),
         "activation_bytes": real("forward activations stashed for one microbatch, one slice"),
+        "attention_bytes": real("of them those in the core of attention"),
         "input_bytes": real("activations that arrive over the pipeline"),
         "output_bytes": real("activations passed on over the pipeline"),
         "tensor_parallel": flag("is split over the t devices"),

@@ -1,35 +1,108 @@
-"""The network of a model, whatever its kind."""
+"""The workload of a model, whatever its kind: its primitives, and the operators that they are fused into."""
 
 from __future__ import annotations
 
+from collections import Counter
+
+import pandas as pd
+
 from phaze.layout import Layout
 from phaze.spec.model import AnyModel, Model
+from phaze.spec.settings import ExtractSettings
 from phaze.spec.vision import ResNet, SemanticFpn
-from phaze.workload.families.resnet import resnet_network, semantic_fpn_network
-from phaze.workload.families.swin import swin_network
-from phaze.workload.families.transformer import build_layers
-from phaze.workload.lower.sharding import Slice, slice_model
-from phaze.workload.network import Network, Run
+from phaze.workload.families.resnet import resnet_graph, semantic_fpn_graph
+from phaze.workload.families.swin import swin_graph
+from phaze.workload.families.transformer import transformer_graph
+from phaze.workload.lower.backward import backward_pass
+from phaze.workload.lower.forward import forward_pass
+from phaze.workload.lower.fusion import fuse
+from phaze.workload.lower.memory import first_stashes
+from phaze.workload.lower.sharding import slice_model
+from phaze.workload.primitives import LayerGraph, ModelGraph, ParameterGroup
+from phaze.workload.workload import Layer, Workload, graph_table
 
 
-def build_network(model: AnyModel, sequence: int, layout: Layout, bytes_per_element: int) -> Network:
-    """Return one of the equal slices of a model for one microbatch.
+def extract_workload(model: AnyModel, sequence: int, layout: Layout, settings: ExtractSettings) -> Workload:
+    """Return one slice of a model as the settings of extract make its operators.
+
+    Raises PhazeError where tp does not divide the heads, or the model has no positions for the sequence.
+    """
+    graph = build_graph(_trained(model, head=settings.head), sequence, layout, settings.bytes_per_element)
+    return lower(graph, model.name, layout, settings)
+
+
+def library_workload(model: AnyModel, sequence: int, layout: Layout) -> Workload:
+    """Return one slice of a model as the kernels of a machine with libraries: products alone, others fused.
+
+    That is what Megatron-LM runs on GPUs (Narayanan et al., SC 2021, Section 4.2): products of a library, and
+    kernels of its own for bias and activation, for scale, mask and softmax, and for bias, dropout and sum.
+    """
+    width = layout.bytes_per_element
+    settings = ExtractSettings.model_validate({"after_reductions": False, "bytes_per_element": width})
+    return lower(build_graph(model, sequence, layout, width), model.name, layout, settings, products=False)
+
+
+def extract_graph(model: AnyModel, *, head: bool = True) -> pd.DataFrame:
+    """Return the layer graph of a model, a chain of runs; it alone depends on the number of blocks.
+
+    Without `head` it is that of the base model. Raises PhazeError for a model that is no chain of layers.
+    """
+    model.check_chain("extract")
+    return graph_table(model.name, build_graph(_trained(model, head=head), 1, Layout(), 1).runs)
+
+
+def _trained(model: AnyModel, *, head: bool) -> AnyModel:
+    """Return the model as it is trained: with its head or, for a transformer, without."""
+    return model.without_head() if isinstance(model, Model) and not head else model
+
+
+def build_graph(model: AnyModel, sequence: int, layout: Layout, bytes_per_element: int) -> ModelGraph:
+    """Return the primitives of one of the equal slices of a model for one microbatch.
 
     Raises PhazeError where the model cannot be sliced so, or takes no such sequence.
     """
     if isinstance(model, Model):
-        return _transformer_network(slice_model(model, sequence, layout, bytes_per_element))
+        return transformer_graph(slice_model(model, sequence, layout, bytes_per_element))
     where = f"model {model.name}"
     model.check_tensor_width(layout.tp, where)
     model.check_sequence(sequence, where)
     if isinstance(model, ResNet):
-        return resnet_network(model, layout.microbatch)
+        return resnet_graph(model, layout.microbatch)
     if isinstance(model, SemanticFpn):
-        return semantic_fpn_network(model, layout.microbatch)
-    return swin_network(model, layout.microbatch, bytes_per_element)
+        return semantic_fpn_graph(model, layout.microbatch)
+    return swin_graph(model, layout.microbatch, bytes_per_element)
 
 
-def _transformer_network(part: Slice) -> Network:
-    layers = build_layers(part)
-    counts = {"block": part.model.layers}
-    return Network(layers, tuple(Run(layer.name, counts.get(layer.name, 1)) for layer in layers))
+def lower(
+    graph: ModelGraph, name: str, layout: Layout, settings: ExtractSettings, *, products: bool = True
+) -> Workload:
+    """Return the workload of a model's primitives; without `products` nothing is fused into a product."""
+    layers = tuple(_lower(layer, settings, products=products) for layer in graph.layers)
+    return Workload(name, layout, layers, graph.runs)
+
+
+def _lower(layer: LayerGraph, settings: ExtractSettings, *, products: bool) -> Layer:
+    width = settings.bytes_per_element
+    groups = fuse(
+        layer, enabled=settings.fusion, products=products, after_reductions=settings.after_reductions
+    )
+    parameters: Counter[ParameterGroup] = Counter()
+    for primitive in layer.primitives:
+        parameters[primitive.group] += primitive.parameters
+    core = {i for i, primitive in enumerate(layer.primitives) if primitive.attention}
+    core -= {x.source for primitive in layer.primitives if not primitive.attention for x in primitive.inputs}
+    kept = [stash for stashes in first_stashes(layer, width) for stash in stashes]
+    return Layer(
+        name=layer.name,
+        forward=forward_pass(layer, groups, width),
+        backward=backward_pass(
+            layer, groups, width, settings.backward if settings.weight_gradients else "data"
+        ),
+        groups={group: number for group, number in parameters.items() if number},
+        parameter_bytes=parameters.total() * width,
+        input_bytes=layer.input_elements * width,
+        output_bytes=layer.output_elements * width,
+        activation_bytes=settings.activation_factor * sum(stash.nbytes for stash in kept),
+        attention_bytes=settings.activation_factor * sum(s.nbytes for s in kept if s.source in core),
+        primitives=len(layer.primitives),
+    )

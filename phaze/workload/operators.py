@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
+from phaze.layout import Axis
 from phaze.workload.kinds import COLLECTIVES
-from phaze.workload.primitives import Gemm
+from phaze.workload.primitives import Gemm, Primitive
 
 
 @dataclass(frozen=True, order=True)
@@ -26,6 +28,8 @@ class Part:
     network_bytes: int = 0
     unrolled: int = 0
     """Elements of a matrix multiplication that a convolution makes of others on the chip, see `Gemm`."""
+    axis: Axis | Literal[""] = ""
+    """Whose group a collective is of, see `Layout.group`; empty for anything else."""
 
     @property
     def tensor_flops(self) -> int:
@@ -43,10 +47,14 @@ def product(gemm: Gemm, role: str) -> Part:
     return Part("matmul", role, gemm.batch, gemm.m, gemm.k, gemm.n, unrolled=gemm.unrolled)
 
 
-def collective(elements: int, role: str, bytes_per_element: int, kind: str = "all_reduce") -> Part:
-    """Return the part that is a collective; its data comes from HBM and goes back there."""
+def collective(primitive: Primitive, role: str, bytes_per_element: int, kind: str) -> Part:
+    """Return the collective of a primitive in one pass; its data comes from HBM and goes back there."""
+    elements = max(primitive.elements, primitive.inputs[0].elements)
     size = elements * bytes_per_element
-    return Part(kind, role, elements=elements, streamed_bytes=2 * size, network_bytes=size)
+    streamed = 2 * size
+    return Part(
+        kind, role, elements=elements, streamed_bytes=streamed, network_bytes=size, axis=primitive.axis
+    )
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,18 @@ class Operator:
     """Activations and gradients written, those of parameters included."""
     stashed_bytes: int = 0
     """What this operator is the first to ask to be kept for the backward pass."""
+    attention: bool = False
+    """Whether it has part in the core of attention, see `Primitive`."""
+
+    @property
+    def tensor_flops(self) -> int:
+        """Return the FLOPs of its matrix multiplications."""
+        return sum(part.tensor_flops for part in self.parts)
+
+    @property
+    def vector_flops(self) -> int:
+        """Return the FLOPs of everything else."""
+        return sum(part.vector_flops for part in self.parts)
 
     @property
     def core(self) -> str:
@@ -87,8 +107,18 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class OperatorGraph:
+class Pass:
     """One pass of a layer: operators in topological order and the edges between them."""
 
     operators: tuple[Operator, ...]
     edges: tuple[Edge, ...]
+
+    @property
+    def tensor_flops(self) -> int:
+        """Return the FLOPs of all matrix multiplications."""
+        return sum(operator.tensor_flops for operator in self.operators)
+
+    @property
+    def vector_flops(self) -> int:
+        """Return the FLOPs of everything else."""
+        return sum(operator.vector_flops for operator in self.operators)

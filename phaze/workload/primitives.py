@@ -1,4 +1,4 @@
-"""Primitive operators of one layer, before fusion, and the builder that puts them together.
+"""Primitive operators of a model, before fusion, by distinct layers, and the builder that puts them together.
 
 Every primitive has one output tensor. A tensor that several primitives need passes through a `fork`, whose
 backward pass sums the gradients of its readers, so that every operator of the backward pass mirrors one of
@@ -7,10 +7,19 @@ the forward pass.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
+from phaze.base.errors import PhazeError
+from phaze.layout import Axis
 from phaze.workload.kinds import KINDS, Kind
+
+ParameterGroup = Literal["dense", "expert", "embedding", "tied"]
+"""Parameters that are looked up, that an output shares with them and holds again, that only some tokens
+meet, and all others."""
 
 INPUT = -1
 """Source of what the layer before hands over."""
@@ -67,6 +76,13 @@ class Primitive:
     parameters: int = 0
     constant_bytes: int = 0
     """Bytes of indices, masks or tables that are read beside the inputs, in both passes; never stashed."""
+    group: ParameterGroup = "dense"
+    """Group that the parameters belong to."""
+    axis: Axis | Literal[""] = ""
+    """Whose group a collective is of, see `Layout.group`; empty for anything else."""
+    attention: bool = False
+    """Whether it lies between queries, keys, values and what attention makes of them: what selective
+    recomputation runs again (Korthikanti et al. 2023, Section 5), and what FlashAttention fuses."""
 
     @property
     def traits(self) -> Kind:
@@ -125,21 +141,40 @@ class LayerBuilder:
         gemm: Gemm | None = None,
         parameters: int = 0,
         constant_bytes: int = 0,
+        group: ParameterGroup = "dense",
+        axis: Axis | Literal[""] = "",
     ) -> Tensor:
         """Append a primitive and return its output, by default of the size of its first input."""
         size = inputs[0].elements if elements is None else elements
-        self._primitives.append(Primitive(name, kind, inputs, size, gemm, parameters, constant_bytes))
+        self._primitives.append(
+            Primitive(name, kind, inputs, size, gemm, parameters, constant_bytes, group, axis)
+        )
         return Tensor(len(self._primitives) - 1, size)
 
-    def dense(self, name: str, x: Tensor, tokens: int, wide: int, *, bias: bool) -> Tensor:
+    def dense(
+        self,
+        name: str,
+        x: Tensor,
+        tokens: int,
+        wide: int,
+        *,
+        bias: bool,
+        group: ParameterGroup = "dense",
+    ) -> Tensor:
         """Append a matrix multiplication with a weight, (tokens x k)(k x wide), and its bias."""
         gemm = Gemm(1, tokens, x.elements // tokens, wide)
-        y = self.add("matmul", name, x, elements=tokens * wide, gemm=gemm, parameters=gemm.k * wide)
+        parameters = gemm.k * wide
+        y = self.add("matmul", name, x, elements=tokens * wide, gemm=gemm, parameters=parameters, group=group)
         return self.bias(name, y, wide) if bias else y
 
     def bias(self, name: str, x: Tensor, wide: int) -> Tensor:
         """Append the addition of a bias."""
         return self.add("bias", f"{name}_bias", x, parameters=wide)
+
+    def attend(self, first: Tensor, last: Tensor) -> None:
+        """Mark the primitives between two outputs, both included, as the core of attention."""
+        for index in range(first.source, last.source + 1):
+            self._primitives[index] = replace(self._primitives[index], attention=True)
 
     def dropout(self, name: str, x: Tensor, share: float) -> Tensor:
         """Append a dropout, unless it drops nothing."""
@@ -180,3 +215,88 @@ def _forked(layer: LayerGraph) -> set[int]:
             shares = tensor.source != INPUT and layer.primitives[tensor.source].kind in ("split", "fork")
             count[tensor.source] = count.get(tensor.source, 0) + (tensor.gradient and not shares)
     return {source for source, readers in count.items() if readers > 1}
+
+
+MOST_OPERATORS = 500_000
+"""Operators of an unrolled model; a thousand blocks of a transformer have some 35,000."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Equal layers, each after the other."""
+
+    layer: str
+    """Name of the distinct layer."""
+    count: int = 1
+    reads: tuple[int, ...] = ()
+    """Positions of the runs whose last layers are the pieces of its input; the one before if empty."""
+
+
+@dataclass(frozen=True)
+class ModelGraph:
+    """The primitives of a model for one microbatch, by distinct layers and how they follow on each other."""
+
+    layers: tuple[LayerGraph, ...]
+    """Each distinct layer once; one that reads several runs starts with a `split` of its input."""
+    runs: tuple[Run, ...]
+
+    def unroll(self) -> LayerGraph:
+        """Return all operators of the model as one layer, their names with those of their layers.
+
+        Raises PhazeError where they are more than `MOST_OPERATORS`.
+        """
+        sizes = {layer.name: len(layer.primitives) for layer in self.layers}
+        total = sum(run.count * sizes[run.layer] for run in self.runs)
+        if total > MOST_OPERATORS:
+            raise PhazeError(f"the model has {total:,} operators, a graph may have {MOST_OPERATORS:,}")
+        made: list[Primitive] = []
+        ends: list[int] = []
+        for name, layer, sources in self._placed(ends):
+            made += _moved(layer, name, len(made), [ends[q] for q in sources])
+            ends.append(len(made) - 1)
+        return with_forks(LayerGraph("model", _read_forks(made), 0, 0))
+
+    def _placed(self, ends: list[int]) -> Iterator[tuple[str, LayerGraph, list[int]]]:
+        """Yield every layer with its name and the positions of the layers that it reads."""
+        layers = {layer.name: layer for layer in self.layers}
+        times = Counter[str]()
+        for run in self.runs:
+            times[run.layer] += run.count
+        made = Counter[str]()
+        last: list[int] = []
+        for run in self.runs:
+            for _ in range(run.count):
+                made[run.layer] += 1
+                name = f"{run.layer}-{made[run.layer]}" if times[run.layer] > 1 else run.layer
+                before = [len(ends) - 1] if ends else []
+                yield name, layers[run.layer], [last[q] for q in run.reads] or before
+            last.append(len(ends) - 1)
+
+
+def _moved(layer: LayerGraph, name: str, start: int, sources: list[int]) -> list[Primitive]:
+    """Return the primitives of a layer behind `start` others; its input comes from `sources`."""
+    split = len(sources) > 1
+
+    def place(tensor: Tensor) -> Tensor:
+        if tensor.source == INPUT:
+            return replace(tensor, source=sources[0]) if sources else tensor
+        if split and tensor.source == 0:
+            return Tensor(sources[tensor.piece], tensor.elements)
+        return replace(tensor, source=tensor.source + start - split)
+
+    return [
+        replace(primitive, name=f"{name}.{primitive.name}", inputs=tuple(map(place, primitive.inputs)))
+        for primitive in layer.primitives[split:]
+    ]
+
+
+def _read_forks(primitives: list[Primitive]) -> tuple[Primitive, ...]:
+    """Return primitives that read a fork of what they need where there is one already."""
+    forks = {p.inputs[0].source: index for index, p in enumerate(primitives) if p.kind == "fork"}
+
+    def behind(tensor: Tensor) -> Tensor:
+        return replace(tensor, source=forks.get(tensor.source, tensor.source))
+
+    return tuple(
+        p if p.kind == "fork" else replace(p, inputs=tuple(map(behind, p.inputs))) for p in primitives
+    )

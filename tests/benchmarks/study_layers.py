@@ -15,7 +15,7 @@ from phaze.schedule.layer import read_cases
 from phaze.search.cosearch import Terms, with_own_designs
 from phaze.spec.config import Settings, load_settings
 from phaze.spec.settings import ExtractSettings
-from phaze.workload.frames import extract_layers
+from phaze.workload.models import extract_workload
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 SCENARIO = "tpu-v4-pod"
@@ -53,7 +53,7 @@ def _layers_of(
     limit = area_um2(settings.architectures["tpu-v4"], figures)
     chips = enumerate_grid(grid, figures, limit, "large-buffer")
     chips = with_own_designs(chips.iloc[np.sort(rng.choice(len(chips), architectures, replace=False))])
-    found = extract_layers(
+    found = extract_workload(
         settings.models[model],
         settings.workload(model).sequence,
         Layout(tp=tensor, microbatch=microbatch),
@@ -61,7 +61,9 @@ def _layers_of(
     )
     terms = Terms(settings.scenarios[SCENARIO], settings.study.training, settings.technology)
     estimates = estimate_operators(
-        found.parts, chips, terms.hardware, terms.technology, tensor, terms.estimate
+        found.tables["parts"], chips, terms.hardware, terms.technology, tensor, terms.estimate
     )
-    cases = read_cases(found.operators, found.edges, estimates, chips, overlap_communication=False)
+    cases = read_cases(
+        found.tables["operators"], found.tables["edges"], estimates, chips, overlap_communication=False
+    )
     return [case.layer for case in cases]

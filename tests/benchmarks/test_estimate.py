@@ -29,7 +29,7 @@ from phaze.cost.space import enumerate_grid
 from phaze.layout import Layout
 from phaze.spec.config import Settings, load_settings
 from phaze.spec.settings import EstimateSettings
-from phaze.workload.frames import extract_layers
+from phaze.workload.models import extract_workload
 from tests.unit.cost.exhaustive import Problem
 from tests.unit.cost.reference import best_candidate, best_tiling, parts_of
 
@@ -61,9 +61,9 @@ def parts(study: Settings) -> pd.DataFrame:
     for model in MODELS:
         for tensor, microbatch in study.points(model):
             spec, sequence = study.models[model], study.workload(model).sequence
-            frame = extract_layers(
+            frame = extract_workload(
                 spec, sequence, Layout(tp=tensor, microbatch=microbatch), study.study.extract
-            ).parts
+            ).tables["parts"]
             frames.append(frame.assign(work=frame["work"] + first))
             first += int(frame["work"].max()) + 1
     return pd.concat(frames, ignore_index=True)

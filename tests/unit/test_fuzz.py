@@ -18,7 +18,7 @@ from phaze.layout import Layout
 from phaze.spec.config import FOLDER, load_settings
 from phaze.spec.model import AnyModel, load_model
 from phaze.spec.settings import ExtractSettings
-from phaze.workload.frames import extract_graph, extract_layers
+from phaze.workload.models import extract_graph, extract_workload
 from tests.workflow.folders import STUDY, TINY
 
 PUBLISHED = sorted((Path(__file__).parents[1] / "data" / "huggingface").glob("*/config.json"))
@@ -96,9 +96,9 @@ def changed(draw: st.DrawFn, bases: list[Config]) -> Config:
 
 def make_tables(model: AnyModel, sequence: int, tensor: int, microbatch: int, how: ExtractSettings) -> None:
     """Make the tables of a model, which extraction checks by their contracts; none is empty."""
-    found = extract_layers(model, sequence, Layout(tp=tensor, microbatch=microbatch), how)
+    found = extract_workload(model, sequence, Layout(tp=tensor, microbatch=microbatch), how)
     for name in ("operators", "parts", "edges", "layers"):
-        assert len(getattr(found, name)), name
+        assert len(found.tables[name]), name
     assert len(extract_graph(model))
 
 

@@ -15,23 +15,22 @@ from phaze.workload.families.convolution import (
     pool,
     rectify,
 )
-from phaze.workload.network import Network, Run
-from phaze.workload.primitives import INPUT, LayerBuilder, LayerGraph, Tensor
+from phaze.workload.primitives import INPUT, LayerBuilder, LayerGraph, ModelGraph, Run, Tensor
 
 
-def resnet_network(model: ResNet, samples: int) -> Network:
+def resnet_graph(model: ResNet, samples: int) -> ModelGraph:
     """Return the layers of a residual network for so many images."""
     layers, runs = _backbone(model.backbone, model.image, model.channels, samples)
     head = _head(model, samples)
-    return Network((*layers, head), (*runs, Run(head.name)))
+    return ModelGraph((*layers, head), (*runs, Run(head.name)))
 
 
-def semantic_fpn_network(model: SemanticFpn, samples: int) -> Network:
+def semantic_fpn_graph(model: SemanticFpn, samples: int) -> ModelGraph:
     """Return the layers of a residual network with a feature pyramid, which reads all of its stages."""
     layers, runs = _backbone(model.backbone, model.image, model.channels, samples)
     ends = [q for q, (run, after) in enumerate(pairwise((*runs, Run("")))) if _stage(run) != _stage(after)]
     decoder = _decoder(model, samples)
-    return Network((*layers, decoder), (*runs, Run(decoder.name, reads=tuple(ends[1:]))))
+    return ModelGraph((*layers, decoder), (*runs, Run(decoder.name, reads=tuple(ends[1:]))))
 
 
 def _stage(run: Run) -> str:

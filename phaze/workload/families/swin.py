@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 
 from phaze.spec.vision import Swin
 from phaze.workload.families.convolution import Maps, classify, convolve
-from phaze.workload.network import Network, Run
-from phaze.workload.primitives import INPUT, Gemm, LayerBuilder, LayerGraph, Tensor
+from phaze.workload.primitives import INPUT, Gemm, LayerBuilder, LayerGraph, ModelGraph, Run, Tensor
 
 INDEX_BYTES = 8
 """Size of an index into the table of relative positions."""
@@ -53,7 +52,7 @@ class Stage:
         return self.tokens * self.width
 
 
-def swin_network(model: Swin, samples: int, bytes_per_element: int) -> Network:
+def swin_graph(model: Swin, samples: int, bytes_per_element: int) -> ModelGraph:
     """Return the layers of a Swin transformer for so many images."""
     stages = [_stage(model, s, samples, bytes_per_element) for s in range(len(model.depths))]
     layers, runs = [_embedding(model, stages[0])], [Run("embedding")]
@@ -62,7 +61,7 @@ def swin_network(model: Swin, samples: int, bytes_per_element: int) -> Network:
             merge = _merge(f"merge-{number - 1}", stages[number - 2])
             layers, runs = [*layers, merge], [*runs, Run(merge.name)]
         layers, runs = [*layers, _pair(f"stage-{number}", stage)], [*runs, Run(f"stage-{number}", depth // 2)]
-    return Network((*layers, _head(model, stages[-1])), (*runs, Run("head")))
+    return ModelGraph((*layers, _head(model, stages[-1])), (*runs, Run("head")))
 
 
 def _stage(model: Swin, stage: int, samples: int, bytes_per_element: int) -> Stage:
@@ -116,10 +115,11 @@ def _attention(layer: LayerBuilder, prefix: str, stage: Stage, x: Tensor, *, shi
     x = layer.add("rearrange", f"{prefix}shift", x) if shifted else x
     x = layer.add("rearrange", f"{prefix}windows", x)
     q, k, v = _projections(layer, prefix, stage, x)
-    y = _probabilities(layer, prefix, stage, q, k, shifted=shifted)
+    scores, y = _probabilities(layer, prefix, stage, q, k, shifted=shifted)
     batch, head = stage.samples * stage.windows * stage.heads, stage.width // stage.heads
     gemm = Gemm(batch, stage.area, stage.area, head)
     y = layer.add("matmul", f"{prefix}context", y, v, elements=gemm.result_elements, gemm=gemm)
+    layer.attend(scores, y)
     y = layer.add("transpose", f"{prefix}context_transpose", y)
     y = layer.add("reshape", f"{prefix}context_reshape", y)
     y = layer.dense(f"{prefix}attention_out", y, stage.tokens, stage.width, bias=True)
@@ -142,20 +142,20 @@ def _projections(layer: LayerBuilder, prefix: str, stage: Stage, x: Tensor) -> t
 
 def _probabilities(
     layer: LayerBuilder, prefix: str, stage: Stage, q: Tensor, k: Tensor, *, shifted: bool
-) -> Tensor:
-    """Append the attention probabilities: scores, a bias by relative position, a mask between windows that a
-    shift has joined.
+) -> tuple[Tensor, Tensor]:
+    """Append scores and attention probabilities, with a bias by relative position and a mask between windows
+    that a shift has joined.
     """
     batch, head = stage.samples * stage.windows * stage.heads, stage.width // stage.heads
     gemm = Gemm(batch, stage.area, head, stage.area)
-    y = layer.add("matmul", f"{prefix}scores", q, k, elements=gemm.result_elements, gemm=gemm)
+    scores = layer.add("matmul", f"{prefix}scores", q, k, elements=gemm.result_elements, gemm=gemm)
     table = (2 * stage.window - 1) ** 2 * stage.heads
     index = stage.area**2 * INDEX_BYTES
-    y = layer.add("bias", f"{prefix}position_bias", y, parameters=table, constant_bytes=index)
+    y = layer.add("bias", f"{prefix}position_bias", scores, parameters=table, constant_bytes=index)
     if shifted:
         mask = stage.windows * stage.area**2 * stage.bytes_per_element
         y = layer.add("mask", f"{prefix}scores_mask", y, constant_bytes=mask)
-    return layer.add("softmax", f"{prefix}softmax", y)
+    return scores, layer.add("softmax", f"{prefix}softmax", y)
 
 
 def _merge(name: str, stage: Stage) -> LayerGraph:

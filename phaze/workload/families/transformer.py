@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from phaze.workload.lower.sharding import Slice
-from phaze.workload.primitives import Gemm, LayerBuilder, LayerGraph, Tensor
+from phaze.workload.primitives import Gemm, LayerBuilder, LayerGraph, ModelGraph, ParameterGroup, Run, Tensor
 
 INDEX_BYTES = 8
 """Size of a token id or label."""
 
 
-def build_layers(part: Slice) -> tuple[LayerGraph, ...]:
-    """Return the layers that the model has, each once; a model without head may end with its blocks."""
+def transformer_graph(part: Slice) -> ModelGraph:
+    """Return embedding, blocks and head; a model without head may end with its blocks."""
     layers = (embedding_layer(part), block_layer(part), head_layer(part))
-    return tuple(layer for layer in layers if layer.primitives)
+    kept = tuple(layer for layer in layers if layer.primitives)
+    counts = {"block": part.model.layers}
+    return ModelGraph(kept, tuple(Run(layer.name, counts.get(layer.name, 1)) for layer in kept))
 
 
 def embedding_layer(part: Slice) -> LayerGraph:
@@ -49,7 +51,12 @@ def _lookup(layer: LayerBuilder, name: str, tokens: int, width: int, rows: int) 
     ids = tokens * INDEX_BYTES
     elements = tokens * width
     return layer.add(
-        "lookup", f"{name}_lookup", elements=elements, parameters=rows * width, constant_bytes=ids
+        "lookup",
+        f"{name}_lookup",
+        elements=elements,
+        parameters=rows * width,
+        constant_bytes=ids,
+        group="embedding",
     )
 
 
@@ -87,11 +94,12 @@ def _norm(layer: LayerBuilder, name: str, part: Slice, x: Tensor, width: int = 0
 def _attention(layer: LayerBuilder, part: Slice, x: Tensor) -> Tensor:
     """Append attention up to the output matrix (its bias comes after the all-reduce)."""
     q, k, v = _projections(layer, part, x)
-    probabilities = _probabilities(layer, part, q, k)
+    scores, probabilities = _probabilities(layer, part, q, k)
     group = part.heads // part.kv_heads
     batch = part.microbatch * part.kv_heads
     gemm = Gemm(batch, group * part.sequence, part.sequence, part.model.head_width)
     y = layer.add("matmul", "context", probabilities, v, elements=gemm.result_elements, gemm=gemm)
+    layer.attend(scores, y)
     y = layer.add("reshape", "context_reshape", layer.add("transpose", "context_transpose", y))
     return layer.dense("attention_out", y, part.tokens, part.model.hidden, bias=False)
 
@@ -122,17 +130,17 @@ def _rotary(layer: LayerBuilder, name: str, part: Slice, x: Tensor) -> Tensor:
     return layer.add("rotary", f"{name}_rotary", x, constant_bytes=table)
 
 
-def _probabilities(layer: LayerBuilder, part: Slice, q: Tensor, k: Tensor) -> Tensor:
-    """Append the attention probabilities; query heads that share a key head are rows of one product."""
+def _probabilities(layer: LayerBuilder, part: Slice, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Append scores and probabilities of attention; heads that share a key head are rows of one product."""
     group = part.heads // part.kv_heads
     batch = part.microbatch * part.kv_heads
     gemm = Gemm(batch, group * part.sequence, part.model.head_width, part.sequence)
-    y = layer.add("matmul", "scores", q, k, elements=gemm.result_elements, gemm=gemm)
-    y = layer.add("scale", "scores_scale", y)
+    scores = layer.add("matmul", "scores", q, k, elements=gemm.result_elements, gemm=gemm)
+    y = layer.add("scale", "scores_scale", scores)
     mask = part.sequence * (part.sequence if part.model.causal else part.microbatch)
     y = layer.add("mask", "scores_mask", y, constant_bytes=mask)
     y = layer.add("softmax", "softmax", y)
-    return layer.dropout("softmax", y, part.model.attention_dropout)
+    return scores, layer.dropout("softmax", y, part.model.attention_dropout)
 
 
 def _feed_forward(layer: LayerBuilder, part: Slice, x: Tensor) -> Tensor:
@@ -181,7 +189,9 @@ def _token_loss(layer: LayerBuilder, part: Slice, x: Tensor) -> Tensor:
     elif model.projected:
         x = layer.dense("project_out", x, part.tokens, model.word_width, bias=False)
     x = part.enter(layer, "logits", x)
-    x = layer.dense("logits", x, part.tokens, part.vocabulary, bias=model.head == "masked-lm")
+    group: ParameterGroup = "tied" if model.tied_embeddings else "dense"
+    bias = model.head == "masked-lm"
+    x = layer.dense("logits", x, part.tokens, part.vocabulary, bias=bias, group=group)
     return _cross_entropy(layer, part, x)
 
 

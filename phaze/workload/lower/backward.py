@@ -21,7 +21,7 @@ from phaze.workload.kinds import BACKWARD
 from phaze.workload.lower.forward import entering, group_edges, group_name, vector_parts
 from phaze.workload.lower.fusion import Group
 from phaze.workload.lower.memory import Stash, stashes
-from phaze.workload.operators import Edge, Operator, OperatorGraph, Part, collective, product
+from phaze.workload.operators import Edge, Operator, Part, Pass, collective, product
 from phaze.workload.primitives import INPUT, LayerGraph, Primitive
 
 Form = Literal["paired", "split", "data"]
@@ -46,9 +46,7 @@ class Gradient:
     elements: int
 
 
-def backward_graph(
-    layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int, form: Form
-) -> OperatorGraph:
+def backward_pass(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int, form: Form) -> Pass:
     """Return the backward pass of a layer."""
     makers = [_Maker(layer, group, bytes_per_element, form) for group in reversed(groups)]
     last = len(groups) - 1
@@ -57,14 +55,14 @@ def backward_graph(
     if form == "split":
         return _split_graph(makers, edges)
     gradients: Gradients = "data" if form == "data" else "both"
-    return OperatorGraph(tuple(m.operator(gradients) for m in makers), tuple(sorted(edges, key=_ends)))
+    return Pass(tuple(m.operator(gradients) for m in makers), tuple(sorted(edges, key=_ends)))
 
 
 def _ends(edge: Edge) -> tuple[int, int]:
     return edge.source, edge.target
 
 
-def _split_graph(makers: list[_Maker], edges: tuple[Edge, ...]) -> OperatorGraph:
+def _split_graph(makers: list[_Maker], edges: tuple[Edge, ...]) -> Pass:
     """Return the backward pass with a leaf for the gradients of each operator's parameters."""
     operators: list[Operator] = []
     data: dict[int, int] = {}
@@ -80,7 +78,7 @@ def _split_graph(makers: list[_Maker], edges: tuple[Edge, ...]) -> OperatorGraph
             found.append(Edge(data[number], weight[number], inner))
         else:
             found += [Edge(data[e.source], weight[number], e.nbytes) for e in edges if e.target == number]
-    return OperatorGraph(tuple(operators), tuple(sorted(found, key=_ends)))
+    return Pass(tuple(operators), tuple(sorted(found, key=_ends)))
 
 
 class _Maker:
@@ -115,6 +113,7 @@ class _Maker:
             input_bytes=arriving + sum(s.nbytes for s in kept),
             parameter_bytes=self._width * sum(self._scales(i) for i in order) if gradients != "weight" else 0,
             output_bytes=self._output_bytes(gradients),
+            attention=any(self._primitive(i).attention for i in order),
         )
 
     def inner_weight_bytes(self) -> int:
@@ -129,8 +128,7 @@ class _Maker:
         """Return the backward parts of one primitive; `read` collects the stashes already at hand."""
         primitive = self._primitive(index)
         if primitive.kind in BACKWARD:
-            elements = max(primitive.elements, primitive.inputs[0].elements)
-            return (collective(elements, "backward", self._width, BACKWARD[primitive.kind]),)
+            return (collective(primitive, "backward", self._width, BACKWARD[primitive.kind]),)
         keys = self._keys(index, gradients)
         if not keys:
             return self._products(index, gradients)

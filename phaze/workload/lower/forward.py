@@ -11,15 +11,15 @@ from __future__ import annotations
 from phaze.workload.kinds import COLLECTIVES
 from phaze.workload.lower.fusion import Group
 from phaze.workload.lower.memory import MASK, Stash, first_stashes, stored
-from phaze.workload.operators import Edge, Operator, OperatorGraph, Part, collective, product
+from phaze.workload.operators import Edge, Operator, Part, Pass, collective, product
 from phaze.workload.primitives import INPUT, LayerGraph, Primitive, Tensor
 
 
-def forward_graph(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int) -> OperatorGraph:
+def forward_pass(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int) -> Pass:
     """Return the forward pass of a layer."""
     kept = first_stashes(layer, bytes_per_element)
     operators = tuple(_operator(layer, group, kept, bytes_per_element) for group in groups)
-    return OperatorGraph(operators, group_edges(layer, groups, bytes_per_element))
+    return Pass(operators, group_edges(layer, groups, bytes_per_element))
 
 
 def group_edges(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int) -> tuple[Edge, ...]:
@@ -59,6 +59,7 @@ def _operator(
         parameter_bytes=sum(p.parameters_read for p in members) * bytes_per_element,
         output_bytes=members[-1].elements * bytes_per_element,
         stashed_bytes=sum(stash.nbytes for index in group for stash in kept[index]),
+        attention=any(p.attention for p in members),
     )
 
 
@@ -70,8 +71,7 @@ def _parts(
     if primitive.gemm is not None:
         return (product(primitive.gemm, "forward"),)
     if primitive.kind in COLLECTIVES:
-        elements = max(primitive.elements, primitive.inputs[0].elements)
-        return (collective(elements, "forward", bytes_per_element, primitive.kind),)
+        return (collective(primitive, "forward", bytes_per_element, primitive.kind),)
     keys = primitive.traits.forward
     if not keys:
         return ()

@@ -84,20 +84,26 @@ class Slice:
     def enter(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
         """Hand a tensor to all slices: nothing to do forward, an all-reduce of its gradient backward (f)."""
         if self.layout.cuts_sequence:
-            return layer.add("all_gather", f"{name}_all_gather", x, elements=x.elements * self.layout.tp)
-        return layer.add("copy", f"{name}_copy", x) if self.layout.tp > 1 else x
+            return layer.add(
+                "all_gather", f"{name}_all_gather", x, elements=x.elements * self.layout.tp, axis="tp"
+            )
+        return layer.add("copy", f"{name}_copy", x, axis="tp") if self.layout.tp > 1 else x
 
     def leave(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
         """Sum a tensor over the slices and cut it along the sequence where that is parallel, too."""
         if self.layout.cuts_sequence:
             return layer.add(
-                "reduce_scatter", f"{name}_reduce_scatter", x, elements=x.elements // self.layout.tp
+                "reduce_scatter",
+                f"{name}_reduce_scatter",
+                x,
+                elements=x.elements // self.layout.tp,
+                axis="tp",
             )
         return self.sum_up(layer, name, x)
 
     def sum_up(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
         """Sum a tensor over the slices: an all-reduce forward, nothing to do backward (g)."""
-        return layer.add("all_reduce", f"{name}_all_reduce", x) if self.layout.tp > 1 else x
+        return layer.add("all_reduce", f"{name}_all_reduce", x, axis="tp") if self.layout.tp > 1 else x
 
 
 def slice_model(model: Model, sequence: int, layout: Layout, bytes_per_element: int) -> Slice:

@@ -90,12 +90,14 @@ def results(name: str) -> Results:
     )  # fmt: skip
     slices, screens, placements, solves = [], [], [], []
     for point in model.points:
-        width = int(point.layers["tensor"].iloc[0])
+        width = int(point.tables["layers"]["tensor"].iloc[0])
         for chips in map(shard, SHARDS):
             estimates = estimate_operators(
-                point.parts, chips, asked.hardware, asked.technology, width, asked.estimate
+                point.tables["parts"], chips, asked.hardware, asked.technology, width, asked.estimate
             )
-            one = Slice(point.operators, point.edges, point.layers, estimates, chips)
+            one = Slice(
+                point.tables["operators"], point.tables["edges"], point.tables["layers"], estimates, chips
+            )
             screen = screen_architectures(
                 one.operators, one.edges, one.layers, model.graph, estimates, chips, asked.scenario,
                 asked.training, settings, asked.technology.energy,

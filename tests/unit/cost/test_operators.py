@@ -23,9 +23,8 @@ from phaze.spec.config import load_architecture, load_model_named, load_technolo
 from phaze.spec.model import AnyModel
 from phaze.spec.settings import EstimateSettings, ExtractSettings
 from phaze.tables import Parts
-from phaze.workload.frames import extract_layers
 from phaze.workload.lower.fusion import fuse
-from phaze.workload.models import build_network
+from phaze.workload.models import build_graph, extract_workload
 
 CONFIG = Path(__file__).resolve().parents[3] / "config"
 TECHNOLOGY = load_technology("22nm", CONFIG)
@@ -42,7 +41,16 @@ def part(work: int, core: str, kind: str, **values: object) -> dict[str, object]
     """Return a row of table parts."""
     empty = {"role": "forward", "batch": 0, "m": 0, "k": 0, "n": 0, "elements": 0, "streamed_bytes": 0.0}
     key = {"model": "toy", "tensor": TENSOR, "microbatch": 1, "work": work, "part": 0}
-    return {**key, "core": core, "kind": kind, "network_bytes": 0.0, "unrolled": 0, **empty, **values}
+    return {
+        **key,
+        "core": core,
+        "kind": kind,
+        "network_bytes": 0.0,
+        "unrolled": 0,
+        "axis": "",
+        **empty,
+        **values,
+    }
 
 
 def product(work: int, core: str, batch: int, m: int, k: int, n: int, number: int = 0) -> dict[str, object]:
@@ -241,13 +249,13 @@ def unfused_s(model: AnyModel, architecture: Architecture, given: EstimateSettin
     """Return for every operator what its primitives take one after the other on all cores, each with its own
     traffic, by layer, direction and number.
     """
-    alone = extract_layers(model, 256, Layout(microbatch=2), ExtractSettings(fusion=False))
-    seconds = estimated(architecture, alone.parts, given=given, tensor=1)["latency_all_s"]
-    rows = alone.operators[alone.operators["work"] >= 0]
+    alone = extract_workload(model, 256, Layout(microbatch=2), ExtractSettings(fusion=False))
+    seconds = estimated(architecture, alone.tables["parts"], given=given, tensor=1)["latency_all_s"]
+    rows = alone.tables["operators"][alone.tables["operators"]["work"] >= 0]
     places = zip(rows["layer"], rows["direction"], rows["operator"], strict=True)
     of_place = dict(zip(places, seconds[rows["work"]], strict=True))
     found = {}
-    for layer in build_network(model, 256, Layout(microbatch=2), 2).layers:
+    for layer in build_graph(model, 256, Layout(microbatch=2), 2).layers:
         groups, last = fuse(layer, after_reductions=True), len(layer.primitives) - 1
         for number, group in enumerate(groups):
             for direction, place in (("forward", number), ("backward", len(groups) - 1 - number)):
@@ -266,12 +274,12 @@ def test_a_fused_work_on_all_cores_is_never_slower_than_its_parts_apart(
 ) -> None:
     """So fused on all cores is the better of fused and unfused, for every operator forward and backward."""
     model, architecture = load_model_named(name, CONFIG), chip(**sizes)
-    fused = extract_layers(model, 256, Layout(microbatch=2), ExtractSettings())
-    operators = fused.operators[fused.operators["core"] == "fused"]
+    fused = extract_workload(model, 256, Layout(microbatch=2), ExtractSettings())
+    operators = fused.tables["operators"][fused.tables["operators"]["core"] == "fused"]
     places = list(zip(operators["layer"], operators["direction"], operators["operator"], strict=True))
     assert len(places) >= 10
     for chosen in (EstimateSettings(), EstimateSettings(preload=False)):
-        together = estimated(architecture, fused.parts, given=chosen, tensor=1)["latency_all_s"]
+        together = estimated(architecture, fused.tables["parts"], given=chosen, tensor=1)["latency_all_s"]
         apart = unfused_s(model, architecture, chosen)
         for place, work in zip(places, operators["work"], strict=True):
             assert together[work] <= apart[place] * (1 + 1e-12)

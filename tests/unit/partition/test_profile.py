@@ -9,7 +9,7 @@ from phaze.partition.profile import library_operators, profile_model
 from phaze.spec.config import load_model_named
 from phaze.spec.model import Model, parse_model
 from phaze.spec.systems import load_cluster
-from phaze.workload.models import build_network
+from phaze.workload.models import build_graph
 from phaze.workload.operator_graphs import OperatorGraph
 from tests.unit.workload.examples import forward_flops
 
@@ -79,7 +79,7 @@ def test_no_product_beats_the_peak_of_the_device() -> None:
     """FLOPs over the time of the model are below 14.9e12 FLOP/s, and above a fifth of that."""
     model = load_model_named("resnet-152")
     graph = profile_model(model, 64, SYSTEM)
-    flops = forward_flops(build_network(model, 1, Layout(microbatch=64), 4).unroll())
+    flops = forward_flops(build_graph(model, 1, Layout(microbatch=64), 4).unroll())
     assert 0.2 * 14.9e12 < flops / graph.forward_s.sum() < 14.9e12
     assert 1.5 < graph.backward_s.sum() / graph.forward_s.sum() < 2.5
 
@@ -147,7 +147,7 @@ def test_twice_the_microbatch_has_twice_the_messages_and_the_same_parameters() -
 
 def test_a_bias_goes_with_its_product() -> None:
     """A library adds it while it writes the result; a bias by relative position is an operator."""
-    whole = build_network(load_model_named("swin-l"), 1, Layout(), 4).unroll()
+    whole = build_graph(load_model_named("swin-l"), 1, Layout(), 4).unroll()
     groups = library_operators(whole)
     found = {whole.primitives[g[0]].name: [whole.primitives[i].kind for i in g] for g in groups}
     assert found["embedding.patches"] == ["matmul", "bias"]
@@ -191,7 +191,7 @@ def test_parmesans_study_says_how_far_its_sensitivities_are_above_the_peak_of_a_
     """SemanticFPN runs at half the peak: half the time is 7 % above it, a quarter 2.1 times as fast."""
     model = load_model_named("semantic-fpn")
     graph = profile_model(model, 16, SYSTEM)
-    forward = forward_flops(build_network(model, model.usual_sequence, Layout(microbatch=16), 4).unroll())
+    forward = forward_flops(build_graph(model, model.usual_sequence, Layout(microbatch=16), 4).unroll())
     _, device = load_cluster(SYSTEM)
     peak = 2 * device.num_tc * device.pe_x * device.pe_y * device.clock_hz
     share = 3 * forward / graph.compute_s.sum() / peak

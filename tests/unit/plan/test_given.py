@@ -76,7 +76,7 @@ def test_one_device_takes_the_sum_of_its_passes() -> None:
     block, ends = layers["block"], (layers["embedding"], layers["head"])
     passes = run.layers * (2 * block.forward_s.sum() + block.backward_s.sum())
     passes += sum(end.forward_s.sum() + end.backward_s.sum() for end in ends)
-    parameters = run.layers * block.kernels.parameters + sum(end.kernels.parameters for end in ends)
+    parameters = run.layers * block.layer.parameters + sum(end.layer.parameters for end in ends)
     hbm = machine().hbm_bytes_per_s
     adding, update = 3 * 2 * parameters / hbm, (28 + 34) * parameters / hbm
     assert predict(run, machine()).time_s == pytest.approx(4 * (passes + adding) + update)
@@ -185,5 +185,5 @@ def test_one_kernel_of_attention_saves_time_and_keeps_no_scores() -> None:
     apart, fused = (costs_of(changed(GPT3, flash_attention=flash))["block"] for flash in (False, True))
     assert fused.forward_s.sum() < apart.forward_s.sum()
     assert fused.backward_s.sum() < apart.backward_s.sum()
-    assert fused.kernels.stashed_bytes == apart.kernels.stashed_bytes - apart.kernels.core_bytes
+    assert fused.layer.activation_bytes == apart.layer.activation_bytes - apart.layer.attention_bytes
     assert not fused.core_s.any()

@@ -73,7 +73,7 @@ def operators(point: Point) -> pd.DataFrame:
                 "core": core,
                 "work": -1 if core == "none" else work, "tensor_flops": tensor, "vector_flops": vector,
                 "input_bytes": size / 3, "parameter_bytes": size / 3, "output_bytes": size / 3,
-                "stashed_bytes": size / 3,
+                "stashed_bytes": size / 3, "attention": False,
             }
         )  # fmt: skip
         work += core != "none"
@@ -91,6 +91,8 @@ def layers(point: Point) -> pd.DataFrame:
             {
                 **point._asdict(), "layer": layer, "parameters": parameters,
                 "parameter_bytes": 2.0 * parameters,
+                "expert_parameters": 0, "embedding_parameters": 0, "tied_parameters": 0,
+                "attention_bytes": 0.0,
                 "activation_bytes": edge * (200 / point.tensor if layer == "block" else 2),
                 "input_bytes": edge,
                 "output_bytes": edge, "tensor_parallel": layer == "block",

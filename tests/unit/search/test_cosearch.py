@@ -123,21 +123,22 @@ def screened(name: str, backward: str = "paired", step: int = 1) -> tuple[list[p
     )  # fmt: skip
     screens, placements = [], []
     for point in model.points:
-        width = int(point.layers["tensor"].iloc[0])
+        width = int(point.tables["layers"]["tensor"].iloc[0])
         for chips in (shard(part).iloc[::step] for part in SHARDS):
             estimates = estimate_operators(
-                point.parts, chips, given.hardware, given.technology, width, given.estimate
+                point.tables["parts"], chips, given.hardware, given.technology, width, given.estimate
             )
             screen = screen_architectures(
-                point.operators, point.edges, point.layers, model.graph, estimates, chips,
+                point.tables["operators"], point.tables["edges"],
+                point.tables["layers"], model.graph, estimates, chips,
                 given.scenario, given.training, ScreenSettings(best=BEST, tolerance=TOLERANCE),
                 given.technology.energy,
             )  # fmt: skip
             solves, _ = schedule_layers(
-                point.operators, point.edges, estimates, chips, screen, given.schedule,
+                point.tables["operators"], point.tables["edges"], estimates, chips, screen, given.schedule,
                 SolutionStore(given.solutions),
             )  # fmt: skip
-            placed, _ = place_model(point.layers, model.graph, solves, chips, screen, conditions)
+            placed, _ = place_model(point.tables["layers"], model.graph, solves, chips, screen, conditions)
             screens.append(screen)
             placements.append(placed)
     return screens, pd.concat(placements, ignore_index=True)

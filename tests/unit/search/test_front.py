@@ -62,14 +62,15 @@ def screens(name: str) -> list[pd.DataFrame]:
     """Return the screens of all points and shards."""
     model, given, tables = subject(name), terms(), []
     for point in model.points:
-        width = int(point.layers["tensor"].iloc[0])
+        width = int(point.tables["layers"]["tensor"].iloc[0])
         for _, chips in architectures().groupby("shard"):
             estimates = estimate_operators(
-                point.parts, chips, given.hardware, given.technology, width, given.estimate
+                point.tables["parts"], chips, given.hardware, given.technology, width, given.estimate
             )
             tables.append(
                 screen_architectures(
-                    point.operators, point.edges, point.layers, model.graph, estimates, chips,
+                    point.tables["operators"], point.tables["edges"],
+                    point.tables["layers"], model.graph, estimates, chips,
                     given.scenario, given.training, ScreenSettings(), given.technology.energy,
                 )
             )  # fmt: skip

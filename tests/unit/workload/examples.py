@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from phaze.layout import Layout
 from phaze.spec.model import Model, load_model
-from phaze.workload.families.transformer import build_layers
+from phaze.workload.families.transformer import transformer_graph
 from phaze.workload.lower.fusion import Group, fuse
 from phaze.workload.lower.sharding import Slice, slice_model
 from phaze.workload.primitives import LayerGraph
@@ -55,7 +55,7 @@ def slice_of(name: str, tensor: int = 1, microbatch: int = 1) -> Slice:
 
 def layer_of(part: Slice, name: str) -> LayerGraph:
     """Return one layer of a slice."""
-    return next(layer for layer in build_layers(part) if layer.name == name)
+    return next(layer for layer in transformer_graph(part).layers if layer.name == name)
 
 
 def named_groups(layer: LayerGraph, *, enabled: bool = True) -> list[list[str]]:

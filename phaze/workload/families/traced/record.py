@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from phaze.base.errors import PhazeError
 from phaze.spec.torch_module import Scalar, TorchCall, TorchInput, TorchModule
-from phaze.workload.families.traced.calls import Call, Origin, Seen, Trace
+from phaze.workload.families.traced.translate import Call, Origin, Seen, Trace
 
 META = "meta"
 FAILURES = (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError)

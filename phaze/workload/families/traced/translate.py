@@ -11,11 +11,112 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Literal
 
 from phaze.base.errors import PhazeError
-from phaze.workload.families.traced.calls import Call, Seen, Trace
-from phaze.workload.families.traced.kinds import ASIDE, FACTORS, FRESH, KINDS, PRODUCTS, SUMS, VIEWS
 from phaze.workload.primitives import INPUT, Gemm, LayerGraph, Primitive, Tensor, with_forks
+
+Origin = Literal["made", "input", "parameter", "constant"]
+"""Where a tensor comes from: a call, the user, the module's parameters, or anywhere else."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A tensor that a call reads or writes."""
+
+    number: int
+    """The same for the same tensor; a call that changes one in place writes it again."""
+    shape: tuple[int, ...]
+    bytes_per_element: int
+    origin: Origin
+    floating: bool = True
+    """Real numbers, which have gradients."""
+
+    @property
+    def elements(self) -> int:
+        """Return how many there are."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of an operator."""
+
+    module: str
+    """Path of the module that calls, empty for the outermost."""
+    operator: str
+    """Name without namespace and overload, such as addmm."""
+    inputs: tuple[Seen, ...]
+    """Tensors among the arguments, in order."""
+    outputs: tuple[Seen, ...]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The forward pass of a module."""
+
+    calls: tuple[Call, ...]
+    results: tuple[int, ...]
+    """Numbers of the tensors that it returns."""
+    parameters: int
+    """Parameters of the module, shared ones once."""
+    forward_flops: int
+    """Of matrix multiplications and convolutions, as PyTorch counts them."""
+    backward_flops: int
+
+
+# fmt: off
+VIEWS = frozenset((
+    "_reshape_alias", "_unsafe_view", "alias", "as_strided", "chunk", "expand", "lift_fresh", "narrow",
+    "permute", "reshape", "select", "slice", "split", "split_with_sizes", "squeeze", "t", "transpose",
+    "unbind", "unsqueeze", "view",
+))
+# fmt: on
+"""Show memory that is there."""
+
+PRODUCTS = frozenset(("addmm", "baddbmm", "bmm", "convolution", "mm"))
+
+# fmt: off
+_REARRANGING = (
+    "_to_copy", "cat", "clone", "constant_pad_nd", "copy", "flip", "gather", "index", "index_select",
+    "repeat", "roll", "stack",
+)
+# fmt: on
+
+KINDS = {
+    **dict.fromkeys(_REARRANGING, "rearrange"),
+    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"), "batch_norm"),
+    **dict.fromkeys(("native_layer_norm", "native_group_norm"), "layer_norm"),
+    **dict.fromkeys(("mean", "sum", "avg_pool2d", "_adaptive_avg_pool2d"), "average_pool"),
+    **dict.fromkeys(("hardswish", "sigmoid", "tanh"), "tanh"),
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), "nll_loss"),
+    "_log_softmax": "log_softmax",
+    "_softmax": "softmax",
+    "embedding": "lookup",
+    "gelu": "gelu",
+    "masked_fill": "mask",
+    "max_pool2d_with_indices": "max_pool",
+    "native_dropout": "dropout",
+    "relu": "relu",
+    "silu": "silu",
+    "upsample_bilinear2d": "upsample",
+    "upsample_nearest2d": "nearest",
+}
+"""Operators that are what they are whatever they read."""
+
+# fmt: off
+FRESH = frozenset((
+    "bernoulli", "empty", "empty_like", "full_like", "new_empty", "new_full", "new_ones", "new_zeros",
+    "ones_like", "rand_like", "zeros_like",
+))
+# fmt: on
+"""Make constants of the shape of what they read."""
+
+SUMS = frozenset(("add", "rsub", "sub"))
+FACTORS = frozenset(("div", "mul"))
+ASIDE = frozenset(("detach",))
+"""Hand a tensor on without its gradient, for what is no part of the model."""
 
 Names = frozenset[int]
 """Parameters, by number."""
@@ -82,14 +183,16 @@ def _add(state: State, call: Call) -> None:
         return
     fresh = shown - state.owned
     state.owned |= fresh
+    kind = _kind(call, operator, tensors, shown)
     primitive = Primitive(
         name=_name(state, call, operator),
-        kind=_kind(call, operator, tensors, shown),
+        kind=kind,
         inputs=tuple(tensors),
         elements=sum(seen.elements for seen in _results(call, operator)),
         gemm=_gemm(call, operator) if operator in PRODUCTS else None,
         parameters=sum(state.sizes[number] for number in fresh),
         constant_bytes=_constant_bytes(state, call),
+        group="embedding" if kind == "lookup" else "dense",
     )
     state.primitives.append(primitive)
     _write(state, call, operator, gradient=bool(shown) or any(tensor.gradient for tensor in tensors))

@@ -9,13 +9,12 @@ from phaze.layout import Layout
 from phaze.spec.model import load_model
 from phaze.spec.vision import Vision
 from phaze.workload.families.convolution import Convolution
-from phaze.workload.lower.backward import backward_graph
-from phaze.workload.lower.forward import forward_graph
+from phaze.workload.lower.backward import backward_pass
+from phaze.workload.lower.forward import forward_pass
 from phaze.workload.lower.fusion import fuse
-from phaze.workload.models import build_network
-from phaze.workload.network import Network
-from phaze.workload.operators import OperatorGraph
-from phaze.workload.primitives import INPUT
+from phaze.workload.models import build_graph
+from phaze.workload.operators import Pass
+from phaze.workload.primitives import INPUT, ModelGraph
 from tests.unit.workload.examples import SPECS, VISION, forward_flops, some
 
 
@@ -25,11 +24,11 @@ def model_of_images(name: str) -> Vision:
     return model
 
 
-def network_of(name: str, microbatch: int = 1) -> Network:
-    return build_network(model_of_images(name), 1, Layout(microbatch=microbatch), 2)
+def network_of(name: str, microbatch: int = 1) -> ModelGraph:
+    return build_graph(model_of_images(name), 1, Layout(microbatch=microbatch), 2)
 
 
-def flops(graph: OperatorGraph) -> int:
+def flops(graph: Pass) -> int:
     return sum(part.tensor_flops for operator in graph.operators for part in operator.parts)
 
 
@@ -85,8 +84,8 @@ def test_the_backward_pass_takes_two_products_but_of_the_image(name: str, form: 
     """Training takes the FLOPs that the spec says, in both forms of the backward pass."""
     whole = network_of(name).unroll()
     groups = fuse(whole)
-    backward = backward_graph(whole, groups, 2, "split" if form == "split" else "paired")
-    total = flops(forward_graph(whole, groups, 2)) + flops(backward)
+    backward = backward_pass(whole, groups, 2, "split" if form == "split" else "paired")
+    total = flops(forward_pass(whole, groups, 2)) + flops(backward)
     assert total == model_of_images(name).flops_per_token(1)
 
 
@@ -184,7 +183,7 @@ def test_only_shifted_windows_are_masked() -> None:
 def test_a_batch_norm_reads_its_input_twice() -> None:
     """Means and variances come from all samples before any element can be normalised."""
     layer = network_of("resnet-50").layers[0]
-    (norm,) = (o for o in forward_graph(layer, fuse(layer), 2).operators if o.name == "stem_norm")
+    (norm,) = (o for o in forward_pass(layer, fuse(layer), 2).operators if o.name == "stem_norm")
     elements = 64 * 112**2
     assert [p.streamed_bytes for p in norm.parts] == [2 * (3 * elements + 2 * 64)]
 
@@ -192,7 +191,7 @@ def test_a_batch_norm_reads_its_input_twice() -> None:
 def test_pooling_keeps_a_place_for_each_of_its_outputs() -> None:
     """The backward pass of max pooling needs to know which pixel was the largest."""
     layer = network_of("resnet-50").layers[0]
-    (made,) = (o for o in forward_graph(layer, fuse(layer), 2).operators if "stem_pool" in o.name)
+    (made,) = (o for o in forward_pass(layer, fuse(layer), 2).operators if "stem_pool" in o.name)
     assert made.name == "stem_relu+stem_pool"
     assert made.stashed_bytes == 2 * 64 * 112**2 + 64 * 56**2
     assert sum(p.elements for p in made.parts) == 64 * 112**2 + 9 * 64 * 56**2

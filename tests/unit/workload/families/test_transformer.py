@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.layout import Layout
-from phaze.workload.families.transformer import build_layers
+from phaze.workload.families.transformer import transformer_graph
 from phaze.workload.lower.sharding import Slice
 from phaze.workload.primitives import INPUT
 from tests.unit.workload.examples import NAMES, forward_flops, layer_of, model_of, slice_of, slices, some
@@ -128,7 +128,7 @@ def _check_closed_form(part: Slice) -> None:
     matrices = model.hidden * 2 * (model.query_width + model.kv_width)
     matrices += (3 if model.gated else 2) * model.hidden * model.feed_forward
     attention = 2 * model.query_width * part.sequence
-    flops = {layer.name: forward_flops(layer) for layer in build_layers(part)}
+    flops = {layer.name: forward_flops(layer) for layer in transformer_graph(part).layers}
     assert flops["block"] == 2 * tokens * (matrices + attention)
     assert flops["embedding"] == 2 * tokens * model.word_width * model.hidden * model.projected
     assert flops.get("head", 0) == _head_flops(part)
@@ -164,7 +164,9 @@ def test_parameters_of_random_models_agree(part: Slice) -> None:
 def _check_parameters(part: Slice) -> None:
     model = part.model
     counts = {"embedding": 1, "block": model.layers, "head": 1}
-    found = sum(counts[x.name] * sum(p.parameters for p in x.primitives) for x in build_layers(part))
+    found = sum(
+        counts[x.name] * sum(p.parameters for p in x.primitives) for x in transformer_graph(part).layers
+    )
     copied = model.word_width * model.vocabulary if model.tied_embeddings and model.head != "none" else 0
     assert found == model.parameters + model.training_head_parameters + copied
 
@@ -179,7 +181,10 @@ def test_grouped_heads_share_one_product() -> None:
 def test_dropout_of_nothing_is_no_operator() -> None:
     """OPT drops no attention probabilities and nothing after the embedding."""
     dropped = [
-        p.name for x in build_layers(slice_of("opt-350m")) for p in x.primitives if p.kind == "dropout"
+        p.name
+        for x in transformer_graph(slice_of("opt-350m")).layers
+        for p in x.primitives
+        if p.kind == "dropout"
     ]
     assert dropped == ["attention_dropout", "feed_forward_dropout"]
 
@@ -188,7 +193,7 @@ def test_a_model_without_head_norm_and_pooler_ends_with_its_blocks() -> None:
     """A layer without operators is no layer."""
     model = model_of("bert-large").model_copy(update={"head": "none", "pooler": False})
     part = Slice(model, Layout(), 8, 2)
-    assert [layer.name for layer in build_layers(part)] == ["embedding", "block"]
+    assert [layer.name for layer in transformer_graph(part).layers] == ["embedding", "block"]
 
 
 @some
@@ -197,7 +202,7 @@ def test_a_tensor_with_several_readers_is_forked(part: Slice) -> None:
     """Only a fork sends a gradient to more than one reader; a split's readers share it out without
     overlap.
     """
-    for layer in build_layers(part):
+    for layer in transformer_graph(part).layers:
         for primitive, readers in zip(layer.primitives, layer.readers(), strict=True):
             sizes = [tensor.elements for _, tensor in readers if tensor.gradient]
             if primitive.kind == "split":
@@ -210,7 +215,7 @@ def test_a_tensor_with_several_readers_is_forked(part: Slice) -> None:
 @given(slices())
 def test_every_primitive_leads_to_the_end_of_its_layer(part: Slice) -> None:
     """Inputs come before their readers, sizes are positive, and only the last primitive has no reader."""
-    for layer in build_layers(part):
+    for layer in transformer_graph(part).layers:
         unread = [index for index, readers in enumerate(layer.readers()) if not readers]
         assert unread == [len(layer.primitives) - 1]
         for index, primitive in enumerate(layer.primitives):
@@ -223,4 +228,4 @@ def test_every_primitive_leads_to_the_end_of_its_layer(part: Slice) -> None:
 def test_layers_do_not_depend_on_how_many_blocks_there_are(part: Slice, layers: int) -> None:
     """Another number of blocks changes no layer."""
     other = replace(part, model=part.model.model_copy(update={"layers": layers}))
-    assert build_layers(other) == build_layers(part)
+    assert transformer_graph(other).layers == transformer_graph(part).layers

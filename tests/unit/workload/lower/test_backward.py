@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from phaze.workload.families.transformer import build_layers
-from phaze.workload.lower.backward import Form, backward_graph
-from phaze.workload.lower.forward import forward_graph
+from phaze.workload.families.transformer import transformer_graph
+from phaze.workload.lower.backward import Form, backward_pass
+from phaze.workload.lower.forward import forward_pass
 from phaze.workload.lower.fusion import fuse
 from phaze.workload.lower.sharding import Slice
-from phaze.workload.operators import Operator, OperatorGraph
+from phaze.workload.operators import Operator, Pass
 from phaze.workload.primitives import LayerGraph
 from tests.unit.workload.examples import NAMES, layer_of, slice_of, slices, some
 
@@ -21,14 +21,14 @@ SCORES = 2 * 12 * 1024**2
 """Bytes of GPT-2's attention scores."""
 
 
-def passed(layer: LayerGraph, form: Form = "paired", *, fused: bool = True) -> OperatorGraph:
+def passed(layer: LayerGraph, form: Form = "paired", *, fused: bool = True) -> Pass:
     """Return the backward pass of a layer."""
-    return backward_graph(layer, fuse(layer, enabled=fused), 2, form)
+    return backward_pass(layer, fuse(layer, enabled=fused), 2, form)
 
 
-def forward(layer: LayerGraph, *, fused: bool = True) -> OperatorGraph:
+def forward(layer: LayerGraph, *, fused: bool = True) -> Pass:
     """Return the forward pass of a layer."""
-    return forward_graph(layer, fuse(layer, enabled=fused), 2)
+    return forward_pass(layer, fuse(layer, enabled=fused), 2)
 
 
 def operator(
@@ -51,12 +51,12 @@ def parts(o: Operator) -> list[tuple[str, str, int]]:
     return [(p.kind, p.role, p.streamed_bytes) for p in o.parts]
 
 
-def tensor_flops(graph: OperatorGraph) -> int:
+def tensor_flops(graph: Pass) -> int:
     """Return the FLOPs of all matrix multiplications."""
     return sum(part.tensor_flops for o in graph.operators for part in o.parts)
 
 
-def streamed(graph: OperatorGraph) -> int:
+def streamed(graph: Pass) -> int:
     """Return the HBM bytes beside matrix multiplications."""
     return sum(part.streamed_bytes for o in graph.operators for part in o.parts)
 
@@ -67,7 +67,7 @@ def test_paired_operators_mirror_the_forward_pass(name: str, fused: bool) -> Non
     """There is one backward operator for each forward operator, in reverse, and every edge is turned
     around.
     """
-    for layer in build_layers(slice_of(name)):
+    for layer in transformer_graph(slice_of(name)).layers:
         ahead, back = forward(layer, fused=fused), passed(layer, fused=fused)
         assert [o.name for o in back.operators] == [f"{o.name}.backward" for o in reversed(ahead.operators)]
         last = len(ahead.operators) - 1
@@ -79,7 +79,7 @@ def test_paired_operators_mirror_the_forward_pass(name: str, fused: bool) -> Non
 @given(slices())
 def test_products_take_twice_the_flops_of_the_forward_pass(part: Slice) -> None:
     """Every matrix multiplication has two gradients of its own cost, in both forms."""
-    for layer in build_layers(part):
+    for layer in transformer_graph(part).layers:
         for form in ("paired", "split"):
             assert tensor_flops(passed(layer, form)) == 2 * tensor_flops(forward(layer))
 
@@ -258,7 +258,7 @@ def test_an_unfused_bias_is_a_view_with_a_leaf() -> None:
 @given(slices())
 def test_leaves_are_leaves_and_there_is_one_for_every_operator_with_parameters(part: Slice) -> None:
     """Nothing waits for a weight gradient, and no operator with parameters is without."""
-    for layer in build_layers(part):
+    for layer in transformer_graph(part).layers:
         groups = fuse(layer)
         graph = passed(layer, "split")
         leaves = {i for i, o in enumerate(graph.operators) if o.name.endswith("weight_gradient")}
@@ -272,7 +272,7 @@ def test_leaves_are_leaves_and_there_is_one_for_every_operator_with_parameters(p
 @given(slices())
 def test_every_backward_operator_follows_from_the_layers_end(part: Slice) -> None:
     """Edges go forward in the order of operators, and all but the first operators follow an edge."""
-    for layer in build_layers(part):
+    for layer in transformer_graph(part).layers:
         for form in ("paired", "split"):
             graph = passed(layer, form)
             assert all(e.source < e.target and e.nbytes >= 0 for e in graph.edges)
@@ -285,7 +285,7 @@ def test_every_backward_operator_follows_from_the_layers_end(part: Slice) -> Non
 @given(slices())
 def test_fusion_never_adds_traffic_backward(part: Slice) -> None:
     """A fused backward pass streams no more than an unfused one, in both forms."""
-    for layer in build_layers(part):
+    for layer in transformer_graph(part).layers:
         for form in ("paired", "split"):
             assert streamed(passed(layer, form)) <= streamed(passed(layer, form, fused=False))
 
@@ -294,5 +294,5 @@ def test_fusion_never_adds_traffic_backward(part: Slice) -> None:
 @given(slices())
 def test_splitting_never_saves_traffic(part: Slice) -> None:
     """Making gradients apart reads no less than making them together."""
-    for layer in build_layers(part):
+    for layer in transformer_graph(part).layers:
         assert streamed(passed(layer)) <= streamed(passed(layer, "split"))

@@ -3,18 +3,18 @@
 import pytest
 from hypothesis import given
 
-from phaze.workload.families.transformer import build_layers
-from phaze.workload.lower.forward import forward_graph
+from phaze.workload.families.transformer import transformer_graph
+from phaze.workload.lower.forward import forward_pass
 from phaze.workload.lower.fusion import fuse
 from phaze.workload.lower.sharding import Slice
-from phaze.workload.operators import Operator, OperatorGraph
+from phaze.workload.operators import Operator, Pass
 from phaze.workload.primitives import LayerGraph
 from tests.unit.workload.examples import layer_of, slice_of, slices, some
 
 
-def passed(layer: LayerGraph, *, fused: bool = True) -> OperatorGraph:
+def passed(layer: LayerGraph, *, fused: bool = True) -> Pass:
     """Return the forward pass of a layer."""
-    return forward_graph(layer, fuse(layer, enabled=fused), 2)
+    return forward_pass(layer, fuse(layer, enabled=fused), 2)
 
 
 def operator(name: str, tensor: int, start: str, *, layer: str = "block", fused: bool = True) -> Operator:
@@ -23,7 +23,7 @@ def operator(name: str, tensor: int, start: str, *, layer: str = "block", fused:
     return next(o for o in graph.operators if o.name.startswith(start))
 
 
-def streamed(graph: OperatorGraph) -> int:
+def streamed(graph: Pass) -> int:
     """Return the HBM bytes of all vector operations and collectives."""
     return sum(part.streamed_bytes for o in graph.operators for part in o.parts)
 
@@ -137,7 +137,7 @@ def test_a_loss_reads_one_value_a_token() -> None:
 @given(slices())
 def test_fusion_never_adds_traffic(part: Slice) -> None:
     """A fused pass streams no more than an unfused one, and does the same work."""
-    for layer in build_layers(part):
+    for layer in transformer_graph(part).layers:
         fused, plain = passed(layer), passed(layer, fused=False)
         assert streamed(fused) <= streamed(plain)
         work = [
@@ -150,7 +150,7 @@ def test_fusion_never_adds_traffic(part: Slice) -> None:
 @given(slices())
 def test_fusion_changes_nothing_that_is_kept(part: Slice) -> None:
     """What is kept for the backward pass is the same with and without fusion."""
-    for layer in build_layers(part):
+    for layer in transformer_graph(part).layers:
         kept = [sum(o.stashed_bytes for o in passed(layer, fused=f).operators) for f in (True, False)]
         assert kept[0] == kept[1]
 
@@ -159,7 +159,7 @@ def test_fusion_changes_nothing_that_is_kept(part: Slice) -> None:
 @given(slices())
 def test_edges_carry_what_their_target_reads(part: Slice) -> None:
     """The bytes of the edges into an operator are its input, but for what the layer before hands over."""
-    for layer in build_layers(part):
+    for layer in transformer_graph(part).layers:
         graph = passed(layer)
         for number, o in enumerate(graph.operators):
             incoming = sum(e.nbytes for e in graph.edges if e.target == number)

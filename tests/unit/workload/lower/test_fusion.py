@@ -5,9 +5,9 @@ from itertools import product
 import pytest
 from hypothesis import given
 
-from phaze.workload.families.transformer import build_layers
-from phaze.workload.lower.backward import backward_graph
-from phaze.workload.lower.forward import forward_graph
+from phaze.workload.families.transformer import transformer_graph
+from phaze.workload.lower.backward import backward_pass
+from phaze.workload.lower.forward import forward_pass
 from phaze.workload.lower.fusion import fuse
 from phaze.workload.lower.sharding import Slice
 from phaze.workload.primitives import INPUT, Gemm, LayerBuilder
@@ -133,7 +133,7 @@ def test_a_dropout_with_its_softmax_reads_nothing_from_memory() -> None:
 
     def streamed(*, after_reductions: bool, backward: bool) -> int:
         groups = fuse(layer, after_reductions=after_reductions)
-        graph = backward_graph(layer, groups, 2, "paired") if backward else forward_graph(layer, groups, 2)
+        graph = backward_pass(layer, groups, 2, "paired") if backward else forward_pass(layer, groups, 2)
         return sum(p.streamed_bytes for o in graph.operators if "softmax" in o.name for p in o.parts)
 
     for backward, tensors in ((False, 1), (True, 2)):
@@ -144,7 +144,7 @@ def test_a_dropout_with_its_softmax_reads_nothing_from_memory() -> None:
 @pytest.mark.parametrize("name", ["gpt2", "bert-large", "llama2-7b", "opt-350m"])
 def test_without_fusion_every_primitive_is_an_operator(name: str) -> None:
     """Fusion can be switched off."""
-    for layer in build_layers(slice_of(name)):
+    for layer in transformer_graph(slice_of(name)).layers:
         assert fuse(layer, enabled=False) == tuple((index,) for index in range(len(layer.primitives)))
 
 
@@ -154,7 +154,7 @@ def test_operators_are_a_partition_in_topological_order(part: Slice) -> None:
     """Every primitive is in one operator; only its last one is read from outside; every operator comes
     after its inputs.
     """
-    for layer, after in product(build_layers(part), (False, True)):
+    for layer, after in product(transformer_graph(part).layers, (False, True)):
         groups = fuse(layer, after_reductions=after)
         place = {index: number for number, group in enumerate(groups) for index in group}
         assert sorted(place) == list(range(len(layer.primitives)))
@@ -168,7 +168,7 @@ def test_operators_are_a_partition_in_topological_order(part: Slice) -> None:
 @given(slices())
 def test_an_operator_has_one_product_and_no_company_for_collectives(part: Slice) -> None:
     """No operator has two products, a product with a reduction, or a collective with anything."""
-    for layer, after in product(build_layers(part), (False, True)):
+    for layer, after in product(transformer_graph(part).layers, (False, True)):
         for group in fuse(layer, after_reductions=after):
             roles = [layer.primitives[index].traits.role for index in group]
             assert roles.count("matmul") <= 1

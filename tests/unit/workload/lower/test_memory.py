@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from phaze.workload.families.transformer import build_layers
+from phaze.workload.families.transformer import transformer_graph
 from phaze.workload.lower.memory import first_stashes
 from phaze.workload.lower.sharding import Slice
 from phaze.workload.primitives import LayerGraph
@@ -84,7 +84,7 @@ def test_views_are_what_they_show() -> None:
 @given(slices())
 def test_no_tensor_is_kept_twice(part: Slice) -> None:
     """Every stash is asked for first by one primitive, and is of a positive size."""
-    for layer in build_layers(part):
+    for layer in transformer_graph(part).layers:
         found = [s for stashes in first_stashes(layer, 2) for s in stashes]
         assert len(found) == len(set(found))
         assert all(s.nbytes > 0 and s.source < len(layer.primitives) for s in found)
@@ -95,7 +95,7 @@ def test_no_tensor_is_kept_twice(part: Slice) -> None:
 def test_what_is_kept_grows_with_the_microbatch(part: Slice) -> None:
     """Twice the samples keep twice the bytes."""
     double = replace(part, layout=replace(part.layout, microbatch=2 * part.microbatch))
-    for one, two in zip(build_layers(part), build_layers(double), strict=True):
+    for one, two in zip(transformer_graph(part).layers, transformer_graph(double).layers, strict=True):
         assert kept_bytes(two) == 2 * kept_bytes(one)
 
 

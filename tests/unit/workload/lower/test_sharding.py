@@ -8,7 +8,7 @@ from hypothesis import given
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.workload.families.transformer import build_layers
+from phaze.workload.families.transformer import transformer_graph
 from phaze.workload.lower.sharding import Slice, slice_model
 from phaze.workload.primitives import LayerGraph
 from tests.unit.workload.examples import POINTS, forward_flops, layer_of, model_of, slice_of, slices, some
@@ -61,7 +61,7 @@ def test_all_reduces_are_those_of_megatron(name: str, tensor: int) -> None:
     """Two all-reduces a block and pass; one after the embedding; three small ones in the loss, one
     behind the head.
     """
-    counts = {layer.name: network(layer) for layer in build_layers(slice_of(name, tensor))}
+    counts = {layer.name: network(layer) for layer in transformer_graph(slice_of(name, tensor)).layers}
     assert counts["block"] == {"all_reduce": 2, "copy": 2}
     assert counts["embedding"] == {"all_reduce": 1}
     assert counts["head"] == {"all_reduce": 3, "copy": 1}
@@ -71,7 +71,7 @@ def test_all_reduces_are_those_of_megatron(name: str, tensor: int) -> None:
 @given(slices().filter(lambda part: part.layout.tp == 1))
 def test_one_slice_needs_no_network(part: Slice) -> None:
     """A model that is not cut sums nothing over the network."""
-    assert not any(network(layer) for layer in build_layers(part))
+    assert not any(network(layer) for layer in transformer_graph(part).layers)
 
 
 def test_all_reduces_carry_the_residual_stream() -> None:

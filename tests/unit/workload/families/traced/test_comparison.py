@@ -7,7 +7,7 @@ import pytest
 
 from phaze.spec.config import load_model_named
 from phaze.spec.torch_module import load_torch_module
-from phaze.workload.families.traced.compare import Comparison, Counts, count_spec, csv_text
+from phaze.workload.families.traced.trace import Comparison, Counts, count_spec, csv_text
 
 ROOT = Path(__file__).parents[5]
 TABLE = pd.read_csv(ROOT / "tests" / "data" / "torch-comparison.csv")

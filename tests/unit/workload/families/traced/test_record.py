@@ -8,8 +8,7 @@ from phaze.base.errors import PhazeError
 from phaze.spec.config import load_model_named
 from phaze.spec.model import load_model
 from phaze.spec.torch_module import TorchModule, load_torch_module
-from phaze.workload.families.traced.check import trace
-from phaze.workload.families.traced.compare import compare
+from phaze.workload.families.traced.trace import compare, trace
 from phaze.workload.families.traced.translate import translate
 
 SPECS = Path(__file__).parents[5] / "config" / "torch"
@@ -84,7 +83,7 @@ def test_what_is_no_module_is_refused(torch: str, message: str) -> None:
 
 def test_without_pytorch_the_message_says_what_works_in_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     """No index of packages has phaze."""
-    monkeypatch.setattr("phaze.workload.families.traced.check.find_spec", lambda _: None)
+    monkeypatch.setattr("phaze.workload.families.traced.trace.find_spec", lambda _: None)
     with pytest.raises(
         PhazeError, match=r"not installed: \.venv/bin/pip install -e '\.\[torch\]' in the folder"
     ):

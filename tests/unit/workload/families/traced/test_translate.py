@@ -7,8 +7,7 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.partition.profile import profile_graph
 from phaze.spec.systems import load_cluster
-from phaze.workload.families.traced.calls import Call, Origin, Seen, Trace
-from phaze.workload.families.traced.translate import graph_of, translate
+from phaze.workload.families.traced.translate import Call, Origin, Seen, Trace, graph_of, translate
 from phaze.workload.primitives import INPUT, LayerGraph
 
 B, N, WIDE = 2, 8, 5

@@ -1,0 +1,259 @@
+"""Workload: the one graph of a model, as one slice of it runs a microbatch, and the tables that hold it.
+
+Each distinct layer is there once, with its operators in order, forward and backward, what they hand to each
+other, and what goes over the network. The order of the model is a list of runs: any sequence of layers, each
+repeated any number of times.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple, Self
+
+import pandas as pd
+
+from phaze import tables
+from phaze.layout import Axis, Layout
+from phaze.workload.operators import Edge, Operator, Part, Pass
+from phaze.workload.primitives import ParameterGroup, Run
+
+Direction = Literal["forward", "backward"]
+DIRECTIONS: tuple[Direction, Direction] = ("forward", "backward")
+TABLES = ("operators", "parts", "edges", "layers")
+"""Names of the tables that hold the layers of a workload."""
+APART: tuple[ParameterGroup, ...] = ("expert", "embedding", "tied")
+"""Groups of parameters with a column of their own in table layers; dense are all others."""
+
+Row = dict[str, str | int | float | bool]
+Work = tuple[str, tuple[Part, ...]]
+"""What makes two operators equal work: the core type and the parts."""
+
+
+class Collective(NamedTuple):
+    """A tensor that the ranks of a group combine."""
+
+    kind: str
+    axis: Axis
+    """Whose group, see `Layout.group`."""
+    nbytes: int
+    """Of the whole tensor."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A distinct layer on one slice: its operators, its parameters, and what it keeps and passes on."""
+
+    name: str
+    forward: Pass
+    backward: Pass
+    groups: Mapping[ParameterGroup, int]
+    """Parameters by group; a group without any is left out."""
+    parameter_bytes: float
+    input_bytes: float
+    """Activations that arrive from the layer before."""
+    output_bytes: float
+    activation_bytes: float
+    """Kept of a microbatch for the backward pass."""
+    attention_bytes: float
+    """What of it is inside the core of attention."""
+    primitives: int
+    """Operators of the forward pass before fusion."""
+
+    @property
+    def parameters(self) -> int:
+        """Return the parameters of the slice, of all groups."""
+        return sum(self.groups.values())
+
+    @property
+    def tensor_parallel(self) -> bool:
+        """Return whether slices of the layer talk to each other."""
+        return any(
+            operator.core == "network" for operator in self.forward.operators + self.backward.operators
+        )
+
+    def run(self, direction: Direction) -> Pass:
+        """Return the operators of a pass."""
+        return self.forward if direction == "forward" else self.backward
+
+    def attention(self, direction: Direction) -> tuple[Operator, ...]:
+        """Return the operators between queries, keys, values and what attention makes of them."""
+        return tuple(operator for operator in self.run(direction).operators if operator.attention)
+
+    def collectives(self, direction: Direction) -> tuple[Collective, ...]:
+        """Return what a pass sends over the network, in order."""
+        parts = (part for operator in self.run(direction).operators for part in operator.parts)
+        return tuple(Collective(p.kind, p.axis, p.network_bytes) for p in parts if p.axis)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One slice of a model for one microbatch."""
+
+    model: str
+    """Name of the model."""
+    layout: Layout
+    layers: tuple[Layer, ...]
+    """Each distinct layer once."""
+    runs: tuple[Run, ...]
+    """The order of the layers, for a model that is a chain or not."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return how often each distinct layer runs."""
+        found: Counter[str] = Counter()
+        for run in self.runs:
+            found[run.layer] += run.count
+        return found
+
+    def layer(self, name: str) -> Layer:
+        """Return the distinct layer of a name."""
+        return next(layer for layer in self.layers if layer.name == name)
+
+    def parameters(self, *groups: ParameterGroup) -> int:
+        """Return the parameters of the slice in some groups, by default in all.
+
+        An embedding that input and output share is held by both ends of a pipeline: once under `embedding`,
+        and once under `tied`.
+        """
+        return sum(
+            self.counts[layer.name] * number
+            for layer in self.layers
+            for group, number in layer.groups.items()
+            if not groups or group in groups
+        )
+
+    @cached_property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Return tables operators, parts, edges and layers, by name."""
+        works = self._works()
+        rows: dict[str, Iterator[Row]] = {
+            "operators": self._operator_rows(works),
+            "parts": _part_rows(works),
+            "edges": self._edge_rows(),
+            "layers": map(_layer_row, self.layers),
+        }
+        point: Row = {"model": self.model, "tensor": self.layout.tp, "microbatch": self.layout.microbatch}
+        return {name: _frame(tables.TABLES[name], point, rows[name]) for name in TABLES}
+
+    @cached_property
+    def graph(self) -> pd.DataFrame:
+        """Return table graphs: the runs, of a model that is a chain."""
+        return graph_table(self.model, self.runs)
+
+    @classmethod
+    def of_tables(cls, frames: Mapping[str, pd.DataFrame], graph: pd.DataFrame) -> Self:
+        """Return the workload that tables operators, parts, edges and layers of a layout and graphs hold."""
+        rows = {str(row["layer"]): row for _, row in frames["layers"].iterrows()}
+        point = frames["layers"].iloc[0]
+        runs = tuple(Run(str(row["layer"]), int(row["count"])) for _, row in graph.iterrows())
+        passes = _read_passes(frames)
+        return cls(
+            model=str(point["model"]),
+            layout=Layout(tp=int(point["tensor"]), microbatch=int(point["microbatch"])),
+            layers=tuple(_read_layer(rows[name], passes) for name in dict.fromkeys(r.layer for r in runs)),
+            runs=runs,
+        )
+
+    def _passes(self) -> Iterator[tuple[Row, Pass]]:
+        """Yield every pass with its key."""
+        for layer in self.layers:
+            for direction in DIRECTIONS:
+                yield {"layer": layer.name, "direction": direction}, layer.run(direction)
+
+    def _works(self) -> dict[Work, int]:
+        """Return an id for all work that differs, in an order that only the work itself decides."""
+        found = {_work(o) for _, run in self._passes() for o in run.operators if o.core != "none"}
+        return {work: number for number, work in enumerate(sorted(found))}
+
+    def _operator_rows(self, works: Mapping[Work, int]) -> Iterator[Row]:
+        for key, run in self._passes():
+            for index, operator in enumerate(run.operators):
+                yield {
+                    **key,
+                    "operator": index,
+                    "core": operator.core,
+                    "work": works.get(_work(operator), -1),
+                    "tensor_flops": operator.tensor_flops,
+                    "vector_flops": operator.vector_flops,
+                    **{name: getattr(operator, name) for name in OWN},
+                }
+
+    def _edge_rows(self) -> Iterator[Row]:
+        for key, run in self._passes():
+            yield from (
+                {**key, "source": edge.source, "target": edge.target, "bytes": edge.nbytes}
+                for edge in run.edges
+            )
+
+
+OWN = ("name", "input_bytes", "parameter_bytes", "output_bytes", "stashed_bytes", "attention")
+"""Fields of an operator that table operators has as they are."""
+KEPT = ("parameter_bytes", "input_bytes", "output_bytes", "activation_bytes", "attention_bytes")
+"""Fields of a layer that table layers has as they are."""
+
+
+def graph_table(model: str, runs: Sequence[Run]) -> pd.DataFrame:
+    """Return table graphs of the runs of a model that is a chain."""
+    rows: list[Row] = [{"position": i, "layer": run.layer, "count": run.count} for i, run in enumerate(runs)]
+    return _frame(tables.Graphs, {"model": model}, rows)
+
+
+def _work(operator: Operator) -> Work:
+    return operator.core, operator.parts
+
+
+def _part_rows(works: Mapping[Work, int]) -> Iterator[Row]:
+    for (core, parts), work in works.items():
+        yield from ({"work": work, "part": i, "core": core, **vars(part)} for i, part in enumerate(parts))
+
+
+def _layer_row(layer: Layer) -> Row:
+    return {
+        "layer": layer.name,
+        "parameters": layer.parameters,
+        **{f"{group}_parameters": layer.groups.get(group, 0) for group in APART},
+        **{name: getattr(layer, name) for name in KEPT},
+        "tensor_parallel": layer.tensor_parallel,
+        "forward_tensor_flops": layer.forward.tensor_flops,
+        "forward_vector_flops": layer.forward.vector_flops,
+        "operators": layer.primitives,
+    }
+
+
+def _frame(table: type[tables.Table], point: Row, rows: Iterable[Row]) -> pd.DataFrame:
+    """Return a checked frame of a table, with the key of the point in every row."""
+    return table.check(pd.DataFrame([{**point, **row} for row in rows], columns=list(table.fields())))
+
+
+def _read_passes(frames: Mapping[str, pd.DataFrame]) -> dict[tuple[str, str], Pass]:
+    """Return the passes of all layers by layer and direction."""
+    parts: dict[int, list[Part]] = {}
+    for row in frames["parts"].sort_values(["work", "part"]).to_dict("records"):
+        part = Part(**{name: row[name] for name in Part.__dataclass_fields__})
+        parts.setdefault(row["work"], []).append(part)
+    operators: dict[tuple[str, str], list[Operator]] = {}
+    for row in frames["operators"].sort_values("operator").to_dict("records"):
+        own = Operator(parts=tuple(parts.get(row["work"], ())), **{name: row[name] for name in OWN})
+        operators.setdefault((row["layer"], row["direction"]), []).append(own)
+    edges: dict[tuple[str, str], list[Edge]] = {}
+    for row in frames["edges"].to_dict("records"):
+        edge = Edge(row["source"], row["target"], row["bytes"])
+        edges.setdefault((row["layer"], row["direction"]), []).append(edge)
+    return {key: Pass(tuple(found), tuple(edges.get(key, ()))) for key, found in operators.items()}
+
+
+def _read_layer(row: pd.Series, passes: Mapping[tuple[str, str], Pass]) -> Layer:
+    name = str(row["layer"])
+    groups: dict[ParameterGroup, int] = {group: int(row[f"{group}_parameters"]) for group in APART}
+    groups["dense"] = int(row["parameters"]) - sum(groups.values())
+    return Layer(
+        name=name,
+        forward=passes[name, "forward"],
+        backward=passes[name, "backward"],
+        groups={group: number for group, number in groups.items() if number},
+        primitives=int(row["operators"]),
+        **{key: float(row[key]) for key in KEPT},
+    )
