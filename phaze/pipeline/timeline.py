@@ -1,4 +1,10 @@
-"""What a simulation found: when every event happens, where device time goes, what binds, memory over time."""
+"""What a simulation found: when every event happens, where device time goes, what binds, memory over time.
+
+A microbatch is in flight on a stage from the beginning of its forward pass to the end of its backward pass,
+as the stashes in the caption of Piper's Figure 5. Under 1f1b and 2bw a worker has ceil(s/d) of them at most,
+min(S, B) on the first of S equal stages, under gpipe all (PALM, IV.B). `cost.memory` counts s - 1 instead
+because it adds the microbatch at work to what is there all the time.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +15,11 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from phaze.base.arrays import Floats, Ints
 from phaze.pipeline.durations import Kind, occupied_s
-from phaze.pipeline.memory import fixed_bytes, held_bytes, most_in_flight, releasing
-from phaze.pipeline.orders import Jobs
+from phaze.pipeline.orders import Jobs, Kinds
 from phaze.pipeline.pipeline import Pipeline
 
 Use = Literal["forward", "recompute", "backward", "update", "fetch", "transfer", "synchronisation", "bubble"]
@@ -185,7 +191,9 @@ class Timeline:
 
     def most_in_flight(self, worker: int) -> int:
         """Return the most microbatches that a worker holds at once, counted for each chunk."""
-        return most_in_flight(self.pipeline, self.jobs.kind[slice(*self.jobs.first[worker : worker + 2])])
+        kind = self.jobs.kind[slice(*self.jobs.first[worker : worker + 2])]
+        released = kind == releasing(self.pipeline)
+        return int((np.cumsum(kind == Kind.FORWARD) - np.cumsum(released) + released).max())
 
     def finished_s(self) -> Floats:
         """Return when every microbatch has left the pipeline, in the order of their numbers."""
@@ -255,3 +263,25 @@ class Timeline:
                 use: Use = "bubble" if self.jobs.kind[job] == Kind.FETCH else "transfer"
                 yield Step(use, int(self.jobs.stage[before]), start - until)
             job = before
+
+
+def held_bytes(
+    pipeline: Pipeline, group: int, kind: Kinds, stage: NDArray[np.int32]
+) -> tuple[Floats, Floats]:
+    """Return the bytes that a device of a group holds during and after each of a worker's jobs."""
+    stash, work = pipeline.column("stash_bytes")[stage], pipeline.column("work_bytes")[stage]
+    freed = np.where(kind == releasing(pipeline), stash, 0.0)
+    taken = np.where(kind == Kind.FORWARD, stash, 0.0)
+    after = fixed_bytes(pipeline, group) + np.cumsum(taken) - np.cumsum(freed)
+    busy = (kind >= Kind.FORWARD) & (kind <= Kind.BACKWARD)
+    return after + freed + np.where(busy, work, 0.0), after
+
+
+def fixed_bytes(pipeline: Pipeline, group: int) -> float:
+    """Return what a device of a group holds all the time, for all its chunks."""
+    return float(pipeline.column("fixed_bytes")[group :: pipeline.depth].sum())
+
+
+def releasing(pipeline: Pipeline) -> Kind:
+    """Return the kind of job after which a microbatch's activations are not needed any more."""
+    return Kind.BACKWARD if pipeline.trains else Kind.FORWARD

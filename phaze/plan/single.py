@@ -11,7 +11,7 @@ import pandas as pd
 from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
 from phaze.cost.network.fabric import fabric
-from phaze.pipeline.rows import stage_memory
+from phaze.pipeline.trace import stage_memory
 from phaze.plan.networked import NetworkReplay, replay_on
 from phaze.plan.plan import Plan
 from phaze.plan.replay import Replay, read_plan, replay, simulated_stages, simulation_row

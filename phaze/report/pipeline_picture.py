@@ -19,8 +19,8 @@ from matplotlib.gridspec import SubplotSpec
 from matplotlib.ticker import EngFormatter
 
 from phaze.base.units import GIB
-from phaze.pipeline.rows import job_rows, stage_memory, transfer_rows
 from phaze.pipeline.timeline import Timeline
+from phaze.pipeline.trace import job_rows, stage_memory, transfer_rows
 from phaze.plan.single import replay_one
 from phaze.report.over_time import MOST_LINES, Profile, cells, draw_memory, draw_numbers, draw_pipeline
 from phaze.report.style import legend_above

@@ -28,7 +28,7 @@ from phaze.layout import Layout
 from phaze.pipeline.durations import Kind
 from phaze.pipeline.graph import synchronising_groups
 from phaze.pipeline.pipeline import Pipeline, Schedule, StageCost
-from phaze.pipeline.rows import job_rows
+from phaze.pipeline.trace import job_rows
 from phaze.pipeline.traffic import Carried, Script, Traffic, Turn, carry_out, script, silent
 from phaze.spec.model import Model
 from phaze.spec.tiled_study import Lie, TiledPoint

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from phaze.cost.memory import microbatches_in_flight
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.memory import peak_bytes
 from phaze.pipeline.pipeline import Pipeline, Schedule, StageCost
 from tests.oracles.pipelines import recomputing
 from tests.unit.pipeline.examples import SCHEDULES, ideal, random_pipeline
@@ -37,7 +36,7 @@ def test_the_peak_is_the_memory_that_the_planner_counts(recompute: bool) -> None
         flying = microbatches_in_flight("1f1b", 4 - group, 9)
         stashed = np.array([inputs if recompute else activations])
         expected = np.array([static + activations]) + flying * stashed
-        assert peak_bytes(pipeline, group) == expected[0]
+        assert simulate(pipeline).peak_bytes[group] == expected[0]
 
 
 def test_interleaving_holds_more() -> None:

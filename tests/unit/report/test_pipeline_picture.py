@@ -9,8 +9,8 @@ import pytest
 
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
-from phaze.pipeline.rows import job_rows, stage_memory, transfer_rows
 from phaze.pipeline.timeline import Timeline
+from phaze.pipeline.trace import job_rows, stage_memory, transfer_rows
 from phaze.report.drawing import save
 from phaze.report.pipeline_picture import MOST_ROWS, Shown, picture
 
