@@ -114,7 +114,7 @@ rule report_tiled:
         tiled=study["tiled"],
         flops=settings.tiled_flops,
         published=settings.published_tiled,
-        code=source_digest("phaze.report.tiled"),
+        code=source_digest("phaze.report.tiled.build"),
     log:
         "<logs>/report/tiled.log",
     benchmark:

@@ -5,7 +5,8 @@ from pathlib import Path
 from phaze import tables
 from phaze.base.job import logged
 from phaze.report.report import write_report
-from phaze.report.tiled import TiledInputs, build_tiled_report
+from phaze.report.tiled.build import build_tiled_report
+from phaze.report.tiled.inputs import TiledInputs
 from phaze.spec.published_tiled import PublishedTiled
 from phaze.spec.tiled_study import TiledStudy
 

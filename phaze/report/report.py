@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,12 +13,33 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from phaze.base.files import write_text
-from phaze.report.document import Chart, Document, Gallery, Heading, Items, Prose, Sheet, as_csv
+from phaze.report.document import (
+    Answer,
+    Chart,
+    Document,
+    Gallery,
+    Heading,
+    Items,
+    Prose,
+    Section,
+    Sheet,
+    as_csv,
+)
 from phaze.report.drawing import Drawn, draw
 from phaze.report.verdicts import failures
 from phaze.tables import Checks, Table
 
 log = logging.getLogger(__name__)
+
+Written = Mapping[str, tuple[type[Table], pd.DataFrame]]
+"""Tables of a page by file name, each with its contract."""
+
+
+def page_of(page: str, subtitle: str, answer: Answer, sections: Iterable[Section], tables: Written) -> Report:
+    """Return the report of a page, beside which all of its tables lie."""
+    frames = {name: frame for name, (_, frame) in tables.items()}
+    document = Document("phaze", subtitle, answer, tuple(sections), frames, page)
+    return Report(document, {name: table for name, (table, _) in tables.items()})
 
 
 @dataclass(frozen=True)

@@ -123,9 +123,9 @@ def storing(recompute: object) -> str:
 
 
 _FORMS: Mapping[str, Callable[[float], str]] = {
-    **{form.__name__: form for form in (seconds, size, percent, times, area, digits, storing)},
+    **{form.__name__: form for form in (seconds, size, percent, change, times, area, digits, storing)},
     **{f"percent{decimals}": partial(percent, decimals=decimals) for decimals in (0, 2, 3)},
-    "digits4": partial(digits, count=4),
+    **{f"digits{count}": partial(digits, count=count) for count in (4, 5)},
     **{unit: partial(decimal, unit=unit) for unit in ("B", "J", "FLOP")},
 }
 
@@ -139,7 +139,7 @@ class _Filled(Formatter):
 def fill(template: str, row: pd.Series) -> str:
     """Return a template with the values of a row, as `"{hbm_gib:g} GiB in {time_s:seconds}"`.
 
-    Beside Python's own formats there are those of this module: seconds, size, percent, percent2, times, area,
-    digits, digits4, storing, and the units B, J and FLOP.
+    Beside Python's own formats there are those of this module: seconds, size, percent, percent2, change,
+    times, area, digits, digits4, storing, and the units B, J and FLOP.
     """
     return _Filled().vformat(template, (), {str(name): value for name, value in row.items()})

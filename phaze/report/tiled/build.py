@@ -1,4 +1,4 @@
-"""The page of tiled accelerators: figures, tables, claims and checks as one HTML page, and as Markdown."""
+"""The page of tiled accelerators: figures and tables of the PALM paper beside ours, claims and checks."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from phaze.report.document import Answer, Document, Items, Section
-from phaze.report.report import Report
-from phaze.report.tiled.checks import check_tiled
+from phaze.report.document import Answer, Items, Section
+from phaze.report.report import Report, page_of
+from phaze.report.tiled.checks import CHECKS
 from phaze.report.tiled.claims import check_claims
 from phaze.report.tiled.inputs import TiledInputs
 from phaze.report.tiled.program import irreproducible, program_section
 from phaze.report.tiled.readings import WAFER, readings_sheet, tabulate_readings
 from phaze.report.tiled.sections import notes, sections_of
-from phaze.report.verdicts import checks_section, claims_sheet
+from phaze.report.verdicts import checks_section, claims_sheet, run_checks
 from phaze.report.words import percent
 from phaze.tables import (
     Checks,
     Claims,
-    Table,
     TiledBesides,
     TiledJobs,
     TiledLinks,
@@ -28,69 +27,46 @@ from phaze.tables import (
     TiledRuns,
 )
 
-TABLES: dict[str, type[Table]] = {
-    "tiled_runs": TiledRuns,
-    "tiled_jobs": TiledJobs,
-    "tiled_links": TiledLinks,
-    "tiled_networks": TiledNetworks,
-    "tiled_besides": TiledBesides,
-    "tiled_readings": TiledReadings,
-    "tiled-claims": Claims,
-    "tiled-checks": Checks,
-}
-"""The tables beside the page, by file name."""
 _CHECKS = "What must hold of any simulation, checked on these; `snakemake check` fails if one does not."
 
 
 def build_tiled_report(inputs: TiledInputs) -> Report:
     """Return the page of the tiled accelerators of a study."""
-    claims, checks, readings = check_claims(inputs), check_tiled(inputs), tabulate_readings(inputs)
-    tables = {
-        "tiled_runs": inputs.runs,
-        "tiled_jobs": inputs.jobs,
-        "tiled_links": inputs.links,
-        "tiled_networks": inputs.networks,
-        "tiled_besides": inputs.besides,
-        "tiled_readings": readings,
-        "tiled-claims": claims,
-        "tiled-checks": checks,
-    }
+    claims, checks, readings = check_claims(inputs), run_checks(CHECKS, inputs), tabulate_readings(inputs)
+    about = "Every claim of the paper that can be checked, reading by reading."
     sections = (
         *program_section(inputs),
-        _claims(claims),
+        Section("claims", "Claims", about, (claims_sheet(claims, "tiled-claims"),)),
         *sections_of(inputs),
         *_missing(inputs),
         checks_section(checks, "tiled-checks", _CHECKS),
         notes(inputs),
     )
-    document = Document(
-        title="phaze",
-        subtitle="tiled accelerators",
-        answer=_answer(inputs, claims, readings),
-        sections=sections,
-        tables=tables,
-        page="tiled.html",
-    )
-    return Report(document, TABLES)
+    tables = {
+        "tiled_runs": (TiledRuns, inputs.runs),
+        "tiled_jobs": (TiledJobs, inputs.jobs),
+        "tiled_links": (TiledLinks, inputs.links),
+        "tiled_networks": (TiledNetworks, inputs.networks),
+        "tiled_besides": (TiledBesides, inputs.besides),
+        "tiled_readings": (TiledReadings, readings),
+        "tiled-claims": (Claims, claims),
+        "tiled-checks": (Checks, checks),
+    }
+    answer = _answer(inputs, claims, readings)
+    return page_of("tiled.html", "tiled accelerators", answer, sections, tables)
 
 
 def _answer(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame) -> Answer:
     """Return the first screen: how near the readings come, and what nothing gives."""
-    held = int(claims["holds"].sum())
+    own = f"{int((~readings['theirs']).sum()):,}"
     facts = (
-        (
-            f"{int((~readings['theirs']).sum()):,}",
-            "readings of what the paper leaves open, each with its error",
-        ),
-        (f"{held} of {len(claims)}", "claims of the paper that hold, over all readings"),
+        (own, "readings of what the paper leaves open, each with its error"),
+        (f"{claims['holds'].sum()} of {len(claims)}", "claims of the paper that hold, over all readings"),
         (f"{len(inputs.runs):,}", "batches simulated with contention"),
     )
-    return Answer(
-        "Do PALM's case studies come out as printed?",
-        " ".join(_sentences(inputs, claims, readings)),
-        facts,
-        readings_sheet(readings),
-    )
+    sentence = " ".join(_sentences(inputs, claims, readings))
+    question = "Do PALM's case studies come out as printed?"
+    return Answer(question, sentence, facts, readings_sheet(readings))
 
 
 def _sentences(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame) -> Iterator[str]:
@@ -130,11 +106,6 @@ def _nearest(wafer: pd.DataFrame) -> str:
         "Figures 9 and 10"
         for _, row in wafer.iterrows()
     )
-
-
-def _claims(claims: pd.DataFrame) -> Section:
-    about = "Every claim of the paper that can be checked, reading by reading."
-    return Section("claims", "Claims", about, (claims_sheet(claims, "tiled-claims"),))
 
 
 def _missing(inputs: TiledInputs) -> Iterator[Section]:

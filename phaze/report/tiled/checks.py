@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pandas as pd
-
 from phaze.report.tiled.inputs import RUN, TiledInputs
-from phaze.report.verdicts import ROUNDING, Verdicts, describe, run_checks
+from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
 
-Check = Callable[[TiledInputs], Verdicts]
-
-
-def check_tiled(inputs: TiledInputs) -> pd.DataFrame:
-    """Return table checks of the simulations."""
-    return run_checks(CHECKS, inputs)
+CHECKS: Checklist[TiledInputs] = Checklist()
+SLACK = 1 + ROUNDING
 
 
-def every_combination_has_a_row(inputs: TiledInputs) -> Verdicts:
-    """Yield for every case and point whether there are as many runs as it lists."""
+@CHECKS.hold("every combination of a case is simulated")
+def _every_combination_has_a_row(inputs: TiledInputs) -> Verdicts:
     counts = inputs.runs.groupby(["case", "system", "model"]).size().to_dict()
     for name, case in inputs.tiled.cases.items():
         wanted = len(case.layouts) * len(case.placed) * len(case.tensor) * len(case.microbatches)
@@ -27,40 +19,28 @@ def every_combination_has_a_row(inputs: TiledInputs) -> Verdicts:
             yield found == wanted, f"{name}, {point.system}, {point.model}: {found} runs of {wanted}"
 
 
-def contention_never_helps(inputs: TiledInputs) -> Verdicts:
-    """Yield for every run whether work alone takes least, traffic without contention no more than with."""
-    for _, row in inputs.runs.iterrows():
-        slack = 1 + ROUNDING
-        fine = row["alone_s"] <= row["uncontended_s"] * slack and row["alone_s"] <= row["time_s"] * slack
-        yield bool(fine and row["uncontended_s"] <= row["time_s"] * slack), describe(row, RUN)
+@CHECKS.hold("neither traffic nor contention makes a batch faster")
+def _contention_never_helps(inputs: TiledInputs) -> Verdicts:
+    alone_s, uncontended_s, time_s = (inputs.runs[key] for key in ("alone_s", "uncontended_s", "time_s"))
+    both = (alone_s <= uncontended_s * SLACK) & (alone_s <= time_s * SLACK)
+    yield from each(both & (uncontended_s <= time_s * SLACK), inputs.runs, RUN)
 
 
-def nothing_is_busy_for_longer(inputs: TiledInputs) -> Verdicts:
-    """Yield for every run whether no link, port or stage is busy for longer than the batch takes."""
+@CHECKS.hold("nothing is busy for longer than a batch takes")
+def _nothing_is_busy_for_longer(inputs: TiledInputs) -> Verdicts:
     shares = ["compute_share", "most_link_share", "most_dram_share", "model_share"]
-    for _, row in inputs.runs.iterrows():
-        yield bool((row[shares] <= 1 + ROUNDING).all()), describe(row, RUN)
+    yield from each((inputs.runs[shares] <= SLACK).all(axis=1), inputs.runs, RUN)
 
 
-def every_byte_arrives(inputs: TiledInputs) -> Verdicts:
-    """Yield for every run whether nodes receive what nodes send."""
-    for _, row in inputs.runs.iterrows():
-        lost = abs(row["sent_bytes"] - row["received_bytes"])
-        yield lost <= ROUNDING * row["sent_bytes"], describe(row, RUN)
+@CHECKS.hold("every byte that is sent is received")
+def _every_byte_arrives(inputs: TiledInputs) -> Verdicts:
+    sent = inputs.runs["sent_bytes"]
+    yield from each((sent - inputs.runs["received_bytes"]).abs() <= ROUNDING * sent, inputs.runs, RUN)
 
 
-def jobs_of_a_stage_follow_each_other(inputs: TiledInputs) -> Verdicts:
-    """Yield for every stage of the pipelines shown whether no job begins before the one before is over."""
+@CHECKS.hold("jobs of a stage follow each other")
+def _jobs_of_a_stage_follow_each_other(inputs: TiledInputs) -> Verdicts:
     for key, rows in inputs.jobs.groupby([*RUN, "resource"]):
         ordered = rows.sort_values("number")
         gaps = ordered["start_s"].to_numpy()[1:] - ordered["end_s"].to_numpy()[:-1]
         yield bool((gaps >= -ROUNDING * ordered["end_s"].max()).all()), str(key)
-
-
-CHECKS: dict[str, Check] = {
-    "every combination of a case is simulated": every_combination_has_a_row,
-    "neither traffic nor contention makes a batch faster": contention_never_helps,
-    "nothing is busy for longer than a batch takes": nothing_is_busy_for_longer,
-    "every byte that is sent is received": every_byte_arrives,
-    "jobs of a stage follow each other": jobs_of_a_stage_follow_each_other,
-}

@@ -10,7 +10,7 @@ import pandas as pd
 from phaze.spec.published_tiled import PrintedWafer, PublishedTiled
 from phaze.spec.tiled_study import TiledCase, TiledStudy
 
-RUN = ["case", "system", "model", "layout", "placed", "tensor", "microbatches"]
+RUN = "case", "system", "model", "layout", "placed", "tensor", "microbatches"
 """Columns that say which run it is."""
 LAYOUTS = {"line": "line", "s-shaped": "S", "own": "own"}
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil, floor
+from math import ceil, floor, isfinite, nan
 
 import pandas as pd
 
-from phaze.report.document import Block, Items, Section, Sheet
+from phaze.report.document import Items, Section, Sheet
 from phaze.report.tiled.inputs import TiledInputs
 from phaze.report.words import change, digits, join, times
 from phaze.spec.published_tiled import ProgramRun, PublishedTiled
@@ -23,14 +23,16 @@ def program_section(inputs: TiledInputs) -> Iterator[Section]:
     published = inputs.published
     if published is None or published.program is None or not published.wafer:
         return
-    blocks: list[Block] = [
-        _throughputs(inputs, published, published.program),
-        _splits(published, published.program),
-    ]
-    sentences = [*_irreproducible(published), *_bounds(inputs, published)]
-    blocks.append(Items(tuple(sentences)))
-    about = f"What {published.program.source}, gives; it runs {published.program.microbatches} microbatches."
-    yield Section("program", "The authors' program as run", about, tuple(blocks))
+    program = published.program
+    never = "Not reproduced by the authors' program either, in any version run"
+    sentences = (
+        *(f"{never}: {figure}." for figure in irreproducible(published)),
+        f"A figure counts as reproduced where a version comes within {100 * SAME:g} % of it.",
+        *_bounds(inputs, published),
+    )
+    blocks = _throughputs(inputs, published, program), _splits(published, program), Items(sentences)
+    about = f"What {program.source}, gives; it runs {program.microbatches} microbatches."
+    yield Section("program", "The authors' program as run", about, blocks)
 
 
 def _throughputs(inputs: TiledInputs, published: PublishedTiled, program: ProgramRun) -> Sheet:
@@ -38,13 +40,12 @@ def _throughputs(inputs: TiledInputs, published: PublishedTiled, program: Progra
     best = _first_reading(inputs)
     cells = []
     for model, row in published.wafer.items():
-        versions = [
-            f"{digits(found[model], 4)} ({change(found[model] / row.palm)})"
-            for found in program.wafer.values()
-        ]
-        ours = f"{digits(best[model], 4)} ({change(best[model] / row.palm)})" if model in best else "–"
+        found = (*(ours[model] for ours in program.wafer.values()), best.get(model, nan))
+        beside = (
+            f"{digits(ours, 4)} ({change(ours / row.palm)})" if isfinite(ours) else "–" for ours in found
+        )
         cells.append(
-            (model, digits(row.palm, 5), *versions, ours, digits(row.printed, 5), *_scaled(published, model))
+            (model, digits(row.palm, 5), *beside, digits(row.printed, 5), *_scaled(published, model))
         )
     header = (
         "model", "PALM prints", *(f"its program, {version}" for version in program.wafer),
@@ -68,21 +69,15 @@ def _scaled(published: PublishedTiled, model: str) -> tuple[str, str]:
     """Return Table IV's published figure over a sixteenth of the GPUs, whole and with its numerator cut."""
     if model not in published.gpus:
         return "–", "–"
-    parts = published.wafer[model].gpus / SHARE
-    figure = published.gpus[model].printed
+    parts, figure = published.wafer[model].gpus / SHARE, published.gpus[model].printed
     return digits(figure / parts, 5), digits(floor(figure) / parts, 5)
 
 
 def _splits(published: PublishedTiled, program: ProgramRun) -> Sheet:
     """Return the fastest splits and the gaps, as printed and as run."""
+    gap = f"at least {published.gap:g}×"
     cells = tuple(
-        (
-            model,
-            str(tensor),
-            str(program.best_tensor[model]),
-            f"at least {published.gap:g}×",
-            times(program.gaps[model]),
-        )
+        (model, str(tensor), str(program.best_tensor[model]), gap, times(program.gaps[model]))
         for model, tensor in published.best_tensor.items()
     )
     header = ("model", "fastest TP printed", "its program", "gap printed", "its program")
@@ -108,12 +103,6 @@ def irreproducible(published: PublishedTiled) -> list[str]:
     if min(program.gaps.values()) < published.gap:
         found.append(f"a gap of {published.gap:g}× between best and worst mapping")
     return found
-
-
-def _irreproducible(published: PublishedTiled) -> Iterator[str]:
-    for figure in irreproducible(published):
-        yield f"Not reproduced by the authors' program either, in any version run: {figure}."
-    yield f"A figure counts as reproduced where a version comes within {100 * SAME:g} % of it."
 
 
 def _bounds(inputs: TiledInputs, published: PublishedTiled) -> Iterator[str]:

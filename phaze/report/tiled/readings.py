@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
 
-import numpy as np
 import pandas as pd
 
-from phaze.report.document import Sheet
+from phaze.report.document import Cell, Sheet, sheet_of
 from phaze.report.tiled.claims import claims_of_splits
 from phaze.report.tiled.inputs import TiledInputs
-from phaze.report.words import digits, percent
+from phaze.report.words import digits
 from phaze.spec.published_tiled import PublishedTiled
 from phaze.tables import TiledReadings
 
@@ -77,8 +76,7 @@ def tabulate_readings(inputs: TiledInputs) -> pd.DataFrame:
     """Return table tiled_readings; empty without a publication."""
     if inputs.published is None:
         return TiledReadings.empty()
-    found = readings(inputs, inputs.published)
-    rows = [reading.row(number) for number, reading in enumerate(found)]
+    rows = [reading.row(number) for number, reading in enumerate(readings(inputs, inputs.published))]
     return TiledReadings.check(pd.DataFrame(rows)) if rows else TiledReadings.empty()
 
 
@@ -128,12 +126,10 @@ def _congestion(networks: pd.DataFrame, published: PublishedTiled) -> Iterator[R
         for five, most, tasks in (("turns", "turns", "kinds in turns"), ("mean", "most", "all mixes")):
             at_five = rows[(rows["group"] == five) & rows["setting"].str.startswith("5 tasks of 8 MB")]
             at_most = rows[rows["group"] == most]
-            by_size = at_most.groupby(at_most["setting"].str.extract(r"of ([\d.]+) MB", expand=False))[
-                "value"
-            ]
+            sizes = at_most["setting"].str.extract(r"of ([\d.]+) MB", expand=False)
             figures = (
                 Beside(published.congestion_five, (float(at_five["value"].iloc[0]),)),
-                Beside(published.congestion_most, tuple(by_size.max().tolist())),
+                Beside(published.congestion_most, tuple(at_most.groupby(sizes)["value"].max().tolist())),
             )
             yield Reading("Figure 7", f"{tasks}, against the {reading} of the formulas", figures)
 
@@ -178,19 +174,14 @@ def _of(rows: pd.DataFrame, column: str, place: str, reading: str) -> Reading:
 def readings_sheet(readings: pd.DataFrame) -> Sheet:
     """Return the readings with their errors; the nearest of every table and figure stands out."""
     nearest = readings.groupby("printed_in")["mean_error"].transform("min") == readings["mean_error"]
-    cells = [
-        (
-            str(row["printed_in"]), str(row["reading"]), f"{row['figures']}", percent(row["mean_error"]),
-            percent(row["worst_error"]), _held(row), str(row["ours"]), str(row["printed"]),
-        )
-        for _, row in readings.iterrows()
-    ]  # fmt: skip
-    header = (
-        "printed in", "reading", "figures", "mean error", "worst", "statements that hold", "ours", "printed",
-    )  # fmt: skip
+    columns: dict[str, Cell] = {
+        "printed in": "{printed_in}", "reading": "{reading}", "figures": "{figures}",
+        "mean error": "{mean_error:percent}", "worst": "{worst_error:percent}",
+        "statements that hold": _held,
+        "ours": "{ours}", "printed": "{printed}",
+    }  # fmt: skip
     caption = "Every reading, with its error over all printed figures that it gives; the nearest stands out"
-    marked = frozenset(np.flatnonzero(nearest).tolist())
-    return Sheet(caption, header, tuple(cells), 2, marked, "tiled_readings")
+    return sheet_of(caption, readings, columns, 2, nearest, "tiled_readings")
 
 
 def _held(row: pd.Series) -> str:

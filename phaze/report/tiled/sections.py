@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import numpy as np
 import pandas as pd
 
-from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
+from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, Sheet, sheet_of
 from phaze.report.tiled import figures
 from phaze.report.tiled.claims import CLOSE
 from phaze.report.tiled.inputs import TiledInputs, mapped
@@ -25,147 +26,125 @@ _LEVELS = (
     "that comes at once; work alone leaves out everything that is sent, fetched or stored, and keeps "
     "the bubbles of the pipeline."
 )
+_RUN: dict[str, Cell] = {
+    "model": "{model}", "system": "{system}", "mapping": mapped, "bound by": "{bound_by}",
+}  # fmt: skip
 
 
 def table(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
     """Return throughputs beside printed ones (Table VII)."""
-    rows = inputs.rows(name)
-    blocks: list[Block] = [_printed_sheet(inputs, rows), Prose(_LEVELS)]
-    explained = tuple(_explanations(inputs, rows))
-    if explained:
-        blocks.append(Items(explained))
-    about = "Samples per second beside the paper's and beside measured ones."
-    return Section(name, case.title, about, tuple(blocks))
+    rows = _beside(inputs, inputs.rows(name))
+    explained = tuple(_explanations(rows))
+    blocks: tuple[Block, ...] = (_printed_sheet(rows), Prose(_LEVELS))
+    blocks += (Items(explained),) if explained else ()
+    return Section(
+        name, case.title, "Samples per second beside the paper's and beside measured ones.", blocks
+    )
 
 
-def _printed_sheet(inputs: TiledInputs, rows: pd.DataFrame) -> Sheet:
-    cells = []
-    for _, row in rows.iterrows():
-        printed = inputs.published.wafer.get(row["model"]) if inputs.published else None
-        ours = row["samples_per_s"]
-        theirs = (
-            (digits(printed.palm, 5), change(ours / printed.palm), digits(printed.printed, 5),
-             digits(inputs.measured(printed), 4), change(ours / inputs.measured(printed)))
-            if printed else ("–",) * 5
-        )  # fmt: skip
-        cells.append(
-            (
-                str(row["model"]), str(row["system"]), mapped(row), str(row["bound_by"]),
-                str(row["microbatches"]), digits(ours, 4), *theirs,
-                digits(row["batch"] / row["uncontended_s"], 4), digits(row["batch"] / row["alone_s"], 4),
-                percent(row["compute_share"]), percent(row["most_dram_share"]),
-                percent(row["most_link_share"]),
-            )
-        )  # fmt: skip
-    header = (
-        "model", "system", "mapping", "bound by", "microbatches", "ours", "PALM", "ours over PALM",
-        "printed beside it", "measured, scaled by peak", "ours over measured", "without contention",
-        "work alone", "compute", "busiest port", "busiest link",
-    )  # fmt: skip
-    marked = frozenset(i for i, (_, row) in enumerate(rows.iterrows()) if _is_best(rows, row))
+def _beside(inputs: TiledInputs, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return runs with what is printed of their models, NaN where nothing is, and other throughputs."""
+    wafer = inputs.published.wafer if inputs.published else {}
+    printed = {model: (row.palm, row.printed, inputs.measured(row)) for model, row in wafer.items()}
+    beside = np.array([printed.get(model, (np.nan,) * 3) for model in rows["model"]]).reshape(-1, 3)
+    return rows.assign(
+        palm=beside[:, 0],
+        printed=beside[:, 1],
+        measured=beside[:, 2],
+        over_palm=rows["samples_per_s"] / beside[:, 0],
+        over_measured=rows["samples_per_s"] / beside[:, 2],
+        quiet=rows["batch"] / rows["uncontended_s"],
+        alone=rows["batch"] / rows["alone_s"],
+        link_share=rows["link_busy_s"] / rows["time_s"],
+    )
+
+
+def _printed_sheet(rows: pd.DataFrame) -> Sheet:
+    columns = _RUN | {
+        "microbatches": "{microbatches}", "ours": "{samples_per_s:digits4}", "PALM": "{palm:digits5}",
+        "ours over PALM": "{over_palm:change}", "printed beside it": "{printed:digits5}",
+        "measured, scaled by peak": "{measured:digits4}", "ours over measured": "{over_measured:change}",
+        "without contention": "{quiet:digits4}", "work alone": "{alone:digits4}",
+        "compute": "{compute_share:percent}", "busiest port": "{most_dram_share:percent}",
+        "busiest link": "{most_link_share:percent}",
+    }  # fmt: skip
+    best = rows["samples_per_s"] == rows.groupby(["model", "system"])["samples_per_s"].transform("max")
     caption = "Samples per second; the best of every model and system stands out"
-    return Sheet(caption, header, tuple(cells), 4, marked, "tiled_runs")
+    return sheet_of(caption, rows, columns, 4, best, "tiled_runs")
 
 
-def _is_best(rows: pd.DataFrame, row: pd.Series) -> bool:
-    same = (rows["model"] == row["model"]) & (rows["system"] == row["system"])
-    return bool(row["samples_per_s"] == rows.loc[same, "samples_per_s"].max())
-
-
-def _explanations(inputs: TiledInputs, rows: pd.DataFrame) -> Iterator[str]:
+def _explanations(rows: pd.DataFrame) -> Iterator[str]:
     """Yield for every model and system what its best run is short of, in the words of its parts."""
-    published = inputs.published
-    fewest = rows[rows["microbatches"] == rows["microbatches"].min()]
+    fewest = rows[(rows["microbatches"] == rows["microbatches"].min()) & rows["palm"].notna()]
     for (model, system), some in fewest.groupby(["model", "system"], sort=False):
-        printed = published.wafer.get(str(model)) if published else None
-        if printed is None:
-            continue
         row = some.loc[some["samples_per_s"].idxmax()]
-        strategy = row["strategy"]
-        alone, quiet = (row["batch"] / row[key] for key in ("alone_s", "uncontended_s"))
         yield (
-            f"{model} on {system}: work and bubbles alone allow {digits(alone, 4)} samples/s "
-            f"({change(alone / printed.palm)} of PALM's), traffic without contention {digits(quiet, 4)}, "
-            f"with it {digits(row['samples_per_s'], 4)}; {strategy}: operands that do not stay in "
-            "SRAM are fetched from DRAM."
+            f"{model} on {system}: work and bubbles alone allow {digits(row['alone'], 4)} samples/s "
+            f"({change(row['alone'] / row['palm'])} of PALM's), traffic without contention "
+            f"{digits(row['quiet'], 4)}, with it {digits(row['samples_per_s'], 4)}; {row['strategy']}: "
+            "operands that do not stay in SRAM are fetched from DRAM."
         )
 
 
 def splits(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
     """Return Figures 9 and 10 with their table and Equation (6)."""
-    rows = inputs.rows(name)
-    blocks: list[Block] = []
-    for system in case.systems:
-        blocks += _split_charts(inputs, name, system, rows[rows["system"] == system])
-    blocks += [_splits_sheet(rows), _optimum(inputs, rows)]
+    rows = _beside(inputs, inputs.rows(name))
+    charts = [
+        chart
+        for system in case.systems
+        for chart in _split_charts(inputs, name, system, rows[rows["system"] == system])
+    ]
+    columns = _RUN | {
+        "TP × DP": "{tensor} × {data}", "samples/s": "{samples_per_s:digits4}",
+        "without contention": "{quiet:digits4}", "mean link held": "{link_busy_s:seconds}",
+        "of the batch": "{link_share:percent}", "busiest port": "{most_dram_share:percent}",
+        "Equation (6), GB a layer": lambda row: digits(row["layer_bytes"] / 1e9, 4),
+    }  # fmt: skip
+    sheet = sheet_of("Every split and mapping", rows, columns, 4, source="tiled_runs", folded=True)
     about = "What the division of a stage's tiles into replicas and slices, and where they lie, changes."
-    return Section(name, case.title, about, tuple(blocks))
+    return Section(name, case.title, about, (*charts, sheet, Items(tuple(_optimum(inputs, rows)))))
 
 
 def _split_charts(inputs: TiledInputs, name: str, system: str, rows: pd.DataFrame) -> Iterator[Chart]:
     """Yield what the splits reach on a system, and how long they hold its links."""
-    best = inputs.published.best_tensor if inputs.published else {}
+    published = inputs.published
     yield Chart(
         f"{name}-{system}",
         f"Throughput by split of a stage's tiles, system {system} (Figure 10)",
         "Mappings of stages: line and S; near: slices of a replica next to each other, far: replicas "
         "of a slice. A triangle marks the paper's fastest split.",
-        partial(figures.splits, rows, best),
+        partial(figures.splits, rows, published.best_tensor if published else {}),
     )
-    largest = rows[rows["model"] == _occupied(inputs, rows)]
+    told = [
+        model for model in (published.least_occupancy if published else {}) if model in set(rows["model"])
+    ]
+    model = told[0] if told else rows["model"].iloc[-1]
     yield Chart(
         f"{name}-{system}-links",
-        f"How long links are held, {largest['model'].iloc[0]} on {system} (Figure 9)",
+        f"How long links are held, {model} on {system} (Figure 9)",
         "Mean over all links, in seconds of a batch and as a share of it.",
-        partial(figures.occupancy, largest),
+        partial(figures.occupancy, rows[rows["model"] == model]),
     )
 
 
-def _occupied(inputs: TiledInputs, rows: pd.DataFrame) -> str:
-    """Return the model whose links are shown: the paper's, or the last."""
-    printed = inputs.published.least_occupancy if inputs.published else {}
-    return next((model for model in printed if model in set(rows["model"])), str(rows["model"].iloc[-1]))
-
-
-def _splits_sheet(rows: pd.DataFrame) -> Sheet:
-    cells = [
-        (
-            str(row["model"]), str(row["system"]), mapped(row), str(row["bound_by"]),
-            f"{row['tensor']} × {row['data']}", digits(row["samples_per_s"], 4),
-            digits(row["batch"] / row["uncontended_s"], 4), seconds(row["link_busy_s"]),
-            percent(row["link_busy_s"] / row["time_s"]), percent(row["most_dram_share"]),
-            digits(row["layer_bytes"] / 1e9, 4),
-        )
-        for _, row in rows.iterrows()
-    ]  # fmt: skip
-    header = (
-        "model", "system", "mapping", "bound by", "TP × DP", "samples/s", "without contention",
-        "mean link held", "of the batch", "busiest port", "Equation (6), GB a layer",
-    )  # fmt: skip
-    return Sheet("Every split and mapping", header, tuple(cells), 4, source="tiled_runs", folded=True)
-
-
-def _optimum(inputs: TiledInputs, rows: pd.DataFrame) -> Items:
-    """Return where Equation (6) has its least, as a formula and of the splits."""
-    sentences = [
-        "Equation (6), 8 B S H N_m/N + 24 H²/N_m, is least at N_m = √(3 H N/(B S)): fewer for larger batches."
-    ]
+def _optimum(inputs: TiledInputs, rows: pd.DataFrame) -> Iterator[str]:
+    """Yield where Equation (6) has its least, as a formula and of the splits."""
+    least = "Equation (6), 8 B S H N_m/N + 24 H²/N_m, is least at N_m = √(3 H N/(B S))"
+    yield f"{least}: fewer for larger batches."
     for model, mine in rows.groupby("model", sort=False):
         one = mine.drop_duplicates("tensor").set_index("tensor")["layer_bytes"]
-        tensor, worst = int(str(one.idxmin())), int(str(one.idxmax()))
-        sentences.append(
-            f"{model}, a batch of {int(mine['batch'].iloc[0]):,}: of the splits TP {tensor} passes on least "
-            f"({digits(one.min() / 1e9, 4)} GB a layer), TP {worst} most "
+        yield (
+            f"{model}, a batch of {int(mine['batch'].iloc[0]):,}: of the splits TP {one.idxmin()} passes on "
+            f"least ({digits(one.min() / 1e9, 4)} GB a layer), TP {one.idxmax()} most "
             f"({times(one.max() / one.min())})."
         )
     if inputs.published:
-        sentences.append(
-            f"The paper's optimum of {inputs.published.optimum:g} for N = 16 needs B S/H = "
-            f"{48 / inputs.published.optimum**2:.4g}, for T-145B and sequences of 2,048 tokens a batch of "
-            f"about {48 / inputs.published.optimum**2 * 12288 / 2048:.0f}, which it does not print. "
-            "Gradients count once a batch, activations for every sample."
+        optimum = inputs.published.optimum
+        yield (
+            f"The paper's optimum of {optimum:g} for N = 16 needs B S/H = {48 / optimum**2:.4g}, for T-145B "
+            f"and sequences of 2,048 tokens a batch of about {48 / optimum**2 * 12288 / 2048:.0f}, which it "
+            "does not print. Gradients count once a batch, activations for every sample."
         )
-    return Items(tuple(sentences))
 
 
 def pipeline(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
@@ -175,32 +154,30 @@ def pipeline(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
     for (system, model, layout), mine in jobs.groupby(["system", "model", "layout"], sort=False):
         here = links[(links["system"] == system) & (links["model"] == model) & (links["layout"] == layout)]
         anchor = f"{name}-{model}-{system}-{layout}".replace(".", "-")
-        blocks += _pipeline_charts(anchor, f"{model} on {system}, {layout}", mine, here)
-    about = "One batch, event by event."
-    return Section(name, case.title, about, tuple(blocks))
-
-
-def _pipeline_charts(anchor: str, title: str, jobs: pd.DataFrame, links: pd.DataFrame) -> Iterator[Chart]:
-    yield Chart(
-        f"{anchor}-time",
-        f"Stages over time: {title}",
-        "A row is a stage, a cell a pass of a microbatch, the thin line below what goes on beside; "
-        "white is time in which the stage waits.",
-        partial(figures.pipeline, jobs),
-    )
-    yield Chart(
-        f"{anchor}-memory",
-        f"What a tile holds over time: {title}",
-        "Weights, gradients, optimizer states and the inputs kept of microbatches in flight.",
-        partial(figures.memory, jobs),
-    )
-    yield Chart(
-        f"{anchor}-links",
-        f"Links between tiles: {title}",
-        "Every link in the colour of the share of the batch for which it is held; both directions "
-        "lie beside each other.",
-        partial(figures.heat, links),
-    )
+        title = f"{model} on {system}, {layout}"
+        blocks += [
+            Chart(
+                f"{anchor}-time",
+                f"Stages over time: {title}",
+                "A row is a stage, a cell a pass of a microbatch, the thin line below what goes on beside; "
+                "white is time in which the stage waits.",
+                partial(figures.pipeline, mine),
+            ),
+            Chart(
+                f"{anchor}-memory",
+                f"What a tile holds over time: {title}",
+                "Weights, gradients, optimizer states and the inputs kept of microbatches in flight.",
+                partial(figures.memory, mine),
+            ),
+            Chart(
+                f"{anchor}-links",
+                f"Links between tiles: {title}",
+                "Every link in the colour of the share of the batch for which it is held; both directions "
+                "lie beside each other.",
+                partial(figures.heat, here),
+            ),
+        ]
+    return Section(name, case.title, "One batch, event by event.", tuple(blocks))
 
 
 def networks(inputs: TiledInputs) -> Iterator[Section]:
@@ -208,32 +185,30 @@ def networks(inputs: TiledInputs) -> Iterator[Section]:
     rows = inputs.networks
     if rows.empty:
         return
-    blocks: list[Block] = []
-    if (rows["figure"] == 7).any():
-        blocks.append(
-            Chart(
-                "congestion",
-                "By how much formulas without contention are short (Figure 7)",
-                "Tasks of all 4 × 4 tiles that start together, beside the longest of their formulas (left) "
-                "and beside the sum of them (right). In turns: one of each kind, all-to-alls around a ring, "
-                "an access by every tile, as the authors' program.",
-                partial(figures.congestion, rows[rows["figure"] == 7]),
-            )
-        )
-    cells = [
-        (str(row["figure"]), str(row["reading"]), str(row["setting"]), *_network_cells(row))
-        for _, row in rows.iterrows()
-    ]
-    header = (
-        "figure", "reading", "setting", "simulated, or strategy 1", "formula, or strategy 2",
-        "short, or gain",
-    )  # fmt: skip
-    blocks.append(
-        Sheet("Cases of the network alone", header, tuple(cells), 3, source="tiled_networks", folded=True)
+    seven = rows[rows["figure"] == 7]
+    chart = Chart(
+        "congestion",
+        "By how much formulas without contention are short (Figure 7)",
+        "Tasks of all 4 × 4 tiles that start together, beside the longest of their formulas (left) "
+        "and beside the sum of them (right). In turns: one of each kind, all-to-alls around a ring, "
+        "an access by every tile, as the authors' program.",
+        partial(figures.congestion, seven),
     )
-    blocks.append(Items(_NETWORK_NOTES))
+    columns: dict[str, Cell] = {
+        "figure": "{figure}", "reading": "{reading}", "setting": "{setting}",
+        "simulated, or strategy 1": lambda row: _measured(row, "seconds"),
+        "formula, or strategy 2": lambda row: _measured(row, "other_s"),
+        "short, or gain": lambda row: (times if row["figure"] == 12 else percent)(row["value"]),
+    }  # fmt: skip
+    caption = "Cases of the network alone"
+    sheet = sheet_of(caption, rows, columns, 3, source="tiled_networks", folded=True)
     about = "Rings (Figure 6), tasks that overlap (Figure 7), groups that talk (Figure 12)."
-    yield Section("networks", "The network alone", about, tuple(blocks))
+    blocks = sheet, Items(_NETWORK_NOTES)
+    yield Section("networks", "The network alone", about, (chart, *blocks) if len(seven) else blocks)
+
+
+def _measured(row: pd.Series, column: str) -> str:
+    return seconds(row[column]) if row["figure"] == 12 or row["seconds"] > 0 else "–"
 
 
 _NETWORK_NOTES = (
@@ -257,16 +232,6 @@ _NETWORK_NOTES = (
         "faster in some settings only."
     ),
 )
-
-
-def _network_cells(row: pd.Series) -> tuple[str, str, str]:
-    if row["figure"] == 12:
-        return seconds(row["seconds"]), seconds(row["other_s"]), times(row["value"])
-    measured = row["seconds"] > 0
-    both = (seconds(row["seconds"]), seconds(row["other_s"])) if measured else ("–", "–")
-    return *both, percent(row["value"])
-
-
 _TABLES = {
     "I": "Ratios of accelerators (Table I)",
     "IV": "Training runs on GPUs (Table IV)",
@@ -282,41 +247,27 @@ _GPUS = (
 
 def printed_tables(inputs: TiledInputs) -> Iterator[Section]:
     """Yield the printed tables beside ours."""
-    sheets: list[Block] = []
-    for table, title in _TABLES.items():
-        rows = inputs.besides[inputs.besides["table"] == table]
-        if len(rows):
-            sheets.append(_beside_sheet(title, rows))
+    by_table = dict(iter(inputs.besides.groupby("table")))
+    sheets = [_beside_sheet(title, by_table[name]) for name, title in _TABLES.items() if name in by_table]
     if sheets:
         about = "What the paper prints of accelerators, beside what follows from their files."
         yield Section("tables", "Tables I, IV and V", about, (*sheets, Prose(_GPUS)))
 
 
 def _beside_sheet(title: str, rows: pd.DataFrame) -> Sheet:
-    cells = [
-        (
-            str(row["case"]), str(row["reading"]), str(row["unit"]), digits(row["published"], 4),
-            *_if_any(row["palm"], row["ours"]), *_if_any(row["measured"], row["ours"]),
-            digits(row["ours"], 4), change(row["ours"] / row["published"]), str(row["explanation"]),
-        )
-        for _, row in rows.iterrows()
-    ]  # fmt: skip
-    header = (
-        "case", "reading", "unit", "published", "PALM", "ours over PALM", "measured", "ours over measured",
-        "ours", "ours over published", "how, and why",
-    )  # fmt: skip
-    marked = frozenset(i for i, (_, row) in enumerate(rows.iterrows()) if _far(row))
-    return Sheet(
-        f"{title}; more than 20 % apart stands out", header, tuple(cells), 3, marked, "tiled_besides"
-    )
-
-
-def _if_any(number: float, ours: float) -> tuple[str, str]:
-    return (digits(number, 4), change(ours / number)) if number else ("–", "–")
-
-
-def _far(row: pd.Series) -> bool:
-    return bool(abs(row["ours"] / (row["measured"] or row["published"]) - 1) > CLOSE)
+    """Return a printed table; 0 stands for what PALM does not simulate or nobody has measured."""
+    known = rows.assign(**{key: rows[key].where(rows[key] > 0) for key in ("palm", "measured")})
+    over = {f"over_{key}": known["ours"] / known[key] for key in ("palm", "measured", "published")}
+    columns: dict[str, Cell] = {
+        "case": "{case}", "reading": "{reading}", "unit": "{unit}", "published": "{published:digits4}",
+        "PALM": "{palm:digits4}", "ours over PALM": "{over_palm:change}",
+        "measured": "{measured:digits4}", "ours over measured": "{over_measured:change}",
+        "ours": "{ours:digits4}", "ours over published": "{over_published:change}",
+        "how, and why": "{explanation}",
+    }  # fmt: skip
+    far = (known["ours"] / known["measured"].fillna(known["published"]) - 1).abs() > CLOSE
+    caption = f"{title}; more than 20 % apart stands out"
+    return sheet_of(caption, known.assign(**over), columns, 3, far, "tiled_besides")
 
 
 def notes(inputs: TiledInputs) -> Section:
@@ -327,15 +278,17 @@ def notes(inputs: TiledInputs) -> Section:
     return Section("method", "How these numbers are made", about, (Items((*own, *printed)),))
 
 
-Part = Callable[[TiledInputs, str, TiledCase], Section]
-PARTS: dict[str, Part] = {"table": table, "splits": splits, "pipeline": pipeline}
+PARTS: dict[str, Callable[[TiledInputs, str, TiledCase], Section]] = {
+    "table": table,
+    "splits": splits,
+    "pipeline": pipeline,
+}
 """How cases are shown, in the order of the page."""
 
 
 def sections_of(inputs: TiledInputs) -> Iterator[Section]:
     """Yield the sections of all cases, then the network alone."""
     for show, part in PARTS.items():
-        for name, case in inputs.of(show):
-            yield part(inputs, name, case)
+        yield from (part(inputs, name, case) for name, case in inputs.of(show))
     yield from networks(inputs)
     yield from printed_tables(inputs)

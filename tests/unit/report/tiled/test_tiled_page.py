@@ -12,12 +12,13 @@ import pytest
 
 from phaze.report.document import Items
 from phaze.report.report import write_report
-from phaze.report.tiled import TiledInputs, build_tiled_report
-from phaze.report.tiled.build import undominated
-from phaze.report.tiled.checks import check_tiled
+from phaze.report.tiled.build import build_tiled_report, undominated
+from phaze.report.tiled.checks import CHECKS
 from phaze.report.tiled.claims import check_claims
+from phaze.report.tiled.inputs import TiledInputs
 from phaze.report.tiled.program import fewest_microbatches, irreproducible
 from phaze.report.tiled.readings import WAFER, tabulate_readings
+from phaze.report.verdicts import run_checks
 from phaze.spec.published_tiled import PublishedTiled
 from phaze.spec.tiled_study import Exchange, TiledCase, TiledStudy
 from phaze.tables import TiledBesides, TiledJobs, TiledLinks, TiledNetworks, TiledRuns
@@ -122,11 +123,11 @@ def test_measured_runs_are_scaled_by_peak() -> None:
 
 def test_checks_find_what_cannot_be() -> None:
     found = inputs()
-    assert check_tiled(found)["passed"].all()
+    assert run_checks(CHECKS, found)["passed"].all()
     wrong = inputs(runs=found.runs.assign(alone_s=found.runs["time_s"] * 2))
-    failed = check_tiled(wrong).set_index("check")["passed"]
+    failed = run_checks(CHECKS, wrong).set_index("check")["passed"]
     assert not failed["neither traffic nor contention makes a batch faster"]
-    fewer = check_tiled(inputs(runs=found.runs.iloc[1:])).set_index("check")["passed"]
+    fewer = run_checks(CHECKS, inputs(runs=found.runs.iloc[1:])).set_index("check")["passed"]
     assert not fewer["every combination of a case is simulated"]
 
 
