@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -39,22 +37,20 @@ def point_of(row: pd.Series) -> Point:
     return Point(str(row["model"]), int(row["tensor"]), int(row["microbatch"]))
 
 
-def shard_rows(
-    cluster: Cluster, details: Details, table: type[Schedules | Stages], row: pd.Series
-) -> pd.DataFrame:
+def shard_rows(inputs: Inputs, table: type[Schedules | Stages], row: pd.Series) -> pd.DataFrame:
     """Return the rows of a table that belong to the architecture of a placement."""
     only = Only("architecture", (str(row["architecture"]),))
-    return details.rows(table, point_of(row), _shard(cluster, row), only)
+    return inputs.details.rows(table, point_of(row), _shard(inputs, row), only)
 
 
-def _shard(cluster: Cluster, row: pd.Series) -> str:
-    return COMMON_SHARD if row.get("design") == COMMON else str(chip_of(cluster, row)["shard"])
+def _shard(inputs: Inputs, row: pd.Series) -> str:
+    return COMMON_SHARD if row.get("design") == COMMON else str(chip_of(inputs.cluster, row)["shard"])
 
 
-def stages_of(cluster: Cluster, details: Details, row: pd.Series) -> pd.DataFrame:
+def stages_of(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
     """Return the stages of a placement, from the first."""
     of = (float(row["hbm_gib"]), bool(row["recompute"]), str(row["planner"]))
-    return _stages_on(details, point_of(row), str(row["architecture"]), _shard(cluster, row), of)
+    return _stages_on(inputs.details, point_of(row), str(row["architecture"]), _shard(inputs, row), of)
 
 
 @lru_cache(maxsize=512)
@@ -68,9 +64,10 @@ def _stages_on(
     return found[same].sort_values("stage")
 
 
-def operators_of(cluster: Cluster, details: Details, row: pd.Series) -> pd.DataFrame:
+def operators_of(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
     """Return the scheduled operators of a placement with latency, limit, energy; none without schedules."""
-    return _operators_on(cluster, details, point_of(row), str(row["architecture"]), _shard(cluster, row))
+    architecture, shard = str(row["architecture"]), _shard(inputs, row)
+    return _operators_on(inputs.cluster, inputs.details, point_of(row), architecture, shard)
 
 
 @lru_cache(maxsize=64)
@@ -120,23 +117,25 @@ def layer_chain(inputs: Inputs, model: str) -> list[str]:
 
 def bindings(inputs: Inputs, found: pd.DataFrame) -> pd.DataFrame:
     """Return table bindings of the per-model results."""
-    frames = [_bindings_of(inputs, row) for _, row in _placed(found, PER_MODEL)]
+    frames = []
+    for _, row in placed_rows(found, PER_MODEL).iterrows():
+        operators = operators_of(inputs, row)
+        weight = operators["latency_s"] * operators["layer"].map(layer_counts(inputs, row["model"]))
+        total = weight.sum()
+        share = weight / total if total > 0 else weight
+        frames.append(operators.assign(share=share)[list(Bindings.fields())])
     return Bindings.check(pd.concat(frames, ignore_index=True)) if frames else Bindings.empty()
 
 
-def _bindings_of(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
-    operators = operators_of(inputs.cluster, inputs.details, row)
-    weight = operators["latency_s"] * operators["layer"].map(layer_counts(inputs, row["model"]))
-    total = weight.sum()
-    return operators.assign(share=weight / total if total > 0 else weight)[list(Bindings.fields())]
-
-
-def limits_of(cluster: Cluster, inputs: Inputs, row: pd.Series) -> pd.Series:
+def limits_of(inputs: Inputs, row: pd.Series) -> pd.Series:
     """Return the part of all layers' busy time that each limit binds, for a placement with schedules."""
-    operators = operators_of(cluster, inputs.details, row)
-    return shares_of_limits(
-        operators["limit"], operators["latency_s"], operators["layer"], layer_counts(inputs, row["model"])
-    )
+    found, counts = operators_of(inputs, row), layer_counts(inputs, row["model"])
+    return shares_of_limits(found["limit"], found["latency_s"], found["layer"], counts)
+
+
+def placed_rows(found: pd.DataFrame, *designs: str) -> pd.DataFrame:
+    """Return the placed results of some designs."""
+    return found[found["design"].isin(designs) & (found["status"] == "placed")]
 
 
 def shares_of_limits(
@@ -147,16 +146,12 @@ def shares_of_limits(
     return by_limit / by_limit.sum() if by_limit.sum() > 0 else by_limit
 
 
-def _placed(found: pd.DataFrame, *designs: str) -> Iterator[tuple[object, pd.Series]]:
-    return found[found["design"].isin(designs) & (found["status"] == "placed")].iterrows()
-
-
 def energies(found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
     """Return table energies: the parts of a sample's energy for the results of those designs."""
-    rows = found[found["design"].isin(designs) & (found["status"] == "placed")]
     columns = {f"{part}_j": part for part in (*PARTS, "leakage")}
     keys = ["model", "design", "joules_per_sample"]
-    parts = rows[[*keys, *columns]].rename(columns=columns).melt(keys, var_name="part", value_name="joules")
+    rows = placed_rows(found, *designs)[[*keys, *columns]].rename(columns=columns)
+    parts = rows.melt(keys, var_name="part", value_name="joules")
     share = parts["joules"] / parts["joules_per_sample"]
     return Energies.check(
         parts.assign(joules_per_sample=parts["joules"], share=share)[list(Energies.fields())]
@@ -169,11 +164,12 @@ def energy_by_layer(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
     A layer runs forward once for each microbatch, once more where its stage recomputes (all but the last),
     and backward once; every slice of a tensor-parallel layer counts.
     """
-    operators = operators_of(inputs.cluster, inputs.details, row)
+    operators = operators_of(inputs, row)
     columns = [f"{part}_j" for part in PARTS]
     each = operators.groupby(["layer", "direction"])[columns].sum().reset_index()
     runs = executions(inputs, row)
-    slices = _slices(inputs, row)
+    layers = inputs.details.rows(Layers, point_of(row), "").set_index("layer")["tensor_parallel"]
+    slices = layers.map({True: int(row["tensor"]), False: 1})
     per_sample = np.array(
         [
             runs[layer, direction] * slices[layer]
@@ -190,7 +186,7 @@ def link_j_between_stages(inputs: Inputs, row: pd.Series) -> float:
     the gradients of all weights go around the ring of the d pipelines, 2 (d - 1)/d of their bytes,
     once a batch.
     """
-    stages = stages_of(inputs.cluster, inputs.details, row)
+    stages = stages_of(inputs, row)
     if stages.empty:
         return 0.0
     layers = inputs.details.rows(Layers, point_of(row), "").set_index("layer")["output_bytes"]
@@ -205,7 +201,7 @@ def link_j_between_stages(inputs: Inputs, row: pd.Series) -> float:
 def executions(inputs: Inputs, row: pd.Series) -> dict[tuple[str, str], int]:
     """Return how often every distinct layer runs forward and backward for one microbatch."""
     chain = layer_chain(inputs, row["model"])
-    stages = stages_of(inputs.cluster, inputs.details, row)
+    stages = stages_of(inputs, row)
     last_start = int(stages["first_layer"].iloc[-1]) if len(stages) else 0
     again = last_start if row["recompute"] else 0
     runs: dict[tuple[str, str], int] = {}
@@ -215,27 +211,26 @@ def executions(inputs: Inputs, row: pd.Series) -> dict[tuple[str, str], int]:
     return runs
 
 
-def _slices(inputs: Inputs, row: pd.Series) -> dict[str, int]:
-    layers = inputs.details.rows(Layers, point_of(row), "")
-    split = dict(zip(layers["layer"], layers["tensor_parallel"], strict=True))
-    return {layer: int(row["tensor"]) if parallel else 1 for layer, parallel in split.items()}
-
-
 def areas(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
     """Return table areas."""
-    frames = []
-    for _, row in _placed(found, *designs):
-        chip = chip_of(inputs.cluster, row)
-        parts = pd.Series({part: float(chip[f"{part}_um2"]) for part in ("tensor", "vector", "l2", "glb")})
-        share = parts / float(chip["area_um2"])
-        columns = {"part": parts.index, "area_um2": parts.to_numpy(), "share": share.to_numpy()}
-        frames.append(pd.DataFrame({"model": row["model"], "design": row["design"], **columns}))
-    return Areas.check(pd.concat(frames, ignore_index=True)) if frames else Areas.empty()
+    rows = [
+        {
+            "model": row["model"],
+            "design": row["design"],
+            "part": part,
+            "area_um2": float(chip[f"{part}_um2"]),
+            "share": float(chip[f"{part}_um2"]) / float(chip["area_um2"]),
+        }
+        for _, row in placed_rows(found, *designs).iterrows()
+        for chip in (chip_of(inputs.cluster, row),)
+        for part in ("tensor", "vector", "l2", "glb")
+    ]
+    return Areas.check(pd.DataFrame(rows)) if rows else Areas.empty()
 
 
 def breakdowns(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
     """Return table breakdowns: time = load of the slowest stage * (microbatches + s - 1) + sync."""
-    rows = [_breakdown_of(inputs, row) for _, row in _placed(found, *designs)]
+    rows = [_breakdown_of(inputs, row) for _, row in placed_rows(found, *designs).iterrows()]
     rows = [row for row in rows if row]
     return Breakdowns.check(pd.DataFrame(rows)) if rows else Breakdowns.empty()
 
@@ -247,7 +242,7 @@ def microbatches_of(inputs: Inputs, row: pd.Series) -> int:
 
 
 def _breakdown_of(inputs: Inputs, row: pd.Series) -> dict[str, object]:
-    stages = stages_of(inputs.cluster, inputs.details, row)
+    stages = stages_of(inputs, row)
     if stages.empty:
         return {}
     slowest = stages.iloc[int(stages["load_s"].to_numpy().argmax())]
@@ -279,34 +274,23 @@ def _complexity_of(inputs: Inputs, model: str) -> dict[str, object]:
     counts = layer_counts(inputs, model)
     if layers.empty or counts.empty:
         return {}
-    block = _Sizes(layers.loc[[str(counts.idxmax())]], pd.Series(1, [str(counts.idxmax())]))
-    every = _Sizes(layers.loc[counts.index], counts)
+    block = layers.loc[[str(counts.idxmax())]].iloc[0]
+    every = layers.loc[counts.index, list(_SIZES.values())].mul(counts, axis=0).sum()
     return {
         **point._asdict(),
         "layers": int(counts.max()),
-        "operators": int(block.total("operators")),
-        "parameters": inputs.parameters.get(model, int(every.total("parameters"))),
-        "held_parameters": int(every.total("parameters")),
-        "block_parameter_bytes": block.total("parameter_bytes"),
-        **{f"block_{name}": block.total(column) for name, column in _SIZES.items()},
-        **{name: every.total(column) for name, column in _SIZES.items()},
+        "operators": int(block["operators"]),
+        "parameters": inputs.parameters.get(model, int(every["parameters"])),
+        "held_parameters": int(every["parameters"]),
+        "block_parameter_bytes": float(block["parameter_bytes"]),
+        **{f"block_{name}": float(block[column]) for name, column in _SIZES.items() if name != "held"},
+        **{name: float(every[column]) for name, column in _SIZES.items() if name != "held"},
     }
 
 
 _SIZES = {
+    "held": "parameters",
     "activation_bytes": "activation_bytes",
     "tensor_flops": "forward_tensor_flops",
     "vector_flops": "forward_vector_flops",
 }
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    """Distinct layers and how often each occurs."""
-
-    layers: pd.DataFrame
-    counts: pd.Series
-
-    def total(self, column: str) -> float:
-        """Return the sum of a column over all occurrences."""
-        return float(np.dot(self.layers[column], self.counts))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from phaze.report.checks import VERIFIED
-from phaze.report.document import Block, Items, Prose, Section, Sheet
+from phaze.report.document import Block, Cell, Items, Prose, Section, Sheet, sheet_of
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.words import digits, join, percent
@@ -56,49 +56,38 @@ def sentence(row: pd.Series) -> str:
     counted = f"{int(row['points']):,} points: {join(parts)}"
     if not row["best"]:
         return f"{counted}; none of them trains it."
-    ours = f"best {digits(row['best'], DIGITS)} {unit}"
-    if not row["open"] and row["excluded"] <= row["best"]:
-        most = digits(row["excluded"], DIGITS)
-        return f"{counted}; {ours}, and nothing excluded can exceed {most}{_gap(row)}."
-    return f"{counted}; {ours}, and nothing can exceed {digits(row['bound'], DIGITS)}{_gap(row)}."
-
-
-def _gap(row: pd.Series) -> str:
-    """Return what unproven schedules leave open, nothing if all are proven."""
-    if not row["unproven"]:
-        return ""
-    least = percent(1.0 - row["best"] / row["bound"], 3)
-    return f"; {int(row['unproven']):,} schedules are not proven, so that up to {least} more is not ruled out"
+    unproven = ""
+    if row["unproven"]:
+        least = percent(1.0 - row["best"] / row["bound"], 3)
+        number = f"{int(row['unproven']):,}"
+        unproven = f"; {number} schedules are not proven, so that up to {least} more is not ruled out"
+    proven = not row["open"] and row["excluded"] <= row["best"]
+    most = digits(row["excluded" if proven else "bound"], DIGITS)
+    what = "nothing excluded can exceed" if proven else "nothing can exceed"
+    return f"{counted}; best {digits(row['best'], DIGITS)} {unit}, and {what} {most}{unproven}."
 
 
 def _sheet(table: pd.DataFrame) -> Sheet:
-    rows = [
-        (
-            _subject(row), row["architecture"], f"{int(row['points']):,}",
-            *(f"{int(row[cause]):,}" for cause in CAUSES),
-            digits(row["best"], DIGITS), digits(row["excluded"], DIGITS), digits(row["bound"], DIGITS),
-            f"{int(row['unproven']):,} / {int(row['schedules']):,}", percent(row["gap"], 2),
-        )
-        for _, row in table.iterrows()
-    ]  # fmt: skip
-    header = (
-        "workload", "best", "points", *CAUSES, "samples/s", "bound of the excluded", "bound of all",
-        "schedules not proven", "largest gap",
-    )  # fmt: skip
+    columns: dict[str, Cell] = {
+        "workload": _subject, "best": "{architecture}", "points": "{points:,}",
+        **{cause: f"{{{cause}:,}}" for cause in CAUSES},
+        "samples/s": lambda row: digits(row["best"], DIGITS),
+        "bound of the excluded": lambda row: digits(row["excluded"], DIGITS),
+        "bound of all": lambda row: digits(row["bound"], DIGITS),
+        "schedules not proven": "{unproven:,} / {schedules:,}", "largest gap": "{gap:percent2}",
+    }  # fmt: skip
     caption = (
         "Points by the simplest reason that decides them; for one architecture for all, points are "
         "architectures with an HBM size, and their value is the mean over the workloads"
     )
-    marked = frozenset(i for i, row in enumerate(rows) if row[0] == "one for all")
-    return Sheet(caption, header, tuple(rows), 2, marked, "certificates")
+    return sheet_of(caption, table, columns, 2, table["model"] == COMMON, "certificates")
 
 
 def _verification(audits: pd.DataFrame) -> str:
     """Return how many points were solved again, and what came of it."""
     if audits.empty:
         return "No point was solved again."
-    counts = audits["chosen"].value_counts()
-    drawn = int(counts.get("drawn", 0) + counts.get("nearest", 0))
+    drawn = int(audits["chosen"].isin(["drawn", "nearest"]).sum())
     verdicts = audits["verdict"].value_counts()
     found = join(f"{number:,} {verdict}" for verdict, number in verdicts.items())
     programs = int(audits["programs"].sum())
@@ -112,12 +101,8 @@ def _verification(audits: pd.DataFrame) -> str:
 
 def in_short(findings: Findings) -> Iterator[tuple[str, str]]:
     """Yield the fact for the first screen: how much of the space the certificates cover."""
-    table = findings.certificates[findings.certificates["model"] != COMMON]
+    table, audits = findings.certificates[findings.certificates["model"] != COMMON], findings.audits
     if len(table) and not table["open"].any():
+        confirmed = f"{int(audits['verdict'].isin(VERIFIED).sum()):,} of {len(audits):,} solved again agree"
         points = int(table["points"].sum())
-        yield f"{points:,}", f"points of the space, all excluded or solved ({_confirmed(findings.audits)})"
-
-
-def _confirmed(audits: pd.DataFrame) -> str:
-    number = int(audits["verdict"].isin(VERIFIED).sum())
-    return f"{number:,} of {len(audits):,} solved again agree"
+        yield f"{points:,}", f"points of the space, all excluded or solved ({confirmed})"

@@ -138,7 +138,7 @@ def _stages_carry_the_load(e: Evidence) -> Verdicts:
 def _stages(e: Evidence) -> Iterator[tuple[pd.Series, pd.DataFrame]]:
     """Yield every placed result that has stages, with them."""
     for _, row in e.results[e.results["status"] == "placed"].iterrows():
-        stages = stages_of(e.inputs.cluster, e.inputs.details, row)
+        stages = stages_of(e.inputs, row)
         if len(stages):
             yield row, stages
 
@@ -203,7 +203,7 @@ def _schedules_end_with_their_objective(e: Evidence) -> Verdicts:
     for _, row in e.results[
         (e.results["status"] == "placed") & (e.results["design"] == PER_MODEL)
     ].iterrows():
-        schedule = shard_rows(e.inputs.cluster, e.inputs.details, Schedules, row)
+        schedule = shard_rows(e.inputs, Schedules, row)
         ends = schedule.groupby(keys)["end_s"].max()
         same = np.isclose(ends, solved.reindex(ends.index), rtol=1e-6, atol=0)
         yield from each(same, ends.reset_index(), ("model", "architecture", "layer", "direction"))

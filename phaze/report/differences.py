@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.units import MIB
-from phaze.report.anatomy import layer_counts, limits_of, shares_of_limits, with_estimates
+from phaze.report.anatomy import layer_counts, limits_of, point_of, shares_of_limits, with_estimates
 from phaze.report.document import Block, Heading, Items, Section
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs, Only, Point
-from phaze.report.paper import Printed, implied_s, printed_compute, printed_of
+from phaze.report.paper import Printed, as_row, implied_s, printed_of
 from phaze.report.winners import (
     PER_MODEL,
     chip_of,
@@ -28,8 +28,6 @@ from phaze.report.words import LIMITS, compute, percent, seconds, size, storing,
 from phaze.report.workers import ALONE, Workers
 from phaze.spec.published import PublishedWorkload
 from phaze.tables import Layers, Operators, Screens
-
-_DIFFERENCES = "Computed from the tables of this study; nothing is tuned to the printed numbers."
 
 
 def differences(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -55,7 +53,8 @@ def _differences(printed: Printed, asked: Mapping[str, Callable[[], tuple[str, .
         if found:
             label = printed.published.workloads[model].label
             blocks += [Heading(f"{model} ({label} in the paper)"), Items(found)]
-    return (Section("differences", "Where we differ, and why", _DIFFERENCES, tuple(blocks)),)
+    about = "Computed from the tables of this study; nothing is tuned to the printed numbers."
+    return (Section("differences", "Where we differ, and why", about, tuple(blocks)),)
 
 
 def reasons(printed: Printed, model: str) -> tuple[str, ...]:
@@ -77,27 +76,24 @@ def _about_accelerator(printed: Printed, theirs: PublishedWorkload, row: pd.Seri
         return
     cluster = printed.inputs.cluster
     ours = chip_of(cluster, row)
-    if compute(ours) == printed_compute(chip) and ours["glb_bytes"] == chip.glb_mib * MIB:
+    if compute(ours) == compute(as_row(chip)) and ours["glb_bytes"] == chip.glb_mib * MIB:
         yield "The accelerator is the paper's."
         return
-    name = f"The paper's accelerator {printed_compute(chip)} with {chip.glb_mib:g} MiB"
-    same = same_as(cluster.architectures, chip)
-    placed = with_areas(
-        cluster,
-        cluster.placements[cluster.placements["architecture"].isin(same["architecture"])],
-    )
-    placed = placed[
-        (placed["model"] == row["model"]) & (placed["planner"] == "phaze") & (placed["status"] == "placed")
-    ]
+    name = f"The paper's accelerator {compute(as_row(chip))} with {chip.glb_mib:g} MiB"
+    same, every = same_as(cluster.architectures, chip), cluster.placements
+    mine = (every["model"] == row["model"]) & every["architecture"].isin(same["architecture"])
+    placed = every[mine & (every["planner"] == "phaze") & (every["status"] == "placed")]
     if same.empty:
         yield f"{name} is not among the architectures of this study."
     elif placed.empty:
         yield name + _excluded(printed, str(same["architecture"].iloc[0]), row)
     else:
-        best = in_order(placed).iloc[0]
+        best = in_order(with_areas(cluster, placed)).iloc[0]
         slower = best["time_per_batch_s"] / row["time_per_batch_s"] - 1
         takes = f"{name} takes {seconds(best['time_per_batch_s'])} here, {_slower(slower)} ours"
-        yield takes + _limits(printed, best, row)
+        there, here = limits_of(printed.inputs, best), limits_of(printed.inputs, row)
+        binds = f": there {_shares(there)}, on ours {_shares(here)} of the time in operators"
+        yield f"{takes}{'' if there.empty or here.empty else binds}."
 
 
 def _excluded(printed: Printed, architecture: str, ours: pd.Series) -> str:
@@ -121,15 +117,6 @@ def _slower(excess: float) -> str:
     if abs(excess) < 5e-4:
         return "as long as"
     return f"{percent(abs(excess))} {'longer' if excess > 0 else 'less'} than"
-
-
-def _limits(printed: Printed, theirs: pd.Series, ours: pd.Series) -> str:
-    """Return what binds the operators on two accelerators, as the rest of a sentence."""
-    cluster, inputs = printed.inputs.cluster, printed.inputs
-    there, here = limits_of(cluster, inputs, theirs), limits_of(cluster, inputs, ours)
-    if there.empty or here.empty:
-        return "."
-    return f": there {_shares(there)}, on ours {_shares(here)} of the time in operators."
 
 
 def _shares(limits: pd.Series) -> str:
@@ -197,7 +184,7 @@ def _about_utilisation(printed: Printed, model: str) -> Iterator[str]:
         row = row_of(printed.findings.results, model, design)
         if theirs is None or row is None:
             continue
-        limits = limits_of(printed.inputs.cluster, printed.inputs, row)
+        limits = limits_of(printed.inputs, row)
         binds = f"; {_shares(limits)} of the time in operators" if len(limits) else ""
         yield (
             f"{design}: utilisation {percent(row['mfu'])} (paper {percent(theirs)}); of the time per "
@@ -209,12 +196,11 @@ def _about_utilisation(printed: Printed, model: str) -> Iterator[str]:
 
 def least_bound(inputs: Inputs, model: str, architecture: str) -> pd.Series | None:
     """Return the row of table screens with the architecture's least lower bound, None if nothing fits it."""
-    workload, training = inputs.study.workloads[model], inputs.study.training
     chips = inputs.cluster.architectures
     shard = chips.loc[chips["architecture"] == architecture, "shard"].iloc[0]
-    points = [Point(model, t, b) for t, b in product(workload.tensor, training.microbatches)]
     only = Only("architecture", (architecture,))
-    rows = [inputs.details.rows(Screens, point, shard, only) for point in points]
+    points = product(inputs.study.workloads[model].tensor, inputs.study.training.microbatches)
+    rows = [inputs.details.rows(Screens, Point(model, t, b), shard, only) for t, b in points]
     found = pd.concat(rows, ignore_index=True)
     fitting = found[np.isfinite(found["lower_s"])]
     return None if fitting.empty else fitting.loc[fitting["lower_s"].idxmin()]
@@ -222,9 +208,8 @@ def least_bound(inputs: Inputs, model: str, architecture: str) -> pd.Series | No
 
 def limits_on_all_cores(inputs: Inputs, row: pd.Series) -> pd.Series:
     """Return the part of all layers' busy time that each limit binds, with every operator on all cores."""
-    point = Point(str(row["model"]), int(row["tensor"]), int(row["microbatch"]))
+    point = point_of(row)
     operators = inputs.details.rows(Operators, point, "").assign(core_index=-1, start_s=0.0, end_s=0.0)
     found = with_estimates(operators, inputs.details, point, chip_of(inputs.cluster, row))
-    return shares_of_limits(
-        found["limit"], found["latency_all_s"], found["layer"], layer_counts(inputs, point.model)
-    )
+    counts = layer_counts(inputs, point.model)
+    return shares_of_limits(found["limit"], found["latency_all_s"], found["layer"], counts)

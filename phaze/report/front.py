@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from phaze.base.units import UM2_PER_MM2
-from phaze.report.document import Block, Chart, Section, Sheet
+from phaze.report.document import Block, Cell, Chart, Section, Sheet, sheet_of
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.style import AMBER, BLUE, GREY, RED, SILVER, TEAL, legend_above, panels
 from phaze.report.winners import COMMON
-from phaze.report.words import area, decimal, digits, storing
+from phaze.report.words import area
 
 Draw = Callable[[Axes, pd.DataFrame, pd.DataFrame], None]
 """Draws one model on axes: its members at all area limits, and its results on other accelerators."""
@@ -34,51 +34,69 @@ def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     fronts = findings.fronts
     if fronts.empty:
         return
-    largest = fronts["area_limit_um2"].max()
+    largest = fronts[fronts["area_limit_um2"] == fronts["area_limit_um2"].max()]
     several = fronts["area_limit_um2"].nunique() > 1
-    others = _others(inputs, findings)
+    designs, results = [inputs.study.architectures.baseline, "phaze-common", COMMON], findings.results
+    others = results[results["design"].isin(designs) & (results["status"] == "placed")]
     blocks: list[Block] = [
-        _area_chart(fronts, others, several=several),
-        _energy_chart(fronts, others),
-        _winners_sheet(fronts[fronts["area_limit_um2"] == largest]),
+        Chart(
+            "front-area",
+            "Best throughput against area limit",
+            "The line is exact for every area limit at once, within the space of the largest. Dotted: the "
+            "limits of the study; dots are the best of the spaces that smaller limits have."
+            if several
+            else "The line is exact for every area limit at once. Dotted: the limit of the study.",
+            partial(_panels, fronts, others, _draw_area),
+        ),
+        Chart(
+            "front-energy",
+            "Throughput and energy per sample",
+            "Grey: members of the front of time, area and energy. Blue: no other is better in throughput, "
+            "throughput per area and energy per sample.",
+            partial(_panels, fronts, others, _draw_energy),
+        ),
+        _members_sheet(
+            "The best of the whole space by every objective",
+            "objective",
+            [
+                (row, OBJECTIVES[flag])
+                for _, members in largest.groupby("model", sort=False)
+                for flag in OBJECTIVES
+                for _, row in members[members[flag]].iterrows()
+            ],
+        ),
     ]
     if several:
-        blocks.append(_limits_sheet(fronts))
-    members = fronts[fronts["area_limit_um2"] == largest].groupby("model").size()
+        ordered = fronts[fronts["throughput"]].sort_values("area_limit_um2", ascending=False, kind="stable")
+        blocks.append(
+            _members_sheet(
+                "The best throughput within every area limit, as a study of that limit finds it",
+                "area limit",
+                [
+                    (row, area(row["area_limit_um2"]))
+                    for model in dict.fromkeys(fronts["model"])
+                    for _, row in ordered[ordered["model"] == model].iterrows()
+                ],
+            )
+        )
     about = (
         "Every architecture, TMP width, microbatch, HBM size and recomputation that no other beats in time "
-        f"per batch, area and energy per sample: {int(members.sum()):,} in all, exact over the whole space."
+        f"per batch, area and energy per sample: {len(largest):,} in all, exact over the whole space."
     )
     yield Section("front", "Throughput, area and energy", about, tuple(blocks))
 
 
-def _area_chart(fronts: pd.DataFrame, others: pd.DataFrame, *, several: bool) -> Chart:
-    return Chart(
-        "front-area",
-        "Best throughput against area limit",
-        "The line is exact for every area limit at once, within the space of the largest. Dotted: the "
-        "limits of the study; dots are the best of the spaces that smaller limits have."
-        if several
-        else "The line is exact for every area limit at once. Dotted: the limit of the study.",
-        partial(_panels, fronts, others, _draw_area),
-    )
-
-
-def _energy_chart(fronts: pd.DataFrame, others: pd.DataFrame) -> Chart:
-    return Chart(
-        "front-energy",
-        "Throughput and energy per sample",
-        "Grey: members of the front of time, area and energy. Blue: no other is better in throughput, "
-        "throughput per area and energy per sample.",
-        partial(_panels, fronts, others, _draw_energy),
-    )
-
-
-def _others(inputs: Inputs, findings: Findings) -> pd.DataFrame:
-    """Return the results on the baseline and on the common accelerator, with the planner's placement."""
-    designs = [inputs.study.architectures.baseline, "phaze-common", COMMON]
-    rows = findings.results
-    return rows[rows["design"].isin(designs) & (rows["status"] == "placed")]
+def _members_sheet(caption: str, what: str, members: list[tuple[pd.Series, str]]) -> Sheet:
+    """Return members of fronts by model, each with what it is the best of."""
+    rows = pd.DataFrame([row.to_dict() | {"of": of} for row, of in members])
+    again = rows["model"].duplicated()
+    columns: dict[str, Cell] = {
+        "workload": "{heading}", what: "{of}", "accelerator": "{architecture}", "area": "{area_um2:area}",
+        "samples/s": "{samples_per_s:digits}", "samples/s/mm²": "{samples_per_s_per_mm2:digits}",
+        "energy per sample": "{joules_per_sample:J}", "HBM": "{hbm_gib:g} GiB, {recompute:storing}",
+        "t, b": "{tensor}, {microbatch}",
+    }  # fmt: skip
+    return sheet_of(caption, rows.assign(heading=rows["model"].mask(again, "")), columns, 3, source="fronts")
 
 
 def _panels(fronts: pd.DataFrame, others: pd.DataFrame, draw: Draw) -> Figure:
@@ -145,44 +163,6 @@ def _draw_energy(ax: Axes, fronts: pd.DataFrame, others: pd.DataFrame) -> None:
 
 
 def _draw_others(ax: Axes, others: pd.DataFrame, at: pd.Series) -> None:
-    for colour, marker, (design, rows) in zip(
-        (RED, AMBER, GREY), "sD^", others.groupby("design"), strict=False
-    ):
+    looks = zip((RED, AMBER, GREY), "sD^", others.groupby("design"), strict=False)
+    for colour, marker, (design, rows) in looks:
         ax.plot(at[rows.index], rows["samples_per_s"], marker, color=colour, ms=5, label=str(design))
-
-
-def _winners_sheet(front: pd.DataFrame) -> Sheet:
-    rows = [
-        (model if first else "", OBJECTIVES[flag], row["architecture"], *_figures(row))
-        for model, members in front.groupby("model", sort=False)
-        for first, flag in zip((True, False, False), OBJECTIVES, strict=True)
-        for _, row in members[members[flag]].iterrows()
-    ]
-    caption = "The best of the whole space by every objective"
-    return Sheet(caption, ("workload", "objective", *_HEADER), _texts(rows), 3, source="fronts")
-
-
-def _limits_sheet(fronts: pd.DataFrame) -> Sheet:
-    ordered = fronts[fronts["throughput"]].sort_values("area_limit_um2", ascending=False, kind="stable")
-    rows = [
-        (model if number == 0 else "", area(row["area_limit_um2"]), row["architecture"], *_figures(row))
-        for model in dict.fromkeys(fronts["model"])
-        for number, (_, row) in enumerate(ordered[ordered["model"] == model].iterrows())
-    ]
-    caption = "The best throughput within every area limit, as a study of that limit finds it"
-    return Sheet(caption, ("workload", "area limit", *_HEADER), _texts(rows), 3, source="fronts")
-
-
-_HEADER = ("accelerator", "area", "samples/s", "samples/s/mm²", "energy per sample", "HBM", "t, b")
-
-
-def _figures(row: pd.Series) -> tuple[str, ...]:
-    return (
-        area(row["area_um2"]), digits(row["samples_per_s"]), digits(row["samples_per_s_per_mm2"]),
-        decimal(row["joules_per_sample"], "J"), f"{row['hbm_gib']:g} GiB, {storing(row['recompute'])}",
-        f"{row['tensor']}, {row['microbatch']}",
-    )  # fmt: skip
-
-
-def _texts(rows: list[tuple[object, ...]]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(map(str, row)) for row in rows)

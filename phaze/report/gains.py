@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
-from phaze.report.document import Block, Items, Section, Sheet
+from phaze.report.document import Block, Cell, Items, Section, Sheet, sheet_of
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.winners import COMMON, PER_MODEL, own_hbm, row_of
 from phaze.report.words import join, times
 from phaze.spec.study import OWN_READING
 from phaze.tables import Gains
-
-Throughputs = Mapping[tuple[str, str, str], float]
-"""Samples per second by reading, model and architecture."""
 
 
 def find_gains(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
@@ -26,7 +24,11 @@ def find_gains(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
     A design's gain is the geometric mean over the models that both it and the baseline train.
     """
     rows = []
-    throughputs = _throughputs(inputs)
+    found = inputs.readings[(inputs.readings["status"] == "placed") & (inputs.readings["planner"] == "phaze")]
+    throughputs = {
+        tuple(map(str, key)): float(own_hbm(mine, inputs.hbm_gib)["samples_per_s"].max())
+        for key, mine in found.groupby(["reading", "model", "architecture"])
+    }
     designs = dict(accelerators(inputs, results))
     for reading, asked in inputs.study.shown_readings.items():
         baseline = asked.baseline or inputs.study.architectures.baseline
@@ -36,27 +38,17 @@ def find_gains(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
                 / throughputs.get((reading, model, str(baseline)), np.inf)
                 for model, chip in by_model.items()
             ]
-            found = [ratio for ratio in ratios if ratio > 0]
-            if found and design != baseline:
-                gain = float(np.exp(np.mean(np.log(found))))
+            positive = [ratio for ratio in ratios if ratio > 0]
+            if positive and design != baseline:
+                gain = float(np.exp(np.mean(np.log(positive))))
                 row = {"reading": reading, "design": design, "note": asked.note, "baseline": baseline}
-                rows.append({**row, "gain": gain, "models": len(found)})
+                rows.append({**row, "gain": gain, "models": len(positive)})
     if not rows:
         return Gains.empty()
     table = pd.DataFrame(rows)
     own = table[table["reading"] == OWN_READING].set_index("design")["gain"]
     of_study = table["gain"] / table["design"].map(own)
     return Gains.check(table.assign(of_study=of_study.fillna(0.0)))
-
-
-def _throughputs(inputs: Inputs) -> Throughputs:
-    found = inputs.readings
-    placed = found[(found["status"] == "placed") & (found["planner"] == "phaze")]
-    best = {
-        key: float(own_hbm(rows, inputs.hbm_gib)["samples_per_s"].max())
-        for key, rows in placed.groupby(["reading", "model", "architecture"])
-    }
-    return {(str(reading), str(model), str(chip)): value for (reading, model, chip), value in best.items()}
 
 
 def accelerators(inputs: Inputs, results: pd.DataFrame) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -147,13 +139,15 @@ def _by_design(gains: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.DataFra
 
 def _sheet(gains: pd.DataFrame) -> Sheet:
     designs = list(dict.fromkeys(gains["design"]))
-    by_reading = {name: rows.set_index("design") for name, rows in gains.groupby("reading", sort=False)}
-    readings = gains.drop_duplicates("reading")[["reading", "note", "baseline"]]
-    rows = [
-        (*map(str, row), *(times(by_reading[row[0]]["gain"].get(design, 0.0)) for design in designs))
-        for row in readings.itertuples(index=False, name=None)
-    ]
-    header = ("reading", "what it assumes", "over", *designs)
+    wide = gains.pivot(index="reading", columns="design", values="gain").fillna(0.0).add_prefix("gain of ")
+    rows = gains.drop_duplicates("reading")[["reading", "note", "baseline"]].join(wide, on="reading")
+    columns: dict[str, Cell] = {
+        "reading": "{reading}", "what it assumes": "{note}", "over": "{baseline}",
+        **{design: partial(_gain, design) for design in designs},
+    }  # fmt: skip
     caption = "Geometric mean of the throughput over the baseline's, as planned, under every reading"
-    own = frozenset(i for i, row in enumerate(rows) if row[0] == OWN_READING)
-    return Sheet(caption, header, tuple(rows), 3, own, Gains.name)
+    return sheet_of(caption, rows, columns, 3, rows["reading"] == OWN_READING, Gains.name)
+
+
+def _gain(design: str, row: pd.Series) -> str:
+    return times(row[f"gain of {design}"])

@@ -208,9 +208,9 @@ def closeup(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 def _closeups(inputs: Inputs, row: pd.Series) -> Iterator[Block]:
     """Yield what shows one placement; nothing if neither its stages nor its schedules are at hand."""
-    stages = stages_of(inputs.cluster, inputs.details, row)
+    stages = stages_of(inputs, row)
     layer = str(layer_counts(inputs, row["model"]).idxmax())
-    operators = operators_of(inputs.cluster, inputs.details, row)
+    operators = operators_of(inputs, row)
     operators = operators[operators["layer"] == layer]
     if stages.empty and operators.empty:
         return

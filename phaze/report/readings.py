@@ -7,13 +7,13 @@ accelerator. The baseline's experts cut the layers evenly where that fits, else 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
 
-from phaze.report.document import Block, Heading, Items, Section, Sheet
+from phaze.report.document import Block, Cell, Heading, Items, Section, Sheet, sheet_of
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.winners import choose, common_name, is_beside
@@ -136,8 +136,12 @@ def _figures(found: Readings, reading: str) -> Iterator[dict[str, object]]:
     """Yield the printed figures beside those of a reading."""
     for model in found.models:
         printed = found.published.workloads[model]
-        for row in (*_placement(found, reading, model, printed), *_mfus(found, reading, model, printed)):
-            yield {"reading": reading, "model": model, **row}
+        for row in _placement(found, reading, model, printed):
+            yield {"reading": reading, "model": model, "kind": "placement", **row}
+        for kind, role in MFUS.items() if printed.mfu else ():
+            theirs, ours = float(getattr(printed.mfu, kind)), found.best(reading, model, role, "mfu")
+            row = _figure(theirs, ours, NEAR_MFU, percent)
+            yield {"reading": reading, "model": model, "kind": "mfu", "of": role, **row}
     headline = found.published.headline
     for models, of in (("all", found.models), ("undecided", found.undecided)):
         for mean in MEANS if headline and of else ():
@@ -159,7 +163,6 @@ def _placement(
     ours = () if row is None else (row["stages"], row["data"], row["tensor"])
     whole = () if row is None else (row["microbatch"], row["recompute"], row["hbm_gib"])
     yield {
-        "kind": "placement",
         "of": found.family,
         "printed": _in_words("{" + ", ".join(map(str, theirs)) + "}", *rest),
         "ours": "" if row is None else _in_words(widths(row), *whole),
@@ -172,14 +175,6 @@ def _placement(
 def _in_words(placement: str, microbatch: int, recompute: bool, hbm_gib: float) -> str:
     """Return a placement as one cell of a table."""
     return f"{placement}, {microbatch}, {storing(recompute)}, {hbm_gib:g} GiB"
-
-
-def _mfus(
-    found: Readings, reading: str, model: str, printed: PublishedWorkload
-) -> Iterator[dict[str, object]]:
-    for kind, role in MFUS.items() if printed.mfu else ():
-        theirs, ours = float(getattr(printed.mfu, kind)), found.best(reading, model, role, "mfu")
-        yield {"kind": "mfu", "of": role, **_figure(theirs, ours, NEAR_MFU, percent)}
 
 
 def _figure(theirs: float, ours: float, near: float, words: Callable[[float], str]) -> dict[str, object]:
@@ -276,57 +271,47 @@ def in_words(findings: Findings) -> str:
 
 def _scores_sheet(inputs: Inputs, findings: Findings) -> Sheet:
     """Return how near every reading comes, with the printed figures as the first row."""
-    headline = inputs.published.headline if inputs.published else None
+    headline, figures = inputs.published.headline if inputs.published else None, findings.reading_figures
     scores = findings.reading_scores.set_index("reading").loc[list(inputs.study.shown_readings)].reset_index()
-    first = scores.iloc[0]
-    undecided = _means(findings, "undecided")
-    printed = tuple(times(float(getattr(headline, mean))) if headline else "–" for mean in MEANS)
-    count = f"{first['printed_placements']}"
-    rows = [("", "as the paper prints them", count, count, "1.00", *printed, *("–" for _ in MEANS))]
-    rows += [
-        (
-            row["reading"], row["note"], str(row["placements"]), str(row["in_full"]),
-            f"{row['mfu_factor']:.2f}",
-            *(times(row[mean]) for mean in MEANS),
-            *(undecided.get((row["reading"], mean), "–") for mean in MEANS),
-        )
-        for _, row in scores.iterrows()
-    ]  # fmt: skip
-    header = (
-        "reading", "what it assumes", "placements", "in full", "MFU off by",
-        *(_MEANS[mean] for mean in MEANS), *(f"{_MEANS[mean]}, undecided" for mean in MEANS),
-    )  # fmt: skip
+    means = figures[(figures["kind"] == "mean") & (figures["model"] == "undecided")]
+    wide = means.pivot(index="reading", columns="of", values="ours").reindex(columns=list(MEANS))
+    scores = scores.join(wide.add_prefix("undecided_"), on="reading").fillna("–")
+    columns: dict[str, Cell] = {
+        "reading": "{reading}", "what it assumes": "{note}", "placements": "{placements}",
+        "in full": "{in_full}", "MFU off by": "{mfu_factor:.2f}",
+        **{_MEANS[mean]: f"{{{mean}:times}}" for mean in MEANS},
+        **{f"{_MEANS[mean]}, undecided": f"{{undecided_{mean}}}" for mean in MEANS},
+    }  # fmt: skip
     caption = (
         f"Placements with the printed {{p, d, t}}, and in full with microbatch, recomputation and HBM; by "
-        f"what factor the {first['printed_mfus']} utilisations are off (root mean square); geometric means "
-        f"over all workloads, and over those whose speed-up no reading changes more than {DECIDES:g} times"
+        f"what factor the {scores['printed_mfus'].iloc[0]} utilisations are off (root mean square); "
+        "geometric means over all workloads, and over those whose speed-up no reading changes more than "
+        f"{DECIDES:g} times"
     )
-    return Sheet(caption, header, tuple(rows), 2, frozenset({0}), "reading_scores")
-
-
-def _means(findings: Findings, models: str) -> dict[tuple[str, str], str]:
-    """Return the means over some models in words, by reading and mean."""
-    figures = findings.reading_figures
-    mine = figures[(figures["kind"] == "mean") & (figures["model"] == models)]
-    return {(row["reading"], row["of"]): row["ours"] for _, row in mine.iterrows()}
+    sheet = sheet_of(caption, scores, columns, 2, source="reading_scores")
+    count = str(scores["printed_placements"].iloc[0])
+    printed = tuple(times(float(getattr(headline, mean))) if headline else "–" for mean in MEANS)
+    theirs = ("", "as the paper prints them", count, count, "1.00", *printed, *("–" for _ in MEANS))
+    return replace(sheet, rows=(theirs, *sheet.rows), marked=frozenset({0}))
 
 
 def _explained(every: pd.DataFrame) -> Iterator[Block]:
     """Yield for every printed figure which readings give it, or that none does."""
     figures = every[every["model"] != "undecided"]
     rows: list[tuple[str, ...]] = []
-    marked = set()
+    counts: dict[str, int] = {}
+    missing: dict[str, list[str]] = {}
     for (kind, model, of), mine in figures.groupby(["kind", "model", "of"], sort=False):
-        agree = mine[mine["agrees"]]
+        agree, called = mine[mine["agrees"]], _called(str(kind), str(of))
+        counts[str(kind)] = counts.get(str(kind), 0) + 1
         if agree.empty:
-            marked.add(len(rows))
+            missing.setdefault(str(kind), []).append(called + ("" if kind == "mean" else f" of {model}"))
         near = mine if kind == "placement" else mine.loc[_distance(mine).sort_values().index]
         shown = agree if len(agree) else near
         rows.append(
             (
-                _called(str(kind), str(of)), str(model),
-                str(mine["printed"].iloc[0]), str(mine["ours"].iloc[0]), str(shown["ours"].iloc[0]),
-                join(agree["reading"]) if len(agree) else "none: unexplained",
+                called, str(model), str(mine["printed"].iloc[0]), str(mine["ours"].iloc[0]),
+                str(shown["ours"].iloc[0]), join(agree["reading"]) if len(agree) else _NONE,
             )
         )  # fmt: skip
     header = ("figure", "workload", "printed", "the study", "nearest", "readings that give it")
@@ -334,25 +319,22 @@ def _explained(every: pd.DataFrame) -> Iterator[Block]:
         "What explains each printed figure: the readings with the same {p, d, t}, a utilisation within a "
         f"factor of {NEAR_MFU:g}, a mean within {NEAR_MEAN:g}; those that stand out no reading gives"
     )
-    count = figures.drop_duplicates(["kind", "model", "of"]).groupby("kind", sort=False).size()
     yield Heading("What explains each figure")
-    yield Items(tuple(_counted(figures, str(kind), int(number)) for kind, number in count.items()))
-    yield Sheet(caption, header, tuple(rows), 6, frozenset(marked), "reading_figures")
+    yield Items(tuple(_counted(kind, number, missing.get(kind, [])) for kind, number in counts.items()))
+    marked = frozenset(i for i, row in enumerate(rows) if row[-1] == _NONE)
+    yield Sheet(caption, header, tuple(rows), 6, marked, "reading_figures")
+
+
+_NONE = "none: unexplained"
 
 
 _KINDS = {"placement": "placements", "mfu": "utilisations", "mean": "means"}
 
 
-def _counted(figures: pd.DataFrame, kind: str, number: int) -> str:
+def _counted(kind: str, number: int, missing: list[str]) -> str:
     """Return how many figures of a kind some reading gives, and which none does."""
-    mine = figures[figures["kind"] == kind]
-    given = mine.groupby(["model", "of"], sort=False)["agrees"].any()
-    rest = [
-        _called(kind, str(of)) + ("" if kind == "mean" else f" of {model}")
-        for model, of in given.index[~given.to_numpy()]
-    ]
-    without = f"; unexplained: {join(rest)}" if rest else ""
-    return f"Of {number} printed {_KINDS[kind]} some reading gives {int(given.sum())}{without}."
+    without = f"; unexplained: {join(missing)}" if missing else ""
+    return f"Of {number} printed {_KINDS[kind]} some reading gives {number - len(missing)}{without}."
 
 
 def _called(kind: str, of: str) -> str:
@@ -374,16 +356,18 @@ def _beside(figures: pd.DataFrame) -> Iterator[Block]:
     ):
         mine = figures[figures["kind"] == kind]
         names = list(dict.fromkeys(mine["reading"]))
-        cells = mine.set_index(["model", "of", "reading"])["ours"]
-        rows = [
-            (row["model"], _called(kind, row["of"]), row["printed"],
-             *(cells[row["model"], row["of"], name] or "fits nowhere" for name in names))
-            for _, row in mine.drop_duplicates(["model", "of"]).iterrows()
-        ]  # fmt: skip
-        header = ("workload", "accelerator", "printed", *names)
-        yield Sheet(
-            caption, header, tuple(rows), 2 if kind == "mfu" else len(header), source="reading_figures"
-        )
+        wide = mine.pivot(index=["model", "of"], columns="reading", values="ours").replace("", "fits nowhere")
+        rows = mine.drop_duplicates(["model", "of"])[["kind", "model", "of", "printed"]]
+        columns: dict[str, Cell] = {
+            "workload": "{model}", "accelerator": lambda row: _called(row["kind"], row["of"]),
+            "printed": "{printed}", **{name: partial(_under, name) for name in names},
+        }  # fmt: skip
+        words = 2 if kind == "mfu" else len(columns)
+        yield sheet_of(caption, rows.join(wide, on=["model", "of"]), columns, words, source="reading_figures")
+
+
+def _under(reading: str, row: pd.Series) -> str:
+    return str(row[reading])
 
 
 def _missing(inputs: Inputs) -> Iterator[Block]:

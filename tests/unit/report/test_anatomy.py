@@ -40,13 +40,13 @@ def test_microbatches_of_a_pipeline_are_rounded_up(inputs: Inputs) -> None:
 
 def test_only_stages_before_the_last_run_forward_again(inputs: Inputs, findings: Findings) -> None:
     row = winner(findings, "megatron-gpt3-175b")
-    stages = anatomy.stages_of(inputs.cluster, inputs.details, row)
+    stages = anatomy.stages_of(inputs, row)
     assert len(stages) > 1
     blocks = 24
     assert anatomy.executions(inputs, row)["block", "forward"] == blocks
     again = row.copy()
     again["recompute"], again["hbm_gib"] = True, 32.0
-    placed = anatomy.stages_of(inputs.cluster, inputs.details, again)
+    placed = anatomy.stages_of(inputs, again)
     before = int(placed["first_layer"].iloc[-1]) - 1  # the embedding is no block
     assert anatomy.executions(inputs, again)["block", "forward"] == blocks + before
     assert anatomy.executions(inputs, again)["block", "backward"] == blocks
@@ -54,7 +54,7 @@ def test_only_stages_before_the_last_run_forward_again(inputs: Inputs, findings:
 
 def test_every_operator_has_latency_and_limit_of_its_estimate(inputs: Inputs, findings: Findings) -> None:
     row = winner(findings, "bert-large", "tpu-v4")
-    operators = anatomy.operators_of(inputs.cluster, inputs.details, row)
+    operators = anatomy.operators_of(inputs, row)
     busy = operators[operators["core"] != "none"]
     assert busy["all_cores"].nunique() == 2, "some run on one core, some on all"
     chip = inputs.cluster.architectures.set_index("architecture").loc["tpu-v4"]
@@ -74,7 +74,7 @@ def test_shares_of_the_busy_time_sum_to_one(findings: Findings) -> None:
 def test_energy_per_sample_is_what_every_execution_adds(inputs: Inputs, findings: Findings) -> None:
     """One MAC figure at a time: FLOPs of forward and backward of all layers and slices times its energy."""
     row = winner(findings, "bert-large")
-    operators = anatomy.operators_of(inputs.cluster, inputs.details, row)
+    operators = anatomy.operators_of(inputs, row)
     counts = anatomy.layer_counts(inputs, "bert-large")
     by_hand = (operators["mac_j"] * operators["layer"].map(counts)).sum() / row["microbatch"]
     mine = findings.energies.set_index(["model", "design", "part"])["joules_per_sample"]
@@ -83,7 +83,7 @@ def test_energy_per_sample_is_what_every_execution_adds(inputs: Inputs, findings
 
 def test_slices_of_a_tensor_parallel_layer_all_count(inputs: Inputs, findings: Findings) -> None:
     row = winner(findings, "megatron-gpt3-175b")
-    one = anatomy.operators_of(inputs.cluster, inputs.details, row)
+    one = anatomy.operators_of(inputs, row)
     block = one[(one["layer"] == "block") & (one["direction"] == "backward")]["mac_j"].sum()
     found = anatomy.energy_by_layer(inputs, row).set_index(["layer", "direction"])["mac_j"]
     assert found["block", "backward"] == pytest.approx(block * 24 * row["tensor"] / row["microbatch"])
@@ -129,7 +129,7 @@ class WithoutEstimates(OneStage):
 
 def test_energy_of_links_by_hand(inputs: Inputs, findings: Findings) -> None:
     row = winner(findings, "bert-large")
-    stages = anatomy.stages_of(inputs.cluster, inputs.details, row)
+    stages = anatomy.stages_of(inputs, row)
     edge = 2.0 * row["microbatch"] * 512 * 1024
     sent = 2 * edge * (len(stages) - 1) / row["microbatch"]
     around = 2 * (row["data"] - 1) * stages["gradient_bytes"].sum() / 256
@@ -139,7 +139,7 @@ def test_energy_of_links_by_hand(inputs: Inputs, findings: Findings) -> None:
 
 def test_without_estimates_nothing_is_said_to_bind(inputs: Inputs, findings: Findings) -> None:
     bare = replace(inputs, details=WithoutEstimates(inputs))
-    operators = anatomy.operators_of(bare.cluster, bare.details, winner(findings, "bert-large"))
+    operators = anatomy.operators_of(bare, winner(findings, "bert-large"))
     assert set(operators["limit"]) == {"none"}
 
 
