@@ -79,7 +79,7 @@ rule map_stages:
         topology=lambda w: MAPS.topologies[w.topology].model_dump(mode="json"),
         search=lambda w: MAP_JOBS[w.stages, w.topology],
         settings={key: study["maps"][key] for key in ("tries", "steps", "seed", "memory_gib_per_s")},
-        code=source_digest("phaze.map.cases"),
+        code=source_digest("phaze.map.study"),
     log:
         "<logs>/mappings/{stages}/{topology}.log",
     benchmark:
@@ -133,7 +133,7 @@ rule map_gaps:
         point=lambda w: MAPS.stages[w.stages].model_dump(mode="json"),
         topology=lambda w: MAPS.topologies[w.topology].model_dump(mode="json"),
         settings={key: study["maps"][key] for key in ("tries", "gap_steps", "seed")},
-        code=source_digest("phaze.map.gaps"),
+        code=source_digest("phaze.map.study"),
     log:
         "<logs>/search-gaps/{stages}/{topology}.log",
     benchmark:

@@ -53,7 +53,7 @@ rule map_plans:
         networks=settings.map_networks,
         search={key: study["report"]["maps"][key] for key in ("planners", "steps", "seed")},
         recalled=recalled("plan-maps"),
-        code=source_digest("phaze.map.plans.study"),
+        code=source_digest("phaze.map.plan_study"),
     log:
         "<logs>/plan_maps/{scenario}/{model}.log",
     benchmark:

@@ -7,8 +7,8 @@ import pandas as pd
 from phaze import tables
 from phaze.base.job import logged
 from phaze.map.chains import Chains
-from phaze.map.gaps import gap_rows
 from phaze.map.search import Limits
+from phaze.map.study import gap_rows
 from phaze.spec.documents import read_as
 from phaze.spec.map_study import MapTopology, StagesPoint
 from phaze.spec.stages import StoredStages

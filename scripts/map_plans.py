@@ -4,7 +4,7 @@ from pathlib import Path
 
 from phaze import tables
 from phaze.base.job import logged
-from phaze.map.plans.study import Asked, map_plans
+from phaze.map.plan_study import Asked, map_plans
 from phaze.spec.settings import PlanMapSettings
 from phaze.tables.store import Recalled
 

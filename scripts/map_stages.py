@@ -5,9 +5,9 @@ from pathlib import Path
 from phaze import tables
 from phaze.base.job import logged
 from phaze.base.units import GIB
-from phaze.map.cases import map_point
 from phaze.map.ensemble import MapSettings
 from phaze.map.search import Limits
+from phaze.map.study import map_point
 from phaze.spec.documents import read_as
 from phaze.spec.map_study import MapTopology, Search, StagesPoint
 from phaze.spec.stages import StoredStages

@@ -133,7 +133,7 @@ def _map_stages(task: _Task) -> tuple[StoredMapping, Mapped, Candidate]:
 def _map_plan(
     task: _Task, choice: tuple[str | None, str | None, float | None, str | None]
 ) -> tuple[StoredMapping, Mapped, Candidate]:
-    from phaze.map.plans.single import map_one, stored_plan
+    from phaze.map.one_plan import map_one, stored_plan
     from phaze.map.stored import About, stored_mapping
     from phaze.plan.single import Wanted, plan_of, read_wanted
 
@@ -147,7 +147,7 @@ def _map_plan(
 def _write_picture(mapped: Mapped, best: Candidate, path: Path) -> None:
     import pandas as pd
 
-    from phaze.map.cases import device_rows
+    from phaze.map.study import device_rows
     from phaze.report.drawing import save
     from phaze.report.maps.figures import mappings
 

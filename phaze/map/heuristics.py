@@ -30,6 +30,17 @@ def p2p_map(stages: int, replicas: int) -> Ints:
     return np.ascontiguousarray(np.arange(stages * replicas).reshape(replicas, stages).T)
 
 
+def block_map(stages: int, replicas: int, high: int, wide: int) -> Ints:
+    """Return the mapping with blocks of so many stages and lanes on consecutive devices, shape (S, R).
+
+    Inside a block the replicas of a stage are neighbours, and blocks follow each other as in a CS map; the
+    last blocks may be smaller.
+    """
+    stage, replica = np.divmod(np.arange(stages * replicas), replicas)
+    order = np.lexsort((replica % wide, stage % high, replica // wide, stage // high))
+    return np.argsort(order).reshape(stages, replicas)
+
+
 def random_map(stages: int, replicas: int, devices: int, seed: int) -> Ints:
     """Return a mapping on devices drawn at random, shape (S, R)."""
     drawn = np.random.default_rng(seed).permutation(devices)[: stages * replicas]
@@ -47,19 +58,39 @@ def compact_maps(problem: Problem, deadline: Deadline | None = None) -> list[Int
     it is those found so far.
     """
     stages, replicas = problem.shape
-    message, wait = problem.both_ways
-    size = max(float(problem.edge_bytes.mean()) if len(problem.edge_bytes) else 0.0, 1.0)
-    time = message * size + wait
-    folded = np.concatenate([np.arange(0, replicas, 2), np.arange(1, replicas, 2)[::-1]])
     found: dict[bytes, Ints] = {}
-    for order in _orders(time, stages, replicas):
+    for order in _orders(_link_s(problem), stages, replicas):
         if deadline is not None and deadline.passed:
             break
-        used = order[: problem.slots]
-        passes, rings = used.reshape(replicas, stages).T, used.reshape(stages, replicas)
+        passes, rings, folded = _on(order, problem)
         for mapping in (passes, rings, passes[:, folded], rings[:, folded]):
             found.setdefault(mapping.tobytes(), np.ascontiguousarray(mapping))
     return list(found.values())
+
+
+def near_maps(problem: Problem) -> list[Ints]:
+    """Return a few of these mappings, each of shape (S, R): on 1,024 devices all of them take long."""
+    found, time = [], _link_s(problem)
+    for width in sorted({1, *problem.shape}):
+        for order in (device_order(time, width), grid_order(time, (width,))):
+            passes, rings, folded = _on(order, problem)
+            found += [np.ascontiguousarray(passes), rings, rings[:, folded]]
+    return found
+
+
+def _link_s(problem: Problem) -> Floats:
+    """Return the time of a mean message on every link there and back, shape (D, D)."""
+    message, wait = problem.both_ways
+    size = float(problem.edge_bytes.mean()) if len(problem.edge_bytes) else 0.0
+    return message * max(size, 1.0) + wait
+
+
+def _on(order: Ints, problem: Problem) -> tuple[Ints, Ints, Ints]:
+    """Return the first devices of an order replica by replica and ring by ring, and how rings fold."""
+    stages, replicas = problem.shape
+    used = order[: problem.slots]
+    folded = np.concatenate([np.arange(0, replicas, 2), np.arange(1, replicas, 2)[::-1]])
+    return used.reshape(replicas, stages).T, used.reshape(stages, replicas), folded
 
 
 def _orders(time: Floats, stages: int, replicas: int) -> Iterator[Ints]:

@@ -3,9 +3,9 @@
 import pytest
 
 from phaze.map.chains import Chains
-from phaze.map.gaps import find_gap
 from phaze.map.objective import INSTANTIATIONS, Instantiation, Problem
 from phaze.map.search import Limits
+from phaze.map.study import find_gap
 from tests.unit.map.cases import drawn_network, drawn_stages, least_by_trying_all
 
 

@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from phaze.base.arrays import Ints
 from phaze.cost.network.collectives import by_node
@@ -24,20 +25,24 @@ from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.fabric import Fabric, fabric
 from phaze.map.annealing import step_task
 from phaze.map.chains import Chains, best_of_chains
-from phaze.map.heuristics import consecutive_map, device_order, grid_order, p2p_map
+from phaze.map.heuristics import block_map, consecutive_map, near_maps, p2p_map
+from phaze.map.lanes import Lanes, lanes_of, stored_stages
+from phaze.map.networks import device_network, part_of, units_of
 from phaze.map.objective import Problem
-from phaze.map.plans.networks import device_network, part_of, units_of
-from phaze.map.plans.stages import Lanes, lanes_of, stored_stages
 from phaze.map.schemes import near_devices
 from phaze.pipeline.gpipe import simulate_step, step_times_s
 from phaze.pipeline.traffic import carry_out
 from phaze.plan.networked import Devices, script_on, silent_batch_s, time_per_batch_s
 from phaze.plan.plan import Plan
+from phaze.plan.replay import read_plan
 from phaze.spec.network import Matrix
+from phaze.spec.settings import PlanMapSettings
 from phaze.spec.system import Cluster
 from phaze.tables import BY_HAND
 from phaze.workload.operator_graphs import StageGraph
 from phaze.workload.stored_graphs import stage_graph
+
+Row = dict[str, str | int | float | bool]
 
 BLOCKS = (2, 4)
 """Stages of a lane that are on consecutive devices."""
@@ -101,16 +106,46 @@ class PlanMap:
         """Return the devices of every stage and replica under the best mapping."""
         return devices_of(self.plan, self.lanes, self.best.mapping)
 
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows of table plan_maps, without their key but the way."""
+        workers, lanes = self.lanes.shape
+        for one in self.tried:
+            yield {
+                "way": one.way,
+                "network": self.network,
+                "devices": self.devices,
+                "lanes": lanes,
+                "workers": workers,
+                "unit": self.lanes.unit,
+                "alone_s": self.alone_s,
+                "estimated_s": one.estimated_s,
+                "simulated_s": one.simulated_s,
+                "chosen": one is self.best,
+            }
+
+
+def map_rows(
+    row: Row, stages: pd.DataFrame, system: Cluster | Matrix, devices: int, search: PlanMapSettings
+) -> tuple[list[Row], list[list[list[int]]]] | None:
+    """Return rows of table plan_maps from the way on, and the devices of every stage, replica and slice.
+
+    A plan is given by its rows in tables plans and plan_stages. None if the system has too few devices.
+    """
+    plan = read_plan(pd.Series(row), stages)
+    if lanes_of(plan).devices > system.devices:
+        return None
+    found = map_plan(plan, system, devices, Effort(search.steps, search.seed))
+    return list(found.rows()), [[list(slices) for slices in replicas] for replicas in found.placed]
+
 
 def map_plan(plan: Plan, system: Cluster | Matrix, devices: int, effort: Effort) -> PlanMap:
     """Return a plan on the part of a system that has so many devices, or as many as its units need."""
     run = _Run(plan, system, devices)
     hand = [run.judge(way, mapping) for way, mapping in run.by_hand()]
-    way, mapping = run.search(effort)
-    known = next((one for one in hand if np.array_equal(one.mapping, mapping)), None)
-    searched = replace(known, way=way) if known else run.judge(way, mapping)
+    searched = run.judge(*run.search(effort))
     topology = run.fabric.topology
-    return PlanMap(plan, run.lanes, topology.name, topology.devices, run.alone_s(), (*hand, searched))
+    alone_s = silent_batch_s(run.plan, run.fabric)
+    return PlanMap(plan, run.lanes, topology.name, topology.devices, alone_s, (*hand, searched))
 
 
 def devices_of(plan: Plan, lanes: Lanes, mapping: Ints) -> Devices:
@@ -135,14 +170,32 @@ def within_units(plan: Plan) -> Plan:
     return replace(plan, stages=alone)
 
 
-class _Run:
-    """A plan on a network."""
+class PlanOn:
+    """A plan on a network; the event simulator judges equal mappings once."""
+
+    def __init__(self, plan: Plan, lanes: Lanes, fabric: Fabric) -> None:
+        self.plan, self.lanes, self.fabric = within_units(plan), lanes, fabric
+        self.known: dict[bytes, float] = {}
+
+    def batch_s(self, mapping: Ints) -> float:
+        """Return a batch with contention."""
+        key = mapping.tobytes()
+        if key not in self.known:
+            placed = devices_of(self.plan, self.lanes, mapping)
+            carried = carry_out(script_on(self.plan, self.fabric, placed), self.fabric.topology)
+            self.known[key] = time_per_batch_s(carried)
+        return self.known[key]
+
+
+class _Run(PlanOn):
+    """The same on a part of a system, with what searches and estimates need."""
 
     def __init__(self, plan: Plan, system: Cluster | Matrix, devices: int) -> None:
-        self.plan, self.lanes = within_units(plan), lanes_of(plan)
-        found = _network_of(system, max(devices, self.lanes.devices))
-        self.fabric, self.near = found.fabric, found.near // self.lanes.unit
-        self.network: DeviceNetwork = units_of(found.devices, self.lanes.unit)
+        lanes = lanes_of(plan)
+        found = _network_of(system, max(devices, lanes.devices))
+        super().__init__(plan, lanes, found.fabric)
+        self.near = found.near // lanes.unit
+        self.network = units_of(found.devices, lanes.unit)
         self.stages: StageGraph = stage_graph(stored_stages(plan, "plan"))
 
     def by_hand(self) -> Iterator[tuple[str, Ints]]:
@@ -196,13 +249,7 @@ class _Run:
 
     def judge(self, way: str, mapping: Ints) -> Tried:
         """Return what a mapping leads to."""
-        script = script_on(self.plan, self.fabric, devices_of(self.plan, self.lanes, mapping))
-        carried = carry_out(script, self.fabric.topology)
-        return Tried(way, mapping, self.estimate_s(mapping), time_per_batch_s(carried))
-
-    def alone_s(self) -> float:
-        """Return a batch on a network that takes no time."""
-        return silent_batch_s(self.plan, self.fabric)
+        return Tried(way, mapping, self.estimate_s(mapping), self.batch_s(mapping))
 
 
 class _Network(NamedTuple):
@@ -218,36 +265,6 @@ class _Network(NamedTuple):
 def _network_of(system: Cluster | Matrix, needed: int) -> _Network:
     part = system if isinstance(system, Matrix) else part_of(system, needed)
     return _Network(fabric(part, max(needed, part.devices)), device_network(part), _consecutive(part))
-
-
-def near_maps(problem: Problem) -> list[Ints]:
-    """Return mappings on devices in an order in which they are close to each other, each of shape (S, R).
-
-    A few of those that `phaze.map` begins with: on 1,024 devices all of them take longer than a simulation.
-    """
-    stages, replicas = problem.shape
-    message, wait = problem.both_ways
-    size = float(problem.edge_bytes.mean()) if len(problem.edge_bytes) else 0.0
-    time = message * max(size, 1.0) + wait
-    folded = np.concatenate([np.arange(0, replicas, 2), np.arange(1, replicas, 2)[::-1]])
-    found = []
-    for width in sorted({1, stages, replicas}):
-        for order in (device_order(time, width), grid_order(time, (width,))):
-            used = order[: problem.slots]
-            rings = used.reshape(stages, replicas)
-            found += [np.ascontiguousarray(used.reshape(replicas, stages).T), rings, rings[:, folded]]
-    return found
-
-
-def block_map(stages: int, replicas: int, high: int, wide: int) -> Ints:
-    """Return the mapping with blocks of so many stages and lanes on consecutive devices, shape (S, R).
-
-    Inside a block the replicas of a stage are neighbours, and blocks follow each other as in a CS map; the
-    last blocks may be smaller.
-    """
-    stage, replica = np.divmod(np.arange(stages * replicas), replicas)
-    order = np.lexsort((replica % wide, stage % high, replica // wide, stage // high))
-    return np.argsort(order).reshape(stages, replicas)
 
 
 def _consecutive(part: Cluster | Matrix) -> int:

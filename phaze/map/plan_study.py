@@ -103,8 +103,8 @@ def _chosen(
 def _map(
     row: Row, stages: pd.DataFrame, system: str, asked: Asked
 ) -> tuple[list[Row], list[list[list[int]]]] | None:
-    """Return what `map.plans.rows` says of a plan on a system."""
-    from phaze.map.plans.rows import map_rows  # compiled loops take their time: most plans are known
+    """Return what `map_rows` says of a plan on a system."""
+    from phaze.map.plan_maps import map_rows  # compiled loops take their time: most plans are known
 
     return map_rows(row, stages, asked.systems[system], asked.devices, asked.search)
 

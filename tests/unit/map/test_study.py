@@ -7,11 +7,11 @@ import pytest
 
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.topologies import make_network
-from phaze.map.cases import Record, map_point
 from phaze.map.ensemble import MapSettings
 from phaze.map.heuristics import consecutive_map, p2p_map
 from phaze.map.objective import Problem
 from phaze.map.search import Limits
+from phaze.map.study import Record, map_point
 from phaze.pipeline.gpipe import held_step_s
 from phaze.pipeline.shared_ports import shared_step_s
 from phaze.spec.map_study import MapTopology, StagesPoint

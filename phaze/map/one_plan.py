@@ -12,7 +12,6 @@ from functools import cached_property
 
 import pandas as pd
 
-from phaze.base.arrays import Ints
 from phaze.base.deadline import Deadline
 from phaze.base.errors import PhazeError
 from phaze.base.progress import counted
@@ -20,11 +19,10 @@ from phaze.cost.network.clusters import from_matrix
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.fabric import Fabric
 from phaze.map.ensemble import Candidate, Mapped, MapSettings, Way, map_stages
-from phaze.map.plans.maps import devices_of, within_units
-from phaze.map.plans.networks import units_of
-from phaze.map.plans.stages import Lanes, lanes_of, stored_stages
-from phaze.pipeline.traffic import carry_out
-from phaze.plan.networked import script_on, silent_batch_s, time_per_batch_s
+from phaze.map.lanes import Lanes, lanes_of, stored_stages
+from phaze.map.networks import units_of
+from phaze.map.plan_maps import PlanOn, devices_of
+from phaze.plan.networked import silent_batch_s
 from phaze.plan.plan import Plan
 from phaze.spec.mapping import StoredPlanMap
 from phaze.workload.stored_graphs import stage_graph
@@ -70,7 +68,7 @@ def map_one(
         raise PhazeError(f"network: has {network.devices} devices, {_needed(lanes)}")
     stages = stage_graph(stored_stages(plan, model))
     mapped = map_stages(stages, units_of(network, lanes.unit), settings, until)
-    judge = _Judge(within_units(plan), lanes, network)
+    judge = PlanOn(plan, lanes, Fabric(from_matrix(network.bandwidth_bytes_per_s, network.latency_s)))
     simulated = {mapped.best.way: judge.batch_s(mapped.best.mapping)}
     for one in counted((*mapped.ways, *mapped.heuristics), "simulation"):
         if not until.passed:
@@ -101,21 +99,3 @@ def stored_plan(found: PlanOnDevices, row: pd.Series) -> StoredPlanMap:
         ],
     }
     return StoredPlanMap.model_validate(content)
-
-
-class _Judge:
-    """The event simulator with one plan on one network; equal mappings are simulated once."""
-
-    def __init__(self, plan: Plan, lanes: Lanes, network: DeviceNetwork) -> None:
-        self.plan, self.lanes = plan, lanes
-        self.fabric = Fabric(from_matrix(network.bandwidth_bytes_per_s, network.latency_s))
-        self.known: dict[bytes, float] = {}
-
-    def batch_s(self, mapping: Ints) -> float:
-        """Return a batch with contention."""
-        key = mapping.tobytes()
-        if key not in self.known:
-            placed = devices_of(self.plan, self.lanes, mapping)
-            script = script_on(self.plan, self.fabric, placed)
-            self.known[key] = time_per_batch_s(carry_out(script, self.fabric.topology))
-        return self.known[key]

@@ -7,11 +7,11 @@ from math import gcd
 import numpy as np
 import pytest
 
-from phaze.map.plans.stages import lanes_of, stored_stages
+from phaze.map.lanes import lanes_of, stored_stages
 from phaze.pipeline.pipeline import Pipeline
 from phaze.plan.replay import replay
 from phaze.workload.stored_graphs import stage_graph
-from tests.unit.map.plans.plans import plan, stage
+from tests.unit.map.plans import plan, stage
 
 
 def test_with_equal_widths_the_stages_are_those_of_the_plan() -> None:

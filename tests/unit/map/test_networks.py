@@ -7,7 +7,7 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.fabric import fabric
-from phaze.map.plans.networks import device_network, part_of, units_of
+from phaze.map.networks import device_network, part_of, units_of
 from phaze.spec.network import Matrix, Torus
 from phaze.spec.system import Cluster, Level
 from phaze.spec.systems import load_network

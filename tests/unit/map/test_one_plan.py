@@ -16,7 +16,7 @@ from phaze.base.errors import PhazeError
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.fabric import fabric
 from phaze.map.ensemble import MapSettings
-from phaze.map.plans.single import PlanOnDevices, map_one
+from phaze.map.one_plan import PlanOnDevices, map_one
 from phaze.map.search import Limits
 from phaze.plan.networked import replay_on
 from phaze.plan.piper.planner import plan as plan_as_piper
@@ -26,7 +26,7 @@ from phaze.spec.documents import read_as
 from phaze.spec.mapping import StoredMapping
 from phaze.spec.network import Matrix
 from phaze.tables import Plans, PlanStages
-from tests.unit.map.plans.test_maps import PLANS
+from tests.unit.map.test_plan_maps import PLANS
 from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
 
 FAST = ("--tries", "2000", "--steps", "500")

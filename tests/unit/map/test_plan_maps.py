@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import phaze.map.plans.rows
+import phaze.map.plan_maps
 from phaze.base.errors import PhazeError
 from phaze.cost.network.fabric import fabric
-from phaze.map.plans.maps import Effort, PlanMap, block_map, devices_of, map_plan, within_units
-from phaze.map.plans.rows import map_rows
-from phaze.map.plans.stages import lanes_of
-from phaze.map.plans.study import Asked, map_plans
+from phaze.map.heuristics import block_map
+from phaze.map.lanes import lanes_of
+from phaze.map.plan_maps import Effort, PlanMap, devices_of, map_plan, map_rows, within_units
+from phaze.map.plan_study import Asked, map_plans
 from phaze.pipeline.traffic import carry_out, silent
 from phaze.plan.networked import consecutive_devices, replay_on, script_on, silent_script, time_per_batch_s
 from phaze.plan.plan import Plan
@@ -24,8 +24,8 @@ from phaze.spec.settings import PlanMapSettings
 from phaze.spec.system import Cluster, Level
 from phaze.tables import BY_HAND, PlanDevices, PlanMaps
 from phaze.tables.store import Recalled
-from tests.unit.map.plans.plans import BANDWIDTH, plan, stage
-from tests.unit.map.plans.test_networks import NODES, pod
+from tests.unit.map.plans import BANDWIDTH, plan, stage
+from tests.unit.map.test_networks import NODES, pod
 
 FAST = Effort(steps=200)
 SEARCH = PlanMapSettings(planners=("phaze", "piper"), steps=FAST.steps)
@@ -212,7 +212,7 @@ def test_plans_that_were_mapped_are_not_mapped_again(tmp_path: Path, monkeypatch
         made.append(plan["time_per_sample_s"])
         return map_rows(plan, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(phaze.map.plans.rows, "map_rows", count)
+    monkeypatch.setattr(phaze.map.plan_maps, "map_rows", count)
     for number, given in enumerate([(pd.DataFrame([row]), pd.DataFrame(stages)), both, both]):
         with Recalled(tmp_path / "maps.json", "code") as recalled:
             found = map_plans(*given, asked, recalled)
