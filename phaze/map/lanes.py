@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd, lcm
 
+from phaze.cost.network.network import sent_bytes
 from phaze.plan.plan import Plan, Stage
 from phaze.spec.stages import StoredMessage, StoredStage, StoredStages
 
@@ -78,8 +79,8 @@ def _worker(stage: Stage, lanes: int) -> StoredStage:
 
 
 def _ring_share(members: int) -> float:
-    """Return (d - 1)/d; 1 for a single member, which has no ring."""
-    return (members - 1) / members if members > 1 else 1.0
+    """Return what of a tensor a member sends to scatter it, (d - 1)/d; 1 for one alone, without a ring."""
+    return sent_bytes("reduce_scatter", 1.0, members) if members > 1 else 1.0
 
 
 def _messages(plan: Plan, lanes: Lanes) -> Iterator[StoredMessage]:

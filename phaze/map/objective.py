@@ -23,6 +23,7 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.deadline import Deadline, OutOfTimeError
 from phaze.base.errors import PhazeError
 from phaze.cost.network.device_networks import DeviceNetwork
+from phaze.cost.network.network import rounds, sent_bytes
 from phaze.workload.operator_graphs import StageGraph
 
 Instantiation = Literal["p2p", "allreduce", "exact"]
@@ -86,13 +87,13 @@ class Problem:
     @cached_property
     def ring_bytes(self) -> Floats:
         """Return what a link of each stage's ring carries in an all-reduce, 2 (R − 1) / R · P, shape (S,)."""
-        replicas = self.stages.replicas
-        return np.ascontiguousarray(2.0 * (replicas - 1) / replicas * self.stages.parameter_bytes)
+        sent = sent_bytes("all_reduce", self.stages.parameter_bytes, self.stages.replicas)
+        return np.ascontiguousarray(sent)
 
     @property
     def ring_waits(self) -> float:
         """Return how often a latency occurs in an all-reduce."""
-        return 2.0 * (self.stages.replicas - 1)
+        return rounds("all_reduce", self.stages.replicas)
 
     def stage_times_s(self, mapping: Ints) -> Floats:
         """Return the time of every stage, of its slowest replica, under a mapping (S, R)."""
@@ -124,8 +125,7 @@ def choose_instantiation(stages: StageGraph) -> Instantiation:
     Above one the all-reduce counts (Section V-B). Both are taken for a step: a ring's link carries
     2 (R − 1) / R of the gradients once, an edge its bytes there and back for every microbatch.
     """
-    replicas = stages.replicas
-    reduced = 2.0 * (replicas - 1) / replicas * stages.parameter_bytes.sum()
+    reduced = sent_bytes("all_reduce", float(stages.parameter_bytes.sum()), stages.replicas)
     passed = 2.0 * stages.microbatches * stages.edge_bytes.sum()
     return "allreduce" if reduced > passed else "p2p"
 

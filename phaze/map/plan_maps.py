@@ -235,17 +235,11 @@ class _Run(PlanOn):
         size = self.plan.stages[q].weight_bytes
         rows = by_node(units.tolist(), max(self.fabric.node // self.lanes.unit, 1))
         if len(rows) == 1 or len(rows[0]) == 1 or len({len(row) for row in rows}) > 1:
-            return self._rounds_s(units[None], size, 2)
-        inside = np.array(rows)
-        within_s = self._rounds_s(inside, size, 2)
-        return within_s + self._rounds_s(inside.T, size / inside.shape[1], 2)
-
-    def _rounds_s(self, rings: Ints, size: float, times: int) -> float:
-        """Return so many times d - 1 rounds around rings of d units, (rings, d), by their slowest link."""
-        members = int(rings.shape[1])
-        links = rings, np.roll(rings, -1, axis=1)
-        round_s = self.network.waits_s[links] + size / members * self.network.seconds_per_byte[links]
-        return times * (members - 1) * float(round_s.max())
+            return self.network.seconds("all_reduce", size, units)
+        across = list(zip(*rows, strict=True))
+        within_s = max(self.network.seconds("all_reduce", size, row) for row in rows)
+        share = size / len(across)
+        return within_s + max(self.network.seconds("all_reduce", share, column) for column in across)
 
     def judge(self, way: str, mapping: Ints) -> Tried:
         """Return what a mapping leads to."""

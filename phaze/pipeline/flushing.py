@@ -25,6 +25,7 @@ from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit
 from phaze.base.room import refuse_beyond_memory
 from phaze.cost.memory import Gradients, Schedule, most_in_flight
+from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 
 TABLES = 12
 """Tables of all stages that are held at once while a chain is placed: 11.2 as measured of 2,000 layers."""
@@ -71,13 +72,18 @@ class Setting:
     recompute: bool = False
     schedule: Schedule = "1f1b"
     gradients: Gradients = "first-stage"
-    all_reduce_factor: float = 4.0
+    all_reduce_factor: float = BOTH_DIRECTIONS
     """An all-reduce over n devices takes (n - 1)/n times its bytes over the bandwidth times this: 4 in the
     paper, 2 for a ring whose links carry both directions at once."""
 
+    @property
+    def network(self) -> Flat:
+        """Return the network between any two devices."""
+        return Flat(self.bandwidth_bytes_per_s, self.all_reduce_factor)
+
     def exchange_s(self, weight_bytes: Floats) -> Floats:
         """Return the time to exchange gradients over very many replicas; over d of them, (d - 1)/d of it."""
-        return self.all_reduce_factor * weight_bytes / self.bandwidth_bytes_per_s
+        return self.network.endless_s("all_reduce", weight_bytes)
 
 
 @dataclass(frozen=True)

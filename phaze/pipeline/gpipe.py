@@ -34,6 +34,8 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit
 from phaze.base.errors import PhazeError
 from phaze.cost.network.device_networks import DeviceNetwork, flat_network
+from phaze.cost.network.network import Levels, Tier
+from phaze.layout import Group
 from phaze.workload.operator_graphs import StageGraph
 
 UPDATE_TRAFFIC = 3.0
@@ -138,8 +140,8 @@ def flat_step_time_s(
     network = flat_network(count, bandwidth_bytes_per_s, latency_s)
     work = work_of(stages, memory_bytes_per_s)
     ended = passes_end(work, np.arange(count), network.seconds_per_byte, network.waits_s)
-    round_s = latency_s + work.gradients / replicas / bandwidth_bytes_per_s
-    return float((ended + 2.0 * (replicas - 1) * round_s + work.update).max())
+    ring = Levels((Tier(replicas, bandwidth_bytes_per_s, latency_s),))
+    return float((ended + ring.seconds("all_reduce", work.gradients, Group(replicas, 1)) + work.update).max())
 
 
 def check_mapping(stages: StageGraph, mapping: Ints, devices: int) -> None:
@@ -184,8 +186,8 @@ def work_of(stages: StageGraph, memory_bytes_per_s: float = math.inf) -> Work:
 
 def _reduced_s(work: Work, mapping: Ints, network: DeviceNetwork) -> Floats:
     """Return the time of every stage's all-reduce, (S,)."""
-    seconds, waits = network.seconds_per_byte, network.waits_s
-    return np.array([ring_s(work.gradients[s], mapping[s], seconds, waits) for s in range(len(mapping))])
+    sizes = work.gradients.tolist()
+    return np.array([network.seconds("all_reduce", *one) for one in zip(sizes, mapping, strict=True)])
 
 
 @njit

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.units import MIB
+from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.report.anatomy import layer_counts, limits_of, point_of, shares_of_limits, with_estimates
 from phaze.report.document import Block, Heading, Items, Section
 from phaze.report.findings import Findings
@@ -136,7 +137,7 @@ def _about_placement(printed: Printed, theirs: PublishedWorkload, row: pd.Series
     weights = _weight_bytes(printed, Point(row["model"], plan.tensor, int(row["microbatch"]))) / plan.pipeline
     if weights:
         bandwidth = printed.inputs.cluster.scenario.network_bandwidth_bytes_per_s
-        sent = 4 * (plan.data - 1) / plan.data * weights
+        sent = Flat(bandwidth, BOTH_DIRECTIONS).charged_bytes("all_reduce", weights, plan.data)
         about = "" if plan.pipeline == 1 else "about "
         yield (
             f"The paper places it as {printed_widths}. Synchronising the gradients of that first stage "

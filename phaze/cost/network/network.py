@@ -24,7 +24,7 @@ from phaze.layout import Group
 
 Collective = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce"]
 Kind = Collective | Literal["send"]
-Members = Group | Sequence[int]
+Members = Group | Sequence[int] | Ints
 """Who takes part: ranks at a stride, or devices by number in the order of their ring."""
 Size = TypeVar("Size", float, Floats)
 """Bytes, of one collective or of many that follow no order."""
@@ -119,7 +119,7 @@ class Levels:
             inside = max(here, inside)
         return tuple(found)
 
-    def _meeting_devices(self, devices: Sequence[int]) -> tuple[int, ...]:
+    def _meeting_devices(self, devices: Sequence[int] | Ints) -> tuple[int, ...]:
         found, inside, cells = [], 1, set(devices)
         for tier in self.tiers:
             outer = Counter(cell * inside // tier.devices for cell in cells)

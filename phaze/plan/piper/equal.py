@@ -141,7 +141,7 @@ def _stages(layers: Layers, cluster: Cluster, layout: Layout, chosen: Ints, memb
         members=[np.sort(inside) for inside in members],
         chosen=chosen,
         time_s=total(options.time_s) + 2 * moved / cluster.bandwidth_bytes_per_s,
-        weight_s=4 * total(options.weight_bytes) / cluster.bandwidth_bytes_per_s,
+        weight_s=cluster.network.endless_s("all_reduce", total(options.weight_bytes)),
         memory_bytes=total(options.stash_bytes) * np.arange(count, 0, -1) + total(options.fixed_bytes),
     )
 

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
+from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.layout import Layout
 
 Synchronisation = Literal["batch", "round"]
@@ -85,7 +86,7 @@ class Cluster:
     memory_bytes: float
     """M, of a device."""
     bandwidth_bytes_per_s: float
-    """B, in and out of a device."""
+    """B, which holds for what goes in and out of a device together."""
     microbatches: int
     """N: what the data parallel degrees of all stages may sum up to."""
     exactly: bool = False
@@ -93,6 +94,11 @@ class Cluster:
     synchronisation: Synchronisation = "batch"
     """`batch`: 4 (d-1)/d w for N microbatches, and d divides N, as the authors' program has it; `round`: for
     d microbatches and any d, as Section 4 and the printed Table 1."""
+
+    @property
+    def network(self) -> Flat:
+        """Return the network between any two devices."""
+        return Flat(self.bandwidth_bytes_per_s, BOTH_DIRECTIONS)
 
 
 @dataclass(frozen=True)

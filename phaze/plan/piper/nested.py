@@ -17,6 +17,7 @@ from math import prod
 from typing import Literal
 
 from phaze.base.errors import PhazeError
+from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.plan.piper.layers import PlannedStage, Synchronisation
 
 Memory = Literal["exact", "crude", "lossy"]
@@ -90,7 +91,7 @@ class Hierarchy:
 
     def sync_weight(self, data: int, around: int) -> float:
         """Return what a device sends for each byte of weights and each microbatch of its own."""
-        share = 4 * (data - 1) / data
+        share = Flat(1.0, BOTH_DIRECTIONS).charged_bytes("all_reduce", 1.0, data)
         return share if self.synchronisation == "round" else share * data * around / self.microbatches
 
 

@@ -107,7 +107,8 @@ def _time_s(layers: Layers, cluster: Cluster, stage: Given, chosen: Ints) -> flo
     arriving = 2.0 * (layers.edge_bytes + options.forward_sync_bytes[chosen].sum(axis=0))[enters].sum()
     departing = 2.0 * (layers.edge_bytes + options.backward_sync_bytes[chosen].sum(axis=0))[leaves].sum()
     data = stage.layout.dp
-    gradients = 4.0 * (data - 1) / data * options.weight_bytes[chosen].sum()
+    weights = float(options.weight_bytes[chosen].sum())
+    gradients = cluster.network.charged_bytes("all_reduce", weights, data)
     rounds = data if cluster.synchronisation == "round" else cluster.microbatches
     transfers = ((arriving + departing) / data + gradients / rounds) / cluster.bandwidth_bytes_per_s
     return float(options.time_s[chosen].sum() / data + transfers)

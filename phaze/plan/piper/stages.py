@@ -69,7 +69,7 @@ def costs_of(layers: Layers, cluster: Cluster) -> Costs:
             [b + o.first(len(layers)) for b, o in zip(begin, options, strict=False)], dtype=np.int64
         ),
         time_s=_stacked([o.time_s for o in options]),
-        weight_s=_stacked([4 * o.weight_bytes / bandwidth for o in options]),
+        weight_s=_stacked([cluster.network.endless_s("all_reduce", o.weight_bytes) for o in options]),
         stash_bytes=_stacked([o.stash_bytes for o in options]),
         fixed_bytes=_stacked([o.fixed_bytes for o in options]),
         forward_s=_stacked([2 * (layers.edge_bytes + o.forward_sync_bytes) / bandwidth for o in options]),
