@@ -7,6 +7,7 @@ from snakemake.utils import min_version
 
 sys.path.insert(0, str(workflow.basedir))
 
+from phaze.layout import KEY_PATTERN, Layout
 from phaze.spec.config import check_config_files, let_jobs_import, load_settings
 from phaze.base.errors import PhazeError
 from phaze.base.occupancy import begin_run, clear_dead_lock, keep_study
@@ -45,8 +46,7 @@ pathvars:
 wildcard_constraints:
     scenario="|".join(map(re.escape, settings.scenarios)),
     model="|".join(map(re.escape, settings.study.workloads)),
-    tensor=r"\d+",
-    microbatch=r"\d+",
+    layout=KEY_PATTERN,
     shard="small-buffer|large-buffer|smaller|named",
     reading="|".join(map(re.escape, settings.study.shown_readings)) or "none",
     input="|".join(map(re.escape, settings.study.plans.inputs)) or "none",

@@ -8,8 +8,10 @@ leave of tp · cp · dp is their own data-parallel width edp (Megatron-Core, `pa
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import product
 from typing import Literal, Self, get_args
 
 from phaze.base.errors import PhazeError
@@ -37,9 +39,12 @@ class Group:
     stride: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Layout:
-    """Widths of all kinds of parallelism, and what every rank keeps of states and activations."""
+    """Widths of all kinds of parallelism, and what every rank keeps of states and activations.
+
+    Layouts are ordered by their fields as numbers: tp2-b1 comes before tp16-b1.
+    """
 
     tp: int = 1
     """Tensor parallel: slices of every layer."""
@@ -155,6 +160,11 @@ class Layout:
             raise PhazeError(
                 f"microbatch * dp must divide global_batch {global_batch}, got {self.microbatch * self.dp}"
             )
+
+
+def layouts_of(widths: Iterable[int], microbatches: Iterable[int]) -> list[Layout]:
+    """Return the layouts of one stage and one replica with every TMP width and every microbatch."""
+    return [Layout(tp=tp, microbatch=microbatch) for tp, microbatch in product(widths, microbatches)]
 
 
 assert {field.name for field in fields(Layout)} >= set(WIDTHS)

@@ -89,7 +89,7 @@ rule report_cases:
     params:
         plans=study["plans"],
         published=settings.published_plans,
-        code=source_digest("phaze.report.plans.build"),
+        code=source_digest("phaze.report.plans"),
     log:
         "<logs>/report/plans.log",
     benchmark:

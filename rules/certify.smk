@@ -1,6 +1,6 @@
 """Prove that nothing in the space is better than the best, and verify the proof by independent code.
 
-READS   results/{operators,edges,layers}/<model>/t<T>-b<B>.parquet, results/graphs/<model>.parquet, results/estimates/…,
+READS   results/{operators,edges,layers}/<model>/<layout>.parquet, results/graphs/<model>.parquet, results/estimates/…,
         results/architectures/…, results/screens/…, results/solves/…, results/placements/…, results/commons/<scenario>.parquet
 WRITES  results/certificates/<scenario>/<model>.parquet       tables.Certificates
         results/ranges/<scenario>/<model>.parquet             tables.Ranges

@@ -1,8 +1,8 @@
 """Estimate how long every operator takes on every core design, and how large every architecture is.
 
-READS   results/parts/<model>/t<T>-b<B>.parquet
+READS   results/parts/<model>/<layout>.parquet
 WRITES  results/architectures/<scenario>/<shard>.parquet                      tables.Architectures
-        results/estimates/<scenario>/<model>/t<T>-b<B>/<shard>.parquet        tables.Estimates
+        results/estimates/<scenario>/<model>/<layout>/<shard>.parquet        tables.Estimates
 """
 
 
@@ -34,22 +34,21 @@ rule enumerate_architectures:
 rule estimate:
     """Estimate every operator of a model on every core design of a shard."""
     message:
-        "estimate {wildcards.model} t={wildcards.tensor} b={wildcards.microbatch} on {wildcards.shard}"
+        "estimate {wildcards.model} {wildcards.layout} on {wildcards.shard}"
     input:
-        parts="<results>/parts/{model}/t{tensor}-b{microbatch}.parquet",
+        parts="<results>/parts/{model}/{layout}.parquet",
         architectures="<results>/architectures/{scenario}/{shard}.parquet",
     output:
-        "<results>/estimates/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.parquet",
+        "<results>/estimates/{scenario}/{model}/{layout}/{shard}.parquet",
     params:
-        tensor=lambda w: int(w.tensor),
         hardware=lambda w: settings.hardware(w.scenario),
         technology=settings.technology.model_dump(mode="json"),
         estimate=study["estimate"],
         code=source_digest("phaze.cost.operators"),
     log:
-        "<logs>/estimates/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.log",
+        "<logs>/estimates/{scenario}/{model}/{layout}/{shard}.log",
     benchmark:
-        "<benchmarks>/estimates/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.tsv"
+        "<benchmarks>/estimates/{scenario}/{model}/{layout}/{shard}.tsv"
     threads: 1
     resources:
         mem_mb=growing(1000),

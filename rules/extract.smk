@@ -2,7 +2,7 @@
 
 READS   config/models/<model>
 WRITES  results/graphs/<model>.parquet                              tables.Graphs
-        results/{operators,parts,edges,layers}/<model>/t<T>-b<B>.parquet
+        results/{operators,parts,edges,layers}/<model>/<layout>.parquet
 """
 
 
@@ -31,14 +31,14 @@ rule extract_graph:
 
 
 rule extract:
-    """Write the operators of every distinct layer of a model for one TMP width and microbatch."""
+    """Write the operators of every distinct layer of a model in one layout."""
     message:
-        "extract {wildcards.model} t={wildcards.tensor} b={wildcards.microbatch}"
+        "extract {wildcards.model} {wildcards.layout}"
     output:
-        operators="<results>/operators/{model}/t{tensor}-b{microbatch}.parquet",
-        parts="<results>/parts/{model}/t{tensor}-b{microbatch}.parquet",
-        edges="<results>/edges/{model}/t{tensor}-b{microbatch}.parquet",
-        layers="<results>/layers/{model}/t{tensor}-b{microbatch}.parquet",
+        operators="<results>/operators/{model}/{layout}.parquet",
+        parts="<results>/parts/{model}/{layout}.parquet",
+        edges="<results>/edges/{model}/{layout}.parquet",
+        layers="<results>/layers/{model}/{layout}.parquet",
     params:
         # Operators do not depend on how often a layer repeats, so another number of layers re-runs nothing here.
         model=lambda w: settings.models[w.model].distinct().model_dump(mode="json"),
@@ -46,9 +46,9 @@ rule extract:
         extract=study["extract"],
         code=source_digest("phaze.workload.models"),
     log:
-        "<logs>/operators/{model}/t{tensor}-b{microbatch}.log",
+        "<logs>/operators/{model}/{layout}.log",
     benchmark:
-        "<benchmarks>/operators/{model}/t{tensor}-b{microbatch}.tsv"
+        "<benchmarks>/operators/{model}/{layout}.tsv"
     threads: 1
     resources:
         mem_mb=growing(500),
@@ -63,8 +63,8 @@ rule operators:
     """Extract every model of the study."""
     input:
         [
-            f"<results>/operators/{model}/t{t}-b{b}.parquet"
+            f"<results>/operators/{model}/{layout.key}.parquet"
             for model in settings.models
-            for t, b in settings.points(model)
+            for layout in settings.layouts(model)
         ],
         [f"<results>/graphs/{model}.parquet" for model in settings.models],

@@ -1,10 +1,11 @@
 """Paths and settings that several rules share."""
 
-POINT = "{model}/t{tensor}-b{microbatch}"
 SOLUTIONS = workflow.pathvars.apply("<results>/solutions")  # Snakemake resolves them in paths, not in params
 EVALUATIONS = workflow.pathvars.apply("<results>/evaluations")
 MAIN = next(iter(settings.scenarios))
-LAYER_TABLES = {table: f"<results>/{table}/{POINT}.parquet" for table in ("operators", "edges", "layers")}
+LAYER_TABLES = {
+    table: f"<results>/{table}/{{model}}/{{layout}}.parquet" for table in ("operators", "edges", "layers")
+}
 
 FIRST = 1
 """Priority of the longest way to the report: the common architecture, plans on it, their maps."""
@@ -19,39 +20,39 @@ estimate_scenarios = tuple(dict.fromkeys(map(settings.estimates_of, settings.sce
 
 
 def points(table, scenarios=tuple(settings.scenarios), models=settings.study.models, shards=settings.shards):
-    """Return the files of a table for every scenario, model, TMP width, microbatch and shard."""
+    """Return the files of a table for every scenario, model, layout and shard."""
     return [
-        f"<results>/{table}/{scenario}/{model}/t{t}-b{b}/{shard}.parquet"
+        f"<results>/{table}/{scenario}/{model}/{layout.key}/{shard}.parquet"
         for scenario in scenarios
         for model in models
-        for t, b in settings.points(model)
+        for layout in settings.layouts(model)
         for shard in shards
     ]
 
 
 def model_tables(table):
-    """Return an input function: the files of a table of operators for every point of the rule's model."""
-    return lambda w: [f"<results>/{table}/{w.model}/t{t}-b{b}.parquet" for t, b in settings.points(w.model)]
+    """Return an input function: the files of a table of operators for every layout of the rule's model."""
+    return lambda w: operator_tables(table, [w.model])
 
 
 def shard_tables(table, scenario_of=lambda scenario: scenario):
-    """Return an input function: the files of a table for every point and shard of the rule's model."""
+    """Return an input function: the files of a table for every layout and shard of the rule's model."""
     return lambda w: points(table, scenarios=[scenario_of(w.scenario)], models=[w.model])
 
 
-def operator_tables(table):
-    """Return the files of a table of operators for every model, TMP width and microbatch."""
+def operator_tables(table, models=settings.study.models):
+    """Return the files of a table of operators for every model and layout."""
     return [
-        f"<results>/{table}/{model}/t{t}-b{b}.parquet"
-        for model in settings.study.models
-        for t, b in settings.points(model)
+        f"<results>/{table}/{model}/{layout.key}.parquet"
+        for model in models
+        for layout in settings.layouts(model)
     ]
 
 
 def estimates_file(w):
     """Return the estimates, which scenarios of equal hardware share."""
     scenario = settings.estimates_of(w.scenario)
-    return f"<results>/estimates/{scenario}/{w.model}/t{w.tensor}-b{w.microbatch}/{w.shard}.parquet"
+    return f"<results>/estimates/{scenario}/{w.model}/{w.layout}/{w.shard}.parquet"
 
 
 WALKS = study["screen"]["strategy"] == "hysteresis"
@@ -171,10 +172,11 @@ def tiled_point(w):
 
 
 def own_tables(folder, name, shard=None):
-    """Return the files of a table for every TMP width of the model of ours behind an input."""
+    """Return the files of a table for every layout of the model of ours behind an input."""
     own = PLANS.inputs[name].own
-    at = [f"{own.workload}/t{t}-b{own.microbatch}" for t in settings.workload(own.workload).tensor]
-    return [f"{folder}/{point}/{shard}.parquet" if shard else f"{folder}/{point}.parquet" for point in at]
+    end = f"/{shard}.parquet" if shard else ".parquet"
+    layouts = settings.layouts(own.workload, (own.microbatch,))
+    return [f"{folder}/{own.workload}/{layout.key}{end}" for layout in layouts]
 
 
 MAP_TABLES = {

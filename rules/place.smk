@@ -1,9 +1,9 @@
 """Place every model on the kept architectures.
 
-READS   results/layers/<model>/t<T>-b<B>.parquet, results/graphs/<model>.parquet, results/architectures/…,
+READS   results/layers/<model>/<layout>.parquet, results/graphs/<model>.parquet, results/architectures/…,
         results/screens/…, results/solves/…
-WRITES  results/placements/<scenario>/<model>/t<T>-b<B>/<shard>.parquet       tables.Placements
-        results/stages/<scenario>/<model>/t<T>-b<B>/<shard>.parquet           tables.Stages
+WRITES  results/placements/<scenario>/<model>/<layout>/<shard>.parquet       tables.Placements
+        results/stages/<scenario>/<model>/<layout>/<shard>.parquet           tables.Stages
         results/fronts/<scenario>/<model>.parquet                             tables.Fronts
         results/{placements,stages}/<scenario>/<model>/front.parquet: what was placed to find the front
         results/evaluations/: evaluations by content, shared by all jobs that look across points; safe to delete
@@ -13,28 +13,28 @@ WRITES  results/placements/<scenario>/<model>/t<T>-b<B>/<shard>.parquet       ta
 rule place:
     """Find the best placement of a model on every kept architecture of a shard."""
     message:
-        "place {wildcards.model} t={wildcards.tensor} b={wildcards.microbatch} on {wildcards.shard}"
+        "place {wildcards.model} {wildcards.layout} on {wildcards.shard}"
     input:
         layers=LAYER_TABLES["layers"],
         graph="<results>/graphs/{model}.parquet",
         architectures="<results>/architectures/{scenario}/{shard}.parquet",
-        screens="<results>/screens/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.parquet",
-        solves="<results>/solves/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.parquet",
+        screens="<results>/screens/{scenario}/{model}/{layout}/{shard}.parquet",
+        solves="<results>/solves/{scenario}/{model}/{layout}/{shard}.parquet",
     output:
-        placements="<results>/placements/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.parquet",
-        stages="<results>/stages/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.parquet",
+        placements="<results>/placements/{scenario}/{model}/{layout}/{shard}.parquet",
+        stages="<results>/stages/{scenario}/{model}/{layout}/{shard}.parquet",
     params:
         scenario=lambda w: settings.scenarios[w.scenario].model_dump(mode="json"),
-        training=lambda w: training_of(w.microbatch),
+        training=lambda w: training_of(Layout.of_key(w.layout).microbatch),
         flops_per_token=lambda w: settings.flops_per_token(w.model),
         energy=settings.technology.energy.model_dump(mode="json"),
         expert=lambda w: settings.expert(w.model),
         sequence=lambda w: settings.workload(w.model).sequence,
         code=source_digest("phaze.plan.phaze.model"),
     log:
-        "<logs>/placements/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.log",
+        "<logs>/placements/{scenario}/{model}/{layout}/{shard}.log",
     benchmark:
-        "<benchmarks>/placements/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.tsv"
+        "<benchmarks>/placements/{scenario}/{model}/{layout}/{shard}.tsv"
     threads: 1
     resources:
         mem_mb=growing(1000),

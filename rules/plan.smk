@@ -1,6 +1,6 @@
 """Plan every model by several planners on the same architectures: Phaze's, Piper's, equal stages, the experts' widths.
 
-READS   results/{parts,operators,edges,layers}/<model>/t<T>-b<B>.parquet, results/graphs/<model>.parquet,
+READS   results/{parts,operators,edges,layers}/<model>/<layout>.parquet, results/graphs/<model>.parquet,
         results/architectures/…, results/placements/…, results/commons/<scenario>.parquet
 WRITES  results/plans/<scenario>/<model>.parquet          tables.Plans
         results/plan_stages/<scenario>/<model>.parquet    tables.PlanStages

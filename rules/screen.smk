@@ -1,9 +1,9 @@
 """Bound the time per batch of every architecture, and keep what could be the best.
 
-READS   results/{operators,edges,layers}/<model>/t<T>-b<B>.parquet, results/graphs/<model>.parquet
+READS   results/{operators,edges,layers}/<model>/<layout>.parquet, results/graphs/<model>.parquet
         results/estimates/…, results/architectures/…
 WRITES  results/visits/<scenario>/<model>.parquet, with strategy hysteresis   tables.Visits
-        results/screens/<scenario>/<model>/t<T>-b<B>/<shard>.parquet          tables.Screens
+        results/screens/<scenario>/<model>/<layout>/<shard>.parquet          tables.Screens
         results/architectures/<scenario>/common.parquet                       tables.Architectures
         results/commons/<scenario>.parquet                                    tables.Commons
 """
@@ -12,7 +12,7 @@ WRITES  results/visits/<scenario>/<model>.parquet, with strategy hysteresis   ta
 rule screen:
     """Bound every architecture of a shard and keep those that could be among the best of the shard."""
     message:
-        "screen {wildcards.model} t={wildcards.tensor} b={wildcards.microbatch} on {wildcards.shard}"
+        "screen {wildcards.model} {wildcards.layout} on {wildcards.shard}"
     input:
         **LAYER_TABLES,
         graph="<results>/graphs/{model}.parquet",
@@ -20,18 +20,18 @@ rule screen:
         architectures="<results>/architectures/{scenario}/{shard}.parquet",
         visits=visits_file,
     output:
-        "<results>/screens/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.parquet",
+        "<results>/screens/{scenario}/{model}/{layout}/{shard}.parquet",
     params:
         scenario=lambda w: settings.scenarios[w.scenario].model_dump(mode="json"),
-        training=lambda w: training_of(w.microbatch),
+        training=lambda w: training_of(Layout.of_key(w.layout).microbatch),
         screen=SCREEN_SETTINGS,
         energy=settings.technology.energy.model_dump(mode="json"),
         overlap_communication=study["schedule"]["overlap_communication"],
         code=source_digest("phaze.search.stage"),
     log:
-        "<logs>/screens/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.log",
+        "<logs>/screens/{scenario}/{model}/{layout}/{shard}.log",
     benchmark:
-        "<benchmarks>/screens/{scenario}/{model}/t{tensor}-b{microbatch}/{shard}.tsv"
+        "<benchmarks>/screens/{scenario}/{model}/{layout}/{shard}.tsv"
     threads: 1
     resources:
         mem_mb=growing(1000),

@@ -21,7 +21,6 @@ def main(
     hardware: dict[str, float],
     technology: dict[str, object],
     settings: dict[str, object],
-    tensor: int,
 ) -> None:
     """Read parts and architectures, write estimates."""
     frame = estimate_operators(
@@ -35,7 +34,6 @@ def main(
             all_reduce_factor=hardware["all_reduce_factor"],
         ),
         Technology.parse(technology, "technology"),
-        tensor,
         EstimateSettings.parse(settings, "estimate"),
     )
     tables.Estimates.save(frame, out)
@@ -50,5 +48,4 @@ if __name__ == "__main__":
             hardware=snakemake.params.hardware,
             technology=snakemake.params.technology,
             settings=snakemake.params.estimate,
-            tensor=snakemake.params.tensor,
         )

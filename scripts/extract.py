@@ -14,15 +14,14 @@ def main(
     name: str,
     model: dict[str, object],
     sequence: int,
-    tensor: int,
-    microbatch: int,
+    layout: str,
     settings: dict[str, object],
 ) -> None:
     """Write the tables of a model's operators under the name of its workload."""
     found = extract_workload(
         parse_model(model | {"name": name}, name),
         sequence,
-        Layout(tp=tensor, microbatch=microbatch),
+        Layout.of_key(layout),
         ExtractSettings.parse(settings, "extract"),
     )
     for table, path in outputs.items():
@@ -36,7 +35,6 @@ if __name__ == "__main__":
             name=snakemake.wildcards.model,
             model=snakemake.params.model,
             sequence=snakemake.params.sequence,
-            tensor=int(snakemake.wildcards.tensor),
-            microbatch=int(snakemake.wildcards.microbatch),
+            layout=snakemake.wildcards.layout,
             settings=snakemake.params.extract,
         )

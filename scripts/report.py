@@ -113,13 +113,13 @@ def read_cluster(files: Files, scenario: Scenario, limit_um2: float) -> Cluster:
 
 def detail_files(results: Path, scenario: str, estimates: str) -> DetailFiles:
     """Return where the large tables of the first scenario lie."""
-    point = "{model}/t{tensor}-b{microbatch}"
     shards = {"screens": scenario, "stages": scenario, "schedules": scenario, "estimates": estimates}
     return DetailFiles(
         patterns={
-            **{table: f"{results}/{table}/{point}.parquet" for table in ("operators", "layers")},
+            **{table: f"{results}/{table}/{{model}}/{{layout}}.parquet" for table in ("operators", "layers")},
             **{
-                table: f"{results}/{table}/{name}/{point}/{{shard}}.parquet" for table, name in shards.items()
+                table: f"{results}/{table}/{name}/{{model}}/{{layout}}/{{shard}}.parquet"
+                for table, name in shards.items()
             },
         },
         common={t: f"{results}/{t}/{scenario}/{{model}}/common.parquet" for t in ("stages", "schedules")},

@@ -9,7 +9,6 @@ Rounding to a grid, unlike comparing with a tolerance, keeps the order transitiv
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from phaze.base.arrays import Bools, Floats
@@ -55,18 +54,6 @@ def smallest(time_s: Floats, area_um2: Floats, name: Ranks, tolerance: float) ->
     if not len(among):
         return None
     return int(among[np.lexsort((name[among], tied(time_s)[among], area_um2[among]))[0]])
-
-
-def leanest_first(placements: pd.DataFrame) -> pd.DataFrame:
-    """Return infeasible placements in the order of what they lack, as far as their settings tell.
-
-    Those that lack memory, not devices, first; of them the largest HBM, there what recomputes, with the
-    widest t, and with the smallest microbatch.
-    """
-    keys = ["other", "hbm_gib", "recompute", "tensor", "microbatch"]
-    lacking = placements.assign(other=placements["binding"] != "memory")
-    ordered = lacking.sort_values(keys, ascending=[True, False, False, False, True], kind="stable")
-    return ordered.drop(columns="other")
 
 
 def distinct_rows(values: Floats) -> tuple[Floats, NDArray[np.int64]]:

@@ -16,6 +16,7 @@ from phaze.cost.memory import parameter_bytes
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
 from phaze.tables import Audits
+from phaze.tables.columns import layout_of
 
 ROUNDING = 1e-8
 """Relative error that sums in another order, and the solvers' tolerances, may amount to."""
@@ -51,15 +52,15 @@ class Model:
 
     def cluster(self, hbm_gib: float, recompute: bool) -> Cluster:
         """Return what a placement has to respect."""
-        first = self.layers.iloc[0]
+        layout = layout_of(self.layers)
         return Cluster(
             devices=self.scenario.devices,
-            microbatches=self.scenario.global_batch // int(first["microbatch"]),
+            microbatches=self.scenario.global_batch // layout.microbatch,
             bandwidth_bytes_per_s=self.scenario.network_bandwidth_bytes_per_s,
             memory_bytes=hbm_gib * GIB,
             recompute=recompute,
             gpipe=self.training.schedule == "gpipe",
-            tensor=int(first["tensor"]),
+            tensor=layout.tp,
             every_stage=self.training.gradients == "every-stage",
             all_reduce_factor=self.scenario.all_reduce_factor,
         )

@@ -11,9 +11,10 @@ from phaze.base.arrays import Floats, Ints
 from phaze.certify.space import Shard, places_of
 from phaze.certify.stage import EQUAL
 from phaze.tables import Screens
+from phaze.tables.columns import layout_of
 
 COLUMNS = [
-    "model", "tensor", "microbatch", "architecture", "hbm_gib", "recompute", "lower_s", "feasible_s", "kept",
+    "model", "layout", "architecture", "hbm_gib", "recompute", "lower_s", "feasible_s", "kept",
 ]  # fmt: skip
 """Columns of table screens that a draw needs."""
 EXCLUDED = ["memory", "work", "path", "combined", "tied"]
@@ -45,7 +46,7 @@ def draw_points(
 ) -> pd.DataFrame:
     """Return rows of table screens with the reason why each was `chosen`, the first where several apply.
 
-    `screens` are those of all TMP widths and microbatches of a model, read one at a time, each with its
+    `screens` are those of all layouts of a model, read one at a time, each with its
     shard; `best` is the best placement. Excluded are the rows in the space whose lower bound is not below
     the best time, if they were not kept or nothing fits.
     """
@@ -70,9 +71,8 @@ def _lots(screen: pd.DataFrame, shard: str, seed: int) -> Floats:
     """Return the lot of every row: its own, whatever else is screened and which points are excluded."""
     if not len(screen):
         return np.empty(0)
-    model, tensor, microbatch = screen[["model", "tensor", "microbatch"]].iloc[0]
-    name = f"{model}/{shard}".encode()
-    return np.random.default_rng([seed, int(tensor), int(microbatch), *name]).random(len(screen))
+    layout, name = layout_of(screen), f"{screen['model'].iloc[0]}/{shard}".encode()
+    return np.random.default_rng([seed, layout.tp, layout.microbatch, *name]).random(len(screen))
 
 
 def _least(values: Floats, rows: Ints, points: int) -> Ints:
@@ -88,7 +88,7 @@ def _rows_of(screen: pd.DataFrame, best: pd.Series | None) -> Ints:
     if best is None:
         return np.empty(0, dtype=np.int64)
     same = np.ones(len(screen), dtype=np.bool_)
-    for name in ("tensor", "microbatch", "hbm_gib", "recompute"):
+    for name in ("layout", "hbm_gib", "recompute"):
         same &= screen[name].to_numpy() == best[name]
     rows = np.flatnonzero(same)
     named = (screen["architecture"].iloc[rows] == best["architecture"]).to_numpy(np.bool_)
@@ -105,4 +105,4 @@ def _chosen(found: pd.DataFrame, points: int) -> pd.DataFrame:
         drawn.sort_values("lot", kind="stable").head(points),
     ]
     rows = pd.concat(kept)[[*COLUMNS, "chosen"]]
-    return rows.drop_duplicates(COLUMNS[:6], ignore_index=True)
+    return rows.drop_duplicates(COLUMNS[:5], ignore_index=True)

@@ -13,7 +13,7 @@ from phaze.spec.settings import Training
 from phaze.tables import Architectures, are_among
 
 PLACED = [
-    "model", "tensor", "microbatch", "architecture", "hbm_gib", "recompute", "planner", "status",
+    "model", "layout", "architecture", "hbm_gib", "recompute", "planner", "status",
     "time_per_batch_s", "bound_s",
 ]  # fmt: skip
 """Columns of table placements that a certificate needs."""
@@ -54,7 +54,7 @@ def read_shards(architectures: pd.DataFrame, space: pd.Index) -> dict[str, Shard
     return found
 
 
-class Layout:
+class Places:
     """Where the rows of a table lie in an array (grid, chips of a shard)."""
 
     def __init__(self, rows: pd.DataFrame, shard: Shard, grid: list[tuple[float, bool]]) -> None:

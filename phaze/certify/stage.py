@@ -26,7 +26,7 @@ import pandas as pd
 from phaze.base.arrays import Bools, Floats
 from phaze.base.ranking import distinct_rows, name_ranks, order
 from phaze.base.units import GIB
-from phaze.certify.space import Layout, Shard, memory_grid, names_of_space, read_shards
+from phaze.certify.space import Places, Shard, memory_grid, names_of_space, read_shards
 from phaze.certify.weak import BOUNDS, Estimated, estimated_s
 from phaze.cost.memory import parameter_bytes
 from phaze.pipeline.flushing import Setting
@@ -34,6 +34,7 @@ from phaze.plan.phaze.chains import Runs, best_times
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
 from phaze.tables import CAUSES, Architectures, Edges, Estimates, Layers, Operators, Ranges, are_among
+from phaze.tables.columns import layout_of
 
 EQUAL = 2.0**-28
 """Relative difference below which times count as equal: two steps of the grid of `base.ranking`."""
@@ -58,8 +59,7 @@ class Slice:
 
     def has(self, rows: pd.DataFrame) -> Bools:
         """Return which rows of a table are about this slice."""
-        first = self.layers.iloc[0]
-        same = (rows["tensor"] == first["tensor"]) & (rows["microbatch"] == first["microbatch"])
+        same = rows["layout"] == self.layers["layout"].iloc[0]
         asked, known = rows.loc[same, "architecture"], self.architectures["architecture"]
         found: Bools = same.to_numpy(np.bool_, copy=True)
         found[found] = asked.isin(known[known.isin(asked.unique())]).to_numpy(np.bool_)
@@ -156,9 +156,9 @@ def _add(
 ) -> None:
     """Add the points of a slice to the count."""
     grid = memory_grid(terms.training)
-    screened = Layout(screens, shard, grid)
+    screened = Places(screens, shard, grid)
     lower, feasible, kept = (screened.matrix(column) for column in ("lower_s", "feasible_s", "kept"))
-    placements = Layout(placed[one.has(placed)], shard, grid)
+    placements = Places(placed[one.has(placed)], shard, grid)
     time, bound = (placements.matrix(column) for column in ("time_per_batch_s", "bound_s"))
     placed_here, kept_here = ~np.isnan(time), kept == 1.0
     solved = placed_here & kept_here
@@ -215,8 +215,8 @@ def _weakly_excluded(
     one: Slice, chips: pd.DataFrame, graph: pd.DataFrame, left: Bools, limit_s: float, terms: Terms
 ) -> dict[str, Bools]:
     """Return which of the points (grid, A) that are left the simple bounds exclude, the simpler first."""
-    found, settings = {}, pipeline_settings(terms, int(one.layers["microbatch"].iloc[0]))
-    runs, tensor = read_runs(one.layers, graph, terms.training), int(one.layers["tensor"].iloc[0])
+    found, layout = {}, layout_of(one.layers)
+    settings, runs = pipeline_settings(terms, layout.microbatch), read_runs(one.layers, graph, terms.training)
     passes = _passes(one, chips, graph, terms) if left.any() else {}
     for name, bound in BOUNDS.items():
         found[name] = np.zeros_like(left)
@@ -224,7 +224,7 @@ def _weakly_excluded(
             latency = np.column_stack([bound(p) for p in passes.values()])
             distinct, place = distinct_rows(latency)
             forward, backward = (distinct[:, i::2] for i in (0, 1))
-            times = best_times(runs, forward, backward, tensor, settings, limit_s)
+            times = best_times(runs, forward, backward, layout.tp, settings, limit_s)
             found[name] = left & (times >= limit_s)[:, place]
             left = left & ~found[name]
     return found

@@ -100,8 +100,7 @@ def find_slices(
     chips = [shard[are_among(shard["architecture"], pd.Index(points["architecture"]))] for shard in shards]
     estimates = iter(files["estimates"])
     for operators, edges, layers in zip(files["operators"], files["edges"], files["layers"], strict=True):
-        at = Layers.load(layers, columns=["tensor", "microbatch"]).iloc[0]
-        here = (points[["tensor", "microbatch"]] == at).all(axis=1)
+        here = points["layout"] == Layers.load(layers, columns=["layout"])["layout"].iloc[0]
         for among, estimated in zip(chips, estimates, strict=False):
             mine = points[here & points["architecture"].isin(among["architecture"])]
             used = among[among["architecture"].isin(mine["architecture"])]

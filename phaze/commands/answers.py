@@ -10,7 +10,7 @@ import pandas as pd
 from phaze.base.errors import PhazeError
 from phaze.base.units import GIB, UM2_PER_MM2
 from phaze.cost.space import area_um2, describe_named, enumerate_grid
-from phaze.layout import Layout
+from phaze.layout import layouts_of
 from phaze.plan.piper.planner import plan
 from phaze.plan.planners import Asked
 from phaze.plan.side_by_side import plan_model
@@ -30,6 +30,7 @@ from phaze.spec.model import AnyModel
 from phaze.spec.settings import ExtractSettings, Training
 from phaze.spec.system import Scenario
 from phaze.spec.systems import load_device_as_architecture, load_system_of
+from phaze.tables.columns import POINT, layout_of
 from phaze.tables.plans import PLAN
 from phaze.tables.store import Recalled
 from phaze.workload.models import extract_workload
@@ -152,7 +153,7 @@ def read_subject(
     model, tokens = _checked(name, sequence, widths)
     chosen = widths or [t for t in POWERS if model.divides(t)]
     settings = ExtractSettings.parse({"backward": backward}, "--backward")
-    return extract_subject(model, tokens, chosen, microbatches, settings)
+    return extract_subject(model, tokens, layouts_of(chosen, microbatches), settings)
 
 
 def read_workloads(
@@ -161,11 +162,8 @@ def read_workloads(
     """Return the operators of a model's distinct layers for TMP widths and microbatches, a chain or not."""
     model, tokens = _checked(name, sequence, widths)
     settings = ExtractSettings.parse({"backward": backward}, "--backward")
-    return [
-        extract_workload(model, tokens, Layout(tp=t, microbatch=b), settings)
-        for t in widths
-        for b in microbatches
-    ]
+    layouts = layouts_of(widths, microbatches)
+    return [extract_workload(model, tokens, layout, settings) for layout in layouts]
 
 
 def _checked(name: str, sequence: int | None, widths: Sequence[int]) -> tuple[AnyModel, int]:
@@ -198,11 +196,11 @@ def _estimated(point: Workload, chips: pd.DataFrame, designs: dict[str, int], te
     estimates = estimate_point(point, chips, terms)
     operators = point.tables["operators"]
     rows = operators.assign(design=operators["core"].map(designs).fillna(-1).astype("int64"))
-    keys = ["model", "tensor", "microbatch", "work", "design"]
+    keys = [*POINT, "work", "design"]
     columns = ["layer", "direction", "name", "core", "latency_s", "latency_all_s", "limit", "limit_all"]
     joined = rows.merge(estimates, on=keys)
     energy = joined[[f"{part}_all_j" for part in ENERGIES]].sum(axis=1)
-    return joined[["model", "tensor", "microbatch", *columns]].assign(energy_all_j=energy)
+    return joined[[*POINT, *columns]].assign(energy_all_j=energy)
 
 
 def schedule_subject(
@@ -221,11 +219,13 @@ def _scenario(architecture: str, system: str, flat_bandwidth: float | None) -> S
 def describe_placement(question: Question, found: Found) -> Described:
     """Return the best placement in plain values, or why there is none."""
     best, stages = found.best, found.evaluation.stages
-    described: Described = {key: _plain(best[key]) for key in _HEADLINES}
+    layout = layout_of(best)
+    widths = {"tensor": layout.tp, "microbatch": layout.microbatch}
+    described: Described = {key: widths[key] if key in widths else _plain(best[key]) for key in _HEADLINES}
     if best["status"] != "placed":
         reason = str(best["reason"])
         return {"status": "infeasible", "reason": reason, "assumptions": question.assumptions()}
-    keys = ["tensor", "microbatch", "architecture", "hbm_gib", "recompute", "planner"]
+    keys = ["layout", "architecture", "hbm_gib", "recompute", "planner"]
     stages = stages[(stages[keys] == best[keys]).all(axis=1)].sort_values("stage")
     described["simulated_s"] = float(found.simulated["simulated_s"]["phaze"])
     equal = found.simulated[found.simulated.index == "equal"][list(_EQUAL)]

@@ -64,10 +64,16 @@ def refuse_as_picture(path: Path | None) -> None:
 
 
 def print_tables(frames: list[pd.DataFrame], *, as_json: bool) -> None:
-    """Print tables one below the other."""
+    """Print tables of slices one below the other, with TMP width and microbatch in place of their layout."""
     import pandas as pd
 
+    from phaze.tables.columns import widths_of
+
     frame = pd.concat(frames, ignore_index=True)
+    at = list(frame.columns).index("layout")
+    frame.insert(at, "tensor", widths_of(frame, "tp"))
+    frame.insert(at + 1, "microbatch", widths_of(frame, "microbatch"))
+    frame = frame.drop(columns="layout")
     if as_json:
         typer.echo(frame.to_json(orient="records", indent=1, double_precision=15))
     else:

@@ -10,6 +10,7 @@ from phaze.base.arrays import Floats
 from phaze.cost.designs import Designs
 from phaze.cost.mapper.works import Works
 from phaze.cost.network.network import EXCHANGES, Kind, sent_bytes
+from phaze.layout import Layout
 
 REDUCING: tuple[Kind, ...] = ("all_reduce", "reduce_scatter")
 """Kinds of collectives that add."""
@@ -27,18 +28,18 @@ def reduced_bytes(works: Works) -> Floats:
     return works.total(found)
 
 
-def additions(works: Works, tensor: int) -> Floats:
+def additions(works: Works, layout: Layout) -> Floats:
     """Return the additions of a device in every work (W,): (t − 1)/t of the elements that it has."""
-    return works.total(_additions(works, tensor))
+    return works.total(_additions(works, layout))
 
 
-def reduction_cycles(works: Works, designs: Designs, tensor: int, cycles_per_addition: float) -> Floats:
+def reduction_cycles(works: Works, designs: Designs, layout: Layout, cycles_per_addition: float) -> Floats:
     """Return the cycles of the additions on all vector cores, (W, D)."""
     lanes = designs.lanes * designs.vector_cores
-    return works.total(cycles_per_addition * np.ceil(_additions(works, tensor)[:, None] / lanes))
+    return works.total(cycles_per_addition * np.ceil(_additions(works, layout)[:, None] / lanes))
 
 
-def _additions(works: Works, tensor: int) -> Floats:
+def _additions(works: Works, layout: Layout) -> Floats:
     """Return the additions of every part (P,): every rank adds up what it would send to scatter the sums."""
     adds = np.isin(works.kinds, REDUCING)
-    return np.where(adds, sent_bytes("reduce_scatter", works.elements, tensor), 0.0)
+    return np.where(adds, sent_bytes("reduce_scatter", works.elements, layout.tp), 0.0)

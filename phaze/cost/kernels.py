@@ -18,6 +18,7 @@ from phaze.cost.designs import Designs
 from phaze.cost.mapper.loads import Hardware, loads_of
 from phaze.cost.mapper.works import Works
 from phaze.cost.operators import LIMITS, latencies_of
+from phaze.layout import Layout
 from phaze.spec.system import Device
 from phaze.workload.operators import Operator, Part
 
@@ -77,7 +78,7 @@ def _times(works: Works, device: Device, core: str, width: int) -> tuple[Floats,
         all_reduce_factor=2.0,
     )
     designs = _design(device)
-    on_all = loads_of(works, designs, hardware, 1, 1.0, preload=False)[1]
+    on_all = loads_of(works, designs, hardware, Layout(), 1.0, preload=False)[1]
     seconds, limit = latencies_of(core, on_all, designs, hardware)
     return seconds[:, 0], limit[:, 0]
 

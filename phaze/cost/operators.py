@@ -36,10 +36,10 @@ from phaze.cost.vector import cycle_figures
 from phaze.spec.architecture import EnergyFigures, Technology
 from phaze.spec.settings import EstimateSettings
 from phaze.tables import Estimates
+from phaze.tables.columns import POINT, layout_of
 
 LIMITS = pd.array(["compute", "vector", "global_buffer", "hbm", "network"], dtype="str")
 CORES = ("tensor", "vector", "fused", "network")
-POINT = ["model", "tensor", "microbatch"]
 
 
 def estimate_operators(
@@ -47,13 +47,11 @@ def estimate_operators(
     architectures: pd.DataFrame,
     hardware: Hardware,
     technology: Technology,
-    tensor: int,
     settings: EstimateSettings,
 ) -> pd.DataFrame:
-    """Return table estimates for table parts of one point on the designs of table architectures.
+    """Return table estimates for table parts of one layout on the designs of table architectures.
 
-    `tensor` is the TMP width t of collectives. Raises PhazeError for cycles of an unknown operation in the
-    settings.
+    Raises PhazeError for cycles of an unknown operation in the settings.
     """
     figures = cycle_figures(technology.vector_cycles, settings.vector_cycles)
     parts, architectures, hardware = _as_set(parts, architectures, hardware, settings)
@@ -64,7 +62,7 @@ def estimate_operators(
         designs = designs_of(architectures, "vector" if core == "network" else core, paired=paired)
         if len(works) and len(designs):
             cycles = figures["forward", "add"]
-            loads = loads_of(works, designs, hardware, tensor, cycles, preload=settings.preload)
+            loads = loads_of(works, designs, hardware, layout_of(parts), cycles, preload=settings.preload)
             frames.append(_frame(core, works.ids, designs, loads, hardware, technology.energy))
     if not frames:
         return Estimates.empty()

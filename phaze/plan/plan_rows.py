@@ -93,7 +93,7 @@ def _unflushed(found: Unflushed) -> Row:
 
 def _flushed(found: Flushed, task: Task) -> Row:
     """Return what the placement reaches under its own model, and as a plan of Piper's."""
-    microbatch = found.prospect.point.microbatch
+    microbatch = found.prospect.point.layout.microbatch
     time_s = found.placement.time_s / task.conditions.global_batch
     cluster, stages = task.cluster(microbatch), given_stages(found)
     setting = found.setting
@@ -148,7 +148,7 @@ def stages_of(found: Outcome, task: Task) -> list[StageRow]:
 
 def _planned_stage(found: Unflushed, stage: PlannedStage, task: Task) -> StageRow:
     options: Options = found.layers.options[stage.layout.tp]
-    layers = task.prospect(stage.layout.tp, found.best.split.microbatch)
+    layers = task.prospect(Layout(tp=stage.layout.tp, microbatch=found.best.split.microbatch))
     return StageRow(
         first_layer=stage.layers[0],
         last_layer=stage.layers[-1],
@@ -174,7 +174,7 @@ def _flushed_stage(found: Flushed, cost: StageCost, stage: int) -> StageRow:
         tensor=cost.devices,
         recomputed=cost.last_layer - cost.first_layer + 1 if _kept(found, stage) == "full" else 0,
         in_flight=kept + 1,
-        time_per_sample_s=cost.load_s / (placement.data * found.prospect.point.microbatch),
+        time_per_sample_s=cost.load_s / (placement.data * found.prospect.point.layout.microbatch),
         work=uniform_work(
             found.prospect.chain, found.prospect.traffic, cost, CONFIGURATIONS[_kept(found, stage)]
         ),

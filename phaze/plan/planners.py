@@ -16,6 +16,7 @@ import pandas as pd
 
 from phaze.base.ranking import tied
 from phaze.base.units import GIB
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.equal import place_equally
 from phaze.plan.expert import Expert, place_expert
@@ -26,6 +27,7 @@ from phaze.plan.piper.chain import read_layers
 from phaze.plan.piper.layers import Cluster, Layers
 from phaze.plan.piper.reasons import why_no_plan
 from phaze.plan.plan import Traffic
+from phaze.tables.columns import by_numbers
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Prospect:
-    """A model on an architecture at one TMP width and microbatch."""
+    """A model on an architecture in one layout."""
 
     point: Point
     chain: Chain
@@ -63,17 +65,17 @@ class Task:
     @cached_property
     def models(self) -> dict[int, Layers]:
         """Return the model as Piper's layers, by microbatch."""
-        return {b: self._layers(b) for b in dict.fromkeys(one.point.microbatch for one in self.prospects)}
+        microbatches = dict.fromkeys(one.point.layout.microbatch for one in self.prospects)
+        return {microbatch: self._layers(microbatch) for microbatch in microbatches}
 
     def _layers(self, microbatch: int) -> Layers:
-        mine = [one for one in self.prospects if one.point.microbatch == microbatch]
+        mine = [one for one in self.prospects if one.point.layout.microbatch == microbatch]
         names = np.repeat(mine[0].point.layers, mine[0].point.runs.counts).tolist()
-        return read_layers({one.point.tensor: one.chain for one in mine}, names, self.conditions.recompute)
+        return read_layers({one.point.layout.tp: one.chain for one in mine}, names, self.conditions.recompute)
 
-    def prospect(self, tensor: int, microbatch: int) -> Prospect:
-        """Return the layers at a TMP width and microbatch."""
-        point = (tensor, microbatch)
-        return next(one for one in self.prospects if (one.point.tensor, one.point.microbatch) == point)
+    def prospect(self, layout: Layout) -> Prospect:
+        """Return the layers in a layout."""
+        return next(one for one in self.prospects if one.point.layout == layout)
 
     def cluster(self, microbatch: int) -> Cluster:
         """Return the devices and the batch as Piper's planner takes them, without further accumulation."""
@@ -119,8 +121,9 @@ def read_tasks(
     names = list(dict.fromkeys(one.architecture for one in asked))
     prospects: dict[str, list[Prospect]] = {name: [] for name in names}
     wanted = pd.DataFrame({"architecture": names, "kept": True})
-    for (tensor, microbatch), rows in layers.groupby(["tensor", "microbatch"]):
-        mine = solves[(solves["tensor"] == tensor) & (solves["microbatch"] == microbatch)]
+    ordered = layers.sort_values("layout", key=by_numbers, kind="stable")
+    for layout, rows in ordered.groupby("layout", sort=False):
+        mine = solves[solves["layout"] == layout]
         point = read_point(rows, graph, conditions)
         for device in read_devices(point, mine, architectures, wanted, conditions):
             traffic = device.traffic.repeated(point.runs.counts)
@@ -154,7 +157,7 @@ def _best(task: Task, place: Place) -> Flushed | Infeasible:
     found = [
         (one, setting, place(task, one, setting))
         for one in task.prospects
-        for setting in task.settings(one.point.microbatch)
+        for setting in task.settings(one.point.layout.microbatch)
     ]
     placed = [Flushed(one, setting, p) for one, setting, p in found if isinstance(p, Placement)]
     if not placed:
@@ -163,23 +166,23 @@ def _best(task: Task, place: Place) -> Flushed | Infeasible:
     return min(zip(times, placed, strict=True), key=lambda pair: (pair[0], *_order(pair[1])))[1]
 
 
-def _order(found: Flushed) -> tuple[bool, int, int]:
+def _order(found: Flushed) -> tuple[bool, Layout]:
     """Return what decides between equal times, as everywhere: stashing, t, microbatch."""
-    return found.setting.recompute, found.prospect.point.tensor, found.prospect.point.microbatch
+    return found.setting.recompute, found.prospect.point.layout
 
 
 def _place_phaze(_: Task, one: Prospect, setting: Setting) -> Placement | Infeasible:
-    return place_chain(one.chain, one.point.tensor, setting)
+    return place_chain(one.chain, one.point.layout.tp, setting)
 
 
 def _place_equal(_: Task, one: Prospect, setting: Setting) -> Placement | Infeasible:
-    return place_equally(one.chain, one.point.tensor, setting, *one.point.repeated())
+    return place_equally(one.chain, one.point.layout.tp, setting, *one.point.repeated())
 
 
 def _place_expert(task: Task, one: Prospect, setting: Setting) -> Placement | Infeasible:
     if task.expert is None:
         return Infeasible("widths: the workload has no expert's placement")
-    if task.expert.tensor != one.point.tensor:
+    if task.expert.tensor != one.point.layout.tp:
         return Infeasible(f"widths: t = {task.expert.tensor} is not among the TMP widths of the workload")
     return place_expert(one.chain, task.expert, setting)
 

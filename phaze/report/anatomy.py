@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
+from phaze.layout import Layout
 from phaze.report.inputs import COMMON_SHARD, Cluster, Details, Inputs, Only, Point
 from phaze.report.winners import COMMON, PER_MODEL, chip_named, chip_of
 from phaze.tables import (
@@ -21,6 +22,7 @@ from phaze.tables import (
     Schedules,
     Stages,
 )
+from phaze.tables.columns import POINT, layout_of
 
 PARTS = ("mac", "register", "l2", "glb", "hbm", "link")
 DESIGN_OF_CORE = {
@@ -33,8 +35,8 @@ DESIGN_OF_CORE = {
 
 
 def point_of(row: pd.Series) -> Point:
-    """Return the model, TMP width and microbatch of a placement."""
-    return Point(str(row["model"]), int(row["tensor"]), int(row["microbatch"]))
+    """Return the model and the layout of a placement."""
+    return Point(str(row["model"]), str(row["layout"]))
 
 
 def shard_rows(inputs: Inputs, table: type[Schedules | Stages], row: pd.Series) -> pd.DataFrame:
@@ -93,9 +95,7 @@ def with_estimates(scheduled: pd.DataFrame, details: Details, point: Point, chip
     )
     only = Only("design", tuple(sorted({int(design) for design in designs.values()})))
     estimates = details.rows(Estimates, point, chip["shard"], only)
-    joined = scheduled.merge(
-        estimates.drop(columns=["model", "tensor", "microbatch"]), on=["work", "design"], how="left"
-    )
+    joined = scheduled.merge(estimates.drop(columns=list(POINT)), on=["work", "design"], how="left")
     every = joined["all_cores"]
     chosen = {
         f"{part}_j": joined[f"{part}_all_j"].where(every, joined[f"{part}_j"]).fillna(0.0) for part in PARTS
@@ -169,13 +169,16 @@ def energy_by_layer(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
     each = operators.groupby(["layer", "direction"])[columns].sum().reset_index()
     runs = executions(inputs, row)
     layers = inputs.details.rows(Layers, point_of(row), "").set_index("layer")["tensor_parallel"]
-    slices = layers.map({True: int(row["tensor"]), False: 1})
-    per_sample = np.array(
-        [
-            runs[layer, direction] * slices[layer]
-            for layer, direction in zip(each["layer"], each["direction"], strict=True)
-        ]
-    ) / int(row["microbatch"])
+    slices = layers.map({True: layout_of(row).tp, False: 1})
+    per_sample = (
+        np.array(
+            [
+                runs[layer, direction] * slices[layer]
+                for layer, direction in zip(each["layer"], each["direction"], strict=True)
+            ]
+        )
+        / layout_of(row).microbatch
+    )
     return each.assign(**{column: each[column] * per_sample for column in columns})
 
 
@@ -192,7 +195,7 @@ def link_j_between_stages(inputs: Inputs, row: pd.Series) -> float:
     layers = inputs.details.rows(Layers, point_of(row), "").set_index("layer")["output_bytes"]
     chain = layer_chain(inputs, row["model"])
     ends = [float(layers[chain[last]]) for last in stages["last_layer"].iloc[:-1]]
-    sent = 2 * float(np.dot(ends, stages["devices"].iloc[:-1])) / int(row["microbatch"])
+    sent = 2 * float(np.dot(ends, stages["devices"].iloc[:-1])) / layout_of(row).microbatch
     gradients = float((stages["gradient_bytes"] * stages["devices"]).sum())
     around = 2 * (int(row["data"]) - 1) * gradients / inputs.cluster.scenario.global_batch
     return float(inputs.energy.link_j_per_byte * (sent + around))
@@ -237,7 +240,7 @@ def breakdowns(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) ->
 
 def microbatches_of(inputs: Inputs, row: pd.Series) -> int:
     """Return the microbatches of a pipeline, ceil(B / (b d))."""
-    batch = inputs.cluster.scenario.global_batch // int(row["microbatch"])
+    batch = inputs.cluster.scenario.global_batch // layout_of(row).microbatch
     return -(-batch // int(row["data"]))
 
 
@@ -269,7 +272,8 @@ def complexities(inputs: Inputs) -> pd.DataFrame:
 
 
 def _complexity_of(inputs: Inputs, model: str) -> dict[str, object]:
-    point = Point(model, min(inputs.study.workloads[model].tensor), min(inputs.study.training.microbatches))
+    tp, microbatch = min(inputs.study.workloads[model].tensor), min(inputs.study.training.microbatches)
+    point = Point(model, Layout(tp=tp, microbatch=microbatch).key)
     layers = inputs.details.rows(Layers, point, "").set_index("layer")
     counts = layer_counts(inputs, model)
     if layers.empty or counts.empty:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from phaze.base.arrays import Floats
 from phaze.base.ranking import tied
+from phaze.layout import layouts_of
 from phaze.report.anatomy import (
     energy_by_layer,
     layer_chain,
@@ -23,8 +24,9 @@ from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
 from phaze.report.winners import PER_MODEL, candidates, space_of
 from phaze.search.pareto import uncovered
 from phaze.tables import CAUSES, COMMON, Schedules
+from phaze.tables.columns import widths_of
 
-KEYS = ("model", "tensor", "microbatch", "architecture", "hbm_gib", "recompute", "planner")
+KEYS = ("model", "layout", "architecture", "hbm_gib", "recompute", "planner")
 """Columns that say which placement it is."""
 
 VERIFIED = ("confirmed", "unproven")
@@ -63,17 +65,16 @@ def _every_point_has_placements(e: Evidence) -> Verdicts:
     seen = set(
         zip(
             cluster.placements["model"],
-            cluster.placements["tensor"],
-            cluster.placements["microbatch"],
+            cluster.placements["layout"],
             cluster.placements["architecture"].map(shards),
             strict=True,
         )
     )
     for model in study.models:
-        for t in study.workloads[model].tensor:
-            for b in study.training.microbatches:
-                for shard in shards.unique():
-                    yield (model, t, b, shard) in seen, f"{model}, t {t}, b {b}, {shard}: no row"
+        for layout in layouts_of(study.workloads[model].tensor, study.training.microbatches):
+            for shard in shards.unique():
+                about = f"{model}, t {layout.tp}, b {layout.microbatch}, {shard}: no row"
+                yield (model, layout.key, shard) in seen, about
 
 
 @CHECKS.hold("every model has a result or a reason for none")
@@ -146,7 +147,7 @@ def _stages(e: Evidence) -> Iterator[tuple[pd.Series, pd.DataFrame]]:
 @CHECKS.hold("time per batch follows from load, microbatches and stages")
 def _times_follow_from_loads(e: Evidence) -> Verdicts:
     rows, batch = _placed(e), e.inputs.cluster.scenario.global_batch
-    count = np.ceil(batch // rows["microbatch"] / rows["data"])
+    count = np.ceil(batch // widths_of(rows, "microbatch") / rows["data"])
     time = rows["max_load_s"] * (count + rows["stages"] - 1) + rows["sync_s"]
     same = np.isclose(time, rows["time_per_batch_s"], rtol=ROUNDING, atol=0)
     return each(same & np.isclose(rows["samples_per_s"] * time, batch, rtol=ROUNDING), rows, KEYS)
@@ -157,7 +158,7 @@ def _bounds_are_not_above_times(e: Evidence) -> Verdicts:
     rows = _placed(e)
     yield from each(rows["bound_s"] <= rows["time_per_batch_s"] * (1 + ROUNDING), rows, KEYS)
     solves = e.inputs.solves
-    keys = ("model", "tensor", "microbatch", "architecture", "layer", "direction")
+    keys = ("model", "layout", "architecture", "layer", "direction")
     yield from each(solves["bound_s"] <= solves["objective_s"] * (1 + ROUNDING), solves, keys)
 
 
@@ -198,7 +199,7 @@ def _nothing_beats_the_winner(e: Evidence) -> Verdicts:
 
 @CHECKS.hold("schedules end when their solve says")
 def _schedules_end_with_their_objective(e: Evidence) -> Verdicts:
-    keys = ["model", "tensor", "microbatch", "architecture", "layer", "direction"]
+    keys = ["model", "layout", "architecture", "layer", "direction"]
     solved = e.inputs.solves.set_index(keys)["objective_s"]
     for _, row in e.results[
         (e.results["status"] == "placed") & (e.results["design"] == PER_MODEL)
@@ -271,7 +272,7 @@ def _searched(e: Evidence) -> pd.DataFrame:
     return searched
 
 
-_MEMBER = ("model", "architecture", "hbm_gib", "tensor", "microbatch", "recompute")
+_MEMBER = ("model", "architecture", "hbm_gib", "layout", "recompute")
 
 
 def _objectives(rows: pd.DataFrame) -> tuple[Floats, Floats, Floats]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
-from itertools import product
 
 import numpy as np
 import pandas as pd
 
 from phaze.base.units import MIB
 from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
+from phaze.layout import Layout, layouts_of
 from phaze.report.anatomy import layer_counts, limits_of, point_of, shares_of_limits, with_estimates
 from phaze.report.document import Block, Heading, Items, Section
 from phaze.report.findings import Findings
@@ -25,10 +26,11 @@ from phaze.report.winners import (
     same_as,
     with_areas,
 )
-from phaze.report.words import LIMITS, compute, percent, seconds, size, storing, widths
+from phaze.report.words import LIMITS, compute, percent, samples, seconds, size, storing, widths
 from phaze.report.workers import ALONE, Workers
 from phaze.spec.published import PublishedWorkload
 from phaze.tables import Layers, Operators, Screens
+from phaze.tables.columns import layout_of
 
 
 def differences(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -134,7 +136,8 @@ def _about_placement(printed: Printed, theirs: PublishedWorkload, row: pd.Series
     if printed_widths == widths(row):
         yield "The placement is the paper's."
         return
-    weights = _weight_bytes(printed, Point(row["model"], plan.tensor, int(row["microbatch"]))) / plan.pipeline
+    layout = replace(layout_of(row), tp=plan.tensor)
+    weights = _weight_bytes(printed, str(row["model"]), layout) / plan.pipeline
     if weights:
         bandwidth = printed.inputs.cluster.scenario.network_bandwidth_bytes_per_s
         sent = Flat(bandwidth, BOTH_DIRECTIONS).charged_bytes("all_reduce", weights, plan.data)
@@ -163,13 +166,14 @@ def _about_synchronisation(printed: Printed, model: str, sent_bytes: float) -> I
         )
 
 
-def _weight_bytes(printed: Printed, point: Point) -> float:
+def _weight_bytes(printed: Printed, model: str, layout: Layout) -> float:
     """Return the weights of one slice of a model, 0 if it was not extracted for that TMP width."""
-    if point.tensor not in printed.inputs.study.workloads[point.model].tensor:
+    if layout.tp not in printed.inputs.study.workloads[model].tensor:
         return 0.0
-    layers = printed.inputs.details.rows(Layers, point, "").set_index("layer")["parameter_bytes"]
-    graph = printed.inputs.graphs[printed.inputs.graphs["model"] == point.model]
-    return float((graph["layer"].map(layers) * graph["count"]).sum())
+    layers = printed.inputs.details.rows(Layers, Point(model, layout.key), "")
+    weights = layers.set_index("layer")["parameter_bytes"]
+    graph = printed.inputs.graphs[printed.inputs.graphs["model"] == model]
+    return float((graph["layer"].map(weights) * graph["count"]).sum())
 
 
 def _part(printed: Printed, row: pd.Series, part: str) -> float:
@@ -191,7 +195,7 @@ def _about_utilisation(printed: Printed, model: str) -> Iterator[str]:
             f"{design}: utilisation {percent(row['mfu'])} (paper {percent(theirs)}); of the time per "
             f"batch {percent(_part(printed, row, 'fill'))} fills the pipeline, "
             f"{percent(_part(printed, row, 'sync'))} synchronises gradients{binds}. It runs as "
-            f"{widths(row)}, microbatch {row['microbatch']}, {storing(row['recompute'])}."
+            f"{widths(row)}, microbatch {samples(row['layout'])}, {storing(row['recompute'])}."
         )
 
 
@@ -200,8 +204,8 @@ def least_bound(inputs: Inputs, model: str, architecture: str) -> pd.Series | No
     chips = inputs.cluster.architectures
     shard = chips.loc[chips["architecture"] == architecture, "shard"].iloc[0]
     only = Only("architecture", (architecture,))
-    points = product(inputs.study.workloads[model].tensor, inputs.study.training.microbatches)
-    rows = [inputs.details.rows(Screens, Point(model, t, b), shard, only) for t, b in points]
+    layouts = layouts_of(inputs.study.workloads[model].tensor, inputs.study.training.microbatches)
+    rows = [inputs.details.rows(Screens, Point(model, one.key), shard, only) for one in layouts]
     found = pd.concat(rows, ignore_index=True)
     fitting = found[np.isfinite(found["lower_s"])]
     return None if fitting.empty else fitting.loc[fitting["lower_s"].idxmin()]

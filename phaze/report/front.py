@@ -19,6 +19,7 @@ from phaze.report.inputs import Inputs
 from phaze.report.style import AMBER, BLUE, GREY, RED, SILVER, TEAL, legend_above, panels
 from phaze.report.winners import COMMON
 from phaze.report.words import area
+from phaze.tables.columns import layout_of
 
 Draw = Callable[[Axes, pd.DataFrame, pd.DataFrame], None]
 """Draws one model on axes: its members at all area limits, and its results on other accelerators."""
@@ -86,6 +87,10 @@ def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     yield Section("front", "Throughput, area and energy", about, tuple(blocks))
 
 
+def _slices(row: pd.Series) -> str:
+    return f"{layout_of(row).tp}, {layout_of(row).microbatch}"
+
+
 def _members_sheet(caption: str, what: str, members: list[tuple[pd.Series, str]]) -> Sheet:
     """Return members of fronts by model, each with what it is the best of."""
     rows = pd.DataFrame([row.to_dict() | {"of": of} for row, of in members])
@@ -94,7 +99,7 @@ def _members_sheet(caption: str, what: str, members: list[tuple[pd.Series, str]]
         "workload": "{heading}", what: "{of}", "accelerator": "{architecture}", "area": "{area_um2:area}",
         "samples/s": "{samples_per_s:digits}", "samples/s/mm²": "{samples_per_s_per_mm2:digits}",
         "energy per sample": "{joules_per_sample:J}", "HBM": "{hbm_gib:g} GiB, {recompute:storing}",
-        "t, b": "{tensor}, {microbatch}",
+        "t, b": _slices,
     }  # fmt: skip
     return sheet_of(caption, rows.assign(heading=rows["model"].mask(again, "")), columns, 3, source="fronts")
 

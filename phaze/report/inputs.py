@@ -38,11 +38,10 @@ if TYPE_CHECKING:  # plots and the settings of a study, which jobs that only loo
 
 
 class Point(NamedTuple):
-    """A model with the TMP width and the microbatch of its operators."""
+    """A model with the key of the layout of its operators."""
 
     model: str
-    tensor: int
-    microbatch: int
+    layout: str
 
 
 class Only(NamedTuple):
@@ -75,7 +74,7 @@ class DetailFiles:
     """Details in Parquet files, found by a pattern of their path for every table."""
 
     patterns: Mapping[str, str]
-    """By table name, as `results/stages/paper/{model}/t{tensor}-b{microbatch}/{shard}.parquet`."""
+    """By table name, as `results/stages/paper/{model}/{layout}/{shard}.parquet`."""
     common: Mapping[str, str] = field(default_factory=dict)
     """The same for candidates for the common one, as `results/stages/paper/{model}/common.parquet`."""
 

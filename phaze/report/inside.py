@@ -22,6 +22,7 @@ from phaze.report.words import (
     decimal,
     join,
     operator,
+    samples,
     seconds,
     size,
     storing,
@@ -179,7 +180,7 @@ def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _placed_as(row: pd.Series) -> str:
-    return f"{widths(row)}, microbatch {row['microbatch']}, {storing(row['recompute'])}"
+    return f"{widths(row)}, microbatch {samples(row['layout'])}, {storing(row['recompute'])}"
 
 
 def _variations(inputs: Inputs) -> str:

@@ -104,7 +104,7 @@ def memory(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         return
     columns: dict[str, Cell] = {
         "workload": "{model}", "HBM": "{hbm_gib:g} GiB", "best accelerator": "{architecture}",
-        "{p, d, t}": widths, "microbatch": "{microbatch}", "activations": "{recompute:storing}",
+        "{p, d, t}": widths, "microbatch": "{layout:samples}", "activations": "{recompute:storing}",
         "planned time per batch": "{time_per_batch_s:seconds}", "of best": "{relative:percent}",
     }  # fmt: skip
     tolerance = percent(inputs.study.screen.tolerance, 0)

@@ -24,7 +24,7 @@ from phaze.report.winners import (
     is_beside,
     row_of,
 )
-from phaze.report.words import compute, percent, seconds, short, storing, times, widths
+from phaze.report.words import compute, percent, samples, seconds, short, storing, times, widths
 from phaze.spec.published import Published, PublishedArchitecture, PublishedWorkload
 
 
@@ -79,7 +79,7 @@ def accelerators_sheet(printed: Printed) -> Sheet:
         rows.append(
             (
                 model, "ours", compute(chip), short(chip["glb_bytes"]), f"{row['hbm_gib']:g} GiB",
-                widths(row), str(row["microbatch"]), storing(row["recompute"]),
+                widths(row), samples(row["layout"]), storing(row["recompute"]),
             )
         )  # fmt: skip
         if theirs.architecture and theirs.placement:

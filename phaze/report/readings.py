@@ -21,6 +21,7 @@ from phaze.report.words import join, percent, storing, times, widths
 from phaze.spec.published import Published, PublishedWorkload
 from phaze.spec.study import OWN_READING
 from phaze.tables import ReadingFigures, ReadingScores
+from phaze.tables.columns import layout_of
 
 NEAR_MEAN, NEAR_MFU = 1.1, 1.25
 """A mean agrees with a printed one within this factor, a utilisation within that."""
@@ -160,8 +161,8 @@ def _placement(
     theirs = (plan.pipeline, plan.data, plan.tensor)
     rest = (plan.microbatch, plan.recompute, chip.hbm_gib)
     row = found.plan(reading, model)
-    ours = () if row is None else (row["stages"], row["data"], row["tensor"])
-    whole = () if row is None else (row["microbatch"], row["recompute"], row["hbm_gib"])
+    ours = () if row is None else (row["stages"], row["data"], layout_of(row).tp)
+    whole = () if row is None else (layout_of(row).microbatch, row["recompute"], row["hbm_gib"])
     yield {
         "of": found.family,
         "printed": _in_words("{" + ", ".join(map(str, theirs)) + "}", *rest),

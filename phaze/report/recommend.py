@@ -22,7 +22,7 @@ from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.planners import CHIP, NAMES, NEAR, TITLES, change, in_parts, titled
 from phaze.report.winners import PER_MODEL
-from phaze.report.words import join, percent, seconds, widths
+from phaze.report.words import join, percent, samples, seconds, widths
 from phaze.tables import PARTS, Recommendations
 from phaze.tables.plans import PLAN
 
@@ -207,7 +207,7 @@ def recommended_on(findings: Findings, result: pd.Series) -> Recommended:
     rows = rows[(rows["model"] == result["model"]) & (rows["design"] == result["design"])]
     if rows.empty:
         return Recommended(
-            PLANS[CERTIFIED], widths(result), str(result["microbatch"]),
+            PLANS[CERTIFIED], widths(result), samples(result["layout"]),
             with_bound(result), "", str(result["binding"]), float(result["speedup"]), 1.0,
         )  # fmt: skip
     row = rows.iloc[0]

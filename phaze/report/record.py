@@ -15,6 +15,7 @@ from phaze.report.verdicts import checks_section
 from phaze.report.winners import PER_MODEL
 from phaze.report.words import decimal, fill, percent, size, widths
 from phaze.tables import Proofs
+from phaze.tables.columns import by_numbers
 
 MOST_ROWS = 60
 """Infeasible placements and gaps shown; the tables hold all."""
@@ -37,7 +38,7 @@ def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     place = table["model"].map(shown.index) * len(names) + table["scenario"].map(names.index)
     columns: dict[str, Cell] = {
         "workload": "{model}", "scenario": "{scenario}", "accelerator": "{architecture}",
-        "HBM": "{hbm_gib:g} GiB", "{p, d, t}": widths, "microbatch": "{microbatch}",
+        "HBM": "{hbm_gib:g} GiB", "{p, d, t}": widths, "microbatch": "{layout:samples}",
         "activations": "{recompute:storing}", "time per batch": "{time_per_batch_s:seconds}",
         "samples/s": "{samples_per_s:digits}", "MFU": "{mfu:percent}",
     }  # fmt: skip
@@ -67,7 +68,7 @@ _PRINTED_SIZES = (
 def _complexities_sheet(inputs: Inputs, table: pd.DataFrame) -> Sheet:
     """Return our sizes, each above the printed ones in the columns that they fit."""
     columns = (
-        "{model}", "ours, t {tensor}, b {microbatch}", "{layers}", "{operators}", "{parameters:,}",
+        "{model}", "ours, {layout:sliced}", "{layers}", "{operators}", "{parameters:,}",
         "{held_parameters:,}", "{block_parameter_bytes:B}", "{block_activation_bytes:B}",
         "{activation_bytes:B}", "{block_tensor_flops:FLOP}", "{tensor_flops:FLOP}",
         "{block_vector_flops:FLOP}", "{vector_flops:FLOP}",
@@ -102,14 +103,15 @@ def misfits(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     if rows.empty:
         return
     keys = ["model", "hbm_gib", "recompute", "planner"]
-    counts = rows.groupby([*keys, "tensor", "microbatch"]).agg(
+    counts = rows.groupby([*keys, "layout"]).agg(
         architectures=("architecture", "nunique"), reason=("reason", "first")
     )
-    kinds = counts.reset_index().sort_values(["architectures", *keys], ascending=[False, *[True] * 4])
+    order = ["architectures", *keys, "layout"]
+    kinds = counts.reset_index().sort_values(order, ascending=[False, *[True] * 5], key=by_numbers)
     shown = kinds.head(MOST_ROWS)
     columns: dict[str, Cell] = {
         "workload": "{model}", "HBM": "{hbm_gib:g} GiB", "activations": "{recompute:storing}",
-        "planner": "{planner}", "point": "t {tensor}, b {microbatch}", "the first reason": "{reason}",
+        "planner": "{planner}", "point": "{layout:sliced}", "the first reason": "{reason}",
         "architectures": "{architectures:,}",
     }  # fmt: skip
     about = f"{len(rows):,} of {len(inputs.cluster.placements):,} placements do not exist, and why."
@@ -228,7 +230,7 @@ def _gaps(solves: pd.DataFrame) -> Iterator[Block]:
         return
     shown = open_.head(MOST_ROWS)
     columns: dict[str, Cell] = {
-        "workload": "{model}", "point": "t {tensor}, b {microbatch}", "accelerator": "{architecture}",
+        "workload": "{model}", "point": "{layout:sliced}", "accelerator": "{architecture}",
         "layer": "{layer}, {direction}", "status": "{status}", "solver": "{solver}",
         "schedule": "{objective_s:seconds}", "bound": "{bound_s:seconds}", "gap": "{gap:percent2}",
     }  # fmt: skip

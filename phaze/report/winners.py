@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from phaze.base.ranking import Ranks, leanest_first, name_ranks, tied, within
+from phaze.base.ranking import Ranks, name_ranks, tied, within
 from phaze.base.units import MIB
 from phaze.report.inputs import Cluster, Inputs
-from phaze.tables import Architectures, Memories, Rankings, Results, Table
+from phaze.tables import Architectures, Memories, Placements, Rankings, Results, Table
+from phaze.tables.columns import LAYOUT
 
 if TYPE_CHECKING:
     from phaze.spec.published import Published, PublishedArchitecture
@@ -141,8 +142,7 @@ def _places(cluster: Cluster) -> dict[str, int]:
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows from best to worst; equal ones by HBM, stashing before recomputing, t and microbatch."""
     keys = [
-        rows["microbatch"],
-        rows["tensor"],
+        LAYOUT.ranks(rows["layout"]),
         rows["recompute"],
         rows["hbm_gib"],
         _names(rows),
@@ -177,7 +177,7 @@ def choose(rows: pd.DataFrame, tolerance: float) -> pd.Series | None:
     chosen = best[best["chosen"]]
     if len(chosen):
         return chosen.iloc[0]
-    return leanest_first(in_order(rows)).iloc[0]
+    return Placements.leanest_first(in_order(rows)).iloc[0]
 
 
 def choose_winner(cluster: Cluster, tolerance: float) -> pd.Series | None:

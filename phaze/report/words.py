@@ -10,6 +10,8 @@ from string import Formatter
 import pandas as pd
 
 from phaze.base.units import GIB, KIB, MIB, UM2_PER_MM2
+from phaze.layout import Layout
+from phaze.tables.columns import layout_of
 
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BYTES = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "B"))
@@ -109,7 +111,18 @@ def short(value: float) -> str:
 
 def widths(row: pd.Series) -> str:
     """Return {p, d, t} of a placement."""
-    return f"{{{int(row['stages'])}, {int(row['data'])}, {int(row['tensor'])}}}"
+    return f"{{{int(row['stages'])}, {int(row['data'])}, {layout_of(row).tp}}}"
+
+
+def sliced(key: object) -> str:
+    """Return TMP width and microbatch of the layout with a key."""
+    layout = Layout.of_key(str(key))
+    return f"t {layout.tp}, b {layout.microbatch}"
+
+
+def samples(key: object) -> str:
+    """Return the microbatch of the layout with a key."""
+    return str(Layout.of_key(str(key)).microbatch)
 
 
 def operator(name: object) -> str:
@@ -123,7 +136,8 @@ def storing(recompute: object) -> str:
 
 
 _FORMS: Mapping[str, Callable[[float], str]] = {
-    **{form.__name__: form for form in (seconds, size, percent, change, times, area, digits, storing)},
+    **{form.__name__: form for form in (seconds, size, percent, change, times, area, digits)},
+    **{form.__name__: form for form in (storing, sliced, samples)},
     **{f"percent{decimals}": partial(percent, decimals=decimals) for decimals in (0, 2, 3)},
     **{f"digits{count}": partial(digits, count=count) for count in (4, 5)},
     **{unit: partial(decimal, unit=unit) for unit in ("B", "J", "FLOP")},
@@ -140,6 +154,6 @@ def fill(template: str, row: pd.Series) -> str:
     """Return a template with the values of a row, as `"{hbm_gib:g} GiB in {time_s:seconds}"`.
 
     Beside Python's own formats there are those of this module: seconds, size, percent, percent2, change,
-    times, area, digits, digits4, storing, and the units B, J and FLOP.
+    times, area, digits, digits4, storing, sliced and samples of a layout, and the units B, J and FLOP.
     """
     return _Filled().vformat(template, (), {str(name): value for name, value in row.items()})

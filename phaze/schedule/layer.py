@@ -11,9 +11,8 @@ import pandas as pd
 from phaze.base.arrays import Floats, Ints
 from phaze.cost.designs import designs_of_operators, gather_latencies
 from phaze.schedule.graphs import Edges, Layer
+from phaze.tables.columns import POINT
 
-POINT = ["model", "tensor", "microbatch"]
-"""Columns that say which graph of a model it is."""
 PASS = ["layer", "direction"]
 """Columns that say which graph of operators it is."""
 KEY = [*POINT, "architecture", *PASS]

@@ -18,7 +18,6 @@ import pandas as pd
 from phaze import tables
 from phaze.base.arrays import Bools
 from phaze.base.progress import counted
-from phaze.base.ranking import leanest_first
 from phaze.cost.designs import design_ids
 from phaze.cost.mapper.loads import Hardware
 from phaze.cost.operators import estimate_operators
@@ -33,6 +32,7 @@ from phaze.spec.model import AnyModel
 from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSettings, Training
 from phaze.spec.system import Scenario
 from phaze.tables import Readings
+from phaze.tables.columns import by_numbers
 from phaze.tables.store import EvaluationStore, Plain, content_of
 from phaze.workload.models import extract_workload
 from phaze.workload.workload import Workload
@@ -40,7 +40,7 @@ from phaze.workload.workload import Workload
 
 @dataclass(frozen=True)
 class Subject:
-    """A model as it is trained: its operators for every TMP width and microbatch to consider."""
+    """A model as it is trained: its operators in every layout to consider."""
 
     points: tuple[Workload, ...]
     """Slices of the model, one for every layout."""
@@ -122,13 +122,11 @@ class Evaluation:
 def extract_subject(
     model: AnyModel,
     sequence: int,
-    tensor: Iterable[int],
-    microbatches: Iterable[int],
+    layouts: Iterable[Layout],
     settings: ExtractSettings,
     expert: Expert | None = None,
 ) -> Subject:
-    """Return a model with its operators for all TMP widths and microbatches."""
-    layouts = [Layout(tp=t, microbatch=b) for t in tensor for b in microbatches]
+    """Return a model with its operators in all layouts."""
     model.check_chain("extract")
     return Subject(
         points=tuple(extract_workload(model, sequence, layout, settings) for layout in layouts),
@@ -211,8 +209,8 @@ def _content_of(subject: Subject, point: Workload, terms: Terms) -> Plain:
 
 def estimate_point(point: Workload, chips: pd.DataFrame, terms: Terms) -> pd.DataFrame:
     """Return table estimates of the operators at one point."""
-    parts, tensor = point.tables["parts"], point.layout.tp
-    return estimate_operators(parts, chips, terms.hardware, terms.technology, tensor, terms.estimate)
+    parts = point.tables["parts"]
+    return estimate_operators(parts, chips, terms.hardware, terms.technology, terms.estimate)
 
 
 def schedule_point(
@@ -237,9 +235,9 @@ def best_placement(placements: pd.DataFrame) -> pd.Series:
     If nothing is placed, the row of the leanest says why.
     """
     if not (placements["status"] == "placed").any():
-        return leanest_first(placements).iloc[0]
-    order = ["time_per_batch_s", "hbm_gib", "recompute", "tensor", "microbatch", "architecture"]
-    return placements.sort_values(order, kind="stable").iloc[0]
+        return tables.Placements.leanest_first(placements).iloc[0]
+    order = ["time_per_batch_s", "hbm_gib", "recompute", "layout", "architecture"]
+    return placements.sort_values(order, kind="stable", key=by_numbers).iloc[0]
 
 
 def vary_cluster(

@@ -34,6 +34,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.ranking import tied
 from phaze.base.units import UM2_PER_MM2
 from phaze.cost.space import within_limit
+from phaze.layout import Layout
 from phaze.search.cosearch import Subject, Terms, look_up_point
 from phaze.search.pareto import covered_by, uncovered, uncovered_among
 
@@ -41,14 +42,15 @@ NOISE = 1e-12
 """Relative error that sums of the same numbers in another order may have."""
 AT_ONCE = 128
 """Points to evaluate in a round, at least: a round has a price of its own."""
-KEY = ["hbm_gib", "recompute", "tensor", "microbatch", "architecture"]
-POINT = ["tensor", "microbatch"]
+KEY = ["hbm_gib", "recompute", "layout", "architecture"]
 Spaces = Mapping[float, Bools]
 """Members among the architectures by area limit, in square micrometres."""
+_Slice = tuple[float, bool, str]
+"""HBM in GiB, recomputation, and key of a layout."""
 _Bounds = tuple[Ints, Floats, Floats]
 """Architectures by place, with lower bounds on time and energy, arrays (n,)."""
 Evaluate = Callable[[pd.DataFrame], pd.DataFrame]
-"""From rows with tensor, microbatch and architecture to table placements of all their HBM sizes."""
+"""From rows with layout and architecture to table placements of all their HBM sizes."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,7 @@ def _evaluate(
     subject: Subject, wanted: pd.DataFrame, chips: pd.DataFrame, terms: Terms
 ) -> Iterable[dict[str, pd.DataFrame]]:
     for point in subject.points:
-        tensor, microbatch = point.layout.tp, point.layout.microbatch
-        rows = wanted[(wanted["tensor"] == tensor) & (wanted["microbatch"] == microbatch)]
+        rows = wanted[wanted["layout"] == point.layout.key]
         chosen = chips[chips["architecture"].isin(rows["architecture"])]
         if len(chosen):
             yield look_up_point(subject, point, chosen, terms, ["placements", "stages"])
@@ -122,13 +123,13 @@ def read_candidates(screens: Iterable[pd.DataFrame], chips: pd.DataFrame) -> pd.
     """Return the points of all screens that fit, with bounds in the place of time and energy, in order."""
     names = pd.Index(chips["architecture"])
     by_name, area = names.argsort().argsort(), chips["area_um2"].to_numpy(np.float64)
-    pieces: dict[tuple[float, ...], list[_Bounds]] = {}
+    pieces: dict[_Slice, list[_Bounds]] = {}
     for screen in screens:
         for key, piece in _pieces_of(screen, tables.places_among(screen["architecture"], names)):
             pieces.setdefault(key, []).append(piece)
     if not pieces:
-        pieces[0.0, False, 1, 1] = [(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))]
-    keys = sorted(pieces)
+        pieces[0.0, False, Layout().key] = [(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))]
+    keys = sorted(pieces, key=lambda key: (*key[:2], Layout.of_key(key[2])))
     joined = [_in_order(pieces[key], by_name) for key in keys]
     chip, time, joules = (np.concatenate(values) for values in zip(*joined, strict=True))
     sizes = [len(chip) for chip, _, _ in joined]
@@ -138,8 +139,8 @@ def read_candidates(screens: Iterable[pd.DataFrame], chips: pd.DataFrame) -> pd.
     return pd.DataFrame(point | bounds | {"architecture": pd.Categorical.from_codes(chip, names)})
 
 
-def _pieces_of(screen: pd.DataFrame, chip: Ints) -> Iterator[tuple[tuple[float, ...], _Bounds]]:
-    """Yield what fits of every HBM size, recomputation, TMP width and microbatch of a screen."""
+def _pieces_of(screen: pd.DataFrame, chip: Ints) -> Iterator[tuple[_Slice, _Bounds]]:
+    """Yield what fits of every HBM size, recomputation and layout of a screen."""
     time, joules = (screen[name].to_numpy() * (1.0 - NOISE) for name in ("lower_s", "lower_j"))
     inside, columns = (chip >= 0) & np.isfinite(time), [screen[name].to_numpy() for name in KEY[:-1]]
     for key in product(*(pd.unique(values) for values in columns)):
@@ -161,7 +162,7 @@ def search_front(rows: pd.DataFrame, spaces: Spaces, evaluate: Evaluate) -> pd.D
         wanted = _most_promising(rows, spaces)
         if not wanted.any():
             return rows
-        asked = rows.loc[wanted, [*POINT, "chip", "architecture"]].drop_duplicates()
+        asked = rows.loc[wanted, ["layout", "chip", "architecture"]].drop_duplicates()
         rows = _with_exact(rows, asked, evaluate(asked))
         rows = rows[_left(rows, spaces)]
 

@@ -10,6 +10,7 @@ import pandas as pd
 from phaze import tables
 from phaze.base.units import UM2_PER_MM2
 from phaze.cost.space import area_um2
+from phaze.layout import layouts_of
 from phaze.plan.expert import Expert
 from phaze.search.cosearch import Subject, Terms, extract_subject
 from phaze.spec.architecture import Architecture, Technology
@@ -57,7 +58,7 @@ class Problem(Noun):
         )
 
     def read_subject(self, files: Mapping[str, Sequence[str]]) -> Subject:
-        """Return the model from its tables: the graph, and operators for each TMP width and microbatch."""
+        """Return the model from its tables: the graph, and operators in each layout."""
         graph = tables.Graphs.load(*files["graph"])
         by_point = zip(*(files[table] for table in TABLES), strict=True)
         return Subject(
@@ -69,8 +70,8 @@ class Problem(Noun):
 
     def extract_subject(self, model: AnyModel, widths: Sequence[int]) -> Subject:
         """Return a model with operators extracted for each TMP width and microbatch, where no tables are."""
-        microbatches = self.training.microbatches
-        return extract_subject(model, self.sequence, widths, microbatches, self.extract, self._expert)
+        layouts = layouts_of(widths, self.training.microbatches)
+        return extract_subject(model, self.sequence, layouts, self.extract, self._expert)
 
     @property
     def _expert(self) -> Expert | None:

@@ -1,4 +1,4 @@
-"""Screen the architectures of a shard for one model, TMP width and microbatch."""
+"""Screen the architectures of a shard for one model in one layout."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import ScreenSettings, Training
 from phaze.spec.system import Scenario
 from phaze.tables import Screens
+from phaze.tables.columns import layout_of
 
 
 def screen_architectures(
@@ -45,13 +46,13 @@ def screen_architectures(
     With strategy hysteresis, only what the walk of that hysteresis saw is kept and excludes others; `visits`
     is its table, or that of a longer walk.
     """
-    tensor, microbatch = int(layers["tensor"].iloc[0]), int(layers["microbatch"].iloc[0])
+    layout = layout_of(layers)
     shard = architectures.sort_values("architecture", ignore_index=True)
     passes = bound_layers(operators, edges, estimates, shard, overlap_communication=overlap_communication)
     runs, names = read_runs(layers, graph, training)
     grid = memory_grid(training)
-    asked = pipeline_settings(scenario, training, microbatch)
-    times = bound_times(runs, names, passes, tensor, asked)
+    asked = pipeline_settings(scenario, training, layout.microbatch)
+    times = bound_times(runs, names, passes, layout.tp, asked)
     energies = least_energies(operators, estimates, shard)
     area = shard["area_um2"].to_numpy(np.float64)
     joules = bound_energies(
@@ -61,13 +62,13 @@ def screen_architectures(
         energies,
         times,
         area,
-        tensor,
+        layout.tp,
         asked,
-        Batch(microbatch, scenario.global_batch),
+        Batch(layout.microbatch, scenario.global_batch),
         Rates.of(energy),
     )
     kept = choose_kept(times, shard, _seen(shard, settings, visits), grid, settings)
-    point = {"model": layers["model"].iloc[0], "tensor": tensor, "microbatch": microbatch}
+    point = {"model": layers["model"].iloc[0], "layout": layout.key}
     return Screens.check(_rows(times, joules, shard, grid, kept).assign(**point)[list(Screens.fields())])
 
 

@@ -20,6 +20,7 @@ from phaze.search.cosearch import Subject, Terms, estimate_point, schedule_point
 from phaze.search.hysteresis import walk_areas
 from phaze.search.stage import memory_grid, pipeline_settings
 from phaze.spec.settings import ScreenSettings, Training
+from phaze.tables.columns import widths_of
 from phaze.workload.workload import Workload
 
 
@@ -118,25 +119,24 @@ def restrict_search(
     subject: Subject, terms: Terms, screens: pd.DataFrame, training: Training
 ) -> ScreenedTimes:
     """Return the throughputs of a search over less of what the study considers besides architectures."""
-    allowed = {key: getattr(training, f) for key, f in _SEARCHED.items()}
-    mine = np.logical_and.reduce([screens[key].isin(values) for key, values in allowed.items()])
+    mine = np.logical_and.reduce([screens[key].isin(getattr(training, key)) for key in _SEARCHED])
+    mine &= np.isin(widths_of(screens, "microbatch"), training.microbatches)
     points = [p for p in subject.points if p.layout.microbatch in training.microbatches]
     return ScreenedTimes(
         replace(subject, points=tuple(points)), replace(terms, training=training), screens[mine]
     )
 
 
-_SEARCHED = {"microbatch": "microbatches", "hbm_gib": "hbm_gib", "recompute": "recompute"}
-"""Columns of table screens, and the keys of training with the values that are considered."""
+_SEARCHED = ("hbm_gib", "recompute")
+"""Columns of table screens that training has the considered values of."""
 
 
 def _point_times(point: Workload, chips: pd.DataFrame, terms: Terms) -> Floats:
     """Return exact times per batch (settings, A) of one point."""
-    tensor, microbatch = point.layout.tp, point.layout.microbatch
     runs, names = read_runs(point.tables["layers"], point.graph, terms.training)
     layers = _exact_layers(point, chips, terms)
-    settings = pipeline_settings(terms.scenario, terms.training, microbatch)
-    return bound_times(runs, names, layers, tensor, settings).feasible_s
+    settings = pipeline_settings(terms.scenario, terms.training, point.layout.microbatch)
+    return bound_times(runs, names, layers, point.layout.tp, settings).feasible_s
 
 
 def _exact_layers(point: Workload, chips: pd.DataFrame, terms: Terms) -> dict[tuple[str, str], Bounds]:

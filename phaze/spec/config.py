@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from phaze.base.errors import PhazeError
+from phaze.layout import Layout, layouts_of
 from phaze.spec.architecture import Architecture, Technology
 from phaze.spec.files import FOLDER, is_path, named_file, read_mapping
 from phaze.spec.map_study import Maps
@@ -84,9 +85,12 @@ class Settings:
         """Return the workload of that name."""
         return self.study.workloads[model]
 
-    def points(self, model: str) -> list[tuple[int, int]]:
-        """Return every TMP width and microbatch of a model."""
-        return [(t, b) for t in self.workload(model).tensor for b in self.study.training.microbatches]
+    def layouts(self, model: str, microbatches: Sequence[int] = ()) -> list[Layout]:
+        """Return every layout of one stage and one replica that a model is considered in.
+
+        `microbatches` are those of the study unless given.
+        """
+        return layouts_of(self.workload(model).tensor, microbatches or self.study.training.microbatches)
 
     def flops_per_token(self, model: str) -> float:
         """Return the FLOPs that training a model needs for a token (PaLM, Appendix B)."""

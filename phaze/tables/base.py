@@ -26,6 +26,7 @@ import pyarrow.parquet
 from phaze.base.arrays import Bools, Ints
 from phaze.base.errors import PhazeError
 from phaze.base.files import atomic_path, refuse_endless
+from phaze.layout import Layout
 
 VERSION = "2"
 """Version of the table formats; a file of another version is refused instead of misread."""
@@ -49,6 +50,16 @@ class Column:
     values: tuple[str, ...] = ()
     finite: bool = True
     """False where infinity has a meaning (a time that no placement reaches)."""
+    order: Callable[[str], Layout] | None = None
+    """What the values of a column of text are ordered by, where that is not the text."""
+
+    def ranks(self, values: pd.Series) -> Ints:
+        """Return the place of every value among the distinct ones, in their order."""
+        if self.order is None:
+            return pd.factorize(values, sort=True)[0]
+        codes, distinct = pd.factorize(values)
+        places = {value: place for place, value in enumerate(sorted(distinct, key=self.order))}
+        return np.array([places[value] for value in distinct], dtype=np.int64)[codes]
 
     def demands(self, values: pd.Series) -> Iterator[tuple[str, Bools]]:
         """Yield what is asked of every value, and which of the values meet it."""
@@ -155,7 +166,7 @@ class Table:
     @classmethod
     def _sorted(cls, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the frame sorted by key, or raise ValueError where rows have the same."""
-        codes = np.stack([pd.factorize(frame[key], sort=True)[0] for key in cls.keys])
+        codes = np.stack([column.ranks(frame[key]) for key, column in cls.keys.items()])
         order = np.lexsort(codes[::-1])
         ranked = codes[:, order]
         if (ranked[:, 1:] == ranked[:, :-1]).all(axis=0).any():

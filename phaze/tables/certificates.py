@@ -1,7 +1,7 @@
 """What proves the best architecture of a study: the count of its space, and the points solved again."""
 
 from phaze.tables.base import Table, count, flag, real, text
-from phaze.tables.columns import ARCHITECTURE, MICROBATCH, MODEL, TENSOR
+from phaze.tables.columns import ARCHITECTURE, LAYOUT, MODEL
 
 COMMON = "(common)"
 """Stands in the place of a model for the architecture that is best for all of them together."""
@@ -63,8 +63,7 @@ class Audits(Table):
     about = "points drawn from the excluded ones, bounded and solved again by independent code"
     keys = {
         "model": MODEL,
-        "tensor": TENSOR,
-        "microbatch": MICROBATCH,
+        "layout": LAYOUT,
         "architecture": ARCHITECTURE,
         "hbm_gib": real("HBM capacity"),
         "recompute": flag("activations are recomputed"),

@@ -1,14 +1,20 @@
 """Columns that several tables share."""
 
-from phaze.tables.base import count, flag, real, text
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.arrays import Ints
+from phaze.layout import Layout
+from phaze.tables.base import Column, count, flag, real, text
 
 MODEL = text("name of the workload")
-TENSOR = count("tensor model parallel width t", 1)
-MICROBATCH = count("samples in a microbatch b", 1)
+LAYOUT = Column("str", "key of the layout that slices are cut by, as tp4-b2", order=Layout.of_key)
 LAYER = text("distinct layer: embedding, block, head; of a model of images stem, stage-1, …")
 DIRECTION = text("pass", "forward", "backward")
 ARCHITECTURE = text("name of the architecture")
-POINT = {"model": MODEL, "tensor": TENSOR, "microbatch": MICROBATCH}
+POINT = {"model": MODEL, "layout": LAYOUT}
 OPERATOR = {
     "layer": LAYER,
     "direction": DIRECTION,
@@ -35,3 +41,20 @@ SAMPLE_ENERGIES = {
     **{f"{part}_j": real(f"{part} energy of it", finite=False) for part in (*ENERGIES, "leakage")},
 }
 """Energy of a placement and its parts, which sum to it."""
+
+
+def layout_of(rows: pd.DataFrame | pd.Series) -> Layout:
+    """Return the layout of a row, or of rows that have it in common."""
+    key = rows["layout"]
+    return Layout.of_key(str(key.iloc[0] if isinstance(key, pd.Series) else key))
+
+
+def widths_of(rows: pd.DataFrame, axis: Literal["tp", "microbatch"]) -> Ints:
+    """Return one width of the layout of every row."""
+    codes, keys = pd.factorize(rows["layout"])
+    return np.array([getattr(Layout.of_key(key), axis) for key in keys], dtype=np.int64)[codes]
+
+
+def by_numbers(column: pd.Series) -> pd.Series:
+    """Return what rows are sorted by in place of a column, as `key` of `sort_values`: layouts by numbers."""
+    return pd.Series(LAYOUT.ranks(column), column.index) if column.name == "layout" else column

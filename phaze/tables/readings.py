@@ -1,7 +1,7 @@
 """What a study's readings give: the best plans of its named architectures under other settings."""
 
 from phaze.tables.base import Table, count, flag, real, text
-from phaze.tables.columns import ARCHITECTURE, MODEL
+from phaze.tables.columns import ARCHITECTURE, LAYOUT, MODEL
 
 READING = text("name of the reading, `study` for the study's own settings")
 
@@ -23,10 +23,9 @@ class Readings(Table):
     columns = {
         "status": text("result", "placed", "infeasible"),
         "reason": text("the limit that binds and by how much, empty if placed"),
-        "tensor": count("tensor model parallel width t", 1),
+        "layout": LAYOUT,
         "data": count("data parallel width d"),
         "stages": count("pipeline depth s"),
-        "microbatch": count("samples in a microbatch b", 1),
         "recompute": flag("activations are recomputed"),
         "devices_used": count("devices used"),
         "time_per_batch_s": real("time per global batch; infinite if infeasible", finite=False),

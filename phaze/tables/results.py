@@ -5,13 +5,12 @@ from phaze.tables.columns import (
     ARCHITECTURE,
     CORES,
     ENERGIES,
+    LAYOUT,
     LIMITS,
-    MICROBATCH,
     MODEL,
     OPERATOR,
     PLACED,
     SAMPLE_ENERGIES,
-    TENSOR,
 )
 from phaze.tables.plans import PLANNERS
 from phaze.tables.stages import Placements
@@ -42,8 +41,7 @@ class Fronts(Table):
         "area_limit_um2": real("largest area of the space"),
         "architecture": ARCHITECTURE,
         "hbm_gib": real("HBM capacity"),
-        "tensor": TENSOR,
-        "microbatch": MICROBATCH,
+        "layout": LAYOUT,
         "recompute": flag("activations are recomputed"),
     }
     columns = {
@@ -74,8 +72,7 @@ _ACCELERATOR = {"design": text("which accelerator: per-model, common, or a named
 _CHOICE = {
     "architecture": ARCHITECTURE,
     "hbm_gib": real("HBM capacity"),
-    "tensor": TENSOR,
-    "microbatch": MICROBATCH,
+    "layout": LAYOUT,
     "recompute": flag("activations are recomputed"),
     "data": count("data parallel width d"),
     "stages": count("pipeline depth s"),
@@ -129,7 +126,7 @@ class Recommendations(Table):
         "tensor": text("tensor model parallel widths of its stages in their order, each once"),
         "data": text("data parallel widths of its stages in their order, each once"),
         "stages": count("pipeline depth s", 1),
-        "microbatch": MICROBATCH,
+        "microbatch": count("samples in a microbatch b", 1),
         "memory": text("what happens to activations", "stash", "recompute", "mixed"),
         "bound_by": text("what takes most of the critical path"),
         "planned_s": real("its time per batch as planned"),
@@ -258,11 +255,10 @@ class Complexities(Table):
     """Size of the models, as Table 4 of the paper counts it."""
 
     name = "complexities"
-    about = "layers, operators, parameters, activations and FLOPs of every model without tensor parallelism"
+    about = "layers, operators, parameters, activations and FLOPs of every model at its smallest TMP width"
     keys = {"model": MODEL}
     columns = {
-        "tensor": count("smallest TMP width of the study, which the sizes are counted with", 1),
-        "microbatch": MICROBATCH,
+        "layout": LAYOUT,
         "layers": count("blocks"),
         "operators": count("operators of the forward pass of a block before fusion"),
         "parameters": count("parameters of the model as published, tied ones once"),

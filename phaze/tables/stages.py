@@ -1,5 +1,6 @@
 """What the stages hand to each other."""
 
+import numpy as np
 import pandas as pd
 
 from phaze.tables.base import Table, count, flag, real, text
@@ -17,6 +18,7 @@ from phaze.tables.columns import (
     PLACED,
     POINT,
     SAMPLE_ENERGIES,
+    widths_of,
 )
 
 
@@ -261,6 +263,23 @@ class Placements(Table):
         "binding": text("what limits the throughput"),
     }
     rules = {"the bound is not above the time": lambda f: f["bound_s"] <= f["time_per_batch_s"]}
+
+    @classmethod
+    def leanest_first(cls, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return infeasible placements in the order of what they lack, as far as their settings tell.
+
+        Those that lack memory, not devices, first; of them the largest HBM, there what recomputes, with the
+        widest t, and with the smallest microbatch.
+        """
+        widest, largest = -widths_of(rows, "tp"), -rows["hbm_gib"].to_numpy()
+        keys = [
+            widths_of(rows, "microbatch"),
+            widest,
+            ~rows["recompute"],
+            largest,
+            rows["binding"] != "memory",
+        ]
+        return rows.iloc[np.lexsort([np.asarray(key) for key in keys])]
 
 
 class Stages(Table):

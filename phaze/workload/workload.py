@@ -17,6 +17,7 @@ import pandas as pd
 
 from phaze import tables
 from phaze.layout import Axis, Layout
+from phaze.tables.columns import layout_of
 from phaze.workload.operators import Edge, Operator, Part, Pass
 from phaze.workload.primitives import ParameterGroup, Run
 
@@ -135,7 +136,7 @@ class Workload:
             "edges": self._edge_rows(),
             "layers": map(_layer_row, self.layers),
         }
-        point: Row = {"model": self.model, "tensor": self.layout.tp, "microbatch": self.layout.microbatch}
+        point: Row = {"model": self.model, "layout": self.layout.key}
         return {name: _frame(tables.TABLES[name], point, rows[name]) for name in TABLES}
 
     @cached_property
@@ -152,7 +153,7 @@ class Workload:
         passes = _read_passes(frames)
         return cls(
             model=str(point["model"]),
-            layout=Layout(tp=int(point["tensor"]), microbatch=int(point["microbatch"])),
+            layout=layout_of(point),
             layers=tuple(_read_layer(rows[name], passes) for name in dict.fromkeys(r.layer for r in runs)),
             runs=runs,
         )

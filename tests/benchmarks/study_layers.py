@@ -26,7 +26,7 @@ def draw_layers(backward: str, points: int, architectures: int, seed: int = 0) -
     architectures of the whole grid.
     """
     settings = load_settings(yaml.safe_load((CONFIG / "config.yaml").read_text()), CONFIG)
-    every = [(model, t, b) for model in settings.study.models for t, b in settings.points(model)]
+    every = [(model, layout) for model in settings.study.models for layout in settings.layouts(model)]
     rng = np.random.default_rng(seed)
     chosen = rng.choice(len(every), min(points, len(every)), replace=False)
     found = [layer for k in chosen for layer in _layers_of(settings, *every[k], backward, architectures, rng)]
@@ -42,8 +42,7 @@ def _content(layer: Layer) -> tuple[object, ...]:
 def _layers_of(
     settings: Settings,
     model: str,
-    tensor: int,
-    microbatch: int,
+    layout: Layout,
     backward: str,
     architectures: int,
     rng: np.random.Generator,
@@ -56,12 +55,12 @@ def _layers_of(
     found = extract_workload(
         settings.models[model],
         settings.workload(model).sequence,
-        Layout(tp=tensor, microbatch=microbatch),
+        layout,
         ExtractSettings.model_validate({"backward": backward}),
     )
     terms = Terms(settings.scenarios[SCENARIO], settings.study.training, settings.technology)
     estimates = estimate_operators(
-        found.tables["parts"], chips, terms.hardware, terms.technology, tensor, terms.estimate
+        found.tables["parts"], chips, terms.hardware, terms.technology, terms.estimate
     )
     cases = read_cases(
         found.tables["operators"], found.tables["edges"], estimates, chips, overlap_communication=False

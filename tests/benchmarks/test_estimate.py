@@ -26,7 +26,6 @@ from phaze.cost.mapper.loads import Hardware, distinct_cores
 from phaze.cost.mapper.tensor import Cores, map_shapes
 from phaze.cost.operators import estimate_operators
 from phaze.cost.space import enumerate_grid
-from phaze.layout import Layout
 from phaze.spec.config import Settings, load_settings
 from phaze.spec.settings import EstimateSettings
 from phaze.workload.models import extract_workload
@@ -59,11 +58,9 @@ def parts(study: Settings) -> pd.DataFrame:
     """Return table parts of all points of two models, works numbered through."""
     frames, first = [], 0
     for model in MODELS:
-        for tensor, microbatch in study.points(model):
+        for layout in study.layouts(model):
             spec, sequence = study.models[model], study.workload(model).sequence
-            frame = extract_workload(
-                spec, sequence, Layout(tp=tensor, microbatch=microbatch), study.study.extract
-            ).tables["parts"]
+            frame = extract_workload(spec, sequence, layout, study.study.extract).tables["parts"]
             frames.append(frame.assign(work=frame["work"] + first))
             first += int(frame["work"].max()) + 1
     return pd.concat(frames, ignore_index=True)
@@ -174,7 +171,7 @@ def test_a_job_of_the_workflow(
     benchmark: BenchmarkFixture, study: Settings, space: pd.DataFrame, parts: pd.DataFrame
 ) -> None:
     """Estimate one point on the whole grid: every core type, with energies, as a checked table."""
-    point = parts[(parts["model"] == MODELS[1]) & (parts["tensor"] == 2) & (parts["microbatch"] == 2)]
-    found = benchmark(estimate_operators, point, space, HARDWARE, study.technology, 2, EstimateSettings())
+    point = parts[(parts["model"] == MODELS[1]) & (parts["layout"] == "tp2-b2")]
+    found = benchmark(estimate_operators, point, space, HARDWARE, study.technology, EstimateSettings())
     if benchmark.stats:
         benchmark.extra_info["rows per second"] = len(found) / benchmark.stats["mean"]

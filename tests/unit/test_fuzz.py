@@ -94,9 +94,9 @@ def changed(draw: st.DrawFn, bases: list[Config]) -> Config:
     return config
 
 
-def make_tables(model: AnyModel, sequence: int, tensor: int, microbatch: int, how: ExtractSettings) -> None:
+def make_tables(model: AnyModel, sequence: int, layout: Layout, how: ExtractSettings) -> None:
     """Make the tables of a model, which extraction checks by their contracts; none is empty."""
-    found = extract_workload(model, sequence, Layout(tp=tensor, microbatch=microbatch), how)
+    found = extract_workload(model, sequence, layout, how)
     for name in ("operators", "parts", "edges", "layers"):
         assert len(found.tables[name]), name
     assert len(extract_graph(model))
@@ -157,7 +157,7 @@ def test_hugging_face_configurations(tmp_path: Path) -> None:
     def try_one(config: Config) -> None:
         path.write_text(json.dumps(config))
         tally.of(
-            lambda: make_tables(load_model(path, "m"), 16, 1, 1, ExtractSettings()), str(path), "model m"
+            lambda: make_tables(load_model(path, "m"), 16, Layout(), ExtractSettings()), str(path), "model m"
         )
 
     try_one()
@@ -171,7 +171,7 @@ def test_model_specs(tmp_path: Path) -> None:
     def run(config: Config) -> None:
         model = load_model(path)
         assert kept(config, model.model_dump(mode="json")), config
-        make_tables(model, 16, 1, 2, ExtractSettings())
+        make_tables(model, 16, Layout(microbatch=2), ExtractSettings())
 
     bases = [yaml.safe_load(file.read_text()) for file in sorted((FOLDER / "models").glob("*.yaml"))]
 
@@ -195,9 +195,9 @@ def test_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         found = load_settings(config, folder, "study.yaml")
         assert kept(config, found.study.model_dump(mode="json")), config
         for name in found.study.models[:1]:
-            tensor, microbatch = found.points(name)[-1]
+            layout = found.layouts(name)[-1]
             sequence = found.workload(name).sequence
-            make_tables(found.models[name], sequence, tensor, microbatch, found.study.extract)
+            make_tables(found.models[name], sequence, layout, found.study.extract)
 
     @MANY
     @given(changed([json.loads(json.dumps(STUDY))]))

@@ -23,8 +23,7 @@ def screens() -> pd.DataFrame:
     return pd.DataFrame(
         {
             "model": "m",
-            "tensor": 1,
-            "microbatch": 1,
+            "layout": "tp1-b1",
             "architecture": ["b", "a"],
             "hbm_gib": 32.0,
             "recompute": False,

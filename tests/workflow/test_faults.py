@@ -81,14 +81,14 @@ def test_a_folder_that_cannot_be_written_is_one_message(folder: Folder, place: s
 
 def test_a_damaged_table_is_a_message_that_says_what_to_do(folder: Folder) -> None:
     expected = folder.tables()
-    parts = folder.path / "results/parts/tiny/t1-b2.parquet"
+    parts = folder.path / "results/parts/tiny/tp1-b2.parquet"
     whole = parts.read_bytes()
-    (folder.path / "results/estimates/paper/tiny/t1-b2/named.parquet").unlink()
+    (folder.path / "results/estimates/paper/tiny/tp1-b2/named.parquet").unlink()
     written = parts.stat().st_mtime_ns
     parts.write_bytes(whole[:500] + bytes([whole[500] ^ 1]) + whole[501:])
     os.utime(parts, ns=(written, written))
     message = failed_with_one_message(folder.snakemake("--cores", "1", "estimates", check=False))
-    assert "results/parts/tiny/t1-b2.parquet: cannot be read as table parts" in message
+    assert "results/parts/tiny/tp1-b2.parquet: cannot be read as table parts" in message
     assert message.endswith("; delete it and run again")
     parts.unlink()
     folder.run("estimates")
@@ -229,7 +229,7 @@ def test_a_cluster_job_of_a_study_that_was_edited_does_not_start(folder: Folder)
     folder.edit(lambda model: model.update(hidden=128), "tiny.yaml")
     run = folder.snakemake(
         "--cores", "1", "--mode", "remote", "--allowed-rules", "extract", "--",
-        "results/parts/tiny/t1-b2.parquet", check=False, variables={"PHAZE_STUDY": "of another study"},
+        "results/parts/tiny/tp1-b2.parquet", check=False, variables={"PHAZE_STUDY": "of another study"},
     )  # fmt: skip
     assert run.returncode != 0
     assert "the study, or a file that it names, was changed while it runs" in run.output

@@ -16,7 +16,7 @@ from tests.workflow.folders import ROOT, Folder, write_study
 
 pytestmark = pytest.mark.workflow
 
-POINT = "tiny/t1-b2"
+POINT = "tiny/tp1-b2"
 MAPPED = {"plan_maps", "plan_devices", "report"}
 SIMULATED = {"simulations", "simulation_stages", *MAPPED}
 PLANNED = {"plans", "plan_stages", *SIMULATED}
@@ -86,15 +86,15 @@ def test_two_runs_are_equal_byte_for_byte_on_any_number_of_cores(finished: Folde
 def test_one_more_microbatch_computes_only_its_own_chain(folder: Folder) -> None:
     folder.edit(lambda study: study["training"].update(microbatches=[2, 4]))
     stale = folder.stale()
-    assert not {path for path in stale if "t1-b2" in path}
-    assert {path for path in stale if "t1-b4" in path}
+    assert not {path for path in stale if "tp1-b2" in path}
+    assert {path for path in stale if "tp1-b4" in path}
 
 
 @pytest.mark.long
 def test_one_more_microbatch_leaves_other_points_alone(folder: Folder) -> None:
     """Their jobs do not run, and what looks across finds the same with what it knows as from nothing."""
     evaluated = folder.path / "results/evaluations"
-    jobs = {path: path.stat().st_mtime_ns for path in (folder.path / "results/logs").rglob("t1-b2/*.log")}
+    jobs = {path: path.stat().st_mtime_ns for path in (folder.path / "results/logs").rglob("tp1-b2/*.log")}
     known = {path: path.read_bytes() for path in evaluated.rglob("*.parquet")}
     assert jobs
     assert known
@@ -113,7 +113,7 @@ def test_one_more_microbatch_leaves_other_points_alone(folder: Folder) -> None:
 
 def test_one_more_width_computes_only_its_own_chain(folder: Folder) -> None:
     folder.edit(lambda study: study["workloads"]["tiny"].update(tensor=[1, 2]))
-    assert not {path for path in folder.stale() if "t1-b2" in path}
+    assert not {path for path in folder.stale() if "tp1-b2" in path}
 
 
 def test_one_more_model_computes_only_its_own_chain(folder: Folder) -> None:
@@ -124,7 +124,7 @@ def test_one_more_model_computes_only_its_own_chain(folder: Folder) -> None:
     folder.edit(add)
     stale = folder.stale()
     assert not {path for path in stale if f"{POINT}/" in path}
-    assert {path for path in stale if "other/t1-b2/" in path}
+    assert {path for path in stale if "other/tp1-b2/" in path}
 
 
 def test_a_wider_range_computes_only_the_shards_whose_members_change(folder: Folder) -> None:

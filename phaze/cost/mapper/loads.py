@@ -14,7 +14,7 @@ from phaze.cost.mapper.tensor import Cores, Mapped, distinct_rows, map_shapes
 from phaze.cost.mapper.works import Works
 from phaze.cost.network.network import Flat, sent_bytes
 from phaze.cost.vector import vector_cycles
-from phaze.layout import Group
+from phaze.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def loads_of(
     works: Works,
     designs: Designs,
     hardware: Hardware,
-    tensor: int,
+    layout: Layout,
     cycles_per_addition: float,
     *,
     preload: bool,
@@ -74,12 +74,12 @@ def loads_of(
     """
     one, every = _map(works, designs, hardware, preload=preload)
     hbm = _hbm_bytes(works, designs, hardware)
-    additions = collective.reduction_cycles(works, designs, tensor, cycles_per_addition)
+    additions = collective.reduction_cycles(works, designs, layout, cycles_per_addition)
     streamed = works.total(works.streamed_bytes)[:, None] / hardware.bytes_per_element
     operations = works.total(works.shapes.prod(axis=1, dtype=float) + works.elements * works.cycles)
-    operations += cycles_per_addition * collective.additions(works, tensor)
+    operations += cycles_per_addition * collective.additions(works, layout)
     reduced = collective.reduced_bytes(works)
-    network_s = hardware.network.seconds("all_reduce", reduced, Group(tensor, 1))
+    network_s = hardware.network.seconds("all_reduce", reduced, layout.group("tp"))
 
     def load(mapped: Mapped, cores: Ints) -> Load:
         lanes = vector_cycles(works.elements, works.cycles, designs.lanes * cores)
@@ -92,7 +92,7 @@ def loads_of(
             array_words=mapped.l2_words,
             streamed_words=streamed,
             hbm_bytes=hbm,
-            link_bytes=sent_bytes("all_reduce", reduced, tensor)[:, None],
+            link_bytes=sent_bytes("all_reduce", reduced, layout.tp)[:, None],
             reduced_bytes=reduced[:, None],
             operations=operations[:, None],
         )

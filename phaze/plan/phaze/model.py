@@ -52,7 +52,7 @@ def _find(
     point: Point, devices: list[Device], conditions: Conditions, expert: Expert | None
 ) -> Iterator[Found]:
     yield from find_placements(point, devices, conditions)
-    if expert is not None and expert.tensor == point.tensor:
+    if expert is not None and expert.tensor == point.layout.tp:
         named = [device for device in devices if device.named]
         yield from find_expert_placements(point, named, conditions, expert)
 
@@ -61,7 +61,7 @@ def find_placements(point: Point, devices: list[Device], conditions: Conditions)
     """Yield the best placement for every device, HBM size and recompute."""
     if not devices:
         return
-    settings = conditions.settings(point.microbatch)
+    settings = conditions.settings(point.layout.microbatch)
     bounds = _best_times(point, [device.bounds for device in devices], settings)
     latencies = [device.latencies for device in devices]
     unlimited = _best_times(point, latencies, [_unlimited(settings[0])])
@@ -69,7 +69,7 @@ def find_placements(point: Point, devices: list[Device], conditions: Conditions)
     reasons: dict[Setting, Infeasible] = {}
     for a, device in enumerate(devices):
         chain = point.runs.chain(*device.latencies)
-        results = _place_all(chain, point.tensor, settings, reasons, times[:, a])
+        results = _place_all(chain, point.layout.tp, settings, reasons, times[:, a])
         for c, setting in enumerate(settings):
             yield Found(
                 device, chain, setting, "phaze", results[c], float(bounds[c, a]), float(unlimited[0, a])
@@ -79,7 +79,7 @@ def find_placements(point: Point, devices: list[Device], conditions: Conditions)
 def _best_times(point: Point, latencies: list[Latencies], settings: list[Setting]) -> Floats:
     """Return the best time per batch for every setting and device."""
     forward, backward = np.swapaxes(np.array(latencies), 0, 1)
-    return best_times(point.runs, forward, backward, point.tensor, settings)
+    return best_times(point.runs, forward, backward, point.layout.tp, settings)
 
 
 def _unlimited(setting: Setting) -> Setting:
@@ -127,7 +127,7 @@ def find_expert_placements(
     """Yield the expert's placement with the best and with even boundaries for every device and setting."""
     for device in devices:
         chain, bound_chain = point.runs.chain(*device.latencies), point.runs.chain(*device.bounds)
-        for setting in conditions.settings(point.microbatch):
+        for setting in conditions.settings(point.layout.microbatch):
             for planner in ("expert", "expert-even"):
                 result, bound, unlimited = (
                     _place_as(planner, point, chosen, expert, within)

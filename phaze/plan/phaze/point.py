@@ -1,4 +1,4 @@
-"""What a placement needs of the tables: the chain of a model at one TMP width, and the devices."""
+"""What a placement needs of the tables: the chain of a model in one layout, and the devices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.units import GIB
 from phaze.cost.memory import Gradients, Optimizer, ParameterBytes, Schedule, parameter_bytes
 from phaze.cost.utilisation import peak_flops_per_s
-from phaze.layout import Precision
+from phaze.layout import Layout, Precision
 from phaze.pipeline.flushing import Setting
 from phaze.plan.phaze.chains import Runs
 from phaze.plan.phaze.energy import DYNAMIC, Batch, Rates, Work
@@ -19,6 +19,7 @@ from phaze.plan.plan import Traffic
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
+from phaze.tables.columns import layout_of
 
 Latencies = tuple[Floats, Floats]
 """Forward and backward latency of one layer of each run."""
@@ -100,11 +101,10 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Point:
-    """A model at one TMP width and microbatch: its chain, without latencies."""
+    """A model in one layout: its chain, without latencies."""
 
     model: str
-    tensor: int
-    microbatch: int
+    layout: Layout
     layers: tuple[str, ...]
     """Distinct layer of each run."""
     runs: Runs
@@ -135,15 +135,14 @@ class Device:
 
 
 def read_point(layers: pd.DataFrame, graph: pd.DataFrame, conditions: Conditions) -> Point:
-    """Return the chain of a model at one TMP width and microbatch."""
+    """Return the chain of a model in one layout."""
     graph = graph.sort_values("position")
     rows = layers.set_index("layer").loc[graph["layer"]]
     each = parameter_bytes(conditions.optimizer, conditions.precision)
     parameters = rows["parameters"].to_numpy(float)
     return Point(
         model=str(rows["model"].iloc[0]),
-        tensor=int(rows["tensor"].iloc[0]),
-        microbatch=int(rows["microbatch"].iloc[0]),
+        layout=layout_of(rows),
         layers=tuple(graph["layer"]),
         runs=Runs(
             counts=tuple(int(count) for count in graph["count"]),

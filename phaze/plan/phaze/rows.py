@@ -118,8 +118,7 @@ def _stage(point: Point, found: Found, cost: StageCost, parameters: float) -> Ro
 def _keys(point: Point, found: Found) -> Row:
     return {
         "model": point.model,
-        "tensor": point.tensor,
-        "microbatch": point.microbatch,
+        "layout": point.layout.key,
         "architecture": found.device.name,
         "hbm_gib": found.setting.memory_bytes / GIB,
         "recompute": found.setting.recompute,

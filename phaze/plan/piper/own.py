@@ -29,10 +29,10 @@ def own_layers(
         raise PhazeError(f"architecture {architecture}: is not among the architectures that were evaluated")
     wanted = pd.DataFrame({"architecture": [architecture], "kept": True})
     chains, names = {}, np.array([], dtype=object)
-    for tensor, mine in layers.groupby("tensor"):
+    for layout, mine in layers.groupby("layout", sort=False):
         point = read_point(mine, graph, conditions)
-        (device,) = read_devices(point, solves[solves["tensor"] == tensor], chip, wanted, conditions)
-        chains[point.tensor] = point.runs.chain(*device.latencies)
+        (device,) = read_devices(point, solves[solves["layout"] == layout], chip, wanted, conditions)
+        chains[point.layout.tp] = point.runs.chain(*device.latencies)
         names = np.repeat(point.layers, point.runs.counts)
     return read_layers(chains, names.tolist(), conditions.recompute)
 

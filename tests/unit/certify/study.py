@@ -10,6 +10,7 @@ import pandas as pd
 from phaze.certify.stage import Slice, Terms
 from phaze.cost.operators import estimate_operators
 from phaze.cost.space import enumerate_grid
+from phaze.layout import layouts_of
 from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions
 from phaze.schedule.stage import schedule_layers
@@ -38,7 +39,7 @@ def subject(name: str) -> Subject:
         name=name, layers=layers, hidden=hidden, heads=4, feed_forward=4 * hidden, vocabulary=2048,
         positions="learned", position_count=128, activation="gelu",
     )  # fmt: skip
-    return extract_subject(model, 128, (1, 2), (2,), ExtractSettings())
+    return extract_subject(model, 128, layouts_of((1, 2), (2,)), ExtractSettings())
 
 
 @cache
@@ -90,10 +91,9 @@ def results(name: str) -> Results:
     )  # fmt: skip
     slices, screens, placements, solves = [], [], [], []
     for point in model.points:
-        width = int(point.tables["layers"]["tensor"].iloc[0])
         for chips in map(shard, SHARDS):
             estimates = estimate_operators(
-                point.tables["parts"], chips, asked.hardware, asked.technology, width, asked.estimate
+                point.tables["parts"], chips, asked.hardware, asked.technology, asked.estimate
             )
             one = Slice(
                 point.tables["operators"], point.tables["edges"], point.tables["layers"], estimates, chips

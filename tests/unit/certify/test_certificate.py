@@ -21,6 +21,7 @@ from phaze.schedule.store import SolutionStore
 from phaze.search.common import choose_common, common_candidates
 from phaze.search.cosearch import evaluate_architectures
 from phaze.tables import CAUSES, Certificates, Ranges
+from phaze.tables.columns import widths_of
 from tests.unit.certify.study import (
     LARGE,
     LIMIT_UM2,
@@ -36,7 +37,7 @@ from tests.unit.certify.study import (
 
 BATCH = 32
 GRID = [(size, recompute) for size in (SMALL, LARGE) for recompute in (False, True)]
-KEYS = ["tensor", "microbatch", "architecture", "hbm_gib", "recompute"]
+KEYS = ["layout", "architecture", "hbm_gib", "recompute"]
 
 
 def model_of(name: str, one: Slice) -> Model:
@@ -72,8 +73,7 @@ def _times(one: Slice, solves: pd.DataFrame, model: Model) -> pd.DataFrame:
         for cluster in [model.cluster(size, recompute)]
         for a, chip in enumerate(wide.index)
     ]  # fmt: skip
-    point = {key: int(one.layers[key].iloc[0]) for key in ("tensor", "microbatch")}
-    return pd.DataFrame(rows).assign(**point)
+    return pd.DataFrame(rows).assign(layout=one.layers["layout"].iloc[0])
 
 
 def certify(name: str, found: Results) -> pd.Series:
@@ -115,7 +115,7 @@ def test_memory_and_tensor_width_decide_in_this_space() -> None:
     assert np.isinf(exact["exact_s"]).any()
     best = exact.loc[exact.groupby(["model", "hbm_gib"])["exact_s"].idxmin()]
     assert (best.groupby("hbm_gib")["exact_s"].sum().diff().dropna() < 0).all()
-    assert set(best["tensor"]) == {1, 2}
+    assert set(widths_of(best, "tp")) == {1, 2}
 
 
 @pytest.mark.parametrize("mode", ["mean", "normalised", "geometric"])

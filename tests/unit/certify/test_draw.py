@@ -9,21 +9,23 @@ from hypothesis import strategies as st
 
 from phaze.certify.draw import COLUMNS, draw_points
 from phaze.certify.space import read_shards
+from phaze.layout import Layout, layouts_of
 
-KEYS = COLUMNS[:6]
+KEYS = COLUMNS[:5]
 CHIPS = pd.DataFrame({"architecture": [f"a{k}" for k in range(12)], "shard": ["one"] * 7 + ["two"] * 5})
 SHARDS = read_shards(CHIPS, pd.Index(CHIPS["architecture"][1:]))
-FILES = [(tensor, microbatch, shard) for tensor in (1, 2) for microbatch in (1, 2) for shard in SHARDS]
+FILES = [(layout.key, shard) for layout in layouts_of((1, 2), (1, 2)) for shard in SHARDS]
 
 
-def screen(file: tuple[int, int, str]) -> pd.DataFrame:
+def screen(file: tuple[str, str]) -> pd.DataFrame:
     """Return a screen of which about half is excluded, some of it because nothing fits."""
-    tensor, microbatch, shard = file
+    key, shard = file
+    layout = Layout.of_key(key)
     names = CHIPS.loc[CHIPS["shard"] == shard, "architecture"].repeat(2).to_numpy(str)
-    times = np.random.default_rng([tensor, microbatch, len(names)]).uniform(0.5, 1.5, len(names))
+    times = np.random.default_rng([layout.tp, layout.microbatch, len(names)]).uniform(0.5, 1.5, len(names))
     lower = np.where(times > 1.4, np.inf, times)
     return pd.DataFrame(
-        {"model": "m", "tensor": tensor, "microbatch": microbatch, "architecture": names}
+        {"model": "m", "layout": key, "architecture": names}
         | {"hbm_gib": 32.0, "recompute": [False, True] * (len(names) // 2), "lower_s": lower}
         | {"feasible_s": lower, "kept": times < 0.8}
     )
@@ -32,21 +34,19 @@ def screen(file: tuple[int, int, str]) -> pd.DataFrame:
 def best_at(time_s: float) -> pd.Series:
     """Return a best placement that is none of the points."""
     return pd.Series(
-        dict(zip(KEYS, ("m", 4, 1, "a1", 32.0, False), strict=True)) | {"time_per_batch_s": time_s}
+        dict(zip(KEYS, ("m", "tp4-b1", "a1", 32.0, False), strict=True)) | {"time_per_batch_s": time_s}
     )
 
 
-def drawn(
-    files: list[tuple[int, int, str]], points: int, best_s: float, seed: int = 0
-) -> set[tuple[object, ...]]:
+def drawn(files: list[tuple[str, str]], points: int, best_s: float, seed: int = 0) -> set[tuple[object, ...]]:
     """Return the points drawn by lot, and the nearest where it is drawn, too."""
-    screens = ((file[2], screen(file)) for file in files)
+    screens = ((file[1], screen(file)) for file in files)
     found = draw_points(screens, SHARDS, best_at(best_s), points, seed)
     return set(found.loc[found["chosen"] == "drawn", KEYS].itertuples(index=False, name=None))
 
 
-def nearest(files: list[tuple[int, int, str]], best_s: float) -> set[tuple[object, ...]]:
-    found = draw_points(((file[2], screen(file)) for file in files), SHARDS, best_at(best_s), 0, 0)
+def nearest(files: list[tuple[str, str]], best_s: float) -> set[tuple[object, ...]]:
+    found = draw_points(((file[1], screen(file)) for file in files), SHARDS, best_at(best_s), 0, 0)
     return set(found[KEYS].itertuples(index=False, name=None))
 
 
@@ -57,12 +57,12 @@ TIMES = st.sampled_from([0.6, 0.8, 1.0, 1.2])
 @settings(max_examples=20)
 @given(files=SOME, more=SOME, points=st.integers(0, 30), best_s=TIMES)
 def test_more_files_only_displace_points(
-    files: list[tuple[int, int, str]], more: list[tuple[int, int, str]], points: int, best_s: float
+    files: list[tuple[str, str]], more: list[tuple[str, str]], points: int, best_s: float
 ) -> None:
     """What is drawn from files among more was drawn from them alone; their order does not matter."""
     every = list(dict.fromkeys([*more, *files]))
     alone, among = drawn(files, points, best_s), drawn(every, points, best_s)
-    mine = {point for point in among if (point[1], point[2], _shard(point)) in files}
+    mine = {point for point in among if (point[1], _shard(point)) in files}
     assert mine <= alone | nearest(files, best_s)
     assert among == drawn(every[::-1], points, best_s)
 
@@ -70,7 +70,7 @@ def test_more_files_only_displace_points(
 @settings(max_examples=20)
 @given(files=SOME, points=st.integers(0, 30), slow=TIMES, fast=TIMES)
 def test_points_that_stay_excluded_keep_their_lot(
-    files: list[tuple[int, int, str]], points: int, slow: float, fast: float
+    files: list[tuple[str, str]], points: int, slow: float, fast: float
 ) -> None:
     """With a better best more points are excluded, of which those that are drawn displace others."""
     fast, slow = sorted((fast, slow))
@@ -98,4 +98,4 @@ def test_seeds_draw_other_points() -> None:
 
 
 def _shard(point: tuple[object, ...]) -> str:
-    return str(CHIPS.set_index("architecture").loc[str(point[3]), "shard"])
+    return str(CHIPS.set_index("architecture").loc[str(point[2]), "shard"])

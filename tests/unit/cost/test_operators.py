@@ -40,7 +40,7 @@ ELEMENTS = 512 * 1024
 def part(work: int, core: str, kind: str, **values: object) -> dict[str, object]:
     """Return a row of table parts."""
     empty = {"role": "forward", "batch": 0, "m": 0, "k": 0, "n": 0, "elements": 0, "streamed_bytes": 0.0}
-    key = {"model": "toy", "tensor": TENSOR, "microbatch": 1, "work": work, "part": 0}
+    key = {"model": "toy", "layout": f"tp{TENSOR}-b1", "work": work, "part": 0}
     return {
         **key,
         "core": core,
@@ -88,12 +88,11 @@ def estimated(
     architecture: Architecture,
     parts: pd.DataFrame = PARTS,
     hardware: Hardware = PAPER,
-    tensor: int = TENSOR,
     given: EstimateSettings = PRINTED,
 ) -> pd.DataFrame:
     """Return the estimates of parts on one architecture, by work."""
     table = describe_named([architecture], TECHNOLOGY.area_um2, "named")
-    found = estimate_operators(parts, table, hardware, TECHNOLOGY, tensor, given)
+    found = estimate_operators(parts, table, hardware, TECHNOLOGY, given)
     return found.set_index("work")
 
 
@@ -109,7 +108,7 @@ def test_every_work_is_estimated_on_the_designs_of_its_core_type() -> None:
         num_tc=(1, 4), num_vc=(1, 4), pe_x=(16, 64), pe_y=(64,), glb_mib=(2, 8), minimum_area_share=None
     )
     space = enumerate_grid(grid, TECHNOLOGY.area_um2, 1e9, "small-buffer")
-    found = estimate_operators(PARTS, space, PAPER, TECHNOLOGY, TENSOR, PRINTED)
+    found = estimate_operators(PARTS, space, PAPER, TECHNOLOGY, PRINTED)
     assert len(space) == 16
     for core, column in {
         "tensor": "tensor",
@@ -130,7 +129,7 @@ def test_a_space_and_a_single_architecture_agree() -> None:
     space = enumerate_grid(grid, TECHNOLOGY.area_um2, 1e9, "large-buffer")
     row = space.set_index("architecture").loc["tc8-vc2-128x128-glb128"]
     designs = row[["tensor_design", "vector_design", "fused_design"]].tolist()
-    found = estimate_operators(PARTS, space, PAPER, TECHNOLOGY, TENSOR, PRINTED)
+    found = estimate_operators(PARTS, space, PAPER, TECHNOLOGY, PRINTED)
     mine = found[found["design"].isin(designs)].set_index("work")
     assert len(mine) == len(tpu())
     pd.testing.assert_frame_equal(mine.drop(columns="design"), tpu().drop(columns="design"))
@@ -250,7 +249,7 @@ def unfused_s(model: AnyModel, architecture: Architecture, given: EstimateSettin
     traffic, by layer, direction and number.
     """
     alone = extract_workload(model, 256, Layout(microbatch=2), ExtractSettings(fusion=False))
-    seconds = estimated(architecture, alone.tables["parts"], given=given, tensor=1)["latency_all_s"]
+    seconds = estimated(architecture, alone.tables["parts"], given=given)["latency_all_s"]
     rows = alone.tables["operators"][alone.tables["operators"]["work"] >= 0]
     places = zip(rows["layer"], rows["direction"], rows["operator"], strict=True)
     of_place = dict(zip(places, seconds[rows["work"]], strict=True))
@@ -279,7 +278,7 @@ def test_a_fused_work_on_all_cores_is_never_slower_than_its_parts_apart(
     places = list(zip(operators["layer"], operators["direction"], operators["operator"], strict=True))
     assert len(places) >= 10
     for chosen in (EstimateSettings(), EstimateSettings(preload=False)):
-        together = estimated(architecture, fused.tables["parts"], given=chosen, tensor=1)["latency_all_s"]
+        together = estimated(architecture, fused.tables["parts"], given=chosen)["latency_all_s"]
         apart = unfused_s(model, architecture, chosen)
         for place, work in zip(places, operators["work"], strict=True):
             assert together[work] <= apart[place] * (1 + 1e-12)
@@ -332,7 +331,7 @@ def test_the_energy_breakdown_sums_to_the_total() -> None:
 
     def joules(**changes: object) -> pd.DataFrame:
         technology = TECHNOLOGY.model_copy(update={"energy": TECHNOLOGY.energy.model_copy(update=changes)})
-        found = estimate_operators(PARTS, table, PAPER, technology, TENSOR, PRINTED)
+        found = estimate_operators(PARTS, table, PAPER, technology, PRINTED)
         return found[[f"{c}{suffix}_j" for suffix in ("", "_all") for c in COMPONENTS]]
 
     base, energy = joules(), TECHNOLOGY.energy
@@ -362,18 +361,18 @@ def test_vector_cycles_of_a_study_replace_the_table_s() -> None:
     table = describe_named([chip()], TECHNOLOGY.area_um2, "named")
     changed = {**PRINTED.vector_cycles, "forward.layer_norm": 5.0}
     overrides = PRINTED.model_copy(update={"vector_cycles": changed})
-    found = estimate_operators(PARTS, table, PAPER, TECHNOLOGY, TENSOR, overrides).set_index("work")
+    found = estimate_operators(PARTS, table, PAPER, TECHNOLOGY, overrides).set_index("work")
     assert found.loc[NORM, "latency_s"] == pytest.approx(5 * tpu().loc[NORM, "latency_s"])
     unknown = EstimateSettings(vector_cycles={"sideways.gelu": 1.0})
     with pytest.raises(PhazeError, match="sideways"):
-        estimate_operators(PARTS, table, PAPER, TECHNOLOGY, TENSOR, unknown)
+        estimate_operators(PARTS, table, PAPER, TECHNOLOGY, unknown)
 
 
 def test_nothing_to_estimate_is_an_empty_table() -> None:
     """Without designs, and without works."""
     table = describe_named([chip()], TECHNOLOGY.area_um2, "named")
-    assert len(estimate_operators(PARTS.iloc[:0], table, PAPER, TECHNOLOGY, TENSOR, PRINTED)) == 0
-    assert len(estimate_operators(PARTS, table.iloc[:0], PAPER, TECHNOLOGY, TENSOR, PRINTED)) == 0
+    assert len(estimate_operators(PARTS.iloc[:0], table, PAPER, TECHNOLOGY, PRINTED)) == 0
+    assert len(estimate_operators(PARTS, table.iloc[:0], PAPER, TECHNOLOGY, PRINTED)) == 0
 
 
 def test_a_study_may_set_the_factor_of_an_all_reduce() -> None:

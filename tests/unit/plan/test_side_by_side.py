@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.layout import Layout
+from phaze.layout import Layout, layouts_of
 from phaze.plan.expert import Expert
 from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions
@@ -24,7 +24,7 @@ from phaze.tables import Layers as LayerTable
 from tests.unit.plan.phaze.test_model import CONDITIONS, solves, tables
 
 SMALL = replace(CONDITIONS, devices=8, global_batch=32, hbm_gib=(1.0, 2.0))
-POINTS = [{"model": "toy", "tensor": t, "microbatch": b} for t in (1, 2) for b in (1, 2)]
+POINTS = [{"model": "toy", "layout": layout.key} for layout in layouts_of((1, 2), (1, 2))]
 ASKED = [Asked("a0", 2.0, PLANNERS), Asked("a1", 1.0, PLANNERS), Asked("a2", 2.0, ("piper",))]
 EXPERT = Expert(2, 2, 2)
 KEY = ["model", "architecture", "hbm_gib", "planner"]
@@ -36,7 +36,8 @@ def model() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     graph = graph.assign(count=[1, 1, 3])
     sliced = []
     for point in POINTS:
-        share, b = 1 / int(str(point["tensor"])), int(str(point["microbatch"]))
+        layout = Layout.of_key(point["layout"])
+        share, b = 1 / layout.tp, layout.microbatch
         bytes_ = {name: b * layers[name] for name in ("activation_bytes", "input_bytes", "output_bytes")}
         own = layers.assign(**point, **bytes_, tensor_parallel=share < 1)
         own["activation_bytes"] *= share
@@ -45,9 +46,10 @@ def model() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     return LayerTable.check(pd.concat(sliced)), graph, pd.concat(spent, ignore_index=True), architectures
 
 
-def _scaled(table: pd.DataFrame, point: dict[str, object]) -> dict[str, pd.Series]:
+def _scaled(table: pd.DataFrame, point: dict[str, str]) -> dict[str, pd.Series]:
     """Return the latencies of slices: not quite a t-th."""
-    factor = int(str(point["microbatch"])) * (1.0 if point["tensor"] == 1 else 0.6)
+    layout = Layout.of_key(point["layout"])
+    factor = layout.microbatch * (1.0 if layout.tp == 1 else 0.6)
     return {name: factor * table[name] for name in ("objective_s", "bound_s")}
 
 
@@ -98,8 +100,8 @@ def test_phazes_plan_is_its_best_placement(plans: pd.DataFrame) -> None:
     screens = pd.DataFrame({"architecture": ["a0", "a1"], "kept": True})
     found = [
         place_model(own, graph, solved[same], architectures, screens, SMALL, EXPERT)[0]
-        for (t, b), own in layers.groupby(["tensor", "microbatch"])
-        for same in [(solved["tensor"] == t) & (solved["microbatch"] == b)]
+        for layout, own in layers.groupby("layout")
+        for same in [solved["layout"] == layout]
     ]
     placements = Placements.check(pd.concat(found))
     for name, hbm in (("a0", 2.0), ("a1", 1.0)):

@@ -13,6 +13,7 @@ from phaze.plan.piper.planner import plan as plan_as_piper
 from phaze.plan.planners import Asked, read_tasks
 from phaze.plan.side_by_side import plan_model
 from phaze.tables import PLANNERS
+from phaze.tables.columns import widths_of
 from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
 
 HBM_BYTES, REDUCED_BYTES = 3e9, 5e8
@@ -24,10 +25,10 @@ WAYS = ("forward", "recompute", "backward")
 def moving() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Return the tables of three blocks whose schedules move these bytes."""
     layers, graph, solves, architectures = model()
-    times = solves["microbatch"] * np.where(solves["direction"] == "forward", 1, 2)
+    times = widths_of(solves, "microbatch") * np.where(solves["direction"] == "forward", 1, 2)
     moved = {
         "hbm_bytes": times * HBM_BYTES,
-        "reduced_bytes": times * REDUCED_BYTES * (solves["tensor"] == 2),
+        "reduced_bytes": times * REDUCED_BYTES * (widths_of(solves, "tp") == 2),
     }
     return layers, graph, solves.assign(**moved), architectures
 
@@ -36,7 +37,7 @@ def moving() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]:
 def test_layers_move_what_their_schedules_move_whatever_a_byte_costs(rates: Rates) -> None:
     ((_, task),) = read_tasks(*moving(), ASKED, replace(SMALL, rates=rates), EXPERT)
     for one in task.prospects:
-        b, slices = one.point.microbatch, one.point.tensor > 1
+        b, slices = one.point.layout.microbatch, one.point.layout.tp > 1
         found = one.traffic
         assert found.forward_hbm_bytes == pytest.approx(np.full(5, b * HBM_BYTES))
         assert found.backward_hbm_bytes == pytest.approx(np.full(5, 2 * b * HBM_BYTES))

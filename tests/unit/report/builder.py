@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.ranking import tied
+from phaze.layout import layouts_of
 from phaze.report.inputs import Cluster, Inputs, Only, Point
 from phaze.report.pipeline_picture import Pictures
 from phaze.search.pareto import uncovered
@@ -114,7 +115,11 @@ def study() -> Study:
 
 
 def points() -> list[Point]:
-    return [Point(m, t, b) for m, (widths, *_) in MODELS.items() for t in widths for b in (1, 2)]
+    return [
+        Point(model, layout.key)
+        for model, (widths, *_) in MODELS.items()
+        for layout in layouts_of(widths, (1, 2))
+    ]
 
 
 def cluster() -> Cluster:

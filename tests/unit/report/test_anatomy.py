@@ -10,6 +10,7 @@ from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs, Only
 from phaze.report.winners import PER_MODEL, row_of
 from phaze.tables import Estimates, Stages, Table
+from phaze.tables.columns import layout_of
 
 
 def winner(findings: Findings, model: str, design: str = PER_MODEL) -> pd.Series:
@@ -34,7 +35,7 @@ def test_the_useful_time_is_the_utilisation(findings: Findings) -> None:
 
 
 def test_microbatches_of_a_pipeline_are_rounded_up(inputs: Inputs) -> None:
-    row = pd.Series({"microbatch": 2, "data": 3})
+    row = pd.Series({"layout": "tp1-b2", "data": 3})
     assert anatomy.microbatches_of(inputs, row) == 43  # 256 / 2 / 3
 
 
@@ -76,7 +77,7 @@ def test_energy_per_sample_is_what_every_execution_adds(inputs: Inputs, findings
     row = winner(findings, "bert-large")
     operators = anatomy.operators_of(inputs, row)
     counts = anatomy.layer_counts(inputs, "bert-large")
-    by_hand = (operators["mac_j"] * operators["layer"].map(counts)).sum() / row["microbatch"]
+    by_hand = (operators["mac_j"] * operators["layer"].map(counts)).sum() / layout_of(row).microbatch
     mine = findings.energies.set_index(["model", "design", "part"])["joules_per_sample"]
     assert mine["bert-large", PER_MODEL, "mac"] == pytest.approx(by_hand)
 
@@ -86,7 +87,9 @@ def test_slices_of_a_tensor_parallel_layer_all_count(inputs: Inputs, findings: F
     one = anatomy.operators_of(inputs, row)
     block = one[(one["layer"] == "block") & (one["direction"] == "backward")]["mac_j"].sum()
     found = anatomy.energy_by_layer(inputs, row).set_index(["layer", "direction"])["mac_j"]
-    assert found["block", "backward"] == pytest.approx(block * 24 * row["tensor"] / row["microbatch"])
+    assert found["block", "backward"] == pytest.approx(
+        block * 24 * layout_of(row).tp / layout_of(row).microbatch
+    )
 
 
 def test_leakage_is_power_of_the_devices_in_use_over_the_time_of_a_sample(findings: Findings) -> None:
@@ -130,8 +133,8 @@ class WithoutEstimates(OneStage):
 def test_energy_of_links_by_hand(inputs: Inputs, findings: Findings) -> None:
     row = winner(findings, "bert-large")
     stages = anatomy.stages_of(inputs, row)
-    edge = 2.0 * row["microbatch"] * 512 * 1024
-    sent = 2 * edge * (len(stages) - 1) / row["microbatch"]
+    edge = 2.0 * layout_of(row).microbatch * 512 * 1024
+    sent = 2 * edge * (len(stages) - 1) / layout_of(row).microbatch
     around = 2 * (row["data"] - 1) * stages["gradient_bytes"].sum() / 256
     by_hand = 8e-11 * (sent + around)
     assert anatomy.link_j_between_stages(inputs, row) == pytest.approx(by_hand)
@@ -145,7 +148,7 @@ def test_without_estimates_nothing_is_said_to_bind(inputs: Inputs, findings: Fin
 
 def test_complexity_of_a_model_is_its_layers_times_their_counts(findings: Findings) -> None:
     mine = findings.complexities.set_index("model").loc["megatron-bert"]
-    assert (mine["layers"], mine["tensor"], mine["microbatch"]) == (12, 1, 1)
+    assert (mine["layers"], mine["layout"]) == (12, "tp1-b1")
     assert mine["parameters"] == mine["held_parameters"] == 2 * 3000 * 1024 + 12 * 12 * 1024**2
     assert mine["block_parameter_bytes"] == 2 * 12 * 1024**2
     gemm = 2.0 * 512 * 1024 * 1024

@@ -57,8 +57,8 @@ def _winner(findings: Findings, model: str) -> str:
 
 def _row(samples_per_s: float) -> dict[str, object]:
     return {
-        "planner": "phaze", "status": "placed", "reason": "", "tensor": 1, "data": 1, "stages": 1,
-        "microbatch": 1, "recompute": False, "devices_used": 1, "time_per_batch_s": 1 / samples_per_s,
+        "planner": "phaze", "status": "placed", "reason": "", "layout": "tp1-b1", "data": 1, "stages": 1,
+        "recompute": False, "devices_used": 1, "time_per_batch_s": 1 / samples_per_s,
         "samples_per_s": samples_per_s, "mfu": 0.5, "binding": "compute",
     }  # fmt: skip
 

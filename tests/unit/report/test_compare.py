@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from phaze.layout import Layout
 from phaze.report.differences import reasons
 from phaze.report.findings import Findings
 from phaze.report.inputs import Details, Inputs, Only, Point
@@ -97,7 +98,11 @@ class ScreenedDetails:
         """Return the rows of a table."""
         if table is not Screens:
             return self.others.rows(table, point, shard, only)
-        bounds = {"lower_s": self.lower_s * point.microbatch, "feasible_s": np.inf, "lower_j": 0.0}
+        bounds = {
+            "lower_s": self.lower_s * Layout.of_key(point.layout).microbatch,
+            "feasible_s": np.inf,
+            "lower_j": 0.0,
+        }
         keys = {"architecture": ["phaze-common", TWIN], "hbm_gib": 32.0, "recompute": False, "kept": False}
         return among(pd.DataFrame({**point._asdict(), **keys, **bounds}), only)
 

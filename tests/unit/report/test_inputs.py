@@ -11,17 +11,17 @@ from phaze.tables import Layers, Schedules, Stages
 from tests.unit.report.toy_models import layers
 from tests.unit.report.toy_placements import placed
 
-POINT = Point("bert-large", 1, 2)
+POINT = Point("bert-large", "tp1-b2")
 
 
 def test_details_come_from_the_file_of_their_point_and_shard(tmp_path: Path) -> None:
     stages = placed(POINT, "named")[1]
-    Stages.save(stages, tmp_path / "stages/bert-large/t1-b2/named.parquet")
-    Layers.save(layers(POINT), tmp_path / "layers/bert-large/t1-b2.parquet")
+    Stages.save(stages, tmp_path / "stages/bert-large/tp1-b2/named.parquet")
+    Layers.save(layers(POINT), tmp_path / "layers/bert-large/tp1-b2.parquet")
     details = DetailFiles(
         {
-            "stages": f"{tmp_path}/stages/{{model}}/t{{tensor}}-b{{microbatch}}/{{shard}}.parquet",
-            "layers": f"{tmp_path}/layers/{{model}}/t{{tensor}}-b{{microbatch}}.parquet",
+            "stages": f"{tmp_path}/stages/{{model}}/{{layout}}/{{shard}}.parquet",
+            "layers": f"{tmp_path}/layers/{{model}}/{{layout}}.parquet",
         }
     )
     assert len(details.rows(Stages, POINT, "named")) == len(stages)
@@ -39,12 +39,12 @@ def test_details_come_from_the_file_of_their_point_and_shard(tmp_path: Path) -> 
 
 
 def test_what_is_common_comes_from_one_file_of_a_model_by_point(tmp_path: Path) -> None:
-    other = Point("bert-large", 1, 1)
+    other = Point("bert-large", "tp1-b1")
     stages = pd.concat([placed(point, "common")[1] for point in (POINT, other)])
     Stages.save(stages, tmp_path / "stages/bert-large/common.parquet")
     details = DetailFiles({}, common={"stages": f"{tmp_path}/stages/{{model}}/common.parquet"})
     found = details.rows(Stages, POINT, "common")
-    assert set(found["microbatch"]) == {2}
+    assert set(found["layout"]) == {"tp1-b2"}
     assert details.rows(Schedules, POINT, "common").empty
 
 

@@ -16,8 +16,8 @@ from phaze.spec.readings import Reading
 from phaze.tables import Readings
 
 NAMED = ("tpu-v4", "phaze-common", "phaze-bert-large", "spotlight-bert-large")
-PLAN = {"stages": 1, "data": 1024, "tensor": 1, "microbatch": 4, "recompute": False}
-OTHER = {"stages": 6, "data": 164, "tensor": 1, "microbatch": 1, "recompute": False}
+PLAN = {"stages": 1, "data": 1024, "layout": "tp1-b4", "recompute": False}
+OTHER = {"stages": 6, "data": 164, "layout": "tp1-b1", "recompute": False}
 
 
 def row(reading: str, architecture: str, planner: str, speed: float, **changes: object) -> dict[str, object]:
@@ -52,7 +52,7 @@ ROWS = (
     row("units", "tpu-v4", "phaze", 4740),
     row("units", "phaze-common", "phaze", 8810),
     row("units", "phaze-bert-large", "phaze", 8800),
-    row("units", "phaze-bert-large", "phaze", 8801, hbm_gib=80.0, microbatch=8),
+    row("units", "phaze-bert-large", "phaze", 8801, hbm_gib=80.0, layout="tp1-b8"),
     row("units", "spotlight-bert-large", "phaze", 4000),
 )
 

@@ -23,8 +23,7 @@ def rows(*times: float, **columns: list[object]) -> pd.DataFrame:
             "hbm_gib": 32.0,
             "area_um2": 1.0,
             "recompute": False,
-            "tensor": 1,
-            "microbatch": 1,
+            "layout": "tp1-b1",
         }
     )
     return frame.assign(**columns)
@@ -169,7 +168,7 @@ def test_the_winner_of_one_model_is_that_of_the_report(inputs: Inputs, findings:
     shown = winners.row_of(findings.results, "megatron-gpt3-175b", winners.PER_MODEL)
     assert found is not None
     assert shown is not None
-    keys = ["architecture", "hbm_gib", "tensor", "microbatch", "recompute", "data", "stages"]
+    keys = ["architecture", "hbm_gib", "layout", "recompute", "data", "stages"]
     assert found[keys].to_dict() == shown[keys].to_dict()
 
 

@@ -60,7 +60,7 @@ def test_accelerators_read_as_in_table_2() -> None:
     )  # fmt: skip
     assert words.compute(chip) == "{2, 512, 256, 256, 256}"
     assert words.buffers(chip) == "{32 MiB, 4096, 1 MiB, 4 KiB}"
-    assert words.widths(pd.Series({"stages": 1, "data": 1024, "tensor": 1})) == "{1, 1024, 1}"
+    assert words.widths(pd.Series({"stages": 1, "data": 1024, "layout": "tp1-b1"})) == "{1, 1024, 1}"
 
 
 def test_names_of_operators_read_as_words() -> None:

@@ -38,7 +38,7 @@ def _row(model: str, names: pd.Series, per_architecture: int, best: pd.Series) -
 def audits(cluster: Cluster) -> pd.DataFrame:
     """Return the first placements of the cluster as points that were solved again."""
     mine = cluster.placements[cluster.placements["planner"] == "phaze"].head(6)
-    keys = ["model", "tensor", "microbatch", "architecture", "hbm_gib", "recompute"]
+    keys = ["model", "layout", "architecture", "hbm_gib", "recompute"]
     times = dict.fromkeys(("lower_s", "feasible_s", "bound_s", "exact_s"), 2.0)
     rows = mine[keys].assign(**times, plain_s=1.5, best_s=1.0, programs=1, verdict="confirmed")
     return Audits.check(rows.assign(chosen=["best", "nearest", *["drawn"] * (len(rows) - 2)]))

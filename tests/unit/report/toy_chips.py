@@ -8,6 +8,7 @@ from functools import cache
 
 import pandas as pd
 
+from phaze.layout import Layout
 from phaze.report.inputs import Point
 from phaze.tables import Architectures, Estimates, Schedules, Solves
 from tests.unit.report.toy_models import DIRECTIONS, Op, each_operator
@@ -87,7 +88,9 @@ def latency_of(op: Op, chip: Chip, cores: int, point: Point) -> tuple[float, str
         "vector": vector / (lanes * vector_cores * CLOCK),
         "hbm": size / HBM,
         "global_buffer": size / (2 * 4096 * CLOCK) * (128 / max(x, y)),
-        "network": 4 * size * (1 - 1 / point.tensor) / NETWORK if core == "network" else 0.0,
+        "network": 4 * size * (1 - 1 / Layout.of_key(point.layout).tp) / NETWORK
+        if core == "network"
+        else 0.0,
     }
     limit = max(times, key=lambda key: times[key])
     return times[limit], limit

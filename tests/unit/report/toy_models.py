@@ -7,6 +7,7 @@ from functools import cache
 
 import pandas as pd
 
+from phaze.layout import Layout
 from phaze.report.inputs import Point
 from phaze.tables import Graphs, Layers, Operators
 
@@ -23,7 +24,7 @@ Op = tuple[str, str, float, float, float]
 
 def layer_operators(model: str, point: Point) -> dict[str, list[Op]]:
     _, _, h, seq = MODELS[model]
-    s, t = seq * point.microbatch, point.tensor
+    s, t = seq * Layout.of_key(point.layout).microbatch, Layout.of_key(point.layout).tp
     gemm, act = 2.0 * s * h * h / t, 2.0 * s * h / t
     block: list[Op] = [
         ("layer norm 1", "vector", 0, 8.0 * s * h, 2 * act * t),
@@ -85,15 +86,19 @@ def layers(point: Point) -> pd.DataFrame:
     _, _, h, seq = MODELS[point.model]
     rows = []
     for layer, ops in layer_operators(point.model, point).items():
-        parameters = {"embedding": 3000 * h, "block": 12 * h * h // point.tensor, "head": 3000 * h}[layer]
-        edge = 2.0 * point.microbatch * seq * h
+        parameters = {
+            "embedding": 3000 * h,
+            "block": 12 * h * h // Layout.of_key(point.layout).tp,
+            "head": 3000 * h,
+        }[layer]
+        edge = 2.0 * Layout.of_key(point.layout).microbatch * seq * h
         rows.append(
             {
                 **point._asdict(), "layer": layer, "parameters": parameters,
                 "parameter_bytes": 2.0 * parameters,
                 "expert_parameters": 0, "embedding_parameters": 0, "tied_parameters": 0,
                 "attention_bytes": 0.0,
-                "activation_bytes": edge * (200 / point.tensor if layer == "block" else 2),
+                "activation_bytes": edge * (200 / Layout.of_key(point.layout).tp if layer == "block" else 2),
                 "input_bytes": edge,
                 "output_bytes": edge, "tensor_parallel": layer == "block",
                 "forward_tensor_flops": sum(op[2] for op in ops),
@@ -122,4 +127,4 @@ def model_flops(point: Point) -> Iterator[float]:
     info = sizes(point)
     for layer, count in (("embedding", 1), ("block", MODELS[point.model][1]), ("head", 1)):
         split = bool(info[layer]["tensor_parallel"])
-        yield count * info[layer]["forward_tensor_flops"] / (1 if split else point.tensor)
+        yield count * info[layer]["forward_tensor_flops"] / (1 if split else Layout.of_key(point.layout).tp)

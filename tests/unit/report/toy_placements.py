@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import pandas as pd
 
+from phaze.layout import Layout
 from phaze.report.inputs import Point
 from phaze.tables import Placements, Stages
 from tests.unit.report.toy_chips import NETWORK, chip_named, length_s, members, spent_j
@@ -59,7 +60,8 @@ def stage_rows(a: Try) -> list[dict[str, float | int]]:
         memory = 2 * weights + work + (a.stages - 1 - number) * kept
         rows.append(
             {
-                "stage": number, "first_layer": first, "last_layer": last, "devices": a.point.tensor,
+                "stage": number, "first_layer": first, "last_layer": last,
+                "devices": Layout.of_key(a.point.layout).tp,
                 "forward_s": forward, "backward_s": backward + again * forward, "transfer_s": transfer,
                 "load_s": forward + backward + again * forward + transfer, "weight_bytes": weights,
                 "gradient_bytes": weights, "optimizer_bytes": 0.0, "activation_bytes": work,
@@ -78,13 +80,19 @@ def _outcome(a: Try, planner: str) -> tuple[dict[str, object], list[dict[str, fl
         return _infeasible(f"memory: stage 1 of {a.stages} needs {lacking / 2**30:.1f} GiB more"), []
     load = max(float(stage["load_s"]) for stage in stages)
     sync = 4 * (a.data - 1) / a.data * float(stages[0]["weight_bytes"]) / NETWORK
-    time = load * (math.ceil(BATCH / a.point.microbatch / a.data) + a.stages - 1) + sync
-    flops = 3 * sum(model_flops(a.point)) * a.point.tensor / a.point.microbatch * BATCH
+    time = load * (math.ceil(BATCH / Layout.of_key(a.point.layout).microbatch / a.data) + a.stages - 1) + sync
+    flops = (
+        3
+        * sum(model_flops(a.point))
+        * Layout.of_key(a.point.layout).tp
+        / Layout.of_key(a.point.layout).microbatch
+        * BATCH
+    )
     seq = MODELS[a.point.model][3]
     gap = 0.02 if a.chip == "8-64-128-128-128-glb32" else 0.0
     return {
         "status": "placed", "reason": "", "data": a.data, "stages": a.stages,
-        "devices_used": a.data * a.stages * a.point.tensor, "time_per_batch_s": time,
+        "devices_used": a.data * a.stages * Layout.of_key(a.point.layout).tp, "time_per_batch_s": time,
         "bound_s": time * (1 - gap),
         "max_load_s": load, "sync_s": sync, "samples_per_s": BATCH / time, "tokens_per_s": BATCH * seq / time,
         "mfu": min(1.0, flops / (chip_named(a.chip).peak * DEVICES * time)), **energies(a, stages, time),
@@ -94,19 +102,24 @@ def _outcome(a: Try, planner: str) -> tuple[dict[str, object], list[dict[str, fl
 
 def energies(a: Try, stages: list[dict[str, float | int]], time: float) -> dict[str, float]:
     """Return joules per sample by part: layers on their slices, links, leakage."""
-    blocks, info, b = MODELS[a.point.model][1], sizes(a.point), a.point.microbatch
+    blocks, info, b = MODELS[a.point.model][1], sizes(a.point), Layout.of_key(a.point.layout).microbatch
     again = int(stages[-1]["first_layer"]) if a.recompute else 0
     parts = dict.fromkeys(PARTS, 0.0)
     for position, layer in enumerate(["embedding", *["block"] * blocks, "head"]):
-        slices = a.point.tensor if info[layer]["tensor_parallel"] else 1
+        slices = Layout.of_key(a.point.layout).tp if info[layer]["tensor_parallel"] else 1
         for direction, runs in (("forward", 2 if position < again else 1), ("backward", 1)):
             for part, value in spent_j(a.point, a.chip, layer, direction).items():
                 parts[part] += value * runs * slices / b
-    edge = info["block"]["output_bytes"] * a.point.tensor / b
-    ring = sum(float(stage["gradient_bytes"]) for stage in stages) * a.point.tensor * (a.data - 1) / BATCH
+    edge = info["block"]["output_bytes"] * Layout.of_key(a.point.layout).tp / b
+    ring = (
+        sum(float(stage["gradient_bytes"]) for stage in stages)
+        * Layout.of_key(a.point.layout).tp
+        * (a.data - 1)
+        / BATCH
+    )
     parts["link_j"] += 2 * LINK_J * (edge * (len(stages) - 1) + ring)
     area = sum(chip_named(a.chip).parts_um2) / 1e6
-    parts["leakage_j"] = 0.15 * area * a.data * len(stages) * a.point.tensor * time / BATCH
+    parts["leakage_j"] = 0.15 * area * a.data * len(stages) * Layout.of_key(a.point.layout).tp * time / BATCH
     return {"joules_per_sample": sum(parts.values()), **parts}
 
 
@@ -121,7 +134,7 @@ def _infeasible(reason: str) -> dict[str, object]:
 
 def _tries(a: Try) -> Iterator[Try]:
     for stages in (1, 2, 4, 8, 14, 16):
-        data = DEVICES // (stages * a.point.tensor)
+        data = DEVICES // (stages * Layout.of_key(a.point.layout).tp)
         if data and stages <= MODELS[a.point.model][1] + 2:
             yield replace(a, stages=stages, data=data)
 
@@ -129,7 +142,7 @@ def _tries(a: Try) -> Iterator[Try]:
 def _searched(a: Try) -> tuple[dict[str, object], list[dict[str, float | int]]]:
     found = [_outcome(one, "phaze") for one in _tries(a)]
     p, d, t = EXPERTS[a.point.model]
-    if t == a.point.tensor:
+    if t == Layout.of_key(a.point.layout).tp:
         found.append(_outcome(replace(a, stages=p, data=d), "phaze"))
     return min(found, key=lambda pair: float(str(pair[0]["time_per_batch_s"])))
 
@@ -158,7 +171,7 @@ def placed(point: Point, shard: str) -> tuple[pd.DataFrame, pd.DataFrame]:
 def _planned(a: Try, shard: str) -> dict[str, tuple[dict[str, object], list[dict[str, float | int]]]]:
     plans = {"phaze": _searched(a)}
     p, d, t = EXPERTS[a.point.model]
-    if shard == "named" and t == a.point.tensor:
+    if shard == "named" and t == Layout.of_key(a.point.layout).tp:
         expert = _outcome(replace(a, stages=p, data=d), "expert")
         plans |= {"expert": expert, "expert-even": expert}
     return plans

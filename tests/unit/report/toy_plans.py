@@ -12,6 +12,7 @@ from phaze.report.inputs import Cluster, Point
 from phaze.report.winners import Choice, choose_chips, in_order, with_areas
 from phaze.spec.study import Study
 from phaze.tables import Plans, PlanStages
+from phaze.tables.columns import layout_of
 from tests.unit.report.toy_models import MODELS
 from tests.unit.report.toy_placements import BATCH, placed
 
@@ -85,8 +86,8 @@ def _flushing(best: pd.Series, slower: float) -> Row:
     outside = slower > 1.2
     return {
         "status": "placed", "reason": "", "flushes": True, "schedule": "1f1b",
-        "microbatch": best["microbatch"], "microbatches": BATCH // best["microbatch"],
-        "tensor": str(best["tensor"]), "data": str(best["data"]),
+        "microbatch": layout_of(best).microbatch, "microbatches": BATCH // layout_of(best).microbatch,
+        "tensor": str(layout_of(best).tp), "data": str(best["data"]),
         "memory": "recompute" if best["recompute"] else "stash",
         "stages": best["stages"], "devices_used": best["devices_used"],
         "degree": best["data"] * best["stages"], "time_per_sample_s": time, "samples_per_s": 1 / time,
@@ -103,16 +104,16 @@ def _stages(point: Point) -> pd.DataFrame:
 
 def _cut(best: pd.Series) -> list[Row]:
     """Return the stages of Phaze's placement."""
-    stages = _stages(Point(best["model"], best["tensor"], best["microbatch"]))
+    stages = _stages(Point(best["model"], best["layout"]))
     for name in ("architecture", "hbm_gib", "recompute", "planner"):
         stages = stages[stages[name] == best[name]]
     return [
         {
             "first_layer": row["first_layer"], "last_layer": row["last_layer"], "data": best["data"],
-            "tensor": best["tensor"],
+            "tensor": layout_of(best).tp,
             "recomputed": (row["last_layer"] - row["first_layer"] + 1) * bool(best["recompute"]),
             "in_flight": best["stages"] - row["stage"],
-            "time_per_sample_s": row["load_s"] / best["data"] / best["microbatch"],
+            "time_per_sample_s": row["load_s"] / best["data"] / layout_of(best).microbatch,
             "memory_bytes": row["memory_bytes"], "headroom_bytes": row["headroom_bytes"],
             **_work(row["forward_s"], row["backward_s"], row["weight_bytes"]),
         }
@@ -135,9 +136,9 @@ def _work(forward_s: float, backward_s: float, weight_bytes: float) -> Row:
 def _pipers(best: pd.Series) -> tuple[Row, list[Row]]:
     """Return a plan of two stages, two replicas of the first and a mix of what is done to activations."""
     time, last = 0.7 * float(best["time_per_batch_s"]) / BATCH, MODELS[best["model"]][1] + 1
-    widest = int(best["tensor"])
+    widest = layout_of(best).tp
     same: Row = {"memory_bytes": 1.0 * GIB, "headroom_bytes": (best["hbm_gib"] - 1) * GIB}
-    busy = time * float(best["microbatch"]) / 4
+    busy = time * layout_of(best).microbatch / 4
     same |= _work(busy, 2 * busy, 1e6)
     stages: list[Row] = [
         {
@@ -151,7 +152,7 @@ def _pipers(best: pd.Series) -> tuple[Row, list[Row]]:
     ]  # fmt: skip
     return {
         "status": "placed", "reason": "", "flushes": False, "schedule": "2bw",
-        "microbatch": best["microbatch"], "microbatches": BATCH // best["microbatch"],
+        "microbatch": layout_of(best).microbatch, "microbatches": BATCH // layout_of(best).microbatch,
         "tensor": f"{2 * widest},{widest}", "data": "2,1", "memory": "mixed", "stages": 2,
         "devices_used": 5 * widest, "degree": 3, "time_per_sample_s": time, "samples_per_s": 1 / time,
         "piper_time_per_sample_s": time, "piper_reason": "", "sync_s": 0.0, "all_reduce_factor": 2.0,

@@ -12,7 +12,7 @@ ENERGY = EnergyFigures(
     mac_j=1.0, register_j_per_byte=1.0, sram_j_per_byte={1: 1.0, 2: 1.0}, hbm_j_per_byte=1.0,
     link_j_per_byte=1e-9, leakage_w_per_mm2=0.1,
 )  # fmt: skip
-POINT = {"model": "toy", "tensor": 1, "microbatch": 2}
+POINT = {"model": "toy", "layout": "tp1-b2"}
 OPERATORS = {
     "embedding": ["vector"],
     "block": ["fused", "tensor", "vector", "tensor", "none", "fused"],

@@ -31,8 +31,7 @@ def table(model: str, columns: dict[str, Times]) -> pd.DataFrame:
     frame = pd.DataFrame(
         {
             "model": model,
-            "tensor": 1,
-            "microbatch": at[0] + 1,
+            "layout": [f"tp1-b{point + 1}" for point in at[0]],
             "architecture": np.array(names(shape[1]))[at[1]],
             "hbm_gib": np.array(HBM)[at[2]],
             "recompute": at[3].astype(bool),

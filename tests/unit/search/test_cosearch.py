@@ -12,6 +12,7 @@ from phaze import tables
 from phaze.base.ranking import name_ranks, order, smallest
 from phaze.cost.operators import estimate_operators
 from phaze.cost.space import enumerate_grid
+from phaze.layout import layouts_of
 from phaze.plan.expert import Expert
 from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions
@@ -69,8 +70,7 @@ def subject(name: str, backward: str = "paired") -> Subject:
     return extract_subject(
         MODELS[name],
         sequence=128,
-        tensor=widths,
-        microbatches=widths,
+        layouts=layouts_of(widths, widths),
         settings=ExtractSettings(backward=backward),  # type: ignore[arg-type]
         expert=Expert(2, 2, 1),
     )
@@ -123,10 +123,9 @@ def screened(name: str, backward: str = "paired", step: int = 1) -> tuple[list[p
     )  # fmt: skip
     screens, placements = [], []
     for point in model.points:
-        width = int(point.tables["layers"]["tensor"].iloc[0])
         for chips in (shard(part).iloc[::step] for part in SHARDS):
             estimates = estimate_operators(
-                point.tables["parts"], chips, given.hardware, given.technology, width, given.estimate
+                point.tables["parts"], chips, given.hardware, given.technology, given.estimate
             )
             screen = screen_architectures(
                 point.tables["operators"], point.tables["edges"],
@@ -185,7 +184,7 @@ def test_exact_times_lie_between_the_bounds_of_the_screen(backward: str, step: i
         exhaustive("wide") if step == 1 else evaluate_architectures(subject("wide", backward), chips, terms())
     )
     exact = evaluation.placements[evaluation.placements["planner"] == "phaze"]
-    keys = ["tensor", "microbatch", "architecture", "hbm_gib", "recompute"]
+    keys = ["layout", "architecture", "hbm_gib", "recompute"]
     both = exact.merge(pd.concat(screens), on=keys, validate="one_to_one")
     assert len(both) == len(chips) * 2 * 2 * len(subject("wide", backward).points)
     assert (both["lower_s"] <= both["time_per_batch_s"] * (1 + 1e-12)).all()
@@ -249,7 +248,11 @@ def test_the_expert_placement_is_evaluated_on_named_architectures() -> None:
     chips = everything().iloc[:1].assign(named=True)
     placements = evaluate_architectures(subject("deep"), chips, terms()).placements
     assert set(placements["planner"]) == {"phaze", "expert", "expert-even"}
-    times = placements[placements["tensor"] == 1].groupby(["planner", "hbm_gib"])["time_per_batch_s"].min()
+    times = (
+        placements[placements["layout"].str.startswith("tp1-")]
+        .groupby(["planner", "hbm_gib"])["time_per_batch_s"]
+        .min()
+    )
     assert (times["phaze"] <= times["expert"]).all()
 
 

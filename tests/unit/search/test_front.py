@@ -62,10 +62,9 @@ def screens(name: str) -> list[pd.DataFrame]:
     """Return the screens of all points and shards."""
     model, given, tables = subject(name), terms(), []
     for point in model.points:
-        width = int(point.tables["layers"]["tensor"].iloc[0])
         for _, chips in architectures().groupby("shard"):
             estimates = estimate_operators(
-                point.tables["parts"], chips, given.hardware, given.technology, width, given.estimate
+                point.tables["parts"], chips, given.hardware, given.technology, given.estimate
             )
             tables.append(
                 screen_architectures(

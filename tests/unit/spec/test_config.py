@@ -51,7 +51,7 @@ def walk_without_grid(config: Config) -> None:
 
 def test_the_default_study_is_the_papers(config: Config) -> None:
     settings = load_settings(config)
-    assert sum(len(settings.points(model)) for model in settings.study.models) == 68
+    assert sum(len(settings.layouts(model)) for model in settings.study.models) == 68
     assert settings.shards == ("small-buffer",)
 
 

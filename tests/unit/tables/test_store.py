@@ -16,8 +16,7 @@ from tests.unit.search.test_cosearch import everything, subject, terms
 NAMES = ["solves", "schedules", "placements", "stages"]
 CHIPS = everything().iloc[5::12]
 KEYS = (
-    "tensor",
-    "microbatch",
+    "layout",
     "architecture",
     "hbm_gib",
     "recompute",

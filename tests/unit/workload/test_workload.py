@@ -50,7 +50,7 @@ def test_every_workload_gives_four_tables(name: str, tensor: int) -> None:
     assert list(found.tables["layers"]["layer"]) == ["block", "embedding", "head"]
     for table in found.tables.values():
         assert set(table["model"]) == {name}
-        assert (set(table["tensor"]), set(table["microbatch"])) == ({tensor}, {2})
+        assert set(table["layout"]) == {f"tp{tensor}-b2"}
 
 
 def test_the_number_of_blocks_changes_only_the_graph() -> None:
@@ -136,7 +136,7 @@ def test_ids_of_work_are_those_of_the_parts() -> None:
     found = extract("bert-large")
     works = set(found.tables["operators"]["work"]) - {-1}
     assert works == set(found.tables["parts"]["work"]) == set(range(len(works)))
-    parts = found.tables["parts"].drop(columns=["model", "tensor", "microbatch"]).groupby("work")
+    parts = found.tables["parts"].drop(columns=["model", "layout"]).groupby("work")
     content = [tuple(map(tuple, group.drop(columns="work").to_numpy())) for _, group in parts]
     assert len(content) == len(set(content))
 

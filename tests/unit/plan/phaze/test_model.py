@@ -41,7 +41,7 @@ Tables = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFr
 
 def tables() -> Tables:
     """Return layers, graph, solves, architectures and screens of 10 blocks on three architectures."""
-    point = {"model": "toy", "tensor": 2, "microbatch": 2}
+    point = {"model": "toy", "layout": "tp2-b2"}
     layers = pd.DataFrame(
         {
             **point,
