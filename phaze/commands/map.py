@@ -122,7 +122,7 @@ def _map_stages(task: _Task) -> tuple[StoredMapping, Mapped, Candidate]:
     from phaze.map.stored import About, stored_mapping
     from phaze.spec.documents import read_as
     from phaze.spec.stages import StoredStages
-    from phaze.workload.stored_graphs import stage_graph
+    from phaze.workload.operator_graphs import stage_graph
 
     stored = read_as(StoredStages, task.source)
     mapped = find_mapping(stage_graph(stored), task.network, task.settings, task.until)

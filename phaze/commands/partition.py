@@ -53,7 +53,7 @@ def partition(
     """
     from phaze.partition.study import stored_stages
     from phaze.spec.documents import write_document
-    from phaze.workload.stored_graphs import stored_operators
+    from phaze.workload.operator_graphs import stored_operators
 
     refuse_outputs(graph_out, out, reads=(graph, system))
     terms = _terms(memory_gib, bandwidth_gbps, microbatches, recompute=recompute)
@@ -110,7 +110,7 @@ def _holds_operators(graph: str) -> bool:
 def _read(path: str) -> _Subject:
     from phaze.spec.documents import read_as
     from phaze.spec.operators import StoredOperators
-    from phaze.workload.stored_graphs import operator_graph
+    from phaze.workload.operator_graphs import operator_graph
 
     stored = read_as(StoredOperators, path)
     return _Subject(operator_graph(stored), stored.name, stored.microbatch)

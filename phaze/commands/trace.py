@@ -68,7 +68,7 @@ def _write_graph(module: TorchModule, microbatch: int, system: str, out: Path, *
     from phaze.spec.systems import load_cluster
     from phaze.workload.families.traced.trace import trace as run
     from phaze.workload.families.traced.translate import graph_of
-    from phaze.workload.stored_graphs import stored_operators
+    from phaze.workload.operator_graphs import stored_operators
 
     whole = graph_of(run(module, microbatch, run_code=run_code))
     graph = profile_graph(whole, load_cluster(system)[1])

@@ -25,7 +25,7 @@ from phaze.map.plan_maps import PlanOn, devices_of
 from phaze.plan.networked import silent_batch_s
 from phaze.plan.plan import Plan
 from phaze.spec.mapping import StoredPlanMap
-from phaze.workload.stored_graphs import stage_graph
+from phaze.workload.operator_graphs import stage_graph
 
 
 @dataclass(frozen=True, eq=False)

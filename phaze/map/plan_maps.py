@@ -39,8 +39,7 @@ from phaze.spec.network import Matrix
 from phaze.spec.settings import PlanMapSettings
 from phaze.spec.system import Cluster
 from phaze.tables import BY_HAND
-from phaze.workload.operator_graphs import StageGraph
-from phaze.workload.stored_graphs import stage_graph
+from phaze.workload.operator_graphs import StageGraph, stage_graph
 
 Row = dict[str, str | int | float | bool]
 

@@ -25,7 +25,7 @@ from phaze.spec.map_study import MapTopology, StagesPoint
 from phaze.spec.stages import StoredStages
 from phaze.spec.topology import MatrixFile
 from phaze.tables import MapDurations, MappedDevices, Mappings
-from phaze.workload.stored_graphs import stage_graph
+from phaze.workload.operator_graphs import stage_graph
 
 Row = dict[str, object]
 

@@ -20,8 +20,7 @@ from phaze.partition.weights import Terms, Weights, quotient, stage_graph_of, st
 from phaze.spec.map_study import StagesPoint
 from phaze.spec.operators import StoredOperators
 from phaze.spec.stages import PartitionSettings, StoredStages
-from phaze.workload.operator_graphs import OperatorGraph
-from phaze.workload.stored_graphs import operator_graph
+from phaze.workload.operator_graphs import OperatorGraph, operator_graph
 
 ANY_SLACK = 1.0
 """By how much the slowest stage may be above the least time for the fastest step."""

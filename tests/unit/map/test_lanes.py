@@ -10,7 +10,7 @@ import pytest
 from phaze.map.lanes import lanes_of, stored_stages
 from phaze.pipeline.pipeline import Pipeline
 from phaze.plan.replay import replay
-from phaze.workload.stored_graphs import stage_graph
+from phaze.workload.operator_graphs import stage_graph
 from tests.unit.map.plans import plan, stage
 
 

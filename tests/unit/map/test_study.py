@@ -17,7 +17,7 @@ from phaze.pipeline.shared_ports import shared_step_s
 from phaze.spec.map_study import MapTopology, StagesPoint
 from phaze.spec.stages import StoredStages
 from phaze.spec.topology import Levels
-from phaze.workload.stored_graphs import stage_graph
+from phaze.workload.operator_graphs import stage_graph
 
 LEVELS = [{"devices": 2, "bandwidth_gib_per_s": 11}, {"devices": 4, "bandwidth_gib_per_s": 1.1}]
 STAGE = {"forward_s": 0.01, "backward_s": 0.03, "parameter_bytes": 1e7}

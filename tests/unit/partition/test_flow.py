@@ -11,8 +11,7 @@ from phaze.partition.program import cut_within
 from phaze.partition.search import Wanted, divisors, search, shapes
 from phaze.partition.study import stored_stages
 from phaze.partition.weights import Terms, stage_graph_of, stage_memory, stage_times, weigh
-from phaze.workload.operator_graphs import OperatorGraph
-from phaze.workload.stored_graphs import stage_graph
+from phaze.workload.operator_graphs import OperatorGraph, stage_graph
 from tests.unit.partition.graphs import bert_like, operator_graph, random_weights, series_parallel
 
 TERMS = Terms(1e10, recompute=False)

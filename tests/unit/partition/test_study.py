@@ -10,7 +10,7 @@ from phaze.spec.names import PARTITIONERS, Partitioner
 from phaze.spec.operators import StoredOperators
 from phaze.spec.stages import StoredStages
 from phaze.tables.mappings import PHASES
-from phaze.workload.stored_graphs import stored_operators
+from phaze.workload.operator_graphs import stored_operators
 from tests.unit.partition.graphs import bert_like, operator_graph
 
 BLOCKS = 6

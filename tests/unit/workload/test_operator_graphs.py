@@ -1,5 +1,6 @@
 """Files of graphs hold what the graphs hold."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,7 @@ from phaze.base.errors import PhazeError
 from phaze.spec.documents import read_as, write_document
 from phaze.spec.operators import StoredOperators
 from phaze.spec.stages import StoredMessage, StoredStage, StoredStages
-from phaze.workload.operator_graphs import OperatorGraph
-from phaze.workload.stored_graphs import operator_graph, stage_graph, stored_operators
+from phaze.workload.operator_graphs import OperatorGraph, operator_graph, stage_graph, stored_operators
 
 GRAPH = OperatorGraph(
     names=("a", "b", "c"),
@@ -70,7 +70,4 @@ def test_a_graph_of_stages_survives_its_file(tmp_path: Path) -> None:
 
 def test_one_layer_for_each_operator() -> None:
     with pytest.raises(PhazeError, match="needs 3 layers, got 1"):
-        OperatorGraph(
-            GRAPH.names, GRAPH.forward_s, GRAPH.backward_s, GRAPH.parameter_bytes, GRAPH.forward_bytes,
-            GRAPH.backward_bytes, GRAPH.edges, GRAPH.edge_bytes, ("x",),
-        )  # fmt: skip
+        replace(GRAPH, layers=("x",))
