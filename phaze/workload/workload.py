@@ -113,6 +113,10 @@ class Workload:
         """Return the distinct layer of a name."""
         return next(layer for layer in self.layers if layer.name == name)
 
+    def tensor_flops(self, direction: Direction) -> int:
+        """Return the FLOPs of all matrix multiplications of a pass."""
+        return sum(self.counts[layer.name] * layer.run(direction).tensor_flops for layer in self.layers)
+
     def parameters(self, *groups: ParameterGroup) -> int:
         """Return the parameters of the slice in some groups, by default in all.
 

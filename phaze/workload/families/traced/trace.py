@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.spec.model import AnyModel
+from phaze.spec.settings import ExtractSettings
 from phaze.workload.families.traced.translate import Trace, graph_of
-from phaze.workload.lower.backward import backward_pass
-from phaze.workload.lower.forward import forward_pass
-from phaze.workload.lower.fusion import fuse
-from phaze.workload.models import build_graph
-from phaze.workload.primitives import LayerGraph
+from phaze.workload.models import extract_workload, lower
+from phaze.workload.primitives import ModelGraph, Run
+from phaze.workload.workload import DIRECTIONS, Workload
 
 if TYPE_CHECKING:
     from phaze.spec.torch_module import TorchModule
+
+UNFUSED = ExtractSettings(fusion=False)
 
 
 def trace(spec: TorchModule, microbatch: int, *, run_code: bool) -> Trace:
@@ -37,8 +37,7 @@ def trace(spec: TorchModule, microbatch: int, *, run_code: bool) -> Trace:
     return record(spec, microbatch)
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """What is counted of one sample; FLOPs are those of matrix multiplications and convolutions."""
 
     parameters: int
@@ -46,8 +45,7 @@ class Counts:
     backward_flops: int
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """A model counted three times: by PyTorch, of the traced operators, and of the spec."""
 
     model: str
@@ -66,33 +64,26 @@ def compare(trace: Trace, model: AnyModel, tokens: int) -> Comparison:
     return Comparison(
         model=model.name,
         torch=Counts(trace.parameters, trace.forward_flops, trace.backward_flops),
-        traced=_counts(graph_of(trace)),
-        spec=count_spec(model, tokens),
+        traced=count(traced_workload(trace, model.name, UNFUSED)),
+        spec=count(extract_workload(model, tokens, Layout(), UNFUSED)),
     )
 
 
 def csv_text(comparisons: list[Comparison]) -> str:
     """Return a row for each model and who counted, as CSV."""
-    columns = [field.name for field in fields(Counts)]
-    lines = [",".join(["model", "counted_by", *columns])]
+    lines = [",".join(["model", "counted_by", *Counts._fields])]
     for one in comparisons:
-        for who, counts in (("torch", one.torch), ("traced", one.traced), ("spec", one.spec)):
-            lines.append(",".join([one.model, who, *(str(getattr(counts, name)) for name in columns)]))
+        counted = (("torch", one.torch), ("traced", one.traced), ("spec", one.spec))
+        lines += [",".join(map(str, (one.model, who, *counts))) for who, counts in counted]
     return "\n".join(lines) + "\n"
 
 
-def count_spec(model: AnyModel, tokens: int) -> Counts:
-    """Return what a spec counts of one sample of so many tokens, an embedding that the head shares once."""
-    whole = build_graph(model, tokens, Layout(), 2).unroll()
-    counts = _counts(whole)
-    tied = sum(primitive.parameters for primitive in whole.primitives if primitive.group == "tied")
-    return replace(counts, parameters=counts.parameters - tied)
+def count(workload: Workload) -> Counts:
+    """Return what a workload counts, an embedding that the head shares once."""
+    flops = (workload.tensor_flops(direction) for direction in DIRECTIONS)
+    return Counts(workload.parameters("dense", "expert", "embedding"), *flops)
 
 
-def _counts(whole: LayerGraph) -> Counts:
-    groups = fuse(whole, enabled=False)
-    return Counts(
-        parameters=sum(primitive.parameters for primitive in whole.primitives),
-        forward_flops=forward_pass(whole, groups, 2).tensor_flops,
-        backward_flops=backward_pass(whole, groups, 2, "paired").tensor_flops,
-    )
+def traced_workload(trace: Trace, name: str, settings: ExtractSettings) -> Workload:
+    """Return a traced module as a workload of one layer; raise PhazeError."""
+    return lower(ModelGraph((graph_of(trace),), (Run("model"),)), name, Layout(), settings)

@@ -5,9 +5,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from phaze.layout import Layout
 from phaze.spec.config import load_model_named
 from phaze.spec.torch_module import load_torch_module
-from phaze.workload.families.traced.trace import Comparison, Counts, count_spec, csv_text
+from phaze.workload.families.traced.trace import UNFUSED, Comparison, Counts, count, csv_text
+from phaze.workload.models import extract_workload
 
 ROOT = Path(__file__).parents[5]
 TABLE = pd.read_csv(ROOT / "tests" / "data" / "torch-comparison.csv")
@@ -34,7 +36,8 @@ def test_the_table_has_every_module() -> None:
 def test_specs_count_what_pytorch_counts(model: str) -> None:
     """Parameters, and FLOPs of both passes, are the same to the last one."""
     tokens = load_torch_module(ROOT / f"config/torch/{model}.yaml").tokens
-    assert count_spec(load_model_named(model), tokens) == counted(model, "torch") == counted(model, "traced")
+    spec = count(extract_workload(load_model_named(model), tokens, Layout(), UNFUSED))
+    assert spec == counted(model, "torch") == counted(model, "traced")
 
 
 def test_a_comparison_is_three_rows() -> None:

@@ -7,8 +7,10 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.partition.profile import profile_graph
 from phaze.spec.systems import load_cluster
+from phaze.workload.families.traced.trace import UNFUSED, count, traced_workload
 from phaze.workload.families.traced.translate import Call, Origin, Seen, Trace, graph_of, translate
 from phaze.workload.primitives import INPUT, LayerGraph
+from phaze.workload.workload import Workload
 
 B, N, WIDE = 2, 8, 5
 
@@ -159,3 +161,11 @@ def test_a_traced_graph_can_be_profiled() -> None:
     assert [time > 0 for time in graph.forward_s] == [True, False, True]
     assert graph.parameter_bytes.tolist() == [4 * (WIDE * N + WIDE), 0, 0]
     assert graph.edges.tolist() == [[0, 1], [1, 2]]
+
+
+def test_a_traced_module_is_a_workload_of_one_layer() -> None:
+    """Its operators, parameters and tables are those of any other."""
+    trace = Trace(LINEAR, (4,), WIDE * N + WIDE, 2 * B * N * WIDE, 2 * B * N * WIDE)
+    found = traced_workload(trace, "linear", UNFUSED)
+    assert count(found) == (WIDE * N + WIDE, 2 * B * N * WIDE, 2 * B * N * WIDE)
+    assert Workload.of_tables(found.tables, found.graph) == found
