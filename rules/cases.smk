@@ -89,7 +89,7 @@ rule report_cases:
     params:
         plans=study["plans"],
         published=settings.published_plans,
-        code=source_digest("phaze.report.plans"),
+        code=source_digest("phaze.report.plans.build"),
     log:
         "<logs>/report/plans.log",
     benchmark:

@@ -162,7 +162,7 @@ rule report_maps:
     params:
         maps=study["maps"],
         published=settings.published_maps,
-        code=source_digest("phaze.report.maps"),
+        code=source_digest("phaze.report.maps.build"),
     log:
         "<logs>/report/maps.log",
     benchmark:

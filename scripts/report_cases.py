@@ -4,7 +4,8 @@ from pathlib import Path
 
 from phaze import tables
 from phaze.base.job import logged
-from phaze.report.plans import PlanInputs, build_plan_report
+from phaze.report.plans.build import build_plan_report
+from phaze.report.plans.inputs import PlanInputs
 from phaze.report.report import write_report
 from phaze.spec.planning import Plans
 from phaze.spec.published_plans import PublishedPlans

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from phaze import tables
 from phaze.base.job import logged
-from phaze.report.maps import MapInputs, build_map_report
+from phaze.report.maps.build import build_map_report
+from phaze.report.maps.inputs import MapInputs
 from phaze.report.report import write_report
 from phaze.spec.map_study import Maps
 from phaze.spec.published_maps import PublishedMaps

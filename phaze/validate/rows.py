@@ -24,7 +24,7 @@ WORDS = {
     "precision": get_args(Precision),
 }
 FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-WIDTHS = {"tp": "tp", "pp": "pp", "dp": "dp", "chunks": "vp"}
+WIDTHS = {"tp": "tp", "cp": "cp", "pp": "pp", "dp": "dp", "chunks": "vp"}
 LAYOUT = {
     **WIDTHS,
     **{name: name for name in ("microbatch", "sequence_parallel", "zero", "recompute", "precision")},

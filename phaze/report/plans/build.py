@@ -1,50 +1,34 @@
-"""The page of the plans: figures, tables, claims and checks as one HTML page, and as Markdown."""
+"""The page of the plans: figures and tables of the Piper paper beside ours, claims and checks."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from phaze.report.document import Answer, Document
-from phaze.report.plans.checks import check_plans
+from phaze.report.document import Answer
+from phaze.report.plans.checks import CHECKS
 from phaze.report.plans.claims import check_claims
 from phaze.report.plans.inputs import PlanInputs
 from phaze.report.plans.sections import notes, sections_of
-from phaze.report.report import Report
-from phaze.report.verdicts import checks_section, claims_sheet
-from phaze.tables import Cases, Checks, Claims, Curves, Durations, Pipelines, Table
+from phaze.report.report import Report, page_of
+from phaze.report.verdicts import checks_section, claims_sheet, run_checks
+from phaze.tables import Cases, Checks, Claims, Curves, Durations, Pipelines
 
-TABLES: dict[str, type[Table]] = {
-    "cases": Cases,
-    "pipelines": Pipelines,
-    "curves": Curves,
-    "durations": Durations,
-    "case-claims": Claims,
-    "case-checks": Checks,
-}
-"""The tables beside the page, by file name."""
 _CHECKS = "What must hold of any plans, checked on these; `snakemake check` fails if one does not."
 
 
 def build_plan_report(inputs: PlanInputs) -> Report:
     """Return the page of the plans of a study."""
-    claims, checks = check_claims(inputs), check_plans(inputs)
+    claims, checks = check_claims(inputs), run_checks(CHECKS, inputs)
     tables = {
-        "cases": inputs.cases,
-        "pipelines": inputs.pipelines,
-        "curves": inputs.curves,
-        "durations": inputs.durations,
-        "case-claims": claims,
-        "case-checks": checks,
+        "cases": (Cases, inputs.cases),
+        "pipelines": (Pipelines, inputs.pipelines),
+        "curves": (Curves, inputs.curves),
+        "durations": (Durations, inputs.durations),
+        "case-claims": (Claims, claims),
+        "case-checks": (Checks, checks),
     }
-    document = Document(
-        title="phaze",
-        subtitle="plans of Piper",
-        answer=_answer(inputs, claims, checks),
-        sections=(*sections_of(inputs), checks_section(checks, "case-checks", _CHECKS), notes(inputs)),
-        tables=tables,
-        page="plans.html",
-    )
-    return Report(document, TABLES)
+    sections = (*sections_of(inputs), checks_section(checks, "case-checks", _CHECKS), notes(inputs))
+    return page_of("plans.html", "plans of Piper", _answer(inputs, claims, checks), sections, tables)
 
 
 def _answer(inputs: PlanInputs, claims: pd.DataFrame, checks: pd.DataFrame) -> Answer:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from phaze.report.plans.inputs import PlanInputs, by_values, read_curve, relative
-from phaze.report.plans.printed import agrees, printed_rows
+from phaze.report.plans.inputs import PlanInputs, by_values, printed_rows, read_curve, relative
 from phaze.report.verdicts import Claim, tabulate
 from phaze.report.words import join, percent, seconds
 from phaze.spec.published_plans import PublishedPlans
@@ -24,18 +23,13 @@ HALF_A_PERCENT = 0.005
 
 def check_claims(inputs: PlanInputs) -> pd.DataFrame:
     """Return table claims; empty without a publication."""
+    parts = (_table_claims, _share_claims, _best_claims, _flat_claims, _worse_claims, _running_time_claims)
     published = inputs.published
-    if published is None:
-        return Claims.empty()
-    found = [
-        *_table_claims(inputs, published),
-        *_share_claims(inputs, published),
-        *_best_claims(inputs),
-        *_flat_claims(inputs, published),
-        *_worse_claims(inputs, published),
-        *_running_time_claims(inputs, published),
-    ]
-    return tabulate(found)
+    return (
+        Claims.empty()
+        if published is None
+        else tabulate(c for part in parts for c in part(inputs, published))
+    )
 
 
 def _table_claims(inputs: PlanInputs, published: PublishedPlans) -> Iterator[Claim]:
@@ -44,60 +38,49 @@ def _table_claims(inputs: PlanInputs, published: PublishedPlans) -> Iterator[Cla
         rows = list(printed_rows(inputs, case.input))
         if not rows or "table-1" not in case.modes:
             continue
-        same = sum(all(agrees(row.printed[p], row.ours["table-1"][p]) for p in row.printed) for row in rows)
+        same = sum(row.agrees("table-1") for row in rows)
         yield Claim(
             f"{inputs.label(case.input)}: times of Piper and equi, out of memory included, mode table-1",
-            published.sources["table"],
-            f"{len(rows)} rows",
-            f"{same} to the printed digits",
+            published.sources["table"], f"{len(rows)} rows", f"{same} to the printed digits",
             same == len(rows),
-        )
+        )  # fmt: skip
 
 
 def _share_claims(inputs: PlanInputs, published: PublishedPlans) -> Iterator[Claim]:
     """Yield the mean throughput of equal stages over Piper's, over the printed rows."""
     for name, share in published.equi_share.items():
-        rows = list(printed_rows(inputs, name))
-        times = [row.ours["table-1"] for row in rows if "table-1" in row.ours]
+        times = [row.ours["table-1"] for row in printed_rows(inputs, name) if "table-1" in row.ours]
         found = [t["piper"] / t["equi"] for t in times if np.isfinite(t["equi"])]
         if found:
             mean = float(np.mean(found))
             yield Claim(
                 f"{inputs.label(name)}: mean throughput of equi over Piper's where equi finds a plan",
-                published.sources["equi_share"],
-                percent(share, 0),
-                percent(mean),
+                published.sources["equi_share"], percent(share, 0), percent(mean),
                 abs(mean - share) <= HALF_A_PERCENT,
-            )
+            )  # fmt: skip
 
 
-def _best_claims(inputs: PlanInputs) -> Iterator[Claim]:
+def _best_claims(inputs: PlanInputs, _: PublishedPlans) -> Iterator[Claim]:
     """Yield whether Piper's throughput is the best everywhere, and whether it fits where others do not."""
+    cluster = ["memory_gib", "microbatches", "devices"]
     for name, case, mode in ((n, c, m) for n, c in inputs.of("throughput") for m in c.modes):
         rows = inputs.cases[(inputs.cases["case"] == name) & (inputs.cases["mode"] == mode)]
-        label = f"{inputs.label(case.input)}, mode {mode}"
-        share = relative(rows)
-        piper = rows["planner"] == "piper"
+        label, piper = f"{inputs.label(case.input)}, mode {mode}", rows["planner"] == "piper"
         fits = rows[piper & (rows["status"] == "planned")]
+        share = relative(rows)[fits.index]
         yield Claim(
-            f"{label}: Piper always obtains the highest throughput",
-            "Figure 1",
-            "1.000×",
-            f"at least {share[fits.index].min():.3f}× on {len(fits)} clusters with a plan",
-            bool((share[fits.index] > 1 - 1e-9).all()),
-        )
+            f"{label}: Piper always obtains the highest throughput", "Figure 1", "1.000×",
+            f"at least {share.min():.3f}× on {len(fits)} clusters with a plan",
+            bool((share > 1 - 1e-9).all()),
+        )  # fmt: skip
         small = rows[~piper & (rows["memory_gib"] <= SMALL_GIB)]
-        on = fits.set_index(["memory_gib", "microbatches", "devices"]).index
-        others = small[small.set_index(["memory_gib", "microbatches", "devices"]).index.isin(on)]
+        others = small[small.set_index(cluster).index.isin(fits.set_index(cluster).index)]
         without = int((others["status"] == "infeasible").sum())
         if len(others):
             yield Claim(
                 f"{label}: with at most 2 GB, baselines find no plan where Piper does",
-                "caption of Figure 1",
-                "often",
-                f"{without} of {len(others)} times",
-                without > 0,
-            )
+                "caption of Figure 1", "often", f"{without} of {len(others)} times", without > 0,
+            )  # fmt: skip
 
 
 def _flat_claims(inputs: PlanInputs, published: PublishedPlans) -> Iterator[Claim]:
@@ -107,13 +90,8 @@ def _flat_claims(inputs: PlanInputs, published: PublishedPlans) -> Iterator[Clai
         n = int(rows["microbatches"].iloc[0])
         if len(no_tp) and n < rows["most_devices"].max():
             last = int(no_tp["devices"].max())
-            yield Claim(
-                f"{label}: without TP nothing is gained beyond k = N",
-                "Figure 2",
-                f"k = {n}",
-                f"k = {last}",
-                last <= n,
-            )
+            statement = f"{label}: without TP nothing is gained beyond k = N"
+            yield Claim(statement, "Figure 2", f"k = {n}", f"k = {last}", last <= n)
         if len(no_dp) and published.no_dp_stops is not None:
             last = int(no_dp["devices"].max())
             stops = published.no_dp_stops
@@ -135,11 +113,9 @@ def _worse_claims(inputs: PlanInputs, published: PublishedPlans) -> Iterator[Cla
         quarters = [percent(float(q)) for q in np.quantile(more, (0.25, 0.5, 0.75))]
         yield Claim(
             f"{label}: equi takes {100 * low:.0f} to {100 * high:.0f} % more time than Piper for most k",
-            published.sources["equi_worse"],
-            f"{percent(low, 0)} to {percent(high, 0)}",
-            f"quartiles {join(quarters)}; {percent(within, 0)} of {len(more):,} k within",
-            within > MOST,
-        )
+            published.sources["equi_worse"], f"{percent(low, 0)} to {percent(high, 0)}",
+            f"quartiles {join(quarters)}; {percent(within, 0)} of {len(more):,} k within", within > MOST,
+        )  # fmt: skip
 
 
 def considered(inputs: PlanInputs, rows: pd.DataFrame) -> np.ndarray:
@@ -169,24 +145,18 @@ def _curves(inputs: PlanInputs) -> Iterator[tuple[str, pd.DataFrame]]:
 def _running_time_claims(inputs: PlanInputs, published: PublishedPlans) -> Iterator[Claim]:
     """Yield running times beside those of the authors' program."""
     for name, case in inputs.of("runtime"):
-        mine = inputs.durations[inputs.durations["case"] == name]
+        mean_s = (
+            inputs.durations[inputs.durations["case"] == name]
+            .groupby(["blocks", "devices", "microbatches"])["seconds"]
+            .mean()
+        )
         for told in published.running_times:
-            rows = mine[
-                (mine["blocks"] == told.blocks)
-                & (mine["devices"] == told.devices)
-                & (mine["microbatches"] == told.microbatches)
-            ]
-            if len(rows):
-                mean = float(rows["seconds"].mean())
+            ours = float(mean_s.get((told.blocks, told.devices, told.microbatches), np.nan))
+            if np.isfinite(ours):
+                limit = f"{told.seconds / 60:g} min" if told.seconds < 7200 else f"{told.seconds / 3600:g} h"
                 yield Claim(
                     f"{inputs.label(case.input)} with {told.blocks} layers: planning {told.devices} devices, "
                     f"N = {told.microbatches}",
-                    published.sources["running_times"],
-                    f"within {_minutes(told.seconds)}",
-                    seconds(mean),
-                    mean <= told.seconds,
-                )
-
-
-def _minutes(value: float) -> str:
-    return f"{value / 60:g} min" if value < 7200 else f"{value / 3600:g} h"
+                    published.sources["running_times"], f"within {limit}", seconds(ours),
+                    ours <= told.seconds,
+                )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the page of the plans is made from."""
+"""What the page of the plans is made from, and the printed table beside ours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 from phaze.spec.names import Planner
 from phaze.spec.planning import PlanCase, Plans
-from phaze.spec.published_plans import PublishedPlans
+from phaze.spec.published_plans import OUT_OF_MEMORY, PublishedPlans
 
 PLANNER_NAMES: dict[Planner, str] = {
     "piper": "Piper",
@@ -78,3 +78,56 @@ def by_values(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[tuple[float,
     for values in ordered.to_numpy(dtype=float).tolist():
         same = (frame[list(columns)] == values).all(axis=1)
         yield tuple(values), frame[same]
+
+
+MODE_NAMES = {
+    "table-1": "the printed table (prefixes of one linear order, gradients once for d microbatches, any d)",
+    "program": "the authors' program (all downsets, gradients once for N microbatches, d divides N)",
+}
+_DIGITS = 6
+"""Significant digits of the printed table, without trailing zeros: what a C++ stream prints by default."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A printed row with our times, infinite without a plan."""
+
+    devices: int
+    memory_gib: float
+    printed: dict[str, str]
+    """By planner."""
+    ours: dict[str, dict[str, float]]
+    """By mode and planner."""
+
+    def agrees(self, mode: str) -> bool:
+        """Return whether our times in a mode print as the row's."""
+        return all(agrees(self.printed[p], self.ours[mode][p]) for p in self.printed)
+
+
+def ours(value: float) -> str:
+    """Return a time with as many digits as the table prints; a dash where nobody planned."""
+    if np.isnan(value):
+        return "–"
+    return f"{value:.{_DIGITS}g}" if np.isfinite(value) else OUT_OF_MEMORY
+
+
+def agrees(printed: str, value: float) -> bool:
+    """Say whether a time of ours prints as the digits of the table."""
+    return ours(value) == printed
+
+
+def printed_rows(inputs: PlanInputs, source: str) -> Iterator[Row]:
+    """Yield the printed rows of an input that the study planned, as often as they are printed."""
+    published = inputs.published
+    told = () if published is None else published.table.get(source, ())
+    tables = [name for name, case in inputs.of("table") if case.input == source]
+    mine = inputs.cases[inputs.cases["case"].isin(tables)]
+    for row in told:
+        same = mine[(mine["devices"] == row.devices) & (mine["memory_gib"] == row.memory_gib)]
+        if len(same):
+            first = same.groupby(["mode", "planner"])["time_per_sample"].first()
+            ours = {
+                str(mode): {p: float(first.get((mode, p), np.nan)) for p in ("piper", "equi")}
+                for mode in same["mode"].unique()
+            }
+            yield Row(row.devices, row.memory_gib, {"piper": row.piper, "equi": row.equi}, ours)

@@ -8,10 +8,20 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from phaze.report.document import Block, Chart, Items, Section, Sheet
+from phaze.report.document import Block, Cell, Chart, Items, Section, Sheet, sheet_of
 from phaze.report.plans import figures
-from phaze.report.plans.inputs import PLANNER_NAMES, PlanInputs, by_values, planners_of, read_curve, relative
-from phaze.report.plans.printed import MODE_NAMES, Row, agrees, ours, printed_rows
+from phaze.report.plans.inputs import (
+    MODE_NAMES,
+    PLANNER_NAMES,
+    PlanInputs,
+    Row,
+    by_values,
+    ours,
+    planners_of,
+    printed_rows,
+    read_curve,
+    relative,
+)
 from phaze.report.words import digits, join, seconds
 from phaze.spec.planning import PlanCase
 
@@ -138,7 +148,7 @@ def _printed_sheet(rows: list[Row], case: PlanCase) -> Sheet:
                 for planner, printed in row.printed.items()
                 for text in (printed, *(ours(row.ours[mode][planner]) for mode in case.modes))
             ),
-            _agreement(row, case),
+            join(mode for mode in case.modes if row.agrees(mode)) or "none",
         )
         for row in rows
     )  # fmt: skip
@@ -150,23 +160,14 @@ def _printed_sheet(rows: list[Row], case: PlanCase) -> Sheet:
     return Sheet(caption, header, cells, 0, source="cases")
 
 
-def _agreement(row: Row, case: PlanCase) -> str:
-    """Return the modes whose times print as the row's."""
-    same = [m for m in case.modes if all(agrees(row.printed[p], row.ours[m][p]) for p in row.printed)]
-    return join(same) or "none"
-
-
 def _plain_sheet(inputs: PlanInputs, name: str) -> Sheet:
+    columns: dict[str, Cell] = {
+        "devices": "{devices}", "memory": "{memory_gib:g} GB", "mode": "{mode}",
+        "planner": lambda row: PLANNER_NAMES[row["planner"]],
+        "time": lambda row: digits(row["time_per_sample"], 6),
+    }  # fmt: skip
     mine = inputs.cases[inputs.cases["case"] == name]
-    cells = [
-        (
-            str(row["devices"]), f"{row['memory_gib']:g} GB", row["mode"], PLANNER_NAMES[row["planner"]],
-            digits(row["time_per_sample"], 6),
-        )
-        for _, row in mine.iterrows()
-    ]  # fmt: skip
-    header = ("devices", "memory", "mode", "planner", "time")
-    return Sheet("Time per sample", header, tuple(cells), 0, source="cases")
+    return sheet_of("Time per sample", mine, columns, 0, source="cases")
 
 
 def missing(inputs: PlanInputs) -> Iterator[Section]:
@@ -217,19 +218,14 @@ def _batches(case: PlanCase) -> str:
     return join(f"{n:,}" for n in case.microbatches)
 
 
-Part = Callable[[PlanInputs, str, PlanCase], Section]
-PARTS: dict[str, Part] = {
-    "table": table,
-    "throughput": throughput,
-    "curve": curve,
-    "runtime": running_time,
-}
+PARTS: dict[str, Callable[[PlanInputs, str, PlanCase], Section]] = {
+    "table": table, "throughput": throughput, "curve": curve, "runtime": running_time,
+}  # fmt: skip
 """How cases are shown, in the order of the page."""
 
 
 def sections_of(inputs: PlanInputs) -> Iterator[Section]:
     """Yield the sections of all cases, and what is missing."""
     for show, part in PARTS.items():
-        for name, case in inputs.of(show):
-            yield part(inputs, name, case)
+        yield from (part(inputs, name, case) for name, case in inputs.of(show))
     yield from missing(inputs)

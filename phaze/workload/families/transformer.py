@@ -34,7 +34,7 @@ def embedding_layer(part: Slice) -> LayerGraph:
             _lookup(layer, "position", part.own_tokens, model.hidden, model.position_rows),
         )
     if model.positions == "sinusoidal":
-        table = part.sequence * model.hidden * part.bytes_per_element
+        table = part.own_sequence * model.hidden * part.bytes_per_element
         x = layer.add("add", "position_add", x, constant_bytes=table)
     if model.token_types:
         x = layer.add(
@@ -94,10 +94,11 @@ def _norm(layer: LayerBuilder, name: str, part: Slice, x: Tensor, width: int = 0
 def _attention(layer: LayerBuilder, part: Slice, x: Tensor) -> Tensor:
     """Append attention up to the output matrix (its bias comes after the all-reduce)."""
     q, k, v = _projections(layer, part, x)
+    k, v = (part.gather_context(layer, name, y) for name, y in (("key", k), ("value", v)))
     scores, probabilities = _probabilities(layer, part, q, k)
     group = part.heads // part.kv_heads
     batch = part.microbatch * part.kv_heads
-    gemm = Gemm(batch, group * part.sequence, part.sequence, part.model.head_width)
+    gemm = Gemm(batch, group * part.own_sequence, part.sequence, part.model.head_width)
     y = layer.add("matmul", "context", probabilities, v, elements=gemm.result_elements, gemm=gemm)
     layer.attend(scores, y)
     y = layer.add("reshape", "context_reshape", layer.add("transpose", "context_transpose", y))
@@ -126,7 +127,7 @@ def _by_heads(layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
 
 def _rotary(layer: LayerBuilder, name: str, part: Slice, x: Tensor) -> Tensor:
     """Append the rotary embedding, which reads a table of sines and one of cosines."""
-    table = 2 * part.sequence * part.model.head_width * part.bytes_per_element
+    table = 2 * part.own_sequence * part.model.head_width * part.bytes_per_element
     return layer.add("rotary", f"{name}_rotary", x, constant_bytes=table)
 
 
@@ -134,10 +135,10 @@ def _probabilities(layer: LayerBuilder, part: Slice, q: Tensor, k: Tensor) -> tu
     """Append scores and probabilities of attention; heads that share a key head are rows of one product."""
     group = part.heads // part.kv_heads
     batch = part.microbatch * part.kv_heads
-    gemm = Gemm(batch, group * part.sequence, part.model.head_width, part.sequence)
+    gemm = Gemm(batch, group * part.own_sequence, part.model.head_width, part.sequence)
     scores = layer.add("matmul", "scores", q, k, elements=gemm.result_elements, gemm=gemm)
     y = layer.add("scale", "scores_scale", scores)
-    mask = part.sequence * (part.sequence if part.model.causal else part.microbatch)
+    mask = part.sequence * (part.own_sequence if part.model.causal else part.microbatch)
     y = layer.add("mask", "scores_mask", y, constant_bytes=mask)
     y = layer.add("softmax", "softmax", y)
     return scores, layer.dropout("softmax", y, part.model.attention_dropout)

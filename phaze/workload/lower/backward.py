@@ -128,7 +128,9 @@ class _Maker:
         """Return the backward parts of one primitive; `read` collects the stashes already at hand."""
         primitive = self._primitive(index)
         if primitive.kind in BACKWARD:
-            return (collective(primitive, "backward", self._width, BACKWARD[primitive.kind]),)
+            # Slices (tp) gather again beside a product; nothing hides gathering keys and values again.
+            kinds = (BACKWARD[primitive.kind], *[primitive.kind] * (primitive.axis == "cp"))
+            return tuple(collective(primitive, "backward", self._width, kind) for kind in kinds)
         keys = self._keys(index, gradients)
         if not keys:
             return self._products(index, gradients)

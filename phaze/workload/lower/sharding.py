@@ -7,6 +7,11 @@ every slice.
 
 With sequence parallelism what would be the same on every slice is cut along the sequence: a gather takes the
 place of the copy, a reduce-scatter that of the all-reduce (Korthikanti et al. 2023, Section 4.2.2).
+
+With context parallelism every slice has an equal part of every sequence. Only attention needs the others:
+keys and values are gathered for it, and their gradients reduce-scattered (Megatron-Core, `--cp-comm-type
+all_gather`). Ranks take one part from the beginning and one from the end of the sequence, so that a causal
+mask leaves all of them the same work. What was gathered is not kept: the backward pass gathers it again.
 """
 
 from __future__ import annotations
@@ -36,8 +41,13 @@ class Slice:
 
     @property
     def tokens(self) -> int:
-        """Return the tokens of the microbatch."""
-        return self.microbatch * self.sequence
+        """Return the tokens of the microbatch that the slice has."""
+        return self.microbatch * self.own_sequence
+
+    @property
+    def own_sequence(self) -> int:
+        """Return the tokens of a sample that the slice has."""
+        return self.sequence // self.layout.cp
 
     @property
     def hidden_elements(self) -> int:
@@ -105,6 +115,13 @@ class Slice:
         """Sum a tensor over the slices: an all-reduce forward, nothing to do backward (g)."""
         return layer.add("all_reduce", f"{name}_all_reduce", x, axis="tp") if self.layout.tp > 1 else x
 
+    def gather_context(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
+        """Hand keys or values of the whole sequence to the queries of every part of it."""
+        cp = self.layout.cp
+        if cp == 1:
+            return x
+        return layer.add("all_gather", f"{name}_all_gather", x, elements=x.elements * cp, axis="cp")
+
 
 def slice_model(model: Model, sequence: int, layout: Layout, bytes_per_element: int) -> Slice:
     """Return one slice; raise PhazeError where t does not divide the heads, or the sequence where that is
@@ -113,8 +130,9 @@ def slice_model(model: Model, sequence: int, layout: Layout, bytes_per_element: 
     where = f"model {model.name}"
     model.check_tensor_width(layout.tp, where)
     model.check_sequence(sequence, where)
-    if layout.cuts_sequence and sequence % layout.tp:
-        raise PhazeError(
-            f"{where}: tensor: {layout.tp} must divide the sequence {sequence} if that is parallel"
-        )
+    if layout.cp > 1 and sequence % (2 * layout.cp):
+        raise PhazeError(f"{where}: 2 * cp must divide the sequence {sequence}, got {2 * layout.cp}")
+    if layout.cuts_sequence and sequence // layout.cp % layout.tp:
+        part = f"sequence {sequence}" if layout.cp == 1 else f"part {sequence // layout.cp} of the sequence"
+        raise PhazeError(f"{where}: tensor: {layout.tp} must divide the {part} if that is parallel")
     return Slice(model, layout, sequence, bytes_per_element)

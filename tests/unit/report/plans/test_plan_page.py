@@ -10,13 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.report.plans import PlanInputs, build_plan_report
-from phaze.report.plans.build import TABLES
-from phaze.report.plans.checks import CHECKS, check_plans
+from phaze.report.plans.build import build_plan_report
+from phaze.report.plans.checks import CHECKS
 from phaze.report.plans.claims import check_claims, extra_time
-from phaze.report.plans.inputs import read_curve, relative
-from phaze.report.plans.printed import agrees, ours
+from phaze.report.plans.inputs import PlanInputs, agrees, ours, read_curve, relative
 from phaze.report.report import write_report
+from phaze.report.verdicts import run_checks
 from phaze.spec.planning import Plans
 from tests.unit.report.plans.toy_plans import PLANS, PUBLISHED, toy_inputs
 
@@ -32,12 +31,12 @@ def claims(inputs: PlanInputs) -> dict[str, tuple[str, bool]]:
 
 
 def failed(inputs: PlanInputs) -> set[str]:
-    table = check_plans(inputs)
+    table = run_checks(CHECKS, inputs)
     return set(table.loc[~table["passed"], "check"])
 
 
 def test_every_check_passes_on_sound_plans_and_looks_at_something(inputs: PlanInputs) -> None:
-    table = check_plans(inputs)
+    table = run_checks(CHECKS, inputs)
     assert table.loc[~table["passed"], ["check", "example"]].to_numpy().tolist() == []
     assert (table["rows"] > 0).all()
 
@@ -118,7 +117,7 @@ def test_the_page_has_every_section_and_table_once(inputs: PlanInputs, tmp_path:
     assert page.count("<svg") == 3
     assert "| 8 | 1 GB | 1.25 | 1.25 | 1.24875 | OOM | OOM | OOM | table-1 |" in text
     assert "plans.html" in text
-    assert {path.stem for path in tmp_path.iterdir()} == {*TABLES, "plans"}
+    assert {path.stem for path in tmp_path.iterdir()} == {*report.written, "plans"}
 
 
 def test_two_pages_of_the_same_tables_are_equal(inputs: PlanInputs, tmp_path: Path) -> None:
