@@ -43,7 +43,7 @@ class MapInputs:
 
 
 def steps(mappings: pd.DataFrame, value: str = "step_s") -> pd.DataFrame:
-    """Return the step of every way in a column of its own, and of what is compared.
+    """Return the step of every way in a column of its own, and of what is compared, with the shape.
 
     ours: the shortest of the searches and the local search; searched: of the searches alone, as the paper's
     ensemble with the exact instantiation; by-sizes: the paper's choice of one; paper: of the two
@@ -61,15 +61,23 @@ def steps(mappings: pd.DataFrame, value: str = "step_s") -> pd.DataFrame:
             "by-sizes": chosen,
             "heuristics": wide[["cs-map", "p2p-map"]].min(axis=1),
         }
-    )
-    return found.reset_index()
+    ).reset_index()
+    return found.assign(shape=shapes_of(found))
+
+
+def shapes_of(rows: pd.DataFrame) -> pd.Series:
+    """Return stages x replicas of every row, as in 4x2."""
+    return rows["stages"].astype(str) + "x" + rows["replicas"].astype(str)
+
+
+def shape_names(case: MapCase) -> tuple[str, ...]:
+    """Return the shapes of a case, as `shapes_of` has them."""
+    return tuple(f"{stages}x{replicas}" for stages, replicas in case.shapes)
 
 
 def step_of(rows: pd.DataFrame, partitioner: str, shape: str, way: str) -> float:
     """Return a step of rows of one graph on one topology, NaN where there is none."""
-    stages, replicas = map(int, shape.split("x"))
-    of_shape = (rows["stages"] == stages) & (rows["replicas"] == replicas)
-    same = rows[of_shape & (rows["partitioner"] == partitioner)]
+    same = rows[(rows["shape"] == shape) & (rows["partitioner"] == partitioner)]
     return float(same[way].iloc[0]) if len(same) else float("nan")
 
 

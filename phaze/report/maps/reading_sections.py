@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from phaze.report.document import Block, Items, Prose, Section, Sheet
-from phaze.report.maps.inputs import MapInputs, shares_ports, step_of
+from phaze.report.maps.inputs import MapInputs, shape_names, shares_ports, step_of
 from phaze.report.maps.readings import FIRST, OVER, about, groups, mean_factor, means, nearest, unexplained
 from phaze.report.words import digits
 from phaze.spec.map_study import MapCase
@@ -78,7 +78,7 @@ def _factors_sheet(inputs: MapInputs, mine: pd.DataFrame, case: MapCase) -> Shee
 
 def _figures_sheet(inputs: MapInputs, mine: pd.DataFrame, case: MapCase, words: str) -> Sheet:
     """Return every figure of a printed table by topology and reading."""
-    shapes = [f"{stages}x{replicas}" for stages, replicas in case.shapes]
+    shapes = shape_names(case)
 
     def cells(some: pd.DataFrame, column: str, style: str) -> Iterator[str]:
         values = dict(zip(some["shape"], some[column], strict=True))
@@ -165,7 +165,7 @@ def refinement_sheet(inputs: MapInputs, name: str, case: MapCase) -> Iterator[Sh
     if not {"clusters", "paper"} <= set(case.partitioners):
         return
     printed = inputs.published.over_clusters if inputs.published is not None else {}
-    shapes = [f"{stages}x{replicas}" for stages, replicas in case.shapes]
+    shapes = shape_names(case)
     readings = ["step_s"]
     if any(shares_ports(inputs.maps, topology) for topology in case.topologies):
         readings.append("shared_step_s")

@@ -54,8 +54,8 @@ def _by_topology(inputs: MapInputs, name: str, case: MapCase) -> Iterator[Row]:
 
 def _medians(rows: pd.DataFrame, over: str, own: str) -> Iterator[tuple[str, float]]:
     """Yield shapes and the median over seeds of how much shorter a step of our own is."""
-    for (stages, replicas), some in rows.groupby(["stages", "replicas"]):
-        yield f"{stages}x{replicas}", float(np.median(some[over] / some[own]))
+    for _, some in rows.groupby(["stages", "replicas"]):
+        yield some["shape"].iloc[0], float(np.median(some[over] / some[own]))
 
 
 def topologies_of(case: MapCase, reading: Reading) -> dict[str, str]:

@@ -12,9 +12,18 @@ import pandas as pd
 
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.topologies import make_network
-from phaze.report.document import Block, Chart, Prose, Section, Sheet
+from phaze.report.document import Block, Chart, Prose, Section, Sheet, sheet_of
 from phaze.report.maps import figures
-from phaze.report.maps.inputs import POINT, MapInputs, geometric_mean, shares_ports, speed_ups, step_of
+from phaze.report.maps.inputs import (
+    POINT,
+    MapInputs,
+    geometric_mean,
+    shape_names,
+    shapes_of,
+    shares_ports,
+    speed_ups,
+    step_of,
+)
 from phaze.report.maps.reading_sections import (
     cluster_blocks,
     missing_section,
@@ -27,37 +36,41 @@ from phaze.spec.published_maps import Mapping
 from phaze.spec.topology import MatrixFile
 
 TABLES = {"over_consecutive": "over CS map (Table III)", "over_heuristics": "over CS and p2p map (Table VI)"}
+WAYS = {
+    "by_sizes_over_consecutive": "one instantiation by sizes, over CS",
+    "paper_over_consecutive": "both of the paper, over CS",
+    "over_consecutive": "ours, over CS",
+    "paper_over_heuristics": "both of the paper, over CS and p2p",
+    "searched_over_heuristics": "with the exact one, over CS and p2p",
+    "over_heuristics": "ours, over CS and p2p",
+}
+"""What each part of ours reaches."""
 
 
 def topologies_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
     """Return Tables III and VI: speed-ups by topology, ours beside the printed ones."""
     found = speed_ups(inputs.rows(name))
-    blocks: list[Block] = [Prose("The median over the seeds of a topology; printed values in brackets.")]
-    for key, title in TABLES.items():
-        blocks.append(_speed_up_sheet(inputs, case, found, key, title))
-    blocks.append(_ways_sheet(found, case))
+    found = found.assign(shape=shapes_of(found))
+    told = Prose("The median over the seeds of a topology; printed values in brackets.")
+    sheets = [_speed_up_sheet(inputs, case, found, key, title) for key, title in TABLES.items()]
     about = "How much shorter a simulated step is than with mappings by hand, by topology and shape S x R."
-    return Section(name, f"Speed-ups by topology: {name}", about, tuple(blocks))
+    sheets.append(_ways_sheet(found, case))
+    return Section(name, f"Speed-ups by topology: {name}", about, (told, *sheets))
 
 
 def _speed_up_sheet(inputs: MapInputs, case: MapCase, found: pd.DataFrame, key: str, title: str) -> Sheet:
     printed = getattr(inputs.published, key) if inputs.published is not None else {}
-    rows = []
+    rows, shapes = [], shape_names(case)
     for topology in case.topologies:
-        mine = found[found["topology"] == topology]
-        theirs = printed.get(topology, {})
-        ours = {f"{r.stages}x{r.replicas}": getattr(r, key) for r in mine.itertuples()}
-        cells = [_beside(ours.get(_shape(shape)), theirs.get(_shape(shape))) for shape in case.shapes]
-        both = [shape for shape in map(_shape, case.shapes) if shape in ours and shape in theirs]
-        mean = geometric_mean(pd.Series([ours[s] for s in both] or list(ours.values())))
-        other = geometric_mean(pd.Series([theirs[s] for s in both])) if both else None
+        mine = found[found["topology"] == topology].set_index("shape")[key]
+        theirs = pd.Series(printed.get(topology, {}), dtype=float)
+        both = mine.index.intersection(theirs.index).intersection(list(shapes), sort=False)
+        mean = geometric_mean(mine[both] if len(both) else mine)
+        cells = [_beside(mine.get(shape), theirs.get(shape)) for shape in shapes]
+        other = geometric_mean(theirs[both]) if len(both) else None
         rows.append((inputs.maps.topologies[topology].label, *cells, _beside(mean, other)))
-    header = ("topology", *map(_shape, case.shapes), "geometric mean")
+    header = ("topology", *shapes, "geometric mean")
     return Sheet(f"Speed-up {title}", header, tuple(rows), 1, source="speed-ups")
-
-
-def _shape(shape: tuple[int, int]) -> str:
-    return f"{shape[0]}x{shape[1]}"
 
 
 def _beside(ours: float | None, theirs: float | None) -> str:
@@ -68,26 +81,15 @@ def _beside(ours: float | None, theirs: float | None) -> str:
 
 def _ways_sheet(found: pd.DataFrame, case: MapCase) -> Sheet:
     """Return the geometric means of what each part of ours reaches."""
-    columns = {
-        "by_sizes_over_consecutive": "one instantiation by sizes, over CS",
-        "paper_over_consecutive": "both of the paper, over CS",
-        "over_consecutive": "ours, over CS",
-        "paper_over_heuristics": "both of the paper, over CS and p2p",
-        "searched_over_heuristics": "with the exact one, over CS and p2p",
-        "over_heuristics": "ours, over CS and p2p",
-        "least_over_heuristics": "ours at worst, over CS and p2p",
-    }
-    rows = []
-    for topology in case.topologies:
-        mine = found[found["topology"] == topology]
-        means = [geometric_mean(mine[key]) for key in columns if key != "least_over_heuristics"]
-        rows.append(
-            (topology, *(f"{mean:.2f}" for mean in means), f"{mine['least_over_heuristics'].min():.3f}")
-        )
+    by_topology = found.groupby("topology")
+    least = by_topology["least_over_heuristics"].min()
+    means = by_topology[list(WAYS)].agg(geometric_mean).join(least).reindex(list(case.topologies))
+    columns = {"topology": "{topology}", **{title: f"{{{key}:.2f}}" for key, title in WAYS.items()}}
+    columns |= {"ours at worst, over CS and p2p": "{least_over_heuristics:.3f}"}
     caption = (
         "Geometric means over shapes of what each part of the ensemble reaches, without heuristics in it"
     )
-    return Sheet(caption, ("topology", *columns.values()), tuple(rows), 1, source="speed-ups")
+    return sheet_of(caption, means.rename_axis("topology").reset_index(), columns, source="speed-ups")
 
 
 def partitioners_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
@@ -120,10 +122,10 @@ def _graph_sheet(inputs: MapInputs, case: MapCase, readings: list[pd.DataFrame],
             printed = published.get(partitioner, {}).get(way, {})
             values = [
                 _over_first(mine, (case.partitioners[0], partitioner), way, shape, printed.get(shape))
-                for shape in map(_shape, case.shapes)
+                for shape in shape_names(case)
             ]
             cells.append((partitioner, label, *values))
-    header = ("partition", "mapping", *map(_shape, case.shapes))
+    header = ("partition", "mapping", *shape_names(case))
     label = inputs.maps.graphs[graph].label
     return Sheet(f"{label}: throughput over the first row", header, tuple(cells), 2)
 
@@ -194,14 +196,15 @@ def gaps_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
     assert inputs.gaps is not None, name
     assert inputs.gap_durations is not None, name
     rows = inputs.gaps[inputs.gaps["graph"].isin(case.graphs)].merge(inputs.gap_durations)
-    ordered = rows.assign(devices=rows["stages"] * rows["replicas"]).sort_values(["devices", "topology"])
+    devices = rows["stages"] * rows["replicas"]
+    ordered = rows.assign(devices=devices, shape=shapes_of(rows)).sort_values(["devices", "topology"])
     cells = []
     for _, mine in ordered.groupby(["devices", "topology", "stages"]):
         first, by_kind = mine.iloc[0], {row["counted"]: row for _, row in mine.iterrows()}
         gaps = [_gap(by_kind[kind]) for kind in ("p2p", "allreduce", "exact")]
         label = inputs.maps.topologies[first["topology"]].label
-        shape, longest = _shape((first["stages"], first["replicas"])), seconds(mine["seconds"].max())
-        cells.append((label, shape, f"{first['devices']:,}", *gaps, longest))
+        longest = seconds(mine["seconds"].max())
+        cells.append((label, first["shape"], f"{first['devices']:,}", *gaps, longest))
     header = ("topology", "shape", "devices", "messages", "all-reduce", "both", "longest time")
     sheet = Sheet("Local search above the optimum, or above the bound (≤)", header, tuple(cells), 3)
     about = (
@@ -259,8 +262,7 @@ def _drawn(inputs: MapInputs, name: str, devices: int) -> DeviceNetwork:
     return make_network(made)
 
 
-Part = Callable[[MapInputs, str, MapCase], Section]
-PARTS: dict[str, Part] = {
+PARTS: dict[str, Callable[[MapInputs, str, MapCase], Section]] = {
     "topologies": topologies_section,
     "partitioners": partitioners_section,
     "throughput": throughput_section,
@@ -268,8 +270,6 @@ PARTS: dict[str, Part] = {
     "gaps": gaps_section,
 }
 """How cases are shown, in the order of the page."""
-
-
 BESIDE = {"topologies": reading_blocks, "partitioners": cluster_blocks}
 """What stands first in the sections that are beside a publication."""
 
