@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -13,6 +10,9 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from phaze.base.units import GIB
+from phaze.pipeline.longest_path import simulate
+from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.trace import job_rows
 from phaze.report.style import AMBER, BLUE, GREY, PURPLE, RED, SAND, SILVER, SKY, WIDE, axes, legend_above
 from phaze.report.words import digits, operator
 
@@ -83,79 +83,35 @@ def _label(ax: Axes, name: str, start: float, length: float, y: int, span: float
         ax.text(start + length / 2, y, text, ha="center", va="center", color="white", fontsize=6.5)
 
 
-@dataclass(frozen=True)
-class Pass:
-    """One pass of one microbatch through one stage."""
-
-    stage: int
-    microbatch: int
-    backward: bool
-    start_s: float
-    end_s: float
-
-
 def one_forward_one_backward(
     forward_s: list[float], backward_s: list[float], microbatches: int
-) -> list[Pass]:
-    """Return when every pass of a 1F1B pipeline runs: stage i does s - i forward passes, then alternates.
-
-    Every pass starts when its stage is free and its input is there; transfers are part of the passes.
-    """
-    depth = len(forward_s)
-    queues = [_order(depth - i, microbatches) for i in range(depth)]
-    free = [0.0] * depth
-    done: dict[tuple[int, int, bool], float] = {}
-    passes: list[Pass] = []
-    while any(queues):
-        i = next(i for i, queue in enumerate(queues) if queue and _needs(i, depth, *queue[0]) <= done.keys())
-        number, backward = queues[i].pop(0)
-        ready = max((done[key] for key in _needs(i, depth, number, backward)), default=0.0)
-        start = max(free[i], ready)
-        end = start + (backward_s[i] if backward else forward_s[i])
-        free[i] = done[i, number, backward] = end
-        passes.append(Pass(i, number, backward, start, end))
-    return passes
-
-
-def _order(warm_up: int, microbatches: int) -> list[tuple[int, bool]]:
-    """Return (microbatch, backward) in the order of a stage that starts with so many forward passes."""
-    warm_up = min(warm_up, microbatches)
-    order = [(m, False) for m in range(warm_up)]
-    for number in range(microbatches):
-        order.append((number, True))
-        if warm_up + number < microbatches:
-            order.append((warm_up + number, False))
-    return order
-
-
-def _needs(stage: int, depth: int, number: int, backward: bool) -> set[tuple[int, int, bool]]:
-    """Return the passes that a pass waits for."""
-    if backward:
-        return {(stage, number, False)} | ({(stage + 1, number, True)} if stage + 1 < depth else set())
-    return {(stage - 1, number, False)} if stage else set()
+) -> pd.DataFrame:
+    """Return every pass of a 1F1B pipeline: stage, microbatch, backward, start_s and end_s."""
+    stages = tuple(map(StageCost, forward_s, backward_s))
+    jobs = pd.DataFrame(job_rows(simulate(Pipeline(stages, microbatches))))
+    passes: pd.DataFrame = jobs[jobs["kind"].isin(["forward", "backward"])]
+    return passes.assign(backward=passes["kind"] == "backward")
 
 
 def pipeline(stages: pd.DataFrame, microbatches: int) -> Figure:
     """Draw the 1F1B pipeline with the stages' own times, for as many microbatches as a picture can hold."""
     depth = len(stages)
     shown = min(microbatches, max(4, MOST_SLOTS // (2 * depth)), depth + 8)
-    half = (stages["transfer_s"] / 2).to_numpy()
-    passes = one_forward_one_backward(
-        (stages["forward_s"].to_numpy() + half).tolist(),
-        (stages["backward_s"].to_numpy() + half).tolist(),
-        shown,
-    )
+    half_s = stages["transfer_s"] / 2
+    forward_s, backward_s = stages["forward_s"] + half_s, stages["backward_s"] + half_s
+    passes = one_forward_one_backward(forward_s.to_list(), backward_s.to_list(), shown)
     figure, (ax,) = axes(HALF, 0.85 + max(0.07 * depth, 0.28 * min(depth, 4)))
-    scale, unit = (1.0, "s") if passes[-1].end_s >= 1 else (1e3, "ms")
-    for backward, name, dark, light in (
-        (False, "forward", SKY, "#9cc4e8"),
-        (True, "backward", BLUE, "#3f7fb8"),
+    end_s = passes["end_s"].max()
+    scale, unit = (1.0, "s") if end_s >= 1 else (1e3, "ms")
+    for backward, name, colours in (
+        (False, "forward", (SKY, "#9cc4e8")),
+        (True, "backward", (BLUE, "#3f7fb8")),
     ):
-        for parity, colour in enumerate((dark, light)):
-            some = [p for p in passes if p.backward == backward and p.microbatch % 2 == parity]
+        for parity, colour in enumerate(colours):
+            some = passes[(passes["backward"] == backward) & (passes["microbatch"] % 2 == parity)]
             label = name if parity == 0 else None
             ax.add_patch(PathPatch(_boxes(some, scale), fc=colour, lw=0, label=label))
-    ax.set_xlim(0, max(p.end_s for p in passes) * scale)
+    ax.set_xlim(0, end_s * scale)
     ax.set_ylim(depth - 0.5, -0.5)
     step = max(1, depth // 4)
     ax.set_yticks(range(0, depth, step), [str(i + 1) for i in range(0, depth, step)])
@@ -165,18 +121,13 @@ def pipeline(stages: pd.DataFrame, microbatches: int) -> Figure:
     return figure
 
 
-def _boxes(passes: list[Pass], scale: float) -> Path:
+def _boxes(passes: pd.DataFrame, scale: float) -> Path:
     """Return all boxes as one path, which keeps the page small."""
-    corners = np.array(
-        [
-            [(p.start_s * scale, p.stage + dy) for dy in (-0.44, 0.44)]
-            + [(p.end_s * scale, p.stage + dy) for dy in (0.44, -0.44)]
-            + [(p.start_s * scale, p.stage - 0.44)]
-            for p in passes
-        ]
-    ).reshape(-1, 2)
+    left, right = passes["start_s"].to_numpy() * scale, passes["end_s"].to_numpy() * scale
+    top, bottom = passes["stage"].to_numpy() - 0.44, passes["stage"].to_numpy() + 0.44
+    corners = [(left, top), (left, bottom), (right, bottom), (right, top), (left, top)]
     codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(passes)
-    return Path(corners, np.array(codes, dtype=np.uint8)) if passes else Path(np.zeros((0, 2)))
+    return Path(np.moveaxis(np.array(corners), 2, 0).reshape(-1, 2), np.array(codes, dtype=np.uint8))
 
 
 def stage_memory(stages: pd.DataFrame, hbm_gib: float) -> Figure:
@@ -193,13 +144,8 @@ def stage_memory(stages: pd.DataFrame, hbm_gib: float) -> Figure:
     ax.text(0.5, hbm_gib, f" HBM {digits(hbm_gib, 2)} GiB", va="bottom", fontsize=7.5, color=GREY)
     ax.set_xlim(0.5, len(stages) + 0.5)
     ax.set_ylim(0, hbm_gib * 1.15)
-    ax.set_xticks(list(_few(len(stages))))
+    ax.set_xticks(range(1, len(stages) + 1, max(1, len(stages) // 8)))
     ax.set_xlabel("stage")
     ax.set_ylabel("GiB")
     legend_above(figure, ax, 5)
     return figure
-
-
-def _few(count: int) -> Iterator[int]:
-    """Yield the numbers of some stages, the first among them."""
-    yield from range(1, count + 1, max(1, count // 8))

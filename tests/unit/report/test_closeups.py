@@ -18,7 +18,7 @@ TIMES = st.lists(st.tuples(st.floats(0.1, 2), st.floats(0.1, 4)), min_size=1, ma
 
 @pytest.mark.parametrize(("depth", "count"), [(1, 1), (1, 5), (3, 1), (4, 8), (5, 3)])
 def test_equal_stages_take_microbatches_plus_depth_minus_one(depth: int, count: int) -> None:
-    passes = one_forward_one_backward([1.0] * depth, [2.0] * depth, count)
+    passes = list(one_forward_one_backward([1.0] * depth, [2.0] * depth, count).itertuples())
     assert max(p.end_s for p in passes) == pytest.approx(3.0 * (count + depth - 1))
 
 
@@ -26,7 +26,7 @@ def test_equal_stages_take_microbatches_plus_depth_minus_one(depth: int, count: 
 def test_a_stage_does_one_pass_at_a_time_and_every_pass_once(
     times: list[tuple[float, float]], count: int
 ) -> None:
-    passes = one_forward_one_backward([f for f, _ in times], [b for _, b in times], count)
+    passes = list(one_forward_one_backward([f for f, _ in times], [b for _, b in times], count).itertuples())
     assert len({(p.stage, p.microbatch, p.backward) for p in passes}) == len(passes) == 2 * count * len(times)
     for stage in range(len(times)):
         mine = sorted((p for p in passes if p.stage == stage), key=lambda p: p.start_s)
@@ -35,7 +35,7 @@ def test_a_stage_does_one_pass_at_a_time_and_every_pass_once(
 
 @given(TIMES, st.integers(1, 8))
 def test_a_pass_starts_after_what_it_needs(times: list[tuple[float, float]], count: int) -> None:
-    passes = one_forward_one_backward([f for f, _ in times], [b for _, b in times], count)
+    passes = list(one_forward_one_backward([f for f, _ in times], [b for _, b in times], count).itertuples())
     ends = {(p.stage, p.microbatch, p.backward): p.end_s for p in passes}
     for p in passes:
         before = (p.stage + (1 if p.backward else -1), p.microbatch, p.backward)
@@ -47,7 +47,7 @@ def test_a_pass_starts_after_what_it_needs(times: list[tuple[float, float]], cou
 def test_a_stage_holds_no_more_microbatches_than_stages_follow_it(
     times: list[tuple[float, float]], count: int
 ) -> None:
-    passes = one_forward_one_backward([f for f, _ in times], [b for _, b in times], count)
+    passes = list(one_forward_one_backward([f for f, _ in times], [b for _, b in times], count).itertuples())
     for stage in range(len(times)):
         held = sorted((p for p in passes if p.stage == stage), key=lambda p: p.start_s)
         most, now = 0, 0
