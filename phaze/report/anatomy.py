@@ -7,21 +7,10 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
+from phaze import tables
 from phaze.layout import Layout
 from phaze.report.inputs import COMMON_SHARD, Cluster, Details, Inputs, Only, Point
 from phaze.report.winners import COMMON, PER_MODEL, chip_named, chip_of
-from phaze.tables import (
-    Areas,
-    Bindings,
-    Breakdowns,
-    Complexities,
-    Energies,
-    Estimates,
-    Layers,
-    Operators,
-    Schedules,
-    Stages,
-)
 from phaze.tables.columns import POINT, layout_of
 
 PARTS = ("mac", "register", "l2", "glb", "hbm", "link")
@@ -39,7 +28,7 @@ def point_of(row: pd.Series) -> Point:
     return Point(str(row["model"]), str(row["layout"]))
 
 
-def shard_rows(inputs: Inputs, table: type[Schedules | Stages], row: pd.Series) -> pd.DataFrame:
+def shard_rows(inputs: Inputs, table: type[tables.Schedules | tables.Stages], row: pd.Series) -> pd.DataFrame:
     """Return the rows of a table that belong to the architecture of a placement."""
     only = Only("architecture", (str(row["architecture"]),))
     return inputs.details.rows(table, point_of(row), _shard(inputs, row), only)
@@ -60,7 +49,7 @@ def _stages_on(
     details: Details, point: Point, architecture: str, shard: str, of: tuple[float, bool, str]
 ) -> pd.DataFrame:
     """Return the same by HBM, recomputation and planner: several parts and checks look at every result."""
-    found = details.rows(Stages, point, shard, Only("architecture", (architecture,)))
+    found = details.rows(tables.Stages, point, shard, Only("architecture", (architecture,)))
     keys = ("hbm_gib", "recompute", "planner")
     same = np.logical_and.reduce([found[key] == value for key, value in zip(keys, of, strict=True)])
     return found[same].sort_values("stage")
@@ -77,8 +66,8 @@ def _operators_on(
     cluster: Cluster, details: Details, point: Point, architecture: str, shard: str
 ) -> pd.DataFrame:
     """Return the same of all placements that share an architecture and a point: results share many."""
-    schedule = details.rows(Schedules, point, shard, Only("architecture", (architecture,)))
-    operators = details.rows(Operators, point, "")
+    schedule = details.rows(tables.Schedules, point, shard, Only("architecture", (architecture,)))
+    operators = details.rows(tables.Operators, point, "")
     keys = ["layer", "direction", "operator"]
     scheduled = operators.merge(
         schedule[[*keys, "core", "start_s", "end_s"]], on=keys, suffixes=("", "_index")
@@ -94,7 +83,7 @@ def with_estimates(scheduled: pd.DataFrame, details: Details, point: Point, chip
         all_cores=scheduled["core_index"] < 0,
     )
     only = Only("design", tuple(sorted({int(design) for design in designs.values()})))
-    estimates = details.rows(Estimates, point, chip["shard"], only)
+    estimates = details.rows(tables.Estimates, point, chip["shard"], only)
     joined = scheduled.merge(estimates.drop(columns=list(POINT)), on=["work", "design"], how="left")
     every = joined["all_cores"]
     chosen = {
@@ -123,8 +112,8 @@ def bindings(inputs: Inputs, found: pd.DataFrame) -> pd.DataFrame:
         weight = operators["latency_s"] * operators["layer"].map(layer_counts(inputs, row["model"]))
         total = weight.sum()
         share = weight / total if total > 0 else weight
-        frames.append(operators.assign(share=share)[list(Bindings.fields())])
-    return Bindings.check(pd.concat(frames, ignore_index=True)) if frames else Bindings.empty()
+        frames.append(operators.assign(share=share)[list(tables.Bindings.fields())])
+    return tables.Bindings.check(pd.concat(frames, ignore_index=True)) if frames else tables.Bindings.empty()
 
 
 def limits_of(inputs: Inputs, row: pd.Series) -> pd.Series:
@@ -153,8 +142,8 @@ def energies(found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
     rows = placed_rows(found, *designs)[[*keys, *columns]].rename(columns=columns)
     parts = rows.melt(keys, var_name="part", value_name="joules")
     share = parts["joules"] / parts["joules_per_sample"]
-    return Energies.check(
-        parts.assign(joules_per_sample=parts["joules"], share=share)[list(Energies.fields())]
+    return tables.Energies.check(
+        parts.assign(joules_per_sample=parts["joules"], share=share)[list(tables.Energies.fields())]
     )
 
 
@@ -168,7 +157,7 @@ def energy_by_layer(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
     columns = [f"{part}_j" for part in PARTS]
     each = operators.groupby(["layer", "direction"])[columns].sum().reset_index()
     runs = executions(inputs, row)
-    layers = inputs.details.rows(Layers, point_of(row), "").set_index("layer")["tensor_parallel"]
+    layers = inputs.details.rows(tables.Layers, point_of(row), "").set_index("layer")["tensor_parallel"]
     slices = layers.map({True: layout_of(row).tp, False: 1})
     per_sample = (
         np.array(
@@ -192,7 +181,7 @@ def link_j_between_stages(inputs: Inputs, row: pd.Series) -> float:
     stages = stages_of(inputs, row)
     if stages.empty:
         return 0.0
-    layers = inputs.details.rows(Layers, point_of(row), "").set_index("layer")["output_bytes"]
+    layers = inputs.details.rows(tables.Layers, point_of(row), "").set_index("layer")["output_bytes"]
     chain = layer_chain(inputs, row["model"])
     ends = [float(layers[chain[last]]) for last in stages["last_layer"].iloc[:-1]]
     sent = 2 * float(np.dot(ends, stages["devices"].iloc[:-1])) / layout_of(row).microbatch
@@ -228,14 +217,14 @@ def areas(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) -> pd.D
         for chip in (chip_of(inputs.cluster, row),)
         for part in ("tensor", "vector", "l2", "glb")
     ]
-    return Areas.check(pd.DataFrame(rows)) if rows else Areas.empty()
+    return tables.Areas.check(pd.DataFrame(rows)) if rows else tables.Areas.empty()
 
 
 def breakdowns(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
     """Return table breakdowns: time = load of the slowest stage * (microbatches + s - 1) + sync."""
     rows = [_breakdown_of(inputs, row) for _, row in placed_rows(found, *designs).iterrows()]
     rows = [row for row in rows if row]
-    return Breakdowns.check(pd.DataFrame(rows)) if rows else Breakdowns.empty()
+    return tables.Breakdowns.check(pd.DataFrame(rows)) if rows else tables.Breakdowns.empty()
 
 
 def microbatches_of(inputs: Inputs, row: pd.Series) -> int:
@@ -268,13 +257,13 @@ def complexities(inputs: Inputs) -> pd.DataFrame:
     """Return table complexities, for the smallest TMP width and one microbatch of the smallest size."""
     rows = [_complexity_of(inputs, model) for model in inputs.study.models]
     rows = [row for row in rows if row]
-    return Complexities.check(pd.DataFrame(rows)) if rows else Complexities.empty()
+    return tables.Complexities.check(pd.DataFrame(rows)) if rows else tables.Complexities.empty()
 
 
 def _complexity_of(inputs: Inputs, model: str) -> dict[str, object]:
     tp, microbatch = min(inputs.study.workloads[model].tensor), min(inputs.study.training.microbatches)
     point = Point(model, Layout(tp=tp, microbatch=microbatch).key)
-    layers = inputs.details.rows(Layers, point, "").set_index("layer")
+    layers = inputs.details.rows(tables.Layers, point, "").set_index("layer")
     counts = layer_counts(inputs, model)
     if layers.empty or counts.empty:
         return {}

@@ -16,7 +16,7 @@ from phaze.report.certificate import certificate
 from phaze.report.checks import Evidence
 from phaze.report.differences import ask_for_differences, differences
 from phaze.report.document import Document, Section
-from phaze.report.drawing import Drawn, Kept, ask_for_figure
+from phaze.report.drawing import Drawn, ask_for_figure
 from phaze.report.findings import RESULT_TABLES, Findings, Part
 from phaze.report.front import front
 from phaze.report.gains import assumptions, find_gains
@@ -35,6 +35,7 @@ from phaze.report.winner_claims import check_claims
 from phaze.report.winners import COMMON, PER_MODEL
 from phaze.report.workers import ALONE, Workers
 from phaze.tables import TABLES, Checks, Comparisons
+from phaze.tables.store import Recalled
 
 CHECKS = {
     **checked.CHECKS,
@@ -48,7 +49,7 @@ LONGEST = "energies by part and by layer agree"
 """The check that takes as long as the others together."""
 
 
-def build_report(inputs: Inputs, workers: Workers = ALONE, kept: Kept | None = None) -> Report:
+def build_report(inputs: Inputs, workers: Workers = ALONE, kept: Recalled | None = None) -> Report:
     """Return the report of a study, which workers check and draw the figures of that are not kept."""
     workers.share(inputs)
     findings, checks = find(inputs, workers)
@@ -137,7 +138,7 @@ def compose(
     findings: Findings,
     checks: Callable[[], pd.DataFrame],
     workers: Workers = ALONE,
-    kept: Kept | None = None,
+    kept: Recalled | None = None,
 ) -> Report:
     """Return the report of what is found in a study, with checks that may have to be waited for.
 
@@ -157,7 +158,7 @@ def compose(
     for part in sorted(parts, key=waiting.__contains__):
         sections[part] = waiting[part]() if part in waiting else tuple(part(inputs, shown))
         charts = chain.from_iterable(section.charts for section in sections[part])
-        asked |= {chart.name: ask_for_figure(chart, workers, kept) for chart in charts}
+        asked |= {chart.name: ask_for_figure(chart, workers, kept or Recalled()) for chart in charts}
     name = next(iter(inputs.clusters))
     document = Document(
         title="phaze",

@@ -11,14 +11,7 @@ import pandas as pd
 from phaze.base.arrays import Floats
 from phaze.base.ranking import tied
 from phaze.layout import layouts_of
-from phaze.report.anatomy import (
-    energy_by_layer,
-    layer_chain,
-    link_j_between_stages,
-    microbatches_of,
-    shard_rows,
-    stages_of,
-)
+from phaze.report import anatomy
 from phaze.report.inputs import Inputs
 from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
 from phaze.report.winners import PER_MODEL, candidates, space_of
@@ -103,7 +96,7 @@ def _no_more_devices_than_there_are(e: Evidence) -> Verdicts:
 def _stages_are_a_partition(e: Evidence) -> Verdicts:
     for row, stages in _stages(e):
         ends = [-1, *stages["last_layer"]]
-        layers = len(layer_chain(e.inputs, row["model"]))
+        layers = len(anatomy.layer_chain(e.inputs, row["model"]))
         follows = [first == end + 1 for first, end in zip(stages["first_layer"], ends, strict=False)]
         whole = all(follows) and ends[-1] == layers - 1 and len(stages) == row["stages"]
         yield (
@@ -131,7 +124,7 @@ def _stages_carry_the_load(e: Evidence) -> Verdicts:
         load = stages[["forward_s", "backward_s", "transfer_s"]].sum(axis=1)
         adds_up = np.isclose(load, stages["load_s"], rtol=ROUNDING).all()
         devices = int(stages["devices"].sum()) * int(row["data"]) == int(row["devices_used"])
-        count = microbatches_of(e.inputs, row) + int(row["stages"]) - 1
+        count = anatomy.microbatches_of(e.inputs, row) + int(row["stages"]) - 1
         covered = stages["load_s"].max() * count <= row["time_per_batch_s"] * (1 + ROUNDING)
         yield bool(adds_up and devices and covered), f"{row['model']}, {row['design']}"
 
@@ -139,7 +132,7 @@ def _stages_carry_the_load(e: Evidence) -> Verdicts:
 def _stages(e: Evidence) -> Iterator[tuple[pd.Series, pd.DataFrame]]:
     """Yield every placed result that has stages, with them."""
     for _, row in e.results[e.results["status"] == "placed"].iterrows():
-        stages = stages_of(e.inputs, row)
+        stages = anatomy.stages_of(e.inputs, row)
         if len(stages):
             yield row, stages
 
@@ -204,7 +197,7 @@ def _schedules_end_with_their_objective(e: Evidence) -> Verdicts:
     for _, row in e.results[
         (e.results["status"] == "placed") & (e.results["design"] == PER_MODEL)
     ].iterrows():
-        schedule = shard_rows(e.inputs, Schedules, row)
+        schedule = anatomy.shard_rows(e.inputs, Schedules, row)
         ends = schedule.groupby(keys)["end_s"].max()
         same = np.isclose(ends, solved.reindex(ends.index), rtol=1e-6, atol=0)
         yield from each(same, ends.reset_index(), ("model", "architecture", "layer", "direction"))
@@ -229,8 +222,8 @@ def _areas_are_within_the_limit(e: Evidence) -> Verdicts:
 def _energies_add_up(e: Evidence) -> Verdicts:
     for (model, design), parts in e.energies.groupby(["model", "design"]):
         row = e.results[(e.results["model"] == model) & (e.results["design"] == design)].iloc[0]
-        layers = energy_by_layer(e.inputs, row).drop(columns=["layer", "direction"]).to_numpy().sum()
-        layers += link_j_between_stages(e.inputs, row)
+        layers = anatomy.energy_by_layer(e.inputs, row).drop(columns=["layer", "direction"]).to_numpy().sum()
+        layers += anatomy.link_j_between_stages(e.inputs, row)
         dynamic = parts.loc[parts["part"] != "leakage", "joules_per_sample"].sum()
         same = np.isclose(layers, dynamic, rtol=ROUNDING) and np.isclose(
             parts["share"].sum(), 1, rtol=ROUNDING

@@ -11,7 +11,6 @@ from dataclasses import astuple, dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Protocol
 
 import matplotlib as mpl
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -21,6 +20,7 @@ from phaze.base.files import atomic_path
 from phaze.report.document import Chart
 from phaze.report.style import RC
 from phaze.report.workers import Workers
+from phaze.tables.store import Recalled
 
 PIXELS_PER_INCH = 96
 
@@ -33,40 +33,20 @@ class Drawn:
     width_px: int
 
 
-class Kept(Protocol):
-    """Figures as they were drawn, by content, of the same code; `tables.store` keeps them in a file."""
+def ask_for_figure(chart: Chart, workers: Workers, kept: Recalled) -> Callable[[], Drawn]:
+    """Return what waits for a figure, which a worker draws unless it is kept, by content.
 
-    def knows(self, asked: str) -> bool:
-        """Return whether there is an answer to a question."""
-
-    def of(self, asked: str, make: Callable[[], tuple[str, int]]) -> tuple[str, int]:
-        """Return the answer to a question, made if there is none."""
-
-
-def ask_for_figure(chart: Chart, workers: Workers, kept: Kept | None) -> Callable[[], Drawn]:
-    """Return what waits for a figure, which a worker draws unless it is kept."""
-    waiting = partial(draw, chart)
-    if kept is None:
-        return workers.ask(waiting)
-    content = f"{_digest_of(chart)}, matplotlib {mpl.__version__}"
-    return partial(_recall, content, waiting if kept.knows(content) else workers.ask(waiting), kept)
-
-
-def _digest_of(chart: Chart) -> str:
-    """Return a digest of a figure's data by value.
-
-    Without a memo: parts that are one object in one process are equal ones where workers made some.
+    The digest is of the data by value, without a memo: parts that are one object in one process are equal
+    ones where workers made some.
     """
     stream = io.BytesIO()
     pickler = pickle.Pickler(stream)
     pickler.fast = True
     pickler.dump(chart)
-    return hashlib.sha256(stream.getvalue()).hexdigest()
-
-
-def _recall(content: str, wait: Callable[[], Drawn], kept: Kept) -> Drawn:
-    svg, width_px = kept.of(content, lambda: astuple(wait()))
-    return Drawn(svg, width_px)
+    content = f"{hashlib.sha256(stream.getvalue()).hexdigest()}, matplotlib {mpl.__version__}"
+    question = partial(draw, chart)
+    wait = question if kept.knows(content) else workers.ask(question)
+    return lambda: Drawn(*kept.of(content, lambda: astuple(wait())))
 
 
 def draw(chart: Chart) -> Drawn:

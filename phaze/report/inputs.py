@@ -10,26 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pandas as pd
 
+from phaze import tables
 from phaze.base.errors import PhazeError
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.system import Scenario
-from phaze.tables import (
-    TABLES,
-    Audits,
-    Certificates,
-    Fronts,
-    Placements,
-    PlanMaps,
-    Plans,
-    PlanStages,
-    Readings,
-    Sensitivities,
-    Simulations,
-    SimulationStages,
-    Table,
-    Times,
-    Trials,
-)
 
 if TYPE_CHECKING:  # plots and the settings of a study, which jobs that only look at a cluster do without
     from phaze.report.pipeline_picture import Shown
@@ -54,7 +38,9 @@ class Only(NamedTuple):
 class Details(Protocol):
     """Looks up the rows of large tables that belong to one point, and one shard where a table has shards."""
 
-    def rows(self, table: type[Table], point: Point, shard: str, only: Only | None = None) -> pd.DataFrame:
+    def rows(
+        self, table: type[tables.Table], point: Point, shard: str, only: Only | None = None
+    ) -> pd.DataFrame:
         """Return the rows, all or only those with some values; none if there is no such table."""
 
     def __hash__(self) -> int:
@@ -78,7 +64,9 @@ class DetailFiles:
     common: Mapping[str, str] = field(default_factory=dict)
     """The same for candidates for the common one, as `results/stages/paper/{model}/common.parquet`."""
 
-    def rows(self, table: type[Table], point: Point, shard: str, only: Only | None = None) -> pd.DataFrame:
+    def rows(
+        self, table: type[tables.Table], point: Point, shard: str, only: Only | None = None
+    ) -> pd.DataFrame:
         """Return the rows of the point; a table without pattern or a file that is not there has none."""
         patterns = self.common if shard == COMMON_SHARD else self.patterns
         if table.name not in patterns:
@@ -91,11 +79,11 @@ class DetailFiles:
 def _load(table: str, path: Path, point: Point, only: Only | None) -> pd.DataFrame:
     """Return rows of a table as it was checked when it was written: a report looks into hundreds of them."""
     if not path.is_file():
-        return TABLES[table].empty()
+        return tables.TABLES[table].empty()
     where = {} if only is None else {only.column: only.values}
     where |= {column: (value,) for column, value in point._asdict().items()}
-    columns = LOOKED_AT.get(table, list(TABLES[table].fields()))
-    return TABLES[table].load(path, columns=columns, where=where)
+    columns = LOOKED_AT.get(table, list(tables.TABLES[table].fields()))
+    return tables.TABLES[table].load(path, columns=columns, where=where)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +96,7 @@ class Cluster:
     """Table architectures, all shards."""
     placements: pd.DataFrame
     """Table placements, all models, points and shards."""
-    common_placements: pd.DataFrame = field(default_factory=Placements.empty)
+    common_placements: pd.DataFrame = field(default_factory=tables.Placements.empty)
     """Table placements of the candidates for the common architecture, all models and points."""
     common: tuple[str, float] | None = None
     """The common architecture and its HBM in GiB; None for a study without one."""
@@ -133,23 +121,23 @@ class Inputs:
     parameters: Mapping[str, int] = field(default_factory=dict)
     """Published number of parameters of every model, tied ones once; what the layers hold unless given."""
     published: Published | None = None
-    fronts: pd.DataFrame = field(default_factory=Fronts.empty)
-    trials: pd.DataFrame = field(default_factory=Trials.empty)
-    sensitivities: pd.DataFrame = field(default_factory=Sensitivities.empty)
-    readings: pd.DataFrame = field(default_factory=Readings.empty)
+    fronts: pd.DataFrame = field(default_factory=tables.Fronts.empty)
+    trials: pd.DataFrame = field(default_factory=tables.Trials.empty)
+    sensitivities: pd.DataFrame = field(default_factory=tables.Sensitivities.empty)
+    readings: pd.DataFrame = field(default_factory=tables.Readings.empty)
     """Table readings, all models."""
-    plans: pd.DataFrame = field(default_factory=Plans.empty)
+    plans: pd.DataFrame = field(default_factory=tables.Plans.empty)
     """Table plans of the first scenario, all models."""
-    plan_stages: pd.DataFrame = field(default_factory=PlanStages.empty)
-    simulations: pd.DataFrame = field(default_factory=Simulations.empty)
+    plan_stages: pd.DataFrame = field(default_factory=tables.PlanStages.empty)
+    simulations: pd.DataFrame = field(default_factory=tables.Simulations.empty)
     """Table simulations of the first scenario, all models."""
-    simulation_stages: pd.DataFrame = field(default_factory=SimulationStages.empty)
-    plan_maps: pd.DataFrame = field(default_factory=PlanMaps.empty)
+    simulation_stages: pd.DataFrame = field(default_factory=tables.SimulationStages.empty)
+    plan_maps: pd.DataFrame = field(default_factory=tables.PlanMaps.empty)
     """Table plan_maps of the first scenario, all models."""
-    times: pd.DataFrame = field(default_factory=Times.empty)
-    certificates: pd.DataFrame = field(default_factory=Certificates.empty)
+    times: pd.DataFrame = field(default_factory=tables.Times.empty)
+    certificates: pd.DataFrame = field(default_factory=tables.Certificates.empty)
     """Table certificates of the first scenario, with the common architecture."""
-    audits: pd.DataFrame = field(default_factory=Audits.empty)
+    audits: pd.DataFrame = field(default_factory=tables.Audits.empty)
     """Table audits of the first scenario, all models."""
     pictures: Callable[[pd.Series], Shown] | None = None
     """Simulates a row of table plans, for its picture; None: without pictures."""
@@ -175,7 +163,7 @@ def read_times(benchmarks: Mapping[tuple[str, str], Iterable[Path]]) -> pd.DataF
         for (stage, model), paths in benchmarks.items()
     ]
     found = [row for row in rows if row["jobs"]]
-    return Times.check(pd.DataFrame(found)) if found else Times.empty()
+    return tables.Times.check(pd.DataFrame(found)) if found else tables.Times.empty()
 
 
 def _sum(jobs: list[tuple[float, float, float]]) -> dict[str, float]:

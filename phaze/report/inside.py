@@ -120,23 +120,19 @@ def _labelled_areas(inputs: Inputs, findings: Findings) -> pd.DataFrame:
 
 
 def _area_sheet(table: pd.DataFrame) -> Sheet:
-    parts = {"tensor cores": "tensor", "vector cores": "vector", "L2 buffers": "l2", "global buffer": "glb"}
     wide = table.pivot_table(index="label", columns="part", values="area_um2", sort=False)
     shares = wide.div(wide.sum(axis=1), axis=0).add_prefix("share_")
     columns: dict[str, Cell] = {
         "accelerator": "{label}", "area": "{whole:area}",
-        **{title: f"{{{part}:area}} ({{share_{part}:percent0}})" for title, part in parts.items()},
+        **{
+            title: f"{{{part}:area}} ({{share_{part}:percent0}})"
+            for part, (title, _) in charts.AREA_PARTS.items()
+        },
     }  # fmt: skip
     rows = wide.assign(whole=wide.sum(axis=1)).join(shares).reset_index()
     return sheet_of(
         "Area by part; a workload's name stands for its best accelerator", rows, columns, source="areas"
     )
-
-
-_ENERGY_PARTS = {
-    "MAC": "mac", "registers": "register", "L2": "l2", "global buffer": "glb", "HBM": "hbm", "link": "link",
-    "leakage": "leakage",
-}  # fmt: skip
 
 
 def _energy_sheet(energies: pd.DataFrame) -> Sheet:
@@ -145,7 +141,7 @@ def _energy_sheet(energies: pd.DataFrame) -> Sheet:
     shares = wide.div(wide.sum(axis=1), axis=0)
     columns: dict[str, Cell] = {
         "workload": "{model}", "design": "{design}", "per sample": "{whole:J}",
-        **{title: f"{{{part}:percent}}" for title, part in _ENERGY_PARTS.items()},
+        **{title: f"{{{part}:percent}}" for part, (title, _) in charts.ENERGY_PARTS.items()},
     }  # fmt: skip
     caption = "Energy per trained sample by part; the link carries collectives, transfers and gradients"
     rows = shares.assign(whole=wide.sum(axis=1)).reset_index()

@@ -19,23 +19,11 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from phaze.base.ranking import tied
+from phaze.report import style
 from phaze.report.charts import wrapped
 from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.style import (
-    AMBER,
-    BLUE,
-    GREY,
-    SAND,
-    SILVER,
-    TEAL,
-    WIDE,
-    axes,
-    bars_beside,
-    legend_above,
-    name_groups,
-)
 from phaze.report.winners import with_areas
 from phaze.report.words import digits, join, seconds, times
 from phaze.tables.plans import PLAN
@@ -253,16 +241,22 @@ def in_words(inputs: Inputs, findings: Findings) -> str:
     )
 
 
-_COLOURS = {"phaze": BLUE, "unflushed": TEAL, "piper": AMBER, "equal": GREY, "expert": SILVER}
+_COLOURS = {
+    "phaze": style.BLUE,
+    "unflushed": style.TEAL,
+    "piper": style.AMBER,
+    "equal": style.GREY,
+    "expert": style.SILVER,
+}
 
 
 def ratios(table: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
     """Draw a bar for every planner and workload; rows are workloads, columns as in the colours."""
-    figure, (ax,) = axes(WIDE, 3.4)
+    figure, (ax,) = style.axes(style.WIDE, 3.4)
     for number, (name, colour) in enumerate(_COLOURS.items()):
-        bars_beside(ax, table[name], number, len(_COLOURS), colour, titles[name])
-    ax.axhline(1, color=SAND, lw=0.8)
-    name_groups(ax, [wrapped(str(model)) for model in table.index])
+        style.bars_beside(ax, table[name], number, len(_COLOURS), colour, titles[name])
+    ax.axhline(1, color=style.SAND, lw=0.8)
+    style.name_groups(ax, [wrapped(str(model)) for model in table.index])
     ax.set_ylabel("throughput over Phaze's planner")
-    legend_above(figure, ax, 5)
+    style.legend_above(figure, ax, 5)
     return figure

@@ -10,27 +10,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from phaze.report import style
 from phaze.report.charts import wrapped
 from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, Sheet, sheet_of
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.pipeline_picture import picture
 from phaze.report.planners import NAMES, TITLES, change, titled
-from phaze.report.style import (
-    AMBER,
-    BLUE,
-    GREY,
-    PURPLE,
-    RED,
-    SAND,
-    SILVER,
-    SKY,
-    TEAL,
-    WIDE,
-    axes,
-    bars_beside,
-    name_groups,
-)
 from phaze.report.winners import PER_MODEL
 from phaze.report.words import join, times
 from phaze.tables import PARTS
@@ -179,13 +165,13 @@ def _choices(best: pd.DataFrame) -> Iterator[str]:
         )
 
 
-_PLANNERS = {"phaze": BLUE, "piper": AMBER, "equal": GREY, "expert": SILVER}
+_PLANNERS = {"phaze": style.BLUE, "piper": style.AMBER, "equal": style.GREY, "expert": style.SILVER}
 _PART_COLOURS = {
-    "imbalance_s": SKY,
-    "bubbles_s": PURPLE,
-    "transfers_s": TEAL,
-    "synchronisation_s": SAND,
-    "contention_s": RED,
+    "imbalance_s": style.SKY,
+    "bubbles_s": style.PURPLE,
+    "transfers_s": style.TEAL,
+    "synchronisation_s": style.SAND,
+    "contention_s": style.RED,
 }
 
 
@@ -196,10 +182,10 @@ def differences(
     names: Mapping[str, str],
 ) -> Figure:
     """Draw a bar for every planner and workload, and below the parts of the difference of two planners."""
-    figure, (top, bottom) = axes(WIDE, 5.6, rows=2)
+    figure, (top, bottom) = style.axes(style.WIDE, 5.6, rows=2)
     for number, (name, colour) in enumerate(_PLANNERS.items()):
-        bars_beside(top, ratios[name], number, len(_PLANNERS), colour, titles[name])
-    top.axhline(1, color=SAND, lw=0.8)
+        style.bars_beside(top, ratios[name], number, len(_PLANNERS), colour, titles[name])
+    top.axhline(1, color=style.SAND, lw=0.8)
     top.set_ylabel("simulated over planned")
     for number, (name, table) in enumerate(parts.items()):
         at = np.arange(len(table)) - 0.21 + 0.42 * number
@@ -208,10 +194,10 @@ def differences(
             bottom.annotate(
                 titles[name], (float(x), 0.0), (0, 2), textcoords="offset points", fontsize=7, ha="center"
             )
-    bottom.axhline(0, color=GREY, lw=0.8)
+    bottom.axhline(0, color=style.GREY, lw=0.8)
     bottom.set_ylabel("difference over planned")
     for ax, columns in ((top, 4), (bottom, 5)):
-        name_groups(ax, [wrapped(str(model)) for model in ratios.index])
+        style.name_groups(ax, [wrapped(str(model)) for model in ratios.index])
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns)
     return figure
 
