@@ -15,9 +15,8 @@ import pandas as pd
 from phaze.base.deadline import Deadline
 from phaze.base.errors import PhazeError
 from phaze.base.progress import counted
-from phaze.cost.network.clusters import from_matrix
 from phaze.cost.network.device_networks import DeviceNetwork
-from phaze.cost.network.fabric import Fabric
+from phaze.cost.network.fabric import Fabric, from_matrix
 from phaze.map.ensemble import Candidate, Mapped, MapSettings, Way, map_stages
 from phaze.map.lanes import Lanes, lanes_of, stored_stages
 from phaze.map.networks import units_of

@@ -20,7 +20,7 @@ import numpy as np
 import simpy
 
 from phaze.cost.network.collectives import collective
-from phaze.cost.network.contention import Network
+from phaze.cost.network.contention import Carrier
 from phaze.cost.network.delivery import deliver
 from phaze.cost.network.messages import Message, together
 from phaze.cost.network.topology import Leg
@@ -37,7 +37,7 @@ Way = tuple[Leg, ...]
 def run(chip: Chip, activities: Sequence[Activity]) -> Outcome:
     """Return when every activity is over, and what its tile waited for."""
     env = simpy.Environment()
-    network = Network(env, chip.topology)
+    network = Carrier(env, chip.topology)
     groups = [_Group(chip, activity, network) for activity in activities]
     for group in groups:
         env.process(group.run())
@@ -49,7 +49,7 @@ def run(chip: Chip, activities: Sequence[Activity]) -> Outcome:
 class _Group:
     """The one tile that stands for a group."""
 
-    def __init__(self, chip: Chip, activity: Activity, network: Network) -> None:
+    def __init__(self, chip: Chip, activity: Activity, network: Carrier) -> None:
         self.chip, self.activity, self.network, self.env = chip, activity, network, network.env
         self.spent: dict[Bound, float] = dict.fromkeys(BOUNDS, 0.0)
         self.finish_s = 0.0

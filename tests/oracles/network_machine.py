@@ -10,7 +10,7 @@ import numpy as np
 import simpy
 
 from phaze.base.errors import PhazeError
-from phaze.cost.network.contention import Network
+from phaze.cost.network.contention import Carrier
 from phaze.cost.network.delivery import deliver
 from phaze.cost.network.messages import Plan, sent_by
 from phaze.cost.network.topology import Leg, Switching, Topology
@@ -46,7 +46,7 @@ class NetworkMachine:
     _wholes: dict[int, Whole] = field(default_factory=dict, init=False, repr=False)
     """By the identity of the plan; hashing a plan takes longer."""
     _passing: dict[tuple[int, int, float], Plan] = field(default_factory=dict, init=False, repr=False)
-    network: Network | None = field(default=None, init=False)
+    network: Carrier | None = field(default=None, init=False)
 
     def carry(self, env: simpy.Environment, transfer: Transfer) -> Process:
         """Send a tensor from the tiles of a worker to those of another."""
@@ -87,9 +87,9 @@ class NetworkMachine:
             self._passing[key] = passing(self.tiles[source], self.tiles[target], size_bytes)
         return self._passing[key]
 
-    def _in(self, env: simpy.Environment) -> Network:
+    def _in(self, env: simpy.Environment) -> Carrier:
         if self.network is None:
-            self.network = Network(env, self.topology, self.switching)
+            self.network = Carrier(env, self.topology, self.switching)
         return self.network
 
 
@@ -123,7 +123,7 @@ def _positive(amounts: Sequence[float]) -> tuple[tuple[int, float], ...]:
     return tuple((place, amount) for place, amount in enumerate(amounts) if amount > 0)
 
 
-def _arrive(network: Network, whole: Whole) -> None:
+def _arrive(network: Carrier, whole: Whole) -> None:
     """Count the bytes of a plan that has arrived."""
     for node, amount in whole.received:
         network.received_bytes[node] += amount

@@ -33,7 +33,7 @@ class _Transfer:
         self.seconds, self.started_s = 0.0, -1.0
 
 
-class Network:
+class Carrier:
     """A topology in use: one object serves one SimPy environment."""
 
     def __init__(
@@ -136,10 +136,10 @@ class _Play:
     """A plan that is being executed."""
 
     def __init__(
-        self, network: Network, plan: Sequence[Message], arrived: Callable[[int, float, float], None]
+        self, carrier: Carrier, plan: Sequence[Message], arrived: Callable[[int, float, float], None]
     ) -> None:
-        self.network, self.plan, self.arrived = network, plan, arrived
-        self.done = network.env.event()
+        self.carrier, self.plan, self.arrived = carrier, plan, arrived
+        self.done = carrier.env.event()
         self.left = len(plan)
         self.missing = [len(message.after) for message in plan]
         self.followers: list[list[int]] = [[] for _ in plan]
@@ -156,15 +156,15 @@ class _Play:
         """Send a message, after its delay."""
         delay = self.plan[number].delay_s
         if delay > 0:
-            event = self.network.env.timeout(delay)
+            event = self.carrier.env.timeout(delay)
             event.callbacks.append(lambda _: self._send(number))
         else:
             self._send(number)
 
     def _send(self, number: int) -> None:
         message = self.plan[number]
-        arrived = partial(self._arrive, number, self.network.env.now)
-        self.network.send(message.source, message.target, message.size_bytes, arrived)
+        arrived = partial(self._arrive, number, self.carrier.env.now)
+        self.carrier.send(message.source, message.target, message.size_bytes, arrived)
 
     def _arrive(self, number: int, asked_s: float, started_s: float) -> None:
         """Send what has waited for nothing else."""

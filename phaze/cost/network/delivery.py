@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
@@ -12,7 +11,7 @@ import simpy
 
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
-from phaze.cost.network.contention import Network
+from phaze.cost.network.contention import Carrier
 from phaze.cost.network.messages import Message, Plan, check_plan
 from phaze.cost.network.topology import Switching, Topology
 
@@ -29,45 +28,29 @@ class Delivery:
 
     topology: Topology
     plan: Plan
-    switching: Switching
-    asked_s: Floats
-    """When every message could have been sent, (messages,)."""
-    started_s: Floats
-    """When it got its first links."""
-    arrived_s: Floats
+    times_s: Floats
+    """When every message could have been sent, got its first links, and arrived, (3, messages)."""
     busy_s: Floats
     """Seconds for which every resource was held, (resources,)."""
     link_bytes: Floats
     """Bytes over every link, (links,)."""
-    received_bytes: Floats
-    """Bytes that came to every node, (nodes,)."""
+
+    @property
+    def arrived_s(self) -> Floats:
+        """When every message has arrived, (messages,)."""
+        return np.asarray(self.times_s[2])
+
+    @property
+    def received_bytes(self) -> Floats:
+        """Bytes of the messages that have arrived at every node, (nodes,)."""
+        target = np.array([message.target for message in self.plan], np.int64)
+        size = np.array([message.size_bytes for message in self.plan], np.float64)
+        return np.bincount(target, size * (self.arrived_s >= 0), self.topology.nodes).astype(np.float64)
 
     @property
     def time_s(self) -> float:
         """When the last message has arrived."""
         return float(self.arrived_s.max(initial=0.0))
-
-    @cached_property
-    def contention_s(self) -> Floats:
-        """How much longer every message took than on an idle network (PALM, Equation 2)."""
-        alone = [self.topology.seconds(m.source, m.target, m.size_bytes, self.switching) for m in self.plan]
-        return np.maximum(self.arrived_s - self.asked_s - np.array(alone, np.float64), 0.0)
-
-    @property
-    def utilisation(self) -> Floats:
-        """Share of the time for which every resource was held, (resources,)."""
-        return self.busy_s / self.time_s if self.time_s > 0 else np.zeros_like(self.busy_s)
-
-    @property
-    def used_bandwidth(self) -> Floats:
-        """Bytes over every link as a share of what it could have carried, (links,)."""
-        width = np.array([link.bandwidth_bytes_per_s for link in self.topology.links])
-        return self.link_bytes / (width * self.time_s) if self.time_s > 0 else np.zeros_like(width)
-
-    @property
-    def busiest(self) -> int:
-        """First link of the resource that was held longest: what binds the time most."""
-        return self.topology.resource_of.index(int(np.argmax(self.busy_s)))
 
 
 def deliver(
@@ -94,36 +77,22 @@ def deliver(
 def in_events(topology: Topology, plan: Plan, switching: Switching) -> Delivery:
     """Carry out a plan first come first served, in discrete events of SimPy."""
     env = simpy.Environment()
-    network = Network(env, topology, switching)
-    times = np.zeros((3, len(plan)))
+    carrier = Carrier(env, topology, switching)
+    times = np.full((3, len(plan)), -1.0)
 
     def arrived(number: int, asked_s: float, started_s: float) -> None:
         times[:, number] = asked_s, started_s, env.now
 
-    network.play(plan, arrived)
+    carrier.play(plan, arrived)
     env.run()
-    return Delivery(
-        topology,
-        plan,
-        switching,
-        times[0],
-        times[1],
-        times[2],
-        busy_s=np.array(network.busy_s),
-        link_bytes=np.array(network.link_bytes),
-        received_bytes=np.array(network.received_bytes),
-    )
+    return Delivery(topology, plan, times, np.array(carrier.busy_s), np.array(carrier.link_bytes))
 
 
 def in_compiled_events(topology: Topology, plan: Plan, switching: Switching) -> Delivery:
     """Do the same in compiled code."""
     from phaze.cost.network.compiled import events
 
-    times, busy_s, link_bytes = events(topology, plan, switching)
-    target = np.array([message.target for message in plan], np.int64)
-    size = np.array([message.size_bytes for message in plan], np.float64)
-    received = np.bincount(target, size * (times[2] >= 0), topology.nodes).astype(np.float64)
-    return Delivery(topology, plan, switching, times[0], times[1], times[2], busy_s, link_bytes, received)
+    return Delivery(topology, plan, *events(topology, plan, switching))
 
 
 def _in_order(topology: Topology, plan: Plan, switching: Switching, exclusive: bool) -> Delivery:
@@ -133,7 +102,6 @@ def _in_order(topology: Topology, plan: Plan, switching: Switching, exclusive: b
     """
     free = [0.0] * topology.resources
     busy, carried = [0.0] * topology.resources, [0.0] * len(topology.links)
-    received = [0.0] * topology.nodes
     times = np.zeros((3, len(plan)))
     arrivals: list[float] = []
     for number, message in enumerate(plan):
@@ -150,17 +118,6 @@ def _in_order(topology: Topology, plan: Plan, switching: Switching, exclusive: b
                 busy[resource] += seconds
             for link in leg.links:
                 carried[link] += message.size_bytes
-        received[message.target] += message.size_bytes
         arrivals.append(at)
         times[:, number] = asked, started if started >= 0 else asked, at
-    return Delivery(
-        topology,
-        plan,
-        switching,
-        times[0],
-        times[1],
-        times[2],
-        busy_s=np.array(busy),
-        link_bytes=np.array(carried),
-        received_bytes=np.array(received),
-    )
+    return Delivery(topology, plan, times, np.array(busy), np.array(carried))

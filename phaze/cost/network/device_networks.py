@@ -6,6 +6,8 @@ Parmesan, Section VII).
 
 from __future__ import annotations
 
+import heapq
+from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +17,6 @@ import numpy as np
 from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
 from phaze.cost.network.network import Wired
-from phaze.cost.network.widest_paths import fill_with_widest_paths
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,18 +78,23 @@ def flat_network(devices: int, bandwidth_bytes_per_s: float, latency_s: float = 
 
 
 def complete_network(bandwidth: Floats, latency: Floats, absent: str, source: str | Path) -> DeviceNetwork:
-    """Return a network whose pairs without a link, of bandwidth 0, take the widest path, or are refused."""
+    """Return a network whose pairs without a link, of bandwidth 0, take the widest path, or are refused.
+
+    They have the width and the latency of the widest path, of several that with the fewest hops.
+    """
     missing = (bandwidth == 0) & ~np.eye(len(bandwidth), dtype=bool)
-    if missing.any():
+    if missing.any() and absent == "refuse":
         a, b = np.argwhere(missing)[0]
-        if absent == "refuse":
-            raise PhazeError(f"{source}: no link from {a} to {b}, and absent is refuse")
-        bandwidth, latency = fill_with_widest_paths(bandwidth, latency)
-        unreached = (bandwidth == 0) & missing
-        if unreached.any():
-            a, b = np.argwhere(unreached)[0]
-            raise PhazeError(f"{source}: is not connected: there is no path from {a} to {b}")
-    return DeviceNetwork(bandwidth, latency)
+        raise PhazeError(f"{source}: no link from {a} to {b}, and absent is refuse")
+    edges, filled, waits = edges_of(bandwidth), bandwidth.copy(), latency.copy()
+    for a in np.flatnonzero(missing.any(axis=1)).tolist():
+        width = widest(edges, a)
+        for b in np.flatnonzero(missing[a]).tolist():
+            if not width[b] > 0:
+                raise PhazeError(f"{source}: is not connected: there is no path from {a} to {b}")
+            path = fewest_hops(edges, a, b, width[b])
+            filled[a, b], waits[a, b] = width[b], latency[path[:-1], path[1:]].sum()
+    return DeviceNetwork(filled, waits)
 
 
 def _refuse(
@@ -101,3 +107,49 @@ def _refuse(
         source, target = np.argwhere(wrong)[0]
         value = f"{values[source, target]:g} from {source} to {target}"
         raise PhazeError(f"{name}: must be {rule} between all devices, got {value}")
+
+
+Edges = list[list[tuple[int, float]]]
+"""Targets and bandwidths of the edges of every node."""
+
+
+def edges_of(bandwidth: Floats) -> Edges:
+    """Return the edges of every node: wherever a matrix of bandwidths (from, to) is above 0."""
+    edges: Edges = [[] for _ in bandwidth]
+    for source, target in np.argwhere(bandwidth > 0).tolist():
+        if source != target:
+            edges[source].append((target, float(bandwidth[source, target])))
+    return edges
+
+
+def widest(edges: Edges, source: int) -> list[float]:
+    """Return the width of the widest path from a node to every node, 0 where there is none."""
+    width = [0.0] * len(edges)
+    width[source] = float("inf")
+    heap = [(-width[source], source)]
+    while heap:
+        negative, node = heapq.heappop(heap)
+        if -negative < width[node]:
+            continue
+        for other, bandwidth in edges[node]:
+            through = min(width[node], bandwidth)
+            if through > width[other]:
+                width[other] = through
+                heapq.heappush(heap, (-through, other))
+    return width
+
+
+def fewest_hops(edges: Edges, source: int, target: int, width: float) -> list[int]:
+    """Return the nodes of the shortest path over edges that are wide enough; there must be one."""
+    came = {source: source}
+    queue = deque([source])
+    while target not in came:
+        node = queue.popleft()
+        for other, bandwidth in edges[node]:
+            if bandwidth >= width and other not in came:
+                came[other] = node
+                queue.append(other)
+    path = [target]
+    while path[-1] != source:
+        path.append(came[path[-1]])
+    return path[::-1]

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import get_args, overload
 
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
-from phaze.cost.network.clusters import Level, from_matrix, tree
-from phaze.cost.network.device_networks import DeviceNetwork, complete_network
+from phaze.cost.network.device_networks import (
+    DeviceNetwork,
+    complete_network,
+    edges_of,
+    fewest_hops,
+    widest,
+)
+from phaze.cost.network.mesh import torus
 from phaze.cost.network.network import Flat, Levels, Network, Tier, Wired
-from phaze.cost.network.topology import Topology
-from phaze.cost.network.torus import torus
-from phaze.spec.network import Matrix
+from phaze.cost.network.topology import Link, Topology, both_ways
+from phaze.spec.network import Absent, Matrix
 from phaze.spec.system import Cluster, System
 
 
@@ -74,13 +80,134 @@ def fabric(system: Cluster | Matrix, devices: int) -> Fabric:
     return Fabric(tree(_levels(system, devices)), system.levels[0].devices if len(system.levels) > 1 else 1)
 
 
-def _levels(system: Cluster, devices: int) -> list[Level]:
+def _levels(system: Cluster, devices: int) -> list[Switches]:
     """Return the levels of a tree; every device has a link of its own out of each group."""
     found, inside = [], 1
     for number, level in enumerate(system.levels):
         last = number == len(system.levels) - 1
         width = -(-devices // inside) if last else level.devices // inside
         bandwidth = level.bandwidth_bytes_per_s * level.sustained
-        found.append(Level(width, bandwidth, level.latency_s, inside))
+        found.append(Switches(width, bandwidth, level.latency_s, inside))
         inside = level.devices
     return found
+
+
+@dataclass(frozen=True)
+class Switches:
+    """Switches that each connect so many of what is below."""
+
+    width: int
+    """Devices or switches below each switch."""
+    bandwidth_bytes_per_s: float
+    """Of every uplink, in each direction."""
+    latency_s: float = 0.0
+    """From one end of the level to the other: half of it up, half of it down."""
+    uplinks: int = 1
+    """Links from each switch below (or device below up to this level; devices are spread over them."""
+
+
+def tree(levels: Sequence[Switches]) -> Topology:
+    """Return switches in levels, devices below the first one: a fat tree where uplinks make up for the width.
+
+    Device k is in switch k // width of the first level, and so on. What leaves a switch goes up by uplink
+    source mod uplinks and down by target mod uplinks: every device has its adapter, every pair one way.
+    """
+    counts = _counts(levels)
+    devices = counts[0]
+    first = np.cumsum([0, *counts]).tolist()
+    links: list[Link] = []
+    trunks = first[len(levels) + 1]
+    parents: list[dict[tuple[int, int], tuple[int, ...]]] = []
+    for number, level in enumerate(levels):
+        ways: dict[tuple[int, int], tuple[int, ...]] = {}
+        for child in range(counts[number]):
+            below, above = first[number] + child, first[number + 1] + child // level.width
+            for uplink in range(level.uplinks):
+                added, ways[child, uplink], trunks = _uplink(below, above, level, trunks)
+                links += added
+        parents.append(ways)
+
+    def route(source: int, target: int) -> list[int]:
+        up, down = [source], [target]
+        a, b = source, target
+        for number, level in enumerate(levels):
+            if a == b:
+                break
+            up += parents[number][a, source % level.uplinks]
+            down += parents[number][b, target % level.uplinks]
+            a, b = a // level.width, b // level.width
+        return up + down[-2::-1]
+
+    return Topology(_tree_name(levels), devices, trunks, tuple(links), route)
+
+
+def _tree_name(levels: Sequence[Switches]) -> str:
+    return "tree of " + " × ".join(str(level.width) for level in reversed(levels))
+
+
+def _counts(levels: Sequence[Switches]) -> list[int]:
+    """Return the devices, then the switches of every level."""
+    if not levels or any(level.width < 1 or level.uplinks < 1 for level in levels):
+        raise PhazeError("network: every level must have a width ≥ 1 and uplinks ≥ 1, and there must be one")
+    counts = [1]
+    for level in reversed(levels):
+        counts.insert(0, counts[0] * level.width)
+    return counts
+
+
+def _uplink(below: int, above: int, level: Switches, free: int) -> tuple[list[Link], tuple[int, ...], int]:
+    """Return links from a node to its switch, the nodes on that way up, and the next free node.
+
+    Several uplinks between the same two nodes each pass a node of their own: an adapter.
+    """
+    half = level.latency_s / 2
+    if level.uplinks == 1:
+        return list(both_ways(below, above, level.bandwidth_bytes_per_s, half)), (above,), free
+    links = [
+        *both_ways(below, free, float("inf")),
+        *both_ways(free, above, level.bandwidth_bytes_per_s, half),
+    ]
+    return links, (free, above), free + 1
+
+
+def from_matrix(
+    bandwidth_bytes_per_s: Floats, latency_s: float | Floats = 0.0, absent: Absent = "widest"
+) -> Topology:
+    """Return a network with an edge wherever a square matrix of bandwidths (from, to) is above 0.
+
+    An edge is used where there is one. Elsewhere the path whose narrowest edge is widest, of those the one
+    with the fewest hops, then with the lowest numbers. Raises `PhazeError` where the matrix is not square or
+    has negative entries, and on a transfer without a path.
+    """
+    matrix = np.asarray(bandwidth_bytes_per_s, np.float64)
+    _check_matrix(matrix, absent)
+    latency = np.broadcast_to(np.asarray(latency_s, np.float64), matrix.shape)
+    links = tuple(
+        Link(int(a), int(b), float(matrix[a, b]), float(latency[a, b]))
+        for a, b in np.argwhere(matrix > 0)
+        if a != b
+    )
+    edges = edges_of(matrix)
+
+    def route(source: int, target: int) -> list[int]:
+        if source == target:
+            return [source]
+        if matrix[source, target] > 0:
+            return [source, target]
+        width = widest(edges, source)[target] if absent == "widest" else 0.0
+        if not width > 0:
+            raise PhazeError(f"bandwidth matrix: no way from {source} to {target} (absent edges: {absent})")
+        return fewest_hops(edges, source, target, width)
+
+    return Topology(f"matrix of {len(matrix)}", len(matrix), len(matrix), links, route)
+
+
+def _check_matrix(matrix: Floats, absent: Absent) -> None:
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise PhazeError(f"bandwidth matrix: must be square, got {' × '.join(map(str, matrix.shape))}")
+    if np.isnan(matrix).any() or (matrix < 0).any():
+        raise PhazeError("bandwidth matrix: bandwidths must be ≥ 0")
+    if absent not in get_args(Absent):
+        raise PhazeError(
+            f"bandwidth matrix: absent must be one of {', '.join(get_args(Absent))}, got {absent}"
+        )

@@ -10,11 +10,10 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.cost.network.collectives import all_reduce, by_node, collective, ring
 from phaze.cost.network.delivery import deliver
-from phaze.cost.network.mesh import Grid, Wires, mesh
+from phaze.cost.network.mesh import Grid, Wires, mesh, torus
 from phaze.cost.network.messages import Message, together
 from phaze.cost.network.network import Collective
 from phaze.cost.network.topology import Switching, Topology
-from phaze.cost.network.torus import torus
 from phaze.pipeline.durations import Kind
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import simpy
 
-from phaze.cost.network.contention import Network
+from phaze.cost.network.contention import Carrier
 from phaze.tiles.chip import Chip
 from phaze.tiles.group import simulate
 from phaze.tiles.steps import Activity, Exchange, Step
@@ -25,7 +25,7 @@ class Tiles:
 
     def __init__(self, chip: Chip) -> None:
         self.chip, self.env = chip, simpy.Environment()
-        self.network = Network(self.env, chip.topology)
+        self.network = Carrier(self.env, chip.topology)
         self.mail: dict[tuple[object, ...], simpy.Store] = defaultdict(lambda: simpy.Store(self.env))
 
     def run(self, activities: Sequence[Activity]) -> list[float]:

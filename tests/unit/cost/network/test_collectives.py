@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.cost.network.clusters import Level, from_matrix, two_level
 from phaze.cost.network.collectives import collective
 from phaze.cost.network.delivery import deliver
+from phaze.cost.network.fabric import Switches, from_matrix, tree
 from phaze.cost.network.mesh import Grid, Wires, mesh
 from phaze.cost.network.messages import Plan, together
 from phaze.cost.network.network import Collective, Flat, sent_bytes
@@ -110,7 +110,7 @@ def test_on_a_torus_rows_then_columns_take_the_closed_form(kind: Collective) -> 
 @pytest.mark.parametrize("kind", KINDS)
 def test_on_a_cluster_with_an_adapter_each_the_hierarchical_time_is_the_closed_form(kind: Collective) -> None:
     """Nodes of 4 behind a switch; down a column, everyone has his own adapter."""
-    cluster = two_level(3, Level(4, 32.0, 0.5), 8.0, 2.0, adapters=4)
+    cluster = tree([Switches(4, 32.0, 0.5), Switches(3, 8.0, 2.0, uplinks=4)])
     table = np.arange(12).reshape(3, 4).tolist()
     expected = layered.layered_s(kind, 3, 4, 96.0, (32.0, 0.5), (8.0, 2.5))
     assert deliver(cluster, layered.collective(kind, table, 96.0)).time_s == pytest.approx(expected)
@@ -118,7 +118,7 @@ def test_on_a_cluster_with_an_adapter_each_the_hierarchical_time_is_the_closed_f
 
 def test_between_nodes_a_hierarchical_all_reduce_sends_one_gth_of_the_bytes() -> None:
     """With one adapter for 4 devices, a ring in the order of nodes passes all of 2 (p − 1)/p once a node."""
-    cluster = two_level(3, Level(4, 1e3), 1.0, adapters=1)
+    cluster = tree([Switches(4, 1e3), Switches(3, 1.0)])
     table = np.arange(12).reshape(3, 4).tolist()
     deliveries = [
         deliver(cluster, plan)

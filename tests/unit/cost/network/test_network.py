@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from phaze.base.arrays import Floats
 from phaze.cost.collective import additions
 from phaze.cost.mapper.works import works_of
-from phaze.cost.network.clusters import from_matrix
 from phaze.cost.network.collectives import collective
 from phaze.cost.network.delivery import deliver
 from phaze.cost.network.device_networks import DeviceNetwork, flat_network
-from phaze.cost.network.fabric import Fabric, network_of
-from phaze.cost.network.mesh import Grid, Wires, mesh
+from phaze.cost.network.fabric import Fabric, from_matrix, network_of
+from phaze.cost.network.mesh import Grid, Wires, mesh, torus
 from phaze.cost.network.network import (
     BOTH_DIRECTIONS,
     Collective,
@@ -32,8 +31,7 @@ from phaze.cost.network.network import (
     sent_bytes,
 )
 from phaze.cost.network.topology import Topology
-from phaze.cost.network.torus import torus
-from phaze.layout import Group
+from phaze.layout import Group, Layout
 from phaze.spec.network import Matrix
 from phaze.spec.system import Cluster, System
 from phaze.tiles.placement import ring
@@ -85,8 +83,8 @@ def test_a_device_adds_up_a_tensor_once_where_a_collective_adds(kind: str) -> No
     rest = dict.fromkeys(("batch", "m", "k", "n", "streamed_bytes", "network_bytes", "unrolled"), 0)
     works = works_of(pd.DataFrame([row | rest]), "network", {})
     adds = kind in ("all_reduce", "reduce_scatter")
-    assert additions(works, 8) == pytest.approx([7 / 8 * 1e9 * adds])
-    assert additions(works, 1) == [0]
+    assert additions(works, Layout(tp=8)) == pytest.approx([7 / 8 * 1e9 * adds])
+    assert additions(works, Layout()) == [0]
 
 
 @pytest.mark.parametrize("network", NETWORKS)

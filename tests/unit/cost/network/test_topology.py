@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.cost.network.clusters import Level, from_matrix, tree, two_level
 from phaze.cost.network.delivery import deliver
+from phaze.cost.network.fabric import Switches, from_matrix, tree
 from phaze.cost.network.mesh import Grid, Memory, Wires, mesh, nearest_memory
 from phaze.cost.network.messages import Message
 from phaze.cost.network.topology import Link, Topology
@@ -72,7 +72,7 @@ def test_reads_and_writes_share_a_port() -> None:
     topology = mesh(Grid(1, 2), Wires(1e9), Memory((0,), 4.0))
     both = deliver(topology, [Message(2, 0, 8.0), Message(0, 2, 8.0)])
     assert both.arrived_s.tolist() == [2.0, 4.0]
-    assert both.utilisation.max() == 1
+    assert both.busy_s.max() == both.time_s
 
 
 def test_tiles_use_the_nearest_memory() -> None:
@@ -91,7 +91,7 @@ def test_half_duplex_links_carry_one_direction_at_a_time() -> None:
 
 def test_a_cluster_has_two_levels() -> None:
     """Four nodes of 8 GPUs, 8 adapters each: between nodes the adapter is the narrowest link."""
-    cluster = two_level(4, Level(8, 300e9, 2e-6), 25e9, 5e-6, adapters=8)
+    cluster = tree([Switches(8, 300e9, 2e-6), Switches(4, 25e9, 5e-6, uplinks=8)])
     assert cluster.devices == 32
     assert cluster.seconds(0, 7, 3e9) == pytest.approx(2e-6 + 0.01)
     assert cluster.seconds(0, 31, 3e9) == pytest.approx(2e-6 + 5e-6 + 0.12)
@@ -100,7 +100,7 @@ def test_a_cluster_has_two_levels() -> None:
 @pytest.mark.parametrize(("adapters", "times"), [(8, 1), (4, 2), (1, 8)])
 def test_devices_of_a_node_share_its_adapters(adapters: int, times: int) -> None:
     """Every GPU of a node sends to its peer in another: so many follow each other at an adapter."""
-    cluster = two_level(2, Level(8, 300e9), 25e9, adapters=adapters)
+    cluster = tree([Switches(8, 300e9), Switches(2, 25e9, uplinks=adapters)])
     delivery = deliver(cluster, [Message(k, 8 + k, 25e9) for k in range(8)])
     assert delivery.time_s == pytest.approx(times)
 
@@ -108,7 +108,7 @@ def test_devices_of_a_node_share_its_adapters(adapters: int, times: int) -> None
 def test_a_fat_tree_with_full_width_carries_any_permutation_of_switches() -> None:
     """Two uplinks for two devices: shifting everyone by a switch contends nowhere; one uplink takes twice."""
     for uplinks, times in ((2, 1), (1, 2)):
-        fat = tree([Level(2, 1.0), Level(2, 1.0, uplinks=uplinks), Level(2, 1.0, uplinks=uplinks)])
+        fat = tree([Switches(2, 1.0), Switches(2, 1.0, uplinks=uplinks), Switches(2, 1.0, uplinks=uplinks)])
         assert fat.devices == 8
         plan = [Message(k, (k + 2) % 8, 1.0) for k in range(8)]
         assert deliver(fat, plan).time_s == times
