@@ -27,7 +27,7 @@ from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.timeline import Timeline
 from phaze.pipeline.traffic import Carried, Script, Traffic, Turn, carry_out, script, silent
 from phaze.plan.plan import Plan, Way
-from phaze.plan.price import Tensors, charged_s, pipeline_of
+from phaze.plan.price import LinkUse, Tensors, charged_s, pipeline_of
 from phaze.plan.replay import Replay, planned_on, replay
 
 MOST = 1_000_000
@@ -93,12 +93,22 @@ class NetworkReplay(Replay):
         return time_per_batch_s(carry_out(script, self.fabric.topology, "none"))
 
     @property
+    def link_uses_s(self) -> tuple[LinkUse, ...]:
+        """Return nothing: devices have other links to others."""
+        return ()
+
+    @property
+    def link_share(self) -> float:
+        """Return what links carry, of what they could."""
+        return float(self.carried.utilisation.mean())
+
+    @property
     def busiest_link(self) -> int:
         """Return the link that carries the largest share of what it could."""
         return int(self.carried.utilisation.argmax())
 
     @property
-    def link_share(self) -> float:
+    def busiest_link_share(self) -> float:
         """Return that share."""
         return float(self.carried.utilisation.max(initial=0.0))
 

@@ -14,6 +14,7 @@ A tensor that skips stages is counted with the neighbour's; it left earlier, so 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -166,6 +167,11 @@ class Price:
         return tuple(use.over(self.time_s) for use in self.link_uses_s)
 
     @property
+    def link_share(self) -> float:
+        """Return what links carry in one direction, of what those of all devices could."""
+        return self.mean([use.total for use in self.link_shares]) if self.link_uses_s else 0.0
+
+    @property
     def memory_binds(self) -> bool:
         """Return whether some pass takes longer because its operators share the HBM."""
         hbm, stages = self.machine.hbm_bytes_per_s, self.plan.stages
@@ -174,12 +180,9 @@ class Price:
     @property
     def hbm_shares(self) -> tuple[float, ...]:
         """Return for every stage the share of what the HBM of a device could move that passes move."""
-        hbm, moved = self.machine.hbm_bytes_per_s, (_hbm_bytes(stage) for stage in self.plan.stages)
-        seconds = (
-            nbytes * self.plan.turns(stage) / hbm
-            for nbytes, stage in zip(moved, self.plan.stages, strict=True)
-        )
-        return tuple(one / self.time_s for one in seconds)
+        moved = [sum(one.hbm_bytes for one in stage.passes.values()) for stage in self.plan.stages]
+        turns, hbm = map(self.plan.turns, self.plan.stages), self.machine.hbm_bytes_per_s
+        return tuple(nbytes * turn / hbm / self.time_s for nbytes, turn in zip(moved, turns, strict=True))
 
     @property
     def busy_s(self) -> tuple[float, ...]:
@@ -210,30 +213,43 @@ class Price:
         return self.timeline.bound_among(self._spends)
 
     def _spends(self, step: Step) -> Mapping[str, float]:
-        """Return how long a step only works, works while the HBM does, and waits for all-reduces."""
-        stage = self.plan.stages[step.stage]
+        """Return what a step of the critical path takes its seconds for."""
         if step.use not in ("forward", "recompute", "backward"):
             return {RESOURCES[step.use]: step.seconds}
-        one = stage.passes[step.use]
+        stage = self.plan.stages[step.stage]
+        return self._inside(stage, stage.passes[step.use], step.seconds)
+
+    def _inside(self, stage: Stage, one: Pass, seconds: float) -> dict[str, float]:
+        """Return how long a pass only works, works while the HBM does, and waits for all-reduces."""
         hbm = self.machine.hbm_bytes_per_s
-        work_s = one.held_s(hbm) - charged_s(self.plan, stage, one)
+        work_s = one.held_s(hbm) - (charged_s(self.plan, stage, one) if self.plan.claim else 0.0)
         hbm_s = min(one.hbm_bytes / hbm, work_s)
-        waits_s = max(step.seconds - work_s, 0.0)
-        return dict(zip(INSIDE, (work_s - hbm_s, hbm_s, waits_s), strict=True))
+        return dict(zip(INSIDE, (work_s - hbm_s, hbm_s, max(seconds - work_s, 0.0)), strict=True))
+
+    def _spent_s(self, stage: Stage) -> dict[str, float]:
+        """Return what the passes of a microbatch take their seconds for: kernels by what binds, if known."""
+        if not stage.spent_s:
+            hbm, passes = self.machine.hbm_bytes_per_s, stage.passes.values()
+            parts = [self._inside(stage, one, one.held_s(hbm)) for one in passes]
+            return {name: sum(part[name] for part in parts) for name in INSIDE}
+        spent = dict(zip(KERNELS.values(), stage.spent_s, strict=True))
+        if stage.layout.zero >= 2:
+            spent[KERNELS["network"]] += _exchange_s(stage, self.machine, "reduce_scatter")
+        return spent
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """Return which share of device time goes where; passes by what binds their kernels.
-
-        Only of plans that are lowered from their model.
-        """
-        spent = np.sum([stage.spent_s for stage in self.plan.stages], axis=0) / self.plan.depth
-        if self.plan.layout.zero >= 2:
-            reducing = [_exchange_s(stage, self.machine, "reduce_scatter") for stage in self.plan.stages]
-            spent[KERNEL_LIMITS.index("network")] += sum(reducing) / self.plan.depth
-        busy = self.plan.turns(self.plan.stages[0]) * spent / self.timeline.time_s
+        """Return which share of device time goes where; passes by what they take their seconds for."""
+        pipeline, devices = self.timeline.pipeline, self.plan.devices
+        found: dict[str, float] = defaultdict(float)
+        for q, stage in enumerate(self.plan.stages):
+            group = q % pipeline.depth
+            passes = pipeline.batches * pipeline.lane_microbatches / pipeline.replicas[group]
+            of_time = passes * self.plan.group_devices[group] / devices / self.timeline.time_s
+            for name, part_s in self._spent_s(stage).items():
+                found[name] += of_time * part_s
         uses = self.timeline.share_of
-        return {word: float(share) for word, share in zip(KERNELS.values(), busy, strict=True)} | {
+        return dict(found) | {
             "pipeline bubble": max(uses["bubble"], 0.0),
             "pipeline transfers": uses["transfer"],
             "gradient synchronisation": uses["synchronisation"],
@@ -361,10 +377,6 @@ def sent_to_slices_bytes(stage: Stage) -> float:
     """Return what a device sends for one microbatch to the other slices of its replica."""
     reduced = np.array([one.reduced_bytes for one in stage.passes.values()])
     return float(sent_bytes("all_reduce", reduced, stage.layout.tp).sum())
-
-
-def _hbm_bytes(stage: Stage) -> float:
-    return sum(one.hbm_bytes for one in stage.passes.values())
 
 
 def silent(stage: StageCost) -> StageCost:

@@ -219,7 +219,7 @@ def simulation_row(found: Replay) -> Row:
         "exposed_communication_share": found.exposed_share,
         "bubble_share": 1.0 - found.compute_share - found.exposed_share,
         "hbm_share": found.mean(found.hbm_shares),
-        "link_share": found.mean([use.total for use in found.link_shares]),
+        "link_share": found.link_share,
         "peak_bytes": float(peaks.max()),
         "fullest_stage": int(np.argmax(peaks)),
         "bound_by": bound.resource,
@@ -228,19 +228,25 @@ def simulation_row(found: Replay) -> Row:
 
 
 def simulated_stages(found: Replay, hbm_bytes: float) -> Iterator[Row]:
-    """Yield the rows of table simulation_stages, without their key."""
+    """Yield the rows of table simulation_stages, without their key, and without links of other networks."""
     groups = [group for group, _ in found.timeline.pipeline.workers]
     for q, (busy, peak) in enumerate(zip(found.busy_s, found.peak_bytes.tolist(), strict=True)):
-        link = found.link_shares[q]
+        links = {
+            f"{name}link_share": getattr(found.link_shares[q], of)
+            for name, of in (
+                ("", "total"),
+                ("slices_", "slices"),
+                ("stages_", "stages"),
+                ("replicas_", "replicas"),
+            )
+            if found.link_shares
+        }
         yield {
             "stage": q,
             "busy_s": busy,
             "busy_share": busy / found.time_s,
             "hbm_share": found.hbm_shares[q],
-            "link_share": link.total,
-            "slices_link_share": link.slices,
-            "stages_link_share": link.stages,
-            "replicas_link_share": link.replicas,
+            **links,
             "in_flight": found.timeline.most_in_flight(groups.index(q)),
             "peak_bytes": peak,
             "headroom_bytes": hbm_bytes - peak,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +72,7 @@ class Answer:
             **key,
             **simulation_row(self.found),
             **_link_row(self.found),
-            "stages": list(_stage_rows(self.found, hbm_bytes)),
+            "stages": list(simulated_stages(self.found, hbm_bytes)),
             "memory": list(_memory(self.found)),
         }
 
@@ -91,7 +91,7 @@ class Answer:
         line = (
             f"{topology.name}: {len(used):,} of {len(share):,} links carry something, on average {mean:.1%} "
             f"of what they could; the busiest, from node {link.source} to {link.target}, "
-            f"{self.found.link_share:.1%}"
+            f"{self.found.busiest_link_share:.1%}"
         )
         return [line]
 
@@ -121,7 +121,7 @@ class Answer:
         )
 
     def _stages(self) -> list[str]:
-        rows = _stage_rows(self.found, float(self.plan["hbm_gib"]) * GIB)
+        rows = simulated_stages(self.found, float(self.plan["hbm_gib"]) * GIB)
         return [
             f"stage {row['stage']}: layers {stage.first_layer} to {stage.last_layer}, d = {stage.layout.dp}, "
             f"t = {stage.layout.tp}, busy {row['busy_share']:.1%}, HBM {row['hbm_share']:.1%}, "
@@ -187,20 +187,12 @@ def _link_row(found: Replay) -> Row:
     link = found.carried.topology.links[found.busiest_link]
     return {
         "network": found.carried.topology.name,
-        "link_share": float(found.carried.utilisation.mean()),
         "busiest_link": [link.source, link.target],
-        "busiest_link_share": found.link_share,
+        "busiest_link_share": found.busiest_link_share,
     }
 
 
-def _stage_rows(found: Replay, hbm_bytes: float) -> Iterator[Row]:
-    """Yield the rows of stages, without the shares of links where a network has links of its own."""
-    for row in simulated_stages(found, hbm_bytes):
-        links = isinstance(found, NetworkReplay)
-        yield {name: value for name, value in row.items() if not (links and name.endswith("link_share"))}
-
-
-def _link_words(row: Row) -> str:
+def _link_words(row: Mapping[str, object]) -> str:
     """Return what the links of a stage's devices carry in one direction, if it is known by device."""
     if "link_share" not in row:
         return ""

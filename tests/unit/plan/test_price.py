@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.cost.network.network import Flat
+from phaze.cost.network.network import Flat, Levels
 from phaze.layout import Layout
 from phaze.pipeline.steady import ideal_time_s
 from phaze.plan.given import lowered_plan, plan_of_run
@@ -61,6 +61,26 @@ def test_what_is_reported_is_the_price_on_the_planners_machine(plans: dict[str, 
     assert found.peak_bytes.tolist() == same.peak_bytes.tolist()
     faster = Machine(Flat(1e15), 1e15)
     assert price(plan, faster).time_s <= found.time_s
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_all_device_time_is_spent_on_something(plans: dict[str, Plan], planner: str) -> None:
+    """Of a study's plan by operators, HBM and all-reduces, of a row by what binds each kernel."""
+    plan, given = plans[planner], plan_of_run(RUN, machine())
+    for found in (price(plan, planned_on(plan)), price(plan, machine()), price(given, machine())):
+        assert sum(found.shares.values()) == pytest.approx(1.0)
+        assert min(found.shares.values()) >= 0
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_a_plan_is_priced_on_levels_as_it_is_on_a_flat_network(plans: dict[str, Plan], planner: str) -> None:
+    """All ranks of these plans are inside a node, whose links are equal."""
+    levels = replace(machine(), hbm_bytes_per_s=1e15)
+    assert isinstance(levels.network, Levels)
+    tier = levels.network.tiers[0]
+    levels = replace(levels, network=Levels((tier._replace(latency_s=0.0, devices=64),)))
+    flat = Machine.flat(tier.bandwidth_bytes_per_s, 1e15)
+    assert price(plans[planner], levels).batch_s == pytest.approx(price(plans[planner], flat).batch_s)
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
