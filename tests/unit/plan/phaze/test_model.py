@@ -48,6 +48,8 @@ def tables() -> Tables:
             "layer": ["embedding", "block", "head"],
             "parameters": [30_000_000, 20_000_000, 30_000_000],
             "parameter_bytes": [6e7, 4e7, 6e7],
+            **dict.fromkeys(("expert_parameters", "embedding_parameters", "tied_parameters"), 0),
+            "attention_bytes": 0.0,
             "activation_bytes": [1e7, 1e8, 5e7],
             "input_bytes": [0.0, 1e7, 1e7],
             "output_bytes": [1e7, 1e7, 0.0],
