@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,9 +70,9 @@ def shapes_of(rows: pd.DataFrame) -> pd.Series:
     return rows["stages"].astype(str) + "x" + rows["replicas"].astype(str)
 
 
-def shape_names(case: MapCase) -> tuple[str, ...]:
-    """Return the shapes of a case, as `shapes_of` has them."""
-    return tuple(f"{stages}x{replicas}" for stages, replicas in case.shapes)
+def shape_names(case: MapCase, some: Iterable[tuple[int, int]] | None = None) -> tuple[str, ...]:
+    """Return the shapes of a case, or some of them, as `shapes_of` has them."""
+    return tuple(f"{stages}x{replicas}" for stages, replicas in some or case.shapes)
 
 
 def step_of(rows: pd.DataFrame, partitioner: str, shape: str, way: str) -> float:

@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pandas as pd
 
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.topologies import make_network
-from phaze.report.document import Block, Chart, Prose, Section, Sheet, sheet_of
+from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet, sheet_of
 from phaze.report.maps import figures
 from phaze.report.maps.inputs import (
     POINT,
@@ -24,12 +25,7 @@ from phaze.report.maps.inputs import (
     speed_ups,
     step_of,
 )
-from phaze.report.maps.reading_sections import (
-    cluster_blocks,
-    missing_section,
-    reading_blocks,
-    refinement_sheet,
-)
+from phaze.report.maps.readings import cluster_blocks, reading_blocks
 from phaze.report.words import seconds
 from phaze.spec.map_study import MapCase
 from phaze.spec.published_maps import Mapping
@@ -92,18 +88,6 @@ def _ways_sheet(found: pd.DataFrame, case: MapCase) -> Sheet:
     return sheet_of(caption, means.rename_axis("topology").reset_index(), columns, source="speed-ups")
 
 
-def partitioners_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
-    """Return Tables I, II, IV and V: partitioners with each mapping, over the first one with CS map."""
-    readings = [inputs.rows(name)]
-    if any(shares_ports(inputs.maps, topology) for topology in case.topologies):
-        readings.append(inputs.rows(name, "shared_step_s"))
-    sheets = [_graph_sheet(inputs, case, readings, graph) for graph in case.graphs]
-    sheets += refinement_sheet(inputs, name, case)
-    about = "What partition and mapping each give, by simulated steps of synchronous GPipe."
-    blocks: tuple[Block, ...] = (Prose(SHARED), *sheets) if len(readings) > 1 else tuple(sheets)
-    return Section(name, f"Partitions and mappings: {name}", about, blocks)
-
-
 SHOWN_MAPPINGS: dict[Mapping, str] = {"cs-map": "CS map", "p2p-map": "p2p map", "ours": "our map"}
 SHARED = (
     "Two values: first with a link for every pair of devices, as bandwidths are measured and searches count, "
@@ -112,37 +96,65 @@ SHARED = (
 )
 
 
+def partitioners_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
+    """Return Tables I, II, IV and V: partitioners with each mapping, over the first one with CS map."""
+    readings = [inputs.rows(name)]
+    if any(shares_ports(inputs.maps, topology) for topology in case.topologies):
+        readings.append(inputs.rows(name, "shared_step_s"))
+    sheets = [_graph_sheet(inputs, case, readings, graph) for graph in case.graphs]
+    if {"clusters", "paper"} <= set(case.partitioners):
+        sheets.append(_refinement_sheet(inputs, case, readings))
+    about = "What partition and mapping each give, by simulated steps of synchronous GPipe."
+    blocks: tuple[Block, ...] = (Prose(SHARED), *sheets) if len(readings) > 1 else tuple(sheets)
+    return Section(name, f"Partitions and mappings: {name}", about, blocks)
+
+
 def _graph_sheet(inputs: MapInputs, case: MapCase, readings: list[pd.DataFrame], graph: str) -> Sheet:
     """Return the speed-ups of a graph over the first partitioner with CS map, in every reading."""
     published = inputs.published.over_first.get(graph, {}) if inputs.published is not None else {}
-    mine = [rows[rows["graph"] == graph] for rows in readings]
+    first = case.partitioners[0], "cs-map"
     cells = []
-    for partitioner in case.partitioners:
-        for way, label in SHOWN_MAPPINGS.items():
-            printed = published.get(partitioner, {}).get(way, {})
-            values = [
-                _over_first(mine, (case.partitioners[0], partitioner), way, shape, printed.get(shape))
-                for shape in shape_names(case)
-            ]
-            cells.append((partitioner, label, *values))
+    for partitioner, (way, label) in product(case.partitioners, SHOWN_MAPPINGS.items()):
+        printed = published.get(partitioner, {}).get(way, {})
+        values = _ratios(readings, graph, case, first, (partitioner, way), printed)
+        cells.append((partitioner, label, *values))
     header = ("partition", "mapping", *shape_names(case))
     label = inputs.maps.graphs[graph].label
     return Sheet(f"{label}: throughput over the first row", header, tuple(cells), 2)
 
 
-def _over_first(
+def _refinement_sheet(inputs: MapInputs, case: MapCase, readings: list[pd.DataFrame]) -> Sheet:
+    """Return Table IV: how much faster refinement makes a step than clusters alone, on one mapping."""
+    printed = inputs.published.over_clusters if inputs.published is not None else {}
+    rows = []
+    for graph, (way, words) in product(
+        case.graphs, (("cs-map", "CS map for both"), ("ours", "our map for each"))
+    ):
+        told = printed.get(graph, {})
+        cells = _ratios(readings, graph, case, ("clusters", way), ("paper", way), told)
+        rows.append((inputs.maps.graphs[graph].label, words, *cells))
+    caption = "The authors' partition: throughput with refinement over without (Table IV)"
+    return Sheet(caption, ("graph", "mapping", *shape_names(case)), tuple(rows), 2)
+
+
+def _ratios(
     readings: list[pd.DataFrame],
-    partitioners: tuple[str, str],
-    way: str,
-    shape: str,
-    printed: float | None,
-) -> str:
-    first, one = partitioners
-    ratios = [step_of(rows, first, shape, "cs-map") / step_of(rows, one, shape, way) for rows in readings]
-    if np.isnan(ratios[0]):
-        return "–"
-    ours = " / ".join(f"{ratio:.2f}" for ratio in ratios)
-    return ours if printed is None else f"{ours} ({printed:g})"
+    graph: str,
+    case: MapCase,
+    first: tuple[str, str],
+    other: tuple[str, str],
+    printed: dict[str, float],
+) -> Iterator[str]:
+    """Yield by shape how much shorter steps of the other partitioner and way are, in every reading."""
+    mine = [rows[rows["graph"] == graph] for rows in readings]
+    for shape in shape_names(case):
+        ratios = [
+            step_of(rows, first[0], shape, first[1]) / step_of(rows, other[0], shape, other[1])
+            for rows in mine
+        ]
+        ours = " / ".join(f"{ratio:.2f}" for ratio in ratios)
+        beside = f" ({printed[shape]:g})" if shape in printed else ""
+        yield "–" if np.isnan(ratios[0]) else f"{ours}{beside}"
 
 
 def throughput_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
@@ -281,5 +293,7 @@ def sections_of(inputs: MapInputs, figures: pd.DataFrame) -> Iterator[Section]:
             section = part(inputs, name, case)
             first = BESIDE[show](inputs, figures, name, case) if show in BESIDE else ()
             yield replace(section, blocks=(*first, *section.blocks))
-    yield from missing_section(inputs)
+    if inputs.published is not None and inputs.published.missing:
+        about = "What is printed and has nothing here to stand beside."
+        yield Section("missing", "Missing", about, (Items(inputs.published.missing),))
     yield pictures_section(inputs)
