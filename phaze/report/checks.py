@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from phaze.base.ranking import tied
 from phaze.layout import layouts_of
 from phaze.report import anatomy
 from phaze.report.inputs import Inputs
-from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
+from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, at_most, close, each
 from phaze.report.winners import PER_MODEL, candidates, space_of
 from phaze.search.pareto import uncovered
 from phaze.tables import CAUSES, COMMON, Schedules
@@ -34,6 +35,18 @@ class Evidence:
     results: pd.DataFrame
     energies: pd.DataFrame
 
+    @property
+    def placed(self) -> pd.DataFrame:
+        """Return the placements that exist."""
+        placements = self.inputs.cluster.placements
+        return placements[placements["status"] == "placed"]
+
+    @property
+    def searched(self) -> pd.DataFrame:
+        """Return the architectures of the grid."""
+        chips = self.inputs.cluster.architectures
+        return chips[~chips["named"]]
+
 
 CHECKS = Checklist[Evidence]()
 """What must hold of every study."""
@@ -41,33 +54,19 @@ CERTIFICATE_CHECKS = Checklist[Evidence]()
 """What must hold of every certificate."""
 
 
-def _placed(e: Evidence) -> pd.DataFrame:
-    placements = e.inputs.cluster.placements
-    return placements[placements["status"] == "placed"]
-
-
 @CHECKS.hold("every model, TMP width, microbatch and shard has placements")
 def _every_point_has_placements(e: Evidence) -> Verdicts:
-    """Yield for every model, TMP width, microbatch and shard whether some, and some named, are placed.
-
-    Those are always kept, and say nothing about the others.
-    """
+    """Those of named architectures are always kept, and say nothing about the others."""
     cluster, study = e.inputs.cluster, e.inputs.study
     chips = cluster.architectures.drop_duplicates("architecture").set_index("architecture")
     shards: pd.Series = "shard " + chips["shard"] + chips["named"].map({True: ", named", False: ""})
-    seen = set(
-        zip(
-            cluster.placements["model"],
-            cluster.placements["layout"],
-            cluster.placements["architecture"].map(shards),
-            strict=True,
-        )
-    )
+    rows = cluster.placements
+    seen = set(zip(rows["model"], rows["layout"], rows["architecture"].map(shards), strict=True))
     for model in study.models:
-        for layout in layouts_of(study.workloads[model].tensor, study.training.microbatches):
-            for shard in shards.unique():
-                about = f"{model}, t {layout.tp}, b {layout.microbatch}, {shard}: no row"
-                yield (model, layout.key, shard) in seen, about
+        layouts = layouts_of(study.workloads[model].tensor, study.training.microbatches)
+        for layout, shard in product(layouts, shards.unique()):
+            about = f"{model}, t {layout.tp}, b {layout.microbatch}, {shard}: no row"
+            yield (model, layout.key, shard) in seen, about
 
 
 @CHECKS.hold("every model has a result or a reason for none")
@@ -86,7 +85,7 @@ def _infeasible_rows_say_why(e: Evidence) -> Verdicts:
 
 @CHECKS.hold("no placement uses more devices than there are")
 def _no_more_devices_than_there_are(e: Evidence) -> Verdicts:
-    rows = _placed(e)
+    rows = e.placed
     used = rows["devices_used"]
     fits = (used <= e.inputs.cluster.scenario.devices) & (used >= rows["data"] * rows["stages"])
     return each(fits, rows, KEYS)
@@ -95,38 +94,39 @@ def _no_more_devices_than_there_are(e: Evidence) -> Verdicts:
 @CHECKS.hold("stages are the layers of the model, each once")
 def _stages_are_a_partition(e: Evidence) -> Verdicts:
     for row, stages in _stages(e):
-        ends = [-1, *stages["last_layer"]]
-        layers = len(anatomy.layer_chain(e.inputs, row["model"]))
-        follows = [first == end + 1 for first, end in zip(stages["first_layer"], ends, strict=False)]
-        whole = all(follows) and ends[-1] == layers - 1 and len(stages) == row["stages"]
-        yield (
-            whole,
-            f"{row['model']}, {row['design']}: {len(stages)} stages up to layer {ends[-1]} of {layers}",
-        )
+        layers, last = len(anatomy.layer_chain(e.inputs, row["model"])), stages["last_layer"].iloc[-1]
+        whole = are_layers_once(stages, layers) and len(stages) == row["stages"]
+        yield whole, f"{row['model']}, {row['design']}: {len(stages)} stages up to layer {last} of {layers}"
+
+
+def are_layers_once(stages: pd.DataFrame, layers: int) -> bool:
+    """Return whether stages are so many layers in order, each once."""
+    ends = [-1, *stages["last_layer"]]
+    return ends[-1] == layers - 1 and [end + 1 for end in ends[:-1]] == stages["first_layer"].to_list()
 
 
 @CHECKS.hold("memory of every stage adds up and fits the HBM")
 def _stages_fit_the_memory(e: Evidence) -> Verdicts:
     parts = [f"{part}_bytes" for part in ("weight", "gradient", "optimizer", "activation", "stashed")]
     for row, stages in _stages(e):
-        hbm = row["hbm_gib"] * 2**30
-        fits = stages["memory_bytes"] <= hbm * (1 + ROUNDING)
-        adds_up = np.isclose(stages[parts].sum(axis=1), stages["memory_bytes"], rtol=ROUNDING)
-        room = np.isclose(stages["memory_bytes"] + stages["headroom_bytes"], hbm, rtol=ROUNDING)
-        yield from each(
-            fits & adds_up & room, stages.assign(design=row["design"]), ("model", "design", "stage")
-        )
+        hbm, held = row["hbm_gib"] * 2**30, stages["memory_bytes"]
+        adds_up = close(stages[parts].sum(axis=1), held) & close(held + stages["headroom_bytes"], hbm)
+        named = stages.assign(design=row["design"])
+        yield from each(at_most(held, hbm) & adds_up, named, ("model", "design", "stage"))
 
 
 @CHECKS.hold("loads and devices of the stages add up")
 def _stages_carry_the_load(e: Evidence) -> Verdicts:
     for row, stages in _stages(e):
         load = stages[["forward_s", "backward_s", "transfer_s"]].sum(axis=1)
-        adds_up = np.isclose(load, stages["load_s"], rtol=ROUNDING).all()
         devices = int(stages["devices"].sum()) * int(row["data"]) == int(row["devices_used"])
         count = anatomy.microbatches_of(e.inputs, row) + int(row["stages"]) - 1
-        covered = stages["load_s"].max() * count <= row["time_per_batch_s"] * (1 + ROUNDING)
-        yield bool(adds_up and devices and covered), f"{row['model']}, {row['design']}"
+        covered = at_most(stages["load_s"].max() * count, row["time_per_batch_s"])
+        yield bool(close(load, stages["load_s"]).all() and devices and covered), _which(row)
+
+
+def _which(row: pd.Series) -> str:
+    return f"{row['model']}, {row['design']}"
 
 
 def _stages(e: Evidence) -> Iterator[tuple[pd.Series, pd.DataFrame]]:
@@ -139,36 +139,36 @@ def _stages(e: Evidence) -> Iterator[tuple[pd.Series, pd.DataFrame]]:
 
 @CHECKS.hold("time per batch follows from load, microbatches and stages")
 def _times_follow_from_loads(e: Evidence) -> Verdicts:
-    rows, batch = _placed(e), e.inputs.cluster.scenario.global_batch
+    rows, batch = e.placed, e.inputs.cluster.scenario.global_batch
     count = np.ceil(batch // widths_of(rows, "microbatch") / rows["data"])
     time = rows["max_load_s"] * (count + rows["stages"] - 1) + rows["sync_s"]
-    same = np.isclose(time, rows["time_per_batch_s"], rtol=ROUNDING, atol=0)
-    return each(same & np.isclose(rows["samples_per_s"] * time, batch, rtol=ROUNDING), rows, KEYS)
+    return each(
+        close(time, rows["time_per_batch_s"]) & close(rows["samples_per_s"] * time, batch), rows, KEYS
+    )
 
 
 @CHECKS.hold("bounds are not above what was found")
 def _bounds_are_not_above_times(e: Evidence) -> Verdicts:
-    rows = _placed(e)
-    yield from each(rows["bound_s"] <= rows["time_per_batch_s"] * (1 + ROUNDING), rows, KEYS)
-    solves = e.inputs.solves
-    keys = ("model", "layout", "architecture", "layer", "direction")
-    yield from each(solves["bound_s"] <= solves["objective_s"] * (1 + ROUNDING), solves, keys)
+    rows, solves = e.placed, e.inputs.solves
+    yield from each(at_most(rows["bound_s"], rows["time_per_batch_s"]), rows, KEYS)
+    yield from each(at_most(solves["bound_s"], solves["objective_s"]), solves, _SOLVED)
+
+
+_SOLVED = ("model", "layout", "architecture", "layer", "direction")
 
 
 @CHECKS.hold("utilisation is at most one")
 def _utilisation_is_at_most_one(e: Evidence) -> Verdicts:
-    rows = _placed(e)
-    return each((rows["mfu"] > 0) & (rows["mfu"] <= 1), rows, KEYS)
+    return each((e.placed["mfu"] > 0) & (e.placed["mfu"] <= 1), e.placed, KEYS)
 
 
 @CHECKS.hold("no expert placement beats the searched one")
 def _experts_are_never_better(e: Evidence) -> Verdicts:
-    keys = list(KEYS[:-1])
-    placed = _placed(e)
+    keys, placed = list(KEYS[:-1]), e.placed
     searched = placed[placed["planner"] == "phaze"].set_index(keys)["time_per_batch_s"]
     experts = placed[placed["planner"] != "phaze"]
     ours = searched.reindex(pd.MultiIndex.from_frame(experts[keys])).to_numpy()
-    return each(ours <= experts["time_per_batch_s"].to_numpy() * (1 + ROUNDING), experts, KEYS)
+    return each(at_most(ours, experts["time_per_batch_s"].to_numpy()), experts, KEYS)
 
 
 @CHECKS.hold("more HBM is never slower")
@@ -176,14 +176,13 @@ def _more_memory_is_never_slower(e: Evidence) -> Verdicts:
     keys = [key for key in KEYS if key != "hbm_gib"]
     rows = e.inputs.cluster.placements.sort_values([*keys, "hbm_gib"])
     before = rows.groupby(keys)["time_per_batch_s"].shift().fillna(np.inf)
-    return each(rows["time_per_batch_s"] <= before * (1 + ROUNDING), rows, KEYS)
+    return each(at_most(rows["time_per_batch_s"], before), rows, KEYS)
 
 
 @CHECKS.hold("no reported design beats the winner")
 def _nothing_beats_the_winner(e: Evidence) -> Verdicts:
-    placed = e.results[
-        (e.results["status"] == "placed") & (e.results["area_um2"] <= e.inputs.cluster.area_limit_um2)
-    ]
+    within = e.results["area_um2"] <= e.inputs.cluster.area_limit_um2
+    placed = e.results[(e.results["status"] == "placed") & within]
     winners = placed[placed["design"] == PER_MODEL].set_index("model")["samples_per_s"]
     least = placed["samples_per_s"] * (1 - e.inputs.study.screen.tolerance - ROUNDING)
     best = winners.reindex(placed["model"]).fillna(0.0).to_numpy()
@@ -192,30 +191,23 @@ def _nothing_beats_the_winner(e: Evidence) -> Verdicts:
 
 @CHECKS.hold("schedules end when their solve says")
 def _schedules_end_with_their_objective(e: Evidence) -> Verdicts:
-    keys = ["model", "layout", "architecture", "layer", "direction"]
-    solved = e.inputs.solves.set_index(keys)["objective_s"]
-    for _, row in e.results[
-        (e.results["status"] == "placed") & (e.results["design"] == PER_MODEL)
-    ].iterrows():
-        schedule = anatomy.shard_rows(e.inputs, Schedules, row)
-        ends = schedule.groupby(keys)["end_s"].max()
+    solved = e.inputs.solves.set_index(list(_SOLVED))["objective_s"]
+    for _, row in anatomy.placed_rows(e.results, PER_MODEL).iterrows():
+        ends = anatomy.shard_rows(e.inputs, Schedules, row).groupby(list(_SOLVED))["end_s"].max()
         same = np.isclose(ends, solved.reindex(ends.index), rtol=1e-6, atol=0)
         yield from each(same, ends.reset_index(), ("model", "architecture", "layer", "direction"))
 
 
 @CHECKS.hold("areas of the parts sum to the chip")
 def _areas_add_up(e: Evidence) -> Verdicts:
-    rows = e.inputs.cluster.architectures
-    rows = rows[~rows["named"]]
-    parts = rows[["tensor_um2", "vector_um2", "l2_um2", "glb_um2"]].sum(axis=1)
-    return each(np.isclose(parts, rows["area_um2"], rtol=ROUNDING), rows, ("shard", "architecture"))
+    parts = e.searched[["tensor_um2", "vector_um2", "l2_um2", "glb_um2"]].sum(axis=1)
+    return each(close(parts, e.searched["area_um2"]), e.searched, ("shard", "architecture"))
 
 
 @CHECKS.hold("searched architectures are within the area limit")
 def _areas_are_within_the_limit(e: Evidence) -> Verdicts:
-    rows = e.inputs.cluster.architectures
-    rows = rows[~rows["named"]]
-    return each(rows["area_um2"] <= e.inputs.cluster.area_limit_um2 * (1 + ROUNDING), rows, ("architecture",))
+    within = at_most(e.searched["area_um2"], e.inputs.cluster.area_limit_um2)
+    return each(within, e.searched, ("architecture",))
 
 
 @CHECKS.hold("energies by part and by layer agree")
@@ -225,10 +217,7 @@ def _energies_add_up(e: Evidence) -> Verdicts:
         layers = anatomy.energy_by_layer(e.inputs, row).drop(columns=["layer", "direction"]).to_numpy().sum()
         layers += anatomy.link_j_between_stages(e.inputs, row)
         dynamic = parts.loc[parts["part"] != "leakage", "joules_per_sample"].sum()
-        same = np.isclose(layers, dynamic, rtol=ROUNDING) and np.isclose(
-            parts["share"].sum(), 1, rtol=ROUNDING
-        )
-        yield bool(same), f"{model}, {design}"
+        yield bool(close(layers, dynamic) and close(parts["share"].sum(), 1)), f"{model}, {design}"
 
 
 @CHECKS.hold("members of a front beat each other")
@@ -258,8 +247,8 @@ def _no_placement_beats_a_front(e: Evidence) -> Verdicts:
 
 def _searched(e: Evidence) -> pd.DataFrame:
     """Return the placements of searched architectures; fronts leave the named ones out."""
-    named = e.inputs.cluster.architectures.drop_duplicates("architecture").set_index("architecture")["named"]
-    placed = candidates(e.inputs.cluster)
+    chips, placed = e.inputs.cluster.architectures, candidates(e.inputs.cluster)
+    named = chips.drop_duplicates("architecture").set_index("architecture")["named"]
     grid = ~named.reindex(placed["architecture"]).to_numpy(dtype=bool)
     searched: pd.DataFrame = placed[(placed["status"] == "placed") & grid]
     return searched
@@ -303,9 +292,9 @@ def _nothing_is_left_that_could_be_better(e: Evidence) -> Verdicts:
 def _certificates_are_about_the_best(e: Evidence) -> Verdicts:
     best = candidates(e.inputs.cluster).groupby("model")["samples_per_s"].max()
     table = e.inputs.certificates[e.inputs.certificates["model"] != COMMON]
-    same = np.isclose(table["best"], table["model"].map(best).fillna(0.0), rtol=ROUNDING, atol=0)
+    same = close(table["best"], table["model"].map(best).fillna(0.0))
     yield from each(same & (table["excluded"] <= table["bound"]), table, ("model", "best"))
-    winners = e.results[(e.results["design"] == PER_MODEL) & (e.results["status"] == "placed")]
+    winners = anatomy.placed_rows(e.results, PER_MODEL)
     certified = table.set_index("model")["best"].reindex(winners["model"]).to_numpy()
     least = certified * (1 - e.inputs.study.screen.tolerance)
     yield from each(winners["samples_per_s"] >= least * (1 - ROUNDING), winners, ("model", "samples_per_s"))

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from phaze.report.anatomy import layer_chain
-from phaze.report.checks import Evidence
+from phaze.report.checks import Evidence, are_layers_once
 from phaze.report.planners import NEAR
 from phaze.report.recommend import recommend
-from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
+from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, at_most, close, describe, each
 from phaze.report.winners import COMMON, PER_MODEL
 from phaze.report.words import percent, seconds
 from phaze.spec.files import is_path
@@ -39,13 +39,11 @@ def _every_chip_is_planned_by_all(e: Evidence) -> Verdicts:
 @PLANNER_CHECKS.hold("stages of every plan are the layers, and sum to it")
 def _stages_make_up_the_plan(e: Evidence) -> Verdicts:
     for plan, stages in _plans(e):
-        ends = [-1, *stages["last_layer"]]
-        follows = [first == end + 1 for first, end in zip(stages["first_layer"], ends, strict=False)]
-        whole = all(follows) and ends[-1] == len(layer_chain(e.inputs, plan["model"])) - 1
+        whole = are_layers_once(stages, len(layer_chain(e.inputs, plan["model"])))
         devices = int((stages["data"] * stages["tensor"]).sum())
         sums = devices == plan["devices_used"] and stages["data"].sum() == plan["degree"]
         within = devices <= e.inputs.cluster.scenario.devices and len(stages) == plan["stages"]
-        yield bool(whole and sums and within), _name(plan)
+        yield bool(whole and sums and within), describe(plan, _PLAN)
 
 
 @PLANNER_CHECKS.hold("stages of every plan fit the HBM")
@@ -60,38 +58,33 @@ def _plans_fit_the_memory(e: Evidence) -> Verdicts:
 def _no_plan_is_faster_than_its_stages(e: Evidence) -> Verdicts:
     for plan, stages in _plans(e):
         slowest, time = stages["time_per_sample_s"].max(), plan["time_per_sample_s"]
-        same = np.isclose(slowest, time, rtol=ROUNDING, atol=0)
-        yield bool(slowest <= time * (1 + ROUNDING) if plan["flushes"] else same), _name(plan)
+        holds = at_most(slowest, time) if plan["flushes"] else close(slowest, time)
+        yield bool(holds), describe(plan, _PLAN)
 
 
 @PLANNER_CHECKS.hold("microbatches in flight follow from the data widths")
 def _in_flight_follows_from_widths(e: Evidence) -> Verdicts:
     for plan, stages in _plans(e):
-        if plan["flushes"]:
-            continue
-        degrees = stages["data"][::-1].cumsum()[::-1]
-        same = (stages["in_flight"] == np.ceil(degrees / stages["data"])).all()
-        limit = e.inputs.cluster.scenario.global_batch // plan["microbatch"]
-        yield bool(same and plan["degree"] <= limit), _name(plan)
+        if not plan["flushes"]:
+            degrees = stages["data"][::-1].cumsum()[::-1]
+            same = (stages["in_flight"] == np.ceil(degrees / stages["data"])).all()
+            limit = e.inputs.cluster.scenario.global_batch // plan["microbatch"]
+            yield bool(same and plan["degree"] <= limit), describe(plan, _PLAN)
 
 
 @PLANNER_CHECKS.hold("Phaze's plan is that of the results")
 def _phaze_plans_its_results(e: Evidence) -> Verdicts:
-    plans = e.inputs.plans[e.inputs.plans["planner"] == "phaze"].set_index(list(_CHIP))
-    batch = e.inputs.cluster.scenario.global_batch
-    for _, row in e.results[(e.results["planner"] == "phaze") & (e.results["status"] == "placed")].iterrows():
-        key = tuple(row[name] for name in _CHIP)
-        if key in plans.index:
-            time = float(plans.loc[key, "time_per_sample_s"]) * batch
-            yield bool(np.isclose(time, row["time_per_batch_s"], rtol=ROUNDING, atol=0)), f"{key}"
+    plans, batch = e.inputs.plans, e.inputs.cluster.scenario.global_batch
+    times = plans[plans["planner"] == "phaze"].set_index(list(_CHIP))["time_per_sample_s"] * batch
+    mine = e.results[(e.results["planner"] == "phaze") & (e.results["status"] == "placed")]
+    found = mine.merge(times.rename("planned_s").reset_index(), on=list(_CHIP))
+    yield from each(close(found["planned_s"], found["time_per_batch_s"]), found, _CHIP)
 
 
 @PLANNER_CHECKS.hold("no equal or experts' stages beat Phaze's plan")
 def _no_flushing_plan_beats_phaze(e: Evidence) -> Verdicts:
-    plans = e.inputs.plans
-    yield from _never_faster(
-        plans, "phaze", plans[plans["planner"].isin(["equal", "expert"])], "time_per_sample_s"
-    )
+    others = e.inputs.plans[e.inputs.plans["planner"].isin(["equal", "expert"])]
+    yield from _never_faster(e.inputs.plans, "phaze", others, "time_per_sample_s")
 
 
 @PLANNER_CHECKS.hold("no plan of Piper's space beats Piper's")
@@ -103,11 +96,9 @@ def _no_plan_of_pipers_space_beats_piper(e: Evidence) -> Verdicts:
 
 def _never_faster(plans: pd.DataFrame, planner: str, others: pd.DataFrame, time: str) -> Verdicts:
     """Yield for other plans whether the planner's on the same chip, if it has one, takes no longer."""
-    mine = plans[plans["planner"] == planner].set_index(list(_CHIP))[time]
-    ours = mine.reindex(pd.MultiIndex.from_frame(others[list(_CHIP)])).to_numpy()
-    known = ~np.isnan(ours)
-    holds = ours[known] <= others[time].to_numpy()[known] * (1 + ROUNDING)
-    yield from each(holds, others[known], _PLAN)
+    mine = plans[plans["planner"] == planner].set_index(list(_CHIP))[time].rename("ours")
+    both = others.merge(mine.reset_index(), on=list(_CHIP))
+    yield from each(at_most(both["ours"], both[time]), both, _PLAN)
 
 
 def _plans(e: Evidence) -> Iterator[tuple[pd.Series, pd.DataFrame]]:
@@ -117,17 +108,12 @@ def _plans(e: Evidence) -> Iterator[tuple[pd.Series, pd.DataFrame]]:
         yield plan, by_plan[tuple(plan[name] for name in _PLAN)]
 
 
-def _name(plan: pd.Series) -> str:
-    return ", ".join(f"{key} {plan[key]}" for key in _PLAN)
-
-
 @SIMULATION_CHECKS.hold("every plan is simulated")
 def _every_plan_is_simulated(e: Evidence) -> Verdicts:
     plans = e.inputs.plans[e.inputs.plans["status"] == "placed"]
     found = plans.merge(e.inputs.simulations[[*_PLAN, "planned_s"]], on=list(_PLAN), how="left")
-    samples = found["microbatch"] * found["microbatches"]
-    same = np.isclose(found["planned_s"], found["time_per_sample_s"] * samples, rtol=ROUNDING, atol=0)
-    yield from each(same, found, _PLAN)
+    planned_s = found["time_per_sample_s"] * found["microbatch"] * found["microbatches"]
+    yield from each(close(found["planned_s"], planned_s), found, _PLAN)
 
 
 @SIMULATION_CHECKS.hold("simulated under its planner's assumptions a plan takes the planner's time")
@@ -138,69 +124,57 @@ def _planners_assumptions_give_their_time(e: Evidence) -> Verdicts:
 
 @SIMULATION_CHECKS.hold("simulated stages hold no more than planned, and fit the HBM")
 def _peaks_fit_the_memory(e: Evidence) -> Verdicts:
-    rows = e.inputs.simulation_stages.merge(
-        e.inputs.plan_stages[[*_PLAN, "stage", "memory_bytes"]], on=[*_PLAN, "stage"], how="left"
-    )
-    planned = rows["peak_bytes"] <= rows["memory_bytes"] * (1 + ROUNDING)
-    hbm = rows["hbm_gib"] * 2**30
-    fits = rows["headroom_bytes"] >= -hbm * ROUNDING
-    yield from each(planned & fits, rows, (*_PLAN, "stage"))
+    keys = [*_PLAN, "stage"]
+    planned = e.inputs.plan_stages[[*keys, "memory_bytes"]]
+    rows = e.inputs.simulation_stages.merge(planned, on=keys, how="left")
+    fits = rows["headroom_bytes"] >= -rows["hbm_gib"] * 2**30 * ROUNDING
+    yield from each(at_most(rows["peak_bytes"], rows["memory_bytes"]) & fits, rows, tuple(keys))
 
 
 @SIMULATION_CHECKS.hold("no simulated device works longer than the batch takes")
 def _device_time_is_conserved(e: Evidence) -> Verdicts:
-    """Yield for every simulated plan whether passes, communication and waits fill the devices' time.
+    """Passes, communication and waits fill the devices' time.
 
     No stage works longer than the batch takes, and those of a plan as long as its share of compute says.
     """
-    rows, stages = e.inputs.simulations, e.inputs.simulation_stages
-    widths = e.inputs.plan_stages[[*_PLAN, "stage", "data", "tensor"]]
-    stages = stages.merge(widths, on=[*_PLAN, "stage"])
+    rows, keys = e.inputs.simulations, list(_PLAN)
+    widths = e.inputs.plan_stages[[*keys, "stage", "data", "tensor"]]
+    stages = e.inputs.simulation_stages.merge(widths, on=[*keys, "stage"])
     devices = stages["data"] * stages["tensor"]
-    sums = stages[[*_PLAN]].assign(
-        busy=stages["busy_s"] * devices, devices=devices, most=stages["busy_share"]
-    )
-    by_plan = sums.groupby(list(_PLAN)).agg({"busy": "sum", "devices": "sum", "most": "max"})
-    mine = by_plan.reindex(pd.MultiIndex.from_frame(rows[list(_PLAN)])).reset_index(drop=True)
-    share = mine["busy"] / (mine["devices"] * rows["simulated_s"])
-    same = np.isclose(share, rows["compute_share"], rtol=ROUNDING, atol=0)
-    holds = same & (mine["most"] <= 1 + LOOSE) & (rows["bubble_share"] >= -LOOSE)
+    sums = stages.assign(busy=stages["busy_s"] * devices, devices=devices).groupby(keys)
+    by_plan = sums.agg({"busy": "sum", "devices": "sum", "busy_share": "max"})
+    mine = by_plan.reindex(pd.MultiIndex.from_frame(rows[keys])).reset_index(drop=True)
+    same = close(mine["busy"] / (mine["devices"] * rows["simulated_s"]), rows["compute_share"])
+    holds = same & (mine["busy_share"] <= 1 + LOOSE) & (rows["bubble_share"] >= -LOOSE)
     yield from each(holds, rows, _PLAN)
 
 
 @SIMULATION_CHECKS.hold("no simulated HBM works longer than the passes, no link more than the time")
 def _no_more_is_moved_than_can_be(e: Evidence) -> Verdicts:
-    """Yield for every simulated stage whether its HBM works no longer than its passes, and its link fits.
-
-    What a link carries consists of all-reduces, tensors between stages and exchanged gradients.
-    """
+    """What a link carries consists of all-reduces, tensors between stages and exchanged gradients."""
     rows = e.inputs.simulation_stages
     parts = rows[["slices_link_share", "stages_link_share", "replicas_link_share"]].sum(axis=1)
-    whole = np.isclose(parts, rows["link_share"], rtol=ROUNDING, atol=0)
-    hbm = rows["hbm_share"] <= rows["busy_share"] * (1 + ROUNDING)
-    yield from each(whole & hbm & (rows["link_share"] <= 1 + ROUNDING), rows, (*_PLAN, "stage"))
+    fits = at_most(rows["hbm_share"], rows["busy_share"]) & at_most(rows["link_share"], 1)
+    yield from each(close(parts, rows["link_share"]) & fits, rows, (*_PLAN, "stage"))
 
 
 @SIMULATION_CHECKS.hold("certified plans lose at most 5 % in the simulator, or the page says why")
 def _certified_plans_lose_little(e: Evidence) -> Verdicts:
-    """Yield for every compared result whether its certified plan is simulated within 5 % of other stages.
+    """Lose to equal and experts' stages, the best on the same accelerator.
 
-    Of equal and experts' stages, the best on the same accelerator. Losing more is allowed where what the
-    planner's formula leaves out accounts for it.
+    Losing more is allowed where what the planner's formula leaves out accounts for it.
     """
     for _, row in recommend(e.inputs, e.results).iterrows():
         least = min(row["equal_s"], row["expert_s"])
         lost = row["certified_simulated_s"] / least - 1
-        yield (
-            lost <= NEAR or row["reason"] != "",
-            (
-                f"{row['model']}, {row['design']}: the certified plan is planned at "
-                f"{seconds(row['certified_planned_s'])} and simulated at "
-                f"{seconds(row['certified_simulated_s'])}, other stages at {seconds(least)}: it loses "
-                f"{percent(lost)}, of which {percent(row['unexplained'])} is none of what the planner's "
-                "formula leaves out"
-            ),
+        about = (
+            f"{row['model']}, {row['design']}: the certified plan is planned at "
+            f"{seconds(row['certified_planned_s'])} and simulated at "
+            f"{seconds(row['certified_simulated_s'])}, other stages at {seconds(least)}: it loses "
+            f"{percent(lost)}, of which {percent(row['unexplained'])} is none of what the planner's "
+            "formula leaves out"
         )
+        yield lost <= NEAR or row["reason"] != "", about
 
 
 @MAPPED_CHECKS.hold("the best plans are mapped to every network")

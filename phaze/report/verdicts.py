@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
+from phaze.base.arrays import Bools, Floats
 from phaze.report.document import Cell, Section, Sheet, sheet_of
 from phaze.tables import Checks, Claims
 
@@ -43,6 +44,19 @@ def each(holds: object, frame: pd.DataFrame, keys: tuple[str, ...]) -> Verdicts:
 def describe(row: pd.Series, keys: Iterable[str]) -> str:
     """Return which row it is, by its keys."""
     return ", ".join(f"{key} {row[key]}" for key in keys)
+
+
+Numbers = float | Floats | pd.Series
+
+
+def close(one: Numbers, other: Numbers) -> Bools:
+    """Return where numbers are equal but for the rounding of sums."""
+    return np.isclose(one, other, rtol=ROUNDING, atol=0)
+
+
+def at_most(one: Numbers, other: Numbers) -> Bools:
+    """Return where the first numbers are not larger than the others but for the rounding of sums."""
+    return np.asarray(np.asarray(one) <= np.asarray(other) * (1 + ROUNDING))
 
 
 def run_checks(checks: Mapping[str, Callable[[Subject], Verdicts]], subject: Subject) -> pd.DataFrame:
