@@ -6,7 +6,7 @@ import pandas as pd
 
 from phaze import tables
 from phaze.base.job import logged
-from phaze.map.chains import Chains
+from phaze.map.ensemble import Chains
 from phaze.map.search import Limits
 from phaze.map.study import gap_rows
 from phaze.spec.documents import read_as

@@ -61,7 +61,7 @@ def map_stages(
     from phaze.base.files import write_text
     from phaze.base.units import GIB
     from phaze.map.ensemble import MapSettings
-    from phaze.map.matrices import read_topology
+    from phaze.map.networks import read_topology
     from phaze.map.search import Limits
     from phaze.spec.documents import text_of, write_document
 
@@ -119,28 +119,27 @@ class _Task:
 
 def _map_stages(task: _Task) -> tuple[StoredMapping, Mapped, Candidate]:
     from phaze.map.ensemble import map_stages as find_mapping
-    from phaze.map.stored import About, stored_mapping
+    from phaze.map.ensemble import stored_mapping
     from phaze.spec.documents import read_as
     from phaze.spec.stages import StoredStages
     from phaze.workload.operator_graphs import stage_graph
 
     stored = read_as(StoredStages, task.source)
     mapped = find_mapping(stage_graph(stored), task.network, task.settings, task.until)
-    about = About(stored.model, task.topology, task.settings)
-    return stored_mapping(mapped, about), mapped, mapped.best
+    file = stored_mapping(mapped, stored.model, task.topology, task.settings)
+    return file, mapped, mapped.best
 
 
 def _map_plan(
     task: _Task, choice: tuple[str | None, str | None, float | None, str | None]
 ) -> tuple[StoredMapping, Mapped, Candidate]:
+    from phaze.map.ensemble import stored_mapping
     from phaze.map.one_plan import map_one, stored_plan
-    from phaze.map.stored import About, stored_mapping
     from phaze.plan.single import Wanted, plan_of, read_wanted
 
     row, stages = read_wanted(task.source, Wanted(*choice))
     found = map_one(plan_of(row, stages), str(row["model"]), task.network, task.settings, task.until)
-    about = About(str(row["model"]), task.topology, task.settings)
-    stored = stored_mapping(found.mapped, about, found.best)
+    stored = stored_mapping(found.mapped, str(row["model"]), task.topology, task.settings, found.best)
     return stored.model_copy(update={"plan": stored_plan(found, row)}), found.mapped, found.best
 
 

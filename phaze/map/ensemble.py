@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal
+
+import numpy as np
 
 from phaze.base.arrays import Ints
 from phaze.base.deadline import Deadline, OutOfTimeError
 from phaze.base.progress import counted
 from phaze.cost.network.device_networks import DeviceNetwork
-from phaze.map.annealing import step_task
-from phaze.map.chains import Chains, best_of_chains
+from phaze.map.annealing import Task, anneal, new_state, step_task
 from phaze.map.heuristics import compact_maps, consecutive_map, p2p_map, random_map
 from phaze.map.objective import INSTANTIATIONS, Instantiation, Problem, choose_instantiation, lower_bound_s
 from phaze.map.schemes import near_devices
 from phaze.map.search import Found, Limits, search
-from phaze.pipeline.gpipe import step_time_s
+from phaze.pipeline.gpipe import simulate_step, step_time_s
+from phaze.spec.mapping import StoredMapping, StoredSearch
 from phaze.workload.operator_graphs import StageGraph
 
 Way = Literal["p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map"]
@@ -166,3 +169,97 @@ class _Run:
         began = time.perf_counter()
         yield
         self.seconds[name] = time.perf_counter() - began
+
+
+@dataclass(frozen=True)
+class Chains:
+    """How the local search runs."""
+
+    seed: int = 0
+    steps: int = 1_000_000
+    """Changes of places tried by each chain."""
+    count: int = 4
+    """Chains, each on a thread."""
+
+
+def best_of_chains(
+    task: Task, starts: list[Ints], near: Ints, chains: Chains, deadline: Deadline | None = None
+) -> tuple[float, Ints]:
+    """Return the best value and mapping (S, R) of several chains, or of what they did until the deadline.
+
+    Cool ones begin at good mappings, hot ones at good and at random ones; `starts` are ranked, the best
+    first, `near` has the devices near every device, shape (D, D).
+    """
+    stages, replicas = starts[0].shape
+    devices, until = len(near), deadline or Deadline()
+
+    def chain(k: int) -> tuple[float, int, Ints]:
+        rng = np.random.default_rng([chains.seed, k])
+        hot = 0.02 if k % 2 else 0.002
+        mapping = starts[k // 2 % len(starts)]
+        if k % 4 == 3:
+            hot, mapping = 0.05, random_map(stages, replicas, devices, chains.seed + k)
+        found, value = anneal(
+            task, new_state(task, _with_free(mapping, devices)), near, rng, chains.steps, hot, 1e-5, until
+        )
+        return value, k, found
+
+    with ThreadPoolExecutor(chains.count) as pool, until.for_threads():
+        value, _, found = min(pool.map(chain, range(chains.count)), key=lambda one: one[:2])
+    return value, found[: stages * replicas].reshape(stages, replicas)
+
+
+def _with_free(mapping: Ints, devices: int) -> Ints:
+    """Return the devices of all slots and then those that are free, shape (D,)."""
+    used = mapping.reshape(-1)
+    return np.concatenate([used, np.setdiff1d(np.arange(devices), used)])
+
+
+def stored_mapping(
+    mapped: Mapped, model: str, topology: str, settings: MapSettings, chosen: Candidate | None = None
+) -> StoredMapping:
+    """Return the file of what was found, with the mapping that is chosen: unless given, the best.
+
+    `topology` is as the user names it.
+    """
+    best, problem = chosen or mapped.best, mapped.problem
+    step = simulate_step(problem.stages, best.mapping, problem.network, settings.memory_bytes_per_s)
+    value = problem.value_s(best.mapping)
+    last = step.critical_stage
+    return StoredMapping(
+        format="phaze-mapping",
+        version=1,
+        model=model,
+        topology=topology,
+        devices=problem.network.devices,
+        mapping=tuple(tuple(row) for row in best.mapping.tolist()),
+        found_by=best.way,
+        step_time_s=step.step_s,
+        pipeline_s=step.pipeline_s,
+        all_reduce_s=float(step.all_reduce_s[last]),
+        update_s=float(step.update_s[last]),
+        compute_s=step.compute_s,
+        objective_s=value,
+        bound_s=min(mapped.bound_s, value),
+        proven=mapped.bound_s >= value * (1 - 2e-9),
+        seed=settings.seed,
+        ways=tuple(_stored_way(one) for one in mapped.ways),
+        heuristics=tuple(_stored_way(one) for one in mapped.heuristics),
+    )
+
+
+def _stored_way(one: Candidate) -> StoredSearch:
+    found = one.found
+    if found is None:
+        return StoredSearch(name=one.way, step_time_s=one.step_s)
+    return StoredSearch(
+        name=one.way,
+        step_time_s=one.step_s,
+        objective_s=found.value_s,
+        bound_s=found.bound_s,
+        proven=found.proven,
+        searched=found.searched,
+        gave_up=found.stopped,
+        timed_out=found.timed_out,
+        tries=found.tries,
+    )

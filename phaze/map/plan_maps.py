@@ -24,7 +24,7 @@ from phaze.cost.network.collectives import by_node
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.fabric import Fabric, fabric
 from phaze.map.annealing import step_task
-from phaze.map.chains import Chains, best_of_chains
+from phaze.map.ensemble import Chains, best_of_chains
 from phaze.map.heuristics import block_map, consecutive_map, near_maps, p2p_map
 from phaze.map.lanes import Lanes, lanes_of, stored_stages
 from phaze.map.networks import device_network, part_of, units_of

@@ -98,15 +98,9 @@ def search(
         with suppress(OutOfTimeError):
             _narrow(problem, interval, limits, seed, until)
     interval.timed_out = until.passed and interval.is_open(limits)
-    return Found(
-        interval.mapping,
-        interval.upper_s,
-        min(interval.bound_s, interval.upper_s),
-        interval.searched,
-        interval.stopped,
-        interval.timed_out,
-        interval.tries,
-    )
+    bound_s = min(interval.bound_s, interval.upper_s)
+    how = interval.searched, interval.stopped, interval.timed_out, interval.tries
+    return Found(interval.mapping, interval.upper_s, bound_s, *how)
 
 
 def _narrow(problem: Problem, interval: _Interval, limits: Limits, seed: int, until: Deadline) -> None:

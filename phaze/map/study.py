@@ -13,8 +13,7 @@ import pandas as pd
 
 from phaze.cost.network.topologies import make_network
 from phaze.map.annealing import stage_task
-from phaze.map.chains import Chains, best_of_chains
-from phaze.map.ensemble import Candidate, Mapped, MapSettings, map_stages
+from phaze.map.ensemble import Candidate, Chains, Mapped, MapSettings, best_of_chains, map_stages
 from phaze.map.heuristics import compact_maps
 from phaze.map.objective import INSTANTIATIONS, Problem, choose_instantiation
 from phaze.map.schemes import near_devices

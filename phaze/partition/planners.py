@@ -1,4 +1,4 @@
-"""Partitions by several planners side by side: ours, the paper's flow, and what it is compared with.
+"""Partitions by the planners that ours is compared with.
 
 - pipedream: layers in one order, messages beside computation, memory not looked at;
 - topological: operators in one topological order, as RaNNC fixes it before its dynamic program;
@@ -15,7 +15,7 @@ import numpy as np
 
 from phaze.base.arrays import Ints
 from phaze.base.errors import PhazeError
-from phaze.partition.flow import Candidate, Maker, Options, Problem, partition, problem_of
+from phaze.partition.flow import Candidate, Maker, Problem, problem_of
 from phaze.partition.intervals import cut_as_pipedream, cut_in_order, layer_weights
 from phaze.partition.weights import Terms, Weights, fits, sums
 from phaze.pipeline.flushing import Chain, Setting
@@ -37,29 +37,13 @@ class Compared:
     fits_memory: bool
 
 
-def compare(
-    graph: OperatorGraph, terms: Terms, stages: int, replicas: int, options: Options
-) -> list[Compared]:
-    """Return what all planners make of a graph, ours first."""
-    ours = _try(problem_of(graph, terms, stages, replicas), "parmesan", _ours(options))
-    return [ours, *compare_baselines(graph, terms, stages, replicas)]
-
-
 def compare_baselines(graph: OperatorGraph, terms: Terms, stages: int, replicas: int) -> list[Compared]:
     """Return what the planners that ours is compared with make of a graph."""
     problem = problem_of(graph, terms, stages, replicas)
-    return [_try(problem, name, cut) for name, cut in _BASELINES.items()]
+    return [_try(problem, name, cut) for name, cut in BASELINES.items()]
 
 
 Cutter = Callable[[Problem], Ints]
-
-
-def _ours(options: Options) -> Cutter:
-    def cut(problem: Problem) -> Ints:
-        found = partition(problem.graph, problem.terms, problem.stages, problem.replicas, options)
-        return found.chosen.stage_of
-
-    return cut
 
 
 def _try(problem: Problem, name: Maker, cut: Cutter) -> Compared:
@@ -151,10 +135,9 @@ def _phaze(problem: Problem) -> Ints:
     return np.searchsorted(ends, layer_of, side="right").astype(np.int64)
 
 
-_BASELINES: dict[Maker, Cutter] = {
+BASELINES: dict[Maker, Cutter] = {
     "pipedream": _pipedream,
     "topological": _topological,
     "piper": _piper,
     "phaze": _phaze,
 }
-PLANNERS: tuple[Maker, ...] = ("parmesan", *_BASELINES)

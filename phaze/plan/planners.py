@@ -25,7 +25,7 @@ from phaze.plan.phaze.point import Conditions, Point, read_devices, read_point
 from phaze.plan.piper.batches import Batched, Planner, plan_batch
 from phaze.plan.piper.chain import read_layers
 from phaze.plan.piper.layers import Cluster, Layers
-from phaze.plan.piper.reasons import why_no_plan
+from phaze.plan.piper.planner import why_no_plan
 from phaze.plan.plan import Traffic
 from phaze.tables.columns import by_numbers
 

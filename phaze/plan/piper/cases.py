@@ -76,67 +76,82 @@ def plan_point(
                 "mode": mode,
                 "planner": planner,
             }
-            given = contenders[planner].restrict(sized)
-            _warm(contenders[planner], given, point, mode)
-            ask = _record_curve if point.show == "curve" else _record_plans
-            ask(record, keys, source, given, point, mode, contenders[planner])
+            by = contenders[planner]
+            _Asked(by.restrict(sized), point, mode, by).record(record.rows, keys, source)
     return record
 
 
-def _warm(contender: Contender, layers: Layers, point: PlanPoint, mode: Mode) -> None:
-    """Compile what is timed."""
-    if point.show == "curve" and len(point.devices) == 1:
-        contender.sweep(layers, _cluster(point, _WARM_DEVICES, mode), mode)
-    else:
-        contender.plan(layers, _cluster(point, min(point.devices), mode), mode)
+@dataclass(frozen=True)
+class _Asked:
+    """One planner on the clusters of a point."""
 
+    layers: Layers
+    """What it may choose of."""
+    point: PlanPoint
+    mode: Mode
+    by: Contender
 
-def _cluster(point: PlanPoint, devices: int, mode: Mode) -> Cluster:
-    return Cluster(
-        devices=devices,
-        memory_bytes=point.memory_gib * GIB,
-        bandwidth_bytes_per_s=point.bandwidth_gib * GIB,
-        microbatches=point.microbatches,
-        synchronisation="round" if mode == "table-1" else "batch",
-    )
+    def record(self, rows: dict[str, list[Row]], keys: Row, source: str) -> None:
+        """Add rows of a curve, or of plans; what is timed is compiled first."""
+        one_run = self.point.show == "curve" and len(self.point.devices) == 1
+        _ = self._sweep(_WARM_DEVICES) if one_run else self._plan(min(self.point.devices))
+        ask = self._record_curve if self.point.show == "curve" else self._record_plans
+        ask(rows, keys, source)
 
+    def _cluster(self, devices: int) -> Cluster:
+        return Cluster(
+            devices=devices,
+            memory_bytes=self.point.memory_gib * GIB,
+            bandwidth_bytes_per_s=self.point.bandwidth_gib * GIB,
+            microbatches=self.point.microbatches,
+            synchronisation="round" if self.mode == "table-1" else "batch",
+        )
 
-def _record_plans(
-    record: Record, keys: Row, source: str, layers: Layers, point: PlanPoint, mode: Mode, by: Contender
-) -> None:
-    """Record the plans for every number of devices, their stages, and how long planning took."""
-    given = {"input": source, "layers": len(layers), "bandwidth_gib_per_s": point.bandwidth_gib}
-    for devices in point.devices:
-        cluster, on = _cluster(point, devices, mode), {**keys, "devices": devices}
-        plan, seconds = _timed(partial(by.plan, layers, cluster, mode), _runs(point))
-        record.rows["cases"].append({**on, **given, **_result(plan)})
-        record.rows["pipelines"] += [{**on, **row} for row in _stages(layers, plan)]
-        record.rows["durations"] += [{**on, "run": run, "seconds": s} for run, s in enumerate(seconds)]
+    def _plan(self, devices: int) -> Plan | None:
+        return self.by.plan(self.layers, self._cluster(devices), self.mode)
 
+    def _sweep(self, devices: int) -> Floats:
+        return self.by.sweep(self.layers, self._cluster(devices), self.mode)
 
-def _record_curve(
-    record: Record, keys: Row, source: str, layers: Layers, point: PlanPoint, mode: Mode, by: Contender
-) -> None:
-    """Record the best times for every number of devices, where they change."""
-    most = max(point.devices)
-    times, seconds = _timed(partial(_times, layers, point, mode, by), _runs(point))
-    given = {"input": source, "most_devices": most}
-    record.rows["curves"] += [
-        {**keys, **given, "devices": devices, "time_per_sample": value} for devices, value in _steps(times)
-    ]
-    on = {**keys, "devices": most}
-    record.rows["durations"] += [{**on, "run": run, "seconds": s} for run, s in enumerate(seconds)]
+    def _record_plans(self, rows: dict[str, list[Row]], keys: Row, source: str) -> None:
+        """Record the plans for every number of devices, their stages, and how long planning took."""
+        bandwidth = self.point.bandwidth_gib
+        given = {"input": source, "layers": len(self.layers), "bandwidth_gib_per_s": bandwidth}
+        for devices in self.point.devices:
+            on = {**keys, "devices": devices}
+            plan, seconds = self._timed(partial(self._plan, devices))
+            rows["cases"].append({**on, **given, **_result(plan)})
+            rows["pipelines"] += [{**on, **row} for row in _stages(self.layers, plan)]
+            rows["durations"] += [{**on, "run": run, "seconds": s} for run, s in enumerate(seconds)]
 
+    def _record_curve(self, rows: dict[str, list[Row]], keys: Row, source: str) -> None:
+        """Record the best times for every number of devices, where they change."""
+        most = max(self.point.devices)
+        times, seconds = self._timed(self._times)
+        on = {**keys, "input": source, "most_devices": most}
+        rows["curves"] += [{**on, "devices": k, "time_per_sample": value} for k, value in _steps(times)]
+        rows["durations"] += [
+            {**keys, "devices": most, "run": run, "seconds": s} for run, s in enumerate(seconds)
+        ]
 
-def _times(layers: Layers, point: PlanPoint, mode: Mode, by: Contender) -> Floats:
-    """Return (K,) the best times with at most 1, …, K devices: a single run, or plans for those asked."""
-    if len(point.devices) == 1:
-        return by.sweep(layers, _cluster(point, point.devices[0], mode), mode)
-    times = np.full(max(point.devices), np.inf)
-    for devices in point.devices:
-        plan = by.plan(layers, _cluster(point, devices, mode), mode)
-        times[devices - 1] = np.inf if plan is None else plan.time_per_sample_s
-    return times
+    def _times(self) -> Floats:
+        """Return (K,) the best times with at most 1, …, K devices: a single run, or plans for those asked."""
+        if len(self.point.devices) == 1:
+            return self._sweep(self.point.devices[0])
+        times = np.full(max(self.point.devices), np.inf)
+        for devices in self.point.devices:
+            plan = self._plan(devices)
+            times[devices - 1] = np.inf if plan is None else plan.time_per_sample_s
+        return times
+
+    def _timed(self, act: Callable[[], T]) -> tuple[T, list[float]]:
+        """Return what some equal runs give, and how much processor time each took."""
+        seconds = []
+        for _ in range(RUNS if self.point.show == "runtime" else 1):
+            started = time.process_time()
+            found = act()
+            seconds.append(time.process_time() - started)
+        return found, seconds
 
 
 def _steps(times: Floats) -> Iterator[tuple[int, float]]:
@@ -144,20 +159,6 @@ def _steps(times: Floats) -> Iterator[tuple[int, float]]:
     before = np.concatenate(([np.inf], np.minimum.accumulate(times)[:-1]))
     for k in np.flatnonzero(times < before):
         yield int(k) + 1, float(times[k])
-
-
-def _runs(point: PlanPoint) -> int:
-    return RUNS if point.show == "runtime" else 1
-
-
-def _timed(act: Callable[[], T], runs: int) -> tuple[T, list[float]]:
-    """Return what some equal runs give, and how much processor time each took."""
-    seconds = []
-    for _ in range(runs):
-        started = time.process_time()
-        found = act()
-        seconds.append(time.process_time() - started)
-    return found, seconds
 
 
 def _result(plan: Plan | None) -> Row:

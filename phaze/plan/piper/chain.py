@@ -3,17 +3,32 @@
 Every TMP width of the study gives each layer two configurations, as far as the study allows them: to stash
 its activations, which takes p = forward + backward, or to recompute them, p = 2 forward + backward. Latencies
 are the scheduled ones, with the communication between the slices; memory is that of one slice under
-PipeDream-2BW (`memory`), with gradients and optimizer state as `cost.memory` counts them. A layer that is
+PipeDream-2BW, with gradients and optimizer state as `cost.memory` counts them. A layer that is
 not tensor parallel runs whole on each of the t devices, as its tables at width t say.
 
 A tensor on an edge arrives at one of the t devices, and each of them needs all of it (Appendix B): c_fw and
 c_bw are its bytes for t > 1, and nothing for t = 1.
+
+Memory of a layer is an affine function of the microbatches in flight (Section 3.5 and Appendix A): a device
+holds a ceil(s/d) + b bytes. What is in a, for each microbatch, and in b, once:
+
+                                  a                       b
+    PipeDream                     weights + activations   the rest
+    PipeDream, recomputing        weights + inputs        the rest + (activations - inputs)
+    PipeDream-2BW                 activations             2 weights + the rest
+    PipeDream-2BW, recomputing    inputs                  2 weights + the rest + (activations - inputs)
+
+PipeDream keeps the weights with which a microbatch went forward until it has come back; PipeDream-2BW keeps
+two versions, however many microbatches are in flight. With recomputation only the activations that arrive at
+the layer wait for the backward pass, and the others exist for the one microbatch at work. The rest is what is
+there once for each parameter: gradients, optimizer state, and temporary buffers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -21,7 +36,6 @@ from phaze.base.arrays import Floats, Ints
 from phaze.layout import Recompute
 from phaze.pipeline.flushing import Chain, edge_arrays
 from phaze.plan.piper.layers import Layers, Options
-from phaze.plan.piper.memory import Affine, Sizes, affine_memory
 
 STASH, RECOMPUTE = "stash", "recompute"
 """Names of the configurations."""
@@ -29,13 +43,41 @@ CONFIGURATIONS: dict[Recompute, str] = {"none": STASH, "full": RECOMPUTE, "selec
 """By what a layout recomputes; no layer has one that recomputes a part."""
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """One configuration of every layer."""
+Scheme = Literal["pipedream", "pipedream-2bw"]
 
-    name: str
-    time_s: Floats
-    memory: Affine
+
+@dataclass(frozen=True)
+class Sizes:
+    """What layers (or one) keep on each of their t devices, in bytes, for one microbatch."""
+
+    weight_bytes: Floats | float
+    """One version of the weights."""
+    rest_bytes: Floats | float
+    """Gradients, optimizer state, and buffers."""
+    activation_bytes: Floats | float
+    """All that the backward pass needs, inputs included."""
+    input_bytes: Floats | float
+    """Of these, what arrives at the layer."""
+
+
+class Affine(NamedTuple):
+    """Memory of layers (or one)."""
+
+    stash_bytes: Floats
+    """a, for each microbatch in flight."""
+    fixed_bytes: Floats
+    """b, beside that."""
+
+
+def affine_memory(sizes: Sizes, scheme: Scheme, *, recompute: bool) -> Affine:
+    """Return a and b of a layer; inputs are at most the activations."""
+    weights, activations = np.asarray(sizes.weight_bytes), np.asarray(sizes.activation_bytes)
+    kept = np.asarray(sizes.input_bytes) if recompute else activations
+    versions = {"pipedream": (weights, 0.0 * weights), "pipedream-2bw": (0.0 * weights, 2.0 * weights)}
+    stashed, fixed = versions[scheme]
+    return Affine(
+        stash_bytes=stashed + kept, fixed_bytes=fixed + np.asarray(sizes.rest_bytes) + (activations - kept)
+    )
 
 
 def read_layers(chains: Mapping[int, Chain], names: Sequence[str], recompute: Sequence[bool]) -> Layers:
@@ -57,33 +99,31 @@ def read_layers(chains: Mapping[int, Chain], names: Sequence[str], recompute: Se
 
 
 def _options(chain: Chain, tensor: int, recompute: Sequence[bool]) -> Options:
-    kinds = [_recomputing(chain) if again else _stashing(chain) for again in sorted(recompute)]
-    layer = np.repeat(np.arange(len(chain)), len(kinds))
+    names, times_s, memories = zip(*(_kind(chain, again=again) for again in sorted(recompute)), strict=True)
+    layer = np.repeat(np.arange(len(chain)), len(names))
     sources, targets, sizes = edge_arrays(chain.edges)
     synchronised = sizes if tensor > 1 else np.zeros(len(sizes))
     return Options(
-        names=tuple(kind.name for kind in kinds) * len(chain),
+        names=names * len(chain),
         layer=layer,
-        time_s=_by_layer([kind.time_s for kind in kinds]),
-        weight_bytes=_by_layer([chain.weight_bytes] * len(kinds)),
-        stash_bytes=_by_layer([kind.memory.stash_bytes for kind in kinds]),
-        fixed_bytes=_by_layer([kind.memory.fixed_bytes for kind in kinds]),
+        time_s=_by_layer(times_s),
+        weight_bytes=_by_layer([chain.weight_bytes] * len(names)),
+        stash_bytes=_by_layer([one.stash_bytes for one in memories]),
+        fixed_bytes=_by_layer([one.fixed_bytes for one in memories]),
         forward_sync_bytes=_at(layer, targets, synchronised),
         backward_sync_bytes=_at(layer, sources, synchronised),
     )
 
 
-def _stashing(chain: Chain) -> _Kind:
-    memory = affine_memory(_sizes(chain), "pipedream-2bw", recompute=False)
-    return _Kind(STASH, chain.forward_s + chain.backward_s, memory)
-
-
-def _recomputing(chain: Chain) -> _Kind:
-    sizes = _sizes(chain)
+def _kind(chain: Chain, *, again: bool) -> tuple[str, Floats, Affine]:
+    """Return one configuration of every layer: its name, its times and its memory."""
+    sizes, time_s = _sizes(chain), chain.forward_s + chain.backward_s
+    if not again:
+        return STASH, time_s, affine_memory(sizes, "pipedream-2bw", recompute=False)
     # An input that the backward pass does not need has to be there to recompute from.
     needed = replace(sizes, activation_bytes=np.maximum(sizes.activation_bytes, sizes.input_bytes))
-    memory = affine_memory(needed, "pipedream-2bw", recompute=True)
-    return _Kind(RECOMPUTE, 2.0 * chain.forward_s + chain.backward_s, memory)
+    time_s = 2.0 * chain.forward_s + chain.backward_s
+    return RECOMPUTE, time_s, affine_memory(needed, "pipedream-2bw", recompute=True)
 
 
 def _sizes(chain: Chain) -> Sizes:
@@ -99,7 +139,7 @@ def _sizes(chain: Chain) -> Sizes:
     )
 
 
-def _by_layer(kinds: list[Floats]) -> Floats:
+def _by_layer(kinds: Sequence[Floats]) -> Floats:
     """Return one value for every layer and configuration, by layer, from arrays over the layers."""
     return np.stack(kinds, axis=1).ravel()
 

@@ -28,8 +28,7 @@ from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit
 from phaze.plan.downsets import Downsets, DownsetsError
 from phaze.plan.piper.knapsack import choose_exactly
-from phaze.plan.piper.layers import Cluster, Layers
-from phaze.plan.piper.memory import in_flight
+from phaze.plan.piper.layers import Cluster, Layers, in_flight
 from phaze.plan.piper.nested import Hierarchy, Memory
 from phaze.plan.piper.stages import Costs, costs_of, price_stage
 

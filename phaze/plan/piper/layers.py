@@ -139,3 +139,12 @@ class Plan:
     def degree(self) -> int:
         """Return s, the sum of the data parallel degrees."""
         return sum(stage.layout.dp for stage in self.stages)
+
+
+def in_flight(degree: int, data: int) -> int:
+    """Return ceil(s/d): microbatches on each device of a stage, s being its and all later stages' degrees.
+
+    In steady state, a stage and those behind it work on s microbatches. All of them wait for their backward
+    pass in the stage, in equal shares on its d devices.
+    """
+    return -(-degree // data)

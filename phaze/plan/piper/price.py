@@ -15,8 +15,7 @@ from phaze.base.arrays import Ints
 from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.piper.chain import CONFIGURATIONS
-from phaze.plan.piper.layers import Cluster, Layers, Options, Plan, PlannedStage
-from phaze.plan.piper.memory import in_flight
+from phaze.plan.piper.layers import Cluster, Layers, Options, Plan, PlannedStage, in_flight
 
 
 @dataclass(frozen=True)

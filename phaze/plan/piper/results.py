@@ -32,9 +32,8 @@ from phaze.plan.piper.hierarchy import plan_hierarchy
 from phaze.plan.piper.instance import Instance
 from phaze.plan.piper.layers import Cluster, Layers, Plan, PlannedStage
 from phaze.plan.piper.nested import Hierarchy, Superstage
-from phaze.plan.piper.planner import MAX_DOWNSETS, plan
+from phaze.plan.piper.planner import MAX_DOWNSETS, plan, why_no_plan
 from phaze.plan.piper.question import Question
-from phaze.plan.piper.reasons import why_no_plan
 
 Content = dict[str, object]
 

@@ -23,8 +23,7 @@ from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit, njit_inner
 from phaze.layout import Layout
 from phaze.plan.piper.knapsack import choose_by_ratio, choose_exactly
-from phaze.plan.piper.layers import Cluster, Layers, PlannedStage
-from phaze.plan.piper.memory import in_flight
+from phaze.plan.piper.layers import Cluster, Layers, PlannedStage, in_flight
 
 Choose = Callable[[Ints, Bools, Floats, Floats, float, Ints], bool]
 """A rule that writes the configuration of every layer and says whether there is one."""

@@ -18,7 +18,7 @@ from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.map.annealing import anneal, new_state, step_task
 from phaze.map.ensemble import Mapped, MapSettings, map_stages
 from phaze.map.heuristics import compact_maps
-from phaze.map.matrices import read_topology
+from phaze.map.networks import read_topology
 from phaze.map.objective import Problem, lower_bound_s
 from phaze.map.schemes import near_devices
 from phaze.map.search import Limits, search
@@ -116,7 +116,7 @@ def test_the_time_limit_of_the_command_begins_before_it_reads(
         time.sleep(0.3)
         return read_topology(path)
 
-    monkeypatch.setattr("phaze.map.matrices.read_topology", slowly)
+    monkeypatch.setattr("phaze.map.networks.read_topology", slowly)
     given = ("map", str(stages), "--topology", str(network), "--time-limit", "0.2", "--json")
     found = json.loads(CliRunner().invoke(app, given).stdout)
     assert found["ways"][0]["timed_out"]

@@ -6,11 +6,10 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.cost.network.device_networks import DeviceNetwork, flat_network
 from phaze.cost.network.topologies import hops_of_grid
-from phaze.map.ensemble import MapSettings, map_stages
+from phaze.map.ensemble import MapSettings, map_stages, stored_mapping
 from phaze.map.heuristics import compact_maps, consecutive_map, device_order, grid_order, p2p_map
 from phaze.map.objective import Problem, choose_instantiation
 from phaze.map.search import Limits
-from phaze.map.stored import About, stored_mapping
 from phaze.pipeline.gpipe import step_time_s
 from phaze.workload.operator_graphs import StageGraph
 from tests.unit.map.cases import drawn_network, drawn_stages
@@ -31,7 +30,7 @@ def test_the_same_seed_gives_the_same_file() -> None:
     texts = set()
     for _ in range(2):
         settings = MapSettings(seed=3, limits=FAST, steps=5000)
-        stored = stored_mapping(map_stages(stages, network, settings), About("m", "t", settings))
+        stored = stored_mapping(map_stages(stages, network, settings), "m", "t", settings)
         texts.add(stored.model_dump_json())
     assert len(texts) == 1
     devices = {device for row in stored.mapping for device in row}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from phaze.map.chains import Chains
+from phaze.map.ensemble import Chains
 from phaze.map.objective import INSTANTIATIONS, Instantiation, Problem
 from phaze.map.search import Limits
 from phaze.map.study import find_gap

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.map.matrices import read_topology
+from phaze.map.networks import read_topology
 
 NO_BANDWIDTH = '{"nodes": [{"id": 0}, {"id": 1}], "edges": [{"source": 0, "target": 1}]}'
 TWICE = (

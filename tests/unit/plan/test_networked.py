@@ -11,7 +11,7 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.cost.network.fabric import Fabric, fabric
 from phaze.layout import Layout
-from phaze.map.matrices import read_topology
+from phaze.map.networks import read_topology
 from phaze.plan.networked import replay_on
 from phaze.plan.plan import Plan, Stage
 from phaze.plan.price import sent_to_slices_bytes
