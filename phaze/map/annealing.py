@@ -115,7 +115,7 @@ def new_state(task: Task, start: Ints) -> State:
     )
 
 
-@njit
+@njit_inner
 def replica_times(task: Task, devices: Ints, times: Floats, scratch: Floats) -> None:
     """Write the time of every stage of one replica without its all-reduce, shape (S,)."""
     if task.simulated:
@@ -132,13 +132,13 @@ def replica_times(task: Task, devices: Ints, times: Floats, scratch: Floats) -> 
         times[t] += cost
 
 
-@njit
+@njit_inner
 def _link(task: Task, stage: int, source: int, target: int) -> float:
     wait = task.ring_waits * task.waits[source, target]
     return float(wait + task.ring_bytes[stage] * task.seconds[source, target])
 
 
-@njit
+@njit_inner
 def _ring(task: Task, at: Ints, stage: int) -> tuple[float, float]:
     """Return the slowest link of a stage's ring and the sum of its links."""
     slowest, total, replicas = 0.0, 0.0, task.replicas
@@ -166,7 +166,7 @@ def _rank(times: Floats, top: Ints, stage: int) -> None:
             top[stage, k] = r
 
 
-@njit
+@njit_inner
 def _column(task: Task, state: State, replica: int, which: int) -> None:
     """Compute the times of a replica into one of the two columns."""
     for s in range(len(task.work.forward)):
@@ -245,7 +245,7 @@ def _others_s(state: State, stage: int, a: int, b: int) -> float:
     return 0.0
 
 
-@njit
+@njit_inner
 def _judge(task: Task, state: State, a: int, b: int, spread: float) -> Change:
     """Return what two slots that have changed places lead to; `b` may be free."""
     stages, replicas = len(task.work.forward), task.replicas
@@ -271,7 +271,7 @@ def _judge(task: Task, state: State, a: int, b: int, spread: float) -> Change:
     return Change(value, spread + gained / n, worst, ring_a, sum_a, ring_b, sum_b)
 
 
-@njit
+@njit_inner
 def _accept(task: Task, state: State, a: int, b: int, change: Change) -> None:
     """Remember what a change has led to."""
     stages, replicas = len(task.work.forward), task.replicas
