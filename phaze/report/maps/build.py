@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from phaze.report.maps.answer import answer_of
-from phaze.report.maps.checks import CHECKS
-from phaze.report.maps.inputs import MapInputs, speed_ups, steps
-from phaze.report.maps.readings import read_figures
+import pandas as pd
+
+from phaze.report.document import Answer, Sheet
+from phaze.report.maps.inputs import NETWORK, POINT, MapInputs, geometric_mean, speed_ups, steps
+from phaze.report.maps.readings import about, groups, mean_factor, nearest, read_figures
 from phaze.report.maps.sections import sections_of
 from phaze.report.report import Report, page_of
-from phaze.report.verdicts import checks_section, run_checks
+from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, checks_section, each, run_checks
+from phaze.report.words import digits
+from phaze.spec.map_study import MapCase
 from phaze.tables import Checks, FiguresRead, Mappings, SpeedUps
 
 _CHECKS = "What must hold of any mappings, checked on these."
@@ -26,3 +29,149 @@ def build_map_report(inputs: MapInputs) -> Report:
     }
     sections = (*sections_of(inputs, figures), checks_section(checks, "map-checks", _CHECKS))
     return page_of("maps.html", "mappings of Parmesan", answer_of(inputs, gains, figures), sections, tables)
+
+
+def answer_of(inputs: MapInputs, gains: pd.DataFrame, figures: pd.DataFrame) -> Answer:
+    """Return the first screen: beside a publication where there are readings of it, else speed-ups alone."""
+    printed = figures[figures["printed"] > 0]
+    for name, case in inputs.of("topologies"):
+        mine = printed[printed["case"] == name]
+        if case.readings and len(mine):
+            return _beside(inputs, case, mine, printed)
+    return _alone(inputs, gains)
+
+
+def _beside(inputs: MapInputs, case: MapCase, mine: pd.DataFrame, printed: pd.DataFrame) -> Answer:
+    """Return the answer with readings of a case beside a publication."""
+    assert inputs.published is not None
+    paper, grouped = inputs.published.title.partition(":")[0], groups(inputs, case)
+    first, graph = next(iter(case.readings)), inputs.maps.graphs[case.graphs[0]].label
+    gained = [
+        f"{_mean(about(mine, first, topologies), 'ours')} times as fast on {group} "
+        f"({paper} prints {_mean(about(mine, first, topologies), 'printed')})"
+        for group, topologies in grouped.items()
+    ]
+    near = {group: nearest(mine, case.plain_readings, topologies) for group, topologies in grouped.items()}
+    nearest_of = " and ".join(
+        f"{factor:.2f} on {group} (“{case.readings[key].label}”)" for group, (key, factor) in near.items()
+    )
+    sentence = (
+        f"In simulation, mapping the stages of {graph} to the topology instead of to consecutive devices "
+        f"makes a training step {' and '.join(gained)}, geometric means over shapes. Of "
+        f"{len(case.plain_readings)} readings of what the paper leaves open, the nearest to its printed "
+        f"figures is off by a factor of {nearest_of}, the geometric mean over figures. All times are "
+        "simulated from estimates of the paper's devices; none is measured."
+    )
+    facts = [
+        (digits(factor), f"off on {group}: “{case.readings[key].label}”")
+        for group, (key, factor) in near.items()
+    ]
+    facts += _of_clusters(inputs, printed)
+    return Answer(
+        f"What does a mapping to the topology gain, and what explains the figures of {paper}?",
+        sentence,
+        tuple(facts),
+        _sheet(case, mine, grouped),
+    )
+
+
+def _mean(figures: pd.DataFrame, column: str) -> str:
+    """Return the geometric mean of speed-ups over CS map."""
+    return f"{geometric_mean(figures.loc[figures['figure'] == 'over-consecutive', column]):.2f}"
+
+
+def _of_clusters(inputs: MapInputs, printed: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return by how much the nearest reading of each case of measured tables is off."""
+    found = []
+    for name, case in inputs.of("partitioners"):
+        mine = printed[printed["case"] == name]
+        key, factor = nearest(mine, case.plain_readings, sorted(set(mine["subject"])))
+        if key:
+            found.append((digits(factor), f"off in {name}: “{case.readings[key].label}”"))
+    return found
+
+
+def _sheet(case: MapCase, mine: pd.DataFrame, grouped: dict[str, list[str]]) -> Sheet:
+    """Return speed-ups and mean factors of every reading, by group of topologies."""
+    rows = []
+    for key, one in case.readings.items():
+        cells: list[str] = []
+        for topologies in grouped.values():
+            own = about(mine, key, topologies)
+            cells += ["–", "–"] if not len(own) else [_mean(own, "ours"), digits(mean_factor(own))]
+        if set(cells) != {"–"}:
+            rows.append((one.label, *cells))
+    header = ["reading"]
+    for group in grouped:
+        header += [f"over CS map, {group}", "mean factor off print"]
+    caption = "Readings of the printed speed-ups by topology"
+    return Sheet(caption, tuple(header), tuple(rows), 1, source="figures-read")
+
+
+def _alone(inputs: MapInputs, gains: pd.DataFrame) -> Answer:
+    """Return the answer without a publication: speed-ups by topology, proofs, times."""
+    rows = []
+    for topology, one in inputs.maps.topologies.items():
+        mine = gains[gains["topology"] == topology]
+        if len(mine):
+            means = (geometric_mean(mine[key]) for key in ("over_consecutive", "over_heuristics"))
+            rows.append((one.label, *(f"{mean:.2f}" for mean in means), str(len(mine))))
+    header = ("topology", "over CS map", "over CS and p2p map", "cases")
+    sheet = Sheet("Speed-up, geometric mean over cases", header, tuple(rows), 1, source="speed-ups")
+    searched = inputs.mappings[inputs.mappings["way"].isin(("p2p", "allreduce", "exact"))]
+    seconds = inputs.durations.groupby([*gains.columns[:6], "topology", "seed"])["seconds"].sum()
+    mean = geometric_mean(gains["over_consecutive"])
+    sentence = (
+        f"A simulated training step with the mappings found here is {mean:.2f} times as fast as with "
+        f"consecutive devices, the geometric mean over {len(gains)} cases."
+    )
+    facts = (
+        (f"{geometric_mean(gains['over_heuristics']):.2f}×", "over the better of CS map and p2p map"),
+        (f"{int(searched['proven'].sum())} of {len(searched)}", "searches ended with a proof"),
+        (f"{seconds.max():.0f} s", "for the slowest case"),
+    )
+    return Answer("What does a mapping to the topology gain?", sentence, facts, sheet)
+
+
+CHECKS: Checklist[MapInputs] = Checklist()
+
+
+@CHECKS.hold("every case is mapped for every seed")
+def _every_case_is_mapped(inputs: MapInputs) -> Verdicts:
+    seen = set(inputs.mappings[[*POINT, *NETWORK]].itertuples(index=False, name=None))
+    for case in inputs.maps.cases.keys() - inputs.maps.showing("gaps"):
+        for reading in (None, *inputs.maps.cases[case].readings.values()):
+            for point, topology in inputs.maps.mapped(case, reading):
+                sizes = inputs.maps.topologies[topology]
+                for seed, _ in sizes.drawn(point.stages * point.replicas):
+                    key = (*point.model_dump().values(), topology, seed)
+                    yield key in seen, f"{key!r}"
+
+
+@CHECKS.hold("searching is never worse than CS map or p2p map")
+def _ours_is_never_worse_than_by_hand(inputs: MapInputs) -> Verdicts:
+    rows = steps(inputs.mappings).dropna(subset="ours")
+    yield from each(rows["ours"] <= rows["heuristics"] * (1 + ROUNDING), rows, (*POINT, *NETWORK))
+
+
+@CHECKS.hold("no mapping is below a bound")
+def _bounds_hold_for_every_way(inputs: MapInputs) -> Verdicts:
+    for key, rows in inputs.mappings.groupby([*POINT, *NETWORK, "counted"]):
+        yield rows["bound_s"].max() <= rows["value_s"].min() * (1 + 1e-9), f"{key!r}"
+
+
+@CHECKS.hold("uniform_dist: at least five times as fast as CS map")
+def _five_times_on_uniform_dist(inputs: MapInputs) -> Verdicts:
+    """Yield for every shape on random pairs whether the median over seeds is five times as fast."""
+    random = [
+        name
+        for name, topology in inputs.maps.topologies.items()
+        if topology.sizes[0].kind == "uniform-dist" and len(topology.seeds) >= 10
+    ]
+    mappings = inputs.mappings[inputs.mappings["topology"].isin(random)]
+    rows = steps(mappings).dropna(subset="ours") if len(mappings) else mappings
+    if len(rows):
+        for key, median in (
+            (rows["cs-map"] / rows["ours"]).groupby([rows[key] for key in POINT]).median().items()
+        ):
+            yield median >= 5, f"{key!r}: {median:.2f}"
