@@ -2,11 +2,10 @@
 
 from phaze import tables
 from phaze.base.job import logged
-from phaze.plan.expert import Expert
 from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions
 from phaze.spec.architecture import EnergyFigures
-from phaze.spec.settings import Training
+from phaze.spec.settings import Training, Triple
 from phaze.spec.system import Scenario
 
 CHIPS = ["architecture", "named", "num_tc", "pe_x", "pe_y", "area_um2"]
@@ -38,7 +37,7 @@ def main(
         tables.Architectures.load(inputs["architectures"], columns=CHIPS),
         tables.Screens.load(inputs["screens"], columns=["architecture", "kept"]),
         conditions,
-        Expert(**expert) if expert else None,
+        Triple.parse(expert, "expert").layout if expert else None,
     )
     tables.Placements.save(placements, outputs["placements"])
     tables.Stages.save(stages, outputs["stages"])

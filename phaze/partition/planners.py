@@ -15,6 +15,7 @@ import numpy as np
 
 from phaze.base.arrays import Ints
 from phaze.base.errors import PhazeError
+from phaze.layout import Layout
 from phaze.partition.flow import Candidate, Maker, Problem, problem_of
 from phaze.partition.intervals import cut_as_pipedream, cut_in_order, layer_weights
 from phaze.partition.weights import Terms, Weights, fits, sums
@@ -128,7 +129,7 @@ def _phaze(problem: Problem) -> Ints:
     )
     one = np.array([1])
     widths = Widths(problem.stages, problem.stages, one * problem.terms.microbatches, one)
-    found = place_within(chain, 1, setting, widths)
+    found = place_within(chain, Layout(), setting, widths)
     if found is None:
         raise PhazeError("Phaze finds no placement that fits the memory")
     ends = [end for _, end in found.intervals(len(layers))]

@@ -16,6 +16,7 @@ import numpy as np
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit
 from phaze.base.room import refuse_beyond_memory
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain
 
 
@@ -41,10 +42,10 @@ def refuse_large(layers: int, shape: Shape) -> None:
     )
 
 
-def shape_of(chain: Chain, tensor: int, devices: int) -> Shape:
+def shape_of(chain: Chain, layout: Layout, devices: int) -> Shape:
     """Return how many stages of a chain can be formed on that many devices with TMP width t."""
     whole = int(np.count_nonzero(~chain.tensor_parallel))
-    width = tensor if whole < len(chain) else 1
+    width = layout.tp if whole < len(chain) else 1
     singles = whole if width > 1 else 0
     depths = np.arange(1, len(chain) + 1)
     least = depths * width - np.minimum(depths, singles) * (width - 1)

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Loads, Setting, stage_loads, sync_s, useful_widths
 from phaze.plan.phaze.flush import Infeasible, Placement, evaluate_cut, stage_weights
 from phaze.plan.phaze.reasons import why_not_stages
 
 
 def place_equally(
-    chain: Chain, tensor: int, setting: Setting, first: int, repeated: int
+    chain: Chain, layout: Layout, setting: Setting, first: int, repeated: int
 ) -> Placement | Infeasible:
     """Return the best placement with stages alike, or why none fits.
 
@@ -25,7 +26,7 @@ def place_equally(
     """
     loads = stage_loads(chain, setting.bandwidth_bytes_per_s)
     found = [
-        _place_cut(chain, tensor, setting, starts, loads)
+        _place_cut(chain, layout, setting, starts, loads)
         for starts in equal_cuts(len(chain), first, repeated)
     ]
     placed = [placement for placement in found if isinstance(placement, Placement)]
@@ -52,10 +53,10 @@ def equal_cuts(layers: int, first: int, repeated: int) -> Iterator[tuple[int, ..
 
 
 def _place_cut(
-    chain: Chain, tensor: int, setting: Setting, starts: tuple[int, ...], loads: Loads
+    chain: Chain, layout: Layout, setting: Setting, starts: tuple[int, ...], loads: Loads
 ) -> Placement | Infeasible:
     """Return the placement with these stages and the best data width that fits."""
-    pipeline = evaluate_cut(chain, tensor, setting, 1, starts, loads)
+    pipeline = evaluate_cut(chain, layout, setting, 1, starts, loads)
     each = sum(pipeline.devices)
     if each > setting.devices:
         return Infeasible(f"devices: {len(starts)} stages take {each}, {setting.devices} given")
@@ -66,7 +67,7 @@ def _place_cut(
     for w in np.argsort(times, kind="stable"):
         reason = why_not_stages(chain.footprints, starts, setting, int(counts[w]))
         if not reason:
-            return evaluate_cut(chain, tensor, setting, int(widths[w]), starts, loads)
+            return evaluate_cut(chain, layout, setting, int(widths[w]), starts, loads)
         if setting.schedule == "1f1b":
             break  # what fits does not depend on the data width
     return Infeasible(reason)

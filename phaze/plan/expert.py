@@ -2,50 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from phaze.layout import Layout
 from phaze.pipeline.cuts import devices_of, shape_of
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.phaze.flush import Infeasible, Placement, Widths, evaluate_cut, place_within
 from phaze.plan.phaze.reasons import lean_placements, readable, why_not_stages
 
 
-@dataclass(frozen=True)
-class Expert:
-    """A placement given by its widths."""
-
-    pipeline: int
-    """Pipeline depth p."""
-    data: int
-    """Data parallel width d."""
-    tensor: int
-    """Tensor model parallel width t."""
-
-
-def place_expert(chain: Chain, expert: Expert, setting: Setting) -> Placement | Infeasible:
+def place_expert(chain: Chain, expert: Layout, setting: Setting) -> Placement | Infeasible:
     """Return the best placement with exactly p stages and data width d, or why there is none."""
     reason = _why_not_widths(chain, expert, setting)
     if reason:
         return Infeasible(reason)
-    per_pipeline = np.array([-(-setting.microbatches // expert.data)])
-    widths = Widths(expert.pipeline, expert.pipeline, per_pipeline, np.array([expert.data]))
-    placement = place_within(chain, expert.tensor, setting, widths)
+    per_pipeline = np.array([-(-setting.microbatches // expert.dp)])
+    widths = Widths(expert.pp, expert.pp, per_pipeline, np.array([expert.dp]))
+    placement = place_within(chain, expert, setting, widths)
     return placement or Infeasible(_why_no_boundaries(chain, expert, setting))
 
 
 def place_evenly(
-    chain: Chain, expert: Expert, setting: Setting, first: int, repeated: int
+    chain: Chain, expert: Layout, setting: Setting, first: int, repeated: int
 ) -> Placement | Infeasible:
     """Return the placement that splits `repeated` layers from position `first` evenly, or why it is none."""
-    if expert.pipeline > repeated:
-        return Infeasible(f"pipeline: {repeated} repeated layers do not fill {expert.pipeline} stages")
+    if expert.pp > repeated:
+        return Infeasible(f"pipeline: {repeated} repeated layers do not fill {expert.pp} stages")
     reason = _why_not_widths(chain, expert, setting)
     if reason:
         return Infeasible(reason)
-    starts = even_starts(first, repeated, expert.pipeline)
-    placement = evaluate_cut(chain, expert.tensor, setting, expert.data, starts)
+    starts = even_starts(first, repeated, expert.pp)
+    placement = evaluate_cut(chain, expert, setting, expert.dp, starts)
     if placement.devices_used > setting.devices:
         return Infeasible(_too_few_devices(expert, placement.devices_used, setting))
     reason = why_not_stages(chain.footprints, starts, setting, _microbatches(expert, setting))
@@ -61,45 +48,45 @@ def even_starts(first: int, repeated: int, stages: int) -> tuple[int, ...]:
     return (0, *(first + int(end) for end in np.cumsum(sizes)[:-1]))
 
 
-def _why_not_widths(chain: Chain, expert: Expert, setting: Setting) -> str:
+def _why_not_widths(chain: Chain, expert: Layout, setting: Setting) -> str:
     """Return what is wrong with the widths alone; empty if nothing is."""
-    if expert.pipeline > len(chain):
-        return f"pipeline: {len(chain)} layers do not fill {expert.pipeline} stages"
-    if expert.data > setting.microbatches:
-        return f"data: width {expert.data} exceeds the {setting.microbatches} microbatches of a batch"
-    least = expert.data * _least_devices(chain, expert)
+    if expert.pp > len(chain):
+        return f"pipeline: {len(chain)} layers do not fill {expert.pp} stages"
+    if expert.dp > setting.microbatches:
+        return f"data: width {expert.dp} exceeds the {setting.microbatches} microbatches of a batch"
+    least = expert.dp * _least_devices(chain, expert)
     return _too_few_devices(expert, least, setting) if least > setting.devices else ""
 
 
-def _least_devices(chain: Chain, expert: Expert) -> int:
+def _least_devices(chain: Chain, expert: Layout) -> int:
     """Return the fewest devices that a pipeline of that depth takes, whatever its memory."""
-    shape = shape_of(chain, expert.tensor, expert.tensor * len(chain))
-    singles = min(shape.singles, expert.pipeline - 1)
-    return devices_of(expert.pipeline, singles, shape.tensor)
+    shape = shape_of(chain, expert, expert.tp * len(chain))
+    singles = min(shape.singles, expert.pp - 1)
+    return devices_of(expert.pp, singles, shape.tensor)
 
 
-def _too_few_devices(expert: Expert, needed: int, setting: Setting) -> str:
-    widths = f"p = {expert.pipeline}, d = {expert.data}, t = {expert.tensor}"
+def _too_few_devices(expert: Layout, needed: int, setting: Setting) -> str:
+    widths = f"p = {expert.pp}, d = {expert.dp}, t = {expert.tp}"
     missing = needed - setting.devices
     return f"devices: {widths} takes {needed}, {setting.devices} given: {missing} too few"
 
 
-def _why_no_boundaries(chain: Chain, expert: Expert, setting: Setting) -> str:
+def _why_no_boundaries(chain: Chain, expert: Layout, setting: Setting) -> str:
     """Return why no cut into p stages fits."""
     per_pipeline = _microbatches(expert, setting)
     lean = [
         found.memory_bytes
-        for found in lean_placements(chain, expert.tensor, setting, per_pipeline, expert.data)
-        if found.stages == expert.pipeline
+        for found in lean_placements(chain, expert, setting, per_pipeline, expert.dp)
+        if found.stages == expert.pp
     ]
     if not lean:
-        return _too_few_devices(expert, expert.pipeline * expert.data * expert.tensor, setting)
+        return _too_few_devices(expert, expert.pp * expert.dp * expert.tp, setting)
     excess = min(lean) - setting.memory_bytes
     return (
-        f"memory: the leanest boundaries of {expert.pipeline} stages need {readable(min(lean))} on their "
+        f"memory: the leanest boundaries of {expert.pp} stages need {readable(min(lean))} on their "
         f"fullest device, {readable(setting.memory_bytes)} given: {readable(excess)} too little"
     )
 
 
-def _microbatches(expert: Expert, setting: Setting) -> int:
-    return -(-setting.microbatches // expert.data)
+def _microbatches(expert: Layout, setting: Setting) -> int:
+    return -(-setting.microbatches // expert.dp)

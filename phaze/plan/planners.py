@@ -19,7 +19,7 @@ from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.equal import place_equally
-from phaze.plan.expert import Expert, place_expert
+from phaze.plan.expert import place_expert
 from phaze.plan.phaze.flush import Infeasible, Placement, place_chain
 from phaze.plan.phaze.point import Conditions, Point, read_devices, read_point
 from phaze.plan.piper.batches import Batched, Planner, plan_batch
@@ -55,7 +55,7 @@ class Task:
     prospects: tuple[Prospect, ...]
     hbm_gib: float
     conditions: Conditions
-    expert: Expert | None
+    expert: Layout | None
 
     def settings(self, microbatch: int) -> list[Setting]:
         """Return what flushing placements have to respect, with and without recomputation."""
@@ -115,7 +115,7 @@ def read_tasks(
     architectures: pd.DataFrame,
     asked: Sequence[Asked],
     conditions: Conditions,
-    expert: Expert | None,
+    expert: Layout | None,
 ) -> Iterator[tuple[Asked, Task]]:
     """Yield what to plan; tables layers and solves hold all points of a model."""
     names = list(dict.fromkeys(one.architecture for one in asked))
@@ -172,18 +172,18 @@ def _order(found: Flushed) -> tuple[bool, Layout]:
 
 
 def _place_phaze(_: Task, one: Prospect, setting: Setting) -> Placement | Infeasible:
-    return place_chain(one.chain, one.point.layout.tp, setting)
+    return place_chain(one.chain, one.point.layout, setting)
 
 
 def _place_equal(_: Task, one: Prospect, setting: Setting) -> Placement | Infeasible:
-    return place_equally(one.chain, one.point.layout.tp, setting, *one.point.repeated())
+    return place_equally(one.chain, one.point.layout, setting, *one.point.repeated())
 
 
 def _place_expert(task: Task, one: Prospect, setting: Setting) -> Placement | Infeasible:
     if task.expert is None:
         return Infeasible("widths: the workload has no expert's placement")
-    if task.expert.tensor != one.point.layout.tp:
-        return Infeasible(f"widths: t = {task.expert.tensor} is not among the TMP widths of the workload")
+    if task.expert.tp != one.point.layout.tp:
+        return Infeasible(f"widths: t = {task.expert.tp} is not among the TMP widths of the workload")
     return place_expert(one.chain, task.expert, setting)
 
 

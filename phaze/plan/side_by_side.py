@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from phaze.plan.expert import Expert
+from phaze.layout import Layout
 from phaze.plan.phaze.point import Conditions
 from phaze.plan.piper.batches import Planner
 from phaze.plan.plan_rows import Row, plan_row, stages_of
@@ -21,7 +21,7 @@ def plan_model(
     architectures: pd.DataFrame,
     asked: Sequence[Asked],
     conditions: Conditions,
-    expert: Expert | None,
+    expert: Layout | None,
     piper: Planner,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the tables of plans and of their stages; layers and solves are of all points of one model."""

@@ -22,7 +22,6 @@ from phaze.cost.designs import design_ids
 from phaze.cost.mapper.loads import Hardware
 from phaze.cost.operators import estimate_operators
 from phaze.layout import Layout
-from phaze.plan.expert import Expert
 from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions
 from phaze.schedule.stage import schedule_layers
@@ -48,7 +47,7 @@ class Subject:
     """Tokens of a sample."""
     flops_per_token: float
     """FLOPs that training needs for a token (PaLM, Appendix B)."""
-    expert: Expert | None = None
+    expert: Layout | None = None
     """Placement that named architectures are evaluated with besides the best."""
 
     @cached_property
@@ -124,7 +123,7 @@ def extract_subject(
     sequence: int,
     layouts: Iterable[Layout],
     settings: ExtractSettings,
-    expert: Expert | None = None,
+    expert: Layout | None = None,
 ) -> Subject:
     """Return a model with its operators in all layouts."""
     model.check_chain("extract")

@@ -10,8 +10,7 @@ import pandas as pd
 from phaze import tables
 from phaze.base.units import UM2_PER_MM2
 from phaze.cost.space import area_um2
-from phaze.layout import layouts_of
-from phaze.plan.expert import Expert
+from phaze.layout import Layout, layouts_of
 from phaze.search.cosearch import Subject, Terms, extract_subject
 from phaze.spec.architecture import Architecture, Technology
 from phaze.spec.model import AnyModel
@@ -74,8 +73,8 @@ class Problem(Noun):
         return extract_subject(model, self.sequence, layouts, self.extract, self._expert)
 
     @property
-    def _expert(self) -> Expert | None:
-        return None if self.expert is None else Expert(**self.expert.model_dump())
+    def _expert(self) -> Layout | None:
+        return None if self.expert is None else self.expert.layout
 
 
 def _read_point(paths: Sequence[str], graph: pd.DataFrame) -> Workload:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
+from phaze.layout import Layout
 from phaze.spec.names import MOST
 from phaze.spec.noun import Noun
 from phaze.spec.numbers import as_number
@@ -48,6 +49,11 @@ class Triple(Noun):
     """Data parallel width d."""
     tensor: PositiveInt
     """Tensor model parallel width t."""
+
+    @property
+    def layout(self) -> Layout:
+        """Return the widths as a layout."""
+        return Layout(tp=self.tensor, pp=self.pipeline, dp=self.data)
 
 
 class Training(Noun):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.phaze.branches import GraphPlacement, place_graphs
 from phaze.plan.phaze.chains import Runs, best_times
@@ -72,7 +73,7 @@ def test_place_towers(count: int, benchmark: Benchmark) -> None:
     Without measuring there are 24 layers.
     """
     layers = 60 if benchmark.enabled else 24  # type: ignore[attr-defined]
-    graphs = {t: towers(layers // count, count, t) for t in (1, 2, 4, 8)}
+    graphs = {Layout(tp=t): towers(layers // count, count, t) for t in (1, 2, 4, 8)}
     place_graphs(graphs, BRANCHED)
     found = benchmark(place_graphs, graphs, BRANCHED)
     assert isinstance(found, GraphPlacement)

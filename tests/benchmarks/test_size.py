@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.phaze.chains import Runs, best_times
 from phaze.plan.phaze.flush import Placement, place_widths
@@ -58,7 +59,7 @@ def measure(benchmark: BenchmarkFixture, curve: str, size: int, bound: float) ->
 def test_place_against_layers(benchmark: BenchmarkFixture, layers: int) -> None:
     """Layers of one chain on 1,024 devices."""
     measure(benchmark, "place, layers", layers, 3)
-    placed = benchmark(place_widths, {4: chain_of(layers)}, setting_of(DEVICES))
+    placed = benchmark(place_widths, {Layout(tp=4): chain_of(layers)}, setting_of(DEVICES))
     assert isinstance(placed, Placement)
 
 
@@ -66,7 +67,7 @@ def test_place_against_layers(benchmark: BenchmarkFixture, layers: int) -> None:
 def test_place_against_devices(benchmark: BenchmarkFixture, devices: int) -> None:
     """Devices for a chain of 98 layers, up to a hundred thousand."""
     measure(benchmark, "place, devices", devices, 1)
-    placed = benchmark(place_widths, {4: chain_of(LAYERS)}, setting_of(devices))
+    placed = benchmark(place_widths, {Layout(tp=4): chain_of(LAYERS)}, setting_of(devices))
     assert isinstance(placed, Placement)
 
 

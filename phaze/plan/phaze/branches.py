@@ -17,11 +17,12 @@ widths until what is best with the room of the widest fits in fact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting, batch_time_s, sync_s, useful_widths
 from phaze.plan.phaze.cuttings import Cutting, cutting_of, needed
 from phaze.plan.phaze.flush import Infeasible
@@ -47,13 +48,17 @@ class Stage:
 class GraphPlacement:
     """A placement of a graph with its time; stage numbers count from the first."""
 
-    tensor: int
-    data: int
+    layout: Layout
     stages: tuple[Stage, ...]
     time_s: float
     """Time per batch."""
     max_load_s: float
     sync_s: float
+
+    @property
+    def data(self) -> int:
+        """Return the data parallel width d."""
+        return self.layout.dp
 
     @property
     def devices_used(self) -> int:
@@ -62,7 +67,7 @@ class GraphPlacement:
 
     def rank(self) -> tuple[float, int, int, int, int]:
         """Return what decides between placements: time, then fewer devices, smaller d, s and t."""
-        return self.time_s, self.devices_used, self.data, len(self.stages), self.tensor
+        return self.time_s, self.devices_used, self.data, len(self.stages), self.layout.tp
 
 
 @dataclass(frozen=True)
@@ -76,21 +81,21 @@ class _Pipeline:
     first: FirstStage
 
 
-def place_graphs(graphs: dict[int, Chain], setting: Setting) -> GraphPlacement | Infeasible:
+def place_graphs(graphs: dict[Layout, Chain], setting: Setting) -> GraphPlacement | Infeasible:
     """Return the best placement over all TMP widths, or why there is none.
 
     The layers of the graphs are in one topological order. PhazeError if there are too many downsets.
     """
-    cuttings = [cutting_of(graph, tensor, setting) for tensor, graph in sorted(graphs.items())]
+    cuttings = [cutting_of(graphs[layout], layout, setting) for layout in sorted(graphs)]
     placed = [placement for cut in cuttings if (placement := place_cutting(cut, setting)) is not None]
     return min(placed, key=GraphPlacement.rank) if placed else Infeasible(why_infeasible(cuttings, setting))
 
 
 def place_graph(
-    graph: Chain, tensor: int, setting: Setting, most_branches: int = MOST_BRANCHES
+    graph: Chain, layout: Layout, setting: Setting, most_branches: int = MOST_BRANCHES
 ) -> GraphPlacement | Infeasible:
     """Return the best placement of a graph with TMP width t, or why there is none."""
-    cut = cutting_of(graph, tensor, setting, most_branches)
+    cut = cutting_of(graph, layout, setting, most_branches)
     return place_cutting(cut, setting, most_branches) or Infeasible(why_infeasible([cut], setting))
 
 
@@ -172,7 +177,8 @@ def _placement(
     weights = np.asarray(cut.graph.weight_bytes, float)
     sync = sync_s(np.array([weights[list(stage.layers)].sum() for stage in stages]), data, setting)
     time = batch_time_s(worst, len(stages), setting.microbatches, data, sync)
-    return GraphPlacement(cut.tensor, data, tuple(stages), time, worst, sync)
+    layout = replace(cut.layout, dp=data, pp=len(stages))
+    return GraphPlacement(layout, tuple(stages), time, worst, sync)
 
 
 def _trace_back(cut: Cutting, widths: Widths, found: _Pipeline) -> list[int]:

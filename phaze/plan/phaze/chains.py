@@ -24,6 +24,7 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit
+from phaze.layout import Layout
 from phaze.pipeline.cuts import best_cut, least_worst, shape_of
 from phaze.pipeline.flushing import (
     Chain,
@@ -138,7 +139,7 @@ class Depths:
 def possible_depths(runs: Runs, tensor: int, setting: Setting) -> Depths:
     """Return the depths with a cut that fits, under GPipe with as few microbatches in flight as can be."""
     chain = runs.chain(np.zeros(len(runs.counts)), np.zeros(len(runs.counts)))
-    footprints, shape = chain.footprints, shape_of(chain, tensor, setting.devices)
+    footprints, shape = chain.footprints, shape_of(chain, Layout(tp=tensor), setting.devices)
     fitting = room(footprints, setting, int(useful_widths(setting.microbatches, setting.devices)[0].min()))
     last, free = np.where(fitting.last_fits, 0.0, np.inf), np.zeros_like(footprints.constant_bytes)
     dp = least_worst(last, free, free, fitting.most_stages, footprints.single, shape.stages, shape.singles)
@@ -275,7 +276,7 @@ def _solve_chain(
 ) -> None:
     """Improve times and plans by the dynamic program."""
     chain = runs.chain(forward[0], backward[0])
-    footprints, shape = stage_footprints(chain), shape_of(chain, tensor, setting.devices)
+    footprints, shape = stage_footprints(chain), shape_of(chain, Layout(tp=tensor), setting.devices)
     sources, targets, sizes = edge_arrays(chain.edges)
     _dynamic_program(
         np.repeat(forward, runs.counts, axis=1), np.repeat(backward, runs.counts, axis=1),

@@ -10,6 +10,7 @@ import numpy as np
 from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
 from phaze.cost.memory import microbatches_in_flight
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.downsets import Downsets, enumerate_downsets
 from phaze.plan.phaze.graph_partition import Widths, nothing_placed, one_more_stage, widths_of
@@ -26,7 +27,7 @@ class Cutting:
     """A graph, for one TMP width, with its downsets and stages."""
 
     graph: Chain
-    tensor: int
+    layout: Layout
     work: Work
     downsets: Downsets
     stages: Stages
@@ -39,7 +40,7 @@ class Cutting:
 
     def widths(self, devices: int) -> Widths:
         """Return the numbers of devices that a pipeline can have."""
-        return widths_of(self.graph, self.tensor, devices, self.options)
+        return widths_of(self.graph, self.layout, devices, self.options)
 
     def behind(self, option: int) -> int:
         """Return the downset that the stage of an option leaves behind."""
@@ -60,13 +61,13 @@ class Cutting:
             yield dp
 
 
-def cutting_of(graph: Chain, tensor: int, setting: Setting, most_branches: int = MOST_BRANCHES) -> Cutting:
+def cutting_of(graph: Chain, layout: Layout, setting: Setting, most_branches: int = MOST_BRANCHES) -> Cutting:
     """Return what a graph can be cut into; PhazeError if that is too much."""
     downsets = few_downsets(graph)
     stages = stages_of(downsets)
-    work = work_of(graph, tensor, setting.bandwidth_bytes_per_s)
+    work = work_of(graph, layout, setting.bandwidth_bytes_per_s)
     options = options_of(work, downsets, stages, setting.recompute, most_branches)
-    return Cutting(graph, tensor, work, downsets, stages, options)
+    return Cutting(graph, layout, work, downsets, stages, options)
 
 
 def few_downsets(

@@ -15,12 +15,13 @@ microbatches in a pipeline.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
+from phaze.layout import Layout
 from phaze.pipeline.cuts import Shape, best_cut, least_worst, refuse_large, shape_of
 from phaze.pipeline.flushing import (
     Chain,
@@ -41,8 +42,7 @@ from phaze.plan.phaze.reasons import why_infeasible
 class Placement:
     """A placement with its time; stage numbers count from the first."""
 
-    tensor: int
-    data: int
+    layout: Layout
     starts: tuple[int, ...]
     """Position of the first layer of every stage."""
     devices: tuple[int, ...]
@@ -51,6 +51,11 @@ class Placement:
     """Time per batch."""
     max_load_s: float
     sync_s: float
+
+    @property
+    def data(self) -> int:
+        """Return the data parallel width d."""
+        return self.layout.dp
 
     @property
     def stages(self) -> int:
@@ -68,7 +73,7 @@ class Placement:
 
     def rank(self) -> tuple[float, int, int, int, int]:
         """Return what decides between placements: time, then fewer devices, smaller d, s and t."""
-        return self.time_s, self.devices_used, self.data, self.stages, self.tensor
+        return self.time_s, self.devices_used, self.data, self.stages, self.layout.tp
 
 
 @dataclass(frozen=True)
@@ -103,11 +108,11 @@ class _Cut:
     room: Room
 
 
-def place_widths(chains: dict[int, Chain], setting: Setting) -> Placement | Infeasible:
+def place_widths(chains: dict[Layout, Chain], setting: Setting) -> Placement | Infeasible:
     """Return the best placement over all TMP widths, or why there is none."""
-    for tensor, chain in chains.items():  # before the first of them takes its time
-        refuse_large(len(chain), shape_of(chain, tensor, setting.devices))
-    found = [place_chain(chain, tensor, setting, explain=False) for tensor, chain in sorted(chains.items())]
+    for layout, chain in chains.items():  # before the first of them takes its time
+        refuse_large(len(chain), shape_of(chain, layout, setting.devices))
+    found = [place_chain(chains[layout], layout, setting, explain=False) for layout in sorted(chains)]
     placed = [placement for placement in found if isinstance(placement, Placement)]
     if not placed:
         return Infeasible(why_infeasible(chains, setting))
@@ -115,7 +120,7 @@ def place_widths(chains: dict[int, Chain], setting: Setting) -> Placement | Infe
 
 
 def place_chain(
-    chain: Chain, tensor: int, setting: Setting, *, explain: bool = True, limit_s: float = np.inf
+    chain: Chain, layout: Layout, setting: Setting, *, explain: bool = True, limit_s: float = np.inf
 ) -> Placement | Infeasible:
     """Return the best placement of a chain with TMP width t, or why there is none.
 
@@ -123,19 +128,19 @@ def place_chain(
     the reason empty, which saves working it out. A limit that the best time is known to be below spares most
     of the search.
     """
-    most = shape_of(chain, tensor, setting.devices).stages
+    most = shape_of(chain, layout, setting.devices).stages
     widths = Widths(1, most, *useful_widths(setting.microbatches, setting.devices))
-    placement = place_within(chain, tensor, setting, widths, limit_s)
+    placement = place_within(chain, layout, setting, widths, limit_s)
     if placement is None:
-        return Infeasible(why_infeasible({tensor: chain}, setting) if explain else "")
+        return Infeasible(why_infeasible({layout: chain}, setting) if explain else "")
     return placement
 
 
 def place_within(
-    chain: Chain, tensor: int, setting: Setting, widths: Widths, limit_s: float = np.inf
+    chain: Chain, layout: Layout, setting: Setting, widths: Widths, limit_s: float = np.inf
 ) -> Placement | None:
     """Return the best placement with the given depths and data widths below the limit, or None."""
-    shape = shape_of(chain, tensor, setting.devices)
+    shape = shape_of(chain, layout, setting.devices)
     most = min(widths.most, shape.stages)
     if widths.fewest > most:
         return None
@@ -156,7 +161,7 @@ def place_within(
         if time < np.inf:
             cut = _cut(footprints, load_s, last, fitting, shape, exchange <= longest)
             starts = trace_back(cut, footprints, s, u, j)
-            candidate = evaluate_cut(chain, tensor, setting, d, starts, loads)
+            candidate = evaluate_cut(chain, layout, setting, d, starts, loads)
             best = candidate if best is None or candidate.rank() < best.rank() else best
     return best
 
@@ -214,7 +219,7 @@ def stage_weights(chain: Chain, starts: Sequence[int]) -> Floats:
 
 def evaluate_cut(
     chain: Chain,
-    tensor: int,
+    layout: Layout,
     setting: Setting,
     data: int,
     starts: Sequence[int],
@@ -230,10 +235,9 @@ def evaluate_cut(
     )
     sync = sync_s(stage_weights(chain, starts), data, setting)
     return Placement(
-        tensor=tensor,
-        data=data,
+        layout=replace(layout, dp=data, pp=len(starts)),
         starts=tuple(starts),
-        devices=tuple(1 if footprints.single[i, j] else tensor for i, j in zip(starts, ends, strict=True)),
+        devices=tuple(1 if footprints.single[i, j] else layout.tp for i, j in zip(starts, ends, strict=True)),
         time_s=batch_time_s(float(worst), len(starts), setting.microbatches, data, sync),
         max_load_s=float(worst),
         sync_s=sync,

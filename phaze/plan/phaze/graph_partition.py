@@ -16,6 +16,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain
 from phaze.plan.phaze.stage_tables import Options, Stages
 
@@ -34,10 +35,10 @@ class Widths:
     """(steps, k) index of the devices with such a stage added, NOWHERE if there are too many."""
 
 
-def widths_of(graph: Chain, tensor: int, devices: int, options: Options) -> Widths:
+def widths_of(graph: Chain, layout: Layout, devices: int, options: Options) -> Widths:
     """Return the numbers of devices that a pipeline of a graph can have."""
     split = int(np.count_nonzero(graph.tensor_parallel))
-    groups = np.arange(split + 1)[:, None] * tensor + np.arange(len(graph) - split + 1)
+    groups = np.arange(split + 1)[:, None] * layout.tp + np.arange(len(graph) - split + 1)
     possible = np.unique(groups[groups <= devices])
     steps, step = np.unique(options.devices, return_inverse=True)
     wanted = steps[:, None] + possible

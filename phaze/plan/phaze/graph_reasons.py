@@ -15,21 +15,21 @@ from phaze.plan.phaze.reasons import Leanest, min_devices, pipelines, too_few_de
 
 def why_infeasible(cuttings: list[Cutting], setting: Setting) -> str:
     """Return which limit no placement of these graphs respects, and by how much."""
-    formed = [cut for cut in cuttings if min_devices(cut.graph, cut.tensor) <= setting.devices]
+    formed = [cut for cut in cuttings if min_devices(cut.graph, cut.layout) <= setting.devices]
     if not formed:
-        return too_few_devices({cut.tensor: cut.graph for cut in cuttings}, setting)
+        return too_few_devices({cut.layout: cut.graph for cut in cuttings}, setting)
     lean = min((leanest(cut, setting) for cut in formed), key=lambda found: found.memory_bytes)
     return too_little_memory(lean, min(_enough_devices(cut, setting) for cut in cuttings), setting)
 
 
 def leanest(cut: Cutting, setting: Setting) -> Leanest:
     """Return the placement that needs least memory on its fullest device, of those that are considered."""
-    choices = pipelines(setting, setting.devices // min_devices(cut.graph, cut.tensor))
+    choices = pipelines(setting, setting.devices // min_devices(cut.graph, cut.layout))
 
     def bound(lo: int, hi: int) -> Bound[Leanest] | None:
         widths = cut.widths(setting.devices // choices[lo][1])
         tables = cut.tables(widths, _peaks(cut, setting, choices[hi - 1][0]))
-        found = [Leanest(float(dp[-1].min()), cut.tensor, s) for s, dp in enumerate(tables)]
+        found = [Leanest(float(dp[-1].min()), cut.layout, s) for s, dp in enumerate(tables)]
         lean = min(found, key=lambda lean: (lean.memory_bytes, lean.stages))
         return Bound((lean.memory_bytes, lean.stages), lean, hi - lo == 1)
 
@@ -46,7 +46,7 @@ def _peaks(cut: Cutting, setting: Setting, microbatches: int) -> Iterator[Floats
 
 def _enough_devices(cut: Cutting, setting: Setting) -> float:
     """Return the devices of the smallest cluster on which the graph fits the memory, infinite for none."""
-    widths, choices = cut.widths(cut.tensor * len(cut.graph)), pipelines(setting, setting.microbatches)
+    widths, choices = cut.widths(cut.layout.tp * len(cut.graph)), pipelines(setting, setting.microbatches)
 
     def bound(lo: int, hi: int) -> Bound[int] | None:
         tables = cut.tables(widths, _hurdles(cut, setting, choices[hi - 1][0]))

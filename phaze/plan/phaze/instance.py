@@ -21,6 +21,7 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.phaze.branches import GraphPlacement, place_graphs
 from phaze.plan.phaze.flush import Infeasible, Placement, place_widths
@@ -146,7 +147,7 @@ def place_instance(instance: Instance) -> Result:
 
     PhazeError if the layer graph has too many branches.
     """
-    found = _place({int(width): instance.chain(width) for width in instance.nodes}, instance)
+    found = _place({Layout(tp=int(width)): instance.chain(width) for width in instance.nodes}, instance)
     if isinstance(found, Infeasible):
         return Result(
             stages=[],
@@ -161,13 +162,13 @@ def place_instance(instance: Instance) -> Result:
             ResultStage(nodes=[order[v] for v in layers], devices_for_stage=devices)
             for layers, devices in _stages(found, len(order))
         ],
-        tensor_parallel_degree=found.tensor,
+        tensor_parallel_degree=found.layout.tp,
         data_parallel_degree=found.data,
         final_time_per_batch=found.time_s,
     )
 
 
-def _place(graphs: dict[int, Chain], instance: Instance) -> Placement | GraphPlacement | Infeasible:
+def _place(graphs: dict[Layout, Chain], instance: Instance) -> Placement | GraphPlacement | Infeasible:
     place = place_widths if instance.has_path() else place_graphs
     return place(graphs, instance.setting())
 

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.arrays import Floats
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
-from phaze.plan.expert import Expert, place_evenly, place_expert
+from phaze.plan.expert import place_evenly, place_expert
 from phaze.plan.phaze.chains import best_times
 from phaze.plan.phaze.flush import Infeasible, Placement, place_chain
 from phaze.plan.phaze.point import Conditions, Device, Latencies, Point, read_devices, read_point
@@ -29,7 +30,7 @@ def place_model(
     architectures: pd.DataFrame,
     screens: pd.DataFrame,
     conditions: Conditions,
-    expert: Expert | None = None,
+    expert: Layout | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the tables of placements and stages of one model, TMP width and microbatch on a shard.
 
@@ -49,10 +50,10 @@ def place_model(
 
 
 def _find(
-    point: Point, devices: list[Device], conditions: Conditions, expert: Expert | None
+    point: Point, devices: list[Device], conditions: Conditions, expert: Layout | None
 ) -> Iterator[Found]:
     yield from find_placements(point, devices, conditions)
-    if expert is not None and expert.tensor == point.layout.tp:
+    if expert is not None and expert.tp == point.layout.tp:
         named = [device for device in devices if device.named]
         yield from find_expert_placements(point, named, conditions, expert)
 
@@ -69,7 +70,7 @@ def find_placements(point: Point, devices: list[Device], conditions: Conditions)
     reasons: dict[Setting, Infeasible] = {}
     for a, device in enumerate(devices):
         chain = point.runs.chain(*device.latencies)
-        results = _place_all(chain, point.layout.tp, settings, reasons, times[:, a])
+        results = _place_all(chain, point.layout, settings, reasons, times[:, a])
         for c, setting in enumerate(settings):
             yield Found(
                 device, chain, setting, "phaze", results[c], float(bounds[c, a]), float(unlimited[0, a])
@@ -89,7 +90,7 @@ def _unlimited(setting: Setting) -> Setting:
 
 def _place_all(
     chain: Chain,
-    tensor: int,
+    layout: Layout,
     settings: list[Setting],
     reasons: dict[Setting, Infeasible],
     limits_s: Floats,
@@ -107,7 +108,7 @@ def _place_all(
         else:
             limit_s = float(limits_s[c])
             fitting = _if_it_fits(larger, chain, setting)
-            results.append(fitting or place_chain(chain, tensor, setting, limit_s=limit_s))
+            results.append(fitting or place_chain(chain, layout, setting, limit_s=limit_s))
         if isinstance(results[-1], Infeasible):
             reasons[setting] = results[-1]
     return results
@@ -122,7 +123,7 @@ def _if_it_fits(larger: Placement | Infeasible | None, chain: Chain, setting: Se
 
 
 def find_expert_placements(
-    point: Point, devices: list[Device], conditions: Conditions, expert: Expert
+    point: Point, devices: list[Device], conditions: Conditions, expert: Layout
 ) -> Iterator[Found]:
     """Yield the expert's placement with the best and with even boundaries for every device and setting."""
     for device in devices:
@@ -141,7 +142,7 @@ def find_expert_placements(
 
 
 def _place_as(
-    planner: str, point: Point, chain: Chain, expert: Expert, setting: Setting
+    planner: str, point: Point, chain: Chain, expert: Layout, setting: Setting
 ) -> Placement | Infeasible:
     if planner == "expert":
         return place_expert(chain, expert, setting)

@@ -15,6 +15,7 @@ from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.base.units import GIB, KIB, MIB
 from phaze.cost.memory import microbatches_in_flight
+from phaze.layout import Layout
 from phaze.pipeline.cuts import Shape, devices_of, least_worst, refuse_large, shape_of
 from phaze.pipeline.flushing import Chain, Footprints, Setting, room, useful_widths
 
@@ -24,11 +25,11 @@ class Leanest:
     """The placement that needs least memory on its fullest device."""
 
     memory_bytes: float
-    tensor: int
+    layout: Layout
     stages: int
 
 
-def why_infeasible(chains: dict[int, Chain], setting: Setting) -> str:
+def why_infeasible(chains: dict[Layout, Chain], setting: Setting) -> str:
     """Return which limit no placement of these chains (by TMP width) respects, and by how much."""
     formed = {t: chain for t, chain in chains.items() if min_devices(chain, t) <= setting.devices}
     if not formed:
@@ -40,7 +41,7 @@ def why_infeasible(chains: dict[int, Chain], setting: Setting) -> str:
     return too_little_memory(lean, enough, setting)
 
 
-def too_few_devices(chains: dict[int, Chain], setting: Setting) -> str:
+def too_few_devices(chains: dict[Layout, Chain], setting: Setting) -> str:
     """Return how many devices are missing where not even one stage can be formed."""
     least = min(min_devices(chain, t) for t, chain in chains.items())
     missing = least - setting.devices
@@ -51,7 +52,7 @@ def too_little_memory(lean: Leanest, enough: float, setting: Setting) -> str:
     """Return how much memory is missing, and how many devices would do with the memory given, if any."""
     more = f"; with {enough:.0f} devices instead of {setting.devices} it would fit" if enough < np.inf else ""
     return (
-        f"memory: the leanest placement (t = {lean.tensor}, {lean.stages} stages) needs "
+        f"memory: the leanest placement (t = {lean.layout.tp}, {lean.stages} stages) needs "
         f"{readable(lean.memory_bytes)} on its fullest device, {readable(setting.memory_bytes)} given: "
         f"{readable(lean.memory_bytes - setting.memory_bytes)} too little{more}"
     )
@@ -93,26 +94,26 @@ def stage_stashes(
     return stashes
 
 
-def min_devices(chain: Chain, tensor: int) -> int:
+def min_devices(chain: Chain, layout: Layout) -> int:
     """Return the devices of the smallest pipeline: one stage, if it fits."""
-    return tensor if np.any(chain.tensor_parallel) else 1
+    return layout.tp if np.any(chain.tensor_parallel) else 1
 
 
-def leanest(chain: Chain, tensor: int, setting: Setting) -> Leanest:
+def leanest(chain: Chain, layout: Layout, setting: Setting) -> Leanest:
     """Return the placement of a chain that needs least memory on its fullest device."""
-    choices = pipelines(setting, setting.devices // min_devices(chain, tensor))
-    found = [lean for m, d in choices for lean in lean_placements(chain, tensor, setting, m, d)]
+    choices = pipelines(setting, setting.devices // min_devices(chain, layout))
+    found = [lean for m, d in choices for lean in lean_placements(chain, layout, setting, m, d)]
     return min(found, key=lambda lean: (lean.memory_bytes, lean.stages))
 
 
 def lean_placements(
-    chain: Chain, tensor: int, setting: Setting, microbatches: int, data: int
+    chain: Chain, layout: Layout, setting: Setting, microbatches: int, data: int
 ) -> list[Leanest]:
     """Return the leanest placement of every depth that d pipelines with that many microbatches can have."""
-    shape = shape_of(chain, tensor, setting.devices // data)
+    shape = shape_of(chain, layout, setting.devices // data)
     peaks = _peaks(chain.footprints, setting, shape, microbatches)
     return [
-        Leanest(float(peaks[s, u]), tensor, s)
+        Leanest(float(peaks[s, u]), layout, s)
         for s, u in _entries(peaks)
         if devices_of(s, u, shape.tensor) * data <= setting.devices
     ]
@@ -144,12 +145,12 @@ def _peaks(footprints: Footprints, setting: Setting, shape: Shape, microbatches:
     return dp[:, :, 0]
 
 
-def _enough_devices(chain: Chain, tensor: int, setting: Setting) -> float:
+def _enough_devices(chain: Chain, layout: Layout, setting: Setting) -> float:
     """Return the devices of the smallest cluster on which the chain fits the memory, infinite for none.
 
     Also infinite where this machine has not the memory to find out.
     """
-    shape, footprints = shape_of(chain, tensor, tensor * len(chain)), chain.footprints
+    shape, footprints = shape_of(chain, layout, layout.tp * len(chain)), chain.footprints
     try:
         refuse_large(len(chain), shape)
     except PhazeError:

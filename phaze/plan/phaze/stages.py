@@ -25,6 +25,7 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain
 from phaze.plan.phaze.branch_passes import (
     ANY_GROUP,
@@ -81,7 +82,7 @@ class Schedules(NamedTuple):
     """Those worth considering, fewest devices first."""
 
 
-def work_of(graph: Chain, tensor: int, bandwidth_bytes_per_s: float) -> Work:
+def work_of(graph: Chain, layout: Layout, bandwidth_bytes_per_s: float) -> Work:
     """Return a graph as compiled code wants it."""
     cover_first, cover = covers(graph)
     size = {(u, v): size for u, v, size in graph.edges}
@@ -96,7 +97,7 @@ def work_of(graph: Chain, tensor: int, bandwidth_bytes_per_s: float) -> Work:
         constant_bytes=np.asarray(graph.static_bytes + graph.activation_bytes, float),
         activation_bytes=np.asarray(graph.activation_bytes, float),
         split=np.asarray(graph.tensor_parallel, np.bool_),
-        tensor=tensor,
+        tensor=layout.tp,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from phaze.layout import Layout
 from phaze.pipeline.cuts import devices_of, least_worst, shape_of
 from tests.unit.plan.phaze import exhaustive
 from tests.unit.plan.phaze.examples import uniform_chain
@@ -49,7 +50,7 @@ def test_the_shape_of_a_pipeline_follows_from_its_devices(
     flags: list[bool], tensor: int, devices: int, shape: tuple[int, int, int]
 ) -> None:
     chain = replace(uniform_chain(6), tensor_parallel=np.array(flags))
-    found = shape_of(chain, tensor, devices)
+    found = shape_of(chain, Layout(tp=tensor), devices)
     assert (found.tensor, found.stages, found.singles) == shape
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze.layout import Layout
 from phaze.plan.equal import equal_cuts, place_equally
 from phaze.plan.phaze.flush import Infeasible, Placement, evaluate_cut, place_chain
 from phaze.plan.phaze.reasons import why_not_stages
@@ -33,17 +34,17 @@ def test_equal_stages_are_those_of_plain_search_and_never_beat_free_ones(seed: i
     tensor = int(rng.choice([1, 2]))
     chain = random_chain(rng, int(rng.integers(3, 8)), tensor)
     setting = random_setting(rng, chain)
-    found = place_equally(chain, tensor, setting, 1, len(chain) - 2)
+    found = place_equally(chain, Layout(tp=tensor), setting, 1, len(chain) - 2)
     best = inf
     for starts in equal_cuts(len(chain), 1, len(chain) - 2):
         for data in range(1, min(setting.devices, setting.microbatches) + 1):
-            tried = evaluate_cut(chain, tensor, setting, data, starts)
+            tried = evaluate_cut(chain, Layout(tp=tensor), setting, data, starts)
             per_pipeline = -(-setting.microbatches // data)
             fits = not why_not_stages(chain.footprints, starts, setting, per_pipeline)
             if tried.devices_used <= setting.devices and fits:
                 best = min(best, tried.time_s)
     assert (found.time_s if isinstance(found, Placement) else inf) == pytest.approx(best, rel=1e-12)
-    free = place_chain(chain, tensor, setting)
+    free = place_chain(chain, Layout(tp=tensor), setting)
     if isinstance(found, Placement):
         assert isinstance(free, Placement)
         assert free.time_s <= found.time_s * (1 + 1e-12)
@@ -51,8 +52,10 @@ def test_equal_stages_are_those_of_plain_search_and_never_beat_free_ones(seed: i
 
 def test_what_is_in_the_way_is_said() -> None:
     setting = ample_setting()
-    memory = place_equally(uniform_chain(), 1, replace(setting, memory_bytes=1.0), 0, 6)
-    devices = place_equally(replace(uniform_chain(), tensor_parallel=np.full(6, True)), 10**6, setting, 0, 6)
+    memory = place_equally(uniform_chain(), Layout(tp=1), replace(setting, memory_bytes=1.0), 0, 6)
+    devices = place_equally(
+        replace(uniform_chain(), tensor_parallel=np.full(6, True)), Layout(tp=10**6), setting, 0, 6
+    )
     assert isinstance(memory, Infeasible)
     assert isinstance(devices, Infeasible)
     assert memory.limit == "memory"

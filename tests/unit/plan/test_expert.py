@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phaze.plan.expert import Expert, even_starts, place_evenly, place_expert
+from phaze.layout import Layout
+from phaze.plan.expert import even_starts, place_evenly, place_expert
 from phaze.plan.phaze.flush import Infeasible, Placement, place_chain
 from tests.unit.plan.phaze import exhaustive
 from tests.unit.plan.phaze.examples import ample_setting, random_chain, random_setting, uniform_chain
@@ -22,13 +23,11 @@ def test_the_best_boundaries_are_those_of_exhaustive_search(seed: int) -> None:
     tensor = int(rng.choice([1, 2, 3]))
     chain = random_chain(rng, int(rng.integers(1, 7)), tensor)
     setting = random_setting(rng, chain)
-    expert = Expert(int(rng.integers(1, 5)), int(rng.integers(1, 5)), tensor)
+    expert = Layout(pp=int(rng.integers(1, 5)), dp=int(rng.integers(1, 5)), tp=tensor)
     found = place_expert(chain, expert, setting)
     time_s = found.time_s if isinstance(found, Placement) else inf
-    possible = expert.data <= setting.microbatches
-    expected = (
-        exhaustive.best_time_s(chain, tensor, setting, expert.pipeline, expert.data) if possible else inf
-    )
+    possible = expert.dp <= setting.microbatches
+    expected = exhaustive.best_time_s(chain, tensor, setting, expert.pp, expert.dp) if possible else inf
     assert time_s == pytest.approx(expected, rel=1e-12)
 
 
@@ -38,10 +37,10 @@ def test_even_boundaries_are_never_better_than_the_best_and_these_never_than_fre
     rng = np.random.default_rng(seed)
     chain = random_chain(rng, int(rng.integers(2, 8)), 2)
     setting = random_setting(rng, chain)
-    expert = Expert(int(rng.integers(1, 5)), int(rng.integers(1, 5)), 2)
+    expert = Layout(pp=int(rng.integers(1, 5)), dp=int(rng.integers(1, 5)), tp=2)
     even = place_evenly(chain, expert, setting, 0, len(chain))
     best = place_expert(chain, expert, setting)
-    free = place_chain(chain, 2, setting)
+    free = place_chain(chain, Layout(tp=2), setting)
     if isinstance(even, Placement):
         assert isinstance(best, Placement)
         assert best.time_s <= even.time_s * (1 + 1e-12)
@@ -66,7 +65,7 @@ def test_even_boundaries_share_out_the_repeated_layers(
 
 
 def test_what_precedes_and_follows_the_repeated_layers_joins_the_outer_stages() -> None:
-    found = place_evenly(uniform_chain(8), Expert(3, 1, 1), ample_setting(), first=1, repeated=6)
+    found = place_evenly(uniform_chain(8), Layout(pp=3, dp=1, tp=1), ample_setting(), first=1, repeated=6)
     assert isinstance(found, Placement)
     assert found.intervals(8) == [(0, 3), (3, 5), (5, 8)]
 
@@ -74,13 +73,13 @@ def test_what_precedes_and_follows_the_repeated_layers_joins_the_outer_stages() 
 @pytest.mark.parametrize(
     ("expert", "devices", "reason"),
     [
-        (Expert(7, 1, 1), 100, "pipeline: 6 layers do not fill 7 stages"),
-        (Expert(2, 9, 1), 100, "data: width 9 exceeds the 8 microbatches of a batch"),
-        (Expert(3, 2, 4), 23, "devices: p = 3, d = 2, t = 4 takes 24, 23 given: 1 too few"),
+        (Layout(pp=7, dp=1, tp=1), 100, "pipeline: 6 layers do not fill 7 stages"),
+        (Layout(pp=2, dp=9, tp=1), 100, "data: width 9 exceeds the 8 microbatches of a batch"),
+        (Layout(pp=3, dp=2, tp=4), 23, "devices: p = 3, d = 2, t = 4 takes 24, 23 given: 1 too few"),
     ],
 )
-def test_widths_that_cannot_be_say_why(expert: Expert, devices: int, reason: str) -> None:
-    chain = replace(uniform_chain(), tensor_parallel=np.full(6, expert.tensor > 1))
+def test_widths_that_cannot_be_say_why(expert: Layout, devices: int, reason: str) -> None:
+    chain = replace(uniform_chain(), tensor_parallel=np.full(6, expert.tp > 1))
     for found in (
         place_expert(chain, expert, ample_setting(devices)),
         place_evenly(chain, expert, ample_setting(devices), 0, 6),
@@ -91,7 +90,7 @@ def test_widths_that_cannot_be_say_why(expert: Expert, devices: int, reason: str
 
 def test_too_little_memory_names_the_leanest_boundaries_or_the_fullest_even_stage() -> None:
     setting = replace(ample_setting(devices=3), memory_bytes=50.0)
-    expert = Expert(3, 1, 1)
+    expert = Layout(pp=3, dp=1, tp=1)
     # Two layers on each of three stages: 40 static, 8 of activations, and 2, 1, 0 microbatches in flight.
     best = place_expert(uniform_chain(), expert, setting)
     assert best == Infeasible(
@@ -104,5 +103,5 @@ def test_too_little_memory_names_the_leanest_boundaries_or_the_fullest_even_stag
 
 def test_too_few_devices_for_a_cut_that_leaves_single_layers_alone_say_so() -> None:
     chain = replace(uniform_chain(4), tensor_parallel=np.array([True, False, True, True]))
-    found = place_expert(chain, Expert(2, 1, 2), ample_setting(devices=3))
+    found = place_expert(chain, Layout(pp=2, dp=1, tp=2), ample_setting(devices=3))
     assert found == Infeasible("devices: p = 2, d = 1, t = 2 takes 4, 3 given: 1 too few")

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from phaze.layout import Layout, layouts_of
-from phaze.plan.expert import Expert
 from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions
 from phaze.plan.piper.layers import Cluster, Layers, Plan
@@ -26,7 +25,7 @@ from tests.unit.plan.phaze.test_model import CONDITIONS, solves, tables
 SMALL = replace(CONDITIONS, devices=8, global_batch=32, hbm_gib=(1.0, 2.0))
 POINTS = [{"model": "toy", "layout": layout.key} for layout in layouts_of((1, 2), (1, 2))]
 ASKED = [Asked("a0", 2.0, PLANNERS), Asked("a1", 1.0, PLANNERS), Asked("a2", 2.0, ("piper",))]
-EXPERT = Expert(2, 2, 2)
+EXPERT = Layout(pp=2, dp=2, tp=2)
 KEY = ["model", "architecture", "hbm_gib", "planner"]
 
 
@@ -171,7 +170,7 @@ def test_stages_sum_to_their_plan(planned: tuple[pd.DataFrame, pd.DataFrame]) ->
         )
 
 
-def task_of(conditions: Conditions, asked: Asked, expert: Expert | None) -> Task:
+def task_of(conditions: Conditions, asked: Asked, expert: Layout | None) -> Task:
     return next(task for _, task in read_tasks(*model(), [asked], conditions, expert))
 
 
@@ -182,11 +181,16 @@ def task_of(conditions: Conditions, asked: Asked, expert: Expert | None) -> Task
         ("phaze", replace(SMALL, hbm_gib=(0.1,)), EXPERT, "memory: the leanest placement"),
         ("equal", replace(SMALL, hbm_gib=(0.1,)), EXPERT, "memory: stage"),
         ("expert", SMALL, None, "widths: the workload has no expert's placement"),
-        ("expert", SMALL, Expert(2, 2, 4), "widths: t = 4 is not among the TMP widths of the workload"),
+        (
+            "expert",
+            SMALL,
+            Layout(pp=2, dp=2, tp=4),
+            "widths: t = 4 is not among the TMP widths of the workload",
+        ),
     ],
 )
 def test_where_there_is_no_plan_the_row_says_why(
-    planner: str, conditions: Conditions, expert: Expert | None, reason: str
+    planner: str, conditions: Conditions, expert: Layout | None, reason: str
 ) -> None:
     asked = Asked("a0", conditions.hbm_gib[-1], (planner,))
     plans, stages = plan_model(*model(), [asked], conditions, expert, search)

@@ -12,8 +12,7 @@ from phaze import tables
 from phaze.base.ranking import name_ranks, order, smallest
 from phaze.cost.operators import estimate_operators
 from phaze.cost.space import enumerate_grid
-from phaze.layout import layouts_of
-from phaze.plan.expert import Expert
+from phaze.layout import Layout, layouts_of
 from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions
 from phaze.schedule.stage import schedule_layers
@@ -72,7 +71,7 @@ def subject(name: str, backward: str = "paired") -> Subject:
         sequence=128,
         layouts=layouts_of(widths, widths),
         settings=ExtractSettings(backward=backward),  # type: ignore[arg-type]
-        expert=Expert(2, 2, 1),
+        expert=Layout(pp=2, dp=2, tp=1),
     )
 
 

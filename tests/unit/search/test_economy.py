@@ -7,6 +7,7 @@ import pytest
 from numpy.random import Generator
 
 from phaze.base.arrays import Floats
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting, room
 from phaze.plan.phaze.chains import Runs, possible_depths
 from phaze.plan.phaze.energy import (
@@ -37,7 +38,7 @@ def joules(
     gradients = np.add.reduceat(np.repeat(runs.weight_bytes, runs.counts), starts)
     batch = Batch(samples, setting.microbatches * samples)
     parts = sample_j(
-        dynamic_j(runs, work, placement.tensor, starts[-1], setting.recompute),
+        dynamic_j(runs, work, placement.layout.tp, starts[-1], setting.recompute),
         sent_bytes(ends, devices),
         ring_bytes(gradients, devices, placement.data),
         area * placement.devices_used * placement.time_s,
@@ -81,7 +82,8 @@ def test_no_best_placement_takes_less_energy(seed: int) -> None:
     area, samples = rng.random(len(forward)), int(rng.integers(1, 4))
     slack = rng.choice([1.0, 0.9])
     placements = [
-        place_chain(runs.chain(f, b), tensor, setting) for f, b in zip(forward, backward, strict=True)
+        place_chain(runs.chain(f, b), Layout(tp=tensor), setting)
+        for f, b in zip(forward, backward, strict=True)
     ]
     exact = np.array([p.time_s if isinstance(p, Placement) else np.inf for p in placements])
     least = bound(
@@ -103,7 +105,9 @@ def test_the_bound_is_exact_for_one_stage_on_every_device() -> None:
     setting = Setting(devices=1, microbatches=6, bandwidth_bytes_per_s=10.0, memory_bytes=1e9)
     forward, backward = rng.random((2, 3, 3))
     work = rng.random((2, 3, 3, len(DYNAMIC)))
-    placements = [place_chain(runs.chain(f, b), 1, setting) for f, b in zip(forward, backward, strict=True)]
+    placements = [
+        place_chain(runs.chain(f, b), Layout(tp=1), setting) for f, b in zip(forward, backward, strict=True)
+    ]
     times = np.array([placement.time_s for placement in placements if isinstance(placement, Placement)])
     area = np.array([1.0, 2.0, 3.0])
     least = bound(runs, (forward, backward), tuple(work.sum(axis=-1)), (times, times), area, 1, setting, 2)
@@ -122,7 +126,7 @@ def test_depths_are_possible_where_some_cut_fits(seed: int) -> None:
     runs, tensor, setting = random_case(rng)
     depths = possible_depths(runs, tensor, setting)
     chain = runs.chain(*rng.random((2, len(runs.counts))))
-    found = place_chain(chain, tensor, setting)
+    found = place_chain(chain, Layout(tp=tensor), setting)
     if setting.schedule == "1f1b":
         assert isinstance(found, Placement) == bool(depths.devices.any())
     if isinstance(found, Placement):

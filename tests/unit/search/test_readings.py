@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from phaze.cost.space import describe_named
-from phaze.layout import layouts_of
-from phaze.plan.expert import Expert
+from phaze.layout import Layout, layouts_of
 from phaze.search.cosearch import PLAN, Terms, evaluate_architectures, extract_subject, read_plans
 from phaze.spec.architecture import Architecture
 from phaze.spec.config import load_technology
@@ -25,7 +24,9 @@ def test_the_best_plan_of_all_widths_and_microbatches_is_kept() -> None:
         for name, n in (("small", 1), ("large", 4))
     ]
     named = describe_named(chips, TECHNOLOGY.area_um2, "named")
-    subject = extract_subject(MODEL, 128, layouts_of((1, 2), (1, 2)), ExtractSettings(), Expert(2, 2, 1))
+    subject = extract_subject(
+        MODEL, 128, layouts_of((1, 2), (1, 2)), ExtractSettings(), Layout(pp=2, dp=2, tp=1)
+    )
     found = read_plans("x", subject, named, TERMS).set_index(PLAN)
     every = evaluate_architectures(subject, named, TERMS).placements
     assert len(found) == 2 * 2 * 3

@@ -11,6 +11,7 @@ import pytest
 from numpy.random import Generator
 
 from phaze.base.errors import PhazeError
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.phaze import cuttings
 from phaze.plan.phaze.branches import GraphPlacement, Stage, place_graph, place_graphs
@@ -55,7 +56,7 @@ def random_case(seed: int, most_layers: int = 5) -> tuple[Chain, int, Setting]:
 
 def best_time(graph: Chain, tensor: int, setting: Setting) -> float:
     """Return the time that is found, infinite for none."""
-    found = place_graph(graph, tensor, setting)
+    found = place_graph(graph, Layout(tp=tensor), setting)
     return found.time_s if isinstance(found, GraphPlacement) else inf
 
 
@@ -80,7 +81,7 @@ def test_the_cases_are_not_all_alike() -> None:
     free = [best_time(g, t, replace(s, memory_bytes=1e9)) for g, t, s in cases]
     assert 80 < np.count_nonzero(np.isinf(times)) < SEEDS / 2
     assert np.count_nonzero((np.array(free) < times) & np.isfinite(times)) > 70
-    found = [place_graph(*case) for case in cases]
+    found = [place_graph(graph, Layout(tp=tensor), setting) for graph, tensor, setting in cases]
     wide = [case for case, placement in zip(cases, found, strict=True) if len(widest(placement)) > 1]
     assert len(wide) > 80
     assert {tensor for _, tensor, _ in wide} == {1, 2, 4}
@@ -101,7 +102,7 @@ def widest(placement: GraphPlacement | Infeasible) -> tuple[tuple[int, ...], ...
 def test_what_is_found_is_a_placement_that_fits_and_takes_the_time_stated(part: int) -> None:
     for seed in range(1000 + part, 1400, PARTS):
         graph, tensor, setting = random_case(seed, 9)
-        found = place_graph(graph, tensor, setting)
+        found = place_graph(graph, Layout(tp=tensor), setting)
         if isinstance(found, Infeasible):
             assert found.limit in ("memory", "devices")
             continue
@@ -138,7 +139,10 @@ def test_a_chain_is_placed_as_the_planner_of_chains_places_it(part: int) -> None
         tensor = int(rng.choice([1, 2, 4]))
         chain = random_chain(rng, int(rng.integers(1, 10)), tensor)
         setting = replace(random_setting(rng, chain), gradients="first-stage")
-        expected, found = place_chain(chain, tensor, setting), place_graph(chain, tensor, setting)
+        expected, found = (
+            place_chain(chain, Layout(tp=tensor), setting),
+            place_graph(chain, Layout(tp=tensor), setting),
+        )
         if isinstance(expected, Infeasible):
             assert found == expected, seed
             continue
@@ -150,8 +154,7 @@ def as_chain(found: GraphPlacement) -> Placement:
     """Return the placement of a chain in the form of its own planner."""
     assert all(len(stage.groups) == 1 for stage in found.stages)
     return Placement(
-        tensor=found.tensor,
-        data=found.data,
+        layout=found.layout,
         starts=tuple(stage.layers[0] for stage in found.stages),
         devices=tuple(stage.devices for stage in found.stages),
         time_s=found.time_s,
@@ -201,7 +204,7 @@ def two_towers(length: int = 3) -> Chain:
 
 def test_two_towers_run_side_by_side_on_twice_the_devices() -> None:
     setting = Setting(devices=4, microbatches=1, bandwidth_bytes_per_s=1e9, memory_bytes=1e9)
-    found = place_graph(two_towers(), 2, setting)
+    found = place_graph(two_towers(), Layout(tp=2), setting)
     assert isinstance(found, GraphPlacement)
     assert found.stages == (Stage((0, 1, 2, 3, 4, 5), 4, ((0, 1, 2), (3, 4, 5))),)
     assert (found.data, found.max_load_s, found.time_s) == (1, 9.0, 9.0)
@@ -211,7 +214,7 @@ def test_groups_that_exchange_no_tensors_do_not_wait_for_each_other() -> None:
     ones = np.ones(2)
     graph = Chain(np.array([10.0, 1]), np.array([1.0, 10]), ones, ones, ones, np.full(2, False), ())
     setting = Setting(2, 1, bandwidth_bytes_per_s=1e9, memory_bytes=1e9)
-    found, joined = place_graph(graph, 1, setting), replace(graph, edges=((0, 1, 0.0),))
+    found, joined = place_graph(graph, Layout(tp=1), setting), replace(graph, edges=((0, 1, 0.0),))
     assert isinstance(found, GraphPlacement)
     assert found.max_load_s == 11.0
     assert exhaustive.load_s(graph, ((0,), (1,)), 1.0, recompute=False) == 11.0
@@ -221,15 +224,17 @@ def test_groups_that_exchange_no_tensors_do_not_wait_for_each_other() -> None:
 def test_each_group_stores_its_own_layers_only() -> None:
     # A tower stores 3 * (20 + 4) bytes as the last stage; both towers on the same devices twice that.
     setting = Setting(devices=4, microbatches=1, bandwidth_bytes_per_s=1e9, memory_bytes=72.0)
-    found = place_graph(two_towers(), 2, setting)
+    found = place_graph(two_towers(), Layout(tp=2), setting)
     assert isinstance(found, GraphPlacement)
     assert [stage.devices for stage in found.stages] == [4]
-    assert isinstance(place_graph(two_towers(), 2, replace(setting, memory_bytes=71.0)), Infeasible)
+    assert isinstance(
+        place_graph(two_towers(), Layout(tp=2), replace(setting, memory_bytes=71.0)), Infeasible
+    )
 
 
 def test_a_branch_without_split_layers_adds_one_device() -> None:
     towers = replace(two_towers(), tensor_parallel=np.array([True] * 3 + [False] * 3))
-    found = place_graph(towers, 4, Setting(5, 1, bandwidth_bytes_per_s=1e9, memory_bytes=1e9))
+    found = place_graph(towers, Layout(tp=4), Setting(5, 1, bandwidth_bytes_per_s=1e9, memory_bytes=1e9))
     assert isinstance(found, GraphPlacement)
     assert [stage.devices for stage in found.stages] == [5]
 
@@ -241,7 +246,7 @@ def test_a_tensor_that_changes_groups_within_a_stage_is_transferred() -> None:
     graph = Chain(ones, ones, ones, ones, ones, np.full(4, False), edges)
     slow = replace(graph, forward_s=np.array([1.0, 9, 7, 1]), backward_s=np.array([1.0, 9, 7, 1]))
     setting = Setting(2, 1, bandwidth_bytes_per_s=4.0, memory_bytes=1e9)
-    found = place_graph(slow, 1, setting)
+    found = place_graph(slow, Layout(tp=1), setting)
     assert isinstance(found, GraphPlacement)
     assert found.stages == (Stage((0, 1, 2, 3), 2, ((0, 1, 3), (2,))),)
     assert found.max_load_s == (1 + 9 + 1) * 2
@@ -251,11 +256,11 @@ def test_many_branches_are_assigned_one_by_one_and_no_better_than_by_trying_all(
     worse = 0
     for seed in range(60):
         graph, tensor, setting = random_case(seed, 7)
-        listed = place_graph(graph, tensor, setting, most_branches=1)
+        listed = place_graph(graph, Layout(tp=tensor), setting, most_branches=1)
         best = best_time(graph, tensor, replace(setting, memory_bytes=1e9))
         time = listed.time_s if isinstance(listed, GraphPlacement) else inf
         assert time >= best
-        free = place_graph(graph, tensor, replace(setting, memory_bytes=1e9), most_branches=1)
+        free = place_graph(graph, Layout(tp=tensor), replace(setting, memory_bytes=1e9), most_branches=1)
         assert isinstance(free, GraphPlacement) or setting.devices < tensor
         worse += isinstance(free, GraphPlacement) and free.time_s > best
     assert worse < 10
@@ -264,14 +269,16 @@ def test_many_branches_are_assigned_one_by_one_and_no_better_than_by_trying_all(
 def test_the_best_tensor_width_is_chosen() -> None:
     narrow = replace(two_towers(), tensor_parallel=np.full(6, False))
     wide = replace(two_towers(), forward_s=0.1 * narrow.forward_s, backward_s=0.1 * narrow.backward_s)
-    found = place_graphs({1: narrow, 2: wide}, Setting(2, 1, bandwidth_bytes_per_s=1e9, memory_bytes=1e9))
+    found = place_graphs(
+        {Layout(): narrow, Layout(tp=2): wide}, Setting(2, 1, bandwidth_bytes_per_s=1e9, memory_bytes=1e9)
+    )
     assert isinstance(found, GraphPlacement)
-    assert found.tensor == 2
+    assert found.layout.tp == 2
 
 
 def test_too_little_memory_is_reported_with_what_is_missing_and_the_devices_that_would_do() -> None:
     setting = Setting(devices=2, microbatches=1, bandwidth_bytes_per_s=1e9, memory_bytes=71.0)
-    assert place_graph(two_towers(), 2, setting) == Infeasible(
+    assert place_graph(two_towers(), Layout(tp=2), setting) == Infeasible(
         "memory: the leanest placement (t = 2, 1 stages) needs 144 B on its fullest device, 71 B given: "
         "73 B too little; with 6 devices instead of 2 it would fit"
     )
@@ -280,7 +287,7 @@ def test_too_little_memory_is_reported_with_what_is_missing_and_the_devices_that
 @pytest.mark.parametrize("seed", range(60))
 def test_the_memory_named_in_a_reason_suffices_and_less_does_not(seed: int) -> None:
     graph, tensor, setting = random_case(seed)
-    found = place_graph(graph, tensor, replace(setting, memory_bytes=1e-3))
+    found = place_graph(graph, Layout(tp=tensor), replace(setting, memory_bytes=1e-3))
     if not isinstance(found, Infeasible) or found.limit != "memory":
         return
     least = float(found.reason.split("needs ")[1].split(" B")[0])
@@ -290,7 +297,7 @@ def test_the_memory_named_in_a_reason_suffices_and_less_does_not(seed: int) -> N
 
 def test_too_few_devices_are_reported_with_their_number() -> None:
     setting = Setting(devices=5, microbatches=1, bandwidth_bytes_per_s=1e9, memory_bytes=1e9)
-    assert place_graph(two_towers(), 8, setting) == Infeasible(
+    assert place_graph(two_towers(), Layout(tp=8), setting) == Infeasible(
         "devices: a pipeline needs at least 8, 5 given: 3 too few"
     )
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.random import Generator
 
 from phaze.base.arrays import Floats
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Setting
 from phaze.plan.phaze import chains
 from phaze.plan.phaze.chains import Runs, best_placements, best_times
@@ -61,7 +62,7 @@ def random_setting(rng: Generator, runs: Runs) -> Setting:
 def one_by_one(runs: Runs, forward: Floats, backward: Floats, tensor: int, setting: Setting) -> list[float]:
     """Return the best times of the dynamic program."""
     found = [
-        place_chain(runs.chain(f, b), tensor, setting, explain=False)
+        place_chain(runs.chain(f, b), Layout(tp=tensor), setting, explain=False)
         for f, b in zip(forward, backward, strict=True)
     ]
     return [one.time_s if isinstance(one, Placement) else inf for one in found]

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.phaze.flush import Infeasible, Placement, place_chain, place_widths
 from phaze.plan.phaze.instance import place_instance, read_instance
@@ -20,7 +21,7 @@ from tests.unit.plan.phaze.examples import ample_setting, random_chain, random_s
 
 
 def best_time(chain: Chain, tensor: int, setting: Setting) -> float:
-    found = place_chain(chain, tensor, setting)
+    found = place_chain(chain, Layout(tp=tensor), setting)
     return found.time_s if isinstance(found, Placement) else inf
 
 
@@ -55,7 +56,7 @@ def test_what_is_found_is_a_placement_that_fits_and_takes_the_time_stated(seed: 
     tensor = int(rng.choice([1, 2, 3]))
     chain = random_chain(rng, int(rng.integers(1, 9)), tensor)
     setting = random_setting(rng, chain)
-    found = place_chain(chain, tensor, setting)
+    found = place_chain(chain, Layout(tp=tensor), setting)
     if isinstance(found, Infeasible):
         assert found.limit in ("memory", "devices")
         return
@@ -80,10 +81,10 @@ def test_gpipe_stashes_every_microbatch_of_a_pipeline() -> None:
     chain = uniform_chain()
     # Two stages of three layers: 60 static, 12 of activations, and under 1F1B 12 more on the first.
     setting = Setting(devices=2, microbatches=8, bandwidth_bytes_per_s=1e9, memory_bytes=84.0)
-    assert isinstance(place_chain(chain, 1, setting), Placement)
+    assert isinstance(place_chain(chain, Layout(tp=1), setting), Placement)
     gpipe = replace(setting, schedule="gpipe")
-    assert isinstance(place_chain(chain, 1, gpipe), Infeasible)
-    found = place_chain(chain, 1, replace(gpipe, memory_bytes=60 + 12 + 8 * 12.0))
+    assert isinstance(place_chain(chain, Layout(tp=1), gpipe), Infeasible)
+    found = place_chain(chain, Layout(tp=1), replace(gpipe, memory_bytes=60 + 12 + 8 * 12.0))
     assert isinstance(found, Placement)
     assert found.starts == (0, 3)
 
@@ -93,8 +94,8 @@ def test_gpipe_needs_more_pipelines_where_the_memory_is_small() -> None:
     setting = Setting(
         devices=8, microbatches=8, bandwidth_bytes_per_s=1.0, memory_bytes=56.0, schedule="gpipe"
     )
-    free = place_chain(uniform_chain(1), 1, setting)
-    tight = place_chain(uniform_chain(1), 1, replace(setting, memory_bytes=55.0))
+    free = place_chain(uniform_chain(1), Layout(tp=1), setting)
+    tight = place_chain(uniform_chain(1), Layout(tp=1), replace(setting, memory_bytes=55.0))
     assert isinstance(free, Placement)
     assert isinstance(tight, Placement)
     assert (free.data, free.time_s) == (1, 24.0)
@@ -103,7 +104,7 @@ def test_gpipe_needs_more_pipelines_where_the_memory_is_small() -> None:
 
 def test_the_formula_of_the_time_per_batch_in_a_case_done_by_hand() -> None:
     setting = Setting(devices=4, microbatches=8, bandwidth_bytes_per_s=4.0, memory_bytes=1e9)
-    found = place_chain(uniform_chain(), 1, setting)
+    found = place_chain(uniform_chain(), Layout(tp=1), setting)
     assert isinstance(found, Placement)
     # Two pipelines of two stages of three layers: 3 + 6 + 0.5 of transfer at each end of the cut.
     assert (found.data, found.starts) == (2, (0, 3))
@@ -113,14 +114,18 @@ def test_the_formula_of_the_time_per_batch_in_a_case_done_by_hand() -> None:
 
 
 def test_equal_times_go_to_the_fewest_devices() -> None:
-    found = place_chain(uniform_chain(1), 1, Setting(100, 8, bandwidth_bytes_per_s=np.inf, memory_bytes=1e9))
+    found = place_chain(
+        uniform_chain(1), Layout(tp=1), Setting(100, 8, bandwidth_bytes_per_s=np.inf, memory_bytes=1e9)
+    )
     assert isinstance(found, Placement)
     assert found.data == found.devices_used == 8
 
 
 def test_of_equal_rounds_the_narrowest_width_is_taken() -> None:
     # Nine microbatches take two rounds with 5, 6, 7 or 8 pipelines; five synchronise least.
-    found = place_chain(uniform_chain(1), 1, Setting(8, 9, bandwidth_bytes_per_s=100.0, memory_bytes=1e9))
+    found = place_chain(
+        uniform_chain(1), Layout(tp=1), Setting(8, 9, bandwidth_bytes_per_s=100.0, memory_bytes=1e9)
+    )
     assert isinstance(found, Placement)
     assert found.data == 5
 
@@ -129,28 +134,28 @@ def test_a_stage_without_split_layers_takes_one_device() -> None:
     chain = replace(
         uniform_chain(3), tensor_parallel=np.array([False, True, True]), forward_s=np.array([9.0, 1, 1])
     )
-    found = place_chain(chain, 4, ample_setting(devices=5, microbatches=100))
+    found = place_chain(chain, Layout(tp=4), ample_setting(devices=5, microbatches=100))
     assert isinstance(found, Placement)
     assert found.starts == (0, 1)
     assert found.devices == (1, 4)
 
 
 def test_the_last_stage_never_recomputes() -> None:
-    found = place_chain(uniform_chain(), 1, replace(ample_setting(devices=1), recompute=True))
+    found = place_chain(uniform_chain(), Layout(tp=1), replace(ample_setting(devices=1), recompute=True))
     assert isinstance(found, Placement)
     assert found.max_load_s == pytest.approx(18.0)
 
 
 def test_recomputation_fits_where_stashing_does_not() -> None:
     tight = replace(ample_setting(devices=3, microbatches=50), memory_bytes=52.0)
-    assert isinstance(place_chain(uniform_chain(), 1, tight), Infeasible)
-    found = place_chain(uniform_chain(), 1, replace(tight, recompute=True))
+    assert isinstance(place_chain(uniform_chain(), Layout(tp=1), tight), Infeasible)
+    found = place_chain(uniform_chain(), Layout(tp=1), replace(tight, recompute=True))
     assert isinstance(found, Placement)
     assert found.stages == 3
 
 
 def test_too_little_memory_is_reported_with_what_is_missing_and_the_devices_that_would_do() -> None:
-    found = place_chain(uniform_chain(), 1, replace(ample_setting(devices=2), memory_bytes=60.0))
+    found = place_chain(uniform_chain(), Layout(tp=1), replace(ample_setting(devices=2), memory_bytes=60.0))
     assert found == Infeasible(
         "memory: the leanest placement (t = 1, 2 stages) needs 84 B on its fullest device, 60 B given: "
         "24 B too little; with 4 devices instead of 2 it would fit"
@@ -159,7 +164,7 @@ def test_too_little_memory_is_reported_with_what_is_missing_and_the_devices_that
 
 def test_too_few_devices_are_reported_with_their_number() -> None:
     chain = replace(uniform_chain(), tensor_parallel=np.full(6, True))
-    found = place_chain(chain, 8, ample_setting(devices=5))
+    found = place_chain(chain, Layout(tp=8), ample_setting(devices=5))
     assert found == Infeasible("devices: a pipeline needs at least 8, 5 given: 3 too few")
 
 
@@ -180,10 +185,10 @@ def test_the_memory_named_in_a_reason_is_the_least_that_suffices(seed: int) -> N
         for data in range(1, min(setting.devices, setting.microbatches) + 1)
         if exhaustive.fits(chain, cut, tensor, data, replace(setting, memory_bytes=inf))
     )
-    enough = place_chain(chain, tensor, replace(setting, memory_bytes=max(least, 1e-3)))
+    enough = place_chain(chain, Layout(tp=tensor), replace(setting, memory_bytes=max(least, 1e-3)))
     assert isinstance(enough, Placement)
     if least >= 1:
-        found = place_chain(chain, tensor, replace(setting, memory_bytes=least - 0.5))
+        found = place_chain(chain, Layout(tp=tensor), replace(setting, memory_bytes=least - 0.5))
         assert isinstance(found, Infeasible)
         assert f"needs {least:.4g} B" in found.reason
 
@@ -191,15 +196,17 @@ def test_the_memory_named_in_a_reason_is_the_least_that_suffices(seed: int) -> N
 def test_the_best_tensor_width_is_chosen() -> None:
     narrow = uniform_chain()
     wide = replace(narrow, forward_s=0.1 * narrow.forward_s, tensor_parallel=np.full(6, True))
-    found = place_widths({1: narrow, 2: wide}, ample_setting(devices=2, microbatches=1))
+    found = place_widths({Layout(): narrow, Layout(tp=2): wide}, ample_setting(devices=2, microbatches=1))
     assert isinstance(found, Placement)
-    assert found.tensor == 2
+    assert found.layout.tp == 2
 
 
 def test_a_reason_speaks_of_the_tensor_width_that_comes_closest() -> None:
     narrow = uniform_chain()
     wide = replace(narrow, static_bytes=0.5 * narrow.static_bytes, tensor_parallel=np.full(6, True))
-    found = place_widths({1: narrow, 2: wide}, replace(ample_setting(devices=3), memory_bytes=50.0))
+    found = place_widths(
+        {Layout(): narrow, Layout(tp=2): wide}, replace(ample_setting(devices=3), memory_bytes=50.0)
+    )
     assert isinstance(found, Infeasible)
     # Width 1 in three stages needs 40 + 8 + 2 * 8 bytes, width 2 in one stage 60 + 24.
     assert found.reason.startswith("memory: the leanest placement (t = 1, 3 stages) needs 64 B")

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from phaze.base.units import GIB
-from phaze.plan.expert import Expert
+from phaze.layout import Layout
 from phaze.plan.phaze.costs import StageCost, binding, stage_costs, time_parts
 from phaze.plan.phaze.energy import PARTS, Rates
 from phaze.plan.phaze.flush import Placement, place_chain
@@ -129,7 +129,7 @@ def screens(point: dict[str, object]) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def placed() -> tuple[pd.DataFrame, pd.DataFrame]:
-    placements, stages = place_model(*tables(), CONDITIONS, Expert(4, 2, 2))
+    placements, stages = place_model(*tables(), CONDITIONS, Layout(pp=4, dp=2, tp=2))
     return Placements.check(placements), Stages.check(stages)
 
 
@@ -155,7 +155,7 @@ def test_placements_are_those_of_the_dynamic_program_and_carry_the_bound(
                 latencies = (
                     one[direction][list(point.layers)].to_numpy() for direction in ("forward", "backward")
                 )
-                found = place_chain(point.runs.chain(*latencies), 2, setting)
+                found = place_chain(point.runs.chain(*latencies), Layout(tp=2), setting)
                 expected = found.time_s if isinstance(found, Placement) else np.inf
                 assert row[column] == pytest.approx(expected, rel=1e-12)
 
@@ -258,7 +258,7 @@ def test_the_expert_is_never_faster_than_the_best_placement(
 
 
 def test_an_expert_for_another_tensor_width_is_left_to_its_own_file() -> None:
-    placements, _ = place_model(*tables(), CONDITIONS, Expert(4, 2, 1))
+    placements, _ = place_model(*tables(), CONDITIONS, Layout(pp=4, dp=2, tp=1))
     assert set(placements["planner"]) == {"phaze"}
 
 
@@ -282,7 +282,7 @@ def test_the_parts_of_the_time_sum_to_it() -> None:
     point = read_point(layers, graph, CONDITIONS)
     chain = point.runs.chain(np.array([0.01, 0.2, 0.1]), np.array([0.02, 0.4, 0.2]))
     for setting in CONDITIONS.settings(2):
-        found = place_chain(chain, 2, setting)
+        found = place_chain(chain, Layout(tp=2), setting)
         if isinstance(found, Placement):
             costs = stage_costs(chain, found, setting)
             assert sum(time_parts(costs, found, setting).values()) == pytest.approx(found.time_s, rel=1e-12)
@@ -306,7 +306,7 @@ def cost(**values: float) -> StageCost:
 def test_what_binds_is_the_largest_part_of_the_time(
     slowest: StageCost, stages: int, sync_s: float, expected: str
 ) -> None:
-    placement = Placement(1, 1, tuple(range(stages)), (1,) * stages, 0.0, slowest.load_s, sync_s)
+    placement = Placement(Layout(), tuple(range(stages)), (1,) * stages, 0.0, slowest.load_s, sync_s)
     parts = time_parts([slowest] * stages, placement, ample_setting(microbatches=4))
     assert binding(parts, 100.0, 100.0) == expected
 

@@ -10,6 +10,7 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.phaze.chains import Runs, best_times
 from phaze.plan.phaze.flush import Infeasible, place_chain, place_widths
@@ -38,11 +39,11 @@ def chain(layers: int, *, mixed: bool = False) -> Chain:
 
 def test_tables_of_many_layers_are_refused_with_the_size_that_they_need(machine_has: Has) -> None:
     machine_has(0.05)
-    assert not isinstance(place_chain(chain(500), 1, SETTING), Infeasible)
+    assert not isinstance(place_chain(chain(500), Layout(tp=1), SETTING), Infeasible)
     with pytest.raises(
         PhazeError, match=r"all stages of 1,000 layers take 0\.0895 GiB of memory, this machine has 0\.05 GiB"
     ):
-        place_chain(chain(1000), 1, SETTING)
+        place_chain(chain(1000), Layout(tp=1), SETTING)
 
 
 def test_a_model_of_a_hundred_thousand_layers_is_refused(machine_has: Has) -> None:
@@ -58,7 +59,7 @@ def test_a_model_of_a_hundred_thousand_layers_is_refused(machine_has: Has) -> No
 
 def test_tables_of_many_stages_are_refused_before_the_first_width_is_placed(machine_has: Has) -> None:
     machine_has(100)
-    graphs = {1: chain(3000), 2: chain(3000, mixed=True)}
+    graphs = {Layout(): chain(3000), Layout(tp=2): chain(3000, mixed=True)}
     many = replace(SETTING, devices=100_000)
     with pytest.raises(
         PhazeError, match=r"3,000 layers in up to 3,000 stages, 1,500 of them.* 201\.4 GiB.*has 100 GiB"
@@ -68,10 +69,10 @@ def test_tables_of_many_stages_are_refused_before_the_first_width_is_placed(mach
 
 def test_a_reason_leaves_out_what_takes_too_much_memory_to_find_out(machine_has: Has) -> None:
     tight = replace(SETTING, memory_bytes=2e8)
-    known = place_chain(chain(300, mixed=True), 2, tight)
+    known = place_chain(chain(300, mixed=True), Layout(tp=2), tight)
     assert isinstance(known, Infeasible)
     machine_has(0.05)
-    told = place_chain(chain(300, mixed=True), 2, tight)
+    told = place_chain(chain(300, mixed=True), Layout(tp=2), tight)
     assert isinstance(told, Infeasible)
     assert "it would fit" in known.reason
     assert known.reason.startswith(told.reason)
