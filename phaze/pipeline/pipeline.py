@@ -167,13 +167,13 @@ class Pipeline:
         return {}
 
 
-def with_gathers(stage: StageCost, gather_s: float, *, overlapped: bool = True) -> StageCost:
+def with_gathers(stage: StageCost, gather_s: float) -> StageCost:
     """Return the stage with its weights gathered for every pass, as ZeRO 3 does.
 
-    Overlapped, the weights of the next operator are gathered during the present one: two machines in a
-    row with n equal operators take g/n + (n - 1) max(f, g)/n + f/n.
+    The weights of the next operator are gathered during the present one: two machines in a row with n equal
+    operators take g/n + (n - 1) max(f, g)/n + f/n.
     """
-    n = stage.operators if overlapped else 1
+    n = stage.operators
 
     def longer(seconds: float) -> float:
         return (gather_s + (n - 1) * max(seconds, gather_s) + seconds) / n if seconds else 0.0

@@ -115,11 +115,6 @@ class Timeline:
         """Return the time of all batches, with set-up, drain, synchronisation and update."""
         return float(self.end_s.max())
 
-    @property
-    def microbatches_per_s(self) -> float:
-        """Return the throughput of all lanes, with set-up and drain."""
-        return self.pipeline.microbatches * self.pipeline.batches / self.time_s
-
     @cached_property
     def share_of(self) -> dict[Use, float]:
         """Return which share of all device time of the fullest lane goes where; they sum up to one.
@@ -133,21 +128,6 @@ class Timeline:
         total = self.time_s * float(self.pipeline.worker_devices.sum())
         seconds["bubble"] = total - sum(value for use, value in seconds.items() if use != "bubble")
         return {use: value / total if total else 0.0 for use, value in seconds.items()}
-
-    @property
-    def bubble_share(self) -> float:
-        """Return the share of device time in which devices wait for other stages."""
-        return self.share_of["bubble"]
-
-    @property
-    def utilisation(self) -> float:
-        """Return the share of device time spent on forward and backward passes, recomputation left out."""
-        return self.share_of["forward"] + self.share_of["backward"]
-
-    @property
-    def exposed_communication_share(self) -> float:
-        """Return the share of device time in which devices only wait for communication, or communicate."""
-        return self.share_of["transfer"] + self.share_of["synchronisation"]
 
     @cached_property
     def critical_path(self) -> tuple[Step, ...]:
@@ -194,11 +174,6 @@ class Timeline:
         kind = self.jobs.kind[slice(*self.jobs.first[worker : worker + 2])]
         released = kind == releasing(self.pipeline)
         return int((np.cumsum(kind == Kind.FORWARD) - np.cumsum(released) + released).max())
-
-    def finished_s(self) -> Floats:
-        """Return when every microbatch has left the pipeline, in the order of their numbers."""
-        last = 0 if self.pipeline.trains else len(self.pipeline.stages) - 1
-        return self.passed_s(releasing(self.pipeline), last)
 
     def passed_s(self, kind: Kind, stage: int) -> Floats:
         """Return when every microbatch has passed a stage in one direction, in the order of their numbers."""

@@ -23,7 +23,6 @@ from typing import Literal
 import numpy as np
 
 from phaze.base.arrays import Floats
-from phaze.cost.kernels import KERNEL_LIMITS
 from phaze.cost.network.network import Flat, sent_bytes
 from phaze.layout import Group, Layout
 from phaze.pipeline.longest_path import simulate
@@ -44,21 +43,15 @@ CLOSE = 1e-4
 
 INSIDE = ("compute", "HBM", "all-reduces of slices")
 """What a pass spends time on: operators while the HBM rests, operators while it works, collectives."""
-KERNELS = dict(
-    zip(
-        KERNEL_LIMITS,
-        (
-            "tensor cores",
-            "vector cores",
-            "global buffer",
-            "HBM",
-            "tensor-parallel collectives",
-            "kernel starts",
-        ),
-        strict=True,
-    )
-)
-"""The same where every kernel is known: what binds it, in words."""
+KERNELS = {
+    "compute": "tensor cores",
+    "vector": "vector cores",
+    "global_buffer": "global buffer",
+    "hbm": "HBM",
+    "network": "tensor-parallel collectives",
+    "kernel_start": "kernel starts",
+}
+"""The same where every kernel is known: what binds it, in words, in the order of `cost.kernels`."""
 
 
 @dataclass(frozen=True)

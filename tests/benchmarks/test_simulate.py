@@ -64,7 +64,7 @@ def test_simulate_100000_devices(depth: int, data: int, benchmark: Benchmark) ->
 
     def account() -> tuple[float, str]:
         timeline = simulate(pipeline)
-        return timeline.bubble_share, str(timeline.bound_by)
+        return timeline.share_of["bubble"], str(timeline.bound_by)
 
     simulate(pipeline)
     assert pipeline.devices == 100_000

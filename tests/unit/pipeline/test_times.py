@@ -211,7 +211,7 @@ def test_the_weights_of_zero_3_are_gathered_during_the_operator_before() -> None
     quick, slow = with_gathers(stage, 4.0), with_gathers(stage, 12.0)
     assert (quick.forward_s, quick.backward_s) == (8 + 1, 16 + 1)
     assert (slow.forward_s, slow.backward_s) == (12 + 2, 16 + 3)
-    assert with_gathers(stage, 4.0, overlapped=False).forward_s == 12
+    assert with_gathers(replace(stage, operators=1), 4.0).forward_s == 12
 
 
 def test_two_buffered_weights_let_the_pipeline_run_on_over_a_batch() -> None:
