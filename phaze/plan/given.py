@@ -26,10 +26,12 @@ import numpy as np
 from phaze.base.errors import PhazeError
 from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_bytes
 from phaze.layout import Layout
-from phaze.plan.lowered import HBM, LayerCost, layer_costs
+from phaze.plan.lowered import HBM, KEPT, LayerCost, layer_costs
 from phaze.plan.machine import Machine
 from phaze.plan.plan import Execution, Plan, Stage, StageWork
-from phaze.spec.model import Model
+from phaze.spec.model import AnyModel, Model
+from phaze.workload.models import library_workload
+from phaze.workload.workload import Workload
 
 RunSchedule = Literal["gpipe", "1f1b", "interleaved"]
 VOCABULARY_MULTIPLE = 128
@@ -47,7 +49,7 @@ NOT_APART = [name.name for name in fields(StageWork) if name.name.endswith(("hbm
 class Training:
     """A model in training, however it is spread."""
 
-    model: Model
+    model: AnyModel
     sequence: int
     """Tokens of a sample."""
     global_batch: int
@@ -56,11 +58,6 @@ class Training:
     """Whether attention is one kernel that keeps scores on the chip, and makes them again backward."""
     schedule: RunSchedule = "1f1b"
     overlap_dp: bool = False
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """Return the layers in their order."""
-        return ("embedding", *["block"] * self.model.layers, "head")
 
 
 @dataclass(frozen=True)
@@ -169,12 +166,15 @@ def lowered_plan(
 
     Cuts are a row's, or those of any planner's plan: layouts may differ by stage in tp and dp.
     """
+    workloads = {
+        one: library_workload(training.model, training.sequence, one) for one in dict.fromkeys(layouts)
+    }
     costs = {
-        one: layer_costs(training.model, training.sequence, one, machine, flash=training.flash_attention)
-        for one in dict.fromkeys(layouts)
+        one: layer_costs(workload, machine, flash=training.flash_attention)
+        for one, workload in workloads.items()
     }
     stages = tuple(
-        _stage(training, machine, cut, layout, costs[layout])
+        _stage(training, machine, cut, workloads[layout], costs[layout])
         for cut, layout in zip(cuts, layouts, strict=True)
     )
     megatron = Execution("occupying", scattered=True, early_recompute=False, overlap_sync=training.overlap_dp)
@@ -183,10 +183,10 @@ def lowered_plan(
 
 
 def _stage(
-    training: Training, machine: Machine, cut: range, layout: Layout, costs: dict[str, LayerCost]
+    training: Training, machine: Machine, cut: range, workload: Workload, costs: dict[str, LayerCost]
 ) -> Stage:
-    own = Counter(training.layers[layer] for layer in cut)
-    held = [(count, costs[name]) for name, count in own.items() if name in costs]
+    layout, names = workload.layout, workload.order[cut.start : cut.stop]
+    held = [(count, costs[name]) for name, count in Counter(names).items()]
     parameters = sum(count * cost.layer.parameters for count, cost in held)
     size = parameter_bytes(training.optimizer, layout.precision)
     forward, again, backward = (
@@ -200,10 +200,8 @@ def _stage(
     if layout.microbatches(training.global_batch) > 1:  # gradients are added up: two are read, one is written
         backward[HBM] += 3 * size.gradients * parameters / machine.hbm_bytes_per_s
     kept = [(count, *cost.kept_bytes(layout.recompute)) for count, cost in held]
-    first, last = cut.start == 0, cut.stop == len(training.layers)
-    passed = costs["block"].layer.output_bytes
-    arriving, departing = (0 if first else passed), (0 if last else passed)
-    tied = training.model.vocabulary // layout.tp * training.model.hidden
+    arriving, departing = costs[names[0]].layer.input_bytes, costs[names[-1]].layer.output_bytes
+    at_end = cut.start == 0 or cut.stop == len(workload.order)
     replicas = layout.group("dp-cp").ranks
     return Stage(
         forward_s=float(forward.sum()),
@@ -222,8 +220,8 @@ def _stage(
         last_layer=cut.stop - 1,
         layout=layout,
         update_bytes=_update_bytes(training, layout, parameters, replicas),
-        tied_bytes=size.gradients * tied if first or last else 0.0,
-        pieces=max(own["block"], 1),
+        tied_bytes=size.gradients * workload.parameters("tied") if at_end else 0.0,
+        pieces=max(sum(name not in KEPT for name in names), 1),
         spent_s=tuple((forward + again + backward).tolist()),
     )
 

@@ -17,11 +17,9 @@ from phaze.cost.kernels import KERNEL_LIMITS, kernels_of, time_kernels, works_of
 from phaze.cost.network.network import Kind
 from phaze.layout import Layout, Recompute
 from phaze.plan.machine import Machine
-from phaze.spec.model import Model
 from phaze.spec.system import Device
-from phaze.workload.models import library_workload
 from phaze.workload.operators import Operator
-from phaze.workload.workload import Layer
+from phaze.workload.workload import Layer, Workload
 
 NETWORK = KERNEL_LIMITS.index("network")
 HBM = KERNEL_LIMITS.index("hbm")
@@ -57,13 +55,10 @@ class LayerCost:
         return layer.activation_bytes - layer.attention_bytes, layer.attention_bytes
 
 
-def layer_costs(
-    model: Model, sequence: int, layout: Layout, machine: Machine, *, flash: bool = False
-) -> dict[str, LayerCost]:
-    """Return the costs of the distinct layers of a model by name."""
-    layers = library_workload(model, sequence, layout).layers
+def layer_costs(workload: Workload, machine: Machine, *, flash: bool = False) -> dict[str, LayerCost]:
+    """Return the costs of the distinct layers of a workload by name."""
     cost = _with_flash_attention if flash else _plainly
-    return {layer.name: cost(layer, layout, machine) for layer in layers}
+    return {layer.name: cost(layer, workload.layout, machine) for layer in workload.layers}
 
 
 def _plainly(layer: Layer, layout: Layout, machine: Machine) -> LayerCost:

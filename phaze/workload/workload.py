@@ -104,10 +104,12 @@ class Workload:
     @property
     def counts(self) -> Mapping[str, int]:
         """Return how often each distinct layer runs."""
-        found: Counter[str] = Counter()
-        for run in self.runs:
-            found[run.layer] += run.count
-        return found
+        return Counter(self.order)
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """Return the name of every layer, in order."""
+        return tuple(run.layer for run in self.runs for _ in range(run.count))
 
     def layer(self, name: str) -> Layer:
         """Return the distinct layer of a name."""

@@ -15,6 +15,7 @@ from phaze.plan.given import Run, plan_of_run
 from phaze.plan.lowered import LayerCost, layer_costs
 from phaze.plan.machine import Machine
 from phaze.validate.table import predict
+from phaze.workload.models import library_workload
 from tests.unit.validate.examples import SMALL, changed, ideal_network, machine, runs
 
 GPT3 = changed(
@@ -48,7 +49,7 @@ def with_halved(one: Machine, what: str) -> Machine:
 
 def costs_of(run: Run) -> dict[str, LayerCost]:
     """Return the costs of the layers of a run on A100s."""
-    return layer_costs(run.model, run.seq, run.layout, machine(), flash=run.flash_attention)
+    return layer_costs(library_workload(run.model, run.seq, run.layout), machine(), flash=run.flash_attention)
 
 
 @given(run=runs())

@@ -19,7 +19,7 @@ from phaze.spec.settings import ScheduleSettings
 from phaze.tables.columns import ENERGIES
 from tests.unit.schedule.random_layers import transformer_graph
 
-POINT = {"model": "toy", "tensor": 2, "microbatch": 1}
+POINT = {"model": "toy", "layout": "tp2-b1"}
 SETTINGS = ScheduleSettings(solver=("highs",), node_limit=10, wall_limit_s=100.0)
 KINDS = {"forward": "forward", "backward": "split"}
 
@@ -54,7 +54,7 @@ def make_operators() -> tuple[pd.DataFrame, pd.DataFrame]:
         "stashed_bytes",
     ]
     all_operators = pd.concat(operators).assign(
-        **POINT, layer="block", name="x", **dict.fromkeys(numbers, 0.0)
+        **POINT, layer="block", name="x", attention=False, **dict.fromkeys(numbers, 0.0)
     )
     all_edges = pd.concat(edges).assign(**POINT, layer="block", bytes=1.0)
     return tables.Operators.check(all_operators), tables.Edges.check(all_edges)
@@ -164,7 +164,7 @@ def test_schedules_can_be_executed(
     """Read back from the table, every one passes the verifier and takes the time that solves says."""
     solves, schedules = (frame.set_index(["architecture", "direction"]) for frame in results)
     for case in read_cases(*inputs[:4], overlap_communication=False):
-        key = case.key[3], case.key[5]
+        key = case.key[2], case.key[4]
         if key not in solves.index:
             continue
         rows = schedules.loc[[key]].sort_values("operator")

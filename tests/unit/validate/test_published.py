@@ -12,6 +12,7 @@ from phaze.plan.lowered import layer_costs
 from phaze.plan.machine import load_machine
 from phaze.validate.rows import meanings
 from phaze.validate.table import Accuracy
+from phaze.workload.models import library_workload
 from tests.unit.validate.measured import FOLDER, SOURCES, korthikanti, palm_table, predict_records, read
 
 pytestmark = [
@@ -74,7 +75,7 @@ def test_korthikanti_blocks_with_full_recomputation_keep_their_inputs() -> None:
     machine = load_machine("a100-selene")
     for record, row in zip(korthikanti(selective=False), read("korthikanti_mlsys23.csv"), strict=True):
         full = meanings({name: str(value) for name, value in record.items()})[0]
-        block = layer_costs(full.model, full.seq, full.layout, machine)["block"]
+        block = layer_costs(library_workload(full.model, full.seq, full.layout), machine)["block"]
         share = block.kept_bytes("full")[0] / block.kept_bytes("none")[0]
         assert share == pytest.approx(float(row["act_rel_full_pct"]) / 100, rel=0.02)
 
