@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.schedule.annealing import bound_wide_all, search_sequences
 from phaze.schedule.barriers import Blocks, make_blocks
 from phaze.schedule.clock import bound_by_weights
 from phaze.schedule.graphs import (
@@ -36,6 +35,7 @@ from phaze.schedule.graphs import (
     single_latencies,
 )
 from phaze.schedule.paths import bound_all, find_path, follow_path
+from phaze.schedule.sequences import bound_wide_all, search_sequences
 
 EQUAL = 1e-9
 """Relative difference below which a lower and a feasible latency meet."""

@@ -5,6 +5,12 @@ looking for a good schedule is looking for a good sequence and for who runs on a
 can be executed under the paper's model (Section 4): an operator on all cores runs alone, a fused operator
 occupies the two cores of a pair, a network operator holds the link. Cores are numbered from 0; pair c is
 tensor core c with vector core c.
+
+Short schedules of components too wide for a proof, by simulated annealing over sequences.
+
+A state is a sequence of the operators and who of them runs on all cores; a move lets one operator change
+sides or take another place. Worse states are accepted as long as the temperature, which falls, allows it.
+The random numbers are the same in every run.
 """
 
 from __future__ import annotations
@@ -12,9 +18,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit
+from phaze.schedule.clock import bound_by_weights
 from phaze.schedule.graphs import ALL_CORES, FUSED, NETWORK, TENSOR, Part
 from phaze.schedule.pairing import sort_stably
 
@@ -106,3 +114,124 @@ def sequence_by_tail(part: Part, duration: Floats) -> Ints:
             longest = max(longest, tail[j])
         tail[i] = duration[i] + longest
     return sort_stably(-tail)
+
+
+Randoms = npt.NDArray[np.uint64]
+
+HOT, COLD = 0.1, 0.001
+"""First and last temperature, relative to the latency."""
+STARTS = 5
+"""Thresholds of the gain from all cores that are tried first."""
+
+
+@njit
+def bound_wide_all(
+    kinds: Ints,
+    order: Bools,
+    offsets: Ints,
+    followers: Ints,
+    one: Floats,
+    every: Floats,
+    num_tc: Ints,
+    num_vc: Ints,
+    moves: int,
+) -> tuple[Floats, Floats]:
+    """Return lower bounds and feasible latencies, shape (A,), for latencies of shape (A, n)."""
+    lower, feasible = np.zeros(len(one)), np.zeros(len(one))
+    for a in range(len(one)):
+        part = Part(kinds, order, offsets, followers, one[a], every[a], num_tc[a], num_vc[a])
+        feasible[a] = search_sequences(part, moves)[0]
+        lower[a] = min(bound_by_weights(part), feasible[a])
+    return lower, feasible
+
+
+@njit
+def search_sequences(part: Part, moves: int) -> tuple[float, Floats, Ints]:
+    """Return the latency, start times and cores of the best schedule found in so many moves."""
+    n = len(part.kinds)
+    start, core = np.zeros(n), np.zeros(n, dtype=np.int64)
+    sequence, wide = _first_state(part, start, core)
+    latency = follow_sequence(part, sequence, wide, start, core)
+    best, best_sequence, best_wide = latency, sequence.copy(), wide.copy()
+    random = np.full(1, 88172645463325252, dtype=np.uint64)
+    for move in range(moves):
+        limit = latency + best * HOT * (COLD / HOT) ** (move / moves) * -np.log(_draw(random) + 1e-12)
+        i, p, q = _propose(part, sequence, wide, random)
+        new = follow_sequence(part, sequence, wide, start, core)
+        if new > limit:
+            _undo(sequence, wide, i, p, q)
+            continue
+        latency = new
+        if latency < best * (1 - 1e-12):
+            best, best_sequence[:], best_wide[:] = latency, sequence, wide
+    return follow_sequence(part, best_sequence, best_wide, start, core), start, core
+
+
+@njit
+def _first_state(part: Part, start: Floats, core: Ints) -> tuple[Ints, Bools]:
+    """Return the best of some states in which operators run on all cores that gain more than a threshold."""
+    n = len(part.kinds)
+    gain, duration, wide = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.bool_)
+    for i in range(n):
+        gain[i] = part.one[i] / part.every[i] if part.every[i] > 0 else np.inf if part.one[i] > 0 else 1.0
+    ranked = sort_stably(gain)
+    best, best_sequence, best_wide = np.inf, np.arange(n), wide.copy()
+    for k in range(STARTS):
+        for i in range(n):
+            wide[i] = gain[i] > 1 and gain[i] >= gain[ranked[(n - 1) * k // (STARTS - 1)]]
+            wide[i] = wide[i] or part.one[i] == np.inf
+            duration[i] = part.every[i] if wide[i] else part.one[i]
+        sequence = sequence_by_tail(part, duration)
+        latency = follow_sequence(part, sequence, wide, start, core)
+        if latency < best:
+            best, best_sequence, best_wide[:] = latency, sequence, wide
+    return best_sequence, best_wide
+
+
+@njit
+def _propose(part: Part, sequence: Ints, wide: Bools, random: Randoms) -> tuple[int, int, int]:
+    """Let operator i change sides, or the one at place p move to q; -1 for what does not change."""
+    n = len(sequence)
+    p = int(_draw(random) * n)
+    i = sequence[p]
+    if _draw(random) < 0.4 and part.one[i] < np.inf and part.every[i] < part.one[i]:
+        wide[i] = not wide[i]
+        return i, -1, -1
+    first, last = p, p
+    while first > 0 and not part.order[sequence[first - 1], i]:
+        first -= 1
+    while last < n - 1 and not part.order[i, sequence[last + 1]]:
+        last += 1
+    q = first + int(_draw(random) * (last - first + 1))
+    _shift(sequence, p, q)
+    return -1, p, q
+
+
+@njit
+def _undo(sequence: Ints, wide: Bools, i: int, p: int, q: int) -> None:
+    """Take back what `_propose` changed."""
+    if i >= 0:
+        wide[i] = not wide[i]
+    else:
+        _shift(sequence, q, p)
+
+
+@njit
+def _shift(sequence: Ints, p: int, q: int) -> None:
+    """Move what is at place p to place q."""
+    i, step = sequence[p], 1 if q > p else -1
+    while p != q:
+        sequence[p] = sequence[p + step]
+        p += step
+    sequence[q] = i
+
+
+@njit
+def _draw(random: Randoms) -> float:
+    """Return the next random number from 0 to 1 (xorshift, Marsaglia 2003)."""
+    x = random[0]
+    x ^= x << np.uint64(13)
+    x ^= x >> np.uint64(7)
+    x ^= x << np.uint64(17)
+    random[0] = x
+    return float(x >> np.uint64(11)) / 9007199254740992.0

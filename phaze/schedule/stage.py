@@ -3,20 +3,88 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from phaze import tables
+from phaze.base.arrays import Floats, Ints
 from phaze.base.progress import counted
+from phaze.cost.designs import designs_of_operators, gather_latencies
 from phaze.schedule.decomposition import LayerSolution, solve_layer
-from phaze.schedule.energy import schedule_takes
-from phaze.schedule.graphs import CORES, NONE
-from phaze.schedule.layer import KEY, Case, read_cases
+from phaze.schedule.graphs import CORES, NONE, Edges, Layer
 from phaze.schedule.proof import Proof
 from phaze.schedule.store import SolutionStore
 from phaze.solver import Limits, solver_versions
 from phaze.spec.settings import ScheduleSettings
+from phaze.tables.columns import ENERGIES, POINT
+
+PASS = ["layer", "direction"]
+"""Columns that say which graph of operators it is."""
+KEY = [*POINT, "architecture", *PASS]
+"""Columns that say which layer on which architecture it is."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One pass of a layer on one architecture, with the values of KEY."""
+
+    key: tuple[object, ...]
+    layer: Layer
+    operators: Ints
+    """Numbers of the operators in the tables."""
+
+
+def read_cases(
+    operators: pd.DataFrame,
+    edges: pd.DataFrame,
+    estimates: pd.DataFrame,
+    architectures: pd.DataFrame,
+    *,
+    overlap_communication: bool,
+) -> Iterator[Case]:
+    """Yield every pass of every layer on every architecture."""
+    links = dict(list(edges.groupby([*POINT, *PASS])))
+    counts = architectures[["num_tc", "num_vc"]].to_numpy(np.int64)
+    for (*point, layer, direction), group in operators.groupby([*POINT, *PASS]):
+        mine = group.sort_values("operator")
+        numbers = mine["operator"].to_numpy(np.int64)
+        core = tuple(str(kind) for kind in mine["core"])
+        found = _edges(links.get((*point, layer, direction)), numbers)
+        one, every = _latencies(mine, estimates, architectures)
+        for a, name in enumerate(architectures["architecture"]):
+            num_tc, num_vc = (int(count) for count in counts[a])
+            single = Layer(core, one[a], every[a], found, num_tc, num_vc, overlap_communication)
+            yield Case((*point, name, layer, direction), single, numbers)
+
+
+def _edges(links: pd.DataFrame | None, numbers: Ints) -> Edges:
+    """Return the edges between positions of operators."""
+    if links is None:
+        return ()
+    place = {number: position for position, number in enumerate(numbers)}
+    pairs = zip(links["source"], links["target"], strict=True)
+    return tuple(sorted((place[source], place[target]) for source, target in pairs))
+
+
+def _latencies(
+    operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
+) -> tuple[Floats, Floats]:
+    """Return ℓ and ℓ̂ of every operator on every architecture, shape (A, n)."""
+    designs = designs_of_operators(
+        list(operators["core"]),
+        *(architectures[f"{core}_design"].to_numpy(np.int64) for core in ("tensor", "vector", "fused")),
+    )
+    works = operators["work"].to_numpy(np.int64)
+    at = estimates["work"].to_numpy(np.int64), estimates["design"].to_numpy(np.int64)
+    one, every = (
+        gather_latencies(works, designs, *at, estimates[name].to_numpy(np.float64))
+        for name in ("latency_s", "latency_all_s")
+    )
+    return one, every
+
 
 log = logging.getLogger(__name__)
 
@@ -103,4 +171,59 @@ def _schedule_frame(cases: list[Case], solutions: list[LayerSolution]) -> pd.Dat
         core=np.concatenate([solution.schedule.core for solution in solutions]),
         start_s=np.concatenate([solution.schedule.start_s for solution in solutions]),
         end_s=np.concatenate([solution.schedule.end_s for solution in solutions]),
+    )
+
+
+_DESIGN = {"tensor": "tensor", "vector": "vector", "fused": "fused", "network": "vector"}
+"""Whose design an operator's estimate is for: the reduction of a collective runs on the vector cores."""
+_ON_ALL = {
+    **{f"{part}_j": f"{part}_all_j" for part in ENERGIES},
+    "hbm_bytes": "hbm_all_bytes",
+    "reduced_bytes": "reduced_bytes",
+}
+"""What a schedule takes: column of an operator on one core, and on all."""
+
+
+def schedule_takes(
+    schedules: pd.DataFrame, operators: pd.DataFrame, estimates: pd.DataFrame, architectures: pd.DataFrame
+) -> pd.DataFrame:
+    """Return the energy by part in J and the traffic in bytes of every scheduled layer, indexed by KEY.
+
+    No-ops take none.
+    """
+    work = _works(schedules, operators)
+    busy, work = schedules[work >= 0], work[work >= 0]
+    row = _rows_of(estimates)[work, _designs(busy, architectures)]
+    every = (busy["core"] < 0).to_numpy()
+    one, all_ = (estimates[list(columns)].to_numpy() for columns in (_ON_ALL, _ON_ALL.values()))
+    chosen = np.where(every[:, None], all_[row], one[row])
+    taken = busy[KEY].assign(**{column: chosen[:, c] for c, column in enumerate(_ON_ALL)})
+    return taken.groupby(KEY)[list(_ON_ALL)].sum()
+
+
+def _works(schedules: pd.DataFrame, operators: pd.DataFrame) -> Ints:
+    """Return the work of every scheduled operator, -1 for a no-op."""
+    keys = [*PASS, "operator"]
+    both = pd.concat([operators[keys], schedules[keys]], ignore_index=True)
+    number = both.groupby(keys, sort=False).ngroup().to_numpy(np.int64)
+    work = np.full(number.max(initial=0) + 1, -1)
+    work[number[: len(operators)]] = operators["work"]
+    found: Ints = work[number[len(operators) :]]
+    return found
+
+
+def _rows_of(estimates: pd.DataFrame) -> Ints:
+    """Return the row of every estimate by work and design."""
+    at = estimates["work"].to_numpy(np.int64), estimates["design"].to_numpy(np.int64)
+    rows = np.full([int(index.max(initial=-1)) + 1 for index in at], -1)
+    rows[at] = np.arange(len(estimates))
+    return rows
+
+
+def _designs(scheduled: pd.DataFrame, architectures: pd.DataFrame) -> Ints:
+    """Return the core design that every scheduled operator runs on."""
+    row = pd.Index(architectures["architecture"]).get_indexer(pd.Index(scheduled["architecture"]))
+    return np.select(
+        [(scheduled["resource"] == core).to_numpy() for core in _DESIGN],
+        [architectures[f"{of}_design"].to_numpy(np.int64)[row] for of in _DESIGN.values()],
     )

@@ -13,7 +13,7 @@ mean, which the smallest model dominates, would choose an HBM on which the large
 Bounds lower_s and feasible_s on the time per batch bound X_m from above and below; each mean increases in
 every X_m, and the reference max X_m lies between the largest lower and the largest upper bound, so putting
 bounds in the place of X_m bounds the mean. With 1 / mean in the place of the time per batch,
-`select.could_matter` keeps whatever could be among the `best` best or the smallest within the tolerance, and
+`stage.could_matter` keeps whatever could be among the `best` best or the smallest within the tolerance, and
 its proof holds word for word; here one call sees all shards at once.
 """
 
@@ -28,7 +28,7 @@ import pandas as pd
 
 from phaze.base.arrays import Bools, Floats
 from phaze.base.ranking import Ranks, name_ranks, order, smallest, within
-from phaze.search.select import could_matter
+from phaze.search.stage import could_matter
 
 Mean = Literal["mean", "normalised", "geometric"]
 AT = ["architecture", "hbm_gib"]

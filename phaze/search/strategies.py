@@ -20,7 +20,7 @@ import pandas as pd
 
 from phaze.base.ranking import name_ranks, tied
 from phaze.search.hysteresis import Evaluate, walk_areas
-from phaze.search.select import NOISE
+from phaze.search.stage import NOISE
 from phaze.search.suggestions import suggested
 from phaze.spec.settings import StrategySettings
 from phaze.tables import Trials

@@ -12,9 +12,8 @@ from phaze.spec.model import Model
 from phaze.spec.network import Matrix, Torus
 from phaze.spec.noun import Noun
 from phaze.spec.operators import StoredEdge, StoredOperator, StoredOperators
-from phaze.spec.readings import Reading
 from phaze.spec.stages import PartitionSettings, StoredMessage, StoredStage, StoredStages
-from phaze.spec.study import ArchitectureChoice, ScenarioChoice, Study, Workload
+from phaze.spec.study import ArchitectureChoice, Reading, ScenarioChoice, Study, Workload
 from phaze.spec.system import Cluster, Device, Level, System
 from phaze.spec.tiled import Dram, Tile, TiledDevice, TiledSystem, Wire
 from phaze.spec.tiled_study import Exchange, TiledCase, TiledStudy

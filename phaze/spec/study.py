@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_validator
 
 from phaze.spec.architecture import Grid
 from phaze.spec.map_study import Maps
 from phaze.spec.noun import Noun, describe
 from phaze.spec.planning import Plans
-from phaze.spec.readings import Changes, Reading
 from phaze.spec.settings import (
     CertifySettings,
     Devices,
@@ -28,6 +27,29 @@ from phaze.spec.settings import (
     Triple,
 )
 from phaze.spec.tiled_study import TiledStudy
+
+Changes = dict[str, JsonValue]
+"""Settings of a section that differ, by their key there."""
+
+
+class Reading(Noun):
+    """Settings that differ from the study's, under which every model is placed again on the named
+    architectures.
+    """
+
+    note: str = Field(min_length=1)
+    """What the reading assumes, in a sentence."""
+    baseline: Name | None = None
+    """The named architecture that gains under this reading are over, if not `architectures.baseline`."""
+    scenario: Changes = Field(default_factory=dict)
+    """Keys of the first of `scenarios` that differ."""
+    training: Changes = Field(default_factory=dict)
+    """Keys of `training` that differ."""
+    extract: Changes = Field(default_factory=dict)
+    """Keys of `extract` that differ."""
+    estimate: Changes = Field(default_factory=dict)
+    """Keys of `estimate` that differ."""
+
 
 OWN_READING = "study"
 """Name of what the study's own settings give, beside its readings."""

@@ -1,10 +1,9 @@
 """The tables through which the stages talk: their whole interface.
 
 `stages` states what the stages hand to each other, `searches` how the space is searched, `certificates` what
-proves the best, `plans` what several planners make of it, `simulations` what replaying the plans shows,
-`plan_maps` where they lie on networks, `readings` what other settings give, `cases` what is planned apart
-from them, `tiled` what is simulated on tiles, `mappings` what is mapped, `results` what looks across models,
-`base` what a table is.
+proves the best, `plans` what several planners make of it, what simulating their plans shows and where they
+lie on networks, `readings` what other settings give, `cases` what is planned apart from them, `tiled` what is
+simulated on tiles, `mappings` what is mapped, `results` what looks across models, `base` what a table is.
 """
 
 from pathlib import Path
@@ -27,8 +26,18 @@ from phaze.tables.mappings import (
     SearchGaps,
     SpeedUps,
 )
-from phaze.tables.plan_maps import BY_HAND, MAP_WAYS, PlanDevices, PlanMaps
-from phaze.tables.plans import PLANNERS, Plans, PlanStages
+from phaze.tables.plans import (
+    BY_HAND,
+    MAP_WAYS,
+    PARTS,
+    PLANNERS,
+    PlanDevices,
+    PlanMaps,
+    Plans,
+    PlanStages,
+    Simulations,
+    SimulationStages,
+)
 from phaze.tables.readings import ReadingFigures, Readings, ReadingScores
 from phaze.tables.results import (
     Areas,
@@ -52,7 +61,6 @@ from phaze.tables.results import (
     Variations,
 )
 from phaze.tables.searches import MILESTONES, SCOPES, Searches, Trials, Visits, Walks
-from phaze.tables.simulations import PARTS, Simulations, SimulationStages
 from phaze.tables.stages import (
     Architectures,
     Edges,

@@ -12,7 +12,7 @@ from phaze.report.document import Items, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.readings import in_words, reading_figures, reading_scores, readings
-from phaze.spec.readings import Reading
+from phaze.spec.study import Reading
 from phaze.tables import Readings
 
 NAMED = ("tpu-v4", "phaze-common", "phaze-bert-large", "spotlight-bert-large")

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze.base.arrays import Floats
-from phaze.schedule.annealing import search_sequences
 from phaze.schedule.bounds import (
     EQUAL,
     SCHEDULING,
@@ -19,6 +18,7 @@ from phaze.schedule.bounds import (
     tasks_of,
 )
 from phaze.schedule.graphs import ALL_CORES, Layer, Part, Schedule, critical_path
+from phaze.schedule.sequences import search_sequences
 from phaze.schedule.verify import find_faults
 from tests.unit.schedule.exhaustive import shortest_latency
 from tests.unit.schedule.random_layers import brush_layer, random_layer, transformer_layer

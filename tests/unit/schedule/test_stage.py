@@ -11,8 +11,7 @@ import pytest
 from phaze import tables
 from phaze.schedule import bounds
 from phaze.schedule.graphs import Schedule
-from phaze.schedule.layer import read_cases
-from phaze.schedule.stage import schedule_layers
+from phaze.schedule.stage import read_cases, schedule_layers
 from phaze.schedule.store import SolutionStore
 from phaze.schedule.verify import find_faults
 from phaze.spec.settings import ScheduleSettings

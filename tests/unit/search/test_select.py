@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from phaze.base.ranking import order, smallest, tied, within
-from phaze.search.select import could_matter
+from phaze.search.stage import could_matter
 
 Shard = tuple[NDArray, NDArray, NDArray, NDArray, NDArray]
 TIMES = st.sampled_from([1.0, 1.004, 1.008, 1.01, 1.0101010101010102, 1.02, 2.0, np.inf])
