@@ -158,30 +158,33 @@ class Inputs:
 
 def read_times(benchmarks: Mapping[tuple[str, str], Iterable[Path]]) -> pd.DataFrame:
     """Return table times from Snakemake's benchmark files by (stage, model); missing files are left out."""
-    rows = [
-        {"model": model, "stage": stage, **_sum([_read_benchmark(path) for path in paths if path.is_file()])}
-        for (stage, model), paths in benchmarks.items()
-    ]
-    found = [row for row in rows if row["jobs"]]
-    return tables.Times.check(pd.DataFrame(found)) if found else tables.Times.empty()
+    jobs = pd.DataFrame(
+        [
+            {"model": model, "stage": stage, **_read_benchmark(path)}
+            for (stage, model), paths in benchmarks.items()
+            for path in paths
+            if path.is_file()
+        ]
+    )
+    if jobs.empty:
+        return tables.Times.empty()
+    by_stage = jobs.groupby(["model", "stage"], sort=False)
+    sums = by_stage.agg(
+        jobs=("wall_s", "size"),
+        wall_s=("wall_s", "sum"),
+        cpu_s=("cpu_s", "sum"),
+        peak_bytes=("peak_bytes", "max"),
+    )
+    return tables.Times.check(sums.reset_index())
 
 
-def _sum(jobs: list[tuple[float, float, float]]) -> dict[str, float]:
-    wall, cpu, peak = (list(column) for column in zip(*jobs, strict=True)) if jobs else ([], [], [])
-    return {"jobs": len(jobs), "wall_s": sum(wall), "cpu_s": sum(cpu), "peak_bytes": max(peak, default=0.0)}
-
-
-def _read_benchmark(path: Path) -> tuple[float, float, float]:
+def _read_benchmark(path: Path) -> dict[str, float]:
     """Return wall time, processor time and peak memory of a job; what Snakemake could not measure is 0."""
     lines = path.read_text(encoding="utf-8").splitlines()
     if len(lines) < 2:
         raise PhazeError(f"{path}: is no benchmark of Snakemake: a header and a row are expected; delete it")
-    values = dict(zip(lines[0].split("\t"), lines[-1].split("\t"), strict=False))
-    return _number(values, "s"), _number(values, "cpu_time"), _number(values, "max_rss") * 2**20
-
-
-def _number(values: Mapping[str, str], key: str) -> float:
-    try:
-        return max(0.0, float(values[key]))  # NaN compares false and becomes 0
-    except (KeyError, ValueError):
-        return 0.0
+    read = pd.Series(dict(zip(lines[0].split("\t"), lines[-1].split("\t"), strict=False)))
+    values = (
+        pd.to_numeric(read.reindex(["s", "cpu_time", "max_rss"]), errors="coerce").fillna(0.0).clip(lower=0)
+    )
+    return {"wall_s": values["s"], "cpu_s": values["cpu_time"], "peak_bytes": values["max_rss"] * 2**20}

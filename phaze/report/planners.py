@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import pandas as pd
-
-from phaze.report.document import Cell, sheet_of
-from phaze.report.winners import COMMON, PER_MODEL
-from phaze.report.words import percent
-from phaze.tables import PARTS, PLANNERS
-
-if TYPE_CHECKING:
-    from phaze.spec.study import Study
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from phaze.base.ranking import tied
 from phaze.report import style
 from phaze.report.charts import wrapped
-from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet
+from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, Sheet, sheet_of
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.winners import with_areas
-from phaze.report.words import digits, join, seconds, times
+from phaze.report.winners import COMMON, PER_MODEL, with_areas
+from phaze.report.words import digits, join, percent, seconds, times
+from phaze.spec.study import Study
+from phaze.tables import PARTS, PLANNERS
 from phaze.tables.plans import PLAN
 
 TITLES = {"phaze": "Phaze", "piper": "Piper", "equal": "equal stages", "expert": "experts"}

@@ -6,7 +6,7 @@ within the tolerance of the best throughput is chosen, with the best architectur
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -17,15 +17,13 @@ import pandas as pd
 from phaze.base.ranking import Ranks, name_ranks, tied, within
 from phaze.base.units import MIB
 from phaze.report.inputs import Cluster, Inputs
+from phaze.spec.noun import Noun
 from phaze.tables import Architectures, Memories, Placements, Rankings, Results, Table
 from phaze.tables.columns import LAYOUT
 
 if TYPE_CHECKING:
     from phaze.spec.published import Published, PublishedArchitecture
     from phaze.spec.study import Study
-from collections.abc import Iterable
-
-from phaze.spec.noun import Noun
 
 PER_MODEL = "per-model"
 COMMON = "common"
@@ -324,14 +322,18 @@ class Choice(Noun):
 
 def choose_chips(cluster: Cluster, choice: Choice) -> Chips:
     """Return what to plan on for a cluster that holds one model, each with the HBM that results give it."""
-    mine = candidates(cluster)
-    common = () if cluster.common is None else (cluster.common,)
-    baseline = () if choice.baseline is None else (choice.baseline,)
-    compared = _each_once(_chips([choose(mine, choice.tolerance)]), common, _named(cluster, choice, baseline))
-    ranked = rank(mine, choice.best, choice.tolerance)
-    best = [] if ranked is None else [row for _, row in ranked.iterrows()]
-    others = _each_once(_chips(best), _named(cluster, choice, choice.named))
-    return Chips(compared, tuple(chip for chip in others if chip not in compared))
+    mine, baseline = candidates(cluster), () if choice.baseline is None else (choice.baseline,)
+    best, ranked = choose(mine, choice.tolerance), rank(mine, choice.best, choice.tolerance)
+    compared = [
+        *(() if best is None else (_chip(best),)),
+        *(() if cluster.common is None else (cluster.common,)),
+        *_named(cluster, choice, baseline),
+    ]
+    others = [*(() if ranked is None else map(_chip, (row for _, row in ranked.iterrows())))]
+    others += _named(cluster, choice, choice.named)
+    return Chips(
+        tuple(dict.fromkeys(compared)), tuple(dict.fromkeys(chip for chip in others if chip not in compared))
+    )
 
 
 def _named(cluster: Cluster, choice: Choice, names: Iterable[str]) -> Iterator[Chip]:
@@ -339,14 +341,10 @@ def _named(cluster: Cluster, choice: Choice, names: Iterable[str]) -> Iterator[C
     placed = cluster.placements[cluster.placements["planner"] == "phaze"]
     for name in names:
         rows = own_hbm(placed[placed["architecture"] == name], choice.hbm_gib)
-        yield from _chips([choose(with_areas(cluster, rows), choice.tolerance)])
+        found = choose(with_areas(cluster, rows), choice.tolerance)
+        if found is not None:
+            yield _chip(found)
 
 
-def _chips(rows: Iterable[pd.Series | None]) -> Iterator[Chip]:
-    for row in rows:
-        if row is not None:
-            yield str(row["architecture"]), float(row["hbm_gib"])
-
-
-def _each_once(*groups: Iterable[Chip]) -> tuple[Chip, ...]:
-    return tuple(dict.fromkeys(chip for group in groups for chip in group))
+def _chip(row: pd.Series) -> Chip:
+    return str(row["architecture"]), float(row["hbm_gib"])
