@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ import pytest
 from phaze.cost.network.network import Flat, Levels
 from phaze.layout import Layout
 from phaze.pipeline.steady import ideal_time_s
-from phaze.plan.given import lowered_plan, plan_of_run
+from phaze.plan.given import Training, lowered_plan, plan_of_run
 from phaze.plan.machine import Machine
 from phaze.plan.piper.planner import plan as plan_as_piper
 from phaze.plan.plan import Plan
@@ -19,7 +20,9 @@ from phaze.plan.planners import Asked
 from phaze.plan.price import price
 from phaze.plan.replay import assumed_s, planned_on, read_plan, replay
 from phaze.plan.side_by_side import plan_model
+from phaze.spec.config import load_model_named
 from phaze.tables import PLANNERS
+from phaze.workload.models import library_workload
 from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
 from tests.unit.validate.examples import SMALL as RUN
 from tests.unit.validate.examples import changed, machine
@@ -126,3 +129,19 @@ def test_a_row_on_the_whole_machine_is_the_sum_of_its_cuts() -> None:
     plan = lowered_plan(run.training, run.cuts, [run.layout] * 4, machine())
     assert plan == plan_of_run(run, machine())
     assert [stage.layout for stage in plan.stages] == [Layout(tp=2, pp=4, dp=2, microbatch=2)] * 4
+
+
+def test_a_model_of_many_kinds_of_layer_is_priced_as_any_other() -> None:
+    """Stages of a Swin transformer hold its layers in order, and pass on what each of them makes."""
+    layout = Layout(pp=4, microbatch=2)
+    training = Training(load_model_named("swin-l"), 1, 16)
+    workload = library_workload(training.model, 1, layout)
+    cuts = [range(2), range(2, 6), range(6, 10), range(10, len(workload.order))]
+    found = price(lowered_plan(training, cuts, [layout] * 4, machine()), machine())
+    stages = found.plan.stages
+    assert sum(stage.weight_bytes for stage in stages) == 2 * workload.parameters()
+    for before, after in pairwise(stages):
+        assert before.departing_bytes == after.arriving_bytes > 0
+    assert (stages[0].arriving_bytes, stages[-1].departing_bytes) == (0, 0)
+    assert stages[0].tied_bytes == stages[-1].tied_bytes == 0
+    assert found.time_s > max(8 * stage.compute_s for stage in stages)
