@@ -55,12 +55,12 @@ class Model:
         layout = layout_of(self.layers)
         return Cluster(
             devices=self.scenario.devices,
-            microbatches=self.scenario.global_batch // layout.microbatch,
+            microbatches=layout.microbatches(self.scenario.global_batch),
             bandwidth_bytes_per_s=self.scenario.network_bandwidth_bytes_per_s,
             memory_bytes=hbm_gib * GIB,
             recompute=recompute,
             gpipe=self.training.schedule == "gpipe",
-            tensor=layout.tp,
+            layout=layout,
             every_stage=self.training.gradients == "every-stage",
             all_reduce_factor=self.scenario.all_reduce_factor,
         )

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze.base.arrays import Floats, Ints
+from phaze.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,7 @@ class Cluster:
     memory_bytes: float
     recompute: bool
     gpipe: bool
-    tensor: int
-    """TMP width t."""
+    layout: Layout
     every_stage: bool = False
     """The batch waits for the gradients of every stage, not of the first alone."""
     all_reduce_factor: float = 4.0
@@ -140,7 +140,7 @@ def _stages(chain: Chain, forward_s: Floats, backward_s: Floats, cluster: Cluste
     activations = _sums(chain.activation_bytes)
     arriving = np.concatenate([[0.0], chain.output_bytes[:-1]])[:, None]
     stage = _sums(np.ones(len(forward_s))) > 0
-    single = stage & (_sums(chain.tensor_parallel.astype(float)) == 0) & (cluster.tensor > 1)
+    single = stage & (_sums(chain.tensor_parallel.astype(float)) == 0) & (cluster.layout.tp > 1)
     return Stages(
         load_s=np.where(stage, again if cluster.recompute else plain, np.inf),
         last_s=plain[:, -1],
@@ -199,7 +199,7 @@ def _least(loads: Floats, synced_s: Floats, s: int, widths: Ints, cluster: Clust
     """Return the least time with first stages of some synchronisation, by worst loads (u, first stages)."""
     best = np.inf
     for u, load in enumerate(loads):
-        devices = s * cluster.tensor - u * (cluster.tensor - 1)
+        devices = s * cluster.layout.tp - u * (cluster.layout.tp - 1)
         d = widths[widths * devices <= cluster.devices][:, None]
         if len(d) and np.isfinite(load).any():
             counts = -(-cluster.microbatches // d)

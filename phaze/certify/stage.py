@@ -29,6 +29,7 @@ from phaze.base.units import GIB
 from phaze.certify.space import Places, Shard, memory_grid, names_of_space, read_shards
 from phaze.certify.weak import BOUNDS, Estimated, estimated_s
 from phaze.cost.memory import parameter_bytes
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Setting
 from phaze.plan.phaze.chains import Runs, best_times
 from phaze.spec.settings import Training
@@ -216,7 +217,7 @@ def _weakly_excluded(
 ) -> dict[str, Bools]:
     """Return which of the points (grid, A) that are left the simple bounds exclude, the simpler first."""
     found, layout = {}, layout_of(one.layers)
-    settings, runs = pipeline_settings(terms, layout.microbatch), read_runs(one.layers, graph, terms.training)
+    settings, runs = pipeline_settings(terms, layout), read_runs(one.layers, graph, terms.training)
     passes = _passes(one, chips, graph, terms) if left.any() else {}
     for name, bound in BOUNDS.items():
         found[name] = np.zeros_like(left)
@@ -267,12 +268,12 @@ def read_runs(layers: pd.DataFrame, graph: pd.DataFrame, training: Training) -> 
     )
 
 
-def pipeline_settings(terms: Terms, microbatch: int) -> list[Setting]:
+def pipeline_settings(terms: Terms, layout: Layout) -> list[Setting]:
     """Return what placements have to respect, in the order of `memory_grid`."""
     return [
         Setting(
             devices=terms.scenario.devices,
-            microbatches=terms.scenario.global_batch // microbatch,
+            microbatches=layout.microbatches(terms.scenario.global_batch),
             bandwidth_bytes_per_s=terms.scenario.network_bandwidth_bytes_per_s,
             memory_bytes=hbm_gib * GIB,
             recompute=recompute,

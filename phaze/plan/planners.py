@@ -57,10 +57,10 @@ class Task:
     conditions: Conditions
     expert: Layout | None
 
-    def settings(self, microbatch: int) -> list[Setting]:
+    def settings(self, layout: Layout) -> list[Setting]:
         """Return what flushing placements have to respect, with and without recomputation."""
         memory = self.hbm_gib * GIB
-        return [s for s in self.conditions.settings(microbatch) if s.memory_bytes == memory]
+        return [s for s in self.conditions.settings(layout) if s.memory_bytes == memory]
 
     @cached_property
     def models(self) -> dict[int, Layers]:
@@ -157,7 +157,7 @@ def _best(task: Task, place: Place) -> Flushed | Infeasible:
     found = [
         (one, setting, place(task, one, setting))
         for one in task.prospects
-        for setting in task.settings(one.point.layout.microbatch)
+        for setting in task.settings(one.point.layout)
     ]
     placed = [Flushed(one, setting, p) for one, setting, p in found if isinstance(p, Placement)]
     if not placed:

@@ -21,6 +21,7 @@ from phaze.base.progress import counted
 from phaze.base.ranking import distinct_rows
 from phaze.cost.designs import designs_of_operators, gather_latencies
 from phaze.cost.memory import parameter_bytes
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Setting
 from phaze.plan.phaze.chains import Runs, best_times, possible_depths
 from phaze.plan.phaze.energy import Batch, Rates
@@ -168,7 +169,7 @@ def bound_times(
     runs: Runs,
     names: Sequence[str],
     layers: Mapping[tuple[str, str], Bounds],
-    tensor: int,
+    layout: Layout,
     settings: Sequence[Setting],
 ) -> Bounds:
     """Return bounds (settings, A) on the time per batch, infinite where nothing fits.
@@ -181,7 +182,7 @@ def bound_times(
     both = np.concatenate([np.hstack([x.forward_s, x.backward_s]) for x in (lower, feasible)])
     distinct, place = distinct_rows(both)
     forward, backward = np.hsplit(distinct, 2)
-    times = best_times(runs, forward, backward, tensor, settings)[:, place]
+    times = best_times(runs, forward, backward, layout.tp, settings)[:, place]
     lower_s, feasible_s = np.hsplit(times, 2)
     return Bounds(np.minimum(lower_s, feasible_s), feasible_s)
 
@@ -193,7 +194,6 @@ def bound_energies(
     energies: Mapping[tuple[str, str], Floats],
     times: Bounds,
     area_um2: Floats,
-    tensor: int,
     settings: Sequence[Setting],
     batch: Batch,
     rates: Rates,
@@ -209,14 +209,12 @@ def bound_energies(
     found = []
     for c, setting in enumerate(counted(settings, "HBM size and recomputation")):
         depths, lower, feasible = (
-            possible_depths(runs, tensor, setting),
+            possible_depths(runs, batch.layout.tp, setting),
             times.lower_s[c],
             times.feasible_s[c],
         )
         key = (depths.key(), lower.tobytes(), feasible.tobytes(), bytes([setting.recompute]))
         if key not in known:
-            known[key] = least_sample_j(
-                runs, least, lower, feasible, watts, depths, tensor, setting, batch, rates
-            )
+            known[key] = least_sample_j(runs, least, lower, feasible, watts, depths, setting, batch, rates)
         found.append(known[key])
     return np.array(found)

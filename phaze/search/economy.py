@@ -80,7 +80,6 @@ def least_sample_j(
     feasible_s: Floats,
     leakage_w: Floats,
     depths: Depths,
-    tensor: int,
     setting: Setting,
     batch: Batch,
     rates: Rates,
@@ -90,7 +89,8 @@ def least_sample_j(
     Its time per batch lies between `lower_s` and `feasible_s` (A,); `leakage_w` (A,) is the power of a chip
     that does nothing. Gradients take at least as many bytes as the weights.
     """
-    counts, each = np.array(runs.counts), slices(runs, tensor)
+    counts, each = np.array(runs.counts), slices(runs, batch.layout)
+    samples = batch.layout.microbatch
     before = np.cumsum(counts) - counts
     microbatches, pipelines = useful_widths(setting.microbatches, setting.devices)
     boundaries = np.repeat(runs.output_bytes, counts)[:-1]
@@ -104,9 +104,12 @@ def least_sample_j(
         ends=np.searchsorted(pipelines, setting.devices // np.maximum(depths.devices, 1), side="right"),
         recompute=setting.recompute,
         weights_s=setting.exchange_s(runs.weight_bytes),
-        transfer_j=2.0 * rates.link_j_per_byte * float(min(boundaries, default=0.0)) / batch.microbatch,
+        transfer_j=2.0
+        * rates.link_j_per_byte
+        * float(min(boundaries, default=0.0))
+        / batch.layout.microbatch,
         ring_j=2.0 * rates.link_j_per_byte * float(runs.weight_bytes @ (counts * each)) / batch.global_batch,
-        samples=batch.microbatch,
+        samples=samples,
         batch=batch.global_batch,
     )
     tables = (

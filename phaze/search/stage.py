@@ -46,6 +46,7 @@ import pandas as pd
 from phaze.base.arrays import Bools, Floats
 from phaze.base.ranking import Ranks, limit_of, name_ranks, tied
 from phaze.base.units import GIB
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Setting
 from phaze.plan.phaze.energy import Batch, Rates
 from phaze.search.bounds import Bounds, bound_energies, bound_layers, bound_times, least_energies, read_runs
@@ -86,8 +87,8 @@ def screen_architectures(
     passes = bound_layers(operators, edges, estimates, shard, overlap_communication=overlap_communication)
     runs, names = read_runs(layers, graph, training)
     grid = memory_grid(training)
-    asked = pipeline_settings(scenario, training, layout.microbatch)
-    times = bound_times(runs, names, passes, layout.tp, asked)
+    asked = pipeline_settings(scenario, training, layout)
+    times = bound_times(runs, names, passes, layout, asked)
     energies = least_energies(operators, estimates, shard)
     area = shard["area_um2"].to_numpy(np.float64)
     joules = bound_energies(
@@ -97,9 +98,8 @@ def screen_architectures(
         energies,
         times,
         area,
-        layout.tp,
         asked,
-        Batch(layout.microbatch, scenario.global_batch),
+        Batch(layout, scenario.global_batch),
         Rates.of(energy),
     )
     kept = choose_kept(times, shard, _seen(shard, settings, visits), grid, settings)
@@ -122,12 +122,12 @@ def memory_grid(training: Training) -> list[tuple[float, bool]]:
     return list(product(sorted(training.hbm_gib), sorted(training.recompute)))
 
 
-def pipeline_settings(scenario: Scenario, training: Training, microbatch: int) -> list[Setting]:
+def pipeline_settings(scenario: Scenario, training: Training, layout: Layout) -> list[Setting]:
     """Return what placements have to respect, in the order of `memory_grid`."""
     return [
         Setting(
             devices=scenario.devices,
-            microbatches=scenario.global_batch // microbatch,
+            microbatches=layout.microbatches(scenario.global_batch),
             bandwidth_bytes_per_s=scenario.network_bandwidth_bytes_per_s,
             memory_bytes=hbm_gib * GIB,
             recompute=recompute,

@@ -135,8 +135,8 @@ def _point_times(point: Workload, chips: pd.DataFrame, terms: Terms) -> Floats:
     """Return exact times per batch (settings, A) of one point."""
     runs, names = read_runs(point.tables["layers"], point.graph, terms.training)
     layers = _exact_layers(point, chips, terms)
-    settings = pipeline_settings(terms.scenario, terms.training, point.layout.microbatch)
-    return bound_times(runs, names, layers, point.layout.tp, settings).feasible_s
+    settings = pipeline_settings(terms.scenario, terms.training, point.layout)
+    return bound_times(runs, names, layers, point.layout, settings).feasible_s
 
 
 def _exact_layers(point: Workload, chips: pd.DataFrame, terms: Terms) -> dict[tuple[str, str], Bounds]:

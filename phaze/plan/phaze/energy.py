@@ -15,6 +15,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.units import UM2_PER_MM2
+from phaze.layout import Layout
 from phaze.plan.phaze.chains import Runs
 from phaze.spec.architecture import EnergyFigures
 
@@ -49,7 +50,7 @@ class Rates:
 class Batch:
     """How many samples run together."""
 
-    microbatch: int
+    layout: Layout
     global_batch: int
 
 
@@ -68,15 +69,15 @@ def executions(counts: Ints, last_start: int, recompute: bool) -> Ints:
     return counts + again
 
 
-def slices(runs: Runs, tensor: int) -> Ints:
+def slices(runs: Runs, layout: Layout) -> Ints:
     """Return how many devices compute a layer of every run."""
-    return np.where(runs.tensor_parallel, tensor, 1)
+    return np.where(runs.tensor_parallel, layout.tp, 1)
 
 
-def dynamic_j(runs: Runs, work: Work, tensor: int, last_start: int, recompute: bool) -> Floats:
+def dynamic_j(runs: Runs, work: Work, layout: Layout, last_start: int, recompute: bool) -> Floats:
     """Return the energy of all layers for one microbatch, by part (parts,)."""
     counts = np.array(runs.counts)
-    each = slices(runs, tensor)
+    each = slices(runs, layout)
     forward: Floats = (executions(counts, last_start, recompute) * each) @ work.forward_j
     return forward + (counts * each) @ work.backward_j
 
@@ -98,6 +99,6 @@ def sample_j(
 
     `dynamic` and `sent` are of one microbatch, `ring` and the area in use times the time are of a batch.
     """
-    parts = dynamic / batch.microbatch
-    parts[LINK] += rates.link_j_per_byte * (sent / batch.microbatch + ring / batch.global_batch)
+    parts = dynamic / batch.layout.microbatch
+    parts[LINK] += rates.link_j_per_byte * (sent / batch.layout.microbatch + ring / batch.global_batch)
     return np.append(parts, rates.leakage_w_per_um2 * leaking_um2_s / batch.global_batch)

@@ -62,7 +62,7 @@ def find_placements(point: Point, devices: list[Device], conditions: Conditions)
     """Yield the best placement for every device, HBM size and recompute."""
     if not devices:
         return
-    settings = conditions.settings(point.layout.microbatch)
+    settings = conditions.settings(point.layout)
     bounds = _best_times(point, [device.bounds for device in devices], settings)
     latencies = [device.latencies for device in devices]
     unlimited = _best_times(point, latencies, [_unlimited(settings[0])])
@@ -128,7 +128,7 @@ def find_expert_placements(
     """Yield the expert's placement with the best and with even boundaries for every device and setting."""
     for device in devices:
         chain, bound_chain = point.runs.chain(*device.latencies), point.runs.chain(*device.bounds)
-        for setting in conditions.settings(point.layout.microbatch):
+        for setting in conditions.settings(point.layout):
             for planner in ("expert", "expert-even"):
                 result, bound, unlimited = (
                     _place_as(planner, point, chosen, expert, within)

@@ -21,11 +21,11 @@ def energy_of(
     ends = np.repeat(runs.output_bytes, runs.counts)[np.array(starts[1:], dtype=np.int64) - 1]
     gradients = point.bytes_per_parameter.gradients * np.repeat(point.parameters, runs.counts)
     parts = sample_j(
-        dynamic_j(runs, device.work, point.layout.tp, starts[-1], setting.recompute),
+        dynamic_j(runs, device.work, point.layout, starts[-1], setting.recompute),
         sent_bytes(ends, devices),
         ring_bytes(np.add.reduceat(gradients, starts), devices, placement.data),
         device.area_um2 * placement.devices_used * placement.time_s,
-        conditions.batch(point.layout.microbatch),
+        conditions.batch(point.layout),
         conditions.rates,
     )
     return dict(zip(ENERGIES, [float(parts.sum()), *parts.tolist()], strict=True))

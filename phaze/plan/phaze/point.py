@@ -77,16 +77,16 @@ class Conditions:
             rates=Rates.of(energy),
         )
 
-    def batch(self, microbatch: int) -> Batch:
+    def batch(self, layout: Layout) -> Batch:
         """Return how many samples run together."""
-        return Batch(microbatch, self.global_batch)
+        return Batch(layout, self.global_batch)
 
-    def settings(self, microbatch: int) -> list[Setting]:
+    def settings(self, layout: Layout) -> list[Setting]:
         """Return what placements have to respect: for every recompute all HBM sizes, the largest first."""
         return [
             Setting(
                 devices=self.devices,
-                microbatches=self.global_batch // microbatch,
+                microbatches=layout.microbatches(self.global_batch),
                 bandwidth_bytes_per_s=self.bandwidth_bytes_per_s,
                 memory_bytes=hbm_gib * GIB,
                 recompute=recompute,

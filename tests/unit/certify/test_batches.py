@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from phaze.certify.batches import Chain, Cluster, best_time_s
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Setting
 from phaze.plan.phaze.chains import Runs, best_times
 
@@ -26,7 +27,7 @@ def test_the_time_is_that_of_the_search_over_many_architectures(seed: int) -> No
     for memory in (2e8, 6e8, 2e9, 1e12):
         cluster = Cluster(
             int(rng.integers(1, 40)), int(rng.integers(1, 64)), BANDWIDTH, memory, bool(seed % 2),
-            seed % 5 == 0, tensor, bool(seed % 4 < 2), float(rng.choice([2.0, 4.0])),
+            seed % 5 == 0, Layout(tp=tensor), bool(seed % 4 < 2), float(rng.choice([2.0, 4.0])),
         )  # fmt: skip
         setting = Setting(
             cluster.devices, cluster.microbatches, BANDWIDTH, memory, cluster.recompute,
@@ -44,7 +45,7 @@ def test_two_layers_by_hand() -> None:
     """Two stages of 1 s forward, 2 s backward and 1 s of transfer; a pipeline of them, or one stage alone."""
     flat = np.array([1e8, 1e8])
     chain = Chain(flat, flat, np.zeros(2), flat, np.array([False, False]))
-    alone = Cluster(1, 3, BANDWIDTH, 1e12, False, False, 1)
+    alone = Cluster(1, 3, BANDWIDTH, 1e12, False, False, Layout())
     ones, twos = np.ones(2), np.full(2, 2.0)
     assert best_time_s(chain, ones, twos, alone) == 3 * 6
     pair = replace(alone, devices=2, memory_bytes=1e8)

@@ -36,9 +36,9 @@ def joules(
     starts, devices = list(placement.starts), np.array(placement.devices)
     ends = np.repeat(runs.output_bytes, runs.counts)[np.array(starts[1:], dtype=int) - 1]
     gradients = np.add.reduceat(np.repeat(runs.weight_bytes, runs.counts), starts)
-    batch = Batch(samples, setting.microbatches * samples)
+    batch = Batch(Layout(microbatch=samples), setting.microbatches * samples)
     parts = sample_j(
-        dynamic_j(runs, work, placement.layout.tp, starts[-1], setting.recompute),
+        dynamic_j(runs, work, placement.layout, starts[-1], setting.recompute),
         sent_bytes(ends, devices),
         ring_bytes(gradients, devices, placement.data),
         area * placement.devices_used * placement.time_s,
@@ -59,10 +59,10 @@ def bound(
     setting: Setting,
     samples: int,
 ) -> Floats:
-    batch = Batch(samples, setting.microbatches * samples)
+    batch = Batch(Layout(tp=tensor, microbatch=samples), setting.microbatches * samples)
     watts = RATES.leakage_w_per_um2 * area
     depths = possible_depths(runs, tensor, setting)
-    return least_sample_j(runs, Least(*seconds, *spent), *times, watts, depths, tensor, setting, batch, RATES)
+    return least_sample_j(runs, Least(*seconds, *spent), *times, watts, depths, setting, batch, RATES)
 
 
 def random_case(rng: Generator) -> tuple[Runs, int, Setting]:

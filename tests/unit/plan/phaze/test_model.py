@@ -147,7 +147,7 @@ def test_placements_are_those_of_the_dynamic_program_and_carry_the_bound(
     layers, graph, solved, _, _ = tables()
     point = read_point(layers, graph, CONDITIONS)
     ours = placed[0][placed[0]["planner"] == "phaze"].set_index(["architecture", "hbm_gib", "recompute"])
-    for setting in CONDITIONS.settings(2):
+    for setting in CONDITIONS.settings(Layout(microbatch=2)):
         for name in NAMES:
             row = ours.loc[(name, setting.memory_bytes / GIB, setting.recompute)]
             for column, value in (("time_per_batch_s", "objective_s"), ("bound_s", "bound_s")):
@@ -281,7 +281,7 @@ def test_the_parts_of_the_time_sum_to_it() -> None:
     layers, graph, _, _, _ = tables()
     point = read_point(layers, graph, CONDITIONS)
     chain = point.runs.chain(np.array([0.01, 0.2, 0.1]), np.array([0.02, 0.4, 0.2]))
-    for setting in CONDITIONS.settings(2):
+    for setting in CONDITIONS.settings(Layout(microbatch=2)):
         found = place_chain(chain, Layout(tp=2), setting)
         if isinstance(found, Placement):
             costs = stage_costs(chain, found, setting)
@@ -317,5 +317,8 @@ def test_memory_binds_where_more_of_it_would_help() -> None:
 
 
 def test_the_settings_put_the_largest_memory_first_and_keep_the_order_of_recompute() -> None:
-    found = [(s.recompute, s.memory_bytes / GIB) for s in replace(CONDITIONS, hbm_gib=(2.0, 8.0)).settings(2)]
+    found = [
+        (s.recompute, s.memory_bytes / GIB)
+        for s in replace(CONDITIONS, hbm_gib=(2.0, 8.0)).settings(Layout(microbatch=2))
+    ]
     assert found == [(False, 8.0), (False, 2.0), (True, 8.0), (True, 2.0)]
