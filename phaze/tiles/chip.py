@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -110,6 +110,13 @@ class Chip:
         if tile not in self._ports:
             self._ports[tile] = nearest_memory(self.grid, self.memory, tile)
         return self._ports[tile]
+
+    def users(self, tiles: Iterable[int]) -> dict[int, list[int]]:
+        """Return the ports that tiles use, each with those that do."""
+        found: dict[int, list[int]] = {}
+        for tile in tiles:
+            found.setdefault(self.port(tile), []).append(tile)
+        return found
 
     @property
     def peak_flops_per_s(self) -> float:

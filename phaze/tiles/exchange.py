@@ -21,6 +21,7 @@ from phaze.cost.network.delivery import Contention, deliver
 from phaze.cost.network.mesh import Grid
 from phaze.cost.network.messages import Message, Plan, together
 from phaze.cost.network.topology import Switching, Topology
+from phaze.tiles.tile import one_of
 
 Strategy = Literal["all-reduce-first", "reduce-first"]
 """PALM's strategies 1 (Equation 7) and 2 (Equation 8)."""
@@ -74,8 +75,7 @@ def exchange(
     source is the adapter; named adapters get the tiles up to half way to the next one. Every run of the
     source goes to one adapter, over the fewest hops in total, from its tile nearest to that.
     """
-    if ties not in get_args(Ties):
-        raise PhazeError(f"exchange: ties must be one of {', '.join(get_args(Ties))}, got {ties}")
+    one_of("exchange", "ties", ties, get_args(Ties))
     receivers = _receivers(grid, source, target, adapters, ties)
     runs = _cut(source, len(receivers))
     hops = np.array([[_gap(grid, run, [receiver.head]) for run in runs] for receiver in receivers])
@@ -99,9 +99,8 @@ def phases(
     Every adapter receives a whole tensor. A reduce or broadcast along neighbours sends a tensor in so many
     pieces; a direct one sends it whole.
     """
-    for name, value, allowed in (("strategy", strategy, Strategy), ("sends", sends, Sends)):
-        if value not in get_args(allowed):
-            raise PhazeError(f"exchange: {name} must be one of {', '.join(get_args(allowed))}, got {value}")
+    one_of("exchange", "strategy", strategy, get_args(Strategy))
+    one_of("exchange", "sends", sends, get_args(Sends))
     across = tuple(
         Message(sender.head, receiver.head, size_bytes)
         for sender, receiver in zip(groups.senders, groups.receivers, strict=True)

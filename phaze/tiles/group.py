@@ -8,7 +8,6 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from phaze.base.errors import PhazeError
 from phaze.tiles import analytical, tile_by_tile, virtual
 from phaze.tiles.chip import Chip
 from phaze.tiles.steps import (
@@ -23,7 +22,7 @@ from phaze.tiles.steps import (
     Step,
     port_resources,
 )
-from phaze.tiles.tile import Strategy
+from phaze.tiles.tile import Strategy, one_of
 
 Fidelity = Literal["tile-by-tile", "virtual", "analytical"]
 """Every tile by itself; one tile for a group of equal ones; formulas, which are a lower bound."""
@@ -126,8 +125,7 @@ def measure(
 
 def simulate(chip: Chip, activities: Sequence[Activity], fidelity: Fidelity) -> Outcome:
     """Carry out activities that start together, in one of three fidelities."""
-    if fidelity not in get_args(Fidelity):
-        raise PhazeError(f"tile: fidelity must be one of {', '.join(get_args(Fidelity))}, got {fidelity}")
+    one_of("tile", "fidelity", fidelity, get_args(Fidelity))
     runs: dict[Fidelity, Callable[[Chip, Sequence[Activity]], Outcome]] = {
         "tile-by-tile": tile_by_tile.run,
         "virtual": virtual.run,

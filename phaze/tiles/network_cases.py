@@ -22,6 +22,7 @@ from phaze.spec.tiled_study import Exchange, Figure
 from phaze.tables import TiledNetworks
 from phaze.tiles.exchange import Sends, Strategy, Ties, exchange, exchange_s, phases
 from phaze.tiles.placement import ring
+from phaze.tiles.tile import one_of
 
 Work = Literal["all-reduce", "all-to-all", "read", "write"]
 Against = Literal["longest", "sum"]
@@ -209,10 +210,9 @@ class Strategies:
             return min(self.first_s), min(self.second_s)
         if compare == "equal-adapters":
             return max(pairs, key=self._gain)
-        if compare == "slowest-fastest":
-            slow, fast = (max, min) if self.broken else (min, max)
-            return slow(self.first_s), fast(self.second_s)
-        raise PhazeError(f"exchange: compare must be one of {', '.join(get_args(Compare))}, got {compare}")
+        one_of("exchange", "compare", compare, get_args(Compare))
+        slow, fast = (max, min) if self.broken else (min, max)
+        return slow(self.first_s), fast(self.second_s)
 
     def gain(self, compare: Compare) -> float:
         """Return how much faster PALM's choice is: strategy 1 on a ring (3.08), 2 on a broken one (1.23)."""
@@ -248,9 +248,8 @@ def _work(task: Work, size_bytes: float, grid: Grid, memory: Memory) -> Plan:
         return collective("all_reduce", ring(grid, tiles).order, size_bytes)
     if task == "all-to-all":
         return collective("all_to_all", tiles, size_bytes)
-    if task in ("read", "write"):
-        return memory_access(grid, memory, tiles, size_bytes, task == "write")
-    raise PhazeError(f"network: a task must be one of {', '.join(get_args(Work))}, got {task}")
+    one_of("network", "a task", task, get_args(Work))
+    return memory_access(grid, memory, tiles, size_bytes, task == "write")
 
 
 Row = tuple[int, str, str, str, float, float, float]

@@ -280,11 +280,11 @@ def _accessed(chip: Chip, tiles: Tiles, step: Step) -> Plan:
 @lru_cache(maxsize=1024)
 def _ports(chip: Chip, tiles: Tiles) -> dict[int, tuple[int, int]]:
     """Return the ports of a group, each with the farthest of its tiles and how many there are."""
-    found: dict[int, list[int]] = {}
-    for tile in tiles:
-        found.setdefault(chip.port(tile), []).append(tile)
     hops = chip.topology.hops
-    return {port: (max(mine, key=lambda tile: hops(port, tile)), len(mine)) for port, mine in found.items()}
+    return {
+        port: (max(mine, key=lambda tile: hops(port, tile)), len(mine))
+        for port, mine in chip.users(tiles).items()
+    }
 
 
 def _exchanged(chip: Chip, exchanges: Sequence[Exchange]) -> Plan:

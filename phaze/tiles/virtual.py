@@ -87,8 +87,7 @@ class _Group:
 
     def _exchanged(self, exchanges: Sequence[Exchange]) -> Events:
         start = self.env.now
-        for exchange in exchanges:
-            yield self.network.hold(_whole(self.chip, exchange))
+        yield from self._beside(exchanges, None)
         self.spent["links"] += self.env.now - start
 
     def _beside(self, exchanges: Sequence[Exchange], before: simpy.Event | None) -> Events:
@@ -114,10 +113,7 @@ def _whole(chip: Chip, exchange: Exchange) -> Leg:
 @lru_cache(maxsize=4096)
 def _ways(chip: Chip, tiles: Tiles, write: bool, size_bytes: float) -> tuple[Way, ...]:
     """Return what an access of all tiles holds, one way for each port."""
-    users: dict[int, list[int]] = {}
-    for tile in tiles:
-        users.setdefault(chip.port(tile), []).append(tile)
-    return tuple(_way(chip, port, mine, write, size_bytes) for port, mine in users.items())
+    return tuple(_way(chip, port, mine, write, size_bytes) for port, mine in chip.users(tiles).items())
 
 
 def _way(chip: Chip, port: int, users: Sequence[int], write: bool, size_bytes: float) -> Way:
