@@ -104,10 +104,7 @@ def least_sample_j(
         ends=np.searchsorted(pipelines, setting.devices // np.maximum(depths.devices, 1), side="right"),
         recompute=setting.recompute,
         weights_s=setting.exchange_s(runs.weight_bytes),
-        transfer_j=2.0
-        * rates.link_j_per_byte
-        * float(min(boundaries, default=0.0))
-        / batch.layout.microbatch,
+        transfer_j=2.0 * rates.link_j_per_byte * float(min(boundaries, default=0.0)) / samples,
         ring_j=2.0 * rates.link_j_per_byte * float(runs.weight_bytes @ (counts * each)) / batch.global_batch,
         samples=samples,
         batch=batch.global_batch,
