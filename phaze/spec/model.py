@@ -208,16 +208,6 @@ class Model(Noun):
             + 2 * self.norm_parameters(self.hidden)
         )
 
-    @property
-    def training_head_parameters(self) -> int:
-        """Return what training BERT adds to the published parameters: transform, biases, classifier."""
-        if self.head != "masked-lm":
-            return 0
-        transform = (self.hidden + 1) * self.word_width + self.norm_parameters(self.word_width)
-        decoder = self.vocabulary * (1 if self.tied_embeddings else 1 + self.word_width)
-        sentence = 2 * (self.hidden + 1) if self.pooler or self.sentence_head else 0
-        return self.head_transform * transform + decoder + sentence
-
     def norm_parameters(self, width: int) -> int:
         """Return the parameters of a normalisation of that width."""
         return (2 if self.norm == "layer_norm" else 1) * width

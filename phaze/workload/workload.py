@@ -75,17 +75,17 @@ class Layer:
             operator.core == "network" for operator in self.forward.operators + self.backward.operators
         )
 
-    def run(self, direction: Direction) -> Pass:
+    def pass_of(self, direction: Direction) -> Pass:
         """Return the operators of a pass."""
         return self.forward if direction == "forward" else self.backward
 
     def attention(self, direction: Direction) -> tuple[Operator, ...]:
         """Return the operators between queries, keys, values and what attention makes of them."""
-        return tuple(operator for operator in self.run(direction).operators if operator.attention)
+        return tuple(operator for operator in self.pass_of(direction).operators if operator.attention)
 
     def collectives(self, direction: Direction) -> tuple[Collective, ...]:
         """Return what a pass sends over the network, in order."""
-        parts = (part for operator in self.run(direction).operators for part in operator.parts)
+        parts = (part for operator in self.pass_of(direction).operators for part in operator.parts)
         return tuple(Collective(p.kind, p.axis, p.network_bytes) for p in parts if p.axis)
 
 
@@ -117,7 +117,7 @@ class Workload:
 
     def tensor_flops(self, direction: Direction) -> int:
         """Return the FLOPs of all matrix multiplications of a pass."""
-        return sum(self.counts[layer.name] * layer.run(direction).tensor_flops for layer in self.layers)
+        return sum(self.counts[layer.name] * layer.pass_of(direction).tensor_flops for layer in self.layers)
 
     def parameters(self, *groups: ParameterGroup) -> int:
         """Return the parameters of the slice in some groups, by default in all.
@@ -168,7 +168,7 @@ class Workload:
         """Yield every pass with its key."""
         for layer in self.layers:
             for direction in DIRECTIONS:
-                yield {"layer": layer.name, "direction": direction}, layer.run(direction)
+                yield {"layer": layer.name, "direction": direction}, layer.pass_of(direction)
 
     def _works(self) -> dict[Work, int]:
         """Return an id for all work that differs, in an order that only the work itself decides."""

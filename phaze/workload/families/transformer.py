@@ -107,8 +107,9 @@ def _attention(layer: LayerBuilder, part: Slice, x: Tensor) -> Tensor:
 
 def _projections(layer: LayerBuilder, part: Slice, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Append queries, keys and values by heads, from one matrix or three."""
-    widths = {"query": part.query_width, "key": part.kv_width, "value": part.kv_width}
     model = part.model
+    heads = {"query": part.heads, "key": part.kv_heads, "value": part.kv_heads}
+    widths = {name: number * model.head_width for name, number in heads.items()}
     if model.fused_qkv:
         y = layer.dense("qkv", x, part.tokens, sum(widths.values()), bias=model.attention_bias)
         y = layer.add("split", "qkv_split", y)

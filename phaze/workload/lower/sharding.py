@@ -72,16 +72,6 @@ class Slice:
         return self.model.kv_heads // self.layout.tp
 
     @property
-    def query_width(self) -> int:
-        """Return the width of the slice's queries."""
-        return self.heads * self.model.head_width
-
-    @property
-    def kv_width(self) -> int:
-        """Return the width of the slice's keys, and of its values."""
-        return self.kv_heads * self.model.head_width
-
-    @property
     def feed_forward(self) -> int:
         """Return the slice's width of the feed-forward network."""
         return self.model.feed_forward // self.layout.tp

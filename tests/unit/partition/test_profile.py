@@ -11,6 +11,7 @@ from phaze.spec.model import Model, parse_model
 from phaze.spec.systems import load_cluster
 from phaze.workload.models import build_graph
 from phaze.workload.operator_graphs import OperatorGraph
+from tests.oracles.parameters import training_head_parameters
 from tests.unit.workload.examples import forward_flops
 
 SYSTEM = "titan-v-ethernet"
@@ -61,7 +62,7 @@ def test_parmesans_models_have_hundreds_of_operators(name: str, microbatch: int,
     """All layers are unrolled; parameters are those of the model, four bytes each."""
     model = load_model_named(name)
     graph = profile_model(model, microbatch, SYSTEM)
-    trained = model.training_head_parameters if isinstance(model, Model) else 0
+    trained = training_head_parameters(model) if isinstance(model, Model) else 0
     assert len(graph.names) == operators
     assert graph.parameter_bytes.sum() == 4 * (model.parameters + trained)
     assert len(graph.edges) == len(np.unique(graph.edges, axis=0))

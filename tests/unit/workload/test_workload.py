@@ -21,6 +21,7 @@ from phaze.workload.lower.sharding import Slice
 from phaze.workload.models import build_graph, extract_graph, extract_workload, lower
 from phaze.workload.primitives import ModelGraph, Run
 from phaze.workload.workload import DIRECTIONS, TABLES, Workload
+from tests.oracles.parameters import training_head_parameters
 from tests.unit.workload.examples import NAMES, POINTS, SEQUENCES, SPECS, VISION, model_of, slices
 
 SETTINGS = {
@@ -333,7 +334,7 @@ def test_parameters_by_group_are_the_published_ones(name: str) -> None:
     assert found.parameters("embedding") == tables_
     assert found.parameters("expert") == 0
     counted = found.parameters("dense", "embedding", "expert")
-    assert counted == model.parameters + model.training_head_parameters
+    assert counted == model.parameters + training_head_parameters(model)
     assert counted + found.parameters("tied") == found.parameters()
 
 

@@ -11,6 +11,7 @@ from phaze.layout import Layout
 from phaze.workload.families.transformer import transformer_graph
 from phaze.workload.lower.sharding import Slice
 from phaze.workload.primitives import INPUT
+from tests.oracles.parameters import training_head_parameters
 from tests.unit.workload.examples import NAMES, forward_flops, layer_of, model_of, slice_of, slices, some
 
 
@@ -168,7 +169,7 @@ def _check_parameters(part: Slice) -> None:
         counts[x.name] * sum(p.parameters for p in x.primitives) for x in transformer_graph(part).layers
     )
     copied = model.word_width * model.vocabulary if model.tied_embeddings and model.head != "none" else 0
-    assert found == model.parameters + model.training_head_parameters + copied
+    assert found == model.parameters + training_head_parameters(model) + copied
 
 
 def test_grouped_heads_share_one_product() -> None:
