@@ -3,6 +3,7 @@
 from phaze import tables
 from phaze.base.job import logged
 from phaze.cost.mapper.loads import Hardware
+from phaze.cost.network.network import Flat
 from phaze.cost.operators import estimate_operators
 from phaze.spec.architecture import Technology
 from phaze.spec.settings import EstimateSettings
@@ -29,9 +30,8 @@ def main(
         Hardware(
             clock_hz=hardware["clock_hz"],
             hbm_bandwidth_bytes_per_s=hardware["hbm_bandwidth_bytes_per_s"],
-            network_bandwidth_bytes_per_s=hardware["network_bandwidth_bytes_per_s"],
+            network=Flat(hardware["network_bandwidth_bytes_per_s"], hardware["all_reduce_factor"]),
             bytes_per_element=int(hardware["bytes_per_element"]),
-            all_reduce_factor=hardware["all_reduce_factor"],
         ),
         Technology.parse(technology, "technology"),
         EstimateSettings.parse(settings, "estimate"),

@@ -17,6 +17,7 @@ from phaze.base.units import KIB, MIB
 from phaze.cost.designs import Designs
 from phaze.cost.mapper.loads import Hardware, loads_of
 from phaze.cost.mapper.works import Works
+from phaze.cost.network.network import Flat
 from phaze.cost.operators import LIMITS, latencies_of
 from phaze.layout import Layout
 from phaze.spec.system import Device
@@ -73,9 +74,8 @@ def _times(works: Works, device: Device, core: str, width: int) -> tuple[Floats,
     hardware = Hardware(
         clock_hz=device.clock_hz * device.sustained_clock,
         hbm_bandwidth_bytes_per_s=device.hbm_bandwidth_bytes_per_s * device.sustained_hbm,
-        network_bandwidth_bytes_per_s=1.0,
+        network=Flat(1.0),  # kernels send nothing
         bytes_per_element=width,
-        all_reduce_factor=2.0,
     )
     designs = _design(device)
     on_all = loads_of(works, designs, hardware, Layout(), 1.0, preload=False)[1]

@@ -81,7 +81,8 @@ def _as_set(
     if settings.words_per_cycle is not None:
         architectures = architectures.assign(glb_words_per_cycle=settings.words_per_cycle)
     if settings.all_reduce_factor is not None:
-        hardware = replace(hardware, all_reduce_factor=settings.all_reduce_factor)
+        network = replace(hardware.network, all_reduce_factor=settings.all_reduce_factor)
+        hardware = replace(hardware, network=network)
     return parts, architectures, hardware
 
 

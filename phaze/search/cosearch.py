@@ -20,6 +20,7 @@ from phaze.base.arrays import Bools
 from phaze.base.progress import counted
 from phaze.cost.designs import design_ids
 from phaze.cost.mapper.loads import Hardware
+from phaze.cost.network.fabric import network_of
 from phaze.cost.operators import estimate_operators
 from phaze.layout import Layout
 from phaze.plan.phaze.model import place_model
@@ -90,9 +91,8 @@ class Terms:
         return Hardware(
             clock_hz=self.scenario.clock_hz,
             hbm_bandwidth_bytes_per_s=self.scenario.hbm_bandwidth_bytes_per_s,
-            network_bandwidth_bytes_per_s=self.scenario.network_bandwidth_bytes_per_s,
+            network=network_of(self.scenario),
             bytes_per_element=self.bytes_per_element,
-            all_reduce_factor=self.scenario.all_reduce_factor,
         )
 
     def conditions(self, subject: Subject) -> Conditions:

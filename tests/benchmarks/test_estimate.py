@@ -24,6 +24,7 @@ from phaze.cost.designs import Designs, design_ids, designs_of
 from phaze.cost.mapper.hbm import hbm_words
 from phaze.cost.mapper.loads import Hardware, distinct_cores
 from phaze.cost.mapper.tensor import Cores, map_shapes
+from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.cost.operators import estimate_operators
 from phaze.cost.space import enumerate_grid
 from phaze.spec.config import Settings, load_settings
@@ -34,7 +35,7 @@ from tests.unit.cost.reference import best_candidate, best_tiling, parts_of
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 LIMIT_UM2 = 278.82667631216e6
-HARDWARE = Hardware(1.05e9, 1.2e12, 2.0**32, 2, 4.0)
+HARDWARE = Hardware(1.05e9, 1.2e12, Flat(2.0**32, BOTH_DIRECTIONS), 2)
 MODELS = ("bert-large", "megatron-gpt-2.5b")
 
 

@@ -23,15 +23,8 @@ class Hardware:
 
     clock_hz: float
     hbm_bandwidth_bytes_per_s: float
-    network_bandwidth_bytes_per_s: float
+    network: Flat
     bytes_per_element: int
-    all_reduce_factor: float
-    """Of the network, see `spec.System`."""
-
-    @property
-    def network(self) -> Flat:
-        """Return the network between any two devices."""
-        return Flat(self.network_bandwidth_bytes_per_s, self.all_reduce_factor)
 
 
 @dataclass(frozen=True)

@@ -49,12 +49,7 @@ class Grid:
 
     def route(self, source: int, target: int) -> list[int]:
         """Return the tiles on the way: along the row first, then along the column (XY routing)."""
-        row, column = self.place(source)
-        to_row, to_column = self.place(target)
-        across = walk(column, to_column, self.columns, self.wrap)
-        down = walk(row, to_row, self.rows, self.wrap)
-        path = [row * self.columns + at for at in across]
-        return [source, *path, *(at * self.columns + to_column for at in down)]
+        return _along_axes((self.rows, self.columns), self.wrap, source, target)
 
     def distance(self, a: int, b: int) -> int:
         """Return the hops between two tiles."""
@@ -195,9 +190,6 @@ def _check_ports(grid: Grid, memory: Memory) -> None:
         raise PhazeError("memory: ports must name at least one tile")
 
 
-Place = tuple[int, ...]
-
-
 def torus(
     shape: Sequence[int], bandwidth_bytes_per_s: float, latency_s: float = 0.0, *, wrap: bool = True
 ) -> Topology:
@@ -207,43 +199,32 @@ def torus(
     box = tuple(shape)
     links = tuple(
         Link(source, target, bandwidth_bytes_per_s, latency_s)
-        for source in range(prod(box))
-        for target in _neighbours(box, source, wrap=wrap)
+        for source, others in enumerate(_neighbours(box, wrap=wrap))
+        for target in dict.fromkeys(others)
+        if target not in (source, -1)
     )
     name = " × ".join(map(str, box)) + (" torus" if wrap else " mesh")
-    return Topology(name, prod(box), prod(box), links, partial(_route_in_box, box, wrap))
+    return Topology(name, prod(box), prod(box), links, partial(_along_axes, box, wrap))
 
 
-def _neighbours(shape: Place, device: int, *, wrap: bool) -> list[int]:
-    """Return the devices one hop away, each once."""
-    place = _place(shape, device)
-    found: dict[int, None] = {}
+def _neighbours(shape: tuple[int, ...], *, wrap: bool) -> list[list[int]]:
+    """Return the devices before and after each along every axis, -1 where there is none."""
+    numbers = np.arange(prod(shape)).reshape(shape)
+    found = []
     for axis, step in itertools.product(range(len(shape)), (-1, 1)):
-        at = place[axis] + step
-        if wrap or 0 <= at < shape[axis]:
-            found[_number(shape, _moved(place, axis, at % shape[axis]))] = None
-    found.pop(device, None)
-    return list(found)
+        moved = np.roll(numbers, -step, axis)
+        if not wrap:
+            np.moveaxis(moved, axis, 0)[0 if step < 0 else -1] = -1
+        found.append(moved.ravel())
+    return [list(map(int, row)) for row in zip(*found, strict=True)]
 
 
-def _route_in_box(shape: Place, wrap: bool, source: int, target: int) -> list[int]:
+def _along_axes(shape: tuple[int, ...], wrap: bool, source: int, target: int) -> list[int]:
     """Return the devices on the way: the last dimension first (XY routing), the shorter way round."""
-    place, end = _place(shape, source), _place(shape, target)
-    path = [source]
-    for axis in reversed(range(len(shape))):
-        for at in walk(place[axis], end[axis], shape[axis], wrap):
-            place = _moved(place, axis, at)
-            path.append(_number(shape, place))
+    path, stride = [source], 1
+    for side in reversed(shape):
+        at, to = source // stride % side, target // stride % side
+        here = path[-1] - at * stride
+        path += [here + step * stride for step in walk(at, to, side, wrap)]
+        stride *= side
     return path
-
-
-def _place(shape: Place, device: int) -> Place:
-    return tuple(int(at) for at in np.unravel_index(device, shape))
-
-
-def _number(shape: Place, place: Place) -> int:
-    return int(np.ravel_multi_index(place, shape))
-
-
-def _moved(place: Place, axis: int, at: int) -> Place:
-    return (*place[:axis], at, *place[axis + 1 :])

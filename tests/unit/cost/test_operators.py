@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from phaze.base.errors import PhazeError
 from phaze.cost.mapper.loads import Hardware
+from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.cost.operators import estimate_operators
 from phaze.cost.space import describe_named, enumerate_grid
 from phaze.layout import Layout
@@ -28,7 +29,7 @@ from phaze.workload.models import build_graph, extract_workload
 
 CONFIG = Path(__file__).resolve().parents[3] / "config"
 TECHNOLOGY = load_technology("22nm", CONFIG)
-PAPER = Hardware(1.05e9, 1.2e12, 2.0**32, 2, 4.0)
+PAPER = Hardware(1.05e9, 1.2e12, Flat(2.0**32, BOTH_DIRECTIONS), 2)
 COMPONENTS = ("mac", "register", "l2", "glb", "hbm", "link")
 PAPERS = yaml.safe_load((CONFIG / "studies/phaze-paper.yaml").read_text())
 PRINTED = EstimateSettings.parse(PAPERS["estimate"], "phaze-paper.yaml")
@@ -410,7 +411,7 @@ def test_sequence_parallelism_sends_no_more_than_the_all_reduces_that_it_replace
         assert halves == [whole / 2] * 2
     assert found["reduced_bytes"][0] == 2.0 * ELEMENTS
     assert found["mac_j"].tolist() == [found["mac_j"][0], found["mac_j"][0], 0.0]
-    alone = estimated(chip(), hardware=replace(PAPER, network_bandwidth_bytes_per_s=1e30), parts=frame(*(
+    alone = estimated(chip(), hardware=replace(PAPER, network=Flat(1e30, BOTH_DIRECTIONS)), parts=frame(*(
         part(i, "network", kind, **moved) for i, kind in enumerate(kinds))))  # fmt: skip
     network = (found["latency_all_s"] - alone["latency_all_s"]).tolist()
     assert network[1:] == pytest.approx([network[0] / 2] * 2)
@@ -447,7 +448,7 @@ def test_more_of_anything_is_never_slower(
         estimated(chip(**{**base, "l2_tc_kib": factor}), parts),
         estimated(chip(**{**base, "glb_words_per_cycle": 64.0 * factor}), parts),
         estimated(chip(**base), parts, replace(PAPER, hbm_bandwidth_bytes_per_s=1.2e12 * factor)),
-        estimated(chip(**base), parts, replace(PAPER, network_bandwidth_bytes_per_s=2.0**32 * factor)),
+        estimated(chip(**base), parts, replace(PAPER, network=Flat(2.0**32 * factor, BOTH_DIRECTIONS))),
         estimated(chip(**base), parts, replace(PAPER, clock_hz=1.05e9 * factor)),
     ]
     for fast in faster:
