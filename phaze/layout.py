@@ -123,16 +123,17 @@ class Layout:
     def group(self, axis: Axis) -> Group:
         """Return the group that a rank belongs to along an axis."""
         dense = self.tp * self.cp
-        return {
-            "tp": Group(self.tp, 1),
-            "cp": Group(self.cp, self.tp),
-            "dp": Group(self.dp, dense),
-            "dp-cp": Group(self.dp * self.cp, self.tp),
-            "etp": Group(self.etp, 1),
-            "ep": Group(self.ep, self.etp),
-            "edp": Group(self.edp, self.etp * self.ep),
-            "pp": Group(self.pp, dense * self.dp),
+        ranks, stride = {
+            "tp": (self.tp, 1),
+            "cp": (self.cp, self.tp),
+            "dp": (self.dp, dense),
+            "dp-cp": (self.dp * self.cp, self.tp),
+            "etp": (self.etp, 1),
+            "ep": (self.ep, self.etp),
+            "edp": (self.edp, self.etp * self.ep),
+            "pp": (self.pp, dense * self.dp),
         }[axis]
+        return Group(ranks, stride)
 
     def microbatches(self, global_batch: int) -> int:
         """Return the microbatches of a replica in a batch."""

@@ -96,7 +96,7 @@ def _write_picture(answer: Answer, path: Path) -> None:
 
 
 def _simulate_runs(runs: Path, system: str, out: Path) -> None:
-    from phaze.plan.machine import load_machine
+    from phaze.plan.lowered import load_machine
     from phaze.validate.rows import unknown_columns
     from phaze.validate.table import ADDED, OK, predict_table, write_table
 

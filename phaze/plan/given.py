@@ -27,8 +27,7 @@ from phaze.base.errors import PhazeError
 from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_bytes
 from phaze.layout import Layout
 from phaze.plan.lowered import HBM, KEPT, LayerCost, layer_costs
-from phaze.plan.machine import Machine
-from phaze.plan.plan import Execution, Plan, Stage, StageWork
+from phaze.plan.plan import Execution, Machine, Plan, Stage, StageWork
 from phaze.spec.model import AnyModel, Model
 from phaze.workload.models import library_workload
 from phaze.workload.workload import Workload

@@ -7,6 +7,7 @@ again, beside the product that makes the gradient of that input (Korthikanti et 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -14,19 +15,41 @@ import numpy as np
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.cost.kernels import KERNEL_LIMITS, kernels_of, time_kernels, works_of_kernels
+from phaze.cost.network.fabric import network_of
 from phaze.cost.network.network import Kind
+from phaze.cost.vector import cycle_figures
 from phaze.layout import Layout, Recompute
-from phaze.plan.machine import Machine
+from phaze.plan.plan import Machine
+from phaze.spec.config import load_technology
+from phaze.spec.files import FOLDER
 from phaze.spec.system import Device
+from phaze.spec.systems import load_cluster
 from phaze.workload.operators import Operator
 from phaze.workload.workload import Layer, Workload
 
+TECHNOLOGY = "22nm"
+"""Whose cycles of vector operations count."""
 NETWORK = KERNEL_LIMITS.index("network")
 HBM = KERNEL_LIMITS.index("hbm")
 ON_CHIP_BYTES_PER_S = 1e30
 """Bandwidth of HBM for what does not use it."""
 KEPT = ("embedding", "head")
 """Layers that are never recomputed."""
+
+
+def load_machine(system: str, folder: Path = FOLDER) -> Machine:
+    """Return a system of config/systems, or of a YAML file by path, that says its device and its levels."""
+    cluster, device = load_cluster(system, folder)
+    cycles = cycle_figures(load_technology(TECHNOLOGY, folder).vector_cycles, {})
+    machine = Machine(network_of(cluster), 0.0, cluster.devices, vector_cycles=cycles)
+    return machine.with_device(device)
+
+
+def device_of(machine: Machine) -> Device:
+    """Return the device of a machine; PhazeError for one whose plans bring the times of their layers."""
+    if machine.device is None:
+        raise PhazeError("machine: says nothing of its device, on which layers would run")
+    return machine.device
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +129,3 @@ def _seconds(operators: tuple[Operator, ...], layout: Layout, machine: Machine) 
             group = layout.group(part.axis)
             total[NETWORK] += machine.network.seconds(cast(Kind, part.kind), part.network_bytes, group)
     return total
-
-
-def device_of(machine: Machine) -> Device:
-    """Return the device of a machine; PhazeError for one whose plans bring the times of their layers."""
-    if machine.device is None:
-        raise PhazeError("machine: says nothing of its device, on which layers would run")
-    return machine.device

@@ -1,22 +1,51 @@
-"""The nouns of a plan: its stages with their work, how devices execute them, and what its planner claims."""
+"""The nouns of a plan: the machine, stages with their work, how they are executed, what a planner claims."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
-from phaze.cost.network.network import Flat
+from phaze.cost.network.network import Flat, Network
 from phaze.layout import Layout
 from phaze.pipeline.pipeline import Schedule, Transfers
 
+if TYPE_CHECKING:
+    from phaze.spec.system import Device
+
 Way = Literal["forward", "recompute", "backward"]
 SCHEDULES: dict[str, Schedule] = {"1f1b": "1f1b", "gpipe": "gpipe", "2bw": "2bw"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Devices on a network, as prices of plans see them."""
+
+    network: Network
+    hbm_bytes_per_s: float
+    """What kernels reach of a device's HBM."""
+    devices: int = 0
+    """0: as many as a plan needs."""
+    device: Device | None = None
+    """What layers of a model run on; None where plans bring the times of their layers."""
+    vector_cycles: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """Cycles of vector operations by role and kind."""
+
+    @classmethod
+    def flat(cls, bandwidth_bytes_per_s: float, hbm_bytes_per_s: float) -> Machine:
+        """Return devices with equal links among all of them."""
+        return cls(Flat(bandwidth_bytes_per_s), hbm_bytes_per_s)
+
+    def with_device(self, device: Device) -> Machine:
+        """Return the machine with other devices."""
+        return replace(
+            self, device=device, hbm_bytes_per_s=device.hbm_bandwidth_bytes_per_s * device.sustained_hbm
+        )
 
 
 @dataclass(frozen=True)
@@ -31,7 +60,7 @@ class Traffic:
 
     def repeated(self, counts: Sequence[int]) -> Traffic:
         """Return the bytes of every layer of the chain, of which each run has so many."""
-        return Traffic(*(np.repeat(getattr(self, field.name), counts) for field in fields(self)))
+        return Traffic(*(np.repeat(getattr(self, one.name), counts) for one in fields(self)))
 
 
 @dataclass(frozen=True)

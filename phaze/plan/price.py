@@ -29,8 +29,7 @@ from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost, with_gathers
 from phaze.pipeline.steady import time_per_microbatch_s
 from phaze.pipeline.timeline import RESOURCES, Bound, Step, Timeline
-from phaze.plan.machine import Machine
-from phaze.plan.plan import Pass, Plan, Stage
+from phaze.plan.plan import Machine, Pass, Plan, Stage
 
 Tensors = Literal["longest", "all"]
 """How long tensors between stages are on their way: as long as the largest that enters the stage; or one

@@ -37,8 +37,7 @@ from phaze.layout import Layout
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.steady import ideal_time_s, time_per_microbatch_s
-from phaze.plan.machine import Machine
-from phaze.plan.plan import SCHEDULES, Claim, Execution, Plan, Stage, StageWork
+from phaze.plan.plan import SCHEDULES, Claim, Execution, Machine, Plan, Stage, StageWork
 from phaze.plan.price import Price, batch_s, pipeline_of, silent
 from phaze.tables import PARTS
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from phaze.plan.lowered import device_of
-from phaze.plan.machine import Machine, load_machine
+from phaze.plan.lowered import device_of, load_machine
+from phaze.plan.plan import Machine
 from phaze.spec.files import FOLDER
 from phaze.spec.published_tiled import MeasuredRun, PublishedTiled
 from phaze.spec.tiled_study import PrintedTable

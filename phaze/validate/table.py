@@ -21,7 +21,7 @@ from phaze.base.files import atomic_path
 from phaze.base.units import GIB
 from phaze.plan.given import Run, plan_of_run
 from phaze.plan.lowered import device_of
-from phaze.plan.machine import Machine
+from phaze.plan.plan import Machine
 from phaze.plan.price import KERNELS, price
 from phaze.validate.rows import Row, read_rows
 

@@ -13,7 +13,7 @@ from phaze.base.units import GIB
 from phaze.cost.network.network import Levels
 from phaze.plan.given import Run, plan_of_run
 from phaze.plan.lowered import LayerCost, layer_costs
-from phaze.plan.machine import Machine
+from phaze.plan.plan import Machine
 from phaze.validate.table import predict
 from phaze.workload.models import library_workload
 from tests.unit.validate.examples import SMALL, changed, ideal_network, machine, runs

@@ -13,9 +13,8 @@ from phaze.cost.network.network import Flat, Levels
 from phaze.layout import Layout
 from phaze.pipeline.steady import ideal_time_s
 from phaze.plan.given import Training, lowered_plan, plan_of_run
-from phaze.plan.machine import Machine
 from phaze.plan.piper.planner import plan as plan_as_piper
-from phaze.plan.plan import Plan
+from phaze.plan.plan import Machine, Plan
 from phaze.plan.planners import Asked
 from phaze.plan.price import price
 from phaze.plan.replay import assumed_s, planned_on, read_plan, replay

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from phaze.plan.machine import load_machine
+from phaze.plan.lowered import load_machine
 from phaze.validate.rows import read_row
 from phaze.validate.table import log_errors, with_sustained_hbm
 from tests.unit.validate.measured import megatron_sc21

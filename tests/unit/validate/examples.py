@@ -10,7 +10,8 @@ from phaze.base.errors import PhazeError
 from phaze.cost.network.network import Levels
 from phaze.layout import Layout
 from phaze.plan.given import Run
-from phaze.plan.machine import Machine, load_machine
+from phaze.plan.lowered import load_machine
+from phaze.plan.plan import Machine
 
 SMALL = Run(
     hidden=1024,

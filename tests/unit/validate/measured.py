@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from phaze.plan.machine import Machine, load_machine
+from phaze.plan.lowered import load_machine
+from phaze.plan.plan import Machine
 from phaze.validate.table import Accuracy, predict_table
 
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "data" / "measured"

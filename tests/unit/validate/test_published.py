@@ -8,8 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from phaze.plan.lowered import layer_costs
-from phaze.plan.machine import load_machine
+from phaze.plan.lowered import layer_costs, load_machine
 from phaze.validate.rows import meanings
 from phaze.validate.table import Accuracy
 from phaze.workload.models import library_workload
