@@ -144,13 +144,29 @@ class Backbone(Noun):
         return channels * self.stem * 49 * size * size
 
 
-class ResNet(Vision):
+class Residual(Vision):
+    """What networks on a residual backbone have."""
+
+    backbone: Backbone
+    """Stem and blocks."""
+
+    @property
+    def first_multiply_accumulates(self) -> int:
+        """Return those of the first convolution."""
+        return self.backbone.first(self.image, self.channels)
+
+    def distinct(self) -> Self:
+        """Return the model with as few blocks as have all of its distinct layers, and without K."""
+        fewest = tuple(min(blocks, 2) for blocks in self.backbone.blocks)
+        backbone = self.backbone.model_copy(update={"blocks": fewest})
+        return self.model_copy(update={"backbone": backbone, "hyper_operators": None})
+
+
+class ResNet(Residual):
     """A residual network of bottleneck blocks that classifies images (He et al. 2016)."""
 
     kind: Literal["resnet"]
     """Says that the file is of a residual network."""
-    backbone: Backbone
-    """Stem and blocks."""
 
     @property
     def parameters(self) -> int:
@@ -163,19 +179,8 @@ class ResNet(Vision):
         backbone = self.backbone.multiply_accumulates(self.image, self.channels)
         return backbone + self.backbone.outputs[-1] * self.classes
 
-    @property
-    def first_multiply_accumulates(self) -> int:
-        """Return those of the first convolution."""
-        return self.backbone.first(self.image, self.channels)
 
-    def distinct(self) -> ResNet:
-        """Return the model with as few blocks as have all of its distinct layers, and without K."""
-        fewest = tuple(min(blocks, 2) for blocks in self.backbone.blocks)
-        backbone = self.backbone.model_copy(update={"blocks": fewest})
-        return self.model_copy(update={"backbone": backbone, "hyper_operators": None})
-
-
-class SemanticFpn(Vision):
+class SemanticFpn(Residual):
     """A residual network with a feature pyramid that gives every pixel a class (Kirillov et al. 2019).
 
     Neck and head as MMSegmentation has them: every level is brought to a quarter of the image by so many
@@ -184,8 +189,6 @@ class SemanticFpn(Vision):
 
     kind: Literal["semantic-fpn"]
     """Says that the file is of such a network."""
-    backbone: Backbone
-    """Stem and blocks."""
     neck: Size = 256
     """Channels of the pyramid."""
     head: Size = 128
@@ -225,23 +228,12 @@ class SemanticFpn(Vision):
                 inside = self.head
         return found + sizes[0] ** 2 * self.head * self.classes
 
-    @property
-    def first_multiply_accumulates(self) -> int:
-        """Return those of the first convolution."""
-        return self.backbone.first(self.image, self.channels)
-
     def check_chain(self, where: str) -> None:
         """Raise PhazeError: the pyramid reads all stages of the backbone."""
         raise PhazeError(
             f"{where}: model {self.name} is no chain of layers, its pyramid reads every stage of the "
             "backbone; only a chain can be placed: `python -m phaze partition` takes the graph"
         )
-
-    def distinct(self) -> SemanticFpn:
-        """Return the model with as few blocks as have all of its distinct layers, and without K."""
-        fewest = tuple(min(blocks, 2) for blocks in self.backbone.blocks)
-        backbone = self.backbone.model_copy(update={"blocks": fewest})
-        return self.model_copy(update={"backbone": backbone, "hyper_operators": None})
 
 
 class Swin(Vision):
