@@ -18,8 +18,7 @@ from phaze.base.ranking import tied
 from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
-from phaze.plan.equal import place_equally
-from phaze.plan.expert import place_expert
+from phaze.plan.even import place_equally, place_expert
 from phaze.plan.phaze.flush import Infeasible, Placement, place_chain
 from phaze.plan.phaze.point import Conditions, Point, read_devices, read_point
 from phaze.plan.piper.batches import Batched, Planner, plan_batch

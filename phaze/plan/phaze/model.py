@@ -11,7 +11,7 @@ import pandas as pd
 from phaze.base.arrays import Floats
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
-from phaze.plan.expert import place_evenly, place_expert
+from phaze.plan.even import place_evenly, place_expert
 from phaze.plan.phaze.chains import best_times
 from phaze.plan.phaze.flush import Infeasible, Placement, place_chain
 from phaze.plan.phaze.point import Conditions, Device, Latencies, Point, read_devices, read_point

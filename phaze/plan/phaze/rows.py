@@ -11,11 +11,13 @@ from phaze.base.units import GIB
 from phaze.cost.utilisation import model_flops_utilisation
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.phaze.costs import StageCost, binding, stage_costs, time_parts
+from phaze.plan.phaze.energy import PARTS, dynamic_j, ring_bytes, sample_j, sent_bytes
 from phaze.plan.phaze.flush import Infeasible, Placement
-from phaze.plan.phaze.placement_energy import ENERGIES, energy_of
 from phaze.plan.phaze.point import Conditions, Device, Point
 
 Row = dict[str, object]
+ENERGIES = ("joules_per_sample", *(f"{part}_j" for part in PARTS))
+"""Columns of table placements."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,29 @@ def placement_row(point: Point, found: Found, conditions: Conditions) -> Row:
         "samples_per_s": samples_per_s,
         "tokens_per_s": tokens_per_s,
         "mfu": model_flops_utilisation(tokens_per_s, conditions.flops_per_token, peak),
-        **energy_of(point, found.device, placement, found.setting, conditions),
+        **_energies(point, found.device, placement, found.setting, conditions),
         "binding": binding(
             time_parts(found.costs, placement, found.setting), placement.time_s, found.unlimited_s
         ),
     }
+
+
+def _energies(
+    point: Point, device: Device, placement: Placement, setting: Setting, conditions: Conditions
+) -> dict[str, float]:
+    """Return joules per sample, in all and by part."""
+    runs, starts, devices = point.runs, list(placement.starts), np.array(placement.devices)
+    ends = np.repeat(runs.output_bytes, runs.counts)[np.array(starts[1:], dtype=np.int64) - 1]
+    gradients = point.bytes_per_parameter.gradients * np.repeat(point.parameters, runs.counts)
+    parts = sample_j(
+        dynamic_j(runs, device.work, point.layout, starts[-1], setting.recompute),
+        sent_bytes(ends, devices),
+        ring_bytes(np.add.reduceat(gradients, starts), devices, placement.data),
+        device.area_um2 * placement.devices_used * placement.time_s,
+        conditions.batch(point.layout),
+        conditions.rates,
+    )
+    return dict(zip(ENERGIES, [float(parts.sum()), *parts.tolist()], strict=True))
 
 
 def _infeasible(result: Infeasible) -> Row:

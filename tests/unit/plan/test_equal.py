@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze.layout import Layout
-from phaze.plan.equal import equal_cuts, place_equally
+from phaze.plan.even import equal_cuts, place_equally
 from phaze.plan.phaze.flush import Infeasible, Placement, evaluate_cut, place_chain
 from phaze.plan.phaze.reasons import why_not_stages
 from tests.unit.plan.phaze.examples import ample_setting, random_chain, random_setting, uniform_chain

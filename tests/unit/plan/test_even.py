@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze.layout import Layout
-from phaze.plan.expert import even_starts, place_evenly, place_expert
+from phaze.plan.even import even_starts, place_evenly, place_expert
 from phaze.plan.phaze.flush import Infeasible, Placement, place_chain
 from tests.unit.plan.phaze import exhaustive
 from tests.unit.plan.phaze.examples import ample_setting, random_chain, random_setting, uniform_chain
