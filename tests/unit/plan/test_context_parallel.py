@@ -58,7 +58,7 @@ def test_a_rank_has_its_part_of_the_work_and_of_what_is_kept(cp: int) -> None:
     """Queries of one part see the keys of all: the scores, too, are a cp-th of the whole."""
     found, whole = block(LONG, cp=cp), block(LONG, cp=1)
     for direction in ("forward", "backward"):
-        assert found.run(direction).tensor_flops * cp == whole.run(direction).tensor_flops
+        assert found.pass_of(direction).tensor_flops * cp == whole.pass_of(direction).tensor_flops
     assert found.activation_bytes * cp == whole.activation_bytes
     assert found.attention_bytes * cp == whole.attention_bytes
     assert (found.output_bytes * cp, found.parameters) == (whole.output_bytes, whole.parameters)
