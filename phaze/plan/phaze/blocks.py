@@ -79,9 +79,8 @@ def search(
     memory: Memory,
     options: Options,
     times: Floats,
-    plans: Ints,
 ) -> None:
-    """Improve the times (A,) and plans (A, PLAN) of all architectures, whose latencies are arrays (A, 3).
+    """Improve the times (A,) of all architectures, whose latencies are arrays (A, 3).
 
     Neighbours in the list are often alike: each search starts from the last plan that was found, which fits
     for all.
@@ -98,7 +97,6 @@ def search(
         best = _search_one(layer, model, memory, options, best, found)
         if found[0] > 0:
             times[a] = best
-            plans[a] = found
             hint[:] = found
 
 

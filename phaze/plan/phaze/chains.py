@@ -1,43 +1,33 @@
-"""Best time per batch of many architectures at once, for models that are chains of repeated layers.
+"""Best time per batch of many architectures at once, for models that are sequences of layers of any kinds.
 
-The same optimum as the dynamic program of `partition`, for every architecture that gives the layers other
-latencies. What fits the memory does not depend on the architecture, and neither does which cuts can be the
-best; so both are worked out once. For the chain embedding, L equal blocks, head (three runs, the outer ones
-of one layer) an optimum has a simple form. With s stages and a bound on the load of the stages in the middle,
-every middle stage takes as many blocks as that bound and its memory allow, and what is left is shared between
-the first and the last stage:
+The same optimum as the dynamic program of `plan.phaze.flush`, for every architecture that gives the layers
+other latencies. What fits the memory does not depend on the architecture, nor how many devices a cut takes:
+both are worked out once, for the search of `plan.phaze.sequences`. For the chain embedding, L equal blocks,
+head an optimum has a simple form, which `plan.phaze.blocks` searches in less time. With s stages and a bound
+on the load of the stages in the middle, every middle stage takes as many blocks as that bound and its memory
+allow, and what is left is shared between the first and the last stage:
 
     first stage   embedding and c blocks; alone (c = 0) it makes the next stage start at the first block
     middle stages at most x blocks each, fewer where the memory of their position allows fewer
     last stage    what is left, and the head
-
-So it is enough to try every s, x and c whose loads can still beat the best time found, each with its best
-data width. Chains of other shapes go through the dynamic program, one architecture after the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import pandas as pd
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit
+from phaze.cost.memory import ParameterBytes
 from phaze.layout import Layout
-from phaze.pipeline.cuts import best_cut, least_worst, shape_of
-from phaze.pipeline.flushing import (
-    Chain,
-    Footprints,
-    Room,
-    Setting,
-    edge_arrays,
-    latencies,
-    room,
-    stage_footprints,
-    useful_widths,
-)
-from phaze.plan.phaze.blocks import PLAN, Memory, Model, Options, search
+from phaze.pipeline.cuts import Shape, least_worst, shape_of
+from phaze.pipeline.flushing import Chain, Footprints, Room, Setting, room, useful_widths
+from phaze.plan.phaze import blocks, sequences
 
 MANY = 100
 """Of how many architectures at least it pays to ask first whether anything fits."""
@@ -45,40 +35,68 @@ MANY = 100
 
 @dataclass(frozen=True)
 class Runs:
-    """A chain of runs of equal layers; arrays have one value a run, bytes are those of one slice."""
+    """A model as runs of equal layers, in any order; arrays have one value a kind of layer.
+
+    Bytes are those of one slice.
+    """
 
     counts: tuple[int, ...]
+    """Layers of every run."""
     weight_bytes: Floats
     static_bytes: Floats
     activation_bytes: Floats
     output_bytes: Floats
     """Tensor that a layer passes to the next."""
     tensor_parallel: Bools
+    kinds: tuple[int, ...] = ()
+    """Kind of every run; left out, each is of its own kind."""
+
+    @cached_property
+    def layers(self) -> Ints:
+        """Return the kind of every layer, in order."""
+        return np.repeat(np.array(self.kinds or range(len(self.counts)), np.int64), self.counts)
 
     def chain(self, forward_s: Floats, backward_s: Floats) -> Chain:
-        """Return the chain with the given latencies, one value a run."""
-        sizes = np.repeat(self.output_bytes, self.counts)[:-1]
+        """Return the chain with the given latencies, one value a kind."""
+        sizes = self.output_bytes[self.layers][:-1].tolist()
         return Chain(
-            forward_s=np.repeat(forward_s, self.counts),
-            backward_s=np.repeat(backward_s, self.counts),
-            weight_bytes=np.repeat(self.weight_bytes, self.counts),
-            static_bytes=np.repeat(self.static_bytes, self.counts),
-            activation_bytes=np.repeat(self.activation_bytes, self.counts),
-            tensor_parallel=np.repeat(self.tensor_parallel, self.counts),
-            edges=tuple((i, i + 1, float(size)) for i, size in enumerate(sizes)),
+            forward_s=forward_s[self.layers],
+            backward_s=backward_s[self.layers],
+            weight_bytes=self.weight_bytes[self.layers],
+            static_bytes=self.static_bytes[self.layers],
+            activation_bytes=self.activation_bytes[self.layers],
+            tensor_parallel=self.tensor_parallel[self.layers],
+            edges=tuple((i, i + 1, size) for i, size in enumerate(sizes)),
         )
 
+    @property
+    def is_embedding_blocks_head(self) -> bool:
+        """Return whether these are a layer, equal layers of another kind, and a layer of a third."""
+        return len(self.counts) == 3 and self.kinds in ((), (0, 1, 2)) and self.counts[::2] == (1, 1)
 
-@dataclass(frozen=True)
-class Optima:
-    """The best placement of every architecture."""
+    def untimed(self) -> Chain:
+        """Return the chain without latencies."""
+        return self.chain(np.zeros_like(self.weight_bytes), np.zeros_like(self.weight_bytes))
 
-    time_s: Floats
-    """Time per batch (A,), infinite where nothing fits."""
-    stages: Ints
-    data: Ints
-    first_layers: Ints
-    """Layers of the first stage."""
+
+def read_runs(
+    layers: pd.DataFrame, graph: pd.DataFrame, each: ParameterBytes
+) -> tuple[Runs, list[str]]:
+    """Return a model as runs, with the name of every kind of layer; `each` is what a parameter takes."""
+    graph = graph.sort_values("position")
+    kinds, names = pd.factorize(graph["layer"])
+    rows = layers.set_index("layer").loc[names]
+    parameters = rows["parameters"].to_numpy(np.float64)
+    runs = Runs(
+        counts=tuple(int(count) for count in graph["count"]),
+        weight_bytes=each.weights * parameters,
+        static_bytes=each.static * parameters,
+        activation_bytes=rows["activation_bytes"].to_numpy(np.float64),
+        output_bytes=rows["output_bytes"].to_numpy(np.float64),
+        tensor_parallel=rows["tensor_parallel"].to_numpy(np.bool_),
+        kinds=tuple(kinds.tolist()),
+    )
+    return runs, list(names)
 
 
 def best_times(
@@ -91,35 +109,29 @@ def best_times(
 ) -> Floats:
     """Return the best time per batch for all settings and architectures, `at_most_s` where none is better.
 
-    The result is (settings, A), the latencies (A, runs) are of one layer of each run. Settings in which the
-    same stages fit are worked out once, and for many architectures nothing is searched where nothing fits. A
-    limit spares the search for what is not of interest.
+    The result is (settings, A), the latencies (A, kinds) are of one layer of each kind. Settings in which the
+    same stages fit are worked out once. A limit spares the search for what is not of interest.
     """
-    footprints = stage_footprints(runs.chain(np.zeros(len(runs.counts)), np.zeros(len(runs.counts))))
+    chain = runs.untimed()
+    forward, backward = np.ascontiguousarray(forward_s, float), np.ascontiguousarray(backward_s, float)
     known: dict[tuple[object, ...], Floats] = {}
     times = []
     for setting in settings:
-        groups = _groups(footprints, setting)
+        groups = _groups(chain.footprints, setting)
         cluster = (setting.devices, setting.bandwidth_bytes_per_s, setting.recompute)
         key = (*cluster, *(group.key() for group in groups))
-        if key not in known and len(forward_s) >= MANY and not _fits(runs, tensor, setting):
-            known[key] = np.full(len(forward_s), at_most_s)
+        if (
+            key not in known
+            and len(forward) >= MANY
+            and not possible_depths(runs, tensor, setting).devices.any()
+        ):
+            known[key] = np.full(len(forward), at_most_s)
         if key not in known:
-            known[key] = _solve(runs, forward_s, backward_s, tensor, setting, groups, at_most_s).time_s
+            known[key] = np.full(len(forward), at_most_s)
+            for group in groups:
+                _improve(runs, chain, forward, backward, tensor, setting, group, known[key])
         times.append(known[key])
-    return np.array(times).reshape(len(settings), len(forward_s))
-
-
-def _fits(runs: Runs, tensor: int, setting: Setting) -> bool:
-    return bool(possible_depths(runs, tensor, setting).devices.any())
-
-
-def best_placements(
-    runs: Runs, forward_s: Floats, backward_s: Floats, tensor: int, setting: Setting
-) -> Optima:
-    """Return the best placement for every architecture; latencies are (A, runs), of one layer of each run."""
-    footprints = stage_footprints(runs.chain(np.zeros(len(runs.counts)), np.zeros(len(runs.counts))))
-    return _solve(runs, forward_s, backward_s, tensor, setting, _groups(footprints, setting), np.inf)
+    return np.array(times).reshape(len(settings), len(forward))
 
 
 @dataclass(frozen=True)
@@ -138,7 +150,7 @@ class Depths:
 
 def possible_depths(runs: Runs, tensor: int, setting: Setting) -> Depths:
     """Return the depths with a cut that fits, under GPipe with as few microbatches in flight as can be."""
-    chain = runs.chain(np.zeros(len(runs.counts)), np.zeros(len(runs.counts)))
+    chain = runs.untimed()
     footprints, shape = chain.footprints, shape_of(chain, Layout(tp=tensor), setting.devices)
     fitting = room(footprints, setting, int(useful_widths(setting.microbatches, setting.devices)[0].min()))
     last, free = np.where(fitting.last_fits, 0.0, np.inf), np.zeros_like(footprints.constant_bytes)
@@ -177,77 +189,71 @@ def _groups(footprints: Footprints, setting: Setting) -> list[_Group]:
     return [_Group(rooms[ws[0]], counts[ws], widths[ws]) for ws in groups.values()]
 
 
-def _solve(
+def _improve(
     runs: Runs,
-    forward_s: Floats,
-    backward_s: Floats,
-    tensor: int,
-    setting: Setting,
-    groups: list[_Group],
-    at_most_s: float,
-) -> Optima:
-    forward, backward = np.ascontiguousarray(forward_s, float), np.ascontiguousarray(backward_s, float)
-    times, plans = np.full(len(forward), at_most_s), np.zeros((len(forward), PLAN), np.int64)
-    solve = _solve_blocks if _is_embedding_blocks_head(runs) else _solve_chain
-    for group in groups:
-        solve(runs, forward, backward, tensor, setting, group, times, plans)
-    return Optima(times, plans[:, 0], plans[:, 1], plans[:, 2])
-
-
-def _is_embedding_blocks_head(runs: Runs) -> bool:
-    return len(runs.counts) == 3 and runs.counts[0] == runs.counts[2] == 1
-
-
-def _solve_blocks(
-    runs: Runs,
+    chain: Chain,
     forward: Floats,
     backward: Floats,
     tensor: int,
     setting: Setting,
     group: _Group,
     times: Floats,
-    plans: Ints,
 ) -> None:
-    """Improve times and plans by the search over cuts of embedding, blocks and head."""
-    blocks, bandwidth = runs.counts[1], setting.bandwidth_bytes_per_s
-    options = _options(runs, tensor, setting.devices, group)
-    stages = int(np.count_nonzero(options.top.max(axis=1) >= 0))
-    weights = setting.exchange_s(runs.weight_bytes)
-    model = Model(
-        blocks, stages, setting.recompute,
-        runs.output_bytes[0] / bandwidth, runs.output_bytes[1] / bandwidth,
-        weights[0], weights[1], weights[2], setting.gradients == "every-stage",
-    )  # fmt: skip
-    found = np.zeros_like(plans)
-    order = np.argsort(forward[:, 1] + backward[:, 1], kind="stable")
-    bests = times[order]
-    search(forward[order], backward[order], model, _memory(group.room, blocks), options, bests, found)
-    times[order], found[order] = bests, found.copy()
-    better = found[:, 0] > 0
-    plans[better, :2] = found[better, :2]
-    plans[better, 2] = np.where(found[better, 0] > 1, 1 + found[better, 2], blocks + 2)
-
-
-def _memory(fitting: Room, blocks: int) -> Memory:
-    """Return how many blocks fit each stage of a chain of embedding (position 0), blocks and head."""
-    position = np.arange(blocks + 3)[:, None]
-    most = fitting.most_stages
-    middle = (
-        np.sum(most[2, 3 : blocks + 2] >= position, axis=1) if blocks > 1 else np.zeros(len(position), int)
+    """Improve the times of all architectures by the best cuts with data widths of the group."""
+    order = np.argsort(
+        (forward + backward) @ np.bincount(runs.layers, minlength=forward.shape[1]), kind="stable"
     )
-    taken = np.minimum(np.arange(blocks + 1)[:, None], middle[None, :])
+    if runs.is_embedding_blocks_head:
+        order = np.argsort(forward[:, 1] + backward[:, 1], kind="stable")
+    ranked, latencies = times[order], (forward[order], backward[order])
+    if runs.is_embedding_blocks_head:
+        options = _widths_of_ends(runs, tensor, setting.devices, group)
+        model = _model(runs, setting, int(np.count_nonzero(options.top.max(axis=1) >= 0)))
+        blocks.search(*latencies, model, _memory(group.room, runs.counts[1]), options, ranked)
+    else:
+        shape = shape_of(chain, Layout(tp=tensor), setting.devices)
+        sequence = _sequence(runs, chain, shape, setting, group.room)
+        sequences.search(*latencies, sequence, _options(chain, shape, setting, group), ranked)
+    times[order] = ranked
+
+
+def _model(runs: Runs, setting: Setting, stages: int) -> blocks.Model:
+    """Return what the search over blocks needs to know of the model in up to that many stages."""
+    transfer, weights = (
+        runs.output_bytes / setting.bandwidth_bytes_per_s,
+        setting.exchange_s(runs.weight_bytes),
+    )
+    return blocks.Model(
+        blocks=runs.counts[1],
+        stages=stages,
+        recompute=setting.recompute,
+        from_embedding_s=transfer[0],
+        between_blocks_s=transfer[1],
+        embedding_s=weights[0],
+        block_s=weights[1],
+        head_s=weights[2],
+        every_stage=setting.gradients == "every-stage",
+    )
+
+
+def _memory(fitting: Room, count: int) -> blocks.Memory:
+    """Return how many blocks fit each stage of a chain of embedding (position 0), blocks and head."""
+    position = np.arange(count + 3)[:, None]
+    most = fitting.most_stages
+    middle = np.sum(most[2, 3 : count + 2] >= position, axis=1) if count > 1 else np.zeros(len(position), int)
+    taken = np.minimum(np.arange(count + 1)[:, None], middle[None, :])
     taken[:, :2] = 0
-    return Memory(
+    return blocks.Memory(
         whole=bool(fitting.last_fits[0]),
-        first=np.sum(most[0, 1 : blocks + 2] >= position, axis=1) - 1,
-        second=np.sum(most[1, 2 : blocks + 2] >= position, axis=1),
+        first=np.sum(most[0, 1 : count + 2] >= position, axis=1) - 1,
+        second=np.sum(most[1, 2 : count + 2] >= position, axis=1),
         middle=middle,
         last=int(np.count_nonzero(fitting.last_fits[1:])) - 1,
         reach=np.cumsum(taken, axis=1),
     )
 
 
-def _options(runs: Runs, tensor: int, devices: int, group: _Group) -> Options:
+def _widths_of_ends(runs: Runs, tensor: int, devices: int, group: _Group) -> blocks.Options:
     """Return the widest data parallelism for every number of stages and way to end them."""
     embedding, block, head = (bool(flag) for flag in runs.tensor_parallel)
     stages = np.arange(runs.counts[1] + 3)
@@ -261,62 +267,58 @@ def _options(runs: Runs, tensor: int, devices: int, group: _Group) -> Options:
         top[1:, variant] = np.searchsorted(group.widths, devices // used[1:], side="right") - 1
     widest = top.max(axis=1)
     least = np.where(widest >= 0, group.counts[widest] + stages - 1.0, np.inf)
-    return Options(group.counts, group.widths, top, least)
+    return blocks.Options(group.counts, group.widths, top, least)
 
 
-def _solve_chain(
-    runs: Runs,
-    forward: Floats,
-    backward: Floats,
-    tensor: int,
-    setting: Setting,
-    group: _Group,
-    times: Floats,
-    plans: Ints,
-) -> None:
-    """Improve times and plans by the dynamic program."""
-    chain = runs.chain(forward[0], backward[0])
-    footprints, shape = stage_footprints(chain), shape_of(chain, Layout(tp=tensor), setting.devices)
-    sources, targets, sizes = edge_arrays(chain.edges)
-    _dynamic_program(
-        np.repeat(forward, runs.counts, axis=1), np.repeat(backward, runs.counts, axis=1),
-        sources, targets, sizes / setting.bandwidth_bytes_per_s, setting.recompute,
-        group.room.most_stages, group.room.last_fits, footprints.single,
-        setting.exchange_s(footprints.weight_bytes), setting.gradients == "every-stage",
-        shape.tensor, setting.devices, group.counts, group.widths, shape.stages, shape.singles, times, plans,
-    )  # fmt: skip
+def _options(chain: Chain, shape: Shape, setting: Setting, group: _Group) -> sequences.Options:
+    """Return the widest data parallelism of every depth and number of stages on a single device."""
+    footprints, fitting = chain.footprints, group.room
+    last, free = np.where(fitting.last_fits, 0.0, np.inf), np.zeros_like(footprints.constant_bytes)
+    dp = least_worst(last, free, free, fitting.most_stages, footprints.single, shape.stages, shape.singles)
+    depth, single = np.indices(dp.shape[:2])
+    used = depth * shape.tensor - single * (shape.tensor - 1)
+    widest = np.searchsorted(group.widths, setting.devices // np.maximum(used, 1), side="right") - 1
+    widest = np.where(np.isfinite(dp[:, :, 0]) & (used <= setting.devices), widest, -1)
+    most = widest.max(axis=1)
+    least = np.where(most >= 0, group.counts[most] + np.arange(len(most)) - 1.0, np.inf)
+    exchange = setting.exchange_s(chain.weight_bytes)
+    wait = np.full(len(most), exchange[0])
+    if setting.gradients == "every-stage":
+        wait = np.maximum(exchange.max(), exchange.sum() / np.maximum(np.arange(len(most)), 1))
+    wait *= 1.0 - sequences.SLACK
+    return sequences.Options(group.counts, group.widths, widest, least, most, wait)
+
+
+def _sequence(runs: Runs, chain: Chain, shape: Shape, setting: Setting, fitting: Room) -> sequences.Sequence:
+    """Return what the search needs to know of the layers, their memory and the network."""
+    between = runs.output_bytes[runs.layers][:-1] / setting.bandwidth_bytes_per_s
+    split = np.append(np.flatnonzero(chain.tensor_parallel), len(chain))
+    reach = _reach(fitting.most_stages, shape.stages)
+    return sequences.Sequence(
+        kinds=runs.layers,
+        transfer_s=np.concatenate([[0.0], between, [0.0]]),
+        shortest_s=float(min(between, default=0.0)),
+        longest_s=float(max(between, default=0.0)),
+        exchange_s=setting.exchange_s(np.concatenate([[0.0], np.cumsum(chain.weight_bytes)])),
+        every_stage=setting.gradients == "every-stage",
+        recompute=setting.recompute,
+        alone=split[np.searchsorted(split, np.arange(len(chain)))],
+        singles=np.minimum(np.cumsum(~chain.tensor_parallel[::-1])[::-1], shape.singles),
+        reach=reach,
+        farthest=np.maximum.accumulate(reach, axis=1),
+        last_start=int(np.argmax(fitting.last_fits)) if fitting.last_fits.any() else len(chain),
+    )
 
 
 @njit
-def _dynamic_program(
-    forward: Floats,
-    backward: Floats,
-    sources: Ints,
-    targets: Ints,
-    transfers: Floats,
-    recompute: bool,
-    most_stages: Ints,
-    last_fits: Bools,
-    single: Bools,
-    exchange: Floats,
-    every_stage: bool,
-    tensor: int,
-    devices: int,
-    counts: Ints,
-    widths: Ints,
-    stages: int,
-    singles: int,
-    times: Floats,
-    plans: Ints,
-) -> None:
-    for a in range(len(times)):
-        plain, recomputed = latencies(forward[a], backward[a], sources, targets, transfers)
-        load = recomputed if recompute else plain
-        last = np.where(last_fits, plain[:, -1], np.inf)
-        time, d, s, _, j, _ = best_cut(
-            last, load, most_stages, single, exchange, every_stage, tensor, devices, counts, widths,
-            1, stages, singles, times[a],
-        )  # fmt: skip
-        if time < times[a]:
-            times[a] = time
-            plans[a, 0], plans[a, 1], plans[a, 2] = s, d, j
+def _reach(most_stages: Ints, stages: int) -> Ints:
+    """Return the end (s, n) of the longest stage from i on that fits as the s-th from the end."""
+    n = len(most_stages)
+    reach = np.zeros((stages + 1, n), np.int64)
+    for i in range(n):
+        end = i
+        for s in range(stages, 1, -1):
+            while end < n and most_stages[i, end + 1] >= s:
+                end += 1
+            reach[s, i] = end
+    return reach

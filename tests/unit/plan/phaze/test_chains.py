@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ from hypothesis import strategies as st
 from numpy.random import Generator
 
 from phaze.base.arrays import Floats
+from phaze.cost.memory import Gradients
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Setting
 from phaze.plan.phaze import chains
-from phaze.plan.phaze.chains import Runs, best_placements, best_times
+from phaze.plan.phaze.chains import Runs, best_times
 from phaze.plan.phaze.flush import Placement, place_chain
 from tests.unit.plan.phaze import exhaustive
 from tests.unit.plan.phaze.examples import relaxed
@@ -46,7 +48,7 @@ def random_latencies(rng: Generator, runs: int) -> tuple[Floats, Floats]:
 
 
 def random_setting(rng: Generator, runs: Runs) -> Setting:
-    total = float((runs.static_bytes + runs.activation_bytes) @ np.array(runs.counts))
+    total = float((runs.static_bytes + runs.activation_bytes)[runs.layers].sum())
     return Setting(
         devices=int(rng.integers(1, 60)),
         microbatches=int(rng.integers(1, 50)),
@@ -79,15 +81,64 @@ def test_embedding_blocks_and_head_have_the_optimum_of_the_dynamic_program(seed:
     np.testing.assert_allclose(found, one_by_one(runs, forward, backward, tensor, setting), rtol=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_other_chains_of_runs_have_it_too(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    tensor = int(rng.choice([1, 2, 4]))
-    runs = random_runs(rng, tuple(int(count) for count in rng.integers(1, 4, rng.integers(1, 5))), tensor)
-    setting = random_setting(rng, runs)
-    forward, backward = random_latencies(rng, len(runs.counts))
-    found = best_times(runs, forward, backward, tensor, [setting])[0]
-    np.testing.assert_allclose(found, one_by_one(runs, forward, backward, tensor, setting), rtol=1e-12)
+def random_sequence(rng: Generator, tensor: int) -> Runs:
+    """Return runs of few kinds of layers in any order, some of them next to a run of the same kind."""
+    each = random_runs(rng, (1,) * int(rng.integers(1, 4)), tensor)
+    kinds = tuple(rng.integers(0, len(each.counts), rng.integers(1, 7)).tolist())
+    return replace(each, counts=tuple(rng.integers(1, 4, len(kinds)).tolist()), kinds=kinds)
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_any_sequence_of_kinds_of_layers_has_it_too(part: int) -> None:
+    for seed in range(12 * part, 12 * part + 12):
+        rng = np.random.default_rng(seed)
+        tensor = int(rng.choice([1, 2, 4]))
+        runs = random_sequence(rng, tensor)
+        setting = random_setting(rng, runs)
+        forward, backward = random_latencies(rng, len(runs.weight_bytes))
+        found = best_times(runs, forward, backward, tensor, [setting])[0]
+        np.testing.assert_allclose(found, one_by_one(runs, forward, backward, tensor, setting), rtol=1e-12)
+
+
+@pytest.mark.parametrize("gradients", get_args(Gradients))
+def test_two_kinds_of_block_in_turns_have_the_best_of_all_cuts(gradients: Gradients) -> None:
+    """Embedding, two kinds of block in turns, head, against every cut and data width."""
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        each = random_runs(rng, (1,) * 4, 2)
+        runs = replace(each, counts=(1,) * 6, kinds=(0, 1, 2, 1, 2, 3))
+        setting = replace(random_setting(rng, runs), gradients=gradients)
+        forward, backward = random_latencies(rng, 4)
+        found = best_times(runs, forward, backward, 2, [setting])[0]
+        for a in range(ARCHITECTURES):
+            chain = runs.chain(forward[a], backward[a])
+            times = [
+                exhaustive.time_s(chain, cut, data, setting)
+                for cut in exhaustive.cuts(len(chain))
+                for data in range(1, min(setting.devices, setting.microbatches) + 1)
+                if exhaustive.fits(chain, cut, 2, data, setting)
+            ]
+            assert found[a] == pytest.approx(min(times, default=inf), rel=1e-12)
+
+
+def test_kinds_that_are_told_apart_or_not_are_the_same_sequence() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        runs = random_sequence(rng, 2)
+        kinds = np.array(runs.kinds)
+        apart = Runs(
+            runs.counts, *(value[kinds] for value in (
+                runs.weight_bytes, runs.static_bytes, runs.activation_bytes, runs.output_bytes,
+                runs.tensor_parallel,
+            ))
+        )  # fmt: skip
+        setting = random_setting(rng, runs)
+        forward, backward = random_latencies(rng, len(runs.weight_bytes))
+        np.testing.assert_allclose(
+            best_times(runs, forward, backward, 2, [setting]),
+            best_times(apart, forward[:, kinds], backward[:, kinds], 2, [setting]),
+            rtol=1e-12,
+        )
 
 
 @pytest.mark.parametrize("tensor", [1, 4])
@@ -107,24 +158,6 @@ def test_a_model_of_realistic_size_has_it_too(tensor: int, recompute: bool) -> N
     forward = np.array([1e-4, 6e-3, 2.5e-3]) * np.exp(rng.normal(0, 0.5, (ARCHITECTURES, 3)))
     found = best_times(runs, forward, 2 * forward, tensor, [setting])[0]
     np.testing.assert_allclose(found, one_by_one(runs, forward, 2 * forward, tensor, setting), rtol=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_a_cut_with_the_depth_width_and_first_stage_returned_takes_the_time_returned(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    runs = random_runs(rng, (1, int(rng.integers(1, 6)), 1), 2)
-    setting = random_setting(rng, runs)
-    forward, backward = random_latencies(rng, 3)
-    optima = best_placements(runs, forward, backward, 2, setting)
-    for a in np.flatnonzero(np.isfinite(optima.time_s)):
-        chain, data = runs.chain(forward[a], backward[a]), int(optima.data[a])
-        times = [
-            exhaustive.time_s(chain, cut, data, setting)
-            for cut in exhaustive.cuts(len(chain))
-            if (len(cut), len(cut[0])) == (optima.stages[a], optima.first_layers[a])
-            and exhaustive.fits(chain, cut, 2, data, setting)
-        ]
-        assert min(times) == pytest.approx(optima.time_s[a], rel=1e-12)
 
 
 @settings(max_examples=100)
@@ -165,13 +198,13 @@ def test_settings_in_which_the_same_stages_fit_are_worked_out_once(monkeypatch: 
     runs = random_runs(rng, (1, 5, 1), 1)
     setting = replace(random_setting(rng, runs), memory_bytes=1e9, schedule="1f1b")
     calls: list[Setting] = []
-    solve = chains._solve
+    improve = chains._improve
 
-    def counted(*arguments: object) -> chains.Optima:
+    def counted(*arguments: object) -> None:
         calls.append(setting)
-        return solve(*arguments)  # type: ignore[arg-type]
+        improve(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(chains, "_solve", counted)
+    monkeypatch.setattr(chains, "_improve", counted)
     same = replace(setting, memory_bytes=2e9)
     other = replace(setting, devices=setting.devices + 1)
     times = best_times(runs, *random_latencies(rng, 3), 1, [setting, same, other])
