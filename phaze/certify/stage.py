@@ -31,7 +31,7 @@ from phaze.certify.weak import BOUNDS, Estimated, estimated_s
 from phaze.cost.memory import parameter_bytes
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Setting
-from phaze.plan.phaze.chains import Runs, best_times
+from phaze.plan.phaze.chains import best_times, read_runs
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
 from phaze.tables import CAUSES, Architectures, Edges, Estimates, Layers, Operators, Ranges, are_among
@@ -217,7 +217,9 @@ def _weakly_excluded(
 ) -> dict[str, Bools]:
     """Return which of the points (grid, A) that are left the simple bounds exclude, the simpler first."""
     found, layout = {}, layout_of(one.layers)
-    settings, runs = pipeline_settings(terms, layout), read_runs(one.layers, graph, terms.training)
+    settings = pipeline_settings(terms, layout)
+    each = parameter_bytes(terms.training.optimizer, terms.training.precision)
+    runs, _ = read_runs(one.layers, graph, each)
     passes = _passes(one, chips, graph, terms) if left.any() else {}
     for name, bound in BOUNDS.items():
         found[name] = np.zeros_like(left)
@@ -234,7 +236,7 @@ def _weakly_excluded(
 def _passes(
     one: Slice, chips: pd.DataFrame, graph: pd.DataFrame, terms: Terms
 ) -> dict[tuple[str, str], Estimated]:
-    """Return both passes of the layer of every run, in the order of the chain."""
+    """Return both passes of every kind of layer, in the order of the chain."""
     keys = [(layer, way) for layer in graph.sort_values("position")["layer"] for way in DIRECTIONS]
     operators, edges = (
         dict(list(rows.groupby(["layer", "direction"]))) for rows in (one.operators, one.edges)
@@ -250,22 +252,6 @@ def _passes(
         )
         for key in dict.fromkeys(keys)
     }
-
-
-def read_runs(layers: pd.DataFrame, graph: pd.DataFrame, training: Training) -> Runs:
-    """Return the chain of a model as runs of equal layers."""
-    graph = graph.sort_values("position")
-    rows = layers.set_index("layer").loc[graph["layer"]]
-    each = parameter_bytes(training.optimizer, training.precision)
-    parameters = rows["parameters"].to_numpy(np.float64)
-    return Runs(
-        counts=tuple(int(number) for number in graph["count"]),
-        weight_bytes=each.weights * parameters,
-        static_bytes=each.static * parameters,
-        activation_bytes=rows["activation_bytes"].to_numpy(np.float64),
-        output_bytes=rows["output_bytes"].to_numpy(np.float64),
-        tensor_parallel=rows["tensor_parallel"].to_numpy(np.bool_),
-    )
 
 
 def pipeline_settings(terms: Terms, layout: Layout) -> list[Setting]:

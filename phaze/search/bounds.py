@@ -20,14 +20,12 @@ from phaze.base.arrays import Floats
 from phaze.base.progress import counted
 from phaze.base.ranking import distinct_rows
 from phaze.cost.designs import designs_of_operators, gather_latencies
-from phaze.cost.memory import parameter_bytes
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Setting
 from phaze.plan.phaze.chains import Runs, best_times, possible_depths
 from phaze.plan.phaze.energy import Batch, Rates
 from phaze.schedule.bounds import layer_bounds
 from phaze.search.economy import Least, least_sample_j
-from phaze.spec.settings import Training
 from phaze.tables.columns import ENERGIES
 
 DIRECTIONS = ("forward", "backward")
@@ -146,23 +144,6 @@ def operator_latencies(
         gather_latencies(works, designs, *at, estimates["latency_s"].to_numpy()),
         gather_latencies(works, designs, *at, estimates["latency_all_s"].to_numpy()),
     )
-
-
-def read_runs(layers: pd.DataFrame, graph: pd.DataFrame, training: Training) -> tuple[Runs, list[str]]:
-    """Return the chain of a model as runs of equal layers, and the distinct layer of every run."""
-    graph = graph.sort_values("position")
-    rows = layers.set_index("layer").loc[graph["layer"]]
-    each = parameter_bytes(training.optimizer, training.precision)
-    parameters = rows["parameters"].to_numpy(np.float64)
-    runs = Runs(
-        counts=tuple(int(count) for count in graph["count"]),
-        weight_bytes=each.weights * parameters,
-        static_bytes=each.static * parameters,
-        activation_bytes=rows["activation_bytes"].to_numpy(np.float64),
-        output_bytes=rows["output_bytes"].to_numpy(np.float64),
-        tensor_parallel=rows["tensor_parallel"].to_numpy(np.bool_),
-    )
-    return runs, list(graph["layer"])
 
 
 def bound_times(

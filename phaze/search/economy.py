@@ -35,7 +35,7 @@ ROUNDS = 2
 
 @dataclass(frozen=True)
 class Least:
-    """What a layer of every run takes at least, arrays (A, runs); energies are those of one slice."""
+    """What a layer of every kind takes at least, arrays (A, kinds); energies are those of one slice."""
 
     forward_s: Floats
     backward_s: Floats
@@ -89,11 +89,13 @@ def least_sample_j(
     Its time per batch lies between `lower_s` and `feasible_s` (A,); `leakage_w` (A,) is the power of a chip
     that does nothing. Gradients take at least as many bytes as the weights.
     """
-    counts, each = np.array(runs.counts), slices(runs, batch.layout)
+    kinds = np.array(runs.kinds or range(len(runs.counts)))
+    counts, each = np.array(runs.counts), slices(runs, batch.layout)[kinds]
+    weight_bytes = runs.weight_bytes[kinds]
     samples = batch.layout.microbatch
     before = np.cumsum(counts) - counts
     microbatches, pipelines = useful_widths(setting.microbatches, setting.devices)
-    boundaries = np.repeat(runs.output_bytes, counts)[:-1]
+    boundaries = runs.output_bytes[runs.layers][:-1]
     frame = _Frame(
         counts=counts,
         movable=np.clip(before + counts - depths.last_start, 0, counts),
@@ -103,19 +105,19 @@ def least_sample_j(
         pipelines=pipelines,
         ends=np.searchsorted(pipelines, setting.devices // np.maximum(depths.devices, 1), side="right"),
         recompute=setting.recompute,
-        weights_s=setting.exchange_s(runs.weight_bytes),
+        weights_s=setting.exchange_s(weight_bytes),
         transfer_j=2.0 * rates.link_j_per_byte * float(min(boundaries, default=0.0)) / samples,
-        ring_j=2.0 * rates.link_j_per_byte * float(runs.weight_bytes @ (counts * each)) / batch.global_batch,
+        ring_j=2.0 * rates.link_j_per_byte * float(weight_bytes @ (counts * each)) / batch.global_batch,
         samples=samples,
         batch=batch.global_batch,
     )
     tables = (
         np.ascontiguousarray(values, np.float64)
         for values in (
-            least.forward_s,
-            least.backward_s,
-            least.forward_j * each,
-            least.backward_j * each,
+            least.forward_s[:, kinds],
+            least.backward_s[:, kinds],
+            least.forward_j[:, kinds] * each,
+            least.backward_j[:, kinds] * each,
             lower_s,
             feasible_s,
             leakage_w,

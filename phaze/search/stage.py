@@ -46,10 +46,12 @@ import pandas as pd
 from phaze.base.arrays import Bools, Floats
 from phaze.base.ranking import Ranks, limit_of, name_ranks, tied
 from phaze.base.units import GIB
+from phaze.cost.memory import parameter_bytes
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Setting
+from phaze.plan.phaze.chains import read_runs
 from phaze.plan.phaze.energy import Batch, Rates
-from phaze.search.bounds import Bounds, bound_energies, bound_layers, bound_times, least_energies, read_runs
+from phaze.search.bounds import Bounds, bound_energies, bound_layers, bound_times, least_energies
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import ScreenSettings, Training
 from phaze.spec.system import Scenario
@@ -85,7 +87,7 @@ def screen_architectures(
     layout = layout_of(layers)
     shard = architectures.sort_values("architecture", ignore_index=True)
     passes = bound_layers(operators, edges, estimates, shard, overlap_communication=overlap_communication)
-    runs, names = read_runs(layers, graph, training)
+    runs, names = read_runs(layers, graph, parameter_bytes(training.optimizer, training.precision))
     grid = memory_grid(training)
     asked = pipeline_settings(scenario, training, layout)
     times = bound_times(runs, names, passes, layout, asked)

@@ -13,8 +13,10 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.arrays import Floats
+from phaze.cost.memory import parameter_bytes
+from phaze.plan.phaze.chains import read_runs
 from phaze.schedule.bounds import EQUAL
-from phaze.search.bounds import Bounds, bound_layers, bound_times, read_runs
+from phaze.search.bounds import Bounds, bound_layers, bound_times
 from phaze.search.common import mean_of
 from phaze.search.cosearch import Subject, Terms, estimate_point, schedule_point, with_own_designs
 from phaze.search.hysteresis import walk_areas
@@ -133,7 +135,8 @@ _SEARCHED = ("hbm_gib", "recompute")
 
 def _point_times(point: Workload, chips: pd.DataFrame, terms: Terms) -> Floats:
     """Return exact times per batch (settings, A) of one point."""
-    runs, names = read_runs(point.tables["layers"], point.graph, terms.training)
+    each = parameter_bytes(terms.training.optimizer, terms.training.precision)
+    runs, names = read_runs(point.tables["layers"], point.graph, each)
     layers = _exact_layers(point, chips, terms)
     settings = pipeline_settings(terms.scenario, terms.training, point.layout)
     return bound_times(runs, names, layers, point.layout, settings).feasible_s

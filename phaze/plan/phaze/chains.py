@@ -79,9 +79,7 @@ class Runs:
         return self.chain(np.zeros_like(self.weight_bytes), np.zeros_like(self.weight_bytes))
 
 
-def read_runs(
-    layers: pd.DataFrame, graph: pd.DataFrame, each: ParameterBytes
-) -> tuple[Runs, list[str]]:
+def read_runs(layers: pd.DataFrame, graph: pd.DataFrame, each: ParameterBytes) -> tuple[Runs, list[str]]:
     """Return a model as runs, with the name of every kind of layer; `each` is what a parameter takes."""
     graph = graph.sort_values("position")
     kinds, names = pd.factorize(graph["layer"])

@@ -70,7 +70,7 @@ def executions(counts: Ints, last_start: int, recompute: bool) -> Ints:
 
 
 def slices(runs: Runs, layout: Layout) -> Ints:
-    """Return how many devices compute a layer of every run."""
+    """Return how many devices compute a layer of every kind."""
     return np.where(runs.tensor_parallel, layout.tp, 1)
 
 
