@@ -30,7 +30,7 @@ Times = dict[str, float]
 
 @dataclass(frozen=True)
 class Model:
-    """A model at one TMP width and microbatch with how it is trained."""
+    """A model in one layout with how it is trained."""
 
     layers: pd.DataFrame
     graph: pd.DataFrame
@@ -87,7 +87,7 @@ class Model:
 
 
 def time_points(points: pd.DataFrame, latencies: pd.DataFrame, model: Model) -> list[Times]:
-    """Return for points of one TMP width and microbatch the times per batch, and how many programs they took.
+    """Return for points of one layout the times per batch, and how many programs they took.
 
     `latencies` has the columns VALUES and `programs` for every architecture, layer and direction, apart for
     points that are said to fit and for others.

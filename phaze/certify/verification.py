@@ -48,7 +48,7 @@ class Conditions:
     schedule: ScheduleSettings
 
     def model(self, layers: pd.DataFrame) -> Model:
-        """Return the model at one TMP width and microbatch."""
+        """Return the model in one layout."""
         return Model(layers, self.graph, self.scenario, self.training)
 
     @cached_property

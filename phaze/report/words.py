@@ -115,7 +115,7 @@ def widths(row: pd.Series) -> str:
 
 
 def sliced(key: object) -> str:
-    """Return TMP width and microbatch of the layout with a key."""
+    """Return tensor-parallel width and microbatch of the layout with a key."""
     layout = Layout.of_key(str(key))
     return f"t {layout.tp}, b {layout.microbatch}"
 

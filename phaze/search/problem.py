@@ -68,7 +68,7 @@ class Problem(Noun):
         )
 
     def extract_subject(self, model: AnyModel, widths: Sequence[int]) -> Subject:
-        """Return a model with operators extracted for each TMP width and microbatch, where no tables are."""
+        """Return a model with operators extracted for each layout, where no tables are."""
         layouts = layouts_of(widths, self.training.microbatches)
         return extract_subject(model, self.sequence, layouts, self.extract, self._expert)
 

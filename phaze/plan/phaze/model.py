@@ -32,7 +32,7 @@ def place_model(
     conditions: Conditions,
     expert: Layout | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the tables of placements and stages of one model, TMP width and microbatch on a shard.
+    """Return the tables of placements and stages of one model in one layout on a shard.
 
     Every architecture that the screen kept at some HBM size is placed at all of them. Named architectures get
     the expert's placement as well, where its TMP width is this one.
