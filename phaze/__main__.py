@@ -11,15 +11,13 @@ import sys
 import typer
 
 from phaze.base.errors import PhazeError
-from phaze.commands.estimate import estimate
 from phaze.commands.export import export
-from phaze.commands.extract import extract
 from phaze.commands.map import map_stages
 from phaze.commands.partition import partition
 from phaze.commands.place import place
-from phaze.commands.schedule import schedule
 from phaze.commands.simulate import simulate
 from phaze.commands.space import space
+from phaze.commands.stages import estimate, extract, schedule
 from phaze.commands.status import status
 from phaze.commands.trace import trace
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phaze.commands import map_options as given
 from phaze.commands import options
-from phaze.commands import simulate_options as of_plans
 from phaze.commands.output import refuse_as_picture, refuse_outputs, telling
 
 if TYPE_CHECKING:
@@ -22,30 +21,74 @@ if TYPE_CHECKING:
     from phaze.spec.mapping import StoredMapping, StoredSearch
 
 
-_OF_PLANS = {
-    "model": "--model", "architecture": "--architecture", "hbm_gib": "--hbm-gib", "planner": "--planner",
-}  # fmt: skip
-"""Options that say nothing of stages, by parameter."""
+class Choice(StrEnum):
+    """What a search counts of a stage's time, or how that is chosen."""
+
+    P2P = "p2p"
+    ALLREDUCE = "allreduce"
+    EXACT = "exact"
+    AUTO = "auto"
+    AUTHORS = "authors"
+    ENSEMBLE = "ensemble"
 
 
 def map_stages(
     context: typer.Context,
-    stages: given.StagesArgument,
-    topology: given.TopologyOption,
-    out: given.OutOption = None,
-    model: of_plans.ModelOption = None,
-    architecture: of_plans.ArchitectureOption = None,
-    hbm_gib: of_plans.HbmGibOption = None,
-    planner: of_plans.PlannerOption = None,
-    instantiation: given.InstantiationOption = given.Choice.ENSEMBLE,
-    seed: given.SeedOption = 0,
-    heuristics: given.HeuristicsOption = True,
-    tries: given.TriesOption = 4_000_000,
-    steps: given.StepsOption = 1_000_000,
-    time_limit_s: given.TimeLimitSOption = math.inf,
-    memory_gib_per_s: given.MemoryGibPerSOption = math.inf,
-    times: given.TimesOption = None,
-    picture: given.PictureOption = None,
+    stages: Annotated[
+        Path,
+        typer.Argument(
+            help="Stages, as `partition` writes them, or plans of a study: "
+            "results/plans/<scenario>/<model>.parquet, report/plans.parquet."
+        ),
+    ],
+    topology: Annotated[
+        str,
+        typer.Option(
+            help="Topology (config/topologies/*.yaml), or a matrix or graph: .csv, .json, .graphml."
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="File for the mapping; else a summary is printed.")
+    ] = None,
+    model: options.PlanModelOption = None,
+    architecture: options.PlanArchitectureOption = None,
+    hbm_gib: options.PlanHbmGibOption = None,
+    planner: options.PlanPlannerOption = None,
+    instantiation: Annotated[
+        Choice,
+        typer.Option(
+            help="Stage time that the search counts: messages, all-reduce, or both; auto: the first or "
+            "the second by their bytes; authors: the better of these two; ensemble: all three and a local "
+            "search, the shortest step of them."
+        ),
+    ] = Choice.ENSEMBLE,
+    seed: Annotated[int, typer.Option(help="Of all random numbers.", min=0)] = 0,
+    heuristics: Annotated[
+        bool, typer.Option(help="Let CS and p2p map be the answer, and bound the searches.")
+    ] = True,
+    tries: Annotated[
+        int, typer.Option(help="Devices tried for a target before it is given up.", min=1)
+    ] = 4_000_000,
+    steps: Annotated[int, typer.Option(help="Steps of each chain of the local search.", min=0)] = 1_000_000,
+    time_limit_s: Annotated[
+        float,
+        typer.Option(
+            "--time-limit",
+            help="Seconds for the whole command; what is found may then differ, and bounds are coarser.",
+            min=0,
+        ),
+    ] = math.inf,
+    memory_gib_per_s: Annotated[
+        float, typer.Option(help="Memory bandwidth of the update, GiB/s.", min=1e-9)
+    ] = math.inf,
+    times: Annotated[Path | None, typer.Option(help="File for the seconds that each way took.")] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for a picture of the mapping beside CS and p2p map, .svg, .png or .pdf: bandwidths "
+            "with the devices in the order of replicas and stages."
+        ),
+    ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Map the stages of a partition, or a plan of a study, to the devices of a network.
@@ -103,7 +146,7 @@ def _refuse_options(context: typer.Context, *, is_plan: bool) -> None:
             context, of_stages, "map: {} is for stages; the batch of a plan ends without an update"
         )
     else:
-        options.refuse(context, _OF_PLANS, "map: {} is for a plan of a study, not for stages")
+        options.refuse(context, options.PLAN, "map: {} is for a plan of a study, not for stages")
 
 
 @dataclass(frozen=True, eq=False)

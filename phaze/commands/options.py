@@ -51,6 +51,17 @@ FlatBandwidthOption = Annotated[
 BackwardOption = Annotated[Backward, typer.Option(help="Gradients of an operator together, or apart.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+PlanModelOption = Annotated[str | None, typer.Option("--model", "-m", help="Workload of the plan.")]
+PlanArchitectureOption = Annotated[
+    str | None, typer.Option("--architecture", "-a", help="Architecture of the plan.")
+]
+PlanHbmGibOption = Annotated[float | None, typer.Option(help="HBM of the plan's devices, GiB.", min=0)]
+PlanPlannerOption = Annotated[str | None, typer.Option(help="Whose plan; the fastest unless given.")]
+PLAN = {
+    "model": "--model", "architecture": "--architecture", "hbm_gib": "--hbm-gib", "planner": "--planner",
+}  # fmt: skip
+"""Options that say which plan of a study is meant, by parameter."""
+
 
 def is_given(context: typer.Context, name: str) -> bool:
     """Return whether a parameter of the verb is in the command."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from phaze.base.errors import PhazeError
 from phaze.commands import options
-from phaze.commands import partition_options as given
 from phaze.commands.output import refuse_outputs, telling
+from phaze.spec.names import MOST
 
 if TYPE_CHECKING:
     from phaze.partition.search import Configuration
@@ -26,24 +27,74 @@ SYSTEM = "titan-v-ethernet"
 """Whose device runs a model unless another is given: Parmesan's."""
 
 
+class Flow(StrEnum):
+    """How a graph is cut."""
+
+    FULL = "full"
+    PAPER = "paper"
+
+
 def partition(
-    graph: given.GraphArgument,
-    stages: given.StagesOption = None,
-    replicas: given.ReplicasOption = None,
-    devices: given.DevicesOption = None,
-    hyper_operators: given.HyperOperatorsOption = None,
-    microbatch: given.MicrobatchOption = None,
-    microbatches: given.MicrobatchesOption = 4,
-    memory_gib: given.MemoryGibOption = None,
-    bandwidth_gbps: given.BandwidthGbpsOption = 10.0,
-    recompute: given.RecomputeOption = True,
-    flow: given.FlowOption = given.Flow.FULL,
-    slack: given.SlackOption = 0.02,
-    system: given.SystemOption = None,
-    sequence: given.SequenceOption = None,
-    baselines: given.BaselinesOption = False,
-    graph_out: given.GraphOutOption = None,
-    out: given.OutOption = None,
+    graph: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL|GRAPH.json",
+            help="Spec in config/models, path of one, or operators in JSON; see config/formats.md.",
+        ),
+    ],
+    stages: Annotated[
+        int | None, typer.Option(help="Stages S; searched unless given.", min=1, max=MOST)
+    ] = None,
+    replicas: Annotated[int | None, typer.Option(help="Replicas R of every stage.", min=1, max=MOST)] = None,
+    devices: Annotated[
+        int | None, typer.Option(help="Devices D = S R, for the search of S and R.", min=1, max=MOST)
+    ] = None,
+    hyper_operators: Annotated[
+        int | None,
+        typer.Option(
+            "--hyper-operators",
+            "-k",
+            help="K, up to which operators are clustered; the model's unless given, or 4 S, at least 48.",
+            min=1,
+        ),
+    ] = None,
+    microbatch: Annotated[
+        int | None, typer.Option(help="Samples in a microbatch of a model; 1 unless given.", min=1, max=MOST)
+    ] = None,
+    microbatches: Annotated[
+        int, typer.Option(help="MB, microbatches of a step on each replica.", min=1, max=MOST)
+    ] = 4,
+    memory_gib: Annotated[
+        float | None, typer.Option(help="Memory of a device, GiB; no limit unless given.")
+    ] = None,
+    bandwidth_gbps: Annotated[
+        float, typer.Option(help="Bandwidth between any two devices, 10^9 bytes/s.")
+    ] = 10.0,
+    recompute: Annotated[bool, typer.Option(help="Whether backward passes repeat the forward pass.")] = True,
+    flow: Annotated[
+        Flow, typer.Option(help="paper: clusters, dynamic program, refinement; full: goes on from there.")
+    ] = Flow.FULL,
+    slack: Annotated[
+        float,
+        typer.Option(
+            help="By which share the slowest stage may be slower than it must, if the step gets faster.",
+            min=0,
+        ),
+    ] = 0.02,
+    system: Annotated[
+        str | None, typer.Option(help="System whose device runs a model; titan-v-ethernet unless given.")
+    ] = None,
+    sequence: Annotated[
+        int | None, typer.Option(help="Tokens of a sample of a model; its longest unless given.", min=1)
+    ] = None,
+    baselines: Annotated[
+        bool,
+        typer.Option(
+            "--baselines", help="Compare with PipeDream, one topological order, Piper and Phaze by layer."
+        ),
+    ] = False,
+    graph_out: Annotated[Path | None, typer.Option(help="File for the graph of operators.")] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="File for the stages.")] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Cut the operators of a model into S stages of R devices each.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from phaze.base.errors import PhazeError
 from phaze.commands import options
-from phaze.commands import place_options as given
 from phaze.commands.output import ended_at_once, refuse_outputs, telling, write_or_print
 
 if TYPE_CHECKING:
@@ -26,35 +26,93 @@ _OF_MODELS = frozenset(
 """Options that say how a model is placed, by parameter."""
 
 
+class Planner(StrEnum):
+    """Planners of instance files."""
+
+    PHAZE = "phaze"
+    PIPER = "piper"
+
+
 def place(
     context: typer.Context,
-    instance: given.InstanceArgument = None,
-    out: given.OutOption = None,
-    planner: given.PlannerOption = given.Planner.PHAZE,
-    model: given.ModelOption = None,
+    instance: Annotated[
+        Path | None,
+        typer.Argument(help="Instance in the JSON of the planner's authors; see config/formats.md."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="File for the placement; else printed.")
+    ] = None,
+    planner: Annotated[Planner, typer.Option(help="Whose planner, for an instance file.")] = Planner.PHAZE,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Model, as for the other verbs.")] = None,
     architecture: options.ArchitectureOption = "tpu-v4-as-built",
     system: options.SystemOption = "tpu-v4-pod",
     flat_bandwidth: options.FlatBandwidthOption = None,
-    devices: given.DevicesOption = None,
-    memory_gib: given.MemoryGibOption = None,
-    microbatches: given.MicrobatchesOption = None,
-    bandwidth_gib: given.BandwidthGibOption = None,
-    exactly: given.ExactlyOption = False,
-    paper_table1: given.PaperTable1Option = False,
-    exact_knapsack: given.ExactKnapsackOption = False,
-    baselines: given.BaselinesOption = False,
-    levels: given.LevelsOption = None,
-    max_downsets: given.MaxDownsetsOption = None,
-    global_batch: given.GlobalBatchOption = 4096,
+    devices: Annotated[
+        int | None, typer.Option(help="Devices; the system's, or Piper's instance's, unless given.", min=1)
+    ] = None,
+    memory_gib: Annotated[
+        float | None,
+        typer.Option(help="Piper: memory of a device, GiB; the instance's unless given.", min=0),
+    ] = None,
+    microbatches: Annotated[
+        int | None,
+        typer.Option(help="Piper: N, microbatches in a batch; the instance's unless given.", min=1),
+    ] = None,
+    bandwidth_gib: Annotated[
+        float | None,
+        typer.Option(help="Piper: bandwidth of a device, GiB/s; the instance's unless given.", min=0),
+    ] = None,
+    exactly: Annotated[
+        bool, typer.Option("--exactly", help="Piper: data widths sum up to N exactly, not at most.")
+    ] = False,
+    paper_table1: Annotated[
+        bool,
+        typer.Option(
+            "--paper-table1",
+            help="Piper: as the paper's Table 1: one linear order, gradients exchanged every d microbatches.",
+        ),
+    ] = False,
+    exact_knapsack: Annotated[
+        bool,
+        typer.Option(
+            "--exact-knapsack", help="Piper: choose configurations exactly, not by the paper's rule."
+        ),
+    ] = False,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="Piper: add the plans of the paper's baselines.")
+    ] = False,
+    levels: Annotated[
+        str | None,
+        typer.Option(
+            help="Piper: a network's levels from the inside out, devices@GiB/s, such as 8@300,8@25."
+        ),
+    ] = None,
+    max_downsets: Annotated[
+        int | None,
+        typer.Option(
+            help="Piper: downsets that a graph may have; 100,000 (2,000 with levels) unless given.", min=1
+        ),
+    ] = None,
+    global_batch: Annotated[int, typer.Option(help="Samples in a batch.", min=1)] = 4096,
     sequence: options.SequenceOption = None,
     tensor: options.TensorOption = None,
     microbatch: options.MicrobatchOption = None,
-    hbm_gib: given.HbmGibOption = None,
-    recompute: given.RecomputeOption = None,
-    optimizer: given.OptimizerOption = "adam",
-    precision: given.PrecisionOption = "mixed",
-    pipeline: given.PipelineOption = "1f1b",
-    tokens: given.TokensOption = None,
+    hbm_gib: Annotated[
+        float | None, typer.Option(help="HBM of a device in GiB; the architecture's, or 80, unless given.")
+    ] = None,
+    recompute: Annotated[
+        bool | None,
+        typer.Option("--recompute/--stash", help="Activations; the better one unless given."),
+    ] = None,
+    optimizer: Annotated[str, typer.Option(help="sgd, sgd-momentum or adam, for its memory.")] = "adam",
+    precision: Annotated[str, typer.Option(help="half, mixed or single: bytes of a parameter.")] = "mixed",
+    pipeline: Annotated[str, typer.Option(help="1f1b or gpipe.")] = "1f1b",
+    tokens: Annotated[
+        float | None,
+        typer.Option(
+            help="Tokens or images to train on, for the time to train; 300e9 tokens unless given.", min=1
+        ),
+    ] = None,
     backward: options.BackwardOption = options.Backward.PAIRED,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -75,7 +133,7 @@ def place(
         levels=levels, max_downsets=max_downsets,
     )  # fmt: skip
     if instance is not None:
-        _refuse_options_of_models(context, devices=planner is given.Planner.PHAZE)
+        _refuse_options_of_models(context, devices=planner is Planner.PHAZE)
         _place_instance(instance, planner, piper, out)
     elif model is not None:
         _refuse_piper(planner, piper)
@@ -101,8 +159,8 @@ def _place_model(question: Question, out: Path | None, *, as_json: bool) -> None
     write_or_print((json.dumps(found, indent=2) if as_json else in_one_line(found)) + "\n", out)
 
 
-def _place_instance(instance: Path, planner: given.Planner, piper: PiperQuestion, out: Path | None) -> None:
-    if planner is given.Planner.PIPER:
+def _place_instance(instance: Path, planner: Planner, piper: PiperQuestion, out: Path | None) -> None:
+    if planner is Planner.PIPER:
         text = _by_piper(instance, piper)
     else:
         _refuse_options_of_piper(piper)
@@ -147,9 +205,9 @@ def _refuse_options_of_models(context: typer.Context, *, devices: bool) -> None:
             raise PhazeError(f"place: --{option} is not for the instance file of this planner")
 
 
-def _refuse_piper(planner: given.Planner, question: PiperQuestion) -> None:
+def _refuse_piper(planner: Planner, question: PiperQuestion) -> None:
     """Refuse the planner, and what only it takes, for a model."""
-    if planner is given.Planner.PIPER:
+    if planner is Planner.PIPER:
         raise PhazeError("place: give an instance file with --planner piper; a study plans models with it")
     _refuse_options_of_piper(question)
 

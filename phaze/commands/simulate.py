@@ -4,37 +4,54 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from phaze.base.errors import PhazeError
 from phaze.commands import options
-from phaze.commands import simulate_options as given
 from phaze.commands.output import refuse_as_picture, refuse_outputs, telling
 
 if TYPE_CHECKING:
     from phaze.plan.single import Answer
 
-_OF_PLANS = {
-    "model": "--model", "architecture": "--architecture", "hbm_gib": "--hbm-gib", "planner": "--planner",
-    "trace": "--trace", "picture": "--picture", "as_json": "--json",
-}  # fmt: skip
+_OF_PLANS = {**options.PLAN, "trace": "--trace", "picture": "--picture", "as_json": "--json"}
 """Options that say nothing of runs, by parameter."""
 
 
 def simulate(
     context: typer.Context,
-    placement: given.PlacementArgument = None,
-    runs: given.RunsOption = None,
-    system: given.SystemOption = None,
-    out: given.OutOption = None,
-    model: given.ModelOption = None,
-    architecture: given.ArchitectureOption = None,
-    hbm_gib: given.HbmGibOption = None,
-    planner: given.PlannerOption = None,
-    trace: given.TraceOption = None,
-    picture: given.PictureOption = None,
+    placement: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Plans of a study: results/plans/<scenario>/<model>.parquet, report/plans.parquet."
+        ),
+    ] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option("--runs", help="CSV of transformer runs, one a row; see config/formats.md."),
+    ] = None,
+    system: Annotated[
+        str | None,
+        typer.Option(
+            help="File in config/systems, or path of one; for --runs one with a device and levels. "
+            "For a plan, unless given: the flat network that it was made for."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="CSV for the runs with their predictions.")
+    ] = None,
+    model: options.PlanModelOption = None,
+    architecture: options.PlanArchitectureOption = None,
+    hbm_gib: options.PlanHbmGibOption = None,
+    planner: options.PlanPlannerOption = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="File for a trace of the plan, for Perfetto or chrome://tracing.")
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="File for a picture of the plan's pipeline over time: .svg, .png or .pdf."),
+    ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Replay a plan of a study event by event, or predict training runs of transformers on a cluster.
@@ -52,14 +69,10 @@ def simulate(
         choice = (model, architecture, hbm_gib, planner)
         _simulate_plan(placement, choice, system, (trace, picture), as_json=as_json)
         return
-    _refuse_options_of_plans(context)
+    options.refuse(context, _OF_PLANS, "simulate: {} is for a plan, not for --runs")
     if runs is None or system is None or out is None:
         raise PhazeError("simulate: --runs needs --system and -o")
     _simulate_runs(runs, system, out)
-
-
-def _refuse_options_of_plans(context: typer.Context) -> None:
-    options.refuse(context, _OF_PLANS, "simulate: {} is for a plan, not for --runs")
 
 
 def _simulate_plan(

@@ -2,18 +2,63 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
-from dataclasses import asdict
+import re
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from statistics import mean
+from typing import Annotated
 
 import typer
 
+from phaze.base.errors import PhazeError
 from phaze.commands.options import JsonOption
 
-if TYPE_CHECKING:
-    from phaze.commands.study_status import Stage
+ROOT = Path(__file__).resolve().parents[2]
+"""The folder that holds the Snakefile."""
+REASONS = {
+    "missing": "not made yet",
+    "updated input files": "an input changed",
+    "set of input files changed": "other inputs",
+    "params changed": "its settings or its code changed",
+    "rule implementation changed": "its script or rule changed",
+    "ok": "what it depends on is made again",
+}
+"""Snakemake's words for why a file is made again, in ours."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of the study, as Snakemake sees it."""
+
+    rule: str
+    log: str
+    """Log of the job that made it, '-' if none did."""
+    reason: str
+    """Why it is made again, empty if it is not."""
+
+    @property
+    def benchmark(self) -> str:
+        """Return the file in which the time of the job was measured."""
+        return self.log.replace("/logs/", "/benchmarks/", 1).removesuffix(".log") + ".tsv"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The jobs of one rule."""
+
+    rule: str
+    done: int
+    left: int
+    """Jobs to run."""
+    reasons: tuple[str, ...]
+    """Why they run."""
+    job_s: float | None
+    """Mean time of its jobs as measured, None if none was."""
 
 
 def status(
@@ -31,8 +76,6 @@ def status(
 
     Also while it runs. Times are those that jobs took before.
     """
-    from phaze.commands.study_status import seconds_left, study_status
-
     stages = study_status(directory, configfile)
     left, shared = seconds_left(stages), cores or os.cpu_count() or 1
     if as_json:
@@ -64,3 +107,95 @@ def in_words(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def study_status(folder: Path, configfile: Path | None) -> list[Stage]:
+    """Return the rules of a study in the order of the workflow, as Snakemake sees them from a folder.
+
+    Raises PhazeError with what Snakemake says where the study cannot be planned.
+    """
+    from phaze.spec.config import check_config_files
+
+    check_config_files([] if configfile is None else [configfile])
+    files = read_summary(_ask(folder, configfile, "--summary"))
+    left = read_counts(_ask(folder, configfile, "--dry-run", "--quiet", "rules"))
+    return stages_of(files, left, folder)
+
+
+def _ask(folder: Path, configfile: Path | None, *arguments: str) -> str:
+    """Return what Snakemake prints."""
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
+    command += ["--directory", str(folder), *arguments]
+    if configfile is not None:
+        command += ["--configfile", str(configfile)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise PhazeError(f"the study cannot be planned:\n{done.stderr.strip()}")
+    return done.stdout + done.stderr if "--dry-run" in arguments else done.stdout
+
+
+def read_summary(text: str) -> list[File]:
+    """Return the files that `snakemake --summary` prints."""
+    return [
+        File(row["rule"], row["log-file(s)"], "" if row["plan"] == "no update" else _reason(row["status"]))
+        for row in csv.DictReader(text.splitlines(), delimiter="\t")
+    ]
+
+
+def _reason(status: str) -> str:
+    return REASONS.get(status, status)
+
+
+def read_counts(text: str) -> dict[str, int]:
+    """Return how many jobs of every rule a dry run counts, empty where nothing is to be done."""
+    _, _, table = text.partition("Job stats:\n")
+    lines = (line.split() for line in table.partition("\n\n")[0].splitlines())
+    return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].isdigit()}
+
+
+def stages_of(files: list[File], left: dict[str, int], folder: Path) -> list[Stage]:
+    """Return what is done and what is left by rule, first what runs first."""
+    order = {rule: i for i, rule in enumerate(_rules())}
+    rules = sorted({file.rule for file in files}, key=lambda rule: (order.get(rule, len(order)), rule))
+    return [
+        _stage([file for file in files if file.rule == rule], left.get(rule, 0), folder) for rule in rules
+    ]
+
+
+def _rules() -> list[str]:
+    """Return the rules of the workflow in the order in which they are stated, which is that of the stages."""
+    included = re.findall(
+        r'^include: "(.+)"$', (ROOT / "Snakefile").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    texts = ((ROOT / path).read_text(encoding="utf-8") for path in included)
+    return [rule for text in texts for rule in re.findall(r"^rule (\w+):$", text, re.MULTILINE)]
+
+
+def _stage(files: list[File], left: int, folder: Path) -> Stage:
+    stale = {file.log for file in files if file.reason}
+    jobs = {file.log: folder / file.benchmark for file in files}
+    measured = [seconds for path in jobs.values() if (seconds := _seconds(path)) is not None]
+    return Stage(
+        rule=files[0].rule,
+        done=len(jobs.keys() - stale),
+        left=left,
+        reasons=tuple(reason for reason in REASONS.values() if any(file.reason == reason for file in files)),
+        job_s=mean(measured) if measured else None,
+    )
+
+
+def _seconds(benchmark: Path) -> float | None:
+    """Return the time of a job from Snakemake's measurement, None without one."""
+    try:
+        with benchmark.open(encoding="utf-8") as file:
+            return float(next(csv.DictReader(file, delimiter="\t"))["s"])
+    except (OSError, ValueError, KeyError, StopIteration):
+        return None
+
+
+def seconds_left(stages: list[Stage]) -> float | None:
+    """Return the work that is left; a rule that never ran counts as the mean job. None if none ran."""
+    known = [stage.job_s for stage in stages if stage.job_s is not None]
+    if not known:
+        return None
+    return sum(stage.left * (mean(known) if stage.job_s is None else stage.job_s) for stage in stages)

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from phaze.commands.status import in_words
-from phaze.commands.study_status import Stage, read_counts, read_summary, seconds_left, stages_of
+from phaze.commands.status import Stage, in_words, read_counts, read_summary, seconds_left, stages_of
 
 HEADER = "output_file\tdate\trule\tlog-file(s)\tstatus\tplan"
 
