@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,15 +96,18 @@ def flag(about: str) -> Column:
 
 
 class Table:
-    """A table's contract; subclasses only state it."""
+    """A table's contract; subclasses only state it, and say in their docstring what the table holds."""
 
     name: ClassVar[str]
-    """The plural noun: also the folder under results/."""
-    about: ClassVar[str]
+    """The plural noun, by the name of the class: also the folder under results/."""
     keys: ClassVar[dict[str, Column]]
     columns: ClassVar[dict[str, Column]]
     rules: ClassVar[dict[str, Rule]] = {}
     """Rules between columns: sentence -> function of the frame that is true for every good row."""
+
+    def __init_subclass__(cls) -> None:
+        if Table in cls.__bases__:
+            cls.name = re.sub(r"\B[A-Z]", r"_\g<0>", cls.__name__).lower()
 
     @classmethod
     def fields(cls) -> dict[str, Column]:

@@ -18,10 +18,8 @@ TIME = "time per sample in the input's unit of time; infinite without a plan"
 
 
 class Cases(Table):
-    """The best plan of every planner on every cluster of a case."""
+    """The best plan of every planner for an input on a cluster."""
 
-    name = "cases"
-    about = "the best plan of every planner for an input on a cluster"
     keys = {**_CASE, **_DEVICES}
     columns = {
         "input": text("name of the input"),
@@ -43,10 +41,8 @@ class Cases(Table):
 
 
 class Pipelines(Table):
-    """The stages of the best plans."""
+    """Stages of the best plans, in the order of the data flow."""
 
-    name = "pipelines"
-    about = "stages of the best plans, in the order of the data flow"
     keys = {**_CASE, **_DEVICES, "stage": count("place in the pipeline, from the input")}
     columns = {
         "layers": text("its layers, as the input calls them"),
@@ -60,10 +56,8 @@ class Pipelines(Table):
 
 
 class Curves(Table):
-    """The best time for every number of devices, from a single run."""
+    """Best time for every number of devices, where it becomes less, from a single run."""
 
-    name = "curves"
-    about = "best time for every number of devices, where it becomes less"
     keys = {**_CASE, "devices": count("fewest devices that reach the time, of those considered", 1)}
     columns = {
         "input": text("name of the input"),
@@ -73,9 +67,7 @@ class Curves(Table):
 
 
 class Durations(Table):
-    """How long planning takes; measured, so that it lies with the benchmarks."""
+    """Measured time of planning, without reading the input and compiling; lies with the benchmarks."""
 
-    name = "durations"
-    about = "measured time of planning, without reading the input and compiling"
     keys = {**_CASE, **_DEVICES, "run": count("which of the equal runs")}
     columns = {"seconds": real("processor time of the planner")}

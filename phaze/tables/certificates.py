@@ -11,12 +11,11 @@ CAUSES = ("memory", "solved", "work", "path", "combined", "tied", "open")
 
 
 class Certificates(Table):
-    """Why nothing in the space is better than the best: every point of it is in one of the counts."""
+    """Size of the space, how many of its points were excluded by which bound, best value, largest bound.
 
-    name = "certificates"
-    about = (
-        "size of the space, how many of its points were excluded by which bound, best value, largest bound"
-    )
+    Why nothing in the space is better than the best: every point of it is in one of the counts.
+    """
+
     keys = {"model": text(f"name of the workload, {COMMON} for all of them together")}
     columns = {
         "architectures": count("architectures within the area limit, equal ones once"),
@@ -44,10 +43,8 @@ class Certificates(Table):
 
 
 class Ranges(Table):
-    """Between what the time per batch of an architecture lies, over all points of a model."""
+    """Least lower bound and feasible time per batch over TMP widths, microbatches and recompute."""
 
-    name = "ranges"
-    about = "least lower bound and feasible time per batch over TMP widths, microbatches and recompute"
     keys = {"model": MODEL, "architecture": ARCHITECTURE, "hbm_gib": real("HBM capacity")}
     columns = {
         "lower_s": real("no placement is faster; infinite if none fits", finite=False),
@@ -57,10 +54,8 @@ class Ranges(Table):
 
 
 class Audits(Table):
-    """Points bounded and solved again by other code, to verify the certificate."""
+    """Points drawn from the excluded ones, bounded and solved again, to verify the certificate."""
 
-    name = "audits"
-    about = "points drawn from the excluded ones, bounded and solved again by independent code"
     keys = {
         "model": MODEL,
         "layout": LAYOUT,

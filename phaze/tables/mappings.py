@@ -26,10 +26,8 @@ _KEYS = {
 
 
 class Mappings(Table):
-    """The simulated step with the mapping that each way found."""
+    """The simulated training step with the mapping of every way."""
 
-    name = "mappings"
-    about = "the simulated training step with the mapping of every way"
     keys = {**_KEYS, "way": text("how the mapping was found", *WAYS)}
     columns = {
         "step_s": real("simulated step"),
@@ -56,10 +54,11 @@ class Mappings(Table):
 
 
 class MappedDevices(Table):
-    """The devices of the mapping with the shortest step of our own ways, and of the heuristics."""
+    """Devices of stages and replicas, for the first seed of a topology.
 
-    name = "mapped_devices"
-    about = "devices of stages and replicas, for the first seed of a topology"
+    The mapping is that with the shortest step of our own ways, and those of the heuristics.
+    """
+
     keys = {
         **_KEYS,
         "way": text("how the mapping was found", *WAYS),
@@ -70,28 +69,22 @@ class MappedDevices(Table):
 
 
 class MapDurations(Table):
-    """How long mapping takes; measured, so that it lies with the benchmarks."""
+    """Measured wall time of each way, on the threads of the job, with loading; lies with the benchmarks."""
 
-    name = "map_durations"
-    about = "measured wall time of each way, on the threads of the job, and with loading"
     keys = {**_KEYS, "way": text("how the mapping was found", *OWN_WAYS)}
     columns = {"seconds": real("wall time")}
 
 
 class PartitionDurations(Table):
-    """How long the steps of the paper's partition take; measured, so that it lies with the benchmarks."""
+    """Measured wall time of the steps of a partition, least of several runs; lies with the benchmarks."""
 
-    name = "partition_durations"
-    about = "measured wall time of the steps of the paper's partition, least of several runs"
     keys = {**POINT, "phase": text("step of the partition", *PHASES)}
     columns = {"seconds": real("wall time, of all α together")}
 
 
 class SearchGaps(Table):
-    """How far the local search alone stays from the best mappings."""
+    """Longest stage time by the local search alone, beside the best one known and the bound."""
 
-    name = "search_gaps"
-    about = "longest stage time by the local search alone, beside the best one known and the bound"
     keys = {**_KEYS, "counted": text("what of the stage time is counted", "p2p", "allreduce", "exact")}
     columns = {
         "local_s": real("longest stage time of the local search, from random mappings and near devices"),
@@ -106,19 +99,15 @@ class SearchGaps(Table):
 
 
 class GapDurations(Table):
-    """How long the local search alone takes; measured, so that it lies with the benchmarks."""
+    """Measured wall time of the local search alone, all chains; lies with the benchmarks."""
 
-    name = "gap_durations"
-    about = "measured wall time of the local search alone, all chains"
     keys = {**_KEYS, "counted": text("what of the stage time is counted", "p2p", "allreduce", "exact")}
     columns = {"seconds": real("wall time")}
 
 
 class SpeedUps(Table):
-    """How much shorter steps are than with mappings by hand; medians over the seeds of a topology."""
+    """Speed-ups of the simulated step over mappings by hand, medians over seeds."""
 
-    name = "speed_ups"
-    about = "speed-ups of the simulated step over mappings by hand, medians over seeds"
     keys = {name: column for name, column in _KEYS.items() if name != "seed"}
     columns = {
         "over_consecutive": real("all of ours over CS map"),
@@ -135,10 +124,8 @@ class SpeedUps(Table):
 
 
 class FiguresRead(Table):
-    """Printed speed-ups beside what every reading of them gives."""
+    """Speed-ups under every reading of what a publication leaves open, beside the printed ones."""
 
-    name = "figures_read"
-    about = "speed-ups under every reading of what a publication leaves open, beside the printed ones"
     keys = {
         "case": text("case of the study"),
         "reading": text("what is assumed"),

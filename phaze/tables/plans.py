@@ -25,10 +25,8 @@ TIMED = [
 
 
 class Plans(Table):
-    """The best plan of every planner."""
+    """The best plan of every planner for a model on an architecture, and what Piper's model says of it."""
 
-    name = "plans"
-    about = "the best plan of every planner for a model on an architecture, and what Piper's model says of it"
     keys = PLAN
     columns = {
         "status": text("result", "placed", "infeasible"),
@@ -60,10 +58,8 @@ class Plans(Table):
 
 
 class PlanStages(Table):
-    """The stages of every plan."""
+    """Stages of every plan: layers, widths, what recomputes, time and memory with headroom."""
 
-    name = "plan_stages"
-    about = "stages of every plan: layers, widths, what recomputes, time and memory with headroom"
     keys = {**PLAN, "stage": count("stage, from the first")}
     columns = {
         "first_layer": count("position of the first layer"),
@@ -104,10 +100,8 @@ _MAPPED = {**PLAN, "system": text("name of the system whose network it is")}
 
 
 class PlanMaps(Table):
-    """Every mapping of a plan that was tried, simulated."""
+    """Plans on the devices of networks: a simulated batch under every mapping that was tried."""
 
-    name = "plan_maps"
-    about = "plans on the devices of networks: a simulated batch under every mapping that was tried"
     keys = {**_MAPPED, "way": text("how the mapping was found", *MAP_WAYS)}
     columns = {
         "network": text("what the network is"),
@@ -123,10 +117,8 @@ class PlanMaps(Table):
 
 
 class PlanDevices(Table):
-    """The devices of every plan under the chosen mapping."""
+    """Devices of every slice of every replica of a plan under the chosen mapping."""
 
-    name = "plan_devices"
-    about = "devices of every slice of every replica of a plan under the chosen mapping"
     keys = {
         **_MAPPED,
         "stage": count("stage, from the first"),
@@ -141,10 +133,8 @@ PARTS = ("imbalance_s", "bubbles_s", "transfers_s", "synchronisation_s", "conten
 
 
 class Simulations(Table):
-    """Every plan replayed."""
+    """Every plan replayed event by event: its time per batch, and why it differs from the planner's."""
 
-    name = "simulations"
-    about = "every plan replayed event by event: its time per batch, and why it differs from the planner's"
     keys = PLAN
     columns = {
         "schedule": text("how microbatches pass the stages", "1f1b", "gpipe", "2bw"),
@@ -177,10 +167,8 @@ class Simulations(Table):
 
 
 class SimulationStages(Table):
-    """The stages of every plan, replayed."""
+    """Stages of every plan replayed: device time at work, microbatches in flight, most memory."""
 
-    name = "simulation_stages"
-    about = "stages of every plan replayed: device time at work, microbatches in flight, most memory"
     keys = {**PLAN, "stage": count("stage, from the first")}
     columns = {
         "busy_s": real("a device's passes in a batch, on average over the replicas"),

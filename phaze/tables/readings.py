@@ -7,12 +7,10 @@ READING = text("name of the reading, `study` for the study's own settings")
 
 
 class Readings(Table):
-    """The best plan of every named architecture under every reading, and the experts'."""
+    """Best plan of every named architecture and HBM size under the settings of a reading, and the
+    experts'.
+    """
 
-    name = "readings"
-    about = (
-        "best plan of every named architecture and HBM size under the settings of a reading, and the experts'"
-    )
     keys = {
         "reading": READING,
         "model": MODEL,
@@ -36,12 +34,8 @@ class Readings(Table):
 
 
 class ReadingFigures(Table):
-    """Printed figures beside those of every reading."""
+    """Printed figures of the publication beside those of every reading: placements, utilisations, means."""
 
-    name = "reading_figures"
-    about = (
-        "printed figures of the publication beside those of every reading: placements, utilisations, means"
-    )
     keys = {
         "reading": READING,
         "kind": text("what it is", "placement", "mfu", "mean"),
@@ -58,10 +52,8 @@ class ReadingFigures(Table):
 
 
 class ReadingScores(Table):
-    """How near every reading comes to the publication."""
+    """How near every reading comes: placements that agree, how far utilisations are off, the means."""
 
-    name = "reading_scores"
-    about = "how near every reading comes: placements that agree, how far utilisations are off, the means"
     keys = {"reading": READING}
     columns = {
         "note": text("what the reading assumes"),

@@ -17,10 +17,8 @@ from phaze.tables.stages import Placements
 
 
 class Commons(Table):
-    """Candidates for the common architecture of all models, with the mean of their throughputs."""
+    """Candidates for the common architecture: mean of the models' throughputs, and which one is chosen."""
 
-    name = "commons"
-    about = "candidates for the common architecture: mean of the models' throughputs, and which one is chosen"
     keys = {"architecture": ARCHITECTURE, "hbm_gib": real("HBM capacity")}
     columns = {
         "mean": real("mean of the models' throughputs, 0 if it does not train all that can be trained"),
@@ -32,10 +30,8 @@ class Commons(Table):
 
 
 class Fronts(Table):
-    """Points of a model's space that no other is better than in time, area and energy."""
+    """Pareto front of a model over its whole space: time per batch, area and energy per sample, exact."""
 
-    name = "fronts"
-    about = "Pareto front of a model over its whole space: time per batch, area and energy per sample, exact"
     keys = {
         "model": MODEL,
         "area_limit_um2": real("largest area of the space"),
@@ -58,10 +54,8 @@ class Fronts(Table):
 
 
 class Sensitivities(Table):
-    """Placements of the winners and the baseline under other bandwidths."""
+    """Best placement of the winners and the baseline under every variation of the cluster."""
 
-    name = "sensitivities"
-    about = "best placement of the winners and the baseline under every variation of the cluster"
     keys = {"variation": text("name of the variation, as in report.sensitivity"), **PLACED}
     columns = Placements.columns
     rules = Placements.rules
@@ -86,12 +80,8 @@ _OUTCOME = {
 
 
 class Results(Table):
-    """What a study answers: the best placement of every model on every kind of accelerator."""
+    """Per model the best placement on the baseline, the named, the per-model and the common architecture."""
 
-    name = "results"
-    about = (
-        "per model the best placement on the baseline, the named, the per-model and the common architecture"
-    )
     keys = _DESIGN
     columns = {
         "planner": text("who chose the placement", "phaze", "expert", "expert-even"),
@@ -111,13 +101,10 @@ class Results(Table):
 
 
 class Recommendations(Table):
-    """The plan with the least simulated time on the accelerator of every compared result."""
+    """The plan with the least simulated time of the certified, equal and experts' stages, and what the
+    certified plan loses to it.
+    """
 
-    name = "recommendations"
-    about = (
-        "the plan with the least simulated time of the certified, equal and experts' stages, and what the "
-        "certified plan loses to it"
-    )
     keys = _DESIGN
     columns = {
         "architecture": ARCHITECTURE,
@@ -150,10 +137,8 @@ class Recommendations(Table):
 
 
 class Gains(Table):
-    """What accelerators gain over the baseline under the study's settings and under each of its readings."""
+    """Geometric mean of the gains over the baseline under every reading, with one planner for both."""
 
-    name = "gains"
-    about = "geometric mean of the gains over the baseline under every reading, with one planner for both"
     keys = {"reading": text("name of the reading, `study` for the study's own settings"), **_ACCELERATOR}
     columns = {
         "note": text("what the reading assumes"),
@@ -165,19 +150,15 @@ class Gains(Table):
 
 
 class Comparisons(Table):
-    """The results of every scenario of a study."""
+    """The results of every scenario of the study."""
 
-    name = "comparisons"
-    about = "the results of every scenario of the study"
     keys = {"scenario": text("name of the scenario"), **_DESIGN}
     columns = Results.columns
 
 
 class Memories(Table):
-    """What every HBM capacity gives on the best architecture of a model."""
+    """Throughput of the best architecture with every HBM capacity, and the capacity that is chosen."""
 
-    name = "memories"
-    about = "throughput of the best architecture with every HBM capacity, and the capacity that is chosen"
     keys = {"model": MODEL, "hbm_gib": real("HBM capacity")}
     columns = {
         **{name: column for name, column in _CHOICE.items() if name != "hbm_gib"},
@@ -188,10 +169,8 @@ class Memories(Table):
 
 
 class Rankings(Table):
-    """The best architectures of every model."""
+    """The best architectures of every model, and the smallest one within the tolerance of the best."""
 
-    name = "rankings"
-    about = "the best architectures of every model, and the smallest one within the tolerance of the best"
     keys = {"model": MODEL, "rank": count("place by time per batch, area, name", 1)}
     columns = {
         **_CHOICE,
@@ -202,10 +181,8 @@ class Rankings(Table):
 
 
 class Breakdowns(Table):
-    """Where the time of a batch goes."""
+    """Time per batch in the slowest stage: passes, transfers, pipeline fill, gradient synchronisation."""
 
-    name = "breakdowns"
-    about = "time per batch in the slowest stage: passes, transfers, pipeline fill, gradient synchronisation"
     keys = _DESIGN
     columns = {
         "useful_s": real("model FLOPs at the peak of all tensor cores of the cluster, a part of the passes"),
@@ -218,10 +195,8 @@ class Breakdowns(Table):
 
 
 class Bindings(Table):
-    """What binds every operator of the best placement of a model."""
+    """What binds every operator on the best architecture, as scheduled."""
 
-    name = "bindings"
-    about = "what binds every operator on the best architecture, as scheduled"
     keys = {"model": MODEL, **OPERATOR}
     columns = {
         "name": text("readable name"),
@@ -234,28 +209,22 @@ class Bindings(Table):
 
 
 class Energies(Table):
-    """Energy of a sample, by part of the accelerator."""
+    """Energy per trained sample by part of the accelerator."""
 
-    name = "energies"
-    about = "energy per trained sample by part of the accelerator"
     keys = {**_DESIGN, "part": text("part", *ENERGIES, "leakage")}
     columns = {"joules_per_sample": real("energy"), "share": real("of the whole")}
 
 
 class Areas(Table):
-    """Area of an accelerator, by part."""
+    """Area of the accelerators of the results by part."""
 
-    name = "areas"
-    about = "area of the accelerators of the results by part"
     keys = {**_DESIGN, "part": text("part", "tensor", "vector", "l2", "glb")}
     columns = {"area_um2": real("area"), "share": real("of the chip")}
 
 
 class Complexities(Table):
-    """Size of the models, as Table 4 of the paper counts it."""
+    """Size of every model at its smallest TMP width, as Table 4 of the paper counts it."""
 
-    name = "complexities"
-    about = "layers, operators, parameters, activations and FLOPs of every model at its smallest TMP width"
     keys = {"model": MODEL}
     columns = {
         "layout": LAYOUT,
@@ -274,10 +243,8 @@ class Complexities(Table):
 
 
 class Variations(Table):
-    """What the winners make of other bandwidths."""
+    """The best placement of every model's best architecture under every variation of the cluster."""
 
-    name = "variations"
-    about = "the best placement of every model's best architecture under every variation of the cluster"
     keys = {"variation": text("name of the variation, as in report.sensitivity"), "model": MODEL}
     columns = {
         **_CHOICE,
@@ -288,10 +255,8 @@ class Variations(Table):
 
 
 class Times(Table):
-    """How long the stages of a study took."""
+    """Wall and processor time of every stage, summed over jobs."""
 
-    name = "times"
-    about = "wall and processor time of every stage, summed over jobs"
     keys = {"model": MODEL, "stage": text("verb of the stage")}
     columns = {
         "jobs": count("jobs"),
@@ -302,10 +267,8 @@ class Times(Table):
 
 
 class Proofs(Table):
-    """How well the layers of a model are scheduled."""
+    """Schedules by status, how many needed core assignment, and how many beat running all cores."""
 
-    name = "proofs"
-    about = "schedules by status, how many needed core assignment, and how many beat running all cores"
     keys = {"model": MODEL}
     columns = {
         "solves": count("layers scheduled"),
@@ -320,10 +283,8 @@ class Proofs(Table):
 
 
 class Claims(Table):
-    """Claims of a publication, checked against the results."""
+    """Claims of the publication as checks: theirs, ours, and whether the claim holds here."""
 
-    name = "claims"
-    about = "claims of the publication as checks: theirs, ours, and whether the claim holds here"
     keys = {"claim": count("order")}
     columns = {
         "statement": text("the claim"),
@@ -335,10 +296,8 @@ class Claims(Table):
 
 
 class Checks(Table):
-    """Checks of a user's own results."""
+    """Checks of the results: complete, feasible, consistent, not worse than the experts."""
 
-    name = "checks"
-    about = "checks of the results: complete, feasible, consistent, not worse than the experts"
     keys = {"check": text("what must hold")}
     columns = {
         "passed": flag("holds for every row"),

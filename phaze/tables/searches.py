@@ -12,10 +12,8 @@ MILESTONES = (10, 100, 1000)
 
 
 class Visits(Table):
-    """The walk down the areas: what the hysteresis strategy looked at, in order."""
+    """Architectures that the walk down the areas visits, in order, with the throughput it found."""
 
-    name = "visits"
-    about = "architectures that the walk down the areas visits, in order, with the throughput it found"
     keys = {"model": MODEL, "step": count("place in the walk")}
     columns = {
         "architecture": ARCHITECTURE,
@@ -31,10 +29,8 @@ class Visits(Table):
 
 
 class Trials(Table):
-    """What search strategies evaluate, in order, and the best that each has found by then."""
+    """Exact evaluations of every search strategy in order, with the best throughput found so far."""
 
-    name = "trials"
-    about = "exact evaluations of every search strategy in order, with the best throughput found so far"
     keys = {
         "model": MODEL,
         "scope": text("what is searched besides the architecture", *SCOPES),
@@ -52,10 +48,8 @@ class Trials(Table):
 
 
 class Walks(Table):
-    """What the walk down the areas chooses at every hysteresis level."""
+    """What the walk down the areas chooses at every hysteresis level (Figures 8 and 9)."""
 
-    name = "walks"
-    about = "what the walk down the areas chooses at every hysteresis level (Figures 8 and 9)"
     keys = {
         "model": MODEL,
         "scope": text("what is searched besides the architecture", *SCOPES),
@@ -70,10 +64,8 @@ class Walks(Table):
 
 
 class Searches(Table):
-    """How far every search strategy comes, and how fast."""
+    """Best of every search strategy after so many exact evaluations, relative to the optimum."""
 
-    name = "searches"
-    about = "best of every search strategy after so many exact evaluations, relative to the optimum"
     keys = {"model": MODEL, "strategy": text("search strategy, as in trials")}
     columns = {
         "seeds": count("runs of it", 1),

@@ -23,10 +23,8 @@ from phaze.tables.columns import (
 
 
 class Operators(Table):
-    """Operators of every distinct layer, after fusion."""
+    """Operators of every distinct layer after fusion, forward and backward: core type, work and bytes."""
 
-    name = "operators"
-    about = "operators of every distinct layer, forward and backward, with their core type, work and bytes"
     keys = {**POINT, **OPERATOR}
     columns = {
         "name": text("readable name"),
@@ -44,10 +42,11 @@ class Operators(Table):
 
 
 class Parts(Table):
-    """Primitives inside a distinct (fused) operator: what the estimate needs, and nothing else."""
+    """Primitives inside each distinct work: matrix multiplications, vector operations, collectives.
 
-    name = "parts"
-    about = "primitives inside each distinct work: matrix multiplications, vector operations, collectives"
+    What the estimate needs of a distinct (fused) operator, and nothing else.
+    """
+
     keys = {
         **POINT,
         "work": count("id of equal work within the file"),
@@ -70,10 +69,8 @@ class Parts(Table):
 
 
 class Edges(Table):
-    """Data flow between the operators of a distinct layer."""
+    """Data flow between operators of a distinct layer."""
 
-    name = "edges"
-    about = "data flow between operators of a distinct layer"
     keys = {
         **POINT,
         "layer": LAYER,
@@ -86,10 +83,8 @@ class Edges(Table):
 
 
 class Layers(Table):
-    """Distinct layers with what memory and pipeline need to know of them."""
+    """Distinct layers: parameters, activations, bytes on their pipeline edges, FLOPs."""
 
-    name = "layers"
-    about = "distinct layers: parameters, activations, bytes on their pipeline edges, FLOPs"
     keys = {**POINT, "layer": LAYER}
     columns = {
         "parameters": count("parameters of one slice"),
@@ -109,19 +104,15 @@ class Layers(Table):
 
 
 class Graphs(Table):
-    """The layer graph of a model as a chain of runs."""
+    """Layer graph of a model: a chain of runs of equal layers."""
 
-    name = "graphs"
-    about = "layer graph of a model: a chain of runs of equal layers"
     keys = {"model": MODEL, "position": count("position of the run in the chain")}
     columns = {"layer": LAYER, "count": count("equal layers in the run", 1)}
 
 
 class Architectures(Table):
-    """Architectures of a shard with their areas and core designs."""
+    """Architectures of a shard: cores, buffers, area, and the ids of their core designs."""
 
-    name = "architectures"
-    about = "architectures of a shard: cores, buffers, area, and the ids of their core designs"
     keys = {"shard": text("shard"), "architecture": ARCHITECTURE}
     columns = {
         "num_tc": count("tensor cores", 1),
@@ -158,10 +149,8 @@ class Architectures(Table):
 
 
 class Estimates(Table):
-    """Latency and energy of every distinct work on every core design."""
+    """Latency and dynamic energy of every work on one core and on all cores of every design."""
 
-    name = "estimates"
-    about = "latency and dynamic energy of every work on one core and on all cores of every design"
     keys = {**POINT, "work": count("id of the work"), "design": count("id of the core design")}
     columns = {
         "latency_s": real("on one core (l)"),
@@ -178,10 +167,8 @@ class Estimates(Table):
 
 
 class Screens(Table):
-    """Bounds on the time per batch and the energy per sample of every architecture of a shard."""
+    """Bounds on time per batch and energy per sample of every architecture, HBM size and recompute."""
 
-    name = "screens"
-    about = "bounds on time per batch and energy per sample of every architecture, HBM size and recompute"
     keys = {
         **POINT,
         "architecture": ARCHITECTURE,
@@ -198,10 +185,8 @@ class Screens(Table):
 
 
 class Solves(Table):
-    """How well the schedule of every layer is known, and who proved it."""
+    """Objective, bound and gap of the schedule of every layer, with the solver that proved it."""
 
-    name = "solves"
-    about = "objective, bound and gap of the schedule of every layer, with the solver that proved it"
     keys = LAYER_OF
     columns = {
         "status": text("what is known", "optimal", "feasible", "timed_out"),
@@ -226,10 +211,8 @@ class Solves(Table):
 
 
 class Schedules(Table):
-    """When and where every operator of a kept architecture runs."""
+    """Core, start and end of every operator in the best schedule found."""
 
-    name = "schedules"
-    about = "core, start and end of every operator in the best schedule found"
     keys = {**LAYER_OF, "operator": count("operator")}
     columns = {
         "resource": text("core type", *CORES),
@@ -241,10 +224,8 @@ class Schedules(Table):
 
 
 class Placements(Table):
-    """The best placement of a model on every kept architecture."""
+    """Best placement for every kept architecture, HBM size and recompute, or why there is none."""
 
-    name = "placements"
-    about = "best placement for every kept architecture, HBM size and recompute, or why there is none"
     keys = PLACED
     columns = {
         "status": text("result", "placed", "infeasible"),
@@ -283,10 +264,8 @@ class Placements(Table):
 
 
 class Stages(Table):
-    """The stages of every placement with their load and memory."""
+    """Stages of every placement: layers, devices, load and memory with headroom."""
 
-    name = "stages"
-    about = "stages of every placement: layers, devices, load and memory with headroom"
     keys = {**PLACED, "stage": count("stage, from the first")}
     columns = {
         "first_layer": count("position of the first layer"),

@@ -14,10 +14,8 @@ _RUN = {
 
 
 class TiledRuns(Table):
-    """Transformers in a pipeline on groups of tiles."""
+    """Transformers in a pipeline on groups of tiles: time of a batch, what is busy, what binds."""
 
-    name = "tiled_runs"
-    about = "transformers in a pipeline on groups of tiles: time of a batch, what is busy, what binds"
     keys = _RUN
     columns = {
         "data": count("replicas of a stage, N_d", 1),
@@ -47,10 +45,8 @@ class TiledRuns(Table):
 
 
 class TiledJobs(Table):
-    """What the stages of a pipeline on tiles do when."""
+    """Jobs of the stages of a pipeline on tiles, with their times."""
 
-    name = "tiled_jobs"
-    about = "jobs of the stages of a pipeline on tiles, with their times"
     keys = {**_RUN, "resource": count("worker, then ports"), "number": count("order of execution")}
     columns = {
         "kind": text("what it is"),
@@ -63,10 +59,8 @@ class TiledJobs(Table):
 
 
 class TiledLinks(Table):
-    """What the links of a system of tiles carry."""
+    """Links between tiles: what they carry in a batch, and for how long they are held."""
 
-    name = "tiled_links"
-    about = "links between tiles: what they carry in a batch, and for how long they are held"
     keys = {**_RUN, "link": count("number of the link")}
     columns = {
         "source_row": count("row of the tile that sends"),
@@ -79,10 +73,8 @@ class TiledLinks(Table):
 
 
 class TiledBesides(Table):
-    """Printed tables on tiled accelerators beside ours."""
+    """What PALM prints in its Tables I, IV and V, row by row, beside ours."""
 
-    name = "tiled_besides"
-    about = "what PALM prints in its Tables I, IV and V, row by row, beside ours"
     keys = {
         "table": text("table of the paper"),
         "case": text("its row"),
@@ -99,10 +91,8 @@ class TiledBesides(Table):
 
 
 class TiledNetworks(Table):
-    """What happens on the network of tiles alone: rings, tasks that overlap, groups that talk."""
+    """Cases of the network alone (PALM, Figures 6, 7 and 12), each beside what it is compared with."""
 
-    name = "tiled_networks"
-    about = "cases of the network alone (PALM, Figures 6, 7 and 12), each beside what it is compared with"
     keys = {
         "figure": count("figure of the paper"),
         "reading": text("how the figure is read"),
@@ -117,10 +107,8 @@ class TiledNetworks(Table):
 
 
 class TiledReadings(Table):
-    """Ways to read what the PALM paper leaves open, each with its error over all figures that it gives."""
+    """Readings of what PALM leaves open, each beside all figures of the paper that it gives."""
 
-    name = "tiled_readings"
-    about = "readings of what PALM leaves open, each beside all figures of the paper that it gives"
     keys = {"number": count("order on the page")}
     columns = {
         "printed_in": text("table or figure of the paper"),

@@ -166,7 +166,7 @@ def test_any_flipped_bit_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 def test_every_table_documents_its_columns_and_has_an_empty_form(table: type[Graphs]) -> None:
-    assert table.about
+    assert table.__doc__
     assert all(column.about for column in table.fields().values())
     assert table.check(table.empty()).empty
 
