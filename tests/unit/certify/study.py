@@ -1,8 +1,11 @@
-"""A reduced study: three small models at two TMP widths, hundreds of architectures, scarce memory."""
+"""A reduced study: small models at two TMP widths, hundreds of architectures, scarce memory.
+
+Three are chains of equal blocks, two have blocks of two kinds under one embedding and head.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pandas as pd
@@ -10,7 +13,7 @@ import pandas as pd
 from phaze.certify.stage import Slice, Terms
 from phaze.cost.operators import estimate_operators
 from phaze.cost.space import enumerate_grid
-from phaze.layout import layouts_of
+from phaze.layout import Layout, layouts_of
 from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions
 from phaze.schedule.stage import schedule_layers
@@ -23,23 +26,47 @@ from phaze.spec.config import load_technology
 from phaze.spec.model import Model
 from phaze.spec.settings import ExtractSettings, ScheduleSettings, ScreenSettings, Training
 from phaze.spec.system import Scenario
+from phaze.workload.models import extract_workload
+from phaze.workload.primitives import Run
+from phaze.workload.workload import Workload
 
 SHAPES = {"wide": (4, 512), "deep": (10, 256), "odd": (7, 384)}
 """Layers and hidden size."""
+ORDERS = {
+    "alternating": (Run("embedding"), *4 * (Run("block"), Run("wide")), Run("head")),
+    "narrow-first": (Run("embedding"), Run("block", 3), Run("wide", 4), Run("head")),
+}
+"""Runs of the models of two kinds of block."""
 LIMIT_UM2 = 60e6
 SMALL, LARGE = 0.0125, 0.25
 """HBM sizes in GiB: the models fit the small one only with recomputation, TMP or more stages."""
 SHARDS = {"small": (2.0,), "large": (32.0,)}
 
 
-@cache
-def subject(name: str) -> Subject:
-    layers, hidden = SHAPES[name]
-    model = Model(
-        name=name, layers=layers, hidden=hidden, heads=4, feed_forward=4 * hidden, vocabulary=2048,
+def model(name: str, layers: int, hidden: int, feed_forward: int) -> Model:
+    return Model(
+        name=name, layers=layers, hidden=hidden, heads=4, feed_forward=feed_forward, vocabulary=2048,
         positions="learned", position_count=128, activation="gelu",
     )  # fmt: skip
-    return extract_subject(model, 128, layouts_of((1, 2), (2,)), ExtractSettings())
+
+
+def mixed(name: str, layout: Layout) -> Workload:
+    """Return a model with blocks of two widths of the feed-forward network, in the order of `ORDERS`."""
+    narrow, wide = (
+        extract_workload(model(name, 1, 256, width), 128, layout, ExtractSettings()) for width in (512, 1024)
+    )
+    embedding, block, head = narrow.layers
+    layers = embedding, block, replace(wide.layer("block"), name="wide"), head
+    return replace(narrow, layers=layers, runs=ORDERS[name])
+
+
+@cache
+def subject(name: str) -> Subject:
+    layouts = layouts_of((1, 2), (2,))
+    if name in ORDERS:
+        return Subject(tuple(mixed(name, layout) for layout in layouts), sequence=128, flops_per_token=6e6)
+    layers, hidden = SHAPES[name]
+    return extract_subject(model(name, layers, hidden, 4 * hidden), 128, layouts, ExtractSettings())
 
 
 @cache

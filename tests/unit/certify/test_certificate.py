@@ -25,6 +25,7 @@ from phaze.tables.columns import widths_of
 from tests.unit.certify.study import (
     LARGE,
     LIMIT_UM2,
+    ORDERS,
     SHAPES,
     SMALL,
     Results,
@@ -37,6 +38,7 @@ from tests.unit.certify.study import (
 
 BATCH = 32
 GRID = [(size, recompute) for size in (SMALL, LARGE) for recompute in (False, True)]
+MODELS = (*SHAPES, *ORDERS)
 KEYS = ["layout", "architecture", "hbm_gib", "recompute"]
 
 
@@ -86,7 +88,7 @@ def certify(name: str, found: Results) -> pd.Series:
     return Certificates.check(certificate).iloc[0]
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", MODELS)
 def test_brute_force_gives_the_same_best(name: str) -> None:
     row, exact = certify(name, results(name)), brute_force(name)
     best = exact["exact_s"].min()
@@ -98,7 +100,7 @@ def test_brute_force_gives_the_same_best(name: str) -> None:
     assert row["excluded"] < row["best"] * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", MODELS)
 def test_every_point_is_counted_once(name: str) -> None:
     row, exact = certify(name, results(name)), brute_force(name)
     assert row[list(CAUSES)].sum() == row["points"] == len(exact) == len(architectures()) * 2 * 4
@@ -190,13 +192,14 @@ def _audits(name: str, found: Results, points: pd.DataFrame, best_s: float) -> I
             yield judge_points(mine, times, best_s)
 
 
-def test_points_solved_again_confirm_the_certificate_and_agree_with_brute_force() -> None:
-    found = results("wide")
-    audits = audit("wide", found, drawn(found, 40))
+@pytest.mark.parametrize("name", ["wide", *ORDERS])
+def test_points_solved_again_confirm_the_certificate_and_agree_with_brute_force(name: str) -> None:
+    found = results(name)
+    audits = audit(name, found, drawn(found, 40))
     assert (audits["verdict"] == "confirmed").all()
     assert audits["chosen"].value_counts()[["best", "nearest"]].tolist() == [1, 1]
     assert len(audits) >= 41
-    both = audits.merge(brute_force("wide"), on=KEYS, suffixes=("", "_brute"))
+    both = audits.merge(brute_force(name), on=KEYS, suffixes=("", "_brute"))
     fits = np.isfinite(both["exact_s_brute"])
     assert len(both) == len(audits)
     assert 0 < fits.sum() < len(both)
