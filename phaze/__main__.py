@@ -3,8 +3,6 @@
 Verbs are the stages. Every verb prints a table for a reader, or with `--json` one for a program.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

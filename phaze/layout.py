@@ -5,8 +5,6 @@ other, pipeline stages farthest apart. Experts fold into the same ranks of a sta
 leave of tp · cp · dp is their own data-parallel width edp (Megatron-Core, `parallel_state`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields

@@ -23,7 +23,7 @@ rule simulate:
         simulation_stages="<results>/simulation_stages/{scenario}/{model}.parquet",
     params:
         recalled=recalled("simulations"),
-        code=source_digest("phaze.search.replayed"),
+        code=source_digest("phaze.plan.replay"),
     log:
         "<logs>/simulations/{scenario}/{model}.log",
     benchmark:

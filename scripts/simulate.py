@@ -4,7 +4,7 @@ from pathlib import Path
 
 from phaze import tables
 from phaze.base.job import logged
-from phaze.search.replayed import replay_plans
+from phaze.plan.replay import replay_plans
 from phaze.tables.store import Recalled
 
 

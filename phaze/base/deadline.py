@@ -4,8 +4,6 @@ Compiled code cannot be interrupted, so it works in slices of a fraction of a se
 ends says nothing about what is computed: without a limit that strikes, answers are the same.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time

@@ -3,8 +3,6 @@
 What takes long counts its items with `counted`; that costs nothing where nobody listens.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator

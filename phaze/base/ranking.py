@@ -6,8 +6,6 @@ Architectures are ordered by time per batch, then area, then name. Times that ag
 Rounding to a grid, unlike comparing with a tolerance, keeps the order transitive.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 

@@ -1,7 +1,5 @@
 """Refusal of what takes more memory than the machine has, before it is allocated."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The verdict on points that were bounded and solved again by code that screen and place do not share."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -17,8 +17,6 @@ with the weights of the first stage, or, where every stage's gradients count, of
 cuts are looked for under every limit on the weights of a stage that could matter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

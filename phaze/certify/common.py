@@ -5,8 +5,6 @@ throughput on it, as `search.common` states it: 0 unless it trains every model t
 does not fall when a throughput rises, so the batch over the least lower bound of each model bounds it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

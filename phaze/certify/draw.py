@@ -1,7 +1,5 @@
 """Which points to solve again: the best, the excluded one with the largest bound, and others by lot."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import numpy as np

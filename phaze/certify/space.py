@@ -1,7 +1,5 @@
 """The space whose best a certificate proves: what is in it, and how its points are laid out."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import product
 

@@ -15,8 +15,6 @@ No throughput in the space is above the batch over the least lower bound of all 
 enters with the bound of its placement: so the certificate holds, with a gap, where layers are not proven.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -6,8 +6,6 @@ shares none with the screen and with place. What an earlier audit by the same co
 recalled where nothing that it depends on has changed, tables byte for byte.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ For a pass of a layer with ℓ_i on one core and ℓ̂_i on all, on many archite
     path   operators on a path run one after the other, each for at least min(ℓ_i, ℓ̂_i).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Answers to single questions, as the command line prints them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +11,7 @@ from phaze.cost.space import area_um2, describe_named, enumerate_grid
 from phaze.layout import layouts_of
 from phaze.plan.piper.planner import plan
 from phaze.plan.planners import Asked
+from phaze.plan.replay import replay_plans
 from phaze.plan.side_by_side import plan_model
 from phaze.search.cosearch import (
     Evaluation,
@@ -23,7 +22,6 @@ from phaze.search.cosearch import (
     evaluate_architectures,
     extract_subject,
 )
-from phaze.search.replayed import replay_plans
 from phaze.spec.architecture import Grid
 from phaze.spec.config import GRID_SHARDS, load_architecture, load_model_named, load_technology
 from phaze.spec.model import AnyModel

@@ -1,7 +1,5 @@
 """Options that several verbs have."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from enum import StrEnum

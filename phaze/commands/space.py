@@ -1,7 +1,5 @@
 """Count the architectures of the searched space."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Show what a stage of a study makes of one model: operators, their estimates, schedules of its layers."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """Say what of a study is done, what is stale and why, and how long the rest takes."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -25,12 +25,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
 
 from phaze.base.arrays import Floats
+from phaze.base.progress import counted
 from phaze.base.units import GIB
 from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.layout import Layout
@@ -39,7 +40,9 @@ from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.steady import ideal_time_s, time_per_microbatch_s
 from phaze.plan.plan import SCHEDULES, Claim, Execution, Machine, Plan, Stage, StageWork
 from phaze.plan.price import Price, batch_s, pipeline_of, silent
-from phaze.tables import PARTS
+from phaze.tables import PARTS, PlanStages, Simulations, SimulationStages
+from phaze.tables.plans import PLAN, TIMED
+from phaze.tables.store import Plain, Recalled
 
 Row = dict[str, str | int | float | bool]
 
@@ -192,6 +195,27 @@ def _faster(stage: StageCost, data: int, share_s: float) -> StageCost:
         forward_s=stage.forward_s / data,
         backward_s=stage.backward_s / data + share_s,
         recompute_s=stage.recompute_s / data,
+    )
+
+
+def replay_plans(
+    plans: pd.DataFrame, stages: pd.DataFrame, recalled: Recalled
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return tables simulations and simulation_stages: a row for every plan that there is, and its stages."""
+    by_plan = dict(list(stages.groupby(list(PLAN))))
+    rows: list[Row] = []
+    stage_rows: list[Row] = []
+    for plan in counted(plans[plans["status"] == "placed"].to_dict("records"), "plan"):
+        key = {name: plan[name] for name in PLAN}
+        row = {name: plan[name] for name in ("hbm_gib", *TIMED)}
+        working = by_plan[tuple(key.values())].sort_values("stage")[["stage", *PlanStages.columns]]
+        content: Plain = [row, working.to_numpy().tolist()]
+        found, of_stages = recalled.of(content, partial(replayed_rows, row, working))
+        rows.append({**key, **found})
+        stage_rows += [{**key, **stage} for stage in of_stages]
+    return (
+        pd.DataFrame(rows, columns=list(Simulations.fields())),
+        pd.DataFrame(stage_rows, columns=list(SimulationStages.fields())),
     )
 
 

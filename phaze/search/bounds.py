@@ -8,8 +8,6 @@ exactly). The schedules that are solved later are at most as long as the feasibl
 bounds, so their time per batch lies in between.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

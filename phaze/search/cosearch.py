@@ -5,8 +5,6 @@ single questions, evaluates the candidates for a common architecture, and varies
 winners.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property

@@ -19,8 +19,6 @@ Smaller area limits have spaces of their own, because the least area of an archi
 each has its own front, and all share what is evaluated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product

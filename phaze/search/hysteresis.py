@@ -18,8 +18,6 @@ contains all others: `level` of a step is the smallest hysteresis whose walk vis
 r_j) in band k.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

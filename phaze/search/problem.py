@@ -1,7 +1,5 @@
 """A workload of a study with everything that its evaluation depends on, as a job of the workflow gets it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -36,8 +36,6 @@ Times are compared on the grid of `base.ranking`, after widening the bounds by m
 amount to.
 """
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -11,8 +11,6 @@ exact schedules and placements. It counts once for a strategy, however often the
 - *bayesian* is the tree-structured Parzen estimator of Optuna (`search.suggestions`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

@@ -13,8 +13,6 @@ architectures still have the throughputs of last time is therefore recalled and 
 hundred times as long as to look these up.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import optuna
 import pandas as pd

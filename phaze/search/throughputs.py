@@ -4,8 +4,6 @@ The walk down the areas asks for it at every architecture that it visits. Screen
 meet; elsewhere the layers are scheduled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field, replace
 

@@ -4,8 +4,6 @@
 fails if they are out of step with the code.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -4,8 +4,6 @@ What the jobs of a study hand on in this form ends with its own checksum, which 
 one digit that a disk turned would give a wrong result that nobody sees.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Where files of the configuration lie, and what they hold as keys and values."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Cases of partition and map: which graphs, cut by whom, on which topologies (Parmesan, Section VIII)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal, NamedTuple, Self
 

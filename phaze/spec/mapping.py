@@ -1,7 +1,5 @@
 """Files of mappings: which device does which stage of which replica, and what is known of it."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

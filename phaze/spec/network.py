@@ -1,7 +1,5 @@
 """Networks other than groups in levels: tori and meshes of devices, and any matrix of bandwidths."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from pathlib import Path

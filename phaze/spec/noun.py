@@ -1,7 +1,5 @@
 """What every noun that a user writes has in common: strict, frozen, documented."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from itertools import pairwise

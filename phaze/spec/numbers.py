@@ -1,7 +1,5 @@
 """Numbers in files that users write: never text or a truth value, finite, within what sums can hold."""
 
-from __future__ import annotations
-
 import re
 from math import isfinite
 from typing import Annotated

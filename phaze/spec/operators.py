@@ -4,8 +4,6 @@ A file holds all operators of a model for one microbatch on one device, in any o
 they pass forward; as many bytes come back as gradients.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter

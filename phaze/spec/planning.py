@@ -1,7 +1,5 @@
 """Cases of the Piper planner: which input, on which clusters, by which planners, and how it is shown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, Self

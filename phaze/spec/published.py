@@ -1,7 +1,5 @@
 """Published results to show beside a study's own; nothing is computed from them, nothing is tuned to them."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Published speed-ups of mappings to show beside a study's own; nothing is tuned to them."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

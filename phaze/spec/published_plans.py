@@ -1,7 +1,5 @@
 """Published plans to show beside a study's own; nothing is computed from them, nothing is tuned to them."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Self
 

@@ -1,7 +1,5 @@
 """Published results on tiles to show beside ours; nothing is computed from them, nothing is tuned to them."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The reference page and the JSON Schema of the configuration, generated from the nouns."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

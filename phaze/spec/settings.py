@@ -1,7 +1,5 @@
 """The settings of every stage, apart from the study, so that their readers depend on nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 

@@ -5,8 +5,6 @@ pipeline is replicated. What a partition adds may be left out of a file that is 
 of the stages, memory, settings, and times.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Literal, Self

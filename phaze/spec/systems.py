@@ -1,7 +1,5 @@
 """Systems and their devices, read from config/systems and config/devices."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

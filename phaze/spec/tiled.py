@@ -4,8 +4,6 @@ A tile is an array with its SRAM and its router; a chip is a mesh of tiles; a sy
 memories at edges. What PALM's Table VI calls a tile is a chip here, its cores are tiles.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator

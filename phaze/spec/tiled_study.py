@@ -1,7 +1,5 @@
 """Cases on tiled accelerators: which models, on which chips, mapped how, and how they are shown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Literal, Self
 

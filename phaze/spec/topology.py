@@ -3,8 +3,6 @@
 Bandwidths are in GiB/s, as the paper's "GB/s" are: it counts 1024 MB/s, and 1 MB/us = 2^20 bytes/us.
 """
 
-from __future__ import annotations
-
 from math import prod
 from typing import Annotated, Literal, Self
 

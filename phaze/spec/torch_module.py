@@ -3,8 +3,6 @@
 Such a spec runs code, unlike others: nothing loads it but `workload.families.traced`, which says so.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

@@ -8,8 +8,6 @@ read was checked when it was written. The checks are a few lines of our own: imp
 would take a job longer than most of its work.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """What the planners make of equal architectures, what simulating it shows, and where it lies on networks."""
 
-from __future__ import annotations
-
 from phaze.tables.base import Table, count, flag, real, text
 from phaze.tables.columns import ARCHITECTURE, MODEL
 

@@ -15,9 +15,8 @@ from phaze.layout import Layout
 from phaze.plan.piper.planner import plan as plan_as_piper
 from phaze.plan.plan import Claim, Execution, Plan, Stage
 from phaze.plan.planners import Asked
-from phaze.plan.replay import assumed_s, exchanged_s, loads_s, read_plan, replay, replayed_rows
+from phaze.plan.replay import assumed_s, exchanged_s, loads_s, read_plan, replay, replay_plans, replayed_rows
 from phaze.plan.side_by_side import plan_model
-from phaze.search.replayed import replay_plans
 from phaze.tables import PARTS, PLANNERS, Plans, PlanStages, Simulations, SimulationStages
 from phaze.tables.plans import PLAN
 from phaze.tables.store import Recalled

@@ -14,8 +14,8 @@ from phaze.__main__ import app
 from phaze.base.errors import PhazeError
 from phaze.plan.piper.planner import plan as plan_as_piper
 from phaze.plan.planners import Asked
+from phaze.plan.replay import replay_plans
 from phaze.plan.side_by_side import plan_model
-from phaze.search.replayed import replay_plans
 from phaze.tables import PARTS, PLANNERS, Plans, PlanStages
 from phaze.tables.store import Recalled
 from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
