@@ -9,7 +9,7 @@ from phaze.search.problem import Problem, area_limit_um2
 from phaze.tables.store import EvaluationStore
 from phaze.workload.workload import TABLES
 
-COLUMNS = ["architecture", "hbm_gib", "tensor", "microbatch", "recompute", "lower_s", "lower_j"]
+COLUMNS = ["architecture", "hbm_gib", "layout", "recompute", "lower_s", "lower_j"]
 
 
 def main(

@@ -158,6 +158,10 @@ class Table:
         A file is as it was checked when it was written: its digest says so. Of several, the keys are checked.
         Raises PhazeError for a file that is damaged, or holds another table or another version of this one.
         """
+        if unknown := set(columns or ()) - set(cls.fields()):
+            raise ValueError(
+                f"table {cls.name}: has no columns {sorted(unknown)}"
+            )  # Parquet passes them over
         found = [_read(Path(path), cls.name, list(cls.fields()), columns, where or {}) for path in paths]
         if not found:
             return cls.empty() if columns is None else cls.empty()[columns]

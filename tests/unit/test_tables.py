@@ -164,6 +164,13 @@ def test_any_flipped_bit_is_refused(tmp_path: Path) -> None:
             Graphs.load(path)
 
 
+def test_columns_that_a_table_does_not_have_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "g.parquet"
+    Graphs.save(graph(), path)
+    with pytest.raises(ValueError, match=r"table graphs: has no columns \['tensor'\]"):
+        Graphs.load(path, columns=["layer", "tensor"])
+
+
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 def test_every_table_documents_its_columns_and_has_an_empty_form(table: type[Graphs]) -> None:
     assert table.__doc__
