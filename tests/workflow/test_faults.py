@@ -221,7 +221,7 @@ def test_a_study_that_is_edited_while_it_runs_gives_the_results_it_began_with(
         assert finished(first)
     assert fresh.tables() == expected
     stale = fresh.snakemake("--dry-run", "estimates").output
-    assert "extract tiny t=1 b=4" in stale
+    assert "extract tiny tp1-b4" in stale
 
 
 def test_a_cluster_job_of_a_study_that_was_edited_does_not_start(folder: Folder) -> None:
