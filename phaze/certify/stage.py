@@ -225,7 +225,7 @@ def _weakly_excluded(
             latency = np.column_stack([bound(p) for p in passes.values()])
             distinct, place = distinct_rows(latency)
             forward, backward = (distinct[:, i::2] for i in (0, 1))
-            times = best_times(runs, forward, backward, layout.tp, settings, limit_s)
+            times = best_times(runs, forward, backward, layout, settings, limit_s)
             found[name] = left & (times >= limit_s)[:, place]
             left = left & ~found[name]
     return found

@@ -84,14 +84,14 @@ def most_in_flight(constant_bytes: Floats, stashed_bytes: Floats, memory_bytes: 
 
 
 def state_bytes(
-    parameters: float, optimizer: Optimizer, precision: Precision, zero: Zero, data: int
+    parameters: float, optimizer: Optimizer, precision: Precision, zero: Zero, replicas: int
 ) -> float:
     """Return the bytes of weights, gradients and optimizer state on each of d replicas."""
-    _check(zero, data)
+    _check(zero, replicas)
     size = parameter_bytes(optimizer, precision)
     parts = (size.weights, size.gradients, size.optimizer)
     return parameters * sum(
-        part / (data if zero >= first else 1) for part, first in zip(parts, (3, 2, 1), strict=True)
+        part / (replicas if zero >= first else 1) for part, first in zip(parts, (3, 2, 1), strict=True)
     )
 
 
@@ -100,7 +100,7 @@ def update_bytes(
     optimizer: Optimizer,
     precision: Precision,
     zero: Zero,
-    data: int,
+    replicas: int,
     *,
     states: bool = True,
 ) -> float:
@@ -110,18 +110,18 @@ def update_bytes(
     PALM's text; otherwise also the gradients are loaded, optimizer states loaded and stored, and the weights
     for the next batch stored in working precision where that is another.
     """
-    _check(zero, data)
+    _check(zero, replicas)
     size = parameter_bytes(optimizer, precision)
     master = parameter_bytes("sgd", precision).optimizer or size.weights
     moved = 2.0 * master
     if states:
         rest = size.optimizer - (master if precision == "mixed" else 0)
         moved += size.gradients + 2 * rest + (size.weights if precision == "mixed" else 0)
-    return parameters * moved / (data if zero else 1)
+    return parameters * moved / (replicas if zero else 1)
 
 
-def _check(zero: int, data: int) -> None:
+def _check(zero: int, replicas: int) -> None:
     if zero not in get_args(Zero):
         raise PhazeError(f"pipeline: zero must be 0, 1, 2 or 3, got {zero}")
-    if data < 1:
-        raise PhazeError(f"pipeline: data must be >= 1, got {data}")
+    if replicas < 1:
+        raise PhazeError(f"pipeline: data must be >= 1, got {replicas}")

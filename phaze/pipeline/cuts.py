@@ -24,7 +24,7 @@ from phaze.pipeline.flushing import Chain
 class Shape:
     """How many stages a pipeline can have, and how many devices each takes."""
 
-    tensor: int
+    wide: int
     """Devices of a stage that is not single: t, or 1 where no layer is tensor parallel."""
     stages: int
     """Largest number of stages that the devices allow."""
@@ -53,9 +53,9 @@ def shape_of(chain: Chain, layout: Layout, devices: int) -> Shape:
 
 
 @njit
-def devices_of(stages: int, singles: int, tensor: int) -> int:
+def devices_of(stages: int, singles: int, wide: int) -> int:
     """Return the devices of one pipeline."""
-    return stages * tensor - singles * (tensor - 1)
+    return stages * wide - singles * (wide - 1)
 
 
 @njit
@@ -97,7 +97,7 @@ def best_first_stage(
     most_stages: Ints,
     single: Bools,
     first_sync: Floats,
-    tensor: int,
+    wide: int,
     devices: int,
     counts: Ints,
     widths: Ints,
@@ -117,7 +117,7 @@ def best_first_stage(
     best, answer = (np.inf, 0, 0, 0, 0), (np.inf, 0, 0, 0, 0)
     for s in range(fewest, most + 1):
         for u in range(min(s, singles) + 1):
-            used = devices_of(s, u, tensor)
+            used = devices_of(s, u, wide)
             top = np.searchsorted(widths, devices // used, side="right") - 1
             for j in range(1 if s > 1 else n, n + 1):
                 if s > 1 and most_stages[0, j] < s:
@@ -146,7 +146,7 @@ def best_cut(
     single: Bools,
     exchange: Floats,
     every_stage: bool,
-    tensor: int,
+    wide: int,
     devices: int,
     counts: Ints,
     widths: Ints,
@@ -171,7 +171,7 @@ def best_cut(
     if not every_stage:
         dp = least_worst(last, load, growth, most_stages, single, most, singles)
         time, d, s, u, j = best_first_stage(
-            dp, load, most_stages, single, exchange[0], tensor, devices, counts, widths, fewest, most
+            dp, load, most_stages, single, exchange[0], wide, devices, counts, widths, fewest, most
         )
         return time, d, s, u, j, np.inf
     n = len(last)
@@ -186,9 +186,9 @@ def best_cut(
             for cap in (high, low):
                 wait = np.full(n + 1, caps[cap])
                 time, d, s, u, j = best_first_stage(
-                    dp, allowed, most_stages, single, wait, tensor, devices, counts, widths, depth, depth
+                    dp, allowed, most_stages, single, wait, wide, devices, counts, widths, depth, depth
                 )
-                rank = (time, devices_of(s, u, tensor) * d, d, s, j)
+                rank = (time, devices_of(s, u, wide) * d, d, s, j)
                 if cap == high and time < limit and rank < best:
                     best, answer = rank, (time, d, s, u, j, caps[high])
             if time < best[0]:

@@ -26,6 +26,7 @@ from phaze.base.compiled import njit
 from phaze.base.room import refuse_beyond_memory
 from phaze.cost.memory import Gradients, Schedule, most_in_flight
 from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
+from phaze.layout import Layout
 
 TABLES = 12
 """Tables of all stages that are held at once while a chain is placed: 11.2 as measured of 2,000 layers."""
@@ -80,6 +81,10 @@ class Setting:
     def network(self) -> Flat:
         """Return the network between any two devices."""
         return Flat(self.bandwidth_bytes_per_s, self.all_reduce_factor)
+
+    def in_pipeline(self, layout: Layout) -> int:
+        """Return the microbatches of the fullest of d pipelines, ceil(B/d)."""
+        return -(-self.microbatches // layout.dp)
 
     def exchange_s(self, weight_bytes: Floats) -> Floats:
         """Return the time to exchange gradients over very many replicas; over d of them, (d - 1)/d of it."""
@@ -228,19 +233,17 @@ def useful_widths(microbatches: int, limit: int) -> tuple[Ints, Ints]:
     return counts[first], widths[first]
 
 
-def sync_s(weight_bytes: Floats, data: int, setting: Setting) -> float:
+def sync_s(weight_bytes: Floats, layout: Layout, setting: Setting) -> float:
     """Return the time that a batch waits for gradients, in seconds; weights are those of every stage (s,).
 
     All stages exchange after the last backward pass, and the slowest exchange counts, or that of the first
     stage alone (paper, equation 18). That a later stage begins while those before it still work is not
     counted: it would make slower layers faster, and bounds by lower latencies none.
     """
-    every = (data - 1) / data * setting.exchange_s(weight_bytes)
+    every = (layout.dp - 1) / layout.dp * setting.exchange_s(weight_bytes)
     return float(every[0] if setting.gradients == "first-stage" else every.max())
 
 
-def batch_time_s(
-    max_load_s: float, stages: int, microbatches: int, data: int, synchronisation_s: float
-) -> float:
+def batch_time_s(max_load_s: float, layout: Layout, microbatches: int, synchronisation_s: float) -> float:
     """Return the time per batch: the slowest load times ceil(B/d) + s - 1, and the synchronisation."""
-    return max_load_s * (-(-microbatches // data) + stages - 1) + synchronisation_s
+    return max_load_s * (-(-microbatches // layout.dp) + layout.pp - 1) + synchronisation_s

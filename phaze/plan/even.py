@@ -9,6 +9,7 @@ paper tries (Section 5), forms stages of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,7 +25,7 @@ def place_expert(chain: Chain, expert: Layout, setting: Setting) -> Placement | 
     reason = _why_not_widths(chain, expert, setting)
     if reason:
         return Infeasible(reason)
-    per_pipeline = np.array([-(-setting.microbatches // expert.dp)])
+    per_pipeline = np.array([setting.in_pipeline(expert)])
     widths = Widths(expert.pp, expert.pp, per_pipeline, np.array([expert.dp]))
     placement = place_within(chain, expert, setting, widths)
     return placement or Infeasible(_why_no_boundaries(chain, expert, setting))
@@ -40,10 +41,10 @@ def place_evenly(
     if reason:
         return Infeasible(reason)
     starts = even_starts(first, repeated, expert.pp)
-    placement = evaluate_cut(chain, expert, setting, expert.dp, starts)
+    placement = evaluate_cut(chain, expert, setting, starts)
     if placement.devices_used > setting.devices:
         return Infeasible(_too_few_devices(expert, placement.devices_used, setting))
-    reason = why_not_stages(chain.footprints, starts, setting, _microbatches(expert, setting))
+    reason = why_not_stages(chain.footprints, starts, setting, setting.in_pipeline(expert))
     return Infeasible(reason) if reason else placement
 
 
@@ -70,7 +71,7 @@ def _least_devices(chain: Chain, expert: Layout) -> int:
     """Return the fewest devices that a pipeline of that depth takes, whatever its memory."""
     shape = shape_of(chain, expert, expert.tp * len(chain))
     singles = min(shape.singles, expert.pp - 1)
-    return devices_of(expert.pp, singles, shape.tensor)
+    return devices_of(expert.pp, singles, shape.wide)
 
 
 def _too_few_devices(expert: Layout, needed: int, setting: Setting) -> str:
@@ -81,11 +82,8 @@ def _too_few_devices(expert: Layout, needed: int, setting: Setting) -> str:
 
 def _why_no_boundaries(chain: Chain, expert: Layout, setting: Setting) -> str:
     """Return why no cut into p stages fits."""
-    per_pipeline = _microbatches(expert, setting)
     lean = [
-        found.memory_bytes
-        for found in lean_placements(chain, expert, setting, per_pipeline, expert.dp)
-        if found.stages == expert.pp
+        found.memory_bytes for found in lean_placements(chain, expert, setting) if found.stages == expert.pp
     ]
     if not lean:
         return _too_few_devices(expert, expert.pp * expert.dp * expert.tp, setting)
@@ -94,10 +92,6 @@ def _why_no_boundaries(chain: Chain, expert: Layout, setting: Setting) -> str:
         f"memory: the leanest boundaries of {expert.pp} stages need {readable(min(lean))} on their "
         f"fullest device, {readable(setting.memory_bytes)} given: {readable(excess)} too little"
     )
-
-
-def _microbatches(expert: Layout, setting: Setting) -> int:
-    return -(-setting.microbatches // expert.dp)
 
 
 def place_equally(
@@ -139,18 +133,19 @@ def _place_cut(
     chain: Chain, layout: Layout, setting: Setting, starts: tuple[int, ...], loads: Loads
 ) -> Placement | Infeasible:
     """Return the placement with these stages and the best data width that fits."""
-    pipeline = evaluate_cut(chain, layout, setting, 1, starts, loads)
+    pipeline = evaluate_cut(chain, replace(layout, dp=1), setting, starts, loads)
     each = sum(pipeline.devices)
     if each > setting.devices:
         return Infeasible(f"devices: {len(starts)} stages take {each}, {setting.devices} given")
     counts, widths = useful_widths(setting.microbatches, setting.devices // each)
-    waits = [sync_s(stage_weights(chain, starts), int(width), setting) for width in widths]
+    layouts = [replace(layout, dp=int(width)) for width in widths]
+    waits = [sync_s(stage_weights(chain, starts), one, setting) for one in layouts]
     times = pipeline.max_load_s * (counts + len(starts) - 1) + waits
     reason = ""
     for w in np.argsort(times, kind="stable"):
         reason = why_not_stages(chain.footprints, starts, setting, int(counts[w]))
         if not reason:
-            return evaluate_cut(chain, layout, setting, int(widths[w]), starts, loads)
+            return evaluate_cut(chain, layouts[w], setting, starts, loads)
         if setting.schedule == "1f1b":
             break  # what fits does not depend on the data width
     return Infeasible(reason)

@@ -183,18 +183,18 @@ def assumed_s(plan: Plan) -> float:
         return simulate(same).time_s + plan.claimed.sync_s
     shares = exchanged_s(plan) / plan.microbatches
     stages = tuple(
-        _faster(stage, d, share)
-        for stage, d, share in zip(within.stages, plan.data, shares.tolist(), strict=True)
+        _faster(cost, stage.layout, share)
+        for cost, stage, share in zip(within.stages, plan.stages, shares.tolist(), strict=True)
     )
     single = Pipeline(stages, max(plan.microbatches, len(stages)), "2bw", early_recompute=True)
     return time_per_microbatch_s(single) * plan.microbatches
 
 
-def _faster(stage: StageCost, data: int, share_s: float) -> StageCost:
+def _faster(stage: StageCost, layout: Layout, share_s: float) -> StageCost:
     return StageCost(
-        forward_s=stage.forward_s / data,
-        backward_s=stage.backward_s / data + share_s,
-        recompute_s=stage.recompute_s / data,
+        forward_s=stage.forward_s / layout.dp,
+        backward_s=stage.backward_s / layout.dp + share_s,
+        recompute_s=stage.recompute_s / layout.dp,
     )
 
 

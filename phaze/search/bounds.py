@@ -161,7 +161,7 @@ def bound_times(
     both = np.concatenate([np.hstack([x.forward_s, x.backward_s]) for x in (lower, feasible)])
     distinct, place = distinct_rows(both)
     forward, backward = np.hsplit(distinct, 2)
-    times = best_times(runs, forward, backward, layout.tp, settings)[:, place]
+    times = best_times(runs, forward, backward, layout, settings)[:, place]
     lower_s, feasible_s = np.hsplit(times, 2)
     return Bounds(np.minimum(lower_s, feasible_s), feasible_s)
 
@@ -188,7 +188,7 @@ def bound_energies(
     found = []
     for c, setting in enumerate(counted(settings, "HBM size and recomputation")):
         depths, lower, feasible = (
-            possible_depths(runs, batch.layout.tp, setting),
+            possible_depths(runs, batch.layout, setting),
             times.lower_s[c],
             times.feasible_s[c],
         )

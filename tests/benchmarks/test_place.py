@@ -46,8 +46,9 @@ def test_best_times_of_many_architectures(model: str, benchmark: Benchmark) -> N
     forward = np.array(latencies) * np.exp(rng.normal(0, 1, (15000, 1)) + rng.normal(0, 0.2, (15000, 3)))
     choices = [(hbm, recompute) for hbm in (32, 64, 80) for recompute in (False, True)]
     settings = [Setting(1024, 4096, 2.0**32, hbm * 2.0**30, recompute) for hbm, recompute in choices]
-    best_times(runs, forward[:1], 2 * forward[:1], tensor, settings)
-    times = benchmark(best_times, runs, forward, 2 * forward, tensor, settings)
+    layout = Layout(tp=tensor)
+    best_times(runs, forward[:1], 2 * forward[:1], layout, settings)
+    times = benchmark(best_times, runs, forward, 2 * forward, layout, settings)
     assert np.shape(times) == (6, 15000)
 
 

@@ -100,4 +100,4 @@ def times_of(architectures: int, devices: int) -> np.ndarray:
     )
     rng = np.random.default_rng(0)
     forward = np.array(KINDS["forward_s"]) * np.exp(rng.normal(0, 1, (architectures, 3)))
-    return best_times(runs, forward, 2 * forward, 4, [setting_of(devices)])
+    return best_times(runs, forward, 2 * forward, Layout(tp=4), [setting_of(devices)])

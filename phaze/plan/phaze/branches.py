@@ -117,15 +117,16 @@ def place_cutting(
         if pipeline is None:
             return None
         options = _trace_back(cut, widths, pipeline)
-        placement = _placement(cut, setting, pipeline.first.rank[2], options, most_branches)
-        return Bound(placement.rank(), placement, _fits(setting, room, placement.data, options))
+        layout = replace(cut.layout, dp=pipeline.first.rank[2], pp=len(options))
+        placement = _placement(cut, layout, setting, options, most_branches)
+        return Bound(placement.rank(), placement, _fits(setting, room, layout, options))
 
     return best_choice(len(data), bound)
 
 
-def _fits(setting: Setting, room: Ints, data: int, options: list[int]) -> bool:
+def _fits(setting: Setting, room: Ints, layout: Layout, options: list[int]) -> bool:
     """Return whether there is room for all microbatches in flight of d pipelines, first stage first."""
-    microbatches = -(-setting.microbatches // data)
+    microbatches = setting.in_pipeline(layout)
     depths = range(len(options), 0, -1)
     return all(room[o] >= needed(setting, s, microbatches) for s, o in zip(depths, options, strict=True))
 
@@ -161,7 +162,7 @@ def _weight_bytes_before(cut: Cutting) -> Floats:
 
 
 def _placement(
-    cut: Cutting, setting: Setting, data: int, options: list[int], most_branches: int
+    cut: Cutting, layout: Layout, setting: Setting, options: list[int], most_branches: int
 ) -> GraphPlacement:
     """Return the placement with the given options for stages, first stage first."""
     stages: list[Stage] = []
@@ -169,15 +170,14 @@ def _placement(
     for s, option in zip(range(len(options), 0, -1), options, strict=True):
         inner = cut.behind(option)
         layers, devices = cut.layers(outer, inner), int(cut.options.devices[option])
-        in_flight = needed(setting, s, -(-setting.microbatches // data))
+        in_flight = needed(setting, s, setting.in_pipeline(layout))
         groups = groups_of(cut.work, layers, setting.recompute and s > 1, devices, in_flight, most_branches)
         stages.append(Stage(layers, devices, groups))
         outer = inner
     worst = float(np.max(cut.options.load_s[options]))
     weights = np.asarray(cut.graph.weight_bytes, float)
-    sync = sync_s(np.array([weights[list(stage.layers)].sum() for stage in stages]), data, setting)
-    time = batch_time_s(worst, len(stages), setting.microbatches, data, sync)
-    layout = replace(cut.layout, dp=data, pp=len(stages))
+    sync = sync_s(np.array([weights[list(stage.layers)].sum() for stage in stages]), layout, setting)
+    time = batch_time_s(worst, layout, setting.microbatches, sync)
     return GraphPlacement(layout, tuple(stages), time, worst, sync)
 
 

@@ -101,7 +101,7 @@ def best_times(
     runs: Runs,
     forward_s: Floats,
     backward_s: Floats,
-    tensor: int,
+    layout: Layout,
     settings: Sequence[Setting],
     at_most_s: float = np.inf,
 ) -> Floats:
@@ -121,13 +121,13 @@ def best_times(
         if (
             key not in known
             and len(forward) >= MANY
-            and not possible_depths(runs, tensor, setting).devices.any()
+            and not possible_depths(runs, layout, setting).devices.any()
         ):
             known[key] = np.full(len(forward), at_most_s)
         if key not in known:
             known[key] = np.full(len(forward), at_most_s)
             for group in groups:
-                _improve(runs, chain, forward, backward, tensor, setting, group, known[key])
+                _improve(runs, chain, forward, backward, layout, setting, group, known[key])
         times.append(known[key])
     return np.array(times).reshape(len(settings), len(forward))
 
@@ -146,16 +146,16 @@ class Depths:
         return self.devices.tobytes() + bytes(str(self.last_start), "ascii")
 
 
-def possible_depths(runs: Runs, tensor: int, setting: Setting) -> Depths:
+def possible_depths(runs: Runs, layout: Layout, setting: Setting) -> Depths:
     """Return the depths with a cut that fits, under GPipe with as few microbatches in flight as can be."""
     chain = runs.untimed()
-    footprints, shape = chain.footprints, shape_of(chain, Layout(tp=tensor), setting.devices)
+    footprints, shape = chain.footprints, shape_of(chain, layout, setting.devices)
     fitting = room(footprints, setting, int(useful_widths(setting.microbatches, setting.devices)[0].min()))
     last, free = np.where(fitting.last_fits, 0.0, np.inf), np.zeros_like(footprints.constant_bytes)
     dp = least_worst(last, free, free, fitting.most_stages, footprints.single, shape.stages, shape.singles)
     fits = np.isfinite(dp[:, :, 0])
     depth, single = np.indices(fits.shape)
-    taken = depth * shape.tensor - single * (shape.tensor - 1)
+    taken = depth * shape.wide - single * (shape.wide - 1)
     devices = np.where(fits, taken, setting.devices + 1).min(axis=1)
     fewest = np.where(devices <= setting.devices, devices, 0).astype(np.int64)
     return Depths(fewest, int(np.argmax(fitting.last_fits)) if fitting.last_fits.any() else len(chain))
@@ -192,7 +192,7 @@ def _improve(
     chain: Chain,
     forward: Floats,
     backward: Floats,
-    tensor: int,
+    layout: Layout,
     setting: Setting,
     group: _Group,
     times: Floats,
@@ -205,11 +205,11 @@ def _improve(
         order = np.argsort(forward[:, 1] + backward[:, 1], kind="stable")
     ranked, latencies = times[order], (forward[order], backward[order])
     if runs.is_embedding_blocks_head:
-        options = _widths_of_ends(runs, tensor, setting.devices, group)
+        options = _widths_of_ends(runs, layout, setting.devices, group)
         model = _model(runs, setting, int(np.count_nonzero(options.top.max(axis=1) >= 0)))
         blocks.search(*latencies, model, _memory(group.room, runs.counts[1]), options, ranked)
     else:
-        shape = shape_of(chain, Layout(tp=tensor), setting.devices)
+        shape = shape_of(chain, layout, setting.devices)
         sequence = _sequence(runs, chain, shape, setting, group.room)
         sequences.search(*latencies, sequence, _options(chain, shape, setting, group), ranked)
     times[order] = ranked
@@ -251,7 +251,7 @@ def _memory(fitting: Room, count: int) -> blocks.Memory:
     )
 
 
-def _widths_of_ends(runs: Runs, tensor: int, devices: int, group: _Group) -> blocks.Options:
+def _widths_of_ends(runs: Runs, layout: Layout, devices: int, group: _Group) -> blocks.Options:
     """Return the widest data parallelism for every number of stages and way to end them."""
     embedding, block, head = (bool(flag) for flag in runs.tensor_parallel)
     stages = np.arange(runs.counts[1] + 3)
@@ -259,9 +259,9 @@ def _widths_of_ends(runs: Runs, tensor: int, devices: int, group: _Group) -> blo
     for variant in range(4):
         first = embedding or (block and not variant & 1)
         last = head or (block and not variant & 2)
-        wide = np.array([tensor if flag else 1 for flag in (first, block, last)])
+        wide = np.array([layout.tp if flag else 1 for flag in (first, block, last)])
         used = wide[0] + np.maximum(stages - 2, 0) * wide[1] + wide[2]
-        used[1] = tensor if embedding or block or head else 1
+        used[1] = layout.tp if embedding or block or head else 1
         top[1:, variant] = np.searchsorted(group.widths, devices // used[1:], side="right") - 1
     widest = top.max(axis=1)
     least = np.where(widest >= 0, group.counts[widest] + stages - 1.0, np.inf)
@@ -274,7 +274,7 @@ def _options(chain: Chain, shape: Shape, setting: Setting, group: _Group) -> seq
     last, free = np.where(fitting.last_fits, 0.0, np.inf), np.zeros_like(footprints.constant_bytes)
     dp = least_worst(last, free, free, fitting.most_stages, footprints.single, shape.stages, shape.singles)
     depth, single = np.indices(dp.shape[:2])
-    used = depth * shape.tensor - single * (shape.tensor - 1)
+    used = depth * shape.wide - single * (shape.wide - 1)
     widest = np.searchsorted(group.widths, setting.devices // np.maximum(used, 1), side="right") - 1
     widest = np.where(np.isfinite(dp[:, :, 0]) & (used <= setting.devices), widest, -1)
     most = widest.max(axis=1)

@@ -44,9 +44,8 @@ class StageCost:
 def stage_costs(chain: Chain, placement: Placement, setting: Setting) -> list[StageCost]:
     """Return the cost of every stage of a placement, from the first."""
     load_s = stage_loads(chain, setting.bandwidth_bytes_per_s)
-    stashes = stage_stashes(
-        chain.footprints, placement.starts, setting, -(-setting.microbatches // placement.data)
-    )
+    in_pipeline = setting.in_pipeline(placement.layout)
+    stashes = stage_stashes(chain.footprints, placement.starts, setting, in_pipeline)
     forward, backward, static, activations = (
         np.add.reduceat(values, placement.starts).tolist()
         for values in (chain.forward_s, chain.backward_s, chain.static_bytes, chain.activation_bytes)
@@ -79,7 +78,7 @@ def time_parts(costs: list[StageCost], placement: Placement, setting: Setting) -
     gradients (network sync).
     """
     slowest = costs[int(np.argmax([cost.load_s for cost in costs]))]
-    microbatches = -(-setting.microbatches // placement.data)
+    microbatches = setting.in_pipeline(placement.layout)
     return {
         "compute": microbatches * (slowest.forward_s + slowest.backward_s),
         "recompute": microbatches * slowest.recomputed_s,

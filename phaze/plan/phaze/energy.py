@@ -87,9 +87,9 @@ def sent_bytes(boundary_bytes: Floats, devices: Ints) -> float:
     return 2.0 * float(boundary_bytes @ devices[:-1])
 
 
-def ring_bytes(gradient_bytes: Floats, devices: Ints, data: int) -> float:
+def ring_bytes(gradient_bytes: Floats, devices: Ints, layout: Layout) -> float:
     """Return the bytes of the gradient synchronisation of a batch over d pipelines."""
-    return 2.0 * (data - 1) * float(gradient_bytes @ devices)
+    return 2.0 * (layout.dp - 1) * float(gradient_bytes @ devices)
 
 
 def sample_j(

@@ -148,7 +148,7 @@ def place_within(
     footprints = chain.footprints
     loads = stage_loads(chain, setting.bandwidth_bytes_per_s)
     exchange = setting.exchange_s(footprints.weight_bytes)
-    every_stage, shape = setting.gradients == "every-stage", Shape(shape.tensor, most, shape.singles)
+    every_stage, shape = setting.gradients == "every-stage", Shape(shape.wide, most, shape.singles)
     best: Placement | None = None
     for counts, data in _groups(widths, setting):
         fitting = room(footprints, setting, int(counts[0]))
@@ -156,12 +156,12 @@ def place_within(
         last = np.where(fitting.last_fits, loads.plain_s[:, -1], np.inf)
         time, d, s, u, j, longest = best_cut(
             last, load_s, fitting.most_stages, footprints.single, exchange, every_stage,
-            shape.tensor, setting.devices, counts, data, widths.fewest, most, shape.singles, limit_s,
+            shape.wide, setting.devices, counts, data, widths.fewest, most, shape.singles, limit_s,
         )  # fmt: skip
         if time < np.inf:
             cut = _cut(footprints, load_s, last, fitting, shape, exchange <= longest)
             starts = trace_back(cut, footprints, s, u, j)
-            candidate = evaluate_cut(chain, layout, setting, d, starts, loads)
+            candidate = evaluate_cut(chain, replace(layout, dp=int(d)), setting, starts, loads)
             best = candidate if best is None or candidate.rank() < best.rank() else best
     return best
 
@@ -221,24 +221,23 @@ def evaluate_cut(
     chain: Chain,
     layout: Layout,
     setting: Setting,
-    data: int,
     starts: Sequence[int],
     loads: Loads | None = None,
 ) -> Placement:
-    """Return the placement with the given stages and data width, timed; whether it fits is not asked."""
-    footprints = chain.footprints
+    """Return the placement with the given stages and widths, timed; whether it fits is not asked."""
+    footprints, layout = chain.footprints, replace(layout, pp=len(starts))
     loads = loads or stage_loads(chain, setting.bandwidth_bytes_per_s)
     ends = (*starts[1:], len(chain))
     load_s = loads.of(setting.recompute)
     worst = max(
         loads.plain_s[starts[-1], -1], *(load_s[i, j] for i, j in zip(starts[:-1], ends, strict=False)), 0.0
     )
-    sync = sync_s(stage_weights(chain, starts), data, setting)
+    sync = sync_s(stage_weights(chain, starts), layout, setting)
     return Placement(
-        layout=replace(layout, dp=data, pp=len(starts)),
+        layout=layout,
         starts=tuple(starts),
         devices=tuple(1 if footprints.single[i, j] else layout.tp for i, j in zip(starts, ends, strict=True)),
-        time_s=batch_time_s(float(worst), len(starts), setting.microbatches, data, sync),
+        time_s=batch_time_s(float(worst), layout, setting.microbatches, sync),
         max_load_s=float(worst),
         sync_s=sync,
     )

@@ -80,7 +80,7 @@ def find_placements(point: Point, devices: list[Device], conditions: Conditions)
 def _best_times(point: Point, latencies: list[Latencies], settings: list[Setting]) -> Floats:
     """Return the best time per batch for every setting and device."""
     forward, backward = np.swapaxes(np.array(latencies), 0, 1)
-    return best_times(point.runs, forward, backward, point.layout.tp, settings)
+    return best_times(point.runs, forward, backward, point.layout, settings)
 
 
 def _unlimited(setting: Setting) -> Setting:
@@ -118,8 +118,8 @@ def _if_it_fits(larger: Placement | Infeasible | None, chain: Chain, setting: Se
     """Return the best placement for a larger memory if it fits this one: then it is the best here, too."""
     if not isinstance(larger, Placement):
         return None
-    per_pipeline = -(-setting.microbatches // larger.data)
-    return None if why_not_stages(chain.footprints, larger.starts, setting, per_pipeline) else larger
+    fullest = setting.in_pipeline(larger.layout)
+    return None if why_not_stages(chain.footprints, larger.starts, setting, fullest) else larger
 
 
 def find_expert_placements(

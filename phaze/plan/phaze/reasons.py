@@ -7,7 +7,7 @@ with the memory given.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -102,20 +102,19 @@ def min_devices(chain: Chain, layout: Layout) -> int:
 def leanest(chain: Chain, layout: Layout, setting: Setting) -> Leanest:
     """Return the placement of a chain that needs least memory on its fullest device."""
     choices = pipelines(setting, setting.devices // min_devices(chain, layout))
-    found = [lean for m, d in choices for lean in lean_placements(chain, layout, setting, m, d)]
+    layouts = [replace(layout, dp=d) for _, d in choices]
+    found = [lean for one in layouts for lean in lean_placements(chain, one, setting)]
     return min(found, key=lambda lean: (lean.memory_bytes, lean.stages))
 
 
-def lean_placements(
-    chain: Chain, layout: Layout, setting: Setting, microbatches: int, data: int
-) -> list[Leanest]:
-    """Return the leanest placement of every depth that d pipelines with that many microbatches can have."""
-    shape = shape_of(chain, layout, setting.devices // data)
-    peaks = _peaks(chain.footprints, setting, shape, microbatches)
+def lean_placements(chain: Chain, layout: Layout, setting: Setting) -> list[Leanest]:
+    """Return the leanest placement of every depth that d pipelines can have."""
+    shape = shape_of(chain, layout, setting.devices // layout.dp)
+    peaks = _peaks(chain.footprints, setting, shape, setting.in_pipeline(layout))
     return [
         Leanest(float(peaks[s, u]), layout, s)
         for s, u in _entries(peaks)
-        if devices_of(s, u, shape.tensor) * data <= setting.devices
+        if devices_of(s, u, shape.wide) * layout.dp <= setting.devices
     ]
 
 
@@ -162,7 +161,7 @@ def _enough_devices(chain: Chain, layout: Layout, setting: Setting) -> float:
         dp = least_worst(
             last, free, free, fitting.most_stages, footprints.single, shape.stages, shape.singles
         )
-        possible = (devices_of(s, u, shape.tensor) * data for s, u in _entries(dp[:, :, 0]))
+        possible = (devices_of(s, u, shape.wide) * data for s, u in _entries(dp[:, :, 0]))
         enough = min(enough, min(possible, default=np.inf))
     return enough
 

@@ -82,7 +82,7 @@ def _energies(
     parts = sample_j(
         dynamic_j(runs, device.work, point.layout, starts[-1], setting.recompute),
         sent_bytes(ends, devices),
-        ring_bytes(np.add.reduceat(gradients, starts), devices, placement.data),
+        ring_bytes(np.add.reduceat(gradients, starts), devices, placement.layout),
         device.area_um2 * placement.devices_used * placement.time_s,
         conditions.batch(point.layout),
         conditions.rates,

@@ -60,7 +60,8 @@ class Work(NamedTuple):
     activation_bytes: Floats
     split: Bools
     """(n,) the layer is tensor parallel."""
-    tensor: int
+    wide: int
+    """Devices of a group with such a layer."""
 
 
 class Schedules(NamedTuple):
@@ -97,7 +98,7 @@ def work_of(graph: Chain, layout: Layout, bandwidth_bytes_per_s: float) -> Work:
         constant_bytes=np.asarray(graph.static_bytes + graph.activation_bytes, float),
         activation_bytes=np.asarray(graph.activation_bytes, float),
         split=np.asarray(graph.tensor_parallel, np.bool_),
-        tensor=layout.tp,
+        wide=layout.tp,
     )
 
 
@@ -145,7 +146,7 @@ def stage_schedules(
             groups[v] = max(groups[v], g + 1)
             constants[v, g] += constant[b]
             stashes[v, g] += stashed[b]
-        devices[v] = _devices(group[v], groups[v], split, work.tensor)
+        devices[v] = _devices(group[v], groups[v], split, work.wide)
         load[v] = _load_s(work, branches, back, inside, outside, group[v], groups[v], linked, recompute, desk)
     kept = np.empty(len(group), np.int64)
     found = Schedules(group, groups, devices, load, constants, stashes, kept)
@@ -185,14 +186,14 @@ def _branch_bytes(
 
 
 @njit
-def _devices(group: Ints, groups: int, split: Bools, tensor: int) -> int:
+def _devices(group: Ints, groups: int, split: Bools, wide: int) -> int:
     """Return the devices of an assignment: t for each group with a branch that is split, else one."""
     devices = 0
     for g in range(groups):
-        wide = False
+        any_split = False
         for b in range(len(group)):
-            wide = wide or (group[b] == g and split[b])
-        devices += tensor if wide else 1
+            any_split = any_split or (group[b] == g and split[b])
+        devices += wide if any_split else 1
     return devices
 
 

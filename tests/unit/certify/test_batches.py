@@ -34,7 +34,7 @@ def test_the_time_is_that_of_the_search_over_many_architectures(seed: int) -> No
             "gpipe" if cluster.gpipe else "1f1b", "every-stage" if cluster.every_stage else "first-stage",
             cluster.all_reduce_factor,
         )  # fmt: skip
-        expected = best_times(runs, forward, backward, tensor, [setting])[0, 0]
+        expected = best_times(runs, forward, backward, Layout(tp=tensor), [setting])[0, 0]
         found = best_time_s(chain, np.repeat(forward[0], counts), np.repeat(backward[0], counts), cluster)
         assert found == pytest.approx(expected, rel=1e-12)
         infinite += np.isinf(found)

@@ -8,7 +8,7 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_bytes
 from phaze.cost.network.network import sent_bytes
-from phaze.layout import Zero
+from phaze.layout import Layout, Zero
 from phaze.pipeline.flushing import Setting, sync_s
 from tests.oracles.state_traffic import state_traffic
 
@@ -42,7 +42,7 @@ def test_shared_gradients_are_reduced_after_every_microbatch() -> None:
 def test_the_planners_factor_counts_both_directions() -> None:
     one_direction = state_traffic(1e6, "half", 0, 8).sync_bytes / 1e9
     paper = Setting(8, 8, bandwidth_bytes_per_s=1e9, memory_bytes=1e9)
-    assert sync_s(np.array([2e6]), 8, paper) == pytest.approx(2 * one_direction)
+    assert sync_s(np.array([2e6]), Layout(dp=8), paper) == pytest.approx(2 * one_direction)
 
 
 def test_the_update_loads_and_stores_full_precision_weights() -> None:

@@ -51,7 +51,7 @@ def test_the_shape_of_a_pipeline_follows_from_its_devices(
 ) -> None:
     chain = replace(uniform_chain(6), tensor_parallel=np.array(flags))
     found = shape_of(chain, Layout(tp=tensor), devices)
-    assert (found.tensor, found.stages, found.singles) == shape
+    assert (found.wide, found.stages, found.singles) == shape
 
 
 def test_single_stages_take_one_device_each() -> None:

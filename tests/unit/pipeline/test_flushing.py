@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phaze.layout import Layout
 from phaze.pipeline.flushing import (
     Setting,
     batch_time_s,
@@ -91,11 +92,11 @@ def test_there_are_about_twice_the_root_of_the_batch_many_useful_widths(microbat
 def test_the_time_per_batch_adds_the_synchronisation_to_the_flushed_pipeline() -> None:
     setting = Setting(4, 4, bandwidth_bytes_per_s=10.0, memory_bytes=1e9)
     weights = np.array([100.0, 200.0, 50.0])
-    assert sync_s(weights, 1, setting) == 0.0
-    assert sync_s(weights, 4, setting) == pytest.approx(4 * 3 / 4 * 10)
+    assert sync_s(weights, Layout(dp=1), setting) == 0.0
+    assert sync_s(weights, Layout(dp=4), setting) == pytest.approx(4 * 3 / 4 * 10)
     everybody = replace(setting, gradients="every-stage", all_reduce_factor=2.0)
-    assert sync_s(weights, 4, everybody) == pytest.approx(2 * 3 / 4 * 20)
-    assert batch_time_s(2.0, 3, 9, 4, 30.0) == pytest.approx(2.0 * (3 + 3 - 1) + 30.0)
+    assert sync_s(weights, Layout(dp=4), everybody) == pytest.approx(2 * 3 / 4 * 20)
+    assert batch_time_s(2.0, Layout(pp=3, dp=4), 9, 30.0) == pytest.approx(2.0 * (3 + 3 - 1) + 30.0)
 
 
 def test_under_gpipe_the_last_stage_stashes_all_activations_as_it_never_recomputes() -> None:

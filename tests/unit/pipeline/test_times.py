@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.base.errors import PhazeError
+from phaze.layout import Layout
 from phaze.pipeline.durations import Kind
 from phaze.pipeline.flushing import batch_time_s
 from phaze.pipeline.longest_path import longest_path, simulate
@@ -100,7 +101,7 @@ def test_the_flush_formula_is_the_time_of_equal_loads(depth: int, data: int, mic
     pipeline = Pipeline(
         (StageCost(1.0, 2.0, sync_s=4.0),) * depth, max(microbatches, data), data=(data,) * depth
     )
-    expected = batch_time_s(3.0, depth, pipeline.microbatches, data, 4.0)
+    expected = batch_time_s(3.0, Layout(pp=depth, dp=data), pipeline.microbatches, 4.0)
     assert simulate(pipeline).time_s == pytest.approx(expected, rel=1e-12)
 
 

@@ -38,7 +38,7 @@ def test_equal_stages_are_those_of_plain_search_and_never_beat_free_ones(seed: i
     best = inf
     for starts in equal_cuts(len(chain), 1, len(chain) - 2):
         for data in range(1, min(setting.devices, setting.microbatches) + 1):
-            tried = evaluate_cut(chain, Layout(tp=tensor), setting, data, starts)
+            tried = evaluate_cut(chain, Layout(tp=tensor, dp=data), setting, starts)
             per_pipeline = -(-setting.microbatches // data)
             fits = not why_not_stages(chain.footprints, starts, setting, per_pipeline)
             if tried.devices_used <= setting.devices and fits:

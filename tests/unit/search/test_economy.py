@@ -40,7 +40,7 @@ def joules(
     parts = sample_j(
         dynamic_j(runs, work, placement.layout, starts[-1], setting.recompute),
         sent_bytes(ends, devices),
-        ring_bytes(gradients, devices, placement.data),
+        ring_bytes(gradients, devices, placement.layout),
         area * placement.devices_used * placement.time_s,
         batch,
         RATES,
@@ -61,7 +61,7 @@ def bound(
 ) -> Floats:
     batch = Batch(Layout(tp=tensor, microbatch=samples), setting.microbatches * samples)
     watts = RATES.leakage_w_per_um2 * area
-    depths = possible_depths(runs, tensor, setting)
+    depths = possible_depths(runs, Layout(tp=tensor), setting)
     return least_sample_j(runs, Least(*seconds, *spent), *times, watts, depths, setting, batch, RATES)
 
 
@@ -124,7 +124,7 @@ def test_depths_are_possible_where_some_cut_fits(seed: int) -> None:
     """All placements have a possible depth with at least its devices; the last stage starts late enough."""
     rng = np.random.default_rng(seed)
     runs, tensor, setting = random_case(rng)
-    depths = possible_depths(runs, tensor, setting)
+    depths = possible_depths(runs, Layout(tp=tensor), setting)
     chain = runs.chain(*rng.random((2, len(runs.counts))))
     found = place_chain(chain, Layout(tp=tensor), setting)
     if setting.schedule == "1f1b":
@@ -133,7 +133,7 @@ def test_depths_are_possible_where_some_cut_fits(seed: int) -> None:
         assert 0 < depths.devices[found.stages] <= sum(found.devices)
         assert found.starts[-1] >= depths.last_start
     ample = replace(setting, memory_bytes=1e12)
-    assert possible_depths(runs, tensor, ample).last_start == 0
+    assert possible_depths(runs, Layout(tp=tensor), ample).last_start == 0
     assert last_stage_fits(chain, setting, depths.last_start)
     assert not last_stage_fits(chain, setting, depths.last_start - 1)
 

@@ -77,7 +77,7 @@ def test_embedding_blocks_and_head_have_the_optimum_of_the_dynamic_program(seed:
     runs = random_runs(rng, (1, int(rng.integers(1, 14)), 1), tensor)
     setting = random_setting(rng, runs)
     forward, backward = random_latencies(rng, 3)
-    found = best_times(runs, forward, backward, tensor, [setting])[0]
+    found = best_times(runs, forward, backward, Layout(tp=tensor), [setting])[0]
     np.testing.assert_allclose(found, one_by_one(runs, forward, backward, tensor, setting), rtol=1e-12)
 
 
@@ -96,7 +96,7 @@ def test_any_sequence_of_kinds_of_layers_has_it_too(part: int) -> None:
         runs = random_sequence(rng, tensor)
         setting = random_setting(rng, runs)
         forward, backward = random_latencies(rng, len(runs.weight_bytes))
-        found = best_times(runs, forward, backward, tensor, [setting])[0]
+        found = best_times(runs, forward, backward, Layout(tp=tensor), [setting])[0]
         np.testing.assert_allclose(found, one_by_one(runs, forward, backward, tensor, setting), rtol=1e-12)
 
 
@@ -109,7 +109,7 @@ def test_two_kinds_of_block_in_turns_have_the_best_of_all_cuts(gradients: Gradie
         runs = replace(each, counts=(1,) * 6, kinds=(0, 1, 2, 1, 2, 3))
         setting = replace(random_setting(rng, runs), gradients=gradients)
         forward, backward = random_latencies(rng, 4)
-        found = best_times(runs, forward, backward, 2, [setting])[0]
+        found = best_times(runs, forward, backward, Layout(tp=2), [setting])[0]
         for a in range(ARCHITECTURES):
             chain = runs.chain(forward[a], backward[a])
             times = [
@@ -135,8 +135,8 @@ def test_kinds_that_are_told_apart_or_not_are_the_same_sequence() -> None:
         setting = random_setting(rng, runs)
         forward, backward = random_latencies(rng, len(runs.weight_bytes))
         np.testing.assert_allclose(
-            best_times(runs, forward, backward, 2, [setting]),
-            best_times(apart, forward[:, kinds], backward[:, kinds], 2, [setting]),
+            best_times(runs, forward, backward, Layout(tp=2), [setting]),
+            best_times(apart, forward[:, kinds], backward[:, kinds], Layout(tp=2), [setting]),
             rtol=1e-12,
         )
 
@@ -156,7 +156,7 @@ def test_a_model_of_realistic_size_has_it_too(tensor: int, recompute: bool) -> N
     )
     setting = Setting(1024, 4096, 2.0**32, 64 * 2.0**30, recompute)
     forward = np.array([1e-4, 6e-3, 2.5e-3]) * np.exp(rng.normal(0, 0.5, (ARCHITECTURES, 3)))
-    found = best_times(runs, forward, 2 * forward, tensor, [setting])[0]
+    found = best_times(runs, forward, 2 * forward, Layout(tp=tensor), [setting])[0]
     np.testing.assert_allclose(found, one_by_one(runs, forward, 2 * forward, tensor, setting), rtol=1e-12)
 
 
@@ -166,7 +166,9 @@ def test_more_memory_devices_or_bandwidth_is_never_slower(seed: int) -> None:
     rng = np.random.default_rng(seed)
     runs = random_runs(rng, (1, int(rng.integers(1, 20)), 1), 2)
     setting = random_setting(rng, runs)
-    before, after = best_times(runs, *random_latencies(rng, 3), 2, [setting, relaxed(setting, rng)])
+    before, after = best_times(
+        runs, *random_latencies(rng, 3), Layout(tp=2), [setting, relaxed(setting, rng)]
+    )
     assert np.all((after <= before * (1 + 1e-12)) | np.isinf(before))
 
 
@@ -177,8 +179,8 @@ def test_shorter_latencies_are_never_slower(seed: int) -> None:
     runs = random_runs(rng, (1, int(rng.integers(1, 20)), 1), 2)
     setting = random_setting(rng, runs)
     forward, backward = random_latencies(rng, 3)
-    before = best_times(runs, forward, backward, 2, [setting])[0]
-    after = best_times(runs, 0.9 * forward, 0.9 * backward, 2, [setting])[0]
+    before = best_times(runs, forward, backward, Layout(tp=2), [setting])[0]
+    after = best_times(runs, 0.9 * forward, 0.9 * backward, Layout(tp=2), [setting])[0]
     assert np.all((after <= before * (1 + 1e-12)) | np.isinf(before))
 
 
@@ -188,8 +190,8 @@ def test_the_order_of_the_architectures_does_not_matter() -> None:
     setting = replace(random_setting(rng, runs), memory_bytes=1e9)
     forward, backward = rng.random((50, 3)), rng.random((50, 3))
     order = rng.permutation(50)
-    found = best_times(runs, forward, backward, 1, [setting])[0]
-    shuffled = best_times(runs, forward[order], backward[order], 1, [setting])[0]
+    found = best_times(runs, forward, backward, Layout(tp=1), [setting])[0]
+    shuffled = best_times(runs, forward[order], backward[order], Layout(tp=1), [setting])[0]
     np.testing.assert_array_equal(shuffled, found[order])
 
 
@@ -207,7 +209,7 @@ def test_settings_in_which_the_same_stages_fit_are_worked_out_once(monkeypatch: 
     monkeypatch.setattr(chains, "_improve", counted)
     same = replace(setting, memory_bytes=2e9)
     other = replace(setting, devices=setting.devices + 1)
-    times = best_times(runs, *random_latencies(rng, 3), 1, [setting, same, other])
+    times = best_times(runs, *random_latencies(rng, 3), Layout(tp=1), [setting, same, other])
     assert len(calls) == 2
     np.testing.assert_array_equal(times[0], times[1])
 
@@ -215,4 +217,7 @@ def test_settings_in_which_the_same_stages_fit_are_worked_out_once(monkeypatch: 
 def test_no_architectures_give_no_times() -> None:
     runs = random_runs(np.random.default_rng(0), (1, 3, 1), 1)
     setting = Setting(4, 4, 1.0, 1e9)
-    assert best_times(runs, np.empty((0, 3)), np.empty((0, 3)), 1, [setting, setting]).shape == (2, 0)
+    assert best_times(runs, np.empty((0, 3)), np.empty((0, 3)), Layout(tp=1), [setting, setting]).shape == (
+        2,
+        0,
+    )

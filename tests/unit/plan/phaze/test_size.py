@@ -54,7 +54,7 @@ def test_a_model_of_a_hundred_thousand_layers_is_refused(machine_has: Has) -> No
     with pytest.raises(
         PhazeError, match=r"100,000 layers take 894\.1 GiB of memory, this machine has 100 GiB"
     ):
-        best_times(runs, np.ones((1, 1)), np.ones((1, 1)), 1, [SETTING])
+        best_times(runs, np.ones((1, 1)), np.ones((1, 1)), Layout(), [SETTING])
 
 
 def test_tables_of_many_stages_are_refused_before_the_first_width_is_placed(machine_has: Has) -> None:
