@@ -23,7 +23,7 @@ def main(
     expert: dict[str, int] | None,
 ) -> None:
     """Read layers and solves, write placements and their stages."""
-    conditions = Conditions.of(
+    conditions = Conditions(
         Scenario.parse(scenario, "scenario"),
         Training.parse(training, "training"),
         EnergyFigures.parse(energy, "energy"),

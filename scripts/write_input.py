@@ -24,7 +24,7 @@ def main(
 ) -> None:
     """Read layers and solves, write the layers with their configurations."""
     given = OwnInput.parse(own, "own")
-    conditions = Conditions.of(
+    conditions = Conditions(
         Scenario.parse(scenario, "scenario"),
         Training.parse(training, "training"),
         EnergyFigures.parse(energy, "energy"),

@@ -18,15 +18,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit
 from phaze.base.room import refuse_beyond_memory
+from phaze.base.units import GIB
 from phaze.cost.memory import Gradients, Schedule, most_in_flight
 from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.layout import Layout
+
+if TYPE_CHECKING:
+    from phaze.spec.settings import Training
+    from phaze.spec.system import Scenario
 
 TABLES = 12
 """Tables of all stages that are held at once while a chain is placed: 11.2 as measured of 2,000 layers."""
@@ -76,6 +82,22 @@ class Setting:
     all_reduce_factor: float = BOTH_DIRECTIONS
     """An all-reduce over n devices takes (n - 1)/n times its bytes over the bandwidth times this: 4 in the
     paper, 2 for a ring whose links carry both directions at once."""
+
+    @classmethod
+    def of(
+        cls, scenario: Scenario, training: Training, layout: Layout, hbm_gib: float, *, recompute: bool
+    ) -> Setting:
+        """Return what a study sets for placements of a layout."""
+        return cls(
+            devices=scenario.devices,
+            microbatches=layout.microbatches(scenario.global_batch),
+            bandwidth_bytes_per_s=scenario.network_bandwidth_bytes_per_s,
+            memory_bytes=hbm_gib * GIB,
+            recompute=recompute,
+            schedule=training.schedule,
+            gradients=training.gradients,
+            all_reduce_factor=scenario.all_reduce_factor,
+        )
 
     @property
     def network(self) -> Flat:

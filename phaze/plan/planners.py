@@ -70,7 +70,9 @@ class Task:
     def _layers(self, microbatch: int) -> Layers:
         mine = [one for one in self.prospects if one.point.layout.microbatch == microbatch]
         names = np.repeat(mine[0].point.layers, mine[0].point.runs.counts).tolist()
-        return read_layers({one.point.layout.tp: one.chain for one in mine}, names, self.conditions.recompute)
+        return read_layers(
+            {one.point.layout.tp: one.chain for one in mine}, names, self.conditions.training.recompute
+        )
 
     def prospect(self, layout: Layout) -> Prospect:
         """Return the layers in a layout."""
@@ -79,10 +81,10 @@ class Task:
     def cluster(self, microbatch: int) -> Cluster:
         """Return the devices and the batch as Piper's planner takes them, without further accumulation."""
         return Cluster(
-            devices=self.conditions.devices,
+            devices=self.conditions.scenario.devices,
             memory_bytes=self.hbm_gib * GIB,
-            bandwidth_bytes_per_s=self.conditions.bandwidth_bytes_per_s,
-            microbatches=self.conditions.global_batch // microbatch,
+            bandwidth_bytes_per_s=self.conditions.scenario.network_bandwidth_bytes_per_s,
+            microbatches=self.conditions.scenario.global_batch // microbatch,
         )
 
 
@@ -140,7 +142,7 @@ def plan_as(planner: str, task: Task, piper: Planner) -> Outcome:
 
 def _plan_piper(task: Task, piper: Planner) -> Unflushed | Infeasible:
     """Return the best plan over microbatches; to accumulate more gradients is never better (`batches`)."""
-    batch, least = task.conditions.global_batch, min(task.models)
+    batch, least = task.conditions.scenario.global_batch, min(task.models)
     best = plan_batch(task.models, task.cluster(least), batch, (1,), piper)
     if best is None:
         return Infeasible(why_no_plan(task.models[least], task.cluster(least)))

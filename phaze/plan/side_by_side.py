@@ -65,7 +65,7 @@ def plan_row(found: Outcome, stages: list[StageRow], task: Task) -> Row:
         "stages": len(stages),
         "devices_used": sum(stage.data * stage.tensor for stage in stages),
         "degree": sum(stage.data for stage in stages),
-        "all_reduce_factor": task.conditions.all_reduce_factor,
+        "all_reduce_factor": task.conditions.scenario.all_reduce_factor,
     }
 
 
@@ -98,7 +98,7 @@ def _unflushed(found: Unflushed) -> Row:
 def _flushed(found: Flushed, task: Task) -> Row:
     """Return what the placement reaches under its own model, and as a plan of Piper's."""
     microbatch = found.prospect.point.layout.microbatch
-    time_s = found.placement.time_s / task.conditions.global_batch
+    time_s = found.placement.time_s / task.conditions.scenario.global_batch
     cluster, stages = task.cluster(microbatch), given_stages(found)
     setting = found.setting
     own: Row = {
@@ -215,8 +215,8 @@ def plan_model(
     """Return the tables of plans and of their stages; layers and solves are of all points of one model."""
     model = str(graph["model"].iloc[0])
     assumed = {
-        "network_bandwidth_bytes_per_s": conditions.bandwidth_bytes_per_s,
-        "hbm_bandwidth_bytes_per_s": conditions.hbm_bandwidth_bytes_per_s,
+        "network_bandwidth_bytes_per_s": conditions.scenario.network_bandwidth_bytes_per_s,
+        "hbm_bandwidth_bytes_per_s": conditions.scenario.hbm_bandwidth_bytes_per_s,
     }
     plans: list[Row] = []
     stages: list[Row] = []

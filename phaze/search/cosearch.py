@@ -95,7 +95,7 @@ class Terms:
 
     def conditions(self, subject: Subject) -> Conditions:
         """Return where and how a model is trained, for placing it."""
-        return Conditions.of(
+        return Conditions(
             self.scenario,
             self.training,
             self.technology.energy,

@@ -43,7 +43,6 @@ import pandas as pd
 
 from phaze.base.arrays import Bools, Floats
 from phaze.base.ranking import Ranks, limit_of, name_ranks, tied
-from phaze.base.units import GIB
 from phaze.cost.memory import parameter_bytes
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Setting
@@ -125,16 +124,7 @@ def memory_grid(training: Training) -> list[tuple[float, bool]]:
 def pipeline_settings(scenario: Scenario, training: Training, layout: Layout) -> list[Setting]:
     """Return what placements have to respect, in the order of `memory_grid`."""
     return [
-        Setting(
-            devices=scenario.devices,
-            microbatches=layout.microbatches(scenario.global_batch),
-            bandwidth_bytes_per_s=scenario.network_bandwidth_bytes_per_s,
-            memory_bytes=hbm_gib * GIB,
-            recompute=recompute,
-            schedule=training.schedule,
-            gradients=training.gradients,
-            all_reduce_factor=scenario.all_reduce_factor,
-        )
+        Setting.of(scenario, training, layout, hbm_gib, recompute=recompute)
         for hbm_gib, recompute in memory_grid(training)
     ]
 

@@ -8,13 +8,12 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.arrays import Floats, Ints
-from phaze.base.units import GIB
-from phaze.cost.memory import Gradients, Optimizer, ParameterBytes, Schedule, parameter_bytes
+from phaze.cost.memory import ParameterBytes, parameter_bytes
 from phaze.cost.utilisation import peak_flops_per_s
-from phaze.layout import Layout, Precision
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Setting
 from phaze.plan.phaze.chains import Runs
-from phaze.plan.phaze.energy import DYNAMIC, Batch, Rates, Work
+from phaze.plan.phaze.energy import DYNAMIC, Work
 from phaze.plan.plan import Traffic
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import Training
@@ -29,73 +28,20 @@ Latencies = tuple[Floats, Floats]
 class Conditions:
     """Where and how a model is trained."""
 
-    devices: int
-    global_batch: int
-    """Samples in a batch."""
-    bandwidth_bytes_per_s: float
-    hbm_bandwidth_bytes_per_s: float
-    clock_hz: float
-    hbm_gib: tuple[float, ...]
-    recompute: tuple[bool, ...]
-    optimizer: Optimizer
-    precision: Precision
-    schedule: Schedule
-    gradients: Gradients
-    all_reduce_factor: float
+    scenario: Scenario
+    training: Training
+    energy: EnergyFigures
     sequence: int
     """Tokens in a sample."""
     flops_per_token: float
     """FLOPs that training the model needs for a token (PaLM, Appendix B)."""
-    rates: Rates
-
-    @classmethod
-    def of(
-        cls,
-        scenario: Scenario,
-        training: Training,
-        energy: EnergyFigures,
-        *,
-        sequence: int,
-        flops_per_token: float,
-    ) -> Conditions:
-        """Return the conditions that a study sets."""
-        return cls(
-            devices=scenario.devices,
-            global_batch=scenario.global_batch,
-            bandwidth_bytes_per_s=scenario.network_bandwidth_bytes_per_s,
-            hbm_bandwidth_bytes_per_s=scenario.hbm_bandwidth_bytes_per_s,
-            clock_hz=scenario.clock_hz,
-            hbm_gib=training.hbm_gib,
-            recompute=training.recompute,
-            optimizer=training.optimizer,
-            precision=training.precision,
-            schedule=training.schedule,
-            gradients=training.gradients,
-            all_reduce_factor=scenario.all_reduce_factor,
-            sequence=sequence,
-            flops_per_token=flops_per_token,
-            rates=Rates.of(energy),
-        )
-
-    def batch(self, layout: Layout) -> Batch:
-        """Return how many samples run together."""
-        return Batch(layout, self.global_batch)
 
     def settings(self, layout: Layout) -> list[Setting]:
         """Return what placements have to respect: for every recompute all HBM sizes, the largest first."""
         return [
-            Setting(
-                devices=self.devices,
-                microbatches=layout.microbatches(self.global_batch),
-                bandwidth_bytes_per_s=self.bandwidth_bytes_per_s,
-                memory_bytes=hbm_gib * GIB,
-                recompute=recompute,
-                schedule=self.schedule,
-                gradients=self.gradients,
-                all_reduce_factor=self.all_reduce_factor,
-            )
-            for recompute in self.recompute
-            for hbm_gib in sorted(self.hbm_gib, reverse=True)
+            Setting.of(self.scenario, self.training, layout, hbm_gib, recompute=recompute)
+            for recompute in self.training.recompute
+            for hbm_gib in sorted(self.training.hbm_gib, reverse=True)
         ]
 
 
@@ -138,7 +84,7 @@ def read_point(layers: pd.DataFrame, graph: pd.DataFrame, conditions: Conditions
     """Return the chain of a model in one layout."""
     graph = graph.sort_values("position")
     rows = layers.set_index("layer").loc[graph["layer"]]
-    each = parameter_bytes(conditions.optimizer, conditions.precision)
+    each = parameter_bytes(conditions.training.optimizer, conditions.training.precision)
     parameters = rows["parameters"].to_numpy(float)
     return Point(
         model=str(rows["model"].iloc[0]),
@@ -180,7 +126,7 @@ def read_devices(
                 int(chips["num_tc"].iloc[a]),
                 int(chips["pe_x"].iloc[a]),
                 int(chips["pe_y"].iloc[a]),
-                conditions.clock_hz,
+                conditions.scenario.clock_hz,
             ),
             area_um2=float(chips["area_um2"].iloc[a]),
             latencies=objectives[a],

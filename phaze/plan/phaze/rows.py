@@ -11,7 +11,7 @@ from phaze.base.units import GIB
 from phaze.cost.utilisation import model_flops_utilisation
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.phaze.costs import StageCost, binding, stage_costs, time_parts
-from phaze.plan.phaze.energy import PARTS, dynamic_j, ring_bytes, sample_j, sent_bytes
+from phaze.plan.phaze.energy import PARTS, Batch, Rates, dynamic_j, ring_bytes, sample_j, sent_bytes
 from phaze.plan.phaze.flush import Infeasible, Placement
 from phaze.plan.phaze.point import Conditions, Device, Point
 
@@ -47,9 +47,10 @@ def placement_row(point: Point, found: Found, conditions: Conditions) -> Row:
     if isinstance(found.result, Infeasible):
         return {**_keys(point, found), **_infeasible(found.result)}
     placement = found.result
-    samples_per_s = conditions.global_batch / placement.time_s
+    scenario = conditions.scenario
+    samples_per_s = scenario.global_batch / placement.time_s
     tokens_per_s = samples_per_s * conditions.sequence
-    peak = conditions.devices * found.device.peak_flops_per_s
+    peak = scenario.devices * found.device.peak_flops_per_s
     return {
         **_keys(point, found),
         "status": "placed",
@@ -84,8 +85,8 @@ def _energies(
         sent_bytes(ends, devices),
         ring_bytes(np.add.reduceat(gradients, starts), devices, placement.layout),
         device.area_um2 * placement.devices_used * placement.time_s,
-        conditions.batch(point.layout),
-        conditions.rates,
+        Batch(point.layout, conditions.scenario.global_batch),
+        Rates.of(conditions.energy),
     )
     return dict(zip(ENERGIES, [float(parts.sum()), *parts.tolist()], strict=True))
 

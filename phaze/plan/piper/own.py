@@ -34,14 +34,14 @@ def own_layers(
         (device,) = read_devices(point, solves[solves["layout"] == layout], chip, wanted, conditions)
         chains[point.layout.tp] = point.runs.chain(*device.latencies)
         names = np.repeat(point.layers, point.runs.counts)
-    return read_layers(chains, names.tolist(), conditions.recompute)
+    return read_layers(chains, names.tolist(), conditions.training.recompute)
 
 
 def own_cluster(conditions: Conditions, microbatch: int) -> Cluster:
     """Return the cluster of the study, with its largest HBM."""
     return Cluster(
-        devices=conditions.devices,
-        memory_bytes=max(conditions.hbm_gib) * GIB,
-        bandwidth_bytes_per_s=conditions.bandwidth_bytes_per_s,
-        microbatches=conditions.global_batch // microbatch,
+        devices=conditions.scenario.devices,
+        memory_bytes=max(conditions.training.hbm_gib) * GIB,
+        bandwidth_bytes_per_s=conditions.scenario.network_bandwidth_bytes_per_s,
+        microbatches=conditions.scenario.global_batch // microbatch,
     )

@@ -112,7 +112,7 @@ class Results:
 def results(name: str) -> Results:
     model, asked = subject(name), given()
     settings = ScreenSettings(best=3)
-    conditions = Conditions.of(
+    conditions = Conditions(
         asked.scenario, asked.training, asked.technology.energy, sequence=model.sequence,
         flops_per_token=model.flops_per_token,
     )  # fmt: skip

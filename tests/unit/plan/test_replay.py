@@ -239,7 +239,7 @@ def test_a_plan_is_read_with_what_its_planner_charges(planned: tuple[pd.DataFram
         key = [row[name] for name in PLAN]
         mine = stages[(stages[list(PLAN)] == key).all(axis=1)]
         plan = read_plan(row, mine)
-        assert plan.samples == SMALL.global_batch
+        assert plan.samples == SMALL.scenario.global_batch
         assert plan.devices == row["devices_used"]
         if plan.flushes:
             formula = (plan.in_pipeline + len(plan.stages) - 1) * loads_s(plan).max()

@@ -22,7 +22,12 @@ from phaze.tables import PLANNERS, Placements, Plans, PlanStages
 from phaze.tables import Layers as LayerTable
 from tests.unit.plan.phaze.test_model import CONDITIONS, solves, tables
 
-SMALL = replace(CONDITIONS, devices=8, global_batch=32, hbm_gib=(1.0, 2.0))
+SMALL = replace(
+    CONDITIONS,
+    scenario=CONDITIONS.scenario.model_copy(update={"devices": 8, "global_batch": 32}),
+    training=CONDITIONS.training.model_copy(update={"hbm_gib": (1.0, 2.0)}),
+)
+TIGHT = replace(SMALL, training=SMALL.training.model_copy(update={"hbm_gib": (0.1,)}))
 POINTS = [{"model": "toy", "layout": layout.key} for layout in layouts_of((1, 2), (1, 2))]
 ASKED = [Asked("a0", 2.0, PLANNERS), Asked("a1", 1.0, PLANNERS), Asked("a2", 2.0, ("piper",))]
 EXPERT = Layout(pp=2, dp=2, tp=2)
@@ -177,9 +182,9 @@ def task_of(conditions: Conditions, asked: Asked, expert: Layout | None) -> Task
 @pytest.mark.parametrize(
     ("planner", "conditions", "expert", "reason"),
     [
-        ("piper", replace(SMALL, hbm_gib=(0.1,)), EXPERT, "memory: layer 4 (head) alone takes at least"),
-        ("phaze", replace(SMALL, hbm_gib=(0.1,)), EXPERT, "memory: the leanest placement"),
-        ("equal", replace(SMALL, hbm_gib=(0.1,)), EXPERT, "memory: stage"),
+        ("piper", TIGHT, EXPERT, "memory: layer 4 (head) alone takes at least"),
+        ("phaze", TIGHT, EXPERT, "memory: the leanest placement"),
+        ("equal", TIGHT, EXPERT, "memory: stage"),
         ("expert", SMALL, None, "widths: the workload has no expert's placement"),
         (
             "expert",
@@ -192,7 +197,7 @@ def task_of(conditions: Conditions, asked: Asked, expert: Layout | None) -> Task
 def test_where_there_is_no_plan_the_row_says_why(
     planner: str, conditions: Conditions, expert: Layout | None, reason: str
 ) -> None:
-    asked = Asked("a0", conditions.hbm_gib[-1], (planner,))
+    asked = Asked("a0", conditions.training.hbm_gib[-1], (planner,))
     plans, stages = plan_model(*model(), [asked], conditions, expert, search)
     (row,) = Plans.check(plans).to_dict("records")
     assert row["status"] == "infeasible"

@@ -61,7 +61,7 @@ def test_the_fastest_plan_is_taken_and_explained(
     study: Path, tables: tuple[pd.DataFrame, pd.DataFrame]
 ) -> None:
     text = run(study, "plans/paper/toy.parquet")
-    best = tables[0]["time_per_sample_s"].min() * SMALL.global_batch
+    best = tables[0]["time_per_sample_s"].min() * SMALL.scenario.global_batch
     assert f"planned {best:.4g} s per batch" in text
     assert "planned by phaze" in text, "where planners are as fast, the first of them"
     for words in (
@@ -96,7 +96,10 @@ def test_a_plan_for_another_system_takes_its_planners_time_under_its_planners_as
     tmp_path: Path,
 ) -> None:
     """Simulated on `paper`, of less bandwidth than planned for, it would wait for its links."""
-    fast = replace(SMALL, bandwidth_bytes_per_s=50e9, hbm_bandwidth_bytes_per_s=3e12)
+    scenario = SMALL.scenario.model_copy(
+        update={"network_bandwidth_bytes_per_s": 50e9, "hbm_bandwidth_bytes_per_s": 3e12}
+    )
+    fast = replace(SMALL, scenario=scenario)
     asked = [Asked("a0", 2.0, ("equal",))]
     for table, frame in zip(
         (Plans, PlanStages), plan_model(*model(), asked, fast, EXPERT, plan_as_piper), strict=True

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.plan.phaze.energy import Rates
 from phaze.plan.piper.planner import plan as plan_as_piper
 from phaze.plan.planners import Asked, read_tasks
 from phaze.plan.side_by_side import plan_model
+from phaze.spec.architecture import EnergyFigures
 from phaze.tables import PLANNERS
 from phaze.tables.columns import widths_of
 from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
@@ -33,9 +33,14 @@ def moving() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     return layers, graph, solves.assign(**moved), architectures
 
 
-@pytest.mark.parametrize("rates", [SMALL.rates, Rates(0.0, 0.0, 0.0)], ids=["energy", "no-energy"])
-def test_layers_move_what_their_schedules_move_whatever_a_byte_costs(rates: Rates) -> None:
-    ((_, task),) = read_tasks(*moving(), ASKED, replace(SMALL, rates=rates), EXPERT)
+FREE = SMALL.energy.model_copy(
+    update=dict.fromkeys(("hbm_j_per_byte", "link_j_per_byte", "leakage_w_per_mm2"), 0.0)
+)
+
+
+@pytest.mark.parametrize("energy", [SMALL.energy, FREE], ids=["energy", "no-energy"])
+def test_layers_move_what_their_schedules_move_whatever_a_byte_costs(energy: EnergyFigures) -> None:
+    ((_, task),) = read_tasks(*moving(), ASKED, replace(SMALL, energy=energy), EXPERT)
     for one in task.prospects:
         b, slices = one.point.layout.microbatch, one.point.layout.tp > 1
         found = one.traffic

@@ -116,7 +116,7 @@ def exhaustive(name: str) -> Evaluation:
 def screened(name: str, backward: str = "paired", step: int = 1) -> tuple[list[pd.DataFrame], pd.DataFrame]:
     """Return screens and placements as the workflow makes them: point by point and shard by shard."""
     model, given = subject(name, backward), terms()
-    conditions = Conditions.of(
+    conditions = Conditions(
         given.scenario, given.training, given.technology.energy,
         sequence=model.sequence, flops_per_token=model.flops_per_token,
     )  # fmt: skip

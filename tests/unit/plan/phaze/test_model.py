@@ -11,30 +11,44 @@ import pytest
 from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.phaze.costs import StageCost, binding, stage_costs, time_parts
-from phaze.plan.phaze.energy import PARTS, Rates
+from phaze.plan.phaze.energy import PARTS
 from phaze.plan.phaze.flush import Placement, place_chain
 from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions, read_point
+from phaze.spec.architecture import EnergyFigures
+from phaze.spec.settings import Training
+from phaze.spec.system import Scenario
 from phaze.tables import Architectures, Placements, Screens, Solves, Stages
 from tests.unit.plan.phaze.examples import ample_setting
 
 NAMES = ("a0", "a1", "a2")
 CONDITIONS = Conditions(
-    devices=16,
-    global_batch=64,
-    bandwidth_bytes_per_s=1e9,
-    hbm_bandwidth_bytes_per_s=1.2e12,
-    clock_hz=1e9,
-    hbm_gib=(1.0, 2.0, 8.0),
-    recompute=(False, True),
-    optimizer="adam",
-    precision="mixed",
-    schedule="1f1b",
-    gradients="every-stage",
-    all_reduce_factor=2.0,
+    Scenario(
+        devices=16,
+        global_batch=64,
+        network_bandwidth_bytes_per_s=1e9,
+        hbm_bandwidth_bytes_per_s=1.2e12,
+        clock_hz=1e9,
+        all_reduce_factor=2.0,
+    ),
+    Training(
+        hbm_gib=(1.0, 2.0, 8.0),
+        recompute=(False, True),
+        optimizer="adam",
+        precision="mixed",
+        schedule="1f1b",
+        gradients="every-stage",
+    ),
+    EnergyFigures(
+        mac_j=1e-12,
+        register_j_per_byte=1e-13,
+        sram_j_per_byte={1: 1e-13, 2: 2e-13},
+        hbm_j_per_byte=3e-11,
+        link_j_per_byte=8e-11,
+        leakage_w_per_mm2=0.15,
+    ),
     sequence=128,
     flops_per_token=6e9,
-    rates=Rates(hbm_j_per_byte=3e-11, link_j_per_byte=8e-11, leakage_w_per_um2=1.5e-7),
 )
 Tables = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame]
 
@@ -121,8 +135,8 @@ def screens(point: dict[str, object]) -> pd.DataFrame:
             "kept": name != "dropped" and hbm == 8.0,
         }
         for name in (*NAMES, "dropped")
-        for hbm in CONDITIONS.hbm_gib
-        for recompute in CONDITIONS.recompute
+        for hbm in CONDITIONS.training.hbm_gib
+        for recompute in CONDITIONS.training.recompute
     ]
     return Screens.check(pd.DataFrame(rows))
 
@@ -317,8 +331,9 @@ def test_memory_binds_where_more_of_it_would_help() -> None:
 
 
 def test_the_settings_put_the_largest_memory_first_and_keep_the_order_of_recompute() -> None:
+    two = CONDITIONS.training.model_copy(update={"hbm_gib": (2.0, 8.0)})
     found = [
         (s.recompute, s.memory_bytes / GIB)
-        for s in replace(CONDITIONS, hbm_gib=(2.0, 8.0)).settings(Layout(microbatch=2))
+        for s in replace(CONDITIONS, training=two).settings(Layout(microbatch=2))
     ]
     assert found == [(False, 8.0), (False, 2.0), (True, 8.0), (True, 2.0)]
