@@ -17,7 +17,10 @@ widths until what is best with the room of the widest fits in fact.
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -27,9 +30,11 @@ from phaze.pipeline.flushing import Chain, Setting, batch_time_s, sync_s, useful
 from phaze.plan.phaze.cuttings import Cutting, cutting_of, needed
 from phaze.plan.phaze.flush import Infeasible
 from phaze.plan.phaze.graph_partition import FirstStage, Widths, best_first_stage
-from phaze.plan.phaze.graph_reasons import why_infeasible
-from phaze.plan.phaze.ranges import Bound, best_choice
+from phaze.plan.phaze.reasons import Leanest, min_devices, pipelines, too_few_devices, too_little_memory
 from phaze.plan.phaze.stages import MOST_BRANCHES, groups_of
+
+Answer = TypeVar("Answer")
+Rank = tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,16 @@ class _Pipeline:
     costs: list[Floats]
     """Load of every option as the last stage, the last but one, ..., infinite where it does not fit."""
     first: FirstStage
+
+
+@dataclass(frozen=True)
+class Bound(Generic[Answer]):
+    """The best answer to a range of choices once they are allowed more than each has."""
+
+    rank: Rank
+    answer: Answer
+    holds: bool
+    """The answer is one of those choices as it is, and so the best of them."""
 
 
 def place_graphs(graphs: dict[Layout, Chain], setting: Setting) -> GraphPlacement | Infeasible:
@@ -201,3 +216,76 @@ def _explaining(cut: Cutting, widths: Widths, found: _Pipeline, s: int, outer: i
             if len(left) and max(before[0], found.costs[s - 1][option]) == target:
                 return option
     raise AssertionError("an entry of the table comes from a stage")
+
+
+def best_choice(choices: int, bound: Callable[[int, int], Bound[Answer] | None]) -> Answer | None:
+    """Return the best answer, or None; `bound` of choices lo to hi - 1 is None where none has an answer.
+
+    The range with the best bound is halved until an answer holds, which that of a single choice has to.
+    """
+    waiting: list[tuple[Rank, int, int, Bound[Answer]]] = []
+    ranges = [(0, choices)]
+    while True:
+        for lo, hi in ranges:
+            if lo < hi and (found := bound(lo, hi)) is not None:
+                heapq.heappush(waiting, (found.rank, lo, hi, found))
+        if not waiting:
+            return None
+        _, lo, hi, found = heapq.heappop(waiting)
+        if found.holds:
+            return found.answer
+        ranges = [(lo, (lo + hi) // 2), ((lo + hi) // 2, hi)]
+
+
+def why_infeasible(cuttings: list[Cutting], setting: Setting) -> str:
+    """Return which limit no placement of these graphs respects, and by how much."""
+    formed = [cut for cut in cuttings if min_devices(cut.graph, cut.layout) <= setting.devices]
+    if not formed:
+        return too_few_devices({cut.layout: cut.graph for cut in cuttings}, setting)
+    lean = min((leanest(cut, setting) for cut in formed), key=lambda found: found.memory_bytes)
+    return too_little_memory(lean, min(_enough_devices(cut, setting) for cut in cuttings), setting)
+
+
+def leanest(cut: Cutting, setting: Setting) -> Leanest:
+    """Return the placement that needs least memory on its fullest device, of those that are considered."""
+    choices = pipelines(setting, setting.devices // min_devices(cut.graph, cut.layout))
+
+    def bound(lo: int, hi: int) -> Bound[Leanest] | None:
+        widths = cut.widths(setting.devices // choices[lo][1])
+        tables = cut.tables(widths, _peaks(cut, setting, choices[hi - 1][0]))
+        found = [Leanest(float(dp[-1].min()), cut.layout, s) for s, dp in enumerate(tables)]
+        lean = min(found, key=lambda lean: (lean.memory_bytes, lean.stages))
+        return Bound((lean.memory_bytes, lean.stages), lean, hi - lo == 1)
+
+    lean = best_choice(len(choices), bound)
+    assert lean is not None, "one stage can always be formed"
+    return lean
+
+
+def _peaks(cut: Cutting, setting: Setting, microbatches: int) -> Iterator[Floats]:
+    """Yield what the fullest device of every stage needs as the last, the last but one, ..."""
+    for s in range(1, len(cut.graph) + 1):
+        yield cut.options.peak_bytes(needed(setting, s, microbatches))
+
+
+def _enough_devices(cut: Cutting, setting: Setting) -> float:
+    """Return the devices of the smallest cluster on which the graph fits the memory, infinite for none."""
+    widths, choices = cut.widths(cut.layout.tp * len(cut.graph)), pipelines(setting, setting.microbatches)
+
+    def bound(lo: int, hi: int) -> Bound[int] | None:
+        tables = cut.tables(widths, _hurdles(cut, setting, choices[hi - 1][0]))
+        possible = np.any([np.isfinite(dp[-1]) for dp in tables], axis=0)
+        if not possible.any():
+            return None
+        enough = choices[lo][1] * int(widths.devices[np.argmax(possible)])
+        return Bound((enough,), enough, hi - lo == 1)
+
+    enough = best_choice(len(choices), bound)
+    return np.inf if enough is None else enough
+
+
+def _hurdles(cut: Cutting, setting: Setting, microbatches: int) -> Iterator[Floats]:
+    """Yield zero for every stage that fits, infinity for the others, as the last, the last but one, ..."""
+    room = cut.room(setting)
+    for s in range(1, len(cut.graph) + 1):
+        yield np.where(room >= needed(setting, s, microbatches), 0.0, np.inf)
