@@ -101,7 +101,7 @@ rule report_cases:
     conda:
         "../envs/phaze.yaml"
     script:
-        "../scripts/report_cases.py"
+        "../scripts/report_page.py"
 
 
 rule cases:

@@ -174,7 +174,7 @@ rule report_maps:
     conda:
         "../envs/phaze.yaml"
     script:
-        "../scripts/report_maps.py"
+        "../scripts/report_page.py"
 
 
 rule maps:

@@ -126,7 +126,7 @@ rule report_tiled:
     conda:
         "../envs/phaze.yaml"
     script:
-        "../scripts/report_tiled.py"
+        "../scripts/report_page.py"
 
 
 rule tiled:

@@ -1,8 +1,8 @@
-"""The report stage: from the tables of a study to result tables, Markdown and a page."""
+"""The report stage: from the tables of a study to result tables, the first screen, Markdown and a page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
@@ -11,28 +11,28 @@ import pandas as pd
 
 from phaze.report import anatomy, inside, overview, plan_checks, record, searches, winners
 from phaze.report import checks as checked
-from phaze.report.answer import answer
-from phaze.report.certificate import certificate
 from phaze.report.checks import Evidence
 from phaze.report.differences import ask_for_differences, differences
-from phaze.report.document import Document, Section
+from phaze.report.document import Answer, Document, Section, Sheet
 from phaze.report.drawing import Drawn, ask_for_figure
 from phaze.report.findings import RESULT_TABLES, Findings, Part
-from phaze.report.front import front
-from phaze.report.gains import assumptions, find_gains
 from phaze.report.inputs import Inputs
 from phaze.report.inside import vary
-from phaze.report.mapped import on_networks
-from phaze.report.planners import compared
+from phaze.report.overview import assumptions, claims, find_gains, gains_in_words, turned_over
+from phaze.report.paper import check_claims
+from phaze.report.planners import compared, in_words
+from phaze.report.readings import in_words as read_in_words
 from phaze.report.readings import reading_figures, reading_scores, readings
-from phaze.report.recommend import recommend, recommended
+from phaze.report.recommend import in_short as losses_in_short
+from phaze.report.recommend import recommend, recommended, recommended_on
 from phaze.report.record import count_proofs
 from phaze.report.report import Report
 from phaze.report.searches import choose_by_hysteresis, summarise_searches
-from phaze.report.simulated import replayed
+from phaze.report.simulated import on_networks, replayed
+from phaze.report.space import certificate, front, in_short
 from phaze.report.verdicts import run_checks
-from phaze.report.winner_claims import check_claims
-from phaze.report.winners import COMMON, PER_MODEL
+from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, is_beside, row_of
+from phaze.report.words import area, buffers, compute, percent, times
 from phaze.report.workers import ALONE, Workers
 from phaze.tables import TABLES, Checks, Comparisons
 from phaze.tables.store import Recalled
@@ -172,3 +172,134 @@ def compose(
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def answer(inputs: Inputs, findings: Findings) -> Answer:
+    """Return the first screen."""
+    return Answer(
+        question="Which accelerator, and how to spread the training over it?",
+        sentence=" ".join(filter(None, _sentences(inputs, findings))),
+        facts=tuple(_facts(inputs, findings)),
+        sheet=_answer_sheet(inputs, findings),
+    )
+
+
+def _sentences(inputs: Inputs, findings: Findings) -> Iterator[str]:
+    """Yield the answer, after how near it comes to a publication and what would turn it over."""
+    yield read_in_words(findings)
+    yield from turned_over(claims(inputs, findings))
+    yield _sentence(inputs, findings)
+    yield from gains_in_words(claims(inputs, findings))
+    yield in_words(inputs, findings)
+
+
+def _sentence(inputs: Inputs, findings: Findings) -> str:
+    """Return the answer in words: the common accelerator of several workloads, or the plan of one."""
+    scenario = inputs.cluster.scenario
+    cluster = f"{scenario.devices:,} accelerators with batches of {scenario.global_batch:,}"
+    common = _common(inputs, findings)
+    if common is not None:
+        return (
+            f"One accelerator for all {len(inputs.study.models)} workloads: {_described(inputs, common)}. "
+            f"The best one for each of them is in the table, with its plan on {cluster}."
+        )
+    if not (findings.results["status"] == "placed").any():
+        return f"Nothing fits: on {cluster} no workload can be placed, and the table says what is missing."
+    best = next((row_of(findings.results, model, PER_MODEL) for model in inputs.study.models), None)
+    if best is None or len(inputs.study.models) > 1:
+        return f"The best accelerator for each workload is in the table, with its plan on {cluster}."
+    plan = recommended_on(findings, best)
+    taken = f"{plan.simulated} per batch as simulated, {plan.planned}" if plan.simulated else plan.planned
+    return (
+        f"For {best['model']}: {_described(inputs, best)}. On {cluster} it trains as {plan.shape} "
+        f"({plan.whose}) with microbatches of {plan.microbatch} in {taken} as planned, limited by "
+        f"{plan.bound_by}."
+    )
+
+
+def _described(inputs: Inputs, row: pd.Series) -> str:
+    """Return an accelerator in words."""
+    chip = chip_of(inputs.cluster, row)
+    memory = f"{row['hbm_gib']:g} GiB of HBM"
+    return f"{compute(chip)} cores with buffers {buffers(chip)} and {memory}, {area(chip['area_um2'])}"
+
+
+def _common(inputs: Inputs, findings: Findings) -> pd.Series | None:
+    """Return a row of the common accelerator, None for a single workload."""
+    rows = findings.results[(findings.results["design"] == COMMON) & (findings.results["status"] == "placed")]
+    return rows.iloc[0] if len(rows) and len(inputs.study.models) > 1 else None
+
+
+def _facts(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
+    several = len(inputs.study.models) > 1
+    about = {PER_MODEL: "an accelerator for each workload" if several else "its best accelerator"}
+    if several:
+        about[COMMON] = "one for all of them"
+    published = inputs.published if several else None
+    headline = published.headline if published and is_beside(inputs.study, published) else None
+    printed = {PER_MODEL: headline.per_model, COMMON: headline.common} if headline else {}
+    mean = "geometric mean" if several else "throughput"
+    speedups = findings.means.set_index("design")["speedup"]
+    for design, words in about.items():
+        if design in speedups.index:
+            planned, simulated = float(speedups[design]), float(findings.simulated_means.get(design, 0.0))
+            how = f"as simulated; {times(planned)} as planned" if simulated else "as planned"
+            beside = f"; paper {printed[design]:g}×" if design in printed else ""
+            yield (
+                times(simulated or planned),
+                f"{words}, over {baseline_design(inputs.study)} ({mean} {how}{beside})",
+            )
+    yield from in_short(findings)
+    yield from losses_in_short(findings)
+    passed = int(findings.checks["passed"].sum())
+    yield f"{passed} / {len(findings.checks)}", "checks of these results passed"
+
+
+def _answer_sheet(inputs: Inputs, findings: Findings) -> Sheet:
+    results = _rows(findings.results, PER_MODEL, inputs.study.models)
+    rows = [_answer_row(inputs, findings, row) for row in results]
+    common = list(_common_row(inputs, findings))
+    header = (
+        "workload", "cores", "buffers", "HBM", "plan", "{p, d, t}, microbatch", "planned", "simulated", "MFU",
+        "speed-up",
+    )  # fmt: skip
+    caption = (
+        "Cores {num_tc, num_vc, pe_x, pe_y, pe_vc}; buffers {global buffer, words a cycle, L2 of a "
+        "tensor core, of a vector core}; the plan with the least simulated time of the certified one, equal "
+        "and experts' stages, as {pipeline depth, data width, tensor width} and samples in a microbatch; "
+        "time per batch as planned and as simulated (where they differ by more than 5 %, the section on "
+        "recommended plans says why); MFU and speed-up as simulated, over the baseline with the experts' plan"
+    )
+    marked = frozenset({len(rows)}) if common else frozenset()
+    return Sheet(caption, header, (*rows, *common), 6, marked, "recommendations")
+
+
+def _common_row(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, ...]]:
+    """Yield the row of the common accelerator, whose plans are those of each workload."""
+    row = _common(inputs, findings)
+    if row is not None:
+        chip = chip_of(inputs.cluster, row)
+        planned = findings.means.set_index("design")["speedup"].get(COMMON, 0.0)
+        mean = findings.simulated_means.get(COMMON, planned)
+        yield (
+            "one for all", compute(chip), buffers(chip), f"{row['hbm_gib']:g} GiB", "their own",
+            *[""] * 4, times(float(mean)),
+        )  # fmt: skip
+
+
+def _rows(results: pd.DataFrame, design: str, models: tuple[str, ...]) -> list[pd.Series]:
+    """Return the row of every model that has one."""
+    mine = {str(row["model"]): row for _, row in results[results["design"] == design].iterrows()}
+    return [mine[model] for model in models if model in mine]
+
+
+def _answer_row(inputs: Inputs, findings: Findings, row: pd.Series) -> tuple[str, ...]:
+    if row["status"] != "placed":
+        return (row["model"], f"fits nowhere: {row['reason']}", *[""] * 8)
+    chip = chip_of(inputs.cluster, row)
+    plan = recommended_on(findings, row)
+    return (
+        row["model"], compute(chip), buffers(chip), f"{row['hbm_gib']:g} GiB", plan.whose,
+        f"{plan.shape}, {plan.microbatch}", plan.planned, plan.simulated,
+        percent(row["mfu"] * plan.gain), times(plan.speedup),
+    )  # fmt: skip

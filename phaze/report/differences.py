@@ -18,14 +18,7 @@ from phaze.report.document import Block, Heading, Items, Section
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs, Only, Point
 from phaze.report.paper import Printed, as_row, implied_s, printed_of
-from phaze.report.winners import (
-    PER_MODEL,
-    chip_of,
-    in_order,
-    row_of,
-    same_as,
-    with_areas,
-)
+from phaze.report.winners import PER_MODEL, chip_of, in_order, row_of, same_as, with_areas
 from phaze.report.words import LIMITS, compute, percent, samples, seconds, size, storing, widths
 from phaze.report.workers import ALONE, Workers
 from phaze.spec.published import PublishedWorkload

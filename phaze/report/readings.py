@@ -223,11 +223,7 @@ _ABOUT = (
     "The same accelerators and workloads under other settings, each evaluated as the study is. A figure is "
     "of the best of all HBM sizes of the study on any accelerator; the experts' placement cuts layers evenly."
 )
-_ROLES = {
-    "expert": "baseline, experts",
-    "baseline": "baseline",
-    "common": "common",
-}
+_ROLES = {"expert": "baseline, experts", "baseline": "baseline", "common": "common"}
 _MEANS = {
     "per_model": "per-model over baseline with experts",
     "common": "common over baseline with experts",

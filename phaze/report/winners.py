@@ -139,13 +139,7 @@ def _places(cluster: Cluster) -> dict[str, int]:
 
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows from best to worst; equal ones by HBM, stashing before recomputing, t and microbatch."""
-    keys = [
-        LAYOUT.ranks(rows["layout"]),
-        rows["recompute"],
-        rows["hbm_gib"],
-        _names(rows),
-        rows["area_um2"],
-    ]
+    keys = [LAYOUT.ranks(rows["layout"]), rows["recompute"], rows["hbm_gib"], _names(rows), rows["area_um2"]]
     return rows.iloc[
         np.lexsort([*(np.asarray(key) for key in keys), tied(rows["time_per_batch_s"].to_numpy())])
     ]

@@ -1,4 +1,4 @@
-"""The sections of the page of the mappings."""
+"""The sections of the page of the mappings, with their pictures."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from itertools import product
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
 
+from phaze.base.arrays import Floats
+from phaze.base.units import GIB
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.topologies import make_network
 from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet, sheet_of
-from phaze.report.maps import figures
 from phaze.report.maps.inputs import (
     POINT,
     MapInputs,
@@ -26,6 +30,7 @@ from phaze.report.maps.inputs import (
     step_of,
 )
 from phaze.report.maps.readings import cluster_blocks, reading_blocks
+from phaze.report.style import AMBER, BLUE, GREY, TEAL, WIDE, axes, legend_above, panels
 from phaze.report.words import seconds
 from phaze.spec.map_study import MapCase
 from phaze.spec.published_maps import Mapping
@@ -163,7 +168,7 @@ def throughput_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
     batch = rows["graph"].map({key: graph.microbatch for key, graph in inputs.maps.graphs.items()})
     samples = batch * rows["replicas"] * rows["microbatches"]
     title = f"Throughput: {', '.join(inputs.maps.graphs[graph].label for graph in case.graphs)}"
-    figure = Chart(name, title, "Simulated, by shape S x R.", partial(figures.throughputs, rows, samples))
+    figure = Chart(name, title, "Simulated, by shape S x R.", partial(throughputs, rows, samples))
     return Section(name, f"{title} ({name})", "Samples per second with each mapping.", (figure,))
 
 
@@ -242,7 +247,7 @@ def pictures_section(inputs: MapInputs) -> Section:
         "bandwidths",
         "Bandwidth between any two devices (Figure 10)",
         "The smallest size of every topology, for its first seed; rows send, columns receive.",
-        partial(figures.bandwidths, networks),
+        partial(bandwidths, networks),
     )
     pictures = tuple(_picture(inputs, name) for name in dict.fromkeys(inputs.devices["topology"]))
     return Section("pictures", "Topologies and mappings", "What is mapped to what.", (figure, *pictures))
@@ -263,7 +268,7 @@ def _picture(inputs: MapInputs, topology: str) -> Chart:
         f"{shape}, on {label} (Figure 6)",
         "Bandwidths with the devices in the order of stages and replicas: bright along the diagonal inside a "
         "square are fast links between the stages of a replica.",
-        partial(figures.mappings, network, mine),
+        partial(mappings, network, mine),
     )
 
 
@@ -297,3 +302,74 @@ def sections_of(inputs: MapInputs, figures: pd.DataFrame) -> Iterator[Section]:
         about = "What is printed and has nothing here to stand beside."
         yield Section("missing", "Missing", about, (Items(inputs.published.missing),))
     yield pictures_section(inputs)
+
+
+COLUMNS = 4
+WAY_NAMES = {
+    "cs-map": "CS map",
+    "p2p-map": "p2p map",
+    "p2p": "search, messages",
+    "allreduce": "search, all-reduce",
+    "exact": "search, both",
+    "local-search": "local search",
+}
+
+
+def bandwidths(networks: dict[str, DeviceNetwork]) -> Figure:
+    """Draw Figure 10: the bandwidth between any two devices of every topology."""
+    figure, every = panels(len(networks), COLUMNS, 0.3, 2.5)
+    for ax, (label, network) in zip(every, networks.items(), strict=True):
+        _matrix(figure, ax, _gib(network))
+        ax.set_title(label)
+    return figure
+
+
+def _gib(network: DeviceNetwork) -> Floats:
+    """Return the bandwidths in GiB/s, nothing on the diagonal."""
+    own = np.eye(network.devices, dtype=bool)
+    return np.where(own, np.nan, network.bandwidth_bytes_per_s / GIB)
+
+
+def _matrix(figure: Figure, ax: Axes, values: Floats) -> None:
+    low, high = np.nanmin(values), np.nanmax(values)
+    image = ax.imshow(values, norm=LogNorm(low, high if high > low else 2 * low), cmap="viridis")
+    bar = figure.colorbar(image, ax=ax, shrink=0.75)
+    bar.minorticks_off()
+    bar.set_ticks([low, high], labels=[f"{low:.2g}", f"{high:.3g}"])
+    bar.set_label("GiB/s", fontsize=8)
+    ax.set_xticks([])
+    ax.set_yticks([])
+
+
+def mappings(network: DeviceNetwork, devices: pd.DataFrame) -> Figure:
+    """Draw Figure 6: for every way the devices in order, with stage and replica, over their bandwidths."""
+    ways = list(dict.fromkeys(devices["way"]))
+    figure, every = axes(WIDE, 4.1, 1, len(ways))
+    values = _gib(network)
+    for ax, way in zip(every, ways, strict=True):
+        mine = devices[devices["way"] == way].sort_values(["replica", "stage"])
+        order = mine["device"].to_numpy()
+        _matrix(figure, ax, values[np.ix_(order, order)])
+        for replica in range(1, mine["replica"].max() + 1):
+            at = (mine["replica"] < replica).sum() - 0.5
+            ax.axhline(at, color="white", lw=1)
+            ax.axvline(at, color="white", lw=1)
+        ax.set_title(WAY_NAMES[way])
+        ax.set_xlabel("replica by replica")
+    return figure
+
+
+def throughputs(rows: pd.DataFrame, samples: pd.Series) -> Figure:
+    """Draw Figure 4: samples per second by shape with CS map, p2p map, and ours."""
+    figure, (ax,) = axes(WIDE, 3.4)
+    labels = [f"{r.graph}\n{r.stages}x{r.replicas}, MB {r.microbatches}" for r in rows.itertuples()]
+    shown = {"cs-map": GREY, "p2p-map": AMBER, "by-sizes": TEAL, "ours": BLUE}
+    names = {**WAY_NAMES, "by-sizes": "search, by sizes", "ours": "ours"}
+    for number, (way, colour) in enumerate(shown.items()):
+        at = np.arange(len(rows)) + (number - 1.5) * 0.2
+        ax.bar(at, samples / rows[way], 0.19, color=colour, label=names[way])
+    ax.set_xticks(range(len(rows)), labels, rotation=60 if len(rows) > 6 else 0, fontsize=7.5)
+    ax.set_ylabel("samples per second")
+    ax.grid(axis="y")
+    legend_above(figure, ax)
+    return figure

@@ -8,8 +8,7 @@ import pandas as pd
 
 from phaze.report.document import Answer, Items, Section
 from phaze.report.report import Report, page_of
-from phaze.report.tiled.claims import check_claims
-from phaze.report.tiled.inputs import RUN, TiledInputs
+from phaze.report.tiled.inputs import RUN, TiledInputs, check_claims
 from phaze.report.tiled.readings import (
     WAFER,
     irreproducible,

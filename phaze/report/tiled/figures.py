@@ -9,42 +9,31 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from phaze.report import style
 from phaze.report.over_time import cells, draw_memory, draw_pipeline
-from phaze.report.style import (
-    AMBER,
-    BLUE,
-    GREY,
-    RED,
-    SAND,
-    SILVER,
-    SKY,
-    TEAL,
-    WIDE,
-    axes,
-    bars_beside,
-    legend_above,
-)
 from phaze.report.tiled.inputs import LAYOUTS
 
 _MAPPED = (
-    ("line", "near", SKY), ("line", "far", SILVER), ("s-shaped", "near", BLUE), ("s-shaped", "far", AMBER),
-    ("own", "near", TEAL), ("own", "far", SAND),
+    ("line", "near", style.SKY), ("line", "far", style.SILVER), ("s-shaped", "near", style.BLUE),
+    ("s-shaped", "far", style.AMBER), ("own", "near", style.TEAL), ("own", "far", style.SAND),
 )  # fmt: skip
 
 
 def splits(runs: pd.DataFrame, best: dict[str, int]) -> Figure:
     """Draw Figure 10: throughput by split, a panel for each model; a triangle marks the paper's best."""
     models = list(dict.fromkeys(runs["model"]))
-    figure, every = axes(WIDE, 2.9, 1, len(models))
+    figure, every = style.axes(style.WIDE, 2.9, 1, len(models))
     for ax, model in zip(every, models, strict=True):
         mine = runs[runs["model"] == model]
         _bars(ax, mine, "samples_per_s")
         ax.set_title(model)
         tensors = sorted(mine["tensor"].unique())
         if best.get(model) in tensors:
-            ax.plot(tensors.index(best[model]), mine["samples_per_s"].max() * 1.06, "v", color=RED, ms=5)
+            ax.plot(
+                tensors.index(best[model]), mine["samples_per_s"].max() * 1.06, "v", color=style.RED, ms=5
+            )
     every[0].set_ylabel("samples/s")
-    legend_above(figure, every[0], 4)
+    style.legend_above(figure, every[0], 4)
     return figure
 
 
@@ -55,7 +44,7 @@ def _bars(ax: Axes, runs: pd.DataFrame, column: str) -> None:
     for number, (layout, placed, colour) in enumerate(there):
         mine = runs[(runs["layout"] == layout) & (runs["placed"] == placed)]
         values = mine.groupby("tensor")[column].max().reindex(tensors).fillna(0.0)
-        bars_beside(ax, values, number, len(there), colour, f"{LAYOUTS[layout]}, {placed}")
+        style.bars_beside(ax, values, number, len(there), colour, f"{LAYOUTS[layout]}, {placed}")
     size = (runs["tensor"] * runs["data"]).iloc[0]
     ax.set_xticks(range(len(tensors)), [f"{t} × {size // t}" for t in tensors])
     ax.set_xlabel("TP × DP")
@@ -64,29 +53,29 @@ def _bars(ax: Axes, runs: pd.DataFrame, column: str) -> None:
 
 def occupancy(runs: pd.DataFrame) -> Figure:
     """Draw Figure 9: time for which links are held, and the share of the batch, by split."""
-    figure, (left, right) = axes(WIDE, 2.7, 1, 2)
+    figure, (left, right) = style.axes(style.WIDE, 2.7, 1, 2)
     _bars(left, runs, "link_busy_s")
     left.set_ylabel("s a batch, mean over links")
     _bars(right, runs.assign(share=runs["link_busy_s"] / runs["time_s"]), "share")
     right.set_ylabel("share of the batch")
-    legend_above(figure, left, 4)
+    style.legend_above(figure, left, 4)
     return figure
 
 
 def pipeline(jobs: pd.DataFrame) -> Figure:
     """Draw what stages do over time, a row for each stage; rows are too low for numbers of microbatches."""
-    figure, (ax,) = axes(WIDE, 0.9 + 0.17 * (jobs["stage"].max() + 1))
+    figure, (ax,) = style.axes(style.WIDE, 0.9 + 0.17 * (jobs["stage"].max() + 1))
     draw_pipeline(ax, cells(jobs), (0.0, float(jobs["end_s"].max())))
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("seconds")
     ax.set_ylabel("stage")
-    legend_above(figure, ax)
+    style.legend_above(figure, ax)
     return figure
 
 
 def memory(jobs: pd.DataFrame) -> Figure:
     """Draw what a tile of some stages holds over time."""
-    figure, (ax,) = axes(WIDE, 2.4)
+    figure, (ax,) = style.axes(style.WIDE, 2.4)
     last = int(jobs["stage"].max())
     work = jobs[jobs["kind"].isin(["forward", "recompute", "backward"])].sort_values("start_s")
     chosen = {stage: work[work["stage"] == stage] for stage in sorted({0, last // 2, last})}
@@ -98,14 +87,14 @@ def memory(jobs: pd.DataFrame) -> Figure:
     ax.set_xlim(0, jobs["end_s"].max())
     ax.set_xlabel("seconds")
     ax.set_ylabel("GB a tile")
-    legend_above(figure, ax)
+    style.legend_above(figure, ax)
     return figure
 
 
 def heat(links: pd.DataFrame) -> Figure:
     """Draw the links of the mesh in the colour of how long they are held, directions beside each other."""
     rows, columns = links["source_row"].max() + 1, links["source_column"].max() + 1
-    figure, (ax,) = axes(min(WIDE, 0.36 * columns + 1.6), 0.36 * rows + 0.6)
+    figure, (ax,) = style.axes(min(style.WIDE, 0.36 * columns + 1.6), 0.36 * rows + 0.6)
     across = links["target_row"] - links["source_row"], links["target_column"] - links["source_column"]
     dx, dy = 0.13 * across[0], 0.13 * across[1]
     segments = np.stack(
@@ -133,18 +122,23 @@ def heat(links: pd.DataFrame) -> Figure:
 def congestion(rows: pd.DataFrame) -> Figure:
     """Draw Figure 7: by how much formulas are short, by number of tasks; a panel for each formula."""
     readings = list(dict.fromkeys(rows["reading"]))
-    figure, every = axes(WIDE, 2.5, 1, len(readings))
+    figure, every = style.axes(style.WIDE, 2.5, 1, len(readings))
     for ax, reading in zip(every, readings, strict=True):
         _congestion(ax, rows[rows["reading"] == reading])
         ax.set_xlabel(f"tasks of 8 MB, against the {reading}")
     every[0].set_ylabel("% that the formula is short")
-    legend_above(figure, every[0], 4)
+    style.legend_above(figure, every[0], 4)
     return figure
 
 
 def _congestion(ax: Axes, rows: pd.DataFrame) -> None:
     """Draw the tasks of 8 MB, in turns and in all mixes; below zero where a formula is too long."""
-    for group, colour in (("turns", BLUE), ("most", RED), ("mean", GREY), ("least", SILVER)):
+    for group, colour in (
+        ("turns", style.BLUE),
+        ("most", style.RED),
+        ("mean", style.GREY),
+        ("least", style.SILVER),
+    ):
         mine = rows[rows["group"] == group]
         if len(mine):
             parts = mine["setting"].str.extract(r"^(\d+) tasks of ([\d.]+) MB").astype(float)

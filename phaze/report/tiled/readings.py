@@ -11,8 +11,7 @@ from statistics import fmean
 import pandas as pd
 
 from phaze.report.document import Cell, Items, Section, Sheet, sheet_of
-from phaze.report.tiled.claims import claims_of_splits
-from phaze.report.tiled.inputs import TiledInputs
+from phaze.report.tiled.inputs import TiledInputs, claims_of_splits
 from phaze.report.words import change, digits, join, times
 from phaze.spec.published_tiled import ProgramRun, PublishedTiled
 from phaze.tables import TiledReadings

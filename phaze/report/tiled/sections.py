@@ -10,8 +10,7 @@ import pandas as pd
 
 from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, Sheet, sheet_of
 from phaze.report.tiled import figures
-from phaze.report.tiled.claims import CLOSE
-from phaze.report.tiled.inputs import TiledInputs, mapped
+from phaze.report.tiled.inputs import CLOSE, TiledInputs, mapped
 from phaze.report.words import change, digits, percent, seconds, times
 from phaze.spec.tiled_study import TiledCase
 

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from phaze.report.findings import Findings
-from phaze.report.front import curve_of
 from phaze.report.report import Report
+from phaze.report.space import curve_of
 
 
 def test_the_curve_is_the_best_of_every_area_limit() -> None:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from phaze.report.answer import answer
+from phaze.report.build import answer
 from phaze.report.document import Items, Sheet
 from phaze.report.findings import Findings
-from phaze.report.gains import assumptions, find_gains
 from phaze.report.inputs import Inputs
+from phaze.report.overview import assumptions, find_gains
 from phaze.report.winners import PER_MODEL, row_of
 from phaze.spec.study import Study
 from phaze.tables import Gains, Readings

@@ -12,8 +12,8 @@ from phaze.report.checks import Evidence
 from phaze.report.document import Items, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.mapped import on_networks, side_by_side
 from phaze.report.plan_checks import MAPPED_CHECKS
+from phaze.report.simulated import on_networks, side_by_side
 from phaze.tables import PlanMaps
 
 THERE, FASTEST, LONGER = MAPPED_CHECKS

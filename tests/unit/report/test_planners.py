@@ -8,7 +8,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from phaze.report.answer import answer
+from phaze.report.build import answer
 from phaze.report.checks import Evidence
 from phaze.report.document import Items, Section, Sheet
 from phaze.report.findings import Findings

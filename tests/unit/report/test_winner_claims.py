@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.winner_claims import check_claims
+from phaze.report.paper import check_claims
 from phaze.spec.published import Published
 
 

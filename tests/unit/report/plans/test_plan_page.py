@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.report.plans.build import CHECKS, build_plan_report
-from phaze.report.plans.claims import check_claims, extra_time
+from phaze.report.plans.build import CHECKS, build_plan_report, check_claims, extra_time
 from phaze.report.plans.inputs import PlanInputs, agrees, ours, read_curve, relative
 from phaze.report.report import write_report
 from phaze.report.verdicts import run_checks

@@ -13,8 +13,7 @@ import pytest
 from phaze.report.document import Items
 from phaze.report.report import write_report
 from phaze.report.tiled.build import CHECKS, build_tiled_report, undominated
-from phaze.report.tiled.claims import check_claims
-from phaze.report.tiled.inputs import TiledInputs
+from phaze.report.tiled.inputs import TiledInputs, check_claims
 from phaze.report.tiled.readings import WAFER, fewest_microbatches, irreproducible, tabulate_readings
 from phaze.report.verdicts import run_checks
 from phaze.spec.published_tiled import PublishedTiled
