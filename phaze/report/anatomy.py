@@ -159,15 +159,9 @@ def energy_by_layer(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
     runs = executions(inputs, row)
     layers = inputs.details.rows(tables.Layers, point_of(row), "").set_index("layer")["tensor_parallel"]
     slices = layers.map({True: layout_of(row).tp, False: 1})
-    per_sample = (
-        np.array(
-            [
-                runs[layer, direction] * slices[layer]
-                for layer, direction in zip(each["layer"], each["direction"], strict=True)
-            ]
-        )
-        / layout_of(row).microbatch
-    )
+    passes = zip(each["layer"], each["direction"], strict=True)
+    times = np.array([runs[layer, direction] * slices[layer] for layer, direction in passes])
+    per_sample = times / layout_of(row).microbatch
     return each.assign(**{column: each[column] * per_sample for column in columns})
 
 

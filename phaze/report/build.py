@@ -218,14 +218,12 @@ def _sentence(inputs: Inputs, findings: Findings) -> str:
 
 
 def _described(inputs: Inputs, row: pd.Series) -> str:
-    """Return an accelerator in words."""
     chip = chip_of(inputs.cluster, row)
     memory = f"{row['hbm_gib']:g} GiB of HBM"
     return f"{compute(chip)} cores with buffers {buffers(chip)} and {memory}, {area(chip['area_um2'])}"
 
 
 def _common(inputs: Inputs, findings: Findings) -> pd.Series | None:
-    """Return a row of the common accelerator, None for a single workload."""
     rows = findings.results[(findings.results["design"] == COMMON) & (findings.results["status"] == "placed")]
     return rows.iloc[0] if len(rows) and len(inputs.study.models) > 1 else None
 
@@ -288,7 +286,6 @@ def _common_row(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, ...]]
 
 
 def _rows(results: pd.DataFrame, design: str, models: tuple[str, ...]) -> list[pd.Series]:
-    """Return the row of every model that has one."""
     mine = {str(row["model"]): row for _, row in results[results["design"] == design].iterrows()}
     return [mine[model] for model in models if model in mine]
 

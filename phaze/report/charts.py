@@ -41,15 +41,10 @@ _TIME_PARTS = {
     "fill": ("pipeline fill", style.SAND),
     "sync": ("gradient sync", style.RED),
 }
-
-
-_STAGE_PARTS = {
-    "extract": ("extract", style.SILVER),
-    "estimate": ("estimate", style.AMBER),
-    "screen": ("screen", style.SAND),
-    "schedule": ("schedule", style.BLUE),
-    "place": ("place", style.TEAL),
-}
+_STAGES = {
+    "extract": style.SILVER, "estimate": style.AMBER, "screen": style.SAND, "schedule": style.BLUE,
+    "place": style.TEAL,
+}  # fmt: skip
 
 
 def _stacked(
@@ -132,15 +127,8 @@ def memories(table: pd.DataFrame) -> Figure:
         colours = [style.BLUE if chosen is True else style.SILVER for chosen in rows["chosen"].tolist()]
         ax.bar(at, 100 * relative, width * 0.92, color=colours)
         for x, value in zip(at, relative, strict=True):
-            ax.text(
-                x,
-                2,
-                f"{size:g}",
-                ha="center",
-                va="bottom",
-                color="white" if value else style.INK,
-                fontsize=7.5,
-            )
+            colour = "white" if value else style.INK
+            ax.text(x, 2, f"{size:g}", ha="center", va="bottom", color=colour, fontsize=7.5)
     ax.bar([0], [0], color=style.BLUE, label="chosen: smallest within the tolerance")
     ax.bar([0], [0], color=style.SILVER, label="other capacities, in GiB")
     ax.set_xticks(range(len(models)), [wrapped(model) for model in models])
@@ -245,7 +233,7 @@ def sensitivities(table: pd.DataFrame) -> Figure:
 def stage_times(table: pd.DataFrame, stages: tuple[str, ...]) -> Figure:
     """Draw Figures 6 and 7: processor time of the stages, one bar a model."""
     wide = table.pivot_table(index="model", columns="stage", values="cpu_s", sort=False, fill_value=0.0)
-    parts = {stage: _STAGE_PARTS[stage] for stage in stages}
+    parts = {stage: (stage, _STAGES[stage]) for stage in stages}
     figure, ax = _stacked(wide, parts, 0.34, "processor time of all jobs, s")
     style.legend_above(figure, ax)
     return figure

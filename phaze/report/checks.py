@@ -122,11 +122,8 @@ def _stages_carry_the_load(e: Evidence) -> Verdicts:
         devices = int(stages["devices"].sum()) * int(row["data"]) == int(row["devices_used"])
         count = anatomy.microbatches_of(e.inputs, row) + int(row["stages"]) - 1
         covered = at_most(stages["load_s"].max() * count, row["time_per_batch_s"])
-        yield bool(close(load, stages["load_s"]).all() and devices and covered), _which(row)
-
-
-def _which(row: pd.Series) -> str:
-    return f"{row['model']}, {row['design']}"
+        holds = close(load, stages["load_s"]).all() and devices and covered
+        yield bool(holds), f"{row['model']}, {row['design']}"
 
 
 def _stages(e: Evidence) -> Iterator[tuple[pd.Series, pd.DataFrame]]:

@@ -116,7 +116,6 @@ def _slower(excess: float) -> str:
 
 
 def _shares(limits: pd.Series) -> str:
-    """Return the largest limits in words."""
     largest = limits[limits >= 0.05].sort_values(ascending=False)
     return ", ".join(f"{LIMITS[str(name)]} binds {percent(share, 0)}" for name, share in largest.items())
 

@@ -73,6 +73,11 @@ def sheet_of(
     return Sheet(caption, tuple(columns), rows, words, standing, source, folded)
 
 
+def in_form(column: str, form: Callable[[float], str]) -> Cell:
+    """Return what says the value of a column in a form of `words`."""
+    return lambda row: form(row[column])
+
+
 @dataclass(frozen=True)
 class Chart:
     """A figure, and how it is drawn."""

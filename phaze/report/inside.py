@@ -52,7 +52,6 @@ def time_spent(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _limits(table: pd.DataFrame) -> Iterator[Block]:
-    """Yield what binds the operators, if schedules say."""
     if table.empty:
         return
     yield Chart(
@@ -180,7 +179,6 @@ def _placed_as(row: pd.Series) -> str:
 
 
 def _variations(inputs: Inputs) -> str:
-    """Return what the variations change, in a sentence."""
     changes = []
     for name, what in inputs.study.report.sensitivity.items():
         values = what.values(inputs.cluster.scenario.model_dump()).items()

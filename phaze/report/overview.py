@@ -10,7 +10,7 @@ import pandas as pd
 
 from phaze.report import charts, style
 from phaze.report.differences import differences
-from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, Sheet, sheet_of
+from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, Sheet, in_form, sheet_of
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.paper import beside_paper, printed_of, printed_speedups
@@ -88,16 +88,12 @@ def _speedup_sheet(findings: Findings, inputs: Inputs, designs: list[str]) -> Sh
     if len(findings.simulated_means):
         wide.loc[f"{charts.GEOMETRIC_MEAN} of recommended plans, simulated"] = findings.simulated_means
     columns: dict[str, Cell] = {
-        "workload": "{model}", **{design: partial(_factor, design) for design in designs},
+        "workload": "{model}", **{design: in_form(design, times) for design in designs},
     }  # fmt: skip
     rows = wide.rename_axis("model").reset_index().fillna(0.0)
     marked = rows["model"] == charts.GEOMETRIC_MEAN
     caption = "Throughput over the baseline with the experts' placement, as planned"
     return sheet_of(caption, rows, columns, 1, marked, "results")
-
-
-def _factor(design: str, row: pd.Series) -> str:
-    return times(row[design])
 
 
 def memory(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -289,11 +285,7 @@ def _gains_sheet(gains: pd.DataFrame) -> Sheet:
     rows = gains.drop_duplicates("reading")[["reading", "note", "baseline"]].join(wide, on="reading")
     columns: dict[str, Cell] = {
         "reading": "{reading}", "what it assumes": "{note}", "over": "{baseline}",
-        **{design: partial(_gain, design) for design in designs},
+        **{design: in_form(f"gain of {design}", times) for design in designs},
     }  # fmt: skip
     caption = "Geometric mean of the throughput over the baseline's, as planned, under every reading"
     return sheet_of(caption, rows, columns, 3, rows["reading"] == OWN_READING, Gains.name)
-
-
-def _gain(design: str, row: pd.Series) -> str:
-    return times(row[f"gain of {design}"])

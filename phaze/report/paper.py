@@ -171,7 +171,11 @@ def beside_paper(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     yield Section("paper", "Beside the paper", about, blocks)
     if len(findings.claims):
         sheet = claims_sheet(findings.claims, "claims")
-        yield Section("claims", "The paper's claims as checks", _CLAIMS, (sheet,))
+        about = (
+            "Whether each claim about the best accelerators holds for ours; a speed-up agrees if it is "
+            "within 10 %."
+        )
+        yield Section("claims", "The paper's claims as checks", about, (sheet,))
 
 
 def _utilisation_chart(printed: Printed) -> Iterator[Chart]:
@@ -193,11 +197,6 @@ def _utilisation_chart(printed: Printed) -> Iterator[Chart]:
             "Filled: ours. Hollow: printed. The line between them is the difference.",
             partial(charts.utilisations, *tables),
         )
-
-
-_CLAIMS = (
-    "Whether each claim about the best accelerators holds for ours; a speed-up agrees if it is within 10 %."
-)
 
 
 SAME_FACTOR = 0.1
@@ -222,7 +221,6 @@ def check_claims(inputs: Inputs, results: pd.DataFrame, memories: pd.DataFrame) 
 def _headline_claims(
     published: Published, headline: PublishedHeadline, results: pd.DataFrame, inputs: Inputs
 ) -> Iterator[Claim]:
-    """Yield the speed-ups."""
     means = geometric_means(results).set_index("design")["speedup"]
     baseline, family = inputs.study.architectures.baseline or "", headline.compared_family
     common = common_name(inputs, published) or COMMON
@@ -256,48 +254,38 @@ def _winner_claims(
     claim = partial(_claim, published.sources)
     share = area_um2 / limit_um2
     yield claim(
-        "every best accelerator uses most of the area limit",
-        "smallest_area_share",
+        "every best accelerator uses most of the area limit", "smallest_area_share",
         f"at least {percent(claims.smallest_area_share)}",
-        f"{percent(share.min())} to {percent(share.max())}",
-        share < claims.smallest_area_share,
-    )
+        f"{percent(share.min())} to {percent(share.max())}", share < claims.smallest_area_share,
+    )  # fmt: skip
     every = cluster.architectures["area_um2"]
     allowed = every[every <= limit_um2 * (1 + 1e-9)]
     rank = area_um2.map(lambda area: (allowed > area * (1 + 1e-9)).mean())
     yield claim(
-        "every best accelerator is among the largest",
-        "largest_area_rank_share",
+        "every best accelerator is among the largest", "largest_area_rank_share",
         f"within the largest {percent(claims.largest_area_rank_share)}",
         f"{percent(rank.min())} to {percent(rank.max())} of {len(allowed):,} are larger",
         rank > claims.largest_area_rank_share,
-    )
+    )  # fmt: skip
     mib = chips["glb_bytes"] / MIB
     yield claim(
-        "no best accelerator has a large global buffer",
-        "largest_glb_mib",
-        f"at most {claims.largest_glb_mib:g} MiB",
-        f"{mib.min():g} to {mib.max():g} MiB",
+        "no best accelerator has a large global buffer", "largest_glb_mib",
+        f"at most {claims.largest_glb_mib:g} MiB", f"{mib.min():g} to {mib.max():g} MiB",
         mib > claims.largest_glb_mib,
-    )
+    )  # fmt: skip
     width = chips[["pe_x", "pe_y"]].max(axis=1)
     yield claim(
-        "best accelerators have wide tensor cores",
-        "core_width",
-        f"{claims.core_width} on the larger side",
+        "best accelerators have wide tensor cores", "core_width", f"{claims.core_width} on the larger side",
         join(f"{side} ({count})" for side, count in width.value_counts().items()),
         width != claims.core_width,
-    )
+    )  # fmt: skip
     if baseline is not None:
         base = chip_named(cluster, baseline)
         theirs, lanes = int(base["num_vc"] * base["pe_vc"]), chips["num_vc"] * chips["pe_vc"]
         yield claim(
-            f"best accelerators have more vector lanes than {baseline}",
-            "vector_cores",
-            f"more than {theirs:,}",
-            f"{lanes.min():,} to {lanes.max():,}",
-            lanes <= theirs,
-        )
+            f"best accelerators have more vector lanes than {baseline}", "vector_cores",
+            f"more than {theirs:,}", f"{lanes.min():,} to {lanes.max():,}", lanes <= theirs,
+        )  # fmt: skip
 
 
 def _claim(

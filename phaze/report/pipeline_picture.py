@@ -164,7 +164,6 @@ def _labels(shown: Shown) -> Iterator[str]:
 
 
 def _memory(ax: Axes, shown: Shown) -> None:
-    """Draw the memory of stages over all the time."""
     draw_memory(ax, shown.lines, GIB)
     ax.set_xlim(0, shown.time_s)
     _seconds(ax)
@@ -178,7 +177,6 @@ def _seconds(ax: Axes) -> None:
 
 
 def _notes(shown: Shown) -> Iterator[str]:
-    """Yield how to read the picture, and what it leaves out."""
     yield (
         "Above: a cell is a pass with the number of its microbatch, from 1, where it fits; thin lines below "
         "cells: tensors on their way to the stage, gradients exchanged meanwhile; white: the stage waits."
@@ -201,13 +199,11 @@ def _some_lines(shown: Shown) -> str:
 
 
 def _instant(shown: Shown) -> Iterator[str]:
-    """Yield what happens in no time, and so is not seen."""
     longest = (shown.jobs["end_s"] - shown.jobs["start_s"]).groupby(shown.jobs["kind"]).max()
     yield from (str(kind) for kind in longest.index[longest <= 0])
 
 
 def _left_out(shown: Shown) -> Iterator[str]:
-    """Yield what of the pipeline is not drawn."""
     hidden = [row for row in range(len(shown.workers)) if row not in shown.rows]
     if hidden:
         stages = shown.workers.loc[[hidden[0], hidden[-1]], "stage"].tolist()

@@ -138,7 +138,6 @@ def _ratio_sheet(wide: pd.DataFrame, plans: pd.DataFrame) -> Sheet:
 
 
 def _facts(plans: pd.DataFrame, findings: Findings) -> Iterator[Items]:
-    """Yield what the plans say about why they differ."""
     best = plans[(plans["design"] == PER_MODEL) & (plans["status"] == "placed")].set_index(
         ["model", "planner"]
     )

@@ -134,7 +134,6 @@ def reading_figures(inputs: Inputs) -> pd.DataFrame:
 
 
 def _figures(found: Readings, reading: str) -> Iterator[dict[str, object]]:
-    """Yield the printed figures beside those of a reading."""
     for model in found.models:
         printed = found.published.workloads[model]
         for row in _placement(found, reading, model, printed):
@@ -174,12 +173,10 @@ def _placement(
 
 
 def _in_words(placement: str, microbatch: int, recompute: bool, hbm_gib: float) -> str:
-    """Return a placement as one cell of a table."""
     return f"{placement}, {microbatch}, {storing(recompute)}, {hbm_gib:g} GiB"
 
 
 def _figure(theirs: float, ours: float, near: float, words: Callable[[float], str]) -> dict[str, object]:
-    """Return a printed figure beside ours."""
     ratio = ours / theirs
     return {
         "printed": words(theirs),
@@ -323,8 +320,6 @@ def _explained(every: pd.DataFrame) -> Iterator[Block]:
 
 
 _NONE = "none: unexplained"
-
-
 _KINDS = {"placement": "placements", "mfu": "utilisations", "mean": "means"}
 
 
@@ -335,7 +330,6 @@ def _counted(kind: str, number: int, missing: list[str]) -> str:
 
 
 def _called(kind: str, of: str) -> str:
-    """Return what a figure is of, for readers."""
     return {"placement": {of: "placement"}, "mfu": _ROLES, "mean": _MEANS}[kind][of]
 
 
@@ -368,7 +362,6 @@ def _under(reading: str, row: pd.Series) -> str:
 
 
 def _missing(inputs: Inputs) -> Iterator[Block]:
-    """Yield what the publication prints and the study does not show."""
     if inputs.published and inputs.published.missing:
         yield Heading("What is missing")
         yield Items(inputs.published.missing)

@@ -124,10 +124,8 @@ def checks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     """Yield the checks of the results and what the model assumes."""
     about = "What must hold of any study, checked on this one; a study that fails a check ends with an error."
     yield checks_section(findings.checks, "checks", about)
-    yield Section("method", "How these numbers are made", _METHOD, (Items(_assumptions(inputs)),))
-
-
-_METHOD = "What is modelled, in short; the README says more."
+    about = "What is modelled, in short; the README says more."
+    yield Section("method", "How these numbers are made", about, (Items(_assumptions(inputs)),))
 
 
 def _assumptions(inputs: Inputs) -> tuple[str, ...]:
@@ -210,7 +208,6 @@ def _times_sheet(table: pd.DataFrame) -> Sheet:
 
 
 def _time_shares(inputs: Inputs, table: pd.DataFrame) -> Iterator[Prose]:
-    """Yield the parts of the time beside the printed ones."""
     total = float(table["wall_s"].sum())
     if inputs.published is None or total == 0:
         return

@@ -106,16 +106,8 @@ def _environment(finalize: Callable[[object], object] | None = None) -> Environm
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    kinds = {
-        "prose": Prose,
-        "heading": Heading,
-        "items": Items,
-        "sheet": Sheet,
-        "chart": Chart,
-        "gallery": Gallery,
-    }
-    for name, kind in kinds.items():
-        environment.tests[name] = lambda block, kind=kind: isinstance(block, kind)
+    for kind in (Prose, Heading, Items, Sheet, Chart, Gallery):
+        environment.tests[kind.__name__.lower()] = lambda block, kind=kind: isinstance(block, kind)
     environment.filters["cell"] = _cell
     environment.filters["glued"] = _glued
     return environment

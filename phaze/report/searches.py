@@ -69,7 +69,6 @@ def summarise_searches(trials: pd.DataFrame, tolerance: float) -> pd.DataFrame:
 
 
 def _summary(trials: pd.DataFrame, optimum: float, tolerance: float) -> dict[str, float]:
-    """Return what all runs of a strategy have in common."""
     runs = list(curves(trials))
     near = [_first(run >= (1.0 - tolerance) * optimum) for run in runs]
     optimal = [_first(tied(run) >= tied(np.array([optimum]))) for run in runs]
@@ -193,7 +192,6 @@ def _walk_blocks(inputs: Inputs, model: str, walks: pd.DataFrame) -> Iterator[Bl
 
 
 def _printed_in(inputs: Inputs, figure: str) -> str:
-    """Return where the numbers beside ours are printed."""
     return f" beside {inputs.published.sources.get(figure, 'the paper')}" if inputs.published else ""
 
 

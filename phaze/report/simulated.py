@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from phaze.report import style
 from phaze.report.charts import wrapped
-from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, Sheet, sheet_of
+from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, Sheet, in_form, sheet_of
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.pipeline_picture import picture
@@ -108,18 +108,15 @@ def _picture(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
 
 
 def _times_sheet(rows: pd.DataFrame) -> Sheet:
+    shares = rows[list(PARTS)].div(rows["planned_s"], axis=0).add_prefix("share_of_")
     columns: dict[str, Cell] = {
         "workload": "{model}", "design": "{design}", "planner": lambda row: TITLES[row["planner"]],
         "planner's time": "{planned_s:seconds}", "simulated": "{simulated_s:seconds}",
         "difference": lambda row: change(row["simulated_s"] / row["planned_s"] - 1),
-        **{NAMES[part]: partial(_part, part) for part in PARTS},
+        **{NAMES[part]: in_form(f"share_of_{part}", change) for part in PARTS},
     }  # fmt: skip
     caption = "Time per batch as planned and as simulated, and its difference with its parts, of the planned"
-    return sheet_of(caption, rows, columns, 3, rows["design"] == PER_MODEL, "simulations")
-
-
-def _part(part: str, row: pd.Series) -> str:
-    return change(row[part] / row["planned_s"])
+    return sheet_of(caption, rows.join(shares), columns, 3, rows["design"] == PER_MODEL, "simulations")
 
 
 def _shares_sheet(rows: pd.DataFrame) -> Sheet:

@@ -202,7 +202,6 @@ def _members_sheet(caption: str, what: str, members: list[tuple[pd.Series, str]]
 
 
 def _panels(fronts: pd.DataFrame, others: pd.DataFrame, draw: Draw) -> Figure:
-    """Draw one panel a model."""
     models = list(dict.fromkeys(fronts["model"]))
     figure, every = panels(len(models), min(4, len(models)), 0.7, 1.85)
     for ax, model in zip(every, models, strict=True):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from phaze.base.ranking import Ranks, name_ranks, tied, within
+from phaze.base.ranking import name_ranks, tied, within
 from phaze.base.units import MIB
 from phaze.report.inputs import Cluster, Inputs
 from phaze.spec.noun import Noun
@@ -139,14 +139,16 @@ def _places(cluster: Cluster) -> dict[str, int]:
 
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows from best to worst; equal ones by HBM, stashing before recomputing, t and microbatch."""
-    keys = [LAYOUT.ranks(rows["layout"]), rows["recompute"], rows["hbm_gib"], _names(rows), rows["area_um2"]]
+    keys = [
+        LAYOUT.ranks(rows["layout"]),
+        rows["recompute"],
+        rows["hbm_gib"],
+        name_ranks(rows["architecture"]),
+        rows["area_um2"],
+    ]
     return rows.iloc[
         np.lexsort([*(np.asarray(key) for key in keys), tied(rows["time_per_batch_s"].to_numpy())])
     ]
-
-
-def _names(rows: pd.DataFrame) -> Ranks:
-    return name_ranks(rows["architecture"])
 
 
 def best_of_each_hbm(rows: pd.DataFrame, tolerance: float) -> pd.DataFrame:

@@ -14,8 +14,6 @@ from phaze.report.words import digits
 from phaze.spec.map_study import MapCase
 from phaze.tables import Checks, FiguresRead, Mappings, SpeedUps
 
-_CHECKS = "What must hold of any mappings, checked on these."
-
 
 def build_map_report(inputs: MapInputs) -> Report:
     """Return the page of the mappings of a study."""
@@ -27,7 +25,8 @@ def build_map_report(inputs: MapInputs) -> Report:
         "figures-read": (FiguresRead, figures),
         "map-checks": (Checks, checks),
     }
-    sections = (*sections_of(inputs, figures), checks_section(checks, "map-checks", _CHECKS))
+    about = "What must hold of any mappings, checked on these."
+    sections = (*sections_of(inputs, figures), checks_section(checks, "map-checks", about))
     return page_of("maps.html", "mappings of Parmesan", answer_of(inputs, gains, figures), sections, tables)
 
 
@@ -42,7 +41,6 @@ def answer_of(inputs: MapInputs, gains: pd.DataFrame, figures: pd.DataFrame) -> 
 
 
 def _beside(inputs: MapInputs, case: MapCase, mine: pd.DataFrame, printed: pd.DataFrame) -> Answer:
-    """Return the answer with readings of a case beside a publication."""
     assert inputs.published is not None
     paper, grouped = inputs.published.title.partition(":")[0], groups(inputs, case)
     first, graph = next(iter(case.readings)), inputs.maps.graphs[case.graphs[0]].label
@@ -76,7 +74,6 @@ def _beside(inputs: MapInputs, case: MapCase, mine: pd.DataFrame, printed: pd.Da
 
 
 def _mean(figures: pd.DataFrame, column: str) -> str:
-    """Return the geometric mean of speed-ups over CS map."""
     return f"{geometric_mean(figures.loc[figures['figure'] == 'over-consecutive', column]):.2f}"
 
 

@@ -191,7 +191,6 @@ def _means_sheet(inputs: MapInputs, mine: pd.DataFrame, case: MapCase) -> Sheet:
 
 
 def _factors_sheet(inputs: MapInputs, mine: pd.DataFrame, case: MapCase) -> Sheet:
-    """Return the mean factor of every reading by topology, of groups of them, and of all it is about."""
     grouped = groups(inputs, case)
     rows = []
     for key, one in case.readings.items():
@@ -209,7 +208,6 @@ def _factors_sheet(inputs: MapInputs, mine: pd.DataFrame, case: MapCase) -> Shee
 
 
 def _figures_sheet(inputs: MapInputs, mine: pd.DataFrame, case: MapCase, words: str) -> Sheet:
-    """Return every figure of a printed table by topology and reading."""
     shapes = shape_names(case)
 
     def cells(some: pd.DataFrame, column: str, style: str) -> Iterator[str]:
@@ -266,7 +264,6 @@ def cluster_blocks(inputs: MapInputs, figures: pd.DataFrame, name: str, case: Ma
 
 
 def _measured_sheet(inputs: MapInputs, mine: pd.DataFrame, case: MapCase) -> Sheet:
-    """Return every printed figure of measured tables, and what each reading gives."""
     rows = []
     for (graph, figure, shape), own in mine.groupby(["subject", "figure", "shape"]):
         ours = dict(zip(own["reading"], own["ours"], strict=True))
@@ -280,7 +277,6 @@ def _measured_sheet(inputs: MapInputs, mine: pd.DataFrame, case: MapCase) -> She
 
 
 def _largest(inputs: MapInputs, mine: pd.DataFrame, case: MapCase) -> str:
-    """Return what every reading gives for the largest printed gain of a mapping alone."""
     alone = mine[mine["figure"] == f"{FIRST} ours"]
     top = alone.sort_values("printed").iloc[-1]
     same = alone[(alone["subject"] == top["subject"]) & (alone["shape"] == top["shape"])]

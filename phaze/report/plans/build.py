@@ -29,8 +29,6 @@ from phaze.report.words import join, percent, seconds
 from phaze.spec.published_plans import PublishedPlans
 from phaze.tables import Cases, Checks, Claims, Curves, Durations, Pipelines
 
-_CHECKS = "What must hold of any plans, checked on these; `snakemake check` fails if one does not."
-
 
 def build_plan_report(inputs: PlanInputs) -> Report:
     """Return the page of the plans of a study."""
@@ -43,7 +41,8 @@ def build_plan_report(inputs: PlanInputs) -> Report:
         "case-claims": (Claims, claims),
         "case-checks": (Checks, checks),
     }
-    sections = (*sections_of(inputs), checks_section(checks, "case-checks", _CHECKS), notes(inputs))
+    about = "What must hold of any plans, checked on these; `snakemake check` fails if one does not."
+    sections = (*sections_of(inputs), checks_section(checks, "case-checks", about), notes(inputs))
     return page_of("plans.html", "plans of Piper", _answer(inputs, claims, checks), sections, tables)
 
 
@@ -304,7 +303,6 @@ def _curves(inputs: PlanInputs) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def _running_time_claims(inputs: PlanInputs, published: PublishedPlans) -> Iterator[Claim]:
-    """Yield running times beside those of the authors' program."""
     for name, case in inputs.of("runtime"):
         mean_s = (
             inputs.durations[inputs.durations["case"] == name]

@@ -38,19 +38,18 @@ from phaze.tables import (
     TiledRuns,
 )
 
-_CHECKS = "What must hold of any simulation, checked on these; `snakemake check` fails if one does not."
-
 
 def build_tiled_report(inputs: TiledInputs) -> Report:
     """Return the page of the tiled accelerators of a study."""
     claims, checks, readings = check_claims(inputs), run_checks(CHECKS, inputs), tabulate_readings(inputs)
     about = "Every claim of the paper that can be checked, reading by reading."
+    hold = "What must hold of any simulation, checked on these; `snakemake check` fails if one does not."
     sections = (
         *program_section(inputs),
         Section("claims", "Claims", about, (claims_sheet(claims, "tiled-claims"),)),
         *sections_of(inputs),
         *_missing(inputs),
-        checks_section(checks, "tiled-checks", _CHECKS),
+        checks_section(checks, "tiled-checks", hold),
         notes(inputs),
     )
     tables = {
@@ -81,7 +80,6 @@ def _answer(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame) -
 
 
 def _sentences(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame) -> Iterator[str]:
-    """Yield the answer, sentence by sentence."""
     if inputs.published is None:
         yield "Nothing is published beside these simulations."
         return
@@ -110,7 +108,6 @@ def undominated(readings: pd.DataFrame) -> pd.DataFrame:
 
 
 def _nearest(wafer: pd.DataFrame) -> str:
-    """Return in words how near the readings come."""
     return "; ".join(
         f"{row['reading']} is on average {percent(row['mean_error'], 0)} off Table VII (at worst "
         f"{percent(row['worst_error'], 0)}) and has {row['held']} of {row['statements']} statements of "
@@ -120,7 +117,6 @@ def _nearest(wafer: pd.DataFrame) -> str:
 
 
 def _missing(inputs: TiledInputs) -> Iterator[Section]:
-    """Yield what is printed and cannot be compared."""
     if inputs.published and inputs.published.missing:
         about = "Printed in the paper and not compared here, and why."
         yield Section("missing", "Missing", about, (Items(inputs.published.missing),))

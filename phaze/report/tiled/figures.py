@@ -38,7 +38,6 @@ def splits(runs: pd.DataFrame, best: dict[str, int]) -> Figure:
 
 
 def _bars(ax: Axes, runs: pd.DataFrame, column: str) -> None:
-    """Draw a bar for every split and mapping."""
     tensors = sorted(runs["tensor"].unique())
     there = [(a, b, c) for a, b, c in _MAPPED if ((runs["layout"] == a) & (runs["placed"] == b)).any()]
     for number, (layout, placed, colour) in enumerate(there):

@@ -104,7 +104,6 @@ def _wafer(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Reading]:
 
 
 def _program(inputs: TiledInputs, published: PublishedTiled) -> Iterator[Reading]:
-    """Yield the authors' program beside what its authors print."""
     program = published.program
     if program is None or not any(inputs.of("table")):
         return
@@ -250,7 +249,6 @@ def _scaled(published: PublishedTiled, model: str) -> tuple[str, str]:
 
 
 def _splits(published: PublishedTiled, program: ProgramRun) -> Sheet:
-    """Return the fastest splits and the gaps, as printed and as run."""
     gap = f"at least {published.gap:g}×"
     cells = tuple(
         (model, str(tensor), str(program.best_tensor[model]), gap, times(program.gaps[model]))

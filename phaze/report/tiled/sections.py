@@ -105,7 +105,6 @@ def splits(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
 
 
 def _split_charts(inputs: TiledInputs, name: str, system: str, rows: pd.DataFrame) -> Iterator[Chart]:
-    """Yield what the splits reach on a system, and how long they hold its links."""
     published = inputs.published
     yield Chart(
         f"{name}-{system}",
