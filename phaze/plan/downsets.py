@@ -12,8 +12,10 @@ in the end, none is met twice, and a limit is noticed early.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
+import networkx as nx
 import numpy as np
 
 from phaze.base.arrays import Bools, Ints
@@ -112,21 +114,18 @@ def enumerate_prefixes(nodes: int, edges: Edges) -> Downsets:
 
 def linear_order(nodes: int, edges: Edges) -> tuple[int, ...]:
     """Return the nodes from the sinks on: repeatedly the smallest whose successors are all taken."""
-    left = [set[int]() for _ in range(nodes)]
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(nodes))
     for u, v in edges:
         if not (0 <= u < nodes and 0 <= v < nodes):
             raise PhazeError(f"edge ({u}, {v}): nodes are numbered from 0 to {nodes - 1}")
-        left[u].add(v)
-    waiting = dict(enumerate(left))
+        graph.add_edge(v, u)
     order: list[int] = []
-    while waiting:
-        ready = next((u for u, after in waiting.items() if not after), None)
-        if ready is None:
-            raise PhazeError(f"nodes {list(waiting)}: the edges between them contain a cycle")
-        del waiting[ready]
-        order.append(ready)
-        for after in waiting.values():
-            after.discard(ready)
+    with suppress(nx.NetworkXUnfeasible):
+        order.extend(nx.lexicographical_topological_sort(graph))
+    if len(order) < nodes:
+        left = sorted(set(range(nodes)) - set(order))
+        raise PhazeError(f"nodes {left}: the edges between them contain a cycle")
     return tuple(order)
 
 

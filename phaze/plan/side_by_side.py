@@ -12,9 +12,9 @@ from phaze.base.arrays import Bools, Floats, Ints
 from phaze.cost.memory import microbatches_in_flight
 from phaze.layout import Layout, Recompute
 from phaze.pipeline.flushing import Chain, edge_arrays
-from phaze.plan.phaze.costs import StageCost, stage_costs
 from phaze.plan.phaze.flush import Infeasible
 from phaze.plan.phaze.point import Conditions
+from phaze.plan.phaze.rows import StageCost, stage_costs
 from phaze.plan.piper.batches import Planner
 from phaze.plan.piper.chain import RECOMPUTE, STASH
 from phaze.plan.piper.layers import Options, PlannedStage

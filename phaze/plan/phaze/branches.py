@@ -27,9 +27,8 @@ import numpy as np
 from phaze.base.arrays import Floats, Ints
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting, batch_time_s, sync_s, useful_widths
-from phaze.plan.phaze.cuttings import Cutting, cutting_of, needed
+from phaze.plan.phaze.cuttings import Cutting, FirstStage, Widths, best_first_stage, cutting_of, needed
 from phaze.plan.phaze.flush import Infeasible
-from phaze.plan.phaze.graph_partition import FirstStage, Widths, best_first_stage
 from phaze.plan.phaze.reasons import Leanest, min_devices, pipelines, too_few_devices, too_little_memory
 from phaze.plan.phaze.stages import MOST_BRANCHES, groups_of
 

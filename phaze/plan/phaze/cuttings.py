@@ -1,4 +1,12 @@
-"""All that a layer graph with branches can be cut into, ready for the recurrence of the placement."""
+"""All that a graph with branches can be cut into, and the recurrence of its placement (Phaze, Section 5).
+
+    dp[s][D][k] = min over downsets D' of D and devices a of max(dp[s - 1][D'][k - a], load(D minus D', a, s))
+
+is the least worst load when downset D is cut into s stages on exactly k devices. Stages are counted from the
+end; the table of s = 0 is 0 for the empty downset on no device. The load of a stage that does not fit the
+memory at its position is infinite. A pipeline takes t devices for each group with a tensor parallel layer and
+one for each other group, so that only some k are possible; k is an index into those.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +16,31 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
+from phaze.base.compiled import njit
 from phaze.base.errors import PhazeError
 from phaze.cost.memory import microbatches_in_flight
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.downsets import Downsets, enumerate_downsets
-from phaze.plan.phaze.graph_partition import Widths, nothing_placed, one_more_stage, widths_of
 from phaze.plan.phaze.stage_tables import Options, Stages, count_stages, options_of, stages_of
 from phaze.plan.phaze.stages import MOST_BRANCHES, Work, work_of
 
 MOST_DOWNSETS = 10_000
 MOST_STAGES = 1_500_000
 """Stages that are considered: each takes about 10 us, and 100 bytes for each of its options."""
+NOWHERE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Widths:
+    """The numbers of devices that a pipeline can have, and how a stage adds to them."""
+
+    devices: Ints
+    """(k,) rising, from 0."""
+    step: Ints
+    """(options,) which of the numbers of devices that stages have is that of each option."""
+    after: Ints
+    """(steps, k) index of the devices with such a stage added, NOWHERE if there are too many."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +61,14 @@ class Cutting:
 
     def widths(self, devices: int) -> Widths:
         """Return the numbers of devices that a pipeline can have."""
-        return widths_of(self.graph, self.layout, devices, self.options)
+        split = int(np.count_nonzero(self.graph.tensor_parallel))
+        groups = np.arange(split + 1)[:, None] * self.layout.tp + np.arange(len(self.graph) - split + 1)
+        possible = np.unique(groups[groups <= devices])
+        steps, step = np.unique(self.options.devices, return_inverse=True)
+        wanted = steps[:, None] + possible
+        after = np.searchsorted(possible, wanted)
+        found = possible[np.minimum(after, len(possible) - 1)] == wanted
+        return Widths(possible, step.astype(np.int64), np.where(found, after, NOWHERE))
 
     def behind(self, option: int) -> int:
         """Return the downset that the stage of an option leaves behind."""
@@ -52,10 +80,12 @@ class Cutting:
 
     def tables(self, widths: Widths, costs: Iterator[Floats]) -> Iterator[Floats]:
         """Yield dp[0], dp[1], ... for costs of s = 1, 2, ..., as long as anything can be placed."""
-        dp = nothing_placed(self.stages, widths)
+        dp = np.full((len(self.downsets), len(widths.devices)), np.inf)
+        dp[0, 0] = 0.0
         yield dp
         for cost in costs:
-            dp = one_more_stage(dp, self.stages, self.options, widths, cost)
+            stages, options = self.stages, self.options.first
+            dp = _one_more_stage(dp, stages.first, stages.inner, options, widths.step, widths.after, cost)
             if not np.isfinite(dp).any():
                 return
             yield dp
@@ -95,3 +125,121 @@ def _too_many(found: str, allowed: str) -> str:
         f"the layer graph has {found}, allowed are {allowed}: merge layers that run beside each "
         "other, or add edges of 0 bytes that say which comes first"
     )
+
+
+@njit
+def _one_more_stage(
+    dp: Floats, first: Ints, inner: Ints, option: Ints, step: Ints, after: Ints, cost: Floats
+) -> Floats:
+    """Return dp[s] from dp[s - 1]; `cost` (options,) is infinite for what does not fit there."""
+    grown = np.full(dp.shape, np.inf)
+    lowest, highest = _finite(dp)
+    for outer in range(len(dp)):
+        for stage in range(first[outer], first[outer + 1]):
+            rest = inner[stage]
+            if highest[rest] < 0:
+                continue
+            for o in range(option[stage], option[stage + 1]):
+                if cost[o] == np.inf:
+                    continue
+                for k in range(lowest[rest], highest[rest] + 1):
+                    more = after[step[o], k]
+                    if more >= 0:
+                        grown[outer, more] = min(grown[outer, more], max(dp[rest, k], cost[o]))
+    return grown
+
+
+@njit
+def _finite(dp: Floats) -> tuple[Ints, Ints]:
+    """Return the first and the last finite entry of each row, -1 where there is none."""
+    lowest, highest = np.full(len(dp), -1, np.int64), np.full(len(dp), -1, np.int64)
+    for row in range(len(dp)):
+        for k in range(dp.shape[1]):
+            if dp[row, k] < np.inf:
+                highest[row] = k
+                if lowest[row] < 0:
+                    lowest[row] = k
+    return lowest, highest
+
+
+@dataclass(frozen=True)
+class FirstStage:
+    """The first stage of the best pipeline of a given depth."""
+
+    rank: tuple[float, int, int, int, int]
+    """(time per batch, devices of all pipelines, d, s, layers of the first stage)."""
+    option: int
+    k: int
+    """Index of the devices of a pipeline."""
+
+
+def best_first_stage(
+    dp: Floats,
+    s: int,
+    stages: Stages,
+    options: Options,
+    widths: Widths,
+    cost: Floats,
+    first_sync: Floats,
+    size: Ints,
+    devices: int,
+    counts: Ints,
+    data: Ints,
+) -> FirstStage:
+    """Return the best pipeline of s stages: its first stage is placed on dp[s - 1] (Phaze, Section 5).
+
+        min over d, D', a, k of (ceil(B/d) + s - 1) max(dp[s - 1][D'][k - a], load) + (d - 1)/d
+        first_sync[D']
+
+    with d k <= K. `cost` (options,) is the load, infinite for what does not fit there; the exchange over very
+    many replicas and the layers of the first stage, `first_sync` and `size`, are by D'. `counts` and `data`
+    are the useful ceil(B/d) and d, d rising. Equal times go to the fewest devices, then the smallest d and
+    first stage.
+    """
+    rank, (option, k) = _best_first_stage(
+        dp, s, (int(stages.first[-2]), int(stages.first[-1])), stages.inner, options.first,
+        cost, first_sync, size, widths.step, widths.after,
+        widths.devices, devices, counts, data,
+    )  # fmt: skip
+    return FirstStage(rank, option, k)
+
+
+@njit
+def _best_first_stage(
+    dp: Floats,
+    s: int,
+    stages: tuple[int, int],
+    inner: Ints,
+    option: Ints,
+    cost: Floats,
+    first_sync: Floats,
+    size: Ints,
+    step: Ints,
+    after: Ints,
+    devices: Ints,
+    most_devices: int,
+    counts: Ints,
+    data: Ints,
+) -> tuple[tuple[float, int, int, int, int], tuple[int, int]]:
+    """Return the rank of the best pipeline, its first stage's option and the index of its devices."""
+    best, answer = (np.inf, 0, 0, 0, 0), (-1, -1)
+    for stage in range(stages[0], stages[1]):
+        rest = inner[stage]
+        for o in range(option[stage], option[stage + 1]):
+            for k in range(dp.shape[1]):
+                total = after[step[o], k]
+                worst = max(dp[rest, k], cost[o])
+                if total < 0 or worst == np.inf:
+                    continue
+                used = devices[total]
+                top = np.searchsorted(data, most_devices // used, side="right") - 1
+                for w in range(top, -1, -1):
+                    busy = (counts[w] + s - 1) * worst
+                    if not busy <= best[0] or busy == np.inf:
+                        break
+                    d = data[w]
+                    time = busy + (d - 1) / d * first_sync[rest]
+                    rank = (time, used * d, d, s, size[rest])
+                    if rank < best:
+                        best, answer = rank, (o, total)
+    return best, answer

@@ -11,13 +11,13 @@ weights and gradients, and Adam one more copy of the weights.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
+import networkx as nx
 import numpy as np
 from pydantic import Field, model_validator
 
@@ -213,19 +213,13 @@ def _ends(edges: list[Edge]) -> set[tuple[int, int]]:
 
 def _order(ids: list[int], edges: set[tuple[int, int]]) -> list[int]:
     """Return a topological order, layers as given where they may come in any; ValueError for a cycle."""
-    waiting = Counter(target for _, target in edges)
-    targets: dict[int, list[int]] = {layer: [] for layer in ids}
-    for source, target in edges:
-        targets[source].append(target)
     given = {layer: place for place, layer in enumerate(ids)}
-    ready = [given[layer] for layer in ids if not waiting[layer]]
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(ids)
+    graph.add_edges_from(edges)
     order: list[int] = []
-    while ready:
-        order.append(ids[heappop(ready)])
-        for target in targets[order[-1]]:
-            waiting[target] -= 1
-            if not waiting[target]:
-                heappush(ready, given[target])
+    with suppress(nx.NetworkXUnfeasible):
+        order.extend(nx.lexicographical_topological_sort(graph, given.__getitem__))
     if len(order) < len(ids):
         stuck = sorted(set(ids) - set(order))
         raise ValueError(

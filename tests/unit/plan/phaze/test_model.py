@@ -10,11 +10,11 @@ import pytest
 
 from phaze.base.units import GIB
 from phaze.layout import Layout
-from phaze.plan.phaze.costs import StageCost, binding, stage_costs, time_parts
 from phaze.plan.phaze.energy import PARTS
 from phaze.plan.phaze.flush import Placement, place_chain
 from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions, read_point
+from phaze.plan.phaze.rows import StageCost, binding, stage_costs, time_parts
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
