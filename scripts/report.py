@@ -146,14 +146,7 @@ if __name__ == "__main__":
         main(
             Path(snakemake.output.page).parent.parent,
             [Path(path) for path in snakemake.input],
-            study=snakemake.params.study,
-            scenarios=snakemake.params.scenarios,
-            area_limits=snakemake.params.area_limits,
-            estimates=snakemake.params.estimates,
-            technology=snakemake.params.technology,
-            hbm_gib=snakemake.params.hbm_gib,
-            parameters=snakemake.params.parameters,
-            published=snakemake.params.published,
             workers=workers,
             kept=kept,
+            **{name: asked for name, asked in snakemake.params.items() if name not in ("recalled", "code")},
         )

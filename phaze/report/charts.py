@@ -85,8 +85,7 @@ def speedups(
     ax.axvline(len(table) - 1.5, color=style.SILVER, lw=0.8)
     style.name_groups(ax, [wrapped(model) for model in table.index])
     ax.set_ylabel("throughput over baseline expert")
-    style.legend_above(figure, ax, 5)
-    return figure
+    return style.legend_above(figure, ax, 5)
 
 
 def _mark_published(ax: Axes, at: np.ndarray, values: list[float | None]) -> None:
@@ -110,8 +109,7 @@ def utilisations(ours: pd.DataFrame, theirs: pd.DataFrame) -> Figure:
     style.name_rows(ax, list(ours.index))
     ax.set_xlim(left=0)
     ax.set_xlabel("model FLOPs utilisation, %")
-    style.legend_above(figure, ax, 4)
-    return figure
+    return style.legend_above(figure, ax, 4)
 
 
 def memories(table: pd.DataFrame) -> Figure:
@@ -135,8 +133,7 @@ def memories(table: pd.DataFrame) -> Figure:
     ax.set_xlim(-0.6, max(len(models), 4) - 0.4)
     ax.set_ylabel("throughput, % of best")
     ax.grid(axis="y")
-    style.legend_above(figure, ax)
-    return figure
+    return style.legend_above(figure, ax)
 
 
 def frontiers(clouds: Mapping[str, pd.DataFrame], limit_um2: float) -> Figure:
@@ -154,8 +151,7 @@ def frontiers(clouds: Mapping[str, pd.DataFrame], limit_um2: float) -> Figure:
         ax.grid()
     every[0].set_ylabel("throughput over best")
     every[max(0, len(clouds) - columns)].set_xlabel("area, mm²")
-    style.legend_above(figure, every[0])
-    return figure
+    return style.legend_above(figure, every[0])
 
 
 _MARKS = {
@@ -182,8 +178,7 @@ def limits(bindings: pd.DataFrame) -> Figure:
     parts = {name: (WORDS[name], colour) for name, colour in style.LIMITS.items()}
     share = share.loc[:, share.sum() > 0]
     figure, ax = _stacked(share, parts, 0.36, "part of the time in operators, %")
-    style.legend_above(figure, ax)
-    return figure
+    return style.legend_above(figure, ax)
 
 
 def areas(table: pd.DataFrame, limit_um2: float) -> Figure:
@@ -191,8 +186,7 @@ def areas(table: pd.DataFrame, limit_um2: float) -> Figure:
     wide = table.pivot_table(index="label", columns="part", values="area_um2", sort=False) / UM2_PER_MM2
     figure, ax = _stacked(wide, AREA_PARTS, 0.34, "area, mm²; dotted: area limit")
     ax.axvline(limit_um2 / UM2_PER_MM2, color=style.GREY, lw=1, ls=":")
-    style.legend_above(figure, ax)
-    return figure
+    return style.legend_above(figure, ax)
 
 
 def energies(table: pd.DataFrame, baseline: str) -> Figure:
@@ -202,8 +196,7 @@ def energies(table: pd.DataFrame, baseline: str) -> Figure:
     relative["label"] = relative["model"] + ", " + relative["design"]
     wide = relative.pivot_table(index="label", columns="part", values="relative", sort=False).fillna(0.0)
     figure, ax = _stacked(wide, ENERGY_PARTS, 0.27, f"energy per sample, % of {baseline}")
-    style.legend_above(figure, ax, 7)
-    return figure
+    return style.legend_above(figure, ax, 7)
 
 
 def breakdowns(table: pd.DataFrame) -> Figure:
@@ -215,8 +208,7 @@ def breakdowns(table: pd.DataFrame) -> Figure:
     figure, ax = _stacked(share, parts, 0.36, "part of the time per batch, %")
     useful = 100 * table.set_index("model")["useful_s"] / total
     ax.plot(useful, range(len(useful)), "|", color=style.INK, ms=17, mew=1.8, label="at peak (MFU)")
-    style.legend_above(figure, ax)
-    return figure
+    return style.legend_above(figure, ax)
 
 
 def sensitivities(table: pd.DataFrame) -> Figure:
@@ -226,8 +218,7 @@ def sensitivities(table: pd.DataFrame) -> Figure:
     list(_beside(ax, table, colours, left=1))
     ax.axvline(1, color=style.INK, lw=0.9)
     ax.set_xlabel("throughput over the study's")
-    style.legend_above(figure, ax)
-    return figure
+    return style.legend_above(figure, ax)
 
 
 def stage_times(table: pd.DataFrame, stages: tuple[str, ...]) -> Figure:
@@ -235,8 +226,7 @@ def stage_times(table: pd.DataFrame, stages: tuple[str, ...]) -> Figure:
     wide = table.pivot_table(index="model", columns="stage", values="cpu_s", sort=False, fill_value=0.0)
     parts = {stage: (stage, _STAGES[stage]) for stage in stages}
     figure, ax = _stacked(wide, parts, 0.34, "processor time of all jobs, s")
-    style.legend_above(figure, ax)
-    return figure
+    return style.legend_above(figure, ax)
 
 
 def _beside(
@@ -259,5 +249,4 @@ def scenarios(table: pd.DataFrame) -> Figure:
     for scenario, bars in _beside(ax, table, colours, left=0):
         ax.bar_label(bars, [times(value) for value in table[scenario]], padding=3, fontsize=7.5)
     ax.set_xlabel(f"throughput over {table.columns[0]}")
-    style.legend_above(figure, ax)
-    return figure
+    return style.legend_above(figure, ax)

@@ -34,8 +34,7 @@ def gantt(operators: pd.DataFrame, title: str) -> Figure:
     for core, colour in CORES.items():
         if (operators["core"] == core).any() and core != "none":
             panels[0].barh([0], [0], color=colour, label=core)
-    legend_above(figure, panels[0])
-    return figure
+    return legend_above(figure, panels[0])
 
 
 def _passes(operators: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -117,8 +116,7 @@ def pipeline(stages: pd.DataFrame, microbatches: int) -> Figure:
     ax.set_yticks(range(0, depth, step), [str(i + 1) for i in range(0, depth, step)])
     ax.set_ylabel("stage")
     ax.set_xlabel(f"{unit}; {shown} of {microbatches} microbatches of a pipeline")
-    legend_above(figure, ax)
-    return figure
+    return legend_above(figure, ax)
 
 
 def _boxes(passes: pd.DataFrame, scale: float) -> Path:
@@ -147,5 +145,4 @@ def stage_memory(stages: pd.DataFrame, hbm_gib: float) -> Figure:
     ax.set_xticks(range(1, len(stages) + 1, max(1, len(stages) // 8)))
     ax.set_xlabel("stage")
     ax.set_ylabel("GiB")
-    legend_above(figure, ax, 5)
-    return figure
+    return legend_above(figure, ax, 5)

@@ -20,6 +20,7 @@ from phaze.report.words import (
     area,
     compute,
     decimal,
+    file_name,
     join,
     operator,
     samples,
@@ -217,7 +218,7 @@ def _closeups(inputs: Inputs, row: pd.Series) -> Iterator[Block]:
         yield Gallery(tuple(_stage_charts(inputs, row, stages)))
     if len(operators):
         yield Chart(
-            f"gantt-{_file_name(row)}",
+            f"gantt-{file_name(row['model'])}",
             f"Schedule of a {layer} of {row['model']}",
             "One lane for all cores of a type together, and one for every single core in use.",
             partial(closeups.gantt, operators, layer),
@@ -226,20 +227,16 @@ def _closeups(inputs: Inputs, row: pd.Series) -> Iterator[Block]:
         yield _stages_sheet(str(row["model"]), stages)
 
 
-def _file_name(row: pd.Series) -> str:
-    return str(row["model"]).replace(".", "-")
-
-
 def _stage_charts(inputs: Inputs, row: pd.Series, stages: pd.DataFrame) -> Iterator[Chart]:
     count = microbatches_of(inputs, row)
     yield Chart(
-        f"pipeline-{_file_name(row)}",
+        f"pipeline-{file_name(row['model'])}",
         f"The pipeline of {row['model']}",
         "Each box is one microbatch in one stage; shades tell microbatches apart.",
         partial(closeups.pipeline, stages, count),
     )
     yield Chart(
-        f"memory-{_file_name(row)}",
+        f"memory-{file_name(row['model'])}",
         f"Memory of the stages of {row['model']}",
         "In steady state, beside the capacity.",
         partial(closeups.stage_memory, stages, float(row["hbm_gib"])),

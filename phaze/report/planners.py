@@ -249,5 +249,4 @@ def ratios(table: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
     ax.axhline(1, color=style.SAND, lw=0.8)
     style.name_groups(ax, [wrapped(str(model)) for model in table.index])
     ax.set_ylabel("throughput over Phaze's planner")
-    style.legend_above(figure, ax, 5)
-    return figure
+    return style.legend_above(figure, ax, 5)

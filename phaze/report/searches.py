@@ -18,7 +18,7 @@ from phaze.report.document import Block, Cell, Chart, Prose, Section, Sheet, she
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.style import AMBER, BLUE, GREY, INK, PURPLE, RED, TEAL, WIDE, axes, legend_above
-from phaze.report.words import times
+from phaze.report.words import file_name, times
 from phaze.tables import MILESTONES, Searches, Walks
 
 
@@ -105,7 +105,7 @@ def searches(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         trials, optimum = whole[whole["model"] == model], best[str(model), "whole"]
         blocks += [
             Chart(
-                f"strategies-{_file_name(model)}",
+                f"strategies-{file_name(model)}",
                 f"What search strategies find for {model}, by exact evaluations",
                 "Throughput of the best architecture found so far over that of the certified optimum. A run "
                 "that has ended keeps what it found.",
@@ -116,10 +116,6 @@ def searches(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     if blocks:
         about = "The best that each strategy has found after so many exact evaluations, on equal estimates."
         yield Section("strategies", "Search strategies", about, (*blocks, Prose(_HOW)))
-
-
-def _file_name(model: object) -> str:
-    return str(model).replace(".", "-")
 
 
 _HOW = (
@@ -174,7 +170,7 @@ def _walk_blocks(inputs: Inputs, model: str, walks: pd.DataFrame) -> Iterator[Bl
     optimum = optima(inputs.trials).get((model, "least-microbatch"))
     if optimum is not None:
         yield Chart(
-            f"walk-{_file_name(model)}",
+            f"walk-{file_name(model)}",
             f"The walk down the areas for {model}: area, size of a tensor core, throughput",
             "Every architecture visited with the largest hysteresis, at the smallest microbatch; rings are "
             "what each level chooses.",
@@ -215,7 +211,7 @@ def _level_blocks(inputs: Inputs, model: str, walks: pd.DataFrame) -> Iterator[B
     if not shown:
         return
     yield Chart(
-        f"levels-{_file_name(model)}",
+        f"levels-{file_name(model)}",
         f"What the hysteresis level costs and brings for {model}",
         "The paper shows convergence time; every architecture visited is estimated, scheduled and placed.",
         partial(levels_reached, shown),
@@ -272,8 +268,7 @@ def found_by_strategies(trials: pd.DataFrame, optimum: float, tolerance: float) 
     ax.set_xlabel("exact evaluations")
     ax.set_ylabel("best found over the optimum")
     ax.grid()
-    legend_above(figure, ax, 3)
-    return figure
+    return legend_above(figure, ax, 3)
 
 
 def _draw_runs(ax: Axes, name: str, runs: list[Floats], colour: str) -> None:
@@ -328,8 +323,7 @@ def levels_reached(walks: dict[str, pd.DataFrame]) -> Figure:
         ax.set_xticks(range(1, 1 + int(max(rows["hysteresis"].max() for rows in walks.values()))))
         ax.set_xlabel("hysteresis level")
         ax.grid()
-    legend_above(figure, visited, 2)
-    return figure
+    return legend_above(figure, visited, 2)
 
 
 def walked(visits: pd.DataFrame, walks: pd.DataFrame, optimum: float, limit_um2: float) -> Figure:
@@ -343,8 +337,7 @@ def walked(visits: pd.DataFrame, walks: pd.DataFrame, optimum: float, limit_um2:
     ax.set_xlabel("area, mm² (the walk goes to the right)")
     ax.set_ylabel("samples/s")
     ax.grid()
-    legend_above(figure, ax, 4)
-    return figure
+    return legend_above(figure, ax, 4)
 
 
 def _draw_visits(ax: Axes, shown: pd.DataFrame) -> None:

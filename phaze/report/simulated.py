@@ -88,7 +88,7 @@ def _charts(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
         "Simulated time per batch over the planner's, on each workload's best accelerator",
         "Above the line a plan takes longer than its planner says. Below: what the difference consists of, "
         "in parts of the planner's time, for Phaze's and for Piper's plans.",
-        partial(differences, wide, parts, TITLES, NAMES),
+        partial(differences, wide, parts),
     )
 
 
@@ -173,24 +173,19 @@ _PART_COLOURS = {
 }
 
 
-def differences(
-    ratios: pd.DataFrame,
-    parts: Mapping[str, pd.DataFrame],
-    titles: Mapping[str, str],
-    names: Mapping[str, str],
-) -> Figure:
+def differences(ratios: pd.DataFrame, parts: Mapping[str, pd.DataFrame]) -> Figure:
     """Draw a bar for every planner and workload, and below the parts of the difference of two planners."""
     figure, (top, bottom) = style.axes(style.WIDE, 5.6, rows=2)
     for number, (name, colour) in enumerate(_PLANNERS.items()):
-        style.bars_beside(top, ratios[name], number, len(_PLANNERS), colour, titles[name])
+        style.bars_beside(top, ratios[name], number, len(_PLANNERS), colour, TITLES[name])
     top.axhline(1, color=style.SAND, lw=0.8)
     top.set_ylabel("simulated over planned")
     for number, (name, table) in enumerate(parts.items()):
         at = np.arange(len(table)) - 0.21 + 0.42 * number
-        _stack(bottom, at, table.fillna(0.0), names if number == 0 else {})
+        _stack(bottom, at, table.fillna(0.0), NAMES if number == 0 else {})
         for x in at:
             bottom.annotate(
-                titles[name], (float(x), 0.0), (0, 2), textcoords="offset points", fontsize=7, ha="center"
+                TITLES[name], (float(x), 0.0), (0, 2), textcoords="offset points", fontsize=7, ha="center"
             )
     bottom.axhline(0, color=style.GREY, lw=0.8)
     bottom.set_ylabel("difference over planned")
@@ -234,7 +229,7 @@ def on_networks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         "What communication adds to a simulated batch, by the order of its devices",
         "Of the time on a network that takes none. Where two bars of a workload differ, the order of the "
         "devices matters; the third is the mapping that is chosen.",
-        partial(added, tables, TITLES),
+        partial(added, tables),
     )
     columns: dict[str, Cell] = {
         "workload": "{model}", "planner": lambda row: TITLES[row["planner"]], "system": "{system}",
@@ -327,7 +322,7 @@ _ORDERS = {
 }
 
 
-def added(tables: Mapping[str, pd.DataFrame], titles: Mapping[str, str]) -> Figure:
+def added(tables: Mapping[str, pd.DataFrame]) -> Figure:
     """Draw for every network a bar for each order of each plan: what communication adds, in per cent."""
     figure, all_axes = axes(WIDE, 0.5 + 2.3 * len(tables), rows=len(tables))
     for ax, (title, rows) in zip(all_axes, tables.items(), strict=True):
@@ -342,7 +337,7 @@ def added(tables: Mapping[str, pd.DataFrame], titles: Mapping[str, str]) -> Figu
             ax.bar(at + width * (number + 0.5), height, width * 0.94, color=colour, label=name)
         for x, planner in zip(left + group * (place + 0.5), rows["planner"], strict=True):
             ax.annotate(
-                titles[planner], (x, 0.0), (0, -3), xycoords=("data", "axes fraction"),
+                TITLES[planner], (x, 0.0), (0, -3), xycoords=("data", "axes fraction"),
                 textcoords="offset points", fontsize=7, ha="center", va="top",
             )  # fmt: skip
         ax.axhline(0, color=SAND, lw=0.8)

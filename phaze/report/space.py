@@ -184,10 +184,6 @@ def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     yield Section("front", "Throughput, area and energy", about, tuple(blocks))
 
 
-def _slices(row: pd.Series) -> str:
-    return f"{layout_of(row).tp}, {layout_of(row).microbatch}"
-
-
 def _members_sheet(caption: str, what: str, members: list[tuple[pd.Series, str]]) -> Sheet:
     """Return members of fronts by model, each with what it is the best of."""
     rows = pd.DataFrame([row.to_dict() | {"of": of} for row, of in members])
@@ -196,7 +192,7 @@ def _members_sheet(caption: str, what: str, members: list[tuple[pd.Series, str]]
         "workload": "{heading}", what: "{of}", "accelerator": "{architecture}", "area": "{area_um2:area}",
         "samples/s": "{samples_per_s:digits}", "samples/s/mm²": "{samples_per_s_per_mm2:digits}",
         "energy per sample": "{joules_per_sample:J}", "HBM": "{hbm_gib:g} GiB, {recompute:storing}",
-        "t, b": _slices,
+        "t, b": lambda row: f"{layout_of(row).tp}, {layout_of(row).microbatch}",
     }  # fmt: skip
     return sheet_of(caption, rows.assign(heading=rows["model"].mask(again, "")), columns, 3, source="fronts")
 
@@ -211,8 +207,7 @@ def _panels(fronts: pd.DataFrame, others: pd.DataFrame, draw: Draw) -> Figure:
         for axis in (ax.xaxis, ax.yaxis):
             _tick(axis)
     every[0].set_ylabel("samples/s")
-    legend_above(figure, every[0])
-    return figure
+    return legend_above(figure, every[0])
 
 
 def _tick(axis: Axis) -> None:

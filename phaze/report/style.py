@@ -78,13 +78,14 @@ def panels(
     return figure, every[:count]
 
 
-def legend_above(figure: Figure, ax: Axes, columns: int = 6, title: str | None = None) -> None:
-    """Put the legend of an axes above the figure, so that it covers nothing, with a title above it."""
+def legend_above(figure: Figure, ax: Axes, columns: int = 6, title: str | None = None) -> Figure:
+    """Return the figure with the legend of an axes above it, so that it covers nothing, below a title."""
     handles, labels = ax.get_legend_handles_labels()
     legend = figure.legend(
         handles, labels, loc="outside upper left", ncols=columns, title=title, alignment="left"
     )
     legend.get_title().set_fontweight("bold")
+    return figure
 
 
 def stacked_bars(

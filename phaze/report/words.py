@@ -130,6 +130,11 @@ def operator(name: object) -> str:
     return str(name).removesuffix(".backward").replace("_", " ").replace("+", " + ")
 
 
+def file_name(name: object) -> str:
+    """Return a name as a part of the name of a figure, in which a dot would begin an ending."""
+    return str(name).replace(".", "-")
+
+
 def storing(recompute: object) -> str:
     """Return what happens to activations."""
     return "recompute" if recompute else "stash"

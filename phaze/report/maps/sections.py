@@ -371,5 +371,4 @@ def throughputs(rows: pd.DataFrame, samples: pd.Series) -> Figure:
     ax.set_xticks(range(len(rows)), labels, rotation=60 if len(rows) > 6 else 0, fontsize=7.5)
     ax.set_ylabel("samples per second")
     ax.grid(axis="y")
-    legend_above(figure, ax)
-    return figure
+    return legend_above(figure, ax)

@@ -255,8 +255,7 @@ def throughputs(cases: pd.DataFrame) -> Figure:
         ax.set_ylabel("throughput over best")
     for ax in every[-columns:]:
         ax.set_xlabel("devices")
-    style.legend_above(figure, every[0])
-    return figure
+    return style.legend_above(figure, every[0])
 
 
 def _bars(ax: Axes, rows: pd.DataFrame) -> None:
@@ -282,8 +281,7 @@ def curves(table: pd.DataFrame, scale_s: float, *, every_k: bool) -> Figure:
         ax.set_title(f"N = {microbatches:.0f}, {memory:g} GB a device")
         ax.set_xlabel("devices k; dotted: k = N")
     every[0].set_ylabel("time per sample, s")
-    style.legend_above(figure, every[0])
-    return figure
+    return style.legend_above(figure, every[0])
 
 
 def _lines(ax: Axes, rows: pd.DataFrame, scale_s: float, every_k: bool) -> None:
@@ -329,8 +327,7 @@ def running_times(durations: pd.DataFrame) -> Figure:
         ax.set_xlabel("devices")
         ax.grid()
     every[0].set_ylabel("processor time, s")
-    style.legend_above(figure, every[0])
-    return figure
+    return style.legend_above(figure, every[0])
 
 
 assert set(_COLOURS) == set(PLANNER_NAMES)

@@ -33,8 +33,7 @@ def splits(runs: pd.DataFrame, best: dict[str, int]) -> Figure:
                 tensors.index(best[model]), mine["samples_per_s"].max() * 1.06, "v", color=style.RED, ms=5
             )
     every[0].set_ylabel("samples/s")
-    style.legend_above(figure, every[0], 4)
-    return figure
+    return style.legend_above(figure, every[0], 4)
 
 
 def _bars(ax: Axes, runs: pd.DataFrame, column: str) -> None:
@@ -57,8 +56,7 @@ def occupancy(runs: pd.DataFrame) -> Figure:
     left.set_ylabel("s a batch, mean over links")
     _bars(right, runs.assign(share=runs["link_busy_s"] / runs["time_s"]), "share")
     right.set_ylabel("share of the batch")
-    style.legend_above(figure, left, 4)
-    return figure
+    return style.legend_above(figure, left, 4)
 
 
 def pipeline(jobs: pd.DataFrame) -> Figure:
@@ -68,8 +66,7 @@ def pipeline(jobs: pd.DataFrame) -> Figure:
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("seconds")
     ax.set_ylabel("stage")
-    style.legend_above(figure, ax)
-    return figure
+    return style.legend_above(figure, ax)
 
 
 def memory(jobs: pd.DataFrame) -> Figure:
@@ -86,8 +83,7 @@ def memory(jobs: pd.DataFrame) -> Figure:
     ax.set_xlim(0, jobs["end_s"].max())
     ax.set_xlabel("seconds")
     ax.set_ylabel("GB a tile")
-    style.legend_above(figure, ax)
-    return figure
+    return style.legend_above(figure, ax)
 
 
 def heat(links: pd.DataFrame) -> Figure:
@@ -126,8 +122,7 @@ def congestion(rows: pd.DataFrame) -> Figure:
         _congestion(ax, rows[rows["reading"] == reading])
         ax.set_xlabel(f"tasks of 8 MB, against the {reading}")
     every[0].set_ylabel("% that the formula is short")
-    style.legend_above(figure, every[0], 4)
-    return figure
+    return style.legend_above(figure, every[0], 4)
 
 
 def _congestion(ax: Axes, rows: pd.DataFrame) -> None:

@@ -11,7 +11,7 @@ import pandas as pd
 from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, Sheet, sheet_of
 from phaze.report.tiled import figures
 from phaze.report.tiled.inputs import CLOSE, TiledInputs, mapped
-from phaze.report.words import change, digits, percent, seconds, times
+from phaze.report.words import change, digits, file_name, percent, seconds, times
 from phaze.spec.tiled_study import TiledCase
 
 FACTOR = (
@@ -151,7 +151,7 @@ def pipeline(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
     jobs, links = (frame[frame["case"] == name] for frame in (inputs.jobs, inputs.links))
     for (system, model, layout), mine in jobs.groupby(["system", "model", "layout"], sort=False):
         here = links[(links["system"] == system) & (links["model"] == model) & (links["layout"] == layout)]
-        anchor = f"{name}-{model}-{system}-{layout}".replace(".", "-")
+        anchor = file_name(f"{name}-{model}-{system}-{layout}")
         title = f"{model} on {system}, {layout}"
         blocks += [
             Chart(
