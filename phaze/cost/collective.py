@@ -2,8 +2,6 @@
 Table 3).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from phaze.base.arrays import Floats

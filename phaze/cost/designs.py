@@ -1,7 +1,5 @@
 """Distinct core designs of a shard, what an estimate depends on, and the estimates of operators on them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

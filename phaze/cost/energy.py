@@ -4,8 +4,6 @@ The energy is that of the mapping with the least latency. Leakage is a property 
 and is added where both are known: leakage_w_per_mm2 · area · time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

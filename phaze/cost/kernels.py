@@ -5,8 +5,6 @@ largest of what `cost.operators` names, on the clock and the HBM bandwidth that 
 then the time in which a kernel starts and ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 

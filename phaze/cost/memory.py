@@ -15,8 +15,6 @@ ZeRO shares the states of weights over d replicas: 1 the optimizer state with th
 also the gradients, 3 also the weights (Rajbhandari et al., SC 2020, Section 5).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 

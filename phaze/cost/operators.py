@@ -19,8 +19,6 @@ With `fusion: paired` all cores are as many tensor as vector cores, as in the pa
 partner are idle.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -3,8 +3,6 @@
 Areas are additive over components (paper, Appendix C.1).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Cycles of vector operations: look-up-table arithmetic, so many cycles an element and lane (paper, C.2)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The mapping with the shortest simulated step of several ways to map (Parmesan, Sections V-B and VIII-C)."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 And mappings on devices that lie close to each other, from which the local search starts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

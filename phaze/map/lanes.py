@@ -15,8 +15,6 @@ what they send each other is part of the passes, as planners charge it. A unit h
 widest group; of a stage with a smaller one the last devices of each unit are idle.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd, lcm

@@ -11,8 +11,6 @@ together are known late in a search; here all three are a third one.
 With a latency L every message takes L + M / B, every one of the 2 (R − 1) rounds of a ring L + P / (R B).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args

@@ -5,8 +5,6 @@ is judged by the simulator of plans, as in a study: with the plan's own schedule
 with one message at a time.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

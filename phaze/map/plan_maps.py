@@ -8,8 +8,6 @@ in which a link carries one message at a time, judges all of them; the shortest 
 first, so that no plan is slower than with the default orders.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What Algorithm 2 of Parmesan knows before it searches: order, checking schemes, costs (Section V-A)."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Algorithm 1 of Parmesan: binary search for the least longest stage time, several targets at a time."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field

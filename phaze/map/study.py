@@ -4,8 +4,6 @@ By every way, for every seed; and how far the local search alone stays from the 
 before it and no mapping by hand.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 

@@ -13,8 +13,6 @@ that one of the permutations makes less, so all rules together are sound:
 - replicas, or rings, begin with their lowest device, and rings run towards the lower second one.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Stages where the user binds none: operators in their order, balanced by compute (PALM, IV.B)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints

@@ -3,8 +3,6 @@
 It does not depend on where the devices of the pipeline are: one draft serves all mappings of a plan.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Kinds of jobs, and how long each takes at every stage."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 import numpy as np

@@ -8,8 +8,6 @@ Resources are the workers, then the input ports of the first group's workers, wh
 ahead, then a synchronisation port for each group that synchronises: chunks share it, last chunk first.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

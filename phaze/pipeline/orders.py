@@ -14,8 +14,6 @@ waits until the weights are needed: batch k + 2 is the first that uses the gradi
 versions of the weights exist (Narayanan et al., 2020, Section 3.1).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

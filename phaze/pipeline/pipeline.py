@@ -20,8 +20,6 @@ Where PALM's text leaves a choice, this level has it as a field of `Pipeline`, a
 - GU starts when the synchronisation of its stage is done, and not before the device's backward passes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import gcd, inf

@@ -8,8 +8,6 @@ node that receives, each for size / bandwidth. What has been ready longest goes 
 is busy. Everything else is as in `gpipe`, whose times these are where nothing leaves a node.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Iterator

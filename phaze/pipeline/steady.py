@@ -10,8 +10,6 @@ too few for that rate (`windows`). And a synchronisation once per batch stops th
 together, which can cost more than its share of the load, 4 (d - 1)/d w / N. The simulation tells by how much.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import lcm
 

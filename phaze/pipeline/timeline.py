@@ -6,8 +6,6 @@ min(S, B) on the first of S equal stages, under gpipe all (PALM, IV.B). `cost.me
 because it adds the microbatch at work to what is there all the time.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

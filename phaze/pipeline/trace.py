@@ -4,8 +4,6 @@ In the file (Trace Event Format) a process is a device group, a thread one of it
 jobs, arrows transfers, and a counter shows the memory of a device.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

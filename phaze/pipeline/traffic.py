@@ -9,8 +9,6 @@ nothing sent (the work alone), so that the three times differ by what is named a
 Work and messages follow each other in turns, as a layer's products and all-reduces do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -17,8 +17,6 @@ windows can come out larger than ceil(s/d): then the stage's stashes do not suff
 sample, and the smallest T for which they do is taken.
 """
 
-from __future__ import annotations
-
 from math import floor
 
 import numpy as np

@@ -6,8 +6,6 @@ weights (`clock`) and the best of many sequences (`search`). Everything runs ove
 once, which share one graph.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache

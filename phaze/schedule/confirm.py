@@ -1,7 +1,5 @@
 """Whether a schedule is as short as can be, by an integer program without any other bounds."""
 
-from __future__ import annotations
-
 from phaze.schedule.bounds import Bounded, whole_task
 from phaze.schedule.graphs import Layer, Schedule
 from phaze.schedule.proof import Proof

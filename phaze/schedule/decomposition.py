@@ -5,8 +5,6 @@ of its components one after the other. A component whose bounds meet needs no pr
 `paper` is solved as printed, for the layer as a whole.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass, replace
 

@@ -27,8 +27,6 @@ H is the sum of all latencies (Appendix A). Network operators, which the paper's
 the link: y_i = 1; where they may run beside computation, (9) spares them and two of them never run at once.
 """
 
-from __future__ import annotations
-
 import pyomo.environ as pyo
 
 from phaze.schedule.graphs import FUSED, NETWORK, TENSOR, VECTOR

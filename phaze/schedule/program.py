@@ -10,8 +10,6 @@ Solvers work with tolerances, so only choices are taken from a point: who runs o
 before whom. Times follow from these exactly, and the bound is never above the schedule that is known.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import replace

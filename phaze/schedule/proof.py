@@ -1,7 +1,5 @@
 """How components are to be solved, and what is known of them afterwards."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

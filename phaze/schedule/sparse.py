@@ -32,8 +32,6 @@ less:
 The z variables enter only for the types of core that a solution without them overloads (Appendix A).
 """
 
-from __future__ import annotations
-
 import pyomo.environ as pyo
 
 from phaze.schedule.graphs import FUSED, NETWORK

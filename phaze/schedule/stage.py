@@ -1,7 +1,5 @@
 """The stage: tables of operators, estimates and kept architectures in, tables of solves and schedules out."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass

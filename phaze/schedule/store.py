@@ -7,8 +7,6 @@ absent and is written anew. Solves that ran into the limit on wall time, or in w
 not kept: they might do better next time.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -9,8 +9,6 @@ Nothing is shared with what makes schedules but the layer and the schedule thems
 - no core, and no link, runs two operators at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import combinations
 from typing import NamedTuple

@@ -9,8 +9,6 @@ whatever it has not finished by then is left to the next solver, and what is lik
 the count of variables, comes to it last.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import shutil

@@ -6,8 +6,6 @@ messages to the next member as there are rounds. And a link or port that only on
 of the times of all that use it, whoever it is and whenever.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache

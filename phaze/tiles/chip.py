@@ -1,7 +1,5 @@
 """Tiled accelerators: one tile, how tiles and memories lie on a chip (PALM, II.C, IV.C), systems of chips."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property

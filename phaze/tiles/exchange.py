@@ -5,8 +5,6 @@ of neighbours as there are adapters; a run is reduced to its head, or broadcast 
 directly between the head and every tile.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass

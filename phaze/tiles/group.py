@@ -1,7 +1,5 @@
 """How long a group of tiles takes for the operators of a stage, what binds it, and what it holds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -10,8 +10,6 @@ while its weights are held once; weights fetched by every replica, or a share by
 network, as a chip with multicast can.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -4,8 +4,6 @@ Only what PALM's table counts: no normalisations, no activation functions, no em
 convolution comes after those that it passes by.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from phaze.base.errors import PhazeError

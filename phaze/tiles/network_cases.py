@@ -1,7 +1,5 @@
 """PALM's cases of the network alone: rings, tasks that overlap, groups that talk (Figures 6, 7, 12)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -10,8 +10,6 @@ what a ring has in all of its rounds. Every tile of a stage sends the whole of i
 tile at its place in the next. Layers are transformer blocks, as PALM's operator is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache

@@ -5,8 +5,6 @@ near each other or far apart (PALM, V.B, Figure 8). The order of a group is a ri
 is one, else a path with a long way back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -9,8 +9,6 @@ is read as 16 bits; then only sequences of up to 184 tokens stay below the peak,
 mapping is the fastest of those with stages and microbatches that divide the 120 cores, one rule for all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path

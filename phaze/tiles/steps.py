@@ -12,8 +12,6 @@ other, then the next step begins, as each sub-process of PALM waits for the one 
     gather                updated weights, with ZeRO 1 and 2
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache

@@ -6,8 +6,6 @@ an access one between a memory and the tile, and what a tile sends in a collecti
 before. Tiles run ahead of others until a collective makes them wait.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache

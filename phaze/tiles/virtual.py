@@ -11,8 +11,6 @@ links, so that all tiles are always equally far. What is lost elsewhere: tiles t
 accesses that meet messages link by link; a test tells how much that is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from functools import lru_cache
 

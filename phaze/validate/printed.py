@@ -1,7 +1,5 @@
 """PALM's Tables I, IV and V beside ours, as rows of table tiled_besides."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rows of a table of runs, as a user writes them in CSV."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace

@@ -3,8 +3,6 @@
 One constant is fitted to measured times: what kernels reach of HBM's bandwidth.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields

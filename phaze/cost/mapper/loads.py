@@ -1,7 +1,5 @@
 """What works ask of core designs: cycles, traffic and operations, on some cores of the type."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

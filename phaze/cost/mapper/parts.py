@@ -2,8 +2,6 @@
 between.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from typing import NamedTuple
 

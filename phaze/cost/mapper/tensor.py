@@ -27,8 +27,6 @@ search (`cost.mapper.search`), which passes over what a lower bound shows not to
 The search knows nothing of HBM and the global buffer's size (see `mapper.hbm`), so that designs share it.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

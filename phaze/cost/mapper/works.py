@@ -1,7 +1,5 @@
 """Distinct works of one core type with their parts, as arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

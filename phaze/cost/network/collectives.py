@@ -6,8 +6,6 @@ together take exactly as long; where something is, messages are as long as the r
 make others wait so much longer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from phaze.base.errors import PhazeError

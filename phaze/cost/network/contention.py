@@ -7,8 +7,6 @@ for transfers that run: nothing waits for ever, and nobody is overtaken on a lin
 that ask in the same instant do so in the order of their plan.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """When every message of a plan arrives: with contention, with links that serve in a fixed order, without."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args

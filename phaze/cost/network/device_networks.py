@@ -4,8 +4,6 @@ By the postal model a message of M bytes takes latency + M / bandwidth (Bar-Noy 
 Parmesan, Section VII).
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import deque
 from dataclasses import dataclass

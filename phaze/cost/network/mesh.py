@@ -3,8 +3,6 @@
 Of tiles in two dimensions (PALM, II.C, IV.C.3, Table VI), and of devices in any number of them.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

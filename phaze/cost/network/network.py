@@ -8,8 +8,6 @@ after each other from the first rank on, as a reduce does to it. In an all-to-al
 one its part.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence

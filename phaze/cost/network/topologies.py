@@ -1,7 +1,5 @@
 """Bandwidth between any two devices of the topologies that Parmesan is tried on (Appendix D-B)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints

@@ -1,7 +1,5 @@
 """Networks: nodes, directed links that carry one transfer at a time, routes (PALM, Equations 2 to 5)."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
