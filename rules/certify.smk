@@ -35,7 +35,7 @@ rule certify:
         area_limit=lambda w: settings.area_limit(w.scenario),
         technology=settings.technology.model_dump(mode="json"),
         overlap_communication=study["schedule"]["overlap_communication"],
-        code=source_digest("phaze.certify.stage"),
+        code=source_digest("phaze.certify.stage", "phaze.cost.space"),
     log:
         "<logs>/certificates/{scenario}/{model}.log",
     benchmark:
@@ -72,7 +72,7 @@ rule certify_common:
         area_limit=lambda w: settings.area_limit(w.scenario),
         technology=settings.technology.model_dump(mode="json"),
         screen=study["screen"],
-        code=source_digest("phaze.certify.common"),
+        code=source_digest("phaze.certify.common", "phaze.cost.space"),
     log:
         "<logs>/certificates/{scenario}.log",
     benchmark:
@@ -105,7 +105,9 @@ rule audit:
         area_limit=lambda w: settings.area_limit(w.scenario),
         technology=settings.technology.model_dump(mode="json"),
         recalled=recalled("audits"),
-        code=source_digest("phaze.certify.verification", programs=("glpsol",)),
+        code=source_digest(
+            "phaze.certify.draw", "phaze.certify.verification", "phaze.cost.space", programs=("glpsol",)
+        ),
     log:
         "<logs>/audits/{scenario}/{model}.log",
     benchmark:

@@ -65,7 +65,7 @@ rule place_front:
         space=lambda w: settings.front_space(w.scenario),
         solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
-        code=source_digest("phaze.search.front", "phaze.search.problem", programs=("glpsol",)),
+        code=source_digest("phaze.search.front", programs=("glpsol",)),
     log:
         "<logs>/fronts/{scenario}/{model}.log",
     benchmark:

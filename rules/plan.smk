@@ -34,10 +34,11 @@ rule plan:
         solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
         code=source_digest(
+            "phaze.cost.space",
             "phaze.plan.piper.planner",
             "phaze.plan.side_by_side",
             "phaze.report.winners",
-            "phaze.search.problem",
+            "phaze.search.cosearch",
             programs=("glpsol",),
         ),
     log:

@@ -21,7 +21,7 @@ rule read:
         architectures=lambda w: settings.read_architectures(w.model),
         solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
-        code=source_digest("phaze.search.problem", programs=("glpsol",)),
+        code=source_digest("phaze.cost.space", "phaze.search.cosearch", programs=("glpsol",)),
     log:
         "<logs>/readings/{reading}/{model}.log",
     benchmark:
@@ -55,7 +55,7 @@ rule read_winners:
         solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
         code=source_digest(
-            "phaze.search.cosearch", "phaze.search.problem", "phaze.report.winners", programs=("glpsol",)
+            "phaze.cost.space", "phaze.search.cosearch", "phaze.report.winners", programs=("glpsol",)
         ),
     log:
         "<logs>/readings/{reading}/{model}/winners.log",

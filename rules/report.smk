@@ -56,7 +56,7 @@ rule place_common:
         problem=lambda w: settings.problem(w.scenario, w.model),
         solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
-        code=source_digest("phaze.search.problem", programs=("glpsol",)),
+        code=source_digest("phaze.search.cosearch", programs=("glpsol",)),
     log:
         "<logs>/placements/{scenario}/{model}/common.log",
     benchmark:
@@ -92,9 +92,9 @@ rule compare:
         solutions=SOLUTIONS,
         recalled=recalled("searches"),
         code=source_digest(
-            "phaze.search.problem",
             "phaze.search.strategies",
             "phaze.search.suggestions",
+            "phaze.search.throughputs",
             programs=("glpsol",),
         ),
     log:
@@ -131,7 +131,9 @@ rule vary:
         area_limit=lambda w: settings.area_limit(w.scenario),
         solutions=SOLUTIONS,
         evaluations=EVALUATIONS,
-        code=source_digest("phaze.search.problem", "phaze.report.winners", programs=("glpsol",)),
+        code=source_digest(
+            "phaze.cost.space", "phaze.search.cosearch", "phaze.report.winners", programs=("glpsol",)
+        ),
     log:
         "<logs>/sensitivities/{scenario}/{model}.log",
     benchmark:
@@ -203,7 +205,7 @@ rule report:
         parameters={name: settings.models[name].parameters for name in settings.study.models},
         published=settings.published,
         recalled=f"{EVALUATIONS}/figures/report.json",
-        code=source_digest("phaze.report.build"),
+        code=source_digest("phaze.cost.space", "phaze.report.build"),
     log:
         "<logs>/report/report.log",
     benchmark:

@@ -58,7 +58,7 @@ rule walk:
         problem=lambda w: settings.problem(w.scenario, w.model),
         screen=study["screen"],
         solutions=SOLUTIONS,
-        code=source_digest("phaze.search.problem", programs=("glpsol",)),
+        code=source_digest("phaze.search.throughputs", programs=("glpsol",)),
     log:
         "<logs>/visits/{scenario}/{model}.log",
     benchmark:
@@ -88,7 +88,7 @@ rule find_common:
         area_limit=lambda w: settings.area_limit(w.scenario),
         technology=settings.technology.model_dump(mode="json"),
         screen=study["screen"],
-        code=source_digest("phaze.search.common"),
+        code=source_digest("phaze.cost.space", "phaze.search.common"),
     log:
         "<logs>/architectures/{scenario}/common.log",
     benchmark:

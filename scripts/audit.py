@@ -11,7 +11,7 @@ from phaze.certify.draw import COLUMNS, EXCLUDED, draw_points, share_out
 from phaze.certify.space import PLACED, names_of_space, read_shards
 from phaze.certify.stage import best_row
 from phaze.certify.verification import Conditions, audit_slice, find_slices
-from phaze.search.problem import area_limit_um2
+from phaze.cost.space import area_limit_um2
 from phaze.spec.architecture import Technology
 from phaze.spec.settings import CertifySettings, ScheduleSettings, Training
 from phaze.spec.system import Scenario

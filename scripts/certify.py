@@ -4,7 +4,7 @@ from phaze import tables
 from phaze.base.job import logged
 from phaze.certify.space import PLACED
 from phaze.certify.stage import Terms, certify_model, read_slices
-from phaze.search.problem import area_limit_um2
+from phaze.cost.space import area_limit_um2
 from phaze.spec.architecture import Technology
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario

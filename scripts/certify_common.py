@@ -6,7 +6,7 @@ from phaze import tables
 from phaze.base.job import logged
 from phaze.certify.common import Aim, certify_common
 from phaze.certify.space import PLACED
-from phaze.search.problem import area_limit_um2
+from phaze.cost.space import area_limit_um2
 from phaze.spec.architecture import Technology
 from phaze.spec.settings import ScreenSettings
 

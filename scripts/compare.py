@@ -8,7 +8,7 @@ import pandas as pd
 
 from phaze import tables
 from phaze.base.job import logged
-from phaze.search.problem import Problem
+from phaze.search.cosearch import Problem
 from phaze.search.strategies import compare_strategies
 from phaze.search.suggestions import suggested_again
 from phaze.search.throughputs import restrict_search

@@ -2,9 +2,9 @@
 
 from phaze import tables
 from phaze.base.job import logged
+from phaze.cost.designs import with_own_designs
+from phaze.cost.space import area_limit_um2
 from phaze.search.common import common_candidates
-from phaze.search.cosearch import with_own_designs
-from phaze.search.problem import area_limit_um2
 from phaze.spec.architecture import Technology
 from phaze.spec.settings import ScreenSettings
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 from phaze import tables
 from phaze.base.job import logged
-from phaze.search.cosearch import look_up_architectures
-from phaze.search.problem import Problem
+from phaze.search.cosearch import Problem, look_up_architectures
 from phaze.tables.store import EvaluationStore
 from phaze.workload.workload import TABLES
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 from phaze import tables
 from phaze.base.job import logged
+from phaze.cost.space import area_limit_um2
+from phaze.search.cosearch import Problem
 from phaze.search.front import find_front, spaces_of
-from phaze.search.problem import Problem, area_limit_um2
 from phaze.tables.store import EvaluationStore
 from phaze.workload.workload import TABLES
 

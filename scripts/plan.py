@@ -4,13 +4,13 @@ from pathlib import Path
 
 from phaze import tables
 from phaze.base.job import logged
+from phaze.cost.space import area_limit_um2
 from phaze.plan.piper.planner import plan
 from phaze.plan.planners import Asked
 from phaze.plan.side_by_side import plan_model
 from phaze.report.inputs import Cluster
 from phaze.report.winners import Choice, choose_chips
-from phaze.search.cosearch import look_up_architectures
-from phaze.search.problem import Problem, area_limit_um2
+from phaze.search.cosearch import Problem, look_up_architectures
 from phaze.tables.store import EvaluationStore
 from phaze.workload.workload import TABLES
 

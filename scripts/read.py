@@ -6,11 +6,10 @@ import pandas as pd
 
 from phaze import tables
 from phaze.base.job import logged
-from phaze.cost.space import describe_named
+from phaze.cost.space import area_limit_um2, describe_named
 from phaze.report.inputs import Cluster
 from phaze.report.winners import choose_winner
-from phaze.search.cosearch import read_plans
-from phaze.search.problem import Problem, area_limit_um2
+from phaze.search.cosearch import Problem, read_plans
 from phaze.spec.architecture import Architecture
 from phaze.spec.model import parse_model
 from phaze.tables.store import EvaluationStore

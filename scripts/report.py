@@ -5,12 +5,12 @@ from pathlib import Path
 
 from phaze import tables
 from phaze.base.job import logged
+from phaze.cost.space import area_limit_um2
 from phaze.report.build import build_report
 from phaze.report.inputs import Cluster, DetailFiles, Inputs, read_times
 from phaze.report.pipeline_picture import Pictures
 from phaze.report.report import write_report
 from phaze.report.workers import ALONE, Workers, employ
-from phaze.search.problem import area_limit_um2
 from phaze.spec.architecture import Technology
 from phaze.spec.published import Published
 from phaze.spec.study import Study

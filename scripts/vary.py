@@ -4,10 +4,10 @@ from pathlib import Path
 
 from phaze import tables
 from phaze.base.job import logged
+from phaze.cost.space import area_limit_um2
 from phaze.report.inputs import Cluster
 from phaze.report.winners import choose_winner
-from phaze.search.cosearch import vary_cluster
-from phaze.search.problem import Problem, area_limit_um2
+from phaze.search.cosearch import Problem, vary_cluster
 from phaze.tables.store import EvaluationStore
 from phaze.workload.workload import TABLES
 

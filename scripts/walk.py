@@ -2,7 +2,7 @@
 
 from phaze import tables
 from phaze.base.job import logged
-from phaze.search.problem import Problem
+from phaze.search.cosearch import Problem
 from phaze.search.throughputs import walk_models
 from phaze.spec.settings import ScreenSettings
 from phaze.workload.workload import TABLES

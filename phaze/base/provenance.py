@@ -3,8 +3,8 @@
 Snakemake sees edits of rules and scripts, not of the library behind them. A rule therefore passes
 `source_digest(...)` of its stage as a param. The digest changes with any code of phaze that the stage reaches
 through imports, and with the version of any numeric library or solver program that this code uses. It stays
-when comments, docstrings, blank lines, paths or other stages change. Only import statements are followed: a
-module loaded by a computed name is not seen.
+when comments, docstrings, blank lines, paths, other stages or what is imported for annotations alone change.
+Only import statements are followed: a module loaded by a computed name is not seen.
 """
 
 import ast
@@ -236,7 +236,9 @@ def _describe(node: object, package: str, words: list[str], imports: set[str]) -
 
 
 def _is_idle(node: object) -> bool:
-    """Say whether a statement does nothing: a docstring (of a field too), or the `pass` it may replace."""
+    """Say whether a statement does nothing: a docstring, a `pass` for one, imports for annotations alone."""
+    if isinstance(node, ast.If):
+        return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING" and not node.orelse
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return isinstance(node.value.value, str)
     return isinstance(node, ast.Pass)

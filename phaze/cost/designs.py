@@ -53,6 +53,12 @@ def design_ids(architectures: pd.DataFrame) -> dict[str, pd.Series]:
     return ids
 
 
+def with_own_designs(architectures: pd.DataFrame) -> pd.DataFrame:
+    """Return architectures with ids that tell their core designs apart, whatever shards they come from."""
+    chips = architectures.drop_duplicates("architecture").reset_index(drop=True)
+    return chips.assign(**design_ids(chips))
+
+
 def designs_of(architectures: pd.DataFrame, core: str, *, paired: bool = False) -> Designs:
     """Return the distinct designs of a core type in table architectures.
 

@@ -16,6 +16,7 @@ from phaze.spec.architecture import (
     Architecture,
     AreaFigures,
     Grid,
+    Technology,
     tensor_l2_kib,
     vector_l2_kib,
     words_per_cycle,
@@ -33,6 +34,13 @@ AT_THE_LIMIT = 1e-12
 def area_um2(architecture: Architecture, figures: AreaFigures) -> float:
     """Return the area of one architecture: as given, or from the figures."""
     return float(describe([architecture], figures)["area_um2"].iloc[0])
+
+
+def area_limit_um2(limit: float | dict[str, object], technology: Technology) -> float:
+    """Return an area limit that is given in mm2, or as the architecture whose area it is."""
+    if isinstance(limit, dict):
+        return area_um2(Architecture.parse(limit, "area_limit"), technology.area_um2)
+    return limit * UM2_PER_MM2
 
 
 def enumerate_grid(

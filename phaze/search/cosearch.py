@@ -16,24 +16,25 @@ import pandas as pd
 from phaze import tables
 from phaze.base.arrays import Bools
 from phaze.base.progress import counted
-from phaze.cost.designs import design_ids
+from phaze.cost.designs import with_own_designs
 from phaze.cost.mapper.loads import Hardware
 from phaze.cost.network.fabric import network_of
 from phaze.cost.operators import estimate_operators
-from phaze.layout import Layout
+from phaze.layout import Layout, layouts_of
 from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions
 from phaze.schedule.stage import schedule_layers
 from phaze.schedule.store import SolutionStore
 from phaze.spec.architecture import Technology
 from phaze.spec.model import AnyModel
-from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSettings, Training
+from phaze.spec.noun import Noun
+from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSettings, Training, Triple
 from phaze.spec.system import Scenario
 from phaze.tables import Readings
 from phaze.tables.columns import by_numbers
 from phaze.tables.store import EvaluationStore, Plain, content_of
 from phaze.workload.models import extract_workload
-from phaze.workload.workload import Workload
+from phaze.workload.workload import TABLES, Workload
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,68 @@ class Terms:
         )
 
 
+class Problem(Noun):
+    """What a job that evaluates architectures by itself is given by value."""
+
+    sequence: int
+    """Tokens in a sample."""
+    flops_per_token: float
+    """FLOPs that training needs for a token (PaLM, Appendix B)."""
+    expert: Triple | None
+    """Placement to evaluate on named architectures besides the best."""
+    scenario: Scenario
+    """Cluster and batch."""
+    technology: Technology
+    """Areas, energies and cycles."""
+    training: Training
+    """How the model is trained."""
+    extract: ExtractSettings
+    """Settings of extract."""
+    estimate: EstimateSettings
+    """Settings of estimate."""
+    schedule: ScheduleSettings
+    """Settings of schedule."""
+
+    def terms(self, solutions: str, evaluations: EvaluationStore | None = None) -> Terms:
+        """Return what evaluations depend on besides model and architectures, and where some are known."""
+        return Terms(
+            scenario=self.scenario,
+            training=self.training,
+            technology=self.technology,
+            estimate=self.estimate,
+            schedule=self.schedule,
+            bytes_per_element=self.extract.bytes_per_element,
+            solutions=Path(solutions),
+            evaluations=evaluations,
+        )
+
+    def read_subject(self, files: Mapping[str, Sequence[str]]) -> Subject:
+        """Return the model from its tables: the graph, and operators in each layout."""
+        graph = tables.Graphs.load(*files["graph"])
+        by_point = zip(*(files[table] for table in TABLES), strict=True)
+        return Subject(
+            points=tuple(_read_point(paths, graph) for paths in by_point),
+            sequence=self.sequence,
+            flops_per_token=self.flops_per_token,
+            expert=self._expert,
+        )
+
+    def extract_subject(self, model: AnyModel, widths: Sequence[int]) -> Subject:
+        """Return a model with operators extracted for each layout, where no tables are."""
+        layouts = layouts_of(widths, self.training.microbatches)
+        return extract_subject(model, self.sequence, layouts, self.extract, self._expert)
+
+    @property
+    def _expert(self) -> Layout | None:
+        return None if self.expert is None else self.expert.layout
+
+
+def _read_point(paths: Sequence[str], graph: pd.DataFrame) -> Workload:
+    """Return the slice of one layout from its tables."""
+    loaded = {name: tables.TABLES[name].load(path) for name, path in zip(TABLES, paths, strict=True)}
+    return Workload.of_tables(loaded, graph)
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """All tables of the stages for all points of a model."""
@@ -144,12 +207,6 @@ def evaluate_architectures(subject: Subject, architectures: pd.DataFrame, terms:
     names = [f.name for f in fields(Evaluation) if f.name != "architectures"]
     joined = {name: pd.concat([getattr(one, name) for one in found], ignore_index=True) for name in names}
     return Evaluation(chips, **joined)
-
-
-def with_own_designs(architectures: pd.DataFrame) -> pd.DataFrame:
-    """Return architectures with ids that tell their core designs apart, whatever shards they come from."""
-    chips = architectures.drop_duplicates("architecture").reset_index(drop=True)
-    return chips.assign(**design_ids(chips))
 
 
 def evaluate_point(subject: Subject, point: Workload, chips: pd.DataFrame, terms: Terms) -> Evaluation:

@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 
 from phaze.base.arrays import Floats
+from phaze.cost.designs import with_own_designs
 from phaze.cost.memory import parameter_bytes
 from phaze.plan.phaze.chains import read_runs
 from phaze.schedule.bounds import EQUAL
 from phaze.search.bounds import Bounds, bound_layers, bound_times
 from phaze.search.common import mean_of
-from phaze.search.cosearch import Subject, Terms, estimate_point, schedule_point, with_own_designs
+from phaze.search.cosearch import Subject, Terms, estimate_point, schedule_point
 from phaze.search.hysteresis import walk_areas
 from phaze.search.stage import memory_grid, pipeline_settings
 from phaze.spec.settings import ScreenSettings, Training

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from phaze.cost.designs import with_own_designs
 from phaze.cost.operators import estimate_operators
 from phaze.cost.space import area_um2, enumerate_grid
 from phaze.layout import Layout
 from phaze.schedule.graphs import Layer
 from phaze.schedule.stage import read_cases
-from phaze.search.cosearch import Terms, with_own_designs
+from phaze.search.cosearch import Terms
 from phaze.spec.config import Settings, load_settings
 from phaze.spec.settings import ExtractSettings
 from phaze.workload.models import extract_workload

@@ -88,6 +88,13 @@ def test_the_docstring_of_a_field_does_not_matter(tree: Path) -> None:
     assert changed(tree, "units.py", "Bytes of a GiB", "One GiB in bytes") == set()
 
 
+def test_what_only_annotations_need_does_not_matter(tree: Path) -> None:
+    """Imports that only a type checker follows bring nothing that a result could depend on."""
+    needed = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from phaze.theory import arrays\n"
+    edit(tree, "theory/memory.py", "from phaze.units", f"{needed}\nfrom phaze.units")
+    assert changed(tree, "theory/arrays.py", "+ 1", "+ 2") == {"estimate"}
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new", "stages"),
     [
