@@ -17,7 +17,7 @@ from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit
 from phaze.base.room import refuse_beyond_memory
 from phaze.layout import Layout
-from phaze.pipeline.flushing import Chain
+from phaze.pipeline.flushing import Chain, Footprints, Room
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,15 @@ def least_worst(
                 for u in range(step, min(s, singles) + 1):
                     dp[s, u, i] = min(dp[s, u, i], max(dp[s - 1, u - step, j], here))
     return dp
+
+
+def possible_cuts(footprints: Footprints, fitting: Room, shape: Shape) -> tuple[Bools, Ints]:
+    """Return (s, u) whether a cut into s stages, u of them single, fits, and the devices that it takes."""
+    last, free = np.where(fitting.last_fits, 0.0, np.inf), np.zeros_like(footprints.constant_bytes)
+    dp = least_worst(last, free, free, fitting.most_stages, footprints.single, shape.stages, shape.singles)
+    stages, singles = np.indices(dp.shape[:2])
+    devices = np.asarray(stages * shape.wide - singles * (shape.wide - 1), np.int64)
+    return np.isfinite(dp[:, :, 0]), devices
 
 
 @njit

@@ -25,7 +25,7 @@ from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit
 from phaze.cost.memory import ParameterBytes
 from phaze.layout import Layout
-from phaze.pipeline.cuts import Shape, least_worst, shape_of
+from phaze.pipeline.cuts import Shape, possible_cuts, shape_of
 from phaze.pipeline.flushing import Chain, Footprints, Room, Setting, room, useful_widths
 from phaze.plan.phaze import blocks, sequences
 
@@ -151,11 +151,7 @@ def possible_depths(runs: Runs, layout: Layout, setting: Setting) -> Depths:
     chain = runs.untimed()
     footprints, shape = chain.footprints, shape_of(chain, layout, setting.devices)
     fitting = room(footprints, setting, int(useful_widths(setting.microbatches, setting.devices)[0].min()))
-    last, free = np.where(fitting.last_fits, 0.0, np.inf), np.zeros_like(footprints.constant_bytes)
-    dp = least_worst(last, free, free, fitting.most_stages, footprints.single, shape.stages, shape.singles)
-    fits = np.isfinite(dp[:, :, 0])
-    depth, single = np.indices(fits.shape)
-    taken = depth * shape.wide - single * (shape.wide - 1)
+    fits, taken = possible_cuts(footprints, fitting, shape)
     devices = np.where(fits, taken, setting.devices + 1).min(axis=1)
     fewest = np.where(devices <= setting.devices, devices, 0).astype(np.int64)
     return Depths(fewest, int(np.argmax(fitting.last_fits)) if fitting.last_fits.any() else len(chain))
@@ -270,13 +266,9 @@ def _widths_of_ends(runs: Runs, layout: Layout, devices: int, group: _Group) -> 
 
 def _options(chain: Chain, shape: Shape, setting: Setting, group: _Group) -> sequences.Options:
     """Return the widest data parallelism of every depth and number of stages on a single device."""
-    footprints, fitting = chain.footprints, group.room
-    last, free = np.where(fitting.last_fits, 0.0, np.inf), np.zeros_like(footprints.constant_bytes)
-    dp = least_worst(last, free, free, fitting.most_stages, footprints.single, shape.stages, shape.singles)
-    depth, single = np.indices(dp.shape[:2])
-    used = depth * shape.wide - single * (shape.wide - 1)
+    fits, used = possible_cuts(chain.footprints, group.room, shape)
     widest = np.searchsorted(group.widths, setting.devices // np.maximum(used, 1), side="right") - 1
-    widest = np.where(np.isfinite(dp[:, :, 0]) & (used <= setting.devices), widest, -1)
+    widest = np.where(fits & (used <= setting.devices), widest, -1)
     most = widest.max(axis=1)
     least = np.where(most >= 0, group.counts[most] + np.arange(len(most)) - 1.0, np.inf)
     exchange = setting.exchange_s(chain.weight_bytes)

@@ -16,7 +16,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.units import GIB, KIB, MIB
 from phaze.cost.memory import microbatches_in_flight
 from phaze.layout import Layout
-from phaze.pipeline.cuts import Shape, devices_of, least_worst, refuse_large, shape_of
+from phaze.pipeline.cuts import Shape, devices_of, least_worst, possible_cuts, refuse_large, shape_of
 from phaze.pipeline.flushing import Chain, Footprints, Setting, room, useful_widths
 
 
@@ -112,8 +112,8 @@ def lean_placements(chain: Chain, layout: Layout, setting: Setting) -> list[Lean
     shape = shape_of(chain, layout, setting.devices // layout.dp)
     peaks = _peaks(chain.footprints, setting, shape, setting.in_pipeline(layout))
     return [
-        Leanest(float(peaks[s, u]), layout, s)
-        for s, u in _entries(peaks)
+        Leanest(float(peaks[s, u]), layout, int(s))
+        for s, u in np.argwhere(np.isfinite(peaks))
         if devices_of(s, u, shape.wide) * layout.dp <= setting.devices
     ]
 
@@ -124,11 +124,6 @@ def pipelines(setting: Setting, most: int) -> list[tuple[int, int]]:
         return [(setting.microbatches, 1)]
     counts, widths = useful_widths(setting.microbatches, most)
     return [(int(m), int(d)) for m, d in zip(counts, widths, strict=True)]
-
-
-def _entries(table: Floats) -> list[tuple[int, int]]:
-    """Return the numbers of stages and of single-device stages that are possible."""
-    return [(int(s), int(u)) for s, u in zip(*np.nonzero(np.isfinite(table)), strict=True)]
 
 
 def _peaks(footprints: Footprints, setting: Setting, shape: Shape, microbatches: int) -> Floats:
@@ -154,15 +149,10 @@ def _enough_devices(chain: Chain, layout: Layout, setting: Setting) -> float:
         refuse_large(len(chain), shape)
     except PhazeError:
         return np.inf
-    free, enough = np.zeros_like(footprints.constant_bytes), np.inf
+    enough = np.inf
     for microbatches, data in pipelines(setting, setting.microbatches):
-        fitting = room(footprints, setting, microbatches)
-        last = np.where(fitting.last_fits, 0.0, np.inf)
-        dp = least_worst(
-            last, free, free, fitting.most_stages, footprints.single, shape.stages, shape.singles
-        )
-        possible = (devices_of(s, u, shape.wide) * data for s, u in _entries(dp[:, :, 0]))
-        enough = min(enough, min(possible, default=np.inf))
+        fits, devices = possible_cuts(footprints, room(footprints, setting, microbatches), shape)
+        enough = min([enough, *(data * devices[fits]).tolist()])
     return enough
 
 
