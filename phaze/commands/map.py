@@ -190,8 +190,8 @@ def _write_picture(mapped: Mapped, best: Candidate, path: Path) -> None:
     import pandas as pd
 
     from phaze.map.study import device_rows
-    from phaze.report.drawing import save
     from phaze.report.maps.sections import mappings
+    from phaze.report.style import save
 
     shown = {one.way: one for one in (best, *mapped.heuristics)}
     devices = pd.DataFrame([row for one in shown.values() for row in device_rows(one)])

@@ -101,8 +101,8 @@ def _simulate_plan(
 
 
 def _write_picture(answer: Answer, path: Path) -> None:
-    from phaze.report.drawing import save
     from phaze.report.pipeline_picture import picture, shown
+    from phaze.report.style import save
 
     what = shown(answer.which(), answer.found.timeline)
     save(path, lambda: picture(what))

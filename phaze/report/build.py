@@ -14,7 +14,6 @@ from phaze.report import checks as checked
 from phaze.report.checks import Evidence
 from phaze.report.differences import ask_for_differences, differences
 from phaze.report.document import Answer, Document, Section, Sheet
-from phaze.report.drawing import Drawn, ask_for_figure
 from phaze.report.findings import RESULT_TABLES, Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.inside import vary
@@ -30,6 +29,7 @@ from phaze.report.report import Report
 from phaze.report.searches import choose_by_hysteresis, summarise_searches
 from phaze.report.simulated import on_networks, replayed
 from phaze.report.space import certificate, front, in_short
+from phaze.report.style import Drawn, ask_for_figure
 from phaze.report.verdicts import run_checks
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, is_beside, row_of
 from phaze.report.words import area, buffers, compute, percent, times

@@ -9,26 +9,12 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from phaze.report import charts, closeups
+from phaze.report import charts, closeups, words
 from phaze.report.anatomy import layer_counts, microbatches_of, operators_of, stages_of
 from phaze.report.document import Block, Cell, Chart, Gallery, Heading, Prose, Section, Sheet, sheet_of
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, in_order, row_of
-from phaze.report.words import (
-    LIMITS,
-    area,
-    compute,
-    decimal,
-    file_name,
-    join,
-    operator,
-    samples,
-    seconds,
-    size,
-    storing,
-    widths,
-)
 from phaze.tables import Variations
 
 MOST_OPERATORS = 12
@@ -67,10 +53,10 @@ def _limits(table: pd.DataFrame) -> Iterator[Block]:
         f"The {MOST_OPERATORS} operators that take the most time on the best accelerator of every workload"
     )
     columns: dict[str, Cell] = {
-        "workload": "{heading}", "operator": lambda row: operator(row["name"]),
+        "workload": "{heading}", "operator": lambda row: words.operator(row["name"]),
         "layer, pass": "{layer}, {direction}", "core": "{core}",
         "cores": lambda row: "all" if row["all_cores"] else "one",
-        "binds": lambda row: LIMITS[row["limit"]], "latency": "{latency_s:seconds}",
+        "binds": lambda row: words.LIMITS[row["limit"]], "latency": "{latency_s:seconds}",
         "of busy time": "{share:percent}",
     }  # fmt: skip
     shown = shown.assign(heading=shown["model"].where(~shown.duplicated("model"), ""))
@@ -86,7 +72,7 @@ def chips(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     figure = Chart(
         "areas",
         "Area of the accelerators by part",
-        f"Area limit {area(limit)}.",
+        f"Area limit {words.area(limit)}.",
         partial(charts.areas, table, limit),
     )
     blocks: list[Block] = [figure, _area_sheet(table)]
@@ -169,23 +155,27 @@ def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     sheet = sheet_of(caption, table, columns, 3, source="variations", folded=True)
     s = inputs.cluster.scenario
     about = (
-        f"The study assumes {decimal(s.hbm_bandwidth_bytes_per_s, 'B/s')} of HBM bandwidth and "
-        f"{size(s.network_bandwidth_bytes_per_s)}/s between devices."
+        f"The study assumes {words.decimal(s.hbm_bandwidth_bytes_per_s, 'B/s')} of HBM bandwidth and "
+        f"{words.size(s.network_bandwidth_bytes_per_s)}/s between devices."
     )
     yield Section("sensitivity", "How firm is the choice", about, (Prose(_variations(inputs)), figure, sheet))
 
 
 def _placed_as(row: pd.Series) -> str:
-    return f"{widths(row)}, microbatch {samples(row['layout'])}, {storing(row['recompute'])}"
+    return (
+        f"{words.widths(row)}, microbatch {words.samples(row['layout'])}, {words.storing(row['recompute'])}"
+    )
 
 
 def _variations(inputs: Inputs) -> str:
     changes = []
     for name, what in inputs.study.report.sensitivity.items():
         values = what.values(inputs.cluster.scenario.model_dump()).items()
-        words = join(f"{LIMITS[key.split('_')[0]]} {decimal(value, 'B/s')}" for key, value in values)
-        changes.append(f"{name} ({words})")
-    return f"Variations: {join(changes)}."
+        to = words.join(
+            f"{words.LIMITS[key.split('_')[0]]} {words.decimal(value, 'B/s')}" for key, value in values
+        )
+        changes.append(f"{name} ({to})")
+    return f"Variations: {words.join(changes)}."
 
 
 def closeup(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -211,14 +201,14 @@ def _closeups(inputs: Inputs, row: pd.Series) -> Iterator[Block]:
     if stages.empty and operators.empty:
         return
     chip, limited = chip_of(inputs.cluster, row), f"; limited by {row['binding']}" if row["binding"] else ""
-    taken = f"{seconds(row['time_per_batch_s'])} per batch{limited}."
+    taken = f"{words.seconds(row['time_per_batch_s'])} per batch{limited}."
     yield Heading(str(row["model"]))
-    yield Prose(f"{compute(chip)}, {_placed_as(row)}, {taken}")
+    yield Prose(f"{words.compute(chip)}, {_placed_as(row)}, {taken}")
     if len(stages):
         yield Gallery(tuple(_stage_charts(inputs, row, stages)))
     if len(operators):
         yield Chart(
-            f"gantt-{file_name(row['model'])}",
+            f"gantt-{words.file_name(row['model'])}",
             f"Schedule of a {layer} of {row['model']}",
             "One lane for all cores of a type together, and one for every single core in use.",
             partial(closeups.gantt, operators, layer),
@@ -230,13 +220,13 @@ def _closeups(inputs: Inputs, row: pd.Series) -> Iterator[Block]:
 def _stage_charts(inputs: Inputs, row: pd.Series, stages: pd.DataFrame) -> Iterator[Chart]:
     count = microbatches_of(inputs, row)
     yield Chart(
-        f"pipeline-{file_name(row['model'])}",
+        f"pipeline-{words.file_name(row['model'])}",
         f"The pipeline of {row['model']}",
         "Each box is one microbatch in one stage; shades tell microbatches apart.",
         partial(closeups.pipeline, stages, count),
     )
     yield Chart(
-        f"memory-{file_name(row['model'])}",
+        f"memory-{words.file_name(row['model'])}",
         f"Memory of the stages of {row['model']}",
         "In steady state, beside the capacity.",
         partial(closeups.stage_memory, stages, float(row["hbm_gib"])),

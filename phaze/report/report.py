@@ -25,7 +25,7 @@ from phaze.report.document import (
     Sheet,
     as_csv,
 )
-from phaze.report.drawing import Drawn, draw
+from phaze.report.style import Drawn, draw
 from phaze.report.verdicts import failures
 from phaze.tables import Checks, Table
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from phaze import tables
+from phaze.report import verdicts
 from phaze.report.document import Answer, Items, Section
 from phaze.report.report import Report, page_of
 from phaze.report.tiled.inputs import RUN, TiledInputs, check_claims
@@ -17,53 +19,38 @@ from phaze.report.tiled.readings import (
     tabulate_readings,
 )
 from phaze.report.tiled.sections import notes, sections_of
-from phaze.report.verdicts import (
-    ROUNDING,
-    Checklist,
-    Verdicts,
-    checks_section,
-    claims_sheet,
-    each,
-    run_checks,
-)
 from phaze.report.words import percent
-from phaze.tables import (
-    Checks,
-    Claims,
-    TiledBesides,
-    TiledJobs,
-    TiledLinks,
-    TiledNetworks,
-    TiledReadings,
-    TiledRuns,
-)
 
 
 def build_tiled_report(inputs: TiledInputs) -> Report:
     """Return the page of the tiled accelerators of a study."""
-    claims, checks, readings = check_claims(inputs), run_checks(CHECKS, inputs), tabulate_readings(inputs)
+    claims, checks, readings = (
+        check_claims(inputs),
+        verdicts.run_checks(CHECKS, inputs),
+        tabulate_readings(inputs),
+    )
     about = "Every claim of the paper that can be checked, reading by reading."
     hold = "What must hold of any simulation, checked on these; `snakemake check` fails if one does not."
     sections = (
         *program_section(inputs),
-        Section("claims", "Claims", about, (claims_sheet(claims, "tiled-claims"),)),
+        Section("claims", "Claims", about, (verdicts.claims_sheet(claims, "tiled-claims"),)),
         *sections_of(inputs),
         *_missing(inputs),
-        checks_section(checks, "tiled-checks", hold),
+        verdicts.checks_section(checks, "tiled-checks", hold),
         notes(inputs),
     )
-    tables = {
-        "tiled_runs": (TiledRuns, inputs.runs),
-        "tiled_jobs": (TiledJobs, inputs.jobs),
-        "tiled_links": (TiledLinks, inputs.links),
-        "tiled_networks": (TiledNetworks, inputs.networks),
-        "tiled_besides": (TiledBesides, inputs.besides),
-        "tiled_readings": (TiledReadings, readings),
-        "tiled-claims": (Claims, claims),
-        "tiled-checks": (Checks, checks),
+    written = {
+        "tiled_runs": (tables.TiledRuns, inputs.runs),
+        "tiled_jobs": (tables.TiledJobs, inputs.jobs),
+        "tiled_links": (tables.TiledLinks, inputs.links),
+        "tiled_networks": (tables.TiledNetworks, inputs.networks),
+        "tiled_besides": (tables.TiledBesides, inputs.besides),
+        "tiled_readings": (tables.TiledReadings, readings),
+        "tiled-claims": (tables.Claims, claims),
+        "tiled-checks": (tables.Checks, checks),
     }
     answer = _answer(inputs, claims, readings)
-    return page_of("tiled.html", "tiled accelerators", answer, sections, tables)
+    return page_of("tiled.html", "tiled accelerators", answer, sections, written)
 
 
 def _answer(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame) -> Answer:
@@ -122,12 +109,12 @@ def _missing(inputs: TiledInputs) -> Iterator[Section]:
         yield Section("missing", "Missing", about, (Items(inputs.published.missing),))
 
 
-CHECKS: Checklist[TiledInputs] = Checklist()
-SLACK = 1 + ROUNDING
+CHECKS: verdicts.Checklist[TiledInputs] = verdicts.Checklist()
+SLACK = 1 + verdicts.ROUNDING
 
 
 @CHECKS.hold("every combination of a case is simulated")
-def _every_combination_has_a_row(inputs: TiledInputs) -> Verdicts:
+def _every_combination_has_a_row(inputs: TiledInputs) -> verdicts.Verdicts:
     counts = inputs.runs.groupby(["case", "system", "model"]).size().to_dict()
     for name, case in inputs.tiled.cases.items():
         wanted = len(case.layouts) * len(case.placed) * len(case.tensor) * len(case.microbatches)
@@ -137,27 +124,29 @@ def _every_combination_has_a_row(inputs: TiledInputs) -> Verdicts:
 
 
 @CHECKS.hold("neither traffic nor contention makes a batch faster")
-def _contention_never_helps(inputs: TiledInputs) -> Verdicts:
+def _contention_never_helps(inputs: TiledInputs) -> verdicts.Verdicts:
     alone_s, uncontended_s, time_s = (inputs.runs[key] for key in ("alone_s", "uncontended_s", "time_s"))
     both = (alone_s <= uncontended_s * SLACK) & (alone_s <= time_s * SLACK)
-    yield from each(both & (uncontended_s <= time_s * SLACK), inputs.runs, RUN)
+    yield from verdicts.each(both & (uncontended_s <= time_s * SLACK), inputs.runs, RUN)
 
 
 @CHECKS.hold("nothing is busy for longer than a batch takes")
-def _nothing_is_busy_for_longer(inputs: TiledInputs) -> Verdicts:
+def _nothing_is_busy_for_longer(inputs: TiledInputs) -> verdicts.Verdicts:
     shares = ["compute_share", "most_link_share", "most_dram_share", "model_share"]
-    yield from each((inputs.runs[shares] <= SLACK).all(axis=1), inputs.runs, RUN)
+    yield from verdicts.each((inputs.runs[shares] <= SLACK).all(axis=1), inputs.runs, RUN)
 
 
 @CHECKS.hold("every byte that is sent is received")
-def _every_byte_arrives(inputs: TiledInputs) -> Verdicts:
+def _every_byte_arrives(inputs: TiledInputs) -> verdicts.Verdicts:
     sent = inputs.runs["sent_bytes"]
-    yield from each((sent - inputs.runs["received_bytes"]).abs() <= ROUNDING * sent, inputs.runs, RUN)
+    yield from verdicts.each(
+        (sent - inputs.runs["received_bytes"]).abs() <= verdicts.ROUNDING * sent, inputs.runs, RUN
+    )
 
 
 @CHECKS.hold("jobs of a stage follow each other")
-def _jobs_of_a_stage_follow_each_other(inputs: TiledInputs) -> Verdicts:
+def _jobs_of_a_stage_follow_each_other(inputs: TiledInputs) -> verdicts.Verdicts:
     for key, rows in inputs.jobs.groupby([*RUN, "resource"]):
         ordered = rows.sort_values("number")
         gaps = ordered["start_s"].to_numpy()[1:] - ordered["end_s"].to_numpy()[:-1]
-        yield bool((gaps >= -ROUNDING * ordered["end_s"].max()).all()), str(key)
+        yield bool((gaps >= -verdicts.ROUNDING * ordered["end_s"].max()).all()), str(key)

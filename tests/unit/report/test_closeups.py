@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from phaze.report.charts import wrapped
 from phaze.report.closeups import gantt, one_forward_one_backward, pipeline, stage_memory
 from phaze.report.document import Chart
-from phaze.report.drawing import draw
+from phaze.report.style import draw
 
 TIMES = st.lists(st.tuples(st.floats(0.1, 2), st.floats(0.1, 4)), min_size=1, max_size=6)
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from phaze.base.errors import PhazeError
 from phaze.report.document import Chart
-from phaze.report.drawing import Drawn, ask_for_figure, draw
+from phaze.report.style import Drawn, ask_for_figure, draw
 from phaze.report.workers import ALONE, Workers, employ
 from phaze.tables.store import Recalled
 
@@ -133,7 +133,7 @@ KILLED = """
 from functools import partial
 from pathlib import Path
 from phaze.report.document import Chart
-from phaze.report.drawing import draw
+from phaze.report.style import draw
 from phaze.report.workers import employ
 from tests.unit.report.test_drawing import endless
 

@@ -11,8 +11,8 @@ from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.timeline import Timeline
 from phaze.pipeline.trace import job_rows, stage_memory, transfer_rows
-from phaze.report.drawing import save
 from phaze.report.pipeline_picture import MOST_ROWS, Shown, picture
+from phaze.report.style import save
 
 STAGE = StageCost(
     1.0, 2.0, send_activation_s=0.5, send_gradient_s=0.5, sync_s=3.0, stash_bytes=1e9, fixed_bytes=1e9

@@ -11,11 +11,11 @@ import pytest
 
 from phaze.report.checks import Evidence
 from phaze.report.document import Chart, Items, Prose, Section, Sheet
-from phaze.report.drawing import draw
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.plan_checks import SIMULATION_CHECKS
 from phaze.report.simulated import replayed
+from phaze.report.style import draw
 from phaze.tables import Simulations, SimulationStages
 
 ALL = "every plan is simulated"
