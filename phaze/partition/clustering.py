@@ -64,7 +64,7 @@ def cluster(weights: Weights, hyper_operators: int, alpha: float) -> Ints:
     More than `hyper_operators` are left where no pair that may be merged is.
     """
     n, e = len(weights), len(weights.edges)
-    tail, head = (np.ascontiguousarray(weights.edges[:, side]) for side in (0, 1))
+    tail, head = weights.sources.copy(), weights.targets.copy()  # renumbered as clusters merge
     graph = _Graph(
         compute=weights.compute_s.copy(),
         memory=weights.memory_bytes.copy(),

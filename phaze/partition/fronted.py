@@ -161,7 +161,7 @@ def _bounds(weights: Weights, windows: Windows, border: int, limit_s: float) -> 
 
 
 def _begun(weights: Weights, inside: Bools, outside: Bools) -> _Begun:
-    source, target = weights.edges.T
+    source, target = weights.sources, weights.targets
     leaving = np.where(outside[target], weights.edge_bytes, 0.0)
     beyond = sums(source, leaving, len(weights))
     return _Begun(beyond, float(weights.compute_s[inside].sum()), float(beyond[inside].sum()))
@@ -169,16 +169,16 @@ def _begun(weights: Weights, inside: Bools, outside: Bools) -> _Begun:
 
 def describe(weights: Weights, words: Words) -> Family:
     """Return sets with their sums and the edges over their borders."""
-    source, target = (np.ascontiguousarray(weights.edges[:, side]) for side in (0, 1))
+    source, target = weights.sources, weights.targets
     sums = _sums(words, weights.compute_s, weights.memory_bytes)
     first, crossing, sent = _crossing(words, source, target, weights.edge_bytes)
     return Family(words, sums[0], sums[1], sent, first, crossing)
 
 
 def _sources(weights: Weights) -> _Sources:
-    order = np.argsort(weights.edges[:, 1], kind="stable")
-    first = np.searchsorted(weights.edges[order, 1], np.arange(len(weights) + 1)).astype(np.int64)
-    return _Sources(first, np.ascontiguousarray(weights.edges[order, 0]), weights.edge_bytes[order])
+    order = np.argsort(weights.targets, kind="stable")
+    first = np.searchsorted(weights.targets[order], np.arange(len(weights) + 1)).astype(np.int64)
+    return _Sources(first, weights.sources[order], weights.edge_bytes[order])
 
 
 @njit

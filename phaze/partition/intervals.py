@@ -27,12 +27,12 @@ def cut_in_order(weights: Weights, stages: int, *, overlapped: bool = False) -> 
 
     `overlapped`: messages run beside computation, and memory is not looked at.
     """
-    order = np.lexsort((weights.edges[:, 0], weights.edges[:, 1]))
+    order = np.lexsort((weights.sources, weights.targets))
     values, choices = _intervals(
         weights.compute_s,
         weights.memory_bytes,
-        np.ascontiguousarray(weights.edges[order, 0]),
-        np.searchsorted(weights.edges[order, 1], np.arange(len(weights) + 1)),
+        weights.sources[order],
+        np.searchsorted(weights.targets[order], np.arange(len(weights) + 1)),
         weights.edge_bytes[order],
         _sent(weights),
         weights.seconds_per_byte,
@@ -88,7 +88,7 @@ def cut_as_pipedream(graph: OperatorGraph, weights: Weights, stages: int) -> Int
 def _sent(weights: Weights) -> Floats:
     """Return the bytes over each border of the order, shape (n + 1,)."""
     sent = np.zeros(len(weights) + 1)
-    for (u, v), size in zip(weights.edges.tolist(), weights.edge_bytes.tolist(), strict=True):
+    for u, v, size in weights.tensors:
         sent[u + 1 : v + 1] += size  # never taken off again: beside a large message small ones would vanish
     return sent
 

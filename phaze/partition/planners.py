@@ -89,8 +89,7 @@ def piper_layers(layers: Weights) -> Layers:
     return Layers(
         ids=tuple(range(count)),
         names=tuple(str(v) for v in range(count)),
-        sources=layers.edges[:, 0],
-        targets=layers.edges[:, 1],
+        edges=layers.edges,
         edge_bytes=layers.edge_bytes,
         options={
             1: PiperOptions(
@@ -109,15 +108,15 @@ def piper_layers(layers: Weights) -> Layers:
 
 def _phaze(problem: Problem) -> Ints:
     layers, layer_of = layer_weights(problem.graph, problem.weights, problem.stages)
-    tensors = zip(layers.edges.tolist(), layers.edge_bytes.tolist(), strict=True)
     chain = Chain(
         forward_s=sums(layer_of, problem.graph.forward_s, len(layers)),
         backward_s=sums(layer_of, problem.graph.backward_s, len(layers)),
-        weight_bytes=np.zeros(len(layers)),
+        parameter_bytes=np.zeros(len(layers)),
         static_bytes=layers.memory_bytes,
         activation_bytes=np.zeros(len(layers)),
         tensor_parallel=np.zeros(len(layers), dtype=np.bool_),
-        edges=tuple((i, j, size) for (i, j), size in tensors),
+        edges=layers.edges,
+        edge_bytes=layers.edge_bytes,
     )
     setting = Setting(
         devices=problem.stages,

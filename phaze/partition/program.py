@@ -77,7 +77,7 @@ def best_chain(
     weights: Weights, families: Sequence[Family], limit_s: float, *, thrifty: bool = False
 ) -> Ints | None:
     """Return the stage of each node (n,) for the best F_0 in F_1 in ... in F_S, one of each family."""
-    target, most_memory = np.ascontiguousarray(weights.edges[:, 1]), weights.limit_bytes * (1 + ROUNDING)
+    target, most_memory = weights.targets, weights.limit_bytes * (1 + ROUNDING)
     most_time = limit_s * (1 + ROUNDING)
     costs = _Costs(target, weights.edge_bytes, weights.seconds_per_byte, most_memory, most_time, thrifty)
     values, choices = [np.zeros(len(families[0].words))], []

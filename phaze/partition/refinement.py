@@ -109,8 +109,8 @@ def _moves(weights: Weights, stage_of: Ints) -> _Moves:
 def _range(weights: Weights, stage_of: Ints) -> tuple[Ints, Ints]:
     """Return the first and the last stage that each node may be in while all others stay, (n,) each."""
     first, last = np.zeros(len(weights), dtype=np.int64), np.full(len(weights), stage_of.max())
-    np.maximum.at(first, weights.edges[:, 1], stage_of[weights.edges[:, 0]])
-    np.minimum.at(last, weights.edges[:, 0], stage_of[weights.edges[:, 1]])
+    np.maximum.at(first, weights.targets, stage_of[weights.sources])
+    np.minimum.at(last, weights.sources, stage_of[weights.targets])
     return first, last
 
 
@@ -180,7 +180,7 @@ def _longest_after(compute: Floats, moves: _Moves, moved: Floats) -> Floats:
 
 def _nearer(weights: Weights, stage_of: Ints, moves: _Moves, distance: Ints) -> Floats:
     """Return the decrease of the distances of all that send to another stage, for each move, (m,)."""
-    source, target = weights.edges.T
+    source, target = weights.sources, weights.targets
     over = stage_of[source] != stage_of[target]
     sends = np.bincount(source[over], minlength=len(weights))
     degree = np.bincount(source, minlength=len(weights))

@@ -88,10 +88,7 @@ def stored_stages(
             }
             for s, (forward, backward, parameters) in enumerate(rows)
         ],
-        "edges": [
-            {"source": i, "target": j, "bytes": size}
-            for (i, j), size in zip(stages.edges.tolist(), stages.edge_bytes.tolist(), strict=True)
-        ],
+        "edges": [{"source": i, "target": j, "bytes": size} for i, j, size in stages.tensors],
         "stage_time_s": found.time_s,
         "step_time_s": found.step_s,
         "settings": _settings(found, terms, microbatch),

@@ -18,6 +18,7 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.bitsets import BITS
 from phaze.base.compiled import njit
 from phaze.base.errors import PhazeError
+from phaze.workload.graphs import Graph
 from phaze.workload.operator_graphs import OperatorGraph, StageGraph
 
 ROUNDING = 1e-9
@@ -41,17 +42,13 @@ class Terms:
 
 
 @dataclass(frozen=True, eq=False)
-class Weights:
+class Weights(Graph):
     """A graph of operators or clusters, in a topological order, with what a partition weighs."""
 
     compute_s: Floats
     """c_u of a microbatch, shape (n,)."""
     memory_bytes: Floats
     """Memory without messages, shape (n,)."""
-    edges: Ints
-    """Pairs (i, j) with i < j, shape (e, 2), sorted."""
-    edge_bytes: Floats
-    """M(i, j), shape (e,)."""
     seconds_per_byte: float
     """c_m of a byte, there and back."""
     limit_bytes: float

@@ -29,6 +29,7 @@ from phaze.base.units import GIB
 from phaze.cost.memory import Gradients, Schedule, most_in_flight
 from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.layout import Layout
+from phaze.workload.graphs import TimedGraph
 
 if TYPE_CHECKING:
     from phaze.spec.settings import Training
@@ -38,25 +39,19 @@ TABLES = 12
 """Tables of all stages that are held at once while a chain is placed: 11.2 as measured of 2,000 layers."""
 
 
-@dataclass(frozen=True)
-class Chain:
+@dataclass(frozen=True, eq=False)
+class Chain(TimedGraph):
     """The layers of a model in pipeline order, for one TMP width; bytes are those of one slice."""
 
-    forward_s: Floats
-    backward_s: Floats
-    weight_bytes: Floats
+    kind = "layer graph"
+    node = "a layer"
+
     static_bytes: Floats
     """Weights, gradients and optimizer state."""
     activation_bytes: Floats
     """Activations that the backward pass of one microbatch needs."""
     tensor_parallel: Bools
     """False for a layer that runs whole: a stage of such layers takes one device instead of t."""
-    edges: tuple[tuple[int, int, float], ...]
-    """(source position, target position, bytes), source < target."""
-
-    def __len__(self) -> int:
-        """Return the number of layers."""
-        return len(self.forward_s)
 
     @cached_property
     def footprints(self) -> Footprints:
@@ -155,15 +150,9 @@ class Room:
 
 def stage_loads(chain: Chain, bandwidth_bytes_per_s: float) -> Loads:
     """Return the load of every stage of a chain."""
-    sources, targets, sizes = edge_arrays(chain.edges)
     forward, backward = np.asarray(chain.forward_s, float), np.asarray(chain.backward_s, float)
-    return Loads(*latencies(forward, backward, sources, targets, sizes / bandwidth_bytes_per_s))
-
-
-def edge_arrays(edges: tuple[tuple[int, int, float], ...]) -> tuple[Ints, Ints, Floats]:
-    """Return sources, targets and bytes of the edges."""
-    sources, targets, sizes = zip(*edges, strict=True) if edges else ((), (), ())
-    return np.array(sources, np.int64), np.array(targets, np.int64), np.array(sizes, float)
+    transfers = chain.edge_bytes / bandwidth_bytes_per_s
+    return Loads(*latencies(forward, backward, chain.sources, chain.targets, transfers))
 
 
 @njit
@@ -206,8 +195,8 @@ def stage_footprints(chain: Chain) -> Footprints:
     return Footprints(
         constant_bytes=interval_sums(chain.static_bytes) + activations,
         activation_bytes=activations,
-        arriving_bytes=_arriving_bytes(len(chain), *edge_arrays(chain.edges)),
-        weight_bytes=interval_sums(chain.weight_bytes),
+        arriving_bytes=_arriving_bytes(len(chain), chain.sources, chain.targets, chain.edge_bytes),
+        weight_bytes=interval_sums(chain.parameter_bytes),
         single=interval_sums(np.asarray(chain.tensor_parallel, float)) == 0,
     )
 

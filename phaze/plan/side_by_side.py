@@ -11,7 +11,7 @@ import pandas as pd
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.cost.memory import microbatches_in_flight
 from phaze.layout import Layout, Recompute
-from phaze.pipeline.flushing import Chain, edge_arrays
+from phaze.pipeline.flushing import Chain
 from phaze.plan.phaze.flush import Infeasible
 from phaze.plan.phaze.point import Conditions
 from phaze.plan.phaze.rows import StageCost, stage_costs
@@ -217,7 +217,7 @@ def _stage(
         longest_arriving_bytes=float(arriving.max(initial=0.0)),
         departing_bytes=float(departing.sum()),
         longest_departing_bytes=float(departing.max(initial=0.0)),
-        weight_bytes=float(chain.weight_bytes[layers].sum()),
+        weight_bytes=float(chain.parameter_bytes[layers].sum()),
         fixed_bytes=fixed_bytes,
         stash_bytes=stash_bytes,
         work_bytes=work_bytes,
@@ -236,9 +236,8 @@ def _stage(
 
 def _crossing(chain: Chain, layers: Ints) -> tuple[Floats, Floats]:
     """Return the bytes of every edge that enters the stage, and of every edge that leaves it."""
-    sources, targets, sizes = edge_arrays(chain.edges)
-    starts, ends = np.isin(sources, layers), np.isin(targets, layers)
-    return sizes[~starts & ends], sizes[starts & ~ends]
+    enters, leaves = chain.crossing(np.isin(np.arange(len(chain)), layers))
+    return chain.edge_bytes[enters], chain.edge_bytes[leaves]
 
 
 def _each_once(widths: Iterable[int]) -> str:

@@ -7,50 +7,16 @@ j reads what node i writes (Parmesan, Section IV).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from phaze.base.arrays import Floats, Ints
+from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.spec.operators import StoredOperator, StoredOperators
 from phaze.spec.stages import StoredStages
+from phaze.workload.graphs import TimedGraph, check_values, edge_arrays
 
 OF_OPERATORS = tuple(StoredOperator.model_fields)
-
-
-@dataclass(frozen=True, eq=False)
-class TimedGraph:
-    """A graph of what runs for one microbatch, with its times."""
-
-    kind: ClassVar[str]
-    node: ClassVar[str]
-
-    forward_s: Floats
-    """Time of the forward pass of a microbatch, shape (n,)."""
-    backward_s: Floats
-    """Time of the backward pass of a microbatch: with recomputation for stages that recompute, shape (n,)."""
-    parameter_bytes: Floats
-    """P, bytes of the parameters, as replicas reduce their gradients, shape (n,)."""
-    edges: Ints
-    """Pairs (i, j) with i < j, shape (e, 2), sorted, no pair twice; skip connections are edges."""
-    edge_bytes: Floats
-    """M(i, j), bytes of a microbatch passed forward along each edge, shape (e,); as many come back."""
-
-    def __post_init__(self) -> None:
-        """Refuse arrays that are no such graph."""
-        n = len(self.forward_s)
-        for key in ("forward_s", "backward_s", "parameter_bytes"):
-            _check_values(key, getattr(self, key), n)
-        _check_values("edge_bytes", self.edge_bytes, len(self.edges))
-        source, target = self.edges.reshape(-1, 2).T
-        if (source >= target).any() or (source < 0).any() or (target >= n).any():
-            raise PhazeError(f"{self.kind}: edges must lead from {self.node} to a later one")
-
-    @property
-    def compute_s(self) -> Floats:
-        """c_u: forward and backward time of a microbatch, shape (n,)."""
-        return self.forward_s + self.backward_s
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +43,7 @@ class OperatorGraph(TimedGraph):
         if self.layers and len(self.layers) != n:
             raise PhazeError(f"operator graph: needs {n} layers, got {len(self.layers)}")
         for key in ("forward_s", "forward_bytes", "backward_bytes"):
-            _check_values(key, getattr(self, key), n)
+            check_values(key, getattr(self, key), n)
         super().__post_init__()
 
 
@@ -100,23 +66,16 @@ class StageGraph(TimedGraph):
         super().__post_init__()
 
 
-def _check_values(key: str, values: Floats, count: int) -> None:
-    if values.shape != (count,) or not (np.isfinite(values) & (values >= 0)).all():
-        raise PhazeError(f"{key}: needs {count} finite numbers that are not negative")
-
-
 def operator_graph(stored: StoredOperators) -> OperatorGraph:
     """Return the graph of a file, its operators in a topological order."""
     operators = [stored.operators[k] for k in stored.order()]
     position = {operator.name: k for k, operator in enumerate(operators)}
-    pairs = [(position[edge.source], position[edge.target], edge.bytes) for edge in stored.edges]
-    edges, edge_bytes = _sorted_edges(pairs)
+    tensors = [(position[edge.source], position[edge.target], edge.bytes) for edge in stored.edges]
     return OperatorGraph(
         names=tuple(position),
-        edges=edges,
-        edge_bytes=edge_bytes,
         layers=tuple(one.name if one.layer is None else one.layer for one in operators),
         **{key: np.array([getattr(one, key) for one in operators]) for key in OF_OPERATORS[1:-1]},
+        **edge_arrays(sorted(tensors)),
     )
 
 
@@ -135,7 +94,7 @@ def stored_operators(graph: OperatorGraph, name: str, microbatch: int) -> Stored
         ],
         "edges": [
             {"source": graph.names[i], "target": graph.names[j], "bytes": size}
-            for (i, j), size in zip(graph.edges.tolist(), graph.edge_bytes.tolist(), strict=True)
+            for i, j, size in graph.tensors
         ],
     }
     return StoredOperators.parse(content, name)
@@ -143,20 +102,11 @@ def stored_operators(graph: OperatorGraph, name: str, microbatch: int) -> Stored
 
 def stage_graph(stored: StoredStages) -> StageGraph:
     """Return the graph of a file of stages."""
-    edges, edge_bytes = _sorted_edges([(edge.source, edge.target, edge.bytes) for edge in stored.edges])
     return StageGraph(
         forward_s=np.array([stage.forward_s for stage in stored.stages]),
         backward_s=np.array([stage.backward_s for stage in stored.stages]),
         parameter_bytes=np.array([stage.parameter_bytes for stage in stored.stages]),
-        edges=edges,
-        edge_bytes=edge_bytes,
         replicas=stored.replicas,
         microbatches=stored.microbatches,
+        **edge_arrays(sorted((edge.source, edge.target, edge.bytes) for edge in stored.edges)),
     )
-
-
-def _sorted_edges(edges: list[tuple[int, int, float]]) -> tuple[Ints, Floats]:
-    """Return the ends (e, 2) and the bytes (e,) of edges, sorted."""
-    ordered = sorted(edges)
-    ends = np.array([(i, j) for i, j, _ in ordered], dtype=np.int64).reshape(-1, 2)
-    return ends, np.array([size for _, _, size in ordered], dtype=np.float64)

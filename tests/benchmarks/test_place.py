@@ -14,6 +14,7 @@ from phaze.plan.phaze.branches import GraphPlacement, place_graphs
 from phaze.plan.phaze.chains import Runs, best_times
 from phaze.plan.phaze.flush import Placement, place_widths
 from phaze.plan.phaze.instance import place_instance, read_instance
+from phaze.workload.graphs import edge_arrays
 
 Benchmark = Callable[..., object]
 MODELS = {
@@ -61,7 +62,7 @@ def towers(layers: int, count: int, tensor: int) -> Chain:
     forward = 0.01 * rng.random(n) / tensor
     activations = rng.integers(1e7, 1e8, n) / tensor
     split = np.full(n, tensor > 1)
-    return Chain(forward, 2 * forward, weights, 4 * weights, activations, split, tuple(edges))
+    return Chain(forward, 2 * forward, weights, 4 * weights, activations, split, **edge_arrays(edges))
 
 
 BRANCHED = Setting(1024, 4096, 1e10, memory_bytes=2.0**30, recompute=True)

@@ -13,6 +13,7 @@ from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.phaze.chains import Runs, best_times
 from phaze.plan.phaze.flush import Placement, place_widths
+from phaze.workload.graphs import edge_arrays
 
 GIB = 2.0**30
 LAYERS, DEVICES = 98, 1024
@@ -35,10 +36,10 @@ def chain_of(layers: int) -> Chain:
     """Return a chain of layers of which no two are equal: nothing can be gained from repetition."""
     of = {name: spread(values, layers) for name, values in KINDS.items()}
     return Chain(
-        weight_bytes=of["weight_bytes"],
+        parameter_bytes=of["weight_bytes"],
         static_bytes=2 * of["weight_bytes"],
         activation_bytes=of["activation_bytes"],
-        edges=tuple((i, i + 1, 50e6) for i in range(layers - 1)),
+        **edge_arrays((i, i + 1, 50e6) for i in range(layers - 1)),
         forward_s=of["forward_s"],
         backward_s=2 * of["forward_s"],
         tensor_parallel=np.ones(layers, dtype=bool),

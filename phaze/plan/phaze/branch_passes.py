@@ -28,7 +28,7 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit, njit_inlined
-from phaze.pipeline.flushing import Chain, edge_arrays
+from phaze.pipeline.flushing import Chain
 
 ANY_GROUP = -1
 """Group of a branch that goes where it can start first."""
@@ -75,15 +75,13 @@ def desk_for(nodes: int) -> Desk:
 
 def forward_pass(graph: Chain, bandwidth_bytes_per_s: float) -> Pass:
     """Return the forward pass of a graph whose layers are in a topological order."""
-    sources, targets, sizes = edge_arrays(graph.edges)
-    return _pass(graph.forward_s, sources, targets, sizes / bandwidth_bytes_per_s)
+    return _pass(graph.forward_s, graph.sources, graph.targets, graph.edge_bytes / bandwidth_bytes_per_s)
 
 
 def backward_pass(graph: Chain, bandwidth_bytes_per_s: float) -> Pass:
     """Return the backward pass as a forward pass of the mirrored graph."""
-    sources, targets, sizes = edge_arrays(graph.edges)
-    last = len(graph) - 1
-    return _pass(graph.backward_s[::-1], last - targets, last - sources, sizes / bandwidth_bytes_per_s)
+    last, transfers = len(graph) - 1, graph.edge_bytes / bandwidth_bytes_per_s
+    return _pass(graph.backward_s[::-1], last - graph.targets, last - graph.sources, transfers)
 
 
 def _pass(seconds: Floats, sources: Ints, targets: Ints, transfers: Floats) -> Pass:
@@ -101,7 +99,7 @@ def covers(graph: Chain) -> tuple[Ints, Ints]:
     n = len(graph)
     after = np.zeros((n, n), np.bool_)
     direct = np.zeros((n, n), np.bool_)
-    for source, target in sorted(((u, v) for u, v, _ in graph.edges), key=lambda ends: (-ends[0], ends[1])):
+    for source, target in sorted(graph.pairs, key=lambda ends: (-ends[0], ends[1])):
         if not after[source, target]:
             direct[source, target] = True
             after[source] |= after[target]

@@ -172,7 +172,7 @@ def _best_pipeline(
 
 def _weight_bytes_before(cut: Cutting) -> Floats:
     """Return the weights of the layers that are not in each downset."""
-    return np.asarray(~cut.downsets.membership @ np.asarray(cut.graph.weight_bytes, float))
+    return np.asarray(~cut.downsets.membership @ np.asarray(cut.graph.parameter_bytes, float))
 
 
 def _placement(
@@ -189,7 +189,7 @@ def _placement(
         stages.append(Stage(layers, devices, groups))
         outer = inner
     worst = float(np.max(cut.options.load_s[options]))
-    weights = np.asarray(cut.graph.weight_bytes, float)
+    weights = np.asarray(cut.graph.parameter_bytes, float)
     sync = sync_s(np.array([weights[list(stage.layers)].sum() for stage in stages]), layout, setting)
     time = batch_time_s(worst, layout, setting.microbatches, sync)
     return GraphPlacement(layout, tuple(stages), time, worst, sync)

@@ -58,15 +58,16 @@ class Runs:
 
     def chain(self, forward_s: Floats, backward_s: Floats) -> Chain:
         """Return the chain with the given latencies, one value a kind."""
-        sizes = self.output_bytes[self.layers][:-1].tolist()
+        starts = np.arange(len(self.layers) - 1)
         return Chain(
             forward_s=forward_s[self.layers],
             backward_s=backward_s[self.layers],
-            weight_bytes=self.weight_bytes[self.layers],
+            parameter_bytes=self.weight_bytes[self.layers],
             static_bytes=self.static_bytes[self.layers],
             activation_bytes=self.activation_bytes[self.layers],
             tensor_parallel=self.tensor_parallel[self.layers],
-            edges=tuple((i, i + 1, size) for i, size in enumerate(sizes)),
+            edges=np.stack([starts, starts + 1], axis=1),
+            edge_bytes=self.output_bytes[self.layers][:-1],
         )
 
     @property
@@ -271,7 +272,7 @@ def _options(chain: Chain, shape: Shape, setting: Setting, group: _Group) -> seq
     widest = np.where(fits & (used <= setting.devices), widest, -1)
     most = widest.max(axis=1)
     least = np.where(most >= 0, group.counts[most] + np.arange(len(most)) - 1.0, np.inf)
-    exchange = setting.exchange_s(chain.weight_bytes)
+    exchange = setting.exchange_s(chain.parameter_bytes)
     wait = np.full(len(most), exchange[0])
     if setting.gradients == "every-stage":
         wait = np.maximum(exchange.max(), exchange.sum() / np.maximum(np.arange(len(most)), 1))
@@ -289,7 +290,7 @@ def _sequence(runs: Runs, chain: Chain, shape: Shape, setting: Setting, fitting:
         transfer_s=np.concatenate([[0.0], between, [0.0]]),
         shortest_s=float(min(between, default=0.0)),
         longest_s=float(max(between, default=0.0)),
-        exchange_s=setting.exchange_s(np.concatenate([[0.0], np.cumsum(chain.weight_bytes)])),
+        exchange_s=setting.exchange_s(np.concatenate([[0.0], np.cumsum(chain.parameter_bytes)])),
         every_stage=setting.gradients == "every-stage",
         recompute=setting.recompute,
         alone=split[np.searchsorted(split, np.arange(len(chain)))],

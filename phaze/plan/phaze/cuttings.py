@@ -104,9 +104,8 @@ def few_downsets(
     graph: Chain, most_downsets: int = MOST_DOWNSETS, most_stages: int = MOST_STAGES
 ) -> Downsets:
     """Return the downsets of a graph; PhazeError if there are too many, or too many stages."""
-    ends = [(source, target) for source, target, _ in graph.edges]
     try:
-        downsets = enumerate_downsets(len(graph), ends, most_downsets)
+        downsets = enumerate_downsets(len(graph), graph.pairs, most_downsets)
     except PhazeError as error:
         raise PhazeError(_too_many(f"more than {most_downsets} downsets", f"{most_downsets}")) from error
     if (stages := count_stages(downsets)) > most_stages:

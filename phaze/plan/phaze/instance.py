@@ -27,6 +27,7 @@ from phaze.plan.phaze.branches import GraphPlacement, place_graphs
 from phaze.plan.phaze.flush import Infeasible, Placement, place_widths
 from phaze.spec.documents import Edge, Part, bad_edges, check_width, read_as, repeated_ids
 from phaze.spec.numbers import Count, Positive, Size, Whole
+from phaze.workload.graphs import edge_arrays
 
 
 class Node(Part):
@@ -107,11 +108,11 @@ class Instance(Part):
         return Chain(
             forward_s=np.array([node.optimal_latency_fw for node in nodes]),
             backward_s=np.array([node.optimal_latency_bw for node in nodes]),
-            weight_bytes=weights,
+            parameter_bytes=weights,
             static_bytes=(3 if self.optimizer_algorithm == "Adam" else 2) * weights,
             activation_bytes=np.array([node.activation_size for node in nodes]),
             tensor_parallel=np.array([node.is_tensor_parallelized for node in nodes]),
-            edges=tuple(
+            **edge_arrays(
                 (position[edge.source_id], position[edge.dest_id], edge.communication_cost)
                 for edge in self.edges[width]
             ),

@@ -86,7 +86,7 @@ class Schedules(NamedTuple):
 def work_of(graph: Chain, layout: Layout, bandwidth_bytes_per_s: float) -> Work:
     """Return a graph as compiled code wants it."""
     cover_first, cover = covers(graph)
-    size = {(u, v): size for u, v, size in graph.edges}
+    size = {(u, v): size for u, v, size in graph.tensors}
     forward = forward_pass(graph, bandwidth_bytes_per_s)
     target = np.repeat(np.arange(len(graph)), np.diff(forward.first))
     return Work(

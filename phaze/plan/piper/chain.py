@@ -34,7 +34,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.layout import Recompute
-from phaze.pipeline.flushing import Chain, edge_arrays
+from phaze.pipeline.flushing import Chain
 from phaze.plan.piper.layers import Layers, Options
 
 STASH, RECOMPUTE = "stash", "recompute"
@@ -87,13 +87,12 @@ def read_layers(chains: Mapping[int, Chain], names: Sequence[str], recompute: Se
     recompute for True.
     """
     widths = sorted(chains)
-    sources, targets, sizes = edge_arrays(chains[widths[0]].edges)
+    graph = chains[widths[0]]
     return Layers(
         ids=tuple(range(len(names))),
         names=tuple(names),
-        sources=sources,
-        targets=targets,
-        edge_bytes=sizes,
+        edges=graph.edges,
+        edge_bytes=graph.edge_bytes,
         options={width: _options(chains[width], width, recompute) for width in widths},
     )
 
@@ -101,23 +100,22 @@ def read_layers(chains: Mapping[int, Chain], names: Sequence[str], recompute: Se
 def _options(chain: Chain, tensor: int, recompute: Sequence[bool]) -> Options:
     names, times_s, memories = zip(*(_kind(chain, again=again) for again in sorted(recompute)), strict=True)
     layer = np.repeat(np.arange(len(chain)), len(names))
-    sources, targets, sizes = edge_arrays(chain.edges)
-    synchronised = sizes if tensor > 1 else np.zeros(len(sizes))
+    synchronised = chain.edge_bytes if tensor > 1 else np.zeros(len(chain.edges))
     return Options(
         names=names * len(chain),
         layer=layer,
         time_s=_by_layer(times_s),
-        weight_bytes=_by_layer([chain.weight_bytes] * len(names)),
+        weight_bytes=_by_layer([chain.parameter_bytes] * len(names)),
         stash_bytes=_by_layer([one.stash_bytes for one in memories]),
         fixed_bytes=_by_layer([one.fixed_bytes for one in memories]),
-        forward_sync_bytes=_at(layer, targets, synchronised),
-        backward_sync_bytes=_at(layer, sources, synchronised),
+        forward_sync_bytes=_at(layer, chain.targets, synchronised),
+        backward_sync_bytes=_at(layer, chain.sources, synchronised),
     )
 
 
 def _kind(chain: Chain, *, again: bool) -> tuple[str, Floats, Affine]:
     """Return one configuration of every layer: its name, its times and its memory."""
-    sizes, time_s = _sizes(chain), chain.forward_s + chain.backward_s
+    sizes, time_s = _sizes(chain), chain.compute_s
     if not again:
         return STASH, time_s, affine_memory(sizes, "pipedream-2bw", recompute=False)
     # An input that the backward pass does not need has to be there to recompute from.
@@ -128,12 +126,11 @@ def _kind(chain: Chain, *, again: bool) -> tuple[str, Floats, Affine]:
 
 def _sizes(chain: Chain) -> Sizes:
     """Return what the layers keep, with the tensors on their incoming edges for inputs."""
-    _, targets, sizes = edge_arrays(chain.edges)
     arriving = np.zeros(len(chain))
-    np.add.at(arriving, targets, sizes)
+    np.add.at(arriving, chain.targets, chain.edge_bytes)
     return Sizes(
-        weight_bytes=chain.weight_bytes,
-        rest_bytes=chain.static_bytes - chain.weight_bytes,
+        weight_bytes=chain.parameter_bytes,
+        rest_bytes=chain.static_bytes - chain.parameter_bytes,
         activation_bytes=chain.activation_bytes,
         input_bytes=arriving,
     )

@@ -89,7 +89,7 @@ def depth_first_order(layers: Layers) -> Ints:
     """Return the positions in topological order, (n,)."""
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(len(layers)))
-    graph.add_edges_from(layers.edges)
+    graph.add_edges_from(layers.pairs)
     return np.array(list(nx.dfs_postorder_nodes(graph))[::-1], dtype=np.int64)
 
 

@@ -25,6 +25,7 @@ from math import inf, sqrt
 
 import numpy as np
 
+from phaze.cost.network.network import BOTH_DIRECTIONS
 from phaze.layout import Layout
 from phaze.plan.downsets import enumerate_downsets, enumerate_prefixes
 from phaze.plan.piper.hierarchy_costs import Problem, problem_of
@@ -58,9 +59,9 @@ def plan_hierarchy(
     `max_downsets` of them, or too many pairs, are an error.
     """
     if linear:
-        downsets = enumerate_prefixes(len(layers), layers.edges)
+        downsets = enumerate_prefixes(len(layers), layers.pairs)
     else:
-        downsets = enumerate_downsets(len(layers), layers.edges, max_downsets)
+        downsets = enumerate_downsets(len(layers), layers.pairs, max_downsets)
     problem = problem_of(layers, hierarchy, memory, downsets)
     best = _plan_at(Question(problem, inf))
     return None if best is None else _improve(problem, best, _lower_bound_s(problem))
@@ -178,7 +179,7 @@ def _stage(question: Question, around: int, link: Link) -> PlannedStage:
     choices, problem = question.choices(1, around), question.problem
     layout = Layout(tp=int(choices.inner[o]), dp=int(choices.data[o]))
     waiting = problem.in_flight(layout.dp, around, s)
-    exchanged = problem.hierarchy.sync_weight(layout.dp, around) / 4
+    exchanged = problem.hierarchy.sync_weight(layout.dp, around) / BOTH_DIRECTIONS
     member = problem.sets.member[pair]
     stage = planned_stage(problem.costs, member, layout, waiting, exchanged, choose_exactly, around)
     assert stage is not None, "the search has priced this stage"

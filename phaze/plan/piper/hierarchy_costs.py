@@ -20,12 +20,14 @@ stays inside level 1.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit
+from phaze.cost.network.network import BOTH_DIRECTIONS
 from phaze.plan.downsets import Downsets, DownsetsError
 from phaze.plan.piper.knapsack import choose_exactly
 from phaze.plan.piper.layers import Cluster, Layers, in_flight
@@ -110,7 +112,8 @@ def least_work_s(layers: Layers, widest: int) -> Floats:
 
 def constant_weight_s(costs: Costs, member: Bools, t: int) -> Floats | None:
     """Return sum w / B of every set at the t-th width (P,), None where it depends on the configurations."""
-    spans = [costs.weight_s[i:j] / 4 for i, j in zip(costs.first[t][:-1], costs.first[t][1:], strict=True)]
+    exchange_s = costs.weight_s / BOTH_DIRECTIONS
+    spans = [exchange_s[i:j] for i, j in pairwise(costs.first[t])]
     if any(len(span) and np.ptp(span) > 0 for span in spans):
         return None
     return np.asarray(member @ np.array([span[0] if len(span) else 0.0 for span in spans]))
@@ -201,7 +204,8 @@ class Problem:
         constant_s = self.constant_s[t]
         key = (t, sync if constant_s is None else 0.0)
         if key not in self.stairs:
-            self.stairs[key] = staircase_of(self.costs, self.sets.member, t, key[1] / 4, self.most)
+            exchanged = key[1] / BOTH_DIRECTIONS
+            self.stairs[key] = staircase_of(self.costs, self.sets.member, t, exchanged, self.most)
         allowed = time_s * data * around
         return self.stairs[key], allowed if constant_s is None else allowed - sync * constant_s
 

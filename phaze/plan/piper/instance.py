@@ -31,6 +31,7 @@ from phaze.base.room import refuse_beyond_memory
 from phaze.plan.piper.layers import Cluster, Layers, Options
 from phaze.spec.documents import Edge, Part, bad_edges, check_width, read_as, repeated_ids, write_checked
 from phaze.spec.numbers import Count, Positive, Size, Whole
+from phaze.workload.graphs import edge_arrays
 
 Json = dict[str, object]
 
@@ -97,10 +98,11 @@ class Instance(Part):
         return Layers(
             ids=tuple(position),
             names=tuple(node.name for node in nodes),
-            sources=np.array([position[edge.source_id] for edge in self.edges], dtype=np.int64),
-            targets=np.array([position[edge.dest_id] for edge in self.edges], dtype=np.int64),
-            edge_bytes=np.array([edge.communication_cost for edge in self.edges], dtype=np.float64),
             options={width: _options(nodes, self.edges, str(width)) for width in widths},
+            **edge_arrays(
+                (position[edge.source_id], position[edge.dest_id], edge.communication_cost)
+                for edge in self.edges
+            ),
         )
 
 
@@ -220,8 +222,8 @@ def as_json(layers: Layers, cluster: Cluster) -> Json:
             for v in range(len(layers))
         ],
         "edges": [
-            {"sourceId": layers.ids[u], "destId": layers.ids[v], "communicationCost": float(size)}
-            for (u, v), size in zip(layers.edges, layers.edge_bytes, strict=True)
+            {"sourceId": layers.ids[u], "destId": layers.ids[v], "communicationCost": size}
+            for u, v, size in layers.tensors
         ],
     }
 
@@ -247,12 +249,12 @@ def _configuration(layers: Layers, options: Options, c: int) -> Json:
         "memoryUsageB": float(options.fixed_bytes[c]),
         "syncTimeFw": {
             str(layers.ids[u]): float(options.forward_sync_bytes[c, e])
-            for e, (u, v) in enumerate(layers.edges)
+            for e, (u, v) in enumerate(layers.pairs)
             if v == layer
         },
         "syncTimeBw": {
             str(layers.ids[v]): float(options.backward_sync_bytes[c, e])
-            for e, (u, v) in enumerate(layers.edges)
+            for e, (u, v) in enumerate(layers.pairs)
             if u == layer
         },
     }

@@ -8,7 +8,6 @@ layer's edges cross the border of a stage. Memory-saving choices such as recompu
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.layout import Layout
+from phaze.workload.graphs import Graph
 
 Synchronisation = Literal["batch", "round"]
 """Gradients of a stage are synchronised once for N microbatches, or once for d (Section 3.4)."""
@@ -52,29 +52,18 @@ class Options:
 
 
 @dataclass(frozen=True, eq=False)
-class Layers:
-    """A directed acyclic graph of n layers with E edges; layers are positions in it."""
+class Layers(Graph):
+    """A directed acyclic graph of n layers with E edges c(u, v); layers are positions in it, in any order."""
 
     ids: tuple[int, ...]
     """(n,) what the user calls them."""
     names: tuple[str, ...]
-    sources: Ints
-    """(E,) position of the layer that produces the tensor."""
-    targets: Ints
-    """(E,) position of the layer that needs it."""
-    edge_bytes: Floats
-    """(E,) c(u, v)."""
     options: dict[int, Options]
     """Configurations by width t, rising."""
 
     def __len__(self) -> int:
         """Return the number of layers."""
         return len(self.ids)
-
-    @cached_property
-    def edges(self) -> tuple[tuple[int, int], ...]:
-        """Return the pairs of positions that the edges join."""
-        return tuple(zip(self.sources.tolist(), self.targets.tolist(), strict=True))
 
 
 @dataclass(frozen=True)

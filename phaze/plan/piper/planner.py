@@ -109,9 +109,9 @@ class Planner:
     def downsets(self) -> Downsets:
         """Return the sets of layers that may be what is left of the pipeline."""
         if self.linear:
-            return enumerate_prefixes(len(self.layers), self.layers.edges)
-        each = downset_bytes(len(self.layers), len(self.layers.sources), len(self.layers.options))
-        return enumerate_downsets(len(self.layers), self.layers.edges, self.max_downsets, each)
+            return enumerate_prefixes(len(self.layers), self.layers.pairs)
+        each = downset_bytes(len(self.layers), len(self.layers.pairs), len(self.layers.options))
+        return enumerate_downsets(len(self.layers), self.layers.pairs, self.max_downsets, each)
 
     @cached_property
     def problem(self) -> Problem:

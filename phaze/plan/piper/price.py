@@ -101,8 +101,7 @@ def _chosen(layers: Layers, options: Options, stage: Given) -> Ints:
 def _time_s(layers: Layers, cluster: Cluster, stage: Given, chosen: Ints) -> float:
     """Return the time per sample: compute and communication over d, gradients once a batch or a round."""
     options, inside = layers.options[stage.layout.tp], np.isin(np.arange(len(layers)), stage.layers)
-    enters = inside[layers.targets] & ~inside[layers.sources]
-    leaves = inside[layers.sources] & ~inside[layers.targets]
+    enters, leaves = layers.crossing(inside)
     arriving = 2.0 * (layers.edge_bytes + options.forward_sync_bytes[chosen].sum(axis=0))[enters].sum()
     departing = 2.0 * (layers.edge_bytes + options.backward_sync_bytes[chosen].sum(axis=0))[leaves].sum()
     data = stage.layout.dp

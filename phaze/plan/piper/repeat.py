@@ -45,8 +45,7 @@ def repeat_layers(layers: Layers, count: int) -> Layers:
     return Layers(
         ids=_ids(layers, originals),
         names=tuple(layers.names[v] for v in originals),
-        sources=np.array([e.source for e in edges], dtype=np.int64),
-        targets=np.array([e.target for e in edges], dtype=np.int64),
+        edges=np.array([(e.source, e.target) for e in edges], dtype=np.int64).reshape(-1, 2),
         edge_bytes=layers.edge_bytes[[e.leaving for e in edges]],
         options={width: _options(some, old, len(layers), edges) for width, some in layers.options.items()},
     )
@@ -56,12 +55,12 @@ def _chain(layers: Layers) -> list[int]:
     """Return the repeated layers in the order of the data flow; raise PhazeError if they are no chain."""
     name, count = Counter(layers.names).most_common(1)[0]
     members = {v for v, other in enumerate(layers.names) if other == name}
-    after = {u: v for u, v in layers.edges if u in members and v in members}
+    after = {u: v for u, v in layers.pairs if u in members and v in members}
     chain = [v for v in members if v not in after.values()][:1]
     while chain and chain[-1] in after:
         chain.append(after[chain[-1]])
-    leaving = {u for u, v in layers.edges if u in members and v not in members}
-    joined = sum(1 for u, v in layers.edges if u in members and v in members)
+    leaving = {u for u, v in layers.pairs if u in members and v not in members}
+    joined = sum(1 for u, v in layers.pairs if u in members and v in members)
     if count < 3 or len(chain) != count or joined != count - 1 or leaving - set(chain[-1:]):
         raise PhazeError(
             f"repeat: the {count} layers named {name!r} must be a chain of at least three that only its last "
@@ -74,9 +73,9 @@ def _edges(layers: Layers, chain: list[int], originals: list[int]) -> Iterator[_
     """Yield the edges of the new layers."""
     outside = len(layers) - len(chain)
     new = {v: position for position, v in enumerate(originals[:outside])}
-    links = [(e, u, v) for e, (u, v) in enumerate(layers.edges) if u in chain and v in chain]
+    links = [(e, u, v) for e, (u, v) in enumerate(layers.pairs) if u in chain and v in chain]
     leaving, arriving = {u: e for e, u, _ in links}, {v: e for e, _, v in links}
-    for e, (u, v) in enumerate(layers.edges):
+    for e, (u, v) in enumerate(layers.pairs):
         if u in new and v in new:
             yield _Edge(new[u], new[v], e, e)
         elif u in new:

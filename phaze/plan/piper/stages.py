@@ -73,8 +73,8 @@ def costs_of(layers: Layers, cluster: Cluster) -> Costs:
         fixed_bytes=_stacked([o.fixed_bytes for o in options]),
         forward_s=_stacked([2 * (layers.edge_bytes + o.forward_sync_bytes) / bandwidth for o in options]),
         backward_s=_stacked([2 * (layers.edge_bytes + o.backward_sync_bytes) / bandwidth for o in options]),
-        sources=np.ascontiguousarray(layers.sources),
-        targets=np.ascontiguousarray(layers.targets),
+        sources=layers.sources,
+        targets=layers.targets,
         limit_bytes=float(cluster.memory_bytes),
     )
 

@@ -18,7 +18,7 @@ def drawn_stages(seed: int, stages: int, replicas: int) -> StageGraph:
     times = rng.uniform(0, 2, (2, stages))
     parameters, sizes = rng.uniform(0, 20, stages), rng.uniform(0, 10, len(ends))
     edges = np.array(ends, np.int64).reshape(-1, 2)
-    return StageGraph(times[0], times[1], parameters, edges, sizes, replicas, 4)
+    return StageGraph(*times, parameters, replicas, 4, edges=edges, edge_bytes=sizes)
 
 
 def drawn_network(seed: int, devices: int, kind: str, *, latency: bool = False) -> DeviceNetwork:

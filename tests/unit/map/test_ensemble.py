@@ -57,7 +57,9 @@ def test_what_is_exchanged_more_is_counted() -> None:
     """An edge passes its bytes there and back for every microbatch, a ring 2 (R - 1) / R of the gradients."""
     edges, times = np.array([[0, 1]]), np.ones(2)
     for parameters, chosen in ((8.1, "allreduce"), (7.9, "p2p")):
-        stages = StageGraph(times, times, np.array([parameters, 0.0]), edges, np.array([1.0]), 2, 4)
+        stages = StageGraph(
+            times, times, np.array([parameters, 0.0]), 2, 4, edges=edges, edge_bytes=np.ones(1)
+        )
         assert choose_instantiation(stages) == chosen
 
 
@@ -68,7 +70,7 @@ def test_stage_times_count_messages_both_ways_and_the_slowest_link() -> None:
     bandwidth[0, 1] = 1.0
     network = DeviceNetwork(bandwidth, np.zeros((4, 4)))
     one, edges = np.ones(2), np.array([[0, 1]])
-    stages = StageGraph(one, one, np.array([4.0, 2.0]), edges, np.array([6.0]), 2, 4)
+    stages = StageGraph(one, one, np.array([4.0, 2.0]), 2, 4, edges=edges, edge_bytes=np.array([6.0]))
     mapping = np.array([[0, 1], [2, 3]])
     assert Problem(stages, network, "p2p").stage_times_s(mapping).tolist() == [7.0, 7.0]
     assert Problem(stages, network, "allreduce").stage_times_s(mapping).tolist() == [6.0, 3.0]

@@ -20,6 +20,7 @@ from phaze.pipeline.flushing import (
     sync_s,
     useful_widths,
 )
+from phaze.workload.graphs import edge_arrays
 from tests.unit.plan.phaze import exhaustive
 from tests.unit.plan.phaze.examples import random_chain, random_setting, uniform_chain
 
@@ -56,10 +57,10 @@ def test_what_fits_is_what_the_formula_of_the_memory_says(seed: int) -> None:
 def test_a_stage_waits_for_a_skip_edge_only_where_its_tensor_is_needed() -> None:
     chain = uniform_chain(4)
     plain = stage_loads(chain, 1.0).plain_s[2, 4]
-    late = replace(chain, edges=(*chain.edges, (0, 3, 2.5)))
+    late = replace(chain, **edge_arrays((*chain.tensors, (0, 3, 2.5))))
     # Layer 2 runs from 2 to 3, when the tensor of the skip edge has been there for half a second.
     assert stage_loads(late, 1.0).plain_s[2, 4] == plain == pytest.approx(2 + 2 + 4)
-    later = replace(chain, edges=(*chain.edges, (0, 3, 7.0)))
+    later = replace(chain, **edge_arrays((*chain.tensors, (0, 3, 7.0))))
     assert stage_loads(later, 1.0).plain_s[2, 4] == pytest.approx(7 + 1 + 4)
 
 

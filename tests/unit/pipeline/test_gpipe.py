@@ -31,10 +31,10 @@ def graph(
         np.array(forward, float),
         np.array(backward, float),
         np.array(parameters, float),
-        np.array(edges, np.int64).reshape(-1, 2),
-        np.array(sizes, float),
         replicas,
         microbatches,
+        edges=np.array(edges, np.int64).reshape(-1, 2),
+        edge_bytes=np.array(sizes, float),
     )
 
 

@@ -13,6 +13,7 @@ from phaze.base.arrays import Ints
 from phaze.base.errors import PhazeError
 from phaze.cost.network.device_networks import DeviceNetwork, flat_network
 from phaze.pipeline.gpipe import held_step_s, simulate_step, step_time_s
+from phaze.workload.graphs import edge_arrays
 from phaze.workload.operator_graphs import StageGraph
 from tests.unit.map.cases import drawn_network, drawn_stages
 
@@ -20,7 +21,7 @@ from tests.unit.map.cases import drawn_network, drawn_stages
 def test_a_stage_waits_while_its_message_is_under_way() -> None:
     """Passes of 1 s and 2 s, messages of 1 s, two microbatches: 13 s by hand, 11 s with links beside."""
     one = np.array([1.0, 1.0])
-    stages = StageGraph(one, 2 * one, 0 * one, np.array([[0, 1]]), np.array([1.0]), 1, microbatches=2)
+    stages = StageGraph(one, 2 * one, 0 * one, 1, microbatches=2, **edge_arrays([(0, 1, 1.0)]))
     mapping, network = np.array([[0], [1]]), flat_network(2, 1.0)
     assert held_step_s(stages, mapping, network) == pytest.approx(13)
     assert step_time_s(stages, mapping, network) == pytest.approx(11)

@@ -12,6 +12,7 @@ from phaze.cost.network.device_networks import DeviceNetwork, flat_network
 from phaze.map.heuristics import consecutive_map, p2p_map
 from phaze.pipeline.gpipe import simulate_step, step_time_s
 from phaze.pipeline.shared_ports import shared_step_s
+from phaze.workload.graphs import edge_arrays
 from phaze.workload.operator_graphs import StageGraph
 from tests.unit.map.cases import drawn_network, drawn_stages
 
@@ -20,7 +21,7 @@ def chain(replicas: int, *, compute_s: float = 0.0, parameters: float = 0.0) -> 
     """Return two stages that pass on 1 byte a microbatch, of four."""
     times = np.full(2, compute_s)
     return StageGraph(
-        times, times, np.full(2, parameters), np.array([[0, 1]]), np.array([1.0]), replicas, microbatches=4
+        times, times, np.full(2, parameters), replicas, microbatches=4, **edge_arrays([(0, 1, 1.0)])
     )
 
 
@@ -65,7 +66,8 @@ def test_rings_across_nodes_share_their_ports_as_well() -> None:
 def test_a_port_in_is_shared_by_nodes_that_send_to_it() -> None:
     """Stages 0 and 1 are on nodes of their own, and both send 1 byte to stage 2."""
     edges = np.array([[0, 2], [1, 2]])
-    stages = StageGraph(np.zeros(3), np.zeros(3), np.zeros(3), edges, np.ones(2), 1, microbatches=1)
+    zero = np.zeros(3)
+    stages = StageGraph(zero, zero, zero, 1, microbatches=1, edges=edges, edge_bytes=np.ones(2))
     network = DeviceNetwork(np.ones((6, 6)), np.zeros((6, 6)))
     assert step_time_s(stages, np.array([[0], [2], [4]]), network) == pytest.approx(2.0)
     assert shared_step_s(stages, np.array([[0], [2], [4]]), network, 2) == pytest.approx(4.0)

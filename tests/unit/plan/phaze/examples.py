@@ -8,6 +8,7 @@ import numpy as np
 from numpy.random import Generator
 
 from phaze.pipeline.flushing import Chain, Setting
+from phaze.workload.graphs import edge_arrays
 
 
 def random_chain(rng: Generator, layers: int, tensor: int = 1, skips: float = 0.3) -> Chain:
@@ -25,11 +26,11 @@ def random_chain(rng: Generator, layers: int, tensor: int = 1, skips: float = 0.
     return Chain(
         forward_s=values[0].astype(float),
         backward_s=values[1].astype(float),
-        weight_bytes=weights,
+        parameter_bytes=weights,
         static_bytes=weights * rng.integers(2, 5),
         activation_bytes=rng.integers(0, 20, layers).astype(float),
         tensor_parallel=np.full(layers, False) if tensor == 1 else whole | (rng.random(layers) < 0.6),
-        edges=tuple(edges),
+        **edge_arrays(edges),
     )
 
 
@@ -54,11 +55,11 @@ def uniform_chain(layers: int = 6) -> Chain:
     return Chain(
         forward_s=ones,
         backward_s=2 * ones,
-        weight_bytes=10 * ones,
+        parameter_bytes=10 * ones,
         static_bytes=20 * ones,
         activation_bytes=4 * ones,
         tensor_parallel=np.full(layers, False),
-        edges=tuple((i, i + 1, 2.0) for i in range(layers - 1)),
+        **edge_arrays((i, i + 1, 2.0) for i in range(layers - 1)),
     )
 
 

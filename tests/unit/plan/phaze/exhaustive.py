@@ -18,7 +18,7 @@ def forward_s(chain: Chain, stage: range, bandwidth: float, *, arrivals: bool) -
     clock = 0.0
     for layer in stage:
         start = clock
-        for source, target, size in chain.edges:
+        for source, target, size in chain.tensors:
             if target == layer and source in done:
                 start = max(start, done[source])
             elif target == layer and arrivals:
@@ -33,7 +33,7 @@ def backward_s(chain: Chain, stage: range, bandwidth: float, start: float) -> fl
     clock = start
     for layer in reversed(stage):
         begin = clock
-        for source, target, size in chain.edges:
+        for source, target, size in chain.tensors:
             if source == layer:
                 begin = max(begin, done[target] if target in done else size / bandwidth)
         clock = done[layer] = begin + float(chain.backward_s[layer])
@@ -53,7 +53,7 @@ def memory_bytes(chain: Chain, stage: range, s: int, setting: Setting, microbatc
     stashed = activations
     if setting.recompute and s > 1:
         stashed = sum(
-            size for source, target, size in chain.edges if source < stage.start and target in stage
+            size for source, target, size in chain.tensors if source < stage.start and target in stage
         )
     static = sum(float(chain.static_bytes[layer]) for layer in stage)
     return static + activations + (s - 1 if setting.schedule == "1f1b" else microbatches) * stashed
@@ -88,7 +88,7 @@ def time_s(chain: Chain, stages: list[range], data: int, setting: Setting) -> fl
         for stage in stages
     ]
     waiting = stages[:1] if setting.gradients == "first-stage" else stages
-    weights = max(sum(float(chain.weight_bytes[layer]) for layer in stage) for stage in waiting)
+    weights = max(sum(float(chain.parameter_bytes[layer]) for layer in stage) for stage in waiting)
     sync = setting.all_reduce_factor * (data - 1) / data * weights / bandwidth
     return max(loads) * (ceil(setting.microbatches / data) + len(stages) - 1) + sync
 

@@ -24,7 +24,7 @@ def successions(graph: Chain, left: Stage | None = None) -> Iterator[list[Stage]
         yield []
     for size in range(1, len(left) + 1):
         for stage in map(frozenset, combinations(sorted(left), size)):
-            if not any(v in stage and u in left - stage for u, v, _ in graph.edges):
+            if not any(v in stage and u in left - stage for u, v in graph.pairs):
                 yield from ([stage, *rest] for rest in successions(graph, left - stage))
 
 
@@ -32,7 +32,7 @@ def branches(graph: Chain, stage: Stage) -> list[tuple[int, ...]]:
     """Return the longest runs of layers without a fork or a join among the layers of a stage."""
     whole = nx.DiGraph()
     whole.add_nodes_from(range(len(graph)))
-    whole.add_edges_from((u, v) for u, v, _ in graph.edges)
+    whole.add_edges_from((u, v) for u, v in graph.pairs)
     direct = nx.transitive_reduction(whole).subgraph(stage)
     tied = nx.Graph()
     tied.add_nodes_from(stage)
@@ -57,7 +57,7 @@ def ends(
     """Run a pass and return when each group ends it: no group waits while one of its layers could start."""
     where = {v: g for g, layers in enumerate(groups) for v in layers}
     seconds = graph.forward_s if forward else graph.backward_s
-    needs = [(u, v, size) if forward else (v, u, size) for u, v, size in graph.edges]
+    needs = [(u, v, size) if forward else (v, u, size) for u, v, size in graph.tensors]
     clock, done = list(start), dict[int, float]()
     while len(done) < len(where):
         able = []
@@ -82,7 +82,7 @@ def load_s(graph: Chain, groups: Groups, bandwidth: float, *, recompute: bool) -
     again = ends(graph, groups, bandwidth, free, forward=True, arrivals=False) if recompute else free
     second = ends(graph, groups, bandwidth, again, forward=False, arrivals=True)
     where = {v: g for g, layers in enumerate(groups) for v in layers}
-    linked = nx.Graph((where[u], where[v]) for u, v, _ in graph.edges if u in where and v in where)
+    linked = nx.Graph((where[u], where[v]) for u, v in graph.pairs if u in where and v in where)
     linked.add_nodes_from(where.values())
     return max(
         max(first[g] for g in crew) + max(second[g] for g in crew) for crew in nx.connected_components(linked)
@@ -102,7 +102,7 @@ def memory_bytes(graph: Chain, groups: Groups, *, recompute: bool, in_flight: in
         activations = sum(float(graph.activation_bytes[v]) for v in layers)
         stashed = activations
         if recompute:
-            stashed = sum(size for u, v, size in graph.edges if v in layers and u not in stage)
+            stashed = sum(size for u, v, size in graph.tensors if v in layers and u not in stage)
         static = sum(float(graph.static_bytes[v]) for v in layers)
         needed.append(static + activations + in_flight * stashed)
     return max(needed)
@@ -147,7 +147,7 @@ def best_data_s(graph: Chain, stages: list[Stage], chosen: tuple[Choice, ...], s
     """Return the best time over data widths of a pipeline with given stages and devices."""
     least, depth = inf, len(stages)
     used = sum(a for a, _, _ in chosen)
-    weights = sum(float(graph.weight_bytes[v]) for v in stages[0])
+    weights = sum(float(graph.parameter_bytes[v]) for v in stages[0])
     for data in range(1, min(setting.devices // used, setting.microbatches) + 1):
         microbatches = ceil(setting.microbatches / data)
         sync = setting.all_reduce_factor * (data - 1) / data * weights / setting.bandwidth_bytes_per_s

@@ -16,6 +16,7 @@ from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.phaze import cuttings
 from phaze.plan.phaze.branches import GraphPlacement, Stage, place_graph, place_graphs
 from phaze.plan.phaze.flush import Infeasible, Placement, place_chain
+from phaze.workload.graphs import edge_arrays
 from tests.unit.plan.phaze import exhaustive_graphs as exhaustive
 from tests.unit.plan.phaze.examples import random_chain, random_setting
 
@@ -30,11 +31,11 @@ def random_graph(rng: Generator, layers: int, tensor: int = 1) -> Chain:
     return Chain(
         forward_s=rng.integers(0, 12, layers).astype(float),
         backward_s=rng.integers(0, 16, layers).astype(float),
-        weight_bytes=weights,
+        parameter_bytes=weights,
         static_bytes=weights * rng.integers(2, 5),
         activation_bytes=rng.integers(0, 20, layers).astype(float),
         tensor_parallel=np.full(layers, False) if tensor == 1 else whole | (rng.random(layers) < 0.6),
-        edges=tuple(
+        **edge_arrays(
             (i, j, float(rng.integers(0, 60)))
             for i in range(layers)
             for j in range(i + 1, layers)
@@ -108,7 +109,7 @@ def test_what_is_found_is_a_placement_that_fits_and_takes_the_time_stated(part: 
             continue
         position = {v: number for number, stage in enumerate(found.stages) for v in stage.layers}
         assert sorted(position) == list(range(len(graph)))
-        assert all(position[u] <= position[v] for u, v, _ in graph.edges)
+        assert all(position[u] <= position[v] for u, v in graph.pairs)
         assert found.devices_used <= setting.devices
         chosen = tuple(priced(graph, tensor, setting, found, n) for n in range(len(found.stages)))
         assert tuple(a for a, _, _ in chosen) == tuple(stage.devices for stage in found.stages)
@@ -174,8 +175,11 @@ def test_layers_on_one_group_run_as_fast_as_any_order_allows(part: int) -> None:
             graph,
             forward_s=np.append(0.0, graph.forward_s),
             backward_s=np.append(0.0, graph.backward_s),
-            edges=tuple((u + 1, v + 1, size) for u, v, size in graph.edges)
-            + tuple((0, v + 1, float(7 * ((seed + 3 * v) % 5))) for v in range(5)),
+            parameter_bytes=np.append(0.0, graph.parameter_bytes),
+            **edge_arrays(
+                [(u + 1, v + 1, size) for u, v, size in graph.tensors]
+                + [(0, v + 1, float(7 * ((seed + 3 * v) % 5))) for v in range(5)]
+            ),
         )
         groups = (tuple(range(1, 6)),)
         found = exhaustive.ends(
@@ -188,7 +192,7 @@ def end_of(graph: Chain, order: tuple[int, ...]) -> float:
     """Return when layers that run in this order are done, infinite where an edge forbids it; 4 bytes/s."""
     end = 0.0
     for place, v in enumerate(order):
-        before = [(u, size) for u, target, size in graph.edges if target == v]
+        before = [(u, size) for u, target, size in graph.tensors if target == v]
         if any(u in order[place:] for u, _ in before):
             return inf
         end = max([end, *(size / 4 for u, size in before if u not in order)]) + float(graph.forward_s[v])
@@ -199,7 +203,9 @@ def two_towers(length: int = 3) -> Chain:
     """Return two equal towers without a join: 1 s forward, 2 s backward and 10 bytes a layer."""
     ones = np.ones(2 * length)
     edges = [(i, i + 1, 2.0) for start in (0, length) for i in range(start, start + length - 1)]
-    return Chain(ones, 2 * ones, 10 * ones, 20 * ones, 4 * ones, np.full(2 * length, True), tuple(edges))
+    return Chain(
+        ones, 2 * ones, 10 * ones, 20 * ones, 4 * ones, np.full(2 * length, True), **edge_arrays(edges)
+    )
 
 
 def test_two_towers_run_side_by_side_on_twice_the_devices() -> None:
@@ -212,9 +218,11 @@ def test_two_towers_run_side_by_side_on_twice_the_devices() -> None:
 
 def test_groups_that_exchange_no_tensors_do_not_wait_for_each_other() -> None:
     ones = np.ones(2)
-    graph = Chain(np.array([10.0, 1]), np.array([1.0, 10]), ones, ones, ones, np.full(2, False), ())
+    graph = Chain(
+        np.array([10.0, 1]), np.array([1.0, 10]), ones, ones, ones, np.full(2, False), **edge_arrays([])
+    )
     setting = Setting(2, 1, bandwidth_bytes_per_s=1e9, memory_bytes=1e9)
-    found, joined = place_graph(graph, Layout(tp=1), setting), replace(graph, edges=((0, 1, 0.0),))
+    found, joined = place_graph(graph, Layout(tp=1), setting), replace(graph, **edge_arrays([(0, 1, 0.0)]))
     assert isinstance(found, GraphPlacement)
     assert found.max_load_s == 11.0
     assert exhaustive.load_s(graph, ((0,), (1,)), 1.0, recompute=False) == 11.0
@@ -243,7 +251,7 @@ def test_a_tensor_that_changes_groups_within_a_stage_is_transferred() -> None:
     # Layer 0 feeds 1 and 2, which 3 joins: beside 0, 1, 3 the branch 2 waits for 4 bytes in 1 s, both ways.
     ones = np.ones(4)
     edges = tuple((u, v, 4.0) for u, v in ((0, 1), (0, 2), (1, 3), (2, 3)))
-    graph = Chain(ones, ones, ones, ones, ones, np.full(4, False), edges)
+    graph = Chain(ones, ones, ones, ones, ones, np.full(4, False), **edge_arrays(edges))
     slow = replace(graph, forward_s=np.array([1.0, 9, 7, 1]), backward_s=np.array([1.0, 9, 7, 1]))
     setting = Setting(2, 1, bandwidth_bytes_per_s=4.0, memory_bytes=1e9)
     found = place_graph(slow, Layout(tp=1), setting)

@@ -53,7 +53,7 @@ def example() -> Plain:
 def test_layers_are_put_in_the_order_of_the_graph(tmp_path: Path) -> None:
     instance = read_instance(saved(tmp_path, example()))
     assert instance.order() == [-1, 3, 7]
-    assert sorted(instance.chain("1").edges) == [(0, 1, 4.0), (0, 2, 2.0), (1, 2, 4.0)]
+    assert sorted(instance.chain("1").tensors) == [(0, 1, 4.0), (0, 2, 2.0), (1, 2, 4.0)]
 
 
 @pytest.mark.parametrize(("optimizer", "copies"), [("SGD", 2), ("Adam", 3)])

@@ -14,6 +14,7 @@ from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.phaze.chains import Runs, best_times
 from phaze.plan.phaze.flush import Infeasible, place_chain, place_widths
+from phaze.workload.graphs import edge_arrays
 
 SETTING = Setting(devices=4, microbatches=64, bandwidth_bytes_per_s=1e9, memory_bytes=1e12)
 Has = Callable[[float], None]
@@ -34,7 +35,7 @@ def chain(layers: int, *, mixed: bool = False) -> Chain:
     one = np.ones(layers)
     edges = tuple((i, i + 1, 1e6) for i in range(layers - 1))
     split = (np.arange(layers) % 2 == 0) & mixed
-    return Chain(one * 1e-3, one * 2e-3, one * 1e6, one * 3e6, one * 1e6, split, edges)
+    return Chain(one * 1e-3, one * 2e-3, one * 1e6, one * 3e6, one * 1e6, split, **edge_arrays(edges))
 
 
 def test_tables_of_many_layers_are_refused_with_the_size_that_they_need(machine_has: Has) -> None:

@@ -34,7 +34,7 @@ def choices_of(
         if v not in members:
             continue
         moved = Fraction(0)
-        for e, (source, target) in enumerate(layers.edges):
+        for e, (source, target) in enumerate(layers.pairs):
             if target == v and source not in members:
                 moved += 2 * Fraction(layers.edge_bytes[e] + options.forward_sync_bytes[x, e])
             if source == v and target not in members:
@@ -104,7 +104,7 @@ def stages_before(layers: Layers, taken: frozenset[int], linear: bool) -> Iterat
 
 
 def _blocked(layers: Layers, v: int, taken: frozenset[int]) -> bool:
-    return any(target not in taken for source, target in layers.edges if source == v)
+    return any(target not in taken for source, target in layers.pairs if source == v)
 
 
 def best_times(
@@ -170,8 +170,7 @@ def draw_layers(rng: np.random.Generator, n: int, alike: bool) -> Layers:
     return Layers(
         ids=tuple(range(n)),
         names=tuple(f"layer {v}" for v in range(n)),
-        sources=sources,
-        targets=targets,
+        edges=np.stack([sources, targets], axis=1),
         edge_bytes=rng.integers(0, 5, len(pairs)).astype(float),
         options={t: draw_options(rng, n, sources, targets, alike) for t in widths},
     )

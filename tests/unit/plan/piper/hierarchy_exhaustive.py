@@ -98,7 +98,7 @@ class Judge:
         """Return the communication of a device of a level above the first."""
         crossing = sum(
             float(size)
-            for (u, v), size in zip(self.layers.edges, self.layers.edge_bytes, strict=True)
+            for (u, v), size in zip(self.layers.pairs, self.layers.edge_bytes, strict=True)
             if (u in members) != (v in members)
         )
         weights = sum(whole_weight(self.layers, v) for v in members)
@@ -119,7 +119,7 @@ class Judge:
             each.append([])
             for x in np.flatnonzero(options.layer == v):
                 moved = self.synchronised(data, around) * options.weight_bytes[x]
-                for e, (source, target) in enumerate(layers.edges):
+                for e, (source, target) in enumerate(layers.pairs):
                     if target == v and source not in members:
                         moved += 2 * (layers.edge_bytes[e] + options.forward_sync_bytes[x, e]) / replicas
                     if source == v and target not in members:
@@ -151,7 +151,7 @@ def ordered_cuts(layers: Layers, members: Members) -> Iterator[list[Members]]:
         yield []
     for size in range(1, len(members) + 1):
         for first in map(frozenset, combinations(sorted(members), size)):
-            if any(u in members - first and v in first for u, v in layers.edges):
+            if any(u in members - first and v in first for u, v in layers.pairs):
                 continue
             for rest in ordered_cuts(layers, members - first):
                 yield [first, *rest]

@@ -89,7 +89,7 @@ def arising(layers: Layers, cluster: Cluster, count: int, seed: int) -> Iterator
     allows: for each S, t and d a few.
     """
     rng = np.random.default_rng(seed)
-    downsets = enumerate_downsets(len(layers), layers.edges)
+    downsets = enumerate_downsets(len(layers), layers.pairs)
     costs, degrees = costs_of(layers, cluster), data_degrees(cluster)
     found = 0
     while found < count:

@@ -22,6 +22,7 @@ from phaze.plan.piper.baselines import (
 from phaze.plan.piper.instance import read_instance
 from phaze.plan.piper.layers import Cluster, Layers, Options, Plan
 from phaze.plan.piper.planner import plan
+from phaze.workload.graphs import edge_arrays
 from tests.unit.plan.phaze.files import saved
 from tests.unit.plan.piper.exhaustive import draw_layers
 from tests.unit.plan.piper.instances import example
@@ -64,8 +65,7 @@ def test_a_layer_that_always_recomputes_has_no_plan_without() -> None:
     options = Options(
         ("recompute",), np.zeros(1, dtype=np.int64), one, one, one, one, *[np.zeros((1, 0))] * 2
     )
-    ends = np.zeros(0, dtype=np.int64)
-    layers = Layers((0,), ("",), ends, ends, np.zeros(0), {1: options})
+    layers = Layers((0,), ("",), {1: options}, **edge_arrays([]))
     found = plan_baselines(layers, Cluster(2, 10.0, 1.0, 2), by_the_rule)
     assert {name: other is not None for name, other in found.items()} == {
         name: name not in ("no_ar", "pipedream") for name in BASELINES
@@ -86,10 +86,9 @@ def named(layers: Layers) -> Layers:
     return Layers(
         layers.ids,
         layers.names,
-        layers.sources,
-        layers.targets,
-        layers.edge_bytes,
         {t: renamed(options) for t, options in layers.options.items()},
+        edges=layers.edges,
+        edge_bytes=layers.edge_bytes,
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from phaze.pipeline.flushing import Chain
 from phaze.plan.piper.chain import read_layers
+from phaze.workload.graphs import edge_arrays
 from tests.unit.plan.phaze.examples import uniform_chain
 
 NAMES = ("embedding", "block", "head")
@@ -19,11 +20,11 @@ def chain() -> Chain:
     return Chain(
         forward_s=np.array([1.0, 4.0, 2.0]),
         backward_s=np.array([1.0, 9.0, 3.0]),
-        weight_bytes=np.array([10.0, 20.0, 30.0]),
+        parameter_bytes=np.array([10.0, 20.0, 30.0]),
         static_bytes=np.array([40.0, 80.0, 120.0]),
         activation_bytes=np.array([5.0, 50.0, 3.0]),
         tensor_parallel=np.array([False, True, True]),
-        edges=((0, 1, 6.0), (1, 2, 8.0)),
+        **edge_arrays([(0, 1, 6.0), (1, 2, 8.0)]),
     )
 
 
@@ -62,7 +63,7 @@ def test_with_one_microbatch_in_flight_recomputing_saves_nothing() -> None:
 
 def test_slices_pay_for_a_tensor_that_one_of_them_receives_and_a_whole_layer_does_not() -> None:
     layers = read_layers({1: chain(), 2: chain()}, NAMES, (False,))
-    assert layers.edges == ((0, 1), (1, 2))
+    assert layers.pairs == ((0, 1), (1, 2))
     assert layers.edge_bytes.tolist() == [6.0, 8.0]
     assert layers.options[1].forward_sync_bytes.tolist() == [[0, 0], [0, 0], [0, 0]]
     assert layers.options[1].backward_sync_bytes.tolist() == [[0, 0], [0, 0], [0, 0]]
@@ -80,8 +81,8 @@ def test_each_width_has_the_times_of_its_own_slices() -> None:
 
 @pytest.mark.parametrize("recompute", [(False,), (True,), (False, True)])
 def test_skip_edges_are_inputs_too(recompute: tuple[bool, ...]) -> None:
-    skipping = replace(chain(), edges=(*chain().edges, (0, 2, 7.0)))
+    skipping = replace(chain(), **edge_arrays((*chain().tensors, (0, 2, 7.0))))
     layers = read_layers({2: skipping}, NAMES, recompute)
-    assert layers.edges == ((0, 1), (1, 2), (0, 2))
+    assert layers.pairs == ((0, 1), (1, 2), (0, 2))
     again = [c for c, name in enumerate(layers.options[2].names) if name == "recompute"]
     assert layers.options[2].stash_bytes[again].tolist() == [0.0, 6.0, 15.0][: len(again)]

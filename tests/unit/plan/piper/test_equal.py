@@ -71,8 +71,7 @@ def draw(seed: int) -> tuple[Layers, Cluster]:
     layers = Layers(
         ids=tuple(range(n)),
         names=tuple(names[i] for i in np.argsort(number)),
-        sources=sources,
-        targets=targets,
+        edges=np.stack([sources, targets], axis=1),
         edge_bytes=rng.integers(0, 5, len(pairs)).astype(float),
         options={tensor: options(tensor) for tensor in (1, 3)},
     )
@@ -137,7 +136,7 @@ def test_a_plan_is_alike_complete_in_the_order_of_the_flow_and_within_limits(see
         return
     assert sorted(v for stage in found.stages for v in stage.layers) == list(range(len(layers)))
     place = {v: j for j, stage in enumerate(found.stages) for v in stage.layers}
-    assert all(place[u] <= place[v] for u, v in layers.edges)
+    assert all(place[u] <= place[v] for u, v in layers.pairs)
     assert len({stage.layout for stage in found.stages}) == 1
     assert found.devices <= cluster.devices
     assert found.degree <= cluster.microbatches
@@ -153,14 +152,13 @@ def test_a_plan_is_alike_complete_in_the_order_of_the_flow_and_within_limits(see
 def test_layers_stand_in_topological_order(seed: int) -> None:
     layers, _ = draw(seed)
     place = np.argsort(depth_first_order(layers))
-    assert all(place[u] < place[v] for u, v in layers.edges)
+    assert all(place[u] < place[v] for u, v in layers.pairs)
 
 
 def test_the_order_goes_into_depth_along_edges_as_given() -> None:
     """From 0: to 2 first, which ends, then to 1; what is found last stands first."""
     edges = [(0, 2), (0, 1), (1, 3)]
-    sources, targets = np.array(edges).T
-    layers = Layers((0, 1, 2, 3), ("", "", "", ""), sources, targets, np.zeros(3), {})
+    layers = Layers((0, 1, 2, 3), ("", "", "", ""), {}, edges=np.array(edges), edge_bytes=np.zeros(3))
     assert depth_first_order(layers).tolist() == [0, 1, 3, 2]
 
 

@@ -35,8 +35,7 @@ def test_an_exchange_that_comes_first_and_takes_forever_leaves_the_next_as_it_is
     )
     joined = replace(
         layers,
-        sources=np.array([0]),
-        targets=np.array([1]),
+        edges=np.array([[0, 1]]),
         edge_bytes=np.array([1.0]),
         options={1: options},
     )

@@ -19,7 +19,7 @@ def test_layers_stand_by_their_ids_and_edges_as_given(tmp_path: Path) -> None:
     layers = read_instance(saved(tmp_path, example())).layers()
     assert layers.ids == (2, 5, 9)
     assert layers.names == ("block", "embedding", "head")
-    assert layers.edges == ((1, 0), (0, 2), (1, 2))
+    assert layers.pairs == ((1, 0), (0, 2), (1, 2))
     assert layers.edge_bytes.tolist() == [100, 200, 50]
 
 

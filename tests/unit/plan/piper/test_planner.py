@@ -16,6 +16,7 @@ from phaze.base.deadline import Deadline
 from phaze.base.errors import PhazeError
 from phaze.plan.piper.layers import Cluster, Layers, Plan
 from phaze.plan.piper.planner import Planner, plan, plan_over_devices
+from phaze.workload.graphs import edge_arrays
 from tests.unit.plan.piper.exhaustive import best_times, instances, stage_time
 from tests.unit.plan.piper.test_stages import cluster_of, layers_of
 
@@ -79,8 +80,7 @@ def branched(rng: np.random.Generator) -> Layers:
     widened = replace(chain.options[1], forward_sync_bytes=none, backward_sync_bytes=none)
     return replace(
         chain,
-        sources=edges[:, 0],
-        targets=edges[:, 1],
+        edges=edges,
         edge_bytes=rng.integers(0, 9, len(edges)).astype(float),
         options={1: widened},
     )
@@ -91,7 +91,7 @@ def assert_is_a_plan(layers: Layers, cluster: Cluster, found: Plan) -> None:
     placed = [v for stage in found.stages for v in stage.layers]
     assert sorted(placed) == list(range(len(layers)))
     where = {v: i for i, stage in enumerate(found.stages) for v in stage.layers}
-    assert all(where[u] <= where[v] for u, v in layers.edges)
+    assert all(where[u] <= where[v] for u, v in layers.pairs)
     assert found.devices <= cluster.devices
     assert found.degree <= cluster.microbatches
     assert not cluster.exactly or found.degree == cluster.microbatches
@@ -185,7 +185,7 @@ def test_layers_without_any_configuration_have_no_plan_and_no_layers_are_refused
     layers = layers_of((0, 1.0, 0, 0, 0), (1, 1.0, 0, 0, 0))
     assert plan(replace(layers, options={}), cluster_of(1)) is None
     with pytest.raises(PhazeError, match="at least one layer"):
-        plan(Layers((), (), layers.sources[:0], layers.targets[:0], layers.edge_bytes[:0], {}), cluster_of(1))
+        plan(Layers((), (), {}, **edge_arrays([])), cluster_of(1))
     with pytest.raises(PhazeError, match="most_data must be at least 1, got 0"):
         plan(layers, cluster_of(1), most_data=0)
 

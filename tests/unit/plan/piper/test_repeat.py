@@ -18,7 +18,7 @@ Edge = tuple[str, str, float]
 
 def blocks(layers: Layers) -> list[int]:
     """Return the repeated layers in the order of the data flow."""
-    after = {u: v for u, v in layers.edges if layers.names[u] == layers.names[v] == "layer"}
+    after = {u: v for u, v in layers.pairs if layers.names[u] == layers.names[v] == "layer"}
     found = [v for v, name in enumerate(layers.names) if name == "layer" and v not in after.values()]
     while found[-1] in after:
         found.append(after[found[-1]])
@@ -48,19 +48,19 @@ def test_every_copy_takes_the_mask_and_the_tensor_before_it(tmp_path: Path) -> N
     """Sizes and synchronised bytes are those of the original's own edges; embedding and head stay outside."""
     found = repeat_layers(layers_of(repeated(), tmp_path), 9)
     chain = blocks(found)
-    sizes = dict(zip(found.edges, found.edge_bytes.tolist(), strict=True))
+    sizes = dict(zip(found.pairs, found.edge_bytes.tolist(), strict=True))
     assert [sizes[1, v] for v in chain] == [5.0] * 9
     assert sizes[0, chain[0]] == 50.0
     assert sizes[chain[-1], found.names.index("head")] == 80.0
     originals = [0, 1, 2, 1, 2, 1, 2, 1, 3]
     assert [sizes[pair] for pair in pairwise(chain)] == [60.0 + i for i in originals[:-1]]
-    assert len(sizes) == len(found.edges) == 9 + 8 + 2
+    assert len(sizes) == len(found.pairs) == 9 + 8 + 2
 
 
 def test_synchronised_bytes_stand_at_the_two_ends_of_each_edge(tmp_path: Path) -> None:
     two = repeat_layers(layers_of(repeated(), tmp_path), 6).options[2]
     found = repeat_layers(layers_of(repeated(), tmp_path), 6)
-    for e, (u, v) in enumerate(found.edges):
+    for e, (u, v) in enumerate(found.pairs):
         np.testing.assert_array_equal(two.forward_sync_bytes[:, e], np.where(two.layer == v, 7.0, 0.0))
         np.testing.assert_array_equal(two.backward_sync_bytes[:, e], np.where(two.layer == u, 9.0, 0.0))
 
@@ -99,6 +99,6 @@ def test_bert_grows_from_its_profile(shared_data: Path) -> None:
     layers = read_instance(shared_data / "piper" / "bert32a100.json").layers()
     found = repeat_layers(layers, 64)
     assert len(found) == len(layers) + 32
-    assert len(found.edges) == len(layers.edges) + 64
+    assert len(found.pairs) == len(layers.pairs) + 64
     weights, before = (options.weight_bytes.sum() for options in (found.options[8], layers.options[8]))
     assert weights - before == pytest.approx(32 * 2 * 22144800)

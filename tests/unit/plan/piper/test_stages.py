@@ -22,8 +22,9 @@ def layers_of(*options: tuple[int, float, float, float, float]) -> Layers:
     none = np.zeros((len(layer), n - 1))
     options_1 = Options(tuple(map(str, layer)), layer, time, weight, stash, fixed, none, none.copy())
     chain = np.arange(n)
+    edges = np.stack([chain[:-1], chain[1:]], axis=1)
     return Layers(
-        tuple(range(n)), tuple(map(str, chain)), chain[:-1], chain[1:], np.full(n - 1, 3.0), {1: options_1}
+        tuple(range(n)), tuple(map(str, chain)), {1: options_1}, edges=edges, edge_bytes=np.full(n - 1, 3.0)
     )
 
 

@@ -17,7 +17,7 @@ def test_an_instance_reads_back_as_it_was_written(tmp_path: Path) -> None:
     read = read_instance(tmp_path / "again.json")
     again = read.layers()
     assert (read.max_devices, read.max_memory_per_device, read.mbs_in_batch) == (8, 1 / 3, 7)
-    assert (again.ids, again.names, again.edges) == (layers.ids, layers.names, layers.edges)
+    assert (again.ids, again.names, again.pairs) == (layers.ids, layers.names, layers.pairs)
     np.testing.assert_array_equal(again.edge_bytes, layers.edge_bytes)
     assert list(again.options) == list(layers.options)
     for width, options in layers.options.items():

@@ -1,0 +1,105 @@
+"""Graphs of layers, operators or stages, and the tensors that they pass to each other for one microbatch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, TypedDict
+
+import numpy as np
+
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.errors import PhazeError
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Graph:
+    """A directed acyclic graph of n nodes, numbered from 0, with e edges."""
+
+    edges: Ints
+    """Pairs (i, j): node j reads what node i writes, shape (e, 2), no pair twice; skips are edges."""
+    edge_bytes: Floats
+    """Bytes of a microbatch passed forward along each edge, shape (e,); as many come back."""
+
+    @cached_property
+    def sources(self) -> Ints:
+        """Return the node that writes each tensor, (e,)."""
+        return np.ascontiguousarray(self.edges[:, 0])
+
+    @cached_property
+    def targets(self) -> Ints:
+        """Return the node that reads each tensor, (e,)."""
+        return np.ascontiguousarray(self.edges[:, 1])
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Return the nodes that each edge joins."""
+        return tuple(zip(self.sources.tolist(), self.targets.tolist(), strict=True))
+
+    @cached_property
+    def tensors(self) -> tuple[tuple[int, int, float], ...]:
+        """Return the nodes that each edge joins, with its bytes."""
+        columns = (self.sources.tolist(), self.targets.tolist(), self.edge_bytes.tolist())
+        return tuple(zip(*columns, strict=True))
+
+    def crossing(self, inside: Bools) -> tuple[Bools, Bools]:
+        """Return which edges enter a set of nodes, given as a mask (n,), and which leave it, (e,) each."""
+        starts, ends = inside[self.sources], inside[self.targets]
+        return ends & ~starts, starts & ~ends
+
+
+class Edges(TypedDict):
+    """The edges of a graph, as its constructor takes them."""
+
+    edges: Ints
+    edge_bytes: Floats
+
+
+def edge_arrays(tensors: Iterable[tuple[int, int, float]]) -> Edges:
+    """Return the ends (e, 2) and the bytes (e,) of edges, in the order given."""
+    rows = list(tensors)
+    return {
+        "edges": np.array([row[:2] for row in rows], np.int64).reshape(-1, 2),
+        "edge_bytes": np.array([row[2] for row in rows], np.float64),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class TimedGraph(Graph):
+    """A graph of what runs for one microbatch, in a topological order, with its times."""
+
+    kind: ClassVar[str]
+    node: ClassVar[str]
+
+    forward_s: Floats
+    """Time of the forward pass of a microbatch, shape (n,)."""
+    backward_s: Floats
+    """Time of the backward pass of a microbatch: with recomputation for stages that recompute, shape (n,)."""
+    parameter_bytes: Floats
+    """P, bytes of the parameters, as replicas reduce their gradients, shape (n,)."""
+
+    def __post_init__(self) -> None:
+        """Refuse arrays that are no such graph."""
+        n = len(self)
+        for key in ("forward_s", "backward_s", "parameter_bytes"):
+            check_values(key, getattr(self, key), n)
+        check_values("edge_bytes", self.edge_bytes, len(self.edges))
+        source, target = self.edges.reshape(-1, 2).T
+        if (source >= target).any() or (source < 0).any() or (target >= n).any():
+            raise PhazeError(f"{self.kind}: edges must lead from {self.node} to a later one")
+
+    def __len__(self) -> int:
+        """Return the number of nodes."""
+        return len(self.forward_s)
+
+    @property
+    def compute_s(self) -> Floats:
+        """c_u: forward and backward time of a microbatch, shape (n,)."""
+        return self.forward_s + self.backward_s
+
+
+def check_values(key: str, values: Floats, count: int) -> None:
+    """Raise PhazeError unless there are so many finite values, none of them negative."""
+    if values.shape != (count,) or not (np.isfinite(values) & (values >= 0)).all():
+        raise PhazeError(f"{key}: needs {count} finite numbers that are not negative")
