@@ -13,6 +13,7 @@ from phaze.base.units import GIB
 from phaze.certify.stage import pipeline_settings
 from phaze.pipeline.flushing import Chain
 from phaze.search.cosearch import evaluate_architectures
+from phaze.workload.graphs import edge_arrays
 from phaze.workload.workload import Workload
 from tests.unit.certify.study import ORDERS, architectures, given, results, subject, terms
 from tests.unit.plan.phaze.exhaustive import best_time_s
@@ -28,11 +29,11 @@ def chain(point: Workload, solves: pd.DataFrame) -> Chain:
     return Chain(
         forward_s=times["forward"][list(point.order)].to_numpy(),
         backward_s=times["backward"][list(point.order)].to_numpy(),
-        weight_bytes=2.0 * parameters,
+        parameter_bytes=2.0 * parameters,
         static_bytes=4.0 * parameters,
         activation_bytes=np.array([layer.activation_bytes for layer in layers]),
         tensor_parallel=np.array([layer.tensor_parallel for layer in layers]),
-        edges=tuple((i, i + 1, layer.output_bytes) for i, layer in enumerate(layers[:-1])),
+        **edge_arrays((i, i + 1, layer.output_bytes) for i, layer in enumerate(layers[:-1])),
     )
 
 
