@@ -174,9 +174,8 @@ def tiled_point(w):
 def own_tables(folder, name, shard=None):
     """Return the files of a table for every layout of the model of ours behind an input."""
     own = PLANS.inputs[name].own
-    end = f"/{shard}.parquet" if shard else ".parquet"
-    layouts = settings.layouts(own.workload, (own.microbatch,))
-    return [f"{folder}/{own.workload}/{layout.key}{end}" for layout in layouts]
+    at = [f"{own.workload}/{layout.key}" for layout in settings.layouts(own.workload, (own.microbatch,))]
+    return [f"{folder}/{point}/{shard}.parquet" if shard else f"{folder}/{point}.parquet" for point in at]
 
 
 MAP_TABLES = {
