@@ -2,7 +2,7 @@
 
 `PHAZE_KILL` holds a JSON object: script -> {moment, victim, seconds, nth}, and under "folder" where to note
 what was done, so that nothing is killed twice. The script "snakemake" means Snakemake itself, "phaze" a
-command.
+command; of rules that share a script it is the rule, whose name stands in the script that Snakemake runs.
 
 Moments: `start`, before anything is imported; `working`, after some seconds or else at the end; `writing`,
 when the nth file of the job is half written; `written`, when all are and Snakemake does not know it yet;
@@ -17,13 +17,18 @@ import sys
 import threading
 from pathlib import Path
 
+SHARED = ".report_page.py"
+
 
 def _asked() -> tuple[str, dict] | None:
     asked = json.loads(os.environ.get("PHAZE_KILL", "{}"))
     words = " ".join(sys.orig_argv)
+    shared = next((Path(word).read_bytes() for word in sys.orig_argv if word.endswith(SHARED)), b"")
     for script, moment in asked.get("moments", {}).items():
         module = script in ("snakemake", "phaze")
         found = (f"-m {script}" if module else f".{script}.py") in words
+        if script.startswith("report_"):
+            found = script.encode() in shared
         if found and not (Path(asked["folder"]) / script).exists():
             return script, {**moment, "done": Path(asked["folder"]) / script}
     return None
