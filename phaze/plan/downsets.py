@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 
 from phaze.base.arrays import Bools, Ints
@@ -114,6 +113,8 @@ def enumerate_prefixes(nodes: int, edges: Edges) -> Downsets:
 
 def linear_order(nodes: int, edges: Edges) -> tuple[int, ...]:
     """Return the nodes from the sinks on: repeatedly the smallest whose successors are all taken."""
+    import networkx as nx  # takes its time: whoever plans chains does without
+
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(nodes))
     for u, v in edges:
