@@ -1,13 +1,11 @@
 """The space whose best a certificate proves: what is in it, and how its points are laid out."""
 
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 import pandas as pd
 
 from phaze.base.arrays import Floats, Ints
-from phaze.spec.settings import Training
 from phaze.tables import Architectures, are_among
 
 PLACED = [
@@ -22,11 +20,6 @@ def names_of_space(architectures: pd.DataFrame, limit_um2: float) -> pd.Index:
     within = architectures[architectures["area_um2"] <= limit_um2 * (1.0 + 1e-9)]
     names: pd.Index = pd.Index(Architectures.distinct(within)["architecture"].unique())
     return names
-
-
-def memory_grid(training: Training) -> list[tuple[float, bool]]:
-    """Return every HBM size with and without recomputation, in the order of table screens."""
-    return list(product(sorted(training.hbm_gib), sorted(training.recompute)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,13 +23,10 @@ import pandas as pd
 
 from phaze.base.arrays import Bools, Floats
 from phaze.base.ranking import distinct_rows, name_ranks, order
-from phaze.base.units import GIB
-from phaze.certify.space import Places, Shard, memory_grid, names_of_space, read_shards
+from phaze.certify.space import Places, Shard, names_of_space, read_shards
 from phaze.certify.weak import BOUNDS, Estimated, estimated_s
 from phaze.cost.memory import parameter_bytes
-from phaze.layout import Layout
-from phaze.pipeline.flushing import Setting
-from phaze.plan.phaze.chains import best_times, read_runs
+from phaze.plan.phaze.chains import best_times, read_runs, read_settings
 from phaze.spec.settings import Training
 from phaze.spec.system import Scenario
 from phaze.tables import CAUSES, Architectures, Edges, Estimates, Layers, Operators, Ranges, are_among
@@ -154,7 +151,7 @@ def _add(
     terms: Terms,
 ) -> None:
     """Add the points of a slice to the count."""
-    grid = memory_grid(terms.training)
+    grid = terms.training.memory_grid
     screened = Places(screens, shard, grid)
     lower, feasible, kept = (screened.matrix(column) for column in ("lower_s", "feasible_s", "kept"))
     placements = Places(placed[one.has(placed)], shard, grid)
@@ -200,7 +197,7 @@ def _within(time: Floats, lower: Floats, feasible: Floats) -> Bools:
 
 def _ranges(count: Count, shards: dict[str, Shard], training: Training, model: str) -> pd.DataFrame:
     """Return table ranges: the least times by architecture and HBM size."""
-    frames, grid = [Ranges.empty()], memory_grid(training)
+    frames, grid = [Ranges.empty()], training.memory_grid
     for name, (lower, feasible) in count.ranges.items():
         for size in sorted(training.hbm_gib):
             rows = [g for g, (hbm_gib, _) in enumerate(grid) if hbm_gib == size]
@@ -215,7 +212,7 @@ def _weakly_excluded(
 ) -> dict[str, Bools]:
     """Return which of the points (grid, A) that are left the simple bounds exclude, the simpler first."""
     found, layout = {}, layout_of(one.layers)
-    settings = pipeline_settings(terms, layout)
+    settings = read_settings(terms.scenario, terms.training, layout)
     each = parameter_bytes(terms.training.optimizer, terms.training.precision)
     runs, _ = read_runs(one.layers, graph, each)
     passes = _passes(one, chips, graph, terms) if left.any() else {}
@@ -250,23 +247,6 @@ def _passes(
         )
         for key in dict.fromkeys(keys)
     }
-
-
-def pipeline_settings(terms: Terms, layout: Layout) -> list[Setting]:
-    """Return what placements have to respect, in the order of `memory_grid`."""
-    return [
-        Setting(
-            devices=terms.scenario.devices,
-            microbatches=layout.microbatches(terms.scenario.global_batch),
-            bandwidth_bytes_per_s=terms.scenario.network_bandwidth_bytes_per_s,
-            memory_bytes=hbm_gib * GIB,
-            recompute=recompute,
-            schedule=terms.training.schedule,
-            gradients=terms.training.gradients,
-            all_reduce_factor=terms.scenario.all_reduce_factor,
-        )
-        for hbm_gib, recompute in memory_grid(terms.training)
-    ]
 
 
 def _row(count: Count, names: pd.Index, best: pd.Series | None, batch: int) -> dict[str, object]:

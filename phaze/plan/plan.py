@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
-from phaze.base.arrays import Floats
+from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
 from phaze.cost.network.network import Flat, Network
 from phaze.layout import Layout
@@ -50,7 +48,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of every layer of a chain, or of a layer of every run, on one device of its slices, (n,) each."""
+    """Bytes of every layer of a chain, or of every kind of layer, on one device of its slices, (n,) each."""
 
     forward_hbm_bytes: Floats
     backward_hbm_bytes: Floats
@@ -58,9 +56,9 @@ class Traffic:
     """Tensors that the slices all-reduce, as large as each slice has them."""
     backward_reduced_bytes: Floats
 
-    def repeated(self, counts: Sequence[int]) -> Traffic:
-        """Return the bytes of every layer of the chain, of which each run has so many."""
-        return Traffic(*(np.repeat(getattr(self, one.name), counts) for one in fields(self)))
+    def of_layers(self, kinds: Ints) -> Traffic:
+        """Return the bytes of every layer of a chain of these kinds."""
+        return Traffic(*(getattr(self, one.name)[kinds] for one in fields(self)))
 
 
 @dataclass(frozen=True)

@@ -69,10 +69,8 @@ class Task:
 
     def _layers(self, microbatch: int) -> Layers:
         mine = [one for one in self.prospects if one.point.layout.microbatch == microbatch]
-        names = np.repeat(mine[0].point.layers, mine[0].point.runs.counts).tolist()
-        return read_layers(
-            {one.point.layout.tp: one.chain for one in mine}, names, self.conditions.training.recompute
-        )
+        chains = {one.point.layout.tp: one.chain for one in mine}
+        return read_layers(chains, mine[0].point.layers, self.conditions.training.recompute)
 
     def prospect(self, layout: Layout) -> Prospect:
         """Return the layers in a layout."""
@@ -127,7 +125,7 @@ def read_tasks(
         mine = solves[solves["layout"] == layout]
         point = read_point(rows, graph, conditions)
         for device in read_devices(point, mine, architectures, wanted, conditions):
-            traffic = device.traffic.repeated(point.runs.counts)
+            traffic = device.traffic.of_layers(point.runs.layers)
             prospects[device.name].append(Prospect(point, point.runs.chain(*device.latencies), traffic))
     for one in asked:
         yield one, Task(tuple(prospects[one.architecture]), one.hbm_gib, conditions, expert)

@@ -36,17 +36,13 @@ Times are compared on the grid of `base.ranking`, after widening the bounds by m
 amount to.
 """
 
-from itertools import product
-
 import numpy as np
 import pandas as pd
 
 from phaze.base.arrays import Bools, Floats
 from phaze.base.ranking import Ranks, limit_of, name_ranks, tied
 from phaze.cost.memory import parameter_bytes
-from phaze.layout import Layout
-from phaze.pipeline.flushing import Setting
-from phaze.plan.phaze.chains import read_runs
+from phaze.plan.phaze.chains import read_runs, read_settings
 from phaze.plan.phaze.energy import Batch, Rates
 from phaze.search.bounds import Bounds, bound_energies, bound_layers, bound_times, least_energies
 from phaze.spec.architecture import EnergyFigures
@@ -85,8 +81,8 @@ def screen_architectures(
     shard = architectures.sort_values("architecture", ignore_index=True)
     passes = bound_layers(operators, edges, estimates, shard, overlap_communication=overlap_communication)
     runs, names = read_runs(layers, graph, parameter_bytes(training.optimizer, training.precision))
-    grid = memory_grid(training)
-    asked = pipeline_settings(scenario, training, layout)
+    grid = training.memory_grid
+    asked = read_settings(scenario, training, layout)
     times = bound_times(runs, names, passes, layout, asked)
     energies = least_energies(operators, estimates, shard)
     area = shard["area_um2"].to_numpy(np.float64)
@@ -114,19 +110,6 @@ def _seen(shard: pd.DataFrame, settings: ScreenSettings, visits: pd.DataFrame | 
         raise ValueError("strategy hysteresis needs the visits of the walk down the areas")
     walked = visits.loc[visits["level"] <= settings.hysteresis, "architecture"]
     return shard["architecture"].isin(walked).to_numpy(np.bool_)
-
-
-def memory_grid(training: Training) -> list[tuple[float, bool]]:
-    """Return every HBM size with and without recomputation, as far as they are considered."""
-    return list(product(sorted(training.hbm_gib), sorted(training.recompute)))
-
-
-def pipeline_settings(scenario: Scenario, training: Training, layout: Layout) -> list[Setting]:
-    """Return what placements have to respect, in the order of `memory_grid`."""
-    return [
-        Setting.of(scenario, training, layout, hbm_gib, recompute=recompute)
-        for hbm_gib, recompute in memory_grid(training)
-    ]
 
 
 def choose_kept(

@@ -13,13 +13,12 @@ import pandas as pd
 from phaze.base.arrays import Floats
 from phaze.cost.designs import with_own_designs
 from phaze.cost.memory import parameter_bytes
-from phaze.plan.phaze.chains import read_runs
+from phaze.plan.phaze.chains import read_runs, read_settings
 from phaze.schedule.bounds import EQUAL
 from phaze.search.bounds import Bounds, bound_layers, bound_times
 from phaze.search.common import mean_of
 from phaze.search.cosearch import Subject, Terms, estimate_point, schedule_point
 from phaze.search.hysteresis import walk_areas
-from phaze.search.stage import memory_grid, pipeline_settings
 from phaze.spec.settings import ScreenSettings, Training
 from phaze.tables.columns import widths_of
 from phaze.workload.workload import Workload
@@ -73,7 +72,7 @@ def exact_times(subject: Subject, architectures: pd.DataFrame, terms: Terms) -> 
     at once: where the bounds of a layer meet they are its latency, elsewhere it is scheduled.
     """
     chips = with_own_designs(architectures)
-    grid = memory_grid(terms.training)
+    grid = terms.training.memory_grid
     best = np.min([_point_times(point, chips, terms) for point in subject.points], axis=0)
     columns = pd.MultiIndex.from_tuples(grid, names=["hbm_gib", "recompute"])
     times = pd.DataFrame(best.T, index=pd.Index(chips["architecture"], name="architecture"), columns=columns)
@@ -137,7 +136,7 @@ def _point_times(point: Workload, chips: pd.DataFrame, terms: Terms) -> Floats:
     each = parameter_bytes(terms.training.optimizer, terms.training.precision)
     runs, names = read_runs(point.tables["layers"], point.graph, each)
     layers = _exact_layers(point, chips, terms)
-    settings = pipeline_settings(terms.scenario, terms.training, point.layout)
+    settings = read_settings(terms.scenario, terms.training, point.layout)
     return bound_times(runs, names, layers, point.layout, settings).feasible_s
 
 

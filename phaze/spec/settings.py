@@ -1,6 +1,7 @@
 """The settings of every stage, apart from the study, so that their readers depend on nothing else."""
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
@@ -72,6 +73,11 @@ class Training(Noun):
     gradients: Literal["every-stage", "first-stage"] = "every-stage"
     """Whose exchange of gradients a batch waits for after its last backward pass: the longest of any stage,
     or that of the first stage alone, as Phaze has it (equation 18)."""
+
+    @property
+    def memory_grid(self) -> list[tuple[float, bool]]:
+        """Every HBM size with and without recomputation, as far as they are considered."""
+        return list(product(sorted(self.hbm_gib), sorted(self.recompute)))
 
 
 class ExtractSettings(Noun):

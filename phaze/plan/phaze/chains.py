@@ -28,6 +28,8 @@ from phaze.layout import Layout
 from phaze.pipeline.cuts import Shape, possible_cuts, shape_of
 from phaze.pipeline.flushing import Chain, Footprints, Room, Setting, room, useful_widths
 from phaze.plan.phaze import blocks, sequences
+from phaze.spec.settings import Training
+from phaze.spec.system import Scenario
 
 MANY = 100
 """Of how many architectures at least it pays to ask first whether anything fits."""
@@ -96,6 +98,14 @@ def read_runs(layers: pd.DataFrame, graph: pd.DataFrame, each: ParameterBytes) -
         kinds=tuple(kinds.tolist()),
     )
     return runs, list(names)
+
+
+def read_settings(scenario: Scenario, training: Training, layout: Layout) -> list[Setting]:
+    """Return what placements have to respect, in the order of `Training.memory_grid`."""
+    return [
+        Setting.of(scenario, training, layout, hbm_gib, recompute=recompute)
+        for hbm_gib, recompute in training.memory_grid
+    ]
 
 
 def best_times(

@@ -56,17 +56,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Work:
-    """Energy of one slice of one layer of every run for one microbatch, arrays (runs, parts), in joules."""
+    """Energy of one slice of a layer of every kind for one microbatch, arrays (kinds, parts), in joules."""
 
     forward_j: Floats
     backward_j: Floats
-
-
-def executions(counts: Ints, last_start: int, recompute: bool) -> Ints:
-    """Return how many forward passes the layers of every run take, of which the last stage starts there."""
-    before = np.cumsum(counts) - counts
-    again = np.clip(last_start - before, 0, counts) if recompute else np.zeros_like(counts)
-    return counts + again
 
 
 def slices(runs: Runs, layout: Layout) -> Ints:
@@ -75,11 +68,13 @@ def slices(runs: Runs, layout: Layout) -> Ints:
 
 
 def dynamic_j(runs: Runs, work: Work, layout: Layout, last_start: int, recompute: bool) -> Floats:
-    """Return the energy of all layers for one microbatch, by part (parts,)."""
-    counts = np.array(runs.counts)
+    """Return the energy of all layers for one microbatch, by part (parts,); the last stage starts there."""
     each = slices(runs, layout)
-    forward: Floats = (executions(counts, last_start, recompute) * each) @ work.forward_j
-    return forward + (counts * each) @ work.backward_j
+    once, again = (
+        np.bincount(runs.layers[:end], minlength=len(each)) for end in (None, last_start if recompute else 0)
+    )
+    forward: Floats = ((once + again) * each) @ work.forward_j
+    return forward + (once * each) @ work.backward_j
 
 
 def sent_bytes(boundary_bytes: Floats, devices: Ints) -> float:

@@ -12,7 +12,7 @@ from phaze.cost.memory import ParameterBytes, parameter_bytes
 from phaze.cost.utilisation import peak_flops_per_s
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Setting
-from phaze.plan.phaze.chains import Runs
+from phaze.plan.phaze.chains import Runs, read_runs
 from phaze.plan.phaze.energy import DYNAMIC, Work
 from phaze.plan.plan import Traffic
 from phaze.spec.architecture import EnergyFigures
@@ -21,7 +21,7 @@ from phaze.spec.system import Scenario
 from phaze.tables.columns import layout_of
 
 Latencies = tuple[Floats, Floats]
-"""Forward and backward latency of one layer of each run."""
+"""Forward and backward latency of one layer of each kind."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,17 @@ class Point:
 
     model: str
     layout: Layout
-    layers: tuple[str, ...]
-    """Distinct layer of each run."""
+    kinds: tuple[str, ...]
+    """Name of every kind of layer."""
     runs: Runs
     parameters: Floats
-    """Of one layer of each run."""
+    """Of one layer of each kind."""
     bytes_per_parameter: ParameterBytes
+
+    @property
+    def layers(self) -> list[str]:
+        """Return the kind of every layer by name, in order."""
+        return [self.kinds[kind] for kind in self.runs.layers]
 
     def repeated(self) -> tuple[int, int]:
         """Return position of the first layer and length of the longest run."""
@@ -66,7 +71,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Device:
-    """An architecture with the latencies of every run's layer on it: as scheduled, and bounded from below."""
+    """An architecture with the latencies of all kinds of layers: as scheduled, and bounded from below."""
 
     name: str
     named: bool
@@ -77,28 +82,19 @@ class Device:
     bounds: Latencies
     work: Work
     traffic: Traffic
-    """Of one layer of each run."""
+    """Of one layer of each kind."""
 
 
 def read_point(layers: pd.DataFrame, graph: pd.DataFrame, conditions: Conditions) -> Point:
     """Return the chain of a model in one layout."""
-    graph = graph.sort_values("position")
-    rows = layers.set_index("layer").loc[graph["layer"]]
     each = parameter_bytes(conditions.training.optimizer, conditions.training.precision)
-    parameters = rows["parameters"].to_numpy(float)
+    runs, kinds = read_runs(layers, graph, each)
     return Point(
-        model=str(rows["model"].iloc[0]),
-        layout=layout_of(rows),
-        layers=tuple(graph["layer"]),
-        runs=Runs(
-            counts=tuple(int(count) for count in graph["count"]),
-            weight_bytes=each.weights * parameters,
-            static_bytes=each.static * parameters,
-            activation_bytes=rows["activation_bytes"].to_numpy(float),
-            output_bytes=rows["output_bytes"].to_numpy(float),
-            tensor_parallel=rows["tensor_parallel"].to_numpy(bool),
-        ),
-        parameters=parameters,
+        model=str(layers["model"].iloc[0]),
+        layout=layout_of(layers),
+        kinds=tuple(kinds),
+        runs=runs,
+        parameters=layers.set_index("layer").loc[kinds, "parameters"].to_numpy(float),
         bytes_per_parameter=each,
     )
 
@@ -139,32 +135,31 @@ def read_devices(
 
 
 def _works(solves: pd.DataFrame, rows: Ints) -> list[Work]:
-    """Return the energy of every run's layer by part, for each of the architectures of the rows."""
+    """Return the energy of every kind of layer by part, for each of the architectures of the rows."""
     parts = np.stack([solves[f"{part}_j"].to_numpy(float)[rows] for part in DYNAMIC], axis=-1)
     return [Work(forward, backward) for forward, backward in parts]
 
 
 def _traffic(solves: pd.DataFrame, rows: Ints) -> list[Traffic]:
-    """Return the bytes that every run's layer moves, for each of the architectures of the rows."""
+    """Return the bytes that every kind of layer moves, for each of the architectures of the rows."""
     hbm, reduced = (_latencies(solves, rows, value) for value in ("hbm_bytes", "reduced_bytes"))
     return [Traffic(*moved, *summed) for moved, summed in zip(hbm, reduced, strict=True)]
 
 
 def _latencies(solves: pd.DataFrame, rows: Ints, value: str) -> list[Latencies]:
-    """Return one value of every run's schedules, for each of the architectures of the rows."""
+    """Return one value of the schedules of every kind of layer, for each of the architectures of the rows."""
     return [(forward, backward) for forward, backward in solves[value].to_numpy(float)[rows]]
 
 
 def _rows_of(point: Point, solves: pd.DataFrame, names: list[str]) -> Ints:
-    """Return which row of table solves is about each architecture, direction and run, (A, 2, runs)."""
-    found = np.full((len(names), 2, len(point.layers)), -1, dtype=np.int64)
+    """Return which row of table solves is about each architecture, direction and kind, (A, 2, kinds)."""
+    found = np.full((len(names), 2, len(point.kinds)), -1, dtype=np.int64)
     chips = pd.Index(names).get_indexer(pd.Index(solves["architecture"]))
     layer, direction = (solves[key].to_numpy(object) for key in ("layer", "direction"))
     for d, way in enumerate(("forward", "backward")):
-        for name in set(point.layers):
+        for k, name in enumerate(point.kinds):
             mine = np.flatnonzero((layer == name) & (direction == way) & (chips >= 0))
-            runs = [r for r, one in enumerate(point.layers) if one == name]
-            found[chips[mine][:, None], d, runs] = mine[:, None]
+            found[chips[mine], d, k] = mine
     missing = (found < 0).any(axis=(1, 2))
     if missing.any():
         raise ValueError(f"table solves: a layer of {names[int(missing.argmax())]} has no schedule")

@@ -107,8 +107,8 @@ def _energies(
 ) -> dict[str, float]:
     """Return joules per sample, in all and by part."""
     runs, starts, devices = point.runs, list(placement.starts), np.array(placement.devices)
-    ends = np.repeat(runs.output_bytes, runs.counts)[np.array(starts[1:], dtype=np.int64) - 1]
-    gradients = point.bytes_per_parameter.gradients * np.repeat(point.parameters, runs.counts)
+    ends = runs.output_bytes[runs.layers][np.array(starts[1:], dtype=np.int64) - 1]
+    gradients = point.bytes_per_parameter.gradients * point.parameters[runs.layers]
     parts = sample_j(
         dynamic_j(runs, device.work, point.layout, starts[-1], setting.recompute),
         sent_bytes(ends, devices),
@@ -138,7 +138,7 @@ def stage_rows(point: Point, found: Found) -> list[Row]:
     """Return the rows of the table of stages; none if there is no placement."""
     if isinstance(found.result, Infeasible):
         return []
-    parameters = np.add.reduceat(np.repeat(point.parameters, point.runs.counts), found.result.starts).tolist()
+    parameters = np.add.reduceat(point.parameters[point.runs.layers], found.result.starts).tolist()
     return [
         {**_keys(point, found), "stage": number, **_stage(point, found, cost, parameters[number])}
         for number, cost in enumerate(found.costs)

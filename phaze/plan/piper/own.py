@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
 from phaze.base.errors import PhazeError
 from phaze.base.units import GIB
+from phaze.pipeline.flushing import Chain
 from phaze.plan.phaze.point import Conditions, read_devices, read_point
 from phaze.plan.piper.chain import read_layers
 from phaze.plan.piper.layers import Cluster, Layers
@@ -28,13 +28,14 @@ def own_layers(
     if chip.empty:
         raise PhazeError(f"architecture {architecture}: is not among the architectures that were evaluated")
     wanted = pd.DataFrame({"architecture": [architecture], "kept": True})
-    chains, names = {}, np.array([], dtype=object)
+    chains: dict[int, Chain] = {}
+    names: list[str] = []
     for layout, mine in layers.groupby("layout", sort=False):
         point = read_point(mine, graph, conditions)
         (device,) = read_devices(point, solves[solves["layout"] == layout], chip, wanted, conditions)
         chains[point.layout.tp] = point.runs.chain(*device.latencies)
-        names = np.repeat(point.layers, point.runs.counts)
-    return read_layers(chains, names.tolist(), conditions.training.recompute)
+        names = point.layers
+    return read_layers(chains, names, conditions.training.recompute)
 
 
 def own_cluster(conditions: Conditions, microbatch: int) -> Cluster:

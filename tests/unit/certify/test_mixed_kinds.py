@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from phaze.base.units import GIB
-from phaze.certify.stage import pipeline_settings
 from phaze.pipeline.flushing import Chain
+from phaze.plan.phaze.chains import read_settings
 from phaze.search.cosearch import evaluate_architectures
 from phaze.workload.graphs import edge_arrays
 from phaze.workload.workload import Workload
-from tests.unit.certify.study import ORDERS, architectures, given, results, subject, terms
+from tests.unit.certify.study import ORDERS, architectures, given, results, subject
 from tests.unit.plan.phaze.exhaustive import best_time_s
 
 KEYS = ["layout", "architecture", "hbm_gib", "recompute"]
@@ -46,7 +46,7 @@ def test_a_placement_is_the_best_of_every_cut_and_width(name: str) -> None:
         mine = found.solves[found.solves["layout"] == point.layout.key]
         for chip in mine["architecture"].unique()[[0, -1]]:
             layers = chain(point, mine[mine["architecture"] == chip])
-            for setting in pipeline_settings(terms(), point.layout):
+            for setting in read_settings(given().scenario, given().training, point.layout):
                 key = point.layout.key, chip, setting.memory_bytes / GIB, setting.recompute
                 times.append(best_time_s(layers, point.layout.tp, setting))
                 assert placed[key] == pytest.approx(times[-1], rel=1e-12), key

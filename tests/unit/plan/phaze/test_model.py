@@ -167,7 +167,7 @@ def test_placements_are_those_of_the_dynamic_program_and_carry_the_bound(
             for column, value in (("time_per_batch_s", "objective_s"), ("bound_s", "bound_s")):
                 one = solved[solved["architecture"] == name].set_index(["direction", "layer"])[value]
                 latencies = (
-                    one[direction][list(point.layers)].to_numpy() for direction in ("forward", "backward")
+                    one[direction][list(point.kinds)].to_numpy() for direction in ("forward", "backward")
                 )
                 found = place_chain(point.runs.chain(*latencies), Layout(tp=2), setting)
                 expected = found.time_s if isinstance(found, Placement) else np.inf
