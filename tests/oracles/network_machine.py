@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,7 +12,7 @@ import simpy
 from phaze.base.errors import PhazeError
 from phaze.cost.network.contention import Carrier
 from phaze.cost.network.delivery import deliver
-from phaze.cost.network.messages import Plan, sent_by
+from phaze.cost.network.messages import Message, Plan
 from phaze.cost.network.topology import Leg, Switching, Topology
 from phaze.pipeline.durations import Kind
 from phaze.pipeline.traffic import passing
@@ -129,3 +129,11 @@ def _arrive(network: Carrier, whole: Whole) -> None:
         network.received_bytes[node] += amount
     for link, amount in whole.carried:
         network.link_bytes[link] += amount
+
+
+def sent_by(plan: Iterable[Message], nodes: int) -> list[float]:
+    """Return the bytes that every node sends."""
+    sent = [0.0] * nodes
+    for message in plan:
+        sent[message.source] += message.size_bytes
+    return sent

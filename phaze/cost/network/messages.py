@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from phaze.base.errors import PhazeError
@@ -71,11 +71,3 @@ def check_plan(plan: Sequence[Message]) -> None:
             raise PhazeError(f"plan: size_bytes and delay_s of message {number} must be ≥ 0 and finite")
         if any(not 0 <= other < number for other in message.after):
             raise PhazeError(f"plan: message {number} must wait for earlier ones, got {message.after}")
-
-
-def sent_by(plan: Iterable[Message], nodes: int) -> list[float]:
-    """Return the bytes that every node sends."""
-    sent = [0.0] * nodes
-    for message in plan:
-        sent[message.source] += message.size_bytes
-    return sent

@@ -8,13 +8,13 @@ from functools import cache
 import numpy as np
 import pytest
 
-from phaze.cost.network.messages import sent_by
 from phaze.tiles.analytical import held
 from phaze.tiles.group import simulate, tile_traffic
 from phaze.tiles.steps import Activity
 from phaze.tiles.tile_by_tile import perform
 from tests.oracles.chips import slower
 from tests.oracles.fidelities import Case, Comparison, compare, random_case, summarise
+from tests.oracles.network_machine import sent_by
 
 CASES = 60
 ROUNDED = 1e-12

@@ -17,8 +17,9 @@ from phaze.cost.network.contention import Carrier
 from phaze.cost.network.delivery import Delivery, deliver, in_compiled_events, in_events
 from phaze.cost.network.fabric import from_matrix
 from phaze.cost.network.mesh import Grid, Memory, Wires, mesh
-from phaze.cost.network.messages import Message, Plan, sent_by, then, together
+from phaze.cost.network.messages import Message, Plan, then, together
 from phaze.cost.network.topology import Switching, Topology
+from tests.oracles.network_machine import sent_by
 
 GRID = Grid(3, 3)
 MEMORY = Memory((0, 8), 2.0, 0.25)
