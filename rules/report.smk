@@ -4,7 +4,6 @@ READS   all tables
 WRITES  results/{placements,stages,solves,schedules}/<scenario>/<model>/common.parquet
         results/trials/<scenario>/<model>.parquet             tables.Trials
         results/sensitivities/<scenario>/<model>.parquet      tables.Sensitivities
-        results/evaluations/figures/report.json: figures as they were drawn, by content; safe to delete
         results/report/: report.html, report.md, and every result table as Parquet and CSV
 """
 
@@ -204,13 +203,12 @@ rule report:
         hbm_gib=OWN_HBM_GIB,
         parameters={name: settings.models[name].parameters for name in settings.study.models},
         published=settings.published,
-        recalled=f"{EVALUATIONS}/figures/report.json",
         code=source_digest("phaze.cost.space", "phaze.report.build"),
     log:
         "<logs>/report/report.log",
     benchmark:
         "<benchmarks>/report/report.tsv"
-    threads: 4
+    threads: 1
     resources:
         mem_mb=growing(2500),
         runtime=growing(15),

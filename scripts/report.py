@@ -10,12 +10,10 @@ from phaze.report.build import build_report
 from phaze.report.inputs import Cluster, DetailFiles, Inputs, read_times
 from phaze.report.pipeline_picture import Pictures
 from phaze.report.report import write_report
-from phaze.report.workers import ALONE, Workers, employ
 from phaze.spec.architecture import Technology
 from phaze.spec.published import Published
 from phaze.spec.study import Study
 from phaze.spec.system import Scenario
-from phaze.tables.store import Recalled
 
 STAGES = {
     "extract": "operators",
@@ -39,8 +37,6 @@ def main(
     hbm_gib: dict[str, float],
     parameters: dict[str, int],
     published: dict[str, object] | None,
-    workers: Workers = ALONE,
-    kept: Recalled | None = None,
 ) -> None:
     """Read a study's files, which lie under `results`, write the report into `results/report`."""
     asked = Study.parse(study, "study")
@@ -80,7 +76,7 @@ def main(
         pictures=Pictures(plan_stages),
         times=read_times(benchmarks(results, asked.models)),
     )
-    write_report(build_report(inputs, workers, kept), results / "report")
+    write_report(build_report(inputs), results / "report")
 
 
 @dataclass(frozen=True)
@@ -138,15 +134,9 @@ def benchmarks(results: Path, models: tuple[str, ...]) -> dict[tuple[str, str], 
 
 
 if __name__ == "__main__":
-    with (
-        logged(snakemake.log[0], output=snakemake.output[0]),
-        employ(snakemake.threads) as workers,
-        Recalled(Path(snakemake.params.recalled), snakemake.params.code) as kept,
-    ):
+    with logged(snakemake.log[0], output=snakemake.output[0]):
         main(
             Path(snakemake.output.page).parent.parent,
             [Path(path) for path in snakemake.input],
-            workers=workers,
-            kept=kept,
-            **{name: asked for name, asked in snakemake.params.items() if name not in ("recalled", "code")},
+            **{name: asked for name, asked in snakemake.params.items() if name != "code"},
         )

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import cache, partial
-from itertools import chain
+from collections.abc import Iterator
 
 import pandas as pd
 
 from phaze.report import anatomy, inside, overview, plan_checks, record, searches, winners
 from phaze.report import checks as checked
 from phaze.report.checks import Evidence
-from phaze.report.differences import ask_for_differences, differences
-from phaze.report.document import Answer, Document, Section, Sheet
+from phaze.report.document import Answer, Sheet
 from phaze.report.findings import RESULT_TABLES, Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.inside import vary
@@ -25,17 +21,14 @@ from phaze.report.readings import reading_figures, reading_scores, readings
 from phaze.report.recommend import in_short as losses_in_short
 from phaze.report.recommend import recommend, recommended, recommended_on
 from phaze.report.record import count_proofs
-from phaze.report.report import Report
+from phaze.report.report import Report, page_of
 from phaze.report.searches import choose_by_hysteresis, summarise_searches
 from phaze.report.simulated import on_networks, replayed
 from phaze.report.space import certificate, front, in_short
-from phaze.report.style import Drawn, ask_for_figure
 from phaze.report.verdicts import run_checks
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, is_beside, row_of
 from phaze.report.words import area, buffers, compute, percent, times
-from phaze.report.workers import ALONE, Workers
-from phaze.tables import TABLES, Checks, Comparisons
-from phaze.tables.store import Recalled
+from phaze.tables import TABLES, Comparisons
 
 CHECKS = {
     **checked.CHECKS,
@@ -45,37 +38,23 @@ CHECKS = {
     **plan_checks.MAPPED_CHECKS,
 }
 """What must hold of every study, as sentences."""
-LONGEST = "energies by part and by layer agree"
-"""The check that takes as long as the others together."""
 
 
-def build_report(inputs: Inputs, workers: Workers = ALONE, kept: Recalled | None = None) -> Report:
-    """Return the report of a study, which workers check and draw the figures of that are not kept."""
-    workers.share(inputs)
-    findings, checks = find(inputs, workers)
-    return compose(inputs, findings, checks, workers, kept)
+def build_report(inputs: Inputs) -> Report:
+    """The report of a study."""
+    return compose(inputs, summarise(inputs))
 
 
 def summarise(inputs: Inputs) -> Findings:
-    """Return what the tables of a study say."""
-    findings, checks = find(inputs, ALONE)
-    return replace(findings, checks=checks())
-
-
-def find(inputs: Inputs, workers: Workers) -> tuple[Findings, Callable[[], pd.DataFrame]]:
-    """Return the same without checks, and what waits for them; workers make them, and some of the tables."""
+    """All result tables of a study, with the checks of them."""
     results = winners.results(inputs, inputs.cluster)
     baseline = inputs.study.architectures.baseline
     shown = (PER_MODEL, COMMON) if baseline is None else (PER_MODEL, COMMON, baseline)
     energies = anatomy.energies(results, shown)
     designs = tuple(results["design"].unique())
-    checks = ask_for_checks(Evidence(inputs, results, energies), workers)
-    bindings = workers.ask(partial(anatomy.bindings, inputs, results))
-    breakdowns = workers.ask(partial(anatomy.breakdowns, inputs, results, designs))
-    variations = workers.ask(partial(vary, inputs, results))
     memories = winners.memories(inputs)
     figures = reading_figures(inputs)
-    findings = Findings(
+    return Findings(
         results=results,
         recommendations=recommend(inputs, results),
         gains=find_gains(inputs, results),
@@ -83,12 +62,12 @@ def find(inputs: Inputs, workers: Workers) -> tuple[Findings, Callable[[], pd.Da
         memories=memories,
         rankings=winners.rankings(inputs),
         fronts=inputs.fronts,
-        breakdowns=breakdowns(),
-        bindings=bindings(),
+        breakdowns=anatomy.breakdowns(inputs, results, designs),
+        bindings=anatomy.bindings(inputs, results),
         energies=energies,
         areas=anatomy.areas(inputs, results, designs),
         complexities=anatomy.complexities(inputs),
-        variations=variations(),
+        variations=vary(inputs, results),
         reading_figures=figures,
         reading_scores=reading_scores(inputs, figures),
         plans=inputs.plans,
@@ -103,22 +82,8 @@ def find(inputs: Inputs, workers: Workers) -> tuple[Findings, Callable[[], pd.Da
         certificates=inputs.certificates,
         audits=inputs.audits,
         claims=check_claims(inputs, results, memories),
-        checks=Checks.empty(),
+        checks=run_checks(CHECKS, Evidence(inputs, results, energies)),
     )
-    return findings, checks
-
-
-def ask_for_checks(evidence: Evidence, workers: Workers) -> Callable[[], pd.DataFrame]:
-    """Return what waits for table checks of a study of accelerators, of which every worker makes a share.
-
-    The one that takes as long as the others together is asked for alone, and first.
-    """
-    others = [name for name in CHECKS if name != LONGEST]
-    length = -(-len(others) // workers.count)  # neighbours look at the same tables
-    shares = [[LONGEST], *(others[k : k + length] for k in range(0, len(others), length))]
-    checks = [{name: CHECKS[name] for name in share} for share in shares]
-    asked = [workers.ask(partial(run_checks, share, evidence)) for share in checks]
-    return cache(lambda: Checks.check(pd.concat([wait() for wait in asked], ignore_index=True)))
 
 
 def compare_scenarios(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
@@ -133,45 +98,25 @@ def compare_scenarios(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
     return Comparisons.check(pd.concat(frames, ignore_index=True))
 
 
-def compose(
-    inputs: Inputs,
-    findings: Findings,
-    checks: Callable[[], pd.DataFrame],
-    workers: Workers = ALONE,
-    kept: Recalled | None = None,
-) -> Report:
-    """Return the report of what is found in a study, with checks that may have to be waited for.
+PARTS: tuple[Part, ...] = (
+    readings, recommended, assumptions, *overview.PARTS, certificate, front, *inside.PARTS, compared,
+    replayed, on_networks, *searches.PARTS, *record.PARTS,
+)  # fmt: skip
+"""The sections in order."""
 
-    Workers draw the figures of a part while the next is composed; parts that others make come last.
-    """
+
+def compose(inputs: Inputs, findings: Findings) -> Report:
+    """The page of what was found in a study, with the result tables beside it."""
     shown = findings.in_order(inputs.study.models)
-    workers.share(shown)
-    parts = (
-        readings, recommended, assumptions, *overview.PARTS, certificate, front, *inside.PARTS, compared,
-        replayed, on_networks, *searches.PARTS, *record.PARTS,
-    )  # fmt: skip
-    waiting: dict[Part, Callable[[], tuple[Section, ...]]] = {
-        differences: ask_for_differences(inputs, shown, workers),
-        record.checks: lambda: tuple(record.checks(inputs, replace(shown, checks=checks()))),
-    }
-    sections, asked = dict[Part, tuple[Section, ...]](), dict[str, Callable[[], Drawn]]()
-    for part in sorted(parts, key=waiting.__contains__):
-        sections[part] = waiting[part]() if part in waiting else tuple(part(inputs, shown))
-        charts = chain.from_iterable(section.charts for section in sections[part])
-        asked |= {chart.name: ask_for_figure(chart, workers, kept or Recalled()) for chart in charts}
-    name = next(iter(inputs.clusters))
-    document = Document(
-        title="phaze",
-        subtitle=f"{_count(len(inputs.study.models), 'workload')}, scenario {name}",
-        answer=answer(inputs, replace(shown, checks=checks())),
-        sections=tuple(chain.from_iterable(sections[part] for part in parts)),
-        tables=replace(findings, checks=checks()).tables(),
+    count = len(inputs.study.models)
+    return page_of(
+        "report.html",
+        f"{count} workload{'s' * (count > 1)}, scenario {next(iter(inputs.clusters))}",
+        answer(inputs, shown),
+        (section for part in PARTS for section in part(inputs, shown)),
+        {name: (TABLES[name], frame) for name, frame in findings.tables().items() if name in RESULT_TABLES},
+        {"times": findings.times},
     )
-    return Report(document, {name: TABLES[name] for name in RESULT_TABLES}, asked)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def answer(inputs: Inputs, findings: Findings) -> Answer:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -20,37 +19,23 @@ from phaze.report.inputs import Inputs, Only, Point
 from phaze.report.paper import Printed, as_row, implied_s, printed_of
 from phaze.report.winners import PER_MODEL, chip_of, in_order, row_of, same_as, with_areas
 from phaze.report.words import LIMITS, compute, percent, samples, seconds, size, storing, widths
-from phaze.report.workers import ALONE, Workers
 from phaze.spec.published import PublishedWorkload
 from phaze.tables import Layers, Operators, Screens
 from phaze.tables.columns import layout_of
 
 
 def differences(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on why we differ from the publication."""
-    yield from ask_for_differences(inputs, findings, ALONE)()
-
-
-def ask_for_differences(
-    inputs: Inputs, findings: Findings, workers: Workers
-) -> Callable[[], tuple[Section, ...]]:
-    """Return what waits for the same section: workers look for the reasons in many large tables."""
+    """The section on why results differ from the publication's."""
     printed = printed_of(inputs, findings)
-    if printed is None:
-        return tuple
-    asked = {model: workers.ask(partial(reasons, printed, model)) for model, _, _ in printed.workloads()}
-    return partial(_differences, printed, asked) if asked else tuple
-
-
-def _differences(printed: Printed, asked: Mapping[str, Callable[[], tuple[str, ...]]]) -> tuple[Section, ...]:
+    workloads = [] if printed is None else list(printed.workloads())
+    if printed is None or not workloads:
+        return
     blocks: list[Block] = [Items(printed.published.notes)]
-    for model, wait in asked.items():
-        found = wait()
-        if found:
-            label = printed.published.workloads[model].label
-            blocks += [Heading(f"{model} ({label} in the paper)"), Items(found)]
+    for model, theirs, _ in workloads:
+        if found := reasons(printed, model):
+            blocks += [Heading(f"{model} ({theirs.label} in the paper)"), Items(found)]
     about = "Computed from the tables of this study; nothing is tuned to the printed numbers."
-    return (Section("differences", "Where we differ, and why", about, tuple(blocks)),)
+    yield Section("differences", "Where we differ, and why", about, tuple(blocks))
 
 
 def reasons(printed: Printed, model: str) -> tuple[str, ...]:

@@ -88,7 +88,6 @@ class Chart:
     caption: str
     """How to read it."""
     draw: Callable[[], Figure]
-    """To be pickled for another process: a function of a module with its arguments."""
 
 
 @dataclass(frozen=True)

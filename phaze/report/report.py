@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -35,9 +35,16 @@ Written = Mapping[str, tuple[type[Table], pd.DataFrame]]
 """Tables of a page by file name, each with its contract."""
 
 
-def page_of(page: str, subtitle: str, answer: Answer, sections: Iterable[Section], tables: Written) -> Report:
-    """Return the report of a page, beside which all of its tables lie."""
-    frames = {name: frame for name, (_, frame) in tables.items()}
+def page_of(
+    page: str,
+    subtitle: str,
+    answer: Answer,
+    sections: Iterable[Section],
+    tables: Written,
+    shown: Mapping[str, pd.DataFrame] | None = None,
+) -> Report:
+    """The report of a page beside which its tables lie; those that are only shown are in the page alone."""
+    frames = {name: frame for name, (_, frame) in tables.items()} | dict(shown or {})
     document = Document("phaze", subtitle, answer, tuple(sections), frames, page)
     return Report(document, {name: table for name, (table, _) in tables.items()})
 
@@ -49,14 +56,11 @@ class Report:
     document: Document
     written: Mapping[str, type[Table]]
     """The tables of the document that are files too, by file name."""
-    asked: Mapping[str, Callable[[], Drawn]] = field(default_factory=dict)
-    """What waits for figures that others draw, by name; this process draws all others."""
 
     @cached_property
     def page(self) -> str:
         """Return the report as one HTML page."""
-        waiting = {chart.name: partial(draw, chart) for chart in self.document.charts} | dict(self.asked)
-        return render_page(self.document, {name: wait() for name, wait in waiting.items()})
+        return render_page(self.document, {chart.name: draw(chart) for chart in self.document.charts})
 
     @cached_property
     def markdown(self) -> str:

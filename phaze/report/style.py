@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
-import pickle
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
-from functools import partial
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
@@ -22,8 +19,6 @@ from matplotlib.typing import RcKeyType
 
 from phaze.base.files import atomic_path
 from phaze.report.document import Chart
-from phaze.report.workers import Workers
-from phaze.tables.store import Recalled
 
 INK, MUTED, GRID = "#1c2430", "#5d6875", "#e4e8ec"
 BLUE, SKY, AMBER, SAND, GREY, SILVER = "#0b5394", "#5b9bd5", "#d07a12", "#f0c27f", "#77828e", "#c3cad1"
@@ -146,22 +141,6 @@ class Drawn:
 
     svg: str
     width_px: int
-
-
-def ask_for_figure(chart: Chart, workers: Workers, kept: Recalled) -> Callable[[], Drawn]:
-    """Return what waits for a figure, which a worker draws unless it is kept, by content.
-
-    The digest is of the data by value, without a memo: parts that are one object in one process are equal
-    ones where workers made some.
-    """
-    stream = io.BytesIO()
-    pickler = pickle.Pickler(stream)
-    pickler.fast = True
-    pickler.dump(chart)
-    content = f"{hashlib.sha256(stream.getvalue()).hexdigest()}, matplotlib {mpl.__version__}"
-    question = partial(draw, chart)
-    wait = question if kept.knows(content) else workers.ask(question)
-    return lambda: Drawn(*kept.of(content, lambda: astuple(wait())))
 
 
 def draw(chart: Chart) -> Drawn:

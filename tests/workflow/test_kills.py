@@ -57,7 +57,7 @@ FILES = {
 MOMENTS = ("writing", "working", "written", "start")
 KILLER = Path(__file__).parent / "killer"
 NOT_COMPARED = ("logs", "benchmarks", "solutions")
-MEASURED = (".html", ".md", "durations.parquet", "durations.csv", "figures/report.json")
+MEASURED = (".html", ".md", "durations.parquet", "durations.csv")
 """Pages and their figures tell measured times as well, and so does one table of the page of plans."""
 
 

@@ -22,7 +22,7 @@ def findings(inputs: Inputs) -> Findings:
 
 @pytest.fixture(scope="session")
 def report(inputs: Inputs, findings: Findings) -> Report:
-    return compose(inputs, findings, lambda: findings.checks)
+    return compose(inputs, findings)
 
 
 @pytest.fixture(scope="session")

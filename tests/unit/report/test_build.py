@@ -13,7 +13,6 @@ from phaze.report.findings import RESULT_TABLES, Findings
 from phaze.report.inputs import Inputs
 from phaze.report.record import count_proofs
 from phaze.report.report import Report, render_markdown, render_page
-from phaze.report.workers import employ
 from phaze.tables import Fronts, Proofs, Sensitivities, Times, Trials
 
 
@@ -108,12 +107,9 @@ def test_the_page_is_small(report: Report) -> None:
     assert len(report.page) < 1_000_000
 
 
-def test_the_same_study_gives_the_same_bytes_whatever_the_number_of_processes(
-    inputs: Inputs, report: Report
-) -> None:
-    with employ(2) as workers:
-        again = build_report(inputs, workers)
-        assert again.page == report.page
+def test_the_same_study_gives_the_same_bytes(inputs: Inputs, report: Report) -> None:
+    again = build_report(inputs)
+    assert again.page == report.page
     assert again.markdown == report.markdown
 
 

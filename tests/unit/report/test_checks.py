@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.report.build import CHECKS, ask_for_checks
+from phaze.report.build import CHECKS
 from phaze.report.checks import Evidence
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs, Only, Point
-from phaze.report.workers import ALONE
+from phaze.report.verdicts import run_checks
 from phaze.tables import Schedules, Stages, Table
 
 
@@ -214,7 +214,7 @@ def test_too_few_points_solved_again_are_caught(evidence: Evidence) -> None:
 
 
 def test_a_failed_check_counts_its_failures_and_names_the_first(evidence: Evidence) -> None:
-    found = ask_for_checks(with_placements(evidence, lambda f: f.assign(reason="")), ALONE)()
+    found = run_checks(CHECKS, with_placements(evidence, lambda f: f.assign(reason="")))
     failed = found[~found["passed"]].iloc[0]
     assert failed["check"] == "infeasible placements say why"
     assert failed["failures"] == failed["rows"] > 0
