@@ -69,13 +69,15 @@ class LayerCost:
         return self.forward_s if recompute == "full" else self.core_s
 
     def kept_bytes(self, recompute: Recompute) -> tuple[float, float]:
-        """Return what the layer keeps of a microbatch, and what recomputing it needs."""
-        layer = self.layer
+        """Bytes that the layer keeps of a microbatch, and those that it holds while it is at work: what it
+        recomputes, and keys and values of the whole sequence.
+        """
+        layer, gathered = self.layer, self.layer.gathered_bytes
         if recompute == "none" or layer.name in KEPT:
-            return layer.activation_bytes, 0
+            return layer.activation_bytes, gathered
         if recompute == "full":
-            return layer.input_bytes, layer.activation_bytes
-        return layer.activation_bytes - layer.attention_bytes, layer.attention_bytes
+            return layer.input_bytes, layer.activation_bytes + gathered
+        return layer.activation_bytes - layer.attention_bytes, layer.attention_bytes + gathered
 
 
 def layer_costs(workload: Workload, machine: Machine, *, flash: bool = False) -> dict[str, LayerCost]:

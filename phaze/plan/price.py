@@ -83,9 +83,9 @@ class Memory:
     """Weights and their gradients."""
     optimizer_bytes: float
     activation_bytes: float
-    """Activations of the microbatches in flight, and what recomputing needs."""
+    """Activations of the microbatches in flight, and what the one at work needs beside them."""
     recompute_bytes: float
-    """Of it what recomputing needs."""
+    """Of it what the one at work needs: what is recomputed, and keys and values of the whole sequence."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -63,9 +63,9 @@ class Prediction:
     """Weights and their gradients."""
     optimizer_gib: float
     activation_gib: float
-    """Activations of the microbatches in flight, and what recomputing needs."""
+    """Activations of the microbatches in flight, and what the one at work needs beside them."""
     recompute_gib: float
-    """Of it what recomputing needs."""
+    """Of it what the one at work needs: what is recomputed, and keys and values of the whole sequence."""
     model_flops_per_gpu: float
     """FLOP/s of a device without those of recomputation."""
     bubble_share: float

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pandas as pd
 
+from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.spec.model import AnyModel, Model
 from phaze.spec.settings import ExtractSettings
@@ -66,6 +67,8 @@ def build_graph(model: AnyModel, sequence: int, layout: Layout, bytes_per_elemen
     where = f"model {model.name}"
     model.check_tensor_width(layout.tp, where)
     model.check_sequence(sequence, where)
+    if layout.cp > 1:
+        raise PhazeError(f"{where}: cp: {layout.cp} must be 1, a sample is one image")
     if isinstance(model, ResNet):
         return resnet_graph(model, layout.microbatch)
     if isinstance(model, SemanticFpn):

@@ -88,6 +88,11 @@ class Layer:
         parts = (part for operator in self.pass_of(direction).operators for part in operator.parts)
         return tuple(Collective(p.kind, p.axis, p.network_bytes) for p in parts if p.axis)
 
+    @property
+    def gathered_bytes(self) -> int:
+        """Keys and values of the whole sequence, which context-parallel ranks gather in both passes."""
+        return sum(one.nbytes for one in self.collectives("forward") if one.axis == "cp")
+
 
 @dataclass(frozen=True)
 class Workload:

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.spec.model import load_model
 from phaze.spec.vision import Vision
@@ -195,6 +196,12 @@ def test_pooling_keeps_a_place_for_each_of_its_outputs() -> None:
     assert made.name == "stem_relu+stem_pool"
     assert made.stashed_bytes == 2 * 64 * 112**2 + 64 * 56**2
     assert sum(p.elements for p in made.parts) == 64 * 112**2 + 9 * 64 * 56**2
+
+
+@pytest.mark.parametrize("name", VISION)
+def test_an_image_is_not_cut_along_its_sequence(name: str) -> None:
+    with pytest.raises(PhazeError, match=f"model {name}: cp: 2 must be 1, a sample is one image"):
+        build_graph(model_of_images(name), 1, Layout(cp=2), 2)
 
 
 def test_a_block_of_resnet_50_by_hand() -> None:
