@@ -68,32 +68,32 @@ class Layout:
 
     @property
     def devices(self) -> int:
-        """Return the devices of all stages and replicas."""
+        """Devices of all stages and replicas."""
         return self.tp * self.cp * self.dp * self.pp
 
     @property
     def stages(self) -> int:
-        """Return the stages of the pipeline, those of all virtual ones."""
+        """Stages of the pipeline, those of all virtual ones."""
         return self.pp * self.vp
 
     @property
     def edp(self) -> int:
-        """Return how many ranks hold the same experts."""
+        """Expert-data-parallel ranks: those that hold the same experts."""
         return self.tp * self.cp * self.dp // (self.etp * self.ep)
 
     @property
     def cuts_sequence(self) -> bool:
-        """Return whether tensor-parallel ranks hold shares of the sequence between layers."""
+        """Whether tensor-parallel ranks hold shares of the sequence between layers."""
         return self.sequence_parallel and self.tp > 1
 
     @property
     def bytes_per_element(self) -> int:
-        """Return the bytes of a number in activations."""
+        """Bytes of a number in activations."""
         return 4 if self.precision == "single" else 2
 
     @cached_property
     def key(self) -> str:
-        """Return what changes the operators of a slice, as a word for paths and tables, as tp4-sp-b2.
+        """Word for paths and tables for all that changes the operators of a slice, as tp4-sp-b2.
 
         Axes of width 1 other than tp are left out, so that a new axis renames nothing.
         """
@@ -103,7 +103,7 @@ class Layout:
 
     @classmethod
     def of_key(cls, key: str) -> Self:
-        """Return the layout on one stage and one replica that a key stands for; PhazeError for no key."""
+        """Layout on one stage and one replica that a key stands for; PhazeError for no key."""
         found = _KEY.fullmatch(key)
         if found is None:
             raise PhazeError(f"layout: must be a key such as tp4-b2 or tp8-cp2-sp-b1, got {key}")
@@ -119,7 +119,7 @@ class Layout:
         )
 
     def group(self, axis: Axis) -> Group:
-        """Return the group that a rank belongs to along an axis."""
+        """Group that a rank belongs to along an axis."""
         dense = self.tp * self.cp
         ranks, stride = {
             "tp": (self.tp, 1),
@@ -134,7 +134,7 @@ class Layout:
         return Group(ranks, stride)
 
     def microbatches(self, global_batch: int) -> int:
-        """Return the microbatches of a replica in a batch."""
+        """Microbatches of a replica in a batch."""
         return global_batch // (self.microbatch * self.dp)
 
     def check(self, *, devices: int | None = None, global_batch: int | None = None) -> None:
@@ -162,7 +162,7 @@ class Layout:
 
 
 def layouts_of(widths: Iterable[int], microbatches: Iterable[int]) -> list[Layout]:
-    """Return the layouts of one stage and one replica with every TMP width and every microbatch."""
+    """Layouts of one stage and one replica with every TMP width and every microbatch."""
     return [Layout(tp=tp, microbatch=microbatch) for tp, microbatch in product(widths, microbatches)]
 
 

@@ -15,7 +15,7 @@ from phaze.report.report import Report, write_report
 from phaze.report.tiled.build import build_tiled_report
 from phaze.report.tiled.inputs import TiledInputs
 from phaze.spec.map_study import Maps
-from phaze.spec.planning import Plans
+from phaze.spec.planning import PlanStudy
 from phaze.spec.published_maps import PublishedMaps
 from phaze.spec.published_plans import PublishedPlans
 from phaze.spec.published_tiled import PublishedTiled
@@ -28,7 +28,7 @@ Loaded = Mapping[str, pd.DataFrame]
 def of_plans(loaded: Loaded, plans: object, published: object | None) -> Report:
     """Return the page of the plans: figures, tables, claims of the publication, and checks."""
     printed = None if published is None else PublishedPlans.parse(published, "published")
-    return build_plan_report(PlanInputs(Plans.parse(plans, "plans"), published=printed, **loaded))
+    return build_plan_report(PlanInputs(PlanStudy.parse(plans, "plans"), published=printed, **loaded))
 
 
 def of_mappings(loaded: Loaded, maps: object, published: object | None) -> Report:

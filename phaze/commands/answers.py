@@ -46,7 +46,7 @@ ENERGIES = ("mac", "register", "l2", "glb", "hbm", "link")
 
 
 @dataclass(frozen=True)
-class Question:
+class PlacementQuestion:
     """A model on an architecture in a cluster; what is not said is searched or has the study's default."""
 
     model: str
@@ -76,7 +76,7 @@ class Question:
     backward: str
 
     def training(self) -> Training:
-        """Return how the model is trained."""
+        """The search's training settings."""
         for microbatch in self.microbatches:
             if self.global_batch % microbatch:
                 raise PhazeError(
@@ -89,7 +89,7 @@ class Question:
         return Training.parse({**given, **self.memory, "hbm_gib": [hbm_gib]}, "place")
 
     def scenario(self) -> Scenario:
-        """Return cluster and batch."""
+        """Cluster and batch."""
         system = load_system_of(self.architecture, self.system, flat=self.flat_bandwidth)
         devices = system.devices if self.devices is None else self.devices
         if devices > system.devices:
@@ -99,7 +99,7 @@ class Question:
         return Scenario.parse({**system.model_dump(), **changes}, "place")
 
     def assumptions(self) -> list[str]:
-        """Return what the answer takes for granted beside architecture and system as they are."""
+        """Assumptions of the answer beside architecture and system as they are."""
         found = []
         if self.flat_bandwidth is not None:
             found.append(f"a flat network of {self.flat_bandwidth:g} bytes/s")
@@ -111,7 +111,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundPlacement:
     """Placements of a model with their stages, the best, and plans on its HBM as simulated."""
 
     evaluation: Evaluation
@@ -121,8 +121,8 @@ class Found:
     """Table simulations of the best placement and of equal stages, with what the plans are; by planner."""
 
 
-def answer(question: Question) -> Found:
-    """Return everything about the question: placements, and the best as it is simulated."""
+def answer(question: PlacementQuestion) -> FoundPlacement:
+    """Everything about the question: placements, and the best as it is simulated."""
     training = question.training()
     subject = read_subject(
         question.model, question.sequence, question.widths, training.microbatches, question.backward
@@ -130,7 +130,7 @@ def answer(question: Question) -> Found:
     terms = Terms(question.scenario(), training, load_technology(TECHNOLOGY))
     found = evaluate_architectures(subject, read_architecture(question.architecture), terms)
     best = best_placement(found.placements[found.placements["planner"] == "phaze"])
-    return Found(found, best, _simulated(subject, terms, found, best))
+    return FoundPlacement(found, best, _simulated(subject, terms, found, best))
 
 
 def _simulated(subject: Subject, terms: Terms, found: Evaluation, best: pd.Series) -> pd.DataFrame:
@@ -147,7 +147,7 @@ def _simulated(subject: Subject, terms: Terms, found: Evaluation, best: pd.Serie
 def read_subject(
     name: str, sequence: int | None, widths: Sequence[int], microbatches: Sequence[int], backward: str
 ) -> Subject:
-    """Return a model's operators for TMP widths and microbatches; without widths for all that divide it."""
+    """Model's operators for TMP widths and microbatches; without widths for all that divide it."""
     model, tokens = _checked(name, sequence, widths)
     chosen = widths or [t for t in POWERS if model.divides(t)]
     settings = ExtractSettings.parse({"backward": backward}, "--backward")
@@ -157,7 +157,7 @@ def read_subject(
 def read_workloads(
     name: str, sequence: int | None, widths: Sequence[int], microbatches: Sequence[int], backward: str
 ) -> list[Workload]:
-    """Return the operators of a model's distinct layers for TMP widths and microbatches, a chain or not."""
+    """Operators of a model's distinct layers for TMP widths and microbatches, a chain or not."""
     model, tokens = _checked(name, sequence, widths)
     settings = ExtractSettings.parse({"backward": backward}, "--backward")
     layouts = layouts_of(widths, microbatches)
@@ -165,7 +165,6 @@ def read_workloads(
 
 
 def _checked(name: str, sequence: int | None, widths: Sequence[int]) -> tuple[AnyModel, int]:
-    """Return a model and the tokens of a sample, checked against each other and against TMP widths."""
     model = load_model_named(name)
     tokens = model.usual_sequence if sequence is None else sequence
     model.check_sequence(tokens, "--sequence")
@@ -175,14 +174,14 @@ def _checked(name: str, sequence: int | None, widths: Sequence[int]) -> tuple[An
 
 
 def read_architecture(name: str) -> pd.DataFrame:
-    """Return one architecture as table architectures."""
+    """One architecture as table architectures."""
     return describe_named([load_architecture(name)], load_technology(TECHNOLOGY).area_um2, "named")
 
 
 def estimate_subject(
     subject: Subject, architecture: str, system: str, flat_bandwidth: float | None = None
 ) -> list[pd.DataFrame]:
-    """Return for every point of a model its operators with their estimates."""
+    """For every point of a model its operators with their estimates."""
     chips = read_architecture(architecture)
     designs = {core: int(chips[f"{core}_design"].iloc[0]) for core in ("tensor", "vector", "fused")}
     designs["network"] = designs["vector"]
@@ -204,7 +203,7 @@ def _estimated(point: Workload, chips: pd.DataFrame, designs: dict[str, int], te
 def schedule_subject(
     subject: Subject, architecture: str, system: str, flat_bandwidth: float | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return tables solves and schedules of a model on an architecture."""
+    """Tables solves and schedules of a model on an architecture."""
     terms = Terms(_scenario(architecture, system, flat_bandwidth), Training(), load_technology(TECHNOLOGY))
     found = evaluate_architectures(subject, read_architecture(architecture), terms)
     return found.solves, found.schedules
@@ -214,8 +213,8 @@ def _scenario(architecture: str, system: str, flat_bandwidth: float | None) -> S
     return Scenario.parse(load_system_of(architecture, system, flat=flat_bandwidth).model_dump(), system)
 
 
-def describe_placement(question: Question, found: Found) -> Described:
-    """Return the best placement in plain values, or why there is none."""
+def describe_placement(question: PlacementQuestion, found: FoundPlacement) -> Described:
+    """Best placement in plain values, or why there is none."""
     best, stages = found.best, found.evaluation.stages
     layout = layout_of(best)
     widths = {"tensor": layout.tp, "microbatch": layout.microbatch}
@@ -248,12 +247,11 @@ _STAGE = ("stage", "first_layer", "last_layer", "devices", "load_s", "memory_byt
 
 
 def _plain(value: object) -> object:
-    """Return a NumPy scalar as Python's."""
     return value.item() if hasattr(value, "item") else value
 
 
 def in_one_line(found: Described) -> str:
-    """Return a described placement as the answer to the main question."""
+    """Described placement as the answer to the main question."""
     if found["status"] != "placed":
         return f"infeasible: {found['reason']}{_assumed(found)}"
     memory = ", ".join(_stage_memory(stage) for stage in _stages(found))
@@ -270,7 +268,7 @@ def in_one_line(found: Described) -> str:
 
 
 def _faster(found: Described) -> str:
-    """Return what equal stages take where they are simulated to be faster."""
+    """Batch time of equal stages where they are simulated to be faster."""
     equal = found["equal_stages"]
     if not isinstance(equal, dict) or equal["simulated_s"] >= float(str(found["simulated_s"])) * (1 - 1e-9):
         return ""
@@ -302,7 +300,7 @@ def _stage_memory(stage: dict[str, float]) -> str:
 
 
 def describe_space(area_limit_mm2: float | None, *, minimum_share: bool) -> Described:
-    """Return the size of the searched space, its area limit, and its smallest and largest architecture."""
+    """Size of the searched space, its area limit, and its smallest and largest architecture."""
     figures = load_technology("22nm").area_um2
     if area_limit_mm2 is None:
         limit_um2 = area_um2(load_architecture("tpu-v4"), figures)
@@ -320,7 +318,6 @@ def describe_space(area_limit_mm2: float | None, *, minimum_share: bool) -> Desc
 
 
 def _describe(row: pd.Series) -> Described:
-    """Return an architecture of the grid in plain values."""
     sizes = ["num_tc", "num_vc", "pe_x", "pe_y", "pe_vc", "glb_bytes", "l2_tc_bytes", "l2_vc_bytes"]
     return {
         "architecture": str(row["architecture"]),

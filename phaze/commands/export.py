@@ -28,7 +28,7 @@ def export(
 
 
 def export_table(path: Path, form: str) -> str:
-    """Return any table of phaze as CSV (infinity is `inf`) or JSON (a list of rows, infinity is null)."""
+    """Any table of phaze as CSV (infinity is `inf`) or JSON (a list of rows, infinity is null)."""
     from phaze.tables import read_any
 
     if form not in list(Format):

@@ -62,7 +62,7 @@ PLAN = {
 
 
 def is_given(context: typer.Context, name: str) -> bool:
-    """Return whether a parameter of the verb is in the command."""
+    """Whether a parameter of the verb is in the command."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 

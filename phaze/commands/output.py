@@ -49,7 +49,6 @@ def refuse_outputs(*outs: Path | None, reads: Iterable[Path | str | None] = ()) 
 
 
 def _is_same(path: Path, other: Path) -> bool:
-    """Return whether two paths are names of one file, as hard links are."""
     return path.exists() and other.exists() and path.samefile(other)
 
 

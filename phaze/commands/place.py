@@ -14,7 +14,7 @@ from phaze.commands import options
 from phaze.commands.output import ended_at_once, refuse_outputs, telling, write_or_print
 
 if TYPE_CHECKING:
-    from phaze.commands.answers import Question
+    from phaze.commands.answers import PlacementQuestion
     from phaze.plan.piper.question import Question as PiperQuestion
 
 _OF_MODELS = frozenset(
@@ -26,7 +26,7 @@ _OF_MODELS = frozenset(
 """Options that say how a model is placed, by parameter."""
 
 
-class Planner(StrEnum):
+class PlannerOption(StrEnum):
     """Planners of instance files."""
 
     PHAZE = "phaze"
@@ -42,7 +42,9 @@ def place(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="File for the placement; else printed.")
     ] = None,
-    planner: Annotated[Planner, typer.Option(help="Whose planner, for an instance file.")] = Planner.PHAZE,
+    planner: Annotated[
+        PlannerOption, typer.Option(help="Whose planner, for an instance file.")
+    ] = PlannerOption.PHAZE,
     model: Annotated[str | None, typer.Option("--model", "-m", help="Model, as for the other verbs.")] = None,
     architecture: options.ArchitectureOption = "tpu-v4-as-built",
     system: options.SystemOption = "tpu-v4-pod",
@@ -133,14 +135,14 @@ def place(
         levels=levels, max_downsets=max_downsets,
     )  # fmt: skip
     if instance is not None:
-        _refuse_options_of_models(context, devices=planner is Planner.PHAZE)
+        _refuse_options_of_models(context, devices=planner is PlannerOption.PHAZE)
         _place_instance(instance, planner, piper, out)
     elif model is not None:
         _refuse_piper(planner, piper)
         options.refuse_unless_positive("place", flat_bandwidth=flat_bandwidth, hbm_gib=hbm_gib, tokens=tokens)
-        from phaze.commands.answers import Question
+        from phaze.commands.answers import PlacementQuestion
 
-        question = Question(
+        question = PlacementQuestion(
             model=model, architecture=architecture, system=system, flat_bandwidth=flat_bandwidth,
             devices=devices, global_batch=global_batch, sequence=sequence, widths=tuple(tensor or ()),
             microbatches=tuple(microbatch or ()),
@@ -151,7 +153,7 @@ def place(
         _place_model(question, out, as_json=as_json)
 
 
-def _place_model(question: Question, out: Path | None, *, as_json: bool) -> None:
+def _place_model(question: PlacementQuestion, out: Path | None, *, as_json: bool) -> None:
     from phaze.commands.answers import answer, describe_placement, in_one_line
 
     with telling("place"):
@@ -159,8 +161,8 @@ def _place_model(question: Question, out: Path | None, *, as_json: bool) -> None
     write_or_print((json.dumps(found, indent=2) if as_json else in_one_line(found)) + "\n", out)
 
 
-def _place_instance(instance: Path, planner: Planner, piper: PiperQuestion, out: Path | None) -> None:
-    if planner is Planner.PIPER:
+def _place_instance(instance: Path, planner: PlannerOption, piper: PiperQuestion, out: Path | None) -> None:
+    if planner is PlannerOption.PIPER:
         text = _by_piper(instance, piper)
     else:
         _refuse_options_of_piper(piper)
@@ -205,9 +207,9 @@ def _refuse_options_of_models(context: typer.Context, *, devices: bool) -> None:
             raise PhazeError(f"place: --{option} is not for the instance file of this planner")
 
 
-def _refuse_piper(planner: Planner, question: PiperQuestion) -> None:
+def _refuse_piper(planner: PlannerOption, question: PiperQuestion) -> None:
     """Refuse the planner, and what only it takes, for a model."""
-    if planner is Planner.PIPER:
+    if planner is PlannerOption.PIPER:
         raise PhazeError("place: give an instance file with --planner piper; a study plans models with it")
     _refuse_options_of_piper(question)
 

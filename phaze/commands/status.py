@@ -41,12 +41,12 @@ class File:
 
     @property
     def benchmark(self) -> str:
-        """Return the file in which the time of the job was measured."""
+        """File in which the time of the job was measured."""
         return self.log.replace("/logs/", "/benchmarks/", 1).removesuffix(".log") + ".tsv"
 
 
 @dataclass(frozen=True)
-class Stage:
+class RuleProgress:
     """The jobs of one rule."""
 
     rule: str
@@ -85,13 +85,13 @@ def status(
     typer.echo(_summary(stages, left, shared))
 
 
-def _line(stage: Stage) -> str:
+def _line(stage: RuleProgress) -> str:
     total = stage.done + stage.left
     why = f"   {stage.left} to run: {', '.join(stage.reasons)}" if stage.left else ""
     return f"{stage.rule:24} {stage.done:5} of {total:5} done{why}"
 
 
-def _summary(stages: list[Stage], left_s: float | None, cores: int) -> str:
+def _summary(stages: list[RuleProgress], left_s: float | None, cores: int) -> str:
     jobs = sum(stage.left for stage in stages)
     if not jobs:
         return "all is done"
@@ -101,14 +101,14 @@ def _summary(stages: list[Stage], left_s: float | None, cores: int) -> str:
 
 
 def in_words(seconds: float) -> str:
-    """Return a time as a reader says it."""
+    """Time as a reader says it."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def study_status(folder: Path, configfile: Path | None) -> list[Stage]:
-    """Return the rules of a study in the order of the workflow, as Snakemake sees them from a folder.
+def study_status(folder: Path, configfile: Path | None) -> list[RuleProgress]:
+    """Rules of a study in the order of the workflow, as Snakemake sees them from a folder.
 
     Raises PhazeError with what Snakemake says where the study cannot be planned.
     """
@@ -121,7 +121,6 @@ def study_status(folder: Path, configfile: Path | None) -> list[Stage]:
 
 
 def _ask(folder: Path, configfile: Path | None, *arguments: str) -> str:
-    """Return what Snakemake prints."""
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
     command += ["--directory", str(folder), *arguments]
     if configfile is not None:
@@ -133,7 +132,7 @@ def _ask(folder: Path, configfile: Path | None, *arguments: str) -> str:
 
 
 def read_summary(text: str) -> list[File]:
-    """Return the files that `snakemake --summary` prints."""
+    """Files that `snakemake --summary` prints."""
     return [
         File(row["rule"], row["log-file(s)"], "" if row["plan"] == "no update" else _reason(row["status"]))
         for row in csv.DictReader(text.splitlines(), delimiter="\t")
@@ -145,14 +144,14 @@ def _reason(status: str) -> str:
 
 
 def read_counts(text: str) -> dict[str, int]:
-    """Return how many jobs of every rule a dry run counts, empty where nothing is to be done."""
+    """Jobs of every rule by a dry run, empty where nothing is to be done."""
     _, _, table = text.partition("Job stats:\n")
     lines = (line.split() for line in table.partition("\n\n")[0].splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].isdigit()}
 
 
-def stages_of(files: list[File], left: dict[str, int], folder: Path) -> list[Stage]:
-    """Return what is done and what is left by rule, first what runs first."""
+def stages_of(files: list[File], left: dict[str, int], folder: Path) -> list[RuleProgress]:
+    """Jobs done and left of every rule, first those that run first."""
     order = {rule: i for i, rule in enumerate(_rules())}
     rules = sorted({file.rule for file in files}, key=lambda rule: (order.get(rule, len(order)), rule))
     return [
@@ -161,7 +160,6 @@ def stages_of(files: list[File], left: dict[str, int], folder: Path) -> list[Sta
 
 
 def _rules() -> list[str]:
-    """Return the rules of the workflow in the order in which they are stated, which is that of the stages."""
     included = re.findall(
         r'^include: "(.+)"$', (ROOT / "Snakefile").read_text(encoding="utf-8"), re.MULTILINE
     )
@@ -169,11 +167,11 @@ def _rules() -> list[str]:
     return [rule for text in texts for rule in re.findall(r"^rule (\w+):$", text, re.MULTILINE)]
 
 
-def _stage(files: list[File], left: int, folder: Path) -> Stage:
+def _stage(files: list[File], left: int, folder: Path) -> RuleProgress:
     stale = {file.log for file in files if file.reason}
     jobs = {file.log: folder / file.benchmark for file in files}
     measured = [seconds for path in jobs.values() if (seconds := _seconds(path)) is not None]
-    return Stage(
+    return RuleProgress(
         rule=files[0].rule,
         done=len(jobs.keys() - stale),
         left=left,
@@ -183,7 +181,7 @@ def _stage(files: list[File], left: int, folder: Path) -> Stage:
 
 
 def _seconds(benchmark: Path) -> float | None:
-    """Return the time of a job from Snakemake's measurement, None without one."""
+    """Time of a job from Snakemake's measurement, None without one."""
     try:
         with benchmark.open(encoding="utf-8") as file:
             return float(next(csv.DictReader(file, delimiter="\t"))["s"])
@@ -191,8 +189,8 @@ def _seconds(benchmark: Path) -> float | None:
         return None
 
 
-def seconds_left(stages: list[Stage]) -> float | None:
-    """Return the work that is left; a rule that never ran counts as the mean job. None if none ran."""
+def seconds_left(stages: list[RuleProgress]) -> float | None:
+    """Work that is left; a rule that never ran counts as the mean job. None if none ran."""
     known = [stage.job_s for stage in stages if stage.job_s is not None]
     if not known:
         return None

@@ -35,7 +35,7 @@ def trace(
         typer.Option("-o", "--out", help="File for the graph, which `partition` takes, or the comparison."),
     ] = None,
 ) -> None:
-    """Run a PyTorch module without data, forward and backward, and write the graph of its operators.
+    """Calls of a module; PhazeError unless its code may run and PyTorch is installed.
 
     Every operator that PyTorch runs is one of the graph, with times estimated for the device of a system. A
     comparison shows parameters and FLOPs of a sample as PyTorch counts them, of the graph, and of the spec.
@@ -53,7 +53,6 @@ def trace(
 
 
 def _comparison(modules: list[TorchModule], *, run_code: bool) -> str:
-    """Return a comparison as CSV."""
     from phaze.spec.config import load_model_named
     from phaze.workload.families.traced.trace import compare, csv_text
     from phaze.workload.families.traced.trace import trace as run

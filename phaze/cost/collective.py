@@ -15,7 +15,7 @@ REDUCING: tuple[Kind, ...] = ("all_reduce", "reduce_scatter")
 
 
 def reduced_bytes(works: Works) -> Floats:
-    """Return the tensors that all-reduces of every work combine, in bytes (W,).
+    """Tensors that all-reduces of every work combine, in bytes (W,).
 
     Another collective counts as the all-reduce in which a device sends as much.
     """
@@ -27,17 +27,17 @@ def reduced_bytes(works: Works) -> Floats:
 
 
 def additions(works: Works, layout: Layout) -> Floats:
-    """Return the additions of a device in every work (W,): (t − 1)/t of the elements that it has."""
+    """Additions of a device in every work (W,): (t − 1)/t of the elements that it has."""
     return works.total(_additions(works, layout))
 
 
 def reduction_cycles(works: Works, designs: Designs, layout: Layout, cycles_per_addition: float) -> Floats:
-    """Return the cycles of the additions on all vector cores, (W, D)."""
+    """Cycles of the additions on all vector cores, (W, D)."""
     lanes = designs.lanes * designs.vector_cores
     return works.total(cycles_per_addition * np.ceil(_additions(works, layout)[:, None] / lanes))
 
 
 def _additions(works: Works, layout: Layout) -> Floats:
-    """Return the additions of every part (P,): every rank adds up what it would send to scatter the sums."""
+    """Additions of every part (P,): every rank adds up what it would send to scatter the sums."""
     adds = np.isin(works.kinds, REDUCING)
     return np.where(adds, sent_bytes("reduce_scatter", works.elements, layout.tp), 0.0)

@@ -38,12 +38,11 @@ class Designs:
     words_per_cycle: Floats
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self.ids)
 
 
 def design_ids(architectures: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return columns tensor_design, vector_design, fused_design: ids, unique over all three."""
+    """Columns tensor_design, vector_design, fused_design: ids, unique over all three."""
     ids: dict[str, pd.Series] = {}
     first = 0
     for core, columns in DEPENDS_ON.items():
@@ -54,13 +53,13 @@ def design_ids(architectures: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def with_own_designs(architectures: pd.DataFrame) -> pd.DataFrame:
-    """Return architectures with ids that tell their core designs apart, whatever shards they come from."""
+    """Architectures with ids that tell their core designs apart, whatever shards they come from."""
     chips = architectures.drop_duplicates("architecture").reset_index(drop=True)
     return chips.assign(**design_ids(chips))
 
 
 def designs_of(architectures: pd.DataFrame, core: str, *, paired: bool = False) -> Designs:
-    """Return the distinct designs of a core type in table architectures.
+    """Distinct designs of a core type in table architectures.
 
     With `paired` operators on all cores run on as many tensor cores as vector cores.
     """
@@ -85,7 +84,7 @@ def designs_of(architectures: pd.DataFrame, core: str, *, paired: bool = False) 
 def gather_latencies(
     works: Ints, designs: Ints, estimated_work: Ints, estimated_design: Ints, values: Floats
 ) -> Floats:
-    """Return values[architecture, operator] from an estimate for each (work, design).
+    """values[architecture, operator] from an estimate for each (work, design).
 
     `works` (n,) is the work of every operator, -1 for one without; `designs` (A, n) the design on which each
     architecture runs it. Raises KeyError if an estimate is missing.
@@ -103,7 +102,7 @@ def gather_latencies(
 
 
 def designs_of_operators(cores: list[str], tensor: Ints, vector: Ints, fused: Ints) -> Ints:
-    """Return the design ids (A, n) of operators by core type; a collective reduces on the vector cores."""
+    """Design ids (A, n) of operators by core type; a collective reduces on the vector cores."""
     by_core = {
         "tensor": tensor,
         "vector": vector,

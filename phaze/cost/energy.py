@@ -23,7 +23,7 @@ the sum.
 def energies_of(
     load: Load, designs: Designs, bytes_per_element: int, figures: EnergyFigures
 ) -> dict[str, Floats]:
-    """Return the energy in J by component, arrays (W, D).
+    """Energy in J by component, arrays (W, D).
 
     What crosses an edge is written on one side and read on the other: a word counts in the L2 buffer on its
     side towards the array or lanes and on that towards the global buffer, and so in the global buffer
@@ -48,8 +48,7 @@ def energies_of(
 
 
 def sram_j_per_byte(capacity_bytes: Ints, figures: Mapping[float, float]) -> Floats:
-    """Return the energy of a byte in or out of an SRAM: log-log between figures, that of the nearest one
-    outside.
+    """Energy of a byte in or out of an SRAM: log-log between figures, that of the nearest one outside.
 
     A buffer above the largest figure consists of banks of that size.
     """

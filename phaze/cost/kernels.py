@@ -30,14 +30,14 @@ Kernel = tuple[Part, ...]
 
 
 def kernels_of(operator: Operator) -> list[Kernel]:
-    """Return a kernel for every matrix multiplication, or one for all vector operations."""
+    """Kernel for every matrix multiplication, or one for all vector operations."""
     if operator.core in ("network", "none"):
         return []
     return [(part,) for part in operator.parts] if operator.core == "tensor" else [operator.parts]
 
 
 def works_of_kernels(kernels: Sequence[Kernel], vector_cycles: Mapping[tuple[str, str], float]) -> Works:
-    """Return kernels as works of one estimate, with vector cycles by (role, kind)."""
+    """Kernels as works of one estimate, with vector cycles by (role, kind)."""
     parts = [part for kernel in kernels for part in kernel]
     return Works(
         ids=np.arange(len(kernels)),
@@ -53,7 +53,7 @@ def works_of_kernels(kernels: Sequence[Kernel], vector_cycles: Mapping[tuple[str
 
 
 def time_kernels(works: Works, device: Device, bytes_per_element: int) -> Floats:
-    """Return the seconds of kernels (W,) by what binds each, (W, limits).
+    """Seconds of kernels (W,) by what binds each, (W, limits).
 
     Each row has its time in one column, and the start of the kernel in the last one.
     """
@@ -68,7 +68,7 @@ def time_kernels(works: Works, device: Device, bytes_per_element: int) -> Floats
 
 
 def _times(works: Works, device: Device, core: str, width: int) -> tuple[Floats, Ints]:
-    """Return the seconds of kernels on cores of one type, and what binds."""
+    """Seconds of kernels on cores of one type, and what binds."""
     hardware = Hardware(
         clock_hz=device.clock_hz * device.sustained_clock,
         hbm_bandwidth_bytes_per_s=device.hbm_bandwidth_bytes_per_s * device.sustained_hbm,
@@ -82,14 +82,12 @@ def _times(works: Works, device: Device, core: str, width: int) -> tuple[Floats,
 
 
 def _chosen(works: Works, which: Bools) -> Works:
-    """Return some of the works."""
     own = which[works.of_part]
     parts = {field.name: getattr(works, field.name)[own] for field in fields(works) if field.name != "ids"}
     return Works(**(parts | {"ids": works.ids[which], "of_part": (np.cumsum(which) - 1)[parts["of_part"]]}))
 
 
 def _design(device: Device) -> Designs:
-    """Return a device as the one design of all its cores."""
     one = np.ones(1, np.int64)
     return Designs(
         ids=one,

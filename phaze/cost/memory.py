@@ -40,7 +40,7 @@ class ParameterBytes:
 
     @property
     def static(self) -> int:
-        """Return all of it: what a layer occupies whatever is in flight."""
+        """All of it: what a layer occupies whatever is in flight."""
         return self.weights + self.gradients + self.optimizer
 
 
@@ -60,18 +60,18 @@ with Adam, as in Rajbhandari et al., SC 2020, Section 3.1.
 
 
 def parameter_bytes(optimizer: Optimizer, precision: Precision) -> ParameterBytes:
-    """Return the bytes of weights, gradients and optimizer state of one parameter."""
+    """Bytes of weights, gradients and optimizer state of one parameter."""
     weight, gradient, master, state = _SIZES[precision]
     return ParameterBytes(weight, gradient, master + _STATES[optimizer] * state)
 
 
 def microbatches_in_flight(schedule: Schedule, stage: int, microbatches: int) -> int:
-    """Return how many microbatches the stage-th stage from the end stashes, of those of its pipeline."""
+    """Microbatches that the stage-th stage from the end stashes, of those of its pipeline."""
     return stage - 1 if schedule == "1f1b" else microbatches
 
 
 def most_in_flight(constant_bytes: Floats, stashed_bytes: Floats, memory_bytes: float, limit: int) -> Ints:
-    """Return how many microbatches in flight fit, at most `limit`, and -1 where not even none fits.
+    """Most microbatches in flight that fit, at most `limit`; -1 where not even none fits.
 
     The memory is affine in their number, so that one division answers for every position of a stage.
     """
@@ -84,7 +84,7 @@ def most_in_flight(constant_bytes: Floats, stashed_bytes: Floats, memory_bytes: 
 def state_bytes(
     parameters: float, optimizer: Optimizer, precision: Precision, zero: Zero, replicas: int
 ) -> float:
-    """Return the bytes of weights, gradients and optimizer state on each of d replicas."""
+    """Bytes of weights, gradients and optimizer state on each of d replicas."""
     _check(zero, replicas)
     size = parameter_bytes(optimizer, precision)
     parts = (size.weights, size.gradients, size.optimizer)
@@ -102,7 +102,7 @@ def update_bytes(
     *,
     states: bool = True,
 ) -> float:
-    """Return the bytes that a replica's update moves from and to memory.
+    """Bytes that a replica's update moves from and to memory.
 
     Full-precision weights are loaded and stored back (PALM, IV.A). With `states` false that is all, as in
     PALM's text; otherwise also the gradients are loaded, optimizer states loaded and stored, and the weights

@@ -47,7 +47,7 @@ def estimate_operators(
     technology: Technology,
     settings: EstimateSettings,
 ) -> pd.DataFrame:
-    """Return table estimates for table parts of one layout on the designs of table architectures.
+    """Table estimates for table parts of one layout on the designs of table architectures.
 
     Raises PhazeError for cycles of an unknown operation in the settings.
     """
@@ -73,7 +73,7 @@ def estimate_operators(
 def _as_set(
     parts: pd.DataFrame, architectures: pd.DataFrame, hardware: Hardware, settings: EstimateSettings
 ) -> tuple[pd.DataFrame, pd.DataFrame, Hardware]:
-    """Return works, architectures and cluster with what the settings say otherwise of them."""
+    """Works, architectures and cluster with what the settings say otherwise of them."""
     if not settings.vector_traffic:
         parts = parts.assign(streamed_bytes=0.0)
     if settings.words_per_cycle is not None:
@@ -92,7 +92,7 @@ def _frame(
     hardware: Hardware,
     figures: EnergyFigures,
 ) -> pd.DataFrame:
-    """Return the rows of one core type, for one core and for all."""
+    """Rows of one core type, for one core and for all."""
     columns: dict[str, NDArray[np.generic] | pd.api.extensions.ExtensionArray] = {
         "work": np.repeat(works, len(designs)),
         "design": np.tile(designs.ids, len(works)),
@@ -109,7 +109,7 @@ def _frame(
 
 
 def latencies_of(core: str, load: Load, designs: Designs, hardware: Hardware) -> tuple[Floats, Ints]:
-    """Return latencies in s and what binds, as positions in LIMITS, arrays (W, D)."""
+    """Latencies in s and what binds, as positions in LIMITS, arrays (W, D)."""
     words_cycles = load.glb_words / designs.words_per_cycle
     array_binds = load.array_cycles >= words_cycles
     waiting = np.maximum(np.where(array_binds, 0.0, load.core_cycles), words_cycles)

@@ -32,12 +32,12 @@ AT_THE_LIMIT = 1e-12
 
 
 def area_um2(architecture: Architecture, figures: AreaFigures) -> float:
-    """Return the area of one architecture: as given, or from the figures."""
+    """Area of one architecture: as given, or from the figures."""
     return float(describe([architecture], figures)["area_um2"].iloc[0])
 
 
 def area_limit_um2(limit: float | dict[str, object], technology: Technology) -> float:
-    """Return an area limit that is given in mm2, or as the architecture whose area it is."""
+    """Area limit that is given in mm2, or as the architecture whose area it is."""
     if isinstance(limit, dict):
         return area_um2(Architecture.parse(limit, "area_limit"), technology.area_um2)
     return limit * UM2_PER_MM2
@@ -50,7 +50,7 @@ def enumerate_grid(
     shard: str,
     named: Sequence[Architecture] = (),
 ) -> pd.DataFrame:
-    """Return the architectures of a grid within the area limit and the named ones, as table architectures.
+    """Architectures of a grid within the area limit and the named ones, as table architectures.
 
     Raises PhazeError where a named one has the name of one of the grid.
     """
@@ -65,7 +65,7 @@ def enumerate_grid(
 def enumerate_smaller(
     grid: Grid, figures: AreaFigures, area_limit_um2: float, smaller_um2: Sequence[float], shard: str
 ) -> pd.DataFrame:
-    """Return the architectures that belong to the space of some smaller area limit, but not of this one."""
+    """Architectures that belong to the space of some smaller area limit, but not of this one."""
     frame = _describe(_combinations(grid), figures)
     spaces = [within_limit(frame, grid.minimum_area_share, limit) for limit in (area_limit_um2, *smaller_um2)]
     kept = frame[np.any(spaces[1:], axis=0) & ~spaces[0]]
@@ -75,7 +75,7 @@ def enumerate_smaller(
 def within_limit(
     architectures: pd.DataFrame, minimum_area_share: float | None, area_limit_um2: float
 ) -> Bools:
-    """Return which architectures of a grid belong to the space of an area limit.
+    """Whether each architecture of a grid belongs to the space of an area limit.
 
     The authors keep an architecture only if its area is at least 30 % of the limit, unless it has a single
     tensor core or a single vector core.
@@ -88,7 +88,7 @@ def within_limit(
 
 
 def describe_named(architectures: Sequence[Architecture], figures: AreaFigures, shard: str) -> pd.DataFrame:
-    """Return named architectures as table architectures; no rule leaves one out."""
+    """Named architectures as table architectures; no rule leaves one out."""
     return _table(_named(architectures, figures), shard)
 
 
@@ -98,7 +98,7 @@ def _named(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.Da
 
 
 def describe(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.DataFrame:
-    """Return sizes and areas of single architectures.
+    """Sizes and areas of single architectures.
 
     A given area is shared among the components as the figures have it.
     """
@@ -115,7 +115,6 @@ def describe(architectures: Sequence[Architecture], figures: AreaFigures) -> pd.
 
 
 def _combinations(grid: Grid) -> pd.DataFrame:
-    """Return all combinations of a grid with what the paper's rules derive from them."""
     axes = np.meshgrid(grid.num_tc, grid.num_vc, grid.pe_x, grid.pe_y, grid.glb_mib, indexing="ij")
     tc, vc, x, y, glb = (axis.ravel() for axis in axes)
     return pd.DataFrame(
@@ -134,13 +133,13 @@ def _combinations(grid: Grid) -> pd.DataFrame:
 
 
 def _per_core(rule: Callable[..., float], *sizes: Ints) -> Floats:
-    """Return what a rule derives from sizes, asked once for equal ones."""
+    """A rule's values for sizes, asked once for equal ones."""
     distinct, place = np.unique(np.column_stack(sizes), axis=0, return_inverse=True)
     return np.array([rule(*map(int, one)) for one in distinct], dtype=float)[place.ravel()]
 
 
 def _describe(sizes: pd.DataFrame, figures: AreaFigures) -> pd.DataFrame:
-    """Return sizes with areas: num_tc (macs · mac_tc + L2) + num_vc (lanes · mac_vc + L2) + global buffer."""
+    """Sizes with areas: num_tc (macs · mac_tc + L2) + num_vc (lanes · mac_vc + L2) + global buffer."""
     num_tc, num_vc, x, y, lanes, glb_mib, _, l2_tc_kib, l2_vc_kib = (
         sizes[name].to_numpy(float) for name in SIZES
     )
@@ -163,7 +162,7 @@ def _describe(sizes: pd.DataFrame, figures: AreaFigures) -> pd.DataFrame:
 
 
 def buffer_area_um2(capacity: Floats, figures: dict[float, float]) -> tuple[Floats, Bools]:
-    """Return the area of a buffer, and whether it lies between the figures.
+    """Area of a buffer, and whether it lies between the figures.
 
     Between published capacities, log area is linear in log capacity; beyond them the slope at the end goes
     on.
@@ -180,7 +179,6 @@ def buffer_area_um2(capacity: Floats, figures: dict[float, float]) -> tuple[Floa
 
 
 def _names(frame: pd.DataFrame) -> list[str]:
-    """Return names that say all sizes of a grid architecture."""
     return [
         f"tc{tc}-vc{vc}-{x}x{y}-glb{glb:g}"
         for tc, vc, x, y, glb in zip(
@@ -190,6 +188,6 @@ def _names(frame: pd.DataFrame) -> list[str]:
 
 
 def _table(frame: pd.DataFrame, shard: str) -> pd.DataFrame:
-    """Return table architectures, with ids for equal designs of tensor, vector and fused cores."""
+    """Table architectures, with ids for equal designs of tensor, vector and fused cores."""
     frame = frame.assign(shard=shard, **design_ids(frame))
     return Architectures.check(frame[list(Architectures.fields())])

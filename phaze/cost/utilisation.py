@@ -7,10 +7,10 @@ Recomputation does not count.
 
 
 def peak_flops_per_s(num_tc: int, pe_x: int, pe_y: int, clock_hz: float) -> float:
-    """Return the peak of a device's tensor cores: two FLOPs for each multiply-accumulate unit and cycle."""
+    """Peak of a device's tensor cores: two FLOPs for each multiply-accumulate unit and cycle."""
     return 2.0 * num_tc * pe_x * pe_y * clock_hz
 
 
 def model_flops_utilisation(tokens_per_s: float, token_flops: float, peak: float) -> float:
-    """Return the share of the peak, in FLOPs per second of all devices, that the model's own FLOPs take."""
+    """Share of the peak, in FLOPs per second of all devices, that the model's own FLOPs take."""
     return tokens_per_s * token_flops / peak

@@ -12,7 +12,7 @@ from phaze.workload.kinds import COLLECTIVES
 
 
 def cycle_figures(figures: CycleFigures, overrides: Mapping[str, float]) -> dict[tuple[str, str], float]:
-    """Return cycles by (role, kind), with a study's own; keys of overrides are like `forward.gelu`.
+    """Cycles by (role, kind), with a study's own; keys of overrides are like `forward.gelu`.
 
     Raises PhazeError for an unknown key.
     """
@@ -30,12 +30,12 @@ def cycle_figures(figures: CycleFigures, overrides: Mapping[str, float]) -> dict
 
 
 def cycles_per_element(parts: pd.DataFrame, figures: Mapping[tuple[str, str], float]) -> Floats:
-    """Return the cycles per element of every part, 0 for matrix multiplications and collectives."""
+    """Cycles per element of every part, 0 for matrix multiplications and collectives."""
     others = {"matmul", *COLLECTIVES}
     pairs = zip(parts["role"], parts["kind"], strict=True)
     return np.array([0.0 if kind in others else figures[role, kind] for role, kind in pairs])
 
 
 def vector_cycles(elements: Floats, cycles: Floats, lanes: Ints) -> Floats:
-    """Return the cycles of parts (P,) on so many lanes (D,): (P, D)."""
+    """Cycles of parts (P,) on so many lanes (D,): (P, D)."""
     return cycles[:, None] * np.ceil(elements[:, None] / lanes[None, :])

@@ -11,7 +11,7 @@ from phaze.spec.settings import Chip
 
 
 def _only_a_number(value: object) -> object:
-    """Return what is a number, and refuse `true` and quoted numbers, which would be read as one."""
+    """What is a number, and refuse `true` and quoted numbers, which would be read as one."""
     if isinstance(value, (bool, str)):
         raise ValueError("should be a number")
     return value
@@ -36,17 +36,17 @@ MOST_WORDS_PER_CYCLE = 4096.0
 
 
 def tensor_l2_kib(pe_x: int, pe_y: int) -> float:
-    """Return the L2 buffer of a tensor core, 2^(log2 pe_x + log2 pe_y − 6) KiB, at least 1 (paper, C.1)."""
+    """L2 buffer of a tensor core, 2^(log2 pe_x + log2 pe_y − 6) KiB, at least 1 (paper, C.1)."""
     return max(1.0, pe_x * pe_y / 64)
 
 
 def vector_l2_kib(pe_vc: int) -> float:
-    """Return the L2 buffer of a vector core: by the width of its lanes, 1 to 4 KiB (paper, C.1)."""
+    """L2 buffer of a vector core: by the width of its lanes, 1 to 4 KiB (paper, C.1)."""
     return min(4.0, max(1.0, pe_vc / 64))
 
 
 def words_per_cycle(num_tc: int, pe_x: int, pe_y: int) -> float:
-    """Return the global buffer's bandwidth, paper, Table 1: 4096 words, less for a single narrow core."""
+    """Global buffer's bandwidth, paper, Table 1: 4096 words, less for a single narrow core."""
     if num_tc > 1:
         return MOST_WORDS_PER_CYCLE
     return min(max(MOST_WORDS_PER_CYCLE * max(pe_x, pe_y) / 256, 4.0), MOST_WORDS_PER_CYCLE)
@@ -82,22 +82,22 @@ class Architecture(Noun):
 
     @property
     def lanes(self) -> int:
-        """Return the lanes of a vector core."""
+        """Lanes of a vector core."""
         return self.pe_vc or self.pe_x
 
     @property
     def bandwidth(self) -> float:
-        """Return the words that the global buffer moves in a cycle."""
+        """Words that the global buffer moves in a cycle."""
         return self.glb_words_per_cycle or words_per_cycle(self.num_tc, self.pe_x, self.pe_y)
 
     @property
     def tensor_l2_kib(self) -> float:
-        """Return the L2 buffer of a tensor core."""
+        """L2 buffer of a tensor core."""
         return self.l2_tc_kib or tensor_l2_kib(self.pe_x, self.pe_y)
 
     @property
     def vector_l2_kib(self) -> float:
-        """Return the L2 buffer of a vector core."""
+        """L2 buffer of a vector core."""
         return self.l2_vc_kib or vector_l2_kib(self.lanes)
 
 
@@ -128,13 +128,13 @@ class Grid(Noun):
         return self
 
     def restricted_to(self, shard: str) -> Grid:
-        """Return the part of the grid in a shard; an architecture is always in the same shard."""
+        """Part of the grid in a shard; an architecture is always in the same shard."""
         inside = tuple(g for g in self.glb_mib if shard_of(g) == shard)
         return self.model_copy(update={"glb_mib": inside})
 
 
 def shard_of(glb_mib: float) -> str:
-    """Return the shard of a grid architecture."""
+    """Shard of a grid architecture."""
     return "small-buffer" if glb_mib <= SHARD_BOUNDARY_MIB else "large-buffer"
 
 

@@ -24,7 +24,7 @@ from phaze.spec.published_plans import PublishedPlans
 from phaze.spec.published_tiled import PublishedTiled
 from phaze.spec.reference import generated_files
 from phaze.spec.settings import VARIED
-from phaze.spec.study import ScenarioChoice, Study, Workload
+from phaze.spec.study import ScenarioChoice, Study, WorkloadChoice
 from phaze.spec.system import Scenario
 from phaze.spec.systems import (
     devices_as_architectures,
@@ -79,28 +79,28 @@ class Settings:
     reading_scenarios: dict[str, Scenario] = field(default_factory=dict)
     """The first scenario as every reading has it, the study's own among them; none without readings."""
 
-    def workload(self, model: str) -> Workload:
-        """Return the workload of that name."""
+    def workload(self, model: str) -> WorkloadChoice:
+        """Workload of that name."""
         return self.study.workloads[model]
 
     def layouts(self, model: str, microbatches: Sequence[int] = ()) -> list[Layout]:
-        """Return every layout of one stage and one replica that a model is considered in.
+        """Every layout of one stage and one replica that a model is considered in.
 
         `microbatches` are those of the study unless given.
         """
         return layouts_of(self.workload(model).tensor, microbatches or self.study.training.microbatches)
 
     def flops_per_token(self, model: str) -> float:
-        """Return the FLOPs that training a model needs for a token (PaLM, Appendix B)."""
+        """FLOPs that training a model needs for a token (PaLM, Appendix B)."""
         return self.models[model].flops_per_token(self.workload(model).sequence)
 
     def expert(self, model: str) -> dict[str, int] | None:
-        """Return the experts' placement of a model."""
+        """Experts' placement of a model."""
         expert = self.workload(model).expert
         return None if expert is None else expert.model_dump(mode="json")
 
     def problem(self, scenario: str, model: str) -> dict[str, object]:
-        """Return a workload with everything that its evaluation depends on, as a `Problem`."""
+        """Workload with everything that its evaluation depends on, as a `Problem`."""
         study = self.study.model_dump(mode="json")
         return {
             "sequence": self.workload(model).sequence,
@@ -112,13 +112,13 @@ class Settings:
         }
 
     def reading_problem(self, reading: str, model: str) -> dict[str, object]:
-        """Return a workload under the settings of a reading, as a `Problem`."""
+        """Workload under the settings of a reading, as a `Problem`."""
         main = next(iter(self.scenarios))
         scenarios = {main: self.reading_scenarios[reading]}
         return replace(self, study=self.study.under(reading), scenarios=scenarios).problem(main, model)
 
     def read_architectures(self, model: str) -> list[dict[str, object]]:
-        """Return the architectures that readings are about: all named ones but those of other workloads."""
+        """Architectures that readings are about: all named ones but those of other workloads."""
         families = Published.parse(self.published, "published").families if self.published else {}
         others = {name for family in families.values() for name in set(family.values()) - {family.get(model)}}
         mine = {family[model] for family in families.values() if model in family}
@@ -130,18 +130,18 @@ class Settings:
 
     @property
     def grid_shards(self) -> tuple[str, ...]:
-        """Return the shards of the grid that have members."""
+        """Shards of the grid that have members."""
         grid = self.study.architectures.grid
         return () if grid is None else tuple(s for s in GRID_SHARDS if grid.restricted_to(s).glb_mib)
 
     @property
     def shards(self) -> tuple[str, ...]:
-        """Return the shards that have members."""
+        """Shards that have members."""
         return self.grid_shards or ((NAMED_SHARD,) if self.architectures else ())
 
     @property
     def named_shard(self) -> str:
-        """Return the shard of the named architectures: the first of the grid, or one of their own.
+        """Shard of the named architectures: the first of the grid, or one of their own.
 
         Beside a grid, a shard for a few of them would be as many jobs again, which do nothing but start.
         """
@@ -149,13 +149,13 @@ class Settings:
 
     @property
     def front_shards(self) -> tuple[str, ...]:
-        """Return the shards that the fronts are looked for in: the grid, for every area limit."""
+        """Shards that the fronts are looked for in: the grid, for every area limit."""
         grid = self.study.architectures.grid
         bounded = grid is not None and grid.minimum_area_share and self.study.report.area_limits_mm2
         return (*self.grid_shards, SMALLER_SHARD) if bounded else self.grid_shards
 
     def front_space(self, scenario: str) -> dict[str, object]:
-        """Return the area limits of the fronts and the share of a limit that is the least area."""
+        """Area limits of the fronts and the share of a limit that is the least area."""
         grid = self.study.architectures.grid
         assert grid is not None
         return {
@@ -164,7 +164,7 @@ class Settings:
         }
 
     def members(self, shard: str) -> dict[str, object]:
-        """Return what a shard is made of: its part of the grid, and the named architectures in the first."""
+        """Members of a shard: its part of the grid, and the named architectures in the first."""
         grid = self.study.architectures.grid
         if shard == SMALLER_SHARD:
             assert grid is not None
@@ -174,17 +174,17 @@ class Settings:
         return part | {"named": [architecture.model_dump(mode="json") for architecture in asked]}
 
     def variations(self, scenario: str) -> dict[str, dict[str, float]]:
-        """Return the bandwidths of every variation of a scenario, by name."""
+        """Bandwidths of every variation of a scenario, by name."""
         own = self.scenarios[scenario].model_dump(include={f"{part}_bytes_per_s" for part in VARIED})
         return {name: variation.values(own) for name, variation in self.study.report.sensitivity.items()}
 
     def area_limit(self, scenario: str) -> float | dict[str, object]:
-        """Return the largest area in mm2, or the architecture whose area is the limit."""
+        """Largest area in mm2, or the architecture whose area is the limit."""
         limit = self.scenarios[scenario].area_limit_mm2
         return self.architectures[limit].model_dump(mode="json") if isinstance(limit, str) else limit
 
     def hardware(self, scenario: str) -> dict[str, float]:
-        """Return what of a scenario the estimates depend on."""
+        """Clock, bandwidths and sizes of a scenario that the estimates depend on."""
         s = self.scenarios[scenario]
         return {
             "clock_hz": s.clock_hz,
@@ -195,7 +195,7 @@ class Settings:
         }
 
     def estimates_of(self, scenario: str) -> str:
-        """Return the first scenario with the same estimates: equal bandwidths, clock and area limit."""
+        """The first scenario with the same estimates: equal bandwidths, clock and area limit."""
         return next(name for name in self.scenarios if self._hardware(name) == self._hardware(scenario))
 
     def _hardware(self, scenario: str) -> tuple[float | str, ...]:
@@ -203,7 +203,7 @@ class Settings:
 
 
 def load_settings(config: object, folder: Path = FOLDER, source: str = "config") -> Settings:
-    """Return the settings of a study as Snakemake or a YAML file gives it, or raise PhazeError."""
+    """Settings of a study as Snakemake or a YAML file gives it; raises PhazeError."""
     study = Study.parse(config, source)
     map_models = {graph.model: load_model_named(graph.model, folder) for graph in study.maps.graphs.values()}
     study = study.model_copy(update={"maps": _with_clusters(study.maps, map_models, source)})
@@ -252,7 +252,7 @@ def load_settings(config: object, folder: Path = FOLDER, source: str = "config")
 
 
 def _with_clusters(maps: Maps, models: dict[str, AnyModel], source: str) -> Maps:
-    """Return the cases of maps with K of their models where a graph gives none, or raise PhazeError."""
+    """Cases of maps with K of their models where a graph gives none; raises PhazeError."""
     graphs = {}
     for name, graph in maps.graphs.items():
         most = graph.hyper_operators or models[graph.model].hyper_operators
@@ -265,7 +265,7 @@ def _with_clusters(maps: Maps, models: dict[str, AnyModel], source: str) -> Maps
 
 
 def check_config_files(paths: Iterable[str | Path]) -> list[Path]:
-    """Return the user's files among those that Snakemake reads, or raise PhazeError where one is unfit.
+    """User's files among those that Snakemake reads; PhazeError where one is unfit.
 
     Of two equal keys Snakemake keeps the last and says nothing, and a template may run any code.
     """
@@ -277,20 +277,20 @@ def check_config_files(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def load_model_named(model: str, folder: Path = FOLDER) -> AnyModel:
-    """Return a model by the name of its spec in config/models, or by the path of a spec."""
+    """Model by the name of its spec in config/models, or by the path of a spec."""
     return load_model(_model_path(model, folder))
 
 
 def load_tiled_model(name: str, folder: Path = FOLDER) -> Model:
-    """Return a transformer by the name of its spec; raise PhazeError where it is another kind of model."""
+    """Transformer by the name of its spec; PhazeError where it is another kind of model."""
     model = load_model_named(name, folder)
     if not isinstance(model, Model):
         raise PhazeError(f"tiled: batches: {name} must be a transformer, got {type(model).__name__}")
     return model
 
 
-def load_workload_model(workload: Workload, name: str, folder: Path, source: str) -> AnyModel:
-    """Return the model of a workload, checked against its TMP widths and sequence length."""
+def load_workload_model(workload: WorkloadChoice, name: str, folder: Path, source: str) -> AnyModel:
+    """Model of a workload, checked against its TMP widths and sequence length."""
     model = load_model_named(workload.model, folder)
     where = f"{source}: workloads.{name}"
     model.check_chain(where)
@@ -301,14 +301,13 @@ def load_workload_model(workload: Workload, name: str, folder: Path, source: str
 
 
 def _model_path(model: str, folder: Path) -> Path:
-    """Return the file of a model given by name or by path."""
     if "/" in model or model.endswith((".yaml", ".yml", ".json")):
         return Path(model)
     return named_file("model", model, folder / "models")
 
 
 def load_architecture(name: str, folder: Path = FOLDER) -> Architecture:
-    """Return an architecture of config/architectures by name, or of a YAML file by path.
+    """Architecture of config/architectures by name, or of a YAML file by path.
 
     A device of config/devices, which is on the same template, is one as well.
     """
@@ -341,19 +340,19 @@ def _architecture_file(name: str, folder: Path) -> Path:
 
 
 def load_technology(name: str, folder: Path = FOLDER) -> Technology:
-    """Return a technology of config/technologies by name."""
+    """Technology of config/technologies by name."""
     return Technology.from_file(named_file("technology", name, folder / "technologies"))
 
 
 def load_publication(kind: type[Noun], name: str | None, folder: Path = FOLDER) -> dict[str, object] | None:
-    """Return published results of config/published by name, as plain values; None for none."""
+    """Published results of config/published by name, as plain values; None for none."""
     if name is None:
         return None
     return kind.from_file(named_file("publication", name, folder / "published")).model_dump(mode="json")
 
 
 def load_scenario(choice: ScenarioChoice, folder: Path = FOLDER) -> Scenario:
-    """Return the system of a scenario with what the scenario changes of it."""
+    """System of a scenario with what the scenario changes of it."""
     changes = choice.model_dump(exclude={"system"}, exclude_none=True)
     system = load_system(choice.system, folder, choice.network_bandwidth_bytes_per_s)
     return Scenario.model_validate({**system.model_dump(), **changes})

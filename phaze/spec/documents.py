@@ -22,7 +22,7 @@ from phaze.spec.numbers import Size, Whole
 from phaze.spec.plain import Plain, read_json
 
 
-class Part(BaseModel):
+class CamelCase(BaseModel):
     """An object of such a file: its keys are in camelCase, and all are known."""
 
     model_config = ConfigDict(
@@ -30,7 +30,7 @@ class Part(BaseModel):
     )
 
 
-class Edge(Part):
+class LayerEdge(CamelCase):
     """A tensor that one layer passes to another."""
 
     source_id: Whole
@@ -45,7 +45,7 @@ CHECKSUM = "sha256"
 
 
 def read_as(kind: type[Kind], path: str | Path) -> Kind:
-    """Return what a JSON file holds, or raise PhazeError naming file, key, value and what is allowed."""
+    """Content of a JSON file; PhazeError naming file, key, value and what is allowed."""
     loaded = _read_object(Path(path))
     try:
         return kind.model_validate(loaded, by_alias=True, by_name=False)
@@ -54,7 +54,7 @@ def read_as(kind: type[Kind], path: str | Path) -> Kind:
 
 
 def text_of(stored: BaseModel) -> str:
-    """Return the text of a file of ours; what is None is left out."""
+    """Text of a file of ours; what is None is left out."""
     return stored.model_dump_json(indent=1, exclude_none=True) + "\n"
 
 
@@ -89,7 +89,7 @@ def repeated_ids(ids: Iterable[int]) -> Iterator[str]:
             yield f"id {layer} is given {times} times; ids must be unique"
 
 
-def bad_edges(ids: set[int], edges: list[Edge]) -> Iterator[str]:
+def bad_edges(ids: set[int], edges: list[LayerEdge]) -> Iterator[str]:
     """Yield a message for each edge with an end that is no layer, from a layer to itself, or given twice."""
     for edge in edges:
         name = f"edge {edge.source_id} -> {edge.dest_id}"

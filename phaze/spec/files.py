@@ -12,12 +12,12 @@ PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
 def is_path(name: str) -> bool:
-    """Return whether a name is the path of a YAML file."""
+    """Whether a name is the path of a YAML file."""
     return name.endswith((".yaml", ".yml"))
 
 
 def is_there(path: Path) -> bool:
-    """Return whether there is a file of that path, which may be longer than any."""
+    """Whether there is a file of that path, which may be longer than any."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -25,7 +25,7 @@ def is_there(path: Path) -> bool:
 
 
 def named_file(noun: str, name: str, folder: Path) -> Path:
-    """Return the file of a name in a folder, or raise PhazeError with the names that there are."""
+    """File of a name in a folder; PhazeError with the names that there are."""
     path = folder / f"{name}.yaml"
     if not (PLAIN.fullmatch(name) and path.is_file()):
         known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml"))) or "none"
@@ -34,14 +34,14 @@ def named_file(noun: str, name: str, folder: Path) -> Path:
 
 
 def within(folder: Path, path: Path) -> Path:
-    """Return a path, or raise PhazeError where it leads out of a folder, by its parts or by links."""
+    """Path; PhazeError where it leads out of a folder, by its parts or by links."""
     if not path.resolve().is_relative_to(folder.resolve()):
         raise PhazeError(f"{path}: lies outside {folder}; what a file names must lie in its own folder")
     return path
 
 
 def read_mapping(path: Path) -> dict[str, object]:
-    """Return what a YAML file holds, or raise PhazeError where that is no mapping."""
+    """Keys and values of a YAML file; PhazeError where it holds anything else."""
     loaded = read_yaml(path)
     if not isinstance(loaded, dict):
         raise PhazeError(f"{path}: must hold keys and values, got {type(loaded).__name__}")

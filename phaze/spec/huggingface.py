@@ -174,7 +174,7 @@ _FAMILIES = {"bert": _BERT, "gpt2": _GPT2, "llama": _LLAMA, "opt": _OPT}
 
 
 def translate(config: Plain, source: str) -> Config:
-    """Return the fields of a model spec for a published configuration; errors name the published key."""
+    """Fields of a model spec for a published configuration; errors name the published key."""
     if not isinstance(config, dict):
         raise PhazeError(f"{source}: must hold a JSON object with model_type, got {type(config).__name__}")
     family = _family(config, source)
@@ -209,7 +209,6 @@ def _refuse_unknown(config: Config, family: _Family, source: str) -> None:
 
 
 def _value(config: Config, key: _Key, source: str) -> Plain:
-    """Return the value of a published field, or its default, as the spec has it."""
     value = config.get(key.published)
     if value is None:
         value = key.default(config) if callable(key.default) else key.default
@@ -238,17 +237,16 @@ _VALID: dict[str, Callable[[Plain], bool]] = {
 
 
 def _whole(value: Plain) -> int:
-    """Return a whole number, and 0 for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 def _opt_norms(config: Config, source: str) -> Config:
-    """Return where OPT normalises: a final norm belongs to pre-norm models only."""
+    """Places where OPT normalises: a final norm belongs to pre-norm models only."""
     before = _value(config, _Key("do_layer_norm_before", "flag", True), source)
     removed = _value(config, _Key("_remove_final_layer_norm", "flag", False), source)
     return {"norm_position": "pre" if before else "post", "final_norm": bool(before and not removed)}
 
 
 def describes_model(config: Plain) -> bool:
-    """Return whether what a JSON file holds is a published configuration."""
+    """Whether what a JSON file holds is a published configuration."""
     return isinstance(config, dict) and "model_type" in config

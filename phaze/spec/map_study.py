@@ -57,7 +57,7 @@ class MapTopology(Noun):
         return self
 
     def drawn(self, devices: int) -> tuple[tuple[int, Topology], ...]:
-        """Return the topology of so many devices for every seed, nothing if there is none of that size."""
+        """Topology of so many devices for every seed, nothing if there is none of that size."""
         found = next((size for size in self.sizes if getattr(size, "devices", None) == devices), None)
         if found is None:
             return ()
@@ -85,12 +85,12 @@ class StagesPoint(Noun):
 
     @property
     def name(self) -> str:
-        """Return a name that is also a file name."""
+        """Name that is also a file name."""
         size = f"s{self.stages}-r{self.replicas}-m{self.microbatches}"
         return f"{self.graph}-{self.partitioner}-k{self.hyper_operators}-{size}"
 
 
-class Reading(Noun):
+class MapReading(Noun):
     """One way to read what a paper leaves open about its speed-ups."""
 
     label: str
@@ -142,7 +142,7 @@ class MapCase(Noun):
     """MB."""
     hyper_operators: tuple[PositiveInt, ...] = ()
     """K; that of the graph unless given."""
-    readings: dict[Name, Reading] = Field(default_factory=dict)
+    readings: dict[Name, MapReading] = Field(default_factory=dict)
     """Readings of printed speed-ups, side by side; only with `show: topologies` or `partitioners`."""
     unexplained: tuple[Unexplained, ...] = ()
     """Printed figures that no reading explains."""
@@ -174,7 +174,7 @@ class MapCase(Noun):
 
     @property
     def plain_readings(self) -> tuple[Name, ...]:
-        """Return the readings that may be the nearest: no sensitivities."""
+        """Readings that may be the nearest: no sensitivities."""
         return tuple(name for name, reading in self.readings.items() if not reading.sensitivity)
 
 
@@ -223,7 +223,7 @@ class Maps(Noun):
                         raise ValueError(f"{at}.topologies: {one!r} is not among {sorted(self.topologies)}")
         return self
 
-    def stages_of(self, case: str, reading: Reading | None = None) -> Iterator[StagesPoint]:
+    def stages_of(self, case: str, reading: MapReading | None = None) -> Iterator[StagesPoint]:
         """Yield what a case cuts, or one of its readings; K of every graph must be known (`spec.config`)."""
         of = self.cases[case]
         graphs = of.graphs if reading is None or reading.graph is None else (reading.graph,)
@@ -244,12 +244,12 @@ class Maps(Noun):
                             )
 
     def showing(self, *shows: str) -> tuple[str, ...]:
-        """Return the cases that are shown so."""
+        """Cases that are shown so."""
         return tuple(name for name, case in self.cases.items() if case.show in shows)
 
     @property
     def stages(self) -> dict[str, StagesPoint]:
-        """Return what is cut, by name."""
+        """Everything that is cut, by name."""
         return {
             point.name: point
             for case, of in self.cases.items()
@@ -257,7 +257,7 @@ class Maps(Noun):
             for point in self.stages_of(case, reading)
         }
 
-    def mapped(self, case: str, reading: Reading | None = None) -> Iterator[Job]:
+    def mapped(self, case: str, reading: MapReading | None = None) -> Iterator[Job]:
         """Yield what a case maps, or one of its readings."""
         topologies: Iterable[Name] = self.cases[case].topologies
         if reading is not None and reading.topologies:
@@ -268,7 +268,7 @@ class Maps(Noun):
                     yield Job(point, topology)
 
     def searches(self, cases: Iterable[str]) -> dict[tuple[str, Name], Search]:
-        """Return who maps in the jobs of some cases, by stages and topology; ours includes the authors'."""
+        """Who maps in the jobs of some cases, by stages and topology; ours includes the authors'."""
         found: dict[tuple[str, Name], Search] = {}
         for case in cases:
             for reading in (None, *self.cases[case].readings.values()):

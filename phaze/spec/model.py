@@ -122,57 +122,57 @@ class Model(Noun):
 
     @property
     def token(self) -> str:
-        """Return what a token of a sample is called."""
+        """Word for a token of a sample."""
         return "token"
 
     @property
     def counts_positions(self) -> bool:
-        """Return whether there are only so many positions."""
+        """Whether there are only so many positions."""
         return self.positions in ("learned", "sinusoidal")
 
     @property
     def usual_sequence(self) -> int:
-        """Return the tokens of a sample unless they are given: the longest, or 2048 where there is none."""
+        """Tokens of a sample unless they are given: the longest, or 2048 where there is none."""
         return self.position_count or UNLIMITED_SEQUENCE
 
     @property
     def kv_heads(self) -> int:
-        """Return the heads of keys and values."""
+        """Heads of keys and values."""
         return self.key_value_heads or self.heads
 
     @property
     def head_width(self) -> int:
-        """Return the width of a head."""
+        """Width of a head."""
         return self.head_size or self.hidden // self.heads
 
     @property
     def query_width(self) -> int:
-        """Return the width of all queries of a token."""
+        """Width of all queries of a token."""
         return self.heads * self.head_width
 
     @property
     def kv_width(self) -> int:
-        """Return the width of all keys of a token, and of all values."""
+        """Width of all keys of a token, and of all values."""
         return self.kv_heads * self.head_width
 
     @property
     def word_width(self) -> int:
-        """Return the width of the word embedding."""
+        """Width of the word embedding."""
         return self.embedding_width or self.hidden
 
     @property
     def projected(self) -> bool:
-        """Return whether the word embedding is projected to the residual stream and back (OPT-350m)."""
+        """Whether the word embedding is projected to the residual stream and back (OPT-350m)."""
         return self.word_width != self.hidden
 
     @property
     def position_rows(self) -> int:
-        """Return the rows of the table of learned positions."""
+        """Rows of the table of learned positions."""
         return self.position_count + self.position_offset if self.positions == "learned" else 0
 
     @property
     def parameters(self) -> int:
-        """Return the number of parameters as published: tied embeddings once, without a masked-lm head."""
+        """Number of parameters as published: tied embeddings once, without a masked-lm head."""
         final = self.norm_parameters(self.hidden) if self.final_norm else 0
         pooler = self.hidden * (self.hidden + 1) if self.pooler else 0
         lm = self.head == "lm"
@@ -183,7 +183,7 @@ class Model(Noun):
 
     @property
     def embedding_parameters(self) -> int:
-        """Return the parameters before the first block."""
+        """Parameters before the first block."""
         project_in = self.word_width if self.projected else 0
         norm = self.norm_parameters(self.hidden) if self.embedding_norm else 0
         return (
@@ -194,7 +194,7 @@ class Model(Noun):
 
     @property
     def block_parameters(self) -> int:
-        """Return the parameters of one block."""
+        """Parameters of one block."""
         attention = self.hidden * 2 * (self.query_width + self.kv_width)
         attention_bias = self.query_width + 2 * self.kv_width + self.hidden
         inner = 2 if self.gated else 1
@@ -209,11 +209,11 @@ class Model(Noun):
         )
 
     def norm_parameters(self, width: int) -> int:
-        """Return the parameters of a normalisation of that width."""
+        """Parameters of a normalisation of that width."""
         return (2 if self.norm == "layer_norm" else 1) * width
 
     def flops_per_token(self, sequence: int) -> float:
-        """Return the FLOPs that training needs for a token, 6N + 12LHQT, without recomputation.
+        """FLOPs that training needs for a token, 6N + 12LHQT, without recomputation.
 
         N parameters, L layers, H heads of width Q, T tokens in the sequence (Chowdhery et al. 2022, PaLM,
         Appendix B).
@@ -221,11 +221,11 @@ class Model(Noun):
         return 6.0 * self.parameters + 12.0 * self.layers * self.query_width * sequence
 
     def divides(self, width: int) -> bool:
-        """Return whether blocks can be cut into that many slices."""
+        """Whether blocks can be cut into that many slices."""
         return width > 0 and all(size % width == 0 for size in self._sliced().values())
 
     def _sliced(self) -> dict[str, int]:
-        """Return the sizes that a TMP width divides."""
+        """Sizes that a TMP width divides."""
         return {"heads": self.heads, "key_value_heads": self.kv_heads, "feed_forward": self.feed_forward}
 
     def check_tensor_width(self, width: int, where: str) -> None:
@@ -249,12 +249,12 @@ class Model(Noun):
         """Raise PhazeError unless every layer reads only the one before, which is so."""
 
     def without_head(self) -> Model:
-        """Return the base model: without logits and loss, with the norm or pooler after its last block."""
+        """Base model: without logits and loss, with the norm or pooler after its last block."""
         plain = {"head": "none", "head_transform": True, "sentence_head": False}
         return self.model_copy(update=plain)
 
     def distinct(self) -> Model:
-        """Return the model with as few blocks as have all of its distinct layers, and without K."""
+        """Model with as few blocks as have all of its distinct layers, and without K."""
         return self.model_copy(update={"layers": 1, "hyper_operators": None})
 
 
@@ -270,7 +270,7 @@ KINDS: dict[str, type[Model | ResNet | SemanticFpn | Swin]] = {
 
 
 def parse_model(fields: dict[str, object], source: str) -> AnyModel:
-    """Return the model of the fields of a spec, whatever its kind; raise PhazeError.
+    """Model of the fields of a spec, whatever its kind; raises PhazeError.
 
     A spec runs no code: one that names a callable of PyTorch is refused.
     """
@@ -287,7 +287,7 @@ def parse_model(fields: dict[str, object], source: str) -> AnyModel:
 
 
 def load_model(path: str | Path, name: str | None = None) -> AnyModel:
-    """Return the model of a YAML spec, or of a Hugging Face `config.json` as published.
+    """Model of a YAML spec, or of a Hugging Face `config.json` as published.
 
     It is named by `name`, else by the spec, else by its file (a file called config.json by its folder).
     Raises PhazeError.
@@ -306,6 +306,5 @@ def _mapping(loaded: Plain, path: Path) -> dict[str, Plain]:
 
 
 def _file_name(path: Path) -> str:
-    """Return the name that a file gives to its model."""
     stem = path.resolve().parent.name if path.name == "config.json" else path.stem
     return re.sub(r"[^a-z0-9.-]+", "-", stem.lower()).strip("-.") or "model"

@@ -51,7 +51,7 @@ class Matrix(Noun):
 
     @property
     def devices(self) -> int:
-        """Return the devices that it joins."""
+        """Devices that it joins."""
         return len(self.bandwidths_bytes_per_s)
 
 
@@ -65,7 +65,7 @@ def check_square(bandwidths: Sequence[Sequence[object]]) -> None:
 
 
 def read_bandwidths(path: Path) -> list[list[float]]:
-    """Return the rows of a square table in CSV, 0 where there is no link, or raise PhazeError."""
+    """Rows of a square table in CSV, 0 where there is no link; raises PhazeError."""
     try:
         refuse_endless(path)
         with path.open(newline="", encoding="utf-8") as lines:
@@ -82,7 +82,7 @@ def read_bandwidths(path: Path) -> list[list[float]]:
 
 
 def _bandwidth(text: str, path: Path, source: int, target: int) -> float:
-    """Return a bandwidth; empty, or anything on the diagonal, is none."""
+    """Bandwidth; empty, or anything on the diagonal, is none."""
     if source == target or not text.strip():
         return 0.0
     try:

@@ -23,7 +23,7 @@ class Noun(BaseModel):
 
     @classmethod
     def parse(cls, data: object, source: str) -> Self:
-        """Return the noun, or raise PhazeError naming the source, the key, the value and what is allowed."""
+        """Noun; PhazeError naming the source, the key, the value and what is allowed."""
         try:
             return cls.model_validate(data)
         except ValidationError as error:
@@ -31,12 +31,12 @@ class Noun(BaseModel):
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
-        """Return the noun of a YAML file, or raise PhazeError with all that is wrong."""
+        """Noun of a YAML file; PhazeError with all that is wrong."""
         return cls.parse(read_mapping(path), str(path))
 
     @classmethod
     def documentation(cls) -> dict[str, str]:
-        """Return the docstrings under the fields, as far as there are some.
+        """Docstrings under the fields, as far as there are some.
 
         Reading the source takes time, and only who writes about nouns needs them: pydantic would read it
         for every class of every process (`use_attribute_docstrings`).
@@ -51,7 +51,6 @@ class Noun(BaseModel):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Return the JSON Schema with the docstrings as descriptions."""
         found = handler(schema)
         properties = handler.resolve_ref_schema(found).get("properties", {})
         for name, text in cls.documentation().items():
@@ -60,7 +59,6 @@ class Noun(BaseModel):
 
 
 def _documented(noun: ast.AST) -> dict[str, str]:
-    """Return the docstring below every field of a class."""
     return {
         field.target.id: inspect.cleandoc(text.value.value)
         for field, text in pairwise(getattr(noun, "body", []))
@@ -73,7 +71,7 @@ def _documented(noun: ast.AST) -> dict[str, str]:
 
 
 def describe(error: ValidationError, source: str) -> str:
-    """Return one line for each thing that is wrong, with its key and its value; a check may find several."""
+    """One line for each thing that is wrong, with its key and its value; a check may find several."""
     return "\n".join(
         f"{source}: {_key(problem)}{line}{_value(problem)}"
         for problem in error.errors()
@@ -88,14 +86,14 @@ def _key(problem: ErrorDetails) -> str:
 
 
 def _value(problem: ErrorDetails) -> str:
-    """Return the value, unless it is the whole of what was checked: then the message says enough."""
+    """Value, unless it is the whole of what was checked: then the message says enough."""
     if problem["type"] == "value_error" and isinstance(problem["input"], dict):
         return ""
     return f", got {short(problem['input'])}"
 
 
 def _plain(message: str) -> str:
-    """Return pydantic's message in the words of a user."""
+    """Pydantic's message in the words of a user."""
     if message == "Extra inputs are not permitted":
         return "is not a known key"
     return message.removeprefix("Value error, ").removeprefix("Input ")

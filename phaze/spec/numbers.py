@@ -21,7 +21,7 @@ def _number(value: object) -> object:
 
 
 def as_number(value: object) -> object:
-    """Return the number that a text such as 1e12 means, which YAML 1.1 takes for a text; else the value."""
+    """Number that a text such as 1e12 means, which YAML 1.1 takes for a text; else the value."""
     return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value
 
 
@@ -30,7 +30,6 @@ LEAST_SIZE, MOST_SIZE = 1e-30, 1e30
 
 
 def _bounded(value: float) -> float:
-    """Refuse what no sum could hold."""
     if value and not LEAST_SIZE <= value <= MOST_SIZE:
         raise ValueError(f"must be from {LEAST_SIZE:g} to {MOST_SIZE:g}")
     return value

@@ -75,7 +75,6 @@ class StoredOperators(Noun):
         return self
 
     def _too_large_sums(self) -> Iterator[str]:
-        """Yield a message for each sum that a stage of all operators could not hold."""
         sums = {
             "operators: forward_s and backward_s": sum(
                 one.forward_s + one.backward_s for one in self.operators
@@ -88,7 +87,7 @@ class StoredOperators(Noun):
                 yield f"{name} must sum up to at most {MOST_SIZE:g}, got {total:g}"
 
     def order(self) -> tuple[int, ...]:
-        """Return the positions of the operators in a topological order, as they are given where they may be.
+        """Positions of the operators in a topological order, as they are given where they may be.
 
         ValueError for a cycle.
         """
@@ -113,7 +112,7 @@ class StoredOperators(Noun):
 
 
 def repeated(names: Sequence[str]) -> list[tuple[str, int]]:
-    """Return the names that are given several times, and how often."""
+    """Names that are given several times, and how often."""
     return [(name, times) for name, times in Counter(names).items() if times > 1]
 
 

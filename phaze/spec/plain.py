@@ -28,7 +28,7 @@ MERGE = "tag:yaml.org,2002:merge"
 
 
 def short(value: object) -> str:
-    """Return a value for a message, cut where it is long."""
+    """Value for a message, cut where it is long."""
     text = SHORT.repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -41,7 +41,7 @@ class _Unfit(yaml.constructor.ConstructorError):
         self.what, self.keys = problem, keys
 
     def under(self, key: object) -> _Unfit:
-        """Return the same as seen from the mapping in which it lies below a key."""
+        """The same as seen from the mapping in which it lies below a key."""
         return _Unfit(self.what, self.problem_mark, (str(key)[:LONGEST_KEY], *self.keys))
 
 
@@ -49,7 +49,7 @@ class _Strict(yaml.SafeLoader):
     """A safe YAML loader that refuses what plain YAML takes without a word, or cannot make a value of."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
-        """Return the value of a node, or raise ConstructorError where it has none."""
+        """Value of a node; ConstructorError where it has none."""
         try:
             value: object = super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
@@ -63,7 +63,7 @@ class _Strict(yaml.SafeLoader):
 
 
 def _unique_mapping(loader: _Strict, node: yaml.MappingNode) -> dict[object, object]:
-    """Return a mapping whose keys are plain and unique: plain YAML silently keeps the last of equal ones."""
+    """Mapping whose keys are plain and unique: plain YAML silently keeps the last of equal ones."""
     found: dict[object, object] = {}
     for name, value in node.value:
         if name.tag == MERGE:
@@ -84,7 +84,7 @@ _Strict.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_
 
 
 def read_yaml(path: Path) -> Plain:
-    """Return what a YAML file holds, or raise PhazeError naming the file and the line."""
+    """Content of a YAML file; PhazeError naming the file and the line."""
     text = _text(path)
     try:
         # The loader is a subclass of the safe one.
@@ -95,7 +95,7 @@ def read_yaml(path: Path) -> Plain:
 
 
 def read_json(path: Path) -> Plain:
-    """Return what a JSON file holds, or raise PhazeError naming the file and the place."""
+    """Content of a JSON file; PhazeError naming the file and the place."""
     text = _text(path)
     try:
         loaded: Plain = json.loads(text, object_pairs_hook=_unique_object)
@@ -105,7 +105,7 @@ def read_json(path: Path) -> Plain:
 
 
 def shown(path: Path) -> str:
-    """Return a path for a message, cut where it is longer than any."""
+    """Path for a message, cut where it is longer than any."""
     text = str(path)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 

@@ -100,7 +100,7 @@ class PlanCase(Noun):
     order, once for d microbatches, any d, as in the printed Table 1."""
 
     def points(self) -> dict[str, PlanPoint]:
-        """Return what the jobs of the case plan, by a name that is also a file name."""
+        """Jobs of the case by a name that is also a file name."""
         return dict(self._points())
 
     def _points(self) -> Iterator[tuple[str, PlanPoint]]:
@@ -133,7 +133,7 @@ class PlanCase(Noun):
         )
 
 
-class Plans(Noun):
+class PlanStudy(Noun):
     """What is planned with Piper, apart from the models of the study."""
 
     folder: Location | None = None
@@ -156,22 +156,22 @@ class Plans(Noun):
 
     @property
     def made(self) -> dict[str, PlanCase]:
-        """Return the cases whose input there is."""
+        """Cases whose input there is."""
         return {name: case for name, case in self.cases.items() if self.file_of(case) or self.own_of(case)}
 
     @property
     def stand_ins(self) -> dict[str, OwnInput]:
-        """Return the inputs of cases that are made from models of ours."""
+        """Inputs of cases that are made from models of ours."""
         found = {case.input: self.own_of(case) for case in self.cases.values()}
         return {name: own for name, own in found.items() if own is not None}
 
     def file_of(self, case: PlanCase) -> Path | None:
-        """Return the file that a case plans, None if it plans a model of ours or nothing."""
+        """File that a case plans, None if it plans a model of ours or nothing."""
         file = self.inputs[case.input].file
         return None if file is None or self.folder is None else Path(self.folder) / file
 
     def own_of(self, case: PlanCase) -> OwnInput | None:
-        """Return the model of ours that a case plans, None if it plans a file or nothing."""
+        """Model of ours that a case plans, None if it plans a file or nothing."""
         return None if self.file_of(case) else self.inputs[case.input].own
 
     def check_files(self, source: str) -> None:

@@ -140,5 +140,5 @@ class PublishedTiled(Noun):
     """What is printed and not compared here, and why."""
 
     def gain_of(self, group: str) -> float:
-        """Return the printed gain of Figure 12 for groups that form rings, or broken ones."""
+        """Printed gain of Figure 12 for groups that form rings, or broken ones."""
         return self.ring_gain if group == "ring" else self.broken_gain

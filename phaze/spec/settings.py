@@ -51,7 +51,7 @@ class Triple(Noun):
 
     @property
     def layout(self) -> Layout:
-        """Return the widths as a layout."""
+        """Widths as a layout."""
         return Layout(tp=self.tensor, pp=self.pipeline, dp=self.data)
 
 
@@ -228,7 +228,7 @@ class Variation(Noun):
         return self
 
     def values(self, own: Mapping[str, float]) -> dict[str, float]:
-        """Return the bandwidths that it changes, with what a scenario's own values make of factors."""
+        """Bandwidths that it changes, with what a scenario's own values make of factors."""
         found = {}
         for key in (f"{part}_bytes_per_s" for part in VARIED):
             value, factor = getattr(self, key), getattr(self, key.replace("_bytes_per_s", "_factor"))

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_v
 from phaze.spec.architecture import Grid
 from phaze.spec.map_study import Maps
 from phaze.spec.noun import Noun, describe
-from phaze.spec.planning import Plans
+from phaze.spec.planning import PlanStudy
 from phaze.spec.settings import (
     CertifySettings,
     Devices,
@@ -55,7 +55,7 @@ OWN_READING = "study"
 """Name of what the study's own settings give, beside its readings."""
 
 
-class Workload(Noun):
+class WorkloadChoice(Noun):
     """A model as it is trained in the study."""
 
     model: Location
@@ -105,7 +105,7 @@ class ScenarioChoice(Noun):
 
 
 def _without_nulls(value: object) -> object:
-    """Return a mapping without keys that are null: so a study leaves out what the default study has."""
+    """Mapping without keys that are null: so a study leaves out what the default study has."""
     given = {} if value is None else value
     return {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else given
 
@@ -113,7 +113,7 @@ def _without_nulls(value: object) -> object:
 class Study(Noun):
     """Everything that a run depends on besides the files that it names."""
 
-    workloads: dict[Name, Workload] = Field(min_length=1)
+    workloads: dict[Name, WorkloadChoice] = Field(min_length=1)
     """Workloads by name."""
     models: tuple[Name, ...]
     """Workloads that this study runs; may be empty where there are cases in `plans` or `tiled`."""
@@ -143,7 +143,7 @@ class Study(Noun):
     """Other settings by name, under which every model is placed on the named architectures and on its winners
     again, to be shown beside the study's own; without those that the publication of the report found for
     other workloads. One that is null is left out."""
-    plans: Plans = Plans()
+    plans: PlanStudy = PlanStudy()
     """What is planned with Piper apart from the models: the figures and tables of its paper."""
     tiled: TiledStudy = TiledStudy()
     """What is simulated on tiled accelerators apart from the models: the figures and tables of PALM."""
@@ -197,14 +197,12 @@ class Study(Noun):
 
     @property
     def shown_readings(self) -> dict[str, Reading]:
-        """Return the readings with the study's own settings first; none for a study without."""
+        """Readings with the study's own settings first; none for a study without."""
         own = {OWN_READING: Reading(note="the settings of the study")}
         return own | self.readings if self.readings else {}
 
     def under(self, reading: str) -> Study:
-        """Return the study with the settings of a reading, in its first scenario; ValueError if they are
-        unfit.
-        """
+        """Study with the settings of a reading, in its first scenario; ValueError if they are unfit."""
         if reading == OWN_READING:
             return self
         chosen = self.readings[reading]
@@ -232,7 +230,7 @@ class Study(Noun):
 
 
 def _with(noun: Noun, changes: Changes, where: str) -> Noun:
-    """Return settings of which some differ; ValueError says where one is unfit."""
+    """Settings of which some differ; ValueError says where one is unfit."""
     try:
         return type(noun).model_validate({**noun.model_dump(), **changes})
     except ValidationError as error:

@@ -97,5 +97,5 @@ class Cluster(Noun):
 
     @property
     def devices(self) -> int:
-        """Return the devices of the cluster."""
+        """Devices of the cluster."""
         return self.levels[-1].devices

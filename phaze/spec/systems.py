@@ -13,7 +13,7 @@ from phaze.spec.topology import MatrixFile
 
 
 def load_system(name: str, folder: Path = FOLDER, flat: float | None = None) -> System:
-    """Return a system of config/systems by name, or of a YAML file by path, with a flat network.
+    """System of config/systems by name, or of a YAML file by path, with a flat network.
 
     `flat` is its bandwidth in bytes per second; the system's own unless given. Raises PhazeError for a
     mesh of tiles, and without `flat` for a cluster of several levels: none of them is the bandwidth between
@@ -37,7 +37,7 @@ def load_system(name: str, folder: Path = FOLDER, flat: float | None = None) -> 
 
 
 def load_network(name: str, folder: Path = FOLDER) -> System | Cluster | Matrix:
-    """Return the network of a system by name, or of a file by path: flat, with levels, or a matrix.
+    """Network of a system by name, or of a file by path: flat, with levels, or a matrix.
 
     A matrix may also be a table in CSV, as for topologies, or a topology of one.
     """
@@ -75,7 +75,7 @@ def _flat(cluster: Cluster, device: Device, bandwidth_bytes_per_s: float) -> Sys
 def load_map_networks(
     names: Iterable[str], devices: int, folder: Path = FOLDER
 ) -> dict[str, dict[str, object]]:
-    """Return networks that plans of so many devices can be mapped to, by name, as plain values.
+    """Networks that plans of so many devices can be mapped to, by name, as plain values.
 
     Raises PhazeError for a flat network, on which all mappings are alike, for one with too few devices, and
     for two of one name.
@@ -102,7 +102,7 @@ def _system_path(name: str, folder: Path) -> Path:
 
 
 def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
-    """Return a cluster of config/systems by name, or of a YAML file by path, and its device.
+    """Cluster of config/systems by name, or of a YAML file by path, and its device.
 
     Raises PhazeError also for a system that says nothing of its device and the levels of its network.
     """
@@ -119,7 +119,7 @@ def load_cluster(name: str, folder: Path = FOLDER) -> tuple[Cluster, Device]:
 
 
 def load_tiled(name: str, folder: Path = FOLDER) -> tuple[TiledSystem, TiledDevice]:
-    """Return a system of tiles of config/systems by name, or of a YAML file by path, and its chip."""
+    """System of tiles of config/systems by name, or of a YAML file by path, and its chip."""
     path = _system_path(name, folder)
     system = TiledSystem.from_file(path)
     chip = _device_path(system.device, folder, path.parent)
@@ -127,7 +127,7 @@ def load_tiled(name: str, folder: Path = FOLDER) -> tuple[TiledSystem, TiledDevi
 
 
 def load_tiled_systems(tiled: TiledStudy, folder: Path = FOLDER) -> dict[str, dict[str, object]]:
-    """Return the systems of the cases on tiles, each with its chip, as plain values."""
+    """Systems of the cases on tiles, each with its chip, as plain values."""
     names = dict.fromkeys(name for case in tiled.cases.values() for name in case.systems)
     found = {name: dict(zip(("system", "device"), load_tiled(name, folder), strict=True)) for name in names}
     return {
@@ -137,7 +137,7 @@ def load_tiled_systems(tiled: TiledStudy, folder: Path = FOLDER) -> dict[str, di
 
 
 def tiled_flops(tiled: TiledStudy, folder: Path = FOLDER) -> float:
-    """Return the FLOP/s of 16 bits of the first system of the first case, 0 without a case."""
+    """FLOP/s of 16 bits of the first system of the first case, 0 without a case."""
     for case in tiled.cases.values():
         system, device = load_tiled(case.systems[0], folder)
         return system.chips * device.flops
@@ -154,7 +154,7 @@ def _refuse_tiles(fields: dict[str, object], path: Path, needed: str) -> None:
 
 
 def load_device(name: str, folder: Path = FOLDER) -> Device:
-    """Return a device of config/devices by name, or of a YAML file by path."""
+    """Device of config/devices by name, or of a YAML file by path."""
     return _read_device(Path(name) if is_path(name) else named_file("device", name, folder / "devices"))
 
 
@@ -166,14 +166,14 @@ def _read_device(path: Path) -> Device:
 
 
 def _device_path(name: str, folder: Path, beside: Path) -> Path:
-    """Return the file of a device that a system names: in config/devices, or by a path beside the system."""
+    """File of a device that a system names: in config/devices, or by a path beside the system."""
     if is_path(name):
         return within(beside, beside / name)
     return named_file("device", name, folder / "devices")
 
 
 def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | None:
-    """Return the device that the name or path of an architecture stands for, None if it is no device's."""
+    """Device that the name or path of an architecture stands for, None if it is no device's."""
     if is_path(name):
         is_device = is_there(Path(name)) and "clock_hz" in read_mapping(Path(name))
         return load_device(name, folder) if is_device else None
@@ -183,7 +183,7 @@ def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | No
 
 
 def devices_as_architectures(folder: Path = FOLDER) -> list[str]:
-    """Return the names of devices that may stand for an architecture: those that are no chips of tiles."""
+    """Names of devices that may stand for an architecture: those that are no chips of tiles."""
     files = sorted((folder / "devices").glob("*.yaml"))
     return [path.stem for path in files if "tile" not in read_mapping(path)]
 
@@ -191,7 +191,7 @@ def devices_as_architectures(folder: Path = FOLDER) -> list[str]:
 def load_system_of(
     architecture: str, system: str, folder: Path = FOLDER, flat: float | None = None
 ) -> System:
-    """Return a system with the devices of an architecture: a device brings its own clock and memory.
+    """System with the devices of an architecture: a device brings its own clock and memory.
 
     Raises PhazeError where neither says the clock: the system is of another device, and the architecture of
     none.

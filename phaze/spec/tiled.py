@@ -38,7 +38,7 @@ class Tile(Noun):
 
     @property
     def flops(self) -> float:
-        """Return the FLOP/s of 16 bits."""
+        """FLOP/s of 16 bits."""
         return FLOPS_OF_A_MAC * self.pe_x * self.pe_y * self.clock_hz
 
 
@@ -90,28 +90,28 @@ class TiledDevice(Noun):
 
     @property
     def places(self) -> int:
-        """Return the tiles of the mesh."""
+        """Tiles of the mesh."""
         rows = self.rows - len(set(self.rows_without_tiles))
         return rows * (self.columns - len(set(self.columns_without_tiles)))
 
     @property
     def tiles(self) -> int:
-        """Return the tiles that work."""
+        """Tiles that work."""
         return self.working_tiles or self.places
 
     @property
     def flops(self) -> float:
-        """Return the FLOP/s of 16 bits."""
+        """FLOP/s of 16 bits."""
         return self.tiles * self.tile.flops
 
     @property
     def int8_ops(self) -> float:
-        """Return the operations of 8-bit integers per second."""
+        """Operations of 8-bit integers per second."""
         return self.tile.int8_rate * self.flops
 
     @property
     def sram_bytes(self) -> float:
-        """Return the SRAM of all tiles."""
+        """SRAM of all tiles."""
         return self.tiles * self.tile.sram_bytes
 
 
@@ -167,5 +167,5 @@ class TiledSystem(Noun):
 
     @property
     def chips(self) -> int:
-        """Return the chips."""
+        """Chips."""
         return self.rows * self.columns

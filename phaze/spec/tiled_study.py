@@ -77,7 +77,7 @@ class TiledCase(Noun):
         return self
 
     def points(self) -> dict[str, TiledPoint]:
-        """Return what the jobs of the case simulate, by a name that is also a file name."""
+        """Jobs of the case by a name that is also a file name."""
         return dict(self._points())
 
     def _points(self) -> Iterator[tuple[str, TiledPoint]]:
@@ -92,7 +92,7 @@ class TiledCase(Noun):
                 yield f"{model}.{system}", TiledPoint(system=system, model=model, batch=batch, **same)
 
 
-class Exchange(Noun):
+class ExchangeReading(Noun):
     """A reading of how two groups of tiles talk (PALM, Figure 12): what is sent how, and what is compared."""
 
     compare: Literal["best", "equal-adapters", "slowest-fastest"] = "best"
@@ -131,5 +131,5 @@ class TiledStudy(Noun):
     """Tables of PALM beside ours: ratios of accelerators (I), runs on GPUs (IV), Grayskull (V)."""
     figures: tuple[Figure, ...] = ()
     """Figures of PALM on the network alone: rings (6), tasks that overlap (7), groups that talk (12)."""
-    exchanges: dict[Name, Exchange] = Field(default_factory=dict)
+    exchanges: dict[Name, ExchangeReading] = Field(default_factory=dict)
     """Readings of Figure 12, by name; one with the defaults unless given."""

@@ -22,7 +22,7 @@ class Links(Noun):
 
     @property
     def devices_per_port(self) -> int | None:
-        """Return the devices that have a port together, None if each pair has a link of its own."""
+        """Devices that have a port together, None if each pair has a link of its own."""
         return None
 
 
@@ -37,7 +37,7 @@ class LevelLinks(Noun):
     """Of a message between them."""
 
 
-class Levels(Links):
+class LevelTopology(Links):
     """Nodes, racks, pods: two devices have the bandwidth of the narrowest group that holds both.
 
     Two levels of PCIe and Ethernet, a fat tree, or a cluster of nodes with NVLink.
@@ -64,12 +64,12 @@ class Levels(Links):
 
     @property
     def devices(self) -> int:
-        """Return the devices of the outermost group."""
+        """Devices of the outermost group."""
         return self.levels[-1].devices
 
     @property
     def devices_per_port(self) -> int | None:
-        """Return the devices that have a port together, None if each pair has a link of its own."""
+        """Devices that have a port together, None if each pair has a link of its own."""
         return self.levels[0].devices if self.shared_port else None
 
 
@@ -117,12 +117,12 @@ class Nodes(Links):
 
     @property
     def devices(self) -> int:
-        """Return the devices of all nodes."""
+        """Devices of all nodes."""
         return self.nodes * self.devices_per_node
 
     @property
     def devices_per_port(self) -> int | None:
-        """Return the devices that have a port together, None if each pair has a link of its own."""
+        """Devices that have a port together, None if each pair has a link of its own."""
         return self.devices_per_node if self.shared_port else None
 
 
@@ -162,12 +162,12 @@ class MeshOrTorus(Links):
 
     @property
     def diameter(self) -> int:
-        """Return the most hops between two devices."""
+        """Most hops between two devices."""
         return sum(side // 2 if self.kind == "torus" else side - 1 for side in self.sides)
 
     @property
     def devices(self) -> int:
-        """Return the devices of the grid."""
+        """Devices of the grid."""
         return prod(self.sides)
 
 
@@ -238,7 +238,7 @@ class MatrixFile(Links):
 
 
 Topology = Annotated[
-    Levels | Nodes | MeshOrTorus | RandomBlocks | UniformDist | MatrixFile, Field(discriminator="kind")
+    LevelTopology | Nodes | MeshOrTorus | RandomBlocks | UniformDist | MatrixFile, Field(discriminator="kind")
 ]
-KINDS = (Levels, Nodes, MeshOrTorus, RandomBlocks, UniformDist, MatrixFile)
+KINDS = (LevelTopology, Nodes, MeshOrTorus, RandomBlocks, UniformDist, MatrixFile)
 TOPOLOGY: TypeAdapter[Topology] = TypeAdapter(Topology)

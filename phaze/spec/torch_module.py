@@ -48,12 +48,12 @@ class TorchModule(Noun):
 
     @property
     def tokens(self) -> int:
-        """Return the tokens of a sample, each an index; 1 for an image."""
+        """Tokens of a sample, each an index; 1 for an image."""
         return next((one.shape[-1] for one in self.inputs.values() if one.kind == "index"), 1)
 
 
 def load_torch_module(path: str | Path) -> TorchModule:
-    """Return the spec of a PyTorch module of a YAML file, without running anything; raise PhazeError."""
+    """Spec of a PyTorch module of a YAML file, without running anything; raises PhazeError."""
     fields = read_yaml(Path(path))
     named = {"name": Path(path).stem, **fields} if isinstance(fields, dict) else fields
     return TorchModule.parse(named, str(path))

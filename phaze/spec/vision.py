@@ -36,37 +36,37 @@ class Vision(Noun):
 
     @property
     def parameters(self) -> int:
-        """Return the number of parameters as published, running statistics not among them."""
+        """Number of parameters as published, running statistics not among them."""
         raise NotImplementedError
 
     @property
     def multiply_accumulates(self) -> int:
-        """Return those of all matrix multiplications and convolutions of the forward pass of an image."""
+        """Multiply-accumulates of the forward pass of an image, in products and convolutions."""
         raise NotImplementedError
 
     @property
     def first_multiply_accumulates(self) -> int:
-        """Return those of the first convolution, which makes no gradient of the image."""
+        """Multiply-accumulates of the first convolution, which makes no gradient of the image."""
         raise NotImplementedError
 
     @property
     def token(self) -> str:
-        """Return what a token of a sample is called."""
+        """Word for a token of a sample."""
         return "image"
 
     @property
     def usual_sequence(self) -> int:
-        """Return the tokens of a sample, an image."""
+        """Tokens of a sample, an image."""
         return 1
 
     def flops_per_token(self, sequence: int) -> float:
-        """Return the FLOPs that training needs for an image: two for each multiply-accumulate, three passes
-        of each but the first convolution's.
+        """FLOPs that training needs for an image: two for each multiply-accumulate, three passes of each but
+        the first convolution's.
         """
         return (6.0 * self.multiply_accumulates - 2.0 * self.first_multiply_accumulates) / sequence
 
     def divides(self, width: int) -> bool:
-        """Return whether layers can be cut into that many slices: only into one."""
+        """Whether layers can be cut into that many slices: only into one."""
         return width == 1
 
     def check_tensor_width(self, width: int, where: str) -> None:
@@ -110,15 +110,15 @@ class Backbone(Noun):
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        """Return the channels that every stage hands on."""
+        """Channels that every stage hands on."""
         return tuple(self.expansion * width for width in self.widths)
 
     def sizes(self, image: int) -> tuple[int, ...]:
-        """Return the height of what every stage hands on: halved by stem, pooling, and later stages."""
+        """Height of what every stage hands on: halved by stem, pooling, and later stages."""
         return tuple(-(-image // 2 ** (2 + stage)) for stage in range(len(self.blocks)))
 
     def parameters(self, channels: int) -> int:
-        """Return the number of parameters for an image with so many channels."""
+        """Number of parameters for an image with so many channels."""
         found, inside = channels * self.stem * 49 + 2 * self.stem, self.stem
         for blocks, width, out in zip(self.blocks, self.widths, self.outputs, strict=True):
             block = 9 * width * width + width * out + 2 * (2 * width + out)
@@ -127,7 +127,7 @@ class Backbone(Noun):
         return found
 
     def multiply_accumulates(self, image: int, channels: int) -> int:
-        """Return those of the forward pass of an image."""
+        """Multiply-accumulates of the forward pass of an image."""
         found, inside, before = self.first(image, channels), self.stem, -(-image // 4)
         for blocks, width, out, size in zip(
             self.blocks, self.widths, self.outputs, self.sizes(image), strict=True
@@ -139,7 +139,7 @@ class Backbone(Noun):
         return found
 
     def first(self, image: int, channels: int) -> int:
-        """Return the multiply-accumulates of the first convolution."""
+        """Multiply-accumulates of the first convolution."""
         size = -(-image // 2)
         return channels * self.stem * 49 * size * size
 
@@ -152,11 +152,11 @@ class Residual(Vision):
 
     @property
     def first_multiply_accumulates(self) -> int:
-        """Return those of the first convolution."""
+        """Multiply-accumulates of the first convolution."""
         return self.backbone.first(self.image, self.channels)
 
     def distinct(self) -> Self:
-        """Return the model with as few blocks as have all of its distinct layers, and without K."""
+        """Model with as few blocks as have all of its distinct layers, and without K."""
         fewest = tuple(min(blocks, 2) for blocks in self.backbone.blocks)
         backbone = self.backbone.model_copy(update={"blocks": fewest})
         return self.model_copy(update={"backbone": backbone, "hyper_operators": None})
@@ -170,12 +170,12 @@ class ResNet(Residual):
 
     @property
     def parameters(self) -> int:
-        """Return the number of parameters as published."""
+        """Number of parameters as published."""
         return self.backbone.parameters(self.channels) + (self.backbone.outputs[-1] + 1) * self.classes
 
     @property
     def multiply_accumulates(self) -> int:
-        """Return those of the forward pass of an image."""
+        """Multiply-accumulates of the forward pass of an image."""
         backbone = self.backbone.multiply_accumulates(self.image, self.channels)
         return backbone + self.backbone.outputs[-1] * self.classes
 
@@ -204,12 +204,12 @@ class SemanticFpn(Residual):
 
     @property
     def convolutions(self) -> tuple[int, ...]:
-        """Return the convolutions of the head for every level of the pyramid."""
+        """Convolutions of the head for every level of the pyramid."""
         return tuple(max(1, level) for level in range(len(self.backbone.blocks)))
 
     @property
     def parameters(self) -> int:
-        """Return the number of parameters as published, without the auxiliary head that some train."""
+        """Number of parameters as published, without the auxiliary head that some train."""
         neck = sum((channels + 1 + 9 * self.neck + 1) * self.neck for channels in self.backbone.outputs)
         own = 9 * self.head * self.head + 2 * self.head
         head = sum(9 * (self.neck - self.head) * self.head + count * own for count in self.convolutions)
@@ -217,7 +217,7 @@ class SemanticFpn(Residual):
 
     @property
     def multiply_accumulates(self) -> int:
-        """Return those of the forward pass of an image."""
+        """Multiply-accumulates of the forward pass of an image."""
         found = self.backbone.multiply_accumulates(self.image, self.channels)
         sizes = self.backbone.sizes(self.image)
         for channels, size, count in zip(self.backbone.outputs, sizes, self.convolutions, strict=True):
@@ -277,25 +277,25 @@ class Swin(Vision):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Return the width of every stage."""
+        """Width of every stage."""
         return tuple(self.hidden << stage for stage in range(len(self.depths)))
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Return the height of every stage in patches."""
+        """Height of every stage in patches."""
         return tuple((self.image // self.patch) >> stage for stage in range(len(self.depths)))
 
     def window_of(self, stage: int) -> int:
-        """Return the height of a window of a stage: all of it where it is no larger."""
+        """Height of a window of a stage: all of it where it is no larger."""
         return min(self.window, max(self.sizes[stage], 1))
 
     def shifts(self, stage: int) -> bool:
-        """Return whether every other block of a stage shifts its windows."""
+        """Whether every other block of a stage shifts its windows."""
         return self.sizes[stage] > self.window_of(stage)
 
     @property
     def parameters(self) -> int:
-        """Return the number of parameters as published."""
+        """Number of parameters as published."""
         found = self.hidden * (self.channels * self.patch**2 + 1 + 2)
         for stage, (depth, width, heads) in enumerate(zip(self.depths, self.widths, self.heads, strict=True)):
             matrices = (4 + 2 * self.expansion) * width * width
@@ -307,7 +307,7 @@ class Swin(Vision):
 
     @property
     def multiply_accumulates(self) -> int:
-        """Return those of the forward pass of an image, both products of attention included."""
+        """Multiply-accumulates of the forward pass of an image, both products of attention included."""
         found = self.first_multiply_accumulates
         for stage, (depth, width, size) in enumerate(zip(self.depths, self.widths, self.sizes, strict=True)):
             attention = 2 * self.window_of(stage) ** 2 * width
@@ -319,9 +319,9 @@ class Swin(Vision):
 
     @property
     def first_multiply_accumulates(self) -> int:
-        """Return those of the embedding of patches."""
+        """Multiply-accumulates of the embedding of patches."""
         return self.hidden * self.channels * self.patch**2 * self.sizes[0] ** 2
 
     def distinct(self) -> Swin:
-        """Return the model with as few blocks as have all of its distinct layers, and without K."""
+        """Model with as few blocks as have all of its distinct layers, and without K."""
         return self.model_copy(update={"depths": tuple(2 for _ in self.depths), "hyper_operators": None})

@@ -16,7 +16,7 @@ from phaze.cost.network.messages import Message, Plan, together
 from phaze.cost.network.network import Levels, Tier
 from phaze.cost.network.topology import Switching, Topology
 from phaze.layout import Group
-from phaze.spec.tiled_study import Exchange, Figure
+from phaze.spec.tiled_study import ExchangeReading, Figure
 from phaze.tables import TiledNetworks
 from phaze.tiles.exchange import Sends, Strategy, Ties, exchange, exchange_s, phases
 from phaze.tiles.placement import ring
@@ -252,7 +252,7 @@ def _work(task: Work, size_bytes: float, grid: Grid, memory: Memory) -> Plan:
 
 Row = tuple[int, str, str, str, float, float, float]
 """Figure, reading, setting, group, seconds, other_s, value: the columns of table tiled_networks."""
-Exchanges = Mapping[str, Exchange]
+Exchanges = Mapping[str, ExchangeReading]
 """Readings of Figure 12, by name."""
 
 RING_TILES = (4, 16)
@@ -293,7 +293,7 @@ def overlaps(_: Exchanges) -> Iterator[Row]:
 
 def exchanges_of(exchanges: Exchanges) -> Iterator[Row]:
     """Yield both strategies between groups as every reading compares them (Figure 12)."""
-    for name, asked in (exchanges or {"best": Exchange()}).items():
+    for name, asked in (exchanges or {"best": ExchangeReading()}).items():
         for extra, way in product(BROKEN_AT, _ways(asked)):
             found = strategies(way, extra, asked.most_adapters)
             setting = f"{'ring' if extra is None else f'broken ring, tile {extra}'}, {_words(way)}"
@@ -302,7 +302,7 @@ def exchanges_of(exchanges: Exchanges) -> Iterator[Row]:
             yield 12, name, setting, group, *compared_s, found.gain(asked.compare)
 
 
-def _ways(exchange: Exchange) -> Iterator[Way]:
+def _ways(exchange: ExchangeReading) -> Iterator[Way]:
     for switching, half, pieces in product(exchange.switching, exchange.half_duplex, exchange.pieces):
         yield Way(switching, half, exchange.sends, pieces, exchange.ties)
 

@@ -13,8 +13,7 @@ from phaze.spec.published_tiled import MeasuredRun, PublishedTiled
 from phaze.spec.tiled_study import PrintedTable
 from phaze.tables import TiledBesides
 from phaze.tiles.printed import inference_beside, ratios_beside
-from phaze.validate.rows import Row as RunRow
-from phaze.validate.rows import read_row
+from phaze.validate.rows import RunRow, read_row
 from phaze.validate.table import fitted_sustained_hbm, predict_rows, with_sustained_hbm
 
 GPUS = "a100-selene"
@@ -34,7 +33,7 @@ class Asked:
 
 
 def besides(asked: Asked, folder: Path = FOLDER) -> pd.DataFrame:
-    """Return the tables asked for; Table IV only with the published rows."""
+    """Tables asked for; Table IV only with the published rows."""
     rows = [row for table in asked.tables for row in _rows(table, asked.published, folder)]
     return TiledBesides.check(pd.DataFrame(rows)) if rows else TiledBesides.empty()
 

@@ -39,7 +39,7 @@ MOST = 2**31
 
 
 @dataclass(frozen=True)
-class Row:
+class RunRow:
     """A row with the runs that it may mean, or with what is wrong."""
 
     runs: tuple[Run, ...]
@@ -48,8 +48,8 @@ class Row:
     measured_s: float | None = None
 
 
-def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[Row, ...]]:
-    """Return a table of runs as it is written, and its rows; raise PhazeError where it is no such table."""
+def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[RunRow, ...]]:
+    """Table of runs as it is written, and its rows; PhazeError where it is no such table."""
     try:
         refuse_endless(path)
         table = _named(
@@ -68,7 +68,7 @@ def read_rows(path: Path) -> tuple[pd.DataFrame, tuple[Row, ...]]:
 
 
 def _named(lines: pd.DataFrame) -> pd.DataFrame:
-    """Return a table whose first line names the columns, without those that have no name.
+    """Table whose first line names the columns, without those that have no name.
 
     Raises ValueError for a name given twice, where pandas would make up another.
     """
@@ -81,22 +81,22 @@ def _named(lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def unknown_columns(table: pd.DataFrame) -> list[str]:
-    """Return the columns that say nothing of a run: a user's own, or misspelt ones."""
+    """Columns that say nothing of a run: a user's own, or misspelt ones."""
     return [name for name in table.columns if name not in OWN and name != "measured_s"]
 
 
-def read_row(texts: Mapping[str, str]) -> Row:
-    """Return a row from the texts of its columns; an empty text is as good as none."""
+def read_row(texts: Mapping[str, str]) -> RunRow:
+    """Row from the texts of its columns; an empty text is as good as none."""
     given = {name: text.strip() for name, text in texts.items() if text.strip()}
     try:
         measured = _measured(given.get("measured_s"))
-        return Row(meanings(given), measured_s=measured)
+        return RunRow(meanings(given), measured_s=measured)
     except PhazeError as error:
-        return Row((), str(error))
+        return RunRow((), str(error))
 
 
 def meanings(given: Mapping[str, str]) -> tuple[Run, ...]:
-    """Return the runs that a row may mean; which are possible is not looked at."""
+    """Runs that a row may mean; which are possible is not looked at."""
     microbatches = MICROBATCHES if "microbatch" not in given else (given["microbatch"],)
     found = []
     for microbatch in microbatches:
@@ -107,7 +107,7 @@ def meanings(given: Mapping[str, str]) -> tuple[Run, ...]:
 
 
 def _chunks(run: Run) -> list[int]:
-    """Return the numbers of chunks, two or more, that divide the blocks of every stage equally."""
+    """Numbers of chunks, two or more, that divide the blocks of every stage equally."""
     pp = run.layout.pp
     return [v for v in range(2, run.layers // pp + 1) if run.layers % (pp * v) == 0] or [2]
 
@@ -125,7 +125,6 @@ def _measured(text: str | None) -> float | None:
 
 
 def _run(given: Mapping[str, str]) -> Run:
-    """Return the run of a row; raise PhazeError naming the column, its value and what is allowed."""
     for name in REQUIRED:
         if name not in given:
             raise PhazeError(f"{name} must be given")
@@ -140,7 +139,6 @@ def _run(given: Mapping[str, str]) -> Run:
 
 
 def _reader(name: str) -> Callable[[str, str], object]:
-    """Return what reads the text of a column."""
     if name in WORDS:
         return _word
     if isinstance(OWN[name].default, bool):

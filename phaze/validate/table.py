@@ -21,7 +21,7 @@ from phaze.plan.given import Run, plan_of_run
 from phaze.plan.lowered import device_of
 from phaze.plan.plan import Machine
 from phaze.plan.price import KERNELS, price
-from phaze.validate.rows import Row, read_rows
+from phaze.validate.rows import RunRow, read_rows
 
 COMMUNICATION = (KERNELS["network"], "pipeline transfers", "gradient synchronisation")
 
@@ -43,7 +43,6 @@ class Accuracy:
     """Spearman's, of predicted and measured times; nan for fewer than two rows, or where all are equal."""
 
     def __str__(self) -> str:
-        """Return all of it in one line."""
         ranks = "" if np.isnan(self.rank_correlation) else f", rank correlation {self.rank_correlation:.3f}"
         return (
             f"{self.rows} measured rows: mean absolute error {100 * self.mean_error:.1f} %, worst "
@@ -87,7 +86,7 @@ STEP = 0.01
 
 
 def predict(run: Run, machine: Machine) -> Prediction:
-    """Return what is predicted of a run; raise PhazeError where the run cannot be right."""
+    """Time, memory and what binds of a run; PhazeError where the run cannot be right."""
     found = price(plan_of_run(run, machine), machine)
     memory, shares = found.memory, found.shares
     most = max(shares, key=lambda name: shares[name])
@@ -106,7 +105,7 @@ def predict(run: Run, machine: Machine) -> Prediction:
 
 
 def accuracy_of(predicted_s: Floats, measured_s: Floats) -> Accuracy:
-    """Return how predicted times (R,) compare with measured ones; there must be at least one row."""
+    """Errors of predicted times (R,) against measured ones; there must be at least one row."""
     errors = predicted_s / measured_s - 1.0
     return Accuracy(
         rows=len(errors),
@@ -119,14 +118,14 @@ def accuracy_of(predicted_s: Floats, measured_s: Floats) -> Accuracy:
 
 
 def rank_correlation(one: Floats, other: Floats) -> float:
-    """Return Spearman's rank correlation, equal values with their mean rank."""
+    """Spearman's rank correlation, equal values with their mean rank."""
     a, b = rankdata(one) - (len(one) + 1) / 2, rankdata(other) - (len(other) + 1) / 2
     spread = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / spread if spread else float("nan")
 
 
 def predict_table(path: Path, machine: Machine) -> tuple[pd.DataFrame, Accuracy | None]:
-    """Return a table of runs with predictions, and how they compare with `measured_s` where that is given.
+    """Table of runs with predictions, and how they compare with `measured_s` where that is given.
 
     A row that cannot be right has a status that says why, and the others go on. Raises PhazeError where the
     file is no table of runs.
@@ -141,8 +140,8 @@ def predict_table(path: Path, machine: Machine) -> tuple[pd.DataFrame, Accuracy 
     return out, _accuracy(rows, out)
 
 
-def predict_rows(rows: Sequence[Row], machine: Machine) -> pd.DataFrame:
-    """Return the columns that predictions add to rows."""
+def predict_rows(rows: Sequence[RunRow], machine: Machine) -> pd.DataFrame:
+    """Columns that predictions add to rows."""
     found = [_predict(row, machine) for row in rows]
     return pd.DataFrame(found, columns=list(ADDED)).astype(dict.fromkeys(CHOSEN[:2], "Int64"))
 
@@ -153,8 +152,8 @@ def write_table(table: pd.DataFrame, out: Path) -> None:
         table.to_csv(temporary, index=False)
 
 
-def _predict(row: Row, machine: Machine) -> dict[str, object]:
-    """Return the added columns of a row; of what it leaves open the fastest that fits."""
+def _predict(row: RunRow, machine: Machine) -> dict[str, object]:
+    """Added columns of a row; of what it leaves open the fastest that fits."""
     found, problem = _all(row.runs, machine), row.problem
     if not found:
         problem = problem or _problem(row.runs[0], machine)
@@ -167,7 +166,6 @@ def _predict(row: Row, machine: Machine) -> dict[str, object]:
 
 
 def _all(runs: tuple[Run, ...], machine: Machine) -> list[tuple[Run, Prediction]]:
-    """Return the predictions of those runs that are possible."""
     found = []
     for run in runs:
         with suppress(PhazeError):
@@ -176,7 +174,6 @@ def _all(runs: tuple[Run, ...], machine: Machine) -> list[tuple[Run, Prediction]
 
 
 def _problem(run: Run, machine: Machine) -> str:
-    """Return why a run is not possible."""
     try:
         predict(run, machine)
     except PhazeError as error:
@@ -190,8 +187,8 @@ def _status(found: Prediction, hbm_gib: float) -> str:
     return OK
 
 
-def _accuracy(rows: tuple[Row, ...], out: pd.DataFrame) -> Accuracy | None:
-    """Return the accuracy over the rows that are predicted and measured, None if there is none."""
+def _accuracy(rows: tuple[RunRow, ...], out: pd.DataFrame) -> Accuracy | None:
+    """Accuracy over the rows that are predicted and measured, None if there is none."""
     measured = np.array([np.nan if row.measured_s is None else row.measured_s for row in rows], float)
     predicted = out["time_s"].to_numpy(float)
     both = np.isfinite(measured) & np.isfinite(predicted)
@@ -199,18 +196,18 @@ def _accuracy(rows: tuple[Row, ...], out: pd.DataFrame) -> Accuracy | None:
 
 
 def with_sustained_hbm(machine: Machine, share: float) -> Machine:
-    """Return a machine whose kernels reach such a share of HBM's bandwidth."""
+    """Machine whose kernels reach such a share of HBM's bandwidth."""
     return machine.with_device(device_of(machine).model_copy(update={"sustained_hbm": share}))
 
 
-def log_errors(rows: Sequence[Row], machine: Machine) -> Floats:
-    """Return the logarithms of predicted over measured times of rows (R,), all of which say `measured_s`."""
+def log_errors(rows: Sequence[RunRow], machine: Machine) -> Floats:
+    """Logarithms of predicted over measured times of rows (R,), all of which say `measured_s`."""
     predicted = predict_rows(rows, machine)["time_s"].to_numpy(float)
     return np.log(predicted / np.array([row.measured_s for row in rows], np.float64))
 
 
-def fitted_sustained_hbm(rows: Sequence[Row], machine: Machine) -> float:
-    """Return the share of HBM's bandwidth with the least squares of `log_errors`, to a hundredth."""
+def fitted_sustained_hbm(rows: Sequence[RunRow], machine: Machine) -> float:
+    """Share of HBM's bandwidth with the least squares of `log_errors`, to a hundredth."""
     found = minimize_scalar(
         lambda share: float(np.square(log_errors(rows, with_sustained_hbm(machine, share))).sum()),
         bounds=SHARES,

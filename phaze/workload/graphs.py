@@ -24,40 +24,42 @@ class Graph:
 
     @cached_property
     def sources(self) -> Ints:
-        """Return the node that writes each tensor, (e,)."""
+        """Node that writes each tensor, (e,)."""
         return np.ascontiguousarray(self.edges[:, 0])
 
     @cached_property
     def targets(self) -> Ints:
-        """Return the node that reads each tensor, (e,)."""
+        """Node that reads each tensor, (e,)."""
         return np.ascontiguousarray(self.edges[:, 1])
 
     @cached_property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Return the nodes that each edge joins."""
+        """Nodes that each edge joins."""
         return tuple(zip(self.sources.tolist(), self.targets.tolist(), strict=True))
 
     @cached_property
     def tensors(self) -> tuple[tuple[int, int, float], ...]:
-        """Return the nodes that each edge joins, with its bytes."""
+        """Nodes that each edge joins, with its bytes."""
         columns = (self.sources.tolist(), self.targets.tolist(), self.edge_bytes.tolist())
         return tuple(zip(*columns, strict=True))
 
     def crossing(self, inside: Bools) -> tuple[Bools, Bools]:
-        """Return which edges enter a set of nodes, given as a mask (n,), and which leave it, (e,) each."""
+        """Masks (e,) of the edges that enter a set of nodes, given as a mask (n,), and of those that leave
+        it.
+        """
         starts, ends = inside[self.sources], inside[self.targets]
         return ends & ~starts, starts & ~ends
 
 
-class Edges(TypedDict):
+class EdgeArrays(TypedDict):
     """The edges of a graph, as its constructor takes them."""
 
     edges: Ints
     edge_bytes: Floats
 
 
-def edge_arrays(tensors: Iterable[tuple[int, int, float]]) -> Edges:
-    """Return the ends (e, 2) and the bytes (e,) of edges, in the order given."""
+def edge_arrays(tensors: Iterable[tuple[int, int, float]]) -> EdgeArrays:
+    """Ends (e, 2) and the bytes (e,) of edges, in the order given."""
     rows = list(tensors)
     return {
         "edges": np.array([row[:2] for row in rows], np.int64).reshape(-1, 2),
@@ -80,7 +82,6 @@ class TimedGraph(Graph):
     """P, bytes of the parameters, as replicas reduce their gradients, shape (n,)."""
 
     def __post_init__(self) -> None:
-        """Refuse arrays that are no such graph."""
         n = len(self)
         for key in ("forward_s", "backward_s", "parameter_bytes"):
             check_values(key, getattr(self, key), n)
@@ -90,7 +91,6 @@ class TimedGraph(Graph):
             raise PhazeError(f"{self.kind}: edges must lead from {self.node} to a later one")
 
     def __len__(self) -> int:
-        """Return the number of nodes."""
         return len(self.forward_s)
 
     @property

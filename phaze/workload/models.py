@@ -24,7 +24,7 @@ from phaze.workload.workload import Layer, Workload, graph_table
 
 
 def extract_workload(model: AnyModel, sequence: int, layout: Layout, settings: ExtractSettings) -> Workload:
-    """Return one slice of a model as the settings of extract make its operators.
+    """One slice of a model as the settings of extract make its operators.
 
     Raises PhazeError where tp does not divide the heads, or the model has no positions for the sequence.
     """
@@ -33,7 +33,7 @@ def extract_workload(model: AnyModel, sequence: int, layout: Layout, settings: E
 
 
 def library_workload(model: AnyModel, sequence: int, layout: Layout) -> Workload:
-    """Return one slice of a model as the kernels of a machine with libraries: products alone, others fused.
+    """One slice of a model as the kernels of a machine with libraries: products alone, others fused.
 
     That is what Megatron-LM runs on GPUs (Narayanan et al., SC 2021, Section 4.2): products of a library, and
     kernels of its own for bias and activation, for scale, mask and softmax, and for bias, dropout and sum.
@@ -44,7 +44,7 @@ def library_workload(model: AnyModel, sequence: int, layout: Layout) -> Workload
 
 
 def extract_graph(model: AnyModel, *, head: bool = True) -> pd.DataFrame:
-    """Return the layer graph of a model, a chain of runs; it alone depends on the number of blocks.
+    """Layer graph of a model, a chain of runs; it alone depends on the number of blocks.
 
     Without `head` it is that of the base model. Raises PhazeError for a model that is no chain of layers.
     """
@@ -53,12 +53,12 @@ def extract_graph(model: AnyModel, *, head: bool = True) -> pd.DataFrame:
 
 
 def _trained(model: AnyModel, *, head: bool) -> AnyModel:
-    """Return the model as it is trained: with its head or, for a transformer, without."""
+    """Model as it is trained: with its head or, for a transformer, without."""
     return model.without_head() if isinstance(model, Model) and not head else model
 
 
 def build_graph(model: AnyModel, sequence: int, layout: Layout, bytes_per_element: int) -> ModelGraph:
-    """Return the primitives of one of the equal slices of a model for one microbatch.
+    """Primitives of one of the equal slices of a model for one microbatch.
 
     Raises PhazeError where the model cannot be sliced so, or takes no such sequence.
     """
@@ -79,7 +79,7 @@ def build_graph(model: AnyModel, sequence: int, layout: Layout, bytes_per_elemen
 def lower(
     graph: ModelGraph, name: str, layout: Layout, settings: ExtractSettings, *, products: bool = True
 ) -> Workload:
-    """Return the workload of a model's primitives; without `products` nothing is fused into a product."""
+    """Workload of a model's primitives; without `products` nothing is fused into a product."""
     layers = tuple(_lower(layer, settings, products=products) for layer in graph.layers)
     return Workload(name, layout, layers, graph.runs)
 

@@ -36,7 +36,6 @@ class OperatorGraph(TimedGraph):
     """The layer that each operator belongs to, n of them, for partitions by layer; none: not known."""
 
     def __post_init__(self) -> None:
-        """Refuse arrays that are no operator graph."""
         n = len(self.names)
         if n == 0 or len(set(self.names)) != n:
             raise PhazeError("operator graph: needs operators, each with a name of its own")
@@ -60,14 +59,13 @@ class StageGraph(TimedGraph):
     """MB, microbatches of a training step on each replica."""
 
     def __post_init__(self) -> None:
-        """Refuse arrays that are no stage graph."""
         if len(self.forward_s) == 0 or self.replicas < 1 or self.microbatches < 1:
             raise PhazeError("stage graph: needs at least one stage, one replica and one microbatch")
         super().__post_init__()
 
 
 def operator_graph(stored: StoredOperators) -> OperatorGraph:
-    """Return the graph of a file, its operators in a topological order."""
+    """Graph of a file, its operators in a topological order."""
     operators = [stored.operators[k] for k in stored.order()]
     position = {operator.name: k for k, operator in enumerate(operators)}
     tensors = [(position[edge.source], position[edge.target], edge.bytes) for edge in stored.edges]
@@ -80,7 +78,7 @@ def operator_graph(stored: StoredOperators) -> OperatorGraph:
 
 
 def stored_operators(graph: OperatorGraph, name: str, microbatch: int) -> StoredOperators:
-    """Return the file of a graph; PhazeError where numbers are larger than files may hold."""
+    """File of a graph; PhazeError where numbers are larger than files may hold."""
     rows = np.stack([getattr(graph, key) for key in OF_OPERATORS[1:-1]], axis=1).tolist()
     layers = graph.layers or (None,) * len(graph.names)
     content = {
@@ -101,7 +99,7 @@ def stored_operators(graph: OperatorGraph, name: str, microbatch: int) -> Stored
 
 
 def stage_graph(stored: StoredStages) -> StageGraph:
-    """Return the graph of a file of stages."""
+    """Graph of a file of stages."""
     return StageGraph(
         forward_s=np.array([stage.forward_s for stage in stored.stages]),
         backward_s=np.array([stage.backward_s for stage in stored.stages]),

@@ -33,22 +33,22 @@ class Part:
 
     @property
     def tensor_flops(self) -> int:
-        """Return the FLOPs of a matrix multiplication, 0 for anything else."""
+        """FLOPs of a matrix multiplication, 0 for anything else."""
         return 2 * self.batch * self.m * self.k * self.n
 
     @property
     def vector_flops(self) -> int:
-        """Return the FLOPs of a vector operation, one an output element; 0 for anything else."""
+        """FLOPs of a vector operation, one an output element; 0 for anything else."""
         return 0 if self.kind in ("matmul", *COLLECTIVES) else self.elements
 
 
 def product(gemm: Gemm, role: str) -> Part:
-    """Return the part that is a matrix multiplication."""
+    """Part that is a matrix multiplication."""
     return Part("matmul", role, gemm.batch, gemm.m, gemm.k, gemm.n, unrolled=gemm.unrolled)
 
 
 def collective(primitive: Primitive, role: str, bytes_per_element: int, kind: str) -> Part:
-    """Return the collective of a primitive in one pass; its data comes from HBM and goes back there."""
+    """Collective of a primitive in one pass; its data comes from HBM and goes back there."""
     elements = max(primitive.elements, primitive.inputs[0].elements)
     size = elements * bytes_per_element
     streamed = 2 * size
@@ -76,17 +76,17 @@ class Operator:
 
     @property
     def tensor_flops(self) -> int:
-        """Return the FLOPs of its matrix multiplications."""
+        """FLOPs of its matrix multiplications."""
         return sum(part.tensor_flops for part in self.parts)
 
     @property
     def vector_flops(self) -> int:
-        """Return the FLOPs of everything else."""
+        """FLOPs of everything else."""
         return sum(part.vector_flops for part in self.parts)
 
     @property
     def core(self) -> str:
-        """Return the core type that runs it."""
+        """Core type that runs it."""
         kinds = {part.kind for part in self.parts}
         if not kinds:
             return "none"
@@ -107,7 +107,7 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Pass:
+class LayerPass:
     """One pass of a layer: operators in topological order and the edges between them."""
 
     operators: tuple[Operator, ...]
@@ -115,10 +115,10 @@ class Pass:
 
     @property
     def tensor_flops(self) -> int:
-        """Return the FLOPs of all matrix multiplications."""
+        """FLOPs of all matrix multiplications."""
         return sum(operator.tensor_flops for operator in self.operators)
 
     @property
     def vector_flops(self) -> int:
-        """Return the FLOPs of everything else."""
+        """FLOPs of everything else."""
         return sum(operator.vector_flops for operator in self.operators)

@@ -38,15 +38,15 @@ class Gemm:
 
     @property
     def result_elements(self) -> int:
-        """Return the elements of the result."""
+        """Elements of the result."""
         return self.batch * self.m * self.n
 
     def left_gradient(self) -> Gemm:
-        """Return the product that gives the gradient of the left operand, (m x n)(n x k)."""
+        """Product that gives the gradient of the left operand, (m x n)(n x k)."""
         return Gemm(self.batch, self.m, self.n, self.k, self.unrolled)
 
     def right_gradient(self) -> Gemm:
-        """Return the product that gives the gradient of the right operand, (k x m)(m x n)."""
+        """Product that gives the gradient of the right operand, (k x m)(m x n)."""
         return Gemm(self.batch, self.k, self.m, self.n, self.unrolled)
 
 
@@ -86,12 +86,12 @@ class Primitive:
 
     @property
     def traits(self) -> Kind:
-        """Return what all primitives of the kind share."""
+        """Properties of all primitives of the kind."""
         return KINDS[self.kind]
 
     @property
     def parameters_read(self) -> int:
-        """Return the parameters that it touches: of an embedding table only the rows it looks up."""
+        """Parameters that it touches: of an embedding table only the rows it looks up."""
         return min(self.elements, self.parameters) if self.kind == "lookup" else self.parameters
 
 
@@ -107,7 +107,7 @@ class LayerGraph:
     """Elements handed to the layer after it, 0 in the last layer."""
 
     def readers(self) -> list[list[tuple[int, Tensor]]]:
-        """Return for every primitive who reads its output, and what of it."""
+        """For every primitive who reads its output, and what of it."""
         return self._readers
 
     @cached_property
@@ -129,7 +129,7 @@ class LayerBuilder:
 
     @property
     def input(self) -> Tensor:
-        """Return the tensor that the layer before hands over."""
+        """Tensor that the layer before hands over."""
         return Tensor(INPUT, self._input_elements)
 
     def add(
@@ -181,12 +181,12 @@ class LayerBuilder:
         return self.add("dropout", f"{name}_dropout", x) if share else x
 
     def finish(self, name: str, output_elements: int) -> LayerGraph:
-        """Return the layer, with a fork after every tensor that several primitives need."""
+        """Layer, with a fork after every tensor that several primitives need."""
         return with_forks(LayerGraph(name, tuple(self._primitives), self._input_elements, output_elements))
 
 
 def with_forks(layer: LayerGraph) -> LayerGraph:
-    """Return the layer with a fork behind every tensor that gets more than one gradient back."""
+    """Layer with a fork behind every tensor that gets more than one gradient back."""
     forked = _forked(layer)
     made: list[Primitive] = []
     place: dict[int, int] = {}
@@ -208,7 +208,7 @@ def with_forks(layer: LayerGraph) -> LayerGraph:
 
 
 def _forked(layer: LayerGraph) -> set[int]:
-    """Return whose output several primitives read as a whole and send a gradient back to."""
+    """Primitives whose whole output several others read and send a gradient back to."""
     count: dict[int, int] = {}
     for primitive in layer.primitives:
         for tensor in primitive.inputs:
@@ -222,7 +222,7 @@ MOST_OPERATORS = 500_000
 
 
 @dataclass(frozen=True)
-class Run:
+class LayerRun:
     """Equal layers, each after the other."""
 
     layer: str
@@ -238,10 +238,10 @@ class ModelGraph:
 
     layers: tuple[LayerGraph, ...]
     """Each distinct layer once; one that reads several runs starts with a `split` of its input."""
-    runs: tuple[Run, ...]
+    runs: tuple[LayerRun, ...]
 
     def unroll(self) -> LayerGraph:
-        """Return all operators of the model as one layer, their names with those of their layers.
+        """All operators of the model as one layer, their names with those of their layers.
 
         Raises PhazeError where they are more than `MOST_OPERATORS`.
         """
@@ -274,7 +274,7 @@ class ModelGraph:
 
 
 def _moved(layer: LayerGraph, name: str, start: int, sources: list[int]) -> list[Primitive]:
-    """Return the primitives of a layer behind `start` others; its input comes from `sources`."""
+    """Primitives of a layer behind `start` others; its input comes from `sources`."""
     split = len(sources) > 1
 
     def place(tensor: Tensor) -> Tensor:
@@ -291,7 +291,7 @@ def _moved(layer: LayerGraph, name: str, start: int, sources: list[int]) -> list
 
 
 def _read_forks(primitives: list[Primitive]) -> tuple[Primitive, ...]:
-    """Return primitives that read a fork of what they need where there is one already."""
+    """Primitives that read a fork of what they need where there is one already."""
     forks = {p.inputs[0].source: index for index, p in enumerate(primitives) if p.kind == "fork"}
 
     def behind(tensor: Tensor) -> Tensor:

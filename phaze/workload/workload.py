@@ -18,8 +18,8 @@ import pandas as pd
 from phaze import tables
 from phaze.layout import Axis, Layout
 from phaze.tables.columns import layout_of
-from phaze.workload.operators import Edge, Operator, Part, Pass
-from phaze.workload.primitives import ParameterGroup, Run
+from phaze.workload.operators import Edge, LayerPass, Operator, Part
+from phaze.workload.primitives import LayerRun, ParameterGroup
 
 Direction = Literal["forward", "backward"]
 DIRECTIONS: tuple[Direction, Direction] = ("forward", "backward")
@@ -48,8 +48,8 @@ class Layer:
     """A distinct layer on one slice: its operators, its parameters, and what it keeps and passes on."""
 
     name: str
-    forward: Pass
-    backward: Pass
+    forward: LayerPass
+    backward: LayerPass
     groups: Mapping[ParameterGroup, int]
     """Parameters by group; a group without any is left out."""
     parameter_bytes: float
@@ -65,26 +65,26 @@ class Layer:
 
     @property
     def parameters(self) -> int:
-        """Return the parameters of the slice, of all groups."""
+        """Parameters of the slice, of all groups."""
         return sum(self.groups.values())
 
     @property
     def tensor_parallel(self) -> bool:
-        """Return whether slices of the layer talk to each other."""
+        """Whether slices of the layer talk to each other."""
         return any(
             operator.core == "network" for operator in self.forward.operators + self.backward.operators
         )
 
-    def pass_of(self, direction: Direction) -> Pass:
-        """Return the operators of a pass."""
+    def pass_of(self, direction: Direction) -> LayerPass:
+        """Operators of a pass."""
         return self.forward if direction == "forward" else self.backward
 
     def attention(self, direction: Direction) -> tuple[Operator, ...]:
-        """Return the operators between queries, keys, values and what attention makes of them."""
+        """Operators between queries, keys, values and what attention makes of them."""
         return tuple(operator for operator in self.pass_of(direction).operators if operator.attention)
 
     def collectives(self, direction: Direction) -> tuple[Collective, ...]:
-        """Return what a pass sends over the network, in order."""
+        """Collectives of a pass, in order."""
         parts = (part for operator in self.pass_of(direction).operators for part in operator.parts)
         return tuple(Collective(p.kind, p.axis, p.network_bytes) for p in parts if p.axis)
 
@@ -103,29 +103,29 @@ class Workload:
     layout: Layout
     layers: tuple[Layer, ...]
     """Each distinct layer once."""
-    runs: tuple[Run, ...]
+    runs: tuple[LayerRun, ...]
     """The order of the layers, for a model that is a chain or not."""
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return how often each distinct layer runs."""
+        """Number of times that each distinct layer runs."""
         return Counter(self.order)
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """Return the name of every layer, in order."""
+        """Name of every layer, in order."""
         return tuple(run.layer for run in self.runs for _ in range(run.count))
 
     def layer(self, name: str) -> Layer:
-        """Return the distinct layer of a name."""
+        """Distinct layer of a name."""
         return next(layer for layer in self.layers if layer.name == name)
 
     def tensor_flops(self, direction: Direction) -> int:
-        """Return the FLOPs of all matrix multiplications of a pass."""
+        """FLOPs of all matrix multiplications of a pass."""
         return sum(self.counts[layer.name] * layer.pass_of(direction).tensor_flops for layer in self.layers)
 
     def parameters(self, *groups: ParameterGroup) -> int:
-        """Return the parameters of the slice in some groups, by default in all.
+        """Parameters of the slice in some groups, by default in all.
 
         An embedding that input and output share is held by both ends of a pipeline: once under `embedding`,
         and once under `tied`.
@@ -139,7 +139,7 @@ class Workload:
 
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Return tables operators, parts, edges and layers, by name."""
+        """Tables operators, parts, edges and layers, by name."""
         works = self._works()
         rows: dict[str, Iterator[Row]] = {
             "operators": self._operator_rows(works),
@@ -152,15 +152,15 @@ class Workload:
 
     @cached_property
     def graph(self) -> pd.DataFrame:
-        """Return table graphs: the runs, of a model that is a chain."""
+        """Table graphs: the runs, of a model that is a chain."""
         return graph_table(self.model, self.runs)
 
     @classmethod
     def of_tables(cls, frames: Mapping[str, pd.DataFrame], graph: pd.DataFrame) -> Self:
-        """Return the workload that tables operators, parts, edges and layers of a layout and graphs hold."""
+        """Workload that tables operators, parts, edges and layers of a layout and graphs hold."""
         rows = {str(row["layer"]): row for _, row in frames["layers"].iterrows()}
         point = frames["layers"].iloc[0]
-        runs = tuple(Run(str(row["layer"]), int(row["count"])) for _, row in graph.iterrows())
+        runs = tuple(LayerRun(str(row["layer"]), int(row["count"])) for _, row in graph.iterrows())
         passes = _read_passes(frames)
         return cls(
             model=str(point["model"]),
@@ -169,14 +169,13 @@ class Workload:
             runs=runs,
         )
 
-    def _passes(self) -> Iterator[tuple[Row, Pass]]:
-        """Yield every pass with its key."""
+    def _passes(self) -> Iterator[tuple[Row, LayerPass]]:
         for layer in self.layers:
             for direction in DIRECTIONS:
                 yield {"layer": layer.name, "direction": direction}, layer.pass_of(direction)
 
     def _works(self) -> dict[Work, int]:
-        """Return an id for all work that differs, in an order that only the work itself decides."""
+        """Id for all work that differs, in an order that only the work itself decides."""
         found = {_work(o) for _, run in self._passes() for o in run.operators if o.core != "none"}
         return {work: number for number, work in enumerate(sorted(found))}
 
@@ -207,8 +206,8 @@ KEPT = ("parameter_bytes", "input_bytes", "output_bytes", "activation_bytes", "a
 """Fields of a layer that table layers has as they are."""
 
 
-def graph_table(model: str, runs: Sequence[Run]) -> pd.DataFrame:
-    """Return table graphs of the runs of a model that is a chain."""
+def graph_table(model: str, runs: Sequence[LayerRun]) -> pd.DataFrame:
+    """Table graphs of the runs of a model that is a chain."""
     rows: list[Row] = [{"position": i, "layer": run.layer, "count": run.count} for i, run in enumerate(runs)]
     return _frame(tables.Graphs, {"model": model}, rows)
 
@@ -236,12 +235,10 @@ def _layer_row(layer: Layer) -> Row:
 
 
 def _frame(table: type[tables.Table], point: Row, rows: Iterable[Row]) -> pd.DataFrame:
-    """Return a checked frame of a table, with the key of the point in every row."""
     return table.check(pd.DataFrame([{**point, **row} for row in rows], columns=list(table.fields())))
 
 
-def _read_passes(frames: Mapping[str, pd.DataFrame]) -> dict[tuple[str, str], Pass]:
-    """Return the passes of all layers by layer and direction."""
+def _read_passes(frames: Mapping[str, pd.DataFrame]) -> dict[tuple[str, str], LayerPass]:
     parts: dict[int, list[Part]] = {}
     for row in frames["parts"].sort_values(["work", "part"]).to_dict("records"):
         part = Part(**{name: row[name] for name in Part.__dataclass_fields__})
@@ -254,10 +251,10 @@ def _read_passes(frames: Mapping[str, pd.DataFrame]) -> dict[tuple[str, str], Pa
     for row in frames["edges"].to_dict("records"):
         edge = Edge(row["source"], row["target"], row["bytes"])
         edges.setdefault((row["layer"], row["direction"]), []).append(edge)
-    return {key: Pass(tuple(found), tuple(edges.get(key, ()))) for key, found in operators.items()}
+    return {key: LayerPass(tuple(found), tuple(edges.get(key, ()))) for key, found in operators.items()}
 
 
-def _read_layer(row: pd.Series, passes: Mapping[tuple[str, str], Pass]) -> Layer:
+def _read_layer(row: pd.Series, passes: Mapping[tuple[str, str], LayerPass]) -> Layer:
     name = str(row["layer"])
     groups: dict[ParameterGroup, int] = {group: int(row[f"{group}_parameters"]) for group in APART}
     groups["dense"] = int(row["parameters"]) - sum(groups.values())

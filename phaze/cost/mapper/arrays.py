@@ -52,25 +52,25 @@ ROUNDED = 1.0 - 1e-12
 
 @njit
 def ceil_div(a: int, b: int) -> int:
-    """Return ⌈a/b⌉."""
+    """⌈a/b⌉."""
     return -(-a // b)
 
 
 @njit
 def folds(size: int, tile: int, width: int) -> int:
-    """Return how often an array of that width is filled along a dimension, over all tiles."""
+    """Fillings of an array of that width along a dimension, over all tiles."""
     return (size // tile) * ceil_div(tile, width) + ceil_div(size % tile, width)
 
 
 @njit
 def start_cycles(dataflow: int, rows: float, columns: float) -> float:
-    """Return the cycles of a pass beside those of the stream: filling the array, and the skew across it."""
+    """Cycles of a pass beside those of the stream: filling the array, and the skew across it."""
     return (rows if dataflow == OUTPUT else 2 * rows) + columns - 2
 
 
 @njit
 def pass_cycles(start: float, starts: float, stream: float, folds_in_all: float) -> float:
-    """Return the cycles in which `stream` elements stream through all folds, with so many starts in each.
+    """Cycles in which `stream` elements stream through all folds, with so many starts in each.
 
     They are counted from zero, but never fewer than the elements, as on an array of one, which has no start.
     """
@@ -79,8 +79,7 @@ def pass_cycles(start: float, starts: float, stream: float, folds_in_all: float)
 
 @njit
 def preloaded_cycles(start: float, load: float, starts: float, stream: float, folds_in_all: float) -> float:
-    """Return the cycles of `pass_cycles` where what stays is loaded, in `load` cycles, while the fold before
-    streams.
+    """Cycles of `pass_cycles` where what stays is loaded, in `load` cycles, while the fold before streams.
 
     A stream that starts several times in a fold is divided evenly, which is best; the shortest part is last.
     """
@@ -101,7 +100,7 @@ def array_cycles(
     repeats: int = 1,
     preload: bool = False,
 ) -> float:
-    """Return the cycles of all tiles of so many products, with one loop innermost.
+    """Cycles of all tiles of so many products, with one loop innermost.
 
     `m`, `k`, `n` are (size, tile); `preload` says whether what stays is loaded ahead.
     """
@@ -124,7 +123,7 @@ def array_cycles(
 def buffer_words(
     inner: int, left: float, right: float, result: float, am: float, ak: float, an: float
 ) -> float:
-    """Return the words that cross into a buffer and back.
+    """Words that cross into a buffer and back.
 
     `left`, `right`, `result` are the words of the operands and the result, `am`, `ak`, `an` the tiles along
     m, k, n.
@@ -138,7 +137,7 @@ def buffer_words(
 
 @njit
 def fewest_words(left: float, right: float, result: float, am: float, ak: float, an: float) -> float:
-    """Return the fewest words that cross into a buffer and back, over the loop orders."""
+    """Fewest words that cross into a buffer and back, over the loop orders."""
     return min(
         buffer_words(INNER_M, left, right, result, am, ak, an),
         buffer_words(INNER_K, left, right, result, am, ak, an),
@@ -148,8 +147,8 @@ def fewest_words(left: float, right: float, result: float, am: float, ak: float,
 
 @njit
 def largest_products(l2_words: float) -> tuple[float, float]:
-    """Return the largest products of two dimensions of a tile that a buffer holds: with k one word wide those
-    of m and n, with m or n one word wide those of the others.
+    """Largest products of two dimensions of a tile that a buffer holds: with k one word wide those of m and
+    n, with m or n one word wide those of the others.
 
     For x y = p, `held_words` is at least p + 4 √p, and 2 p + 2 √(2 p).
     """
@@ -160,7 +159,7 @@ def largest_products(l2_words: float) -> tuple[float, float]:
 def least_moved(
     left: float, right: float, result: float, m: float, k: float, n: float, products: tuple[float, float]
 ) -> float:
-    """Return a lower bound on `fewest_words` for m × k × n, over all tiles of `largest_products`.
+    """Lower bound on `fewest_words` for m × k × n, over all tiles of `largest_products`.
 
     Two operands that share the buffer are fetched x and y times; a x + b y ≥ 2 √(a b x y). All operands and
     the result move at least once.
@@ -173,13 +172,13 @@ def least_moved(
 
 @njit
 def held_words(tm: int, tk: int, tn: int) -> int:
-    """Return the words of a buffer that a tile takes: both operands twice, the result once."""
+    """Words of a buffer that a tile takes: both operands twice, the result once."""
     return 2 * (tm * tk + tk * tn) + tm * tn
 
 
 @njit
 def exposed_words(down: float, across: float, rows: float, columns: float) -> float:
-    """Return the words that nothing overlaps: one filling of the array by what stays, (down, across)."""
+    """Words that nothing overlaps: one filling of the array by what stays, (down, across)."""
     return min(down, rows) * min(across, columns)
 
 
@@ -187,7 +186,7 @@ def exposed_words(down: float, across: float, rows: float, columns: float) -> fl
 def array_words(
     dataflow: int, left: float, right: float, result: float, starts: float, down: float, across: float
 ) -> float:
-    """Return the words between a buffer and the array, partial sums included.
+    """Words between a buffer and the array, partial sums included.
 
     The streaming dimension starts so often in each fold; `down` and `across` are the folds of the other two.
     """
@@ -200,11 +199,11 @@ def array_words(
 
 @njit
 def run_cycles(cycles: float, words: float, exposed: float, words_per_cycle: float) -> float:
-    """Return the cycles of a mapping: the array's or those of the words behind it, and what is exposed."""
+    """Cycles of a mapping: the array's or those of the words behind it, and what is exposed."""
     return overlapped_cycles(cycles, words, words_per_cycle) + exposed / words_per_cycle
 
 
 @njit
 def overlapped_cycles(cycles: float, words: float, words_per_cycle: float) -> float:
-    """Return the cycles of the array or those of the words behind it, whatever is more."""
+    """Cycles of the array or those of the words behind it, whatever is more."""
     return max(cycles, words / words_per_cycle)

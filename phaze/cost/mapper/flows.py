@@ -30,7 +30,7 @@ class Core(NamedTuple):
     """What stays in the array is loaded while the fold before streams."""
 
 
-class Flow(NamedTuple):
+class Dataflow(NamedTuple):
     """A dataflow on parts of a size: two dimensions (down, across) stay in the array, one streams.
 
     Input stationary is weight stationary of the transposed product, so only results that stay differ. Words
@@ -60,14 +60,14 @@ class Flow(NamedTuple):
 
 
 @njit
-def time_of(core: Core, flow: Flow, cycles: float, words: float) -> float:
-    """Return the time of a mapping with so many cycles and words."""
+def time_of(core: Core, flow: Dataflow, cycles: float, words: float) -> float:
+    """Time of a mapping with so many cycles and words."""
     return overlapped_cycles(cycles, words + flow.extra, core.words_per_cycle) + flow.exposed
 
 
 @njit
-def cycles_of(flow: Flow, starts: float, down_folds: float, across_folds: float) -> float:
-    """Return the cycles of the array, with so many starts of the stream in every fold."""
+def cycles_of(flow: Dataflow, starts: float, down_folds: float, across_folds: float) -> float:
+    """Cycles of the array, with so many starts of the stream in every fold."""
     if flow.load > 0.0:
         folds = flow.repeats * down_folds * across_folds
         return preloaded_cycles(flow.start, flow.load, starts, flow.stream, folds)
@@ -75,8 +75,8 @@ def cycles_of(flow: Flow, starts: float, down_folds: float, across_folds: float)
 
 
 @njit
-def least_time(core: Core, flow: Flow, down_folds: float, across_folds: float) -> float:
-    """Return a lower bound on the time of all tilings, none of which has fewer folds."""
+def least_time(core: Core, flow: Dataflow, down_folds: float, across_folds: float) -> float:
+    """Lower bound on the time of all tilings, none of which has fewer folds."""
     words = continuing_words(flow, down_folds, across_folds)
     continuing = time_of(core, flow, cycles_of(flow, 1.0, down_folds, across_folds), words)
     cycles = least_cycles(core, flow, down_folds, across_folds)
@@ -84,8 +84,8 @@ def least_time(core: Core, flow: Flow, down_folds: float, across_folds: float) -
 
 
 @njit
-def least_cycles(core: Core, flow: Flow, down_folds: float, across_folds: float) -> float:
-    """Return a lower bound on the cycles if the stream starts anew in every tile.
+def least_cycles(core: Core, flow: Dataflow, down_folds: float, across_folds: float) -> float:
+    """Lower bound on the cycles if the stream starts anew in every tile.
 
     The buffer holds at most l2 / (2 x + y) of the stream beside a tile (x, y), so the starts in all X · Y
     folds are at least stream (2 x + y) X Y / l2; x X is no less than the whole dimension (x + y twice, where
@@ -99,8 +99,8 @@ def least_cycles(core: Core, flow: Flow, down_folds: float, across_folds: float)
 
 
 @njit
-def largest_stream(flow: Flow, down: float, across: float, l2_words: float) -> float:
-    """Return the largest tile that streams beside (down, across) in the L2 buffer.
+def largest_stream(flow: Dataflow, down: float, across: float, l2_words: float) -> float:
+    """Largest tile that streams beside (down, across) in the L2 buffer.
 
     It is what `cost.mapper.arrays.held_words` leaves room for.
     """
@@ -110,8 +110,8 @@ def largest_stream(flow: Flow, down: float, across: float, l2_words: float) -> f
 
 
 @njit
-def largest_across(flow: Flow, down: float, stream: float, l2_words: float) -> float:
-    """Return the largest tile in the other dimension of the array beside so much of the stream."""
+def largest_across(flow: Dataflow, down: float, stream: float, l2_words: float) -> float:
+    """Largest tile in the other dimension of the array beside so much of the stream."""
     room = l2_words - 2.0 * stream * down
     if flow.output:
         return np.floor(room / (down + 2.0 * stream))  # type: ignore[no-any-return]
@@ -119,23 +119,25 @@ def largest_across(flow: Flow, down: float, stream: float, l2_words: float) -> f
 
 
 @njit
-def largest_down(flow: Flow, across: float, stream: float, l2_words: float) -> float:
-    """Return the largest tile in the first dimension of the array that leaves room for the others."""
+def largest_down(flow: Dataflow, across: float, stream: float, l2_words: float) -> float:
+    """Largest tile in the first dimension of the array that leaves room for the others."""
     if flow.output:
         return np.floor((l2_words - 2.0 * stream * across) / (2.0 * stream + across))  # type: ignore[no-any-return]
     return np.floor((l2_words - stream * across) / (2.0 * (stream + across)))  # type: ignore[no-any-return]
 
 
 @njit
-def most_passes(flow: Flow, time: float) -> float:
-    """Return an upper bound on the cycles of one product, for mappings within a time."""
+def most_passes(flow: Dataflow, time: float) -> float:
+    """Upper bound on the cycles of one product, for mappings within a time."""
     once = flow.start - flow.load if flow.load > 0.0 else 0.0
     return (time - flow.exposed - once + 1.0) / (ROUNDED * flow.repeats)
 
 
 @njit
-def may_hold(flow: Flow, down: float, across: float, folds: float, passes: float, l2_words: float) -> bool:
-    """Return whether the buffer may hold a tile (down, across), for mappings within `most_passes`.
+def may_hold(
+    flow: Dataflow, down: float, across: float, folds: float, passes: float, l2_words: float
+) -> bool:
+    """Whether the buffer may hold a tile (down, across), for mappings within `most_passes`.
 
     They have no fewer folds in all. So much streams as `smallest_stream` says, before that is rounded; both
     sides are multiplied by what it divides by.
@@ -154,8 +156,8 @@ def may_hold(flow: Flow, down: float, across: float, folds: float, passes: float
 
 
 @njit
-def smallest_tile(flow: Flow, size: float, folds: float, passes: float) -> float:
-    """Return a lower bound on the tiles along a dimension of the array, for mappings within `most_passes`.
+def smallest_tile(flow: Dataflow, size: float, folds: float, passes: float) -> float:
+    """Lower bound on the tiles along a dimension of the array, for mappings within `most_passes`.
 
     They have no fewer folds along the other dimension; along this one no fewer than tiles.
     """
@@ -164,8 +166,8 @@ def smallest_tile(flow: Flow, size: float, folds: float, passes: float) -> float
 
 
 @njit
-def smallest_stream(flow: Flow, folds: float, passes: float) -> float:
-    """Return a lower bound on the tiles that stream, for mappings within `most_passes`; infinite if none is.
+def smallest_stream(flow: Dataflow, folds: float, passes: float) -> float:
+    """Lower bound on the tiles that stream, for mappings within `most_passes`; infinite if none is.
 
     They have no fewer folds in all.
     """
@@ -177,30 +179,30 @@ def smallest_stream(flow: Flow, folds: float, passes: float) -> float:
 
 
 @njit
-def buffered_words(flow: Flow, down: float, across: float, streams: float) -> float:
-    """Return the words of the best loop order for so many tiles along each dimension."""
+def buffered_words(flow: Dataflow, down: float, across: float, streams: float) -> float:
+    """Words of the best loop order for so many tiles along each dimension."""
     if flow.output:
         return fewest_words(flow.left, flow.right, flow.result, down, streams, across)
     return fewest_words(flow.left, flow.right, flow.result, streams, down, across)
 
 
 @njit
-def continuing_words(flow: Flow, down: float, across: float) -> float:
-    """Return the words where the stream is innermost: they do not depend on its tiles."""
+def continuing_words(flow: Dataflow, down: float, across: float) -> float:
+    """Words where the stream is innermost: they do not depend on its tiles."""
     if flow.output:
         return buffer_words(INNER_K, flow.left, flow.right, flow.result, down, 1.0, across)
     return buffer_words(INNER_M, flow.left, flow.right, flow.result, 1.0, down, across)
 
 
 @njit
-def most_words(core: Core, flow: Flow, time: float) -> float:
-    """Return an upper bound on the words of all mappings within a time."""
+def most_words(core: Core, flow: Dataflow, time: float) -> float:
+    """Upper bound on the words of all mappings within a time."""
     return (time - flow.exposed) * core.words_per_cycle / ROUNDED - flow.extra
 
 
 @njit
-def largest_shared(flow: Flow, words: float, l2_words: float) -> float:
-    """Return the largest tile in the first dimension beside which the others share the buffer well enough.
+def largest_shared(flow: Dataflow, words: float, l2_words: float) -> float:
+    """Largest tile in the first dimension beside which the others share the buffer well enough.
 
     In one loop order both share it, and what moves once for every tile is a x + b y ≥ 2 √(a b x y) with the
     largest product that fits.
@@ -214,8 +216,8 @@ def largest_shared(flow: Flow, words: float, l2_words: float) -> float:
 
 
 @njit
-def smallest_repeated(flow: Flow, words: float) -> float:
-    """Return the smallest tile in the first dimension with which another loop order has as few words.
+def smallest_repeated(flow: Dataflow, words: float) -> float:
+    """Smallest tile in the first dimension with which another loop order has as few words.
 
     An operand or the result then crosses once for every tile along it.
     """

@@ -16,7 +16,7 @@ from phaze.cost.mapper.arrays import INNER_K, INNER_M, INNER_N, buffer_words, ce
 
 
 def hbm_words(shapes: Ints, glb_words: Ints) -> Floats:
-    """Return the words to and from HBM for shapes (S, 4) and capacities in words (G,): (S, G)."""
+    """Words to and from HBM for shapes (S, 4) and capacities in words (G,): (S, G)."""
     found = np.full((len(shapes), len(glb_words)), np.inf)
     _hbm_words(shapes, glb_words, found)
     return found
@@ -35,7 +35,7 @@ def _hbm_words(shapes: Ints, glb_words: Ints, found: Floats) -> None:
 
 @njit
 def _fewest(fewest: float, inner: int, m: int, k: int, n: int, capacity: int) -> float:
-    """Return the fewest words with one loop innermost, or `fewest` if that is less.
+    """Fewest words with one loop innermost, or `fewest` if that is less.
 
     The numbers of tiles are tried until they alone take as many words.
     """
@@ -58,7 +58,7 @@ def _fewest(fewest: float, inner: int, m: int, k: int, n: int, capacity: int) ->
 
 @njit
 def _largest(inner: int, tile: int, capacity: int) -> int:
-    """Return the largest tile that fits in the other dimension, see `held_words`; 0 if none does."""
+    """Largest tile that fits in the other dimension, see `held_words`; 0 if none does."""
     if inner == INNER_K:
         return max(0, (capacity - 2 * tile) // (2 + tile))
     return max(0, (capacity - tile) // (2 * (tile + 1)))

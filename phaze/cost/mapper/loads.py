@@ -8,7 +8,7 @@ from phaze.base.arrays import Floats, Ints
 from phaze.cost import collective
 from phaze.cost.designs import Designs
 from phaze.cost.mapper.hbm import hbm_words
-from phaze.cost.mapper.tensor import Cores, Mapped, distinct_rows, map_shapes
+from phaze.cost.mapper.tensor import Cores, Mappings, distinct_rows, map_shapes
 from phaze.cost.mapper.works import Works
 from phaze.cost.network.network import Flat, sent_bytes
 from phaze.cost.vector import vector_cycles
@@ -59,7 +59,7 @@ def loads_of(
     *,
     preload: bool,
 ) -> tuple[Load, Load]:
-    """Return the loads on one core and on all cores; a collective's reduction always runs on all.
+    """Loads on one core and on all cores; a collective's reduction always runs on all.
 
     `preload` says whether arrays load what stays in them ahead.
     """
@@ -72,7 +72,7 @@ def loads_of(
     reduced = collective.reduced_bytes(works)
     network_s = hardware.network.seconds("all_reduce", reduced, layout.group("tp"))
 
-    def load(mapped: Mapped, cores: Ints) -> Load:
+    def load(mapped: Mappings, cores: Ints) -> Load:
         lanes = vector_cycles(works.elements, works.cycles, designs.lanes * cores)
         return Load(
             core_cycles=mapped.cycles,
@@ -91,8 +91,8 @@ def loads_of(
     return load(one, np.ones_like(designs.vector_cores)), load(every, designs.vector_cores)
 
 
-def _map(works: Works, designs: Designs, hardware: Hardware, *, preload: bool) -> tuple[Mapped, Mapped]:
-    """Return the sums of the matrix multiplications of works on one core and on all cores, arrays (W, D).
+def _map(works: Works, designs: Designs, hardware: Hardware, *, preload: bool) -> tuple[Mappings, Mappings]:
+    """Sums of the matrix multiplications of works on one core and on all cores, arrays (W, D).
 
     They run one after the other. What vector parts stream through the global buffer is divided among them
     equally.
@@ -105,14 +105,14 @@ def _map(works: Works, designs: Designs, hardware: Hardware, *, preload: bool) -
     mapped = map_shapes(shapes[:, :4].astype(np.int64), shapes[:, 4], cores, preload=preload)
     totals = [works.total(field[of_shape.ravel()], own) for field in mapped]
 
-    def gathered(place: Ints) -> Mapped:
-        return Mapped(*(total[:, place] for total in totals))
+    def gathered(place: Ints) -> Mappings:
+        return Mappings(*(total[:, place] for total in totals))
 
     return gathered(of_cores[0]), gathered(of_cores[1])
 
 
 def distinct_cores(designs: Designs, bytes_per_element: int) -> tuple[Cores, Ints]:
-    """Return the distinct tensor cores in their numbers, and the places (2, D) of one and of all."""
+    """Distinct tensor cores in their numbers, and the places (2, D) of one and of all."""
     l2_words = designs.l2_tc_bytes // bytes_per_element
     cores = [designs.rows, designs.columns, l2_words, designs.words_per_cycle]
     one = np.column_stack([*cores, np.ones_like(designs.tensor_cores)])
@@ -123,7 +123,7 @@ def distinct_cores(designs: Designs, bytes_per_element: int) -> tuple[Cores, Int
 
 
 def _hbm_bytes(works: Works, designs: Designs, hardware: Hardware) -> Floats:
-    """Return the bytes to and from HBM, (W, D): of matrix multiplications, and what else is streamed.
+    """Bytes to and from HBM, (W, D): of matrix multiplications, and what else is streamed.
 
     What a convolution unrolls on the chip is left out once: a tiling that reads its input several times
     reads it unrolled but for the first time.

@@ -35,7 +35,7 @@ class Divisions(NamedTuple):
 
 
 def list_divisions(counts: Ints) -> Divisions:
-    """Return the divisions for ascending numbers of cores."""
+    """Divisions for ascending numbers of cores."""
     ladder = [row for parts in _numbers(int(counts[-1])) for row in _into(parts)]
     sizes = [b * m * n for b, m, n, _ in ladder]
     rows, ranges = list(ladder), []
@@ -51,12 +51,10 @@ def list_divisions(counts: Ints) -> Divisions:
 
 
 def _numbers(most: int) -> list[int]:
-    """Return the numbers of parts, up to some, that all cores may take."""
     return [parts for parts in range(1, most + 1) if parts <= FREE or is_power(parts)]
 
 
 def _into(parts: int) -> list[Division]:
-    """Return the divisions into so many parts, one for every core."""
     if is_power(parts):
         return _powers(parts, 1)
     divisors = [d for d in range(1, parts + 1) if parts % d == 0]
@@ -64,7 +62,6 @@ def _into(parts: int) -> list[Division]:
 
 
 def _powers(parts: int, rounds: int) -> list[Division]:
-    """Return the divisions of a power of two by powers of two."""
     level = parts.bit_length() - 1
     return [
         (1 << b, 1 << m, 1 << (level - b - m), rounds)
@@ -74,7 +71,7 @@ def _powers(parts: int, rounds: int) -> list[Division]:
 
 
 def _between(count: int) -> list[Division]:
-    """Return what a number of cores that is no power of two takes beside what fewer take."""
+    """Divisions of a number of cores that is no power of two, beside those of fewer cores."""
     level = count.bit_length() - 1
     found: list[Division] = []
     for factor, i, j, k in product(BETWEEN, *[range(level + 1)] * 3):
@@ -87,10 +84,9 @@ def _between(count: int) -> list[Division]:
 
 
 def _above(count: int) -> int:
-    """Return the next power of two above a number."""
     return 1 << count.bit_length()
 
 
 def is_power(count: int) -> bool:
-    """Return whether a number is a power of two."""
+    """Whether a number is a power of two."""
     return count & (count - 1) == 0

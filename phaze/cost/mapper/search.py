@@ -14,7 +14,7 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit_inlined
 from phaze.base.compiled import njit_without_arrays as njit
 from phaze.cost.mapper.arrays import INPUT, OUTPUT, WEIGHT, exposed_words, start_cycles
-from phaze.cost.mapper.flows import Core, Flow, least_time
+from phaze.cost.mapper.flows import Core, Dataflow, least_time
 from phaze.cost.mapper.parts import Divisions
 from phaze.cost.mapper.splits import BATCH, LEFT, PLACE, REPEATS, RIGHT, K, M, N, Splits, fill_splits
 from phaze.cost.mapper.tiles import SIZE, list_tiles
@@ -24,7 +24,7 @@ DOWN, ACROSS, STREAM = (K, M, K), (N, N, M), (M, K, N)
 """By dataflow: the dimensions that stay in the array, and the one that streams."""
 
 
-class Plan(NamedTuple):
+class CoreGroups(NamedTuple):
     """Groups of equal cores (G,), and what their numbers may choose from."""
 
     groups: Floats
@@ -64,7 +64,7 @@ class Tables(NamedTuple):
     """How many tiles there are (T,), 0 before they are listed."""
 
 
-class Job(NamedTuple):
+class CoreJob(NamedTuple):
     """A shape on a group of equal cores."""
 
     result: float
@@ -80,7 +80,7 @@ class Job(NamedTuple):
 
 @njit
 def search_all(
-    shapes: Ints, extra_words: Floats, order: Ints, plan: Plan, tables: Tables, found: Floats
+    shapes: Ints, extra_words: Floats, order: Ints, plan: CoreGroups, tables: Tables, found: Floats
 ) -> None:
     """Fill `found` (4, S, C) with the best mappings, shapes in an order that leaves sizes as they are."""
     each = len(tables.tiles) // len(plan.units)
@@ -90,12 +90,12 @@ def search_all(
         for g in range(len(plan.groups)):
             x = plan.groups[g]
             core = Core(x[0], x[1], x[2], x[3], plan.preloads)
-            job = Job(result, extra_words[s], core, plan.places[g], each, tables)
+            job = CoreJob(result, extra_words[s], core, plan.places[g], each, tables)
             _search_group(job, plan, plan.bounds[g], plan.bounds[g + 1], found[:, s])
 
 
 @njit
-def _search_group(job: Job, plan: Plan, start: int, stop: int, found: Floats) -> None:
+def _search_group(job: CoreJob, plan: CoreGroups, start: int, stop: int, found: Floats) -> None:
     """Fill `found` (4, C) for ascending numbers of equal cores; more start from the best of fewer.
 
     A number that takes divisions of its own is not credited with more than the next power of two.
@@ -121,8 +121,8 @@ def _search_group(job: Job, plan: Plan, start: int, stop: int, found: Floats) ->
 
 @njit
 def _rows(divisions: Divisions, c: int, done: int, turn: int) -> tuple[int, int]:
-    """Return which divisions a number of cores takes: first what larger ones take as well, from those that
-    smaller ones do not; then what limits it, then its own.
+    """Divisions of a number of cores: first those of larger numbers too, from those that smaller ones do not
+    take; then what limits it, then its own.
     """
     if turn == 0:
         return done, divisions.every[c]
@@ -132,13 +132,12 @@ def _rows(divisions: Divisions, c: int, done: int, turn: int) -> tuple[int, int]
 
 @njit
 def _store(best: Best, found: Floats, place: int) -> None:
-    """Store a mapping in `found` (4, C)."""
     found[0, place], found[1, place] = best.time, best.cycles
     found[2, place], found[3, place] = best.words, best.l2_words
 
 
 @njit
-def _bound_splits(job: Job, start: int, stop: int) -> None:
+def _bound_splits(job: CoreJob, start: int, stop: int) -> None:
     """Fill the least times of some splits on cores."""
     splits, place, size = job.tables.splits, job.place, len(job.tables.lower) // 3
     for dataflow in (WEIGHT, OUTPUT, INPUT):
@@ -159,7 +158,7 @@ def _bound_splits(job: Job, start: int, stop: int) -> None:
 def _bound_flow(
     lower: Floats,
     core: Core,
-    first: Flow,
+    first: Dataflow,
     dataflow: int,
     fields: Floats,
     words: Floats,
@@ -178,7 +177,7 @@ def _bound_flow(
     right = fields[LEFT if dataflow == INPUT else RIGHT][start:stop]
     words, downs, acrosses = words[start:stop], downs[start:stop], acrosses[start:stop]
     for x in range(len(lower)):
-        flow = Flow(
+        flow = Dataflow(
             first.output,
             first.start,
             first.load,
@@ -197,18 +196,17 @@ def _bound_flow(
 
 
 @njit
-def _folds(job: Job, dataflow: int, x: int) -> tuple[float, float]:
-    """Return the fewest folds of a dataflow on a split along the dimensions that stay."""
+def _folds(job: CoreJob, dataflow: int, x: int) -> tuple[float, float]:
+    """Fewest folds of a dataflow on a split along the dimensions that stay."""
     folds, place = job.tables.splits.folds, job.place
     return folds[DOWN[dataflow], place[0], x], folds[ACROSS[dataflow], place[1], x]
 
 
 @njit
-def _flow(job: Job, dataflow: int, x: int) -> Flow:
-    """Return a dataflow on a split."""
+def _flow(job: CoreJob, dataflow: int, x: int) -> Dataflow:
     fields, core = job.tables.splits.fields, job.core
     down, across = fields[DOWN[dataflow], x], fields[ACROSS[dataflow], x]
-    return Flow(
+    return Dataflow(
         dataflow == OUTPUT,
         start_cycles(dataflow, core.rows, core.columns),
         core.rows if core.preloads and dataflow != OUTPUT else 0.0,
@@ -226,8 +224,8 @@ def _flow(job: Job, dataflow: int, x: int) -> Flow:
 
 
 @njit_inlined
-def _improve(best: Best, job: Job, start: int, stop: int) -> Best:
-    """Return the best mapping with one of some splits, or `best` if that is better."""
+def _improve(best: Best, job: CoreJob, start: int, stop: int) -> Best:
+    """Best mapping with one of some splits, or `best` if that is better."""
     lower, within, count = job.tables.lower, job.tables.within, -1
     y = _first(lower, best.time, start, stop)
     while y >= 0:
@@ -241,7 +239,7 @@ def _improve(best: Best, job: Job, start: int, stop: int) -> Best:
 
 @njit
 def _first(lower: Floats, time: float, start: int, stop: int) -> int:
-    """Return the place of the least time of some splits and all dataflows, -1 if all take longer."""
+    """Place of the least time of some splits and all dataflows, -1 if all take longer."""
     first, least, size = -1, np.inf, len(lower) // 3
     for x in range(start, stop):
         for y in (x, size + x, 2 * size + x):
@@ -263,7 +261,7 @@ def _list_within(lower: Floats, within: Ints, time: float, start: int, stop: int
 
 @njit
 def _next(lower: Floats, within: Ints, time: float) -> int:
-    """Return the listed place with the least time, -1 if all take longer."""
+    """Listed place with the least time, -1 if all take longer."""
     first, least = -1, time
     for y in within:
         if lower[y] <= least:
@@ -272,8 +270,8 @@ def _next(lower: Floats, within: Ints, time: float) -> int:
 
 
 @njit_inlined
-def _try_split(best: Best, job: Job, y: int) -> Best:
-    """Return the best mapping with what is at a place in `lower`, or `best` if that is better."""
+def _try_split(best: Best, job: CoreJob, y: int) -> Best:
+    """Best mapping with what is at a place in `lower`, or `best` if that is better."""
     size = len(job.tables.lower) // 3
     dataflow = (y >= size) + (y >= 2 * size)
     x = y - dataflow * size

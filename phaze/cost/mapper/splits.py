@@ -35,7 +35,7 @@ class Splits(NamedTuple):
 
 
 def empty_splits(divisions: int, units: int, buffers: int) -> Splits:
-    """Return splits to be filled for one shape after the other."""
+    """Splits to be filled for one shape after the other."""
     return Splits(
         np.empty((10, divisions)),
         np.zeros(divisions + 1, dtype=np.int64),
@@ -70,7 +70,7 @@ def fill_splits(
 
 @njit
 def _differs(shape: Ints, b: int, m: int, n: int) -> bool:
-    """Return whether a division may be better than those into fewer or as many parts."""
+    """Whether a division may be better than those into fewer or as many parts."""
     if b // 2 >= shape[BATCH] or m // 2 >= shape[M] or n // 2 >= shape[N]:
         # Half as many parts are as large.
         return False
@@ -81,7 +81,6 @@ def _differs(shape: Ints, b: int, m: int, n: int) -> bool:
 
 @njit
 def _fill_fields(fields: Floats, shape: Ints, division: Ints, place: Ints) -> None:
-    """Fill the fields (10,) of one division."""
     batch, m, k, n = float(shape[BATCH]), float(shape[M]), float(shape[K]), float(shape[N])
     fields[REPEATS] = division[3] * np.ceil(batch / division[0])
     fields[M], fields[K], fields[N] = np.ceil(m / division[1]), k, np.ceil(n / division[2])

@@ -33,7 +33,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.cost.mapper.parts import list_divisions
-from phaze.cost.mapper.search import Plan, Tables, search_all
+from phaze.cost.mapper.search import CoreGroups, Tables, search_all
 from phaze.cost.mapper.splits import empty_splits
 from phaze.cost.mapper.tiles import MOST
 
@@ -49,7 +49,7 @@ class Cores(NamedTuple):
     """How many such cores share the global buffer."""
 
 
-class Mapped(NamedTuple):
+class Mappings(NamedTuple):
     """The fastest mappings of shapes on cores, arrays (S, C)."""
 
     cycles: Floats
@@ -62,29 +62,29 @@ class Mapped(NamedTuple):
     """Words between L2 buffers and arrays."""
 
 
-def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores, *, preload: bool) -> Mapped:
-    """Return the fastest mappings of shapes (S, 4: batch, m, k, n) on cores.
+def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores, *, preload: bool) -> Mappings:
+    """Fastest mappings of shapes (S, 4: batch, m, k, n) on cores.
 
     `extra_words` (S,) cross the global buffer's edge beside the operands and share its bandwidth; `preload`
     says whether arrays load what stays in them while the fold before streams.
     """
     plan = _plan(cores, preload=preload)
-    found = np.empty((len(Mapped._fields), len(shapes), len(cores.number)))
+    found = np.empty((len(Mappings._fields), len(shapes), len(cores.number)))
     # Contiguous, as otherwise it would be compiled once more.
     each = np.ascontiguousarray(shapes), np.ascontiguousarray(extra_words), np.lexsort(shapes.T)
     search_all(*each, plan, _tables(plan), found)
-    return Mapped(*found)
+    return Mappings(*found)
 
 
-def _plan(cores: Cores, *, preload: bool) -> Plan:
-    """Return the groups of equal cores, and what every number of them may choose from."""
+def _plan(cores: Cores, *, preload: bool) -> CoreGroups:
+    """Groups of equal cores, and what every number of them may choose from."""
     keys = np.column_stack(cores[:4]).astype(float)
     groups, group_of = distinct_rows(keys)
     order = np.lexsort((cores.number, group_of))
     counts, count_of = np.unique(cores.number[order], return_inverse=True)
     units, unit_of = np.unique(groups[:, :2], return_inverse=True)
     buffers, buffer_of = np.unique(groups[:, 2], return_inverse=True)
-    return Plan(
+    return CoreGroups(
         groups=groups,
         places=np.column_stack([unit_of.reshape(-1, 2), buffer_of.ravel()]),
         units=units,
@@ -98,7 +98,7 @@ def _plan(cores: Cores, *, preload: bool) -> Plan:
 
 
 def distinct_rows(table: Floats) -> tuple[Floats, Ints]:
-    """Return the distinct rows of a table (R, F), and where in them each row is, (R,).
+    """Distinct rows of a table (R, F), and where in them each row is, (R,).
 
     As `numpy.unique` along an axis, ten times as fast.
     """
@@ -110,8 +110,7 @@ def distinct_rows(table: Floats) -> tuple[Floats, Ints]:
     return ordered[is_new], place
 
 
-def _tables(plan: Plan) -> Tables:
-    """Return tables to be filled for one shape after the other."""
+def _tables(plan: CoreGroups) -> Tables:
     rows = plan.divisions.rows
     parts, place = np.unique(np.insert(rows[:, 1:3], 1, 1, axis=1), return_inverse=True)
     number = 3 * len(plan.units) * len(parts)

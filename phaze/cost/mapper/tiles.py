@@ -41,7 +41,7 @@ def list_tiles(size: float, unit: float, table: Floats) -> int:
 
 @njit
 def _unequal(size: float, tile: float, unit: float) -> float:
-    """Return the smallest tile of which as few fill the array as often as of `tile`, some whole arrays.
+    """Smallest tile of which as few fill the array as often as of `tile`, some whole arrays.
 
     The last array need not be full: all tiles but the last are smaller by an equal part of what is missing.
     """
@@ -54,7 +54,6 @@ def _unequal(size: float, tile: float, unit: float) -> float:
 
 @njit
 def _append(table: Floats, count: int, size: float, tile: float, unit: float) -> int:
-    """Append a tile, and return how many there are."""
     whole = np.floor(size / tile)
     rest = size - whole * tile
     folds = whole * np.ceil(tile / unit) + np.ceil(rest / unit)

@@ -21,7 +21,7 @@ from phaze.base.compiled import njit_without_arrays as njit
 from phaze.cost.mapper.arrays import OUTPUT, WEIGHT, array_words
 from phaze.cost.mapper.flows import (
     Core,
-    Flow,
+    Dataflow,
     buffered_words,
     continuing_words,
     cycles_of,
@@ -51,8 +51,8 @@ class Best(NamedTuple):
 
 
 @njit
-def may_continue(best: Best, core: Core, flow: Flow, downs: float, acrosses: float) -> bool:
-    """Return whether tiles of one fold may be better, through which the stream goes on.
+def may_continue(best: Best, core: Core, flow: Dataflow, downs: float, acrosses: float) -> bool:
+    """Whether tiles of one fold may be better, through which the stream goes on.
 
     None has fewer folds along the dimensions of the array.
     """
@@ -61,15 +61,17 @@ def may_continue(best: Best, core: Core, flow: Flow, downs: float, acrosses: flo
 
 
 @njit
-def may_start(best: Best, core: Core, flow: Flow, downs: float, acrosses: float) -> bool:
-    """Return the same for tiles in each of which the stream starts anew."""
+def may_start(best: Best, core: Core, flow: Dataflow, downs: float, acrosses: float) -> bool:
+    """Whether tiles may be better in each of which the stream starts anew."""
     cycles = least_cycles(core, flow, downs, acrosses)
     return not _is_beaten(best, core, flow, cycles, flow.least, _l2_words(flow, 1.0, downs, acrosses))
 
 
 @njit
-def try_flow(best: Best, core: Core, flow: Flow, downs: Floats, acrosses: Floats, continues: bool) -> Best:
-    """Return the best mapping with a dataflow, or `best` if that is better.
+def try_flow(
+    best: Best, core: Core, flow: Dataflow, downs: Floats, acrosses: Floats, continues: bool
+) -> Best:
+    """Best mapping with a dataflow, or `best` if that is better.
 
     What a lower bound shows not to be better is passed over; `continues` is the answer of `may_continue`.
     """
@@ -85,8 +87,10 @@ def try_flow(best: Best, core: Core, flow: Flow, downs: Floats, acrosses: Floats
 
 
 @njit
-def _try_rows(best: Best, core: Core, flow: Flow, downs: Floats, acrosses: Floats, largest: float) -> Best:
-    """Return the best mapping with up to so large a tile in the first dimension of the array.
+def _try_rows(
+    best: Best, core: Core, flow: Dataflow, downs: Floats, acrosses: Floats, largest: float
+) -> Best:
+    """Best mapping with up to so large a tile in the first dimension of the array.
 
     The smallest may do in time, and all words must cross in it: see `largest_shared`, `smallest_repeated`.
     """
@@ -113,8 +117,8 @@ def _try_rows(best: Best, core: Core, flow: Flow, downs: Floats, acrosses: Float
 
 
 @njit_inlined
-def _try_continuing(best: Best, core: Core, flow: Flow, downs: Floats, acrosses: Floats) -> Best:
-    """Return the best mapping of tiles of one fold, through which the stream goes on.
+def _try_continuing(best: Best, core: Core, flow: Dataflow, downs: Floats, acrosses: Floats) -> Best:
+    """Best mapping of tiles of one fold, through which the stream goes on.
 
     The largest are best; smaller ones count where the buffer is too small for them.
     """
@@ -131,9 +135,9 @@ def _try_continuing(best: Best, core: Core, flow: Flow, downs: Floats, acrosses:
 
 @njit_inlined
 def _try_row(
-    best: Best, core: Core, flow: Flow, row: Floats, acrosses: Floats, least: float, passes: float
+    best: Best, core: Core, flow: Dataflow, row: Floats, acrosses: Floats, least: float, passes: float
 ) -> Best:
-    """Return the best mapping with a tile (down, `least` or more) in the array, or `best`."""
+    """Best mapping with a tile (down, `least` or more) in the array, or `best`."""
     few = acrosses[-1, FOLDS]
     stream = smallest_stream(flow, row[FOLDS] * few, passes)
     most = largest_across(flow, row[SIZE], stream, core.l2_words)
@@ -143,8 +147,10 @@ def _try_row(
 
 
 @njit_inlined
-def _may_fit(best: Best, core: Core, flow: Flow, row: Floats, few: float, least: float, most: float) -> bool:
-    """Return whether tiles (down, `least` to `most`) may be better: all starts and words cross in time."""
+def _may_fit(
+    best: Best, core: Core, flow: Dataflow, row: Floats, few: float, least: float, most: float
+) -> bool:
+    """Whether tiles (down, `least` to `most`) may be better: all starts and words cross in time."""
     down, number, folds = row[SIZE], row[NUMBER], row[FOLDS]
     starts = max(1.0, np.ceil(flow.stream / largest_stream(flow, down, least, core.l2_words)))
     tiles = max(1.0, np.ceil(flow.across / most))
@@ -157,14 +163,14 @@ def _may_fit(best: Best, core: Core, flow: Flow, row: Floats, few: float, least:
 def _try_acrosses(
     best: Best,
     core: Core,
-    flow: Flow,
+    flow: Dataflow,
     row: Floats,
     acrosses: Floats,
     least: float,
     most: float,
     passes: float,
 ) -> Best:
-    """Return the best mapping with a tile (down, `least` to `most`) in the array, or `best`.
+    """Best mapping with a tile (down, `least` to `most`) in the array, or `best`.
 
     Of those beside which the stream starts once, a smaller one counts only if it has fewer folds.
     """
@@ -185,7 +191,6 @@ def _try_acrosses(
 
 @njit
 def _last_within(tiles: Floats, size: float) -> int:
-    """Return the place of the largest tile up to a size, -1 if there is none."""
     low, high = 0, len(tiles)
     while low < high:
         middle = (low + high) // 2
@@ -197,8 +202,8 @@ def _last_within(tiles: Floats, size: float) -> int:
 
 
 @njit
-def _is_beaten(best: Best, core: Core, flow: Flow, cycles: float, words: float, l2_words: float) -> bool:
-    """Return whether a mapping with no fewer cycles and words is no better than the best."""
+def _is_beaten(best: Best, core: Core, flow: Dataflow, cycles: float, words: float, l2_words: float) -> bool:
+    """Whether a mapping with no fewer cycles and words is no better than the best."""
     time = time_of(core, flow, cycles, words)
     if time != best.time:
         return time > best.time
@@ -211,9 +216,9 @@ def _is_beaten(best: Best, core: Core, flow: Flow, cycles: float, words: float, 
 
 @njit
 def _offer(
-    best: Best, core: Core, flow: Flow, words: float, starts: float, down: float, across: float
+    best: Best, core: Core, flow: Dataflow, words: float, starts: float, down: float, across: float
 ) -> Best:
-    """Return a mapping with so many words, starts and folds, or `best` if that is better."""
+    """Mapping with so many words, starts and folds, or `best` if that is better."""
     cycles, l2_words = cycles_of(flow, starts, down, across), _l2_words(flow, starts, down, across)
     if _is_beaten(best, core, flow, cycles, words, l2_words):
         return best
@@ -221,7 +226,6 @@ def _offer(
 
 
 @njit
-def _l2_words(flow: Flow, starts: float, down: float, across: float) -> float:
-    """Return the words between L2 buffers and arrays."""
+def _l2_words(flow: Dataflow, starts: float, down: float, across: float) -> float:
     dataflow = OUTPUT if flow.output else WEIGHT
     return array_words(dataflow, flow.left, flow.right, flow.result, starts, down, across)

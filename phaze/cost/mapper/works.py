@@ -32,18 +32,15 @@ class Works:
     """Kind of every part: matmul, a collective, or a vector operation."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self.ids)
 
     @property
     def matmuls(self) -> Ints:
-        """Return the positions of the parts that are matrix multiplications."""
+        """Positions of the parts that are matrix multiplications."""
         return np.flatnonzero(self.shapes[:, 0])
 
     def total(self, values: Floats, parts: Ints | None = None) -> Floats:
-        """Return the sums over the parts of every work, (P, ...) to (W, ...); `values` may be of some parts
-        only.
-        """
+        """Sums over the parts of every work, (P, ...) to (W, ...); `values` may be of some parts only."""
         of_part = self.of_part if parts is None else self.of_part[parts]
         sums = np.zeros((len(self), *values.shape[1:]))
         if len(of_part):
@@ -53,7 +50,7 @@ class Works:
 
 
 def works_of(parts: pd.DataFrame, core: str, figures: Mapping[tuple[str, str], float]) -> Works:
-    """Return the works of a core type in table parts, with vector cycles by (role, kind)."""
+    """Works of a core type in table parts, with vector cycles by (role, kind)."""
     own = parts[parts["core"] == core].sort_values(["work", "part"], ignore_index=True)
     ids, of_part = np.unique(own["work"].to_numpy(np.int64), return_inverse=True)
     shapes = own[SHAPE].to_numpy(np.int64)

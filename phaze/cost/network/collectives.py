@@ -18,7 +18,7 @@ ROUNDS = 4
 
 
 def collective(kind: Collective, members: Sequence[int], size_bytes: float, pieces: int = 1) -> Plan:
-    """Return the plan of a collective with all of its rounds.
+    """Plan of a collective with all of its rounds.
 
     The gather of an all-reduce follows without waiting for the slowest member. In round r of an all-to-all
     everyone sends one p-th to the member r places further, directly. A broadcast goes from the first member
@@ -41,7 +41,7 @@ def collective(kind: Collective, members: Sequence[int], size_bytes: float, piec
 def all_reduce(
     topology: Topology, rows: Sequence[Sequence[int]], size_bytes: float, most: int = ROUNDS
 ) -> Plan:
-    """Return an all-reduce of a tensor on each member, inside rows first, then between them.
+    """All-reduce of a tensor on each member, inside rows first, then between them.
 
     Rows of equal length are the members of a node each: every member keeps its share of the tensor, which
     goes around between the nodes. Otherwise one ring goes through all members. Each ring has at most so many
@@ -60,7 +60,7 @@ def all_reduce(
 def ring(
     topology: Topology, kind: Collective, members: Sequence[int], size_bytes: float, most: int = ROUNDS
 ) -> Plan:
-    """Return a collective in which everyone passes one p-th of a tensor on, in so many rounds at most."""
+    """Collective in which everyone passes one p-th of a tensor on, in so many rounds at most."""
     width, all_rounds = len(members), int(rounds(kind, len(members)))
     taken = min(all_rounds, most)
     if not taken:
@@ -71,7 +71,7 @@ def ring(
 
 
 def by_node(members: Sequence[int], node: int) -> list[list[int]]:
-    """Return members in rows, those of a node of so many devices each."""
+    """Members in rows, those of a node of so many devices each."""
     rows: dict[int, list[int]] = {}
     for member in members:
         rows.setdefault(member // node, []).append(member)
@@ -81,7 +81,7 @@ def by_node(members: Sequence[int], node: int) -> list[list[int]]:
 def _around(
     members: Sequence[int], part_bytes: float, times: int, waits_s: Sequence[float] | None = None
 ) -> Plan:
-    """Return rounds in which everyone sends what he received in the round before to the next member.
+    """Rounds in which everyone sends what he received in the round before to the next member.
 
     A member sends one message at a time, and not before the other has come.
     """

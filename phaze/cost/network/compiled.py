@@ -25,7 +25,7 @@ MOST_LISTED = 2**22
 """Pairs of nodes that are looked up in a list of all."""
 
 
-class Work(NamedTuple):
+class RoutedMessages(NamedTuple):
     """A plan and the routes that it takes, each route once."""
 
     size_bytes: Floats
@@ -45,7 +45,7 @@ class Work(NamedTuple):
     bandwidth_bytes_per_s: Floats
 
 
-class State(NamedTuple):
+class EventState(NamedTuple):
     """What every message does, and the queue of every resource: slots that name the next one."""
 
     missing: Ints
@@ -84,7 +84,7 @@ class Columns(NamedTuple):
 
 
 def columns(plan: Sequence[Message]) -> Columns:
-    """Return a plan as arrays."""
+    """Plan as arrays."""
     return Columns(
         np.array([message.source for message in plan], np.int64),
         np.array([message.target for message in plan], np.int64),
@@ -98,8 +98,8 @@ def columns(plan: Sequence[Message]) -> Columns:
 def events(
     topology: Topology, plan: Sequence[Message], switching: Switching
 ) -> tuple[Floats, Floats, Floats]:
-    """Return when messages asked, started and arrived, (3, messages), the seconds of every resource and the
-    bytes of every link.
+    """When messages asked, started and arrived, (3, messages), the seconds of every resource and the bytes of
+    every link.
     """
     return carry(topology, columns(plan), switching)
 
@@ -107,7 +107,7 @@ def events(
 def carry(
     topology: Topology, plan: Columns, switching: Switching = "pipelined", *, exclusive: bool = True
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the same for a plan as arrays; not exclusive, every link carries all that comes at once."""
+    """The events of a plan as arrays; not exclusive, every link carries all that comes at once."""
     pairs, route = _distinct(plan.source * topology.nodes + plan.target, topology.nodes**2)
     legs = [topology.legs(*divmod(int(pair), topology.nodes), switching) for pair in pairs]
     work = _work(plan, route, legs, exclusive=exclusive)
@@ -117,7 +117,7 @@ def carry(
 
 
 def _distinct(numbers: Ints, most: int) -> tuple[Ints, Ints]:
-    """Return the distinct ones of numbers below `most` in order, and where each is among them."""
+    """Distinct ones of numbers below `most` in order, and where each is among them."""
     if most > MOST_LISTED:
         found, where = np.unique(numbers, return_inverse=True)
         return found, where.astype(np.int64)
@@ -128,14 +128,13 @@ def _distinct(numbers: Ints, most: int) -> tuple[Ints, Ints]:
     return found, place[numbers]
 
 
-def _work(plan: Columns, route: Ints, legs: Sequence[tuple[Leg, ...]], *, exclusive: bool) -> Work:
-    """Return a plan with the routes that it takes."""
+def _work(plan: Columns, route: Ints, legs: Sequence[tuple[Leg, ...]], *, exclusive: bool) -> RoutedMessages:
     flat = list(chain.from_iterable(legs))
     held = [leg.resources if exclusive else () for leg in flat]
     first_follower = np.concatenate([[0], np.cumsum(np.bincount(plan.before, minlength=len(plan.source)))])
     follower = np.empty(len(plan.before), np.int64)
     sort_followers(plan.waits, plan.before, first_follower[:-1].copy(), follower)
-    return Work(
+    return RoutedMessages(
         plan.size_bytes,
         plan.delay_s,
         first_follower,
@@ -149,14 +148,13 @@ def _work(plan: Columns, route: Ints, legs: Sequence[tuple[Leg, ...]], *, exclus
     )
 
 
-def _state(work: Work, waits: Ints, resources: int) -> State:
-    """Return what is so before anything happens."""
+def _state(work: RoutedMessages, waits: Ints, resources: int) -> EventState:
     messages = len(work.size_bytes)
     most = np.zeros(len(work.first_leg) - 1, np.int64)
     leg_route = np.repeat(np.arange(len(most)), np.diff(work.first_leg))
     np.maximum.at(most, leg_route, np.diff(work.first_resource))
     slots = int(most @ np.bincount(work.route, minlength=len(most)))  # few of which are ever touched
-    return State(
+    return EventState(
         waits,
         np.full(messages, NEW),
         work.first_leg[work.route],
@@ -172,8 +170,7 @@ def _state(work: Work, waits: Ints, resources: int) -> State:
     )
 
 
-def _link_bytes(topology: Topology, work: Work, legs: Sequence[tuple[Leg, ...]]) -> Floats:
-    """Return the bytes over every link."""
+def _link_bytes(topology: Topology, work: RoutedMessages, legs: Sequence[tuple[Leg, ...]]) -> Floats:
     size = np.bincount(work.route, work.size_bytes, len(legs))
     hops = _counts(sum(len(leg.links) for leg in way) for way in legs)
     links = _counts(chain.from_iterable(leg.links for way in legs for leg in way))
@@ -185,7 +182,6 @@ def _counts(numbers: Iterable[int]) -> Ints:
 
 
 def _firsts(numbers: Iterable[int]) -> Ints:
-    """Return where each of so many things in a row begins, and the end."""
     return _counts(chain([0], np.cumsum(_counts(numbers)).tolist()))
 
 
@@ -205,7 +201,7 @@ Heap = list[tuple[float, int, int]]
 
 
 @njit
-def serve(work: Work, state: State) -> None:
+def serve(work: RoutedMessages, state: EventState) -> None:
     """Let everything happen."""
     todo = [m for m in range(len(work.size_bytes)) if state.missing[m] == 0]
     heap = [(0.0, 0, 0)]
@@ -230,7 +226,9 @@ def serve(work: Work, state: State) -> None:
 
 
 @njit_inlined
-def _go_on(work: Work, state: State, heap: Heap, at_once: list[int], now: float, m: int) -> None:
+def _go_on(
+    work: RoutedMessages, state: EventState, heap: Heap, at_once: list[int], now: float, m: int
+) -> None:
     """Let a message wait for its delay, arrive where it is, ask for its leg, or begin."""
     if state.doing[m] == NEW and work.delay_s[m] > 0:
         _wait(state, heap, at_once, now, work.delay_s[m], m, DELAYED)
@@ -251,7 +249,7 @@ def _go_on(work: Work, state: State, heap: Heap, at_once: list[int], now: float,
 
 @njit_inlined
 def _wait(
-    state: State, heap: Heap, at_once: list[int], now: float, seconds: float, m: int, doing: int
+    state: EventState, heap: Heap, at_once: list[int], now: float, seconds: float, m: int, doing: int
 ) -> None:
     """Let something happen to a message later, or in this instant after all that was scheduled before."""
     state.doing[m] = doing
@@ -263,15 +261,14 @@ def _wait(
 
 
 @njit_inlined
-def _seconds(work: Work, state: State, m: int) -> float:
-    """Return the time of a message's leg."""
+def _seconds(work: RoutedMessages, state: EventState, m: int) -> float:
     leg = state.leg[m]
     seconds: float = work.latency_s[leg] + work.size_bytes[m] / work.bandwidth_bytes_per_s[leg]
     return seconds
 
 
 @njit_inlined
-def _queue(work: Work, state: State, m: int) -> int:
+def _queue(work: RoutedMessages, state: EventState, m: int) -> int:
     """Put a message at the end of all queues of its leg, and return before how many others stand."""
     leg, blocked = state.leg[m], 0
     for k in range(work.first_resource[leg], work.first_resource[leg + 1]):
@@ -292,7 +289,7 @@ def _queue(work: Work, state: State, m: int) -> int:
 
 
 @njit_inlined
-def _happen(work: Work, state: State, todo: list[int], now: float, m: int) -> None:
+def _happen(work: RoutedMessages, state: EventState, todo: list[int], now: float, m: int) -> None:
     """Let a message's event happen, and list who goes on because of it."""
     if state.doing[m] == DELAYED:
         todo.append(m)
@@ -313,7 +310,7 @@ def _happen(work: Work, state: State, todo: list[int], now: float, m: int) -> No
 
 
 @njit_inlined
-def _release(work: Work, state: State, todo: list[int], m: int) -> None:
+def _release(work: RoutedMessages, state: EventState, todo: list[int], m: int) -> None:
     """Give the resources of a leg back, and list who can begin."""
     leg, seconds = state.leg[m], _seconds(work, state, m)
     for k in range(work.first_resource[leg], work.first_resource[leg + 1]):

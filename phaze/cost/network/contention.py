@@ -96,7 +96,6 @@ class Carrier:
             self._begin(transfer)
 
     def _begin(self, transfer: _Transfer) -> None:
-        """Hold the links for the time of the leg."""
         if transfer.started_s < 0:
             transfer.started_s = self.env.now
         transfer.seconds = transfer.legs[transfer.number].seconds(transfer.size_bytes)
@@ -151,7 +150,6 @@ class _Play:
             self.done.succeed()
 
     def _release(self, number: int) -> None:
-        """Send a message, after its delay."""
         delay = self.plan[number].delay_s
         if delay > 0:
             event = self.carrier.env.timeout(delay)

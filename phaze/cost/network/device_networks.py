@@ -27,7 +27,6 @@ class DeviceNetwork(Wired):
     """Shape (D, D), >= 0; zeros are the paper's."""
 
     def __post_init__(self) -> None:
-        """Refuse matrices that are no network."""
         shape, devices = self.bandwidth_bytes_per_s.shape, self.devices
         if shape != (devices, devices) or not devices:
             raise PhazeError(f"bandwidth_bytes_per_s: must be a square matrix, got shape {shape}")
@@ -38,45 +37,45 @@ class DeviceNetwork(Wired):
 
     @property
     def devices(self) -> int:
-        """Return D."""
+        """D."""
         return len(self.bandwidth_bytes_per_s)
 
     @cached_property
     def seconds_per_byte(self) -> Floats:
-        """Return 1 / B with zeros on the diagonal, shape (D, D)."""
+        """1 / B with zeros on the diagonal, shape (D, D)."""
         inverse = 1.0 / np.where(np.eye(self.devices, dtype=bool), np.inf, self.bandwidth_bytes_per_s)
         return np.ascontiguousarray(inverse)
 
     @cached_property
     def waits_s(self) -> Floats:
-        """Return the latency with zeros on the diagonal, shape (D, D)."""
+        """Latency with zeros on the diagonal, shape (D, D)."""
         return np.ascontiguousarray(np.where(np.eye(self.devices, dtype=bool), 0.0, self.latency_s))
 
     def wires(self, sources: Ints, targets: Ints) -> tuple[Floats, Floats]:
-        """Return the latency and the seconds per byte from every source to its target."""
+        """Latency and the seconds per byte from every source to its target."""
         return self.waits_s[sources, targets], self.seconds_per_byte[sources, targets]
 
     @cached_property
     def both_ways(self) -> tuple[Floats, Floats]:
-        """Return seconds per byte and latency there and back, shapes (D, D)."""
+        """Seconds per byte and latency there and back, shapes (D, D)."""
         seconds, waits = self.seconds_per_byte, self.waits_s
         return np.ascontiguousarray(seconds + seconds.T), np.ascontiguousarray(waits + waits.T)
 
     @property
     def symmetric(self) -> bool:
-        """Return whether both directions of every pair are equal."""
+        """Whether both directions of every pair are equal."""
         seconds, waits = self.seconds_per_byte, self.waits_s
         return bool((seconds == seconds.T).all() and (waits == waits.T).all())
 
 
 def flat_network(devices: int, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> DeviceNetwork:
-    """Return equal links between all devices: what the partition supposes (Parmesan, Section VI)."""
+    """Equal links between all devices: what the partition supposes (Parmesan, Section VI)."""
     shape = (devices, devices)
     return DeviceNetwork(np.full(shape, float(bandwidth_bytes_per_s)), np.full(shape, float(latency_s)))
 
 
 def complete_network(bandwidth: Floats, latency: Floats, absent: str, source: str | Path) -> DeviceNetwork:
-    """Return a network whose pairs without a link, of bandwidth 0, take the widest path, or are refused.
+    """Network whose pairs without a link, of bandwidth 0, take the widest path, or are refused.
 
     They have the width and the latency of the widest path, of several that with the fewest hops.
     """
@@ -112,7 +111,7 @@ Edges = list[list[tuple[int, float]]]
 
 
 def edges_of(bandwidth: Floats) -> Edges:
-    """Return the edges of every node: wherever a matrix of bandwidths (from, to) is above 0."""
+    """Edges of every node: wherever a matrix of bandwidths (from, to) is above 0."""
     edges: Edges = [[] for _ in bandwidth]
     for source, target in np.argwhere(bandwidth > 0).tolist():
         if source != target:
@@ -121,7 +120,7 @@ def edges_of(bandwidth: Floats) -> Edges:
 
 
 def widest(edges: Edges, source: int) -> list[float]:
-    """Return the width of the widest path from a node to every node, 0 where there is none."""
+    """Width of the widest path from a node to every node, 0 where there is none."""
     width = [0.0] * len(edges)
     width[source] = float("inf")
     heap = [(-width[source], source)]
@@ -138,7 +137,7 @@ def widest(edges: Edges, source: int) -> list[float]:
 
 
 def fewest_hops(edges: Edges, source: int, target: int, width: float) -> list[int]:
-    """Return the nodes of the shortest path over edges that are wide enough; there must be one."""
+    """Nodes of the shortest path over edges that are wide enough; there must be one."""
     came = {source: source}
     queue = deque([source])
     while target not in came:

@@ -33,7 +33,7 @@ class Fabric(Wired):
     """Collectives go around inside a node first; 1: there are none."""
 
     def wires(self, sources: Ints, targets: Ints) -> tuple[Floats, Floats]:
-        """Return the latency and the seconds per byte from every source to its target."""
+        """Latency and the seconds per byte from every source to its target."""
         pairs = zip(sources.ravel().tolist(), targets.ravel().tolist(), strict=True)
         legs = [self.topology.legs(*pair) for pair in pairs]
         waits_s = np.array([sum(leg.latency_s for leg in way) for way in legs], np.float64)
@@ -48,7 +48,7 @@ def network_of(system: Cluster) -> Levels: ...
 @overload
 def network_of(system: Matrix) -> DeviceNetwork: ...
 def network_of(system: System | Cluster | Matrix) -> Network:
-    """Return the network of a system: flat, with levels, or every pair of devices for itself."""
+    """Network of a system: flat, with levels, or every pair of devices for itself."""
     if isinstance(system, System):
         return Flat(system.network_bandwidth_bytes_per_s, system.all_reduce_factor)
     if isinstance(system, Cluster):
@@ -64,7 +64,7 @@ def network_of(system: System | Cluster | Matrix) -> Network:
 
 
 def fabric(system: Cluster | Matrix, devices: int) -> Fabric:
-    """Return the part of a system's network that so many devices need, counted from the first.
+    """Part of a system's network that so many devices need, counted from the first.
 
     Raises `PhazeError` where there are not so many.
     """
@@ -81,7 +81,7 @@ def fabric(system: Cluster | Matrix, devices: int) -> Fabric:
 
 
 def _levels(system: Cluster, devices: int) -> list[Switches]:
-    """Return the levels of a tree; every device has a link of its own out of each group."""
+    """Levels of a tree; every device has a link of its own out of each group."""
     found, inside = [], 1
     for number, level in enumerate(system.levels):
         last = number == len(system.levels) - 1
@@ -107,7 +107,7 @@ class Switches:
 
 
 def tree(levels: Sequence[Switches]) -> Topology:
-    """Return switches in levels, devices below the first one: a fat tree where uplinks make up for the width.
+    """Switches in levels, devices below the first one: a fat tree where uplinks make up for the width.
 
     Device k is in switch k // width of the first level, and so on. What leaves a switch goes up by uplink
     source mod uplinks and down by target mod uplinks: every device has its adapter, every pair one way.
@@ -146,7 +146,6 @@ def _tree_name(levels: Sequence[Switches]) -> str:
 
 
 def _counts(levels: Sequence[Switches]) -> list[int]:
-    """Return the devices, then the switches of every level."""
     if not levels or any(level.width < 1 or level.uplinks < 1 for level in levels):
         raise PhazeError("network: every level must have a width ≥ 1 and uplinks ≥ 1, and there must be one")
     counts = [1]
@@ -156,7 +155,7 @@ def _counts(levels: Sequence[Switches]) -> list[int]:
 
 
 def _uplink(below: int, above: int, level: Switches, free: int) -> tuple[list[Link], tuple[int, ...], int]:
-    """Return links from a node to its switch, the nodes on that way up, and the next free node.
+    """Links from a node to its switch, the nodes on that way up, and the next free node.
 
     Several uplinks between the same two nodes each pass a node of their own: an adapter.
     """
@@ -173,7 +172,7 @@ def _uplink(below: int, above: int, level: Switches, free: int) -> tuple[list[Li
 def from_matrix(
     bandwidth_bytes_per_s: Floats, latency_s: float | Floats = 0.0, absent: Absent = "widest"
 ) -> Topology:
-    """Return a network with an edge wherever a square matrix of bandwidths (from, to) is above 0.
+    """Network with an edge wherever a square matrix of bandwidths (from, to) is above 0.
 
     An edge is used where there is one. Elsewhere the path whose narrowest edge is widest, of those the one
     with the fewest hops, then with the lowest numbers. Raises `PhazeError` where the matrix is not square or

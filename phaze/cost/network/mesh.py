@@ -34,7 +34,7 @@ class Grid:
         return self.rows * self.columns
 
     def tile(self, row: int, column: int) -> int:
-        """Return the number of a tile."""
+        """Number of a tile."""
         if not (0 <= row < self.rows and 0 <= column < self.columns):
             raise PhazeError(
                 f"grid: ({row}, {column}) must be within {self.rows} rows and {self.columns} columns"
@@ -42,15 +42,15 @@ class Grid:
         return row * self.columns + column
 
     def place(self, tile: int) -> tuple[int, int]:
-        """Return the row and column of a tile."""
+        """Row and column of a tile."""
         return divmod(tile, self.columns)
 
     def route(self, source: int, target: int) -> list[int]:
-        """Return the tiles on the way: along the row first, then along the column (XY routing)."""
+        """Tiles on the way: along the row first, then along the column (XY routing)."""
         return _along_axes((self.rows, self.columns), self.wrap, source, target)
 
     def distance(self, a: int, b: int) -> int:
-        """Return the hops between two tiles."""
+        """Hops between two tiles."""
         (row, column), (to_row, to_column) = self.place(a), self.place(b)
         down, across = abs(row - to_row), abs(column - to_column)
         if self.wrap:
@@ -58,7 +58,7 @@ class Grid:
         return down + across
 
     def neighbours(self, tile: int) -> list[int]:
-        """Return the tiles one hop away, in rising order."""
+        """Tiles one hop away, in rising order."""
         row, column = self.place(tile)
         around = [(row - 1, column), (row, column - 1), (row, column + 1), (row + 1, column)]
         if self.wrap:
@@ -67,7 +67,7 @@ class Grid:
         return sorted(inside - {tile})
 
     def edge(self, sides: Iterable[str] = ("west", "east")) -> tuple[int, ...]:
-        """Return the tiles at some edges, in rising order."""
+        """Tiles at some edges, in rising order."""
         names = list(sides)
         edges = {
             "north": [(0, c) for c in range(self.columns)],
@@ -94,7 +94,7 @@ class Wires:
     """Whether the two directions between neighbours exclude each other."""
 
     def crosses(self, grid: Grid, a: int, b: int) -> bool:
-        """Return whether two neighbours are in different blocks."""
+        """Whether two neighbours are in different blocks."""
         if self.block is None:
             return False
         (row, column), (to_row, to_column) = grid.place(a), grid.place(b)
@@ -102,7 +102,7 @@ class Wires:
         return (row // down, column // across) != (to_row // down, to_column // across)
 
     def links(self, grid: Grid, a: int, b: int, number: int) -> tuple[Link, Link]:
-        """Return the links between two neighbours; the number is the resource of both with half_duplex."""
+        """Links between two neighbours; the number is the resource of both with half_duplex."""
         bandwidth, latency = self.bandwidth_bytes_per_s, self.latency_s
         if self.crosses(grid, a, b):
             bandwidth = self.between_bandwidth_bytes_per_s or bandwidth
@@ -123,7 +123,7 @@ class Memory:
 
 
 def mesh(grid: Grid, wires: Wires, memory: Memory | None = None) -> Topology:
-    """Return a mesh or torus; its memories are nodes after the tiles, one for each port.
+    """Mesh or torus; its memories are nodes after the tiles, one for each port.
 
     An access to a memory takes Response_Time + Access_Size / BW_DRAM there, for which nobody else has the
     port, and the time of the network, after it for a read and before it for a write.
@@ -143,12 +143,12 @@ def mesh(grid: Grid, wires: Wires, memory: Memory | None = None) -> Topology:
 
 
 def nearest_memory(grid: Grid, memory: Memory, tile: int) -> int:
-    """Return the node of the memory with the fewest hops to a tile, the first of several."""
+    """Node of the memory with the fewest hops to a tile, the first of several."""
     return grid.tiles + min(range(len(memory.ports)), key=lambda k: (grid.distance(memory.ports[k], tile), k))
 
 
 def _route(grid: Grid, ports: tuple[int, ...], source: int, target: int) -> list[int]:
-    """Return the nodes on the way, where either end may be a memory."""
+    """Nodes on the way, where either end may be a memory."""
     if source == target:
         return [source]
     first = ports[source - grid.tiles] if source >= grid.tiles else source
@@ -158,7 +158,7 @@ def _route(grid: Grid, ports: tuple[int, ...], source: int, target: int) -> list
 
 
 def walk(at: int, to: int, length: int, wrap: bool) -> list[int]:
-    """Return the positions after the first from one to another, the shorter way round on a torus."""
+    """Positions after the first from one to another, the shorter way round on a torus."""
     ahead = (to - at) % length
     if not wrap:
         step, count = (1, to - at) if to >= at else (-1, at - to)
@@ -170,7 +170,7 @@ def walk(at: int, to: int, length: int, wrap: bool) -> list[int]:
 
 
 def _port_links(grid: Grid, memory: Memory, first: int) -> list[Link]:
-    """Return the links between tiles and memories; both directions of a port exclude each other."""
+    """Links between tiles and memories; both directions of a port exclude each other."""
     links = []
     for number, tile in enumerate(memory.ports):
         node = grid.tiles + number
@@ -180,7 +180,6 @@ def _port_links(grid: Grid, memory: Memory, first: int) -> list[Link]:
 
 
 def _check_ports(grid: Grid, memory: Memory) -> None:
-    """Raise `PhazeError` where a port is on no tile."""
     for tile in memory.ports:
         if not 0 <= tile < grid.tiles:
             raise PhazeError(f"memory: ports must be tiles from 0 to {grid.tiles - 1}, got {tile}")
@@ -191,7 +190,7 @@ def _check_ports(grid: Grid, memory: Memory) -> None:
 def torus(
     shape: Sequence[int], bandwidth_bytes_per_s: float, latency_s: float = 0.0, *, wrap: bool = True
 ) -> Topology:
-    """Return a torus, or without `wrap` a mesh; devices are numbered with the last dimension fastest."""
+    """Torus, or without `wrap` a mesh; devices are numbered with the last dimension fastest."""
     if not shape or min(shape) < 1:
         raise PhazeError(f"torus: every dimension must have ≥ 1 devices, got {list(shape)}")
     box = tuple(shape)
@@ -206,7 +205,7 @@ def torus(
 
 
 def _neighbours(shape: tuple[int, ...], *, wrap: bool) -> list[list[int]]:
-    """Return the devices before and after each along every axis, -1 where there is none."""
+    """Devices before and after each along every axis, -1 where there is none."""
     numbers = np.arange(prod(shape)).reshape(shape)
     found = []
     for axis, step in itertools.product(range(len(shape)), (-1, 1)):
@@ -218,7 +217,7 @@ def _neighbours(shape: tuple[int, ...], *, wrap: bool) -> list[list[int]]:
 
 
 def _along_axes(shape: tuple[int, ...], wrap: bool, source: int, target: int) -> list[int]:
-    """Return the devices on the way: the last dimension first (XY routing), the shorter way round."""
+    """Devices on the way: the last dimension first (XY routing), the shorter way round."""
     path, stride = [source], 1
     for side in reversed(shape):
         at, to = source // stride % side, target // stride % side

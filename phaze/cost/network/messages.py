@@ -19,7 +19,7 @@ class Message(NamedTuple):
     delay_s: float = 0.0
 
     def waiting_for(self, after: tuple[int, ...]) -> Message:
-        """Return the message as it waits for others; much faster than to replace a field by its name."""
+        """Message as it waits for others; much faster than to replace a field by its name."""
         return Message(self.source, self.target, self.size_bytes, after, self.delay_s)
 
 
@@ -28,7 +28,7 @@ Plan = tuple[Message, ...]
 
 
 def together(*plans: Sequence[Message]) -> Plan:
-    """Return plans that run at the same time, asking for links in turns: the first of each, the second, …."""
+    """Plans that run at the same time, asking for links in turns: the first of each, the second, …."""
     if len(plans) == 1:
         return tuple(plans[0])
     turn = sorted((k, p) for p, plan in enumerate(plans) for k in range(len(plan)))
@@ -39,7 +39,7 @@ def together(*plans: Sequence[Message]) -> Plan:
 
 
 def then(*plans: Sequence[Message]) -> Plan:
-    """Return plans of which each starts when all of the one before has arrived."""
+    """Plans of which each starts when all of the one before has arrived."""
     joined: list[Message] = []
     for plan in plans:
         if not plan:
@@ -52,13 +52,12 @@ def then(*plans: Sequence[Message]) -> Plan:
 
 
 def _moved(message: Message, by: int, barrier: int) -> Message:
-    """Return a message of a later plan; by is 0 in the first, else one more than the barrier's place."""
+    """Message of a later plan; by is 0 in the first, else one more than the barrier's place."""
     before = tuple(other + by for other in message.after)
     return message.waiting_for(before if before or not by else (barrier,))
 
 
 def _barrier(plan: Sequence[Message]) -> Message:
-    """Return an empty message after everything that nobody waits for."""
     waited = {other for message in plan for other in message.after}
     node = plan[-1].target
     return Message(node, node, 0.0, tuple(k for k in range(len(plan)) if k not in waited))

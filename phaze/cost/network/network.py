@@ -41,16 +41,16 @@ class Network(Protocol):
     """Whatever carries messages between devices."""
 
     def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
-        """Return the time of a collective, or of a message from a rank to the next; 0 for one rank."""
+        """Time of a collective, or of a message from a rank to the next; 0 for one rank."""
 
 
 def rounds(kind: Collective, ranks: int) -> float:
-    """Return in how many steps of the ring n ranks do a collective: n − 1, twice in an all-reduce."""
+    """Steps of the ring in which n ranks do a collective: n − 1, twice in an all-reduce."""
     return EXCHANGES[kind] * (ranks - 1)
 
 
 def sent_bytes(kind: Collective, size_bytes: Size, ranks: int) -> Size:
-    """Return the bytes that a rank sends: 2 (n − 1)/n of the tensor in an all-reduce, half in its halves.
+    """Bytes that a rank sends: 2 (n − 1)/n of the tensor in an all-reduce, half in its halves.
 
     In a broadcast or reduce it is the mean: one end sends nothing, the others the tensor.
     """
@@ -70,7 +70,7 @@ class Flat:
     """Time of a step beside its bytes."""
 
     def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
-        """Return the time of a collective or message."""
+        """Time of a collective or message."""
         ranks = _ranks(group)
         if kind == "send":
             return (size_bytes / self.bandwidth_bytes_per_s + self.latency_s) * (ranks > 1)
@@ -78,11 +78,11 @@ class Flat:
         return charged / self.bandwidth_bytes_per_s + rounds(kind, ranks) * self.latency_s
 
     def charged_bytes(self, kind: Collective, size_bytes: Size, ranks: int) -> Size:
-        """Return what of a collective counts against the bandwidth of a device."""
+        """Bytes of a collective that count against the bandwidth of a device."""
         return self.all_reduce_factor / 2 * (rounds(kind, ranks) / ranks * size_bytes)
 
     def endless_s(self, kind: Collective, size_bytes: Size) -> Size:
-        """Return the time among very many ranks, latencies aside; n of them take (n − 1)/n of it."""
+        """Time among very many ranks, latencies aside; n of them take (n − 1)/n of it."""
         return self.all_reduce_factor / 2 * (EXCHANGES[kind] * size_bytes) / self.bandwidth_bytes_per_s
 
 
@@ -104,7 +104,7 @@ class Levels:
     tiers: tuple[Tier, ...]
 
     def meeting(self, group: Members) -> tuple[int, ...]:
-        """Return how many ranks, or groups of ranks, meet on every level.
+        """Ranks, or groups of ranks, that meet on every level.
 
         A level that is filled unevenly counts as its fullest group.
         """
@@ -126,7 +126,7 @@ class Levels:
         return tuple(found)
 
     def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
-        """Return the time of a collective, level by level, or of a message on the level where both ends meet.
+        """Time of a collective, level by level, or of a message on the level where both ends meet.
 
         A reduce-scatter leaves each rank of a level its share, so that n ranks exchange (n − 1)/n of what the
         level inside left of the tensor: all of it inside a node of g, 1/g of it between nodes; an all-gather
@@ -157,10 +157,10 @@ class Wired(ABC):
 
     @abstractmethod
     def wires(self, sources: Ints, targets: Ints) -> tuple[Floats, Floats]:
-        """Return the latency and the seconds per byte from every source to its target, arrays."""
+        """Latency and the seconds per byte from every source to its target, arrays."""
 
     def seconds(self, kind: Kind, size_bytes: Size, group: Members) -> Size:
-        """Return the time of a collective around the members, or of a message from first to second."""
+        """Time of a collective around the members, or of a message from first to second."""
         members = _devices(group)[::-1] if kind == "reduce" else _devices(group)
         count = len(members)
         if count == 1:

@@ -5,7 +5,7 @@ import numpy as np
 from phaze.base.arrays import Floats, Ints
 from phaze.base.units import GIB
 from phaze.cost.network.device_networks import DeviceNetwork
-from phaze.spec.topology import Hops, LevelLinks, Levels, MeshOrTorus, Nodes, RandomBlocks, UniformDist
+from phaze.spec.topology import Hops, LevelLinks, LevelTopology, MeshOrTorus, Nodes, RandomBlocks, UniformDist
 
 MB_PER_US = 1e6 * 2.0**20
 """Bytes per second; 1 GB/s = 1024 / 10^6 MB/us."""
@@ -16,13 +16,13 @@ INTER = 1e-4
 UNIFORM = (1e-5, 1e-2)
 """MB/us between which the bandwidths of uniform_dist are drawn."""
 
-Made = Levels | Nodes | MeshOrTorus | RandomBlocks | UniformDist
+Made = LevelTopology | Nodes | MeshOrTorus | RandomBlocks | UniformDist
 """Topologies that need no file."""
 
 
 def make_network(topology: Made) -> DeviceNetwork:
-    """Return bandwidths and latencies between all devices of a topology."""
-    if isinstance(topology, Levels):
+    """Bandwidths and latencies between all devices of a topology."""
+    if isinstance(topology, LevelTopology):
         return _of_levels(topology.levels)
     if isinstance(topology, Nodes):
         return _of_nodes(topology)
@@ -72,7 +72,7 @@ def _of_grid(grid: MeshOrTorus) -> DeviceNetwork:
 
 
 def hops_of_grid(sides: tuple[int, ...], *, torus: bool) -> Ints:
-    """Return the hops between any two devices of a grid, shape (D, D)."""
+    """Hops between any two devices of a grid, shape (D, D)."""
     hops = np.zeros((1, 1), np.int64)
     for side in sides:  # those along each axis, added up for all pairs of places on the axes before
         places = np.arange(side)
@@ -84,7 +84,6 @@ def hops_of_grid(sides: tuple[int, ...], *, torus: bool) -> Ints:
 
 
 def _by_hops(rows: tuple[Hops, ...], hops: Ints) -> Floats:
-    """Return the bandwidth of the first row that reaches far enough."""
     reach = [row.to or 2**31 for row in rows]
     return np.array([row.bandwidth_gib_per_s for row in rows])[np.searchsorted(reach, hops)]
 
@@ -96,7 +95,6 @@ def _uniform(topology: UniformDist) -> Floats:
 
 
 def _mirrored(drawn: Floats) -> Floats:
-    """Return the matrix with what is above the diagonal also below it."""
     above = np.triu(drawn, 1)
     return np.asarray(above + above.T + np.diag(np.diag(drawn)))
 
@@ -117,7 +115,7 @@ def _random_blocks(topology: RandomBlocks) -> Floats:
 
 
 def _between_nodes(inside: Floats, node: Ints, topology: RandomBlocks) -> Floats:
-    """Return the bandwidth between nodes of random_blk_2: a tenth of the mean inside, shape (D, D)."""
+    """Bandwidth between nodes of random_blk_2: a tenth of the mean inside, shape (D, D)."""
     apart = np.abs(node[:, None] - node[None, :])
     pairs = (apart == 0) & ~np.eye(len(node), dtype=bool)
     mean = inside[pairs].mean() if pairs.any() else sum(INTRA[topology.kind]) / 2
@@ -125,6 +123,6 @@ def _between_nodes(inside: Floats, node: Ints, topology: RandomBlocks) -> Floats
 
 
 def node_sizes(devices: int, nodes: int, rng: np.random.Generator) -> Ints:
-    """Return random sizes of so many nodes, each with a device or more; all such lists are equally likely."""
+    """Random sizes of so many nodes, each with a device or more; all such lists are equally likely."""
     cuts = np.sort(rng.permutation(devices - 1)[: nodes - 1]) + 1
     return np.diff(np.concatenate([[0], cuts, [devices]]))

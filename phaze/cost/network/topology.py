@@ -40,7 +40,7 @@ class Leg:
     bandwidth_bytes_per_s: float
 
     def seconds(self, size_bytes: float) -> float:
-        """Return Link_Time · Hops + Comm_Size / BW of the narrowest link (PALM, Equation 2)."""
+        """Link_Time · Hops + Comm_Size / BW of the narrowest link (PALM, Equation 2)."""
         return self.latency_s + size_bytes / self.bandwidth_bytes_per_s
 
 
@@ -82,18 +82,18 @@ class Topology:
         return max(self.resource_of, default=-1) + 1
 
     def route(self, source: int, target: int) -> tuple[int, ...]:
-        """Return the links from a node to another; none from a node to itself."""
+        """Links from a node to another; none from a node to itself."""
         self._check_node(source)
         self._check_node(target)
         path = self.router(source, target)
         return tuple(self.link_between[pair] for pair in itertools.pairwise(path))
 
     def hops(self, source: int, target: int) -> int:
-        """Return how many links a transfer passes."""
+        """Links that a transfer passes."""
         return len(self.route(source, target))
 
     def legs(self, source: int, target: int, switching: Switching = "pipelined") -> tuple[Leg, ...]:
-        """Return what a transfer holds, one leg after the other."""
+        """Legs of a transfer, one after the other."""
         key = source, target, switching
         if key not in self._legs:
             if switching not in get_args(Switching):
@@ -105,11 +105,10 @@ class Topology:
     def seconds(
         self, source: int, target: int, size_bytes: float, switching: Switching = "pipelined"
     ) -> float:
-        """Return the time of a transfer on an idle network (PALM, Equation 2, 3 or 5)."""
+        """Time of a transfer on an idle network (PALM, Equation 2, 3 or 5)."""
         return sum(leg.seconds(size_bytes) for leg in self.legs(source, target, switching))
 
     def _split(self, route: tuple[int, ...], switching: Switching) -> list[tuple[int, ...]]:
-        """Return the links of a route that are held together."""
         parts: list[list[int]] = []
         together = False
         for number in route:
@@ -142,7 +141,6 @@ class Topology:
 
 
 def _check_link(name: str, link: Link, nodes: int) -> None:
-    """Raise `PhazeError` where a link cannot be one."""
     where = f"network {name}: link {link.source} to {link.target}"
     if not link.bandwidth_bytes_per_s > 0:
         raise PhazeError(f"{where}: bandwidth_bytes_per_s must be > 0, got {link.bandwidth_bytes_per_s}")
@@ -156,5 +154,5 @@ def _check_link(name: str, link: Link, nodes: int) -> None:
 
 
 def both_ways(a: int, b: int, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> tuple[Link, Link]:
-    """Return a link in each direction, each with the whole bandwidth."""
+    """Link in each direction, each with the whole bandwidth."""
     return Link(a, b, bandwidth_bytes_per_s, latency_s), Link(b, a, bandwidth_bytes_per_s, latency_s)

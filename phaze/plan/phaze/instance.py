@@ -25,12 +25,12 @@ from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.phaze.branches import GraphPlacement, place_graphs
 from phaze.plan.phaze.flush import Infeasible, Placement, place_widths
-from phaze.spec.documents import Edge, Part, bad_edges, check_width, read_as, repeated_ids
+from phaze.spec.documents import CamelCase, LayerEdge, bad_edges, check_width, read_as, repeated_ids
 from phaze.spec.numbers import Count, Positive, Size, Whole
 from phaze.workload.graphs import edge_arrays
 
 
-class Node(Part):
+class Node(CamelCase):
     """A layer, or the slice of it that one of t devices runs."""
 
     id: Whole
@@ -41,7 +41,7 @@ class Node(Part):
     is_tensor_parallelized: Annotated[bool, Field(strict=True)]
 
 
-class Instance(Part):
+class Instance(CamelCase):
     """A placement problem."""
 
     max_memory_per_device: Positive
@@ -49,7 +49,7 @@ class Instance(Part):
     bandwidth: Positive
     mbs_in_batch: Count
     nodes: dict[str, list[Node]] = Field(min_length=1)
-    edges: dict[str, list[Edge]] = Field(min_length=1)
+    edges: dict[str, list[LayerEdge]] = Field(min_length=1)
     activation_recomputation: Annotated[bool, Field(strict=True)]
     optimizer_algorithm: Literal["SGD", "Adam"]
     fixed_pp: Count | None = Field(None, alias="fixedPP")
@@ -119,7 +119,7 @@ class Instance(Part):
         )
 
 
-class ResultStage(Part):
+class ResultStage(CamelCase):
     """A stage of a placement."""
 
     nodes: list[int]
@@ -127,7 +127,7 @@ class ResultStage(Part):
     devices_for_stage: int
 
 
-class Result(Part):
+class Result(CamelCase):
     """A placement, or why there is none."""
 
     stages: list[ResultStage]
@@ -192,7 +192,7 @@ def read_result(path: str | Path) -> Result:
     return read_as(Result, path)
 
 
-def _check_graph(width: str, nodes: list[Node], edges: list[Edge]) -> None:
+def _check_graph(width: str, nodes: list[Node], edges: list[LayerEdge]) -> None:
     ids = [node.id for node in nodes]
     if not ids:
         raise ValueError(f"nodes.{width}: at least one layer is needed, got none")
@@ -208,7 +208,7 @@ def _check_graph(width: str, nodes: list[Node], edges: list[Edge]) -> None:
     _order(ids, _ends(edges))
 
 
-def _ends(edges: list[Edge]) -> set[tuple[int, int]]:
+def _ends(edges: list[LayerEdge]) -> set[tuple[int, int]]:
     return {(edge.source_id, edge.dest_id) for edge in edges}
 
 

@@ -29,7 +29,15 @@ from pydantic import Field, model_validator
 from phaze.base.arrays import Floats
 from phaze.base.room import refuse_beyond_memory
 from phaze.plan.piper.layers import Cluster, Layers, Options
-from phaze.spec.documents import Edge, Part, bad_edges, check_width, read_as, repeated_ids, write_checked
+from phaze.spec.documents import (
+    CamelCase,
+    LayerEdge,
+    bad_edges,
+    check_width,
+    read_as,
+    repeated_ids,
+    write_checked,
+)
 from phaze.spec.numbers import Count, Positive, Size, Whole
 from phaze.workload.graphs import edge_arrays
 
@@ -41,7 +49,7 @@ SHOWN = 10
 """How many mistakes of one kind are listed."""
 
 
-class Configuration(Part):
+class Configuration(CamelCase):
     """How t devices run a layer."""
 
     id: str
@@ -53,7 +61,7 @@ class Configuration(Part):
     sync_time_bw: dict[str, Size]
 
 
-class Node(Part):
+class Node(CamelCase):
     """A layer with its configurations by width."""
 
     id: Whole
@@ -61,7 +69,7 @@ class Node(Part):
     configurations: dict[str, list[Configuration]] = Field(alias="TMPCs")
 
 
-class Instance(Part):
+class Instance(CamelCase):
     """Layers, the cluster, and the batch."""
 
     max_devices: Count
@@ -69,7 +77,7 @@ class Instance(Part):
     bandwidth: Positive
     mbs_in_batch: Count
     nodes: list[Node] = Field(min_length=1)
-    edges: list[Edge]
+    edges: list[LayerEdge]
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -111,7 +119,7 @@ def read_instance(path: str | Path) -> Instance:
     return read_as(Instance, path)
 
 
-def _options(nodes: list[Node], edges: list[Edge], width: str) -> Options:
+def _options(nodes: list[Node], edges: list[LayerEdge], width: str) -> Options:
     """Return the configurations of all layers at a width."""
     owned = [(place, c) for place, node in enumerate(nodes) for c in node.configurations.get(width, [])]
     rows: dict[int, list[int]] = {node.id: [] for node in nodes}
@@ -165,7 +173,7 @@ def _bad_graph(instance: Instance) -> Iterator[str]:
     yield from found or _cycle(instance.edges)
 
 
-def _cycle(edges: list[Edge]) -> Iterator[str]:
+def _cycle(edges: list[LayerEdge]) -> Iterator[str]:
     graph: TopologicalSorter[int] = TopologicalSorter()
     for edge in edges:
         graph.add(edge.dest_id, edge.source_id)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from phaze.spec.map_study import MapCase, Maps, Reading, Search, StagesPoint
+from phaze.spec.map_study import MapCase, MapReading, Maps, Search, StagesPoint
 from phaze.spec.published_maps import PublishedMaps
 from phaze.tables import OWN_WAYS, WAYS
 
@@ -35,7 +35,7 @@ class MapInputs:
         """Yield the cases that are shown so."""
         yield from ((name, case) for name, case in self.maps.cases.items() if case.show == show)
 
-    def rows(self, case: str, value: str = "step_s", reading: Reading | None = None) -> pd.DataFrame:
+    def rows(self, case: str, value: str = "step_s", reading: MapReading | None = None) -> pd.DataFrame:
         """Return the steps of a case or a reading, a row for stages, topology and seed; see `steps`."""
         jobs = self.maps.mapped(case, reading)
         wanted = pd.DataFrame([{**job.point.model_dump(), "topology": job.topology} for job in jobs])

@@ -10,7 +10,7 @@ import pandas as pd
 from phaze.report.document import Block, Items, Prose, Sheet
 from phaze.report.maps.inputs import MapInputs, geometric_mean, own_way, shape_names, step_of
 from phaze.report.words import digits
-from phaze.spec.map_study import Judge, MapCase, Reading, Unexplained
+from phaze.spec.map_study import Judge, MapCase, MapReading, Unexplained
 from phaze.spec.published_maps import PrintedPartitions
 from phaze.spec.topology import MeshOrTorus, RandomBlocks, UniformDist
 from phaze.tables import FiguresRead
@@ -60,7 +60,7 @@ def _medians(rows: pd.DataFrame, over: str, own: str) -> Iterator[tuple[str, flo
         yield some["shape"].iloc[0], float(np.median(some[over] / some[own]))
 
 
-def topologies_of(case: MapCase, reading: Reading) -> dict[str, str]:
+def topologies_of(case: MapCase, reading: MapReading) -> dict[str, str]:
     """Return the topologies that a reading is about, and which stand for them."""
     return reading.topologies or {topology: topology for topology in case.topologies}
 
@@ -82,7 +82,7 @@ def _by_partitioner(inputs: MapInputs, name: str, case: MapCase) -> Iterator[Row
             yield from ({"case": name, "reading": key, "subject": graph, **row} for row in found)
 
 
-def _over_first(steps: pd.DataFrame, printed: PrintedPartitions, reading: Reading) -> Iterator[Row]:
+def _over_first(steps: pd.DataFrame, printed: PrintedPartitions, reading: MapReading) -> Iterator[Row]:
     """Yield the printed figures of a graph but the first row of its table, to which they are relative."""
     first = reading.partitioner
     for partitioner, ways in printed.items():

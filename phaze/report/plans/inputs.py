@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from phaze.spec.names import Planner
-from phaze.spec.planning import PlanCase, Plans
+from phaze.spec.planning import PlanCase, PlanStudy
 from phaze.spec.published_plans import OUT_OF_MEMORY, PublishedPlans
 
 PLANNER_NAMES: dict[Planner, str] = {
@@ -29,7 +29,7 @@ GROUP = ["case", "blocks", "memory_gib", "microbatches", "mode"]
 class PlanInputs:
     """Tables of all cases of a study."""
 
-    plans: Plans
+    plans: PlanStudy
     cases: pd.DataFrame
     pipelines: pd.DataFrame
     curves: pd.DataFrame

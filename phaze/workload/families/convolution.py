@@ -15,7 +15,7 @@ from phaze.workload.primitives import Gemm, LayerBuilder, Tensor
 
 
 @dataclass(frozen=True)
-class Maps:
+class FeatureMaps:
     """Square maps of a microbatch."""
 
     tensor: Tensor
@@ -26,16 +26,16 @@ class Maps:
 
     @property
     def pixels(self) -> int:
-        """Return the pixels of all samples."""
+        """Pixels of all samples."""
         return self.samples * self.size**2
 
-    def with_tensor(self, tensor: Tensor) -> Maps:
-        """Return maps of the same shape."""
+    def with_tensor(self, tensor: Tensor) -> FeatureMaps:
+        """Maps of the same shape."""
         return replace(self, tensor=tensor)
 
 
 @dataclass(frozen=True)
-class Convolution:
+class ConvolutionShape:
     """A convolution of square maps by square windows, without dilation."""
 
     samples: int
@@ -50,17 +50,17 @@ class Convolution:
 
     @property
     def out_size(self) -> int:
-        """Return height and width of the output."""
+        """Height and width of the output."""
         return -(-self.size // self.stride)
 
     @property
     def parameters(self) -> int:
-        """Return the weights, without bias."""
+        """Weights, without bias."""
         return self.kernels * self.channels * self.window**2
 
     @property
     def gemm(self) -> Gemm:
-        """Return the product of the unrolled input, a row for each pixel of the output, and the weights."""
+        """Product of the unrolled input, a row for each pixel of the output, and the weights."""
         rows, columns = self.samples * self.out_size**2, self.channels * self.window**2
         unrolled = rows * columns - self.samples * self.channels * self.size**2
         return Gemm(1, rows, columns, self.kernels, unrolled=max(0, unrolled))
@@ -69,29 +69,29 @@ class Convolution:
 def convolve(
     layer: LayerBuilder,
     name: str,
-    x: Maps,
+    x: FeatureMaps,
     kernels: int,
     window: int = 1,
     stride: int = 1,
     *,
     bias: bool = False,
-) -> Maps:
+) -> FeatureMaps:
     """Append a convolution."""
-    conv = Convolution(x.samples, x.channels, x.size, kernels, window, stride)
+    conv = ConvolutionShape(x.samples, x.channels, x.size, kernels, window, stride)
     gemm = conv.gemm
     y = layer.add(
         "matmul", name, x.tensor, elements=gemm.result_elements, gemm=gemm, parameters=conv.parameters
     )
     y = layer.bias(name, y, kernels) if bias else y
-    return Maps(y, x.samples, kernels, conv.out_size)
+    return FeatureMaps(y, x.samples, kernels, conv.out_size)
 
 
-def normalise(layer: LayerBuilder, name: str, x: Maps) -> Maps:
+def normalise(layer: LayerBuilder, name: str, x: FeatureMaps) -> FeatureMaps:
     """Append a batch norm, with scale and shift for every channel."""
     return x.with_tensor(layer.add("batch_norm", f"{name}_norm", x.tensor, parameters=2 * x.channels))
 
 
-def rectify(layer: LayerBuilder, name: str, x: Maps) -> Maps:
+def rectify(layer: LayerBuilder, name: str, x: FeatureMaps) -> FeatureMaps:
     """Append a ReLU."""
     return x.with_tensor(layer.add("relu", f"{name}_relu", x.tensor))
 
@@ -99,32 +99,32 @@ def rectify(layer: LayerBuilder, name: str, x: Maps) -> Maps:
 def convolve_and_normalise(
     layer: LayerBuilder,
     name: str,
-    x: Maps,
+    x: FeatureMaps,
     kernels: int,
     window: int = 1,
     stride: int = 1,
     *,
     relu: bool = True,
-) -> Maps:
+) -> FeatureMaps:
     """Append a convolution, a batch norm, and a ReLU unless it comes later."""
     y = normalise(layer, name, convolve(layer, name, x, kernels, window, stride))
     return rectify(layer, name, y) if relu else y
 
 
-def pool(layer: LayerBuilder, name: str, x: Maps) -> Maps:
+def pool(layer: LayerBuilder, name: str, x: FeatureMaps) -> FeatureMaps:
     """Append max pooling by 3 × 3 windows with stride 2."""
     size = -(-x.size // 2)
     y = layer.add("max_pool", name, x.tensor, elements=x.samples * x.channels * size**2)
-    return Maps(y, x.samples, x.channels, size)
+    return FeatureMaps(y, x.samples, x.channels, size)
 
 
-def enlarge(layer: LayerBuilder, kind: str, name: str, x: Maps) -> Maps:
+def enlarge(layer: LayerBuilder, kind: str, name: str, x: FeatureMaps) -> FeatureMaps:
     """Append what doubles height and width: `upsample` bilinearly, or the `nearest` pixel."""
     y = layer.add(kind, name, x.tensor, elements=4 * x.tensor.elements)
-    return Maps(y, x.samples, x.channels, 2 * x.size)
+    return FeatureMaps(y, x.samples, x.channels, 2 * x.size)
 
 
-def add_maps(layer: LayerBuilder, name: str, x: Maps, y: Maps) -> Maps:
+def add_maps(layer: LayerBuilder, name: str, x: FeatureMaps, y: FeatureMaps) -> FeatureMaps:
     """Append the sum of two maps."""
     return x.with_tensor(layer.add("add", name, x.tensor, y.tensor))
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from phaze.spec.vision import Backbone, ResNet, SemanticFpn
 from phaze.workload.families.convolution import (
-    Maps,
+    FeatureMaps,
     add_maps,
     classify,
     convolve,
@@ -15,61 +15,62 @@ from phaze.workload.families.convolution import (
     pool,
     rectify,
 )
-from phaze.workload.primitives import INPUT, LayerBuilder, LayerGraph, ModelGraph, Run, Tensor
+from phaze.workload.primitives import INPUT, LayerBuilder, LayerGraph, LayerRun, ModelGraph, Tensor
 
 
 def resnet_graph(model: ResNet, samples: int) -> ModelGraph:
-    """Return the layers of a residual network for so many images."""
+    """Layers of a residual network for so many images."""
     layers, runs = _backbone(model.backbone, model.image, model.channels, samples)
     head = _head(model, samples)
-    return ModelGraph((*layers, head), (*runs, Run(head.name)))
+    return ModelGraph((*layers, head), (*runs, LayerRun(head.name)))
 
 
 def semantic_fpn_graph(model: SemanticFpn, samples: int) -> ModelGraph:
-    """Return the layers of a residual network with a feature pyramid, which reads all of its stages."""
+    """Layers of a residual network with a feature pyramid, which reads all of its stages."""
     layers, runs = _backbone(model.backbone, model.image, model.channels, samples)
-    ends = [q for q, (run, after) in enumerate(pairwise((*runs, Run("")))) if _stage(run) != _stage(after)]
+    ends = [
+        q for q, (run, after) in enumerate(pairwise((*runs, LayerRun("")))) if _stage(run) != _stage(after)
+    ]
     decoder = _decoder(model, samples)
-    return ModelGraph((*layers, decoder), (*runs, Run(decoder.name, reads=tuple(ends[1:]))))
+    return ModelGraph((*layers, decoder), (*runs, LayerRun(decoder.name, reads=tuple(ends[1:]))))
 
 
-def _stage(run: Run) -> str:
+def _stage(run: LayerRun) -> str:
     return run.layer.removesuffix("-first")
 
 
 def _backbone(
     backbone: Backbone, image: int, channels: int, samples: int
-) -> tuple[tuple[LayerGraph, ...], tuple[Run, ...]]:
-    """Return stem and blocks; the first block of a stage differs from the others."""
+) -> tuple[tuple[LayerGraph, ...], tuple[LayerRun, ...]]:
+    """Stem and blocks; the first block of a stage differs from the others."""
     stem, x = _stem(backbone, image, channels, samples)
-    layers, runs = [stem], [Run(stem.name)]
+    layers, runs = [stem], [LayerRun(stem.name)]
     for stage, (blocks, width) in enumerate(zip(backbone.blocks, backbone.widths, strict=True)):
         name, stride = f"stage-{stage + 1}", 2 if stage else 1
         first, x = _block(f"{name}-first", x, width, backbone.expansion * width, stride)
-        layers, runs = [*layers, first], [*runs, Run(first.name)]
+        layers, runs = [*layers, first], [*runs, LayerRun(first.name)]
         if blocks > 1:
             other, x = _block(name, x, width, x.channels, 1)
-            layers, runs = [*layers, other], [*runs, Run(other.name, blocks - 1)]
+            layers, runs = [*layers, other], [*runs, LayerRun(other.name, blocks - 1)]
     return tuple(layers), tuple(runs)
 
 
-def _handed_on(x: Maps) -> Maps:
-    """Return maps as the layer after gets them."""
+def _handed_on(x: FeatureMaps) -> FeatureMaps:
     return x.with_tensor(Tensor(INPUT, x.tensor.elements))
 
 
-def _stem(backbone: Backbone, image: int, channels: int, samples: int) -> tuple[LayerGraph, Maps]:
-    """Return the first convolution and pooling; nothing makes a gradient of the image."""
+def _stem(backbone: Backbone, image: int, channels: int, samples: int) -> tuple[LayerGraph, FeatureMaps]:
+    """The first convolution and pooling; nothing makes a gradient of the image."""
     layer = LayerBuilder()
     pixels = Tensor(INPUT, samples * channels * image**2, gradient=False)
-    x = Maps(pixels, samples, channels, image)
+    x = FeatureMaps(pixels, samples, channels, image)
     x = convolve_and_normalise(layer, "stem", x, backbone.stem, 7, 2)
     x = pool(layer, "stem_pool", x)
     return layer.finish("stem", x.tensor.elements), _handed_on(x)
 
 
-def _block(name: str, x: Maps, width: int, out: int, stride: int) -> tuple[LayerGraph, Maps]:
-    """Return a bottleneck block; where it changes the shape a convolution takes the place of the identity."""
+def _block(name: str, x: FeatureMaps, width: int, out: int, stride: int) -> tuple[LayerGraph, FeatureMaps]:
+    """Bottleneck block; where it changes the shape a convolution takes the place of the identity."""
     layer = LayerBuilder(x.tensor.elements)
     y = convolve_and_normalise(layer, "reduce", x, width)
     y = convolve_and_normalise(layer, "spatial", y, width, 3, stride)
@@ -81,7 +82,6 @@ def _block(name: str, x: Maps, width: int, out: int, stride: int) -> tuple[Layer
 
 
 def _head(model: ResNet, samples: int) -> LayerGraph:
-    """Return average pooling, classifier and loss."""
     channels, size = model.backbone.outputs[-1], model.backbone.sizes(model.image)[-1]
     layer = LayerBuilder(samples * channels * size**2)
     x = layer.add("average_pool", "average_pool", layer.input, elements=samples * channels)
@@ -91,13 +91,13 @@ def _head(model: ResNet, samples: int) -> LayerGraph:
 
 
 def _decoder(model: SemanticFpn, samples: int) -> LayerGraph:
-    """Return neck and head, which read what every stage of the backbone ends with."""
+    """Neck and head, which read what every stage of the backbone ends with."""
     shapes = list(zip(model.backbone.outputs, model.backbone.sizes(model.image), strict=True))
     elements = [samples * channels * size**2 for channels, size in shapes]
     layer = LayerBuilder(sum(elements))
     whole = layer.add("split", "stages", layer.input)
     levels = [
-        Maps(Tensor(whole.source, n, piece=i), samples, channels, size)
+        FeatureMaps(Tensor(whole.source, n, piece=i), samples, channels, size)
         for i, (n, (channels, size)) in enumerate(zip(elements, shapes, strict=True))
     ]
     x = _segment(layer, model, _neck(layer, model, levels))
@@ -109,7 +109,7 @@ def _decoder(model: SemanticFpn, samples: int) -> LayerGraph:
     return layer.finish("decoder", 0)
 
 
-def _neck(layer: LayerBuilder, model: SemanticFpn, levels: list[Maps]) -> list[Maps]:
+def _neck(layer: LayerBuilder, model: SemanticFpn, levels: list[FeatureMaps]) -> list[FeatureMaps]:
     """Append the pyramid: every level with what is above it, coarsest first (Lin et al. 2017)."""
     count = len(levels)
     lateral = [convolve(layer, f"lateral_{i + 1}", x, model.neck, bias=True) for i, x in enumerate(levels)]
@@ -119,7 +119,7 @@ def _neck(layer: LayerBuilder, model: SemanticFpn, levels: list[Maps]) -> list[M
     return [convolve(layer, f"pyramid_{i + 1}", x, model.neck, 3, bias=True) for i, x in enumerate(lateral)]
 
 
-def _segment(layer: LayerBuilder, model: SemanticFpn, levels: list[Maps]) -> Maps:
+def _segment(layer: LayerBuilder, model: SemanticFpn, levels: list[FeatureMaps]) -> FeatureMaps:
     """Append the convolutions that bring every level to the finest one's size, and their sum."""
     total = _scale(layer, model, levels[0], 0)
     for level in range(1, len(levels)):
@@ -128,7 +128,7 @@ def _segment(layer: LayerBuilder, model: SemanticFpn, levels: list[Maps]) -> Map
     return total
 
 
-def _scale(layer: LayerBuilder, model: SemanticFpn, x: Maps, level: int) -> Maps:
+def _scale(layer: LayerBuilder, model: SemanticFpn, x: FeatureMaps, level: int) -> FeatureMaps:
     """Append the convolutions of one level, each but the finest's with a doubling."""
     for step in range(model.convolutions[level]):
         name = f"scale_{level + 1}_{step + 1}"

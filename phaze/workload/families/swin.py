@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from phaze.spec.vision import Swin
-from phaze.workload.families.convolution import Maps, classify, convolve
-from phaze.workload.primitives import INPUT, Gemm, LayerBuilder, LayerGraph, ModelGraph, Run, Tensor
+from phaze.workload.families.convolution import FeatureMaps, classify, convolve
+from phaze.workload.primitives import INPUT, Gemm, LayerBuilder, LayerGraph, LayerRun, ModelGraph, Tensor
 
 INDEX_BYTES = 8
 """Size of an index into the table of relative positions."""
 
 
 @dataclass(frozen=True)
-class Stage:
+class SwinStage:
     """Sizes of a stage for one microbatch."""
 
     samples: int
@@ -33,39 +33,42 @@ class Stage:
 
     @property
     def tokens(self) -> int:
-        """Return the patches of all samples."""
+        """Patches of all samples."""
         return self.samples * self.size**2
 
     @property
     def area(self) -> int:
-        """Return the patches of a window."""
+        """Patches of a window."""
         return self.window**2
 
     @property
     def windows(self) -> int:
-        """Return the windows of a sample."""
+        """Windows of a sample."""
         return self.size**2 // self.area
 
     @property
     def elements(self) -> int:
-        """Return the elements of the residual stream."""
+        """Elements of the residual stream."""
         return self.tokens * self.width
 
 
 def swin_graph(model: Swin, samples: int, bytes_per_element: int) -> ModelGraph:
-    """Return the layers of a Swin transformer for so many images."""
+    """Layers of a Swin transformer for so many images."""
     stages = [_stage(model, s, samples, bytes_per_element) for s in range(len(model.depths))]
-    layers, runs = [_embedding(model, stages[0])], [Run("embedding")]
+    layers, runs = [_embedding(model, stages[0])], [LayerRun("embedding")]
     for number, (stage, depth) in enumerate(zip(stages, model.depths, strict=True), start=1):
         if number > 1:
             merge = _merge(f"merge-{number - 1}", stages[number - 2])
-            layers, runs = [*layers, merge], [*runs, Run(merge.name)]
-        layers, runs = [*layers, _pair(f"stage-{number}", stage)], [*runs, Run(f"stage-{number}", depth // 2)]
-    return ModelGraph((*layers, _head(model, stages[-1])), (*runs, Run("head")))
+            layers, runs = [*layers, merge], [*runs, LayerRun(merge.name)]
+        layers, runs = (
+            [*layers, _pair(f"stage-{number}", stage)],
+            [*runs, LayerRun(f"stage-{number}", depth // 2)],
+        )
+    return ModelGraph((*layers, _head(model, stages[-1])), (*runs, LayerRun("head")))
 
 
-def _stage(model: Swin, stage: int, samples: int, bytes_per_element: int) -> Stage:
-    return Stage(
+def _stage(model: Swin, stage: int, samples: int, bytes_per_element: int) -> SwinStage:
+    return SwinStage(
         samples=samples,
         width=model.widths[stage],
         heads=model.heads[stage],
@@ -81,25 +84,25 @@ def _norm(layer: LayerBuilder, name: str, x: Tensor, width: int) -> Tensor:
     return layer.add("layer_norm", name, x, parameters=2 * width)
 
 
-def _embedding(model: Swin, stage: Stage) -> LayerGraph:
-    """Return the embedding of patches; nothing makes a gradient of the image."""
+def _embedding(model: Swin, stage: SwinStage) -> LayerGraph:
+    """Embedding of patches; nothing makes a gradient of the image."""
     layer = LayerBuilder()
     pixels = Tensor(INPUT, stage.samples * model.channels * model.image**2, gradient=False)
-    image = Maps(pixels, stage.samples, model.channels, model.image)
+    image = FeatureMaps(pixels, stage.samples, model.channels, model.image)
     x = convolve(layer, "patches", image, model.hidden, model.patch, model.patch, bias=True).tensor
     x = layer.add("transpose", "patches_transpose", layer.add("reshape", "patches_reshape", x))
     _norm(layer, "patches_norm", x, stage.width)
     return layer.finish("embedding", stage.elements)
 
 
-def _pair(name: str, stage: Stage) -> LayerGraph:
+def _pair(name: str, stage: SwinStage) -> LayerGraph:
     layer = LayerBuilder(stage.elements)
     x = _block(layer, "", stage, layer.input, shifted=False)
     _block(layer, "shifted_", stage, x, shifted=stage.shifts)
     return layer.finish(name, stage.elements)
 
 
-def _block(layer: LayerBuilder, prefix: str, stage: Stage, x: Tensor, *, shifted: bool) -> Tensor:
+def _block(layer: LayerBuilder, prefix: str, stage: SwinStage, x: Tensor, *, shifted: bool) -> Tensor:
     """Append x + attention(norm(x)), and then the same with a feed-forward network."""
     y = _norm(layer, f"{prefix}attention_norm", x, stage.width)
     x = layer.add("add", f"{prefix}attention_add", _attention(layer, prefix, stage, y, shifted=shifted), x)
@@ -110,7 +113,7 @@ def _block(layer: LayerBuilder, prefix: str, stage: Stage, x: Tensor, *, shifted
     return layer.add("add", f"{prefix}feed_forward_add", y, x)
 
 
-def _attention(layer: LayerBuilder, prefix: str, stage: Stage, x: Tensor, *, shifted: bool) -> Tensor:
+def _attention(layer: LayerBuilder, prefix: str, stage: SwinStage, x: Tensor, *, shifted: bool) -> Tensor:
     """Append attention inside windows: cut, attend, put together."""
     x = layer.add("rearrange", f"{prefix}shift", x) if shifted else x
     x = layer.add("rearrange", f"{prefix}windows", x)
@@ -127,7 +130,9 @@ def _attention(layer: LayerBuilder, prefix: str, stage: Stage, x: Tensor, *, shi
     return layer.add("rearrange", f"{prefix}shift_back", y) if shifted else y
 
 
-def _projections(layer: LayerBuilder, prefix: str, stage: Stage, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _projections(
+    layer: LayerBuilder, prefix: str, stage: SwinStage, x: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Append queries, keys and values by heads, from one matrix."""
     y = layer.dense(f"{prefix}qkv", x, stage.tokens, 3 * stage.width, bias=True)
     y = layer.add("transpose", f"{prefix}qkv_transpose", layer.add("reshape", f"{prefix}qkv_reshape", y))
@@ -141,7 +146,7 @@ def _projections(layer: LayerBuilder, prefix: str, stage: Stage, x: Tensor) -> t
 
 
 def _probabilities(
-    layer: LayerBuilder, prefix: str, stage: Stage, q: Tensor, k: Tensor, *, shifted: bool
+    layer: LayerBuilder, prefix: str, stage: SwinStage, q: Tensor, k: Tensor, *, shifted: bool
 ) -> tuple[Tensor, Tensor]:
     """Append scores and attention probabilities, with a bias by relative position and a mask between windows
     that a shift has joined.
@@ -158,8 +163,7 @@ def _probabilities(
     return scores, layer.add("softmax", f"{prefix}softmax", y)
 
 
-def _merge(name: str, stage: Stage) -> LayerGraph:
-    """Return what makes one patch of four, twice as wide."""
+def _merge(name: str, stage: SwinStage) -> LayerGraph:
     layer = LayerBuilder(stage.elements)
     x = layer.add("rearrange", "neighbours", layer.input)
     x = _norm(layer, "merge_norm", x, 4 * stage.width)
@@ -167,8 +171,7 @@ def _merge(name: str, stage: Stage) -> LayerGraph:
     return layer.finish(name, x.elements)
 
 
-def _head(model: Swin, stage: Stage) -> LayerGraph:
-    """Return the final norm, average pooling, classifier and loss."""
+def _head(model: Swin, stage: SwinStage) -> LayerGraph:
     layer = LayerBuilder(stage.elements)
     x = _norm(layer, "final_norm", layer.input, stage.width)
     x = layer.add("transpose", "final_transpose", x)

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from phaze.workload.lower.sharding import Slice
-from phaze.workload.primitives import Gemm, LayerBuilder, LayerGraph, ModelGraph, ParameterGroup, Run, Tensor
+from phaze.workload.lower.sharding import ModelSlice
+from phaze.workload.primitives import (
+    Gemm,
+    LayerBuilder,
+    LayerGraph,
+    LayerRun,
+    ModelGraph,
+    ParameterGroup,
+    Tensor,
+)
 
 INDEX_BYTES = 8
 """Size of a token id or label."""
 
 
-def transformer_graph(part: Slice) -> ModelGraph:
-    """Return embedding, blocks and head; a model without head may end with its blocks."""
+def transformer_graph(part: ModelSlice) -> ModelGraph:
+    """Embedding, blocks and head; a model without head may end with its blocks."""
     layers = (embedding_layer(part), block_layer(part), head_layer(part))
     kept = tuple(layer for layer in layers if layer.primitives)
     counts = {"block": part.model.layers}
-    return ModelGraph(kept, tuple(Run(layer.name, counts.get(layer.name, 1)) for layer in kept))
+    return ModelGraph(kept, tuple(LayerRun(layer.name, counts.get(layer.name, 1)) for layer in kept))
 
 
-def embedding_layer(part: Slice) -> LayerGraph:
-    """Return the layer that turns token ids into the first residual stream."""
+def embedding_layer(part: ModelSlice) -> LayerGraph:
+    """Layer that turns token ids into the first residual stream."""
     model, layer = part.model, LayerBuilder()
     x = _lookup(layer, "word", part.tokens, model.word_width, part.vocabulary)
     x = part.leave(layer, "word", x)
@@ -60,15 +68,15 @@ def _lookup(layer: LayerBuilder, name: str, tokens: int, width: int, rows: int) 
     )
 
 
-def block_layer(part: Slice) -> LayerGraph:
-    """Return a transformer block: attention and feed-forward network, each with norm and residual sum."""
+def block_layer(part: ModelSlice) -> LayerGraph:
+    """Transformer block: attention and feed-forward network, each with norm and residual sum."""
     layer = LayerBuilder(part.hidden_elements)
     x = _residual(layer, "attention", part, layer.input)
     _residual(layer, "feed_forward", part, x)
     return layer.finish("block", part.hidden_elements)
 
 
-def _residual(layer: LayerBuilder, name: str, part: Slice, x: Tensor) -> Tensor:
+def _residual(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor) -> Tensor:
     """Append x + f(norm(x)) or norm(x + f(x)); a row-cut matrix has bias and dropout after the sum."""
     model = part.model
     inner = _attention if name == "attention" else _feed_forward
@@ -85,13 +93,13 @@ def _residual(layer: LayerBuilder, name: str, part: Slice, x: Tensor) -> Tensor:
     return y if pre else _norm(layer, f"{name}_norm", part, y)
 
 
-def _norm(layer: LayerBuilder, name: str, part: Slice, x: Tensor, width: int = 0) -> Tensor:
+def _norm(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor, width: int = 0) -> Tensor:
     return layer.add(
         part.model.norm, name, x, parameters=part.model.norm_parameters(width or part.model.hidden)
     )
 
 
-def _attention(layer: LayerBuilder, part: Slice, x: Tensor) -> Tensor:
+def _attention(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
     """Append attention up to the output matrix (its bias comes after the all-reduce)."""
     q, k, v = _projections(layer, part, x)
     k, v = (part.gather_context(layer, name, y) for name, y in (("key", k), ("value", v)))
@@ -105,7 +113,7 @@ def _attention(layer: LayerBuilder, part: Slice, x: Tensor) -> Tensor:
     return layer.dense("attention_out", y, part.tokens, part.model.hidden, bias=False)
 
 
-def _projections(layer: LayerBuilder, part: Slice, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _projections(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Append queries, keys and values by heads, from one matrix or three."""
     model = part.model
     heads = {"query": part.heads, "key": part.kv_heads, "value": part.kv_heads}
@@ -126,13 +134,13 @@ def _by_heads(layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
     return layer.add("transpose", f"{name}_transpose", layer.add("reshape", f"{name}_reshape", x))
 
 
-def _rotary(layer: LayerBuilder, name: str, part: Slice, x: Tensor) -> Tensor:
+def _rotary(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor) -> Tensor:
     """Append the rotary embedding, which reads a table of sines and one of cosines."""
     table = 2 * part.own_sequence * part.model.head_width * part.bytes_per_element
     return layer.add("rotary", f"{name}_rotary", x, constant_bytes=table)
 
 
-def _probabilities(layer: LayerBuilder, part: Slice, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+def _probabilities(layer: LayerBuilder, part: ModelSlice, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """Append scores and probabilities of attention; heads that share a key head are rows of one product."""
     group = part.heads // part.kv_heads
     batch = part.microbatch * part.kv_heads
@@ -145,7 +153,7 @@ def _probabilities(layer: LayerBuilder, part: Slice, q: Tensor, k: Tensor) -> tu
     return scores, layer.dropout("softmax", y, part.model.attention_dropout)
 
 
-def _feed_forward(layer: LayerBuilder, part: Slice, x: Tensor) -> Tensor:
+def _feed_forward(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
     """Append the feed-forward network up to its second matrix (its bias comes after the all-reduce)."""
     model = part.model
     y = layer.dense("feed_forward_in", x, part.tokens, part.feed_forward, bias=model.feed_forward_bias)
@@ -156,9 +164,8 @@ def _feed_forward(layer: LayerBuilder, part: Slice, x: Tensor) -> Tensor:
     return layer.dense("feed_forward_out", y, part.tokens, model.hidden, bias=False)
 
 
-def head_layer(part: Slice) -> LayerGraph:
-    """Return the layer after the last block: final norm, pooler, logits and loss, as far as the model has
-    them.
+def head_layer(part: ModelSlice) -> LayerGraph:
+    """Layer after the last block: final norm, pooler, logits and loss, as far as the model has them.
 
     It holds its own copy of a tied embedding matrix, since it may lie on another pipeline stage than the
     embedding; that is how Megatron-LM stores it, too. (Megatron's sum of the two gradients over those
@@ -181,7 +188,7 @@ def head_layer(part: Slice) -> LayerGraph:
     return layer.finish("head", 0)
 
 
-def _token_loss(layer: LayerBuilder, part: Slice, x: Tensor) -> Tensor:
+def _token_loss(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
     """Append logits over the slice's vocabulary and their cross entropy."""
     model = part.model
     if model.head == "masked-lm" and model.head_transform:
@@ -197,7 +204,7 @@ def _token_loss(layer: LayerBuilder, part: Slice, x: Tensor) -> Tensor:
     return _cross_entropy(layer, part, x)
 
 
-def _cross_entropy(layer: LayerBuilder, part: Slice, logits: Tensor) -> Tensor:
+def _cross_entropy(layer: LayerBuilder, part: ModelSlice, logits: Tensor) -> Tensor:
     """Append the loss of every token; slices combine the largest logit, the sum of exponentials, and the
     label's logit.
 
@@ -215,14 +222,14 @@ def _cross_entropy(layer: LayerBuilder, part: Slice, logits: Tensor) -> Tensor:
     return part.sum_up(layer, "label_logit", replace(y, elements=tokens))
 
 
-def _pool(layer: LayerBuilder, part: Slice, x: Tensor) -> Tensor:
+def _pool(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
     """Append the pooler: a dense layer with tanh on the first token of every sample."""
     b, hidden = part.microbatch, part.model.hidden
     y = layer.add("select", "first_token", x, elements=b * hidden)
     return layer.add("tanh", "pooler_tanh", layer.dense("pooler", y, b, hidden, bias=True))
 
 
-def _sentence_loss(layer: LayerBuilder, part: Slice, x: Tensor) -> Tensor:
+def _sentence_loss(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
     """Append the prediction of whether the second sentence follows the first, and its loss."""
     b = part.microbatch
     y = layer.dense("next_sentence", x, b, 2, bias=True)

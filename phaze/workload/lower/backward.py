@@ -21,7 +21,7 @@ from phaze.workload.kinds import BACKWARD
 from phaze.workload.lower.forward import entering, group_edges, group_name, vector_parts
 from phaze.workload.lower.fusion import Group
 from phaze.workload.lower.memory import Stash, stashes
-from phaze.workload.operators import Edge, Operator, Part, Pass, collective, product
+from phaze.workload.operators import Edge, LayerPass, Operator, Part, collective, product
 from phaze.workload.primitives import INPUT, LayerGraph, Primitive
 
 Form = Literal["paired", "split", "data"]
@@ -46,8 +46,10 @@ class Gradient:
     elements: int
 
 
-def backward_pass(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int, form: Form) -> Pass:
-    """Return the backward pass of a layer."""
+def backward_pass(
+    layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int, form: Form
+) -> LayerPass:
+    """Backward pass of a layer."""
     makers = [_Maker(layer, group, bytes_per_element, form) for group in reversed(groups)]
     last = len(groups) - 1
     forward = group_edges(layer, groups, bytes_per_element)
@@ -55,15 +57,15 @@ def backward_pass(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_elemen
     if form == "split":
         return _split_graph(makers, edges)
     gradients: Gradients = "data" if form == "data" else "both"
-    return Pass(tuple(m.operator(gradients) for m in makers), tuple(sorted(edges, key=_ends)))
+    return LayerPass(tuple(m.operator(gradients) for m in makers), tuple(sorted(edges, key=_ends)))
 
 
 def _ends(edge: Edge) -> tuple[int, int]:
     return edge.source, edge.target
 
 
-def _split_graph(makers: list[_Maker], edges: tuple[Edge, ...]) -> Pass:
-    """Return the backward pass with a leaf for the gradients of each operator's parameters."""
+def _split_graph(makers: list[_Maker], edges: tuple[Edge, ...]) -> LayerPass:
+    """Backward pass with a leaf for the gradients of each operator's parameters."""
     operators: list[Operator] = []
     data: dict[int, int] = {}
     weight: dict[int, int] = {}
@@ -78,7 +80,7 @@ def _split_graph(makers: list[_Maker], edges: tuple[Edge, ...]) -> Pass:
             found.append(Edge(data[number], weight[number], inner))
         else:
             found += [Edge(data[e.source], weight[number], e.nbytes) for e in edges if e.target == number]
-    return Pass(tuple(operators), tuple(sorted(found, key=_ends)))
+    return LayerPass(tuple(operators), tuple(sorted(found, key=_ends)))
 
 
 class _Maker:
@@ -93,7 +95,7 @@ class _Maker:
         self._written = self._in_memory()
 
     def operators(self) -> tuple[Gradients, ...]:
-        """Return which operators there are in split form."""
+        """Kinds of operators in split form."""
         weight = any(self._primitive(i).parameters for i in self._group)
         data = any(self._keys(i, "data") or self._products(i, "data") for i in self._group)
         sends = any(tensor.gradient for tensor in entering(self._layer, self._group))
@@ -101,7 +103,7 @@ class _Maker:
         return (*found, "weight") if weight else tuple(found)
 
     def operator(self, gradients: Gradients) -> Operator:
-        """Return the operator that makes some of the gradients."""
+        """Operator that makes some of the gradients."""
         order = self._group[::-1]
         read: set[Stash] = set()
         parts = [part for index in order for part in self._parts(index, gradients, read)]
@@ -117,7 +119,7 @@ class _Maker:
         )
 
     def inner_weight_bytes(self) -> int:
-        """Return the bytes that the leaf needs of gradients made by its data operator, 0 if it needs none."""
+        """Bytes that the leaf needs of gradients made by its data operator, 0 if it needs none."""
         needed = {self._arriving[i] for i in self._group if self._primitive(i).parameters}
         return self._width * sum(g.elements for g in needed if g.maker != OUTSIDE)
 
@@ -125,7 +127,7 @@ class _Maker:
         return self._layer.primitives[index]
 
     def _parts(self, index: int, gradients: Gradients, read: set[Stash]) -> tuple[Part, ...]:
-        """Return the backward parts of one primitive; `read` collects the stashes already at hand."""
+        """Backward parts of one primitive; `read` collects the stashes already at hand."""
         primitive = self._primitive(index)
         if primitive.kind in BACKWARD:
             # Slices (tp) gather again beside a product; nothing hides gathering keys and values again.
@@ -150,7 +152,6 @@ class _Maker:
         return vector_parts(primitive, keys, "backward", streamed)
 
     def _keys(self, index: int, gradients: Gradients) -> tuple[str, ...]:
-        """Return the vector operations of one primitive."""
         primitive = self._primitive(index)
         keys = primitive.traits.backward
         if primitive.kind == "fork" and gradients != "weight":
@@ -162,7 +163,6 @@ class _Maker:
         return keys if gradients == "weight" else ()
 
     def _products(self, index: int, gradients: Gradients) -> tuple[Part, ...]:
-        """Return the matrix multiplications of one primitive."""
         primitive = self._primitive(index)
         if primitive.gemm is None:
             return ()
@@ -177,7 +177,7 @@ class _Maker:
         return {"both": (left, right), "data": (left,), "weight": (right,)}[gradients]
 
     def _stashes(self, index: int, gradients: Gradients) -> tuple[Stash, ...]:
-        """Return the stashes that one primitive reads: those of a weighted product only for its weight."""
+        """Stashes that one primitive reads: those of a weighted product only for its weight."""
         primitive = self._primitive(index)
         needs = {"both": True, "data": True, "weight": primitive.parameters > 0}[gradients]
         if gradients == "data" and primitive.gemm is not None and primitive.parameters:
@@ -185,12 +185,12 @@ class _Maker:
         return stashes(self._layer, index, self._width) if needs else ()
 
     def _scales(self, index: int) -> int:
-        """Return the parameters that the gradients of the inputs depend on."""
+        """Parameters that the gradients of the inputs depend on."""
         primitive = self._primitive(index)
         return 0 if primitive.kind in ("bias", "lookup") else primitive.parameters
 
     def _parameter_traffic(self, index: int, gradients: Gradients) -> int:
-        """Return the bytes of a norm's scale and of parameter gradients; rows of a table are updated."""
+        """Bytes of a norm's scale and of parameter gradients; rows of a table are updated."""
         primitive = self._primitive(index)
         scale = self._scales(index) if gradients != "weight" else 0
         times = {"lookup": 2}.get(primitive.kind, 1)
@@ -198,11 +198,9 @@ class _Maker:
         return self._width * (scale + written)
 
     def _first(self, gradients: Gradients) -> int:
-        """Return the vector primitive that runs first."""
         return next(index for index in self._group[::-1] if self._keys(index, gradients))
 
     def _arriving_bytes(self) -> int:
-        """Return the bytes of all gradients that arrive at the operator."""
         last = self._group[-1]
         readers = self._layer.readers()[last]
         if not readers:
@@ -210,12 +208,12 @@ class _Maker:
         return sum(tensor.elements for _, tensor in readers if tensor.gradient) * self._width
 
     def _unmapped_arriving_bytes(self) -> int:
-        """Return what of the arriving gradients is not counted as the operand of a matrix multiplication."""
+        """Bytes of arriving gradients that are not counted as the operand of a matrix multiplication."""
         operand = sum(p.gemm.result_elements for p in map(self._primitive, self._group) if p.gemm is not None)
         return max(0, self._arriving_bytes() - operand * self._width)
 
     def _weight_bytes(self, *, with_operand: bool) -> int:
-        """Return the bytes of gradients that the leaf reads, with or without a product's operand."""
+        """Bytes of gradients that the leaf reads, with or without a product's operand."""
         weighted = [i for i in self._group if self._primitive(i).parameters]
         operands = {self._arriving[i] for i in weighted if self._primitive(i).gemm is not None}
         needed = {self._arriving[i] for i in weighted} - (set() if with_operand else operands)
@@ -227,7 +225,7 @@ class _Maker:
         return self._width * {"both": sent + weights, "data": sent, "weight": weights}[gradients]
 
     def _in_memory(self) -> set[Gradient]:
-        """Return the gradients made inside that another operator or a second matrix multiplication reads."""
+        """Gradients made inside that another operator or a second matrix multiplication reads."""
         needed = {
             gradient
             for (index, slot), gradient in self._sent.items()
@@ -241,7 +239,7 @@ class _Maker:
 
 
 def _trace(layer: LayerGraph, group: Group) -> tuple[dict[int, Gradient], dict[tuple[int, int], Gradient]]:
-    """Return the gradient that arrives at every primitive, and the one that it sends to every input."""
+    """Gradient that arrives at every primitive, and the one that it sends to every input."""
     arriving: dict[int, Gradient] = {}
     sent: dict[tuple[int, int], Gradient] = {}
     passed_to: dict[int, Gradient] = {}

@@ -11,19 +11,19 @@ from __future__ import annotations
 from phaze.workload.kinds import COLLECTIVES
 from phaze.workload.lower.fusion import Group
 from phaze.workload.lower.memory import MASK, Stash, first_stashes, stored
-from phaze.workload.operators import Edge, Operator, Part, Pass, collective, product
+from phaze.workload.operators import Edge, LayerPass, Operator, Part, collective, product
 from phaze.workload.primitives import INPUT, LayerGraph, Primitive, Tensor
 
 
-def forward_pass(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int) -> Pass:
-    """Return the forward pass of a layer."""
+def forward_pass(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int) -> LayerPass:
+    """Forward pass of a layer."""
     kept = first_stashes(layer, bytes_per_element)
     operators = tuple(_operator(layer, group, kept, bytes_per_element) for group in groups)
-    return Pass(operators, group_edges(layer, groups, bytes_per_element))
+    return LayerPass(operators, group_edges(layer, groups, bytes_per_element))
 
 
 def group_edges(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element: int) -> tuple[Edge, ...]:
-    """Return the edges between operators, with the bytes of what the target reads."""
+    """Edges between operators, with the bytes of what the target reads."""
     place = {index: number for number, group in enumerate(groups) for index in group}
     found: dict[tuple[int, int], int] = {}
     for number, group in enumerate(groups):
@@ -35,13 +35,13 @@ def group_edges(layer: LayerGraph, groups: tuple[Group, ...], bytes_per_element:
 
 
 def entering(layer: LayerGraph, group: Group) -> tuple[Tensor, ...]:
-    """Return the tensors that the operator reads from outside, each once."""
+    """Tensors that the operator reads from outside, each once."""
     inputs = (tensor for index in group for tensor in layer.primitives[index].inputs)
     return tuple(dict.fromkeys(tensor for tensor in inputs if tensor.source not in group))
 
 
 def group_name(layer: LayerGraph, group: Group) -> str:
-    """Return the names of what an operator does, views only where there is nothing else."""
+    """Names of what an operator does, views only where there is nothing else."""
     primitives = [layer.primitives[index] for index in group]
     work = [primitive.name for primitive in primitives if primitive.traits.role != "view"]
     return "+".join(work or [primitive.name for primitive in primitives])
@@ -66,7 +66,7 @@ def _operator(
 def _parts(
     layer: LayerGraph, group: Group, index: int, kept: tuple[Stash, ...], bytes_per_element: int
 ) -> tuple[Part, ...]:
-    """Return what one primitive of an operator runs; its traffic is that of its first part."""
+    """Parts of one primitive of an operator; its traffic is that of its first part."""
     primitive = layer.primitives[index]
     if primitive.gemm is not None:
         return (product(primitive.gemm, "forward"),)
@@ -82,7 +82,7 @@ def _parts(
 def vector_parts(
     primitive: Primitive, keys: tuple[str, ...], role: str, streamed_bytes: int
 ) -> tuple[Part, ...]:
-    """Return one part for each key of the cycle table; what only moves data takes traffic, no arithmetic."""
+    """One part for each key of the cycle table; what only moves data takes traffic, no arithmetic."""
     traits = primitive.traits
     each = primitive.inputs[0].elements if traits.per_input else primitive.elements
     elements = 0 if role in traits.idle else each
@@ -95,7 +95,7 @@ def vector_parts(
 def _streamed_bytes(
     layer: LayerGraph, group: Group, index: int, kept: tuple[Stash, ...], bytes_per_element: int
 ) -> int:
-    """Return the HBM bytes of a vector primitive inside an operator."""
+    """HBM bytes of a vector primitive inside an operator."""
     primitive = layer.primitives[index]
     behind = dict.fromkeys(stored(layer, tensor) for tensor in primitive.inputs)
     read = sum(tensor.elements for tensor in behind if tensor.source not in group)
@@ -108,6 +108,6 @@ def _streamed_bytes(
 
 
 def _leaving(layer: LayerGraph, group: Group) -> int:
-    """Return the primitive that makes what leaves the operator, behind any views."""
+    """Primitive that makes what leaves the operator, behind any views."""
     last = group[-1]
     return stored(layer, Tensor(last, layer.primitives[last].elements)).source

@@ -27,7 +27,7 @@ Group = tuple[int, ...]
 def fuse(
     layer: LayerGraph, *, enabled: bool = True, products: bool = True, after_reductions: bool = False
 ) -> tuple[Group, ...]:
-    """Return the operators of a layer in topological order; without fusion every primitive is one.
+    """Operators of a layer in topological order; without fusion every primitive is one.
 
     With `products` false nothing joins a matrix multiplication: the kernels of a library beside those of
     Megatron-LM, which fuse what is elementwise (Narayanan et al., SC 2021, Section 4.2).
@@ -58,7 +58,7 @@ def fuse(
 def _may_join(
     layer: LayerGraph, index: int, joined: set[int], source: int, *, products: bool, after_reductions: bool
 ) -> bool:
-    """Return whether a primitive, with what joined it, may join the group that ends with its source."""
+    """Whether a primitive, with what joined it, may join the group that ends with its source."""
     role, last = (layer.primitives[i].traits.role for i in (index, source))
     if role in ("matmul", "network") or last == "network":
         return False

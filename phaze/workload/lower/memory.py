@@ -30,7 +30,7 @@ class Stash:
 
 
 def stored(layer: LayerGraph, tensor: Tensor) -> Tensor:
-    """Return the tensor behind any views: what really lies in memory."""
+    """Tensor behind any views: what really lies in memory."""
     while tensor.source != INPUT:
         view = layer.primitives[tensor.source]
         # Of a gathered tensor only the slice's own share is kept; the backward pass gathers it again.
@@ -43,7 +43,7 @@ def stored(layer: LayerGraph, tensor: Tensor) -> Tensor:
 
 
 def stashes(layer: LayerGraph, index: int, bytes_per_element: int) -> tuple[Stash, ...]:
-    """Return what the backward pass of one primitive needs, whoever else needs it, too."""
+    """Tensors and masks that the backward pass of one primitive needs, whoever else needs them, too."""
     primitive = layer.primitives[index]
     if primitive.traits.keeps == "mask":
         return (Stash(index, MASK, primitive.elements, primitive.elements),)
@@ -59,7 +59,7 @@ def _kept(primitive: Primitive, index: int) -> tuple[Tensor, ...]:
 
 
 def first_stashes(layer: LayerGraph, bytes_per_element: int) -> tuple[tuple[Stash, ...], ...]:
-    """Return for every primitive the stashes that no primitive before it has asked for."""
+    """For every primitive the stashes that no primitive before it has asked for."""
     seen: set[Stash] = set()
     found = []
     for index in range(len(layer.primitives)):

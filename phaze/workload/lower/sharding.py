@@ -25,7 +25,7 @@ from phaze.workload.primitives import LayerBuilder, Tensor
 
 
 @dataclass(frozen=True)
-class Slice:
+class ModelSlice:
     """Sizes of one slice of a model for one microbatch."""
 
     model: Model
@@ -36,49 +36,49 @@ class Slice:
 
     @property
     def microbatch(self) -> int:
-        """Return the samples of the microbatch, b."""
+        """Samples of the microbatch, b."""
         return self.layout.microbatch
 
     @property
     def tokens(self) -> int:
-        """Return the tokens of the microbatch that the slice has."""
+        """Tokens of the microbatch that the slice has."""
         return self.microbatch * self.own_sequence
 
     @property
     def own_sequence(self) -> int:
-        """Return the tokens of a sample that the slice has."""
+        """Tokens of a sample that the slice has."""
         return self.sequence // self.layout.cp
 
     @property
     def hidden_elements(self) -> int:
-        """Return the elements of the residual stream that a slice holds: all, or with sequence parallelism
-        those of its tokens.
+        """Elements of the residual stream that a slice holds: all, or with sequence parallelism those of its
+        tokens.
         """
         return self.own_tokens * self.model.hidden
 
     @property
     def own_tokens(self) -> int:
-        """Return the tokens of what is not cut by t otherwise."""
+        """Tokens of what is not cut by t otherwise."""
         return self.tokens // self.layout.tp if self.layout.cuts_sequence else self.tokens
 
     @property
     def heads(self) -> int:
-        """Return the query heads of the slice."""
+        """Query heads of the slice."""
         return self.model.heads // self.layout.tp
 
     @property
     def kv_heads(self) -> int:
-        """Return the heads of keys and values of the slice."""
+        """Heads of keys and values of the slice."""
         return self.model.kv_heads // self.layout.tp
 
     @property
     def feed_forward(self) -> int:
-        """Return the slice's width of the feed-forward network."""
+        """Slice's width of the feed-forward network."""
         return self.model.feed_forward // self.layout.tp
 
     @property
     def vocabulary(self) -> int:
-        """Return the slice's part of the vocabulary, padded where t does not divide it."""
+        """Slice's part of the vocabulary, padded where t does not divide it."""
         return -(-self.model.vocabulary // self.layout.tp)
 
     def enter(self, layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
@@ -113,9 +113,9 @@ class Slice:
         return layer.add("all_gather", f"{name}_all_gather", x, elements=x.elements * cp, axis="cp")
 
 
-def slice_model(model: Model, sequence: int, layout: Layout, bytes_per_element: int) -> Slice:
-    """Return one slice; raise PhazeError where t does not divide the heads, or the sequence where that is
-    parallel, or positions are missing.
+def slice_model(model: Model, sequence: int, layout: Layout, bytes_per_element: int) -> ModelSlice:
+    """One slice; PhazeError where t does not divide the heads, or the sequence where that is parallel, or
+    positions are missing.
     """
     where = f"model {model.name}"
     model.check_tensor_width(layout.tp, where)
@@ -125,4 +125,4 @@ def slice_model(model: Model, sequence: int, layout: Layout, bytes_per_element: 
     if layout.cuts_sequence and sequence // layout.cp % layout.tp:
         part = f"sequence {sequence}" if layout.cp == 1 else f"part {sequence // layout.cp} of the sequence"
         raise PhazeError(f"{where}: tensor: {layout.tp} must divide the {part} if that is parallel")
-    return Slice(model, layout, sequence, bytes_per_element)
+    return ModelSlice(model, layout, sequence, bytes_per_element)

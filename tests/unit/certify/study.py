@@ -27,14 +27,14 @@ from phaze.spec.model import Model
 from phaze.spec.settings import ExtractSettings, ScheduleSettings, ScreenSettings, Training
 from phaze.spec.system import Scenario
 from phaze.workload.models import extract_workload
-from phaze.workload.primitives import Run
+from phaze.workload.primitives import LayerRun
 from phaze.workload.workload import Workload
 
 SHAPES = {"wide": (4, 512), "deep": (10, 256), "odd": (7, 384)}
 """Layers and hidden size."""
 ORDERS = {
-    "alternating": (Run("embedding"), *4 * (Run("block"), Run("wide")), Run("head")),
-    "narrow-first": (Run("embedding"), Run("block", 3), Run("wide", 4), Run("head")),
+    "alternating": (LayerRun("embedding"), *4 * (LayerRun("block"), LayerRun("wide")), LayerRun("head")),
+    "narrow-first": (LayerRun("embedding"), LayerRun("block", 3), LayerRun("wide", 4), LayerRun("head")),
 }
 """Runs of the models of two kinds of block."""
 LIMIT_UM2 = 60e6

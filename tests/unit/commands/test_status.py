@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from phaze.commands.status import Stage, in_words, read_counts, read_summary, seconds_left, stages_of
+from phaze.commands.status import RuleProgress, in_words, read_counts, read_summary, seconds_left, stages_of
 
 HEADER = "output_file\tdate\trule\tlog-file(s)\tstatus\tplan"
 
@@ -69,7 +69,7 @@ def test_the_rest_takes_what_jobs_took_before(tmp_path: Path) -> None:
 
 def test_without_any_measurement_nothing_is_said_of_the_rest() -> None:
     """A guess would be no better than silence."""
-    assert seconds_left([Stage("extract", 0, 3, ("not made yet",), None)]) is None
+    assert seconds_left([RuleProgress("extract", 0, 3, ("not made yet",), None)]) is None
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(7.2, "7 s"), (600, "10 min"), (9000, "2.5 h")])

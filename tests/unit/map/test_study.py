@@ -16,7 +16,7 @@ from phaze.pipeline.gpipe import held_step_s
 from phaze.pipeline.shared_ports import shared_step_s
 from phaze.spec.map_study import MapTopology, StagesPoint
 from phaze.spec.stages import StoredStages
-from phaze.spec.topology import Levels
+from phaze.spec.topology import LevelTopology
 from phaze.workload.operator_graphs import stage_graph
 
 LEVELS = [{"devices": 2, "bandwidth_gib_per_s": 11}, {"devices": 4, "bandwidth_gib_per_s": 1.1}]
@@ -40,7 +40,7 @@ def topology(*, shared: bool) -> MapTopology:
 
 def read_network(*, shared: bool) -> DeviceNetwork:
     _, size = topology(shared=shared).drawn(4)[0]
-    assert isinstance(size, Levels)
+    assert isinstance(size, LevelTopology)
     return make_network(size)
 
 

@@ -18,7 +18,7 @@ from phaze.spec.reference import generated_files
 from phaze.spec.study import ScenarioChoice
 from phaze.spec.system import Cluster, System
 from phaze.spec.systems import load_device
-from phaze.spec.topology import Levels
+from phaze.spec.topology import LevelTopology
 
 Config = dict[str, object]
 Change = Callable[[Config], object]
@@ -217,7 +217,7 @@ def test_every_place_allows_as_many_devices() -> None:
     level = {"kind": "levels", "levels": [{"devices": MOST + 1, "bandwidth_gib_per_s": 1}]}
     plans = {"devices": [MOST + 1], "memory_gib": [1]}
     nouns = ((System, {"devices": MOST + 1}), (ScenarioChoice, {"devices": MOST + 1}), (Cluster, cluster),
-             (Levels, level), (Clusters, plans))  # fmt: skip
+             (LevelTopology, level), (Clusters, plans))  # fmt: skip
     for noun, fields in nouns:
         with pytest.raises(
             PhazeError, match=rf"devices.*: should be less than or equal to {MOST}, got {MOST + 1}\b"

@@ -10,7 +10,7 @@ import yaml
 from phaze.base.errors import PhazeError
 from phaze.spec.config import load_publication, load_settings
 from phaze.spec.files import FOLDER
-from phaze.spec.planning import PlanCase, Plans
+from phaze.spec.planning import PlanCase, PlanStudy
 from phaze.spec.published_plans import PublishedPlans
 from tests.unit.spec.test_config import Change, Config, merged, put
 
@@ -129,4 +129,4 @@ def test_printed_figures_have_their_digits_and_a_source(changes: Config, message
 
 
 def test_a_study_without_plans_plans_nothing() -> None:
-    assert not Plans().made
+    assert not PlanStudy().made

@@ -9,7 +9,7 @@ from phaze.cost.network.mesh import Grid, Memory, Wires
 from phaze.spec.config import load_tiled_model
 from phaze.spec.systems import load_tiled_systems
 from phaze.spec.tiled import TiledDevice, TiledSystem
-from phaze.spec.tiled_study import Exchange, TiledCase, TiledPoint, TiledStudy
+from phaze.spec.tiled_study import ExchangeReading, TiledCase, TiledPoint, TiledStudy
 from phaze.tables import TiledJobs, TiledLinks, TiledRuns
 from phaze.tiles.chip import Chip, Tile, TiledMachine, load_tiled_machine
 from phaze.tiles.network_cases import simulate_networks
@@ -88,8 +88,10 @@ def test_figure_6_is_a_row_for_every_ring() -> None:
 
 def test_figure_12_has_a_row_for_every_reading_and_setting() -> None:
     readings = {
-        "few": Exchange(most_adapters=2, switching=("pipelined",), half_duplex=(False,), pieces=(1, 4)),
-        "wide": Exchange(
+        "few": ExchangeReading(
+            most_adapters=2, switching=("pipelined",), half_duplex=(False,), pieces=(1, 4)
+        ),
+        "wide": ExchangeReading(
             compare="slowest-fastest", most_adapters=2, sends="direct", switching=("pipelined",),
             half_duplex=(False,), pieces=(1,),
         ),
@@ -108,7 +110,7 @@ def test_figure_12_has_a_row_for_every_reading_and_setting() -> None:
 
 def test_direct_sends_have_no_pieces() -> None:
     with pytest.raises(ValueError, match=r"pieces: must be \[1\] for direct sends, got \[1, 4\]"):
-        Exchange(sends="direct")
+        ExchangeReading(sends="direct")
 
 
 @pytest.mark.parametrize("name", ["wafer", "wafer-tile-dram", "wafer-row-dram-once"])

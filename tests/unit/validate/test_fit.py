@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from phaze.plan.lowered import load_machine
-from phaze.validate.rows import Row, read_row
+from phaze.validate.rows import RunRow, read_row
 from phaze.validate.table import fitted_sustained_hbm, log_errors, predict_rows, with_sustained_hbm
 
 MACHINE = load_machine("a100-selene")
@@ -17,7 +17,7 @@ TEXTS = {
 }  # fmt: skip
 
 
-def measured(share: float) -> list[Row]:
+def measured(share: float) -> list[RunRow]:
     """Return runs that took what is predicted with a share of HBM's bandwidth."""
     rows = [read_row({**TEXTS, "layers": layers}) for layers in ("2", "4")]
     times = predict_rows(rows, with_sustained_hbm(MACHINE, share))["time_s"]

@@ -11,7 +11,7 @@ from phaze.layout import Layout
 from phaze.spec.model import Model, load_model
 from phaze.workload.families.transformer import transformer_graph
 from phaze.workload.lower.fusion import Group, fuse
-from phaze.workload.lower.sharding import Slice, slice_model
+from phaze.workload.lower.sharding import ModelSlice, slice_model
 from phaze.workload.primitives import LayerGraph
 
 SPECS = Path(__file__).parents[3] / "config" / "models"
@@ -46,14 +46,14 @@ def model_of(name: str) -> Model:
     return TRANSFORMERS[name]
 
 
-def slice_of(name: str, tensor: int = 1, microbatch: int = 1) -> Slice:
+def slice_of(name: str, tensor: int = 1, microbatch: int = 1) -> ModelSlice:
     """Return a slice of a model of config/models, with the sequence of the default study (1024 unless
     said).
     """
     return slice_model(model_of(name), SEQUENCES.get(name, 1024), Layout(tp=tensor, microbatch=microbatch), 2)
 
 
-def layer_of(part: Slice, name: str) -> LayerGraph:
+def layer_of(part: ModelSlice, name: str) -> LayerGraph:
     """Return one layer of a slice."""
     return next(layer for layer in transformer_graph(part).layers if layer.name == name)
 
@@ -75,7 +75,7 @@ def forward_flops(layer: LayerGraph) -> int:
 
 
 @st.composite
-def slices(draw: st.DrawFn) -> Slice:
+def slices(draw: st.DrawFn) -> ModelSlice:
     """Return one slice of a small random transformer."""
     tensor = draw(st.sampled_from([1, 2, 4]))
     kv_heads = tensor * draw(st.integers(1, 2))

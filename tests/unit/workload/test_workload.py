@@ -17,9 +17,9 @@ from phaze.spec.model import load_model
 from phaze.spec.settings import ExtractSettings
 from phaze.spec.vision import SemanticFpn
 from phaze.workload.kinds import COLLECTIVES, KINDS
-from phaze.workload.lower.sharding import Slice
+from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.models import build_graph, extract_graph, extract_workload, lower
-from phaze.workload.primitives import ModelGraph, Run
+from phaze.workload.primitives import LayerRun, ModelGraph
 from phaze.workload.workload import DIRECTIONS, TABLES, Workload
 from tests.oracles.parameters import training_head_parameters
 from tests.unit.workload.examples import NAMES, POINTS, SEQUENCES, SPECS, VISION, model_of, slices
@@ -223,7 +223,7 @@ def test_specs_are_the_workloads_of_the_evaluation(shared_data: Path) -> None:
 @pytest.mark.parametrize("chosen", SETTINGS.values(), ids=SETTINGS)
 @given(part=slices())
 @settings(max_examples=15)
-def test_tables_of_random_models_hold_their_invariants(chosen: ExtractSettings, part: Slice) -> None:
+def test_tables_of_random_models_hold_their_invariants(chosen: ExtractSettings, part: ModelSlice) -> None:
     """Whatever model and settings: contracts hold, work is consistent, and every operator is connected.
 
     Only what the layer after hands a gradient to may stand alone: the leaf of the last operator, in split
@@ -299,7 +299,7 @@ def test_a_model_that_alternates_two_kinds_of_block_keeps_its_order() -> None:
     """Any sequence of layers, whatever comes back: through tables, counts, parameters and unrolled."""
     small, large = (build_graph(model_of(name), 128, Layout(), 2).layers[1] for name in ("gpt2", "llama2-7b"))
     one, other = replace(small, name="block"), replace(large, name="gated")
-    runs = (*3 * (Run("block"), Run("gated", 2)), Run("block", 4))
+    runs = (*3 * (LayerRun("block"), LayerRun("gated", 2)), LayerRun("block", 4))
     graph = ModelGraph((one, other), runs)
     found = lower(graph, "alternating", Layout(), SETTINGS["default"])
     again = Workload.of_tables(found.tables, found.graph)

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from phaze.base.errors import PhazeError
 from phaze.spec.torch_module import Scalar, TorchCall, TorchInput, TorchModule
-from phaze.workload.families.traced.translate import Call, Origin, Seen, Trace
+from phaze.workload.families.traced.translate import Call, Origin, SeenTensor, Trace
 
 META = "meta"
 FAILURES = (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError)
@@ -22,7 +22,7 @@ Argument: TypeAlias = Scalar | tuple[Scalar, ...] | TorchCall
 
 
 def record(spec: TorchModule, microbatch: int) -> Trace:
-    """Return what a module runs for one microbatch in training; it runs the code that the spec names.
+    """Calls of a module for one microbatch in training; this runs the code that the spec names.
 
     Raises PhazeError where the callable cannot be imported, what it returns is no module, or either fails.
     """
@@ -55,7 +55,7 @@ def _record(spec: TorchModule, microbatch: int) -> Trace:
 
 
 def call(path: str, arguments: Mapping[str, Argument]) -> object:
-    """Return what a callable of an installed package returns, `package:callable`."""
+    """Result of a callable of an installed package, `package:callable`."""
     package, _, names = path.partition(":")
     try:
         found: object = importlib.import_module(package)
@@ -79,13 +79,12 @@ def _example(given: TorchInput, microbatch: int) -> torch.Tensor:
 
 
 def _run(module: nn.Module, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    """Return the tensors of real numbers that a module returns."""
+    """Tensors of real numbers that a module returns."""
     made = module(*inputs.values()) if len(inputs) == 1 else module(**inputs)
     return [tensor for tensor in _tensors(made) if tensor.is_floating_point()]
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:
-    """Yield all tensors in lists and mappings."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -95,7 +94,7 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
 
 
 def _flops(module: nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[int, int]:
-    """Return the FLOPs of forward and backward pass as PyTorch counts them."""
+    """FLOPs of forward and backward pass as PyTorch counts them."""
     with FlopCounterMode(display=False) as counter:
         results = _run(module, inputs)
         forward = counter.get_total_flops()
@@ -124,14 +123,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._origins[self.number(tensor)] = origin
 
     def number(self, tensor: torch.Tensor) -> int:
-        """Return the number of a tensor, which stays alive so that nothing else gets its address."""
+        """Number of a tensor, which stays alive so that nothing else gets its address."""
         if id(tensor) not in self._numbers:
             self._numbers[id(tensor)] = len(self._kept)
             self._kept.append(tensor)
         return self._numbers[id(tensor)]
 
     def watch(self, run: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
-        """Return what a function returns, with the paths of the modules that run known."""
+        """Result of a function, with the paths of the modules that run known."""
         hooks = []
         for name, module in self._module.named_modules():
             hooks.append(module.register_forward_pre_hook(lambda *_, name=name: self._path.append(name)))
@@ -152,7 +151,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        """Run an operator and write it down."""
         made = func(*args, **(kwargs or {}))
         inputs = [self._seen(tensor) for tensor in _tensors([args, kwargs or {}])]
         results = list(_tensors(made))
@@ -165,9 +163,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.calls.append(Call(path, operator, tuple(inputs), tuple(map(self._seen, results))))
         return made
 
-    def _seen(self, tensor: torch.Tensor) -> Seen:
+    def _seen(self, tensor: torch.Tensor) -> SeenTensor:
         number = self.number(tensor)
-        return Seen(
+        return SeenTensor(
             number=number,
             shape=tuple(tensor.shape),
             bytes_per_element=tensor.element_size(),

@@ -11,7 +11,7 @@ from phaze.spec.model import AnyModel
 from phaze.spec.settings import ExtractSettings
 from phaze.workload.families.traced.translate import Trace, graph_of
 from phaze.workload.models import extract_workload, lower
-from phaze.workload.primitives import ModelGraph, Run
+from phaze.workload.primitives import LayerRun, ModelGraph
 from phaze.workload.workload import DIRECTIONS, Workload
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ UNFUSED = ExtractSettings(fusion=False)
 
 
 def trace(spec: TorchModule, microbatch: int, *, run_code: bool) -> Trace:
-    """Return what a module runs; PhazeError unless its code may run and PyTorch is installed."""
+    """Calls of a module; PhazeError unless its code may run and PyTorch is installed."""
     if not run_code:
         raise PhazeError(
             f"model {spec.name}: torch: {spec.torch} would be imported and called; "
@@ -55,12 +55,12 @@ class Comparison(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Return whether all are the same."""
+        """Whether all are the same."""
         return self.torch == self.traced == self.spec
 
 
 def compare(trace: Trace, model: AnyModel, tokens: int) -> Comparison:
-    """Return a traced model of one sample beside its spec."""
+    """Traced model of one sample beside its spec."""
     return Comparison(
         model=model.name,
         torch=Counts(trace.parameters, trace.forward_flops, trace.backward_flops),
@@ -70,7 +70,7 @@ def compare(trace: Trace, model: AnyModel, tokens: int) -> Comparison:
 
 
 def csv_text(comparisons: list[Comparison]) -> str:
-    """Return a row for each model and who counted, as CSV."""
+    """Row for each model and who counted, as CSV."""
     lines = [",".join(["model", "counted_by", *Counts._fields])]
     for one in comparisons:
         counted = (("torch", one.torch), ("traced", one.traced), ("spec", one.spec))
@@ -79,11 +79,11 @@ def csv_text(comparisons: list[Comparison]) -> str:
 
 
 def count(workload: Workload) -> Counts:
-    """Return what a workload counts, an embedding that the head shares once."""
+    """Parameters and FLOPs of a workload, an embedding that the head shares counted once."""
     flops = (workload.tensor_flops(direction) for direction in DIRECTIONS)
     return Counts(workload.parameters("dense", "expert", "embedding"), *flops)
 
 
 def traced_workload(trace: Trace, name: str, settings: ExtractSettings) -> Workload:
-    """Return a traced module as a workload of one layer; raise PhazeError."""
-    return lower(ModelGraph((graph_of(trace),), (Run("model"),)), name, Layout(), settings)
+    """Traced module as a workload of one layer; raises PhazeError."""
+    return lower(ModelGraph((graph_of(trace),), (LayerRun("model"),)), name, Layout(), settings)

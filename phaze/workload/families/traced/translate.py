@@ -22,7 +22,7 @@ Origin = Literal["made", "input", "parameter", "constant"]
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenTensor:
     """A tensor that a call reads or writes."""
 
     number: int
@@ -35,7 +35,7 @@ class Seen:
 
     @property
     def elements(self) -> int:
-        """Return how many there are."""
+        """Elements of the tensor."""
         return prod(self.shape)
 
 
@@ -47,9 +47,9 @@ class Call:
     """Path of the module that calls, empty for the outermost."""
     operator: str
     """Name without namespace and overload, such as addmm."""
-    inputs: tuple[Seen, ...]
+    inputs: tuple[SeenTensor, ...]
     """Tensors among the arguments, in order."""
-    outputs: tuple[Seen, ...]
+    outputs: tuple[SeenTensor, ...]
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ Names = frozenset[int]
 
 
 @dataclass
-class State:
+class TraceState:
     """What is known of tensors after some calls."""
 
     primitives: list[Primitive] = field(default_factory=list)
@@ -139,7 +139,7 @@ class State:
 
 
 def graph_of(trace: Trace) -> LayerGraph:
-    """Return all operators of a module that its results need, as one layer.
+    """All operators of a module that its results need, as one layer.
 
     Raises PhazeError for operators that are not known, and where products take other FLOPs than PyTorch
     counts, as those inside of fused operators do.
@@ -156,21 +156,20 @@ def graph_of(trace: Trace) -> LayerGraph:
 
 
 def translate(trace: Trace) -> LayerGraph:
-    """Return all operators of a module that its results need, as one layer; raise PhazeError."""
+    """All operators of a module that its results need, as one layer; raises PhazeError."""
     state = _state(trace)
     ends = [state.made[number].source for number in trace.results if number in state.made]
     return with_forks(LayerGraph("model", _needed(state.primitives, ends), 0, 0))
 
 
-def _state(trace: Trace) -> State:
-    """Return what is known after all calls."""
-    state = State()
+def _state(trace: Trace) -> TraceState:
+    state = TraceState()
     for call in trace.calls:
         _add(state, call)
     return state
 
 
-def _add(state: State, call: Call) -> None:
+def _add(state: TraceState, call: Call) -> None:
     """Add a call's primitive, or know what it makes without one."""
     tensors = [tensor for seen in call.inputs if (tensor := _tensor(state, seen)) is not None]
     weights = [_weights(state, seen) for seen in call.inputs]
@@ -198,8 +197,7 @@ def _add(state: State, call: Call) -> None:
     _write(state, call, operator, gradient=bool(shown) or any(tensor.gradient for tensor in tensors))
 
 
-def _tensor(state: State, seen: Seen) -> Tensor | None:
-    """Return a tensor that is no constant and no parameter."""
+def _tensor(state: TraceState, seen: SeenTensor) -> Tensor | None:
     if seen.number in state.made:
         return state.made[seen.number]
     if seen.origin == "input" and seen.floating:
@@ -207,14 +205,14 @@ def _tensor(state: State, seen: Seen) -> Tensor | None:
     return None
 
 
-def _weights(state: State, seen: Seen) -> Names:
+def _weights(state: TraceState, seen: SeenTensor) -> Names:
     if seen.origin == "parameter" and seen.number not in state.weights:
         state.weights[seen.number] = frozenset((seen.number,))
         state.sizes[seen.number] = seen.elements
     return state.weights.get(seen.number, frozenset())
 
 
-def _hand_on(state: State, call: Call, tensors: list[Tensor], shown: Names) -> None:
+def _hand_on(state: TraceState, call: Call, tensors: list[Tensor], shown: Names) -> None:
     """Know the results of a call that makes nothing."""
     for seen in call.outputs:
         if tensors:
@@ -223,7 +221,7 @@ def _hand_on(state: State, call: Call, tensors: list[Tensor], shown: Names) -> N
             state.weights[seen.number] = shown
 
 
-def _write(state: State, call: Call, operator: str, *, gradient: bool) -> None:
+def _write(state: TraceState, call: Call, operator: str, *, gradient: bool) -> None:
     """Know the results of the last primitive: pieces of it, or one and what belongs to it."""
     source = len(state.primitives) - 1
     for piece, seen in enumerate(_results(call, operator)):
@@ -231,20 +229,19 @@ def _write(state: State, call: Call, operator: str, *, gradient: bool) -> None:
         state.weights.pop(seen.number, None)
 
 
-def _results(call: Call, operator: str) -> tuple[Seen, ...]:
-    """Return the pieces that a view cuts, or the first result: others are for the backward pass."""
+def _results(call: Call, operator: str) -> tuple[SeenTensor, ...]:
+    """Pieces that a view cuts, or the first result: others are for the backward pass."""
     return call.outputs if operator in VIEWS else call.outputs[:1]
 
 
-def _name(state: State, call: Call, operator: str) -> str:
-    """Return a name that no other primitive has."""
+def _name(state: TraceState, call: Call, operator: str) -> str:
     name = f"{call.module or 'model'}.{operator.strip('_')}"
     state.names[name] += 1
     return name if state.names[name] == 1 else f"{name}-{state.names[name]}"
 
 
 def _kind(call: Call, operator: str, tensors: list[Tensor], shown: Names) -> str:
-    """Return the kind of an operator; PhazeError where it is not known and makes more than it reads."""
+    """Kind of an operator; PhazeError where it is not known and makes more than it reads."""
     if operator in PRODUCTS:
         return "matmul"
     if operator in VIEWS:
@@ -276,8 +273,8 @@ def _arithmetic(call: Call, operator: str, tensors: list[Tensor], shown: Names) 
     return "dropout" if any(seen.elements == tensors[0].elements for seen in constants) else "scale"
 
 
-def _constant_bytes(state: State, call: Call) -> int:
-    """Return the bytes of masks, indices and running statistics that a call reads."""
+def _constant_bytes(state: TraceState, call: Call) -> int:
+    """Bytes of masks, indices and running statistics that a call reads."""
     known = state.made.keys() | state.weights.keys()
     return sum(
         seen.elements * seen.bytes_per_element
@@ -287,7 +284,7 @@ def _constant_bytes(state: State, call: Call) -> int:
 
 
 def _gemm(call: Call, operator: str) -> Gemm:
-    """Return the product of a call; a convolution is that of its unrolled input."""
+    """Product of a call; a convolution is that of its unrolled input."""
     if operator == "convolution":
         return _convolution(call)
     left, right = (seen.shape for seen in call.inputs[-2:])
@@ -296,7 +293,7 @@ def _gemm(call: Call, operator: str) -> Gemm:
 
 
 def _convolution(call: Call) -> Gemm:
-    """Return the product of a convolution by groups; weights are (kernels, channels of a group, window)."""
+    """Product of a convolution by groups; weights are (kernels, channels of a group, window)."""
     x, weight, out = call.inputs[0], call.inputs[1], call.outputs[0]
     kernels, channels = weight.shape[:2]
     if out.shape[1] != kernels or x.shape[1] % channels:
@@ -307,7 +304,7 @@ def _convolution(call: Call) -> Gemm:
 
 
 def _needed(primitives: list[Primitive], ends: Iterable[int]) -> tuple[Primitive, ...]:
-    """Return the primitives that the ends need."""
+    """Primitives that the ends need."""
     wanted = set(ends)
     for index in reversed(range(len(primitives))):
         if index in wanted:

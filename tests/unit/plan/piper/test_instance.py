@@ -10,7 +10,7 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.plan.piper.instance import _bad_syncs, read_instance
-from phaze.spec.documents import Edge
+from phaze.spec.documents import LayerEdge
 from tests.unit.plan.phaze.files import Change, Plain, drop, edge, put, saved
 from tests.unit.plan.piper.instances import example
 
@@ -179,12 +179,12 @@ def test_edges_are_looked_at_once_and_not_for_every_layer(tmp_path: Path) -> Non
     assert edges.looked == 1
 
 
-class Counting(list[Edge]):
+class Counting(list[LayerEdge]):
     """Edges that count how often they are gone through."""
 
     looked = 0
 
-    def __iter__(self) -> Iterator[Edge]:
+    def __iter__(self) -> Iterator[LayerEdge]:
         """Count, and go through them."""
         self.looked += 1
         return super().__iter__()

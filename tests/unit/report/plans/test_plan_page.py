@@ -14,7 +14,7 @@ from phaze.report.plans.build import CHECKS, build_plan_report, check_claims, ex
 from phaze.report.plans.inputs import PlanInputs, agrees, ours, read_curve, relative
 from phaze.report.report import write_report
 from phaze.report.verdicts import run_checks
-from phaze.spec.planning import Plans
+from phaze.spec.planning import PlanStudy
 from tests.unit.report.plans.toy_plans import PLANS, PUBLISHED, toy_inputs
 
 
@@ -129,7 +129,7 @@ def test_what_stands_in_and_what_is_missing_is_said() -> None:
     plans = PLANS.model_dump(mode="json")
     plans["folder"] = None
     plans["inputs"]["bert"]["own"] = {"workload": "w", "microbatch": 4, "architecture": "tpu-v4"}
-    page = build_plan_report(toy_inputs(Plans.parse(plans, "toy"), PUBLISHED)).document
+    page = build_plan_report(toy_inputs(PlanStudy.parse(plans, "toy"), PUBLISHED)).document
     last = {section.title: section for section in page.sections}
     assert "digits: its input gnmt is only in the authors' file gnmt.json" in str(last["What is missing"])
     assert "Figure 9 is a picture without values." in str(last["What is missing"])

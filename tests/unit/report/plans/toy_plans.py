@@ -7,12 +7,12 @@ import pandas as pd
 
 from phaze.report.plans.inputs import PlanInputs
 from phaze.spec.names import PLANNERS
-from phaze.spec.planning import PlanPoint, Plans
+from phaze.spec.planning import PlanPoint, PlanStudy
 from phaze.spec.published_plans import PublishedPlans
 from phaze.tables import Cases, Curves, Durations, Pipelines
 
 FACTOR = {"piper": 1.0, "no-dp": 3.0, "no-tp": 1.2, "no-ar": 1.1, "equi": 1.125, "equi-no-tp": 1.5}
-PLANS = Plans.parse(
+PLANS = PlanStudy.parse(
     {
         "folder": "inputs",
         "inputs": {
@@ -149,7 +149,7 @@ def add_plan(rows: Rows, keys: dict[str, object], source: str, devices: int) -> 
         )
 
 
-def toy_inputs(plans: Plans = PLANS, published: PublishedPlans | None = PUBLISHED) -> PlanInputs:
+def toy_inputs(plans: PlanStudy = PLANS, published: PublishedPlans | None = PUBLISHED) -> PlanInputs:
     """Return what the page is made from."""
     rows: Rows = {name: [] for name in ("cases", "pipelines", "curves", "durations")}
     for case in plans.made:

@@ -17,7 +17,7 @@ from phaze.report.tiled.inputs import TiledInputs, check_claims
 from phaze.report.tiled.readings import WAFER, fewest_microbatches, irreproducible, tabulate_readings
 from phaze.report.verdicts import run_checks
 from phaze.spec.published_tiled import PublishedTiled
-from phaze.spec.tiled_study import Exchange, TiledCase, TiledStudy
+from phaze.spec.tiled_study import ExchangeReading, TiledCase, TiledStudy
 from phaze.tables import TiledBesides, TiledJobs, TiledLinks, TiledNetworks, TiledRuns
 
 PALM = PublishedTiled.from_file(Path("config/published/palm-2024.yaml"))
@@ -167,7 +167,7 @@ def test_a_reading_has_its_error_over_all_printed_figures_that_it_gives() -> Non
 def test_only_strategies_with_their_best_adapters_are_said_to_be_faster() -> None:
     """The slowest of one over the fastest of another is above one whichever is better."""
     found = inputs()
-    study = STUDY.model_copy(update={"exchanges": {"best": Exchange(compare="slowest-fastest")}})
+    study = STUDY.model_copy(update={"exchanges": {"best": ExchangeReading(compare="slowest-fastest")}})
     other = replace(found, tiled=study)
     fair, unfair = (tabulate_readings(each).set_index("reading").loc["best"] for each in (found, other))
     assert (fair["statements"], unfair["statements"]) == (4, 0)

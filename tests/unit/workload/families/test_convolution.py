@@ -9,12 +9,12 @@ from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.spec.model import load_model
 from phaze.spec.vision import Vision
-from phaze.workload.families.convolution import Convolution
+from phaze.workload.families.convolution import ConvolutionShape
 from phaze.workload.lower.backward import backward_pass
 from phaze.workload.lower.forward import forward_pass
 from phaze.workload.lower.fusion import fuse
 from phaze.workload.models import build_graph
-from phaze.workload.operators import Pass
+from phaze.workload.operators import LayerPass
 from phaze.workload.primitives import INPUT, ModelGraph
 from tests.unit.workload.examples import SPECS, VISION, forward_flops, some
 
@@ -29,7 +29,7 @@ def network_of(name: str, microbatch: int = 1) -> ModelGraph:
     return build_graph(model_of_images(name), 1, Layout(microbatch=microbatch), 2)
 
 
-def flops(graph: Pass) -> int:
+def flops(graph: LayerPass) -> int:
     return sum(part.tensor_flops for operator in graph.operators for part in operator.parts)
 
 
@@ -59,7 +59,7 @@ def test_a_convolution_is_the_product_of_its_unrolled_input(
     samples: int, channels: int, size: int, kernels: int, window: int, stride: int
 ) -> None:
     """Rows, columns and what unrolling adds are those of the matrix itself."""
-    conv = Convolution(samples, channels, size, kernels, window, stride)
+    conv = ConvolutionShape(samples, channels, size, kernels, window, stride)
     x = np.arange(samples * channels * size**2, dtype=float).reshape(samples, channels, size, size)
     matrix = unroll(x, window, stride)
     gemm = conv.gemm

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from phaze.layout import Layout
 from phaze.workload.families.transformer import transformer_graph
-from phaze.workload.lower.sharding import Slice
+from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.primitives import INPUT
 from tests.oracles.parameters import training_head_parameters
 from tests.unit.workload.examples import NAMES, forward_flops, layer_of, model_of, slice_of, slices, some
@@ -119,12 +119,12 @@ def test_matmul_flops_of_every_layer_equal_the_closed_form(name: str) -> None:
 
 @some
 @given(slices().filter(lambda part: part.layout.tp == 1))
-def test_matmul_flops_of_random_models_equal_the_closed_form(part: Slice) -> None:
+def test_matmul_flops_of_random_models_equal_the_closed_form(part: ModelSlice) -> None:
     """The closed form holds whatever the model's options."""
     _check_closed_form(part)
 
 
-def _check_closed_form(part: Slice) -> None:
+def _check_closed_form(part: ModelSlice) -> None:
     model, tokens = part.model, part.tokens
     matrices = model.hidden * 2 * (model.query_width + model.kv_width)
     matrices += (3 if model.gated else 2) * model.hidden * model.feed_forward
@@ -135,7 +135,7 @@ def _check_closed_form(part: Slice) -> None:
     assert flops.get("head", 0) == _head_flops(part)
 
 
-def _head_flops(part: Slice) -> int:
+def _head_flops(part: ModelSlice) -> int:
     model, logits = part.model, part.model.word_width * part.model.vocabulary
     pooler = 2 * part.microbatch * model.hidden * model.hidden * model.pooler
     if model.head == "none":
@@ -157,12 +157,12 @@ def test_parameters_of_the_layers_are_those_of_the_model(name: str) -> None:
 
 @some
 @given(slices().filter(lambda part: part.layout.tp == 1))
-def test_parameters_of_random_models_agree(part: Slice) -> None:
+def test_parameters_of_random_models_agree(part: ModelSlice) -> None:
     """The count of the spec and the sum over the operators agree whatever the model's options."""
     _check_parameters(part)
 
 
-def _check_parameters(part: Slice) -> None:
+def _check_parameters(part: ModelSlice) -> None:
     model = part.model
     counts = {"embedding": 1, "block": model.layers, "head": 1}
     found = sum(
@@ -193,13 +193,13 @@ def test_dropout_of_nothing_is_no_operator() -> None:
 def test_a_model_without_head_norm_and_pooler_ends_with_its_blocks() -> None:
     """A layer without operators is no layer."""
     model = model_of("bert-large").model_copy(update={"head": "none", "pooler": False})
-    part = Slice(model, Layout(), 8, 2)
+    part = ModelSlice(model, Layout(), 8, 2)
     assert [layer.name for layer in transformer_graph(part).layers] == ["embedding", "block"]
 
 
 @some
 @given(slices())
-def test_a_tensor_with_several_readers_is_forked(part: Slice) -> None:
+def test_a_tensor_with_several_readers_is_forked(part: ModelSlice) -> None:
     """Only a fork sends a gradient to more than one reader; a split's readers share it out without
     overlap.
     """
@@ -214,7 +214,7 @@ def test_a_tensor_with_several_readers_is_forked(part: Slice) -> None:
 
 @some
 @given(slices())
-def test_every_primitive_leads_to_the_end_of_its_layer(part: Slice) -> None:
+def test_every_primitive_leads_to_the_end_of_its_layer(part: ModelSlice) -> None:
     """Inputs come before their readers, sizes are positive, and only the last primitive has no reader."""
     for layer in transformer_graph(part).layers:
         unread = [index for index, readers in enumerate(layer.readers()) if not readers]
@@ -226,7 +226,7 @@ def test_every_primitive_leads_to_the_end_of_its_layer(part: Slice) -> None:
 
 @some
 @given(slices(), st.integers(2, 50))
-def test_layers_do_not_depend_on_how_many_blocks_there_are(part: Slice, layers: int) -> None:
+def test_layers_do_not_depend_on_how_many_blocks_there_are(part: ModelSlice, layers: int) -> None:
     """Another number of blocks changes no layer."""
     other = replace(part, model=part.model.model_copy(update={"layers": layers}))
     assert transformer_graph(other).layers == transformer_graph(part).layers

@@ -9,8 +9,8 @@ from phaze.workload.families.transformer import transformer_graph
 from phaze.workload.lower.backward import Form, backward_pass
 from phaze.workload.lower.forward import forward_pass
 from phaze.workload.lower.fusion import fuse
-from phaze.workload.lower.sharding import Slice
-from phaze.workload.operators import Operator, Pass
+from phaze.workload.lower.sharding import ModelSlice
+from phaze.workload.operators import LayerPass, Operator
 from phaze.workload.primitives import LayerGraph
 from tests.unit.workload.examples import NAMES, layer_of, slice_of, slices, some
 
@@ -21,12 +21,12 @@ SCORES = 2 * 12 * 1024**2
 """Bytes of GPT-2's attention scores."""
 
 
-def passed(layer: LayerGraph, form: Form = "paired", *, fused: bool = True) -> Pass:
+def passed(layer: LayerGraph, form: Form = "paired", *, fused: bool = True) -> LayerPass:
     """Return the backward pass of a layer."""
     return backward_pass(layer, fuse(layer, enabled=fused), 2, form)
 
 
-def forward(layer: LayerGraph, *, fused: bool = True) -> Pass:
+def forward(layer: LayerGraph, *, fused: bool = True) -> LayerPass:
     """Return the forward pass of a layer."""
     return forward_pass(layer, fuse(layer, enabled=fused), 2)
 
@@ -51,12 +51,12 @@ def parts(o: Operator) -> list[tuple[str, str, int]]:
     return [(p.kind, p.role, p.streamed_bytes) for p in o.parts]
 
 
-def tensor_flops(graph: Pass) -> int:
+def tensor_flops(graph: LayerPass) -> int:
     """Return the FLOPs of all matrix multiplications."""
     return sum(part.tensor_flops for o in graph.operators for part in o.parts)
 
 
-def streamed(graph: Pass) -> int:
+def streamed(graph: LayerPass) -> int:
     """Return the HBM bytes beside matrix multiplications."""
     return sum(part.streamed_bytes for o in graph.operators for part in o.parts)
 
@@ -77,7 +77,7 @@ def test_paired_operators_mirror_the_forward_pass(name: str, fused: bool) -> Non
 
 @some
 @given(slices())
-def test_products_take_twice_the_flops_of_the_forward_pass(part: Slice) -> None:
+def test_products_take_twice_the_flops_of_the_forward_pass(part: ModelSlice) -> None:
     """Every matrix multiplication has two gradients of its own cost, in both forms."""
     for layer in transformer_graph(part).layers:
         for form in ("paired", "split"):
@@ -256,7 +256,7 @@ def test_an_unfused_bias_is_a_view_with_a_leaf() -> None:
 
 @some
 @given(slices())
-def test_leaves_are_leaves_and_there_is_one_for_every_operator_with_parameters(part: Slice) -> None:
+def test_leaves_are_leaves_and_there_is_one_for_every_operator_with_parameters(part: ModelSlice) -> None:
     """Nothing waits for a weight gradient, and no operator with parameters is without."""
     for layer in transformer_graph(part).layers:
         groups = fuse(layer)
@@ -270,7 +270,7 @@ def test_leaves_are_leaves_and_there_is_one_for_every_operator_with_parameters(p
 
 @some
 @given(slices())
-def test_every_backward_operator_follows_from_the_layers_end(part: Slice) -> None:
+def test_every_backward_operator_follows_from_the_layers_end(part: ModelSlice) -> None:
     """Edges go forward in the order of operators, and all but the first operators follow an edge."""
     for layer in transformer_graph(part).layers:
         for form in ("paired", "split"):
@@ -283,7 +283,7 @@ def test_every_backward_operator_follows_from_the_layers_end(part: Slice) -> Non
 
 @some
 @given(slices())
-def test_fusion_never_adds_traffic_backward(part: Slice) -> None:
+def test_fusion_never_adds_traffic_backward(part: ModelSlice) -> None:
     """A fused backward pass streams no more than an unfused one, in both forms."""
     for layer in transformer_graph(part).layers:
         for form in ("paired", "split"):
@@ -292,7 +292,7 @@ def test_fusion_never_adds_traffic_backward(part: Slice) -> None:
 
 @some
 @given(slices())
-def test_splitting_never_saves_traffic(part: Slice) -> None:
+def test_splitting_never_saves_traffic(part: ModelSlice) -> None:
     """Making gradients apart reads no less than making them together."""
     for layer in transformer_graph(part).layers:
         assert streamed(passed(layer)) <= streamed(passed(layer, "split"))

@@ -6,13 +6,13 @@ from hypothesis import given
 from phaze.workload.families.transformer import transformer_graph
 from phaze.workload.lower.forward import forward_pass
 from phaze.workload.lower.fusion import fuse
-from phaze.workload.lower.sharding import Slice
-from phaze.workload.operators import Operator, Pass
+from phaze.workload.lower.sharding import ModelSlice
+from phaze.workload.operators import LayerPass, Operator
 from phaze.workload.primitives import LayerGraph
 from tests.unit.workload.examples import layer_of, slice_of, slices, some
 
 
-def passed(layer: LayerGraph, *, fused: bool = True) -> Pass:
+def passed(layer: LayerGraph, *, fused: bool = True) -> LayerPass:
     """Return the forward pass of a layer."""
     return forward_pass(layer, fuse(layer, enabled=fused), 2)
 
@@ -23,7 +23,7 @@ def operator(name: str, tensor: int, start: str, *, layer: str = "block", fused:
     return next(o for o in graph.operators if o.name.startswith(start))
 
 
-def streamed(graph: Pass) -> int:
+def streamed(graph: LayerPass) -> int:
     """Return the HBM bytes of all vector operations and collectives."""
     return sum(part.streamed_bytes for o in graph.operators for part in o.parts)
 
@@ -135,7 +135,7 @@ def test_a_loss_reads_one_value_a_token() -> None:
 
 @some
 @given(slices())
-def test_fusion_never_adds_traffic(part: Slice) -> None:
+def test_fusion_never_adds_traffic(part: ModelSlice) -> None:
     """A fused pass streams no more than an unfused one, and does the same work."""
     for layer in transformer_graph(part).layers:
         fused, plain = passed(layer), passed(layer, fused=False)
@@ -148,7 +148,7 @@ def test_fusion_never_adds_traffic(part: Slice) -> None:
 
 @some
 @given(slices())
-def test_fusion_changes_nothing_that_is_kept(part: Slice) -> None:
+def test_fusion_changes_nothing_that_is_kept(part: ModelSlice) -> None:
     """What is kept for the backward pass is the same with and without fusion."""
     for layer in transformer_graph(part).layers:
         kept = [sum(o.stashed_bytes for o in passed(layer, fused=f).operators) for f in (True, False)]
@@ -157,7 +157,7 @@ def test_fusion_changes_nothing_that_is_kept(part: Slice) -> None:
 
 @some
 @given(slices())
-def test_edges_carry_what_their_target_reads(part: Slice) -> None:
+def test_edges_carry_what_their_target_reads(part: ModelSlice) -> None:
     """The bytes of the edges into an operator are its input, but for what the layer before hands over."""
     for layer in transformer_graph(part).layers:
         graph = passed(layer)

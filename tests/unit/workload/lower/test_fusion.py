@@ -9,7 +9,7 @@ from phaze.workload.families.transformer import transformer_graph
 from phaze.workload.lower.backward import backward_pass
 from phaze.workload.lower.forward import forward_pass
 from phaze.workload.lower.fusion import fuse
-from phaze.workload.lower.sharding import Slice
+from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.primitives import INPUT, Gemm, LayerBuilder
 from tests.unit.workload.examples import layer_of, named_groups, names, slice_of, slices, some
 
@@ -150,7 +150,7 @@ def test_without_fusion_every_primitive_is_an_operator(name: str) -> None:
 
 @some
 @given(slices())
-def test_operators_are_a_partition_in_topological_order(part: Slice) -> None:
+def test_operators_are_a_partition_in_topological_order(part: ModelSlice) -> None:
     """Every primitive is in one operator; only its last one is read from outside; every operator comes
     after its inputs.
     """
@@ -166,7 +166,7 @@ def test_operators_are_a_partition_in_topological_order(part: Slice) -> None:
 
 @some
 @given(slices())
-def test_an_operator_has_one_product_and_no_company_for_collectives(part: Slice) -> None:
+def test_an_operator_has_one_product_and_no_company_for_collectives(part: ModelSlice) -> None:
     """No operator has two products, a product with a reduction, or a collective with anything."""
     for layer, after in product(transformer_graph(part).layers, (False, True)):
         for group in fuse(layer, after_reductions=after):

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from phaze.workload.families.transformer import transformer_graph
 from phaze.workload.lower.memory import first_stashes
-from phaze.workload.lower.sharding import Slice
+from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.primitives import LayerGraph
 from tests.unit.workload.examples import POINTS, layer_of, model_of, slice_of, slices, some
 
@@ -82,7 +82,7 @@ def test_views_are_what_they_show() -> None:
 
 @some
 @given(slices())
-def test_no_tensor_is_kept_twice(part: Slice) -> None:
+def test_no_tensor_is_kept_twice(part: ModelSlice) -> None:
     """Every stash is asked for first by one primitive, and is of a positive size."""
     for layer in transformer_graph(part).layers:
         found = [s for stashes in first_stashes(layer, 2) for s in stashes]
@@ -92,7 +92,7 @@ def test_no_tensor_is_kept_twice(part: Slice) -> None:
 
 @some
 @given(slices())
-def test_what_is_kept_grows_with_the_microbatch(part: Slice) -> None:
+def test_what_is_kept_grows_with_the_microbatch(part: ModelSlice) -> None:
     """Twice the samples keep twice the bytes."""
     double = replace(part, layout=replace(part.layout, microbatch=2 * part.microbatch))
     for one, two in zip(transformer_graph(part).layers, transformer_graph(double).layers, strict=True):

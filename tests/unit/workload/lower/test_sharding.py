@@ -9,14 +9,14 @@ from hypothesis import given
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
 from phaze.workload.families.transformer import transformer_graph
-from phaze.workload.lower.sharding import Slice, slice_model
+from phaze.workload.lower.sharding import ModelSlice, slice_model
 from phaze.workload.primitives import LayerGraph
 from tests.unit.workload.examples import POINTS, forward_flops, layer_of, model_of, slice_of, slices, some
 
 SLICED = [(name, t) for name, t in POINTS if t > 1]
 
 
-def unsliced(part: Slice) -> Slice:
+def unsliced(part: ModelSlice) -> ModelSlice:
     """Return the whole model of a slice."""
     return replace(part, layout=replace(part.layout, tp=1))
 
@@ -48,7 +48,7 @@ def test_berts_transform_and_pooler_run_on_every_slice() -> None:
 
 @some
 @given(slices())
-def test_slices_share_out_the_blocks_of_random_models(part: Slice) -> None:
+def test_slices_share_out_the_blocks_of_random_models(part: ModelSlice) -> None:
     """Whatever the model, t slices of a block have its FLOPs, and their cut parameters sum to its own."""
     whole = layer_of(unsliced(part), "block")
     assert part.layout.tp * forward_flops(layer_of(part, "block")) == forward_flops(whole)
@@ -69,7 +69,7 @@ def test_all_reduces_are_those_of_megatron(name: str, tensor: int) -> None:
 
 @some
 @given(slices().filter(lambda part: part.layout.tp == 1))
-def test_one_slice_needs_no_network(part: Slice) -> None:
+def test_one_slice_needs_no_network(part: ModelSlice) -> None:
     """A model that is not cut sums nothing over the network."""
     assert not any(network(layer) for layer in transformer_graph(part).layers)
 

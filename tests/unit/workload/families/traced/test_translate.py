@@ -8,15 +8,15 @@ from phaze.base.errors import PhazeError
 from phaze.partition.profile import profile_graph
 from phaze.spec.systems import load_cluster
 from phaze.workload.families.traced.trace import UNFUSED, count, traced_workload
-from phaze.workload.families.traced.translate import Call, Origin, Seen, Trace, graph_of, translate
+from phaze.workload.families.traced.translate import Call, Origin, SeenTensor, Trace, graph_of, translate
 from phaze.workload.primitives import INPUT, LayerGraph
 from phaze.workload.workload import Workload
 
 B, N, WIDE = 2, 8, 5
 
 
-def seen(number: int, *shape: int, origin: Origin = "made", floating: bool = True) -> Seen:
-    return Seen(number, shape, 4 if floating else 8, origin, floating)
+def seen(number: int, *shape: int, origin: Origin = "made", floating: bool = True) -> SeenTensor:
+    return SeenTensor(number, shape, 4 if floating else 8, origin, floating)
 
 
 def traced(*calls: Call, results: tuple[int, ...]) -> LayerGraph:
