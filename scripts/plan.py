@@ -9,7 +9,7 @@ from phaze.plan.piper.planner import plan
 from phaze.plan.planners import Asked
 from phaze.plan.side_by_side import plan_model
 from phaze.report.inputs import Cluster
-from phaze.report.winners import Choice, choose_chips
+from phaze.report.winners import ChipChoice, choose_chips
 from phaze.search.cosearch import Problem, look_up_architectures
 from phaze.tables.store import EvaluationStore
 from phaze.workload.workload import TABLES
@@ -41,7 +41,7 @@ def main(
         tables.Placements.load(*files["placements"]),
         common=next(common.itertuples(index=False, name=None), None),
     )
-    chips = choose_chips(cluster, Choice.parse(choice, "study"))
+    chips = choose_chips(cluster, ChipChoice.parse(choice, "study"))
     asked = [Asked(*chip, tables.PLANNERS) for chip in chips.compared]
     asked += [Asked(*chip, (planner,)) for chip in chips.others if planner != "phaze"]
     wanted = known[known["architecture"].isin({one.architecture for one in asked})]

@@ -23,6 +23,10 @@ STAGES = {
     "place": "placements",
 }
 """Whose benchmarks lie in which folder."""
+LOADED = (
+    "fronts", "trials", "sensitivities", "plans", "simulations", "simulation_stages", "plan_maps", "audits",
+)  # fmt: skip
+"""Tables of the first scenario, a file for each model."""
 
 
 def main(
@@ -61,18 +65,11 @@ def main(
         energy=figures.energy,
         hbm_gib=hbm_gib,
         parameters=parameters,
+        **{name: tables.TABLES[name].load(*mine.of(name)) for name in LOADED},
         published=None if published is None else Published.parse(published, "published"),
-        fronts=tables.Fronts.load(*mine.of("fronts")),
-        trials=tables.Trials.load(*mine.of("trials")),
-        sensitivities=tables.Sensitivities.load(*mine.of("sensitivities")),
         readings=tables.Readings.load(*mine.of("readings", scenario=False)),
-        plans=tables.Plans.load(*mine.of("plans")),
         plan_stages=plan_stages,
-        simulations=tables.Simulations.load(*mine.of("simulations")),
-        simulation_stages=tables.SimulationStages.load(*mine.of("simulation_stages")),
-        plan_maps=tables.PlanMaps.load(*mine.of("plan_maps")),
         certificates=tables.Certificates.load(results / "certificates" / f"{scenario}.parquet"),
-        audits=tables.Audits.load(*mine.of("audits")),
         pictures=Pictures(plan_stages),
         times=read_times(benchmarks(results, asked.models)),
     )

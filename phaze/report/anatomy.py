@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
@@ -24,12 +25,12 @@ DESIGN_OF_CORE = {
 
 
 def point_of(row: pd.Series) -> Point:
-    """Return the model and the layout of a placement."""
+    """The model and the layout of a placement."""
     return Point(str(row["model"]), str(row["layout"]))
 
 
 def shard_rows(inputs: Inputs, table: type[tables.Schedules | tables.Stages], row: pd.Series) -> pd.DataFrame:
-    """Return the rows of a table that belong to the architecture of a placement."""
+    """The rows of a table that belong to the architecture of a placement."""
     only = Only("architecture", (str(row["architecture"]),))
     return inputs.details.rows(table, point_of(row), _shard(inputs, row), only)
 
@@ -39,24 +40,14 @@ def _shard(inputs: Inputs, row: pd.Series) -> str:
 
 
 def stages_of(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
-    """Return the stages of a placement, from the first."""
-    of = (float(row["hbm_gib"]), bool(row["recompute"]), str(row["planner"]))
-    return _stages_on(inputs.details, point_of(row), str(row["architecture"]), _shard(inputs, row), of)
-
-
-@lru_cache(maxsize=512)
-def _stages_on(
-    details: Details, point: Point, architecture: str, shard: str, of: tuple[float, bool, str]
-) -> pd.DataFrame:
-    """Return the same by HBM, recomputation and planner: several parts and checks look at every result."""
-    found = details.rows(tables.Stages, point, shard, Only("architecture", (architecture,)))
-    keys = ("hbm_gib", "recompute", "planner")
-    same = np.logical_and.reduce([found[key] == value for key, value in zip(keys, of, strict=True)])
+    """The stages of a placement, from the first."""
+    found = shard_rows(inputs, tables.Stages, row)
+    same = np.logical_and.reduce([found[key] == row[key] for key in ("hbm_gib", "recompute", "planner")])
     return found[same].sort_values("stage")
 
 
 def operators_of(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
-    """Return the scheduled operators of a placement with latency, limit, energy; none without schedules."""
+    """The scheduled operators of a placement with latency, limit, energy; none without schedules."""
     architecture, shard = str(row["architecture"]), _shard(inputs, row)
     return _operators_on(inputs.cluster, inputs.details, point_of(row), architecture, shard)
 
@@ -65,7 +56,7 @@ def operators_of(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
 def _operators_on(
     cluster: Cluster, details: Details, point: Point, architecture: str, shard: str
 ) -> pd.DataFrame:
-    """Return the same of all placements that share an architecture and a point: results share many."""
+    """The same of all placements that share an architecture and a point: results share many."""
     schedule = details.rows(tables.Schedules, point, shard, Only("architecture", (architecture,)))
     operators = details.rows(tables.Operators, point, "")
     keys = ["layer", "direction", "operator"]
@@ -94,18 +85,18 @@ def with_estimates(scheduled: pd.DataFrame, details: Details, point: Point, chip
 
 
 def layer_counts(inputs: Inputs, model: str) -> pd.Series:
-    """Return how often every distinct layer occurs in the model."""
+    """Occurrences of every distinct layer in the model."""
     return inputs.graph_of(model).groupby("layer", sort=False)["count"].sum()
 
 
 def layer_chain(inputs: Inputs, model: str) -> list[str]:
-    """Return the distinct layer at every position of the model."""
+    """The distinct layer at every position of the model."""
     graph = inputs.graph_of(model).sort_values("position")
     return list(np.repeat(graph["layer"].to_numpy(dtype=str), graph["count"].to_numpy()))
 
 
 def bindings(inputs: Inputs, found: pd.DataFrame) -> pd.DataFrame:
-    """Return table bindings of the per-model results."""
+    """Table bindings of the per-model results."""
     frames = []
     for _, row in placed_rows(found, PER_MODEL).iterrows():
         operators = operators_of(inputs, row)
@@ -117,26 +108,26 @@ def bindings(inputs: Inputs, found: pd.DataFrame) -> pd.DataFrame:
 
 
 def limits_of(inputs: Inputs, row: pd.Series) -> pd.Series:
-    """Return the part of all layers' busy time that each limit binds, for a placement with schedules."""
+    """The part of all layers' busy time that each limit binds, for a placement with schedules."""
     found, counts = operators_of(inputs, row), layer_counts(inputs, row["model"])
     return shares_of_limits(found["limit"], found["latency_s"], found["layer"], counts)
 
 
 def placed_rows(found: pd.DataFrame, *designs: str) -> pd.DataFrame:
-    """Return the placed results of some designs."""
+    """The placed results of some designs."""
     return found[found["design"].isin(designs) & (found["status"] == "placed")]
 
 
 def shares_of_limits(
     limit: pd.Series, latency_s: pd.Series, layer: pd.Series, counts: pd.Series
 ) -> pd.Series:
-    """Return the part of the busy time that each limit binds, for operators of layers that repeat."""
+    """The part of the busy time that each limit binds, for operators of layers that repeat."""
     by_limit = (latency_s * layer.map(counts)).groupby(limit).sum()
     return by_limit / by_limit.sum() if by_limit.sum() > 0 else by_limit
 
 
 def energies(found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
-    """Return table energies: the parts of a sample's energy for the results of those designs."""
+    """Table energies: the parts of a sample's energy for the results of those designs."""
     columns = {f"{part}_j": part for part in (*PARTS, "leakage")}
     keys = ["model", "design", "joules_per_sample"]
     rows = placed_rows(found, *designs)[[*keys, *columns]].rename(columns=columns)
@@ -148,7 +139,7 @@ def energies(found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
 
 
 def energy_by_layer(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
-    """Return joules per sample of every distinct layer and pass by part, over all executions on all slices.
+    """Joules per sample of every distinct layer and pass by part, over all executions on all slices.
 
     A layer runs forward once for each microbatch, once more where its stage recomputes (all but the last),
     and backward once; every slice of a tensor-parallel layer counts.
@@ -166,7 +157,7 @@ def energy_by_layer(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
 
 
 def link_j_between_stages(inputs: Inputs, row: pd.Series) -> float:
-    """Return joules per sample of what stages and pipelines send each other.
+    """Joules per sample for sending between stages and pipelines.
 
     Every device of a stage sends the activations at its end and receives their gradients, once a microbatch;
     the gradients of all weights go around the ring of the d pipelines, 2 (d - 1)/d of their bytes,
@@ -185,7 +176,7 @@ def link_j_between_stages(inputs: Inputs, row: pd.Series) -> float:
 
 
 def executions(inputs: Inputs, row: pd.Series) -> dict[tuple[str, str], int]:
-    """Return how often every distinct layer runs forward and backward for one microbatch."""
+    """Executions of every distinct layer, forward and backward, for one microbatch."""
     chain = layer_chain(inputs, row["model"])
     stages = stages_of(inputs, row)
     last_start = int(stages["first_layer"].iloc[-1]) if len(stages) else 0
@@ -198,11 +189,10 @@ def executions(inputs: Inputs, row: pd.Series) -> dict[tuple[str, str], int]:
 
 
 def areas(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
-    """Return table areas."""
+    """Table areas."""
     rows = [
         {
-            "model": row["model"],
-            "design": row["design"],
+            **row[["model", "design"]],
             "part": part,
             "area_um2": float(chip[f"{part}_um2"]),
             "share": float(chip[f"{part}_um2"]) / float(chip["area_um2"]),
@@ -211,18 +201,22 @@ def areas(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) -> pd.D
         for chip in (chip_of(inputs.cluster, row),)
         for part in ("tensor", "vector", "l2", "glb")
     ]
-    return tables.Areas.check(pd.DataFrame(rows)) if rows else tables.Areas.empty()
+    return _table(tables.Areas, rows)
 
 
 def breakdowns(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
-    """Return table breakdowns: time = load of the slowest stage * (microbatches + s - 1) + sync."""
-    rows = [_breakdown_of(inputs, row) for _, row in placed_rows(found, *designs).iterrows()]
-    rows = [row for row in rows if row]
-    return tables.Breakdowns.check(pd.DataFrame(rows)) if rows else tables.Breakdowns.empty()
+    """Table breakdowns: time = load of the slowest stage * (microbatches + s - 1) + sync."""
+    rows = (_breakdown_of(inputs, row) for _, row in placed_rows(found, *designs).iterrows())
+    return _table(tables.Breakdowns, filter(None, rows))
+
+
+def _table(table: type[tables.Table], rows: Iterable[dict[str, object]]) -> pd.DataFrame:
+    found = pd.DataFrame(rows)
+    return table.empty() if found.empty else table.check(found)
 
 
 def microbatches_of(inputs: Inputs, row: pd.Series) -> int:
-    """Return the microbatches of a pipeline, ceil(B / (b d))."""
+    """Microbatches of a pipeline, ceil(B / (b d))."""
     batch = inputs.cluster.scenario.global_batch // layout_of(row).microbatch
     return -(-batch // int(row["data"]))
 
@@ -248,10 +242,8 @@ def _breakdown_of(inputs: Inputs, row: pd.Series) -> dict[str, object]:
 
 
 def complexities(inputs: Inputs) -> pd.DataFrame:
-    """Return table complexities, for the smallest TMP width and one microbatch of the smallest size."""
-    rows = [_complexity_of(inputs, model) for model in inputs.study.models]
-    rows = [row for row in rows if row]
-    return tables.Complexities.check(pd.DataFrame(rows)) if rows else tables.Complexities.empty()
+    """Table complexities, for the smallest TMP width and one microbatch of the smallest size."""
+    return _table(tables.Complexities, filter(None, (_complexity_of(inputs, m) for m in inputs.study.models)))
 
 
 def _complexity_of(inputs: Inputs, model: str) -> dict[str, object]:

@@ -10,7 +10,7 @@ from phaze.report import anatomy, inside, overview, plan_checks, record, searche
 from phaze.report import checks as checked
 from phaze.report.checks import Evidence
 from phaze.report.document import Answer, Sheet
-from phaze.report.findings import RESULT_TABLES, Findings, Part
+from phaze.report.findings import GIVEN, RESULT_TABLES, Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.inside import vary
 from phaze.report.overview import assumptions, claims, find_gains, gains_in_words, turned_over
@@ -55,13 +55,13 @@ def summarise(inputs: Inputs) -> Findings:
     memories = winners.memories(inputs)
     figures = reading_figures(inputs)
     return Findings(
+        **{name: getattr(inputs, name) for name in GIVEN},
         results=results,
         recommendations=recommend(inputs, results),
         gains=find_gains(inputs, results),
         comparisons=compare_scenarios(inputs, results),
         memories=memories,
         rankings=winners.rankings(inputs),
-        fronts=inputs.fronts,
         breakdowns=anatomy.breakdowns(inputs, results, designs),
         bindings=anatomy.bindings(inputs, results),
         energies=energies,
@@ -70,17 +70,9 @@ def summarise(inputs: Inputs) -> Findings:
         variations=vary(inputs, results),
         reading_figures=figures,
         reading_scores=reading_scores(inputs, figures),
-        plans=inputs.plans,
-        plan_stages=inputs.plan_stages,
-        simulations=inputs.simulations,
-        simulation_stages=inputs.simulation_stages,
-        plan_maps=inputs.plan_maps,
         walks=choose_by_hysteresis(inputs.trials),
         searches=summarise_searches(inputs.trials, inputs.study.screen.tolerance),
-        times=inputs.times,
         proofs=count_proofs(inputs.solves),
-        certificates=inputs.certificates,
-        audits=inputs.audits,
         claims=check_claims(inputs, results, memories),
         checks=run_checks(CHECKS, Evidence(inputs, results, energies)),
     )

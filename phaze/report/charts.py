@@ -1,30 +1,28 @@
-"""Figures over all workloads: throughput, memory, area, energy, what binds, where time goes."""
+"""Figures over all workloads: bars by row and by column, utilisations, memory sizes, accelerators by area."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 from phaze.base.units import UM2_PER_MM2
 from phaze.report import style
-from phaze.report.words import LIMITS as WORDS
 from phaze.report.words import times
 
 GEOMETRIC_MEAN = "geometric mean"
-AREA_PARTS = {
+Looks = Mapping[str, tuple[str, str]]
+"""Columns of a table that are drawn, each with its words and its colour."""
+AREA_PARTS: Looks = {
     "tensor": ("tensor cores", style.BLUE),
     "vector": ("vector cores", style.SKY),
     "l2": ("L2 buffers", style.TEAL),
     "glb": ("global buffer", style.PURPLE),
 }
-"""Parts of an area, for readers, with their colours."""
-ENERGY_PARTS = {
+ENERGY_PARTS: Looks = {
     "mac": ("MAC", style.BLUE),
     "register": ("registers", style.SKY),
     "l2": ("L2", style.TEAL),
@@ -33,69 +31,115 @@ ENERGY_PARTS = {
     "link": ("link", style.RED),
     "leakage": ("leakage", style.SILVER),
 }
-"""Parts of an energy, for readers, with their colours."""
-_TIME_PARTS = {
-    "forward": ("forward", style.SKY),
-    "backward": ("backward", style.BLUE),
-    "transfer": ("stage transfers", style.TEAL),
-    "fill": ("pipeline fill", style.SAND),
-    "sync": ("gradient sync", style.RED),
+TIME_PARTS: Looks = {
+    "forward_s": ("forward", style.SKY),
+    "backward_s": ("backward", style.BLUE),
+    "transfer_s": ("stage transfers", style.TEAL),
+    "fill_s": ("pipeline fill", style.SAND),
+    "sync_s": ("gradient sync", style.RED),
 }
-_STAGES = {
-    "extract": style.SILVER, "estimate": style.AMBER, "screen": style.SAND, "schedule": style.BLUE,
-    "place": style.TEAL,
-}  # fmt: skip
+STAGES: Looks = {
+    "extract": ("extract", style.SILVER),
+    "estimate": ("estimate", style.AMBER),
+    "screen": ("screen", style.SAND),
+    "schedule": ("schedule", style.BLUE),
+    "place": ("place", style.TEAL),
+}
+PLANNERS: Looks = {
+    "phaze": ("Phaze", style.BLUE),
+    "piper": ("Piper", style.AMBER),
+    "equal": ("equal stages", style.GREY),
+    "expert": ("experts", style.SILVER),
+}
+"""Planners, for readers, with their colours."""
+_HUES = (style.BLUE, style.AMBER, style.TEAL, style.PURPLE, style.SKY, style.SAND)
 
 
-def _stacked(
-    wide: pd.DataFrame, parts: Mapping[str, tuple[str, str]], row_in: float, what: str
-) -> tuple[Figure, Axes]:
-    """Return horizontal bars, one a row of the table, that are made of the parts that are its columns."""
-    figure, (ax,) = style.axes(style.WIDE, 0.9 + row_in * len(wide))
-    shown = {name: (wide[part].tolist(), colour) for part, (name, colour) in parts.items() if part in wide}
-    style.stacked_bars(ax, list(wide.index), shown)
+def stacked(
+    table: pd.DataFrame,
+    parts: Looks,
+    what: str,
+    row_in: float = 0.34,
+    columns: int = 6,
+    *,
+    limit: float | None = None,
+    peak: pd.Series | None = None,
+) -> Figure:
+    """A horizontal bar for every row, made of the columns that are its parts.
+
+    A dotted line marks a limit on all rows, a mark in every row what it would take at peak.
+    """
+    figure, (ax,) = style.axes(style.WIDE, 0.9 + row_in * len(table))
+    left = np.zeros(len(table))
+    for part, (name, colour) in parts.items():
+        if part in table:
+            ax.barh(range(len(table)), table[part], 0.66, left=left, color=colour, label=name)
+            left = left + table[part].to_numpy()
+    style.name_rows(ax, list(table.index))
     ax.set_xlabel(what)
-    return figure, ax
+    if limit is not None:
+        ax.axvline(limit, color=style.GREY, lw=1, ls=":")
+    if peak is not None:
+        ax.plot(peak, range(len(peak)), "|", color=style.INK, ms=17, mew=1.8, label="at peak (MFU)")
+    return style.legend_above(figure, ax, columns)
 
 
-def wrapped(name: str, width: int = 10) -> str:
-    """Return a name in lines of that many letters, broken at hyphens and spaces."""
-    lines = [""]
-    for piece in re.split(r"(?<=[- ])", name):
-        if lines[-1] and len(lines[-1] + piece.rstrip("- ")) > width:
-            lines.append("")
-        lines[-1] += piece
-    return "\n".join(line.rstrip("- ") for line in lines)
+def rows_beside(table: pd.DataFrame, what: str, origin: float, *, said: bool = False) -> Figure:
+    """A group of horizontal bars for every row, from an origin on, a bar for every column."""
+    figure, (ax,) = style.axes(style.WIDE, 0.9 + 0.18 * table.size)
+    height = 0.8 / max(1, len(table.columns))
+    for number, column in enumerate(table.columns):
+        at = np.arange(len(table)) - 0.4 + height * (number + 0.5)
+        colour = _HUES[number % len(_HUES)]
+        bars = ax.barh(at, table[column] - origin, height * 0.9, left=origin, color=colour, label=column)
+        if said:
+            ax.bar_label(bars, [times(value) for value in table[column]], padding=3, fontsize=7.5)
+    style.name_rows(ax, list(table.index))
+    ax.axvline(origin, color=style.INK, lw=0.9)
+    ax.set_xlabel(what)
+    return style.legend_above(figure, ax)
+
+
+def columns_beside(ax: Axes, table: pd.DataFrame, looks: Looks) -> dict[str, np.ndarray]:
+    """Draw a group of upright bars for every row, around a line at 1; where the bars of each column stand."""
+    at = {
+        column: style.bars_beside(ax, table[column], number, len(looks), colour, label)
+        for number, (column, (label, colour)) in enumerate(looks.items())
+    }
+    ax.axhline(1, color=style.GREY, lw=0.8)
+    style.name_groups(ax, table.index)
+    return at
+
+
+def planner_ratios(table: pd.DataFrame, looks: Looks) -> Figure:
+    """Throughput of planners over that of Phaze's, a group of bars for every workload."""
+    figure, (ax,) = style.axes(style.WIDE, 3.4)
+    columns_beside(ax, table, looks)
+    ax.set_ylabel("throughput over Phaze's planner")
+    return style.legend_above(figure, ax, 5)
 
 
 def speedups(
     table: pd.DataFrame, colours: Mapping[str, str], published: Mapping[tuple[str, str], float]
 ) -> Figure:
-    """Draw Figure 4: throughput over the baseline with the experts' placement; `published` are diamonds.
+    """Figure 4: throughput over the baseline with the experts' placement; `published` are diamonds.
 
     `table` has a row for every model and one for the geometric mean, and a column for every design.
     """
     figure, (ax,) = style.axes(style.WIDE, 3.7)
-    for number, (design, colour) in enumerate(colours.items()):
-        at = style.bars_beside(ax, table[design], number, len(colours), colour, design)
-        _mark_published(ax, at, [published.get((model, design)) for model in table.index])
+    for design, at in columns_beside(ax, table, {name: (name, of) for name, of in colours.items()}).items():
+        printed = [published.get((model, design), np.nan) for model in table.index]
+        if not np.isnan(printed).all():
+            ax.plot(at, printed, "D", mfc="white", mec=style.RED, mew=1.1, ms=4.5, zorder=5)
     if published:
         ax.plot([], [], "D", mfc="white", mec=style.RED, ms=4.5, label="printed in the paper")
-    ax.axhline(1, color=style.GREY, lw=0.8)
     ax.axvline(len(table) - 1.5, color=style.SILVER, lw=0.8)
-    style.name_groups(ax, [wrapped(model) for model in table.index])
     ax.set_ylabel("throughput over baseline expert")
     return style.legend_above(figure, ax, 5)
 
 
-def _mark_published(ax: Axes, at: np.ndarray, values: list[float | None]) -> None:
-    found = [(x, value) for x, value in zip(at, values, strict=True) if value is not None]
-    if found:
-        ax.plot(*zip(*found, strict=True), "D", mfc="white", mec=style.RED, mew=1.1, ms=4.5, zorder=5)
-
-
 def utilisations(ours: pd.DataFrame, theirs: pd.DataFrame) -> Figure:
-    """Draw Table 5: model FLOPs utilisation, ours filled, theirs hollow; rows models, columns designs."""
+    """Table 5: model FLOPs utilisation, ours filled, theirs hollow; rows models, columns designs."""
     figure, (ax,) = style.axes(style.WIDE, 0.8 + 0.42 * len(ours))
     for number, design in enumerate(ours.columns):
         colour = (style.GREY, style.AMBER, style.BLUE)[number % 3]
@@ -113,38 +157,45 @@ def utilisations(ours: pd.DataFrame, theirs: pd.DataFrame) -> Figure:
 
 
 def memories(table: pd.DataFrame) -> Figure:
-    """Draw the throughput with every HBM capacity relative to the best; the chosen one in full colour."""
-    models = list(dict.fromkeys(table["model"]))
+    """Throughput with every HBM capacity relative to the best; the chosen one in full colour."""
+    models, sizes = list(dict.fromkeys(table["model"])), sorted(table["hbm_gib"].unique())
     figure, (ax,) = style.axes(style.WIDE, 2.9)
-    sizes = sorted(table["hbm_gib"].unique())
-    width = 0.8 / len(sizes)
     for number, size in enumerate(sizes):
         rows = table[table["hbm_gib"] == size].set_index("model").reindex(models)
-        at = np.arange(len(models)) - 0.4 + width * (number + 0.5)
-        relative = rows["relative"].fillna(0.0)
-        colours = [style.BLUE if chosen is True else style.SILVER for chosen in rows["chosen"].tolist()]
-        ax.bar(at, 100 * relative, width * 0.92, color=colours)
-        for x, value in zip(at, relative, strict=True):
+        share = 100 * rows["relative"].fillna(0.0)
+        for chosen, colour in ((False, style.SILVER), (True, style.BLUE)):
+            mine = share.where(rows["chosen"].eq(chosen), 0.0)
+            at = style.bars_beside(ax, mine, number, len(sizes), colour, "_")
+        for x, value in zip(at, share, strict=True):
             colour = "white" if value else style.INK
             ax.text(x, 2, f"{size:g}", ha="center", va="bottom", color=colour, fontsize=7.5)
     ax.bar([0], [0], color=style.BLUE, label="chosen: smallest within the tolerance")
     ax.bar([0], [0], color=style.SILVER, label="other capacities, in GiB")
-    ax.set_xticks(range(len(models)), [wrapped(model) for model in models])
-    ax.set_xlim(-0.6, max(len(models), 4) - 0.4)
+    style.name_groups(ax, models)
     ax.set_ylabel("throughput, % of best")
-    ax.grid(axis="y")
     return style.legend_above(figure, ax)
 
 
+_MARKS = {
+    "": ("placed", style.SILVER, "o", 3.0),
+    "baseline": ("baseline", style.RED, "s", 5.5),
+    "smallest": ("smallest within the tolerance", style.AMBER, "^", 6.5),
+    "best": ("best", style.BLUE, "*", 10),
+}
+
+
 def frontiers(clouds: Mapping[str, pd.DataFrame], limit_um2: float) -> Figure:
-    """Draw area against throughput of every architecture that was placed, one panel a model.
+    """Area against throughput of every architecture that was placed, one panel a model.
 
     A cloud has area_um2, relative (throughput over the best), kind ('', 'best', 'smallest', 'baseline').
     """
     columns = min(4, len(clouds))
     figure, every = style.panels(len(clouds), columns, 0.6, 1.75, sharex=True)
     for ax, (model, cloud) in zip(every, clouds.items(), strict=True):
-        _draw_cloud(ax, cloud)
+        for kind, (label, colour, marker, size) in _MARKS.items():
+            some = cloud[cloud["kind"] == kind]
+            area_mm2 = some["area_um2"] / UM2_PER_MM2
+            ax.plot(area_mm2, some["relative"], marker, color=colour, ms=size, label=label)
         ax.axvline(limit_um2 / UM2_PER_MM2, color=style.GREY, lw=0.8, ls=":")
         ax.set_title(model)
         ax.set_ylim(0, 1.09)
@@ -152,101 +203,3 @@ def frontiers(clouds: Mapping[str, pd.DataFrame], limit_um2: float) -> Figure:
     every[0].set_ylabel("throughput over best")
     every[max(0, len(clouds) - columns)].set_xlabel("area, mm²")
     return style.legend_above(figure, every[0])
-
-
-_MARKS = {
-    "": (style.SILVER, "o", 3.0),
-    "baseline": (style.RED, "s", 5.5),
-    "smallest": (style.AMBER, "^", 6.5),
-    "best": (style.BLUE, "*", 10),
-}
-
-
-def _draw_cloud(ax: Axes, cloud: pd.DataFrame) -> None:
-    for kind, (colour, marker, size) in _MARKS.items():
-        some = cloud[cloud["kind"] == kind]
-        label = {"": "placed", "smallest": "smallest within the tolerance"}.get(kind, kind)
-        area_mm2 = some["area_um2"] / UM2_PER_MM2
-        ax.plot(area_mm2, some["relative"], marker, color=colour, ms=size, label=label)
-
-
-def limits(bindings: pd.DataFrame) -> Figure:
-    """Draw the part of the busy time that each limit binds, one bar a model."""
-    share = 100 * bindings.pivot_table(
-        index="model", columns="limit", values="share", aggfunc="sum", fill_value=0.0, sort=False
-    )
-    parts = {name: (WORDS[name], colour) for name, colour in style.LIMITS.items()}
-    share = share.loc[:, share.sum() > 0]
-    figure, ax = _stacked(share, parts, 0.36, "part of the time in operators, %")
-    return style.legend_above(figure, ax)
-
-
-def areas(table: pd.DataFrame, limit_um2: float) -> Figure:
-    """Draw the area of accelerators by part; `table` has a column `label`."""
-    wide = table.pivot_table(index="label", columns="part", values="area_um2", sort=False) / UM2_PER_MM2
-    figure, ax = _stacked(wide, AREA_PARTS, 0.34, "area, mm²; dotted: area limit")
-    ax.axvline(limit_um2 / UM2_PER_MM2, color=style.GREY, lw=1, ls=":")
-    return style.legend_above(figure, ax)
-
-
-def energies(table: pd.DataFrame, baseline: str) -> Figure:
-    """Draw energy per sample by part, relative to the baseline's of the same model."""
-    total = table[table["design"] == baseline].groupby("model")["joules_per_sample"].sum()
-    relative = table.assign(relative=100 * table["joules_per_sample"] / table["model"].map(total))
-    relative["label"] = relative["model"] + ", " + relative["design"]
-    wide = relative.pivot_table(index="label", columns="part", values="relative", sort=False).fillna(0.0)
-    figure, ax = _stacked(wide, ENERGY_PARTS, 0.27, f"energy per sample, % of {baseline}")
-    return style.legend_above(figure, ax, 7)
-
-
-def breakdowns(table: pd.DataFrame) -> Figure:
-    """Draw where the time of a batch goes, one bar a model, with the time at peak as a mark."""
-    spent = table.set_index("model")[[f"{part}_s" for part in _TIME_PARTS]]
-    total = spent.sum(axis=1)
-    share = 100 * spent.div(total, axis=0)
-    parts = {f"{part}_s": named for part, named in _TIME_PARTS.items()}
-    figure, ax = _stacked(share, parts, 0.36, "part of the time per batch, %")
-    useful = 100 * table.set_index("model")["useful_s"] / total
-    ax.plot(useful, range(len(useful)), "|", color=style.INK, ms=17, mew=1.8, label="at peak (MFU)")
-    return style.legend_above(figure, ax)
-
-
-def sensitivities(table: pd.DataFrame) -> Figure:
-    """Draw the throughput under every variation relative to the study's; rows models, columns variations."""
-    figure, (ax,) = style.axes(style.WIDE, 0.9 + 0.16 * table.size)
-    colours = (style.AMBER, style.SAND, style.BLUE, style.SKY, style.PURPLE, style.TEAL)
-    list(_beside(ax, table, colours, left=1))
-    ax.axvline(1, color=style.INK, lw=0.9)
-    ax.set_xlabel("throughput over the study's")
-    return style.legend_above(figure, ax)
-
-
-def stage_times(table: pd.DataFrame, stages: tuple[str, ...]) -> Figure:
-    """Draw Figures 6 and 7: processor time of the stages, one bar a model."""
-    wide = table.pivot_table(index="model", columns="stage", values="cpu_s", sort=False, fill_value=0.0)
-    parts = {stage: (stage, _STAGES[stage]) for stage in stages}
-    figure, ax = _stacked(wide, parts, 0.34, "processor time of all jobs, s")
-    return style.legend_above(figure, ax)
-
-
-def _beside(
-    ax: Axes, table: pd.DataFrame, colours: tuple[str, ...], left: float
-) -> Iterator[tuple[str, BarContainer]]:
-    """Draw for every row a bar a column from the top down, from the left on; yield what was drawn."""
-    height = 0.8 / max(1, len(table.columns))
-    for number, column in enumerate(table.columns):
-        at = np.arange(len(table)) - 0.4 + height * (number + 0.5)
-        colour = colours[number % len(colours)]
-        bars = ax.barh(at, table[column] - left, height * 0.9, left=left, color=colour, label=column)
-        yield str(column), bars
-    style.name_rows(ax, list(table.index))
-
-
-def scenarios(table: pd.DataFrame) -> Figure:
-    """Draw the throughput of every model in every scenario relative to the first; rows models."""
-    figure, (ax,) = style.axes(style.WIDE, 0.9 + 0.2 * table.size)
-    colours = (style.BLUE, style.AMBER, style.TEAL, style.PURPLE, style.GREY)
-    for scenario, bars in _beside(ax, table, colours, left=0):
-        ax.bar_label(bars, [times(value) for value in table[scenario]], padding=3, fontsize=7.5)
-    ax.set_xlabel(f"throughput over {table.columns[0]}")
-    return style.legend_above(figure, ax)

@@ -36,15 +36,15 @@ class Only(NamedTuple):
 
 
 class Details(Protocol):
-    """Looks up the rows of large tables that belong to one point, and one shard where a table has shards."""
+    """Rows of large tables that belong to one point, and to one shard where a table has shards."""
 
     def rows(
         self, table: type[tables.Table], point: Point, shard: str, only: Only | None = None
     ) -> pd.DataFrame:
-        """Return the rows, all or only those with some values; none if there is no such table."""
+        """The rows, all or only those with some values; none if there is no such table."""
 
     def __hash__(self) -> int:
-        """Return a number by which what was looked up is found again."""
+        """A number by which what was looked up is found again."""
 
 
 COMMON_SHARD = "common"
@@ -67,7 +67,7 @@ class DetailFiles:
     def rows(
         self, table: type[tables.Table], point: Point, shard: str, only: Only | None = None
     ) -> pd.DataFrame:
-        """Return the rows of the point; a table without pattern or a file that is not there has none."""
+        """The rows of the point; a table without pattern or a file that is not there has none."""
         patterns = self.common if shard == COMMON_SHARD else self.patterns
         if table.name not in patterns:
             return table.empty()
@@ -77,7 +77,7 @@ class DetailFiles:
 
 @lru_cache(maxsize=512)
 def _load(table: str, path: Path, point: Point, only: Only | None) -> pd.DataFrame:
-    """Return rows of a table as it was checked when it was written: a report looks into hundreds of them."""
+    """Rows of a table as it was checked when it was written: a report looks into hundreds of them."""
     if not path.is_file():
         return tables.TABLES[table].empty()
     where = {} if only is None else {only.column: only.values}
@@ -100,6 +100,12 @@ class Cluster:
     """Table placements of the candidates for the common architecture, all models and points."""
     common: tuple[str, float] | None = None
     """The common architecture and its HBM in GiB; None for a study without one."""
+
+    @cached_property
+    def chips(self) -> pd.DataFrame:
+        """The architectures by name, the first of those that share one."""
+        chips = self.architectures.drop_duplicates("architecture")
+        return chips.set_index("architecture", drop=False).rename_axis(None)
 
 
 @dataclass(frozen=True)
@@ -143,21 +149,17 @@ class Inputs:
     """Simulates a row of table plans, for its picture; None: without pictures."""
 
     def graph_of(self, model: str) -> pd.DataFrame:
-        """Return the rows of table graphs of a model, none if it has none."""
-        return self._graphs.get(model, self.graphs.iloc[:0])
-
-    @cached_property
-    def _graphs(self) -> dict[str, pd.DataFrame]:
-        return {str(model): rows for model, rows in self.graphs.groupby("model", sort=False)}
+        """The rows of table graphs of a model, none if it has none."""
+        return self.graphs[self.graphs["model"] == model]
 
     @property
     def cluster(self) -> Cluster:
-        """Return the results of the scenario that the report is about."""
+        """The results of the scenario that the report is about."""
         return next(iter(self.clusters.values()))
 
 
 def read_times(benchmarks: Mapping[tuple[str, str], Iterable[Path]]) -> pd.DataFrame:
-    """Return table times from Snakemake's benchmark files by (stage, model); missing files are left out."""
+    """Table times from Snakemake's benchmark files by (stage, model); missing files are left out."""
     jobs = pd.DataFrame(
         [
             {"model": model, "stage": stage, **_read_benchmark(path)}
@@ -179,7 +181,7 @@ def read_times(benchmarks: Mapping[tuple[str, str], Iterable[Path]]) -> pd.DataF
 
 
 def _read_benchmark(path: Path) -> dict[str, float]:
-    """Return wall time, processor time and peak memory of a job; what Snakemake could not measure is 0."""
+    """Wall time, processor time and peak memory of a job; what Snakemake could not measure is 0."""
     lines = path.read_text(encoding="utf-8").splitlines()
     if len(lines) < 2:
         raise PhazeError(f"{path}: is no benchmark of Snakemake: a header and a row are expected; delete it")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import product
 
 import numpy as np
 import pandas as pd
 
-from phaze.report import charts, closeups, words
+from phaze.base.units import UM2_PER_MM2
+from phaze.report import charts, closeups, style, words
 from phaze.report.anatomy import layer_counts, microbatches_of, operators_of, stages_of
 from phaze.report.document import Block, Cell, Chart, Gallery, Heading, Prose, Section, Sheet, sheet_of
 from phaze.report.findings import Findings, Part
@@ -22,17 +23,20 @@ MOST_OPERATORS = 12
 
 
 def time_spent(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on where the time of a batch goes and what binds the operators."""
+    """Where the time of a batch goes, and what binds the operators."""
     del inputs
-    mine = findings.breakdowns[findings.breakdowns["design"] == PER_MODEL]
+    mine = findings.breakdowns[findings.breakdowns["design"] == PER_MODEL].set_index("model")
     if mine.empty:
         return
+    spent = mine[list(charts.TIME_PARTS)]
+    total = spent.sum(axis=1) / 100
+    what, peak = "part of the time per batch, %", mine["useful_s"] / total
     figure = Chart(
         "breakdown",
         "Where the time of a batch goes on the best accelerators",
         "Passes and transfers are those of the slowest stage. The mark is what the model's FLOPs take "
         "at the peak of all tensor cores.",
-        partial(charts.breakdowns, mine),
+        partial(charts.stacked, spent.div(total, axis=0), charts.TIME_PARTS, what, 0.36, peak=peak),
     )
     about = "Where the time of a batch goes on the best accelerators, and what would have to be faster."
     yield Section("time", "What limits the throughput", about, (figure, *_limits(findings.bindings)))
@@ -41,11 +45,16 @@ def time_spent(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 def _limits(table: pd.DataFrame) -> Iterator[Block]:
     if table.empty:
         return
+    share = 100 * table.pivot_table(
+        index="model", columns="limit", values="share", aggfunc="sum", fill_value=0.0, sort=False
+    )
+    parts = {name: (words.LIMITS[name], colour) for name, colour in style.LIMITS.items()}
+    what = "part of the time in operators, %"
     yield Chart(
         "limits",
         "What binds the operators on the best accelerators",
         "Part of the time in operators, all layers and both passes, as scheduled.",
-        partial(charts.limits, table),
+        partial(charts.stacked, share.loc[:, share.sum() > 0], parts, what, 0.36),
     )
     longest = table.sort_values("share", ascending=False).groupby("model", sort=False).head(MOST_OPERATORS)
     shown = longest.sort_values(["model", "share"], ascending=[True, False])
@@ -64,37 +73,55 @@ def _limits(table: pd.DataFrame) -> Iterator[Block]:
 
 
 def chips(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on area and energy."""
+    """Area and energy."""
     table = _labelled_areas(inputs, findings)
     if table.empty:
         return
     limit, baseline = inputs.cluster.area_limit_um2, inputs.study.architectures.baseline
+    wide = table.pivot_table(index="label", columns="part", values="area_um2", sort=False)
+    what, limit_mm2 = "area, mm²; dotted: area limit", limit / UM2_PER_MM2
     figure = Chart(
         "areas",
         "Area of the accelerators by part",
         f"Area limit {words.area(limit)}.",
-        partial(charts.areas, table, limit),
+        partial(charts.stacked, wide / UM2_PER_MM2, charts.AREA_PARTS, what, limit=limit_mm2),
     )
-    blocks: list[Block] = [figure, _area_sheet(table)]
-    energies = findings.energies[findings.energies["design"].isin([PER_MODEL, baseline])]
-    if baseline is not None and (energies["design"] == baseline).any():
-        blocks.append(
-            Chart(
-                "energies",
-                f"Energy per sample by part, relative to {baseline}",
-                "Operators as scheduled on all slices, and the leakage of the devices in use over the "
-                "time per batch.",
-                partial(charts.energies, energies, baseline),
-            )
-        )
-    if len(findings.energies):
-        blocks.append(_energy_sheet(findings.energies))
     about = "What the area is spent on, and the energy that a trained sample takes."
-    yield Section("chips", "Area and energy", about, tuple(blocks))
+    blocks = (figure, _area_sheet(wide), *_energies(findings.energies, baseline))
+    yield Section("chips", "Area and energy", about, blocks)
+
+
+def _energies(energies: pd.DataFrame, baseline: str | None) -> Iterator[Block]:
+    """Energy per sample by part, and relative to the baseline's of the same model."""
+    if energies.empty:
+        return
+    keys = ["model", "design"]
+    wide = energies.pivot_table(index=keys, columns="part", values="joules_per_sample", sort=False)
+    whole = wide.sum(axis=1)
+    if baseline in wide.index.get_level_values("design"):
+        base = whole.xs(baseline, level="design").reindex(wide.index.get_level_values("model")).to_numpy()
+        shown = wide[wide.index.get_level_values("design").isin([PER_MODEL, baseline])]
+        relative = (100 * wide.div(base, axis=0)).loc[shown.index].fillna(0.0)
+        relative.index = [f"{model}, {design}" for model, design in relative.index]
+        what = f"energy per sample, % of {baseline}"
+        yield Chart(
+            "energies",
+            f"Energy per sample by part, relative to {baseline}",
+            "Operators as scheduled on all slices, and the leakage of the devices in use over the "
+            "time per batch.",
+            partial(charts.stacked, relative, charts.ENERGY_PARTS, what, 0.27, 7),
+        )
+    columns: dict[str, Cell] = {
+        "workload": "{model}", "design": "{design}", "per sample": "{whole:J}",
+        **{title: f"{{{part}:percent}}" for part, (title, _) in charts.ENERGY_PARTS.items()},
+    }  # fmt: skip
+    caption = "Energy per trained sample by part; the link carries collectives, transfers and gradients"
+    rows = wide.div(whole, axis=0).assign(whole=whole).reset_index()
+    yield sheet_of(caption, rows, columns, 2, source="energies", folded=True)
 
 
 def _labelled_areas(inputs: Inputs, findings: Findings) -> pd.DataFrame:
-    """Return the areas of the baseline, the common and the per-model accelerators, each accelerator once."""
+    """Areas of the baseline, the common and the per-model accelerators, each accelerator once."""
     baseline = inputs.study.architectures.baseline
     order = [name for name in (baseline, COMMON, PER_MODEL) if name is not None]
     table = findings.areas[findings.areas["design"].isin(order)]
@@ -105,15 +132,11 @@ def _labelled_areas(inputs: Inputs, findings: Findings) -> pd.DataFrame:
     return ranked.drop_duplicates(["label", "part"])
 
 
-def _area_sheet(table: pd.DataFrame) -> Sheet:
-    wide = table.pivot_table(index="label", columns="part", values="area_um2", sort=False)
-    shares = wide.div(wide.sum(axis=1), axis=0).add_prefix("share_")
+def _area_sheet(wide: pd.DataFrame) -> Sheet:
+    shares, parts = wide.div(wide.sum(axis=1), axis=0).add_prefix("share_"), charts.AREA_PARTS.items()
     columns: dict[str, Cell] = {
         "accelerator": "{label}", "area": "{whole:area}",
-        **{
-            title: f"{{{part}:area}} ({{share_{part}:percent0}})"
-            for part, (title, _) in charts.AREA_PARTS.items()
-        },
+        **{title: f"{{{part}:area}} ({{share_{part}:percent0}})" for part, (title, _) in parts},
     }  # fmt: skip
     rows = wide.assign(whole=wide.sum(axis=1)).join(shares).reset_index()
     return sheet_of(
@@ -121,21 +144,8 @@ def _area_sheet(table: pd.DataFrame) -> Sheet:
     )
 
 
-def _energy_sheet(energies: pd.DataFrame) -> Sheet:
-    keys = ["model", "design"]
-    wide = energies.pivot_table(index=keys, columns="part", values="joules_per_sample", sort=False)
-    shares = wide.div(wide.sum(axis=1), axis=0)
-    columns: dict[str, Cell] = {
-        "workload": "{model}", "design": "{design}", "per sample": "{whole:J}",
-        **{title: f"{{{part}:percent}}" for part, (title, _) in charts.ENERGY_PARTS.items()},
-    }  # fmt: skip
-    caption = "Energy per trained sample by part; the link carries collectives, transfers and gradients"
-    rows = shares.assign(whole=wide.sum(axis=1)).reset_index()
-    return sheet_of(caption, rows, columns, 2, source="energies", folded=True)
-
-
 def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on the winner under other bandwidths."""
+    """The winner under other bandwidths."""
     table = findings.variations
     if table.empty:
         return
@@ -144,7 +154,7 @@ def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         "sensitivity",
         "Throughput of the best accelerators under other bandwidths",
         "The accelerator stays, the placement is searched again.",
-        partial(charts.sensitivities, wide),
+        partial(charts.rows_beside, wide, "throughput over the study's", 1),
     )
     columns: dict[str, Cell] = {
         "workload": "{model}", "variation": "{variation}", "placement": _placed_as,
@@ -158,7 +168,12 @@ def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         f"The study assumes {words.decimal(s.hbm_bandwidth_bytes_per_s, 'B/s')} of HBM bandwidth and "
         f"{words.size(s.network_bandwidth_bytes_per_s)}/s between devices."
     )
-    yield Section("sensitivity", "How firm is the choice", about, (Prose(_variations(inputs)), figure, sheet))
+    changes = [
+        f"{name} ({words.join(_bandwidths(what.values(s.model_dump())))})"
+        for name, what in inputs.study.report.sensitivity.items()
+    ]
+    blocks = (Prose(f"Variations: {words.join(changes)}."), figure, sheet)
+    yield Section("sensitivity", "How firm is the choice", about, blocks)
 
 
 def _placed_as(row: pd.Series) -> str:
@@ -167,19 +182,13 @@ def _placed_as(row: pd.Series) -> str:
     )
 
 
-def _variations(inputs: Inputs) -> str:
-    changes = []
-    for name, what in inputs.study.report.sensitivity.items():
-        values = what.values(inputs.cluster.scenario.model_dump()).items()
-        to = words.join(
-            f"{words.LIMITS[key.split('_')[0]]} {words.decimal(value, 'B/s')}" for key, value in values
-        )
-        changes.append(f"{name} ({to})")
-    return f"Variations: {words.join(changes)}."
+def _bandwidths(values: Mapping[str, float]) -> Iterator[str]:
+    for key, value in values.items():
+        yield f"{words.LIMITS[key.split('_')[0]]} {words.decimal(value, 'B/s')}"
 
 
 def closeup(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section that shows the pipeline, the memory and the schedule of every best placement."""
+    """The pipeline, the memory and the schedule of every best placement."""
     blocks: list[Block] = []
     for model in inputs.study.models:
         row = row_of(findings.results, model, PER_MODEL)
@@ -193,54 +202,49 @@ def closeup(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _closeups(inputs: Inputs, row: pd.Series) -> Iterator[Block]:
-    """Yield what shows one placement; nothing if neither its stages nor its schedules are at hand."""
+    """One placement; nothing if neither its stages nor its schedules are at hand."""
     stages = stages_of(inputs, row)
     layer = str(layer_counts(inputs, row["model"]).idxmax())
     operators = operators_of(inputs, row)
     operators = operators[operators["layer"] == layer]
     if stages.empty and operators.empty:
         return
+    model, name = str(row["model"]), words.file_name(row["model"])
     chip, limited = chip_of(inputs.cluster, row), f"; limited by {row['binding']}" if row["binding"] else ""
     taken = f"{words.seconds(row['time_per_batch_s'])} per batch{limited}."
-    yield Heading(str(row["model"]))
+    yield Heading(model)
     yield Prose(f"{words.compute(chip)}, {_placed_as(row)}, {taken}")
     if len(stages):
-        yield Gallery(tuple(_stage_charts(inputs, row, stages)))
+        passes = Chart(
+            f"pipeline-{name}",
+            f"The pipeline of {model}",
+            "Each box is one microbatch in one stage.",
+            partial(closeups.pipeline, stages, microbatches_of(inputs, row)),
+        )
+        held = Chart(
+            f"memory-{name}",
+            f"Memory of the stages of {model}",
+            "In steady state, beside the capacity.",
+            partial(closeups.stage_memory, stages, float(row["hbm_gib"])),
+        )
+        yield Gallery((passes, held))
     if len(operators):
         yield Chart(
-            f"gantt-{words.file_name(row['model'])}",
-            f"Schedule of a {layer} of {row['model']}",
+            f"gantt-{name}",
+            f"Schedule of a {layer} of {model}",
             "One lane for all cores of a type together, and one for every single core in use.",
             partial(closeups.gantt, operators, layer),
         )
     if len(stages) > 1:
-        yield _stages_sheet(str(row["model"]), stages)
+        yield sheet_of(f"Stages of {model}, for one microbatch", stages, _STAGE, 0, folded=True)
 
 
-def _stage_charts(inputs: Inputs, row: pd.Series, stages: pd.DataFrame) -> Iterator[Chart]:
-    count = microbatches_of(inputs, row)
-    yield Chart(
-        f"pipeline-{words.file_name(row['model'])}",
-        f"The pipeline of {row['model']}",
-        "Each box is one microbatch in one stage; shades tell microbatches apart.",
-        partial(closeups.pipeline, stages, count),
-    )
-    yield Chart(
-        f"memory-{words.file_name(row['model'])}",
-        f"Memory of the stages of {row['model']}",
-        "In steady state, beside the capacity.",
-        partial(closeups.stage_memory, stages, float(row["hbm_gib"])),
-    )
-
-
-def _stages_sheet(model: str, stages: pd.DataFrame) -> Sheet:
-    columns: dict[str, Cell] = {
-        "stage": lambda row: str(row["stage"] + 1), "layers": "{first_layer} to {last_layer}",
-        "devices": "{devices}", "forward": "{forward_s:seconds}", "backward": "{backward_s:seconds}",
-        "transfer": "{transfer_s:seconds}", "load": "{load_s:seconds}", "memory": "{memory_bytes:size}",
-        "headroom": "{headroom_bytes:size}",
-    }  # fmt: skip
-    return sheet_of(f"Stages of {model}, for one microbatch", stages, columns, 0, folded=True)
+_STAGE: dict[str, Cell] = {
+    "stage": lambda row: str(row["stage"] + 1), "layers": "{first_layer} to {last_layer}",
+    "devices": "{devices}", "forward": "{forward_s:seconds}", "backward": "{backward_s:seconds}",
+    "transfer": "{transfer_s:seconds}", "load": "{load_s:seconds}", "memory": "{memory_bytes:size}",
+    "headroom": "{headroom_bytes:size}",
+}  # fmt: skip
 
 
 PARTS: tuple[Part, ...] = (time_spent, chips, sensitivity, closeup)
@@ -248,7 +252,7 @@ PARTS: tuple[Part, ...] = (time_spent, chips, sensitivity, closeup)
 
 
 def vary(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
-    """Return table variations: for every variation and model the best placement of the winner.
+    """Table variations: for every variation and model the best placement of the winner.
 
     The speed-up is the throughput over the baseline's with the experts' placement under the same variation.
     """
@@ -271,7 +275,7 @@ def vary(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _same_chip(placed: pd.DataFrame, row: pd.Series) -> pd.Series | None:
-    """Return the best of the placements with accelerator, HBM and planner of a result."""
+    """The best of the placements with accelerator, HBM and planner of a result."""
     same = [placed[key] == row[key] for key in ("architecture", "hbm_gib", "planner")]
     found = placed[np.logical_and.reduce(same)].assign(area_um2=row["area_um2"])
     return in_order(found).iloc[0] if len(found) else None

@@ -10,7 +10,7 @@ import pandas as pd
 
 from phaze.report import charts, style
 from phaze.report.differences import differences
-from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, Sheet, in_form, sheet_of
+from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, in_form, sheet_of
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.paper import beside_paper, printed_of, printed_speedups
@@ -29,7 +29,7 @@ _EXPERTS = (
 
 
 def throughput(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on Figure 4, for a study with a baseline."""
+    """Figure 4, for a study with a baseline."""
     expert = baseline_design(inputs.study)
     results = findings.results
     if expert is None or not (results["speedup"] > 0).any():
@@ -50,29 +50,33 @@ def throughput(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         "printed means.",
         partial(charts.speedups, wide[drawn].fillna(0.0), _colours(drawn, inputs), marks),
     )
+    rows = wide.dropna(how="all")
+    if len(findings.simulated_means):
+        rows.loc[f"{charts.GEOMETRIC_MEAN} of recommended plans, simulated"] = findings.simulated_means
+    rows = rows.rename_axis("model").reset_index().fillna(0.0)
+    columns: dict[str, Cell] = {
+        "workload": "{model}", **{design: in_form(design, times) for design in designs},
+    }  # fmt: skip
+    caption = "Throughput over the baseline with the experts' placement, as planned"
+    sheet = sheet_of(caption, rows, columns, 1, rows["model"] == charts.GEOMETRIC_MEAN, "results")
     about = "What a better accelerator brings, and what a better placement on the same accelerator brings."
-    blocks = (figure, _speedup_sheet(findings, inputs, designs), Prose(_EXPERTS))
+    blocks = (figure, sheet, Prose(_EXPERTS))
     yield Section("throughput", "Throughput against the baselines", about, blocks)
 
 
 def _colours(designs: list[str], inputs: Inputs) -> dict[str, str]:
-    """Return the colour of every design: one hue for one accelerator, lighter under an expert placement."""
+    """One hue for one accelerator, lighter under an expert placement."""
     baseline = inputs.study.architectures.baseline
-    fixed = {
-        f"{baseline} expert": style.SILVER,
-        str(baseline): style.GREY,
-        COMMON: style.SKY,
-        PER_MODEL: style.BLUE,
-    }
+    fixed = {f"{baseline} expert": style.SILVER, str(baseline): style.GREY, COMMON: style.SKY}
+    fixed[PER_MODEL] = style.BLUE
     others = [design for design in designs if design not in fixed]
     hues = iter([style.AMBER, style.TEAL, style.PURPLE, style.RED] * len(others))
-    hue = {design: next(hues) for design in others if not design.endswith(" expert")}
-    light = {design: style.SAND for design in others if design.endswith(" expert")}
-    return {design: (fixed | hue | light)[design] for design in designs}
+    own = {name: style.SAND if name.endswith(" expert") else next(hues) for name in others}
+    return {design: (fixed | own)[design] for design in designs}
 
 
 def _design_order(inputs: Inputs, results: pd.DataFrame) -> list[str]:
-    """Return the designs as in Figure 4: baseline, families and single ones both ways, common, per model."""
+    """Designs as in Figure 4: baseline, families and single ones both ways, common, per model."""
     present = list(dict.fromkeys(results["design"]))
     baseline = inputs.study.architectures.baseline or ""
     ends = [name for name in (COMMON, PER_MODEL) if name in present]
@@ -81,23 +85,8 @@ def _design_order(inputs: Inputs, results: pd.DataFrame) -> list[str]:
     return [*first, *sorted(rest, key=lambda name: (name.split()[0], not name.endswith("expert"))), *ends]
 
 
-def _speedup_sheet(findings: Findings, inputs: Inputs, designs: list[str]) -> Sheet:
-    wide = findings.results.pivot_table(index="model", columns="design", values="speedup")
-    wide = wide.loc[[model for model in inputs.study.models if model in wide.index]]
-    wide.loc[charts.GEOMETRIC_MEAN] = findings.means.set_index("design")["speedup"]
-    if len(findings.simulated_means):
-        wide.loc[f"{charts.GEOMETRIC_MEAN} of recommended plans, simulated"] = findings.simulated_means
-    columns: dict[str, Cell] = {
-        "workload": "{model}", **{design: in_form(design, times) for design in designs},
-    }  # fmt: skip
-    rows = wide.rename_axis("model").reset_index().fillna(0.0)
-    marked = rows["model"] == charts.GEOMETRIC_MEAN
-    caption = "Throughput over the baseline with the experts' placement, as planned"
-    return sheet_of(caption, rows, columns, 1, marked, "results")
-
-
 def memory(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on HBM capacities."""
+    """HBM capacities."""
     table = findings.memories
     if table.empty:
         return
@@ -114,11 +103,11 @@ def memory(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def ranking(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on the best architectures and the smallest one near the best."""
+    """The best architectures, and the smallest one near the best."""
     table = findings.rankings
     if table.empty:
         return
-    clouds = {model: _cloud(inputs, findings, model) for model in dict.fromkeys(table["model"])}
+    clouds = {str(model): _cloud(inputs, rows) for model, rows in table.groupby("model", sort=False)}
     figure = Chart(
         "frontier",
         "Area and throughput of the accelerators that were placed",
@@ -139,18 +128,15 @@ def ranking(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     yield Section("ranking", "The best accelerators", about, (figure, sheet))
 
 
-def _cloud(inputs: Inputs, findings: Findings, model: str) -> pd.DataFrame:
-    ranked = findings.rankings[findings.rankings["model"] == model]
-    rows = candidates(inputs.cluster)
-    rows = rows[
-        (rows["model"] == model)
-        & (rows["hbm_gib"] == ranked["hbm_gib"].iloc[0])
-        & (rows["status"] == "placed")
-    ]
-    shown = in_order(rows).drop_duplicates("architecture").head(MOST_DOTS)
+def _cloud(inputs: Inputs, ranked: pd.DataFrame) -> pd.DataFrame:
+    """The fastest accelerators of a model with its chosen HBM, given those that are ranked."""
+    best, rows = ranked.iloc[0], candidates(inputs.cluster)
+    mine = (rows["model"] == best["model"]) & (rows["hbm_gib"] == best["hbm_gib"])
+    shown = in_order(rows[mine & (rows["status"] == "placed")]).drop_duplicates("architecture")
+    shown = shown.head(MOST_DOTS)
     kinds = {inputs.study.architectures.baseline: "baseline"}
     kinds |= dict.fromkeys(ranked.loc[ranked["smallest_area"], "architecture"], "smallest")
-    kinds |= {ranked["architecture"].iloc[0]: "best"}
+    kinds |= {best["architecture"]: "best"}
     relative = shown["samples_per_s"] / shown["samples_per_s"].max()
     return shown.assign(relative=relative, kind=shown["architecture"].map(kinds).fillna(""))
 
@@ -160,7 +146,7 @@ PARTS: tuple[Part, ...] = (throughput, beside_paper, differences, memory, rankin
 
 
 def find_gains(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
-    """Return table gains; empty for a study without readings or without a baseline.
+    """Table gains; empty for a study without readings or without a baseline.
 
     All architectures are planned by Phaze's planner, with their own HBM or the capacity that suits them best.
     A design's gain is the geometric mean over the models that both it and the baseline train.
@@ -194,7 +180,7 @@ def find_gains(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
 
 
 def accelerators(inputs: Inputs, results: pd.DataFrame) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yield the accelerators that gain something, by model: the best, the common one, named ones for all."""
+    """The accelerators that gain something, by model: the best, the common one, named ones for all."""
     models, named = inputs.study.models, inputs.study.architectures.named
     families = inputs.published.families if inputs.published else {}
     members = {name for family in families.values() for name in family.values()}
@@ -218,38 +204,44 @@ _READ = (
 
 
 def assumptions(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on the gains under every reading, for a study with readings."""
-    rows = gains_in_order(inputs, findings.gains)
-    if rows.empty:
+    """The gains under every reading, for a study with readings."""
+    gains = gains_in_order(inputs, findings.gains)
+    if gains.empty:
         return
-    turned = tuple(turned_over(_claimed(rows)))
-    blocks: tuple[Block, ...] = (*((Items(turned),) if turned else ()), _gains_sheet(rows))
+    turned = tuple(turned_over(claims(inputs, findings)))
+    designs = list(dict.fromkeys(gains["design"]))
+    wide = gains.pivot(index="reading", columns="design", values="gain").fillna(0.0).add_prefix("gain of ")
+    rows = gains.drop_duplicates("reading")[["reading", "note", "baseline"]].join(wide, on="reading")
+    columns: dict[str, Cell] = {
+        "reading": "{reading}", "what it assumes": "{note}", "over": "{baseline}",
+        **{design: in_form(f"gain of {design}", times) for design in designs},
+    }  # fmt: skip
+    caption = "Geometric mean of the throughput over the baseline's, as planned, under every reading"
+    sheet = sheet_of(caption, rows, columns, 3, rows["reading"] == OWN_READING, Gains.name)
+    blocks: tuple[Block, ...] = (Items(turned), sheet) if turned else (sheet,)
     yield Section("assumptions", "What the gain rests on", _READ, blocks)
 
 
-def claims(inputs: Inputs, findings: Findings) -> pd.DataFrame:
-    """Return the gains that the study is about: of accelerators that are nowhere the baseline, in order."""
-    return _claimed(gains_in_order(inputs, findings.gains))
-
-
 def gains_in_order(inputs: Inputs, gains: pd.DataFrame) -> pd.DataFrame:
-    """Return gains in the order of the study: designs, and readings with its own settings first."""
+    """Gains in the order of the study: designs, and readings with its own settings first."""
     designs = (PER_MODEL, COMMON, *inputs.study.architectures.named)
     order = {name: place for place, name in enumerate((*designs, *inputs.study.shown_readings))}
-    several = len(inputs.study.models) > 1
-    rows = gains[(gains["design"] != COMMON) | several]
+    rows = gains[(gains["design"] != COMMON) | (len(inputs.study.models) > 1)]
     return rows.sort_values(["design", "reading"], key=lambda names: names.map(order), ignore_index=True)
 
 
-def _claimed(gains: pd.DataFrame) -> pd.DataFrame:
-    """Return the gains of designs that are nowhere the baseline, of equal ones that with a name."""
+def claims(inputs: Inputs, findings: Findings) -> pd.DataFrame:
+    """The gains that the study is about: of designs that are nowhere the baseline, of equal ones that with
+    a name.
+    """
+    gains = gains_in_order(inputs, findings.gains)
     found = gains[~gains["design"].isin(gains["baseline"])]
     wide = found.pivot(index="design", columns="reading", values="gain").reindex(found["design"].unique())
     return found[~found["design"].isin(wide.index[wide.duplicated(keep="last")])]
 
 
 def turned_over(gains: pd.DataFrame) -> Iterator[str]:
-    """Yield the readings under which an accelerator that gains no longer does, or the reverse."""
+    """The readings under which an accelerator that gains no longer does, or the reverse."""
     for design, own, others in _by_design(gains):
         turned = others[(others["gain"] > 1 + EVEN) != (own["gain"] > 1 + EVEN)]
         words = join(
@@ -264,7 +256,7 @@ def turned_over(gains: pd.DataFrame) -> Iterator[str]:
 
 
 def gains_in_words(gains: pd.DataFrame) -> Iterator[str]:
-    """Yield the gain of every design under the study's settings and under its readings."""
+    """The gain of every design under the study's settings and under its readings."""
     for design, own, others in _by_design(gains):
         changes = [f"{row['reading']} {times(row['gain'])}" for _, row in others.iterrows()]
         under = f"; under the readings {join(changes)}" if changes else ""
@@ -272,20 +264,8 @@ def gains_in_words(gains: pd.DataFrame) -> Iterator[str]:
 
 
 def _by_design(gains: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.DataFrame]]:
-    """Yield for every design its title, its gain under the study's settings, and those of the readings."""
+    """For every design its title, its gain under the study's settings, and those of the readings."""
     for design, rows in gains.groupby("design", sort=False):
         own = rows["reading"] == OWN_READING
         if own.any():
             yield TITLES.get(str(design), str(design)), rows[own].iloc[0], rows[~own]
-
-
-def _gains_sheet(gains: pd.DataFrame) -> Sheet:
-    designs = list(dict.fromkeys(gains["design"]))
-    wide = gains.pivot(index="reading", columns="design", values="gain").fillna(0.0).add_prefix("gain of ")
-    rows = gains.drop_duplicates("reading")[["reading", "note", "baseline"]].join(wide, on="reading")
-    columns: dict[str, Cell] = {
-        "reading": "{reading}", "what it assumes": "{note}", "over": "{baseline}",
-        **{design: in_form(f"gain of {design}", times) for design in designs},
-    }  # fmt: skip
-    caption = "Geometric mean of the throughput over the baseline's, as planned, under every reading"
-    return sheet_of(caption, rows, columns, 3, rows["reading"] == OWN_READING, Gains.name)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from phaze.base.ranking import tied
-from phaze.report import style
-from phaze.report.charts import wrapped
-from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, Sheet, sheet_of
+from phaze.report import charts, style
+from phaze.report.document import Cell, Chart, Items, Prose, Section, sheet_of
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.winners import COMMON, PER_MODEL, with_areas
@@ -20,7 +18,7 @@ from phaze.spec.study import Study
 from phaze.tables import PARTS, PLANNERS
 from phaze.tables.plans import PLAN
 
-TITLES = {"phaze": "Phaze", "piper": "Piper", "equal": "equal stages", "expert": "experts"}
+TITLES = {planner: title for planner, (title, _) in charts.PLANNERS.items()}
 """Planners, for readers."""
 NAMES = {
     "imbalance_s": "imbalance",
@@ -36,12 +34,15 @@ CHIP = ["model", "architecture", "hbm_gib"]
 
 
 def titled(study: Study, results: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
-    """Return what was found of plans of the accelerators in the results, once for each design of a result."""
+    """What was found of plans of the accelerators in the results, once for each design of a result.
+
+    Column `title` names the planner for readers.
+    """
     designs = {PER_MODEL, COMMON, study.architectures.baseline}
     plans = results.loc[results["design"].isin(designs), [*CHIP, "design"]].merge(found, on=CHIP)
     order = {name: place for place, name in enumerate(study.models)}
     rank = dict(zip(PLANNERS, range(4), strict=True)) | {PER_MODEL: 0, COMMON: 1}
-    return plans.sort_values(
+    return plans.assign(title=plans["planner"].map(TITLES)).sort_values(
         ["model", "design", "planner"],
         key=lambda column: column.map(order if column.name == "model" else rank).fillna(2),
         kind="stable",
@@ -50,13 +51,13 @@ def titled(study: Study, results: pd.DataFrame, found: pd.DataFrame) -> pd.DataF
 
 
 def change(value: float) -> str:
-    """Return a relative change, with a sign unless it is nothing."""
+    """A relative change, with a sign unless it is nothing."""
     text = percent(value)
     return text.removeprefix("-") if text in ("0.0 %", "-0.0 %") else ("+" if value > 0 else "") + text
 
 
 def in_parts(row: pd.Series, least: float = 0.01) -> str:
-    """Return what a simulated time differs from the planned by and where that comes from, largest part first.
+    """By how much a simulated time differs from the planned and where that comes from, largest part first.
 
     Parts are named where the times differ by more than `NEAR`, and if they are more than the least.
     """
@@ -69,14 +70,30 @@ def in_parts(row: pd.Series, least: float = 0.01) -> str:
 
 
 def compared(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on planners."""
+    """Planners on equal accelerators."""
     plans = titled(inputs.study, findings.results, findings.plans)
     if plans.empty:
         return
     wide, words = _ratios(plans), in_words(inputs, findings)
-    blocks: tuple[Block, ...] = (
-        *((Prose(words),) if words else ()), _chart(wide, inputs), _ratio_sheet(wide, plans), Prose(_MODELS),
-        Prose(_COMMUNICATION), *_facts(plans, findings), _plan_sheet(plans),
+    best = wide[wide.index.get_level_values("design") == PER_MODEL].droplevel("design")
+    best = best.reindex(inputs.study.models).fillna(0.0)
+    phaze, *others = charts.PLANNERS.items()
+    looks = dict([phaze, ("unflushed", ("Phaze's plan, Piper's model", style.TEAL)), *others])
+    figure = Chart(
+        "planners",
+        "Throughput of every planner over Phaze's on each workload's best accelerator",
+        "Bars that are missing: nothing fits, or Phaze's plan not with two versions of the weights.",
+        partial(charts.planner_ratios, best, looks),
+    )
+    planned = plans[plans["planner"] == "phaze"].set_index(["model", "design"])["samples_per_s"]
+    rows = wide.assign(planned=planned).reset_index()
+    caption = "Throughput of Phaze's planner, and of the others over it; – where a planner finds nothing"
+    ratios = sheet_of(caption, rows, _RATIO, 2, rows["design"] == PER_MODEL, "plans")
+    caption = "Every plan; t and d list the widths of the stages in the order in which they first appear"
+    every = sheet_of(caption, plans, _PLAN, 6, source="plans", folded=True)
+    blocks = (
+        *((Prose(words),) if words else ()), figure, ratios, Prose(_MODELS), Prose(_COMMUNICATION),
+        *_facts(plans, findings), every,
     )  # fmt: skip
     about = (
         "Equal accelerators, equal schedules of their layers: only the planners differ, and what they assume."
@@ -84,6 +101,18 @@ def compared(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     yield Section("planners", "Planners side by side", about, blocks)
 
 
+_RATIO: dict[str, Cell] = {
+    "workload": "{model}", "design": "{design}", "Phaze, planned samples/s": "{planned:digits4}",
+    "Piper": "{piper:times}", "Phaze's plan, Piper's model": "{unflushed:times}",
+    "equal stages": "{equal:times}", "experts": "{expert:times}",
+}  # fmt: skip
+_PLAN: dict[str, Cell] = {
+    "workload": "{model}", "design": "{design}", "planner": "{title}", "t": "{tensor}", "d": "{data}",
+    "activations": lambda row: str(row["memory" if row["status"] == "placed" else "reason"]),
+    "stages": "{stages}", "microbatch": "{microbatch}", "devices": "{devices_used:,}",
+    "samples/s": "{samples_per_s:digits4}",
+    "under Piper's model": lambda row: digits(1.0 / row["piper_time_per_sample_s"], 4),
+}  # fmt: skip
 _MODELS = (
     "Phaze, equal stages and experts flush the pipeline after every batch: filling and draining it costs "
     "s − 1 times the slowest stage. Piper does not flush: a sample takes what the slowest stage takes. For "
@@ -102,57 +131,30 @@ _COMMUNICATION = (
 
 
 def _ratios(plans: pd.DataFrame) -> pd.DataFrame:
-    """Return throughput over Phaze's by (model, design), a column for every planner and for Phaze's own plan
-    under Piper's model; 0 where there is none.
+    """Throughput over Phaze's by (model, design), a column for every planner and for Phaze's own plan under
+    Piper's model; 0 where there is none.
     """
     keys = ["model", "design"]
     wide = plans.pivot(index=keys, columns="planner", values="samples_per_s").reindex(columns=PLANNERS)
     phaze = plans[plans["planner"] == "phaze"].set_index(keys)
     wide["unflushed"] = (1.0 / phaze["piper_time_per_sample_s"]).reindex(wide.index)
-    order = plans.drop_duplicates(keys).set_index(keys).index
     base = wide["phaze"].where(wide["phaze"] > 0)
-    return wide.div(base, axis=0).fillna(0.0).reindex(order)
-
-
-def _chart(wide: pd.DataFrame, inputs: Inputs) -> Chart:
-    mine = wide[wide.index.get_level_values("design") == PER_MODEL].droplevel("design")
-    best = mine.reindex(inputs.study.models).fillna(0.0)
-    return Chart(
-        "planners",
-        "Throughput of every planner over Phaze's on each workload's best accelerator",
-        "Bars that are missing: nothing fits, or Phaze's plan not with two versions of the weights.",
-        partial(ratios, best, {**TITLES, "unflushed": "Phaze's plan, Piper's model"}),
-    )
-
-
-def _ratio_sheet(wide: pd.DataFrame, plans: pd.DataFrame) -> Sheet:
-    phaze = plans[plans["planner"] == "phaze"].set_index(["model", "design"])["samples_per_s"]
-    rows = wide.assign(planned=phaze).reset_index()
-    columns: dict[str, Cell] = {
-        "workload": "{model}", "design": "{design}", "Phaze, planned samples/s": "{planned:digits4}",
-        "Piper": "{piper:times}", "Phaze's plan, Piper's model": "{unflushed:times}",
-        "equal stages": "{equal:times}", "experts": "{expert:times}",
-    }  # fmt: skip
-    caption = "Throughput of Phaze's planner, and of the others over it; – where a planner finds nothing"
-    return sheet_of(caption, rows, columns, 2, rows["design"] == PER_MODEL, "plans")
+    return wide.div(base, axis=0).fillna(0.0).reindex(plans.drop_duplicates(keys).set_index(keys).index)
 
 
 def _facts(plans: pd.DataFrame, findings: Findings) -> Iterator[Items]:
-    best = plans[(plans["design"] == PER_MODEL) & (plans["status"] == "placed")].set_index(
-        ["model", "planner"]
-    )
-    models = dict.fromkeys(best.index.get_level_values("model"))
-    sentences = [
-        _fact(str(model), best.loc[(model, "phaze")], best.loc[(model, "piper")])
-        for model in models
-        if (model, "phaze") in best.index and (model, "piper") in best.index
-    ]
+    best = plans[(plans["design"] == PER_MODEL) & (plans["status"] == "placed")]
+    sentences = []
+    for model, mine in best.groupby("model", sort=False):
+        by_planner = {row["planner"]: row for _, row in mine.iterrows()}
+        if {"phaze", "piper"} <= by_planner.keys():
+            sentences.append(_fact(str(model), by_planner["phaze"], by_planner["piper"]))
     if sentences:
         yield Items((*sentences, *_heterogeneity(findings)))
 
 
 def _fact(model: str, phaze: pd.Series, piper: pd.Series) -> str:
-    """Return where the difference between Phaze's and Piper's plan comes from."""
+    """Where the difference between Phaze's and Piper's plan comes from."""
     ratio = piper["samples_per_s"] / phaze["samples_per_s"]
     plans = f"{_widths(piper)} against {_widths(phaze)}"
     own = f"{model}: Piper reaches {times(ratio)} Phaze's throughput ({plans})"
@@ -166,7 +168,7 @@ def _fact(model: str, phaze: pd.Series, piper: pd.Series) -> str:
 
 
 def _heterogeneity(findings: Findings) -> Iterator[str]:
-    """Yield how many of Piper's plans use what Phaze's cannot."""
+    """How many of Piper's plans use what Phaze's cannot."""
     plans = findings.plans[(findings.plans["planner"] == "piper") & (findings.plans["status"] == "placed")]
     counts = {
         "several tensor widths": plans["tensor"].str.contains(","),
@@ -185,21 +187,8 @@ def _widths(plan: pd.Series) -> str:
     )
 
 
-def _plan_sheet(plans: pd.DataFrame) -> Sheet:
-    columns: dict[str, Cell] = {
-        "workload": "{model}", "design": "{design}", "planner": lambda row: TITLES[row["planner"]],
-        "t": "{tensor}", "d": "{data}",
-        "activations": lambda row: str(row["memory" if row["status"] == "placed" else "reason"]),
-        "stages": "{stages}", "microbatch": "{microbatch}", "devices": "{devices_used:,}",
-        "samples/s": "{samples_per_s:digits4}",
-        "under Piper's model": lambda row: digits(1.0 / row["piper_time_per_sample_s"], 4),
-    }  # fmt: skip
-    caption = "Every plan; t and d list the widths of the stages in the order in which they first appear"
-    return sheet_of(caption, plans, columns, 6, source="plans", folded=True)
-
-
 def chosen(inputs: Inputs, findings: Findings) -> pd.DataFrame:
-    """Return the plan of every model by the planner of the study with the least simulated time.
+    """The plan of every model by the planner of the study with the least simulated time.
 
     Of equal times the one with the least area, then name. Empty where the planner is Phaze's, whose answer
     the results are.
@@ -216,7 +205,7 @@ def chosen(inputs: Inputs, findings: Findings) -> pd.DataFrame:
 
 
 def in_words(inputs: Inputs, findings: Findings) -> str:
-    """Return the answer by the planner of the study, empty where that is Phaze's."""
+    """The answer by the planner of the study, empty where that is Phaze's."""
     best = chosen(inputs, findings).set_index("model").reindex(inputs.study.models).dropna(how="all")
     if best.empty:
         return ""
@@ -230,23 +219,3 @@ def in_words(inputs: Inputs, findings: Findings) -> str:
         "covers Phaze's planner only), the best of the architectures that Phaze ranks among its best, the "
         f"common and the named ones: {join(plans)}."
     )
-
-
-_COLOURS = {
-    "phaze": style.BLUE,
-    "unflushed": style.TEAL,
-    "piper": style.AMBER,
-    "equal": style.GREY,
-    "expert": style.SILVER,
-}
-
-
-def ratios(table: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
-    """Draw a bar for every planner and workload; rows are workloads, columns as in the colours."""
-    figure, (ax,) = style.axes(style.WIDE, 3.4)
-    for number, (name, colour) in enumerate(_COLOURS.items()):
-        style.bars_beside(ax, table[name], number, len(_COLOURS), colour, titles[name])
-    ax.axhline(1, color=style.SAND, lw=0.8)
-    style.name_groups(ax, [wrapped(str(model)) for model in table.index])
-    ax.set_ylabel("throughput over Phaze's planner")
-    return style.legend_above(figure, ax, 5)

@@ -22,7 +22,7 @@ MOST_ROWS = 60
 
 
 def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the comparison of scenarios, for a study with several."""
+    """Scenarios side by side, for a study with several."""
     table = findings.comparisons[findings.comparisons["design"] == PER_MODEL]
     if table.empty:
         return
@@ -33,7 +33,7 @@ def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         "scenarios",
         f"Throughput of the best accelerators in every scenario over {names[0]}",
         "Accelerator, HBM and placement are chosen for each scenario.",
-        partial(charts.scenarios, wide.fillna(0.0)),
+        partial(charts.rows_beside, wide.fillna(0.0), f"throughput over {names[0]}", 0, said=True),
     )
     place = table["model"].map(shown.index) * len(names) + table["scenario"].map(names.index)
     columns: dict[str, Cell] = {
@@ -48,7 +48,7 @@ def scenarios(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def models(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section beside Table 4."""
+    """The models, beside Table 4."""
     if findings.complexities.empty:
         return
     blocks: list[Block] = [_complexities_sheet(inputs, findings.complexities)]
@@ -66,7 +66,7 @@ _PRINTED_SIZES = (
 
 
 def _complexities_sheet(inputs: Inputs, table: pd.DataFrame) -> Sheet:
-    """Return our sizes, each above the printed ones in the columns that they fit."""
+    """Our sizes, each above the printed ones in the columns that they fit."""
     columns = (
         "{model}", "ours, {layout:sliced}", "{layers}", "{operators}", "{parameters:,}",
         "{held_parameters:,}", "{block_parameter_bytes:B}", "{block_activation_bytes:B}",
@@ -97,7 +97,7 @@ def _complexities_sheet(inputs: Inputs, table: pd.DataFrame) -> Sheet:
 
 
 def misfits(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on what fits nowhere."""
+    """What fits nowhere."""
     del findings
     rows = inputs.cluster.placements[inputs.cluster.placements["status"] == "infeasible"]
     if rows.empty:
@@ -121,7 +121,7 @@ def misfits(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def checks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the checks of the results and what the model assumes."""
+    """The checks of the results, and what the model assumes."""
     about = "What must hold of any study, checked on this one; a study that fails a check ends with an error."
     yield checks_section(findings.checks, "checks", about)
     about = "What is modelled, in short; the README says more."
@@ -162,32 +162,35 @@ def _assumptions(inputs: Inputs) -> tuple[str, ...]:
     )
 
 
-STAGES = ("extract", "estimate", "screen", "schedule", "place")
-
-
 def proofs(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on how well the schedules are known and how long everything took."""
+    """How well the schedules are known, and how long everything took."""
     blocks: list[Block] = []
     if len(findings.times):
+        spent = findings.times.pivot_table(
+            index="model", columns="stage", values="cpu_s", sort=False, fill_value=0.0
+        )
+        what = "processor time of all jobs, s"
         blocks += [
             Chart(
                 "stages",
                 "Processor time of the stages, by workload",
                 "Summed over jobs; where a job reports no processor time it counts none.",
-                partial(charts.stage_times, findings.times, STAGES),
+                partial(charts.stacked, spent, charts.STAGES, what),
             ),
             Chart(
                 "solving",
                 "Of that, scheduling (the integer program) and placing (the dynamic program)",
                 "As Figure 7 of the paper splits the solving time.",
-                partial(charts.stage_times, findings.times, ("schedule", "place")),
+                partial(charts.stacked, spent.filter(["schedule", "place"]), charts.STAGES, what),
             ),
             _times_sheet(findings.times),
             *_time_shares(inputs, findings.times),
         ]
     if len(findings.proofs):
+        counts = findings.proofs[["z_needed", "branching"]]
+        rows = findings.proofs.join(counts.div(findings.proofs["solves"], axis=0).add_prefix("share_"))
         caption = "Schedules of layers on the kept architectures"
-        blocks += [sheet_of(caption, findings.proofs, _PROOFS, source="proofs"), *_gaps(inputs.solves)]
+        blocks += [sheet_of(caption, rows, _PROOFS, source="proofs"), *_gaps(inputs.solves)]
     if blocks:
         about = "How long each stage took, which schedules are proven, and which needed core assignment."
         yield Section("proofs", "Time and proof", about, tuple(blocks))
@@ -197,7 +200,7 @@ def _times_sheet(table: pd.DataFrame) -> Sheet:
     wide = table.pivot_table(
         index="model", columns="stage", values="wall_s", aggfunc="sum", fill_value=0.0, sort=False
     )
-    stages = [s for s in STAGES if s in wide]
+    stages = [s for s in charts.STAGES if s in wide]
     by_model = table.groupby("model").agg(jobs=("jobs", "sum"), peak_bytes=("peak_bytes", "max"))
     rows = wide[stages].assign(together=wide[stages].sum(axis=1)).join(by_model).reset_index()
     columns: dict[str, Cell] = {
@@ -238,18 +241,14 @@ def _gaps(solves: pd.DataFrame) -> Iterator[Block]:
 _PROOFS: dict[str, Cell] = {
     "workload": "{model}", "layers scheduled": "{solves:,}", "optimal": "{optimal:,}",
     "with a gap": "{feasible:,}", "timed out": "{timed_out:,}", "needed a program": "{programs:,}",
-    "needed core assignment (z)": lambda row: _share(row, "z_needed"),
-    "branching beats all cores": lambda row: _share(row, "branching"),
+    "needed core assignment (z)": "{z_needed:,} ({share_z_needed:percent})",
+    "branching beats all cores": "{branching:,} ({share_branching:percent})",
     "largest gap": "{largest_gap:percent2}",
 }  # fmt: skip
 
 
-def _share(row: pd.Series, count: str) -> str:
-    return f"{row[count]:,} ({percent(row[count] / row['solves'])})"
-
-
 def count_proofs(solves: pd.DataFrame) -> pd.DataFrame:
-    """Return table proofs."""
+    """Table proofs."""
     if solves.empty:
         return Proofs.empty()
     by_model = solves.assign(

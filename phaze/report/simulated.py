@@ -7,17 +7,14 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from phaze.report import style
-from phaze.report.charts import wrapped
-from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, Sheet, in_form, sheet_of
+from phaze.report import charts, style
+from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, in_form, sheet_of
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.pipeline_picture import picture
 from phaze.report.planners import NAMES, TITLES, change, titled
-from phaze.report.style import BLUE, GREY, SAND, SILVER, WIDE, axes, name_groups
 from phaze.report.winners import PER_MODEL
 from phaze.report.words import join, percent, times
 from phaze.tables import BY_HAND, PARTS
@@ -25,14 +22,20 @@ from phaze.tables.plans import PLAN
 
 
 def replayed(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on simulated plans."""
+    """Simulated plans."""
     rows = titled(inputs.study, findings.results, findings.simulations)
     if rows.empty:
         return
-    best = rows[rows["design"] == PER_MODEL]
+    best, marked = rows[rows["design"] == PER_MODEL], rows["design"] == PER_MODEL
+    rows["difference"] = rows["simulated_s"] / rows["planned_s"] - 1
+    shares = rows[list(PARTS)].div(rows["planned_s"], axis=0).add_prefix("share_of_")
+    caption = "Time per batch as planned and as simulated, and its difference with its parts, of the planned"
+    planned = sheet_of(caption, rows.join(shares), _TIMES, 3, marked, "simulations")
+    caption = "Where the device time of every simulated plan goes, what binds it, and its fullest device"
+    spent = sheet_of(caption, rows, _SHARES, 5, source="simulations", folded=True)
     blocks: tuple[Block, ...] = (
-        *_charts(best, inputs), _times_sheet(rows), Prose(_PARTS), Prose(_FACTOR), *_facts(best),
-        *_picture(best, inputs), _shares_sheet(rows), Prose(_MOVED),
+        *_difference_chart(best, inputs), planned, Prose(_PARTS), Prose(_FACTOR), *_facts(best),
+        *_picture(best, inputs), spent, Prose(_MOVED),
     )  # fmt: skip
     about = (
         "A planner's time is a formula. Here every plan is executed event by event, microbatch by microbatch "
@@ -41,6 +44,19 @@ def replayed(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     yield Section("simulated", "Simulated", about, blocks)
 
 
+_TIMES: dict[str, Cell] = {
+    "workload": "{model}", "design": "{design}", "planner": "{title}",
+    "planner's time": "{planned_s:seconds}", "simulated": "{simulated_s:seconds}",
+    "difference": in_form("difference", change),
+    **{NAMES[part]: in_form(f"share_of_{part}", change) for part in PARTS},
+}  # fmt: skip
+_SHARES: dict[str, Cell] = {
+    "workload": "{model}", "design": "{design}", "planner": "{title}", "schedule": "{schedule}",
+    "bound by": "{bound_by}, stage {bound_stage}", "compute": "{compute_share:percent}",
+    "exposed communication": "{exposed_communication_share:percent}", "bubbles": "{bubble_share:percent}",
+    "HBM": "{hbm_share:percent}", "links": "{link_share:percent}", "samples/s": "{samples_per_s:digits4}",
+    "most memory": "{peak_bytes:size}", "in stage": "{fullest_stage}",
+}  # fmt: skip
 _PARTS = (
     "The parts sum to the difference; negative ones say that the planner assumes more time than the "
     "simulation needs. Imbalance: Phaze's formula takes every stage for as slow as the slowest while the "
@@ -68,19 +84,19 @@ _FACTOR = (
 )
 
 
-def _charts(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
-    """Yield the figure, if there is something to be seen on the best accelerators."""
+def _difference_chart(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
+    """The figure, if there is something to be seen on the best accelerators."""
     if best.empty:
         return
     order = [model for model in inputs.study.models if model in set(best["model"])]
-    shares = best.set_index(["planner", "model"])[["simulated_s", *PARTS]].div(
-        best.set_index(["planner", "model"])["planned_s"], axis=0
-    )
+    by_plan = best.set_index(["planner", "model"])
+    shares = by_plan[["simulated_s", *PARTS]].div(by_plan["planned_s"], axis=0)
     wide = shares["simulated_s"].unstack("planner").reindex(index=order, columns=list(TITLES)).fillna(0.0)
     parts = {
-        name: shares.loc[shares.index.get_level_values("planner") == name, list(PARTS)]
+        TITLES[name]: shares.loc[shares.index.get_level_values("planner") == name, list(PARTS)]
         .droplevel("planner")
         .reindex(order)
+        .fillna(0.0)
         for name in ("phaze", "piper")
     }
     yield Chart(
@@ -93,7 +109,7 @@ def _charts(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
 
 
 def _picture(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
-    """Yield the first workload's best placement over time, of those with a pipeline if there is one."""
+    """The first workload's best placement over time, of those with a pipeline if there is one."""
     plans = best[list(PLAN)].merge(inputs.plans[inputs.plans["planner"] == "phaze"], on=list(PLAN))
     if plans.empty or inputs.pictures is None:
         return
@@ -107,41 +123,15 @@ def _picture(best: pd.DataFrame, inputs: Inputs) -> Iterator[Chart]:
     )
 
 
-def _times_sheet(rows: pd.DataFrame) -> Sheet:
-    shares = rows[list(PARTS)].div(rows["planned_s"], axis=0).add_prefix("share_of_")
-    columns: dict[str, Cell] = {
-        "workload": "{model}", "design": "{design}", "planner": lambda row: TITLES[row["planner"]],
-        "planner's time": "{planned_s:seconds}", "simulated": "{simulated_s:seconds}",
-        "difference": lambda row: change(row["simulated_s"] / row["planned_s"] - 1),
-        **{NAMES[part]: in_form(f"share_of_{part}", change) for part in PARTS},
-    }  # fmt: skip
-    caption = "Time per batch as planned and as simulated, and its difference with its parts, of the planned"
-    return sheet_of(caption, rows.join(shares), columns, 3, rows["design"] == PER_MODEL, "simulations")
-
-
-def _shares_sheet(rows: pd.DataFrame) -> Sheet:
-    columns: dict[str, Cell] = {
-        "workload": "{model}", "design": "{design}", "planner": lambda row: TITLES[row["planner"]],
-        "schedule": "{schedule}", "bound by": "{bound_by}, stage {bound_stage}",
-        "compute": "{compute_share:percent}",
-        "exposed communication": "{exposed_communication_share:percent}", "bubbles": "{bubble_share:percent}",
-        "HBM": "{hbm_share:percent}", "links": "{link_share:percent}",
-        "samples/s": "{samples_per_s:digits4}", "most memory": "{peak_bytes:size}",
-        "in stage": "{fullest_stage}",
-    }  # fmt: skip
-    caption = "Where the device time of every simulated plan goes, what binds it, and its fullest device"
-    return sheet_of(caption, rows, columns, 5, source="simulations", folded=True)
-
-
 def _facts(best: pd.DataFrame) -> Iterator[Items]:
-    """Yield how far planners are off, and whether the simulation would choose another."""
+    """How far planners are off, and whether the simulation would choose another."""
     sentences = []
-    for planner, mine in best.groupby("planner", sort=False):
+    for title, mine in best.groupby("title", sort=False):
         ratio = mine["simulated_s"] / mine["planned_s"]
         largest = mine.iloc[int(np.argmax((ratio - 1).abs()))]
         part = max(PARTS, key=lambda name: abs(largest[name]))
         sentences.append(
-            f"{TITLES[str(planner)]}: simulated plans take {times(ratio.min())} to {times(ratio.max())} the "
+            f"{title}: simulated plans take {times(ratio.min())} to {times(ratio.max())} the "
             f"planner's time; the farthest is {largest['model']}, most of it by {NAMES[part]}."
         )
     if sentences:
@@ -149,7 +139,7 @@ def _facts(best: pd.DataFrame) -> Iterator[Items]:
 
 
 def _choices(best: pd.DataFrame) -> Iterator[str]:
-    """Yield on which workloads another flushing planner's plan is simulated to be faster than Phaze's."""
+    """On which workloads another flushing planner's plan is simulated to be faster than Phaze's."""
     flushing = best[best["schedule"] != "2bw"]
     wide = flushing.pivot(index="model", columns="planner", values="simulated_s")
     if "phaze" not in wide:
@@ -163,7 +153,6 @@ def _choices(best: pd.DataFrame) -> Iterator[str]:
         )
 
 
-_PLANNERS = {"phaze": style.BLUE, "piper": style.AMBER, "equal": style.GREY, "expert": style.SILVER}
 _PART_COLOURS = {
     "imbalance_s": style.SKY,
     "bubbles_s": style.PURPLE,
@@ -174,35 +163,28 @@ _PART_COLOURS = {
 
 
 def differences(ratios: pd.DataFrame, parts: Mapping[str, pd.DataFrame]) -> Figure:
-    """Draw a bar for every planner and workload, and below the parts of the difference of two planners."""
+    """A bar for every planner and workload, and below the parts of the difference of two planners."""
     figure, (top, bottom) = style.axes(style.WIDE, 5.6, rows=2)
-    for number, (name, colour) in enumerate(_PLANNERS.items()):
-        style.bars_beside(top, ratios[name], number, len(_PLANNERS), colour, TITLES[name])
-    top.axhline(1, color=style.SAND, lw=0.8)
+    charts.columns_beside(top, ratios, charts.PLANNERS)
     top.set_ylabel("simulated over planned")
-    for number, (name, table) in enumerate(parts.items()):
+    for number, (title, table) in enumerate(parts.items()):
         at = np.arange(len(table)) - 0.21 + 0.42 * number
-        _stack(bottom, at, table.fillna(0.0), NAMES if number == 0 else {})
+        up, down = np.zeros(len(table)), np.zeros(len(table))
+        for part, colour in _PART_COLOURS.items():
+            values = table[part].to_numpy(float)
+            base, label = np.where(values >= 0, up, down), "_" if number else NAMES[part]
+            bottom.bar(at, values, 0.38, bottom=base, color=colour, label=label)
+            up, down = up + np.maximum(values, 0), down + np.minimum(values, 0)
         for x in at:
             bottom.annotate(
-                TITLES[name], (float(x), 0.0), (0, 2), textcoords="offset points", fontsize=7, ha="center"
+                title, (float(x), 0.0), (0, 2), textcoords="offset points", fontsize=7, ha="center"
             )
     bottom.axhline(0, color=style.GREY, lw=0.8)
     bottom.set_ylabel("difference over planned")
+    style.name_groups(bottom, ratios.index)
     for ax, columns in ((top, 4), (bottom, 5)):
-        style.name_groups(ax, [wrapped(str(model)) for model in ratios.index])
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns)
     return figure
-
-
-def _stack(ax: Axes, at: np.ndarray, table: pd.DataFrame, names: Mapping[str, str]) -> None:
-    """Draw positive parts upwards and negative ones downwards."""
-    up, down = np.zeros(len(table)), np.zeros(len(table))
-    for part, colour in _PART_COLOURS.items():
-        values = table[part].to_numpy(float)
-        base = np.where(values >= 0, up, down)
-        ax.bar(at, values, 0.38, bottom=base, color=colour, label=names.get(part, "_"))
-        up, down = up + np.maximum(values, 0), down + np.minimum(values, 0)
 
 
 WAYS = {
@@ -217,7 +199,7 @@ _PLACE = ["model", "architecture", "hbm_gib", "planner", "system"]
 
 
 def on_networks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on plans that are mapped to the devices of networks."""
+    """Plans that are mapped to the devices of networks."""
     rows = side_by_side(inputs, findings)
     if rows.empty:
         return
@@ -231,17 +213,8 @@ def on_networks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         "devices matters; the third is the mapping that is chosen.",
         partial(added, tables),
     )
-    columns: dict[str, Cell] = {
-        "workload": "{model}", "planner": lambda row: TITLES[row["planner"]], "system": "{system}",
-        "network": "{network}", "mapping": lambda row: WAYS[row["way"]],
-        "workers × lanes × unit": "{workers} × {lanes} × {unit}",
-        "without communication": "{alone_s:seconds}", "all-reduce first": "{cs_map:seconds}",
-        "stages first": "{p2p_map:seconds}", "mapped": "{simulated_s:seconds}",
-        "gain over all-reduce first": lambda row: percent(1 - row["simulated_s"] / row["cs_map"]),
-        "gain over stages first": lambda row: percent(1 - row["simulated_s"] / row["p2p_map"]),
-    }  # fmt: skip
     caption = "Simulated time per batch on networks, before and after mapping"
-    sheet = sheet_of(caption, rows, columns, 5, source="plan_maps")
+    sheet = sheet_of(caption, rows, _MAPS, 5, source="plan_maps")
     blocks = (figure, sheet, Items(tuple(_gains(rows))), Prose(_MAPPED), Prose(_WORKERS))
     about = (
         "Planners take the network for flat. Here their plans lie on the devices of networks that are not: "
@@ -250,6 +223,13 @@ def on_networks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     yield Section("networks", "On networks", about, blocks)
 
 
+_MAPS: dict[str, Cell] = {
+    "workload": "{model}", "planner": "{title}", "system": "{system}", "network": "{network}",
+    "mapping": "{mapping}", "workers × lanes × unit": "{workers} × {lanes} × {unit}",
+    "without communication": "{alone_s:seconds}", "all-reduce first": "{cs_map:seconds}",
+    "stages first": "{p2p_map:seconds}", "mapped": "{simulated_s:seconds}",
+    "gain over all-reduce first": "{gain:percent}", "gain over stages first": "{gain_over_p2p:percent}",
+}  # fmt: skip
 _MAPPED = (
     "Every plan is executed event by event on the part of the network that has the study's devices; a link "
     "carries one message at a time, all-reduces go around inside nodes first, and the devices compute as "
@@ -269,7 +249,7 @@ _WORKERS = (
 
 
 def side_by_side(inputs: Inputs, findings: Findings) -> pd.DataFrame:
-    """Return a row for every plan and network: the time of both default orders and of the mapping chosen.
+    """A row for every plan and network: the time of both default orders and of the mapping chosen.
 
     A plan of several accelerators that are equally fast is shown once, on the one of the results.
     """
@@ -279,6 +259,12 @@ def side_by_side(inputs: Inputs, findings: Findings) -> pd.DataFrame:
     wide = found.pivot(index=_PLACE, columns="way", values="simulated_s").reindex(columns=list(BY_HAND))
     chosen = found[found["chosen"]].set_index(_PLACE)
     rows = chosen.assign(**{name.replace("-", "_"): wide[name] for name in BY_HAND}).reset_index()
+    rows = rows.assign(
+        gain=1 - rows["simulated_s"] / rows["cs_map"],
+        gain_over_p2p=1 - rows["simulated_s"] / rows["p2p_map"],
+        title=rows["planner"].map(TITLES),
+        mapping=rows["way"].map(WAYS),
+    )
     designs = titled(inputs.study, findings.results, rows[_PLACE])
     best = designs[designs["design"] == PER_MODEL][_PLACE].assign(best=True)
     order = {name: place for place, name in enumerate((*inputs.study.models, *TITLES))}
@@ -295,53 +281,51 @@ def side_by_side(inputs: Inputs, findings: Findings) -> pd.DataFrame:
 
 
 def _gains(rows: pd.DataFrame) -> Iterator[str]:
-    """Yield for every network what mapping gains, and what the worse default order costs."""
+    """For every network what mapping gains, and what the worse default order costs."""
     for system, mine in rows.groupby("system", sort=False):
-        gain = 1 - mine["simulated_s"] / mine["cs_map"]
-        cost = mine["p2p_map"] / mine["cs_map"] - 1
+        gain, cost = mine["gain"], mine["p2p_map"] / mine["cs_map"] - 1
         most, least, worst = (mine.iloc[int(at)] for at in (gain.argmax(), cost.argmin(), cost.argmax()))
         lowest, highest = (
             f"{'+' if value > 0 else ''}{percent(value)}" for value in (cost.min(), cost.max())
         )
         yield (
             f"{system}: over all-reduce first, mapping saves {percent(gain.mean())} of a batch on average, "
-            f"and at most {percent(gain.max())} ({_plan(most)}, {WAYS[most['way']]}); it makes "
+            f"and at most {percent(gain.max())} ({_plan(most)}, {most['mapping']}); it makes "
             f"{int((gain > 0).sum())} of {len(mine)} plans faster. Stages first differs from all-reduce "
             f"first by {lowest} ({_plan(least)}) to {highest} ({_plan(worst)})."
         )
 
 
 def _plan(row: pd.Series) -> str:
-    return f"{row['model']} by {TITLES[row['planner']]}"
+    return f"{row['model']} by {row['title']}"
 
 
 _ORDERS = {
-    "cs_map": ("all-reduce first", GREY),
-    "p2p_map": ("stages first", SILVER),
-    "simulated_s": ("mapped", BLUE),
+    "cs_map": ("all-reduce first", style.GREY),
+    "p2p_map": ("stages first", style.SILVER),
+    "simulated_s": ("mapped", style.BLUE),
 }
 
 
 def added(tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Draw for every network a bar for each order of each plan: what communication adds, in per cent."""
-    figure, all_axes = axes(WIDE, 0.5 + 2.3 * len(tables), rows=len(tables))
+    """For every network a bar for each order of each plan: what communication adds, in per cent."""
+    figure, all_axes = style.axes(style.WIDE, 0.5 + 2.3 * len(tables), rows=len(tables))
     for ax, (title, rows) in zip(all_axes, tables.items(), strict=True):
         models, planners = list(rows["model"].unique()), list(rows["planner"].unique())
         group = 0.86 / len(planners)
-        left = rows["model"].map(models.index) - 0.43
-        place = rows["planner"].map(planners.index)
-        at = left + group * (place + 0.08)
+        left = rows["model"].map(models.index) - 0.43 + group * rows["planner"].map(planners.index)
+        width = group * 0.84 / len(_ORDERS)
         for number, (column, (name, colour)) in enumerate(_ORDERS.items()):
             height = 100 * (rows[column] / rows["alone_s"] - 1)
-            width = group * 0.84 / len(_ORDERS)
-            ax.bar(at + width * (number + 0.5), height, width * 0.94, color=colour, label=name)
-        for x, planner in zip(left + group * (place + 0.5), rows["planner"], strict=True):
+            at = left + 0.08 * group + width * (number + 0.5)
+            ax.bar(at, height, width * 0.94, color=colour, label=name)
+        for x, planner in zip(left + group * 0.5, rows["title"], strict=True):
             ax.annotate(
-                TITLES[planner], (x, 0.0), (0, -3), xycoords=("data", "axes fraction"),
+                planner, (x, 0.0), (0, -3), xycoords=("data", "axes fraction"),
                 textcoords="offset points", fontsize=7, ha="center", va="top",
             )  # fmt: skip
-        ax.axhline(0, color=SAND, lw=0.8)
-        name_groups(ax, [wrapped(str(model)) for model in models])
+        ax.axhline(0, color=style.SAND, lw=0.8)
+        style.name_groups(ax, models)
         ax.tick_params(axis="x", pad=12)
         ax.set_ylabel("added, %")
         ax.set_title(title)

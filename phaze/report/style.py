@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -71,7 +71,7 @@ WIDE = 9.0
 def axes(
     width: float, height: float, rows: int = 1, columns: int = 1, *, sharex: bool = False
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure of that size in inches and its axes in reading order."""
+    """A figure of that size in inches and its axes in reading order."""
     figure = Figure(figsize=(width, height))
     grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex)
     return figure, list(grid.flat)
@@ -80,7 +80,7 @@ def axes(
 def panels(
     count: int, columns: int, head: float, height: float, *, sharex: bool = False
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure across the page and as many axes in its columns, of that height each below a head."""
+    """A figure across the page and as many axes in its columns, of that height each below a head."""
     rows = -(-count // columns)
     figure, every = axes(WIDE, head + height * rows, rows, columns, sharex=sharex)
     for ax in every[count:]:
@@ -89,25 +89,13 @@ def panels(
 
 
 def legend_above(figure: Figure, ax: Axes, columns: int = 6, title: str | None = None) -> Figure:
-    """Return the figure with the legend of an axes above it, so that it covers nothing, below a title."""
+    """The figure with the legend of an axes above it, so that it covers nothing, below a title."""
     handles, labels = ax.get_legend_handles_labels()
     legend = figure.legend(
         handles, labels, loc="outside upper left", ncols=columns, title=title, alignment="left"
     )
     legend.get_title().set_fontweight("bold")
     return figure
-
-
-def stacked_bars(
-    ax: Axes, labels: list[str], parts: dict[str, tuple[list[float], str]], *, height: float = 0.66
-) -> None:
-    """Draw horizontal bars from the top down, each made of the parts (values for every bar, colour)."""
-    left = [0.0] * len(labels)
-    positions = list(range(len(labels)))
-    for part, (values, colour) in parts.items():
-        ax.barh(positions, values, height, left=left, color=colour, label=part)
-        left = [a + b for a, b in zip(left, values, strict=True)]
-    name_rows(ax, labels)
 
 
 def name_rows(ax: Axes, labels: Sequence[str]) -> None:
@@ -125,11 +113,22 @@ def bars_beside(ax: Axes, values: pd.Series, number: int, of: int, colour: str, 
     return at
 
 
-def name_groups(ax: Axes, labels: Sequence[str]) -> None:
-    """Name the groups of upright bars."""
+def name_groups(ax: Axes, names: Iterable[object]) -> None:
+    """Name the groups of upright bars, in lines."""
+    labels = [wrapped(str(name)) for name in names]
     ax.set_xticks(range(len(labels)), labels)
-    ax.set_xlim(-0.55, len(labels) - 0.45)
+    ax.set_xlim(-0.55, max(len(labels), 4) - 0.45)
     ax.grid(axis="y")
+
+
+def wrapped(name: str, width: int = 10) -> str:
+    """A name in lines of that many letters, broken at hyphens and spaces."""
+    lines = [""]
+    for piece in re.split(r"(?<=[- ])", name):
+        if lines[-1] and len(lines[-1] + piece.rstrip("- ")) > width:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.rstrip("- ") for line in lines)
 
 
 PIXELS_PER_INCH = 96
@@ -144,7 +143,7 @@ class Drawn:
 
 
 def draw(chart: Chart) -> Drawn:
-    """Return a figure as SVG for a page."""
+    """A figure as SVG for a page."""
     with mpl.rc_context(RC):
         figure = chart.draw()
         _lay_out(figure)
@@ -173,11 +172,11 @@ def save(path: Path, draw: Callable[[], Figure]) -> None:
 
 
 def _inline(svg: str, name: str, title: str) -> str:
-    """Return SVG for a page: no prologue, no style of its own, short numbers, ids of its own."""
+    """SVG for a page: no prologue, no style of its own, short numbers, ids of its own."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", body, flags=re.S)
     body = re.sub(r"<defs>\s*</defs>", "", body)
-    body = re.sub(r"-?\d+\.\d{3,}", lambda number: _short(number[0]), body)
+    body = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), body)
     body = re.sub(r"\s+", " ", body).replace("> <", "><").replace("xlink:href", "href")
     body = re.sub(r' xmlns(:xlink)?="[^"]*"| version="[^"]*"', "", body)
     used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', body))
@@ -188,7 +187,3 @@ def _inline(svg: str, name: str, title: str) -> str:
     assert box is not None, head
     label = escape(title, quote=True)
     return f'<svg {box[0]} role="img" aria-label="{label}"><title>{label}</title>{rest}'.strip()
-
-
-def _short(number: str) -> str:
-    return f"{float(number):.2f}".rstrip("0").rstrip(".")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pandas as pd
@@ -41,7 +41,7 @@ class Design:
 
 
 def named_designs(study: Study, published: Published | None) -> Iterator[Design]:
-    """Yield the designs of named accelerators: the baseline, families of one for each model, single ones."""
+    """The designs of named accelerators: the baseline, families of one for each model, single ones."""
     named, models = study.architectures.named, study.models
     baseline = study.architectures.baseline
     families = published.families if published else {}
@@ -63,24 +63,18 @@ def _title(name: str, planner: str) -> str:
 
 
 def baseline_design(study: Study) -> str | None:
-    """Return the design that speed-ups are relative to: the baseline with the experts' placement."""
+    """The design that speed-ups are relative to: the baseline with the experts' placement."""
     return None if study.architectures.baseline is None else _title(study.architectures.baseline, EXPERT)
 
 
 def with_areas(cluster: Cluster, placements: pd.DataFrame) -> pd.DataFrame:
-    """Return placements with the area of their architecture."""
-    return placements.assign(area_um2=placements["architecture"].map(_areas(cluster)))
-
-
-@lru_cache(maxsize=2)
-def _areas(cluster: Cluster) -> pd.Series:
-    """Return the area of every architecture by name: of tens of thousands, of which few are asked for."""
-    return cluster.architectures.drop_duplicates("architecture").set_index("architecture")["area_um2"]
+    """Placements with the area of their architecture."""
+    return placements.assign(area_um2=placements["architecture"].map(cluster.chips["area_um2"]))
 
 
 @lru_cache(maxsize=2)
 def candidates(cluster: Cluster) -> pd.DataFrame:
-    """Return the searched placements on all architectures within the area limit, equal architectures once."""
+    """The searched placements on all architectures within the area limit, equal architectures once."""
     placed = with_areas(cluster, cluster.placements)
     within_limit = placed["area_um2"] <= cluster.area_limit_um2 * (1 + 1e-9)
     placed = placed[(placed["planner"] == "phaze") & within_limit]
@@ -88,28 +82,33 @@ def candidates(cluster: Cluster) -> pd.DataFrame:
 
 
 def space_of(architectures: pd.DataFrame, limit_um2: float) -> pd.Series:
-    """Return the architectures among which the best is looked for: within the area limit, equal ones once."""
+    """The architectures among which the best is looked for: within the area limit, equal ones once."""
     within_limit = architectures[architectures["area_um2"] <= limit_um2 * (1 + 1e-9)]
     return _distinct(architectures, within_limit["architecture"])
 
 
 def _distinct(architectures: pd.DataFrame, names: pd.Series) -> pd.Series:
-    """Return the first name of every architecture among those named: a named one may also lie in the grid."""
+    """The first name of every architecture among those named: a named one may also lie in the grid."""
     return Architectures.distinct(architectures[architectures["architecture"].isin(names)])["architecture"]
 
 
 def chip_of(cluster: Cluster, row: pd.Series) -> pd.Series:
-    """Return the row of table architectures of a placement."""
-    return chip_named(cluster, str(row["architecture"]))
+    """The row of table architectures of a placement."""
+    return chip_named(cluster, row["architecture"])
+
+
+def chip_named(cluster: Cluster, architecture: str) -> pd.Series:
+    """The row of table architectures of that name."""
+    return cast(pd.Series, cluster.chips.loc[architecture])
 
 
 def is_beside(study: Study, published: Published) -> bool:
-    """Return whether speed-ups of a study and of a publication are over the same baseline."""
+    """Speed-ups of a study and of a publication are over the same baseline."""
     return published.baseline in (None, study.architectures.baseline)
 
 
 def common_name(inputs: Inputs, published: Published) -> str:
-    """Return the named architecture that is a publication's common one; empty if none is."""
+    """The named architecture that is a publication's common one; empty if none is."""
     members = {name for family in published.families.values() for name in family.values()}
     chips = inputs.cluster.architectures
     named = chips[chips["named"] & ~chips["architecture"].isin(members)]
@@ -118,27 +117,15 @@ def common_name(inputs: Inputs, published: Published) -> str:
 
 
 def same_as(architectures: pd.DataFrame, chip: PublishedArchitecture) -> pd.DataFrame:
-    """Return the rows of table architectures that have the cores and the buffer of a printed one."""
+    """The rows of table architectures that have the cores and the buffer of a printed one."""
     same = architectures["glb_bytes"] == chip.glb_mib * MIB
     for key in ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc"):
         same &= architectures[key] == getattr(chip, key)
     return architectures[same]
 
 
-def chip_named(cluster: Cluster, architecture: str) -> pd.Series:
-    """Return the row of table architectures of that name."""
-    return cluster.architectures.iloc[_places(cluster)[architecture]]
-
-
-@lru_cache(maxsize=2)
-def _places(cluster: Cluster) -> dict[str, int]:
-    """Return the first row of every architecture by name."""
-    names = cluster.architectures["architecture"].to_list()
-    return dict(zip(reversed(names), reversed(range(len(names))), strict=True))
-
-
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows from best to worst; equal ones by HBM, stashing before recomputing, t and microbatch."""
+    """Rows from best to worst; equal ones by HBM, stashing before recomputing, t and microbatch."""
     keys = [
         LAYOUT.ranks(rows["layout"]),
         rows["recompute"],
@@ -152,7 +139,7 @@ def in_order(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_of_each_hbm(rows: pd.DataFrame, tolerance: float) -> pd.DataFrame:
-    """Return the best row of every HBM capacity, with `relative` throughput and which is `chosen`."""
+    """The best row of every HBM capacity, with `relative` throughput and which is `chosen`."""
     best = in_order(rows).drop_duplicates("hbm_gib").sort_values("hbm_gib")
     near = within(best["time_per_batch_s"].to_numpy(), tolerance)
     fastest = best["samples_per_s"].max()
@@ -161,7 +148,7 @@ def best_of_each_hbm(rows: pd.DataFrame, tolerance: float) -> pd.DataFrame:
 
 
 def choose(rows: pd.DataFrame, tolerance: float) -> pd.Series | None:
-    """Return the best row with the smallest HBM within the tolerance; if none is placed an infeasible one.
+    """The best row with the smallest HBM within the tolerance; if none is placed an infeasible one.
 
     That is the leanest, so that its reason says what is missing at least.
     """
@@ -175,13 +162,13 @@ def choose(rows: pd.DataFrame, tolerance: float) -> pd.Series | None:
 
 
 def choose_winner(cluster: Cluster, tolerance: float) -> pd.Series | None:
-    """Return the best placement of a cluster that holds one model; None if none is placed."""
+    """The best placement of a cluster that holds one model; None if none is placed."""
     found = choose(candidates(cluster), tolerance)
     return found if found is not None and found["status"] == "placed" else None
 
 
 def memories(inputs: Inputs) -> pd.DataFrame:
-    """Return table memories."""
+    """Table memories."""
     found = [
         best_of_each_hbm(rows, inputs.study.screen.tolerance)
         for _, rows in candidates(inputs.cluster).groupby("model")
@@ -191,83 +178,65 @@ def memories(inputs: Inputs) -> pd.DataFrame:
 
 
 def rankings(inputs: Inputs) -> pd.DataFrame:
-    """Return table rankings: the best architectures with the chosen HBM, and the smallest near the best."""
-    found, screen = [], inputs.study.screen
-    for _, rows in candidates(inputs.cluster).groupby("model"):
-        ranked = rank(rows, screen.best, screen.tolerance)
-        if ranked is not None:
-            found.append(ranked)
-    return _checked(Rankings, found)
+    """Table rankings: the best architectures with the chosen HBM, and the smallest near the best."""
+    screen, every = inputs.study.screen, candidates(inputs.cluster)
+    ranked = (rank(rows, screen.best, screen.tolerance) for _, rows in every.groupby("model"))
+    return _checked(Rankings, [rows for rows in ranked if len(rows)])
 
 
-def rank(rows: pd.DataFrame, best: int, tolerance: float) -> pd.DataFrame | None:
-    """Return the best rows of a model with its chosen HBM by `rank`; None if none is placed."""
+def rank(rows: pd.DataFrame, best: int, tolerance: float) -> pd.DataFrame:
+    """The best rows of a model with its chosen HBM by `rank`, none if none is placed; with the one that has
+    the smallest area within the tolerance.
+    """
     winner = choose(rows, tolerance)
     if winner is None or winner["status"] != "placed":
-        return None
-    return _ranked(rows[rows["hbm_gib"] == winner["hbm_gib"]], best, tolerance)
-
-
-def _ranked(rows: pd.DataFrame, best: int, tolerance: float) -> pd.DataFrame:
-    ordered = (
-        in_order(rows[rows["status"] == "placed"]).drop_duplicates("architecture").reset_index(drop=True)
-    )
+        return rows.iloc[:0]
+    placed = rows[(rows["hbm_gib"] == winner["hbm_gib"]) & (rows["status"] == "placed")]
+    ordered = in_order(placed).drop_duplicates("architecture").reset_index(drop=True)
     near = ordered[within(ordered["time_per_batch_s"].to_numpy(), tolerance)]
-    smallest = near["area_um2"].idxmin()
     ranked = ordered.assign(
         rank=np.arange(1, len(ordered) + 1),
         relative=ordered["samples_per_s"] / ordered["samples_per_s"].iloc[0],
-        smallest_area=ordered.index == smallest,
+        smallest_area=ordered.index == near["area_um2"].idxmin(),
     )
     return ranked[(ranked["rank"] <= best) | ranked["smallest_area"]]
 
 
 def results(inputs: Inputs, cluster: Cluster) -> pd.DataFrame:
-    """Return table results: a row for every model and design that was placed, feasible or not."""
-    rows = [row for model in inputs.study.models for row in _results_of(inputs, cluster, model)]
-    found = pd.DataFrame(rows)
-    return _checked(Results, [_with_speedups(found, baseline_design(inputs.study))] if rows else [])
+    """Table results: a row for every model and design that was placed, feasible or not."""
+    found = pd.DataFrame(row for model in inputs.study.models for row in _results_of(inputs, cluster, model))
+    if found.empty:
+        return Results.empty()
+    reference = found[found["design"] == baseline_design(inputs.study)].set_index("model")["samples_per_s"]
+    base = found["model"].map(reference).fillna(0.0)
+    speedup = (found["samples_per_s"] / base.where(base > 0, np.inf)).astype("float64")
+    return _checked(Results, [found.assign(speedup=speedup)])
 
 
 def _results_of(inputs: Inputs, cluster: Cluster, model: str) -> Iterator[pd.Series]:
     tolerance = inputs.study.screen.tolerance
     placements = with_areas(cluster, cluster.placements[cluster.placements["model"] == model])
+    rows: dict[str, pd.Series | None] = {}
     for design in named_designs(inputs.study, inputs.published):
-        rows = placements[
-            (placements["architecture"] == design.architectures.get(model, ""))
-            & (placements["planner"] == design.planner)
-        ]
-        yield from _titled(choose(own_hbm(rows, inputs.hbm_gib), tolerance), design.name)
-    mine = candidates(cluster)
-    yield from _titled(choose(mine[mine["model"] == model], tolerance), PER_MODEL)
-    yield from _titled(_common_row(cluster, model), COMMON)
-
-
-def _titled(row: pd.Series | None, design: str) -> Iterator[pd.Series]:
-    if row is not None:
-        yield pd.concat([row, pd.Series({"design": design})])
+        named = placements["architecture"] == design.architectures.get(model, "")
+        mine = placements[named & (placements["planner"] == design.planner)]
+        rows[design.name] = choose(own_hbm(mine, inputs.hbm_gib), tolerance)
+    every = candidates(cluster)
+    rows[PER_MODEL] = choose(every[every["model"] == model], tolerance)
+    if cluster.common is not None:
+        every, (name, hbm_gib) = cluster.common_placements, cluster.common
+        same = (every["model"] == model) & (every["architecture"] == name) & (every["hbm_gib"] == hbm_gib)
+        common = in_order(with_areas(cluster, every[same & (every["planner"] == "phaze")]))
+        rows[COMMON] = common.iloc[0] if len(common) else None
+    for name, row in rows.items():
+        if row is not None:
+            yield pd.concat([row, pd.Series({"design": name})])
 
 
 def own_hbm(rows: pd.DataFrame, hbm_gib: Mapping[str, float]) -> pd.DataFrame:
-    """Return the rows with the architecture's own HBM, or all where it has none that was placed."""
+    """The rows with the architecture's own HBM, or all where it has none that was placed."""
     own = rows[rows["hbm_gib"] == rows["architecture"].map(dict(hbm_gib))]
     return own if len(own) else rows
-
-
-def _common_row(cluster: Cluster, model: str) -> pd.Series | None:
-    if cluster.common is None:
-        return None
-    every, (name, hbm_gib) = cluster.common_placements, cluster.common
-    same = (every["model"] == model) & (every["architecture"] == name) & (every["hbm_gib"] == hbm_gib)
-    rows = with_areas(cluster, every[same & (every["planner"] == "phaze")])
-    return None if rows.empty else in_order(rows).iloc[0]
-
-
-def _with_speedups(rows: pd.DataFrame, baseline: str | None) -> pd.DataFrame:
-    """Return rows with their throughput relative to the same model's on the baseline, 0 if that has none."""
-    reference = rows[rows["design"] == baseline].set_index("model")["samples_per_s"]
-    base = rows["model"].map(reference).fillna(0.0)
-    return rows.assign(speedup=(rows["samples_per_s"] / base.where(base > 0, np.inf)).astype("float64"))
 
 
 def _checked(table: type[Table], found: list[pd.DataFrame]) -> pd.DataFrame:
@@ -275,14 +244,14 @@ def _checked(table: type[Table], found: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def geometric_means(found: pd.DataFrame) -> pd.DataFrame:
-    """Return per design the geometric mean of the speed-ups and over how many models."""
+    """Per design the geometric mean of the speed-ups and over how many models."""
     positive = found[found["speedup"] > 0]
     logs = np.log(positive["speedup"]).groupby(positive["design"])
     return pd.DataFrame({"speedup": np.exp(logs.mean()), "models": logs.size()}).reset_index()
 
 
 def row_of(found: pd.DataFrame, model: str, design: str) -> pd.Series | None:
-    """Return the placed row of a model and design, or None."""
+    """The placed row of a model and design, or None."""
     rows = found[(found["model"] == model) & (found["design"] == design) & (found["status"] == "placed")]
     return rows.iloc[0] if len(rows) else None
 
@@ -301,8 +270,8 @@ class Chips:
     """By the planner of the study: those ranked among the best by Phaze's, and the named ones."""
 
 
-class Choice(Noun):
-    """What of a study says which they are."""
+class ChipChoice(Noun):
+    """Settings of a study that say which they are."""
 
     baseline: str | None
     """Name of the baseline."""
@@ -316,24 +285,23 @@ class Choice(Noun):
     """Distance from the best throughput within which the smallest HBM is chosen."""
 
 
-def choose_chips(cluster: Cluster, choice: Choice) -> Chips:
-    """Return what to plan on for a cluster that holds one model, each with the HBM that results give it."""
+def choose_chips(cluster: Cluster, choice: ChipChoice) -> Chips:
+    """Accelerators to plan on for a cluster that holds one model, each with the HBM that results give it."""
     mine, baseline = candidates(cluster), () if choice.baseline is None else (choice.baseline,)
     best, ranked = choose(mine, choice.tolerance), rank(mine, choice.best, choice.tolerance)
-    compared = [
-        *(() if best is None else (_chip(best),)),
-        *(() if cluster.common is None else (cluster.common,)),
-        *_named(cluster, choice, baseline),
-    ]
-    others = [*(() if ranked is None else map(_chip, (row for _, row in ranked.iterrows())))]
-    others += _named(cluster, choice, choice.named)
-    return Chips(
-        tuple(dict.fromkeys(compared)), tuple(dict.fromkeys(chip for chip in others if chip not in compared))
+    compared = dict.fromkeys(
+        [
+            *(() if best is None else (_chip(best),)),
+            *(() if cluster.common is None else (cluster.common,)),
+            *_named(cluster, choice, baseline),
+        ]
     )
+    others = [*(_chip(row) for _, row in ranked.iterrows()), *_named(cluster, choice, choice.named)]
+    return Chips(tuple(compared), tuple(dict.fromkeys(chip for chip in others if chip not in compared)))
 
 
-def _named(cluster: Cluster, choice: Choice, names: Iterable[str]) -> Iterator[Chip]:
-    """Yield named architectures with the HBM that is theirs, or that is chosen."""
+def _named(cluster: Cluster, choice: ChipChoice, names: Iterable[str]) -> Iterator[Chip]:
+    """Named architectures with the HBM that is theirs, or that is chosen."""
     placed = cluster.placements[cluster.placements["planner"] == "phaze"]
     for name in names:
         rows = own_hbm(placed[placed["architecture"] == name], choice.hbm_gib)

@@ -15,7 +15,7 @@ from phaze.report.findings import Findings
 from phaze.report.inputs import Cluster, Inputs
 from phaze.report.plan_checks import PLANNER_CHECKS
 from phaze.report.planners import chosen, compared, in_words
-from phaze.report.winners import COMMON, PER_MODEL, Choice, choose_chips, choose_winner, row_of
+from phaze.report.winners import COMMON, PER_MODEL, ChipChoice, choose_chips, choose_winner, row_of
 from phaze.tables import Placements, Plans
 
 PARTS = "stages of every plan are the layers, and sum to it"
@@ -114,7 +114,7 @@ def cluster_of(inputs: Inputs, model: str) -> Cluster:
     return replace(inputs.cluster, placements=placements[placements["model"] == model])
 
 
-CHOICE = Choice(
+CHOICE = ChipChoice(
     baseline="tpu-v4", named=("tpu-v4", "phaze-common"), hbm_gib={"tpu-v4": 32.0}, best=3, tolerance=0.01
 )
 

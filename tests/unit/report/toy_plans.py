@@ -9,7 +9,7 @@ from functools import cache
 import pandas as pd
 
 from phaze.report.inputs import Cluster, Point
-from phaze.report.winners import Choice, choose_chips, in_order, with_areas
+from phaze.report.winners import ChipChoice, choose_chips, in_order, with_areas
 from phaze.spec.study import Study
 from phaze.tables import Plans, PlanStages
 from phaze.tables.columns import layout_of
@@ -24,7 +24,7 @@ SLOWER = {"phaze": 1.0, "equal": 1.1, "expert": 1.3}
 
 def plans(cluster: Cluster, study: Study, hbm_gib: dict[str, float]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the tables of plans and their stages for all models."""
-    choice = Choice(
+    choice = ChipChoice(
         baseline=study.architectures.baseline,
         named=study.architectures.named,
         hbm_gib=hbm_gib,
