@@ -49,10 +49,9 @@ def of_mappings(loaded: Loaded, maps: object, published: object | None) -> Repor
 
 def of_tiles(loaded: Loaded, tiled: object, published: object | None, flops: float) -> Report:
     """Return the page of tiled accelerators: figures, tables, claims of the publication, and checks."""
-    own = {name.removeprefix("tiled_"): table for name, table in loaded.items()}
     printed = None if published is None else PublishedTiled.parse(published, "published")
     study = TiledStudy.parse(tiled, "tiled")
-    return build_tiled_report(TiledInputs(tiled=study, flops=flops, published=printed, **own))
+    return build_tiled_report(TiledInputs(study=study, flops=flops, published=printed, **loaded))
 
 
 PAGES: dict[str, Callable[..., Report]] = {"plans": of_plans, "maps": of_mappings, "tiled": of_tiles}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -11,11 +11,10 @@ import pandas as pd
 
 from phaze.base.units import MIB
 from phaze.cost.utilisation import peak_flops_per_s
-from phaze.report import charts
+from phaze.report import charts, claims
 from phaze.report.document import Block, Chart, Section, Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
-from phaze.report.verdicts import Claim, claims_sheet, tabulate
 from phaze.report.winners import (
     COMMON,
     PER_MODEL,
@@ -28,13 +27,7 @@ from phaze.report.winners import (
     row_of,
 )
 from phaze.report.words import compute, join, percent, samples, seconds, short, storing, times, widths
-from phaze.spec.published import (
-    Published,
-    PublishedArchitecture,
-    PublishedClaims,
-    PublishedHeadline,
-    PublishedWorkload,
-)
+from phaze.spec.published import Published, PublishedArchitecture, PublishedWorkload
 from phaze.tables import Claims
 
 
@@ -170,7 +163,7 @@ def beside_paper(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     about = f"{printed.published.title}. {printed.published.citation}."
     yield Section("paper", "Beside the paper", about, blocks)
     if len(findings.claims):
-        sheet = claims_sheet(findings.claims, "claims")
+        sheet = claims.claims_sheet(findings.claims, "claims")
         about = (
             "Whether each claim about the best accelerators holds for ours; a speed-up agrees if it is "
             "within 10 %."
@@ -199,112 +192,71 @@ def _utilisation_chart(printed: Printed) -> Iterator[Chart]:
         )
 
 
-SAME_FACTOR = 0.1
-"""A speed-up agrees with a published one within 10 %."""
-
-
 def check_claims(inputs: Inputs, results: pd.DataFrame, memories: pd.DataFrame) -> pd.DataFrame:
-    """Return table claims; empty without a publication."""
+    """Table claims; empty without a publication."""
     published = inputs.published
     best = results[(results["design"] == PER_MODEL) & (results["status"] == "placed")]
     if published is None or best.empty:
         return Claims.empty()
-    found: list[Claim] = []
+    tables = {
+        "means": _means(inputs, published, results),
+        "winners": _winners(inputs, best),
+        "memories": memories[memories["chosen"]].assign(largest=memories["hbm_gib"].max()),
+    }
+    return claims.check_claims(published, tables, {"largest_memory": _largest_memory})
+
+
+def _means(inputs: Inputs, published: Published, results: pd.DataFrame) -> pd.DataFrame:
+    """The geometric means that are printed, as far as the study has both designs of each."""
+    rows: list[dict[str, object]] = []
     if published.headline and is_beside(inputs.study, published):
-        found += _headline_claims(published, published.headline, results, inputs)
-    if published.claims:
-        found += _winner_claims(published, published.claims, inputs, best)
-        found.append(_memory_claim(published, published.claims, memories))
-    return tabulate(found)
+        means = geometric_means(results).set_index("design")["speedup"]
+        baseline, family = inputs.study.architectures.baseline or "", published.headline.compared_family
+        common = common_name(inputs, published) or COMMON
+        searched = f"{common} accelerator over {{}} with searched placements"
+        for mean, design, over, of in (
+            ("per_model", PER_MODEL, None, f"{PER_MODEL} accelerators over {baseline} expert"),
+            ("common", common, None, f"{common} accelerator over {baseline} expert"),
+            ("common_over_baseline", common, baseline, searched.format(baseline)),
+            ("common_over_family", common, family, searched.format(family)),
+        ):
+            if design in means.index and (over is None or over in means.index):
+                ratio = float(means[design]) / (1.0 if over is None else float(means[over]))
+                rows.append({"mean": mean, "of": of, "ratio": ratio})
+    return pd.DataFrame(rows)
 
 
-def _headline_claims(
-    published: Published, headline: PublishedHeadline, results: pd.DataFrame, inputs: Inputs
-) -> Iterator[Claim]:
-    means = geometric_means(results).set_index("design")["speedup"]
-    baseline, family = inputs.study.architectures.baseline or "", headline.compared_family
-    common = common_name(inputs, published) or COMMON
-    source = published.sources.get("headline", "")
-    for design, over, of, theirs in (
-        (PER_MODEL, None, f"{PER_MODEL} accelerators over {baseline} expert", headline.per_model),
-        (common, None, f"{common} accelerator over {baseline} expert", headline.common),
-        *(
-            (common, other, f"{common} accelerator over {other} with searched placements", printed)
-            for other, printed in (
-                (baseline, headline.common_over_baseline),
-                (family, headline.common_over_family),
-            )
-        ),
-    ):
-        if design in means.index and (over is None or over in means.index):
-            ours = float(means[design]) / (1.0 if over is None else float(means[over]))
-            agrees = abs(ours / theirs - 1) <= SAME_FACTOR
-            yield Claim(f"geometric mean speed-up, {of}", source, times(theirs), times(ours), agrees)
-
-
-def _winner_claims(
-    published: Published, claims: PublishedClaims, inputs: Inputs, best: pd.DataFrame
-) -> Iterator[Claim]:
-    """Yield what is said about the best accelerators: a value of each is on the right side of a limit."""
+def _winners(inputs: Inputs, best: pd.DataFrame) -> pd.DataFrame:
+    """The best accelerator of every workload: area, global buffer, cores and lanes."""
     cluster, baseline = inputs.cluster, inputs.study.architectures.baseline
-    limit_um2 = cluster.area_limit_um2
-    chips = pd.DataFrame({row["model"]: chip_of(cluster, row) for _, row in best.iterrows()}).T
-    area_um2 = best.set_index("model")["area_um2"]
-
-    claim = partial(_claim, published.sources)
-    share = area_um2 / limit_um2
-    yield claim(
-        "every best accelerator uses most of the area limit", "smallest_area_share",
-        f"at least {percent(claims.smallest_area_share)}",
-        f"{percent(share.min())} to {percent(share.max())}", share < claims.smallest_area_share,
-    )  # fmt: skip
+    base = None if baseline is None else chip_named(cluster, baseline)
     every = cluster.architectures["area_um2"]
-    allowed = every[every <= limit_um2 * (1 + 1e-9)]
-    rank = area_um2.map(lambda area: (allowed > area * (1 + 1e-9)).mean())
-    yield claim(
-        "every best accelerator is among the largest", "largest_area_rank_share",
-        f"within the largest {percent(claims.largest_area_rank_share)}",
-        f"{percent(rank.min())} to {percent(rank.max())} of {len(allowed):,} are larger",
-        rank > claims.largest_area_rank_share,
-    )  # fmt: skip
-    mib = chips["glb_bytes"] / MIB
-    yield claim(
-        "no best accelerator has a large global buffer", "largest_glb_mib",
-        f"at most {claims.largest_glb_mib:g} MiB", f"{mib.min():g} to {mib.max():g} MiB",
-        mib > claims.largest_glb_mib,
-    )  # fmt: skip
-    width = chips[["pe_x", "pe_y"]].max(axis=1)
-    yield claim(
-        "best accelerators have wide tensor cores", "core_width", f"{claims.core_width} on the larger side",
-        join(f"{side} ({count})" for side, count in width.value_counts().items()),
-        width != claims.core_width,
-    )  # fmt: skip
-    if baseline is not None:
-        base = chip_named(cluster, baseline)
-        theirs, lanes = int(base["num_vc"] * base["pe_vc"]), chips["num_vc"] * chips["pe_vc"]
-        yield claim(
-            f"best accelerators have more vector lanes than {baseline}", "vector_cores",
-            f"more than {theirs:,}", f"{lanes.min():,} to {lanes.max():,}", lanes <= theirs,
-        )  # fmt: skip
+    allowed = every[every <= cluster.area_limit_um2 * (1 + 1e-9)]
+    rows = []
+    for _, row in best.iterrows():
+        chip = chip_of(cluster, row)
+        rows.append(
+            {
+                "model": row["model"],
+                "area_share": row["area_um2"] / cluster.area_limit_um2,
+                "larger_share": (allowed > row["area_um2"] * (1 + 1e-9)).mean(),
+                "architectures": len(allowed),
+                "glb_mib": chip["glb_bytes"] / MIB,
+                "core_width": max(chip["pe_x"], chip["pe_y"]),
+                "lanes": chip["num_vc"] * chip["pe_vc"],
+                "baseline": baseline or "",
+                "baseline_lanes": 0 if base is None else int(base["num_vc"] * base["pe_vc"]),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
-def _claim(
-    sources: Mapping[str, str], statement: str, source: str, printed: str, ours: str, breaks: pd.Series
-) -> Claim:
-    """Return a claim about all best accelerators, with the workloads whose accelerator breaks it."""
-    broken = breaks.index[breaks.to_numpy(bool)]
-    but = f"; not {join(broken)}" if len(broken) else ""
-    return Claim(statement, sources.get(source, ""), printed, f"{ours}{but}", broken.empty)
-
-
-def _memory_claim(published: Published, claims: PublishedClaims, memories: pd.DataFrame) -> Claim:
-    chosen, largest = memories[memories["chosen"]], memories["hbm_gib"].max()
-    ours = set(chosen.loc[chosen["hbm_gib"] == largest, "model"])
-    theirs = set(claims.largest_hbm_only) & set(chosen["model"])
-    return Claim(
-        f"only these need {largest:g} GiB to come within the tolerance of their best throughput",
-        published.sources.get("largest_hbm_only", ""),
-        join(sorted(theirs)) or "none of these workloads",
-        join(sorted(ours)) or "none",
-        ours == theirs,
-    )
+def _largest_memory(chosen: pd.DataFrame, printed: object) -> dict[str, object]:
+    """Which workloads need the largest HBM, here and as printed."""
+    ours = set(chosen.loc[chosen["hbm_gib"] == chosen["largest"], "model"])
+    theirs = set(printed) & set(chosen["model"])  # type: ignore[call-overload]
+    return {
+        "theirs": join(sorted(theirs)) or "none of these workloads",
+        "found": join(sorted(ours)) or "none",
+        "same": ours == theirs,
+    }

@@ -1,17 +1,16 @@
-"""Checks of results and claims of publications: a verdict on every row, as a table and as shown."""
+"""Checks of results: a verdict on every row, as a table and as shown."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
 from phaze.base.arrays import Bools, Floats
-from phaze.report.document import Cell, Section, Sheet, sheet_of
-from phaze.tables import Checks, Claims
+from phaze.report.document import Cell, Section, sheet_of
+from phaze.tables import Checks
 
 ROUNDING = 1e-9
 """Relative error that sums of the same numbers in another order may have."""
@@ -25,7 +24,7 @@ class Checklist(dict[str, Callable[[Subject], Verdicts]]):
     """What must hold, as sentences, each with the check that finds out."""
 
     def hold(self, sentence: str) -> Callable[[Callable[[Subject], Verdicts]], Callable[[Subject], Verdicts]]:
-        """Return what adds a check under its sentence, as a decorator of it."""
+        """Decorator that adds a check under its sentence."""
 
         def add(check: Callable[[Subject], Verdicts]) -> Callable[[Subject], Verdicts]:
             return self.setdefault(sentence, check)
@@ -42,7 +41,7 @@ def each(holds: object, frame: pd.DataFrame, keys: tuple[str, ...]) -> Verdicts:
 
 
 def describe(row: pd.Series, keys: Iterable[str]) -> str:
-    """Return which row it is, by its keys."""
+    """Keys of a row with their values, in words."""
     return ", ".join(f"{key} {row[key]}" for key in keys)
 
 
@@ -50,17 +49,17 @@ Numbers = float | Floats | pd.Series
 
 
 def close(one: Numbers, other: Numbers) -> Bools:
-    """Return where numbers are equal but for the rounding of sums."""
+    """Where numbers are equal but for the rounding of sums."""
     return np.isclose(one, other, rtol=ROUNDING, atol=0)
 
 
 def at_most(one: Numbers, other: Numbers) -> Bools:
-    """Return where the first numbers are not larger than the others but for the rounding of sums."""
+    """Where the first numbers are not larger than the others but for the rounding of sums."""
     return np.asarray(np.asarray(one) <= np.asarray(other) * (1 + ROUNDING))
 
 
 def run_checks(checks: Mapping[str, Callable[[Subject], Verdicts]], subject: Subject) -> pd.DataFrame:
-    """Return table checks: one row for everything that must hold, with how many rows it was checked on."""
+    """Table checks: one row for everything that must hold, with how many rows it was checked on."""
     return Checks.check(pd.DataFrame([_row(name, check(subject)) for name, check in checks.items()]))
 
 
@@ -77,12 +76,12 @@ def _row(name: str, verdicts: Verdicts) -> dict[str, object]:
 
 
 def failures(checks: pd.DataFrame) -> list[str]:
-    """Return the checks that failed, each with its first example."""
+    """The checks that failed, each with its first example."""
     return [f"{row['check']}: {row['example']}" for _, row in checks[~checks["passed"]].iterrows()]
 
 
 def checks_section(checks: pd.DataFrame, source: str, about: str) -> Section:
-    """Return the section of the checks, from the result table of that name; those that failed stand out."""
+    """The section of the checks, from the result table of that name; those that failed stand out."""
     columns: dict[str, Cell] = {
         "": lambda row: ("passed" if row["passed"] else "FAILED") if row["rows"] else "nothing to check",
         "what must hold": "{check}", "first failure": "{example}", "rows": "{rows:,}",
@@ -90,29 +89,3 @@ def checks_section(checks: pd.DataFrame, source: str, about: str) -> Section:
     }  # fmt: skip
     sheet = sheet_of("Checks", checks, columns, 3, ~checks["passed"], source)
     return Section("checks", "Checks", about, (sheet,))
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A row of table claims."""
-
-    statement: str
-    source: str
-    published: str
-    ours: str
-    holds: bool
-
-
-def tabulate(found: Iterable[Claim]) -> pd.DataFrame:
-    """Return table claims, in the order in which they are found."""
-    rows = [{"claim": i, **vars(claim)} for i, claim in enumerate(found)]
-    return Claims.check(pd.DataFrame(rows)) if rows else Claims.empty()
-
-
-def claims_sheet(claims: pd.DataFrame, source: str) -> Sheet:
-    """Return the claims beside ours, from the result table of that name; those that do not hold stand out."""
-    columns: dict[str, Cell] = {
-        "": lambda row: "holds" if row["holds"] else "differs", "claim": "{statement}",
-        "paper": "{published}", "ours": "{ours}", "printed in": "{source}",
-    }  # fmt: skip
-    return sheet_of("Claims of the paper, checked here", claims, columns, 5, ~claims["holds"], source)

@@ -1,9 +1,10 @@
-"""Published results to show beside a study's own; nothing is computed from them, nothing is tuned to them."""
+"""Published accelerators, placements and utilisations of workloads."""
 
 from typing import Annotated
 
 from pydantic import Field
 
+from phaze.spec.claims import Publication
 from phaze.spec.noun import Noun
 
 Positive = Annotated[float, Field(gt=0)]
@@ -104,30 +105,9 @@ class PublishedHeadline(Noun):
     """Family of named accelerators that the last one compares with."""
 
 
-class PublishedClaims(Noun):
-    """Figures of the claims about the best accelerators."""
+class Published(Publication):
+    """Phaze's results, or those of another publication about accelerators for models."""
 
-    smallest_area_share: Share
-    """Area of every best accelerator, as a part of the area limit, is at least this."""
-    largest_glb_mib: Positive
-    """Global buffer of every best accelerator is at most this."""
-    core_width: PositiveInt
-    """The larger side of a tensor core of a best accelerator."""
-    largest_hbm_only: tuple[str, ...]
-    """Workloads that alone need the largest HBM."""
-    largest_area_rank_share: Share
-    """Best accelerators are among this part of all, by decreasing area."""
-
-
-class Published(Noun):
-    """A publication's results."""
-
-    title: str
-    """Title."""
-    citation: str
-    """Authors, venue, year."""
-    sources: dict[str, str]
-    """Where each kind of figure is printed."""
     families: dict[str, dict[str, str]] = Field(default_factory=dict)
     """Families of named accelerators: for every workload the one that was made for it."""
     workloads: dict[str, PublishedWorkload] = Field(default_factory=dict)
@@ -139,15 +119,9 @@ class Published(Noun):
     """Common accelerator."""
     headline: PublishedHeadline | None = None
     """Geometric means."""
-    claims: PublishedClaims | None = None
-    """Figures of the claims."""
     walks: dict[str, dict[PositiveInt, str]] = Field(default_factory=dict)
     """What the walk down the areas chooses: by workload and hysteresis level."""
     walk_savings: dict[PositiveInt, PositiveFloat] = Field(default_factory=dict)
     """How much longer the walk takes at the largest hysteresis level than at others: by level."""
     time_shares: dict[str, Share] = Field(default_factory=dict)
     """Part of the whole time that a stage takes."""
-    missing: tuple[str, ...] = ()
-    """What is printed and not compared, and why."""
-    notes: tuple[str, ...] = ()
-    """What a reader of the comparison should know about the printed figures."""

@@ -1,11 +1,11 @@
-"""Published speed-ups of mappings to show beside a study's own; nothing is tuned to them."""
+"""Parmesan's published speed-ups of mappings."""
 
 from typing import Literal
 
 from pydantic import Field
 
+from phaze.spec.claims import Publication
 from phaze.spec.names import Partitioner
-from phaze.spec.noun import Noun
 from phaze.spec.settings import Name, PositiveFloat
 
 Mapping = Literal["cs-map", "p2p-map", "ours"]
@@ -13,13 +13,9 @@ PrintedPartitions = dict[Partitioner, dict[Mapping, dict[str, PositiveFloat]]]
 """Speed-ups by partitioner, mapping and shape SxR."""
 
 
-class PublishedMaps(Noun):
-    """A publication's speed-ups."""
+class PublishedMaps(Publication):
+    """Parmesan's speed-ups."""
 
-    title: str
-    """Title."""
-    citation: str
-    """Authors, place, year."""
     over_consecutive: dict[Name, dict[str, PositiveFloat]] = Field(default_factory=dict)
     """Speed-up over CS map by topology and shape SxR."""
     over_heuristics: dict[Name, dict[str, PositiveFloat]] = Field(default_factory=dict)
@@ -28,5 +24,3 @@ class PublishedMaps(Noun):
     """Speed-up over PipeDream's partition with CS map by graph, partitioner, mapping and shape SxR."""
     over_clusters: dict[Name, dict[str, PositiveFloat]] = Field(default_factory=dict)
     """Speed-up by refinement over clusters alone, with the same mapping, by graph and shape SxR."""
-    missing: tuple[str, ...] = ()
-    """What is printed and cannot be compared, and why; sentences."""

@@ -1,9 +1,10 @@
-"""Published results on tiles to show beside ours; nothing is computed from them, nothing is tuned to them."""
+"""PALM's published results on tiles."""
 
 from typing import Literal
 
 from pydantic import Field
 
+from phaze.spec.claims import Publication
 from phaze.spec.noun import Noun
 from phaze.spec.settings import Name, PositiveFloat, PositiveInt
 
@@ -93,15 +94,9 @@ class ProgramRun(Noun):
     """How much faster its best split and mapping is than its worst, by model (Section V.B)."""
 
 
-class PublishedTiled(Noun):
-    """A publication's results."""
+class PublishedTiled(Publication):
+    """PALM's results."""
 
-    title: str
-    """Title."""
-    citation: str
-    """Authors, venue, year."""
-    sources: dict[str, str]
-    """Where each is printed."""
     gpu_flops: PositiveFloat
     """Peak of a GPU of the measured runs."""
     wafer: dict[Name, PrintedWafer] = Field(default_factory=dict)
@@ -124,21 +119,14 @@ class PublishedTiled(Noun):
     """N_m of least communication (Equation 6)."""
     gap: PositiveFloat
     """How much faster the best mapping and split is than the worst, at least (Section V.B)."""
-    ring_error: PositiveFloat
-    """Largest error of a ring all-reduce against GPUs (Figure 6)."""
     congestion_five: PositiveFloat
     """By which share a formula is short for five tasks of 8 MB (Figure 7)."""
     congestion_most: PositiveFloat
     """By which share it is at most."""
-    ring_gain: PositiveFloat
-    """How much faster strategy 1 is where groups form rings (Figure 12)."""
-    broken_gain: PositiveFloat
-    """How much faster strategy 2 is where they do not."""
-    notes: tuple[str, ...] = ()
-    """What is not printed, and what is taken instead."""
-    missing: tuple[str, ...] = ()
-    """What is printed and not compared here, and why."""
+    gains: dict[Literal["ring", "broken ring"], PositiveFloat]
+    """How much faster strategy 1 is where groups form rings, and strategy 2 where they do not (Figure 12)."""
 
-    def gain_of(self, group: str) -> float:
-        """Printed gain of Figure 12 for groups that form rings, or broken ones."""
-        return self.ring_gain if group == "ring" else self.broken_gain
+    @property
+    def palm(self) -> dict[str, float]:
+        """Samples per second of Table VII as PALM's authors simulate them, by model."""
+        return {model: row.palm for model, row in self.wafer.items()}

@@ -1,13 +1,16 @@
-"""What the page of the plans is made from, and the printed table beside ours."""
+"""What the page of the plans is made from, the printed table beside ours, and what claims are about."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import pandas as pd
 
+from phaze.report.claims import Function
+from phaze.report.words import join, percent
 from phaze.spec.names import Planner
 from phaze.spec.planning import PlanCase, PlanStudy
 from phaze.spec.published_plans import OUT_OF_MEMORY, PublishedPlans
@@ -29,7 +32,7 @@ GROUP = ["case", "blocks", "memory_gib", "microbatches", "mode"]
 class PlanInputs:
     """Tables of all cases of a study."""
 
-    plans: PlanStudy
+    study: PlanStudy
     cases: pd.DataFrame
     pipelines: pd.DataFrame
     curves: pd.DataFrame
@@ -37,35 +40,35 @@ class PlanInputs:
     published: PublishedPlans | None = None
 
     def label(self, name: str) -> str:
-        """Return how readers call an input: our own says so."""
-        given = self.plans.inputs[name]
-        own = self.plans.stand_ins.get(name)
+        """Name of an input for readers: our own says so."""
+        given = self.study.inputs[name]
+        own = self.study.stand_ins.get(name)
         return given.label if own is None else f"{given.label} (ours, on {own.architecture})"
 
     def scale_s(self, name: str) -> float:
-        """Return the seconds of an input's unit of time."""
-        ours = name in self.plans.stand_ins
-        return 1e-3 if self.plans.inputs[name].unit == "ms" and not ours else 1.0
+        """Seconds of an input's unit of time."""
+        ours = name in self.study.stand_ins
+        return 1e-3 if self.study.inputs[name].unit == "ms" and not ours else 1.0
 
     def of(self, show: str) -> Iterator[tuple[str, PlanCase]]:
-        """Yield the cases that are shown so."""
-        yield from ((name, case) for name, case in self.plans.made.items() if case.show == show)
+        """The cases that are shown so."""
+        yield from ((name, case) for name, case in self.study.made.items() if case.show == show)
 
 
 def planners_of(rows: pd.DataFrame) -> list[Planner]:
-    """Return the planners of some rows, in the order in which they are shown."""
+    """The planners of some rows, in the order in which they are shown."""
     return [planner for planner in PLANNER_NAMES if planner in set(rows["planner"])]
 
 
 def relative(cases: pd.DataFrame) -> pd.Series:
-    """Return the throughput of every row over the best on the same cluster, 0 without a plan."""
+    """Throughput of every row over the best on the same cluster, 0 without a plan."""
     best = cases.groupby([*GROUP, "devices"])["time_per_sample"].transform("min")
     share = best / cases["time_per_sample"]
     return share.where(np.isfinite(cases["time_per_sample"]), 0.0)
 
 
 def read_curve(curve: pd.DataFrame, devices: pd.Series | np.ndarray) -> np.ndarray:
-    """Return the times with so many devices from the steps of one planner, infinite below the first."""
+    """Times with so many devices from the steps of one planner, infinite below the first."""
     steps = curve.sort_values("devices")
     at = np.searchsorted(steps["devices"].to_numpy(), np.asarray(devices), side="right")
     times: np.ndarray = np.concatenate(([np.inf], steps["time_per_sample"].to_numpy()))[at]
@@ -73,7 +76,7 @@ def read_curve(curve: pd.DataFrame, devices: pd.Series | np.ndarray) -> np.ndarr
 
 
 def by_values(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[tuple[float, ...], pd.DataFrame]]:
-    """Yield the rows of a frame by the values of some columns, in rising order."""
+    """The rows of a frame by the values of some columns, in rising order."""
     ordered = frame[list(columns)].drop_duplicates().sort_values(list(columns))
     for values in ordered.to_numpy(dtype=float).tolist():
         same = (frame[list(columns)] == values).all(axis=1)
@@ -89,7 +92,7 @@ _DIGITS = 6
 
 
 @dataclass(frozen=True)
-class Row:
+class PrintedTimes:
     """A printed row with our times, infinite without a plan."""
 
     devices: int
@@ -100,26 +103,20 @@ class Row:
     """By mode and planner."""
 
     def agrees(self, mode: str) -> bool:
-        """Return whether our times in a mode print as the row's."""
-        return all(agrees(self.printed[p], self.ours[mode][p]) for p in self.printed)
+        """Whether our times in a mode print as the row's."""
+        return all(as_printed(self.ours[mode][p]) == printed for p, printed in self.printed.items())
 
 
-def ours(value: float) -> str:
-    """Return a time with as many digits as the table prints; a dash where nobody planned."""
+def as_printed(value: float) -> str:
+    """A time with as many digits as the table prints; a dash where nobody planned."""
     if np.isnan(value):
         return "–"
     return f"{value:.{_DIGITS}g}" if np.isfinite(value) else OUT_OF_MEMORY
 
 
-def agrees(printed: str, value: float) -> bool:
-    """Say whether a time of ours prints as the digits of the table."""
-    return ours(value) == printed
-
-
-def printed_rows(inputs: PlanInputs, source: str) -> Iterator[Row]:
-    """Yield the printed rows of an input that the study planned, as often as they are printed."""
-    published = inputs.published
-    told = () if published is None else published.table.get(source, ())
+def printed_rows(inputs: PlanInputs, source: str) -> Iterator[PrintedTimes]:
+    """The printed rows of an input that the study planned, as often as they are printed."""
+    told = inputs.published.table.get(source, ()) if inputs.published else ()
     tables = [name for name, case in inputs.of("table") if case.input == source]
     mine = inputs.cases[inputs.cases["case"].isin(tables)]
     for row in told:
@@ -130,4 +127,86 @@ def printed_rows(inputs: PlanInputs, source: str) -> Iterator[Row]:
                 str(mode): {p: float(first.get((mode, p), np.nan)) for p in ("piper", "equi")}
                 for mode in same["mode"].unique()
             }
-            yield Row(row.devices, row.memory_gib, {"piper": row.piper, "equi": row.equi}, ours)
+            yield PrintedTimes(row.devices, row.memory_gib, {"piper": row.piper, "equi": row.equi}, ours)
+
+
+def considered(inputs: PlanInputs, rows: pd.DataFrame) -> np.ndarray:
+    """Numbers of devices of a panel of curves: all up to the largest, unless several are given."""
+    points = inputs.study.cases[str(rows["case"].iloc[0])].points().values()
+    devices = next(p.devices for p in points if p.memory_gib == rows["memory_gib"].iloc[0])
+    return np.arange(1, devices[0] + 1) if len(devices) == 1 else np.array(devices)
+
+
+def extra_time(rows: pd.DataFrame, ks: np.ndarray) -> np.ndarray:
+    """How much more time equi takes than Piper with so many devices, where both have a plan."""
+    piper, equi = (read_curve(rows[rows["planner"] == p], ks) for p in ("piper", "equi"))
+    both = np.isfinite(piper) & np.isfinite(equi)
+    more: np.ndarray = equi[both] / piper[both] - 1
+    return more
+
+
+def claimed_tables(inputs: PlanInputs) -> Mapping[str, pd.DataFrame]:
+    """The tables that claims are about, by the names that they have there, each with labels for readers."""
+    printed = [
+        {
+            "case": name,
+            "input": case.input,
+            "label": inputs.label(case.input),
+            "agrees": row.agrees("table-1"),
+            "share": row.ours["table-1"]["piper"] / row.ours["table-1"]["equi"],
+        }
+        for name, case in inputs.of("table")
+        for row in printed_rows(inputs, case.input)
+        if "table-1" in case.modes and "table-1" in row.ours
+    ]
+    throughput, curves, slower = [inputs.cases.iloc[:0]], [inputs.curves.iloc[:0]], [inputs.curves.iloc[:0]]
+    for name, case in inputs.of("throughput"):
+        for mode in case.modes:
+            rows = inputs.cases[(inputs.cases["case"] == name) & (inputs.cases["mode"] == mode)]
+            none = rows["status"] == "infeasible"
+            fits = ~none & (rows["planner"] == "piper")
+            anywhere = rows.assign(fits=fits).groupby(["memory_gib", "microbatches", "devices"])["fits"]
+            throughput.append(
+                rows.assign(
+                    label=inputs.label(case.input),
+                    relative=relative(rows),
+                    infeasible=none,
+                    piper_fits=anywhere.transform("any"),
+                )
+            )
+    for label, rows in _panels(inputs):
+        curves.append(rows.assign(label=label, most_of_all=rows["most_devices"].max()))
+        more = extra_time(rows, considered(inputs, rows))
+        slower.append(rows.iloc[[0] * len(more)].assign(label=label, more=more))
+    names = [name for name, _ in inputs.of("runtime")]
+    durations = inputs.durations[inputs.durations["case"].isin(names)]
+    labels = {name: inputs.label(case.input) for name, case in inputs.of("runtime")}
+    return {
+        "printed": pd.DataFrame(printed),
+        "throughput": pd.concat(throughput),
+        "curves": pd.concat(curves),
+        "slower": pd.concat(slower),
+        "durations": durations.assign(label=durations["case"].map(labels)),
+    }
+
+
+def _panels(inputs: PlanInputs) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Label and rows of every panel of curves."""
+    for name, case in inputs.of("curve"):
+        for mode in case.modes:
+            mine = inputs.curves[(inputs.curves["case"] == name) & (inputs.curves["mode"] == mode)]
+            for (memory, n), rows in by_values(mine, "memory_gib", "microbatches"):
+                yield f"{inputs.label(case.input)}, {memory:g} GB, N = {n:.0f}, mode {mode}", rows
+
+
+def _quartiles(rows: pd.DataFrame, printed: object) -> dict[str, object]:
+    """Quartiles of how much more time equi takes, and the share of them within a printed range."""
+    low, high = map(float, cast("tuple[float, float]", printed))
+    more = rows["more"].to_numpy()
+    quarters = [percent(float(q)) for q in np.quantile(more, (0.25, 0.5, 0.75))]
+    within = float(np.mean((more >= low) & (more <= high)))
+    return {"quartiles": join(quarters), "within": within, "count": len(more)}
+
+
+FUNCTIONS: dict[str, Function] = {"quartiles": _quartiles}
+"""What claims find that no aggregate says."""

@@ -14,13 +14,14 @@ from matplotlib.ticker import NullLocator
 
 from phaze.report import style
 from phaze.report.document import Block, Cell, Chart, Items, Section, Sheet, sheet_of
+from phaze.report.pages import missing, notes
 from phaze.report.plans.inputs import (
     MODE_NAMES,
     PLANNER_NAMES,
     PlanInputs,
-    Row,
+    PrintedTimes,
+    as_printed,
     by_values,
-    ours,
     planners_of,
     printed_rows,
     read_curve,
@@ -141,7 +142,7 @@ def table(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
     return Section(name, f"Printed plans: {label} (Table 1)", about, (sheet, ways))
 
 
-def _printed_sheet(rows: list[Row], case: PlanCase) -> Sheet:
+def _printed_sheet(rows: list[PrintedTimes], case: PlanCase) -> Sheet:
     whose = ("printed", *case.modes)
     cells = tuple(
         (
@@ -150,7 +151,7 @@ def _printed_sheet(rows: list[Row], case: PlanCase) -> Sheet:
             *(
                 text
                 for planner, printed in row.printed.items()
-                for text in (printed, *(ours(row.ours[mode][planner]) for mode in case.modes))
+                for text in (printed, *(as_printed(row.ours[mode][planner]) for mode in case.modes))
             ),
             join(mode for mode in case.modes if row.agrees(mode)) or "none",
         )
@@ -174,28 +175,22 @@ def _plain_sheet(inputs: PlanInputs, name: str) -> Sheet:
     return sheet_of("Time per sample", mine, columns, 0, source="cases")
 
 
-def missing(inputs: PlanInputs) -> Iterator[Section]:
-    """Yield what is printed and cannot be compared, and what the study could not plan, with the reasons."""
-    absent = {name: case.input for name, case in inputs.plans.cases.items() if name not in inputs.plans.made}
-    sentences = [
-        f"{name}: its input {source} is only in the authors' file {inputs.plans.inputs[source].file}; set "
-        "plans.folder to the folder that holds it. Its claims and checks are absent."
-        for name, source in absent.items()
-    ]
-    sentences += inputs.published.missing if inputs.published is not None else ()
-    if not sentences:
-        return
-    about = "Figures that cannot be compared, and cases whose input nothing of ours stands in for."
-    yield Section("missing", "What is missing", about, (Items(tuple(sentences)),))
+def missing_sentences(inputs: PlanInputs) -> Iterator[str]:
+    """What the study could not plan, and what is printed and cannot be compared, with the reasons."""
+    for name, case in inputs.study.cases.items():
+        if name not in inputs.study.made:
+            yield (
+                f"{name}: its input {case.input} is only in the authors' file "
+                f"{inputs.study.inputs[case.input].file}; set plans.folder to the folder that holds it. Its "
+                "claims and checks are absent."
+            )
+    yield from inputs.published.missing if inputs.published is not None else ()
 
 
-def notes(inputs: PlanInputs) -> Section:
-    """Return how the numbers are made."""
-    sentences = [_MEMORY, _UNITS, *(_stand_in(inputs, name) for name in inputs.plans.stand_ins)]
-    if inputs.published is not None:
-        sentences += inputs.published.notes
-    about = "What to know when reading them."
-    return Section("method", "How these numbers are made", about, (Items(tuple(sentences)),))
+def how_made(inputs: PlanInputs) -> Section:
+    """How the numbers are made."""
+    stand_ins = (_stand_in(inputs, name) for name in inputs.study.stand_ins)
+    return notes(_MEMORY, _UNITS, *stand_ins, *(inputs.published.notes if inputs.published else ()))
 
 
 _MEMORY = (
@@ -209,9 +204,9 @@ _UNITS = (
 
 
 def _stand_in(inputs: PlanInputs, name: str) -> str:
-    own = inputs.plans.stand_ins[name]
+    own = inputs.study.stand_ins[name]
     return (
-        f"{inputs.plans.inputs[name].label} is ours: {own.workload} with microbatch {own.microbatch} as "
+        f"{inputs.study.inputs[name].label} is ours: {own.workload} with microbatch {own.microbatch} as "
         f"{own.architecture} runs it by our estimates and schedules; the authors profiled NVIDIA A100s. What "
         "depends on the memory of a layer, or on computation against communication, differs from theirs for "
         "that reason."
@@ -232,7 +227,8 @@ def sections_of(inputs: PlanInputs) -> Iterator[Section]:
     """Yield the sections of all cases, and what is missing."""
     for show, part in PARTS.items():
         yield from (part(inputs, name, case) for name, case in inputs.of(show))
-    yield from missing(inputs)
+    about = "Figures that cannot be compared, and cases whose input nothing of ours stands in for."
+    yield from missing(missing_sentences(inputs), about)
 
 
 _COLOURS = {

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pandas as pd
 
 from phaze import tables
-from phaze.report import verdicts
-from phaze.report.document import Answer, Items, Section
-from phaze.report.report import Report, page_of
-from phaze.report.tiled.inputs import RUN, TiledInputs, check_claims
+from phaze.report.claims import check_claims, claims_sheet
+from phaze.report.document import Answer, Section
+from phaze.report.pages import case_page, missing, notes
+from phaze.report.report import Report
+from phaze.report.tiled.inputs import FUNCTIONS, RUN, TiledInputs, claimed_tables
 from phaze.report.tiled.readings import (
     WAFER,
     irreproducible,
@@ -18,48 +19,54 @@ from phaze.report.tiled.readings import (
     readings_sheet,
     tabulate_readings,
 )
-from phaze.report.tiled.sections import notes, sections_of
+from phaze.report.tiled.sections import FACTOR, sections_of
+from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
 from phaze.report.words import percent
+
+LAYERS = "A transformer here is its layers, as PALM's operator: neither embedding nor head."
 
 
 def build_tiled_report(inputs: TiledInputs) -> Report:
-    """Return the page of the tiled accelerators of a study."""
-    claims, checks, readings = (
-        check_claims(inputs),
-        verdicts.run_checks(CHECKS, inputs),
-        tabulate_readings(inputs),
-    )
+    """The page of the tiled accelerators of a study."""
+    published = inputs.published
+    claims = check_claims(published, claimed_tables(inputs), FUNCTIONS)
+    readings = tabulate_readings(inputs)
     about = "Every claim of the paper that can be checked, reading by reading."
-    hold = "What must hold of any simulation, checked on these; `snakemake check` fails if one does not."
+    absent = "Printed in the paper and not compared here, and why."
     sections = (
         *program_section(inputs),
-        Section("claims", "Claims", about, (verdicts.claims_sheet(claims, "tiled-claims"),)),
+        Section("claims", "Claims", about, (claims_sheet(claims, "tiled-claims"),)),
         *sections_of(inputs),
-        *_missing(inputs),
-        verdicts.checks_section(checks, "tiled-checks", hold),
-        notes(inputs),
+        *missing(published.missing if published else (), absent),
     )
-    written = {
-        "tiled_runs": (tables.TiledRuns, inputs.runs),
-        "tiled_jobs": (tables.TiledJobs, inputs.jobs),
-        "tiled_links": (tables.TiledLinks, inputs.links),
-        "tiled_networks": (tables.TiledNetworks, inputs.networks),
-        "tiled_besides": (tables.TiledBesides, inputs.besides),
-        "tiled_readings": (tables.TiledReadings, readings),
-        "tiled-claims": (tables.Claims, claims),
-        "tiled-checks": (tables.Checks, checks),
-    }
-    answer = _answer(inputs, claims, readings)
-    return page_of("tiled.html", "tiled accelerators", answer, sections, written)
+    simulated = ("tiled_runs", "tiled_jobs", "tiled_links", "tiled_networks", "tiled_besides")
+    return case_page(
+        "tiled.html",
+        "tiled accelerators",
+        inputs,
+        (
+            "tiled-checks",
+            CHECKS,
+            "simulation, checked on these; `snakemake check` fails if one does not.",
+        ),
+        {
+            **{name: (tables.TABLES[name], getattr(inputs, name)) for name in simulated},
+            "tiled_readings": (tables.TiledReadings, readings),
+            "tiled-claims": (tables.Claims, claims),
+        },
+        lambda _: _answer(inputs, claims, readings),
+        sections,
+        (notes(FACTOR, LAYERS, *(published.notes if published else ())),),
+    )
 
 
 def _answer(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame) -> Answer:
-    """Return the first screen: how near the readings come, and what nothing gives."""
+    """The first screen: how near the readings come, and what nothing gives."""
     own = f"{int((~readings['theirs']).sum()):,}"
     facts = (
         (own, "readings of what the paper leaves open, each with its error"),
         (f"{claims['holds'].sum()} of {len(claims)}", "claims of the paper that hold, over all readings"),
-        (f"{len(inputs.runs):,}", "batches simulated with contention"),
+        (f"{len(inputs.tiled_runs):,}", "batches simulated with contention"),
     )
     sentence = " ".join(_sentences(inputs, claims, readings))
     question = "Do PALM's case studies come out as printed?"
@@ -84,7 +91,7 @@ def _sentences(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame
 
 
 def undominated(readings: pd.DataFrame) -> pd.DataFrame:
-    """Return our readings of the wafer that none beats in both error and statements, nearest first."""
+    """Our readings of the wafer that none beats in both error and statements, nearest first."""
     ours = readings[(readings["printed_in"] == WAFER) & (readings["statements"] > 0) & ~readings["theirs"]]
     beaten = [
         ((ours["mean_error"] <= row["mean_error"]) & (ours["held"] >= row["held"])
@@ -103,20 +110,14 @@ def _nearest(wafer: pd.DataFrame) -> str:
     )
 
 
-def _missing(inputs: TiledInputs) -> Iterator[Section]:
-    if inputs.published and inputs.published.missing:
-        about = "Printed in the paper and not compared here, and why."
-        yield Section("missing", "Missing", about, (Items(inputs.published.missing),))
-
-
-CHECKS: verdicts.Checklist[TiledInputs] = verdicts.Checklist()
-SLACK = 1 + verdicts.ROUNDING
+CHECKS: Checklist[TiledInputs] = Checklist()
+SLACK = 1 + ROUNDING
 
 
 @CHECKS.hold("every combination of a case is simulated")
-def _every_combination_has_a_row(inputs: TiledInputs) -> verdicts.Verdicts:
-    counts = inputs.runs.groupby(["case", "system", "model"]).size().to_dict()
-    for name, case in inputs.tiled.cases.items():
+def _every_combination_has_a_row(inputs: TiledInputs) -> Verdicts:
+    counts = inputs.tiled_runs.groupby(["case", "system", "model"]).size().to_dict()
+    for name, case in inputs.study.cases.items():
         wanted = len(case.layouts) * len(case.placed) * len(case.tensor) * len(case.microbatches)
         for point in case.points().values():
             found = counts.get((name, point.system, point.model), 0)
@@ -124,29 +125,30 @@ def _every_combination_has_a_row(inputs: TiledInputs) -> verdicts.Verdicts:
 
 
 @CHECKS.hold("neither traffic nor contention makes a batch faster")
-def _contention_never_helps(inputs: TiledInputs) -> verdicts.Verdicts:
-    alone_s, uncontended_s, time_s = (inputs.runs[key] for key in ("alone_s", "uncontended_s", "time_s"))
+def _contention_never_helps(inputs: TiledInputs) -> Verdicts:
+    keys = "alone_s", "uncontended_s", "time_s"
+    alone_s, uncontended_s, time_s = (inputs.tiled_runs[key] for key in keys)
     both = (alone_s <= uncontended_s * SLACK) & (alone_s <= time_s * SLACK)
-    yield from verdicts.each(both & (uncontended_s <= time_s * SLACK), inputs.runs, RUN)
+    yield from each(both & (uncontended_s <= time_s * SLACK), inputs.tiled_runs, RUN)
 
 
 @CHECKS.hold("nothing is busy for longer than a batch takes")
-def _nothing_is_busy_for_longer(inputs: TiledInputs) -> verdicts.Verdicts:
+def _nothing_is_busy_for_longer(inputs: TiledInputs) -> Verdicts:
     shares = ["compute_share", "most_link_share", "most_dram_share", "model_share"]
-    yield from verdicts.each((inputs.runs[shares] <= SLACK).all(axis=1), inputs.runs, RUN)
+    yield from each((inputs.tiled_runs[shares] <= SLACK).all(axis=1), inputs.tiled_runs, RUN)
 
 
 @CHECKS.hold("every byte that is sent is received")
-def _every_byte_arrives(inputs: TiledInputs) -> verdicts.Verdicts:
-    sent = inputs.runs["sent_bytes"]
-    yield from verdicts.each(
-        (sent - inputs.runs["received_bytes"]).abs() <= verdicts.ROUNDING * sent, inputs.runs, RUN
+def _every_byte_arrives(inputs: TiledInputs) -> Verdicts:
+    sent = inputs.tiled_runs["sent_bytes"]
+    yield from each(
+        (sent - inputs.tiled_runs["received_bytes"]).abs() <= ROUNDING * sent, inputs.tiled_runs, RUN
     )
 
 
 @CHECKS.hold("jobs of a stage follow each other")
-def _jobs_of_a_stage_follow_each_other(inputs: TiledInputs) -> verdicts.Verdicts:
-    for key, rows in inputs.jobs.groupby([*RUN, "resource"]):
+def _jobs_of_a_stage_follow_each_other(inputs: TiledInputs) -> Verdicts:
+    for key, rows in inputs.tiled_jobs.groupby([*RUN, "resource"]):
         ordered = rows.sort_values("number")
         gaps = ordered["start_s"].to_numpy()[1:] - ordered["end_s"].to_numpy()[:-1]
-        yield bool((gaps >= -verdicts.ROUNDING * ordered["end_s"].max()).all()), str(key)
+        yield bool((gaps >= -ROUNDING * ordered["end_s"].max()).all()), str(key)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from phaze.report.document import Block, Cell, Chart, Items, Prose, Section, Sheet, sheet_of
 from phaze.report.tiled import figures
-from phaze.report.tiled.inputs import CLOSE, TiledInputs, mapped
+from phaze.report.tiled.inputs import CLOSE, LAYOUTS, TiledInputs
 from phaze.report.words import change, digits, file_name, percent, seconds, times
 from phaze.spec.tiled_study import TiledCase
 
@@ -26,7 +26,9 @@ _LEVELS = (
     "the bubbles of the pipeline."
 )
 _RUN: dict[str, Cell] = {
-    "model": "{model}", "system": "{system}", "mapping": mapped, "bound by": "{bound_by}",
+    "model": "{model}", "system": "{system}",
+    "mapping": lambda row: f"{LAYOUTS[row['layout']]}, {row['placed']}",
+    "bound by": "{bound_by}",
 }  # fmt: skip
 
 
@@ -148,7 +150,7 @@ def _optimum(inputs: TiledInputs, rows: pd.DataFrame) -> Iterator[str]:
 def pipeline(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
     """Return a simulated pipeline over time, what its tiles hold, and its links."""
     blocks: list[Block] = []
-    jobs, links = (frame[frame["case"] == name] for frame in (inputs.jobs, inputs.links))
+    jobs, links = (frame[frame["case"] == name] for frame in (inputs.tiled_jobs, inputs.tiled_links))
     for (system, model, layout), mine in jobs.groupby(["system", "model", "layout"], sort=False):
         here = links[(links["system"] == system) & (links["model"] == model) & (links["layout"] == layout)]
         anchor = file_name(f"{name}-{model}-{system}-{layout}")
@@ -180,7 +182,7 @@ def pipeline(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
 
 def networks(inputs: TiledInputs) -> Iterator[Section]:
     """Yield the figures on the network alone."""
-    rows = inputs.networks
+    rows = inputs.tiled_networks
     if rows.empty:
         return
     seven = rows[rows["figure"] == 7]
@@ -245,7 +247,7 @@ _GPUS = (
 
 def printed_tables(inputs: TiledInputs) -> Iterator[Section]:
     """Yield the printed tables beside ours."""
-    by_table = dict(iter(inputs.besides.groupby("table")))
+    by_table = dict(iter(inputs.tiled_besides.groupby("table")))
     sheets = [_beside_sheet(title, by_table[name]) for name, title in _TABLES.items() if name in by_table]
     if sheets:
         about = "What the paper prints of accelerators, beside what follows from their files."
@@ -266,14 +268,6 @@ def _beside_sheet(title: str, rows: pd.DataFrame) -> Sheet:
     far = (known["ours"] / known["measured"].fillna(known["published"]) - 1).abs() > CLOSE
     caption = f"{title}; more than 20 % apart stands out"
     return sheet_of(caption, known.assign(**over), columns, 3, far, "tiled_besides")
-
-
-def notes(inputs: TiledInputs) -> Section:
-    """Return how the numbers are made."""
-    own = (FACTOR, "A transformer here is its layers, as PALM's operator: neither embedding nor head.")
-    printed = inputs.published.notes if inputs.published else ()
-    about = "What to know when reading them."
-    return Section("method", "How these numbers are made", about, (Items((*own, *printed)),))
 
 
 PARTS: dict[str, Callable[[TiledInputs, str, TiledCase], Section]] = {

@@ -113,10 +113,20 @@ def test_a_mistake_is_one_clear_message(config: Config, change: Change, message:
         load_settings(config, source="study.yaml")
 
 
+CLAIM = {"statement": "S", "published": "P", "ours": "O"}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"no_dp_stops": 22}, "sources: it is not said where no_dp_stops is printed"),
+        (
+            {"claims": [{"table": "cases", "claims": [CLAIM]}]},
+            r"claims\.0\.claims\.0\.source: Field required",
+        ),
+        (
+            {"claims": [{"table": "cases", "claims": [{**CLAIM, "source": "T", "holds": "f(ours)"}]}]},
+            r"holds: must be made of columns, numbers, texts, comparisons and abs",
+        ),
         (
             {"table": {"x": [{"devices": 1, "memory_gib": 1, "piper": "1e3", "equi": "OOM"}]}},
             r"table\.x\.0\.piper: must be a number as printed, or OOM, got '1e3'",
@@ -125,7 +135,7 @@ def test_a_mistake_is_one_clear_message(config: Config, change: Change, message:
 )
 def test_printed_figures_have_their_digits_and_a_source(changes: Config, message: str) -> None:
     with pytest.raises(PhazeError, match=message):
-        PublishedPlans.parse({"title": "T", "citation": "C", "sources": {}, **changes}, "p.yaml")
+        PublishedPlans.parse({"title": "T", "citation": "C", **changes}, "p.yaml")
 
 
 def test_a_study_without_plans_plans_nothing() -> None:

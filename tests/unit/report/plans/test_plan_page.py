@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.report.plans.build import CHECKS, build_plan_report, check_claims, extra_time
-from phaze.report.plans.inputs import PlanInputs, agrees, ours, read_curve, relative
+from phaze.report.plans.build import CHECKS, build_plan_report
+from phaze.report.plans.inputs import PlanInputs, as_printed, extra_time, read_curve, relative
 from phaze.report.report import write_report
 from phaze.report.verdicts import run_checks
 from phaze.spec.planning import PlanStudy
@@ -24,7 +24,7 @@ def inputs() -> PlanInputs:
 
 
 def claims(inputs: PlanInputs) -> dict[str, tuple[str, bool]]:
-    table = check_claims(inputs)
+    table = build_plan_report(inputs).tables["case-claims"]
     return {row["statement"]: (row["ours"], row["holds"]) for _, row in table.iterrows()}
 
 
@@ -131,8 +131,8 @@ def test_what_stands_in_and_what_is_missing_is_said() -> None:
     plans["inputs"]["bert"]["own"] = {"workload": "w", "microbatch": 4, "architecture": "tpu-v4"}
     page = build_plan_report(toy_inputs(PlanStudy.parse(plans, "toy"), PUBLISHED)).document
     last = {section.title: section for section in page.sections}
-    assert "digits: its input gnmt is only in the authors' file gnmt.json" in str(last["What is missing"])
-    assert "Figure 9 is a picture without values." in str(last["What is missing"])
+    assert "digits: its input gnmt is only in the authors' file gnmt.json" in str(last["Missing"])
+    assert "Figure 9 is a picture without values." in str(last["Missing"])
     assert "BERT is ours: w with microbatch 4 as tpu-v4" in str(last["How these numbers are made"])
     assert "Throughput: BERT (ours, on tpu-v4) (Figure 1)" in last
 
@@ -150,7 +150,7 @@ def test_what_stands_in_and_what_is_missing_is_said() -> None:
     ],
 )
 def test_six_significant_digits_decide(printed: str, value: float, same: bool) -> None:
-    assert agrees(printed, value) == same, ours(value)
+    assert (as_printed(value) == printed) == same, as_printed(value)
 
 
 def test_a_curve_reads_as_the_step_at_or_below() -> None:

@@ -13,7 +13,7 @@ import pytest
 from phaze.report.document import Items
 from phaze.report.report import write_report
 from phaze.report.tiled.build import CHECKS, build_tiled_report, undominated
-from phaze.report.tiled.inputs import TiledInputs, check_claims
+from phaze.report.tiled.inputs import TiledInputs
 from phaze.report.tiled.readings import WAFER, fewest_microbatches, irreproducible, tabulate_readings
 from phaze.report.verdicts import run_checks
 from phaze.spec.published_tiled import PublishedTiled
@@ -90,17 +90,17 @@ def inputs(**changes: pd.DataFrame) -> TiledInputs:
         for k in range(2)
     ]  # fmt: skip
     frames = {
-        "runs": TiledRuns.check(pd.DataFrame(rows)),
-        "jobs": TiledJobs.check(pd.DataFrame(jobs)),
-        "links": TiledLinks.check(pd.DataFrame(links)),
-        "networks": TiledNetworks.check(pd.DataFrame(networks)),
-        "besides": TiledBesides.check(pd.DataFrame([_beside("IV", 109.0), _beside("V", 0.0)])),
+        "tiled_runs": TiledRuns.check(pd.DataFrame(rows)),
+        "tiled_jobs": TiledJobs.check(pd.DataFrame(jobs)),
+        "tiled_links": TiledLinks.check(pd.DataFrame(links)),
+        "tiled_networks": TiledNetworks.check(pd.DataFrame(networks)),
+        "tiled_besides": TiledBesides.check(pd.DataFrame([_beside("IV", 109.0), _beside("V", 0.0)])),
     }
     return TiledInputs(STUDY, **{**frames, **changes}, flops=5.12e15, published=PALM)
 
 
 def test_claims_hold_where_the_runs_have_what_is_printed() -> None:
-    claims = check_claims(inputs())
+    claims = build_tiled_report(inputs()).tables["tiled-claims"]
     held = dict(zip(claims["statement"], claims["holds"], strict=True))
     assert held["t-18b on wafer: samples/s of PALM within 20 %"]
     assert held["t-18b on wafer, 20 microbatches: TP of the fastest split"]
@@ -121,10 +121,10 @@ def test_measured_runs_are_scaled_by_peak() -> None:
 def test_checks_find_what_cannot_be() -> None:
     found = inputs()
     assert run_checks(CHECKS, found)["passed"].all()
-    wrong = inputs(runs=found.runs.assign(alone_s=found.runs["time_s"] * 2))
+    wrong = inputs(tiled_runs=found.tiled_runs.assign(alone_s=found.tiled_runs["time_s"] * 2))
     failed = run_checks(CHECKS, wrong).set_index("check")["passed"]
     assert not failed["neither traffic nor contention makes a batch faster"]
-    fewer = run_checks(CHECKS, inputs(runs=found.runs.iloc[1:])).set_index("check")["passed"]
+    fewer = run_checks(CHECKS, inputs(tiled_runs=found.tiled_runs.iloc[1:])).set_index("check")["passed"]
     assert not fewer["every combination of a case is simulated"]
 
 
@@ -168,10 +168,10 @@ def test_only_strategies_with_their_best_adapters_are_said_to_be_faster() -> Non
     """The slowest of one over the fastest of another is above one whichever is better."""
     found = inputs()
     study = STUDY.model_copy(update={"exchanges": {"best": ExchangeReading(compare="slowest-fastest")}})
-    other = replace(found, tiled=study)
+    other = replace(found, study=study)
     fair, unfair = (tabulate_readings(each).set_index("reading").loc["best"] for each in (found, other))
     assert (fair["statements"], unfair["statements"]) == (4, 0)
-    assert "Figure 12, Section V.C" not in set(check_claims(other)["source"])
+    assert "Figure 12, Section V.C" not in set(build_tiled_report(other).tables["tiled-claims"]["source"])
 
 
 def test_the_authors_program_is_a_reading_that_is_not_ours() -> None:
@@ -245,8 +245,8 @@ def test_what_is_missing_stands_on_the_page_with_its_reason() -> None:
 
 def test_without_a_publication_there_are_no_claims() -> None:
     found = inputs()
-    frames = found.runs, found.jobs, found.links, found.networks.iloc[:0], found.besides.iloc[:0]
-    alone = TiledInputs(found.tiled, *frames, 0.0)
+    none = {name: getattr(found, name).iloc[:0] for name in ("tiled_networks", "tiled_besides")}
+    alone = replace(found, **none, flops=0.0, published=None)
     report = build_tiled_report(alone)
     assert report.tables["tiled-claims"].empty
     assert {section.anchor for section in report.document.sections}.isdisjoint({"networks", "tables"})

@@ -1,0 +1,133 @@
+"""Claims of a publication beside ours: one evaluator of what `phaze.spec.claims` says as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import pandas as pd
+
+from phaze.base.arrays import Bools
+from phaze.base.errors import PhazeError
+from phaze.report.document import Cell, Sheet, sheet_of
+from phaze.report.words import fill, join
+from phaze.spec.claims import PrintedClaim, Publication, TableClaims
+from phaze.spec.noun import Noun
+from phaze.tables import Claims
+
+Values = dict[str, object]
+Function = Callable[[pd.DataFrame, object], Mapping[str, object]]
+"""What no aggregate says of some rows, beside what is printed of them: values by name."""
+
+AGGREGATES: dict[str, Callable[[pd.Series], object]] = {
+    "geometric_mean": lambda values: float(np.exp(np.log(values).mean())),
+    "first": lambda values: values.iloc[0],
+    "magnitude": lambda values: values.abs().max(),
+    "counts": lambda values: join(f"{value} ({count})" for value, count in values.value_counts().items()),
+}
+"""Ways to aggregate a column beside those of pandas."""
+
+
+def check_claims(
+    publication: Publication | None,
+    tables: Mapping[str, pd.DataFrame],
+    functions: Mapping[str, Function] | None = None,
+) -> pd.DataFrame:
+    """Table claims, in the order of the publication; empty without one."""
+    if publication is None:
+        return Claims.empty()
+    found: list[Values] = []
+    for group in publication.claims:
+        if group.table not in tables:
+            raise PhazeError(
+                f"{publication.title}: claims: there is no table {group.table!r}; there are {sorted(tables)}"
+            )
+        found += claims_on(publication, group, tables[group.table], functions or {})
+    rows = [{"claim": number, **claim} for number, claim in enumerate(found)]
+    return Claims.check(pd.DataFrame(rows)) if rows else Claims.empty()
+
+
+def claims_on(
+    publication: Publication, group: TableClaims, rows: pd.DataFrame, functions: Mapping[str, Function]
+) -> Iterator[Values]:
+    """The claims about a table, on some of its rows; none about rows that are not there."""
+    if rows.empty:
+        return
+    parts = [part for _, part in rows.groupby(list(group.each), sort=False)] if group.each else [rows]
+    for part in parts:
+        for claim in group.claims:
+            try:
+                some = part if claim.where is None else part.query(claim.where)
+                groups = [one for _, one in some.groupby(list(claim.by), sort=False)] if claim.by else [some]
+                for one in groups:
+                    if len(one):
+                        yield from _claims_of(publication, claim, one, functions)
+            except (KeyError, AttributeError, pd.errors.UndefinedVariableError) as error:
+                raise PhazeError(
+                    f"{publication.title}: claims: {claim.statement!r}: {error}; table {group.table} has "
+                    f"columns {', '.join(map(str, rows.columns))}"
+                ) from error
+
+
+def _claims_of(
+    publication: Publication, claim: PrintedClaim, rows: pd.DataFrame, functions: Mapping[str, Function]
+) -> Iterator[Values]:
+    """The claim about all of some rows, none if nothing is printed of them."""
+    values: Values = dict(
+        zip(map(str, rows.columns), next(rows.itertuples(index=False, name=None)), strict=True)
+    )
+    if claim.printed is not None:
+        printed = _printed(publication, claim, values)
+        if printed is None:
+            return
+        values |= printed
+    if isinstance(claim.find, str):
+        values |= functions[claim.find](rows, values.get("printed"))
+    else:
+        for name, (column, how) in claim.find.items():
+            values[name] = rows[column].agg(AGGREGATES.get(how, how))
+    theirs, ours = values.get("printed"), values.get("ours")
+    if theirs and isinstance(theirs, (int, float)) and isinstance(ours, (int, float)):
+        values["off"] = 100 * (ours / theirs - 1)
+    holds = claim.holds is None or bool(_flags(pd.DataFrame([values]), claim.holds)[0])
+    broken = rows.iloc[:0]
+    if claim.every is not None:
+        given = {} if claim.printed is None else {"printed": values["printed"]}
+        broken = rows[~_flags(rows.assign(**given), claim.every)]  # type: ignore[arg-type]
+    shown = pd.Series(values, dtype=object)
+    but = f"; not {join(broken[claim.named])}" if len(broken) else ""
+    yield {
+        "statement": fill(claim.statement, shown),
+        "source": claim.source,
+        "published": fill(claim.published, shown),
+        "ours": fill(claim.ours, shown) + but,
+        "holds": holds and broken.empty,
+    }
+
+
+def _flags(rows: pd.DataFrame, condition: str) -> Bools:
+    return np.asarray(rows.eval(condition), dtype=bool)
+
+
+def _printed(publication: Publication, claim: PrintedClaim, values: Values) -> Values | None:
+    """What is printed of rows with some values: `printed`, and what stands in a row with it."""
+    printed: object = claim.printed
+    if isinstance(printed, str):
+        printed = getattr(publication, printed)
+        printed = dict(printed) if isinstance(printed, Noun) else printed
+    if isinstance(printed, Mapping):
+        own = printed.get(values[claim.by[-1]])
+        return None if own is None else {"printed": own}
+    if isinstance(printed, tuple) and all(isinstance(row, Mapping) for row in printed):
+        same = (row for row in printed if all(values.get(key, of) == of for key, of in row.items()))
+        return next(map(dict, same), None)
+    return {"printed": printed}
+
+
+def claims_sheet(claims: pd.DataFrame, source: str) -> Sheet:
+    """The claims beside ours, from the result table of that name; those that do not hold stand out."""
+    columns: dict[str, Cell] = {
+        "": lambda row: "holds" if row["holds"] else "differs", "claim": "{statement}",
+        "paper": "{published}", "ours": "{ours}", "printed in": "{source}",
+    }  # fmt: skip
+    return sheet_of("Claims of the paper, checked here", claims, columns, 5, ~claims["holds"], source)
