@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from phaze.spec.noun import Noun
-from phaze.spec.settings import Chip
+from phaze.spec.values import NUMBER, Chip, Count, Positive, Share
 
-
-def _only_a_number(value: object) -> object:
-    """What is a number, and refuse `true` and quoted numbers, which would be read as one."""
-    if isinstance(value, (bool, str)):
-        raise ValueError("should be a number")
-    return value
-
-
-Number = BeforeValidator(_only_a_number)
-PositiveInt = Annotated[int, Field(gt=0, le=2**20), Number]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False), Number]
 Capacity = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """A key of a table of figures, which JSON can only hold as text."""
-BufferKib = Annotated[float, Field(ge=1 / 32, le=2**24), Number]
-BufferMib = Annotated[float, Field(ge=1 / 1024, le=2**20), Number]
+BufferKib = Annotated[float, Field(strict=True, ge=1 / 32, le=2**24), NUMBER]
+BufferMib = Annotated[float, Field(strict=True, ge=1 / 1024, le=2**20), NUMBER]
 """Sizes of buffers: large enough for a tile of one word by one word, twice."""
-Powers = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+Powers = Annotated[tuple[Count, ...], Field(min_length=1)]
 
 SHARD_BOUNDARY_MIB = 128
 """Grid architectures with up to this global buffer are in shard small-buffer, the others in large-buffer.
@@ -57,27 +46,27 @@ class Architecture(Noun):
 
     name: Chip
     """Name of the architecture; that of its file."""
-    num_tc: PositiveInt
+    num_tc: Count
     """Tensor cores."""
-    num_vc: PositiveInt
+    num_vc: Count
     """Vector cores."""
-    pe_x: PositiveInt
+    pe_x: Count
     """Rows of a tensor core."""
-    pe_y: PositiveInt
+    pe_y: Count
     """Columns of a tensor core."""
-    pe_vc: PositiveInt | None = None
+    pe_vc: Count | None = None
     """Lanes of a vector core; `pe_x` unless given."""
     glb_mib: BufferMib
     """Global buffer in MiB."""
-    glb_words_per_cycle: PositiveFloat | None = None
+    glb_words_per_cycle: Positive | None = None
     """Words that the global buffer moves in a cycle; by the paper's rule unless given."""
     l2_tc_kib: BufferKib | None = None
     """L2 buffer of a tensor core in KiB; by the paper's rule unless given."""
     l2_vc_kib: BufferKib | None = None
     """L2 buffer of a vector core in KiB; by the paper's rule unless given."""
-    hbm_gib: PositiveFloat | None = None
+    hbm_gib: Positive | None = None
     """HBM that the accelerator comes with; all of the study's unless given."""
-    area_mm2: PositiveFloat | None = None
+    area_mm2: Positive | None = None
     """Area of the chip; from the technology's figures unless given."""
 
     @property
@@ -116,7 +105,7 @@ class Grid(Noun):
     """Columns of a tensor core."""
     glb_mib: Annotated[tuple[BufferMib, ...], Field(min_length=1)] = tuple(2.0**i for i in range(1, 8))
     """Global buffers in MiB."""
-    minimum_area_share: Annotated[float, Field(ge=0, lt=1), Number] | None = 0.3
+    minimum_area_share: Share | None = 0.3
     """Smallest area as a share of the limit, except with a single tensor or vector core; null for none."""
 
     @model_validator(mode="after")
@@ -141,39 +130,39 @@ def shard_of(glb_mib: float) -> str:
 class AreaFigures(Noun):
     """Areas of the components of a chip, in square micrometres."""
 
-    mac_tc: PositiveFloat
+    mac_tc: Positive
     """A multiply-accumulate unit of a tensor core with its register."""
-    mac_vc: PositiveFloat
+    mac_vc: Positive
     """A lane of a vector core with its register."""
-    l2: dict[Capacity, PositiveFloat] = Field(min_length=2)
+    l2: dict[Capacity, Positive] = Field(min_length=2)
     """An L2 buffer by capacity in KiB."""
-    glb: dict[Capacity, PositiveFloat] = Field(min_length=2)
+    glb: dict[Capacity, Positive] = Field(min_length=2)
     """The global buffer by capacity in MiB."""
 
 
 class EnergyFigures(Noun):
     """Energy of an action, in joules."""
 
-    mac_j: PositiveFloat
+    mac_j: Positive
     """A multiply-accumulate, or an operation of a vector lane."""
-    register_j_per_byte: PositiveFloat
+    register_j_per_byte: Positive
     """A byte in or out of a register of a processing element."""
-    sram_j_per_byte: dict[Capacity, PositiveFloat] = Field(min_length=2)
+    sram_j_per_byte: dict[Capacity, Positive] = Field(min_length=2)
     """A byte in or out of an SRAM bank, by capacity in KiB; the largest one holds for all above it."""
-    hbm_j_per_byte: PositiveFloat
+    hbm_j_per_byte: Positive
     """A byte to or from HBM."""
-    link_j_per_byte: PositiveFloat
+    link_j_per_byte: Positive
     """A byte to another device."""
-    leakage_w_per_mm2: PositiveFloat
+    leakage_w_per_mm2: Positive
     """Power of a square millimetre that does nothing."""
 
 
 class CycleFigures(Noun):
     """Cycles that a vector lane spends on an output element, by operation."""
 
-    forward: dict[str, PositiveFloat]
+    forward: dict[str, Positive]
     """In the forward pass."""
-    backward: dict[str, PositiveFloat]
+    backward: dict[str, Positive]
     """In the backward pass."""
 
 

@@ -18,8 +18,8 @@ from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_unwritable, write_text
 from phaze.spec.names import MOST
 from phaze.spec.noun import describe
-from phaze.spec.numbers import Size, Whole
 from phaze.spec.plain import Plain, read_json
+from phaze.spec.values import Size, Whole
 
 
 class CamelCase(BaseModel):

@@ -7,9 +7,8 @@ from pydantic import Field, model_validator
 
 from phaze.spec.names import Partitioner
 from phaze.spec.noun import Noun
-from phaze.spec.numbers import Positive
-from phaze.spec.settings import Label, Location, Name, PositiveInt
 from phaze.spec.topology import RandomBlocks, Topology, UniformDist
+from phaze.spec.values import Label, Location, Name, Positive, PositiveInt
 
 Shape = Annotated[tuple[PositiveInt, PositiveInt], Field(description="Stages S and replicas R.")]
 

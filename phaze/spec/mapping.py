@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from phaze.spec.noun import Noun
-from phaze.spec.numbers import Count, Index, Result
+from phaze.spec.values import Count, Index, Result
 
 
 class StoredSearch(Noun):

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Literal, Self, TypeAlias
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import model_validator
 
 from phaze.base.errors import PhazeError
 from phaze.spec.huggingface import translate
 from phaze.spec.noun import Noun
 from phaze.spec.plain import Plain, read_json, read_yaml
+from phaze.spec.values import Flag, Name, PositiveInt, Seed, Share
 from phaze.spec.vision import ResNet, SemanticFpn, Swin
-
-ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=60)]
-Size = Annotated[int, Field(strict=True, gt=0, le=2**31)]
-Count = Annotated[int, Field(strict=True, ge=0, le=2**31)]
-Flag = Annotated[bool, Field(strict=True)]
-Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
 
 UNLIMITED_SEQUENCE = 2048
 """Tokens of a sample of a model without longest sequence, unless they are given."""
@@ -27,31 +22,31 @@ UNLIMITED_SEQUENCE = 2048
 class Model(Noun):
     """A transformer as it is trained: embedding, equal blocks, head."""
 
-    name: ModelName
+    name: Name
     """Name of the model; by default that of its file."""
-    layers: Size
+    layers: PositiveInt
     """Transformer blocks, L."""
-    hidden: Size
+    hidden: PositiveInt
     """Width of the residual stream, h."""
-    heads: Size
+    heads: PositiveInt
     """Attention heads, a."""
-    key_value_heads: Size | None = None
+    key_value_heads: PositiveInt | None = None
     """Heads of keys and values; as many as `heads` unless given."""
-    head_size: Size | None = None
+    head_size: PositiveInt | None = None
     """Width of a head; hidden / heads unless given."""
-    feed_forward: Size
+    feed_forward: PositiveInt
     """Width of the feed-forward network."""
-    vocabulary: Size
+    vocabulary: PositiveInt
     """Tokens in the vocabulary, padded as it is trained."""
-    embedding_width: Size | None = None
+    embedding_width: PositiveInt | None = None
     """Width of the word embedding; `hidden` unless given, else projected in and out without bias."""
     positions: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
     """How a token knows its position."""
-    position_count: Count = 0
+    position_count: Seed = 0
     """Longest sequence; with rotary positions the one that the model was made for, which may be exceeded."""
-    position_offset: Count = 0
+    position_offset: Seed = 0
     """Rows of the position table before the first position (OPT has 2)."""
-    token_types: Count = 0
+    token_types: Seed = 0
     """Token types with an embedding (BERT has 2)."""
     activation: Literal["gelu", "relu", "silu"] = "gelu"
     """Activation of the feed-forward network."""
@@ -89,7 +84,7 @@ class Model(Noun):
     """Dropout of the attention probabilities."""
     embedding_dropout: Share = 0.0
     """Dropout after the embedding."""
-    hyper_operators: Size | None = None
+    hyper_operators: PositiveInt | None = None
     """K, up to which `partition` clusters the operators unless it is told another."""
 
     @model_validator(mode="after")

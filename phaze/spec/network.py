@@ -3,20 +3,16 @@
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_endless
-from phaze.spec.architecture import Number
 from phaze.spec.noun import Noun
 from phaze.spec.plain import LONGEST_KEY
-from phaze.spec.settings import PositiveInt
+from phaze.spec.values import Positive, PositiveInt, Size
 
-Finite = Annotated[float, Field(gt=0, allow_inf_nan=False), Number]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), Number]
-Width = Annotated[float, Field(ge=0, allow_inf_nan=False), Number]
 Absent = Literal["widest", "refuse"]
 """What happens between devices without a link: the widest path over others, or an error."""
 
@@ -26,9 +22,9 @@ class Torus(Noun):
 
     shape: tuple[PositiveInt, ...] = Field(min_length=1)
     """Devices in every dimension; the last one counts fastest."""
-    bandwidth_bytes_per_s: Finite
+    bandwidth_bytes_per_s: Positive
     """Bandwidth of a link, in each direction."""
-    latency_s: Seconds = 0.0
+    latency_s: Size = 0.0
     """Time of a hop beside the bytes."""
     wrap: bool = True
     """Whether the last device of a row is next to the first: a torus; otherwise a mesh."""
@@ -37,9 +33,9 @@ class Torus(Noun):
 class Matrix(Noun):
     """A network given by the bandwidth between every two devices."""
 
-    bandwidths_bytes_per_s: tuple[tuple[Width, ...], ...] = Field(min_length=1)
+    bandwidths_bytes_per_s: tuple[tuple[Size, ...], ...] = Field(min_length=1)
     """A row for every device that sends, a number for every one that receives; 0 where there is no link."""
-    latency_s: Seconds = 0.0
+    latency_s: Size = 0.0
     """Time of a link beside its bytes."""
     absent: Absent = "widest"
     """What happens between devices without a link: the widest path over others, or an error."""

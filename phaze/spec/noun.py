@@ -2,9 +2,10 @@
 
 import ast
 import inspect
+import sys
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from textwrap import dedent
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
@@ -42,9 +43,9 @@ class Noun(BaseModel):
         for every class of every process (`use_attribute_docstrings`).
         """
         found: dict[str, str] = {}
-        for noun in reversed([base for base in cls.__mro__ if issubclass(base, Noun)]):
-            statements = ast.parse(dedent(inspect.getsource(noun))).body[0]
-            found |= _documented(statements)
+        for noun in reversed(cls.__mro__):
+            if issubclass(noun, Noun):
+                found |= _documented(noun.__module__)[noun.__name__]
         return found
 
     @classmethod
@@ -58,15 +59,20 @@ class Noun(BaseModel):
         return found
 
 
-def _documented(noun: ast.AST) -> dict[str, str]:
+@cache
+def _documented(module: str) -> dict[str, dict[str, str]]:
+    """Docstrings under the fields of every class of a module."""
     return {
-        field.target.id: inspect.cleandoc(text.value.value)
-        for field, text in pairwise(getattr(noun, "body", []))
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(text, ast.Expr)
-        and isinstance(text.value, ast.Constant)
-        and isinstance(text.value.value, str)
+        noun.name: {
+            ast.unparse(field.target): inspect.cleandoc(text.value.value)
+            for field, text in pairwise(noun.body)
+            if isinstance(field, ast.AnnAssign)
+            and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+            and isinstance(text.value.value, str)
+        }
+        for noun in ast.parse(inspect.getsource(sys.modules[module])).body
+        if isinstance(noun, ast.ClassDef)
     }
 
 

@@ -13,7 +13,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.spec.noun import Noun
-from phaze.spec.numbers import MOST_SIZE, Count, Size
+from phaze.spec.values import MOST_SIZE, Count, Size
 
 SHOWN = 10
 """How many mistakes of one kind are listed."""

@@ -1,6 +1,5 @@
 """Cases of the Piper planner: which input, on which clusters, by which planners, and how it is shown."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, Self
 
@@ -10,7 +9,7 @@ from phaze.base.errors import PhazeError
 from phaze.spec.files import is_there, within
 from phaze.spec.names import PLANNERS, Planner
 from phaze.spec.noun import Noun
-from phaze.spec.settings import Devices, Label, Location, Name, PositiveFloat, PositiveInt
+from phaze.spec.values import Count, Label, Location, Name, Positive, PositiveInt
 
 Mode = Literal["program", "table-1"]
 """What the authors' program does by default, or what gives the digits of the paper's Table 1."""
@@ -49,14 +48,30 @@ class PlanInput(Noun):
 class Clusters(Noun):
     """Every number of devices with every memory."""
 
-    devices: tuple[Devices, ...] = Field(min_length=1)
+    devices: tuple[Count, ...] = Field(min_length=1)
     """Devices K."""
-    memory_gib: tuple[PositiveFloat, ...] = Field(min_length=1)
+    memory_gib: tuple[Positive, ...] = Field(min_length=1)
     """Memory M of a device."""
 
 
-class PlanPoint(Noun):
-    """What one job plans: everything of a case with one size, one memory and one N."""
+class PlanSettings(Noun):
+    """How an input is planned, and how that is shown."""
+
+    show: Literal["throughput", "curve", "runtime", "table"]
+    """Throughput over the best (Figure 1); times for every number of devices up to the one given, in a single
+    run, or for several given (Figure 2); the planner's running time (Figure 3); times beside printed ones
+    (Table 1)."""
+    bandwidth_gib: Positive = 25.0
+    """Bandwidth B of a device, in GiB/s."""
+    planners: tuple[Planner, ...] = Field(PLANNERS, min_length=1)
+    """Piper, and what it is compared with."""
+    modes: tuple[Mode, ...] = Field(("program",), min_length=1)
+    """All downsets, gradients synchronised once for N microbatches, d dividing N; or prefixes of one linear
+    order, once for d microbatches, any d, as in the printed Table 1."""
+
+
+class PlanPoint(PlanSettings):
+    """One job: a case with one size, one memory and one N."""
 
     blocks: int
     """How often the repeated layer occurs, 0 for as often as in the input."""
@@ -66,71 +81,35 @@ class PlanPoint(Noun):
     """N."""
     devices: tuple[int, ...]
     """Devices K."""
-    bandwidth_gib: float
-    """Bandwidth B of a device."""
-    planners: tuple[Planner, ...]
-    """Who plans."""
-    modes: tuple[Mode, ...]
-    """How."""
-    show: Literal["throughput", "curve", "runtime", "table"]
-    """What for."""
 
 
-class PlanCase(Noun):
+class PlanCase(PlanSettings):
     """A figure or a table: an input on clusters, by planners."""
 
     input: Name
     """One of `plans.inputs`."""
-    show: Literal["throughput", "curve", "runtime", "table"]
-    """Throughput over the best (Figure 1); times for every number of devices up to the one given, in a single
-    run, or for several given (Figure 2); the planner's running time (Figure 3); times beside printed ones
-    (Table 1)."""
     clusters: tuple[Clusters, ...] = Field(min_length=1)
     """Devices and memories."""
     microbatches: tuple[PositiveInt, ...] = Field(min_length=1)
     """N: what the data parallel degrees of all stages may sum up to."""
     repeat: tuple[PositiveInt, ...] = ()
     """How often the layer of the most frequent name occurs, for every size; as in the input unless given."""
-    bandwidth_gib: PositiveFloat = 25.0
-    """Bandwidth B of a device, in GiB/s."""
-    planners: tuple[Planner, ...] = Field(PLANNERS, min_length=1)
-    """Piper, and what it is compared with."""
-    modes: tuple[Mode, ...] = Field(("program",), min_length=1)
-    """All downsets, gradients synchronised once for N microbatches, d dividing N; or prefixes of one linear
-    order, once for d microbatches, any d, as in the printed Table 1."""
 
     def points(self) -> dict[str, PlanPoint]:
         """Jobs of the case by a name that is also a file name."""
-        return dict(self._points())
-
-    def _points(self) -> Iterator[tuple[str, PlanPoint]]:
-        for blocks in self.repeat or (0,):
-            for microbatches in self.microbatches:
-                for memory, devices in self._devices_by_memory().items():
-                    size = f"l{blocks}-" if blocks else ""
-                    yield (
-                        f"{size}m{memory:g}-n{microbatches}",
-                        self._point(blocks, memory, microbatches, devices),
-                    )
-
-    def _devices_by_memory(self) -> dict[float, tuple[int, ...]]:
-        found: dict[float, set[int]] = {}
+        devices: dict[float, set[int]] = {}
         for clusters in self.clusters:
             for memory in clusters.memory_gib:
-                found.setdefault(memory, set()).update(clusters.devices)
-        return {memory: tuple(sorted(devices)) for memory, devices in found.items()}
-
-    def _point(self, blocks: int, memory: float, microbatches: int, devices: tuple[int, ...]) -> PlanPoint:
-        return PlanPoint(
-            blocks=blocks,
-            memory_gib=memory,
-            microbatches=microbatches,
-            devices=devices,
-            bandwidth_gib=self.bandwidth_gib,
-            planners=self.planners,
-            modes=self.modes,
-            show=self.show,
-        )
+                devices.setdefault(memory, set()).update(clusters.devices)
+        shared = self.model_dump(include=set(PlanSettings.model_fields))
+        return {
+            f"{f'l{blocks}-' if blocks else ''}m{memory:g}-n{n}": PlanPoint(
+                blocks=blocks, memory_gib=memory, microbatches=n, devices=tuple(sorted(counts)), **shared
+            )
+            for blocks in self.repeat or (0,)
+            for n in self.microbatches
+            for memory, counts in devices.items()
+        }
 
 
 class PlanStudy(Noun):

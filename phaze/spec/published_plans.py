@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field
 
 from phaze.spec.claims import Publication
 from phaze.spec.noun import Noun
-from phaze.spec.settings import Name, PositiveFloat, PositiveInt
+from phaze.spec.values import Name, Positive, PositiveInt
 
 OUT_OF_MEMORY = "OOM"
 _PRINTED = re.compile(r"\d+(\.\d+)?|OOM")
@@ -28,7 +28,7 @@ class PrintedPlan(Noun):
 
     devices: PositiveInt
     """Devices."""
-    memory_gib: PositiveFloat
+    memory_gib: Positive
     """Memory of a device."""
     piper: Printed
     """Time per sample that Piper finds."""

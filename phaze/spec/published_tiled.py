@@ -6,28 +6,28 @@ from pydantic import Field
 
 from phaze.spec.claims import Publication
 from phaze.spec.noun import Noun
-from phaze.spec.settings import Name, PositiveFloat, PositiveInt
+from phaze.spec.values import Name, Positive, PositiveInt
 
 
 class PrintedWafer(Noun):
     """A row of PALM's Table VII, and the measured run that it is compared with."""
 
-    palm: PositiveFloat
+    palm: Positive
     """Samples per second that PALM's authors simulate."""
-    printed: PositiveFloat
+    printed: Positive
     """Samples per second that they compare with, scaled by them from GPUs to the wafer."""
     gpus: PositiveInt
     """GPUs of the measured run."""
     batch: PositiveInt
     """Samples in its batch."""
-    measured_s: PositiveFloat
+    measured_s: Positive
     """Its time per batch, from the FLOP/s that its authors print, with attention and vocabulary."""
 
 
 class MeasuredRun(Noun):
     """A training run on GPUs, and how long a batch took."""
 
-    measured_s: PositiveFloat
+    measured_s: Positive
     """Time per batch of the measured run, from the FLOP/s that its authors print."""
     run: dict[str, int | str]
     """The run, as a row of a table of runs."""
@@ -36,9 +36,9 @@ class MeasuredRun(Noun):
 class PrintedRun(MeasuredRun):
     """A row of PALM's Table IV, and the measured run that it is compared with."""
 
-    palm: PositiveFloat
+    palm: Positive
     """Sequences per second that PALM's authors simulate."""
-    printed: PositiveFloat
+    printed: Positive
     """Sequences per second that they compare with: without attention and vocabulary."""
 
 
@@ -52,9 +52,9 @@ class PrintedRatio(Noun):
     """Name of a file in config/systems."""
     of: RatioOf
     """What is divided by what; `phaze.tiles.printed` says it in words."""
-    published: PositiveFloat
+    published: Positive
     """The ratio, with digits cut off."""
-    inputs: tuple[PositiveFloat, PositiveFloat] | None = None
+    inputs: tuple[Positive, Positive] | None = None
     """What the paper seems to divide; none if no figures fit."""
     explanation: str = ""
     """Why ours differs; empty where only digits do."""
@@ -69,9 +69,9 @@ class PrintedInference(Noun):
     """16-bit floating point, or 8-bit integers at the rate of the tile."""
     sequence: PositiveInt = 1
     """Tokens of a sample."""
-    published: PositiveFloat
+    published: Positive
     """Samples per second of the chip."""
-    palm: PositiveFloat
+    palm: Positive
     """Samples per second that PALM simulates."""
     fetched: tuple[Literal["own", "shared"], ...] = ("own", "shared")
     """How weights may be fetched: by every replica, or a share by each and gathered."""
@@ -86,18 +86,18 @@ class ProgramRun(Noun):
     """Where the program is, and how it was run."""
     microbatches: PositiveInt
     """Microbatches that it runs."""
-    wafer: dict[str, dict[Name, PositiveFloat]]
+    wafer: dict[str, dict[Name, Positive]]
     """Samples per second for Table VII by version of the program and model."""
     best_tensor: dict[Name, PositiveInt]
     """Slices of its fastest split by model (Figure 10)."""
-    gaps: dict[Name, PositiveFloat]
+    gaps: dict[Name, Positive]
     """How much faster its best split and mapping is than its worst, by model (Section V.B)."""
 
 
 class PublishedTiled(Publication):
     """PALM's results."""
 
-    gpu_flops: PositiveFloat
+    gpu_flops: Positive
     """Peak of a GPU of the measured runs."""
     wafer: dict[Name, PrintedWafer] = Field(default_factory=dict)
     """Table VII by model."""
@@ -115,15 +115,15 @@ class PublishedTiled(Publication):
     """Slices of the split with the highest throughput by model (Figure 10)."""
     least_occupancy: dict[Name, PositiveInt] = Field(default_factory=dict)
     """Slices of the split with the shortest occupancy of links by model (Figure 9)."""
-    optimum: PositiveFloat
+    optimum: Positive
     """N_m of least communication (Equation 6)."""
-    gap: PositiveFloat
+    gap: Positive
     """How much faster the best mapping and split is than the worst, at least (Section V.B)."""
-    congestion_five: PositiveFloat
+    congestion_five: Positive
     """By which share a formula is short for five tasks of 8 MB (Figure 7)."""
-    congestion_most: PositiveFloat
+    congestion_most: Positive
     """By which share it is at most."""
-    gains: dict[Literal["ring", "broken ring"], PositiveFloat]
+    gains: dict[Literal["ring", "broken ring"], Positive]
     """How much faster strategy 1 is where groups form rings, and strategy 2 where they do not (Figure 12)."""
 
     @property

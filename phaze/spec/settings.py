@@ -2,39 +2,14 @@
 
 from collections.abc import Mapping
 from itertools import product
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
 from phaze.layout import Layout
-from phaze.spec.names import MOST
 from phaze.spec.noun import Noun
-from phaze.spec.numbers import as_number
+from phaze.spec.values import Flag, Location, Name, Positive, PositiveInt, Seed, Share
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=60)]
-"""Lower-case letters, digits, hyphens and dots: a name that is also a file name."""
-Chip = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=100)]
-"""Name of a chip: letters, digits, hyphens, underscores and dots, as that of its file."""
-Label = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-"""What readers are shown."""
-PositiveInt = Annotated[int, Field(strict=True, gt=0, le=2**31)]
-Devices = Annotated[int, Field(strict=True, gt=0, le=MOST)]
-"""As many as any file, option or table of a study may name."""
-
-
-def _location(text: str) -> str:
-    """Refuse what no path can hold, and what the workflow would fill in where one enters a rule."""
-    for sign in "{}<>\0":
-        if sign in text:
-            raise ValueError(f"must not hold {sign!r}")
-    return text
-
-
-Location = Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_location)]
-"""Name of a file of the configuration, or a path."""
-PositiveFloat = Annotated[float, BeforeValidator(as_number), Field(strict=True, gt=0, le=1e30)]
-Share = Annotated[float, BeforeValidator(as_number), Field(strict=True, ge=0, lt=1)]
-Flag = Annotated[bool, Field(strict=True)]
 VARIED = ("hbm_bandwidth", "network_bandwidth")
 """What variations change of a cluster."""
 
@@ -60,7 +35,7 @@ class Training(Noun):
 
     microbatches: tuple[PositiveInt, ...] = Field((1, 2, 4, 8), min_length=1)
     """Samples in a microbatch to consider."""
-    hbm_gib: tuple[PositiveFloat, ...] = Field((32, 64, 80), min_length=1)
+    hbm_gib: tuple[Positive, ...] = Field((32, 64, 80), min_length=1)
     """HBM capacities to consider."""
     recompute: tuple[Flag, ...] = Field((False, True), min_length=1)
     """Stash activations, recompute them, or consider both."""
@@ -96,7 +71,7 @@ class ExtractSettings(Noun):
     """Train a transformer with logits and loss, or as a base model that ends with its norm and pooler."""
     weight_gradients: Flag = True
     """Count the gradients of weights in the backward pass, or those of inputs only."""
-    activation_factor: PositiveFloat = 1.0
+    activation_factor: Positive = 1.0
     """How many times the activations that are kept for the backward pass fill memory."""
 
 
@@ -108,14 +83,14 @@ class EstimateSettings(Noun):
     unfused), or only pairs of a tensor and a vector core, as in the paper."""
     preload: Flag = True
     """Arrays load the next weights while this fold streams, as those of a TPU, or fill for every fold."""
-    words_per_cycle: PositiveFloat | None = None
+    words_per_cycle: Positive | None = None
     """Words that the global buffer of any architecture moves in a cycle; its own unless given."""
     vector_traffic: Flag = True
     """Count what vector operations read from and write to HBM, or their arithmetic alone."""
-    all_reduce_factor: PositiveFloat | None = None
+    all_reduce_factor: Positive | None = None
     """What an all-reduce of tensor parallelism takes, times (t - 1)/t of its tensor over the bandwidth; the
     system's unless given."""
-    vector_cycles: dict[str, PositiveFloat] = Field(default_factory=dict)
+    vector_cycles: dict[str, Positive] = Field(default_factory=dict)
     """Cycles per element that replace those of the table, keys as `forward.gelu` or `backward.softmax`."""
 
 
@@ -126,7 +101,7 @@ class ScreenSettings(Noun):
     """Keep all that could be the best, or walk down the areas as the paper does (Algorithm 1)."""
     hysteresis: PositiveInt = 6
     """Areas in a row that must be worse before the walk ends."""
-    area_band_um2: PositiveFloat = 10000.0
+    area_band_um2: Positive = 10000.0
     """Architectures within a band count as one area in the walk."""
     best: PositiveInt = 10
     """How many of the best architectures are reported."""
@@ -149,7 +124,7 @@ class ScheduleSettings(Noun):
     """Let collectives run beside computation."""
     node_limit: PositiveInt = 20000
     """Branch-and-bound nodes after which a solve ends with its gap."""
-    wall_limit_s: PositiveFloat = 60.0
+    wall_limit_s: Positive = 60.0
     """Seconds after which a solve ends as timed out."""
 
 
@@ -177,9 +152,9 @@ class StrategySettings(Noun):
 class CertifySettings(Noun):
     """How the certificate of the best architectures is verified."""
 
-    points: Annotated[int, Field(strict=True, ge=0, le=2**31)] = 500
+    points: Seed = 500
     """Excluded points to solve again by independent code, shared out between the models."""
-    seed: Annotated[int, Field(strict=True, ge=0, le=2**31)] = 0
+    seed: Seed = 0
     """Seed by which they are drawn."""
 
 
@@ -193,7 +168,7 @@ class PlanMapSettings(Noun):
     """Whose plans are mapped."""
     steps: PositiveInt = 5000
     """Changes of places tried by each of the two chains of the local search."""
-    seed: Annotated[int, Field(strict=True, ge=0, le=2**31)] = 0
+    seed: Seed = 0
     """Of their random numbers."""
 
     @model_validator(mode="after")
@@ -208,13 +183,13 @@ class PlanMapSettings(Noun):
 class Variation(Noun):
     """What a variation changes of the cluster: factors of the study's own values, or other values."""
 
-    hbm_bandwidth_factor: PositiveFloat | None = None
+    hbm_bandwidth_factor: Positive | None = None
     """The HBM bandwidth, as a factor of the scenario's."""
-    network_bandwidth_factor: PositiveFloat | None = None
+    network_bandwidth_factor: Positive | None = None
     """The bandwidth between devices, as a factor of the scenario's."""
-    hbm_bandwidth_bytes_per_s: PositiveFloat | None = None
+    hbm_bandwidth_bytes_per_s: Positive | None = None
     """The HBM bandwidth, whatever the scenario's is."""
-    network_bandwidth_bytes_per_s: PositiveFloat | None = None
+    network_bandwidth_bytes_per_s: Positive | None = None
     """The bandwidth between devices, whatever the scenario's is."""
 
     @model_validator(mode="after")
@@ -246,7 +221,7 @@ class ReportSettings(Noun):
     """Search strategies to compare."""
     maps: PlanMapSettings = PlanMapSettings()
     """Networks to map plans to."""
-    area_limits_mm2: tuple[PositiveFloat, ...] = ()
+    area_limits_mm2: tuple[Positive, ...] = ()
     """Area limits below the scenario's whose best architectures are looked for as well."""
     sensitivity: dict[Name, Variation] = Field(default_factory=dict)
     """Variations under which the winners are evaluated again, by name."""

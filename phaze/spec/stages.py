@@ -12,8 +12,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.spec.noun import Noun
-from phaze.spec.numbers import Count, Index, Positive, Result, Size
 from phaze.spec.operators import refuse, repeated
+from phaze.spec.values import Count, Index, Positive, Result, Size
 
 
 class StoredStage(Noun):

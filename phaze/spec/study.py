@@ -12,14 +12,9 @@ from phaze.spec.noun import Noun, describe
 from phaze.spec.planning import PlanStudy
 from phaze.spec.settings import (
     CertifySettings,
-    Devices,
     EstimateSettings,
     ExtractSettings,
-    Location,
-    Name,
     PlaceSettings,
-    PositiveFloat,
-    PositiveInt,
     ReportSettings,
     ScheduleSettings,
     ScreenSettings,
@@ -27,6 +22,7 @@ from phaze.spec.settings import (
     Triple,
 )
 from phaze.spec.tiled_study import TiledStudy
+from phaze.spec.values import Count, Location, Name, Positive, PositiveInt
 
 Changes = dict[str, JsonValue]
 """Settings of a section that differ, by their key there."""
@@ -66,7 +62,7 @@ class WorkloadChoice(Noun):
     """Tensor model parallel widths to consider."""
     expert: Triple | None = None
     """Placement by experts, evaluated on the named architectures."""
-    weight: PositiveFloat = 1.0
+    weight: Positive = 1.0
     """Weight of the model's throughput in the choice of a common architecture."""
 
 
@@ -88,19 +84,19 @@ class ScenarioChoice(Noun):
 
     system: Location = "paper"
     """Name of a file in config/systems."""
-    devices: Devices | None = None
+    devices: Count | None = None
     """Accelerators in the cluster."""
-    network_bandwidth_bytes_per_s: PositiveFloat | None = None
+    network_bandwidth_bytes_per_s: Positive | None = None
     """Bandwidth between any two devices."""
-    hbm_bandwidth_bytes_per_s: PositiveFloat | None = None
+    hbm_bandwidth_bytes_per_s: Positive | None = None
     """Bandwidth between HBM and global buffer."""
-    clock_hz: PositiveFloat | None = None
+    clock_hz: Positive | None = None
     """Clock of all cores."""
-    all_reduce_factor: PositiveFloat | None = None
+    all_reduce_factor: Positive | None = None
     """What an all-reduce takes, times (n - 1)/n of its tensor over the bandwidth."""
     global_batch: PositiveInt = 4096
     """Samples in a batch."""
-    area_limit_mm2: PositiveFloat | Name = "tpu-v4"
+    area_limit_mm2: Positive | Name = "tpu-v4"
     """Largest area of a chip, or the name of an architecture whose area is the limit."""
 
 

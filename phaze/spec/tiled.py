@@ -8,10 +8,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from phaze.spec.architecture import PositiveInt
 from phaze.spec.noun import Noun
-from phaze.spec.settings import Chip, Location
-from phaze.spec.system import Finite, Seconds
+from phaze.spec.values import Chip, Count, Location, Positive, Size
 
 Edge = Literal["north", "south", "west", "east"]
 Position = Annotated[int, Field(ge=0, lt=2**20)]
@@ -21,19 +19,19 @@ FLOPS_OF_A_MAC = 2
 class Tile(Noun):
     """An array of multiply-accumulates with its vector lanes and its SRAM."""
 
-    clock_hz: Finite
+    clock_hz: Positive
     """Clock of the tile."""
-    pe_x: PositiveInt
+    pe_x: Count
     """Rows of the array, 16-bit floating point."""
-    pe_y: PositiveInt
+    pe_y: Count
     """Columns of the array."""
-    int8_rate: PositiveInt = 1
+    int8_rate: Count = 1
     """Multiply-accumulates of 8-bit integers in the time of one of 16 bits."""
-    lanes: PositiveInt | None = None
+    lanes: Count | None = None
     """Vector lanes; vector operations are not counted unless given, as in PALM."""
-    sram_bytes: Finite
+    sram_bytes: Positive
     """SRAM."""
-    sram_bandwidth_bytes_per_s: Finite | None = None
+    sram_bandwidth_bytes_per_s: Positive | None = None
     """Bandwidth between SRAM and array, reads and writes together; enough for the array unless given."""
 
     @property
@@ -45,9 +43,9 @@ class Tile(Noun):
 class Wire(Noun):
     """A link between neighbours."""
 
-    bandwidth_bytes_per_s: Finite
+    bandwidth_bytes_per_s: Positive
     """Bandwidth in each direction."""
-    latency_s: Seconds = 0.0
+    latency_s: Size = 0.0
     """Time of a hop beside its bytes."""
 
 
@@ -56,15 +54,15 @@ class TiledDevice(Noun):
 
     name: Chip
     """Name of the chip; that of its file."""
-    rows: PositiveInt
+    rows: Count
     """Rows of the mesh."""
-    columns: PositiveInt
+    columns: Count
     """Columns of the mesh."""
     rows_without_tiles: tuple[Position, ...] = ()
     """Rows that only pass on what others send, such as those of memory controllers."""
     columns_without_tiles: tuple[Position, ...] = ()
     """Columns that only pass on what others send."""
-    working_tiles: PositiveInt | None = None
+    working_tiles: Count | None = None
     """Tiles that work; all unless given. Mappings take all; peaks and capacities those that work."""
     torus: bool = False
     """Whether the last tile of a row or column is next to the first."""
@@ -122,15 +120,15 @@ class Dram(Noun):
     """Edges with memories."""
     around: Literal["system", "chip"] = "system"
     """Whose edges: those of the whole mesh, or those of every chip."""
-    ports_per_edge: PositiveInt | None = None
+    ports_per_edge: Count | None = None
     """Places with a port on each chip's side of an edge, evenly spread; all unless given."""
     tiles: Annotated[tuple[tuple[Position, Position], ...], Field(min_length=1)] | None = None
     """Row and column in the whole mesh of every place with a port, instead of edges."""
-    bandwidth_bytes_per_s: Finite
+    bandwidth_bytes_per_s: Positive
     """Bandwidth of a port, reads and writes together; each port has a memory of its own."""
-    response_s: Seconds = 0.0
+    response_s: Size = 0.0
     """Time of an access beside its bytes."""
-    gib: Finite | None = None
+    gib: Positive | None = None
     """Memory in GiB of all ports together; unlimited unless given."""
 
     @model_validator(mode="after")
@@ -147,9 +145,9 @@ class TiledSystem(Noun):
 
     device: Location
     """Name of a file in config/devices with a chip of tiles, or path of one."""
-    rows: PositiveInt = 1
+    rows: Count = 1
     """Rows of chips."""
-    columns: PositiveInt = 1
+    columns: Count = 1
     """Columns of chips."""
     link: Wire | None = None
     """A link between neighbouring tiles of two chips; needed unless there is one chip."""

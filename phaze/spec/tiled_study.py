@@ -1,12 +1,11 @@
 """Cases on tiled accelerators: which models, on which chips, mapped how, and how they are shown."""
 
-from collections.abc import Iterator
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from phaze.spec.noun import Noun
-from phaze.spec.settings import Label, Name, PositiveInt
+from phaze.spec.values import Label, Name, PositiveInt
 
 Lie = Literal["line", "s-shaped", "own"]
 """Where stages lie: in rows, in blocks along an S, on a user's tiles (PALM, Figure 8)."""
@@ -16,45 +15,12 @@ Switching = Literal["pipelined", "hop-by-hop"]
 PrintedTable = Literal["I", "IV", "V"]
 
 
-class TiledPoint(Noun):
-    """What one job simulates: everything of a case with one model on one system."""
+class TiledSettings(Noun):
+    """How a transformer is spread over groups of tiles."""
 
-    system: Name
-    """Name of a file in config/systems with tiles."""
-    model: Name
-    """Name of a spec in config/models."""
-    batch: PositiveInt
-    """Samples in a batch."""
-    sequence: PositiveInt
-    """Tokens of a sample."""
-    stages: PositiveInt
-    """Stages, each on as many tiles."""
-    microbatches: tuple[PositiveInt, ...]
-    """Microbatches in a batch."""
-    tensor: tuple[PositiveInt, ...]
-    """Slices of a replica; replicas take the other tiles of a stage."""
-    layouts: tuple[Lie, ...]
-    """Where stages lie."""
-    own: tuple[tuple[int, ...], ...] | None
-    """Tiles of every stage."""
-    placed: tuple[Placed, ...]
-    """Which groups lie close."""
-    show: Literal["table", "splits", "pipeline"]
-    """What for."""
-
-
-class TiledCase(Noun):
-    """Transformers in a pipeline on groups of tiles, in every combination of what is listed."""
-
-    title: Label
-    """Title for readers."""
     show: Literal["table", "splits", "pipeline"]
     """Beside printed throughputs (PALM, Table VII); by splits of a stage's tiles, with the occupancy of links
     (Figures 9 and 10); or event by event, with a picture of the pipeline and of the links."""
-    systems: tuple[Name, ...] = Field(("wafer",), min_length=1)
-    """Names of files in config/systems with tiles."""
-    batches: dict[Name, PositiveInt] = Field(min_length=1)
-    """Samples in a batch by model, a name of a spec in config/models."""
     sequence: PositiveInt = 2048
     """Tokens of a sample."""
     stages: PositiveInt = 20
@@ -70,6 +36,28 @@ class TiledCase(Noun):
     placed: tuple[Placed, ...] = Field(("near",), min_length=1)
     """Slices of a replica next to each other (PALM's comm1), or replicas of a slice (comm2)."""
 
+
+class TiledPoint(TiledSettings):
+    """One job: a case with one model on one system."""
+
+    system: Name
+    """Name of a file in config/systems with tiles."""
+    model: Name
+    """Name of a spec in config/models."""
+    batch: PositiveInt
+    """Samples in a batch."""
+
+
+class TiledCase(TiledSettings):
+    """Transformers in a pipeline on groups of tiles, in every combination of what is listed."""
+
+    title: Label
+    """Title for readers."""
+    systems: tuple[Name, ...] = Field(("wafer",), min_length=1)
+    """Names of files in config/systems with tiles."""
+    batches: dict[Name, PositiveInt] = Field(min_length=1)
+    """Samples in a batch by model, a name of a spec in config/models."""
+
     @model_validator(mode="after")
     def _own_tiles(self) -> Self:
         if ("own" in self.layouts) != (self.own is not None):
@@ -78,18 +66,12 @@ class TiledCase(Noun):
 
     def points(self) -> dict[str, TiledPoint]:
         """Jobs of the case by a name that is also a file name."""
-        return dict(self._points())
-
-    def _points(self) -> Iterator[tuple[str, TiledPoint]]:
-        same = {
-            name: getattr(self, name)
-            for name in (
-                "sequence", "stages", "microbatches", "tensor", "layouts", "own", "placed", "show",
-            )
-        }  # fmt: skip
-        for system in self.systems:
-            for model, batch in self.batches.items():
-                yield f"{model}.{system}", TiledPoint(system=system, model=model, batch=batch, **same)
+        shared = self.model_dump(include=set(TiledSettings.model_fields))
+        return {
+            f"{model}.{system}": TiledPoint(system=system, model=model, batch=batch, **shared)
+            for system in self.systems
+            for model, batch in self.batches.items()
+        }
 
 
 class ExchangeReading(Noun):

@@ -10,8 +10,7 @@ from pydantic import Field, TypeAdapter, model_validator
 
 from phaze.spec.network import Absent
 from phaze.spec.noun import Noun
-from phaze.spec.numbers import Positive, Size
-from phaze.spec.settings import Devices, Location, PositiveInt
+from phaze.spec.values import Count, Location, Positive, PositiveInt, Size
 
 MOST_DEVICES = 8192
 """Devices whose matrix of bandwidths fits into memory."""
@@ -29,7 +28,7 @@ class Links(Noun):
 class LevelLinks(Noun):
     """A level of a tree: groups of devices with equal bandwidth among them."""
 
-    devices: Devices
+    devices: Count
     """Devices in a group of this level."""
     bandwidth_gib_per_s: Positive
     """Between two devices that meet on this level, in each direction."""
@@ -181,7 +180,7 @@ class RandomBlocks(Links):
     kind: Literal["random-blk-1", "random-blk-2"]
     """1: one bandwidth a node, and one between nodes. 2: one for every pair inside a node, and between nodes
     a tenth of their mean, divided by how far the nodes' numbers are apart."""
-    devices: Devices
+    devices: Count
     """Devices D."""
     nodes: PositiveInt | None = None
     """Nodes L; one for eight devices unless given."""
@@ -212,7 +211,7 @@ class UniformDist(Links):
 
     kind: Literal["uniform-dist"]
     """What it is."""
-    devices: Devices
+    devices: Count
     """Devices D."""
     seed: int = 0
     """Of the random numbers."""

@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 
 from phaze.spec.noun import Noun
 from phaze.spec.plain import read_yaml
-from phaze.spec.vision import ModelName, Size
+from phaze.spec.values import Count, Name
 
 Scalar = bool | int | float | str | None
 ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", max_length=200)]
@@ -19,7 +19,7 @@ ImportPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z
 class TorchInput(Noun):
     """A tensor that a module reads."""
 
-    shape: Annotated[tuple[Size, ...], Field(max_length=8)]
+    shape: Annotated[tuple[Count, ...], Field(max_length=8)]
     """Sizes for one sample; the microbatch comes before them."""
     kind: Literal["real", "index"] = "real"
     """Real numbers, or indices such as token ids."""
@@ -37,7 +37,7 @@ class TorchCall(Noun):
 class TorchModule(Noun):
     """A PyTorch module, made by a callable of an installed package."""
 
-    name: ModelName
+    name: Name
     """Name of the model; by default that of its file."""
     torch: ImportPath
     """The callable as `package:callable`; it runs with the arguments and returns the module."""

@@ -8,36 +8,29 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
 from phaze.base.errors import PhazeError
 from phaze.spec.noun import Noun
+from phaze.spec.values import WHOLE, Count, Name, Share
 
-ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=60)]
-Size = Annotated[int, Field(strict=True, gt=0, le=2**20)]
-Pixels = Annotated[int, Field(strict=True, gt=0, le=2**14)]
-Sizes = Annotated[tuple[Size, ...], Field(min_length=1, max_length=16)]
-Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
+Pixels = Annotated[int, Field(strict=True, gt=0, le=2**14), WHOLE]
+Sizes = Annotated[tuple[Count, ...], Field(min_length=1, max_length=16)]
 
 
 class Vision(Noun):
     """What all models of images have."""
 
-    name: ModelName
+    name: Name
     """Name of the model; by default that of its file."""
     image: Pixels = 224
     """Height and width of an image."""
-    channels: Size = 3
+    channels: Count = 3
     """Channels of an image."""
-    classes: Size = 1000
+    classes: Count = 1000
     """Classes to tell apart."""
-    hyper_operators: Size | None = None
+    hyper_operators: Count | None = None
     """K, up to which `partition` clusters the operators unless it is told another."""
-
-    @property
-    def parameters(self) -> int:
-        """Number of parameters as published, running statistics not among them."""
-        raise NotImplementedError
 
     @property
     def multiply_accumulates(self) -> int:
@@ -91,13 +84,13 @@ class Backbone(Noun):
     The 3 x 3 convolution of the first block of a stage strides, the first stage's excepted.
     """
 
-    stem: Size = 64
+    stem: Count = 64
     """Kernels of the first convolution, 7 x 7 with stride 2, before the pooling."""
     blocks: Sizes
     """Blocks of every stage."""
     widths: Sizes = (64, 128, 256, 512)
     """Kernels of the 3 x 3 convolution of every stage."""
-    expansion: Size = 4
+    expansion: Count = 4
     """Kernels that a block ends with, over its width."""
 
     @model_validator(mode="after")
@@ -116,15 +109,6 @@ class Backbone(Noun):
     def sizes(self, image: int) -> tuple[int, ...]:
         """Height of what every stage hands on: halved by stem, pooling, and later stages."""
         return tuple(-(-image // 2 ** (2 + stage)) for stage in range(len(self.blocks)))
-
-    def parameters(self, channels: int) -> int:
-        """Number of parameters for an image with so many channels."""
-        found, inside = channels * self.stem * 49 + 2 * self.stem, self.stem
-        for blocks, width, out in zip(self.blocks, self.widths, self.outputs, strict=True):
-            block = 9 * width * width + width * out + 2 * (2 * width + out)
-            found += blocks * block + width * (inside + (blocks - 1) * out) + (inside + 2) * out
-            inside = out
-        return found
 
     def multiply_accumulates(self, image: int, channels: int) -> int:
         """Multiply-accumulates of the forward pass of an image."""
@@ -169,11 +153,6 @@ class ResNet(Residual):
     """Says that the file is of a residual network."""
 
     @property
-    def parameters(self) -> int:
-        """Number of parameters as published."""
-        return self.backbone.parameters(self.channels) + (self.backbone.outputs[-1] + 1) * self.classes
-
-    @property
     def multiply_accumulates(self) -> int:
         """Multiply-accumulates of the forward pass of an image."""
         backbone = self.backbone.multiply_accumulates(self.image, self.channels)
@@ -189,9 +168,9 @@ class SemanticFpn(Residual):
 
     kind: Literal["semantic-fpn"]
     """Says that the file is of such a network."""
-    neck: Size = 256
+    neck: Count = 256
     """Channels of the pyramid."""
-    head: Size = 128
+    head: Count = 128
     """Channels of the head."""
     dropout: Share = 0.1
     """Dropout before the last convolution."""
@@ -206,14 +185,6 @@ class SemanticFpn(Residual):
     def convolutions(self) -> tuple[int, ...]:
         """Convolutions of the head for every level of the pyramid."""
         return tuple(max(1, level) for level in range(len(self.backbone.blocks)))
-
-    @property
-    def parameters(self) -> int:
-        """Number of parameters as published, without the auxiliary head that some train."""
-        neck = sum((channels + 1 + 9 * self.neck + 1) * self.neck for channels in self.backbone.outputs)
-        own = 9 * self.head * self.head + 2 * self.head
-        head = sum(9 * (self.neck - self.head) * self.head + count * own for count in self.convolutions)
-        return self.backbone.parameters(self.channels) + neck + head + (self.head + 1) * self.classes
 
     @property
     def multiply_accumulates(self) -> int:
@@ -244,17 +215,17 @@ class Swin(Vision):
 
     kind: Literal["swin"]
     """Says that the file is of a Swin transformer."""
-    patch: Size = 4
+    patch: Count = 4
     """Height and width of a patch."""
-    hidden: Size
+    hidden: Count
     """Width of the first stage, C; every later one has twice that of the one before."""
     depths: Sizes
     """Blocks of every stage, in pairs of one with and one without shift."""
     heads: Sizes
     """Attention heads of every stage."""
-    window: Size = 7
+    window: Count = 7
     """Height and width of a window in patches."""
-    expansion: Size = 4
+    expansion: Count = 4
     """Width of the feed-forward network over that of its stage."""
 
     @model_validator(mode="after")
@@ -292,18 +263,6 @@ class Swin(Vision):
     def shifts(self, stage: int) -> bool:
         """Whether every other block of a stage shifts its windows."""
         return self.sizes[stage] > self.window_of(stage)
-
-    @property
-    def parameters(self) -> int:
-        """Number of parameters as published."""
-        found = self.hidden * (self.channels * self.patch**2 + 1 + 2)
-        for stage, (depth, width, heads) in enumerate(zip(self.depths, self.widths, self.heads, strict=True)):
-            matrices = (4 + 2 * self.expansion) * width * width
-            vectors = (4 + self.expansion + 1 + 4) * width
-            table = (2 * self.window_of(stage) - 1) ** 2 * heads
-            found += depth * (matrices + vectors + table)
-        found += sum(8 * width * width + 8 * width for width in self.widths[:-1])
-        return found + 2 * self.widths[-1] + (self.widths[-1] + 1) * self.classes
 
     @property
     def multiply_accumulates(self) -> int:

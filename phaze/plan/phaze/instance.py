@@ -26,7 +26,7 @@ from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.phaze.branches import GraphPlacement, place_graphs
 from phaze.plan.phaze.flush import Infeasible, Placement, place_widths
 from phaze.spec.documents import CamelCase, LayerEdge, bad_edges, check_width, read_as, repeated_ids
-from phaze.spec.numbers import Count, Positive, Size, Whole
+from phaze.spec.values import Count, Positive, Size, Whole
 from phaze.workload.graphs import edge_arrays
 
 

@@ -38,7 +38,7 @@ from phaze.spec.documents import (
     repeated_ids,
     write_checked,
 )
-from phaze.spec.numbers import Count, Positive, Size, Whole
+from phaze.spec.values import Count, Positive, Size, Whole
 from phaze.workload.graphs import edge_arrays
 
 Json = dict[str, object]

@@ -14,7 +14,6 @@ from phaze.spec.config import check_config_files, load_settings, main
 from phaze.spec.files import FOLDER
 from phaze.spec.names import MOST
 from phaze.spec.planning import Clusters
-from phaze.spec.reference import generated_files
 from phaze.spec.study import ScenarioChoice
 from phaze.spec.system import Cluster, System
 from phaze.spec.systems import load_device
@@ -193,7 +192,7 @@ def test_what_the_workflow_would_fill_in_is_no_path(
     for file in ("a.json", "abars.json", "a{case}.json"):
         (tmp_path / file).write_text("{}")
     with pytest.raises(
-        PhazeError, match=rf"^study\.yaml: {about}: must not hold '[<{{}}]', got '{re.escape(name)}'$"
+        PhazeError, match=rf"^study\.yaml: {about}: .*should match pattern .*, got '{re.escape(name)}'$"
     ):
         load_settings(config, source="study.yaml")
 
@@ -308,7 +307,7 @@ def test_the_baseline_is_tpu_v4_as_it_is_built(config: Config) -> None:
 
 
 def test_what_the_generated_page_says_are_whole_sentences() -> None:
-    page = generated_files(FOLDER)[FOLDER / "README.md"]
+    page = (FOLDER / "README.md").read_text()
     _, *sections = page.split("\n## ")
     for section in sections:
         title, about, *rows = [line for line in section.splitlines() if line]
@@ -318,6 +317,4 @@ def test_what_the_generated_page_says_are_whole_sentences() -> None:
 
 
 def test_the_generated_pages_are_in_step_with_the_code() -> None:
-    for path, text in generated_files(FOLDER).items():
-        assert path.read_text() == text, f"{path} is stale: run python -m phaze.spec.config --write"
     assert main(["--check"]) == 0

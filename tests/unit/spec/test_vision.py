@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from phaze.base.errors import PhazeError
+from phaze.layout import Layout
 from phaze.spec.config import load_settings
 from phaze.spec.model import load_model, parse_model
 from phaze.spec.vision import ResNet, Swin, Vision
+from phaze.workload.models import build_graph
 from tests.oracles.parameters import training_head_parameters
 
 SPECS = Path(__file__).parents[3] / "config" / "models"
@@ -17,6 +19,11 @@ def spec(name: str) -> Vision:
     model = load_model(SPECS / f"{name}.yaml")
     assert isinstance(model, Vision)
     return model
+
+
+def parameters_of(model: Vision) -> int:
+    """Return the parameters of all operators; running statistics are none."""
+    return sum(p.parameters for p in build_graph(model, 1, Layout(), 2).unroll().primitives)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +37,7 @@ def spec(name: str) -> Vision:
 )
 def test_parameters_are_those_of_the_published_code(name: str, parameters: int) -> None:
     """Every weight, bias, scale and shift counts, and nothing else."""
-    assert spec(name).parameters == parameters
+    assert parameters_of(spec(name)) == parameters
 
 
 @pytest.mark.parametrize(
@@ -51,7 +58,7 @@ def test_multiply_accumulates_are_those_published(name: str, giga: float) -> Non
 def test_semantic_fpn_is_that_of_mmsegmentation_but_for_the_stem() -> None:
     """28.5 million parameters; 45.6e9 multiply-accumulates are printed with a stem of three convolutions."""
     model = spec("semantic-fpn")
-    assert model.parameters == pytest.approx(28.5e6, abs=0.05e6)
+    assert parameters_of(model) == pytest.approx(28.5e6, abs=0.05e6)
     deep_stem = 256**2 * 9 * (3 * 32 + 32 * 32 + 32 * 64)
     exchanged = model.multiply_accumulates - model.first_multiply_accumulates + deep_stem
     assert exchanged == pytest.approx(45.6e9, rel=0.002)
@@ -60,7 +67,7 @@ def test_semantic_fpn_is_that_of_mmsegmentation_but_for_the_stem() -> None:
 @pytest.mark.parametrize(("name", "millions"), [("swin-u", 424), ("swin-l", 197), ("resnet-152", 60)])
 def test_parmesans_models_have_the_printed_size(name: str, millions: int) -> None:
     """Parmesan, Tables VII and VIII, prints parameters in whole millions."""
-    assert spec(name).parameters == pytest.approx(millions * 1e6, abs=0.51e6)
+    assert parameters_of(spec(name)) == pytest.approx(millions * 1e6, abs=0.51e6)
 
 
 @pytest.mark.parametrize(("layers", "millions"), [(24, 365), (36, 516), (48, 667)])

@@ -92,13 +92,16 @@ def spoil_many(content: Plain) -> Plain:
     [
         (lambda _: "{", "is not valid JSON"),
         (lambda _: [1], "must hold a JSON object, got list"),
-        (lambda _: '{"bandwidth": NaN}', "bandwidth: must be a finite number, got nan"),
+        (lambda _: '{"bandwidth": NaN}', "bandwidth: should be a finite number, got nan"),
         (put("gpus", value=3), "gpus: is not a known key, got 3"),
         (drop("bandwidth"), "bandwidth: Field required"),
         (put("bandwidth", value=0), "bandwidth: should be greater than 0, got 0"),
-        (put("maxDevices", value=-4), "maxDevices: should be greater than or equal to 1, got -4"),
-        (put("maxMemoryPerDevice", value="80 GB"), "maxMemoryPerDevice: must be a number, got '80 GB'"),
-        (put("mbsInBatch", value=0), "mbsInBatch: should be greater than or equal to 1, got 0"),
+        (put("maxDevices", value=-4), "maxDevices: should be greater than 0, got -4"),
+        (
+            put("maxMemoryPerDevice", value="80 GB"),
+            "maxMemoryPerDevice: should be a valid number, got '80 GB'",
+        ),
+        (put("mbsInBatch", value=0), "mbsInBatch: should be greater than 0, got 0"),
         (put("nodes", value=[]), "nodes: List should have at least 1 item"),
         (
             put(*FIRST, "timePerSample", value=-1),
@@ -110,7 +113,7 @@ def spoil_many(content: Plain) -> Plain:
         ),
         (
             put(*FIRST, "memoryUsageA", value=True),
-            "nodes.0.TMPCs.1.0.memoryUsageA: must be a number, got True",
+            "nodes.0.TMPCs.1.0.memoryUsageA: should be a valid number, got True",
         ),
         (put(*FIRST, "memoryUsageB", value=-8), "memoryUsageB: should be greater than or equal to 0, got -8"),
         (

@@ -76,7 +76,6 @@ def test_operators_take_the_flops_of_the_spec(name: str, microbatch: int) -> Non
     whole = network_of(name, microbatch).unroll()
     model = model_of_images(name)
     assert forward_flops(whole) == 2 * microbatch * model.multiply_accumulates
-    assert sum(p.parameters for p in whole.primitives) == model.parameters
 
 
 @pytest.mark.parametrize("name", VISION)

@@ -1,0 +1,56 @@
+"""Values in files that users write: numbers that are neither text nor truth values, and names."""
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
+
+from phaze.spec.names import MOST
+
+EXPONENT = re.compile(r"[0-9]+\.?[0-9]*[eE][-+]?[0-9]+")
+LEAST_SIZE, MOST_SIZE = 1e-30, 1e30
+"""Bytes and seconds between which sums and quotients neither overflow nor vanish."""
+
+
+def _number(value: object) -> object:
+    """The number that a text such as 1e12 means, which YAML 1.1 takes for a text; else the value."""
+    return float(value) if isinstance(value, str) and EXPONENT.fullmatch(value) else value
+
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _bounded(value: float) -> float:
+    if value and not LEAST_SIZE <= value <= MOST_SIZE:
+        raise ValueError(f"must be from {LEAST_SIZE:g} to {MOST_SIZE:g}")
+    return value
+
+
+WHOLE, NUMBER = BeforeValidator(_whole), BeforeValidator(_number)
+"""Stand after all constraints, which the reference page would not know otherwise."""
+Flag = Annotated[bool, Field(strict=True)]
+Whole = Annotated[int, Field(strict=True), WHOLE]
+Index = Annotated[int, Field(strict=True, ge=0), WHOLE]
+"""Counted from 0."""
+Seed = Annotated[int, Field(strict=True, ge=0, le=2**31), WHOLE]
+PositiveInt = Annotated[int, Field(strict=True, gt=0, le=2**31), WHOLE]
+Count = Annotated[int, Field(strict=True, gt=0, le=MOST), WHOLE]
+"""As many as any file, option or table of a study may name."""
+Result = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False), NUMBER]
+"""What sums, products and quotients of sizes come to."""
+Size = Annotated[Result, AfterValidator(_bounded)]
+Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False), NUMBER, AfterValidator(_bounded)]
+Share = Annotated[float, Field(strict=True, ge=0, lt=1), NUMBER]
+Part = Annotated[float, Field(strict=True, gt=0, le=1), NUMBER]
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=60)]
+"""Lower-case letters, digits, hyphens and dots: a name that is also a file name."""
+Chip = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=100)]
+"""Name of a chip: letters, digits, hyphens, underscores and dots, as that of its file."""
+Label = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+"""What readers are shown."""
+Location = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^{}<>\x00]*$")]
+"""Name of a file of the configuration, or a path; without signs that no path holds, or that the workflow
+would fill in where it enters a rule.
+"""
