@@ -1,36 +1,44 @@
 """Kinds of jobs, and how long each takes at every stage."""
 
+from __future__ import annotations
+
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from phaze.base.arrays import Floats
-from phaze.pipeline.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from phaze.pipeline.pipeline import Pipeline
 
 
 class Kind(IntEnum):
-    """What an event is."""
+    """What a worker or a port does: passes of a microbatch, then what is done once per batch."""
 
     FETCH = 0
     FORWARD = 1
     RECOMPUTE = 2
     BACKWARD = 3
-    SYNC = 4
+    """The gradients of the input and of the weights; where a schedule splits them, those of the input."""
+    WEIGHT_GRADIENT = 4
+    SYNC = 5
     """Synchronisation that can start before the last backward pass is over."""
-    LAST_SYNC = 5
+    LAST_SYNC = 6
     """Synchronisation of the last piece; all of it without overlap."""
-    UPDATE = 6
-    GATHER = 7
+    UPDATE = 7
+    GATHER = 8
 
 
 def durations(pipeline: Pipeline) -> Floats:
-    """Return the seconds of every kind of job at every stage, (kinds, stages)."""
+    """Seconds of every kind of job at every stage, (kinds, stages)."""
     table = np.zeros((len(Kind), len(pipeline.stages)))
     parts = pieces(pipeline)
     table[Kind.FETCH] = pipeline.fetch_s
     table[Kind.FORWARD] = pipeline.column("forward_s")
     table[Kind.RECOMPUTE] = pipeline.column("recompute_s")
-    table[Kind.BACKWARD] = pipeline.column("backward_s")
+    table[Kind.WEIGHT_GRADIENT] = pipeline.column("weight_s") * pipeline.rules.splits
+    table[Kind.BACKWARD] = pipeline.column("backward_s") - table[Kind.WEIGHT_GRADIENT]
     table[Kind.SYNC] = pipeline.column("sync_s") * (parts - 1) / parts
     table[Kind.LAST_SYNC] = pipeline.column("sync_s") / parts
     table[Kind.UPDATE] = pipeline.column("update_s")
@@ -39,7 +47,7 @@ def durations(pipeline: Pipeline) -> Floats:
 
 
 def occupied_s(pipeline: Pipeline) -> Floats:
-    """Return the seconds for which transfers occupy the device in every kind of job, (kinds, stages)."""
+    """Seconds for which transfers occupy the device in every kind of job, (kinds, stages)."""
     table = np.zeros((len(Kind), len(pipeline.stages)))
     if pipeline.transfers == "occupying":
         activation, gradient = borders(pipeline)
@@ -51,26 +59,29 @@ def occupied_s(pipeline: Pipeline) -> Floats:
 
 
 def borders(pipeline: Pipeline) -> tuple[Floats, Floats]:
-    """Return the seconds of an activation and of a gradient over every border, (stages - 1,) each."""
-    gradient = pipeline.column("send_gradient_s")[1:] * pipeline.trains
+    """Seconds of an activation and of a gradient over every border, (stages - 1,) each."""
+    gradient = pipeline.column("send_gradient_s")[1:] * pipeline.rules.trains
     return pipeline.column("send_activation_s")[:-1], gradient
 
 
 def overlap_s(pipeline: Pipeline) -> Floats:
-    """Return how long before the end of the last backward pass the first piece of gradients is there."""
+    """Time from the first piece of gradients to the end of the last backward pass, (stages,)."""
     parts = pieces(pipeline)
-    span = pipeline.column("backward_s")
-    if not pipeline.early_recompute:
-        span = span + pipeline.column("recompute_s")
+    if pipeline.rules.splits:
+        span = pipeline.column("weight_s")
+    else:
+        span = pipeline.column("backward_s")
+        if not pipeline.early_recompute:
+            span = span + pipeline.column("recompute_s")
     return span * (parts - 1) / parts
 
 
 def pieces(pipeline: Pipeline) -> Floats:
-    """Return in how many pieces the gradients of every stage are synchronised."""
+    """Pieces in which the gradients of every stage are synchronised, (stages,)."""
     operators = pipeline.column("operators")
     return operators if pipeline.overlap_sync else np.ones_like(operators)
 
 
 def fetches_on_worker(pipeline: Pipeline) -> bool:
-    """Return whether Data_Fetch occupies the first stage."""
+    """Data_Fetch occupies the first stage."""
     return pipeline.transfers == "occupying" and pipeline.fetch_s > 0

@@ -17,6 +17,7 @@ from phaze.base.arrays import Floats, Ints
 from phaze.pipeline.durations import Kind, borders, durations, fetches_on_worker, overlap_s, pieces
 from phaze.pipeline.orders import Jobs, joined, own_microbatches, worker_jobs
 from phaze.pipeline.pipeline import Pipeline
+from phaze.pipeline.schedules import Passes
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ class Join:
 
 def all_jobs(pipeline: Pipeline) -> Jobs:
     """Return the jobs of workers and ports in the schedule's order."""
-    return joined([worker_jobs(pipeline), *_input_ports(pipeline), *_sync_ports(pipeline)])
+    return joined([*worker_jobs(pipeline), *_input_ports(pipeline), *_sync_ports(pipeline)])
 
 
 def event_graph(pipeline: Pipeline, jobs: Jobs | None = None) -> EventGraph:
@@ -85,21 +86,21 @@ def fetches_ahead(pipeline: Pipeline) -> bool:
 
 def synchronising_groups(pipeline: Pipeline) -> list[int]:
     """Return the device groups that have a synchronisation port."""
-    if not pipeline.trains:
+    if not pipeline.rules.trains:
         return []
     busy = pipeline.column("sync_s").reshape(pipeline.chunks, pipeline.depth).any(axis=0)
     return np.flatnonzero(busy).tolist()
 
 
-def _input_ports(pipeline: Pipeline) -> list[Jobs]:
+def _input_ports(pipeline: Pipeline) -> list[Passes]:
     """Return the fetches, a port for each worker of the first group."""
     if not fetches_ahead(pipeline):
         return []
     owned = [own_microbatches(pipeline, replica, 0) for replica in range(pipeline.replicas[0])]
-    return [_port(np.full(len(own), Kind.FETCH), np.zeros(len(own), int), own) for own in owned]
+    return [Passes(np.full(len(own), Kind.FETCH), np.zeros(len(own), int), own) for own in owned]
 
 
-def _sync_ports(pipeline: Pipeline) -> list[Jobs]:
+def _sync_ports(pipeline: Pipeline) -> list[Passes]:
     """Return the synchronisations, a port for each group: batch by batch, the last chunk first."""
     ports = []
     syncs, early = pipeline.column("sync_s") > 0, pieces(pipeline) > 1
@@ -111,14 +112,9 @@ def _sync_ports(pipeline: Pipeline) -> list[Jobs]:
         kinds, stages = np.array(pairs).T
         batches = np.arange(pipeline.batches)
         ports.append(
-            _port(np.tile(kinds, len(batches)), np.tile(stages, len(batches)), batches.repeat(len(pairs)))
+            Passes(np.tile(kinds, len(batches)), np.tile(stages, len(batches)), batches.repeat(len(pairs)))
         )
     return ports
-
-
-def _port(kind: Ints, stage: Ints, microbatch: Ints) -> Jobs:
-    first = np.array([0, len(kind)], np.int64)
-    return Jobs(kind.astype(np.int8), stage.astype(np.int32), microbatch.astype(np.int32), first)
 
 
 def _sites(pipeline: Pipeline, jobs: Jobs) -> Sites:
@@ -181,7 +177,7 @@ def _joins(pipeline: Pipeline, jobs: Jobs) -> list[Join]:
 
 def last_passes(pipeline: Pipeline, jobs: Jobs) -> Ints:
     """Return each worker's last backward pass by chunk and batch, (workers, chunks, batches)."""
-    return _last(pipeline, jobs, Kind.BACKWARD, pipeline.lane_microbatches)
+    return _last(pipeline, jobs, pipeline.rules.last_pass, pipeline.lane_microbatches)
 
 
 def _last(pipeline: Pipeline, jobs: Jobs, kind: Kind, per_batch: int) -> Ints:

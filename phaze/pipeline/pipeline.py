@@ -29,10 +29,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
-
-Schedule = Literal["gpipe", "1f1b", "interleaved", "2bw", "layer-wise", "inference"]
-"""gpipe: Huang et al., NeurIPS 2019; 1f1b, interleaved: Narayanan et al., SC 2021; 2bw: PipeDream-2BW, no
-flush; layer-wise: a pipeline of depth 1 (PALM, IV.A); inference: no backward pass."""
+from phaze.pipeline.schedules import SCHEDULES, Schedule
 
 Transfers = Literal["overlapped", "occupying"]
 """overlapped: a tensor takes its time on the way; occupying: so long sender and then receiver do nothing
@@ -65,6 +62,8 @@ class StageCost:
     """Needed beside while the stage works on a microbatch."""
     fixed_bytes: float = 0.0
     """There all the time: weights, gradients, optimizer state, buffers."""
+    weight_s: float = 0.0
+    """Of the backward pass the gradients of weights, which some schedules put off."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -73,6 +72,8 @@ class StageCost:
                 raise PhazeError(f"stage: {field.name} must be a number >= 0, got {value}")
         if self.operators < 1:
             raise PhazeError(f"stage: operators must be >= 1, got {self.operators}")
+        if self.weight_s > self.backward_s:
+            raise PhazeError(f"stage: weight_s must be <= backward_s {self.backward_s}, got {self.weight_s}")
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ class Pipeline:
     """p v of them; stage q is on device group q mod p."""
     microbatches: int
     """In a batch, over all replicas; in inference: in all."""
-    schedule: Schedule = "1f1b"
+    schedule: str = "1f1b"
+    """Name of one of `schedules.SCHEDULES`."""
     chunks: int = 1
     """v: stages of a device group."""
     data: tuple[int, ...] = ()
@@ -104,56 +106,59 @@ class Pipeline:
     def __post_init__(self) -> None:
         _check_numbers(self)
         _check_groups(self)
-        _check_schedule(self)
+        if problem := self.rules.problem(self):
+            raise PhazeError(f"pipeline: {problem}")
+
+    @property
+    def rules(self) -> Schedule:
+        """The schedule itself."""
+        return SCHEDULES[self.schedule]
+
+    @cached_property
+    def in_flight(self) -> tuple[int, ...]:
+        """Microbatches that a worker of each device group may hold at once, for all its chunks."""
+        count = self.lane_microbatches * self.batches
+        places = zip(self.rules.places(self), self.replicas, strict=True)
+        return tuple(min(-(-count // d) * self.chunks, place) for place, d in places)
 
     @property
     def depth(self) -> int:
-        """Return p, the number of device groups."""
+        """Number of device groups, p."""
         return len(self.stages) // self.chunks
 
     @cached_property
     def lanes(self) -> int:
-        """Return how many pipelines run beside each other: the greatest common divisor of all d."""
+        """Pipelines that run beside each other: the greatest common divisor of all d."""
         return gcd(*self.data) if self.data else 1
 
     @cached_property
     def replicas(self) -> tuple[int, ...]:
-        """Return the replicas of every group in one lane."""
+        """Replicas of every group in one lane."""
         return tuple(d // self.lanes for d in self.data) if self.data else (1,) * self.depth
 
     @property
     def lane_microbatches(self) -> int:
-        """Return the microbatches of a batch in the fullest lane."""
+        """Microbatches of a batch in the fullest lane."""
         return -(-self.microbatches // self.lanes)
 
     @cached_property
     def suffixes(self) -> tuple[int, ...]:
-        """Return for every group the sum of the replicas from it to the last (Piper's s)."""
+        """Sum of the replicas from each group to the last (Piper's s)."""
         return tuple(np.cumsum(self.replicas[::-1])[::-1].tolist())
 
     @cached_property
     def workers(self) -> tuple[tuple[int, int], ...]:
-        """Return (group, replica) of all workers of a lane: what executes one job at a time."""
+        """(group, replica) of all workers of a lane: what executes one job at a time."""
         return tuple((g, r) for g, d in enumerate(self.replicas) for r in range(d))
 
     @property
     def worker_devices(self) -> Ints:
-        """Return the devices of every worker."""
+        """Devices of every worker."""
         widths = self.tensor or (1,) * self.depth
         return np.array([widths[g] for g, _ in self.workers], np.int64)
 
-    @property
-    def devices(self) -> int:
-        """Return the devices of all lanes."""
-        return self.lanes * int(self.worker_devices.sum())
-
-    @cached_property
-    def trains(self) -> bool:
-        """Return whether there is a backward pass."""
-        return self.schedule != "inference"
-
     def column(self, name: str) -> Floats:
-        """Return one of the costs of all stages, an array that must not be changed."""
+        """One of the costs of all stages, an array that must not be changed."""
         if name not in self._columns:
             column = np.array([getattr(stage, name) for stage in self.stages], np.float64)
             column.setflags(write=False)
@@ -166,7 +171,7 @@ class Pipeline:
 
 
 def with_gathers(stage: StageCost, gather_s: float) -> StageCost:
-    """Return the stage with its weights gathered for every pass, as ZeRO 3 does.
+    """A stage whose weights are gathered for every pass that needs them, as ZeRO 3 does.
 
     The weights of the next operator are gathered during the present one: two machines in a row with n equal
     operators take g/n + (n - 1) max(f, g)/n + f/n.
@@ -176,8 +181,9 @@ def with_gathers(stage: StageCost, gather_s: float) -> StageCost:
     def longer(seconds: float) -> float:
         return (gather_s + (n - 1) * max(seconds, gather_s) + seconds) / n if seconds else 0.0
 
-    again = longer(stage.recompute_s + stage.backward_s) - stage.recompute_s
-    return replace(stage, forward_s=longer(stage.forward_s), backward_s=max(again, 0.0))
+    inner_s = stage.backward_s - stage.weight_s
+    again = longer(stage.recompute_s + inner_s) - stage.recompute_s
+    return replace(stage, forward_s=longer(stage.forward_s), backward_s=max(again, 0.0) + stage.weight_s)
 
 
 def _check_numbers(pipeline: Pipeline) -> None:
@@ -187,7 +193,7 @@ def _check_numbers(pipeline: Pipeline) -> None:
     for name in ("fetch_s", "release_s"):
         if not 0 <= getattr(pipeline, name) < inf:
             raise PhazeError(f"pipeline: {name} must be a number >= 0, got {getattr(pipeline, name)}")
-    for name, allowed in (("schedule", get_args(Schedule)), ("transfers", get_args(Transfers))):
+    for name, allowed in (("schedule", tuple(SCHEDULES)), ("transfers", get_args(Transfers))):
         if getattr(pipeline, name) not in allowed:
             raise PhazeError(
                 f"pipeline: {name} must be one of {', '.join(allowed)}, got {getattr(pipeline, name)}"
@@ -208,44 +214,4 @@ def _check_groups(pipeline: Pipeline) -> None:
         raise PhazeError(
             f"pipeline: microbatches must be at least the {pipeline.lanes} lanes that data allow, "
             f"got {pipeline.microbatches}"
-        )
-
-
-def _check_schedule(pipeline: Pipeline) -> None:
-    schedule, depth, count = pipeline.schedule, pipeline.depth, pipeline.lane_microbatches
-    if (pipeline.chunks > 1) != (schedule == "interleaved"):
-        raise PhazeError(
-            f"pipeline: chunks must be >= 2 under interleaved and 1 otherwise, got {pipeline.chunks} "
-            f"under {schedule}"
-        )
-    if schedule == "interleaved":
-        _check_interleaving(pipeline, depth, count)
-    if schedule == "layer-wise" and depth != 1:
-        raise PhazeError(f"pipeline: layer-wise has one stage, got {depth}; `merged` makes one of many")
-    if schedule != "2bw" and pipeline.batches != 1:
-        raise PhazeError(f"pipeline: batches must be 1 except under 2bw, got {pipeline.batches}")
-    if schedule == "2bw":
-        _check_versions(pipeline, count)
-
-
-def _check_versions(pipeline: Pipeline, count: int) -> None:
-    """Two versions of the weights suffice if no more microbatches are in flight than a batch has."""
-    least = pipeline.suffixes[0] if pipeline.batches > 1 else max(pipeline.replicas)
-    if pipeline.microbatches % pipeline.lanes or count < least:
-        raise PhazeError(
-            f"pipeline: microbatches under 2bw must be a multiple of {pipeline.lanes}, and at least "
-            f"{least * pipeline.lanes} with data {pipeline.data or 1}, got {pipeline.microbatches}"
-        )
-
-
-def _check_interleaving(pipeline: Pipeline, depth: int, count: int) -> None:
-    if depth < 2 or max(pipeline.replicas) > 1:
-        raise PhazeError(
-            f"pipeline: interleaved needs two device groups or more with equal data, got {depth} groups "
-            f"with data {pipeline.data or 1}"
-        )
-    if count % depth:
-        raise PhazeError(
-            f"pipeline: microbatches of a lane must be a multiple of the depth {depth} under interleaved, "
-            f"got {count}"
         )

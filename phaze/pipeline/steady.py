@@ -29,7 +29,7 @@ def time_per_microbatch_s(pipeline: Pipeline, tolerance: float = 1e-9, repeats: 
     itself: a cycle of several periods fits into few spans. `repeats` periods are in a span at first, more if
     need be.
     """
-    if pipeline.schedule not in ("2bw", "inference"):
+    if pipeline.rules.flushes:
         return simulate(pipeline).time_s / pipeline.microbatches
     period = _period(pipeline)
     while True:
@@ -53,7 +53,7 @@ def ideal_time_s(load_s: Floats, update_s: float, microbatches: int) -> float:
 def _period(pipeline: Pipeline) -> int:
     """Return after how many microbatches of a lane the event graph repeats itself."""
     repeated = lcm(*pipeline.replicas)
-    if pipeline.schedule == "inference" or not _works_per_batch(pipeline):
+    if not pipeline.rules.trains or not _works_per_batch(pipeline):
         return repeated
     return lcm(repeated, pipeline.lane_microbatches)
 
@@ -68,7 +68,7 @@ def _passed_s(pipeline: Pipeline, least: int) -> Floats:
     In training that is the entry of the first stage, where each waits for one that leaves; in inference,
     where nothing holds the first stage back, it is the exit of the last.
     """
-    if pipeline.schedule == "inference":
+    if not pipeline.rules.trains:
         timeline = simulate(replace(pipeline, microbatches=(least + 1) * pipeline.lanes))
         return timeline.passed_s(Kind.FORWARD, len(pipeline.stages) - 1)
     if _works_per_batch(pipeline):

@@ -29,6 +29,7 @@ USES: dict[Kind, Use] = {
     Kind.FORWARD: "forward",
     Kind.RECOMPUTE: "recompute",
     Kind.BACKWARD: "backward",
+    Kind.WEIGHT_GRADIENT: "backward",
     Kind.SYNC: "synchronisation",
     Kind.LAST_SYNC: "synchronisation",
     Kind.UPDATE: "update",
@@ -170,7 +171,7 @@ class Timeline:
     def most_in_flight(self, worker: int) -> int:
         """Return the most microbatches that a worker holds at once, counted for each chunk."""
         kind = self.jobs.kind[slice(*self.jobs.first[worker : worker + 2])]
-        released = kind == releasing(self.pipeline)
+        released = kind == self.pipeline.rules.last_pass
         return int((np.cumsum(kind == Kind.FORWARD) - np.cumsum(released) + released).max())
 
     def passed_s(self, kind: Kind, stage: int) -> Floats:
@@ -243,18 +244,13 @@ def held_bytes(
 ) -> tuple[Floats, Floats]:
     """Return the bytes that a device of a group holds during and after each of a worker's jobs."""
     stash, work = pipeline.column("stash_bytes")[stage], pipeline.column("work_bytes")[stage]
-    freed = np.where(kind == releasing(pipeline), stash, 0.0)
+    freed = np.where(kind == pipeline.rules.last_pass, stash, 0.0)
     taken = np.where(kind == Kind.FORWARD, stash, 0.0)
     after = fixed_bytes(pipeline, group) + np.cumsum(taken) - np.cumsum(freed)
-    busy = (kind >= Kind.FORWARD) & (kind <= Kind.BACKWARD)
+    busy = (kind >= Kind.FORWARD) & (kind < Kind.SYNC)
     return after + freed + np.where(busy, work, 0.0), after
 
 
 def fixed_bytes(pipeline: Pipeline, group: int) -> float:
     """Return what a device of a group holds all the time, for all its chunks."""
     return float(pipeline.column("fixed_bytes")[group :: pipeline.depth].sum())
-
-
-def releasing(pipeline: Pipeline) -> Kind:
-    """Return the kind of job after which a microbatch's activations are not needed any more."""
-    return Kind.BACKWARD if pipeline.trains else Kind.FORWARD

@@ -20,6 +20,7 @@ NAMES: dict[Kind, str] = {
     Kind.FORWARD: "forward",
     Kind.RECOMPUTE: "recompute",
     Kind.BACKWARD: "backward",
+    Kind.WEIGHT_GRADIENT: "weight gradient",
     Kind.SYNC: "synchronise",
     Kind.LAST_SYNC: "synchronise",
     Kind.UPDATE: "update",

@@ -1,10 +1,11 @@
-"""How many microbatches a worker holds at once.
+"""How many microbatches a worker holds without a flush, where replicas do not divide their suffix sums.
 
-Under 1f1b and 2bw it is ceil(s/d) (Piper, Section 3.5), s the sum of the replicas from this stage to the
-last. Where every d divides its s this is all that the rate of the slowest stage needs. Where one does not, a
-worker that fills its ceil(s/d) places before each backward pass may wait for forward passes that come late,
-and make others wait. 2bw then takes the windows of the fastest schedule in which every stage does the same
-for microbatch m + 1 one interval T after microbatch m, and which has no more places than that. With
+Under 1f1b and 2bw a worker has room for ceil(s/d) microbatches (Piper, Section 3.5), s the sum of the
+replicas from its stage to the last. Where every d divides its s this is all that the rate of the slowest
+stage needs. Where one does not, a worker that fills its ceil(s/d) places before each backward pass may wait
+for forward passes that come late, and make others wait. 2bw then takes the windows of the fastest schedule in
+which every stage does the same for microbatch m + 1 one interval T after microbatch m, and which has no more
+places than that. With
 
     L_q    from the beginning of F(q, m) to the end of B(q, m)
     D_q    d_q T, after which a replica begins with its next microbatch
@@ -17,13 +18,18 @@ windows can come out larger than ceil(s/d): then the stage's stashes do not suff
 sample, and the smallest T for which they do is taken.
 """
 
+from __future__ import annotations
+
 from math import floor
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from phaze.base.arrays import Floats
 from phaze.pipeline.durations import Kind, borders, durations, fetches_on_worker
-from phaze.pipeline.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from phaze.pipeline.pipeline import Pipeline
 
 SAME = 1e-9
 """Intervals that differ relatively by less are equal."""
@@ -32,57 +38,16 @@ TRIALS = 64
 """Intervals tried before the smallest that works is located by bisection."""
 
 
-def in_flight(pipeline: Pipeline) -> tuple[int, ...]:
-    """Return for every group how many microbatches a worker may hold at once, for all its chunks."""
-    count = pipeline.lane_microbatches * pipeline.batches
-    own = [-(-count // d) for d in pipeline.replicas]
-    if pipeline.schedule in ("gpipe", "inference"):
-        return tuple(own)
-    if pipeline.schedule == "interleaved":
-        windows = [warm_up(pipeline, rank) + 1 for rank in range(pipeline.depth)]
-        return tuple(min(n * pipeline.chunks, w) for n, w in zip(own, windows, strict=True))
-    places = stashes(pipeline)
-    if pipeline.schedule == "2bw" and any(
-        s % d for s, d in zip(pipeline.suffixes, pipeline.replicas, strict=True)
-    ):
-        places = _least_interval_windows(pipeline, places)
-    return tuple(min(n, w) for n, w in zip(own, places, strict=True))
-
-
 def stashes(pipeline: Pipeline) -> tuple[int, ...]:
-    """Return ceil(s/d) of every group."""
+    """ceil(s/d) of every device group."""
     return tuple(-(-s // d) for s, d in zip(pipeline.suffixes, pipeline.replicas, strict=True))
 
 
-def warm_up(pipeline: Pipeline, rank: int) -> int:
-    """Return Megatron's forward passes before the first pair under interleaved."""
-    return 2 * (pipeline.depth - rank - 1) + (pipeline.chunks - 1) * pipeline.depth
-
-
-def slowest_s(pipeline: Pipeline) -> float:
-    """Return the time per microbatch of a lane that the slowest stage allows, max (F + B)/d."""
-    return float((_occupied(pipeline) / np.array(pipeline.replicas)).max())
-
-
-def windows_at(pipeline: Pipeline, interval_s: float) -> tuple[int, ...]:
-    """Return the windows of the schedule with microbatches at that interval."""
-    load, spans = _occupied(pipeline).tolist(), _travel(pipeline).tolist()
-    span, windows = 0.0, []
-    for q in reversed(range(pipeline.depth)):
-        period = pipeline.replicas[q] * interval_s
-        span += load[q] + spans[q]
-        whole = floor(span / period + SAME)
-        rest = span - whole * period
-        if rest > SAME * period:
-            rest = load[q] if rest < load[q] else rest
-            whole += 1
-            span = min((whole - 1) * period + rest, whole * period)
-        windows.append(whole)
-    return tuple(windows[::-1])
-
-
-def _least_interval_windows(pipeline: Pipeline, places: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the windows at the smallest interval at which they are no larger than the places."""
+def steady_windows(pipeline: Pipeline) -> tuple[int, ...]:
+    """Windows of every group at the smallest interval at which they are no larger than its ceil(s/d)."""
+    places = stashes(pipeline)
+    if all(s % d == 0 for s, d in zip(pipeline.suffixes, pipeline.replicas, strict=True)):
+        return places
 
     def fits(interval_s: float) -> bool:
         windows = windows_at(pipeline, interval_s)
@@ -102,8 +67,30 @@ def _least_interval_windows(pipeline: Pipeline, places: tuple[int, ...]) -> tupl
     return windows_at(pipeline, high)
 
 
+def slowest_s(pipeline: Pipeline) -> float:
+    """Time per microbatch of a lane that the slowest stage allows, max (F + B)/d."""
+    return float((_occupied(pipeline) / np.array(pipeline.replicas)).max())
+
+
+def windows_at(pipeline: Pipeline, interval_s: float) -> tuple[int, ...]:
+    """Windows of the schedule with microbatches at that interval."""
+    load, spans = _occupied(pipeline).tolist(), _travel(pipeline).tolist()
+    span, windows = 0.0, []
+    for q in reversed(range(pipeline.depth)):
+        period = pipeline.replicas[q] * interval_s
+        span += load[q] + spans[q]
+        whole = floor(span / period + SAME)
+        rest = span - whole * period
+        if rest > SAME * period:
+            rest = load[q] if rest < load[q] else rest
+            whole += 1
+            span = min((whole - 1) * period + rest, whole * period)
+        windows.append(whole)
+    return tuple(windows[::-1])
+
+
 def _occupied(pipeline: Pipeline) -> Floats:
-    """Return how long a microbatch occupies a replica of every stage, (stages,)."""
+    """Time for which a microbatch occupies a replica of every stage, (stages,)."""
     table = durations(pipeline)
     load: Floats = table[[Kind.FORWARD, Kind.RECOMPUTE, Kind.BACKWARD]].sum(axis=0)
     load[0] += pipeline.fetch_s * fetches_on_worker(pipeline)
@@ -111,7 +98,7 @@ def _occupied(pipeline: Pipeline) -> Floats:
 
 
 def _travel(pipeline: Pipeline) -> Floats:
-    """Return how long a microbatch is under way behind every stage, there and back, (stages,)."""
+    """Time for which a microbatch is under way behind every stage, there and back, (stages,)."""
     if pipeline.transfers == "occupying":
         return np.zeros(len(pipeline.stages))
     activation, gradient = borders(pipeline)

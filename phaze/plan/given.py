@@ -19,20 +19,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
 from phaze.base.errors import PhazeError
 from phaze.cost.memory import Optimizer, parameter_bytes, state_bytes, update_bytes
 from phaze.layout import Layout
+from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.plan.lowered import HBM, KEPT, LayerCost, layer_costs
 from phaze.plan.plan import Execution, Machine, Plan, Stage, StageWork
 from phaze.spec.model import AnyModel, Model
 from phaze.workload.models import library_workload
 from phaze.workload.workload import Workload
 
-RunSchedule = Literal["gpipe", "1f1b", "interleaved"]
 VOCABULARY_MULTIPLE = 128
 """Megatron-LM pads the vocabulary to a multiple of this times t."""
 CONVERSION_BYTES = 34
@@ -55,7 +54,7 @@ class Training:
     optimizer: Optimizer = "adam"
     flash_attention: bool = False
     """Whether attention is one kernel that keeps scores on the chip, and makes them again backward."""
-    schedule: RunSchedule = "1f1b"
+    schedule: str = "1f1b"
     overlap_dp: bool = False
 
 
@@ -71,7 +70,7 @@ class Run:
     gpus: int
     global_batch: int
     layout: Layout
-    schedule: RunSchedule = "1f1b"
+    schedule: str = "1f1b"
     kv_heads: int = 0
     """0: as many as heads."""
     ffn: int = 0
@@ -88,19 +87,9 @@ class Run:
             raise PhazeError(f"heads must divide hidden {self.hidden}, got {self.heads}")
         if self.layout.stages > self.layers:
             raise PhazeError(f"pp * chunks must be at most layers {self.layers}, got {self.layout.stages}")
-        self._check_schedule()
-
-    def _check_schedule(self) -> None:
-        chunks, pp, count = self.layout.vp, self.layout.pp, self.layout.microbatches(self.global_batch)
-        if (chunks > 1) != (self.schedule == "interleaved"):
-            raise PhazeError(
-                f"chunks must be >= 2 under interleaved and 1 otherwise, got {chunks} under {self.schedule}"
-            )
-        if self.schedule == "interleaved" and (pp < 2 or count % pp):
-            raise PhazeError(
-                f"microbatches of a replica must be a multiple of pp >= 2 under interleaved, got "
-                f"{count} with pp {pp}"
-            )
+        stages, data = (StageCost(0.0),) * self.layout.stages, (self.layout.dp,) * self.layout.pp
+        count = self.global_batch // self.layout.microbatch
+        Pipeline(stages, count, self.schedule, chunks=self.layout.vp, data=data)
 
     @cached_property
     def training(self) -> Training:
@@ -196,8 +185,11 @@ def _stage(
             [(count, cost.backward_s) for count, cost in held],
         )
     )
+    weight_s = sum(count * cost.weight_s for count, cost in held)
     if layout.microbatches(training.global_batch) > 1:  # gradients are added up: two are read, one is written
-        backward[HBM] += 3 * size.gradients * parameters / machine.hbm_bytes_per_s
+        added_s = 3 * size.gradients * parameters / machine.hbm_bytes_per_s
+        backward[HBM] += added_s
+        weight_s += added_s
     kept = [(count, *cost.kept_bytes(layout.recompute)) for count, cost in held]
     arriving, departing = costs[names[0]].layer.input_bytes, costs[names[-1]].layer.output_bytes
     at_end = cut.start == 0 or cut.stop == len(workload.order)
@@ -220,6 +212,7 @@ def _stage(
         layout=layout,
         update_bytes=_update_bytes(training, layout, parameters, replicas),
         tied_bytes=size.gradients * workload.parameters("tied") if at_end else 0.0,
+        weight_s=weight_s,
         pieces=max(sum(name not in KEPT for name in names), 1),
         spent_s=tuple((forward + again + backward).tolist()),
     )

@@ -61,6 +61,8 @@ class LayerCost:
     backward_s: Floats
     core_s: Floats
     """What selective recomputation repeats."""
+    weight_s: float
+    """Of the backward pass the products that make gradients of weights."""
 
     def again_s(self, recompute: Recompute) -> Floats:
         """Return what runs forward again before the backward pass."""
@@ -89,7 +91,10 @@ def layer_costs(workload: Workload, machine: Machine, *, flash: bool = False) ->
 def _plainly(layer: Layer, layout: Layout, machine: Machine) -> LayerCost:
     """Return the cost of a layer whose kernels hand everything on through memory."""
     passes = (layer.forward.operators, layer.backward.operators, layer.attention("forward"))
-    return LayerCost(layer, *(_seconds(operators, layout, machine) for operators in passes))
+    (forward_s, _), (backward_s, weight_s), (core_s, _) = (
+        _seconds(operators, layout, machine) for operators in passes
+    )
+    return LayerCost(layer, forward_s, backward_s, core_s, weight_s)
 
 
 def _with_flash_attention(layer: Layer, layout: Layout, machine: Machine) -> LayerCost:
@@ -103,31 +108,31 @@ def _with_flash_attention(layer: Layer, layout: Layout, machine: Machine) -> Lay
 
     def seconds(
         all_: tuple[Operator, ...], core: tuple[Operator, ...], fused: tuple[Operator, ...]
-    ) -> Floats:
+    ) -> tuple[Floats, float]:
         rest = tuple(operator for operator in all_ if operator not in core)
         products = tuple(operator for operator in fused if operator.core == "tensor")
-        return _seconds(rest, layout, machine) + _seconds(products, layout, inside)
+        outside_s, weight_s = _seconds(rest, layout, machine)
+        return outside_s + _seconds(products, layout, inside)[0], weight_s
 
     kept = replace(layer, activation_bytes=layer.activation_bytes - layer.attention_bytes, attention_bytes=0)
     core, core_backward = layer.attention("forward"), layer.attention("backward")
     again = (*core_backward, *core[:1])
-    return LayerCost(
-        kept,
-        seconds(layer.forward.operators, core, core),
-        seconds(layer.backward.operators, core_backward, again),
-        np.zeros(len(KERNEL_LIMITS)),
-    )
+    forward_s, _ = seconds(layer.forward.operators, core, core)
+    backward_s, weight_s = seconds(layer.backward.operators, core_backward, again)
+    return LayerCost(kept, forward_s, backward_s, np.zeros(len(KERNEL_LIMITS)), weight_s)
 
 
-def _seconds(operators: tuple[Operator, ...], layout: Layout, machine: Machine) -> Floats:
-    """Return the seconds of operators one after the other by what binds."""
+def _seconds(operators: tuple[Operator, ...], layout: Layout, machine: Machine) -> tuple[Floats, float]:
+    """Seconds of operators one after the other by what binds, and of their gradients of weights."""
     kernels = [kernel for operator in operators for kernel in kernels_of(operator)]
-    total = np.zeros(len(KERNEL_LIMITS))
+    total, weight_s = np.zeros(len(KERNEL_LIMITS)), 0.0
     if kernels:
         works = works_of_kernels(kernels, machine.vector_cycles)
-        total += time_kernels(works, device_of(machine), layout.bytes_per_element).sum(axis=0)
+        each = time_kernels(works, device_of(machine), layout.bytes_per_element)
+        total += each.sum(axis=0)
+        weight_s = float(each[[kernel[0].role == "weight_gradient" for kernel in kernels]].sum())
     for part in (part for operator in operators for part in operator.parts):
         if part.axis:
             group = layout.group(part.axis)
             total[NETWORK] += machine.network.seconds(cast(Kind, part.kind), part.network_bytes, group)
-    return total
+    return total, weight_s

@@ -143,7 +143,7 @@ def _pipeline(plan: Plan, tensors: Tensors, *, synchronise: bool) -> Pipeline:
     flat = pipeline_of(plan, planned_on(plan), tensors)
     whole = (replace(stage, operators=1) for stage in flat.stages)
     pipeline = replace(flat, stages=tuple(s if synchronise else replace(s, sync_s=0.0) for s in whole))
-    return replace(pipeline, batches=BATCHES) if pipeline.schedule == "2bw" else pipeline
+    return replace(pipeline, batches=BATCHES) if not pipeline.rules.flushes else pipeline
 
 
 def _ports(pipeline: Pipeline) -> Iterator[tuple[int, int]]:
@@ -233,7 +233,7 @@ def time_per_batch_s(carried: Carried) -> float:
     """Return the time per batch, without a flush that of the last one."""
     timeline = carried.timeline
     pipeline = timeline.pipeline
-    if pipeline.schedule != "2bw":
+    if pipeline.rules.flushes:
         return timeline.time_s
     passed = timeline.passed_s(Kind.FORWARD, 0)
     return float(passed[-1] - passed[-1 - pipeline.lane_microbatches])

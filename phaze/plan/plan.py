@@ -11,13 +11,13 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
 from phaze.cost.network.network import Flat, Network
 from phaze.layout import Layout
-from phaze.pipeline.pipeline import Schedule, Transfers
+from phaze.pipeline.pipeline import Transfers
+from phaze.pipeline.schedules import SCHEDULES
 
 if TYPE_CHECKING:
     from phaze.spec.system import Device
 
 Way = Literal["forward", "recompute", "backward"]
-SCHEDULES: dict[str, Schedule] = {"1f1b": "1f1b", "gpipe": "gpipe", "2bw": "2bw"}
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,8 @@ class Stage(StageWork):
     """What the optimizer moves from and to the HBM of a device."""
     tied_bytes: float = 0.0
     """Gradients of weights that the first and the last stage both have."""
+    weight_s: float = 0.0
+    """Of the backward pass the gradients of weights, where that is known."""
     pieces: int = 0
     """In which gradients can be synchronised; 0: as many as layers."""
     spent_s: tuple[float, ...] = ()
@@ -166,7 +168,8 @@ class Plan:
     """Stages in the order of the data flow, and the batch that goes through them."""
 
     stages: tuple[Stage, ...]
-    schedule: Schedule
+    schedule: str
+    """Name of one of `pipeline.schedules.SCHEDULES`."""
     microbatches: int
     """N, in a batch, over all replicas."""
     execution: Execution = Execution()
@@ -180,7 +183,7 @@ class Plan:
     @property
     def flushes(self) -> bool:
         """Return whether batches do not overlap."""
-        return self.schedule != "2bw"
+        return SCHEDULES[self.schedule].flushes
 
     @property
     def depth(self) -> int:

@@ -27,6 +27,7 @@ from phaze.cost.network.network import Flat, sent_bytes
 from phaze.layout import Group, Layout
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost, with_gathers
+from phaze.pipeline.schedules import SCHEDULES
 from phaze.pipeline.steady import time_per_microbatch_s
 from phaze.pipeline.timeline import RESOURCES, Bound, Step, Timeline
 from phaze.plan.plan import Machine, Pass, Plan, Stage
@@ -291,6 +292,7 @@ def pipeline_of(plan: Plan, machine: Machine, tensors: Tensors = "all") -> Pipel
 
 def _stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors) -> StageCost:
     stage, zero = plan.stages[q], plan.stages[q].layout.zero
+    splits = SCHEDULES[plan.schedule].splits
     held = [
         one.held_s(machine.hbm_bytes_per_s) if tensors == "all" else one.seconds
         for one in stage.passes.values()
@@ -300,6 +302,7 @@ def _stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors) -> Stage
     cost = StageCost(
         forward_s=held[0],
         backward_s=held[2] + (reduce_s if zero >= 2 else 0.0),
+        weight_s=min(stage.weight_s, held[2]) + (reduce_s if zero >= 2 else 0.0) if splits else 0.0,
         recompute_s=held[1],
         send_activation_s=activation_s,
         send_gradient_s=gradient_s,
@@ -378,7 +381,7 @@ def silent(stage: StageCost) -> StageCost:
 
 def batch_s(pipeline: Pipeline) -> float:
     """Return the seconds of a batch, without a flush in the long run."""
-    if pipeline.schedule == "2bw":
+    if not pipeline.rules.flushes:
         repeats = 2 if pipeline.column("sync_s").any() else 12  # batches, or rounds of all replicas
         return time_per_microbatch_s(pipeline, CLOSE, repeats) * pipeline.microbatches
     return simulate(pipeline).time_s

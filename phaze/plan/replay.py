@@ -37,8 +37,9 @@ from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.layout import Layout
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.schedules import SCHEDULES
 from phaze.pipeline.steady import ideal_time_s, time_per_microbatch_s
-from phaze.plan.plan import SCHEDULES, Claim, Execution, Machine, Plan, Stage, StageWork
+from phaze.plan.plan import Claim, Execution, Machine, Plan, Stage, StageWork
 from phaze.plan.price import Price, batch_s, pipeline_of, silent
 from phaze.tables import PARTS, PlanStages, Simulations, SimulationStages
 from phaze.tables.plans import PLAN, TIMED
@@ -50,12 +51,12 @@ Row = dict[str, str | int | float | bool]
 def read_plan(row: Mapping[Hashable, object] | pd.Series, stages: pd.DataFrame) -> Plan:
     """Return a plan from its row in table plans and its rows in table plan_stages."""
     rows = stages.sort_values("stage").to_dict("records")
-    schedule, flat = SCHEDULES[str(row["schedule"])], float(str(row["network_bandwidth_bytes_per_s"]))
+    schedule, flat = str(row["schedule"]), float(str(row["network_bandwidth_bytes_per_s"]))
     return Plan(
         tuple(_read_stage(stage, int(str(row["microbatch"])), len(rows)) for stage in rows),
         schedule,
         int(str(row["microbatches"])),
-        Execution(overlap_sync=schedule == "2bw"),
+        Execution(overlap_sync=not SCHEDULES[schedule].flushes),
         Claim(
             time_per_sample_s=float(str(row["time_per_sample_s"])),
             sync_s=float(str(row["sync_s"])),
@@ -143,7 +144,7 @@ def exchanged_s(plan: Plan) -> Floats:
 
 def _slowest_s(plan: Plan) -> float:
     """Return the time per batch of the slowest stage."""
-    return float((loads_s(plan) / np.array(plan.data)).max()) * plan.microbatches
+    return SCHEDULES["2bw"].lower_bound_s(loads_s(plan), plan.data, plan.microbatches)
 
 
 def _within(plan: Plan, pipeline: Pipeline) -> Pipeline:

@@ -25,7 +25,7 @@ from phaze.cost.network.network import Collective
 from phaze.layout import Layout
 from phaze.pipeline.durations import Kind
 from phaze.pipeline.graph import synchronising_groups
-from phaze.pipeline.pipeline import Pipeline, Schedule, StageCost
+from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.trace import job_rows
 from phaze.pipeline.traffic import Carried, Script, Traffic, Turn, carry_out, script, silent
 from phaze.spec.model import Model
@@ -68,7 +68,7 @@ class TiledRun:
     groups: tuple[Tiles, ...]
     """Tiles of every stage."""
     placed: Placed = "near"
-    schedule: Schedule = "1f1b"
+    schedule: str = "1f1b"
     mode: Mode = field(default_factory=lambda: Mode(Training(recompute=True), "peak"))
 
     def __post_init__(self) -> None:

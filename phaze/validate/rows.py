@@ -12,12 +12,13 @@ from phaze.base.errors import PhazeError
 from phaze.base.files import refuse_endless
 from phaze.cost.memory import Optimizer
 from phaze.layout import Layout, Precision, Recompute, Zero
-from phaze.plan.given import Run, RunSchedule
+from phaze.pipeline.schedules import SCHEDULES
+from phaze.plan.given import Run
 from phaze.spec.plain import short
 
 WORDS = {
     "recompute": get_args(Recompute),
-    "schedule": get_args(RunSchedule),
+    "schedule": tuple(name for name, schedule in SCHEDULES.items() if schedule.in_runs),
     "optimizer": get_args(Optimizer),
     "precision": get_args(Precision),
 }
@@ -101,7 +102,7 @@ def meanings(given: Mapping[str, str]) -> tuple[Run, ...]:
     found = []
     for microbatch in microbatches:
         run = _run({**given, "microbatch": microbatch})
-        open_ = run.schedule == "interleaved" and "chunks" not in given
+        open_ = SCHEDULES[run.schedule].chunked and "chunks" not in given
         found += [replace(run, layout=replace(run.layout, vp=v)) for v in _chunks(run)] if open_ else [run]
     return tuple(found)
 

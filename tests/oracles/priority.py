@@ -7,7 +7,6 @@ from collections.abc import Callable
 from phaze.pipeline.durations import Kind, fetches_on_worker
 from phaze.pipeline.orders import Key, own_microbatches
 from phaze.pipeline.pipeline import Pipeline
-from phaze.pipeline.windows import in_flight
 
 
 class Queue:
@@ -20,14 +19,14 @@ class Queue:
         self.pipeline, self.updates, self.can_start = pipeline, updates, can_start
         self.group, replica = pipeline.workers[worker]
         self.own: list[int] = own_microbatches(pipeline, replica, self.group).tolist()
-        self.limit = in_flight(pipeline)[self.group]
+        self.limit = pipeline.in_flight[self.group]
         self.forward = self.backward = self.updated = 0
         self.per_batch = len(updates) // pipeline.batches
 
     @property
     def finished(self) -> bool:
         """Return whether nothing is left."""
-        released = self.backward if self.pipeline.trains else self.forward
+        released = self.backward if self.pipeline.rules.trains else self.forward
         return released == len(self.own) and self.updated * self.per_batch == len(self.updates)
 
     def choose(self) -> list[Key]:
@@ -45,7 +44,7 @@ class Queue:
         """Return whether all backward passes of the batch to update are done."""
         last = (self.updated + 1) * self.pipeline.lane_microbatches
         due = self.backward == len(self.own) or self.own[self.backward] >= last
-        return self.pipeline.trains and self.updated < self.pipeline.batches and due
+        return self.pipeline.rules.trains and self.updated < self.pipeline.batches and due
 
     @property
     def _next_update(self) -> list[Key]:
@@ -55,7 +54,7 @@ class Queue:
     def _backward(self) -> list[Key]:
         """Return the next backward pass with its recomputation, if it can start."""
         waits_for_all = self.pipeline.schedule == "gpipe" and self.forward < len(self.own)
-        if not self.pipeline.trains or self.backward >= self.forward or waits_for_all:
+        if not self.pipeline.rules.trains or self.backward >= self.forward or waits_for_all:
             return []
         key = Kind.BACKWARD, self.group, self.own[self.backward]
         if not self.can_start(key):
@@ -69,7 +68,7 @@ class Queue:
         if self.forward == len(self.own) or self.forward - self.backward >= self.limit:
             return []
         number = self.own[self.forward]
-        stale = self.pipeline.trains and number // self.pipeline.lane_microbatches - self.updated >= 2
+        stale = self.pipeline.rules.trains and number // self.pipeline.lane_microbatches - self.updated >= 2
         kinds = [Kind.FORWARD]
         if self.group == 0 and fetches_on_worker(self.pipeline):
             kinds.insert(0, Kind.FETCH)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.layout import Layout
-from phaze.pipeline.pipeline import Schedule
 from phaze.plan.plan import Claim, Execution, Plan, Stage
 
 BANDWIDTH = 1e9
@@ -39,7 +38,7 @@ def stage(data: int, tensor: int = 1, *, arriving: float = 6e6, departing: float
     )
 
 
-def plan(stages: Sequence[Stage], microbatches: int, schedule: Schedule = "1f1b") -> Plan:
+def plan(stages: Sequence[Stage], microbatches: int, schedule: str = "1f1b") -> Plan:
     """Return a plan with one sample in a microbatch."""
     claim = Claim(0.03, 0.0, Flat(BANDWIDTH, BOTH_DIRECTIONS), 1e12)
     return Plan(tuple(stages), schedule, microbatches, Execution(overlap_sync=schedule == "2bw"), claim)

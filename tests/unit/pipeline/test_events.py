@@ -11,13 +11,12 @@ import simpy
 from phaze.base.errors import PhazeError
 from phaze.pipeline.durations import Kind
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, Schedule, StageCost
-from phaze.pipeline.windows import in_flight
+from phaze.pipeline.pipeline import Pipeline, StageCost
 from tests.oracles.links import Idle, Process, SharedLinks, Task, Transfer
 from tests.oracles.pipeline_events import simulate_events
 from tests.unit.pipeline.examples import ideal, random_pipeline, random_stage
 
-PRIORITY: tuple[Schedule, ...] = ("gpipe", "1f1b", "2bw", "layer-wise", "inference")
+PRIORITY: tuple[str, ...] = ("gpipe", "1f1b", "2bw", "layer-wise", "inference")
 
 
 def one_link(workers: int) -> SharedLinks:
@@ -114,11 +113,9 @@ def test_routes_with_common_links_cannot_block_each_other() -> None:
 
 @pytest.mark.parametrize("schedule", PRIORITY)
 @pytest.mark.parametrize("seed", range(15))
-def test_work_by_priority_respects_the_schedules_memory_and_does_everything(
-    schedule: Schedule, seed: int
-) -> None:
+def test_work_by_priority_respects_the_schedules_memory_and_does_everything(schedule: str, seed: int) -> None:
     pipeline = replace(random_pipeline(np.random.default_rng(seed), schedule), early_recompute=False)
-    timeline, windows = simulate_events(pipeline, dispatch="priority"), in_flight(pipeline)
+    timeline, windows = simulate_events(pipeline, dispatch="priority"), pipeline.in_flight
     assert len(timeline.jobs) == len(simulate(pipeline).jobs)
     for worker, (group, _) in enumerate(pipeline.workers):
         assert timeline.most_in_flight(worker) <= windows[group]
@@ -127,7 +124,7 @@ def test_work_by_priority_respects_the_schedules_memory_and_does_everything(
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "2bw", "inference"])
 @pytest.mark.parametrize("depth", [1, 2, 5])
-def test_on_equal_stages_priority_and_order_are_the_same(schedule: Schedule, depth: int) -> None:
+def test_on_equal_stages_priority_and_order_are_the_same(schedule: str, depth: int) -> None:
     pipeline = ideal(depth, 9, schedule)
     by_priority, by_order = simulate_events(pipeline, dispatch="priority"), simulate(pipeline)
     assert np.array_equal(by_priority.start_s, by_order.start_s)

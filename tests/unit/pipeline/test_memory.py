@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from phaze.cost.memory import microbatches_in_flight
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, Schedule, StageCost
+from phaze.pipeline.pipeline import Pipeline, StageCost
 from tests.oracles.pipelines import recomputing
 from tests.unit.pipeline.examples import SCHEDULES, ideal, random_pipeline
 
@@ -48,11 +48,11 @@ def test_interleaving_holds_more() -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("seed", range(10))
-def test_the_peak_is_the_largest_of_a_count_of_what_is_alive(schedule: Schedule, seed: int) -> None:
+def test_the_peak_is_the_largest_of_a_count_of_what_is_alive(schedule: str, seed: int) -> None:
     """Sum, at the start of every job, over all microbatches between their first and last job here."""
     pipeline = random_pipeline(np.random.default_rng(seed), schedule)
     timeline = simulate(pipeline)
-    jobs, leaving = timeline.jobs, 3 if pipeline.trains else 1
+    jobs, leaving = timeline.jobs, 3 if pipeline.rules.trains else 1
     for worker, (group, _) in enumerate(pipeline.workers):
         own = range(*jobs.first[worker : worker + 2].tolist())
         fixed = sum(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phaze.pipeline.durations import Kind
-from phaze.pipeline.orders import worker_jobs
+from phaze.pipeline.graph import all_jobs
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from tests.unit.pipeline.examples import ideal
 
@@ -15,7 +15,7 @@ LETTERS = {Kind.FETCH: "D", Kind.FORWARD: "F", Kind.RECOMPUTE: "R", Kind.BACKWAR
 
 def work(pipeline: Pipeline, worker: int) -> list[str]:
     """Return the jobs of a worker: a letter, and the microbatch from 1; U and G with the batch from 1."""
-    jobs = worker_jobs(pipeline)
+    jobs = all_jobs(pipeline)
     span = slice(*jobs.first[worker : worker + 2])
     letters = LETTERS | {Kind.UPDATE: "U", Kind.GATHER: "G"}
     pairs = zip(jobs.kind[span], jobs.microbatch[span], strict=True)
@@ -61,7 +61,7 @@ def test_few_microbatches_shorten_the_warm_up() -> None:
 @pytest.mark.parametrize("chunks", [2, 3])
 @pytest.mark.parametrize("groups", [1, 2, 3])
 def test_the_interleaved_order_is_megatrons(depth: int, chunks: int, groups: int) -> None:
-    jobs = worker_jobs(ideal(depth, groups * depth, "interleaved", chunks))
+    jobs = all_jobs(ideal(depth, groups * depth, "interleaved", chunks))
     for rank in range(depth):
         span = range(*jobs.first[rank : rank + 2].tolist())
         passes = [
@@ -74,7 +74,7 @@ def test_the_interleaved_order_is_megatrons(depth: int, chunks: int, groups: int
 
 
 def test_interleaved_updates_begin_with_the_chunk_whose_gradients_come_first() -> None:
-    jobs = worker_jobs(ideal(2, 2, "interleaved", 3))
+    jobs = all_jobs(ideal(2, 2, "interleaved", 3))
     assert jobs.stage[jobs.kind == Kind.UPDATE].tolist() == [4, 2, 0, 5, 3, 1]
 
 
@@ -86,12 +86,7 @@ def test_microbatches_go_round_the_replicas() -> None:
 
 def test_replicas_of_all_stages_are_simulated_once() -> None:
     pipeline = Pipeline((StageCost(1.0, 1.0),) * 2, 25, data=(6, 3), tensor=(2, 4))
-    assert (pipeline.lanes, pipeline.replicas, pipeline.lane_microbatches, pipeline.devices) == (
-        3,
-        (2, 1),
-        9,
-        24,
-    )
+    assert (pipeline.lanes, pipeline.replicas, pipeline.lane_microbatches) == (3, (2, 1), 9)
 
 
 def test_recomputation_stands_before_its_backward_pass() -> None:

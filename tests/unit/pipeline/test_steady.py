@@ -9,7 +9,7 @@ import pytest
 
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.steady import time_per_microbatch_s
-from phaze.pipeline.windows import in_flight, slowest_s, stashes, windows_at
+from phaze.pipeline.windows import slowest_s, stashes, windows_at
 from tests.unit.pipeline.examples import dividing_data, random_stage
 
 
@@ -38,7 +38,7 @@ def test_the_rate_is_pipers_cost_where_replicas_divide_their_suffix_sums(seed: i
     rng = np.random.default_rng(seed)
     pipeline = unflushed(rng, dividing_data(rng, int(rng.integers(1, 6))))
     assert time_per_microbatch_s(pipeline) == pytest.approx(piper_s(pipeline), rel=1e-9)
-    assert in_flight(pipeline) == stashes(pipeline)
+    assert pipeline.in_flight == stashes(pipeline)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -51,7 +51,7 @@ def test_the_rate_is_pipers_cost_where_the_stashes_suffice_for_it(seed: int) -> 
     if all(window <= place for window, place in zip(needed, stashes(pipeline), strict=True)):
         assert measured == pytest.approx(cost, rel=1e-9)
     assert measured >= cost * (1 - 1e-9)
-    assert all(w <= place for w, place in zip(in_flight(pipeline), stashes(pipeline), strict=True))
+    assert all(w <= place for w, place in zip(pipeline.in_flight, stashes(pipeline), strict=True))
 
 
 def test_stashes_of_balanced_stages_do_not_always_suffice() -> None:

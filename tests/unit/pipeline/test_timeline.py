@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.pipeline.longest_path import simulate
-from phaze.pipeline.pipeline import Pipeline, Schedule, StageCost
+from phaze.pipeline.pipeline import Pipeline, StageCost
 from tests.unit.pipeline.examples import SCHEDULES, ideal, random_pipeline, random_stage
 
 TRANSFERS = ("send_activation_s", "send_gradient_s", "sync_s", "gather_s")
@@ -18,7 +18,7 @@ TRANSFERS = ("send_activation_s", "send_gradient_s", "sync_s", "gather_s")
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("seed", range(15))
-def test_shares_and_the_critical_path_account_for_all_time(schedule: Schedule, seed: int) -> None:
+def test_shares_and_the_critical_path_account_for_all_time(schedule: str, seed: int) -> None:
     timeline = simulate(random_pipeline(np.random.default_rng(seed), schedule))
     assert sum(timeline.share_of.values()) == pytest.approx(1)
     assert min(timeline.share_of.values()) >= -1e-12
@@ -82,7 +82,7 @@ def test_a_wider_stage_counts_with_all_its_devices() -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("seed", range(15))
-def test_halving_a_bandwidth_never_speeds_up(schedule: Schedule, seed: int) -> None:
+def test_halving_a_bandwidth_never_speeds_up(schedule: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     pipeline = random_pipeline(rng, schedule)
     if schedule == "2bw":
@@ -121,7 +121,7 @@ def test_with_transfers_one_more_microbatch_can_lower_the_utilisation() -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_replicas_that_do_the_same_change_nothing(schedule: Schedule) -> None:
+def test_replicas_that_do_the_same_change_nothing(schedule: str) -> None:
     """Lanes beside each other take the time of one with the same microbatches each."""
     pipeline = replace(random_pipeline(np.random.default_rng(7), schedule), data=(), release_s=0.0)
     if schedule == "interleaved":
@@ -133,12 +133,12 @@ def test_replicas_that_do_the_same_change_nothing(schedule: Schedule) -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("seed", range(10))
-def test_every_microbatch_passes_every_stage_once(schedule: Schedule, seed: int) -> None:
+def test_every_microbatch_passes_every_stage_once(schedule: str, seed: int) -> None:
     """What is sent is received: each pass but the first has the pass that sends to it as its predecessor."""
     timeline = simulate(random_pipeline(np.random.default_rng(seed), schedule))
     pipeline, jobs = timeline.pipeline, timeline.jobs
     total = pipeline.lane_microbatches * pipeline.batches
-    for kind in (1, 3) if pipeline.trains else (1,):
+    for kind in (1, 3) if pipeline.rules.trains else (1,):
         for stage in range(len(pipeline.stages)):
             passed = np.flatnonzero((jobs.kind == kind) & (jobs.stage == stage))
             assert sorted(jobs.microbatch[passed].tolist()) == list(range(total))

@@ -14,7 +14,7 @@ from phaze.layout import Layout
 from phaze.pipeline.durations import Kind
 from phaze.pipeline.flushing import batch_time_s
 from phaze.pipeline.longest_path import longest_path, simulate
-from phaze.pipeline.pipeline import Pipeline, Schedule, StageCost, with_gathers
+from phaze.pipeline.pipeline import Pipeline, StageCost, with_gathers
 from phaze.pipeline.steady import ideal_time_s
 from phaze.pipeline.timeline import Timeline
 from tests.oracles.pipeline_events import simulate_events
@@ -74,7 +74,7 @@ def test_device_2_of_figure_5_stashes_what_the_caption_says() -> None:
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @given(st.integers(1, 8), st.integers(1, 12))
-def test_equation_1_is_the_time_of_equal_stages(schedule: Schedule, depth: int, microbatches: int) -> None:
+def test_equation_1_is_the_time_of_equal_stages(schedule: str, depth: int, microbatches: int) -> None:
     stages = (StageCost(1.25, 2.5, update_s=0.75),) * depth
     simulated = simulate(Pipeline(stages, microbatches, schedule)).time_s
     # The first stage is the last to have done its backward passes, so that no update comes after its own.
@@ -127,7 +127,7 @@ def test_layer_wise_execution_is_a_pipeline_of_depth_1() -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("seed", range(60))
-def test_longest_paths_and_discrete_events_agree(schedule: Schedule, seed: int) -> None:
+def test_longest_paths_and_discrete_events_agree(schedule: str, seed: int) -> None:
     """On 360 random pipelines: unequal loads and replicas, chunks, recomputation, overlap, transfers."""
     pipeline = random_pipeline(np.random.default_rng(seed), schedule)
     assert same(simulate(pipeline), simulate_events(pipeline))
@@ -240,7 +240,7 @@ def test_a_batch_uses_weights_that_lack_one_batch() -> None:
         ({"microbatches": 0}, "microbatches must be >= 1, got 0"),
         ({"chunks": 2}, "chunks must be >= 2 under interleaved and 1 otherwise, got 2 under 1f1b"),
         ({"chunks": 3}, "multiple of chunks = 3, got 4 stages"),
-        ({"schedule": "interleaved", "chunks": 2, "microbatches": 7}, "multiple of the depth 2"),
+        ({"schedule": "interleaved", "chunks": 2, "microbatches": 7}, "multiple of pp = 2"),
         ({"schedule": "interleaved", "chunks": 4}, "two device groups or more"),
         ({"schedule": "layer-wise"}, "layer-wise has one stage, got 4"),
         ({"schedule": "zigzag"}, "schedule must be one of gpipe, 1f1b"),
