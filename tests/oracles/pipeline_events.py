@@ -134,24 +134,30 @@ class _Run:
         kind, stage, number = key
         if kind == Kind.FETCH and self.pipeline.release_s > 0:
             self._later(self.pipeline.release_s, (Kind.FETCH, 0, number + 1, 0), self._holder(0, number + 1))
+        last = self.pipeline.rules.last_pass
         again = self.pipeline.stages[stage].recompute_s > 0 and not self.pipeline.early_recompute
+        again = again and last == Kind.BACKWARD
         batch = number // self.pipeline.lane_microbatches
-        if kind == (Kind.RECOMPUTE if again else Kind.BACKWARD) and self.left[resource, stage, batch] == 1:
-            span = self.seconds[Kind.BACKWARD][stage] + again * self.seconds[Kind.RECOMPUTE][stage]
+        if (
+            self.pipeline.rules.trains
+            and kind == (Kind.RECOMPUTE if again else last)
+            and self.left[resource, stage, batch] == 1
+        ):
+            span = self.seconds[last][stage] + again * self.seconds[Kind.RECOMPUTE][stage]
             message = Kind.SYNC, stage, batch, self.pipeline.workers[resource][1]
             self._later(span - self.early[stage], message, resource)
 
     def _announce_end(self, resource: int, key: Key) -> None:
         """Tell what becomes possible with a job's end."""
         kind, stage, number = key
+        if kind == self.pipeline.rules.last_pass and self.pipeline.rules.trains:
+            self._count_backward(resource, stage, number // self.pipeline.lane_microbatches)
         if kind == Kind.FETCH:
             self._tell((Kind.FORWARD, 0, number, 0), self._holder(0, number))
         elif kind == Kind.FORWARD and stage + 1 < len(self.pipeline.stages):
             self._send(resource, key, stage + 1, self.activation[stage])
-        elif kind == Kind.BACKWARD:
-            self._count_backward(resource, stage, number // self.pipeline.lane_microbatches)
-            if stage > 0:
-                self._send(resource, key, stage - 1, self.gradient[stage - 1])
+        elif kind == Kind.BACKWARD and stage > 0:
+            self._send(resource, key, stage - 1, self.gradient[stage - 1])
         elif kind == Kind.LAST_SYNC:
             group = stage % self.pipeline.depth
             for replica in range(self.pipeline.replicas[group]):
@@ -256,8 +262,8 @@ class _Settled(simpy.Event):
 
 
 def _passes_left(pipeline: Pipeline, jobs: Jobs) -> Counter[tuple[int, int, int]]:
-    """Return the backward passes by worker, stage and batch."""
-    which = np.flatnonzero(jobs.kind == Kind.BACKWARD)
+    """Return the passes that end a microbatch by worker, stage and batch."""
+    which = np.flatnonzero(jobs.kind == pipeline.rules.last_pass)
     batch = jobs.microbatch[which] // pipeline.lane_microbatches
     return Counter(
         zip(jobs.resource[which].tolist(), jobs.stage[which].tolist(), batch.tolist(), strict=True)

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from phaze.pipeline.pipeline import Pipeline, StageCost
+from phaze.pipeline.schedules import SCHEDULES
 
-SCHEDULES: tuple[str, ...] = ("gpipe", "1f1b", "interleaved", "2bw", "layer-wise", "inference")
+NAMES = tuple(SCHEDULES)
 
 
 def ideal(depth: int, microbatches: int, schedule: str, chunks: int = 1) -> Pipeline:
@@ -33,6 +34,7 @@ def random_stage(rng: np.random.Generator) -> StageCost:
         stash_bytes=float(rng.integers(0, 5)),
         work_bytes=float(rng.integers(0, 5)),
         fixed_bytes=float(rng.integers(0, 50)),
+        weight_s=float((times[1] + 0.1) * rng.random()),
     )
 
 

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.cost.memory import microbatches_in_flight
+from phaze.pipeline.durations import Kind
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from tests.oracles.pipelines import recomputing
-from tests.unit.pipeline.examples import SCHEDULES, ideal, random_pipeline
+from tests.unit.pipeline.examples import NAMES, ideal, random_pipeline
 
 
 @given(st.integers(1, 8), st.integers(1, 12))
@@ -46,13 +47,13 @@ def test_interleaving_holds_more() -> None:
     assert timeline.peak_bytes[0] == pytest.approx(depth * (1 + (depth - 1) / (depth * chunks)))
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", NAMES)
 @pytest.mark.parametrize("seed", range(10))
 def test_the_peak_is_the_largest_of_a_count_of_what_is_alive(schedule: str, seed: int) -> None:
     """Sum, at the start of every job, over all microbatches between their first and last job here."""
     pipeline = random_pipeline(np.random.default_rng(seed), schedule)
     timeline = simulate(pipeline)
-    jobs, leaving = timeline.jobs, 3 if pipeline.rules.trains else 1
+    jobs, leaving = timeline.jobs, pipeline.rules.last_pass
     for worker, (group, _) in enumerate(pipeline.workers):
         own = range(*jobs.first[worker : worker + 2].tolist())
         fixed = sum(
@@ -67,7 +68,9 @@ def test_the_peak_is_the_largest_of_a_count_of_what_is_alive(schedule: str, seed
                     alive[key] = pipeline.stages[key[0]].stash_bytes
                 if jobs.kind[job] == leaving and job < at:
                     alive.pop(key)
-            works = pipeline.stages[jobs.stage[at]].work_bytes if jobs.kind[at] in (1, 2, 3) else 0
+            works = (
+                pipeline.stages[jobs.stage[at]].work_bytes if Kind.FORWARD <= jobs.kind[at] < Kind.SYNC else 0
+            )
             most = max(most, fixed + sum(alive.values()) + works)
         assert timeline.memory(worker).peak_bytes == pytest.approx(most)
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
-from tests.unit.pipeline.examples import SCHEDULES, ideal, random_pipeline, random_stage
+from tests.unit.pipeline.examples import NAMES, ideal, random_pipeline, random_stage
 
 TRANSFERS = ("send_activation_s", "send_gradient_s", "sync_s", "gather_s")
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", NAMES)
 @pytest.mark.parametrize("seed", range(15))
 def test_shares_and_the_critical_path_account_for_all_time(schedule: str, seed: int) -> None:
     timeline = simulate(random_pipeline(np.random.default_rng(seed), schedule))
@@ -80,7 +80,7 @@ def test_a_wider_stage_counts_with_all_its_devices() -> None:
     assert simulate(pipeline).share_of["bubble"] == pytest.approx((3 * 101 + 1) / (4 * 201))
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", NAMES)
 @pytest.mark.parametrize("seed", range(15))
 def test_halving_a_bandwidth_never_speeds_up(schedule: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -120,7 +120,7 @@ def test_with_transfers_one_more_microbatch_can_lower_the_utilisation() -> None:
     assert np.diff(times).tolist() == [2, 4, 2, 4, 2, 4, 2]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", NAMES)
 def test_replicas_that_do_the_same_change_nothing(schedule: str) -> None:
     """Lanes beside each other take the time of one with the same microbatches each."""
     pipeline = replace(random_pipeline(np.random.default_rng(7), schedule), data=(), release_s=0.0)
@@ -131,7 +131,7 @@ def test_replicas_that_do_the_same_change_nothing(schedule: str) -> None:
     assert (one.time_s, one.share_of) == (five.time_s, five.share_of)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", NAMES)
 @pytest.mark.parametrize("seed", range(10))
 def test_every_microbatch_passes_every_stage_once(schedule: str, seed: int) -> None:
     """What is sent is received: each pass but the first has the pass that sends to it as its predecessor."""

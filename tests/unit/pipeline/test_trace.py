@@ -14,7 +14,7 @@ from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.timeline import Timeline
 from phaze.pipeline.trace import Event, trace_events, write_trace
 from tests.oracles.pipelines import picture
-from tests.unit.pipeline.examples import SCHEDULES, ideal, random_pipeline
+from tests.unit.pipeline.examples import NAMES, ideal, random_pipeline
 
 FIELDS = {
     "M": {"ph", "name", "pid", "tid", "args"},
@@ -31,7 +31,7 @@ def of_phase(timeline: Timeline, phase: str) -> list[Event]:
     return [event for event in trace_events(timeline) if event["ph"] == phase]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", NAMES)
 def test_every_event_has_the_fields_of_its_phase(schedule: str) -> None:
     events = trace_events(simulate(random_pipeline(np.random.default_rng(1), schedule)))
     for event in events:
@@ -42,7 +42,7 @@ def test_every_event_has_the_fields_of_its_phase(schedule: str) -> None:
         assert float(event.get("dur", 0.0)) >= 0  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", NAMES)
 def test_slices_of_a_thread_do_not_overlap_and_threads_have_names(schedule: str) -> None:
     timeline = simulate(random_pipeline(np.random.default_rng(2), schedule))
     threads = defaultdict(list)
