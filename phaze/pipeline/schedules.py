@@ -142,6 +142,37 @@ class Interleaved(Schedule):
         return Passes(kind, chunk * p + group, number // (p * v) * p + number % p)
 
 
+class ZeroBubble(Schedule):
+    """ZB-H1: 1f1b, where gradients of weights fill the bubbles behind the last forward passes.
+
+    Rank i puts them off by i microbatches, so that every rank holds p, as the first one does under 1f1b
+    (Qi et al., ICLR 2024, Section 2.2).
+    """
+
+    name = "zb-h1"
+    splits = True
+    in_runs = True
+
+    def problem(self, pipeline: Pipeline) -> str:
+        """Needs equal replicas."""
+        unequal = f"data must be equal under zb-h1, got {pipeline.data}"
+        return super().problem(pipeline) or (unequal if max(pipeline.replicas) > 1 else "")
+
+    def places(self, pipeline: Pipeline) -> Sequence[int]:
+        """Room for p on every rank, those that wait for gradients of their weights included."""
+        return (pipeline.depth,) * pipeline.depth
+
+    def order(self, pipeline: Pipeline, group: int, own: Ints) -> Passes:
+        """A gradient of weights stands behind that of the input of the microbatch i later, or at the end."""
+        kind, number = _turns(min(pipeline.depth - group, len(own)), len(own))
+        put_off = min(group, len(own))
+        after = np.flatnonzero(kind == Kind.BACKWARD) + 1
+        behind = np.concatenate([after[put_off:], np.repeat(len(kind), put_off)])
+        kind = np.insert(kind, behind, Kind.WEIGHT_GRADIENT)
+        number = np.insert(number, behind, np.arange(len(own)))
+        return Passes(kind, np.full(len(kind), group), own[number])
+
+
 class TwoBuffered(Schedule):
     """PipeDream-2BW: 1f1b over all batches without a flush between them, on two versions of the weights.
 
@@ -198,7 +229,7 @@ class Inference(GPipe):
 
 
 _ALL: tuple[Schedule, ...] = (
-    GPipe(), OneForwardOneBackward(), Interleaved(), TwoBuffered(), LayerWise(), Inference(),
+    GPipe(), OneForwardOneBackward(), Interleaved(), ZeroBubble(), TwoBuffered(), LayerWise(), Inference(),
 )  # fmt: skip
 SCHEDULES: dict[str, Schedule] = {schedule.name: schedule for schedule in _ALL}
 """Every schedule by the name that users and tables give it."""

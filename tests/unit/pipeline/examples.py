@@ -40,7 +40,7 @@ def random_stage(rng: np.random.Generator) -> StageCost:
 
 def random_data(rng: np.random.Generator, depth: int, schedule: str) -> tuple[int, ...]:
     """Return replicas of every group: equal ones, ones that divide their suffix sums, or any."""
-    kind = 0 if schedule == "interleaved" else int(rng.integers(3))
+    kind = 0 if schedule in ("interleaved", "zb-h1") else int(rng.integers(3))
     if kind == 0:
         return (int(rng.integers(1, 4)),) * depth
     if kind == 1:
