@@ -11,17 +11,15 @@ tile at its place in the next. Layers are transformer blocks, as PALM's operator
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 
 import pandas as pd
 
 from phaze.base.errors import PhazeError
-from phaze.cost.memory import parameter_bytes
 from phaze.cost.network.collectives import ring
 from phaze.cost.network.messages import Message, Plan, then, together
-from phaze.cost.network.network import Collective
 from phaze.layout import Layout
 from phaze.pipeline.durations import Kind
 from phaze.pipeline.graph import synchronising_groups
@@ -32,20 +30,18 @@ from phaze.spec.model import Model
 from phaze.spec.tiled_study import Lie, TiledPoint
 from phaze.tables import Table, TiledJobs, TiledLinks, TiledRuns
 from phaze.tiles.chip import Chip
-from phaze.tiles.group import tile_memory
-from phaze.tiles.operators import Transformer, communication_size
+from phaze.tiles.operators import TransformerLayer, communication_size
 from phaze.tiles.placement import Placed, Tiles, line, own, s_shaped
-from phaze.tiles.steps import Exchange, Mode, Part, Program, Stage, Step, port_resources
-from phaze.tiles.tile import Strategy, Training
+from phaze.tiles.steps import GroupCollective, StagePart, StageProgram, TileStage, TileStep
+from phaze.tiles.tile import TRAINED, Execution, SramStrategy
 
-KINDS: dict[Kind, Part] = {
+KINDS: dict[Kind, StagePart] = {
     Kind.FORWARD: "forward",
     Kind.RECOMPUTE: "recompute",
     Kind.BACKWARD: "backward",
     Kind.LAST_SYNC: "sync",
     Kind.UPDATE: "update",
 }
-RINGS: tuple[Collective, ...] = ("all_reduce", "reduce_scatter", "all_gather")
 Row = dict[str, object]
 PRESENT = 1e-12
 """Seconds of a job whose time is that of its turns: the pipeline has to know that there is such a job."""
@@ -68,8 +64,6 @@ class TiledRun:
     groups: tuple[Tiles, ...]
     """Tiles of every stage."""
     placed: Placed = "near"
-    schedule: str = "1f1b"
-    mode: Mode = field(default_factory=lambda: Mode(Training(recompute=True), "peak"))
 
     def __post_init__(self) -> None:
         if self.layers < len(self.groups):
@@ -83,34 +77,34 @@ class TiledRun:
 
     @property
     def microbatch(self) -> int:
-        """Return the samples of a microbatch; what is left over of a batch is left out."""
+        """Samples of a microbatch; what is left over of a batch is left out."""
         return self.batch // self.microbatches
 
     @property
     def samples(self) -> int:
-        """Return the samples that are simulated."""
+        """Samples that are simulated."""
         return self.microbatch * self.microbatches
 
     @property
     def layers_of(self) -> tuple[int, ...]:
-        """Return the layers of every stage, which differ by one at most."""
+        """Layers of every stage, which differ by one at most."""
         ends = [self.layers * (q + 1) // len(self.groups) for q in range(len(self.groups))]
         return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
 
     @property
     def flops(self) -> float:
-        """Return the FLOPs of a batch without recomputation, three times those of the forward pass."""
+        """FLOPs of a batch without recomputation, three times those of the forward pass."""
         forward = 24 * self.sequence * self.hidden**2 + 4 * self.sequence**2 * self.hidden
         return 3.0 * self.samples * self.layers * forward
 
 
 @dataclass(frozen=True, eq=False)
-class OnTiles:
+class TiledOutcome:
     """A run that has been simulated."""
 
     run: TiledRun
     chip: Chip
-    strategies: tuple[Strategy, ...]
+    strategies: tuple[SramStrategy, ...]
     """What stays in SRAM, of every stage."""
     carried: Carried
     alone_s: float
@@ -120,19 +114,19 @@ class OnTiles:
 
     @property
     def time_s(self) -> float:
-        """Return the time of a batch."""
+        """Time of a batch."""
         return self.carried.time_s
 
     @cached_property
     def row(self) -> Row:
-        """Return the columns of table tiled_runs but its key: throughput, what is busy, what binds.
+        """Columns of table tiled_runs but its key: throughput, what is busy, what binds.
 
         compute is the work of the tiles, recomputation included, model_share what it is without, over what
         all tiles could do; a link is held for PALM's occupancy of the NoC. What binds is busy for the largest
         share of the time; pipeline, if nothing is for half of it.
         """
         run, carried, time_s = self.run, self.carried, self.time_s
-        work_s, ports = carried.work_s[: len(run.groups)], port_resources(self.chip)
+        work_s, ports = carried.work_s[: len(run.groups)], self.chip.port_resources
         links_s, dram_s = carried.busy_s[~ports], carried.busy_s[ports]
         busy = {"compute": work_s, "links": links_s, "dram": dram_s}
         most = {name: float(held.max(initial=0.0)) / time_s for name, held in busy.items()}
@@ -178,11 +172,11 @@ class OnTiles:
             }
 
 
-def simulate_on_tiles(chip: Chip, run: TiledRun) -> OnTiles:
-    """Return what a run on a chip takes, with contention, without, and without anything sent."""
-    programs = _programs(chip, run)
-    found = script_of(chip, run, programs)
-    return OnTiles(
+def simulate_on_tiles(chip: Chip, run: TiledRun) -> TiledOutcome:
+    """Run on a chip with contention, without, and without anything sent."""
+    programs = programs_of(chip, run)
+    found = script_of(run, programs)
+    return TiledOutcome(
         run,
         chip,
         tuple(program.strategy for program in programs),
@@ -192,83 +186,71 @@ def simulate_on_tiles(chip: Chip, run: TiledRun) -> OnTiles:
     )
 
 
-def script_of(chip: Chip, run: TiledRun, programs: Sequence[Program] | None = None) -> Script:
-    """Return a run as messages."""
-    programs = programs or _programs(chip, run)
+def script_of(run: TiledRun, programs: Sequence[StageProgram]) -> Script:
+    """Run as messages."""
     pipeline = Pipeline(
-        tuple(_cost(program) for program in programs), run.microbatches, run.schedule,
+        tuple(_cost(program) for program in programs), run.microbatches,
         tensor=tuple(len(tiles) for tiles in run.groups),
     )  # fmt: skip
-    element = parameter_bytes("sgd", run.mode.training.precision).weights
-    tensor_bytes = run.microbatch / run.layout.dp * run.sequence * run.hidden * element
+    tensor_bytes = run.microbatch / run.layout.dp * run.sequence * run.hidden * TRAINED.weights
     sent = {
         (q, q + step): tensor_bytes * len(run.groups[q + step])
         for q in range(len(run.groups))
         for step in (-1, 1)
         if 0 <= q + step < len(run.groups)
     }
-    return script(pipeline, Traffic(run.groups, sent, _turns(pipeline, programs)))
+    ports = {stage: len(programs) + k for k, stage in enumerate(synchronising_groups(pipeline))}
+    turns = {
+        # Workers do the jobs, and synchronisation ports after them.
+        (kind, ports.get(stage, -1) if kind == Kind.LAST_SYNC else stage, stage): turns_of(program, part)
+        for stage, program in enumerate(programs)
+        for kind, part in KINDS.items()
+    }
+    return script(pipeline, Traffic(run.groups, sent, turns))
 
 
-def _programs(chip: Chip, run: TiledRun) -> list[Program]:
-    """Return the steps of every stage."""
-    found = []
-    for q, (tiles, layers) in enumerate(zip(run.groups, run.layers_of, strict=True)):
-        operators = tuple(
-            (
-                Transformer(run.microbatch, run.hidden, run.sequence, run.heads, f"layer {k}"),
-                (run.layout.dp, run.layout.tp, 1, 1),
-            )
-            for k in range(layers)
+def programs_of(chip: Chip, run: TiledRun) -> list[StageProgram]:
+    """Steps of every stage."""
+    layer = TransformerLayer(run.microbatch, run.hidden, run.sequence, run.heads)
+    degrees = (run.layout.dp, run.layout.tp, 1, 1)
+    return [
+        StageProgram(
+            chip,
+            TileStage(tiles, ((layer, degrees),) * layers, run.placed),
+            Execution(in_flight=min(len(run.groups) - q, run.microbatches)),
         )
-        in_flight = min(len(run.groups) - q, run.microbatches)
-        mode = replace(run.mode, training=replace(run.mode.training, in_flight=in_flight))
-        found.append(Program(chip, Stage(tiles, operators, run.placed), mode))
-    return found
+        for q, (tiles, layers) in enumerate(zip(run.groups, run.layers_of, strict=True))
+    ]
 
 
-def _cost(program: Program) -> StageCost:
-    """Return which jobs a stage has, and what each of its tiles holds; what jobs take is in their turns."""
+def _cost(program: StageProgram) -> StageCost:
+    """Jobs that a stage has, and bytes that each of its tiles holds; what jobs take is in their turns."""
     there = {part: PRESENT if program.steps(part) else 0.0 for part in KINDS.values()}
-    memory = tile_memory(program)
+    fixed = zip(*((each.weights, each.gradients, each.optimizer) for each in program.sizes), strict=True)
     return StageCost(
         there["forward"],
         there["backward"],
         there["recompute"],
         sync_s=there["sync"],
         update_s=there["update"],
-        stash_bytes=memory.microbatch_bytes,
-        fixed_bytes=memory.weights_bytes + memory.gradients_bytes + memory.optimizer_bytes,
+        stash_bytes=program.sizes[0].inputs,
+        fixed_bytes=sum(sum(some) for some in fixed),
     )
 
 
-def _turns(pipeline: Pipeline, programs: Sequence[Program]) -> dict[tuple[Kind, int, int], list[Turn]]:
-    """Return what jobs do: workers, and synchronisation ports after them."""
-    ports = {stage: len(programs) + k for k, stage in enumerate(synchronising_groups(pipeline))}
-    found = {}
-    for stage, program in enumerate(programs):
-        for kind, part in KINDS.items():
-            resource = ports.get(stage, -1) if kind == Kind.LAST_SYNC else stage
-            found[kind, resource, stage] = turns_of(program, part)
-    return found
-
-
-def turns_of(program: Program, part: Part) -> list[Turn]:
-    """Return the steps of a part as work, accesses and collectives."""
+def turns_of(program: StageProgram, part: StagePart) -> list[Turn]:
+    """Steps of a part as work, accesses and collectives."""
     chip, tiles = program.chip, program.stage.tiles
-    found = []
-    for step in program.steps(part):
-        if step.before:
-            found.append(Turn(0.0, _exchanged(chip, step.before)))
-        after = _exchanged(chip, (*step.exchanges, *step.beside))
-        found.append(Turn(step.work.busy_s, after, _accessed(chip, tiles, step)))
-    return found
+    return [
+        Turn(step.work_s, _exchanged(chip, step.after), _accessed(chip, tiles, step))
+        for step in program.steps(part)
+    ]
 
 
-def _accessed(chip: Chip, tiles: Tiles, step: Step) -> Plan:
-    """Return what a group reads and writes, one message each for every port."""
+def _accessed(chip: Chip, tiles: Tiles, step: TileStep) -> Plan:
+    """Reads and writes of a group, one message each for every port."""
     plan = []
-    read, write = step.access.read_bytes, step.access.write_bytes
+    read, write = step.access
     for port, (far, users) in _ports(chip, tiles).items() if read or write else ():
         plan += [Message(port, far, read * users)] if read else []
         plan += [Message(far, port, write * users)] if write else []
@@ -277,7 +259,7 @@ def _accessed(chip: Chip, tiles: Tiles, step: Step) -> Plan:
 
 @lru_cache(maxsize=1024)
 def _ports(chip: Chip, tiles: Tiles) -> dict[int, tuple[int, int]]:
-    """Return the ports of a group, each with the farthest of its tiles and how many there are."""
+    """Ports of a group, each with the farthest of its tiles and how many there are."""
     hops = chip.topology.hops
     return {
         port: (max(mine, key=lambda tile: hops(port, tile)), len(mine))
@@ -285,19 +267,18 @@ def _ports(chip: Chip, tiles: Tiles) -> dict[int, tuple[int, int]]:
     }
 
 
-def _exchanged(chip: Chip, exchanges: Sequence[Exchange]) -> Plan:
-    """Return collectives that follow each other, all rounds of a ring in one message of every member."""
-    return then(*(together(*(_ring(chip, some, group) for group in some.groups)) for some in exchanges))
-
-
-def _ring(chip: Chip, exchange: Exchange, group: Tiles) -> Plan:
-    if exchange.kind not in RINGS:
-        raise PhazeError(f"tiles: collectives of a pipeline must be {', '.join(RINGS)}, got {exchange.kind}")
-    return ring(chip.topology, exchange.kind, group, exchange.size_bytes, 1)
+def _exchanged(chip: Chip, collectives: Sequence[GroupCollective]) -> Plan:
+    """Collectives that follow each other, all rounds of a ring in one message of every member."""
+    return then(
+        *(
+            together(*(ring(chip.topology, some.kind, group, some.size_bytes, 1) for group in some.groups))
+            for some in collectives
+        )
+    )
 
 
 def simulate_point(case: str, point: TiledPoint, model: Model, chip: Chip) -> dict[str, pd.DataFrame]:
-    """Return the tables of a point; jobs and links only of a case that shows its pipeline."""
+    """Tables of a point; jobs and links only of a case that shows its pipeline."""
     rows: dict[type[Table], list[Row]] = {TiledRuns: [], TiledJobs: [], TiledLinks: []}
     for key, run in _runs(case, point, model, chip):
         found = simulate_on_tiles(chip, run)
@@ -335,7 +316,7 @@ def _runs(case: str, point: TiledPoint, model: Model, chip: Chip) -> Iterator[tu
 
 
 def mapping(chip: Chip, point: TiledPoint, lie: Lie) -> tuple[Tiles, ...]:
-    """Return the tiles of every stage: rows, blocks along an S, or a user's own."""
+    """Tiles of every stage: rows, blocks along an S, or a user's own."""
     if lie == "own":
         return own(chip.grid, point.own or ())
     if lie == "line":
@@ -344,7 +325,7 @@ def mapping(chip: Chip, point: TiledPoint, lie: Lie) -> tuple[Tiles, ...]:
 
 
 def _block(chip: Chip, stages: int) -> tuple[int, int]:
-    """Return the rows and columns of a stage's block: the chip's own if they fit, else the squarest."""
+    """Rows and columns of a stage's block: the chip's own if they fit, else the squarest."""
     size, left = divmod(chip.grid.tiles, stages)
     shapes = [
         (rows, size // rows)

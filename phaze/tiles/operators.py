@@ -13,79 +13,67 @@ cut. A tile has one part of each, and the tiles that differ in one part only are
 
 PALM counts two all-reduces over b and over m, one after the other. Sizes of tensors are exact quotients, as
 in Table III; sizes of products are those of the tile that has most.
+
+Of models only what PALM's table counts: no normalisations, no activation functions, no embedding. A
+shortcut's convolution comes after those that it passes by.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from typing import Literal
 
 from phaze.base.errors import PhazeError
-from phaze.cost.network.network import Collective
 from phaze.layout import Layout
+from phaze.spec.model import AnyModel, Model
+from phaze.spec.vision import ResNet
+from phaze.workload.families.convolution import ConvolutionShape
+from phaze.workload.primitives import Gemm
 
 Phase = Literal["forward", "backward", "update"]
-Axis = Literal["b", "m", "n", "k", "c", "i", "d", "t"]
+TileAxis = Literal["b", "m", "n", "k", "c", "i", "d", "t"]
 """A dimension that is cut; d and t are the data and tensor parallelism of a transformer layer."""
+Axes = tuple[TileAxis, TileAxis, TileAxis, TileAxis]
 
 Degrees = tuple[int, int, int, int]
 """Into how many parts every dimension is cut, in the order of Table III."""
 
 
 @dataclass(frozen=True)
-class Communication:
-    """A collective in every group along an axis, of a tensor of so many elements on each member."""
+class Reduction:
+    """An all-reduce in every group along an axis, of a tensor of so many elements on each member."""
 
     phase: Phase
-    axis: Axis
+    axis: TileAxis
     width: int
     """Members of a group."""
     elements: float
-    kind: Collective = "all_reduce"
 
 
 @dataclass(frozen=True)
-class Product:
-    """So many products of m × k by k × n."""
-
-    m: int
-    k: int
-    n: int
-    count: int = 1
-
-    @property
-    def flops(self) -> float:
-        """Two for each multiplication."""
-        return 2.0 * self.count * self.m * self.k * self.n
-
-    @property
-    def gradients(self) -> tuple[Product, Product]:
-        """The products that give the gradients of the first and of the second operand."""
-        return Product(self.m, self.n, self.k, self.count), Product(self.n, self.m, self.k, self.count)
-
-
-@dataclass(frozen=True)
-class Share:
+class TileShare:
     """What one tile has of an operator."""
 
-    name: str
     flops: float
     """Of the forward pass (Table III)."""
-    products: tuple[Product, ...]
+    product: Gemm | None
     """Of the forward pass, on the tile that has most; none for what arrays cannot do."""
     weights: float
     """Elements."""
     inputs: float
     outputs: float
-    communications: tuple[Communication, ...] = ()
-    again: tuple[Product, ...] = ()
-    """Products that a backward pass does once more, because their results were not kept."""
+    reductions: tuple[Reduction, ...] = ()
 
     @property
     def replicas(self) -> int:
         """Tiles that hold the same weights."""
-        return prod(some.width for some in self.communications if some.phase == "update")
+        return prod(some.width for some in self.along("update"))
+
+    def along(self, phase: Phase) -> tuple[Reduction, ...]:
+        """Reductions of a phase, one after the other."""
+        return tuple(some for some in self.reductions if some.phase == phase)
 
 
 @dataclass(frozen=True)
@@ -98,138 +86,90 @@ class Linear:
     k: int
     weighted: bool = True
     """False: the second operand is an activation as well, one for each sample, as in attention."""
-    name: str = "linear"
 
-    def __post_init__(self) -> None:
-        _check_sizes(self)
-
-    def share(self, degrees: Degrees, axes: tuple[Axis, Axis, Axis, Axis] = ("b", "m", "n", "k")) -> Share:
-        """Return what one tile has."""
-        _check(self.name, (("b", self.batch), ("m", self.m), ("n", self.n), ("k", self.k)), degrees)
+    def shares(self, degrees: Degrees, axes: Axes = ("b", "m", "n", "k")) -> tuple[TileShare]:
+        """Part of one tile; of a product of activations cut along m, the second gradient sums over m."""
+        _check((("b", self.batch), ("m", self.m), ("n", self.n), ("k", self.k)), degrees)
         b, m, n, k = degrees
         second = self.n * self.k / (n * k) * (1 if self.weighted else self.batch / b)
         first = self.batch * self.m * self.k / (b * m * k)
         outputs = self.batch * self.m * self.n / (b * m * n)
-        return Share(
-            self.name,
+        batch, rows, columns, depth = map(_most, (self.batch, self.m, self.n, self.k), degrees)
+        share = TileShare(
             2.0 * self.batch * self.m * self.n * self.k / prod(degrees),
-            (self._product(degrees),),
+            # Samples of one weight stream through one array.
+            Gemm(1, batch * rows, depth, columns) if self.weighted else Gemm(batch, rows, depth, columns),
             second if self.weighted else 0.0,
             first if self.weighted else first + second,
             outputs,
-            self._communications(degrees, axes, (outputs, first, second)),
+            _wider_than_one(
+                Reduction("forward", axes[3], k, outputs),
+                Reduction("backward", axes[2], n, first),
+                Reduction("update", axes[0], b if self.weighted else 1, second),
+                Reduction("update" if self.weighted else "backward", axes[1], m, second),
+            ),
         )
-
-    def _product(self, degrees: Degrees) -> Product:
-        """Return the product of the tile that has most; samples of one weight stream through one array."""
-        batch, m, n, k = map(_most, (self.batch, self.m, self.n, self.k), degrees)
-        return Product(batch * m, k, n) if self.weighted else Product(m, k, n, batch)
-
-    def _communications(
-        self,
-        degrees: Degrees,
-        axes: tuple[Axis, Axis, Axis, Axis],
-        sizes: tuple[float, float, float],
-    ) -> tuple[Communication, ...]:
-        """Return what is reduced; of a product of activations cut along m, the second gradient over m."""
-        b, m, n, k = degrees
-        outputs, first, second = sizes
-        return _wider_than_one(
-            Communication("forward", axes[3], k, outputs),
-            Communication("backward", axes[2], n, first),
-            Communication("update", axes[0], b if self.weighted else 1, second),
-            Communication("update" if self.weighted else "backward", axes[1], m, second),
-        )
+        return (share,)
 
 
-@dataclass(frozen=True)
-class Convolution:
-    """R × S windows over B images of H × W with C channels, K filters; degrees (b, c, i, k), i cuts rows.
+def _convolution_shares(conv: ConvolutionShape, degrees: Degrees) -> tuple[TileShare]:
+    """Part of one tile of a convolution; degrees (b, c, i, k), i cuts rows.
 
     Table III prints 2 B H W R S C K FLOPs with H and W of the output, and B H W K/(b i c) for the gradient of
     the input: K there must be C, which c divides. It leaves out the rows that neighbours along i need of
     each other.
     """
-
-    batch: int
-    height: int
-    """Of the input."""
-    width: int
-    channels: int
-    rows: int
-    """R, the height of the window."""
-    columns: int
-    filters: int
-    stride: int = 1
-    name: str = "convolution"
-
-    def __post_init__(self) -> None:
-        _check_sizes(self)
-
-    @property
-    def outputs(self) -> tuple[int, int]:
-        """Height and width of the output, padded so that only the stride shrinks it."""
-        return -(-self.height // self.stride), -(-self.width // self.stride)
-
-    def share(self, degrees: Degrees) -> Share:
-        """Return what one tile has."""
-        high, wide = self.outputs
-        sizes = ("b", self.batch), ("c", self.channels), ("i", high), ("k", self.filters)
-        _check(self.name, sizes, degrees)
-        b, c, i, k = degrees
-        window = self.rows * self.columns
-        weights = window * self.channels * self.filters / (c * k)
-        inputs = self.batch * self.height * self.width * self.channels / (b * i * c)
-        outputs = self.batch * high * wide * self.filters / (b * i * k)
-        batch, channels, down, filters = (
-            _most(size, part) for (_, size), part in zip(sizes, degrees, strict=True)
-        )
-        return Share(
-            self.name,
-            2.0 * self.batch * high * wide * window * self.channels * self.filters / prod(degrees),
-            (Product(batch * down * wide, window * channels, filters),),
-            weights,
-            inputs,
-            outputs,
-            _wider_than_one(
-                Communication("forward", "c", c, outputs),
-                Communication("backward", "k", k, inputs),
-                Communication("update", "b", b, weights),
-                Communication("update", "i", i, weights),
-            ),
-        )
+    sizes = ("b", conv.samples), ("c", conv.channels), ("i", conv.out_size), ("k", conv.kernels)
+    _check(sizes, degrees)
+    b, c, i, k = degrees
+    window, pixels = conv.window**2, conv.samples * conv.out_size**2
+    weights = conv.parameters / (c * k)
+    inputs = conv.samples * conv.size**2 * conv.channels / (b * i * c)
+    outputs = pixels * conv.kernels / (b * i * k)
+    batch, channels, rows, kernels = (
+        _most(size, part) for (_, size), part in zip(sizes, degrees, strict=True)
+    )
+    share = TileShare(
+        2.0 * pixels * window * conv.channels * conv.kernels / prod(degrees),
+        Gemm(1, batch * rows * conv.out_size, window * channels, kernels),
+        weights,
+        inputs,
+        outputs,
+        _wider_than_one(
+            Reduction("forward", "c", c, outputs),
+            Reduction("backward", "k", k, inputs),
+            Reduction("update", "b", b, weights),
+            Reduction("update", "i", i, weights),
+        ),
+    )
+    return (share,)
 
 
 @dataclass(frozen=True)
 class Pool:
-    """R × S windows over B images of H × W with C channels, each alone; degrees (b, c, i, 1).
+    """Windows over square maps with C channels, each alone; degrees (b, c, i, 1).
 
     Table III prints 2 B H W R S K/(b c i) FLOPs, and the text K = 1: K there must be C, which c divides.
     """
 
-    batch: int
-    height: int
-    width: int
+    samples: int
     channels: int
-    rows: int
-    columns: int
-    stride: int = 1
-    name: str = "pool"
+    size: int
+    """Height and width of the input."""
+    window: int
+    stride: int
 
-    def __post_init__(self) -> None:
-        _check_sizes(self)
-
-    def share(self, degrees: Degrees) -> Share:
-        """Return what one tile has; it exchanges nothing."""
-        high, wide = -(-self.height // self.stride), -(-self.width // self.stride)
-        _check(self.name, (("b", self.batch), ("c", self.channels), ("i", high), ("k", 1)), degrees)
-        outputs = self.batch * high * wide * self.channels / prod(degrees)
-        inputs = self.batch * self.height * self.width * self.channels / prod(degrees)
-        return Share(self.name, 2.0 * outputs * self.rows * self.columns, (), 0.0, inputs, outputs)
+    def shares(self, degrees: Degrees) -> tuple[TileShare]:
+        """Part of one tile; it exchanges nothing."""
+        out = -(-self.size // self.stride)
+        _check((("b", self.samples), ("c", self.channels), ("i", out), ("k", 1)), degrees)
+        outputs = self.samples * out * out * self.channels / prod(degrees)
+        inputs = self.samples * self.size**2 * self.channels / prod(degrees)
+        return (TileShare(2.0 * outputs * self.window**2, None, 0.0, inputs, outputs),)
 
 
 @dataclass(frozen=True)
-class Transformer:
+class TransformerLayer:
     """A transformer layer after Megatron: six products on inputs of B × S × H; degrees (N_d, N_m, 1, 1).
 
     Products that follow each other are cut along n, then along k, so that only every second one is reduced in
@@ -240,107 +180,115 @@ class Transformer:
     hidden: int
     sequence: int
     heads: int
-    name: str = "transformer"
-    fused: bool = False
-    """Whether scores stay in SRAM between both products of attention, as in FlashAttention."""
 
     def __post_init__(self) -> None:
-        _check_sizes(self)
         if self.hidden % self.heads:
-            raise PhazeError(f"{self.name}: heads must divide hidden {self.hidden}, got {self.heads}")
+            raise PhazeError(f"transformer layer: heads must divide hidden {self.hidden}, got {self.heads}")
 
-    def shares(self, degrees: Degrees) -> tuple[Share, ...]:
-        """Return what one tile has of each product."""
+    def shares(self, degrees: Degrees) -> tuple[TileShare, ...]:
+        """Part of one tile, product by product."""
         d, t = degrees[:2]
-        _check(self.name, (("N_d", self.batch), ("N_m", self.heads), ("1", 1), ("1", 1)), degrees)
-        across, along = (d, 1, t, 1), (d, 1, 1, t)
-        head = self.hidden // self.heads
-        attention = (
-            self._attention("scores", self.sequence, head, (d, t)),
-            self._attention("values", head, self.sequence, (d, t)),
-        )
+        _check((("N_d", self.batch), ("N_m", self.heads), ("1", 1), ("1", 1)), degrees)
+        hidden, head = self.hidden, self.hidden // self.heads
         return (
-            self._linear("qkv", 3 * self.hidden, self.hidden).share(across, ("d", "m", "t", "k")),
-            *((_fused(f"{self.name} attention", *attention),) if self.fused else attention),
-            self._linear("projection", self.hidden, self.hidden).share(along, ("d", "m", "n", "t")),
-            self._linear("up", 4 * self.hidden, self.hidden).share(across, ("d", "m", "t", "k")),
-            self._linear("down", self.hidden, 4 * self.hidden).share(along, ("d", "m", "n", "t")),
+            *self._across(3 * hidden, hidden, d, t),
+            self._attention(self.sequence, head, d, t),
+            self._attention(head, self.sequence, d, t),
+            *self._along(hidden, hidden, d, t),
+            *self._across(4 * hidden, hidden, d, t),
+            *self._along(hidden, 4 * hidden, d, t),
         )
 
-    def _linear(self, part: str, n: int, k: int) -> Linear:
-        return Linear(self.batch, self.sequence, n, k, name=f"{self.name} {part}")
+    def _across(self, n: int, k: int, d: int, t: int) -> tuple[TileShare]:
+        return Linear(self.batch, self.sequence, n, k).shares((d, 1, t, 1), ("d", "m", "t", "k"))
 
-    def _attention(self, part: str, n: int, k: int, degrees: tuple[int, int]) -> Share:
-        """Return the share of a product of which every tile has whole heads of whole samples."""
-        d, t = degrees
-        product = Linear(self.batch * self.heads, self.sequence, n, k, False, f"{self.name} {part}")
-        most = Product(self.sequence, k, n, _most(self.batch, d) * _most(self.heads, t))
-        return replace(product.share((d * t, 1, 1, 1)), products=(most,))
+    def _along(self, n: int, k: int, d: int, t: int) -> tuple[TileShare]:
+        return Linear(self.batch, self.sequence, n, k).shares((d, 1, 1, t), ("d", "m", "n", "t"))
 
-
-def _fused(name: str, scores: Share, values: Share) -> Share:
-    """Return both products of attention as one, whose scores are neither read nor written."""
-    return Share(
-        name,
-        scores.flops + values.flops,
-        scores.products + values.products,
-        0.0,
-        scores.inputs + values.inputs - scores.outputs,
-        values.outputs,
-        again=scores.products,
-    )
+    def _attention(self, n: int, k: int, d: int, t: int) -> TileShare:
+        """Part of a product of which every tile has whole heads of whole samples."""
+        (share,) = Linear(self.batch * self.heads, self.sequence, n, k, False).shares((d * t, 1, 1, 1))
+        return replace(share, product=Gemm(_most(self.batch, d) * _most(self.heads, t), self.sequence, k, n))
 
 
-Operator = Linear | Convolution | Pool | Transformer
+TileOperator = Linear | ConvolutionShape | Pool | TransformerLayer
+
+AXES: dict[type[TileOperator], tuple[TileAxis, ...]] = {
+    Linear: ("b", "m", "n", "k"),
+    ConvolutionShape: ("b", "c", "i", "k"),
+    Pool: ("b", "c", "i"),
+    TransformerLayer: ("d", "t"),
+}
+"""Axes that an operator has, in the order of Table III."""
 
 
-def shares(operator: Operator, degrees: Degrees) -> tuple[Share, ...]:
-    """Return what one tile has of an operator, part by part.
-
-    Raises `PhazeError` on degrees that it cannot have.
-    """
-    if isinstance(operator, Transformer):
-        return operator.shares(degrees)
-    return (operator.share(degrees),)
-
-
-def axes(operator: Operator, degrees: Degrees) -> dict[Axis, int]:
-    """Return the degree of every axis that an operator has, in the order of Table III."""
-    names: dict[type[Operator], tuple[Axis, ...]] = {
-        Linear: ("b", "m", "n", "k"),
-        Convolution: ("b", "c", "i", "k"),
-        Pool: ("b", "c", "i"),
-        Transformer: ("d", "t"),
-    }
-    return dict(zip(names[type(operator)], degrees, strict=False))
+def shares(operator: TileOperator, degrees: Degrees) -> tuple[TileShare, ...]:
+    """Parts of an operator that one tile has; raises `PhazeError` on degrees that it cannot have."""
+    if isinstance(operator, ConvolutionShape):
+        return _convolution_shares(operator, degrees)
+    return operator.shares(degrees)
 
 
 def _most(size: int, parts: int) -> int:
     return -(-size // parts)
 
 
-def _wider_than_one(*communications: Communication) -> tuple[Communication, ...]:
-    return tuple(some for some in communications if some.width > 1)
+def _wider_than_one(*reductions: Reduction) -> tuple[Reduction, ...]:
+    return tuple(some for some in reductions if some.width > 1)
 
 
-def _check(name: str, sizes: tuple[tuple[str, int], ...], degrees: Degrees) -> None:
+def _check(sizes: tuple[tuple[str, int], ...], degrees: Degrees) -> None:
     """Raise `PhazeError` where a dimension has fewer elements than parts."""
-    if len(degrees) != len(sizes):
-        raise PhazeError(f"{name}: degrees must be {len(sizes)} numbers, got {degrees}")
     for (axis, size), degree in zip(sizes, degrees, strict=True):
         if not 1 <= degree <= size:
-            raise PhazeError(f"{name}: degree {axis} must be from 1 to {size}, got {degree}")
+            raise PhazeError(f"tiles: degree {axis} must be from 1 to {size}, got {degree}")
 
 
 def communication_size(batch: int, sequence: int, hidden: int, layout: Layout) -> float:
-    """Return PALM's Equation (6), 8 B S H N_m/N + 24 H²/N_m: bytes in 16 bits that a layer all-reduces."""
+    """Bytes in 16 bits that a layer all-reduces, 8 B S H N_m/N + 24 H²/N_m (PALM, Equation 6)."""
     tiles = layout.tp * layout.dp
     return 8.0 * batch * sequence * hidden * layout.tp / tiles + 24.0 * hidden**2 / layout.tp
 
 
-def _check_sizes(operator: Operator) -> None:
-    """Raise `PhazeError` where a size is not at least 1."""
-    for field in fields(operator):
-        value = getattr(operator, field.name)
-        if field.type == "int" and not value >= 1:
-            raise PhazeError(f"{operator.name}: {field.name} must be ≥ 1, got {value}")
+def operators_of(model: AnyModel, samples: int, sequence: int = 1) -> tuple[TileOperator, ...]:
+    """Operators of a model in the order of the forward pass, of a transformer its blocks.
+
+    Raises `PhazeError` on models whose operators PALM's table does not have.
+    """
+    if isinstance(model, ResNet):
+        return tuple(_resnet(model, samples))
+    if not isinstance(model, Model):
+        raise PhazeError(f"model {model.name}: the tile level knows transformers and residual networks only")
+    if (model.feed_forward, model.query_width, model.kv_heads) != (
+        4 * model.hidden, model.hidden, model.heads,
+    ):  # fmt: skip
+        raise PhazeError(
+            f"model {model.name}: PALM's transformer layer has feed_forward 4 × hidden and as many key-value "
+            "heads as heads"
+        )
+    return (TransformerLayer(samples, model.hidden, sequence, model.heads),) * model.layers
+
+
+def _resnet(model: ResNet, samples: int) -> list[TileOperator]:
+    """Stem, bottleneck blocks whose 3 × 3 convolution strides, and head."""
+    backbone, sizes = model.backbone, (-(-model.image // 4), *model.backbone.sizes(model.image))
+    found: list[TileOperator] = [
+        ConvolutionShape(samples, model.channels, model.image, backbone.stem, 7, 2),
+        Pool(samples, backbone.stem, -(-model.image // 2), 3, 2),
+    ]
+    for blocks, width, (before, after), (inside, out) in zip(
+        backbone.blocks, backbone.widths, pairwise(sizes), pairwise((backbone.stem, *backbone.outputs)),
+        strict=True,
+    ):  # fmt: skip
+        for size, channels in ((before, inside), *((after, out),) * (blocks - 1)):
+            stride = size // after
+            found += [
+                ConvolutionShape(samples, channels, size, width),
+                ConvolutionShape(samples, width, size, width, 3, stride),
+                ConvolutionShape(samples, width, -(-size // stride), out),
+            ]
+            if channels != out:
+                found.append(ConvolutionShape(samples, channels, size, out, 1, stride))
+    last = sizes[-1]
+    mean = Pool(samples, backbone.outputs[-1], last, last, last)
+    return [*found, mean, Linear(samples, 1, model.classes, backbone.outputs[-1])]

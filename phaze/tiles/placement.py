@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import Grid
-from phaze.tiles.operators import Axis
+from phaze.tiles.operators import TileAxis
 
 Placed = Literal["near", "far"]
 """Tensor-parallel groups as close as possible (PALM's comm1), or the data-parallel ones (comm2)."""
@@ -25,7 +25,7 @@ Tiles = tuple[int, ...]
 
 
 def line(grid: Grid, stages: int) -> tuple[Tiles, ...]:
-    """Return the tiles of every stage: as many whole rows or parts of a row as a stage has tiles, top down.
+    """Tiles of every stage: as many whole rows or parts of a row as a stage has tiles, top down.
 
     Activations pass from row to row, everything inside a stage along rows.
     """
@@ -39,7 +39,7 @@ def line(grid: Grid, stages: int) -> tuple[Tiles, ...]:
 
 
 def s_shaped(grid: Grid, rows: int, columns: int) -> tuple[Tiles, ...]:
-    """Return the tiles of every stage: blocks of rows × columns, every other row of blocks backward.
+    """Tiles of every stage: blocks of rows × columns, every other row of blocks backward.
 
     Blocks that follow each other are neighbours.
     """
@@ -56,7 +56,7 @@ def s_shaped(grid: Grid, rows: int, columns: int) -> tuple[Tiles, ...]:
 
 
 def own(grid: Grid, stages: Sequence[Sequence[int]]) -> tuple[Tiles, ...]:
-    """Return a user's mapping: tiles of every stage; raises `PhazeError` where a tile has two stages."""
+    """User's mapping: tiles of every stage; raises `PhazeError` where a tile has two stages."""
     used: dict[int, int] = {}
     for stage, tiles in enumerate(stages):
         if not tiles:
@@ -73,7 +73,7 @@ def own(grid: Grid, stages: Sequence[Sequence[int]]) -> tuple[Tiles, ...]:
 
 
 def block(grid: Grid, corner: tuple[int, int], shape: tuple[int, int]) -> Tiles:
-    """Return the tiles of a rectangle (rows, columns) below and right of a corner (row, column)."""
+    """Tiles of a rectangle (rows, columns) below and right of a corner (row, column)."""
     return tuple(
         grid.tile(corner[0] + row, corner[1] + column)
         for row in range(shape[0])
@@ -82,7 +82,7 @@ def block(grid: Grid, corner: tuple[int, int], shape: tuple[int, int]) -> Tiles:
 
 
 def compact(rows: int, columns: int, size: int) -> tuple[int, int]:
-    """Return the sides of the rectangle of so many tiles that fills another with the shortest sides."""
+    """Sides of the rectangle of so many tiles that fills another with the shortest sides."""
     fitting = [
         (down, size // down)
         for down in range(1, size + 1)
@@ -107,19 +107,14 @@ class Ring:
     closed: bool
     """Whether all are neighbours of the next, the last of the first too."""
 
-    @property
-    def pairs(self) -> list[tuple[int, int]]:
-        """Every tile with the next."""
-        return list(zip(self.order, (*self.order[1:], *self.order[:1]), strict=True))
-
 
 def ring(grid: Grid, tiles: Sequence[int]) -> Ring:
-    """Return a ring over tiles: around a rectangle with an even side, grown by pairs, or found by search.
+    """Ring over tiles: around a rectangle with an even side, grown by pairs, or found by search.
 
     Where there is no ring of neighbours: a path of neighbours, whose last tile has a long way back to the
     first. Where there is no path either (or the search gives up): row by row, every other row backward.
     """
-    chosen = _distinct(grid, tiles)
+    chosen = tuple(tiles)
     if len(chosen) <= 2:
         return Ring(chosen, len(chosen) < 2 or chosen[1] in grid.neighbours(chosen[0]))
     found = _around_rectangle(grid, chosen) or _grown(grid, chosen) or _search(grid, chosen, True)
@@ -129,7 +124,7 @@ def ring(grid: Grid, tiles: Sequence[int]) -> Ring:
 
 
 def snake(grid: Grid, tiles: Sequence[int]) -> tuple[int, ...]:
-    """Return tiles row by row, every other row from right to left."""
+    """Tiles row by row, every other row from right to left."""
     rows: dict[int, list[int]] = {}
     for tile in sorted(tiles):
         rows.setdefault(tile // grid.columns, []).append(tile)
@@ -137,15 +132,8 @@ def snake(grid: Grid, tiles: Sequence[int]) -> tuple[int, ...]:
     return tuple(tile for k, row in enumerate(ordered) for tile in (row[::-1] if k % 2 else row))
 
 
-def _distinct(grid: Grid, tiles: Sequence[int]) -> tuple[int, ...]:
-    chosen = tuple(tiles)
-    if not chosen or len(set(chosen)) < len(chosen) or not 0 <= min(chosen) <= max(chosen) < grid.tiles:
-        raise PhazeError(f"ring: tiles must be different ones from 0 to {grid.tiles - 1}, got {list(tiles)}")
-    return chosen
-
-
 def _around_rectangle(grid: Grid, tiles: Sequence[int]) -> tuple[int, ...] | None:
-    """Return a ring through all tiles of a rectangle with an even side: out by one line, back in a snake."""
+    """Ring through all tiles of a rectangle with an even side: out by one line, back in a snake."""
     places = [grid.place(tile) for tile in tiles]
     top, left = min(row for row, _ in places), min(column for _, column in places)
     rows = max(row for row, _ in places) - top + 1
@@ -160,7 +148,7 @@ def _around_rectangle(grid: Grid, tiles: Sequence[int]) -> tuple[int, ...] | Non
 
 
 def _comb(even: int, other: int) -> list[tuple[int, int]]:
-    """Return a ring over an even × other rectangle: a snake without the first column, back along that."""
+    """Ring over an even × other rectangle: a snake without the first column, back along that."""
     there = [
         (a, b) for a in range(even) for b in (range(1, other) if a % 2 == 0 else range(other - 1, 0, -1))
     ]
@@ -168,7 +156,7 @@ def _comb(even: int, other: int) -> list[tuple[int, int]]:
 
 
 def _grown(grid: Grid, tiles: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return a ring that begins with two neighbours and takes detours over two more until all are in it."""
+    """Ring that begins with two neighbours and takes detours over two more until all are in it."""
     left = set(tiles[1:])
     second = next((other for other in grid.neighbours(tiles[0]) if other in left), None)
     if second is None or len(tiles) % 2:
@@ -185,7 +173,7 @@ def _grown(grid: Grid, tiles: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def _detour(grid: Grid, a: int, b: int, free: set[int]) -> list[int]:
-    """Return two free tiles on a way from a to its neighbour b, none if there are no such."""
+    """Two free tiles on a way from a to its neighbour b, none if there are no such."""
     for first in grid.neighbours(a):
         for second in grid.neighbours(b):
             if first != second and {first, second} <= free and second in grid.neighbours(first):
@@ -194,7 +182,7 @@ def _detour(grid: Grid, a: int, b: int, free: set[int]) -> list[int]:
 
 
 def _search(grid: Grid, tiles: tuple[int, ...], closed: bool) -> tuple[int, ...] | None:
-    """Return a Hamiltonian cycle or path among tiles, trying neighbours with the fewest ways on first."""
+    """Hamiltonian cycle or path among tiles, trying neighbours with the fewest ways on first."""
     inside = set(tiles)
     around = {tile: [other for other in grid.neighbours(tile) if other in inside] for tile in tiles}
     if not grid.wrap and _one_colour_too_many(grid, tiles, closed):
@@ -209,7 +197,7 @@ def _search(grid: Grid, tiles: tuple[int, ...], closed: bool) -> tuple[int, ...]
 
 
 def _one_colour_too_many(grid: Grid, tiles: Sequence[int], closed: bool) -> bool:
-    """Return whether the tiles, coloured like a chess board, cannot alternate."""
+    """True where the tiles, coloured like a chess board, cannot alternate."""
     black = sum((row + column) % 2 for row, column in map(grid.place, tiles))
     return abs(len(tiles) - 2 * black) > (0 if closed else 1)
 
@@ -217,7 +205,7 @@ def _one_colour_too_many(grid: Grid, tiles: Sequence[int], closed: bool) -> bool
 def _extend(
     around: dict[int, list[int]], path: list[int], closed: bool, budget: list[int]
 ) -> list[int] | None:
-    """Return the path with all other tiles after it, depth first, None without any or beyond the budget."""
+    """Path with all other tiles after it, depth first, None without any or beyond the budget."""
     used = set(path)
     ways = [iter(_next(around, path[-1], used))]
     while ways:
@@ -238,25 +226,23 @@ def _extend(
 
 
 def _next(around: dict[int, list[int]], tile: int, used: set[int]) -> list[int]:
-    """Return the neighbours not yet used, those with the fewest ways on first (Warnsdorff)."""
+    """Neighbours not yet used, those with the fewest ways on first (Warnsdorff)."""
     fresh = [other for other in around[tile] if other not in used]
     return sorted(fresh, key=lambda other: (sum(far not in used for far in around[other]), other))
 
 
-Table = NDArray[np.int64]
+TileTable = NDArray[np.int64]
 
 
 def axis_groups(
-    grid: Grid, tiles: Sequence[int], axes: Mapping[Axis, int], placed: Placed = "near"
-) -> dict[Axis, tuple[Tiles, ...]]:
-    """Return the groups along every axis, each in the order of its ring.
+    grid: Grid, tiles: Sequence[int], axes: Mapping[TileAxis, int], placed: Placed = "near"
+) -> dict[TileAxis, tuple[Tiles, ...]]:
+    """Groups along every axis, each in the order of its ring.
 
     Near, the last axis has the closest tiles, of which the next one has blocks, and so on: tensor parallelism
     is last in a transformer layer, sums in a linear operator. Far, it is the first axis. Blocks are the
     rectangles with the shortest sides that fill the group's; a group that is no rectangle is cut row by row.
     """
-    if placed not in get_args(Placed):
-        raise PhazeError(f"placement: must be one of {', '.join(get_args(Placed))}, got {placed}")
     if prod(axes.values()) != len(tiles):
         parts = " × ".join(f"{axis} {width}" for axis, width in axes.items())
         raise PhazeError(f"placement: {parts} must be the {len(tiles)} tiles of the group")
@@ -266,9 +252,9 @@ def axis_groups(
 
 @lru_cache(maxsize=1024)
 def _groups(
-    grid: Grid, tiles: Tiles, axes: tuple[tuple[Axis, int], ...]
-) -> tuple[tuple[Axis, tuple[Tiles, ...]], ...]:
-    """Return the groups along axes of which the last has the closest tiles."""
+    grid: Grid, tiles: Tiles, axes: tuple[tuple[TileAxis, int], ...]
+) -> tuple[tuple[TileAxis, tuple[Tiles, ...]], ...]:
+    """Groups along axes of which the last has the closest tiles."""
     table = _table(grid, tiles, [width for _, width in axes])
     found = []
     for place, (axis, width) in enumerate(axes):
@@ -277,8 +263,8 @@ def _groups(
     return tuple(found)
 
 
-def _table(grid: Grid, tiles: Tiles, widths: Sequence[int]) -> Table:
-    """Return the tile at every position along the axes, of their shape."""
+def _table(grid: Grid, tiles: Tiles, widths: Sequence[int]) -> TileTable:
+    """Tile at every position along the axes, of their shape."""
     rectangle = _rectangle(grid, tiles)
     if rectangle is None:
         return np.array(snake(grid, tiles)).reshape(widths)
@@ -288,16 +274,16 @@ def _table(grid: Grid, tiles: Tiles, widths: Sequence[int]) -> Table:
     return blocks.reshape(widths)
 
 
-def _merged(blocks: Table, width: int) -> Table:
-    """Return larger blocks, each of so many; blocks are (rows, columns, tiles of a block)."""
+def _merged(blocks: TileTable, width: int) -> TileTable:
+    """Larger blocks, each of so many; blocks are (rows, columns, tiles of a block)."""
     rows, columns, size = blocks.shape
     down, across = compact(rows, columns, width)
     parts = blocks.reshape(rows // down, down, columns // across, across, size)
     return parts.transpose(0, 2, 1, 3, 4).reshape(rows // down, columns // across, width * size)
 
 
-def _rectangle(grid: Grid, tiles: Tiles) -> Table | None:
-    """Return the tiles in their rows and columns, None where they are no rectangle."""
+def _rectangle(grid: Grid, tiles: Tiles) -> TileTable | None:
+    """Tiles in their rows and columns, None where they are no rectangle."""
     places = np.array([grid.place(tile) for tile in tiles])
     low, high = places.min(axis=0), places.max(axis=0)
     shape = high - low + 1

@@ -19,10 +19,9 @@ from phaze.spec.config import load_model_named
 from phaze.spec.files import FOLDER
 from phaze.spec.published_tiled import PrintedInference, PublishedTiled, RatioOf
 from phaze.spec.systems import load_cluster
-from phaze.tiles.chip import load_tiled_machine
-from phaze.tiles.group import Fidelity
-from phaze.tiles.inference import Family, Samples, Throughput, fastest
-from phaze.tiles.layers import operators_of
+from phaze.tiles.chip import TiledMachine, load_tiled_machine
+from phaze.tiles.inference import Throughput, TileMappings, fastest
+from phaze.tiles.operators import operators_of
 
 Row = dict[str, object]
 TERA = 1e12
@@ -34,7 +33,7 @@ MOST = 40
 
 
 def load_printed(folder: Path = FOLDER) -> PublishedTiled:
-    """Return what the tables print, and how it is read."""
+    """What the tables print, and how it is read."""
     return PublishedTiled.from_file(folder / "published/palm-2024.yaml")
 
 
@@ -55,18 +54,18 @@ def ratios_beside(folder: Path = FOLDER) -> Iterator[Row]:
         }
 
 
-def inference_beside(fidelity: Fidelity = "tile-by-tile", folder: Path = FOLDER) -> Iterator[Row]:
+def inference_beside(folder: Path = FOLDER) -> Iterator[Row]:
     """Yield every case of Table V beside what the fastest mapping reaches; it takes half a minute."""
     for case in load_printed(folder).inference:
-        yield inference_row(case, run(case, fidelity, folder))
+        yield inference_row(case, run(case, folder))
 
 
 def inference_row(case: PrintedInference, ours: Throughput) -> Row:
-    """Return a case beside what a mapping reaches, with the mapping in words."""
-    stages = ours.mapped.stages
+    """Case beside what a mapping reaches, with the mapping in words."""
+    stages, first = len(ours.programs), ours.programs[0]
     mapping = (
-        f"{len(stages)} stage{'s' * (len(stages) > 1)} of {len(stages[0].tiles)} cores, "
-        f"microbatch {ours.mapped.microbatch}, weights {ours.mapped.fetched}"
+        f"{stages} stage{'s' * (stages > 1)} of {len(first.stage.tiles)} cores, "
+        f"microbatch {ours.microbatch}, weights {'shared' if first.execution.shared else 'own'}"
     )
     return {
         "table": "V",
@@ -82,23 +81,18 @@ def inference_row(case: PrintedInference, ours: Throughput) -> Row:
 
 
 def reading_of(case: PrintedInference) -> str:
-    """Return how a model is read, in words."""
+    """How a model is read, in words."""
     tokens = f", {case.sequence} tokens" if case.sequence > 1 else ""
     fetched = "" if len(case.fetched) > 1 else f", weights {case.fetched[0]}"
     return f"{'8-bit integers' if case.numbers == 'int8' else '16 bits'}{tokens}{fetched}"
 
 
-def run(case: PrintedInference, fidelity: Fidelity = "tile-by-tile", folder: Path = FOLDER) -> Throughput:
-    """Return the throughput of a case by the fastest mapping."""
+def run(case: PrintedInference, folder: Path = FOLDER) -> Throughput:
+    """Throughput of a case by the fastest mapping."""
     machine = load_tiled_machine(GRAYSKULL, folder)
     parts = tuple(k for k in range(1, MOST + 1) if len(machine.tiles) % k == 0)
-    family = Family(parts, parts, case.fetched)
-    return fastest(machine, operators(case, folder), case.numbers, family, fidelity)
-
-
-def operators(case: PrintedInference, folder: Path = FOLDER) -> Samples:
-    """Return the operators of a case's model for microbatches."""
-    return partial(operators_of, load_model_named(case.model, folder), sequence=case.sequence)
+    operators = partial(operators_of, load_model_named(case.model, folder), sequence=case.sequence)
+    return fastest(machine, operators, case.numbers, TileMappings(parts, parts, case.fetched))
 
 
 def _gpu_sram(system: str, folder: Path) -> float:
@@ -111,33 +105,31 @@ def _gpu_links(system: str, folder: Path) -> float:
     return DIRECTIONS * cluster.levels[0].bandwidth_bytes_per_s / device.hbm_bandwidth_bytes_per_s
 
 
-def _sram(system: str, folder: Path) -> float:
-    machine = load_tiled_machine(system, folder)
-    return machine.sram_bytes / MIB / (machine.flops / TERA)
+def _sram(machine: TiledMachine) -> float:
+    chips, device = machine.system.chips, machine.device
+    return chips * device.sram_bytes / MIB / (chips * device.flops / TERA)
 
 
-def _hops(system: str, folder: Path) -> float:
-    return load_tiled_machine(system, folder).hops_to_memory
+def _router_over_dram(machine: TiledMachine) -> float:
+    dram_bytes_per_s = len(machine.memory.ports) * machine.memory.bandwidth_bytes_per_s
+    return LINKS_OF_A_TILE * machine.device.link.bandwidth_bytes_per_s / dram_bytes_per_s
 
 
-def _router_over_dram(system: str, folder: Path) -> float:
-    machine = load_tiled_machine(system, folder)
-    return LINKS_OF_A_TILE * machine.device.link.bandwidth_bytes_per_s / machine.dram_bytes_per_s
-
-
-def _edge_over_dram(system: str, folder: Path) -> float:
-    """Return the links over an edge of a chip over the memory at one."""
-    machine = load_tiled_machine(system, folder)
+def _edge_over_dram(machine: TiledMachine) -> float:
+    """Links over an edge of a chip over the memory at one."""
     link = machine.system.link or machine.device.link
     across = max(machine.device.rows, machine.device.columns) * link.bandwidth_bytes_per_s
     return across / (machine.device.rows * machine.system.dram.bandwidth_bytes_per_s)
 
 
-def _fabric_over_sram(system: str, folder: Path) -> float:
-    machine = load_tiled_machine(system, folder)
+def _fabric_over_sram(machine: TiledMachine) -> float:
     sram = machine.device.tile.sram_bandwidth_bytes_per_s
-    assert sram is not None, system
+    assert sram is not None, machine.name
     return DIRECTIONS * LINKS_OF_A_TILE * machine.device.link.bandwidth_bytes_per_s / sram
+
+
+def _of_tiles(ratio: Callable[[TiledMachine], float]) -> Callable[[str, Path], float]:
+    return lambda system, folder: ratio(load_tiled_machine(system, folder))
 
 
 class Ratio(NamedTuple):
@@ -155,15 +147,21 @@ UNITS = {"sram-to-compute": "MiB per TFLOP/s", "hops-to-memory": "hops", "links-
 RATIOS: dict[RatioOf, Ratio] = {
     "cache": Ratio("sram-to-compute", _gpu_sram, "level 2 cache over the peak of the tensor cores"),
     "nvlink": Ratio("links-to-memory", _gpu_links, "NVLink, both directions, over HBM"),
-    "sram": Ratio("sram-to-compute", _sram, "SRAM of all tiles over their peak"),
-    "hops": Ratio("hops-to-memory", _hops, "hops from the furthest tile to its nearest memory"),
+    "sram": Ratio("sram-to-compute", _of_tiles(_sram), "SRAM of all tiles over their peak"),
+    "hops": Ratio(
+        "hops-to-memory",
+        _of_tiles(lambda machine: machine.hops_to_memory),
+        "hops from the furthest tile to its nearest memory",
+    ),
     "router": Ratio(
-        "links-to-memory", _router_over_dram, "the four links of a core, one direction, over all of DRAM"
+        "links-to-memory",
+        _of_tiles(_router_over_dram),
+        "the four links of a core, one direction, over all of DRAM",
     ),
     "edge": Ratio(
         "links-to-memory",
-        _edge_over_dram,
+        _of_tiles(_edge_over_dram),
         "links over the edge of a die, one direction, over the HBM of an interface processor",
     ),
-    "fabric": Ratio("links-to-memory", _fabric_over_sram, "all links, both directions, over SRAM"),
+    "fabric": Ratio("links-to-memory", _of_tiles(_fabric_over_sram), "all links, both directions, over SRAM"),
 }

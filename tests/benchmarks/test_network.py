@@ -18,10 +18,10 @@ from phaze.pipeline.durations import Kind
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.traffic import carry_out
 from phaze.tiles.chip import load_tiled_machine
-from phaze.tiles.on_tiles import TiledRun, script_of
-from phaze.tiles.placement import ring, s_shaped
+from phaze.tiles.on_tiles import TiledRun, programs_of, script_of
+from phaze.tiles.placement import axis_groups, ring, s_shaped
 from tests.oracles import layered
-from tests.oracles.chips import groups, wafer
+from tests.oracles.chips import wafer
 from tests.oracles.network_machine import Detail, NetworkMachine
 from tests.oracles.pipeline_events import simulate_events
 
@@ -76,8 +76,8 @@ def test_a_pipeline_of_20_stages_on_the_wafer(detail: Detail, benchmark: Benchma
     plans = {}
     stages = s_shaped(GRID, 4, 4)
     for stage, tiles in enumerate(stages):
-        near, _ = groups(GRID, tiles, 8)
-        one = together(*(collective("all_reduce", ring(GRID, group).order, 25e6) for group in near))
+        near = axis_groups(GRID, tiles, {"d": 2, "t": 8})["t"]
+        one = together(*(collective("all_reduce", group, 25e6) for group in near))
         plans[Kind.FORWARD, stage] = plans[Kind.BACKWARD, stage] = then(one, one)
     sent = {(stage, stage + step): 50e6 for stage in range(20) for step in (-1, 1)}
     pipeline = Pipeline((StageCost(4e-3, 8e-3, 4e-3),) * 20, microbatches)
@@ -95,7 +95,7 @@ def test_t_18b_on_the_wafer(benchmark: Benchmark) -> None:
     run = TiledRun(40, 6144, 48, 2048, 1024, 20, Layout(tp=8, dp=2), s_shaped(chip.grid, 4, 4))
 
     def with_contention() -> float:
-        return carry_out(script_of(chip, run), chip.topology).time_s
+        return carry_out(script_of(run, programs_of(chip, run)), chip.topology).time_s
 
     with_contention()
     assert benchmark.pedantic(with_contention, rounds=3) > 0  # type: ignore[attr-defined]

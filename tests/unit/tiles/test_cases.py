@@ -8,16 +8,16 @@ from phaze.base.errors import PhazeError
 from phaze.cost.network.mesh import Grid, Memory, Wires
 from phaze.spec.config import load_tiled_model
 from phaze.spec.systems import load_tiled_systems
-from phaze.spec.tiled import TiledDevice, TiledSystem
+from phaze.spec.tiled import Tile, TiledDevice, TiledSystem
 from phaze.spec.tiled_study import ExchangeReading, TiledCase, TiledPoint, TiledStudy
 from phaze.tables import TiledJobs, TiledLinks, TiledRuns
-from phaze.tiles.chip import Chip, Tile, TiledMachine, load_tiled_machine
+from phaze.tiles.chip import Chip, TiledMachine, load_tiled_machine
 from phaze.tiles.network_cases import simulate_networks
 from phaze.tiles.on_tiles import mapping, simulate_point
 
 GRID = Grid(4, 8)
 CHIP = Chip(
-    "toy", GRID, Tile(16, 16, 1e9, 1e6, float("inf")), Wires(1e10, 1e-9, (2, 4), 2.5e9),
+    "toy", GRID, Tile(clock_hz=1e9, pe_x=16, pe_y=16, sram_bytes=1e6), Wires(1e10, 1e-9, (2, 4), 2.5e9),
     Memory(GRID.edge(), 2e9),
 )  # fmt: skip
 CASE = TiledCase(

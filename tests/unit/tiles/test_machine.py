@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,19 +39,27 @@ def test_the_wafer_has_the_network_of_table_vi() -> None:
 
 def test_every_edge_block_of_the_wafer_has_256_gb_per_s() -> None:
     """PALM, Table VI, for the ten blocks of 4 × 4 cores at the two edges."""
-    assert load_tiled_machine("wafer").dram_bytes_per_s == pytest.approx(10 * 256e9)
+    memory = load_tiled_machine("wafer").memory
+    assert len(memory.ports) * memory.bandwidth_bytes_per_s == pytest.approx(10 * 256e9)
 
 
 def test_a_tile_of_the_wafer_is_a_sixteenth_of_table_vi() -> None:
-    tile = load_tiled_machine("wafer").tile
-    assert tile.peak_flops_per_s == 16e12
-    assert tile.sram_bytes == 60e6 / 16
+    chip = load_tiled_machine("wafer").chip
+    assert chip.tile.flops == 16e12
+    assert chip.tile.sram_bytes == 60e6 / 16
+    assert chip.peak_flops_per_s == 20 * 256e12
 
 
-def test_a_chip_holds_what_its_file_says() -> None:
-    chip = load_tiled_machine("grayskull").chip
-    assert chip.dram_bytes == 8 * 2**30
-    assert load_tiled_machine("wafer").chip.dram_bytes == float("inf")
+def test_every_tile_uses_the_nearest_port() -> None:
+    chip = load_tiled_machine("wafer").chip
+    assert chip.memory is not None
+    for tile in range(chip.grid.tiles):
+        port = chip.memory.ports[chip.port(tile) - chip.grid.tiles]
+        assert chip.grid.distance(tile, port) == min(
+            chip.grid.distance(tile, other) for other in chip.memory.ports
+        )
+    with pytest.raises(PhazeError, match="chip wafer: has no memory"):
+        replace(chip, memory=None).port(0)
 
 
 @pytest.mark.parametrize("name", ["wafer", "grayskull"])

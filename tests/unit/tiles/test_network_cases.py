@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from phaze.base.errors import PhazeError
@@ -9,12 +11,12 @@ from phaze.cost.network.delivery import deliver
 from phaze.cost.network.mesh import Grid, mesh
 from phaze.cost.network.messages import then
 from phaze.cost.network.topology import Switching
-from phaze.tiles.exchange import exchange, exchange_s, phases
+from phaze.tiles.exchange import exchange, phases
 from phaze.tiles.network_cases import (
     BERT_BASE_BYTES,
     CORES,
+    TileTask,
     Way,
-    Work,
     congestion,
     inter_group,
     overlapping,
@@ -25,11 +27,10 @@ from phaze.tiles.placement import ring
 from tests.oracles.chips import wafer
 
 
-@pytest.mark.parametrize("size_bytes", [1e3, 1e6, 64e6])
-@pytest.mark.parametrize("tiles", [4, 16])
-def test_figure_6_a_ring_all_reduce_takes_its_closed_form(tiles: int, size_bytes: float) -> None:
+def test_figure_6_a_ring_all_reduce_takes_its_closed_form() -> None:
     """PALM has within 5 % of a GPU system on 4 and 16 devices; without contention ours is the formula."""
-    assert abs(ring_all_reduce(tiles, size_bytes).short()) < 1e-12
+    for tiles, size_bytes in product((4, 16), (1e3, 1e6, 64e6)):
+        assert abs(ring_all_reduce(tiles, size_bytes).short()) < 1e-12
 
 
 def test_figure_7_a_formula_without_contention_is_the_shorter_the_more_tasks_overlap() -> None:
@@ -41,7 +42,7 @@ def test_figure_7_a_formula_without_contention_is_the_shorter_the_more_tasks_ove
 
 def test_figure_7_the_error_does_not_change_from_8_mb_on() -> None:
     """PALM: 30 % with 5 tasks of 8 MB, and it stabilises at this value; ours is larger, and stable too."""
-    tasks: list[Work] = ["all-reduce", "all-to-all", "read", "write", "read"]
+    tasks: list[TileTask] = ["all-reduce", "all-to-all", "read", "write", "read"]
     at_8, at_64 = overlapping(tasks, 8e6).short(), overlapping(tasks, 64e6).short()
     assert at_8 > 0.3
     assert at_8 == pytest.approx(at_64, abs=0.03)
@@ -78,7 +79,7 @@ def test_figure_12_strategy_1_is_better_on_a_ring_and_strategy_2_on_a_broken_one
 
 def test_figure_12_over_directed_pipelined_links_a_broken_ring_costs_next_to_nothing() -> None:
     """Its way back meets nobody there: strategy 1 stays better, unlike in PALM."""
-    whole_ring, broken = (inter_group(extra, 4) for extra in (None, 0))
+    whole_ring, broken = (inter_group(extra, 4, Way()) for extra in (None, 0))
     assert broken["all-reduce-first"]["SG_AR"] < 1.05 * whole_ring["all-reduce-first"]["SG_AR"]
     assert strategies(Way(pieces=4), 0).gain("best") < 1
 
@@ -102,8 +103,6 @@ def test_comparisons_of_strategies_are_the_wider_the_freer_they_choose() -> None
         found = strategies(DIRECT, extra, 4)
         gains = [found.gain(compare) for compare in ("best", "equal-adapters", "slowest-fastest")]
         assert gains == sorted(gains)
-    with pytest.raises(PhazeError, match="compare must be one of best, equal-adapters, slowest-fastest"):
-        found.gain("worst")  # type: ignore[arg-type]
 
 
 def test_direct_sends_reach_every_tile_of_a_group_but_the_adapter() -> None:
@@ -128,29 +127,29 @@ def test_of_equally_near_tiles_the_adapter_is_the_first_around_the_ring_or_a_cor
 
 
 def test_more_adapters_shorten_the_broadcast() -> None:
-    times = [inter_group(None, adapters)["all-reduce-first"]["DG_B"] for adapters in (1, 2, 3, 6, 12)]
+    times = [inter_group(None, adapters, Way())["all-reduce-first"]["DG_B"] for adapters in (1, 2, 3, 6, 12)]
     assert times == sorted(times, reverse=True)
     assert times[-1] == 0
 
 
 def test_more_adapters_shorten_the_reduce_and_lengthen_their_all_reduce() -> None:
-    terms = [inter_group(None, adapters)["reduce-first"] for adapters in (1, 2, 4, 12)]
+    terms = [inter_group(None, adapters, Way())["reduce-first"] for adapters in (1, 2, 4, 12)]
     assert [term["SG_R"] for term in terms] == sorted((term["SG_R"] for term in terms), reverse=True)
     assert [term["Adapters_AR"] for term in terms] == sorted(term["Adapters_AR"] for term in terms)
 
 
 @pytest.mark.parametrize("strategy", ["all-reduce-first", "reduce-first"])
-@pytest.mark.parametrize("adapters", [1, 3, [20, 4, 7]])
+@pytest.mark.parametrize("adapters", [1, 3])
 def test_the_total_is_the_sum_of_equation_7_or_8_and_all_tiles_get_the_tensor(
-    strategy: str, adapters: int | list[int]
+    strategy: str, adapters: int
 ) -> None:
     grid = Grid(3, 8)
     topology = mesh(grid, CORES)
     source, target = ([grid.tile(r, c + left) for r in range(3) for c in range(4)] for left in (0, 4))
-    who = exchange(grid, ring(grid, source).order, ring(grid, target).order, adapters)
+    who = exchange(grid, ring(grid, source).order, ring(grid, target).order, adapters, "ring")
     plans = phases(who, strategy, 96.0)  # type: ignore[arg-type]
     delivery = deliver(topology, then(*plans.values()))
-    assert delivery.time_s == pytest.approx(exchange_s(topology, plans)["total"])
+    assert delivery.time_s == pytest.approx(sum(deliver(topology, plan).time_s for plan in plans.values()))
     reached = {run.head for run in who.receivers} | {message.target for message in plans["DG_B"]}
     assert reached == set(target)
     assert {tile for run in who.senders for tile in run.tiles} == set(source)
@@ -162,21 +161,6 @@ def test_table_vi_is_the_wafer() -> None:
     assert {link.bandwidth_bytes_per_s for link in topology.links} == {1024e9, 256e9}
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: ring_all_reduce(9, 1.0), "square of an even number"),
-        (lambda: overlapping(["sleep"], 1.0), "a task must be one of"),  # type: ignore[list-item]
-        (lambda: inter_group(4), "extra_column must be from 0 to 3"),
-        (lambda: inter_group(None, 13), "adapters must be from 1 to the 12"),
-        (lambda: exchange(Grid(2, 2), [0, 2], [1, 3], [0]), "adapters must be 1 to 2 different tiles"),
-        (lambda: exchange(Grid(2, 2), [0, 2], [1, 3], 1, "near"), "ties must be one of ring, rows"),
-        (
-            lambda: phases(exchange(Grid(2, 2), [0, 2], [1, 3], 1), "third", 1.0),
-            "must be one of all-reduce-first",
-        ),  # type: ignore[arg-type]
-    ],
-)
-def test_what_cannot_be_a_case_is_refused(make: object, message: str) -> None:
-    with pytest.raises(PhazeError, match=message):
-        make()  # type: ignore[operator]
+def test_more_adapters_than_tiles_are_refused() -> None:
+    with pytest.raises(PhazeError, match="adapters must be from 1 to the 12"):
+        inter_group(None, 13, Way())

@@ -12,16 +12,12 @@ from phaze.cost.network.mesh import Grid, Memory, Wires
 from phaze.layout import Layout
 from phaze.pipeline.steady import ideal_time_s
 from phaze.tiles.chip import Chip, Tile
-from phaze.tiles.group import measure
-from phaze.tiles.on_tiles import OnTiles, TiledRun, simulate_on_tiles
-from phaze.tiles.operators import Transformer
+from phaze.tiles.on_tiles import TiledOutcome, TiledRun, simulate_on_tiles
 from phaze.tiles.placement import line, s_shaped
-from phaze.tiles.steps import Mode, Stage
-from phaze.tiles.tile import Training
 from tests.oracles.chips import slower
 
 GRID = Grid(4, 8)
-TILE = Tile(16, 16, 1e9, 1e6, float("inf"))
+TILE = Tile(clock_hz=1e9, pe_x=16, pe_y=16, sram_bytes=1e6)
 CHIP = Chip("toy", GRID, TILE, Wires(1e10, 1e-9, (4, 4), 2.5e9), Memory(GRID.edge(), 2e9, 1e-9))
 RUN = TiledRun(
     layers=8, hidden=256, heads=4, sequence=128, batch=48, microbatches=6, layout=Layout(tp=4, dp=2),
@@ -30,17 +26,17 @@ RUN = TiledRun(
 
 
 @pytest.fixture(scope="module", name="found")
-def simulated() -> OnTiles:
+def simulated() -> TiledOutcome:
     return simulate_on_tiles(CHIP, RUN)
 
 
-def test_work_alone_is_least_and_contention_most(found: OnTiles) -> None:
+def test_work_alone_is_least_and_contention_most(found: TiledOutcome) -> None:
     assert 0 < found.alone_s < found.uncontended_s < found.time_s
     for share in ("compute_share", "most_link_share", "most_dram_share", "model_share"):
         assert 0 < found.row[share] <= 1  # type: ignore[operator]
 
 
-def test_every_byte_that_is_sent_is_received(found: OnTiles) -> None:
+def test_every_byte_that_is_sent_is_received(found: TiledOutcome) -> None:
     sent, received = found.carried.sent_bytes, found.carried.received_bytes
     assert sent.sum() == pytest.approx(received.sum(), rel=1e-12)
     assert sent[GRID.tiles :].sum() > 0
@@ -50,35 +46,21 @@ def test_every_byte_that_is_sent_is_received(found: OnTiles) -> None:
 def test_work_alone_takes_the_ideal_pipelines_time() -> None:
     """PALM's equation (1): stages are equal; forward, recomputation, and a backward pass of two."""
     found = simulate_on_tiles(CHIP, RUN)
-    forward_s = 2 * (24 * 128 * 256**2 + 4 * 128**2 * 256) * 8 / 8 / TILE.peak_flops_per_s
+    forward_s = 2 * (24 * 128 * 256**2 + 4 * 128**2 * 256) * 8 / 8 / TILE.flops
     loads = np.full(4, 4 * forward_s)
     assert found.alone_s == pytest.approx(ideal_time_s(loads, 0.0, 6), rel=1e-9)
     assert found.carried.work_s[0] == pytest.approx(6 * 4 * forward_s)
 
 
-def test_one_stage_without_contention_takes_the_time_of_the_tile_level() -> None:
-    """A group alone on the chip: the same steps as its virtual tile does."""
-    run = replace(RUN, layers=1, groups=(tuple(range(8)),), microbatches=1, batch=8)
-    found = simulate_on_tiles(CHIP, run)
-    alone = measure(CHIP, _stage(run), run.mode, "virtual")
-    parts = sum(alone.seconds(part) for part in ("forward", "recompute", "backward", "sync", "update"))
-    assert found.time_s == pytest.approx(parts, rel=0.02)
-
-
-def _stage(run: TiledRun) -> Stage:
-    layer = Transformer(run.microbatch, run.hidden, run.sequence, run.heads)
-    return Stage(run.groups[0], ((layer, (run.layout.dp, run.layout.tp, 1, 1)),), run.placed)
-
-
 @pytest.mark.parametrize("part", ["links", "dram"])
-def test_half_of_any_bandwidth_is_never_faster(found: OnTiles, part: str) -> None:
+def test_half_of_any_bandwidth_is_never_faster(found: TiledOutcome, part: str) -> None:
     slow = simulate_on_tiles(slower(CHIP, part), RUN)  # type: ignore[arg-type]
     assert slow.uncontended_s >= found.uncontended_s
     assert slow.time_s >= found.time_s
     assert slow.alone_s == pytest.approx(found.alone_s)
 
 
-def test_a_mirrored_mapping_on_a_mirrored_chip_takes_as_long(found: OnTiles) -> None:
+def test_a_mirrored_mapping_on_a_mirrored_chip_takes_as_long(found: TiledOutcome) -> None:
     """Rows counted from the other end: equal tiles in other places."""
     mirrored = tuple(tuple(_flipped(tile) for tile in group) for group in RUN.groups)
     assert simulate_on_tiles(CHIP, replace(RUN, groups=mirrored)).time_s == pytest.approx(found.time_s)
@@ -97,7 +79,7 @@ def test_more_microbatches_never_lower_the_use_of_tiles_without_contention() -> 
     assert shares == sorted(shares)
 
 
-def test_stages_hold_what_the_schedule_has_in_flight(found: OnTiles) -> None:
+def test_stages_hold_what_the_schedule_has_in_flight(found: TiledOutcome) -> None:
     timeline = found.carried.timeline
     assert [timeline.most_in_flight(stage) for stage in range(4)] == [4, 3, 2, 1]
     assert timeline.peak_bytes[0] > timeline.peak_bytes[3]
@@ -111,13 +93,6 @@ def test_without_dram_everything_must_fit_into_sram() -> None:
     assert found.row["dram_share"] == 0
     with pytest.raises(PhazeError, match="has no memory, but the stage holds"):
         simulate_on_tiles(chip, RUN)
-
-
-def test_inference_has_no_way_back() -> None:
-    run = replace(RUN, schedule="inference", mode=Mode(Training(backward=False), "peak"))
-    found = simulate_on_tiles(CHIP, run)
-    assert found.time_s < simulate_on_tiles(CHIP, RUN).time_s
-    assert found.carried.timeline.share_of["backward"] == 0
 
 
 def test_any_mapping_will_do() -> None:
