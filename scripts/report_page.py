@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -14,47 +15,38 @@ from phaze.report.plans.inputs import PlanInputs
 from phaze.report.report import Report, write_report
 from phaze.report.tiled.build import build_tiled_report
 from phaze.report.tiled.inputs import TiledInputs
+from phaze.spec.claims import Publication
 from phaze.spec.map_study import Maps
+from phaze.spec.noun import Noun
 from phaze.spec.planning import PlanStudy
 from phaze.spec.published_maps import PublishedMaps
 from phaze.spec.published_plans import PublishedPlans
 from phaze.spec.published_tiled import PublishedTiled
 from phaze.spec.tiled_study import TiledStudy
 
-Loaded = Mapping[str, pd.DataFrame]
-"""Tables of all cases, by name."""
+
+class Page(NamedTuple):
+    """What a page is made of: its part of the study, its publication, and its tables by name."""
+
+    study: type[Noun]
+    published: type[Publication]
+    inputs: Callable[..., object]
+    build: Callable[..., Report]
 
 
-def of_plans(loaded: Loaded, plans: object, published: object | None) -> Report:
-    """Return the page of the plans: figures, tables, claims of the publication, and checks."""
-    printed = None if published is None else PublishedPlans.parse(published, "published")
-    return build_plan_report(PlanInputs(PlanStudy.parse(plans, "plans"), published=printed, **loaded))
+PAGES = {
+    "plans": Page(PlanStudy, PublishedPlans, PlanInputs, build_plan_report),
+    "maps": Page(Maps, PublishedMaps, MapInputs, build_map_report),
+    "tiled": Page(TiledStudy, PublishedTiled, TiledInputs, build_tiled_report),
+}
 
 
-def of_mappings(loaded: Loaded, maps: object, published: object | None) -> Report:
-    """Return the page of the mappings: speed-ups beside the published ones, pictures, checks."""
-    return build_map_report(
-        MapInputs(
-            maps=Maps.parse(maps, "maps"),
-            mappings=loaded["mappings"],
-            devices=loaded["mapped_devices"],
-            durations=loaded["map_durations"],
-            gaps=loaded.get("search_gaps"),
-            gap_durations=loaded.get("gap_durations"),
-            partition_durations=loaded.get("partition_durations"),
-            published=None if published is None else PublishedMaps.parse(published, "published"),
-        )
-    )
-
-
-def of_tiles(loaded: Loaded, tiled: object, published: object | None, flops: float) -> Report:
-    """Return the page of tiled accelerators: figures, tables, claims of the publication, and checks."""
-    printed = None if published is None else PublishedTiled.parse(published, "published")
-    study = TiledStudy.parse(tiled, "tiled")
-    return build_tiled_report(TiledInputs(study=study, flops=flops, published=printed, **loaded))
-
-
-PAGES: dict[str, Callable[..., Report]] = {"plans": of_plans, "maps": of_mappings, "tiled": of_tiles}
+def page_of(name: str, loaded: Mapping[str, pd.DataFrame], asked: Mapping[str, object]) -> Report:
+    """The page of that name from its tables; `asked` holds the study, the publication, and other figures."""
+    page, rest = PAGES[name], dict(asked)
+    study, published = page.study.parse(rest.pop(name), name), rest.pop("published")
+    printed = None if published is None else page.published.parse(published, "published")
+    return page.build(page.inputs(study=study, published=printed, **loaded, **rest))
 
 
 if __name__ == "__main__":
@@ -62,4 +54,4 @@ if __name__ == "__main__":
         page = Path(snakemake.output.page)
         loaded = {name: tables.TABLES[name].load(*paths) for name, paths in snakemake.input.items() if paths}
         asked = {name: value for name, value in snakemake.params.items() if name != "code"}
-        write_report(PAGES[page.stem](loaded, **asked), page.parent)
+        write_report(page_of(page.stem, loaded, asked), page.parent)

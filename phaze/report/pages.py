@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import pandas as pd
 
-from phaze.report.document import Answer, Items, Section
+from phaze.report.document import Answer, Items, Section, Sheet
 from phaze.report.report import Report, Written, page_of
 from phaze.report.verdicts import Checklist, checks_section, run_checks
 from phaze.tables import Checks
 
 Subject = TypeVar("Subject")
+Key = TypeVar("Key")
+Rows = Iterable[tuple[tuple[object, ...], Mapping[Key, str]]]
+"""Words at the left of each row, then cells by key."""
 
 
 def case_page(
@@ -47,3 +50,17 @@ def notes(*sentences: str) -> Section:
     """How numbers are made, in sentences."""
     about = "What to know when reading them."
     return Section("method", "How these numbers are made", about, (Items(sentences),))
+
+
+def wide(
+    caption: str,
+    words: tuple[str, ...],
+    columns: Mapping[Key, str],
+    rows: Rows[Key],
+    source: str = "",
+    *,
+    folded: bool = False,
+) -> Sheet:
+    """A table as shown with words at the left, then a column for every key; a dash where a row has none."""
+    cells = tuple((*map(str, said), *(found.get(key, "–") for key in columns)) for said, found in rows)
+    return Sheet(caption, (*words, *columns.values()), cells, len(words), source=source, folded=folded)

@@ -4,34 +4,40 @@ from __future__ import annotations
 
 import pandas as pd
 
-from phaze.report.document import Answer, Sheet
-from phaze.report.maps.inputs import NETWORK, POINT, MapInputs, geometric_mean, speed_ups, steps
-from phaze.report.maps.readings import about, groups, mean_factor, nearest, read_figures
+from phaze.report.document import Answer
+from phaze.report.maps.inputs import NETWORK, POINT, MapInputs, speed_ups, steps
+from phaze.report.maps.readings import about, groups, nearest, read_figures
 from phaze.report.maps.sections import sections_of
-from phaze.report.report import Report, page_of
-from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, checks_section, each, run_checks
+from phaze.report.pages import case_page, wide
+from phaze.report.report import Report
+from phaze.report.scores import geometric_mean, mean_factor
+from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, each
 from phaze.report.words import digits
 from phaze.spec.map_study import MapCase
-from phaze.tables import Checks, FiguresRead, Mappings, SpeedUps
+from phaze.tables import FiguresRead, Mappings, SpeedUps
 
 
 def build_map_report(inputs: MapInputs) -> Report:
-    """Return the page of the mappings of a study."""
+    """The page of the mappings of a study."""
     gains, figures = SpeedUps.check(speed_ups(steps(inputs.mappings))), read_figures(inputs)
-    checks = run_checks(CHECKS, inputs)
     tables = {
         "mappings": (Mappings, inputs.mappings),
         "speed-ups": (SpeedUps, gains),
         "figures-read": (FiguresRead, figures),
-        "map-checks": (Checks, checks),
     }
-    about = "What must hold of any mappings, checked on these."
-    sections = (*sections_of(inputs, figures), checks_section(checks, "map-checks", about))
-    return page_of("maps.html", "mappings of Parmesan", answer_of(inputs, gains, figures), sections, tables)
+    return case_page(
+        "maps.html",
+        "mappings of Parmesan",
+        inputs,
+        ("map-checks", CHECKS, "mappings, checked on these."),
+        tables,
+        lambda _: answer_of(inputs, gains, figures),
+        sections_of(inputs, figures),
+    )
 
 
 def answer_of(inputs: MapInputs, gains: pd.DataFrame, figures: pd.DataFrame) -> Answer:
-    """Return the first screen: beside a publication where there are readings of it, else speed-ups alone."""
+    """The first screen: beside a publication where there are readings of it, else speed-ups alone."""
     printed = figures[figures["printed"] > 0]
     for name, case in inputs.of("topologies"):
         mine = printed[printed["case"] == name]
@@ -43,7 +49,7 @@ def answer_of(inputs: MapInputs, gains: pd.DataFrame, figures: pd.DataFrame) -> 
 def _beside(inputs: MapInputs, case: MapCase, mine: pd.DataFrame, printed: pd.DataFrame) -> Answer:
     assert inputs.published is not None
     paper, grouped = inputs.published.title.partition(":")[0], groups(inputs, case)
-    first, graph = next(iter(case.readings)), inputs.maps.graphs[case.graphs[0]].label
+    first, graph = next(iter(case.readings)), inputs.study.graphs[case.graphs[0]].label
     gained = [
         f"{_mean(about(mine, first, topologies), 'ours')} times as fast on {group} "
         f"({paper} prints {_mean(about(mine, first, topologies), 'printed')})"
@@ -60,16 +66,27 @@ def _beside(inputs: MapInputs, case: MapCase, mine: pd.DataFrame, printed: pd.Da
         f"figures is off by a factor of {nearest_of}, the geometric mean over figures. All times are "
         "simulated from estimates of the paper's devices; none is measured."
     )
-    facts = [
-        (digits(factor), f"off on {group}: “{case.readings[key].label}”")
-        for group, (key, factor) in near.items()
-    ]
-    facts += _of_clusters(inputs, printed)
+    off = [(factor, f"off on {group}", case.readings[key]) for group, (key, factor) in near.items()]
+    for name, clusters in inputs.of("partitioners"):
+        own = printed[printed["case"] == name]
+        key, factor = nearest(own, clusters.plain_readings, sorted(set(own["subject"])))
+        off += [(factor, f"off in {name}", clusters.readings[key])] if key else []
+    rows = []
+    for key, one in case.readings.items():
+        cells: dict[str, str] = {}
+        for group, topologies in grouped.items():
+            own = about(mine, key, topologies)
+            if len(own):
+                cells |= {group: _mean(own, "ours"), f"{group}, off": digits(mean_factor(own))}
+        rows += [((one.label,), cells)] if cells else []
+    columns: dict[str, str] = {}
+    for group in grouped:
+        columns |= {group: f"over CS map, {group}", f"{group}, off": "mean factor off print"}
     return Answer(
         f"What does a mapping to the topology gain, and what explains the figures of {paper}?",
         sentence,
-        tuple(facts),
-        _sheet(case, mine, grouped),
+        tuple((digits(factor), f"{where}: “{one.label}”") for factor, where, one in off),
+        wide("Readings of the printed speed-ups by topology", ("reading",), columns, rows, "figures-read"),
     )
 
 
@@ -77,50 +94,22 @@ def _mean(figures: pd.DataFrame, column: str) -> str:
     return f"{geometric_mean(figures.loc[figures['figure'] == 'over-consecutive', column]):.2f}"
 
 
-def _of_clusters(inputs: MapInputs, printed: pd.DataFrame) -> list[tuple[str, str]]:
-    """Return by how much the nearest reading of each case of measured tables is off."""
-    found = []
-    for name, case in inputs.of("partitioners"):
-        mine = printed[printed["case"] == name]
-        key, factor = nearest(mine, case.plain_readings, sorted(set(mine["subject"])))
-        if key:
-            found.append((digits(factor), f"off in {name}: “{case.readings[key].label}”"))
-    return found
-
-
-def _sheet(case: MapCase, mine: pd.DataFrame, grouped: dict[str, list[str]]) -> Sheet:
-    """Return speed-ups and mean factors of every reading, by group of topologies."""
-    rows = []
-    for key, one in case.readings.items():
-        cells: list[str] = []
-        for topologies in grouped.values():
-            own = about(mine, key, topologies)
-            cells += ["–", "–"] if not len(own) else [_mean(own, "ours"), digits(mean_factor(own))]
-        if set(cells) != {"–"}:
-            rows.append((one.label, *cells))
-    header = ["reading"]
-    for group in grouped:
-        header += [f"over CS map, {group}", "mean factor off print"]
-    caption = "Readings of the printed speed-ups by topology"
-    return Sheet(caption, tuple(header), tuple(rows), 1, source="figures-read")
-
-
 def _alone(inputs: MapInputs, gains: pd.DataFrame) -> Answer:
-    """Return the answer without a publication: speed-ups by topology, proofs, times."""
+    """The answer without a publication: speed-ups by topology, proofs, times."""
+    columns = {"over_consecutive": "over CS map", "over_heuristics": "over CS and p2p map", "cases": "cases"}
     rows = []
-    for topology, one in inputs.maps.topologies.items():
+    for topology in inputs.study.topologies:
         mine = gains[gains["topology"] == topology]
         if len(mine):
-            means = (geometric_mean(mine[key]) for key in ("over_consecutive", "over_heuristics"))
-            rows.append((one.label, *(f"{mean:.2f}" for mean in means), str(len(mine))))
-    header = ("topology", "over CS map", "over CS and p2p map", "cases")
-    sheet = Sheet("Speed-up, geometric mean over cases", header, tuple(rows), 1, source="speed-ups")
+            means = {key: f"{geometric_mean(mine[key]):.2f}" for key in list(columns)[:2]}
+            rows.append(((inputs.label(topology),), means | {"cases": str(len(mine))}))
+    sheet = wide("Speed-up, geometric mean over cases", ("topology",), columns, rows, "speed-ups")
     searched = inputs.mappings[inputs.mappings["way"].isin(("p2p", "allreduce", "exact"))]
-    seconds = inputs.durations.groupby([*gains.columns[:6], "topology", "seed"])["seconds"].sum()
-    mean = geometric_mean(gains["over_consecutive"])
+    seconds = inputs.map_durations.groupby([*POINT, *NETWORK])["seconds"].sum()
     sentence = (
-        f"A simulated training step with the mappings found here is {mean:.2f} times as fast as with "
-        f"consecutive devices, the geometric mean over {len(gains)} cases."
+        "A simulated training step with the mappings found here is "
+        f"{geometric_mean(gains['over_consecutive']):.2f} times as fast as with consecutive devices, the "
+        f"geometric mean over {len(gains)} cases."
     )
     facts = (
         (f"{geometric_mean(gains['over_heuristics']):.2f}×", "over the better of CS map and p2p map"),
@@ -136,10 +125,10 @@ CHECKS: Checklist[MapInputs] = Checklist()
 @CHECKS.hold("every case is mapped for every seed")
 def _every_case_is_mapped(inputs: MapInputs) -> Verdicts:
     seen = set(inputs.mappings[[*POINT, *NETWORK]].itertuples(index=False, name=None))
-    for case in inputs.maps.cases.keys() - inputs.maps.showing("gaps"):
-        for reading in (None, *inputs.maps.cases[case].readings.values()):
-            for point, topology in inputs.maps.mapped(case, reading):
-                sizes = inputs.maps.topologies[topology]
+    for case in inputs.study.cases.keys() - inputs.study.showing("gaps"):
+        for reading in (None, *inputs.study.cases[case].readings.values()):
+            for point, topology in inputs.study.mapped(case, reading):
+                sizes = inputs.study.topologies[topology]
                 for seed, _ in sizes.drawn(point.stages * point.replicas):
                     key = (*point.model_dump().values(), topology, seed)
                     yield key in seen, f"{key!r}"
@@ -162,7 +151,7 @@ def _five_times_on_uniform_dist(inputs: MapInputs) -> Verdicts:
     """Yield for every shape on random pairs whether the median over seeds is five times as fast."""
     random = [
         name
-        for name, topology in inputs.maps.topologies.items()
+        for name, topology in inputs.study.topologies.items()
         if topology.sizes[0].kind == "uniform-dist" and len(topology.seeds) >= 10
     ]
     mappings = inputs.mappings[inputs.mappings["topology"].isin(random)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -18,18 +17,18 @@ from phaze.base.arrays import Floats
 from phaze.base.units import GIB
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.topologies import make_network
-from phaze.report.document import Block, Chart, Items, Prose, Section, Sheet, sheet_of
+from phaze.report.document import Block, Chart, Prose, Section, Sheet, sheet_of
 from phaze.report.maps.inputs import (
     POINT,
     MapInputs,
-    geometric_mean,
     shape_names,
     shapes_of,
-    shares_ports,
     speed_ups,
     step_of,
 )
 from phaze.report.maps.readings import cluster_blocks, reading_blocks
+from phaze.report.pages import missing, wide
+from phaze.report.scores import geometric_mean
 from phaze.report.style import AMBER, BLUE, GREY, TEAL, WIDE, axes, legend_above, panels
 from phaze.report.words import seconds
 from phaze.spec.map_study import MapCase
@@ -49,39 +48,41 @@ WAYS = {
 
 
 def topologies_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
-    """Return Tables III and VI: speed-ups by topology, ours beside the printed ones."""
+    """Tables III and VI: speed-ups by topology, ours beside the printed ones."""
     found = speed_ups(inputs.rows(name))
     found = found.assign(shape=shapes_of(found))
     told = Prose("The median over the seeds of a topology; printed values in brackets.")
-    sheets = [_speed_up_sheet(inputs, case, found, key, title) for key, title in TABLES.items()]
+    sheets = [
+        _speed_up_sheet(inputs, case, found[found["graph"] == graph], key, title)
+        for graph in case.graphs
+        for key, title in TABLES.items()
+    ]
     about = "How much shorter a simulated step is than with mappings by hand, by topology and shape S x R."
     sheets.append(_ways_sheet(found, case))
     return Section(name, f"Speed-ups by topology: {name}", about, (told, *sheets))
 
 
 def _speed_up_sheet(inputs: MapInputs, case: MapCase, found: pd.DataFrame, key: str, title: str) -> Sheet:
-    printed = getattr(inputs.published, key) if inputs.published is not None else {}
-    rows, shapes = [], shape_names(case)
+    """Speed-ups of a graph; means are over the shapes that are printed, where some are."""
+    shapes = shape_names(case)
+    rows = []
     for topology in case.topologies:
         mine = found[found["topology"] == topology].set_index("shape")[key]
-        theirs = pd.Series(printed.get(topology, {}), dtype=float)
+        theirs = pd.Series(getattr(inputs.published, key, {}).get(topology, {}), dtype=float)
         both = mine.index.intersection(theirs.index).intersection(list(shapes), sort=False)
-        mean = geometric_mean(mine[both] if len(both) else mine)
-        cells = [_beside(mine.get(shape), theirs.get(shape)) for shape in shapes]
-        other = geometric_mean(theirs[both]) if len(both) else None
-        rows.append((inputs.maps.topologies[topology].label, *cells, _beside(mean, other)))
-    header = ("topology", *shapes, "geometric mean")
-    return Sheet(f"Speed-up {title}", header, tuple(rows), 1, source="speed-ups")
-
-
-def _beside(ours: float | None, theirs: float | None) -> str:
-    if ours is None or math.isnan(ours):
-        return "–"
-    return f"{ours:.2f}" if theirs is None else f"{ours:.2f} ({theirs:.1f})"
+        mine["mean"] = geometric_mean(mine[both] if len(both) else mine)
+        if len(both):
+            theirs["mean"] = geometric_mean(theirs[both])
+        beside = {shape: f" ({printed:.1f})" for shape, printed in theirs.items()}
+        cells = {str(s): f"{ours:.2f}{beside.get(s, '')}" for s, ours in mine.items() if ours == ours}
+        rows.append(((inputs.label(topology),), cells))
+    of = "" if len(case.graphs) == 1 else f"{inputs.study.graphs[found['graph'].iloc[0]].label}: "
+    columns = dict(zip(shapes, shapes, strict=True)) | {"mean": "geometric mean"}
+    return wide(f"{of}Speed-up {title}", ("topology",), columns, rows, "speed-ups")
 
 
 def _ways_sheet(found: pd.DataFrame, case: MapCase) -> Sheet:
-    """Return the geometric means of what each part of ours reaches."""
+    """Geometric means of what each part of ours reaches."""
     by_topology = found.groupby("topology")
     least = by_topology["least_over_heuristics"].min()
     means = by_topology[list(WAYS)].agg(geometric_mean).join(least).reindex(list(case.topologies))
@@ -102,88 +103,67 @@ SHARED = (
 
 
 def partitioners_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
-    """Return Tables I, II, IV and V: partitioners with each mapping, over the first one with CS map."""
-    readings = [inputs.rows(name)]
-    if any(shares_ports(inputs.maps, topology) for topology in case.topologies):
+    """Tables I, II, IV and V: partitioners with each mapping, over the first one with CS map."""
+    readings, published = [inputs.rows(name)], inputs.published
+    sizes = (size for topology in case.topologies for size in inputs.study.topologies[topology].sizes)
+    if any(size.devices_per_port for size in sizes):
         readings.append(inputs.rows(name, "shared_step_s"))
-    sheets = [_graph_sheet(inputs, case, readings, graph) for graph in case.graphs]
+    shapes = shape_names(case)
+    columns = dict(zip(shapes, shapes, strict=True))
+    first = case.partitioners[0], "cs-map"
+    sheets = []
+    for graph in case.graphs:
+        told = published.over_first.get(graph, {}) if published else {}
+        rows = []
+        for partitioner, (way, label) in product(case.partitioners, SHOWN_MAPPINGS.items()):
+            printed = told.get(partitioner, {}).get(way, {})
+            ratios = _ratios(readings, graph, shapes, first, (partitioner, way), printed)
+            rows.append(((partitioner, label), ratios))
+        caption = f"{inputs.study.graphs[graph].label}: throughput over the first row"
+        sheets.append(wide(caption, ("partition", "mapping"), columns, rows))
     if {"clusters", "paper"} <= set(case.partitioners):
-        sheets.append(_refinement_sheet(inputs, case, readings))
+        refined = []
+        told_clusters = published.over_clusters if published else {}
+        by_hand_and_ours = (("cs-map", "CS map for both"), ("ours", "our map for each"))
+        for graph, (own, words) in product(case.graphs, by_hand_and_ours):
+            pair, printed = (("clusters", own), ("paper", own)), told_clusters.get(graph, {})
+            ratios = _ratios(readings, graph, shapes, *pair, printed)
+            refined.append(((inputs.study.graphs[graph].label, words), ratios))
+        caption = "The authors' partition: throughput with refinement over without (Table IV)"
+        sheets.append(wide(caption, ("graph", "mapping"), columns, refined))
     about = "What partition and mapping each give, by simulated steps of synchronous GPipe."
     blocks: tuple[Block, ...] = (Prose(SHARED), *sheets) if len(readings) > 1 else tuple(sheets)
     return Section(name, f"Partitions and mappings: {name}", about, blocks)
 
 
-def _graph_sheet(inputs: MapInputs, case: MapCase, readings: list[pd.DataFrame], graph: str) -> Sheet:
-    """Return the speed-ups of a graph over the first partitioner with CS map, in every reading."""
-    published = inputs.published.over_first.get(graph, {}) if inputs.published is not None else {}
-    first = case.partitioners[0], "cs-map"
-    cells = []
-    for partitioner, (way, label) in product(case.partitioners, SHOWN_MAPPINGS.items()):
-        printed = published.get(partitioner, {}).get(way, {})
-        values = _ratios(readings, graph, case, first, (partitioner, way), printed)
-        cells.append((partitioner, label, *values))
-    header = ("partition", "mapping", *shape_names(case))
-    label = inputs.maps.graphs[graph].label
-    return Sheet(f"{label}: throughput over the first row", header, tuple(cells), 2)
-
-
-def _refinement_sheet(inputs: MapInputs, case: MapCase, readings: list[pd.DataFrame]) -> Sheet:
-    """Return Table IV: how much faster refinement makes a step than clusters alone, on one mapping."""
-    printed = inputs.published.over_clusters if inputs.published is not None else {}
-    rows = []
-    for graph, (way, words) in product(
-        case.graphs, (("cs-map", "CS map for both"), ("ours", "our map for each"))
-    ):
-        told = printed.get(graph, {})
-        cells = _ratios(readings, graph, case, ("clusters", way), ("paper", way), told)
-        rows.append((inputs.maps.graphs[graph].label, words, *cells))
-    caption = "The authors' partition: throughput with refinement over without (Table IV)"
-    return Sheet(caption, ("graph", "mapping", *shape_names(case)), tuple(rows), 2)
-
-
 def _ratios(
     readings: list[pd.DataFrame],
     graph: str,
-    case: MapCase,
+    shapes: tuple[str, ...],
     first: tuple[str, str],
     other: tuple[str, str],
     printed: dict[str, float],
-) -> Iterator[str]:
-    """Yield by shape how much shorter steps of the other partitioner and way are, in every reading."""
+) -> dict[str, str]:
+    """How much shorter steps of the other partitioner and way are by shape, in every reading."""
     mine = [rows[rows["graph"] == graph] for rows in readings]
-    for shape in shape_names(case):
-        ratios = [
-            step_of(rows, first[0], shape, first[1]) / step_of(rows, other[0], shape, other[1])
-            for rows in mine
-        ]
-        ours = " / ".join(f"{ratio:.2f}" for ratio in ratios)
-        beside = f" ({printed[shape]:g})" if shape in printed else ""
-        yield "–" if np.isnan(ratios[0]) else f"{ours}{beside}"
+    found = {}
+    for shape in shapes:
+        (one, over), (another, way) = first, other
+        ratios = [step_of(rows, one, shape, over) / step_of(rows, another, shape, way) for rows in mine]
+        if not np.isnan(ratios[0]):
+            beside = f" ({printed[shape]:g})" if shape in printed else ""
+            found[shape] = " / ".join(f"{ratio:.2f}" for ratio in ratios) + beside
+    return found
 
 
 def throughput_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
-    """Return Figure 4: samples per second under every shape."""
+    """Figure 4: samples per second under every shape."""
     rows = inputs.rows(name)
-    batch = rows["graph"].map({key: graph.microbatch for key, graph in inputs.maps.graphs.items()})
+    batch = rows["graph"].map({key: graph.microbatch for key, graph in inputs.study.graphs.items()})
     samples = batch * rows["replicas"] * rows["microbatches"]
-    title = f"Throughput: {', '.join(inputs.maps.graphs[graph].label for graph in case.graphs)}"
+    title = f"Throughput: {', '.join(inputs.study.graphs[graph].label for graph in case.graphs)}"
     figure = Chart(name, title, "Simulated, by shape S x R.", partial(throughputs, rows, samples))
     return Section(name, f"{title} ({name})", "Samples per second with each mapping.", (figure,))
-
-
-def clusters_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
-    """Return Figure 5: steps by K."""
-    rows = inputs.rows(name)
-    values = sorted(rows["hyper_operators"].unique())
-    cells = []
-    for graph in case.graphs:
-        mine = rows[rows["graph"] == graph].groupby("hyper_operators")["ours"].min()
-        cells.append((inputs.maps.graphs[graph].label, *(seconds(mine[k]) for k in values if k in mine)))
-    header = ("graph", *(f"K = {k}" for k in values))
-    sheet = Sheet("Simulated step with our mapping (Figure 5(a))", header, tuple(cells), 1)
-    blocks = (sheet, *_phase_sheet(inputs, case, header))
-    return Section(name, f"Hyper-operators K ({name})", "How much the clustering hides.", blocks)
 
 
 PHASE_NAMES = {
@@ -194,36 +174,43 @@ PHASE_NAMES = {
 }
 
 
-def _phase_sheet(inputs: MapInputs, case: MapCase, header: tuple[str, ...]) -> Iterator[Sheet]:
-    """Yield Figure 5(b): how long the steps of the paper's partition take by K, if that was measured."""
-    if inputs.partition_durations is None:
-        return
-    measured = inputs.partition_durations.groupby(["graph", "phase", "hyper_operators"])["seconds"].min()
-    cells = []
-    for graph in case.graphs:
-        for phase, label in PHASE_NAMES.items():
-            mine = measured[graph, phase]
-            cells.append((inputs.maps.graphs[graph].label, label, *map(seconds, mine)))
-    caption = "Measured times of the steps, of all α together (Figure 5(b))"
-    yield Sheet(caption, (header[0], "step", *header[1:]), tuple(cells), 2)
+def clusters_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
+    """Figure 5: steps by K, and how long the parts of the paper's partition take, if that was measured."""
+    rows = inputs.rows(name)
+    columns = {k: f"K = {k}" for k in sorted(rows["hyper_operators"].unique())}
+    labels = {graph: inputs.study.graphs[graph].label for graph in case.graphs}
+    steps = rows.groupby(["graph", "hyper_operators"])["ours"].min().map(seconds)
+    cells = [((label,), dict(steps[graph])) for graph, label in labels.items()]
+    blocks = [wide("Simulated step with our mapping (Figure 5(a))", ("graph",), columns, cells)]
+    if inputs.partition_durations is not None:
+        keys = ["graph", "phase", "hyper_operators"]
+        took = inputs.partition_durations.groupby(keys)["seconds"].min().map(seconds)
+        parts = [
+            ((label, words), dict(took[graph, phase]))
+            for (graph, label), (phase, words) in product(labels.items(), PHASE_NAMES.items())
+        ]
+        caption = "Measured times of the steps, of all α together (Figure 5(b))"
+        blocks.append(wide(caption, ("graph", "step"), columns, parts))
+    return Section(name, f"Hyper-operators K ({name})", "How much the clustering hides.", tuple(blocks))
 
 
 def gaps_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
-    """Return how far the local search alone stays from optima and bounds."""
-    assert inputs.gaps is not None, name
+    """How far the local search alone stays from optima and bounds."""
+    assert inputs.search_gaps is not None, name
     assert inputs.gap_durations is not None, name
-    rows = inputs.gaps[inputs.gaps["graph"].isin(case.graphs)].merge(inputs.gap_durations)
+    rows = inputs.search_gaps[inputs.search_gaps["graph"].isin(case.graphs)].merge(inputs.gap_durations)
     devices = rows["stages"] * rows["replicas"]
-    ordered = rows.assign(devices=devices, shape=shapes_of(rows)).sort_values(["devices", "topology"])
+    sign = rows["proven"].map({True: "=", False: "≤"})
+    above = (rows["local_s"] / rows["bound_s"] - 1.0).map("{:.2%}".format)
+    rows = rows.assign(devices=devices, shape=shapes_of(rows), gap=sign + " " + above)
     cells = []
-    for _, mine in ordered.groupby(["devices", "topology", "stages"]):
-        first, by_kind = mine.iloc[0], {row["counted"]: row for _, row in mine.iterrows()}
-        gaps = [_gap(by_kind[kind]) for kind in ("p2p", "allreduce", "exact")]
-        label = inputs.maps.topologies[first["topology"]].label
-        longest = seconds(mine["seconds"].max())
-        cells.append((label, first["shape"], f"{first['devices']:,}", *gaps, longest))
-    header = ("topology", "shape", "devices", "messages", "all-reduce", "both", "longest time")
-    sheet = Sheet("Local search above the optimum, or above the bound (≤)", header, tuple(cells), 3)
+    for (number, topology, _), mine in rows.groupby(["devices", "topology", "stages"]):
+        gaps = dict(zip(mine["counted"], mine["gap"], strict=True))
+        words = inputs.label(str(topology)), mine["shape"].iloc[0], f"{number:,}"
+        cells.append((words, gaps | {"longest": seconds(mine["seconds"].max())}))
+    columns = {"p2p": "messages", "allreduce": "all-reduce", "exact": "both", "longest": "longest time"}
+    caption = "Local search above the optimum, or above the bound (≤)"
+    sheet = wide(caption, ("topology", "shape", "devices"), columns, cells)
     about = (
         "The longest stage time that the local search finds by itself, without Algorithm 1 and mappings by "
         "hand, for both instantiations of the paper and the exact one; = where the optimum is proven."
@@ -231,17 +218,11 @@ def gaps_section(inputs: MapInputs, name: str, case: MapCase) -> Section:
     return Section(name, "The local search alone", about, (sheet,))
 
 
-def _gap(row: pd.Series) -> str:
-    """Return how far the local search is above the optimum, or at most above the bound."""
-    gap = row["local_s"] / row["bound_s"] - 1.0
-    return f"= {gap:.2%}" if row["proven"] else f"≤ {gap:.2%}"
-
-
 def pictures_section(inputs: MapInputs) -> Section:
-    """Return Figures 10 and 6: bandwidths of all topologies, and the mapping that gains most on each."""
+    """Figures 10 and 6: bandwidths of all topologies, and the mapping that gains most on each."""
     networks = {
         one.label: _drawn(inputs, name, min(getattr(size, "devices", 0) for size in one.sizes))
-        for name, one in inputs.maps.topologies.items()
+        for name, one in inputs.study.topologies.items()
     }
     figure = Chart(
         "bandwidths",
@@ -249,20 +230,20 @@ def pictures_section(inputs: MapInputs) -> Section:
         "The smallest size of every topology, for its first seed; rows send, columns receive.",
         partial(bandwidths, networks),
     )
-    pictures = tuple(_picture(inputs, name) for name in dict.fromkeys(inputs.devices["topology"]))
+    pictures = tuple(_picture(inputs, name) for name in dict.fromkeys(inputs.mapped_devices["topology"]))
     return Section("pictures", "Topologies and mappings", "What is mapped to what.", (figure, *pictures))
 
 
 def _picture(inputs: MapInputs, topology: str) -> Chart:
-    """Return the bandwidths as the mappings of one case order the devices."""
-    some = inputs.devices[inputs.devices["topology"] == topology]
+    """The bandwidths as the mappings of one case order the devices."""
+    some = inputs.mapped_devices[inputs.mapped_devices["topology"] == topology]
     devices = some["stages"] * some["replicas"]
     some = some[devices == devices.min()]
     first = some[POINT].iloc[0]
     mine = some[(some[POINT] == first).all(axis=1)]
     network = _drawn(inputs, topology, int(devices.min()))
     shape = f"{first['graph']}, {first['stages']} stages x {first['replicas']} replicas"
-    label = inputs.maps.topologies[topology].label
+    label = inputs.label(topology)
     return Chart(
         f"mapping-{topology}",
         f"{shape}, on {label} (Figure 6)",
@@ -273,8 +254,8 @@ def _picture(inputs: MapInputs, topology: str) -> Chart:
 
 
 def _drawn(inputs: MapInputs, name: str, devices: int) -> DeviceNetwork:
-    """Return the network of a topology for its first seed."""
-    _, made = inputs.maps.topologies[name].drawn(devices)[0]
+    """The network of a topology for its first seed."""
+    _, made = inputs.study.topologies[name].drawn(devices)[0]
     assert not isinstance(made, MatrixFile)
     return make_network(made)
 
@@ -292,15 +273,13 @@ BESIDE = {"topologies": reading_blocks, "partitioners": cluster_blocks}
 
 
 def sections_of(inputs: MapInputs, figures: pd.DataFrame) -> Iterator[Section]:
-    """Yield the sections of all cases, what is missing, and the pictures; `figures` is table figures_read."""
+    """The sections of all cases, what is missing, and the pictures; `figures` is table figures_read."""
     for show, part in PARTS.items():
         for name, case in inputs.of(show):
             section = part(inputs, name, case)
             first = BESIDE[show](inputs, figures, name, case) if show in BESIDE else ()
             yield replace(section, blocks=(*first, *section.blocks))
-    if inputs.published is not None and inputs.published.missing:
-        about = "What is printed and has nothing here to stand beside."
-        yield Section("missing", "Missing", about, (Items(inputs.published.missing),))
+    yield from missing(inputs.published.missing if inputs.published else ())
     yield pictures_section(inputs)
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from phaze.report.document import Sheet
 from phaze.report.maps.build import build_map_report
-from phaze.report.maps.inputs import MapInputs, geometric_mean, speed_ups, steps
+from phaze.report.maps.inputs import MapInputs, speed_ups, steps
+from phaze.report.scores import geometric_mean, mean_factor, rms_factor
 from phaze.spec.map_study import Maps
 from phaze.spec.published_maps import PublishedMaps
 from phaze.tables import (
@@ -121,7 +122,7 @@ def test_steps_with_shared_ports_and_printed_values_stand_beside_ours() -> None:
     report = build_map_report(
         replace(
             inputs,
-            maps=Maps.parse(maps, "maps"),
+            study=Maps.parse(maps, "maps"),
             mappings=inputs.mappings.assign(shared_step_s=shared),
             published=PublishedMaps.parse(known, "published"),
         )
@@ -145,8 +146,8 @@ def test_gaps_and_times_of_steps_are_shown() -> None:
     report = build_map_report(
         replace(
             inputs_with(STEPS),
-            maps=Maps.parse({**MAPS.model_dump(), "cases": cases}, "maps"),
-            gaps=SearchGaps.check(gaps),
+            study=Maps.parse({**MAPS.model_dump(), "cases": cases}, "maps"),
+            search_gaps=SearchGaps.check(gaps),
             gap_durations=GapDurations.check(took[[*GapDurations.keys, *GapDurations.columns]]),
             partition_durations=PartitionDurations.check(pd.DataFrame(seconds)),
         )
@@ -161,6 +162,21 @@ def test_gaps_and_times_of_steps_are_shown() -> None:
     assert found.rows == (("random", "2x2", "4", "= 10.00%", "≤ 10.00%", "= 10.00%", "2.00 s"),)
 
 
-def test_geometric_means() -> None:
+def test_scores_count_too_much_and_too_little_alike() -> None:
+    """Where nothing is printed there is nothing to be off."""
+    figures = pd.DataFrame({"ours": [2.0, 4.0, 9.0], "printed": [4.0, 2.0, 0.0]})
+    assert mean_factor(figures) == rms_factor(figures) == pytest.approx(2.0)
+    assert np.isnan(mean_factor(figures[figures["printed"] == 0]))
     assert geometric_mean(pd.Series([2.0, 8.0])) == pytest.approx(4.0)
     assert np.isnan(geometric_mean(pd.Series([], dtype=float)))
+
+
+def test_graphs_of_one_case_have_tables_of_their_own() -> None:
+    inputs, table = inputs_with(STEPS), MAPS.cases["table"].model_dump()
+    graphs = {name: MAPS.graphs["net"].model_dump() | {"label": name} for name in ("net", "other")}
+    study = {**MAPS.model_dump(), "graphs": graphs, "cases": {"table": {**table, "graphs": ["net", "other"]}}}
+    both = pd.concat([inputs.mappings, inputs.mappings.assign(graph="other")])
+    page = build_map_report(replace(inputs, study=Maps.parse(study, "maps"), mappings=Mappings.check(both)))
+    sheets = [block for block in page.document.sections[0].blocks if isinstance(block, Sheet)]
+    captions = [sheet.caption for sheet in sheets if "(Table III)" in sheet.caption]
+    assert captions == [f"{name}: Speed-up over CS map (Table III)" for name in graphs]

@@ -11,7 +11,7 @@ import pytest
 from phaze.report.document import Items, Sheet
 from phaze.report.maps.build import build_map_report
 from phaze.report.maps.inputs import MapInputs
-from phaze.report.maps.readings import mean_factor, read_figures
+from phaze.report.maps.readings import read_figures
 from phaze.report.report import Report
 from phaze.spec.map_study import Maps
 from phaze.spec.published_maps import PublishedMaps
@@ -42,16 +42,10 @@ def by_topology() -> MapInputs:
     case = {**MAPS.cases["table"].model_dump(), "readings": READINGS, "unexplained": OPEN}
     return replace(
         inputs,
-        maps=Maps.parse({**MAPS.model_dump(), "cases": {"table": case}}, "maps"),
+        study=Maps.parse({**MAPS.model_dump(), "cases": {"table": case}}, "maps"),
         mappings=Mappings.check(table),
         published=PublishedMaps.parse(PRINTED, "published"),
     )
-
-
-def test_the_mean_factor_counts_too_much_and_too_little_alike() -> None:
-    figures = pd.DataFrame({"ours": [2.0, 4.0, 9.0], "printed": [4.0, 2.0, 0.0]})
-    assert mean_factor(figures) == pytest.approx(2.0)
-    assert np.isnan(mean_factor(figures[figures["printed"] == 0]))
 
 
 def test_a_reading_takes_its_own_search_and_judge() -> None:
@@ -84,9 +78,9 @@ def test_a_sensitivity_is_never_the_nearest() -> None:
     """It is as near as objective (5) here, and comes after it; without the latter the authors' search is."""
     inputs = by_topology()
     readings = {key: one for key, one in READINGS.items() if key != "stages"}
-    case = {**inputs.maps.cases["table"].model_dump(), "readings": readings}
-    maps = Maps.parse({**inputs.maps.model_dump(), "cases": {"table": case}}, "maps")
-    answer = build_map_report(replace(inputs, maps=maps)).document.answer
+    case = {**inputs.study.cases["table"].model_dump(), "readings": readings}
+    maps = Maps.parse({**inputs.study.model_dump(), "cases": {"table": case}}, "maps")
+    answer = build_map_report(replace(inputs, study=maps)).document.answer
     assert "“theirs”" in answer.sentence
     assert "“half”" not in answer.sentence
 
@@ -142,7 +136,7 @@ def by_partitioner() -> MapInputs:
     }  # fmt: skip
     return replace(
         inputs_with(STEPS),
-        maps=Maps.parse(maps, "maps"),
+        study=Maps.parse(maps, "maps"),
         mappings=Mappings.check(table),
         published=PublishedMaps.parse(printed, "published"),
     )
