@@ -30,7 +30,7 @@ rule write_input:
         sequence=lambda w: settings.workload(PLANS.inputs[w.input].own.workload).sequence,
         flops_per_token=lambda w: settings.flops_per_token(PLANS.inputs[w.input].own.workload),
         energy=settings.technology.energy.model_dump(mode="json"),
-        code=source_digest("phaze.plan.piper.own", "phaze.plan.piper.instance"),
+        code=source_digest("phaze.plan.piper.study", "phaze.plan.piper.instance"),
     log:
         "<logs>/inputs/{input}.log",
     benchmark:
@@ -59,7 +59,7 @@ rule plan_case:
     params:
         name=lambda w: PLANS.made[w.case].input,
         point=lambda w: PLANS.made[w.case].points()[w.point].model_dump(mode="json"),
-        code=source_digest("phaze.plan.piper.cases", "phaze.plan.piper.instance"),
+        code=source_digest("phaze.plan.piper.baselines", "phaze.plan.piper.cases", "phaze.plan.piper.instance"),
     log:
         "<logs>/cases/{case}/{point}.log",
     benchmark:

@@ -35,7 +35,6 @@ rule plan:
         evaluations=EVALUATIONS,
         code=source_digest(
             "phaze.cost.space",
-            "phaze.plan.piper.planner",
             "phaze.plan.side_by_side",
             "phaze.report.winners",
             "phaze.search.cosearch",

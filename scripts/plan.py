@@ -5,8 +5,7 @@ from pathlib import Path
 from phaze import tables
 from phaze.base.job import logged
 from phaze.cost.space import area_limit_um2
-from phaze.plan.piper.planner import plan
-from phaze.plan.planners import Asked
+from phaze.plan.planners import PlansAsked
 from phaze.plan.side_by_side import plan_model
 from phaze.report.inputs import Cluster
 from phaze.report.winners import ChipChoice, choose_chips
@@ -42,8 +41,8 @@ def main(
         common=next(common.itertuples(index=False, name=None), None),
     )
     chips = choose_chips(cluster, ChipChoice.parse(choice, "study"))
-    asked = [Asked(*chip, tables.PLANNERS) for chip in chips.compared]
-    asked += [Asked(*chip, (planner,)) for chip in chips.others if planner != "phaze"]
+    asked = [PlansAsked(*chip, tables.PLANNERS) for chip in chips.compared]
+    asked += [PlansAsked(*chip, (planner,)) for chip in chips.others if planner != "phaze"]
     wanted = known[known["architecture"].isin({one.architecture for one in asked})]
     plans, stages = tables.Plans.empty(), tables.PlanStages.empty()
     if len(wanted):
@@ -51,7 +50,7 @@ def main(
         solves = look_up_architectures(subject, wanted, terms, ["solves"])["solves"]
         conditions = terms.conditions(subject)
         plans, stages = plan_model(
-            subject.layers, subject.graph, solves, wanted, asked, conditions, subject.expert, plan
+            subject.layers, subject.graph, solves, wanted, asked, conditions, subject.expert
         )
     tables.Plans.save(plans, outputs["plans"])
     tables.PlanStages.save(stages, outputs["plan_stages"])

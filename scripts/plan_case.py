@@ -2,7 +2,8 @@
 
 from phaze import tables
 from phaze.base.job import logged
-from phaze.plan.piper.cases import CONTENDERS, plan_point
+from phaze.plan.piper.baselines import CONTENDERS
+from phaze.plan.piper.cases import plan_point
 from phaze.plan.piper.instance import read_instance
 from phaze.spec.planning import PlanPoint
 
@@ -10,9 +11,9 @@ from phaze.spec.planning import PlanPoint
 def main(source: str, outputs: dict[str, str], *, case: str, name: str, point: dict[str, object]) -> None:
     """Read the input, write the plans with their stages, the curves, and how long planning took."""
     layers = read_instance(source).layers()
-    record = plan_point(case, name, layers, PlanPoint.parse(point, case), CONTENDERS)
+    found = plan_point(case, name, layers, PlanPoint.parse(point, case), CONTENDERS)
     for table, path in outputs.items():
-        tables.TABLES[table].save(record.frame(table), path)
+        tables.TABLES[table].save(found[table], path)
 
 
 if __name__ == "__main__":

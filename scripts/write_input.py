@@ -1,10 +1,12 @@
 """Write a model of ours on an accelerator of ours as an input of the planner."""
 
 from phaze import tables
+from phaze.base.errors import PhazeError
 from phaze.base.job import logged
 from phaze.plan.phaze.point import Conditions
 from phaze.plan.piper.instance import write_instance
-from phaze.plan.piper.own import own_cluster, own_layers
+from phaze.plan.piper.study import cluster_of, models_of
+from phaze.plan.planners import PlansAsked, read_tasks
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.planning import OwnInput
 from phaze.spec.settings import Training
@@ -31,15 +33,22 @@ def main(
         sequence=sequence,
         flops_per_token=flops_per_token,
     )
-    layers = own_layers(
+    known = tables.Architectures.load(*inputs["architectures"])
+    if given.architecture not in known["architecture"].values:
+        raise PhazeError(
+            f"architecture {given.architecture}: is not among the architectures that were evaluated"
+        )
+    asked = [PlansAsked(given.architecture, max(conditions.training.hbm_gib), ("piper",))]
+    ((_, task),) = read_tasks(
         tables.Layers.load(*inputs["layers"]),
         tables.Graphs.load(*inputs["graph"]),
         tables.Solves.load(*inputs["solves"]),
-        tables.Architectures.load(*inputs["architectures"]),
-        given.architecture,
+        known,
+        asked,
         conditions,
+        None,
     )
-    write_instance(output, layers, own_cluster(conditions, given.microbatch))
+    write_instance(output, models_of(task)[given.microbatch], cluster_of(task, given.microbatch))
 
 
 if __name__ == "__main__":

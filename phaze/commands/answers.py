@@ -9,8 +9,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.units import GIB, UM2_PER_MM2
 from phaze.cost.space import area_um2, describe_named, enumerate_grid
 from phaze.layout import layouts_of
-from phaze.plan.piper.planner import plan
-from phaze.plan.planners import Asked
+from phaze.plan.planners import PlansAsked
 from phaze.plan.replay import replay_plans
 from phaze.plan.side_by_side import plan_model
 from phaze.search.cosearch import (
@@ -134,11 +133,9 @@ def answer(question: PlacementQuestion) -> FoundPlacement:
 
 
 def _simulated(subject: Subject, terms: Terms, found: Evaluation, best: pd.Series) -> pd.DataFrame:
-    asked = [Asked(str(best["architecture"]), float(best["hbm_gib"]), ("phaze", "equal"))]
+    asked = [PlansAsked(str(best["architecture"]), float(best["hbm_gib"]), ("phaze", "equal"))]
     conditions, chips = terms.conditions(subject), found.architectures
-    plans, stages = plan_model(
-        subject.layers, subject.graph, found.solves, chips, asked, conditions, None, plan
-    )
+    plans, stages = plan_model(subject.layers, subject.graph, found.solves, chips, asked, conditions, None)
     simulations, _ = replay_plans(plans, stages, Recalled())
     shown = plans[[*PLAN, "tensor", "data", "stages", "microbatch"]]
     return simulations.merge(shown, on=list(PLAN)).set_index("planner")

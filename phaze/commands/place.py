@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +16,7 @@ from phaze.commands.output import ended_at_once, refuse_outputs, telling, write_
 
 if TYPE_CHECKING:
     from phaze.commands.answers import PlacementQuestion
-    from phaze.plan.piper.question import Question as PiperQuestion
+    from phaze.plan.piper.question import PiperQuestion
 
 _OF_MODELS = frozenset(
     (
@@ -127,7 +128,7 @@ def place(
     if (instance is None) == (model is None):
         raise PhazeError("place: give either an instance file or --model")
     refuse_outputs(out, reads=(instance, model, architecture, system))
-    from phaze.plan.piper.question import Question as PiperQuestion
+    from phaze.plan.piper.question import PiperQuestion
 
     piper = PiperQuestion(
         devices=devices, memory_gib=memory_gib, microbatches=microbatches, bandwidth_gib=bandwidth_gib,
@@ -185,16 +186,12 @@ def _by_phaze(instance: Path) -> str:
 def _by_piper(instance: Path, question: PiperQuestion) -> str:
     from phaze.plan.downsets import DownsetsError
     from phaze.plan.piper.instance import read_instance
-    from phaze.plan.piper.results import answer, answer_levels, as_text, result_text
+    from phaze.plan.piper.results import answer, as_text
 
     stored = read_instance(instance)
-    hierarchy = question.hierarchy(stored)
     try:
-        with telling("place"):
-            if hierarchy is None:
-                return result_text(*answer(stored, question))
-            with ended_at_once():
-                return as_text(answer_levels(stored, question, hierarchy))
+        with telling("place"), ended_at_once() if question.levels else nullcontext():
+            return as_text(answer(stored, question))
     except DownsetsError as error:
         raise PhazeError(f"{instance}: {error}; see --max-downsets and --paper-table1") from error
 

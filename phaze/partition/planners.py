@@ -21,9 +21,8 @@ from phaze.partition.intervals import cut_as_pipedream, cut_in_order, layer_weig
 from phaze.partition.weights import Terms, Weights, fits, sums
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.phaze.flush import Widths, place_within
-from phaze.plan.piper.layers import Cluster, Layers
-from phaze.plan.piper.layers import Options as PiperOptions
-from phaze.plan.piper.planner import plan
+from phaze.plan.piper.layers import Configurations, FlatCluster, ProfiledLayers
+from phaze.plan.piper.planner import SearchOptions, plan
 from phaze.workload.operator_graphs import OperatorGraph
 
 
@@ -68,13 +67,13 @@ def _topological(problem: Problem) -> Ints:
 
 def _piper(problem: Problem) -> Ints:
     layers, layer_of = layer_weights(problem.graph, problem.weights, problem.stages)
-    cluster = Cluster(
+    cluster = FlatCluster(
         devices=problem.stages,
         memory_bytes=min(problem.weights.limit_bytes, 1e30),
         bandwidth_bytes_per_s=problem.terms.bandwidth_bytes_per_s,
         microbatches=problem.stages,
     )
-    found = plan(piper_layers(layers), cluster, most_data=1)
+    found = plan(piper_layers(layers), cluster, SearchOptions(most_data=1))
     if found is None:
         raise PhazeError("Piper finds no plan that fits the memory")
     stage_of = np.empty(len(layers), dtype=np.int64)
@@ -83,16 +82,16 @@ def _piper(problem: Problem) -> Ints:
     return np.asarray(stage_of[layer_of])
 
 
-def piper_layers(layers: Weights) -> Layers:
+def piper_layers(layers: Weights) -> ProfiledLayers:
     """Return layers with one configuration each, on one device; parameters are not exchanged."""
     count, edges = len(layers), len(layers.edges)
-    return Layers(
+    return ProfiledLayers(
         ids=tuple(range(count)),
         names=tuple(str(v) for v in range(count)),
         edges=layers.edges,
         edge_bytes=layers.edge_bytes,
         options={
-            1: PiperOptions(
+            1: Configurations(
                 names=("one device",) * count,
                 layer=np.arange(count),
                 time_s=layers.compute_s,

@@ -1,36 +1,29 @@
-"""Several planners on the same architectures: Phaze's, Piper's, equal stages, and the experts' widths.
+"""What planners are asked and what they answer, on the same scheduled layers, so that only planners differ.
 
-All of them plan from the same scheduled layers, so that only the planners differ. Phaze, equal and expert
-place under the model of flushing pipelines (`flush`), Piper under its own. What the first three find is also
-priced under Piper's model: then it is a plan of Piper's space, and no better than Piper's.
+A planner is a function of one file or folder, entered in `side_by_side.PLANNERS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
 
-from phaze.base.ranking import tied
-from phaze.base.units import GIB
+from phaze.base.arrays import Bools, Floats, Ints
+from phaze.cost.network.network import Flat
 from phaze.layout import Layout
-from phaze.pipeline.flushing import Chain, Setting
-from phaze.plan.even import place_equally, place_expert
-from phaze.plan.phaze.flush import Infeasible, Placement, place_chain
+from phaze.pipeline.flushing import Chain
+from phaze.plan.phaze.flush import Infeasible
 from phaze.plan.phaze.point import Conditions, Point, read_devices, read_point
-from phaze.plan.piper.batches import Batched, Planner, plan_batch
-from phaze.plan.piper.chain import read_layers
-from phaze.plan.piper.layers import Cluster, Layers
-from phaze.plan.piper.planner import why_no_plan
-from phaze.plan.plan import Traffic
+from phaze.plan.plan import Claim, Plan, Stage, Traffic
 from phaze.tables.columns import by_numbers
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlansAsked:
     """What to plan on, and by whom."""
 
     architecture: str
@@ -46,65 +39,102 @@ class Prospect:
     chain: Chain
     traffic: Traffic
 
+    def crossing(self, layers: Ints) -> tuple[Floats, Floats]:
+        """Bytes of every edge that enters a stage of these layers, and of every edge that leaves it."""
+        enters, leaves = self.chain.crossing(np.isin(np.arange(len(self.chain)), layers))
+        return self.chain.edge_bytes[enters], self.chain.edge_bytes[leaves]
 
-@dataclass(frozen=True)
-class Task:
-    """A model on one architecture with one HBM capacity: what every planner is given."""
+    def stage(
+        self,
+        layers: Ints,
+        again: Bools,
+        layout: Layout,
+        time_per_sample_s: float,
+        *,
+        fixed_bytes: float,
+        stash_bytes: float,
+        work_bytes: float,
+    ) -> Stage:
+        """A stage of these layers, of which some run forward again."""
+        chain, traffic, repeated = self.chain, self.traffic, layers[again]
+        arriving, departing = self.crossing(layers)
+        return Stage(
+            forward_s=float(chain.forward_s[layers].sum()),
+            recompute_s=float(chain.forward_s[repeated].sum()),
+            backward_s=float(chain.backward_s[layers].sum()),
+            arriving_bytes=float(arriving.sum()),
+            longest_arriving_bytes=float(arriving.max(initial=0.0)),
+            departing_bytes=float(departing.sum()),
+            longest_departing_bytes=float(departing.max(initial=0.0)),
+            weight_bytes=float(chain.parameter_bytes[layers].sum()),
+            fixed_bytes=fixed_bytes,
+            stash_bytes=stash_bytes,
+            work_bytes=work_bytes,
+            forward_hbm_bytes=float(traffic.forward_hbm_bytes[layers].sum()),
+            recompute_hbm_bytes=float(traffic.forward_hbm_bytes[repeated].sum()),
+            backward_hbm_bytes=float(traffic.backward_hbm_bytes[layers].sum()),
+            forward_reduced_bytes=float(traffic.forward_reduced_bytes[layers].sum()),
+            recompute_reduced_bytes=float(traffic.forward_reduced_bytes[repeated].sum()),
+            backward_reduced_bytes=float(traffic.backward_reduced_bytes[layers].sum()),
+            first_layer=int(layers[0]),
+            last_layer=int(layers[-1]),
+            layout=layout,
+            time_per_sample_s=time_per_sample_s,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PlanningTask:
+    """A model on one architecture with one HBM capacity, and the conditions: what every planner is given."""
 
     prospects: tuple[Prospect, ...]
     hbm_gib: float
     conditions: Conditions
     expert: Layout | None
-
-    def settings(self, layout: Layout) -> list[Setting]:
-        """Return what flushing placements have to respect, with and without recomputation."""
-        memory = self.hbm_gib * GIB
-        return [s for s in self.conditions.settings(layout) if s.memory_bytes == memory]
-
-    @cached_property
-    def models(self) -> dict[int, Layers]:
-        """Return the model as Piper's layers, by microbatch."""
-        microbatches = dict.fromkeys(one.point.layout.microbatch for one in self.prospects)
-        return {microbatch: self._layers(microbatch) for microbatch in microbatches}
-
-    def _layers(self, microbatch: int) -> Layers:
-        mine = [one for one in self.prospects if one.point.layout.microbatch == microbatch]
-        chains = {one.point.layout.tp: one.chain for one in mine}
-        return read_layers(chains, mine[0].point.layers, self.conditions.training.recompute)
+    """Widths that experts chose."""
 
     def prospect(self, layout: Layout) -> Prospect:
-        """Return the layers in a layout."""
+        """Layers in a layout."""
         return next(one for one in self.prospects if one.point.layout == layout)
 
-    def cluster(self, microbatch: int) -> Cluster:
-        """Return the devices and the batch as Piper's planner takes them, without further accumulation."""
-        return Cluster(
-            devices=self.conditions.scenario.devices,
-            memory_bytes=self.hbm_gib * GIB,
-            bandwidth_bytes_per_s=self.conditions.scenario.network_bandwidth_bytes_per_s,
-            microbatches=self.conditions.scenario.global_batch // microbatch,
-        )
+    def claim(self, time_per_sample_s: float, sync_s: float) -> Claim:
+        """What a planner says of its plan under these conditions."""
+        scenario = self.conditions.scenario
+        network = Flat(scenario.network_bandwidth_bytes_per_s, scenario.all_reduce_factor)
+        return Claim(time_per_sample_s, sync_s, network, scenario.hbm_bandwidth_bytes_per_s)
 
 
 @dataclass(frozen=True)
-class Flushed:
-    """The best placement of a planner for flushing pipelines."""
+class StageMemory:
+    """What the devices of a planned stage keep."""
 
-    prospect: Prospect
-    setting: Setting
-    placement: Placement
+    recomputed: int
+    """Layers that recompute."""
+    in_flight: int
+    memory_bytes: float
 
 
 @dataclass(frozen=True)
-class Unflushed:
-    """Piper's best plan, with its layers."""
+class Planned:
+    """The best plan of a planner."""
 
-    layers: Layers
-    cluster: Cluster
-    best: Batched
+    plan: Plan
+    memory: tuple[StageMemory, ...]
+    """Of every stage."""
+    bound_s: float
+    """Time per sample that no plan of the planner's goes below, as it counts."""
+
+    @property
+    def gap(self) -> float:
+        """What of its time the planner has not proven to be needed."""
+        return 1.0 - self.bound_s / self.plan.claimed.time_per_sample_s
 
 
-Outcome = Flushed | Unflushed | Infeasible
+class Planner(Protocol):
+    """Whoever spreads a model over the devices of a task."""
+
+    def __call__(self, task: PlanningTask) -> Planned | Infeasible:
+        """The best plan, or why nothing fits."""
 
 
 def read_tasks(
@@ -112,10 +142,10 @@ def read_tasks(
     graph: pd.DataFrame,
     solves: pd.DataFrame,
     architectures: pd.DataFrame,
-    asked: Sequence[Asked],
+    asked: Sequence[PlansAsked],
     conditions: Conditions,
     expert: Layout | None,
-) -> Iterator[tuple[Asked, Task]]:
+) -> Iterator[tuple[PlansAsked, PlanningTask]]:
     """Yield what to plan; tables layers and solves hold all points of a model."""
     names = list(dict.fromkeys(one.architecture for one in asked))
     prospects: dict[str, list[Prospect]] = {name: [] for name in names}
@@ -128,62 +158,4 @@ def read_tasks(
             traffic = device.traffic.of_layers(point.runs.layers)
             prospects[device.name].append(Prospect(point, point.runs.chain(*device.latencies), traffic))
     for one in asked:
-        yield one, Task(tuple(prospects[one.architecture]), one.hbm_gib, conditions, expert)
-
-
-def plan_as(planner: str, task: Task, piper: Planner) -> Outcome:
-    """Return the best plan of a planner."""
-    if planner == "piper":
-        return _plan_piper(task, piper)
-    return _best(task, _FLUSHING[planner])
-
-
-def _plan_piper(task: Task, piper: Planner) -> Unflushed | Infeasible:
-    """Return the best plan over microbatches; to accumulate more gradients is never better (`batches`)."""
-    batch, least = task.conditions.scenario.global_batch, min(task.models)
-    best = plan_batch(task.models, task.cluster(least), batch, (1,), piper)
-    if best is None:
-        return Infeasible(why_no_plan(task.models[least], task.cluster(least)))
-    microbatch = best.split.microbatch
-    return Unflushed(task.models[microbatch], task.cluster(microbatch), best)
-
-
-Place = Callable[[Task, Prospect, Setting], Placement | Infeasible]
-
-
-def _best(task: Task, place: Place) -> Flushed | Infeasible:
-    """Return the best placement over TMP widths, microbatches and recomputation, or why there is none."""
-    found = [
-        (one, setting, place(task, one, setting))
-        for one in task.prospects
-        for setting in task.settings(one.point.layout)
-    ]
-    placed = [Flushed(one, setting, p) for one, setting, p in found if isinstance(p, Placement)]
-    if not placed:
-        return next((p for *_, p in found if isinstance(p, Infeasible)), Infeasible("widths: none given"))
-    times = tied(np.array([one.placement.time_s for one in placed]))
-    return min(zip(times, placed, strict=True), key=lambda pair: (pair[0], *_order(pair[1])))[1]
-
-
-def _order(found: Flushed) -> tuple[bool, Layout]:
-    """Return what decides between equal times, as everywhere: stashing, t, microbatch."""
-    return found.setting.recompute, found.prospect.point.layout
-
-
-def _place_phaze(_: Task, one: Prospect, setting: Setting) -> Placement | Infeasible:
-    return place_chain(one.chain, one.point.layout, setting)
-
-
-def _place_equal(_: Task, one: Prospect, setting: Setting) -> Placement | Infeasible:
-    return place_equally(one.chain, one.point.layout, setting, *one.point.repeated())
-
-
-def _place_expert(task: Task, one: Prospect, setting: Setting) -> Placement | Infeasible:
-    if task.expert is None:
-        return Infeasible("widths: the workload has no expert's placement")
-    if task.expert.tp != one.point.layout.tp:
-        return Infeasible(f"widths: t = {task.expert.tp} is not among the TMP widths of the workload")
-    return place_expert(one.chain, task.expert, setting)
-
-
-_FLUSHING: dict[str, Place] = {"phaze": _place_phaze, "equal": _place_equal, "expert": _place_expert}
+        yield one, PlanningTask(tuple(prospects[one.architecture]), one.hbm_gib, conditions, expert)

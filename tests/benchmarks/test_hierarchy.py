@@ -10,9 +10,9 @@ import pytest
 from phaze.base.units import GIB
 from phaze.plan.piper.hierarchy import plan_hierarchy
 from phaze.plan.piper.instance import read_instance
-from phaze.plan.piper.nested import Hierarchy, NestedPlan
+from phaze.plan.piper.layers import FlatCluster, Hierarchy, NetworkLevel, PiperPlan
 
-Benchmark = Callable[..., NestedPlan | None]
+Benchmark = Callable[..., PiperPlan | None]
 
 
 @pytest.mark.parametrize("microbatches", [512, 1920])
@@ -22,7 +22,8 @@ def test_plan_bert_on_machines_of_eight(
 ) -> None:
     """Plan BERT-32 on devices of 8 GiB, 300 GiB/s inside a machine and 25 GiB/s between machines."""
     layers = read_instance(shared_data / "piper" / "bert32a100.json").layers()
-    hierarchy = Hierarchy((8, machines), (300 * GIB, 25 * GIB), 8 * GIB, microbatches)
+    inner = FlatCluster(8, 8 * GIB, 300 * GIB, microbatches)
+    hierarchy = Hierarchy(inner, (NetworkLevel(machines, 25 * GIB),))
     plan = benchmark(plan_hierarchy, layers, hierarchy)
     assert plan is not None
     assert plan.devices <= machines

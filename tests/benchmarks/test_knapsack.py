@@ -15,7 +15,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from phaze.base.units import GIB
 from phaze.plan.piper.instance import read_instance
-from phaze.plan.piper.layers import Cluster
+from phaze.plan.piper.layers import FlatCluster
 from tests.unit.plan.piper.knapsacks import arising, with_more_configurations
 
 INSTANCES = 27_000
@@ -31,7 +31,7 @@ def test_the_rule_beside_the_exact_knapsack(
     layers = read_instance(shared_data / "piper" / "bert32a100.json").layers()
     if most == 4:
         layers = with_more_configurations(layers, 1)
-    cluster = Cluster(512, 8.0 * GIB, 25.0 * GIB, 512)
+    cluster = FlatCluster(512, 8.0 * GIB, 25.0 * GIB, 512)
     knapsacks = list(arising(layers, cluster, INSTANCES if benchmark.enabled else 1000, 7))
     ruled = np.array([knapsack.by_the_rule() for knapsack in knapsacks])
     exact = benchmark.pedantic(lambda: np.array([knapsack.exactly() for knapsack in knapsacks]))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from phaze.plan.piper.layers import Cluster, Layers
+from phaze.plan.piper.layers import FlatCluster, ProfiledLayers
 from phaze.plan.piper.planner import plan, plan_over_devices
 from tests.unit.plan.piper.test_planner_published import (
     BANDWIDTH,
@@ -31,19 +31,19 @@ pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the authors' inputs a
 GNMT_ROWS = [row for row in ROWS if row[0] == "gnmt"]
 
 
-def cluster_of(devices: int, gib: float, microbatches: int) -> Cluster:
+def cluster_of(devices: int, gib: float, microbatches: int) -> FlatCluster:
     """Return devices on the network of the paper."""
-    return Cluster(devices, gib * 2**30, BANDWIDTH, microbatches)
+    return FlatCluster(devices, gib * 2**30, BANDWIDTH, microbatches)
 
 
-def time_taken(layers: Layers, cluster: Cluster) -> float:
+def time_taken(layers: ProfiledLayers, cluster: FlatCluster) -> float:
     """Return the processor seconds of a plan, compiled before."""
     start = process_time()
     plan(layers, cluster)
     return process_time() - start
 
 
-def peak_bytes(layers: Layers, cluster: Cluster) -> int:
+def peak_bytes(layers: ProfiledLayers, cluster: FlatCluster) -> int:
     """Return the memory that a plan allocates at most."""
     tracemalloc.start()
     plan(layers, cluster)
@@ -52,7 +52,7 @@ def peak_bytes(layers: Layers, cluster: Cluster) -> int:
     return peak
 
 
-def measure(benchmark: BenchmarkFixture, layers: Layers, cluster: Cluster, rounds: int) -> None:
+def measure(benchmark: BenchmarkFixture, layers: ProfiledLayers, cluster: FlatCluster, rounds: int) -> None:
     """Time plans and note the memory that one takes; without measuring, plan once."""
     assert benchmark.pedantic(plan, (layers, cluster), rounds=rounds) is not None
     if benchmark.enabled:

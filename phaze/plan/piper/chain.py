@@ -13,29 +13,29 @@ Memory of a layer is an affine function of the microbatches in flight (Section 3
 holds a ceil(s/d) + b bytes. What is in a, for each microbatch, and in b, once:
 
                                   a                       b
-    PipeDream                     weights + activations   the rest
-    PipeDream, recomputing        weights + inputs        the rest + (activations - inputs)
     PipeDream-2BW                 activations             2 weights + the rest
     PipeDream-2BW, recomputing    inputs                  2 weights + the rest + (activations - inputs)
 
-PipeDream keeps the weights with which a microbatch went forward until it has come back; PipeDream-2BW keeps
-two versions, however many microbatches are in flight. With recomputation only the activations that arrive at
-the layer wait for the backward pass, and the others exist for the one microbatch at work. The rest is what is
-there once for each parameter: gradients, optimizer state, and temporary buffers.
+PipeDream-2BW keeps two versions of the weights, however many microbatches are in flight. With recomputation
+only the activations that arrive at the layer wait for the backward pass, and the others exist for the one
+microbatch at work. The rest is what is there once for each parameter: gradients, optimizer state, and
+temporary buffers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from dataclasses import replace
 
 import numpy as np
 
-from phaze.base.arrays import Floats, Ints
-from phaze.layout import Recompute
+from phaze.base.arrays import Floats
+from phaze.base.units import GIB
+from phaze.layout import Layout, Recompute
 from phaze.pipeline.flushing import Chain
-from phaze.plan.piper.layers import Layers, Options
+from phaze.plan.piper.knapsack import choose_by_ratio
+from phaze.plan.piper.layers import Configurations, FlatCluster, ProfiledLayers, in_flight
+from phaze.plan.piper.stages import costs_of, planned_stage
 
 STASH, RECOMPUTE = "stash", "recompute"
 """Names of the configurations."""
@@ -43,104 +43,100 @@ CONFIGURATIONS: dict[Recompute, str] = {"none": STASH, "full": RECOMPUTE, "selec
 """By what a layout recomputes; no layer has one that recomputes a part."""
 
 
-Scheme = Literal["pipedream", "pipedream-2bw"]
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What layers (or one) keep on each of their t devices, in bytes, for one microbatch."""
-
-    weight_bytes: Floats | float
-    """One version of the weights."""
-    rest_bytes: Floats | float
-    """Gradients, optimizer state, and buffers."""
-    activation_bytes: Floats | float
-    """All that the backward pass needs, inputs included."""
-    input_bytes: Floats | float
-    """Of these, what arrives at the layer."""
-
-
-class Affine(NamedTuple):
-    """Memory of layers (or one)."""
-
-    stash_bytes: Floats
-    """a, for each microbatch in flight."""
-    fixed_bytes: Floats
-    """b, beside that."""
-
-
-def affine_memory(sizes: Sizes, scheme: Scheme, *, recompute: bool) -> Affine:
-    """Return a and b of a layer; inputs are at most the activations."""
-    weights, activations = np.asarray(sizes.weight_bytes), np.asarray(sizes.activation_bytes)
-    kept = np.asarray(sizes.input_bytes) if recompute else activations
-    versions = {"pipedream": (weights, 0.0 * weights), "pipedream-2bw": (0.0 * weights, 2.0 * weights)}
-    stashed, fixed = versions[scheme]
-    return Affine(
-        stash_bytes=stashed + kept, fixed_bytes=fixed + np.asarray(sizes.rest_bytes) + (activations - kept)
-    )
-
-
-def read_layers(chains: Mapping[int, Chain], names: Sequence[str], recompute: Sequence[bool]) -> Layers:
-    """Return a model on an architecture from its chains by TMP width, all for one microbatch.
+def read_layers(
+    chains: Mapping[Layout, Chain], names: Sequence[str], recompute: Sequence[bool]
+) -> ProfiledLayers:
+    """A model on an architecture from its chains by layout, all for one microbatch.
 
     `names` are those of the layers; `recompute` says which configurations there are: stash for False,
     recompute for True.
     """
-    widths = sorted(chains)
-    graph = chains[widths[0]]
-    return Layers(
+    layouts = sorted(chains)
+    graph = chains[layouts[0]]
+    return ProfiledLayers(
         ids=tuple(range(len(names))),
         names=tuple(names),
         edges=graph.edges,
         edge_bytes=graph.edge_bytes,
-        options={width: _options(chains[width], width, recompute) for width in widths},
+        options={one.tp: _configurations(chains[one], one, sorted(recompute)) for one in layouts},
     )
 
 
-def _options(chain: Chain, tensor: int, recompute: Sequence[bool]) -> Options:
-    names, times_s, memories = zip(*(_kind(chain, again=again) for again in sorted(recompute)), strict=True)
-    layer = np.repeat(np.arange(len(chain)), len(names))
-    synchronised = chain.edge_bytes if tensor > 1 else np.zeros(len(chain.edges))
-    return Options(
-        names=names * len(chain),
+def _configurations(chain: Chain, layout: Layout, recompute: Sequence[bool]) -> Configurations:
+    inputs = np.zeros(len(chain))
+    np.add.at(inputs, chain.targets, chain.edge_bytes)
+    times_s, stashes, fixed = [], [], []
+    for again in recompute:
+        # An input that the backward pass does not need has to be there to recompute from.
+        held = np.maximum(chain.activation_bytes, inputs) if again else chain.activation_bytes
+        stash = inputs if again else held
+        rest = 2.0 * chain.parameter_bytes + (chain.static_bytes - chain.parameter_bytes)
+        times_s.append(2.0 * chain.forward_s + chain.backward_s if again else chain.compute_s)
+        stashes.append(stash)
+        fixed.append(rest + (held - stash))
+    layer = np.repeat(np.arange(len(chain)), len(recompute))
+    synchronised = chain.edge_bytes if layout.tp > 1 else np.zeros(len(chain.edges))
+    return Configurations(
+        names=tuple(RECOMPUTE if again else STASH for again in recompute) * len(chain),
         layer=layer,
         time_s=_by_layer(times_s),
-        weight_bytes=_by_layer([chain.parameter_bytes] * len(names)),
-        stash_bytes=_by_layer([one.stash_bytes for one in memories]),
-        fixed_bytes=_by_layer([one.fixed_bytes for one in memories]),
-        forward_sync_bytes=_at(layer, chain.targets, synchronised),
-        backward_sync_bytes=_at(layer, chain.sources, synchronised),
-    )
-
-
-def _kind(chain: Chain, *, again: bool) -> tuple[str, Floats, Affine]:
-    """Return one configuration of every layer: its name, its times and its memory."""
-    sizes, time_s = _sizes(chain), chain.compute_s
-    if not again:
-        return STASH, time_s, affine_memory(sizes, "pipedream-2bw", recompute=False)
-    # An input that the backward pass does not need has to be there to recompute from.
-    needed = replace(sizes, activation_bytes=np.maximum(sizes.activation_bytes, sizes.input_bytes))
-    time_s = 2.0 * chain.forward_s + chain.backward_s
-    return RECOMPUTE, time_s, affine_memory(needed, "pipedream-2bw", recompute=True)
-
-
-def _sizes(chain: Chain) -> Sizes:
-    """Return what the layers keep, with the tensors on their incoming edges for inputs."""
-    arriving = np.zeros(len(chain))
-    np.add.at(arriving, chain.targets, chain.edge_bytes)
-    return Sizes(
-        weight_bytes=chain.parameter_bytes,
-        rest_bytes=chain.static_bytes - chain.parameter_bytes,
-        activation_bytes=chain.activation_bytes,
-        input_bytes=arriving,
+        weight_bytes=np.repeat(chain.parameter_bytes, len(recompute)),
+        stash_bytes=_by_layer(stashes),
+        fixed_bytes=_by_layer(fixed),
+        forward_sync_bytes=np.where(layer[:, None] == chain.targets, synchronised, 0.0),
+        backward_sync_bytes=np.where(layer[:, None] == chain.sources, synchronised, 0.0),
     )
 
 
 def _by_layer(kinds: Sequence[Floats]) -> Floats:
-    """Return one value for every layer and configuration, by layer, from arrays over the layers."""
     return np.stack(kinds, axis=1).ravel()
 
 
-def _at(layer: Ints, ends: Ints, sizes: Floats) -> Floats:
-    """Return (C, E) the bytes of every edge at the configurations of the layer at that end of it."""
-    return np.where(layer[:, None] == ends, sizes, 0.0)
+def why_outside(cluster: FlatCluster, layouts: Sequence[Layout]) -> str:
+    """Data width that Piper would not choose: one that does not divide N; empty if all do.
+
+    Such a plan has a price, if some replicas have a microbatch less, but it is none of Piper's.
+    """
+    for layout in layouts if cluster.synchronisation == "batch" else ():
+        if cluster.microbatches % layout.dp:
+            return f"data: {layout.dp} does not divide the {cluster.microbatches} microbatches of a batch"
+    return ""
+
+
+def price(
+    layers: ProfiledLayers, cluster: FlatCluster, cuts: Sequence[range], layouts: Sequence[Layout]
+) -> float | str:
+    """Time per sample of given stages under Piper's cost model, or what keeps them from running.
+
+    Stages come in the order of the data flow, their layers as positions; all layers of a stage run in the
+    configuration that its layout says. Whether the data widths divide N is not asked (`why_outside`).
+    """
+    degree, devices = sum(one.dp for one in layouts), sum(one.devices for one in layouts)
+    if devices > cluster.devices:
+        return f"devices: it takes {devices}, {cluster.devices} given"
+    if degree > cluster.microbatches:
+        return f"batch: data widths sum to {degree}, above the {cluster.microbatches} microbatches of a batch"
+    slowest_s = 0.0
+    for number, (cut, layout) in enumerate(zip(cuts, layouts, strict=True)):
+        found = _stage_s(layers, cluster, cut, layout, in_flight(degree, layout))
+        if isinstance(found, str):
+            return f"stage {number}: {found}"
+        slowest_s, degree = max(slowest_s, found), degree - layout.dp
+    return slowest_s
+
+
+def _stage_s(
+    layers: ProfiledLayers, cluster: FlatCluster, cut: range, layout: Layout, waiting: int
+) -> float | str:
+    if layout.tp not in layers.options:
+        return f"tensor: no layer has a configuration of width {layout.tp}"
+    name, options = CONFIGURATIONS[layout.recompute], layers.options[layout.tp]
+    only = replace(layers, options={layout.tp: options.take(np.array(options.names) == name)})
+    member = np.isin(np.arange(len(layers)), cut)
+    costs = costs_of(only, replace(cluster, memory_bytes=np.inf))
+    found = planned_stage(costs, member, layout, waiting, cluster.exchanged(layout), choose_by_ratio)
+    if found is None:
+        return f"configuration: not every layer can {name} at width {layout.tp}"
+    if found.memory_bytes > cluster.memory_bytes:
+        return f"memory: it needs {found.memory_bytes / GIB:.2f} GiB, {cluster.memory_bytes / GIB:g} given"
+    return found.time_s

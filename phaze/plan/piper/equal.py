@@ -18,20 +18,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import networkx as nx
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.layout import Layout
-from phaze.plan.piper.layers import Cluster, Layers, Options, Plan, PlannedStage
-from phaze.plan.piper.stages import data_degrees, exchanges
+from phaze.plan.piper.layers import Configurations, FlatCluster, PiperPlan, PlannedStage, ProfiledLayers
 
 Cut = tuple[int, ...]
 """Where stages begin in the order of the layers."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Stages:
+class _EqualStages:
     """L stages at one width, whatever their degree of data parallelism."""
 
     layout: Layout
@@ -46,19 +44,19 @@ class _Stages:
     memory_bytes: Floats
     """(L,)"""
 
-    def times(self, cluster: Cluster, degrees: Ints) -> Floats:
-        """Return (degrees, L) the time per sample."""
-        shares = np.array([exchanges(cluster, int(d)) / int(d) for d in degrees])
-        return self.time_s / degrees[:, None] + shares[:, None] * self.weight_s
+    def times(self, cluster: FlatCluster, widths: Ints) -> Floats:
+        """Time per sample of every stage at data widths, (widths, L)."""
+        shares = np.array([cluster.exchanged(Layout(dp=d)) / d for d in widths.tolist()])
+        return self.time_s / widths[:, None] + shares[:, None] * self.weight_s
 
-    def plan(self, cluster: Cluster, data: int) -> Plan:
-        """Return the stages with one degree of data parallelism."""
-        times = self.times(cluster, np.array([data]))[0]
-        return Plan(
+    def plan(self, cluster: FlatCluster, layout: Layout) -> PiperPlan:
+        """Stages of one layout."""
+        times = self.times(cluster, np.array([layout.dp]))[0]
+        return PiperPlan(
             tuple(
                 PlannedStage(
                     layers=tuple(members.tolist()),
-                    layout=replace(self.layout, dp=data),
+                    layout=layout,
                     configurations=tuple(self.chosen[members].tolist()),
                     in_flight=len(times) - j,
                     time_s=float(times[j]),
@@ -68,25 +66,41 @@ class _Stages:
             )
         )
 
+    def best_layout(self, cluster: FlatCluster) -> tuple[float, Layout] | None:
+        """Time of the slowest stage at the best data width, None if the stages do not fit."""
+        count = len(self.members)
+        most = min(cluster.devices // (count * self.layout.tp), cluster.microbatches // count)
+        if most == 0 or np.any(self.memory_bytes > cluster.memory_bytes):
+            return None
+        widths = cluster.data_widths(most)
+        if cluster.exactly:
+            widths = widths[widths * count == cluster.microbatches]
+        if len(widths) == 0:
+            return None
+        times = self.times(cluster, widths).max(axis=1)
+        return float(times.min()), replace(self.layout, dp=int(widths[np.argmin(times)]))
 
-def plan_equally(layers: Layers, cluster: Cluster) -> Plan | None:
-    """Return the plan of equal stages with the least time per sample, None if none fits."""
-    best: tuple[float, int, _Stages] | None = None
+
+def plan_equally(layers: ProfiledLayers, cluster: FlatCluster) -> PiperPlan | None:
+    """Plan of equal stages with the least time per sample, None if none fits."""
+    best: tuple[float, Layout, _EqualStages] | None = None
     order = depth_first_order(layers)
     cuts = list(equal_cuts([layers.names[v] for v in order]))
-    for tensor, options in layers.options.items():
-        most = min(cluster.devices // tensor, cluster.microbatches)
+    for width, options in layers.options.items():
+        most = min(cluster.devices // width, cluster.microbatches)
         for chosen in uniform_choices(options, len(layers)):
             for cut in (cut for cut in cuts if len(cut) <= most):
-                stages = _stages(layers, cluster, Layout(tp=tensor), chosen, np.split(order, cut[1:]))
-                found = _best_degree(stages, cluster)
+                stages = _stages(layers, cluster, Layout(tp=width), chosen, np.split(order, cut[1:]))
+                found = stages.best_layout(cluster)
                 if found is not None and (best is None or found[0] < best[0]):
                     best = (*found, stages)
     return None if best is None else best[2].plan(cluster, best[1])
 
 
-def depth_first_order(layers: Layers) -> Ints:
-    """Return the positions in topological order, (n,)."""
+def depth_first_order(layers: ProfiledLayers) -> Ints:
+    """Positions in topological order, (n,)."""
+    import networkx as nx  # takes its time: whoever plans chains does without
+
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(len(layers)))
     graph.add_edges_from(layers.pairs)
@@ -97,17 +111,21 @@ def equal_cuts(names: Sequence[str]) -> Iterator[Cut]:
     """Yield the cuts of layers with these names, in their order, for every number of groups."""
     name, times = Counter(names).most_common(1)[0]
     repeated = [i for i, one in enumerate(names) if times == 1 or one == name]
-    ends = (0,) * (repeated[0] > 0), (repeated[-1] + 1,) * (repeated[-1] + 1 < len(names))
     for groups in range(1, len(repeated) + 1):
-        size, longer = divmod(len(repeated), groups)
-        starts = (j * size + max(0, j - (groups - longer)) for j in range(groups))
-        inner = tuple(repeated[start] for start in starts)
-        yield (0, *inner[1:])
-        if any(ends):
-            yield (*ends[0], *inner, *ends[1])
+        yield from group_cuts(len(names), repeated, groups)
 
 
-def uniform_choices(options: Options, layers: int) -> Iterator[Ints]:
+def group_cuts(layers: int, repeated: Sequence[int], groups: int) -> Iterator[Cut]:
+    """Yield the cut of repeated layers, as positions, into groups: what is around them joined, or apart."""
+    size, longer = divmod(len(repeated), groups)
+    inner = tuple(repeated[j * size + max(0, j - (groups - longer))] for j in range(groups))
+    before, after = (0,) * (repeated[0] > 0), (repeated[-1] + 1,) * (repeated[-1] + 1 < layers)
+    yield (0, *inner[1:])
+    if before or after:
+        yield (*before, *inner, *after)
+
+
+def uniform_choices(options: Configurations, layers: int) -> Iterator[Ints]:
     """Yield for each name the configurations of that name, (n,); a layer without such takes its fastest."""
     first = options.first(layers)
     if np.any(first[1:] == first[:-1]):
@@ -120,23 +138,25 @@ def uniform_choices(options: Options, layers: int) -> Iterator[Ints]:
         yield chosen
 
 
-def _stages(layers: Layers, cluster: Cluster, layout: Layout, chosen: Ints, members: list[Ints]) -> _Stages:
-    """Return what stages cost (Section 4)."""
+def _stages(
+    layers: ProfiledLayers, cluster: FlatCluster, layout: Layout, chosen: Ints, members: list[Ints]
+) -> _EqualStages:
+    """Costs of stages (Section 4)."""
     options, count = layers.options[layout.tp], len(members)
     stage = np.empty(len(layers), dtype=np.int64)
     for j, inside in enumerate(members):
         stage[inside] = j
 
     def total(values: Floats) -> Floats:
-        return _sums(stage, values[chosen], count)
+        return np.bincount(stage, values[chosen], count).astype(np.float64)
 
     sources, targets = layers.sources, layers.targets
     crossing = np.flatnonzero(stage[sources] != stage[targets])
     arriving = layers.edge_bytes + options.forward_sync_bytes[chosen[targets], np.arange(len(targets))]
     leaving = layers.edge_bytes + options.backward_sync_bytes[chosen[sources], np.arange(len(sources))]
-    moved = _sums(stage[targets[crossing]], arriving[crossing], count)
-    moved += _sums(stage[sources[crossing]], leaving[crossing], count)
-    return _Stages(
+    moved = np.bincount(stage[targets[crossing]], arriving[crossing], count)
+    moved += np.bincount(stage[sources[crossing]], leaving[crossing], count)
+    return _EqualStages(
         layout=layout,
         members=[np.sort(inside) for inside in members],
         chosen=chosen,
@@ -144,23 +164,3 @@ def _stages(layers: Layers, cluster: Cluster, layout: Layout, chosen: Ints, memb
         weight_s=cluster.network.endless_s("all_reduce", total(options.weight_bytes)),
         memory_bytes=total(options.stash_bytes) * np.arange(count, 0, -1) + total(options.fixed_bytes),
     )
-
-
-def _sums(stage: Ints, values: Floats, count: int) -> Floats:
-    """Return (count,) the sums of values by stage."""
-    return np.bincount(stage, values, count).astype(np.float64)
-
-
-def _best_degree(stages: _Stages, cluster: Cluster) -> tuple[float, int] | None:
-    """Return the time of the slowest stage and d at its best, None if the stages do not fit."""
-    count = len(stages.members)
-    most = min(cluster.devices // (count * stages.layout.tp), cluster.microbatches // count)
-    if most == 0 or np.any(stages.memory_bytes > cluster.memory_bytes):
-        return None
-    degrees = data_degrees(cluster, most)
-    if cluster.exactly:
-        degrees = degrees[degrees * count == cluster.microbatches]
-    if len(degrees) == 0:
-        return None
-    times = stages.times(cluster, degrees).max(axis=1)
-    return float(times.min()), int(degrees[np.argmin(times)])

@@ -1,5 +1,21 @@
 """Whether some plan keeps a time on every device of every level (Piper, Appendix E, turned around).
 
+A stage of level 1 with degrees d and t, of which the levels above run q replicas, takes for a sample of the
+whole
+
+    1/(q d) * [sum p + 2 (c + c_fw or c_bw) / B_1 over the border + L sum w / B_1]
+
+where L = 4 (d-1)/d for synchronisation by rounds and L = 4 (d-1) q/N by batches. Which configurations are
+best depends on t, on L and on how many microbatches are in flight; on d and q only through these. So one
+staircase for each set, t and L says all: the least time as a function of what is in flight.
+
+A superstage of level l takes 1/(q d) * [L W + 2 sum of c over the border] / B_l. There the weights of a
+layer are those of the whole layer, which all devices inside hold together: W sums t X.w over the layers,
+with the least t that a layer has configurations for (and the largest X.w of these). Appendix E leaves this
+open, as it ignores tensor parallelism where it states the cost. Slices that t devices copy rather than
+share, such as those of normalisations, are counted once. What a layer's t devices exchange (c_fw, c_bw)
+stays inside level 1.
+
 Appendix E tabulates dp[D, D'][k][s, x], the least time. Asked instead whether a time t suffices, the sums s
 need no axis. A set of layers that fits on a device with s fits with any smaller s (fewer microbatches are
 in flight), so that the greatest s that fits says all: G[D, D'][x], found level by level from
@@ -17,20 +33,53 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import prod
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from phaze.base.arrays import Floats, Ints
+from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit
-from phaze.plan.piper.hierarchy_costs import Problem, Staircase
+from phaze.cost.network.network import BOTH_DIRECTIONS
+from phaze.layout import Layout
+from phaze.plan.downsets import Downsets, DownsetsError
+from phaze.plan.piper.knapsack import choose_exactly
+from phaze.plan.piper.layers import FlatCluster, Hierarchy, ProfiledLayers
+from phaze.plan.piper.stages import ConfigurationCosts, costs_of, price_stage
 
-Limits = NDArray[np.int32]
+PAIRS = 400_000
+"""Contiguous sets that are planned for at most."""
+NONE = np.int32(1 << 30)
+Greatest = NDArray[np.int32]
 
 
-class Choices(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Sets:
+    """All contiguous sets that are not empty, P of them, as pairs of downsets: `outer` without `inner`."""
+
+    outer: Ints
+    """(P,) downset, rising."""
+    inner: Ints
+    """(P,) downset inside it, rising for one outer."""
+    number: Ints
+    """(downsets, downsets) which set an outer and an inner make, or -1."""
+    member: Bools
+    """(P, n) whether it holds a layer."""
+
+
+class Staircase(NamedTuple):
+    """The least time of every set as a function of the microbatches in flight, in steps."""
+
+    start: Ints
+    """(P + 1,) first step of each set."""
+    time_s: Floats
+    """(steps,) rising within a set."""
+    until: Ints
+    """(steps,) the most in flight at that time, rising within a set."""
+
+
+class Ways(NamedTuple):
     """Ways to run a set of layers as one superstage or stage of a level, O of them."""
 
     data: Ints
@@ -41,16 +90,79 @@ class Choices(NamedTuple):
     """(O,) devices of the level."""
     degree: Ints
     """(O,) x°."""
-    limit: Limits
+    limit: Greatest
     """(P, O) the greatest s that keeps the time; less than x° where none does."""
 
 
-NONE = np.int32(1 << 30)
+def sets_of(downsets: Downsets) -> Sets:
+    """All pairs of nested downsets; too many: an error that says what to do."""
+    inside: list[Ints] = []
+    pairs = 0
+    for i in range(len(downsets)):
+        inside.append(downsets.within(i)[:-1])
+        pairs += len(inside[-1])
+        if pairs > PAIRS:
+            raise DownsetsError(
+                f"{i + 1} of {len(downsets)} downsets make {pairs} contiguous sets; for levels at most "
+                f"{PAIRS} are compared; the prefixes of one linear order make fewer"
+            )
+    outer = np.repeat(np.arange(len(downsets)), [len(inner) for inner in inside])
+    inner = np.concatenate(inside)
+    number = np.full((len(downsets), len(downsets)), -1, dtype=np.int64)
+    number[outer, inner] = np.arange(len(outer))
+    member = downsets.membership
+    return Sets(outer, inner, number, member[outer] & ~member[inner])
+
+
+@njit
+def staircase_of(costs: ConfigurationCosts, member: Bools, t: int, exchanged: float, most: int) -> Staircase:
+    """Least times of stages with d = q = 1, and gradients exchanged as often as given.
+
+    With more in flight, nothing gets smaller: the least time rises. The choice that is best for m
+    microbatches stays so until it no longer fits, hence one knapsack for each step of the staircase. member:
+    (P, n); t: the position of the width; exchanged: as for `price_stage`; most: in flight at all.
+    """
+    sets = len(member)
+    start = np.zeros(sets + 1, dtype=np.int64)
+    time = np.empty(2 * sets + 2)
+    until = np.empty(2 * sets + 2, dtype=np.int64)
+    chosen = np.empty(member.shape[1], dtype=np.int64)
+    stash, fixed, limit = costs.stash_bytes, costs.fixed_bytes, costs.limit_bytes
+    steps = 0
+    for p in range(sets):
+        own_s, memory_bytes, common_s = price_stage(costs, member[p], t, exchanged, 1)
+        m = 1
+        while m <= most and choose_exactly(costs.first[t], member[p], own_s, memory_bytes, limit, chosen):
+            if steps == len(time):
+                time = np.concatenate((time, np.empty(len(time))))
+                until = np.concatenate((until, np.empty(len(until), dtype=np.int64)))
+            picked = chosen[member[p]]
+            m = max(m, _lasts(stash[picked].sum(), fixed[picked].sum(), limit, most))
+            time[steps] = own_s[picked].sum() + common_s
+            until[steps] = m
+            steps += 1
+            m += 1
+            memory_bytes = stash * m + fixed
+        start[p + 1] = steps
+    return Staircase(start, time[:steps].copy(), until[:steps].copy())
+
+
+@njit
+def _lasts(stash: float, fixed: float, limit: float, most: int) -> int:
+    """Most microbatches in flight, of `most`, that fit."""
+    if stash * most + fixed <= limit:
+        return most
+    m = int((limit - fixed) / stash)
+    while m > 0 and stash * m + fixed > limit:
+        m -= 1
+    while stash * (m + 1) + fixed <= limit:
+        m += 1
+    return m
 
 
 @njit
 def longest_in_flight(stairs: Staircase, allowed: Floats) -> Ints:
-    """Return the most microbatches in flight whose least cost is allowed, of each set; 0 where none, (P,)."""
+    """Most microbatches in flight whose least cost is allowed, of each set; 0 where none, (P,)."""
     most = np.zeros(len(allowed), dtype=np.int64)
     for p in range(len(allowed)):
         low, high = stairs.start[p], stairs.start[p + 1]
@@ -66,12 +178,12 @@ def longest_in_flight(stairs: Staircase, allowed: Floats) -> Ints:
 
 
 @njit
-def follow(number: Ints, around: Ints, choices: Choices, devices: int, degrees: int) -> Limits:
-    """Return r[D][k][x], -1 where nothing keeps the time, shape (len(around), devices + 1, degrees + 1).
+def follow(number: Ints, around: Ints, ways: Ways, devices: int, degrees: int) -> Greatest:
+    """r[D][k][x], -1 where nothing keeps the time, shape (len(around), devices + 1, degrees + 1).
 
     `around` lists D' and then the downsets D that hold it, smaller ones first.
     """
-    cost, degree, limit = choices.cost, choices.degree, choices.limit
+    cost, degree, limit = ways.cost, ways.degree, ways.limit
     r = np.full((len(around), devices + 1, degrees + 1), np.int32(-1))
     possible = np.zeros(len(around), dtype=np.bool_)
     possible[0] = True
@@ -95,12 +207,12 @@ def follow(number: Ints, around: Ints, choices: Choices, devices: int, degrees: 
 
 
 @njit
-def limits_inside(number: Ints, choices: Choices, devices: int, degrees: int) -> Limits:
-    """Return G, the greatest s with which a set fits on one device of the next level, (P, degrees + 1)."""
-    greatest = np.full((len(choices.limit), degrees + 1), np.int32(-1))
+def limits_inside(number: Ints, ways: Ways, devices: int, degrees: int) -> Greatest:
+    """G, the greatest s with which a set fits on one device of the next level, (P, degrees + 1)."""
+    greatest = np.full((len(ways.limit), degrees + 1), np.int32(-1))
     for bottom in range(len(number) - 1):
         around = np.concatenate((np.array([bottom]), np.flatnonzero(number[:, bottom] >= 0)))
-        r = follow(number, around, choices, devices, degrees)
+        r = follow(number, around, ways, devices, degrees)
         for j in range(1, len(around)):
             pair = number[around[j], bottom]
             for x in range(1, degrees + 1):
@@ -110,13 +222,13 @@ def limits_inside(number: Ints, choices: Choices, devices: int, degrees: int) ->
 
 
 @njit
-def fewest_devices(number: Ints, choices: Choices, devices: int, degrees: int, remaining: Ints) -> Limits:
-    """Return f[D][s], the fewest devices of the highest level, NONE where more are needed, (downsets, N + 1).
+def fewest_devices(number: Ints, ways: Ways, devices: int, degrees: int, remaining: Ints) -> Greatest:
+    """f[D][s], the fewest devices of the highest level, NONE where more are needed, (downsets, N + 1).
 
     What exceeds the devices when the `remaining` (at least needed for the layers outside D) are added is left
     out: no plan extends it.
     """
-    cost, degree, limit = choices.cost, choices.degree, choices.limit
+    cost, degree, limit = ways.cost, ways.degree, ways.limit
     f = np.full((len(number), degrees + 1), NONE)
     f[0, 0] = 0
     low = np.zeros(len(number), dtype=np.int64)
@@ -145,80 +257,127 @@ def fewest_devices(number: Ints, choices: Choices, devices: int, degrees: int, r
     return f
 
 
+class LevelCosts:
+    """What stages and superstages on all contiguous sets cost, whatever the time that is asked for."""
+
+    def __init__(self, layers: ProfiledLayers, hierarchy: Hierarchy, downsets: Downsets) -> None:
+        """Sum up what does not depend on degrees."""
+        self.hierarchy, self.sets = hierarchy, sets_of(downsets)
+        self.costs = costs_of(layers, hierarchy.inner)
+        member = self.sets.member
+        crossing = member[:, layers.sources] != member[:, layers.targets]
+        self.border_bytes: Floats = crossing @ layers.edge_bytes
+        """(P,) c over the edges that cross the border."""
+        self.weight_bytes: Floats = member @ _whole_weight_bytes(layers)
+        """(P,) W."""
+        self.work_s: Floats = downsets.membership @ _least_work_s(layers, hierarchy.inner.devices)
+        """(downsets,) device seconds that the layers need at least."""
+        self.constant_s = [_constant_weight_s(self.costs, member, t) for t in range(len(self.costs.widths))]
+        """For each width sum w / B_1 of every set (P,), None where it depends on the configurations."""
+        self._stairs: dict[tuple[int, float], Staircase] = {}
+
+    def most_in_flight(self, t: int, layout: Layout, around: int, time_s: float) -> Ints:
+        """Most microbatches in flight with which a stage at the t-th width keeps the time, (P,)."""
+        exchanged = self.hierarchy.cluster(1, around).exchanged(layout)
+        constant_s = self.constant_s[t]
+        key = (t, exchanged if constant_s is None else 0.0)
+        if key not in self._stairs:
+            most = self.hierarchy.inner.microbatches
+            self._stairs[key] = staircase_of(self.costs, self.sets.member, t, key[1], most)
+        allowed = np.full(len(self.sets.outer), time_s * layout.dp * around)
+        if constant_s is not None:
+            allowed -= BOTH_DIRECTIONS * exchanged * constant_s
+        return longest_in_flight(self._stairs[key], allowed)
+
+    def superstage_s(self, level: int, layout: Layout, around: int) -> Floats:
+        """Communication of a device of a level, per sample of the whole, (P,)."""
+        cluster = self.hierarchy.cluster(level, around)
+        gradients = BOTH_DIRECTIONS * cluster.exchanged(layout) * self.weight_bytes
+        return (gradients + 2 * self.border_bytes) / cluster.bandwidth_bytes_per_s / (layout.dp * around)
+
+
+def _whole_weight_bytes(layers: ProfiledLayers) -> Floats:
+    """Weights of each layer on all its devices together, (n,)."""
+    weights = np.zeros(len(layers))
+    for width in sorted(layers.options, reverse=True):
+        options = layers.options[width]
+        most = np.full(len(layers), -1.0)
+        np.maximum.at(most, options.layer, width * options.weight_bytes)
+        weights = np.where(most >= 0, most, weights)
+    return weights
+
+
+def _least_work_s(layers: ProfiledLayers, widest: int) -> Floats:
+    """Least t X.p of each layer over t <= widest, zero where it has no configuration, (n,)."""
+    work = np.full(len(layers), np.inf)
+    for width, options in layers.options.items():
+        if width <= widest:
+            np.minimum.at(work, options.layer, width * options.time_s)
+    return np.where(np.isinf(work), 0.0, work)
+
+
+def _constant_weight_s(costs: ConfigurationCosts, member: Bools, t: int) -> Floats | None:
+    exchange_s = costs.weight_s / BOTH_DIRECTIONS
+    spans = [exchange_s[i:j] for i, j in pairwise(costs.first[t])]
+    if any(len(span) and np.ptp(span) > 0 for span in spans):
+        return None
+    return np.asarray(member @ np.array([span[0] if len(span) else 0.0 for span in spans]))
+
+
 @dataclass(frozen=True, eq=False)
-class Question:
-    """Whether some plan takes `time_s` or less on every device of every level."""
+class WithinTime:
+    """Plans that take `time_s` or less on every device of every level."""
 
-    problem: Problem
+    costs: LevelCosts
     time_s: float
-    asked: dict[tuple[int, int], Choices] = field(default_factory=dict)
+    _ways: dict[tuple[int, int], Ways] = field(default_factory=dict)
 
-    def choices(self, level: int, around: int) -> Choices:
-        """Return how sets run as superstages of a level, with replicas of it whose d multiply to `around`."""
+    def ways(self, level: int, around: int) -> Ways:
+        """How sets run as superstages of a level, with replicas of it whose d multiply to `around`."""
         key = (level, around)
-        if key not in self.asked:
-            rows = self._stages(around) if level == 1 else self._superstages(level, around)
-            self.asked[key] = _choices(list(rows), len(self.problem.sets.outer))
-        return self.asked[key]
+        if key not in self._ways:
+            rows = list(self._stages(around) if level == 1 else self._superstages(level, around))
+            used = [row for row in rows if (row[4] >= row[3]).any()]
+            limit = np.empty((len(self.costs.sets.outer), len(used)), dtype=np.int32)
+            for o, row in enumerate(used):
+                limit[:, o] = np.minimum(row[4], int(NONE) // 2)
+            data, inner, cost, degree = (np.array([row[i] for row in used], np.int64) for i in range(4))
+            self._ways[key] = Ways(data, inner, cost, degree, limit)
+        return self._ways[key]
 
-    def degrees(self, level: int, around: int) -> int:
-        """Return the most that degrees may sum up to in a device of the level above."""
-        hierarchy = self.problem.hierarchy
-        return min(prod(hierarchy.counts[:level]), hierarchy.microbatches // around)
+    def _degrees(self, level: int, cluster: FlatCluster) -> int:
+        """Most that degrees may sum up to in a device of the level above."""
+        return min(self.costs.hierarchy.devices(level), cluster.microbatches)
 
-    def limits(self, level: int, around: int) -> Limits:
-        """Return the greatest s with which sets fit on one device of the level above, (P, degrees + 1)."""
-        number, devices = self.problem.sets.number, self.problem.hierarchy.counts[level - 1]
-        return limits_inside(number, self.choices(level, around), devices, self.degrees(level, around))
-
-    def fewest(self) -> Limits:
-        """Return the fewest devices of the highest level for every downset and sum of degrees."""
-        number, hierarchy = self.problem.sets.number, self.problem.hierarchy
-        choices, degrees = self.choices(hierarchy.levels, 1), self.degrees(hierarchy.levels, 1)
-        return fewest_devices(number, choices, hierarchy.counts[-1], degrees, self._remaining())
-
-    def _remaining(self) -> Ints:
-        """Return the devices of the highest level that the layers outside a downset need at least."""
-        hierarchy = self.problem.hierarchy
-        each_s = self.time_s * hierarchy.inside(hierarchy.levels)
-        rest_s = self.problem.work_s[-1] - self.problem.work_s
+    def fewest(self) -> Greatest:
+        """Fewest devices of the highest level for every downset and sum of degrees."""
+        hierarchy, work_s = self.costs.hierarchy, self.costs.work_s
+        top = len(hierarchy.levels)
+        each_s, rest_s = self.time_s * hierarchy.devices(top - 1), work_s[-1] - work_s
         needed = np.ceil(rest_s / each_s - 1e-9) if each_s > 0 else np.zeros(len(rest_s))
-        return np.clip(needed, 0, int(NONE) // 4).astype(np.int64)
+        remaining = np.clip(needed, 0, int(NONE) // 4).astype(np.int64)
+        cluster, number = hierarchy.cluster(top, 1), self.costs.sets.number
+        return fewest_devices(
+            number, self.ways(top, 1), cluster.devices, self._degrees(top, cluster), remaining
+        )
 
     def _stages(self, around: int) -> Iterator[tuple[int, int, int, int, Ints]]:
         """Yield d, t, the devices, the degree and the greatest s of each set, for stages of level 1."""
-        problem, hierarchy = self.problem, self.problem.hierarchy
-        for t, tensor in enumerate(problem.costs.widths.tolist()):
-            for data in hierarchy.degrees(1, around):
-                if data * tensor > hierarchy.counts[0]:
-                    break
-                stairs, allowed = problem.allowed_s(t, data, around, self.time_s)
-                each = np.broadcast_to(allowed, len(problem.sets.outer)).astype(np.float64)
-                most = longest_in_flight(stairs, each)
-                yield data, tensor, data * tensor, data, self._limit(most, data, around)
-
-    def _limit(self, most: Ints, data: int, around: int) -> Ints:
-        """Return the greatest s for which `most` microbatches in flight are enough, (P,)."""
-        if self.problem.memory == "exact":
-            return np.asarray(data * most)
-        assumed = self.problem.in_flight(data, around, 0)
-        return np.where(most >= assumed, data * self.problem.most, 0)
+        cluster = self.costs.hierarchy.cluster(1, around)
+        for t, width in enumerate(self.costs.costs.widths.tolist()):
+            degrees = cluster.data_widths()
+            for data in degrees[degrees * width <= cluster.devices].tolist():
+                layout = Layout(tp=width, dp=data)
+                most = self.costs.most_in_flight(t, layout, around, self.time_s)
+                yield data, width, layout.devices, data, data * most
 
     def _superstages(self, level: int, around: int) -> Iterator[tuple[int, int, int, int, Ints]]:
         """Yield d, x, the devices, the degree and the greatest s of each set, for a level above the first."""
-        problem = self.problem
-        for data in problem.hierarchy.degrees(level, around):
-            fits = problem.superstage_s(level, data, around) <= self.time_s
-            limits = self.limits(level - 1, around * data).astype(np.int64)
+        number, hierarchy = self.costs.sets.number, self.costs.hierarchy
+        for data in hierarchy.cluster(level, around).data_widths().tolist():
+            fits = self.costs.superstage_s(level, Layout(dp=data), around) <= self.time_s
+            inside = hierarchy.cluster(level - 1, around * data)
+            ways, degrees = self.ways(level - 1, around * data), self._degrees(level - 1, inside)
+            limits = limits_inside(number, ways, inside.devices, degrees).astype(np.int64)
             for x in range(1, limits.shape[1]):
                 yield data, x, data, data * x, np.where(fits, data * limits[:, x], 0)
-
-
-def _choices(rows: list[tuple[int, int, int, int, Ints]], sets: int) -> Choices:
-    """Return those of the choices that are of use to some set."""
-    used = [row for row in rows if (row[4] >= row[3]).any()]
-    limit = np.empty((sets, len(used)), dtype=np.int32)
-    for o, row in enumerate(used):
-        limit[:, o] = np.minimum(row[4], int(NONE) // 2)
-    data, inner, cost, degree = (np.array([row[i] for row in used], dtype=np.int64) for i in range(4))
-    return Choices(data, inner, cost, degree, limit)

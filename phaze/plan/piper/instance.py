@@ -28,7 +28,7 @@ from pydantic import Field, model_validator
 
 from phaze.base.arrays import Floats
 from phaze.base.room import refuse_beyond_memory
-from phaze.plan.piper.layers import Cluster, Layers, Options
+from phaze.plan.piper.layers import Configurations, FlatCluster, ProfiledLayers
 from phaze.spec.documents import (
     CamelCase,
     LayerEdge,
@@ -41,15 +41,13 @@ from phaze.spec.documents import (
 from phaze.spec.values import Count, Positive, Size, Whole
 from phaze.workload.graphs import edge_arrays
 
-Json = dict[str, object]
-
 EXCHANGE_BYTES = 64
 """Of a configuration and an edge: forward and backward, as read, in seconds, and the least of each layer."""
 SHOWN = 10
 """How many mistakes of one kind are listed."""
 
 
-class Configuration(CamelCase):
+class StoredConfiguration(CamelCase):
     """How t devices run a layer."""
 
     id: str
@@ -61,22 +59,22 @@ class Configuration(CamelCase):
     sync_time_bw: dict[str, Size]
 
 
-class Node(CamelCase):
+class StoredLayer(CamelCase):
     """A layer with its configurations by width."""
 
     id: Whole
     name: str
-    configurations: dict[str, list[Configuration]] = Field(alias="TMPCs")
+    configurations: dict[str, list[StoredConfiguration]] = Field(alias="TMPCs")
 
 
-class Instance(CamelCase):
+class PiperInstance(CamelCase):
     """Layers, the cluster, and the batch."""
 
     max_devices: Count
     max_memory_per_device: Positive
     bandwidth: Positive
     mbs_in_batch: Count
-    nodes: list[Node] = Field(min_length=1)
+    nodes: list[StoredLayer] = Field(min_length=1)
     edges: list[LayerEdge]
 
     @model_validator(mode="after")
@@ -89,7 +87,7 @@ class Instance(CamelCase):
                 raise ValueError("\n".join(found[:SHOWN] + more))
         return self
 
-    def layers(self) -> Layers:
+    def layers(self) -> ProfiledLayers:
         """Return the layers; their positions follow the ids, so that the smallest id is the first.
 
         Raises PhazeError where configurations times edges are more than the machine can hold.
@@ -103,7 +101,7 @@ class Instance(CamelCase):
         nodes = sorted(self.nodes, key=lambda node: node.id)
         position = {node.id: place for place, node in enumerate(nodes)}
         widths = sorted({int(t) for node in nodes for t, given in node.configurations.items() if given})
-        return Layers(
+        return ProfiledLayers(
             ids=tuple(position),
             names=tuple(node.name for node in nodes),
             options={width: _options(nodes, self.edges, str(width)) for width in widths},
@@ -114,12 +112,12 @@ class Instance(CamelCase):
         )
 
 
-def read_instance(path: str | Path) -> Instance:
+def read_instance(path: str | Path) -> PiperInstance:
     """Return the instance in a JSON file, or raise PhazeError naming file, key, value and what is allowed."""
-    return read_as(Instance, path)
+    return read_as(PiperInstance, path)
 
 
-def _options(nodes: list[Node], edges: list[LayerEdge], width: str) -> Options:
+def _options(nodes: list[StoredLayer], edges: list[LayerEdge], width: str) -> Configurations:
     """Return the configurations of all layers at a width."""
     owned = [(place, c) for place, node in enumerate(nodes) for c in node.configurations.get(width, [])]
     rows: dict[int, list[int]] = {node.id: [] for node in nodes}
@@ -131,7 +129,7 @@ def _options(nodes: list[Node], edges: list[LayerEdge], width: str) -> Options:
             forward[row, column] = owned[row][1].sync_time_fw[str(edge.source_id)]
         for row in rows[edge.source_id]:
             backward[row, column] = owned[row][1].sync_time_bw[str(edge.dest_id)]
-    return Options(
+    return Configurations(
         names=tuple(configuration.id for _, configuration in owned),
         layer=np.array([place for place, _ in owned], dtype=np.int64),
         time_s=_reals(configuration.time_per_sample for _, configuration in owned),
@@ -147,7 +145,7 @@ def _reals(values: Iterable[float]) -> Floats:
     return np.array(list(values), dtype=np.float64)
 
 
-def _bad_layers(nodes: list[Node]) -> Iterator[str]:
+def _bad_layers(nodes: list[StoredLayer]) -> Iterator[str]:
     """Yield what is wrong with the layers by themselves."""
     yield from (f"nodes: {message}" for message in repeated_ids(node.id for node in nodes))
     for node in nodes:
@@ -157,7 +155,7 @@ def _bad_layers(nodes: list[Node]) -> Iterator[str]:
             yield f"nodes: id {node.id}: TMPCs: at least one configuration is needed at some width, got none"
 
 
-def _bad_list(width: str, given: list[Configuration]) -> Iterator[str]:
+def _bad_list(width: str, given: list[StoredConfiguration]) -> Iterator[str]:
     try:
         check_width(width)
     except ValueError as error:
@@ -167,7 +165,7 @@ def _bad_list(width: str, given: list[Configuration]) -> Iterator[str]:
         yield f"width {width}: id {name!r} is given {names.count(name)} times; ids of a list must be unique"
 
 
-def _bad_graph(instance: Instance) -> Iterator[str]:
+def _bad_graph(instance: PiperInstance) -> Iterator[str]:
     """Yield what is wrong with the edges; a cycle only if they join layers."""
     found = [f"edges: {message}" for message in bad_edges({n.id for n in instance.nodes}, instance.edges)]
     yield from found or _cycle(instance.edges)
@@ -184,7 +182,7 @@ def _cycle(edges: list[LayerEdge]) -> Iterator[str]:
         yield f"edges: {layers} is a cycle; the graph must have none"
 
 
-def _bad_syncs(instance: Instance) -> Iterator[str]:
+def _bad_syncs(instance: PiperInstance) -> Iterator[str]:
     """Yield each configuration whose synchronised tensors are not those of its layer's edges."""
     sources: dict[int, set[str]] = {node.id: set() for node in instance.nodes}
     targets: dict[int, set[str]] = {node.id: set() for node in instance.nodes}
@@ -213,56 +211,41 @@ def _listed(ids: set[str]) -> str:
     return ", ".join(sorted(ids, key=int)) or "none"
 
 
-def write_instance(path: str | Path, layers: Layers, cluster: Cluster) -> None:
+def write_instance(path: str | Path, layers: ProfiledLayers, cluster: FlatCluster) -> None:
     """Write layers and cluster as an instance with a checksum; numbers keep all digits."""
-    write_checked(json.dumps(as_json(layers, cluster), indent=1) + "\n", Path(path))
-
-
-def as_json(layers: Layers, cluster: Cluster) -> Json:
-    """Return layers and cluster as the keys and values of an instance."""
-    return {
+    content = {
         "maxDevices": cluster.devices,
         "maxMemoryPerDevice": cluster.memory_bytes,
         "bandwidth": cluster.bandwidth_bytes_per_s,
         "mbsInBatch": cluster.microbatches,
         "nodes": [
-            {"id": layers.ids[v], "name": layers.names[v], "TMPCs": _configurations(layers, v)}
-            for v in range(len(layers))
+            {"id": layer, "name": name, "TMPCs": _stored_configurations(layers, v)}
+            for v, (layer, name) in enumerate(zip(layers.ids, layers.names, strict=True))
         ],
         "edges": [
             {"sourceId": layers.ids[u], "destId": layers.ids[v], "communicationCost": size}
             for u, v, size in layers.tensors
         ],
     }
+    write_checked(json.dumps(content, indent=1) + "\n", Path(path))
 
 
-def _configurations(layers: Layers, layer: int) -> Json:
-    """Return the configurations of a layer by width."""
-    found: Json = {}
-    for width, options in layers.options.items():
-        first = options.first(len(layers))
-        found[str(width)] = [
-            _configuration(layers, options, c) for c in range(first[layer], first[layer + 1])
-        ]
-    return found
-
-
-def _configuration(layers: Layers, options: Options, c: int) -> Json:
-    layer = int(options.layer[c])
+def _stored_configurations(layers: ProfiledLayers, layer: int) -> dict[str, list[dict[str, object]]]:
+    """Configurations of a layer by width."""
+    into = [(e, str(layers.ids[u])) for e, (u, v) in enumerate(layers.pairs) if v == layer]
+    out = [(e, str(layers.ids[v])) for e, (u, v) in enumerate(layers.pairs) if u == layer]
     return {
-        "id": options.names[c],
-        "timePerSample": float(options.time_s[c]),
-        "parameterSize": float(options.weight_bytes[c]),
-        "memoryUsageA": float(options.stash_bytes[c]),
-        "memoryUsageB": float(options.fixed_bytes[c]),
-        "syncTimeFw": {
-            str(layers.ids[u]): float(options.forward_sync_bytes[c, e])
-            for e, (u, v) in enumerate(layers.pairs)
-            if v == layer
-        },
-        "syncTimeBw": {
-            str(layers.ids[v]): float(options.backward_sync_bytes[c, e])
-            for e, (u, v) in enumerate(layers.pairs)
-            if u == layer
-        },
+        str(width): [
+            {
+                "id": options.names[c],
+                "timePerSample": float(options.time_s[c]),
+                "parameterSize": float(options.weight_bytes[c]),
+                "memoryUsageA": float(options.stash_bytes[c]),
+                "memoryUsageB": float(options.fixed_bytes[c]),
+                "syncTimeFw": {end: float(options.forward_sync_bytes[c, e]) for e, end in into},
+                "syncTimeBw": {end: float(options.backward_sync_bytes[c, e]) for e, end in out},
+            }
+            for c in np.flatnonzero(options.layer == layer).tolist()
+        ]
+        for width, options in layers.options.items()
     }

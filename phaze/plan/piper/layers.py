@@ -1,4 +1,4 @@
-"""What Piper plans: layers with tensor parallel configurations, and the cluster (Piper, Section 3.6).
+"""The nouns of Piper: layers with their configurations, clusters, plans (Piper, Section 3.6, Appendix E).
 
 A tensor model parallelism configuration (TMPC) says how one layer runs on t devices: its time, its weights,
 its memory as an affine function of the microbatches in flight, and what the t devices exchange when the
@@ -7,8 +7,10 @@ layer's edges cross the border of a stage. Memory-saving choices such as recompu
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from math import prod
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -22,7 +24,7 @@ Synchronisation = Literal["batch", "round"]
 
 
 @dataclass(frozen=True, eq=False)
-class Options:
+class Configurations:
     """The configurations of all layers at one width t, by layer and then as given; C of them."""
 
     names: tuple[str, ...]
@@ -42,32 +44,32 @@ class Options:
     """(C, E) X.c_bw of the layer's outgoing edges; zero for other edges."""
 
     def first(self, layers: int) -> Ints:
-        """Return (layers + 1,) where each layer's configurations begin; equal neighbours: it has none."""
+        """Where each layer's configurations begin, (layers + 1,); equal neighbours: it has none."""
         return np.searchsorted(self.layer, np.arange(layers + 1)).astype(np.int64)
 
-    def take(self, rows: Ints | Bools) -> Options:
-        """Return some of them, by position or by mask."""
+    def take(self, rows: Ints | Bools) -> Configurations:
+        """Some of them, by position or by mask."""
         columns = {field.name: getattr(self, field.name)[rows] for field in fields(self)[1:]}
         return replace(self, names=tuple(np.array(self.names, dtype=object)[rows]), **columns)
 
 
 @dataclass(frozen=True, eq=False)
-class Layers(Graph):
+class ProfiledLayers(Graph):
     """A directed acyclic graph of n layers with E edges c(u, v); layers are positions in it, in any order."""
 
     ids: tuple[int, ...]
     """(n,) what the user calls them."""
     names: tuple[str, ...]
-    options: dict[int, Options]
+    options: dict[int, Configurations]
     """Configurations by width t, rising."""
 
     def __len__(self) -> int:
-        """Return the number of layers."""
+        """Number of layers."""
         return len(self.ids)
 
 
 @dataclass(frozen=True)
-class Cluster:
+class FlatCluster:
     """Devices on a flat network, and the batch."""
 
     devices: int
@@ -86,54 +88,128 @@ class Cluster:
 
     @property
     def network(self) -> Flat:
-        """Return the network between any two devices."""
+        """Network between any two devices."""
         return Flat(self.bandwidth_bytes_per_s, BOTH_DIRECTIONS)
+
+    def data_widths(self, most: int | None = None) -> Ints:
+        """Data parallel widths d that a stage may have, rising; none above `most`."""
+        widths = np.arange(1, min(self.devices, self.microbatches, most or self.devices) + 1)
+        divides = self.microbatches % widths == 0
+        return widths[divides] if self.synchronisation == "batch" else widths
+
+    def exchanged(self, layout: Layout) -> float:
+        """Gradient exchanges for each microbatch on all replicas, (d-1)/n: how often it pays 4 w/B."""
+        together = self.microbatches if self.synchronisation == "batch" else layout.dp
+        return (layout.dp - 1) / together
+
+
+class NetworkLevel(NamedTuple):
+    """Devices of a level in one device of the next, and what goes in and out of each of them."""
+
+    devices: int
+    bandwidth_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """A network with levels, and the batch (Piper, Appendix E).
+
+    K_L devices of the highest level share the batch. Each consists of K_{L-1} devices of the level below, and
+    so on down to level 1, whose devices compute. Devices of level l within one device of level l + 1 exchange
+    data at B_l. With `batch`, every level synchronises once for the N microbatches of the whole, and the
+    product of the widths around and of a stage divides N; with `round` once for the d microbatches that reach
+    the device around it, with any d, as Appendix E prints it.
+    """
+
+    inner: FlatCluster
+    """K_1 and B_1; M, of a device of level 1; N of the whole, where replicas at several levels multiply."""
+    above: tuple[NetworkLevel, ...] = ()
+    """K_2 and B_2 to K_L and B_L."""
+
+    @property
+    def levels(self) -> tuple[NetworkLevel, ...]:
+        """K_1 and B_1 to K_L and B_L."""
+        return (NetworkLevel(self.inner.devices, self.inner.bandwidth_bytes_per_s), *self.above)
+
+    def devices(self, levels: int) -> int:
+        """Devices of level 1 in all of the lowest levels, so many of them."""
+        return prod(level.devices for level in self.levels[:levels])
+
+    def cluster(self, level: int, around: int) -> FlatCluster:
+        """Devices of a level in one device of the next, with their share of the batch.
+
+        around: the product of the data widths at the levels above.
+        """
+        count, bandwidth = self.levels[level - 1]
+        share = self.inner.microbatches // around
+        return replace(self.inner, devices=count, bandwidth_bytes_per_s=bandwidth, microbatches=share)
 
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A stage of a plan: which layers, on how many devices, and how each runs."""
+    """A stage of a plan; at a level above the first each of its d devices runs all of `parts`."""
 
     layers: tuple[int, ...]
     """Positions, rising."""
     layout: Layout
     """Its data and tensor parallel degrees d and t."""
-    configurations: tuple[int, ...]
-    """For each layer the index into `Layers.options[layout.tp]`."""
-    in_flight: int
-    """Microbatches in flight on each device, ceil(s/d)."""
     time_s: float
-    """Time per sample, TPS(S, t, d, s)."""
-    memory_bytes: float
+    """Time per sample of the whole, TPS(S, t, d, s); above level 1 the communication of a device of it."""
+    configurations: tuple[int, ...] = ()
+    """For each layer the index into `ProfiledLayers.options[layout.tp]`."""
+    in_flight: int = 0
+    """Microbatches in flight on each device, ceil(s/d)."""
+    memory_bytes: float = 0.0
     """Of each device."""
+    level: int = 1
+    parts: tuple[PlannedStage, ...] = ()
+    """In the order of the data flow."""
+
+    @property
+    def degree(self) -> int:
+        """Data parallel degrees of the stages inside, summed up, times d."""
+        return self.layout.dp * (sum(part.degree for part in self.parts) or 1)
+
+    def walk(self, around: int = 1) -> Iterator[tuple[int, PlannedStage]]:
+        """Yield the stage and all in it, outer before inner, each with the product of d around it."""
+        yield around, self
+        for part in self.parts:
+            yield from part.walk(around * self.layout.dp)
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Stages in the order of the data flow; the slowest decides."""
+class PiperPlan:
+    """Stages in the order of the data flow, of the highest level where there are several."""
 
     stages: tuple[PlannedStage, ...]
 
     @property
     def time_per_sample_s(self) -> float:
-        """Return the time per sample of the slowest stage."""
-        return max(stage.time_s for stage in self.stages)
+        """Time per sample of the slowest device of any level."""
+        return max(part.time_s for stage in self.stages for _, part in stage.walk())
 
     @property
     def devices(self) -> int:
-        """Return the devices used."""
+        """Devices used, of the highest level."""
         return sum(stage.layout.devices for stage in self.stages)
 
     @property
     def degree(self) -> int:
-        """Return s, the sum of the data parallel degrees."""
-        return sum(stage.layout.dp for stage in self.stages)
+        """s, the sum of the data parallel degrees."""
+        return sum(stage.degree for stage in self.stages)
+
+    @property
+    def binding_level(self) -> int:
+        """NetworkLevel of the slowest device, the innermost where several are."""
+        slowest = self.time_per_sample_s
+        parts = (part for stage in self.stages for _, part in stage.walk())
+        return min(part.level for part in parts if part.time_s == slowest)
 
 
-def in_flight(degree: int, data: int) -> int:
-    """Return ceil(s/d): microbatches on each device of a stage, s being its and all later stages' degrees.
+def in_flight(degree: int, layout: Layout) -> int:
+    """Microbatches in flight on each device, ceil(s/d), s being a stage's and all later stages' degrees.
 
     In steady state, a stage and those behind it work on s microbatches. All of them wait for their backward
     pass in the stage, in equal shares on its d devices.
     """
-    return -(-degree // data)
+    return -(-degree // layout.dp)

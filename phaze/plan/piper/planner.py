@@ -20,56 +20,55 @@ from phaze.base.room import refuse_beyond_memory
 from phaze.base.units import GIB
 from phaze.layout import Layout
 from phaze.plan.downsets import Downsets, enumerate_downsets, enumerate_prefixes
-from phaze.plan.piper.layers import Cluster, Layers, Plan, PlannedStage
-from phaze.plan.piper.prices import Known, Problem, nothing_known
+from phaze.plan.piper.layers import FlatCluster, PiperPlan, PlannedStage, ProfiledLayers
+from phaze.plan.piper.prices import Known, SearchTables, nothing_known
 from phaze.plan.piper.search import Table, fewest_devices, last_stage
-from phaze.plan.piper.stages import best_stage, costs_of, data_degrees, exchanges
-from phaze.plan.piper.sums import Sums, downset_bytes, list_steps, most_in_flight, sum_up
+from phaze.plan.piper.stages import best_stage, costs_of
+from phaze.plan.piper.sums import downset_bytes, list_steps, most_in_flight, sum_up
 
-MAX_DOWNSETS = 100_000
 BELOW = 1 - 1e-11
 """A plan is better if its time is less than this part of another's."""
 CLOSE = 1.001
 """Bounds this near are no longer halved but tried just below the upper."""
 
 
-def plan(
-    layers: Layers,
-    cluster: Cluster,
-    below_s: float = np.inf,
-    *,
-    linear: bool = False,
-    exact_knapsack: bool = False,
-    most_data: int | None = None,
-    max_downsets: int = MAX_DOWNSETS,
-) -> Plan | None:
-    """Return the plan with the least time per sample; None: nothing fits, or takes less (Piper, Section 4).
+@dataclass(frozen=True)
+class SearchOptions:
+    """How the best plan is searched."""
 
-    below_s: what the plan has to take less than; linear: only the prefixes of one linear order are downsets,
-    as in Table 1 of the paper; most_data: the largest degree of data parallelism; more than `max_downsets`
-    downsets are an error.
+    linear: bool = False
+    """Only the prefixes of one linear order are downsets, as in Table 1 of the paper."""
+    exact_knapsack: bool = False
+    """Configurations are chosen by an exact knapsack, and not by the paper's rule."""
+    most_data: int | None = None
+    """The largest degree of data parallelism."""
+    max_downsets: int = 100_000
+    """More are an error."""
+
+
+def plan(
+    layers: ProfiledLayers,
+    cluster: FlatCluster,
+    options: SearchOptions = SearchOptions(),
+    below_s: float = np.inf,
+) -> PiperPlan | None:
+    """Plan with the least time per sample; None: nothing fits, or takes less (Piper, Section 4).
+
+    below_s: what the plan has to take less than.
     """
-    planner = Planner(layers, cluster, linear, exact_knapsack, most_data, max_downsets)
-    if not planner.has_plan(below_s):
-        return None
-    return planner.best(cluster.devices, planner.first_plan())
+    search = ThresholdSearch(layers, cluster, options)
+    return search.best(cluster.devices, search.first_plan()) if search.has_plan(below_s) else None
 
 
 def plan_over_devices(
-    layers: Layers,
-    cluster: Cluster,
-    *,
-    linear: bool = False,
-    exact_knapsack: bool = False,
-    most_data: int | None = None,
-    max_downsets: int = MAX_DOWNSETS,
+    layers: ProfiledLayers, cluster: FlatCluster, options: SearchOptions = SearchOptions()
 ) -> Floats:
-    """Return the least time per sample on at most k devices, (K + 1,), infinite where nothing fits."""
-    planner = Planner(layers, cluster, linear, exact_knapsack, most_data, max_downsets)
+    """Least time per sample on at most k devices, (K + 1,), infinite where nothing fits."""
+    search = ThresholdSearch(layers, cluster, options)
     times = np.full(cluster.devices + 1, np.inf)
-    devices, known, faster_s = cluster.devices, planner.first_plan(), 0.0
+    devices, known, faster_s = cluster.devices, search.first_plan(), 0.0
     while devices > 0:
-        best = planner.best(devices, known, faster_s)
+        best = search.best(devices, known, faster_s)
         if best is None:
             break
         times[best.devices : devices + 1] = best.time_per_sample_s
@@ -79,23 +78,18 @@ def plan_over_devices(
 
 
 @dataclass
-class Planner:
+class ThresholdSearch:
     """The search for one input, whatever the number of devices up to the cluster's."""
 
-    layers: Layers
-    cluster: Cluster
-    linear: bool
-    exact_knapsack: bool
-    most_data: int | None
-    max_downsets: int
+    layers: ProfiledLayers
+    cluster: FlatCluster
+    options: SearchOptions
     _known: Known | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be planned whatever the cluster."""
         if not len(self.layers):
             raise PhazeError("a plan needs at least one layer, got none")
-        if self.most_data is not None and self.most_data < 1:
-            raise PhazeError(f"most_data must be at least 1, got {self.most_data}")
 
     @cached_property
     def possible(self) -> bool:
@@ -108,37 +102,32 @@ class Planner:
     @cached_property
     def downsets(self) -> Downsets:
         """Return the sets of layers that may be what is left of the pipeline."""
-        if self.linear:
+        if self.options.linear:
             return enumerate_prefixes(len(self.layers), self.layers.pairs)
         each = downset_bytes(len(self.layers), len(self.layers.pairs), len(self.layers.options))
-        return enumerate_downsets(len(self.layers), self.layers.pairs, self.max_downsets, each)
+        return enumerate_downsets(len(self.layers), self.layers.pairs, self.options.max_downsets, each)
 
     @cached_property
-    def problem(self) -> Problem:
+    def problem(self) -> SearchTables:
         """Return what compiled code needs, downsets by work and those of equal work by size."""
         costs = costs_of(self.layers, self.cluster)
         sums = sum_up(costs, self.downsets)
         order = np.lexsort((self.downsets.sizes, sums.work_s))
         if (order != np.arange(len(order))).any():
             sums = sum_up(costs, self.downsets.take(order))
-        degrees = data_degrees(self.cluster, self.most_data)
+        degrees = self.cluster.data_widths(self.options.most_data)
         products = np.unique(np.multiply.outer(costs.widths, degrees))
-        return Problem(
+        return SearchTables(
             sums=sums,
             steps=list_steps(costs, most_in_flight(costs, self.most_degree)),
             widths=costs.widths,
             memory_bytes=np.stack([costs.stash_bytes, costs.fixed_bytes], axis=1),
             limit_bytes=costs.limit_bytes,
             degrees=degrees,
-            exchanged=np.array([exchanges(self.cluster, d) for d in degrees.tolist()]),
+            exchanged=np.array([self.cluster.exchanged(Layout(dp=d)) for d in degrees.tolist()]),
             products=products[products <= self.cluster.devices],
-            exact=self.exact_knapsack,
+            exact=self.options.exact_knapsack,
         )
-
-    @property
-    def sums(self) -> Sums:
-        """Return the sums over downsets."""
-        return self.problem.sums
 
     @property
     def most_degree(self) -> int:
@@ -163,11 +152,11 @@ class Planner:
         exchanged = self.problem.exchanged.max() * costs.weight_s.sum()
         return 1e-9 + float(costs.time_s.sum() + costs.forward_s.sum() + costs.backward_s.sum() + exchanged)
 
-    def first_plan(self) -> Plan | None:
+    def first_plan(self) -> PiperPlan | None:
         """Return the best plan along one linear order, a quick upper bound; None where that is no quicker."""
-        if self.linear or not self.possible or len(self.downsets) < 4 * len(self.layers):
+        if self.options.linear or not self.possible or len(self.downsets) < 4 * len(self.layers):
             return None
-        straight = replace(self, linear=True)
+        straight = replace(self, options=replace(self.options, linear=True))
         return straight.best(self.cluster.devices, None)
 
     def has_plan(self, below_s: float) -> bool:
@@ -176,11 +165,11 @@ class Planner:
             return self.possible
         return self.within(below_s * BELOW, self.cluster.devices) is not None
 
-    def best(self, devices: int, known: Plan | None, faster_s: float = 0.0) -> Plan | None:
+    def best(self, devices: int, known: PiperPlan | None, faster_s: float = 0.0) -> PiperPlan | None:
         """Return the best plan on so many devices at most; `known` is one, none takes `faster_s`."""
         if not self.possible:
             return None
-        lower = max(self.sums.work_s[-1] / devices, faster_s)
+        lower = max(self.problem.sums.work_s[-1] / devices, faster_s)
         found = known or self._any(lower, devices, 1 / devices if faster_s else 0.02)
         while found is not None and found.time_per_sample_s > 0:
             upper = found.time_per_sample_s * BELOW
@@ -193,7 +182,7 @@ class Planner:
             found = better or found
         return found
 
-    def _any(self, lower: float, devices: int, margin: float) -> Plan | None:
+    def _any(self, lower: float, devices: int, margin: float) -> PiperPlan | None:
         """Return a plan that is not far from a lower bound, by the margin first, if there is a plan."""
         lower = max(lower, self.slowest_s * 1e-9)
         while lower * (1 + margin) < self.slowest_s:
@@ -203,7 +192,7 @@ class Planner:
             margin *= 3
         return self.within(self.slowest_s, devices)
 
-    def within(self, threshold_s: float, devices: int) -> Plan | None:
+    def within(self, threshold_s: float, devices: int) -> PiperPlan | None:
         """Return a plan whose stages all take the threshold at most, on the fewest devices."""
         known = self._known or nothing_known(self.problem)
         costs = costs_of(self.layers, self.cluster)
@@ -220,7 +209,7 @@ class Planner:
         """Return the sum of degrees of the plan on the fewest devices."""
         return self.cluster.microbatches if self.cluster.exactly else int(self.table[-1].argmin())
 
-    def _trace(self, known: Known, threshold_s: float, degree: int) -> Plan:
+    def _trace(self, known: Known, threshold_s: float, degree: int) -> PiperPlan:
         """Return the stages from the sources on that the table holds."""
         stages: list[PlannedStage] = []
         outer = len(self.downsets) - 1
@@ -228,19 +217,19 @@ class Planner:
             inner, t, index = last_stage(self.problem, known, threshold_s, self.table, outer, degree)
             stages.append(self._stage(outer, inner, t, index, degree))
             outer, degree = inner, degree - stages[-1].layout.dp
-        return Plan(tuple(stages))
+        return PiperPlan(tuple(stages))
 
     def _stage(self, outer: int, inner: int, t: int, index: int, degree: int) -> PlannedStage:
         """Return a stage priced on its own."""
-        members = Downsets(len(self.layers), self.sums.words).difference(outer, inner)
+        members = Downsets(len(self.layers), self.problem.sums.words).difference(outer, inner)
         layout = Layout(tp=int(self.problem.widths[t]), dp=int(self.problem.degrees[index]))
-        stage = best_stage(self.layers, self.cluster, members, layout, degree, self.exact_knapsack)
+        stage = best_stage(self.layers, self.cluster, members, layout, degree, self.options.exact_knapsack)
         if stage is None:
             raise AssertionError(f"the stage of layers {members} does not fit")
         return stage
 
 
-def why_no_plan(layers: Layers, cluster: Cluster) -> str:
+def why_no_plan(layers: ProfiledLayers, cluster: FlatCluster) -> str:
     """Return a reason for layers that the planner found no plan for."""
     single, total = _least_bytes(layers, cluster)
     if np.isinf(single).any():
@@ -260,18 +249,18 @@ def why_no_plan(layers: Layers, cluster: Cluster) -> str:
     return f"memory or batch: no stages, degrees and configurations fit with {batch}, {together}"
 
 
-def _least_bytes(layers: Layers, cluster: Cluster) -> tuple[Floats, Floats]:
+def _least_bytes(layers: ProfiledLayers, cluster: FlatCluster) -> tuple[Floats, Floats]:
     """Return (n,) the least memory of each layer, on one device and on all t; infinite without any."""
     single, total = np.full(len(layers), np.inf), np.full(len(layers), np.inf)
-    for tensor, options in layers.options.items():
-        if tensor <= cluster.devices:
+    for width, options in layers.options.items():
+        if width <= cluster.devices:
             least = options.stash_bytes + options.fixed_bytes
             np.minimum.at(single, options.layer, least)
-            np.minimum.at(total, options.layer, tensor * least)
+            np.minimum.at(total, options.layer, width * least)
     return single, total
 
 
-def _name(layers: Layers, v: int) -> str:
+def _name(layers: ProfiledLayers, v: int) -> str:
     return f"layer {layers.ids[v]} ({layers.names[v]})"
 
 

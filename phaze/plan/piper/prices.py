@@ -22,7 +22,7 @@ from phaze.base.bitsets import Words, contains
 from phaze.base.compiled import njit, njit_inner, njit_without_arrays
 from phaze.base.deadline import Deadline, slices
 from phaze.plan.piper.knapsack import choose_by_ratio, choose_exactly
-from phaze.plan.piper.stages import Costs, price_stage
+from phaze.plan.piper.stages import ConfigurationCosts, price_stage
 from phaze.plan.piper.sums import (
     BACKWARD_S,
     COMPUTE_S,
@@ -32,7 +32,7 @@ from phaze.plan.piper.sums import (
     LEAST_STASH,
     STASH,
     WEIGHT_S,
-    Steps,
+    SavingSteps,
     Sums,
 )
 
@@ -42,11 +42,11 @@ MOST_DIFFERENCE = 1e5
 """Sums this many times as long as a threshold have rounding errors near `planner.BELOW` of it."""
 
 
-class Problem(NamedTuple):
+class SearchTables(NamedTuple):
     """What the search for a threshold needs beside it."""
 
     sums: Sums
-    steps: Steps
+    steps: SavingSteps
     widths: Ints
     """(T,) the widths t."""
     memory_bytes: Floats
@@ -80,7 +80,7 @@ class Known(NamedTuple):
     """(R, 5) t, i, j, d and microbatches in flight, of stages that are to be priced; row 0: how many."""
 
 
-def nothing_known(problem: Problem) -> Known:
+def nothing_known(problem: SearchTables) -> Known:
     """Return room for what will be known."""
     count = problem.steps.whose.shape[1]
     return Known(
@@ -131,7 +131,7 @@ def _summed(sums: Sums, t: int, i: int, j: int) -> tuple[float, float]:
 
 @njit_inner
 def meets(
-    problem: Problem, known: Known, t: int, i: int, j: int, index: int, in_flight: int, margin_s: float
+    problem: SearchTables, known: Known, t: int, i: int, j: int, index: int, in_flight: int, margin_s: float
 ) -> bool:
     """Return whether a stage with `in_flight` microbatches fits the memory and adds up to `margin_s` by it.
 
@@ -152,7 +152,7 @@ def meets(
 
 
 @njit_inner
-def _price(problem: Problem, known: Known, t: int, i: int, j: int, index: int, in_flight: int) -> float:
+def _price(problem: SearchTables, known: Known, t: int, i: int, j: int, index: int, in_flight: int) -> float:
     """Return what saving memory adds to a stage that is priced as a whole; infinite as long as it is not."""
     stage = _stage(len(problem.sums.work_s), len(problem.widths), t, i, j)
     key = _key(stage, len(problem.degrees), index, len(known.stage), in_flight)
@@ -188,7 +188,7 @@ def _place(keys: Ints, key: int) -> int:
     return at
 
 
-def price_wanted(problem: Problem, costs: Costs, known: Known) -> Known:
+def price_wanted(problem: SearchTables, costs: ConfigurationCosts, known: Known) -> Known:
     """Return what is known with the stages wanted priced."""
     count = int(known.wanted[0, 0])
     if not count:
@@ -221,7 +221,7 @@ def _copy_prices(known: Known, larger: Known) -> None:
 
 @njit
 def _price_some(
-    problem: Problem, costs: Costs, known: Known, begin: int, end: int, exact: bool | None
+    problem: SearchTables, costs: ConfigurationCosts, known: Known, begin: int, end: int, exact: bool | None
 ) -> None:
     """Price some rows of the stages wanted. Numba leaves out what follows a test of `exact` for None."""
     for row in range(begin, end):
@@ -235,7 +235,7 @@ def _price_some(
 
 
 @njit_inner
-def _added(problem: Problem, t: int, i: int, j: int, in_flight: int) -> tuple[float, float]:
+def _added(problem: SearchTables, t: int, i: int, j: int, in_flight: int) -> tuple[float, float]:
     """Return what saving memory adds by the rule, and at least; infinite: nothing fits."""
     sums, steps, limit = problem.sums, problem.steps, problem.limit_bytes
     inner, outer = sums.totals[t, i], sums.totals[t, j]
@@ -260,7 +260,7 @@ def _added(problem: Problem, t: int, i: int, j: int, in_flight: int) -> tuple[fl
 
 
 @njit_inner
-def _fits_after(problem: Problem, t: int, i: int, j: int, in_flight: int, taken: int) -> bool:
+def _fits_after(problem: SearchTables, t: int, i: int, j: int, in_flight: int, taken: int) -> bool:
     """Return whether a stage fits after `taken` steps of all layers, its memory summed up layer by layer."""
     whose, total = problem.steps.whose, 0.0
     for v in range(problem.sums.fast.shape[1]):
@@ -281,7 +281,14 @@ def _between(words: Words, i: int, j: int, v: int) -> bool:
 
 @njit
 def _added_in_all(
-    problem: Problem, costs: Costs, t: int, i: int, j: int, index: int, in_flight: int, exact: bool | None
+    problem: SearchTables,
+    costs: ConfigurationCosts,
+    t: int,
+    i: int,
+    j: int,
+    index: int,
+    in_flight: int,
+    exact: bool | None,
 ) -> float:
     """Return what the chosen configurations add to the sums over the fastest, by pricing all layers.
 

@@ -34,8 +34,8 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.bitsets import holds
 from phaze.base.compiled import njit_inner, njit_without_arrays
 from phaze.base.deadline import Deadline, slices
-from phaze.plan.piper.prices import SLACK, Known, Problem, meets, price_wanted, stage_base
-from phaze.plan.piper.stages import Costs
+from phaze.plan.piper.prices import SLACK, Known, SearchTables, meets, price_wanted, stage_base
+from phaze.plan.piper.stages import ConfigurationCosts
 from phaze.plan.piper.sums import MISSING
 
 Table = NDArray[np.int32]
@@ -60,7 +60,12 @@ class States(NamedTuple):
 
 
 def fewest_devices(
-    problem: Problem, costs: Costs, known: Known, devices: int, threshold_s: float, fewest: Table
+    problem: SearchTables,
+    costs: ConfigurationCosts,
+    known: Known,
+    devices: int,
+    threshold_s: float,
+    fewest: Table,
 ) -> Known:
     """Write f(D, s) for all downsets, (m, S + 1), NONE where more than `devices` are needed.
 
@@ -84,7 +89,7 @@ def fewest_devices(
 
 @njit_without_arrays
 def _search(
-    problem: Problem,
+    problem: SearchTables,
     known: Known,
     states: States,
     rest: Ints,
@@ -144,7 +149,7 @@ def _first_from(values: Floats, least: float) -> int:
 
 @njit_inner
 def _extend(
-    problem: Problem,
+    problem: SearchTables,
     known: Known,
     states: States,
     room: int,
@@ -175,7 +180,7 @@ def _extend(
 
 @njit_inner
 def _follow(
-    problem: Problem,
+    problem: SearchTables,
     known: Known,
     states: States,
     most: int,
@@ -206,7 +211,7 @@ def _follow(
 
 @njit_without_arrays
 def last_stage(
-    problem: Problem,
+    problem: SearchTables,
     known: Known,
     threshold_s: float,
     fewest: Table,

@@ -23,13 +23,13 @@ from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.compiled import njit, njit_inner
 from phaze.layout import Layout
 from phaze.plan.piper.knapsack import choose_by_ratio, choose_exactly
-from phaze.plan.piper.layers import Cluster, Layers, PlannedStage, in_flight
+from phaze.plan.piper.layers import FlatCluster, PlannedStage, ProfiledLayers, in_flight
 
 Choose = Callable[[Ints, Bools, Floats, Floats, float, Ints], bool]
 """A rule that writes the configuration of every layer and says whether there is one."""
 
 
-class Costs(NamedTuple):
+class ConfigurationCosts(NamedTuple):
     """Layers on a cluster as compiled code takes them; configurations of all T widths follow each other."""
 
     widths: Ints
@@ -57,12 +57,12 @@ class Costs(NamedTuple):
 
 
 @lru_cache(maxsize=16)
-def costs_of(layers: Layers, cluster: Cluster) -> Costs:
+def costs_of(layers: ProfiledLayers, cluster: FlatCluster) -> ConfigurationCosts:
     """Return what compiled code needs to know."""
     options = [layers.options[t] for t in sorted(layers.options)]
     bandwidth = cluster.bandwidth_bytes_per_s
     begin = np.cumsum([0, *(len(o.layer) for o in options)])
-    return Costs(
+    return ConfigurationCosts(
         widths=np.array(sorted(layers.options), dtype=np.int64),
         first=np.array(
             [b + o.first(len(layers)) for b, o in zip(begin, options, strict=False)], dtype=np.int64
@@ -84,22 +84,9 @@ def _stacked(tables: list[Floats]) -> Floats:
     return np.ascontiguousarray(np.concatenate(tables), dtype=np.float64)
 
 
-def data_degrees(cluster: Cluster, most: int | None = None) -> Ints:
-    """Return the degrees d of data parallelism that a stage may have, rising; none above `most`."""
-    degrees = np.arange(1, min(cluster.devices, cluster.microbatches, most or cluster.devices) + 1)
-    divides = cluster.microbatches % degrees == 0
-    return degrees[divides] if cluster.synchronisation == "batch" else degrees
-
-
-def exchanges(cluster: Cluster, data: int) -> float:
-    """Return (d-1)/n: how often a replica's share of the microbatches pays 4 w/B, in all n microbatches."""
-    together = cluster.microbatches if cluster.synchronisation == "batch" else data
-    return (data - 1) / together
-
-
 def best_stage(
-    layers: Layers,
-    cluster: Cluster,
+    layers: ProfiledLayers,
+    cluster: FlatCluster,
     members: Sequence[int],
     layout: Layout,
     degree: int,
@@ -111,19 +98,18 @@ def best_stage(
     this stage and of those behind it, at least d. The rule of `knapsack` chooses configurations, or an exact
     knapsack does.
     """
-    data = layout.dp
     if layout.tp not in layers.options or layout.devices > cluster.devices or degree > cluster.microbatches:
         return None
-    if cluster.synchronisation == "batch" and cluster.microbatches % data:
+    if layout.dp not in cluster.data_widths():
         return None
     member = np.zeros(len(layers), dtype=np.bool_)
     member[list(members)] = True
     costs, choose = costs_of(layers, cluster), choose_exactly if exact else choose_by_ratio
-    return planned_stage(costs, member, layout, in_flight(degree, data), exchanges(cluster, data), choose)
+    return planned_stage(costs, member, layout, in_flight(degree, layout), cluster.exchanged(layout), choose)
 
 
 def planned_stage(
-    costs: Costs,
+    costs: ConfigurationCosts,
     member: Bools,
     layout: Layout,
     waiting: int,
@@ -154,7 +140,7 @@ def planned_stage(
 
 @njit
 def price_stage(
-    costs: Costs, member: Bools, t: int, exchanged: float, in_flight: int
+    costs: ConfigurationCosts, member: Bools, t: int, exchanged: float, in_flight: int
 ) -> tuple[Floats, Floats, float]:
     """Return what each configuration adds to d times the time (C,), to the memory (C,), and all layers alike.
 

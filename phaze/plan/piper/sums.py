@@ -23,7 +23,7 @@ from phaze.base.compiled import njit
 from phaze.base.room import refuse_beyond_memory
 from phaze.plan.downsets import Downsets
 from phaze.plan.piper.knapsack import best_step, ratio
-from phaze.plan.piper.stages import Costs
+from phaze.plan.piper.stages import ConfigurationCosts
 
 MISSING, COMPUTE_S, WEIGHT_S, STASH, FIXED, LEAST_STASH, LEAST_FIXED, FORWARD_S, BACKWARD_S = range(9)
 """Columns of `Sums.totals`: layers without a configuration, X.p, 4 X.w / B, X.a, X.b, the least X.a and X.b
@@ -60,7 +60,7 @@ class Sums(NamedTuple):
     """(m,) device seconds that the other layers take at least, sending over the edges into D."""
 
 
-class Steps(NamedTuple):
+class SavingSteps(NamedTuple):
     """The steps of the rule by width and microbatches in flight, in the order in which they are taken."""
 
     whose: Ints
@@ -69,7 +69,7 @@ class Steps(NamedTuple):
     """(T, c + 1, P, 2) seconds added to X.p, and bytes saved."""
 
 
-def sum_up(costs: Costs, downsets: Downsets) -> Sums:
+def sum_up(costs: ConfigurationCosts, downsets: Downsets) -> Sums:
     """Return sums over downsets (Piper, Appendix D: contributions are additive)."""
     member = downsets.membership
     inside = member.astype(np.float64).T
@@ -116,7 +116,7 @@ def downset_bytes(layers: int, edges: int, widths: int) -> int:
     return 18 * layers + 9 * edges + 2 * 8 * widths * (BACKWARD_S + 1)
 
 
-def list_steps(costs: Costs, most_in_flight: int) -> Steps:
+def list_steps(costs: ConfigurationCosts, most_in_flight: int) -> SavingSteps:
     """Return the steps of the rule for up to `most_in_flight` microbatches; valid where a width is alike."""
     widest = int(np.ptp(costs.first, axis=1).max())
     shape = (len(costs.widths), most_in_flight + 1, widest)
@@ -125,17 +125,17 @@ def list_steps(costs: Costs, most_in_flight: int) -> Steps:
         f"configurations to choose from with up to {most_in_flight} microbatches in flight",
         "plan for fewer devices or microbatches",
     )
-    steps = Steps(np.full((*shape, 2), -1, dtype=np.int64), np.zeros((*shape, 2)))
+    steps = SavingSteps(np.full((*shape, 2), -1, dtype=np.int64), np.zeros((*shape, 2)))
     ratios = np.full(shape, -1.0)
     _follow(costs, fastest_of(costs), steps, ratios)
     order = np.argsort(-ratios, axis=2, kind="stable")[..., None]
-    return Steps(
+    return SavingSteps(
         np.ascontiguousarray(np.take_along_axis(steps.whose, order, axis=2)),
         np.ascontiguousarray(np.take_along_axis(steps.effect, order, axis=2)),
     )
 
 
-def fastest_of(costs: Costs) -> Ints:
+def fastest_of(costs: ConfigurationCosts) -> Ints:
     """Return the fastest configuration of each layer, of equals the smallest, (T, n); any where none is."""
     first = costs.first
     group = np.repeat(np.arange(first[:, :-1].size), np.diff(first, axis=1).ravel())
@@ -143,7 +143,7 @@ def fastest_of(costs: Costs) -> Ints:
     return order[np.minimum(first[:, :-1], len(order) - 1)]
 
 
-def most_in_flight(costs: Costs, degree: int) -> int:
+def most_in_flight(costs: ConfigurationCosts, degree: int) -> int:
     """Return how many microbatches in flight at most fit a device that has a single layer."""
     room = costs.limit_bytes - costs.fixed_bytes
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -152,7 +152,7 @@ def most_in_flight(costs: Costs, degree: int) -> int:
 
 
 @njit
-def _follow(costs: Costs, fast: Ints, steps: Steps, ratios: Floats) -> None:
+def _follow(costs: ConfigurationCosts, fast: Ints, steps: SavingSteps, ratios: Floats) -> None:
     """Write every layer's steps from its fastest configuration on, (T, c + 1, P); ratios -1 where none is.
 
     Ratios of a layer fall from step to step; where rounding says otherwise they stay.
@@ -190,7 +190,7 @@ def _at(values: Floats, ends: Ints) -> Floats:
 
 
 def _least_work(
-    costs: Costs, has: Bools, least_time_s: Floats, least_sent_s: Floats
+    costs: ConfigurationCosts, has: Bools, least_time_s: Floats, least_sent_s: Floats
 ) -> tuple[Floats, Floats]:
     """Return device seconds of layers (n,) and of sending over edges (E,), at the width that needs least."""
     widths = costs.widths[:, None]
@@ -205,7 +205,7 @@ def _coarse(values: Floats) -> Floats:
     return np.asarray(np.floor(values / quantum) * quantum)
 
 
-def _alike(costs: Costs) -> Bools:
+def _alike(costs: ConfigurationCosts) -> Bools:
     """Return for each width whether a layer's configurations differ in X.p, X.a and X.b only, (T,)."""
     counts = np.diff(costs.first, axis=1)
     begin = np.repeat(costs.first[:, :-1].ravel(), counts.ravel())

@@ -19,8 +19,7 @@ from phaze.map.ensemble import MapSettings
 from phaze.map.one_plan import PlanOnDevices, map_one
 from phaze.map.search import Limits
 from phaze.plan.networked import replay_on
-from phaze.plan.piper.planner import plan as plan_as_piper
-from phaze.plan.planners import Asked
+from phaze.plan.planners import PlansAsked
 from phaze.plan.side_by_side import plan_model
 from phaze.spec.documents import read_as
 from phaze.spec.mapping import StoredMapping
@@ -66,7 +65,7 @@ def test_all_reduce_first_is_the_order_in_which_plans_are_replayed() -> None:
 
 @pytest.fixture(scope="module", name="tables")
 def planned_tables() -> tuple[pd.DataFrame, pd.DataFrame]:
-    return plan_model(*model(), [Asked("a0", 2.0, ("phaze", "piper"))], SMALL, EXPERT, plan_as_piper)
+    return plan_model(*model(), [PlansAsked("a0", 2.0, ("phaze", "piper"))], SMALL, EXPERT)
 
 
 @pytest.fixture(name="plans")

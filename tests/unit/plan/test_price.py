@@ -13,9 +13,8 @@ from phaze.cost.network.network import Flat, Levels
 from phaze.layout import Layout
 from phaze.pipeline.steady import ideal_time_s
 from phaze.plan.given import Training, lowered_plan, plan_of_run
-from phaze.plan.piper.planner import plan as plan_as_piper
 from phaze.plan.plan import Machine, Plan
-from phaze.plan.planners import Asked
+from phaze.plan.planners import PlansAsked
 from phaze.plan.price import price
 from phaze.plan.replay import assumed_s, planned_on, read_plan, replay
 from phaze.plan.side_by_side import plan_model
@@ -30,7 +29,7 @@ from tests.unit.validate.examples import changed, machine
 @pytest.fixture(scope="module")
 def plans() -> dict[str, Plan]:
     """Return what every planner makes of three blocks between embedding and head."""
-    rows, stages = plan_model(*model(), [Asked("a0", 2.0, PLANNERS)], SMALL, EXPERT, plan_as_piper)
+    rows, stages = plan_model(*model(), [PlansAsked("a0", 2.0, PLANNERS)], SMALL, EXPERT)
     return {
         row["planner"]: read_plan(row, stages[stages["planner"] == row["planner"]])
         for row in rows.to_dict("records")

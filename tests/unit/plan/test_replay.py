@@ -12,9 +12,8 @@ import pytest
 import phaze.plan.replay
 from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.layout import Layout
-from phaze.plan.piper.planner import plan as plan_as_piper
 from phaze.plan.plan import Claim, Execution, Plan, Stage
-from phaze.plan.planners import Asked
+from phaze.plan.planners import PlansAsked
 from phaze.plan.replay import assumed_s, exchanged_s, loads_s, read_plan, replay, replay_plans, replayed_rows
 from phaze.plan.side_by_side import plan_model
 from phaze.tables import PARTS, PLANNERS, Plans, PlanStages, Simulations, SimulationStages
@@ -191,8 +190,8 @@ def test_half_the_bandwidth_is_never_faster(seed: int) -> None:
 @pytest.fixture(scope="module")
 def planned() -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return what all planners make of three blocks on two chips."""
-    asked = [Asked("a0", 2.0, PLANNERS), Asked("a1", 1.0, PLANNERS)]
-    plans, stages = plan_model(*model(), asked, SMALL, EXPERT, plan_as_piper)
+    asked = [PlansAsked("a0", 2.0, PLANNERS), PlansAsked("a1", 1.0, PLANNERS)]
+    plans, stages = plan_model(*model(), asked, SMALL, EXPERT)
     return Plans.check(plans), PlanStages.check(stages)
 
 

@@ -13,10 +13,11 @@ import pytest
 from phaze.layout import Layout, layouts_of
 from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions
-from phaze.plan.piper.layers import Cluster, Layers, Plan
-from phaze.plan.piper.planner import plan
-from phaze.plan.piper.stages import best_stage, data_degrees
-from phaze.plan.planners import Asked, Task, read_tasks
+from phaze.plan.piper.layers import FlatCluster, PiperPlan, ProfiledLayers
+from phaze.plan.piper.stages import best_stage
+from phaze.plan.piper.study import cluster_of, models_of
+from phaze.plan.planners import Planned, PlanningTask, PlansAsked, read_tasks
+from phaze.plan.side_by_side import PLANNERS as PLANNING
 from phaze.plan.side_by_side import plan_model
 from phaze.tables import PLANNERS, Placements, Plans, PlanStages
 from phaze.tables import Layers as LayerTable
@@ -29,7 +30,7 @@ SMALL = replace(
 )
 TIGHT = replace(SMALL, training=SMALL.training.model_copy(update={"hbm_gib": (0.1,)}))
 POINTS = [{"model": "toy", "layout": layout.key} for layout in layouts_of((1, 2), (1, 2))]
-ASKED = [Asked("a0", 2.0, PLANNERS), Asked("a1", 1.0, PLANNERS), Asked("a2", 2.0, ("piper",))]
+ASKED = [PlansAsked("a0", 2.0, PLANNERS), PlansAsked("a1", 1.0, PLANNERS), PlansAsked("a2", 2.0, ("piper",))]
 EXPERT = Layout(pp=2, dp=2, tp=2)
 KEY = ["model", "architecture", "hbm_gib", "planner"]
 
@@ -57,11 +58,10 @@ def _scaled(table: pd.DataFrame, point: dict[str, str]) -> dict[str, pd.Series]:
     return {name: factor * table[name] for name in ("objective_s", "bound_s")}
 
 
-def search(layers: Layers, cluster: Cluster, below_s: float = np.inf) -> Plan | None:
-    """Return the best plan of a short chain by trying all, None if none takes less."""
+def least_time(layers: ProfiledLayers, cluster: FlatCluster) -> float:
+    """Return the best time per sample of a short chain by trying all plans, infinite where none fits."""
     plans = (plan for starts in _cuts(len(layers)) for plan in _plans(layers, cluster, starts))
-    best = min(plans, key=lambda plan: plan.time_per_sample_s, default=None)
-    return best if best and best.time_per_sample_s < below_s else None
+    return min((plan.time_per_sample_s for plan in plans), default=np.inf)
 
 
 def _cuts(n: int) -> Iterator[tuple[int, ...]]:
@@ -69,8 +69,8 @@ def _cuts(n: int) -> Iterator[tuple[int, ...]]:
         yield from ((0, *inner) for inner in combinations(range(1, n), size))
 
 
-def _plans(layers: Layers, cluster: Cluster, starts: tuple[int, ...]) -> Iterator[Plan]:
-    shapes = [(t, int(d)) for t in layers.options for d in data_degrees(cluster)]
+def _plans(layers: ProfiledLayers, cluster: FlatCluster, starts: tuple[int, ...]) -> Iterator[PiperPlan]:
+    shapes = [(t, int(d)) for t in layers.options for d in cluster.data_widths()]
     parts = [tuple(range(i, j)) for i, j in zip(starts, (*starts[1:], len(layers)), strict=True)]
     for chosen in product(shapes, repeat=len(parts)):
         if sum(t * d for t, d in chosen) <= cluster.devices:
@@ -80,12 +80,12 @@ def _plans(layers: Layers, cluster: Cluster, starts: tuple[int, ...]) -> Iterato
                 for part, (t, d), s in zip(parts, chosen, degrees, strict=True)
             ]
             if all(stages):
-                yield Plan(tuple(stage for stage in stages if stage is not None))
+                yield PiperPlan(tuple(stage for stage in stages if stage is not None))
 
 
 @pytest.fixture(scope="module")
 def planned() -> tuple[pd.DataFrame, pd.DataFrame]:
-    plans, stages = plan_model(*model(), ASKED, SMALL, EXPERT, search)
+    plans, stages = plan_model(*model(), ASKED, SMALL, EXPERT)
     return Plans.check(plans), PlanStages.check(stages)
 
 
@@ -117,27 +117,26 @@ def test_phazes_plan_is_its_best_placement(plans: pd.DataFrame) -> None:
     assert plans.loc[("a0", "expert"), "time_per_sample_s"] == pytest.approx(best / 32, rel=1e-12)
 
 
-def test_pipers_plan_is_the_planners_on_the_configurations_of_these_layers(plans: pd.DataFrame) -> None:
+def test_pipers_plan_is_the_best_over_microbatches_of_all_that_there_are(plans: pd.DataFrame) -> None:
     for asked, task in read_tasks(*model(), ASKED, SMALL, EXPERT):
         times = {}
-        for b, layers in task.models.items():
-            cluster = task.cluster(b)
-            assert cluster == Cluster(8, asked.hbm_gib * 2**30, 1e9, 32 // b)
-            best = search(layers, cluster)
-            times[b] = best.time_per_sample_s / b if best else np.inf
+        for b, layers in models_of(task).items():
+            cluster = cluster_of(task, b)
+            assert cluster == FlatCluster(8, asked.hbm_gib * 2**30, 1e9, 32 // b)
+            times[b] = least_time(layers, cluster) / b
         row = plans.loc[(asked.architecture, "piper")]
-        assert row["time_per_sample_s"] == min(times.values())
-        assert times[row["microbatch"]] == row["time_per_sample_s"]
+        assert row["time_per_sample_s"] == pytest.approx(min(times.values()), rel=1e-9)
+        assert times[row["microbatch"]] == pytest.approx(row["time_per_sample_s"], rel=1e-9)
         assert not row["flushes"]
 
 
-def test_pipers_planner_finds_what_trying_all_finds() -> None:
-    for _, task in read_tasks(*model(), ASKED, SMALL, EXPERT):
-        for b, layers in task.models.items():
-            found, expected = plan(layers, task.cluster(b)), search(layers, task.cluster(b))
-            assert (found is None) == (expected is None)
-            if found and expected:
-                assert found.time_per_sample_s == pytest.approx(expected.time_per_sample_s, rel=1e-9)
+def test_a_planner_says_what_nothing_goes_below() -> None:
+    task = task_of(SMALL, ASKED[0], EXPERT)
+    for planner in PLANNING.values():
+        found = planner(task)
+        assert isinstance(found, Planned)
+        assert found.bound_s <= found.plan.claimed.time_per_sample_s
+        assert 0 <= found.gap < 1e-9
 
 
 def test_equal_and_experts_stages_are_no_faster_than_phazes(plans: pd.DataFrame) -> None:
@@ -175,7 +174,7 @@ def test_stages_sum_to_their_plan(planned: tuple[pd.DataFrame, pd.DataFrame]) ->
         )
 
 
-def task_of(conditions: Conditions, asked: Asked, expert: Layout | None) -> Task:
+def task_of(conditions: Conditions, asked: PlansAsked, expert: Layout | None) -> PlanningTask:
     return next(task for _, task in read_tasks(*model(), [asked], conditions, expert))
 
 
@@ -197,8 +196,8 @@ def task_of(conditions: Conditions, asked: Asked, expert: Layout | None) -> Task
 def test_where_there_is_no_plan_the_row_says_why(
     planner: str, conditions: Conditions, expert: Layout | None, reason: str
 ) -> None:
-    asked = Asked("a0", conditions.training.hbm_gib[-1], (planner,))
-    plans, stages = plan_model(*model(), [asked], conditions, expert, search)
+    asked = PlansAsked("a0", conditions.training.hbm_gib[-1], (planner,))
+    plans, stages = plan_model(*model(), [asked], conditions, expert)
     (row,) = Plans.check(plans).to_dict("records")
     assert row["status"] == "infeasible"
     assert row["reason"].startswith(reason)
@@ -207,7 +206,7 @@ def test_where_there_is_no_plan_the_row_says_why(
 
 def test_what_the_layers_need_is_what_the_tables_hold() -> None:
     task = task_of(SMALL, ASKED[0], None)
-    layers = task.models[2]
+    layers = models_of(task)[2]
     assert layers.names == ("embedding", "block", "block", "block", "head")
     assert list(layers.options) == [1, 2]
     # Adam in mixed precision takes 16 bytes of each parameter; PipeDream-2BW another 2 for its weights.

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
-from phaze.plan.piper.planner import plan as plan_as_piper
-from phaze.plan.planners import Asked
+from phaze.plan.planners import PlansAsked
 from phaze.plan.replay import replay_plans
 from phaze.plan.side_by_side import plan_model
 from phaze.tables import PARTS, PLANNERS, Plans, PlanStages
@@ -23,8 +22,8 @@ from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
 
 @pytest.fixture(scope="module", name="tables")
 def planned_tables() -> tuple[pd.DataFrame, pd.DataFrame]:
-    asked = [Asked("a0", 2.0, PLANNERS), Asked("a1", 1.0, ("phaze",))]
-    return plan_model(*model(), asked, SMALL, EXPERT, plan_as_piper)
+    asked = [PlansAsked("a0", 2.0, PLANNERS), PlansAsked("a1", 1.0, ("phaze",))]
+    return plan_model(*model(), asked, SMALL, EXPERT)
 
 
 @pytest.fixture(name="study")
@@ -100,10 +99,8 @@ def test_a_plan_for_another_system_takes_its_planners_time_under_its_planners_as
         update={"network_bandwidth_bytes_per_s": 50e9, "hbm_bandwidth_bytes_per_s": 3e12}
     )
     fast = replace(SMALL, scenario=scenario)
-    asked = [Asked("a0", 2.0, ("equal",))]
-    for table, frame in zip(
-        (Plans, PlanStages), plan_model(*model(), asked, fast, EXPERT, plan_as_piper), strict=True
-    ):
+    asked = [PlansAsked("a0", 2.0, ("equal",))]
+    for table, frame in zip((Plans, PlanStages), plan_model(*model(), asked, fast, EXPERT), strict=True):
         table.save(frame, tmp_path / f"report/{table.name}.parquet")
     row = json.loads(run(tmp_path, "report/plans.parquet", "--json"))
     own = Plans.load(tmp_path / "report/plans.parquet").iloc[0]

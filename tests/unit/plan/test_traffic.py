@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.plan.piper.planner import plan as plan_as_piper
-from phaze.plan.planners import Asked, read_tasks
+from phaze.plan.planners import PlansAsked, read_tasks
 from phaze.plan.side_by_side import plan_model
 from phaze.spec.architecture import EnergyFigures
 from phaze.tables import PLANNERS
@@ -18,7 +17,7 @@ from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
 
 HBM_BYTES, REDUCED_BYTES = 3e9, 5e8
 """Of a forward pass of a layer at b = 1; backward passes move twice as much."""
-ASKED = [Asked("a0", 2.0, PLANNERS)]
+ASKED = [PlansAsked("a0", 2.0, PLANNERS)]
 WAYS = ("forward", "recompute", "backward")
 
 
@@ -52,7 +51,7 @@ def test_layers_move_what_their_schedules_move_whatever_a_byte_costs(energy: Ene
 
 def test_stages_move_what_their_layers_move() -> None:
     """Layers that recompute run forward twice; of slices that are one there is nothing to reduce."""
-    plans, stages = plan_model(*moving(), ASKED, SMALL, EXPERT, plan_as_piper)
+    plans, stages = plan_model(*moving(), ASKED, SMALL, EXPERT)
     rows = stages.merge(plans[["planner", "microbatch"]], on="planner")
     layers = rows["last_layer"] - rows["first_layer"] + 1
     times = dict(zip(WAYS, (layers, rows["recomputed"], 2 * layers), strict=True))

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from phaze.plan.piper.instance import read_instance
-from phaze.plan.piper.layers import Layers
+from phaze.plan.piper.layers import ProfiledLayers
 
 Plain = dict[str, object]
 
@@ -58,7 +58,7 @@ def repeated(count: int = 4) -> Plain:
     }
 
 
-def layers_of(content: Plain, folder: Path) -> Layers:
+def layers_of(content: Plain, folder: Path) -> ProfiledLayers:
     """Return the layers of an instance."""
     path = folder / "input.json"
     path.write_text(json.dumps(content))

@@ -17,14 +17,19 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phaze.base.arrays import Floats
-from phaze.plan.piper.layers import Cluster, Layers, Options, Synchronisation
+from phaze.plan.piper.layers import Configurations, FlatCluster, ProfiledLayers, Synchronisation
 
 Choice = tuple[Fraction, float]
 """What a configuration adds to the time and to the memory of a stage."""
 
 
 def choices_of(
-    layers: Layers, cluster: Cluster, members: frozenset[int], tensor: int, data: int, in_flight: int
+    layers: ProfiledLayers,
+    cluster: FlatCluster,
+    members: frozenset[int],
+    tensor: int,
+    data: int,
+    in_flight: int,
 ) -> list[list[Choice]]:
     """Return the configurations of the layers of a stage, by layer and in the order given."""
     options, bandwidth = layers.options[tensor], Fraction(cluster.bandwidth_bytes_per_s)
@@ -75,8 +80,8 @@ def time_exactly(choices: list[list[Choice]], limit: float) -> float:
 
 
 def stage_time(
-    layers: Layers,
-    cluster: Cluster,
+    layers: ProfiledLayers,
+    cluster: FlatCluster,
     members: frozenset[int],
     tensor: int,
     data: int,
@@ -88,7 +93,7 @@ def stage_time(
     return (time_exactly if exact else time_by_the_rule)(choices, cluster.memory_bytes)
 
 
-def stages_before(layers: Layers, taken: frozenset[int], linear: bool) -> Iterator[frozenset[int]]:
+def stages_before(layers: ProfiledLayers, taken: frozenset[int], linear: bool) -> Iterator[frozenset[int]]:
     """Yield every set of layers that may be the stage before those taken."""
     left = [v for v in range(len(layers)) if v not in taken]
     if linear:
@@ -103,13 +108,13 @@ def stages_before(layers: Layers, taken: frozenset[int], linear: bool) -> Iterat
             yield frozenset(subset)
 
 
-def _blocked(layers: Layers, v: int, taken: frozenset[int]) -> bool:
+def _blocked(layers: ProfiledLayers, v: int, taken: frozenset[int]) -> bool:
     return any(target not in taken for source, target in layers.pairs if source == v)
 
 
 def best_times(
-    layers: Layers,
-    cluster: Cluster,
+    layers: ProfiledLayers,
+    cluster: FlatCluster,
     *,
     linear: bool = False,
     exact: bool = False,
@@ -137,19 +142,21 @@ def best_times(
     return np.minimum.accumulate(best).tolist()
 
 
-def _allowed(cluster: Cluster, data: int) -> bool:
+def _allowed(cluster: FlatCluster, data: int) -> bool:
     return cluster.synchronisation == "round" or cluster.microbatches % data == 0
 
 
 @st.composite
-def instances(draw: st.DrawFn, most_layers: int = 4, most_devices: int = 5) -> tuple[Layers, Cluster]:
+def instances(
+    draw: st.DrawFn, most_layers: int = 4, most_devices: int = 5
+) -> tuple[ProfiledLayers, FlatCluster]:
     """Draw a small graph of layers, a cluster whose memory may bind, and the way of counting."""
     seed = draw(st.integers(0, 2**32 - 1))
     n = draw(st.integers(1, most_layers))
     synchronisation: Synchronisation = draw(st.sampled_from(("batch", "round")))
     rng = np.random.default_rng(seed)
     layers = draw_layers(rng, n, draw(st.booleans()))
-    cluster = Cluster(
+    cluster = FlatCluster(
         devices=draw(st.integers(1, most_devices)),
         memory_bytes=float(rng.integers(5, 60)),
         bandwidth_bytes_per_s=float(rng.choice([0.5, 4.0, 64.0])),
@@ -160,14 +167,14 @@ def instances(draw: st.DrawFn, most_layers: int = 4, most_devices: int = 5) -> t
     return layers, cluster
 
 
-def draw_layers(rng: np.random.Generator, n: int, alike: bool) -> Layers:
+def draw_layers(rng: np.random.Generator, n: int, alike: bool) -> ProfiledLayers:
     """Return layers with branches; alike: a layer's configurations have the same weights and exchanges."""
     number = rng.permutation(n)
     pairs = [(number[i], number[j]) for i in range(n) for j in range(i + 1, n) if rng.random() < 0.5]
     sources = np.array([u for u, _ in pairs], dtype=np.int64)
     targets = np.array([v for _, v in pairs], dtype=np.int64)
     widths = [1, *(t for t in (2, 3) if rng.random() < 0.5)]
-    return Layers(
+    return ProfiledLayers(
         ids=tuple(range(n)),
         names=tuple(f"layer {v}" for v in range(n)),
         edges=np.stack([sources, targets], axis=1),
@@ -182,14 +189,14 @@ def draw_options(
     sources: np.ndarray[tuple[int], np.dtype[np.int64]],
     targets: np.ndarray[tuple[int], np.dtype[np.int64]],
     alike: bool,
-) -> Options:
+) -> Configurations:
     """Return up to four configurations a layer, at times none; small numbers, so that some are equal."""
     counts = rng.choice([0, 1, 2, 3, 4], n, p=[0.04, 0.26, 0.3, 0.2, 0.2])
     layer = np.repeat(np.arange(n), counts)
     like = np.repeat(np.cumsum(counts) - counts, counts) if alike else np.arange(len(layer))
     shape = (len(layer), len(sources))
     forward, backward = rng.integers(0, 4, shape)[like], rng.integers(0, 4, shape)[like]
-    return Options(
+    return Configurations(
         names=tuple(f"option {x}" for x in range(len(layer))),
         layer=layer,
         time_s=rng.integers(1, 12, len(layer)).astype(float),
@@ -201,14 +208,16 @@ def draw_options(
     )
 
 
-def with_extremes(rng: np.random.Generator, layers: Layers, share: float, alike: bool) -> Layers:
+def with_extremes(
+    rng: np.random.Generator, layers: ProfiledLayers, share: float, alike: bool
+) -> ProfiledLayers:
     """Return layers of whose numbers a share is anything from 1e-6 to 1e20; alike: as in `draw_layers`."""
 
     def widened(values: Floats, part: float = share) -> Floats:
         chosen = (rng.random(values.shape) < part) & (values > 0)
         return np.where(chosen, 10.0 ** rng.uniform(-6, 20, values.shape), values)
 
-    def of_layers(options: Options) -> Options:
+    def of_layers(options: Configurations) -> Configurations:
         like = np.searchsorted(options.layer, options.layer) if alike else np.arange(len(options.layer))
         return replace(
             options,

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import combinations, product
-from math import ceil, inf, prod
+from math import ceil, inf
 from typing import NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
 
-from phaze.plan.piper.layers import Layers, PlannedStage
-from phaze.plan.piper.nested import Hierarchy, Memory, Parts, Superstage
+from phaze.plan.piper.layers import FlatCluster, Hierarchy, NetworkLevel, PlannedStage, ProfiledLayers
 from tests.unit.plan.piper.exhaustive import draw_layers
 
 Members = frozenset[int]
@@ -33,19 +32,19 @@ class Node(NamedTuple):
 Nodes = tuple[Node, ...]
 
 
-def least_time(layers: Layers, hierarchy: Hierarchy, memory: Memory = "exact") -> float:
+def least_time(layers: ProfiledLayers, hierarchy: Hierarchy) -> float:
     """Return the least time per sample over all nested plans, infinite where none fits."""
-    judge = Judge(layers, hierarchy, memory)
+    judge = Judge(layers, hierarchy)
     everything = frozenset(range(len(layers)))
-    return min((judge.time(nodes) for nodes in judge.splits(everything, hierarchy.levels)), default=inf)
+    return min((judge.time(nodes) for nodes in judge.splits(everything, len(hierarchy.levels))), default=inf)
 
 
 class Judge:
     """Enumerates and judges nested plans of some layers on some levels."""
 
-    def __init__(self, layers: Layers, hierarchy: Hierarchy, memory: Memory) -> None:
+    def __init__(self, layers: ProfiledLayers, hierarchy: Hierarchy) -> None:
         """Remember the times of stages, which recur."""
-        self.layers, self.hierarchy, self.memory = layers, hierarchy, memory
+        self.layers, self.levels, self.inner = layers, hierarchy.levels, hierarchy.inner
         self.stage_time = lru_cache(maxsize=None)(self._stage_time)
         self.splits = lru_cache(maxsize=None)(lambda members, level: tuple(self._splits(members, level)))
 
@@ -53,31 +52,31 @@ class Judge:
         """Yield all ways to run layers on one device of the level above, in the order of the data flow."""
         for cut in ordered_cuts(self.layers, members):
             for nodes in product(*(self._nodes(part, level) for part in cut)):
-                if sum(n.data * n.tensor for n in nodes) <= self.hierarchy.counts[level - 1]:
+                if sum(n.data * n.tensor for n in nodes) <= self.levels[level - 1].devices:
                     yield nodes
 
     def _nodes(self, members: Members, level: int) -> list[Node]:
-        degrees = range(1, self.hierarchy.counts[level - 1] + 1)
+        degrees = range(1, self.levels[level - 1].devices + 1)
         if level == 1:
             return [Node(members, d, t, ()) for d in degrees for t in self.layers.options]
         return [Node(members, d, 1, inside) for d in degrees for inside in self.splits(members, level - 1)]
 
     def time(self, nodes: Nodes) -> float:
         """Return the time of the slowest device of any level, infinite where the plan is not allowed."""
-        degree, most = sum_of_degrees(nodes), self.hierarchy.microbatches
-        if degree > most or (self.hierarchy.exactly and degree < most):
+        degree, most = sum_of_degrees(nodes), self.inner.microbatches
+        if degree > most or (self.inner.exactly and degree < most):
             return inf
-        return self.slowest(nodes, self.hierarchy.levels, 1, degree)
+        return self.slowest(nodes, len(self.levels), 1, degree)
 
     def slowest(self, nodes: Nodes, level: int, around: int, s: int) -> float:
         """Return the time of the slowest device; s counts from the first node to the very last stage."""
         slowest = 0.0
         for node in nodes:
             d, q = node.data, node.data * around
-            if self.hierarchy.synchronisation == "batch" and self.hierarchy.microbatches % q:
+            if self.inner.synchronisation == "batch" and self.inner.microbatches % q:
                 return inf
             if level == 1:
-                time = self.stage_time(node.members, d, node.tensor, around, self.in_flight(d, around, s))
+                time = self.stage_time(node.members, d, node.tensor, around, ceil(s / d))
                 s -= d
             else:
                 time = self.superstage_time(node.members, level, d, around)
@@ -88,12 +87,6 @@ class Judge:
                 break
         return slowest
 
-    def in_flight(self, data: int, around: int, s: int) -> int:
-        """Return how many microbatches the way of counting assumes on each device."""
-        if self.memory == "crude":
-            return ceil(prod(self.hierarchy.counts) / data)
-        return ceil((s if self.memory == "exact" else ceil(self.hierarchy.microbatches / around)) / data)
-
     def superstage_time(self, members: Members, level: int, data: int, around: int) -> float:
         """Return the communication of a device of a level above the first."""
         crossing = sum(
@@ -103,17 +96,17 @@ class Judge:
         )
         weights = sum(whole_weight(self.layers, v) for v in members)
         moved = 2 * crossing / (data * around) + self.synchronised(data, around) * weights
-        return moved / self.hierarchy.bandwidths_bytes_per_s[level - 1]
+        return moved / self.levels[level - 1].bandwidth_bytes_per_s
 
     def synchronised(self, data: int, around: int) -> float:
         """Return what one device sends for each byte of weights and sample of the whole."""
-        together = self.hierarchy.microbatches if self.hierarchy.synchronisation == "batch" else data * around
+        together = self.inner.microbatches if self.inner.synchronisation == "batch" else data * around
         return 4 * (data - 1) / data / together
 
     def _stage_time(self, members: Members, data: int, tensor: int, around: int, in_flight: int) -> float:
         """Return the least time of a stage over all choices of configurations that fit."""
         options, layers = self.layers.options[tensor], self.layers
-        bandwidth, replicas = self.hierarchy.bandwidths_bytes_per_s[0], data * around
+        bandwidth, replicas = self.inner.bandwidth_bytes_per_s, data * around
         each: list[list[tuple[float, float]]] = []
         for v in members:
             each.append([])
@@ -126,7 +119,7 @@ class Judge:
                         moved += 2 * (layers.edge_bytes[e] + options.backward_sync_bytes[x, e]) / replicas
                 time = options.time_s[x] / replicas + moved / bandwidth
                 each[-1].append((time, in_flight * options.stash_bytes[x] + options.fixed_bytes[x]))
-        fits = (c for c in product(*each) if sum(held for _, held in c) <= self.hierarchy.memory_bytes)
+        fits = (c for c in product(*each) if sum(held for _, held in c) <= self.inner.memory_bytes)
         return min((sum(time for time, _ in c) for c in fits), default=inf)
 
 
@@ -135,7 +128,7 @@ def sum_of_degrees(nodes: Nodes) -> int:
     return sum(node.data * (sum_of_degrees(node.inside) if node.inside else 1) for node in nodes)
 
 
-def whole_weight(layers: Layers, v: int) -> float:
+def whole_weight(layers: ProfiledLayers, v: int) -> float:
     """Return the weights of a layer on all devices of its narrowest configurations, the heaviest of these."""
     for tensor in sorted(layers.options):
         options = layers.options[tensor]
@@ -145,7 +138,7 @@ def whole_weight(layers: Layers, v: int) -> float:
     return 0.0
 
 
-def ordered_cuts(layers: Layers, members: Members) -> Iterator[list[Members]]:
+def ordered_cuts(layers: ProfiledLayers, members: Members) -> Iterator[list[Members]]:
     """Yield all ways to cut layers into a sequence of groups that no edge runs back through."""
     if not members:
         yield []
@@ -157,28 +150,29 @@ def ordered_cuts(layers: Layers, members: Members) -> Iterator[list[Members]]:
                 yield [first, *rest]
 
 
-def as_nodes(parts: Parts) -> Nodes:
+def as_nodes(stages: tuple[PlannedStage, ...]) -> Nodes:
     """Return a plan as this search writes it."""
-    return tuple(_as_node(part) for part in parts)
-
-
-def _as_node(part: Superstage | PlannedStage) -> Node:
-    if isinstance(part, PlannedStage):
-        return Node(frozenset(part.layers), part.layout.dp, part.layout.tp, ())
-    return Node(frozenset(part.layers), part.data, 1, as_nodes(part.parts))
+    return tuple(
+        Node(frozenset(stage.layers), stage.layout.dp, stage.layout.tp, as_nodes(stage.parts))
+        for stage in stages
+    )
 
 
 @st.composite
-def hierarchies(draw: st.DrawFn, counts: tuple[tuple[int, ...], ...], most: int) -> tuple[Layers, Hierarchy]:
+def hierarchies(
+    draw: st.DrawFn, counts: tuple[tuple[int, ...], ...], most: int
+) -> tuple[ProfiledLayers, Hierarchy]:
     """Draw up to `most` layers and levels of some sizes; memory and every bandwidth may bind."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     layers = draw_layers(rng, draw(st.integers(1, most)), draw(st.booleans()))
-    sizes = draw(st.sampled_from(counts))
-    return layers, Hierarchy(
-        counts=sizes,
-        bandwidths_bytes_per_s=tuple(float(b) for b in rng.choice([0.25, 2.0, 64.0], len(sizes))),
+    first, *above = draw(st.sampled_from(counts))
+    inner, *bandwidths = (float(b) for b in rng.choice([0.25, 2.0, 64.0], 1 + len(above)))
+    cluster = FlatCluster(
+        devices=first,
         memory_bytes=float(rng.integers(6, 36)),
+        bandwidth_bytes_per_s=inner,
         microbatches=draw(st.integers(1, 8)),
         exactly=draw(st.integers(0, 3)) == 0,
         synchronisation=draw(st.sampled_from(("batch", "round"))),
     )
+    return layers, Hierarchy(cluster, tuple(map(NetworkLevel, above, bandwidths)))

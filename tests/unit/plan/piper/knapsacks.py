@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from phaze.base.arrays import Floats, Ints
+from phaze.layout import Layout
 from phaze.plan.downsets import enumerate_downsets
 from phaze.plan.piper.knapsack import cheapest, choose_by_ratio, choose_exactly
-from phaze.plan.piper.layers import Cluster, Layers, Options
-from phaze.plan.piper.stages import costs_of, data_degrees, exchanges, price_stage
+from phaze.plan.piper.layers import Configurations, FlatCluster, ProfiledLayers
+from phaze.plan.piper.stages import costs_of, price_stage
 
 SHAPES = 20
 """Sets of layers with degrees that are drawn together, for the number of microbatches in flight."""
@@ -82,7 +83,7 @@ class Knapsack:
         return float(time[np.round(found.x) == 1].sum() + self.common_s) if found.success else None
 
 
-def arising(layers: Layers, cluster: Cluster, count: int, seed: int) -> Iterator[Knapsack]:
+def arising(layers: ProfiledLayers, cluster: FlatCluster, count: int, seed: int) -> Iterator[Knapsack]:
     """Yield knapsacks whose memory binds, of random stages (S, t, d, s) that planning meets.
 
     S is the difference of two nested downsets, d a degree that the cluster allows, ceil(s/d) any that N
@@ -90,7 +91,7 @@ def arising(layers: Layers, cluster: Cluster, count: int, seed: int) -> Iterator
     """
     rng = np.random.default_rng(seed)
     downsets = enumerate_downsets(len(layers), layers.pairs)
-    costs, degrees = costs_of(layers, cluster), data_degrees(cluster)
+    costs, degrees = costs_of(layers, cluster), cluster.data_widths()
     found = 0
     while found < count:
         outer = int(rng.integers(1, len(downsets)))
@@ -99,22 +100,22 @@ def arising(layers: Layers, cluster: Cluster, count: int, seed: int) -> Iterator
         member[list(downsets.difference(outer, inner))] = True
         t = int(rng.integers(len(costs.widths)))
         data = int(rng.choice(degrees[degrees * costs.widths[t] <= cluster.devices]))
-        most = -(-cluster.microbatches // data)
+        exchanged, most = cluster.exchanged(Layout(dp=data)), -(-cluster.microbatches // data)
         for in_flight in rng.permutation(most)[:SHAPES] + 1:
-            own_s, memory, common_s = price_stage(costs, member, t, exchanges(cluster, data), in_flight)
+            own_s, memory, common_s = price_stage(costs, member, t, exchanged, in_flight)
             knapsack = Knapsack(costs.first[t], member, own_s, memory, cluster.memory_bytes, common_s)
             if found < count and knapsack.binds():
                 found += 1
                 yield knapsack
 
 
-def with_more_configurations(layers: Layers, seed: int) -> Layers:
+def with_more_configurations(layers: ProfiledLayers, seed: int) -> ProfiledLayers:
     """Return layers of two configurations with two more each, of time and memory somewhere between."""
     rng = np.random.default_rng(seed)
     return replace(layers, options={t: _doubled(o, rng) for t, o in layers.options.items()})
 
 
-def _doubled(options: Options, rng: np.random.Generator) -> Options:
+def _doubled(options: Configurations, rng: np.random.Generator) -> Configurations:
     """Return the two configurations of each layer, and two between them."""
     plain = np.arange(0, len(options.layer), 2)
     rows = np.stack([plain, plain + 1, plain, plain], axis=1).ravel()
@@ -124,7 +125,7 @@ def _doubled(options: Options, rng: np.random.Generator) -> Options:
         share = way * rng.uniform(0.05, 0.95, len(rows))
         return values[rows] + share * (values[rows // 2 * 2 + 1] - values[rows])
 
-    return Options(
+    return Configurations(
         names=tuple(f"{options.names[row]} {i % 4}" for i, row in enumerate(rows)),
         layer=options.layer[rows],
         time_s=between(options.time_s),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain
 from phaze.plan.piper.chain import read_layers
 from phaze.workload.graphs import edge_arrays
@@ -29,7 +30,7 @@ def chain() -> Chain:
 
 
 def test_stashing_keeps_activations_and_two_versions_of_the_weights() -> None:
-    options = read_layers({1: chain()}, NAMES, (False,)).options[1]
+    options = read_layers({Layout(): chain()}, NAMES, (False,)).options[1]
     assert options.names == ("stash",) * 3
     assert options.layer.tolist() == [0, 1, 2]
     assert options.time_s.tolist() == [2.0, 13.0, 5.0]
@@ -39,7 +40,7 @@ def test_stashing_keeps_activations_and_two_versions_of_the_weights() -> None:
 
 
 def test_recomputing_runs_forward_twice_and_keeps_inputs() -> None:
-    options = read_layers({1: chain()}, NAMES, (True,)).options[1]
+    options = read_layers({Layout(): chain()}, NAMES, (True,)).options[1]
     assert options.names == ("recompute",) * 3
     assert options.time_s.tolist() == [3.0, 17.0, 7.0]
     assert options.stash_bytes.tolist() == [0.0, 6.0, 8.0]
@@ -48,7 +49,7 @@ def test_recomputing_runs_forward_twice_and_keeps_inputs() -> None:
 
 
 def test_configurations_of_a_layer_follow_each_other() -> None:
-    options = read_layers({1: chain()}, NAMES, (True, False)).options[1]
+    options = read_layers({Layout(): chain()}, NAMES, (True, False)).options[1]
     assert options.names == ("stash", "recompute") * 3
     assert options.layer.tolist() == [0, 0, 1, 1, 2, 2]
     assert options.first(3).tolist() == [0, 2, 4, 6]
@@ -56,13 +57,13 @@ def test_configurations_of_a_layer_follow_each_other() -> None:
 
 
 def test_with_one_microbatch_in_flight_recomputing_saves_nothing() -> None:
-    options = read_layers({1: uniform_chain()}, ["block"] * 6, (False, True)).options[1]
+    options = read_layers({Layout(): uniform_chain()}, ["block"] * 6, (False, True)).options[1]
     both = (options.stash_bytes + options.fixed_bytes).reshape(6, 2)
     assert both[:, 0].tolist() == both[:, 1].tolist()
 
 
 def test_slices_pay_for_a_tensor_that_one_of_them_receives_and_a_whole_layer_does_not() -> None:
-    layers = read_layers({1: chain(), 2: chain()}, NAMES, (False,))
+    layers = read_layers({Layout(): chain(), Layout(tp=2): chain()}, NAMES, (False,))
     assert layers.pairs == ((0, 1), (1, 2))
     assert layers.edge_bytes.tolist() == [6.0, 8.0]
     assert layers.options[1].forward_sync_bytes.tolist() == [[0, 0], [0, 0], [0, 0]]
@@ -73,7 +74,7 @@ def test_slices_pay_for_a_tensor_that_one_of_them_receives_and_a_whole_layer_doe
 
 def test_each_width_has_the_times_of_its_own_slices() -> None:
     halved = replace(chain(), forward_s=chain().forward_s / 2)
-    layers = read_layers({2: halved, 1: chain()}, NAMES, (False,))
+    layers = read_layers({Layout(tp=2): halved, Layout(): chain()}, NAMES, (False,))
     assert list(layers.options) == [1, 2]
     assert layers.options[2].time_s.tolist() == [1.5, 11.0, 4.0]
     assert layers.names == NAMES
@@ -82,7 +83,7 @@ def test_each_width_has_the_times_of_its_own_slices() -> None:
 @pytest.mark.parametrize("recompute", [(False,), (True,), (False, True)])
 def test_skip_edges_are_inputs_too(recompute: tuple[bool, ...]) -> None:
     skipping = replace(chain(), **edge_arrays((*chain().tensors, (0, 2, 7.0))))
-    layers = read_layers({2: skipping}, NAMES, recompute)
+    layers = read_layers({Layout(tp=2): skipping}, NAMES, recompute)
     assert layers.pairs == ((0, 1), (1, 2), (0, 2))
     again = [c for c, name in enumerate(layers.options[2].names) if name == "recompute"]
     assert layers.options[2].stash_bytes[again].tolist() == [0.0, 6.0, 15.0][: len(again)]

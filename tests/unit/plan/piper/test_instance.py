@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.plan.piper.instance import _bad_syncs, read_instance
+from phaze.plan.piper.instance import _bad_syncs, read_instance, write_instance
+from phaze.plan.piper.layers import FlatCluster
 from phaze.spec.documents import LayerEdge
 from tests.unit.plan.phaze.files import Change, Plain, drop, edge, put, saved
+from tests.unit.plan.piper.chains import layers_of, repeated
 from tests.unit.plan.piper.instances import example
 
 
@@ -199,3 +201,16 @@ def test_exchanges_beyond_the_memory_of_the_machine_are_refused(
     monkeypatch.setattr("phaze.base.room.machine_bytes", lambda: 1000)
     with pytest.raises(PhazeError, match="what 10 configurations exchange over 3 edges take"):
         read_instance(saved(tmp_path, example())).layers()
+
+
+def test_an_instance_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    layers = layers_of(repeated(), tmp_path)
+    write_instance(tmp_path / "again.json", layers, FlatCluster(8, 1 / 3, 25 * 2**30, 7))
+    read = read_instance(tmp_path / "again.json")
+    again = read.layers()
+    assert (read.max_devices, read.max_memory_per_device, read.mbs_in_batch) == (8, 1 / 3, 7)
+    assert (again.ids, again.names, again.tensors) == (layers.ids, layers.names, layers.tensors)
+    assert list(again.options) == list(layers.options)
+    for width, options in layers.options.items():
+        for column, values in vars(options).items():
+            np.testing.assert_array_equal(getattr(again.options[width], column), values)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from phaze.base.units import GIB
 from phaze.plan.piper.instance import read_instance
 from phaze.plan.piper.knapsack import cheapest, least_of_rest, memory_price
-from phaze.plan.piper.layers import Cluster, Layers
+from phaze.plan.piper.layers import FlatCluster, ProfiledLayers
 from tests.unit.plan.piper.knapsacks import Knapsack, arising, drawn, with_more_configurations
 
-PAPERS = Cluster(512, 8.0 * GIB, 25.0 * GIB, 512)
+PAPERS = FlatCluster(512, 8.0 * GIB, 25.0 * GIB, 512)
 """The cluster of Appendix C."""
 
 
@@ -25,7 +25,7 @@ def best_of_all(knapsack: Knapsack) -> float | None:
     return min((time for time, memory in totals if memory <= knapsack.limit_bytes), default=None)
 
 
-@settings(derandomize=True, deadline=None, max_examples=400)
+@settings(derandomize=True, deadline=None, max_examples=150)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6))
 def test_the_choice_is_the_best_of_all(seed: int, layers: int) -> None:
     knapsack = drawn(np.random.default_rng(seed), layers, 4)
@@ -34,17 +34,17 @@ def test_the_choice_is_the_best_of_all(seed: int, layers: int) -> None:
 
 def test_an_integer_program_agrees_on_larger_ones() -> None:
     rng, differ, none = np.random.default_rng(3), 0, 0
-    for layers in rng.integers(7, 40, 200):
+    for layers in rng.integers(7, 40, 60):
         knapsack = drawn(rng, int(layers), 4)
         exact = knapsack.exactly()
         assert exact == knapsack.by_integer_program()
         differ += exact != knapsack.by_the_rule()
         none += exact is None
-    assert differ > 20
-    assert 0 < none < 100
+    assert differ > 6
+    assert 0 < none < 30
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40))
 def test_the_price_of_memory_gives_the_best_lagrangian_bound(seed: int, layers: int) -> None:
     """No other price does, and the bound is never above the best choice."""
@@ -100,7 +100,7 @@ def test_a_layer_without_configurations_has_no_choice() -> None:
     assert Knapsack(np.array([0, 0]), np.ones(1, dtype=np.bool_), nothing, nothing, 1.0).exactly() is None
 
 
-def bert(shared_data: Path) -> Layers:
+def bert(shared_data: Path) -> ProfiledLayers:
     return read_instance(shared_data / "piper" / "bert32a100.json").layers()
 
 
@@ -110,7 +110,7 @@ def test_stages_of_bert_are_chosen_as_an_integer_program_would(most: int, shared
     """And never slower than by the rule, which is slower rarely for two configurations, often for four."""
     layers = bert(shared_data) if most == 2 else with_more_configurations(bert(shared_data), 1)
     slower = []
-    for i, knapsack in enumerate(arising(layers, PAPERS, 1200, 5)):
+    for i, knapsack in enumerate(arising(layers, PAPERS, 400, 5)):
         exact, ruled = knapsack.exactly(), knapsack.by_the_rule()
         assert exact is not None
         assert ruled is not None

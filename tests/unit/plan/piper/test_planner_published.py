@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
+from phaze.plan.piper.baselines import CONTENDERS
 from phaze.plan.piper.instance import read_instance
-from phaze.plan.piper.layers import Cluster, Layers, Options, Synchronisation
-from phaze.plan.piper.planner import plan
+from phaze.plan.piper.layers import FlatCluster, ProfiledLayers, Synchronisation
+from phaze.plan.piper.planner import SearchOptions
 
 DATA = Path(__file__).resolve().parents[5] / "shared" / "data" / "piper"
 BANDWIDTH = 25 * 2.0**30
@@ -42,33 +41,9 @@ SLOW = {("resnet", "32", "1.5"), ("resnet", "64", "1.5"), ("resnet", "64", "2")}
 
 
 @cache
-def layers_in(name: str) -> Layers:
+def layers_in(name: str) -> ProfiledLayers:
     """Return the layers of an input of the authors."""
     return read_instance(DATA / name).layers()
-
-
-def restricted(layers: Layers, baseline: str) -> Layers:
-    """Return the layers without tensor parallelism or without recomputation."""
-    if baseline == "no_tp":
-        return replace(layers, options={1: layers.options[1]})
-    if baseline == "no_ar":
-        return replace(layers, options={t: without_recomputation(o) for t, o in layers.options.items()})
-    return layers
-
-
-def without_recomputation(options: Options) -> Options:
-    """Return the configurations that keep activations."""
-    kept = np.array(["recomp" not in name for name in options.names])
-    return Options(
-        tuple(np.array(options.names)[kept].tolist()),
-        options.layer[kept],
-        options.time_s[kept],
-        options.weight_bytes[kept],
-        options.stash_bytes[kept],
-        options.fixed_bytes[kept],
-        options.forward_sync_bytes[kept],
-        options.backward_sync_bytes[kept],
-    )
 
 
 def optima() -> list[tuple[str, int, float, int, str, str]]:
@@ -88,13 +63,9 @@ def time_on(
     name: str, devices: int, gib: float, microbatches: int, baseline: str, synchronisation: Synchronisation
 ) -> float | None:
     """Return the time per sample of the best plan, along one linear order with `round`."""
-    cluster = Cluster(devices, gib * 2**30, BANDWIDTH, microbatches, synchronisation=synchronisation)
-    found = plan(
-        restricted(layers_in(name), baseline),
-        cluster,
-        linear=synchronisation == "round",
-        most_data=1 if baseline == "no_dp" else None,
-    )
+    cluster = FlatCluster(devices, gib * 2**30, BANDWIDTH, microbatches, synchronisation=synchronisation)
+    by, options = CONTENDERS[baseline.replace("_", "-")], SearchOptions(linear=synchronisation == "round")
+    found = by.plan(by.restrict(layers_in(name)), cluster, options)
     return found.time_per_sample_s if found else None
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.plan.piper.layers import Layers
+from phaze.plan.piper.layers import ProfiledLayers
 from phaze.plan.piper.repeat import repeat_layers
 from tests.unit.plan.piper.chains import layers_of, repeated
 
 Edge = tuple[str, str, float]
 
 
-def blocks(layers: Layers) -> list[int]:
+def blocks(layers: ProfiledLayers) -> list[int]:
     """Return the repeated layers in the order of the data flow."""
     after = {u: v for u, v in layers.pairs if layers.names[u] == layers.names[v] == "layer"}
     found = [v for v, name in enumerate(layers.names) if name == "layer" and v not in after.values()]
@@ -25,7 +25,7 @@ def blocks(layers: Layers) -> list[int]:
     return found
 
 
-def times(layers: Layers, width: int = 1) -> list[float]:
+def times(layers: ProfiledLayers, width: int = 1) -> list[float]:
     return [float(layers.options[width].time_s[v]) for v in blocks(layers)]
 
 

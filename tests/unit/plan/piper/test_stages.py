@@ -10,38 +10,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze.layout import Layout
-from phaze.plan.piper.layers import Cluster, Layers, Options
-from phaze.plan.piper.stages import best_stage, data_degrees
+from phaze.plan.piper.layers import Configurations, FlatCluster, ProfiledLayers
+from phaze.plan.piper.stages import best_stage
 from tests.unit.plan.piper.exhaustive import instances, stage_time
 
 
-def layers_of(*options: tuple[int, float, float, float, float]) -> Layers:
+def layers_of(*options: tuple[int, float, float, float, float]) -> ProfiledLayers:
     """Return a chain of layers from (layer, time, weight, stash, fixed) of their configurations."""
     layer, time, weight, stash, fixed = (np.array(column) for column in zip(*options, strict=True))
     n = int(layer.max()) + 1
     none = np.zeros((len(layer), n - 1))
-    options_1 = Options(tuple(map(str, layer)), layer, time, weight, stash, fixed, none, none.copy())
+    options_1 = Configurations(tuple(map(str, layer)), layer, time, weight, stash, fixed, none, none.copy())
     chain = np.arange(n)
     edges = np.stack([chain[:-1], chain[1:]], axis=1)
-    return Layers(
+    return ProfiledLayers(
         tuple(range(n)), tuple(map(str, chain)), {1: options_1}, edges=edges, edge_bytes=np.full(n - 1, 3.0)
     )
 
 
-def cluster_of(memory: float, microbatches: int = 8, **changes: object) -> Cluster:
+def cluster_of(memory: float, microbatches: int = 8, **changes: object) -> FlatCluster:
     """Return eight devices with a bandwidth of 2 bytes per second."""
-    return Cluster(8, memory, 2.0, microbatches, **changes)
+    return FlatCluster(8, memory, 2.0, microbatches, **changes)
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=100)
 @given(instances(6, 6), st.data())
 def test_a_stage_costs_what_the_formula_and_the_rule_say(
-    instance: tuple[Layers, Cluster], data: st.DataObject
+    instance: tuple[ProfiledLayers, FlatCluster], data: st.DataObject
 ) -> None:
     layers, cluster = instance
     members = frozenset(data.draw(st.sets(st.sampled_from(range(len(layers))), min_size=1)))
     tensor = data.draw(st.sampled_from(sorted(layers.options)))
-    degrees = [d for d in data_degrees(cluster).tolist() if d * tensor <= cluster.devices]
+    degrees = [d for d in cluster.data_widths().tolist() if d * tensor <= cluster.devices]
     if not degrees:
         return
     d = data.draw(st.sampled_from(degrees))
@@ -111,7 +111,7 @@ def test_stages_that_the_cluster_does_not_allow_have_no_cost() -> None:
 
 
 def test_degrees_divide_the_batch_where_it_is_synchronised_at_once() -> None:
-    assert data_degrees(cluster_of(1.0, 6)).tolist() == [1, 2, 3, 6]
-    assert data_degrees(cluster_of(1.0, 6, synchronisation="round")).tolist() == [1, 2, 3, 4, 5, 6]
-    assert data_degrees(cluster_of(1.0, 256)).tolist() == [1, 2, 4, 8]
-    assert data_degrees(cluster_of(1.0), 1).tolist() == [1]
+    assert cluster_of(1.0, 6).data_widths().tolist() == [1, 2, 3, 6]
+    assert cluster_of(1.0, 6, synchronisation="round").data_widths().tolist() == [1, 2, 3, 4, 5, 6]
+    assert cluster_of(1.0, 256).data_widths().tolist() == [1, 2, 4, 8]
+    assert cluster_of(1.0).data_widths(1).tolist() == [1]
