@@ -21,6 +21,8 @@ ParameterGroup = Literal["dense", "expert", "embedding", "tied"]
 """Parameters that are looked up, that an output shares with them and holds again, that only some tokens
 meet, and all others."""
 
+INDEX_BYTES = 8
+"""Size of a token id, a label, or an index into a table."""
 INPUT = -1
 """Source of what the layer before hands over."""
 
@@ -144,12 +146,13 @@ class LayerBuilder:
         group: ParameterGroup = "dense",
         axis: Axis | Literal[""] = "",
     ) -> Tensor:
-        """Append a primitive and return its output, by default of the size of its first input."""
-        size = inputs[0].elements if elements is None else elements
+        """Append a primitive and return its output, by default as large as its first input."""
+        if elements is None:
+            elements = inputs[0].elements if gemm is None else gemm.result_elements
         self._primitives.append(
-            Primitive(name, kind, inputs, size, gemm, parameters, constant_bytes, group, axis)
+            Primitive(name, kind, inputs, elements, gemm, parameters, constant_bytes, group, axis)
         )
-        return Tensor(len(self._primitives) - 1, size)
+        return Tensor(len(self._primitives) - 1, elements)
 
     def dense(
         self,
@@ -164,7 +167,7 @@ class LayerBuilder:
         """Append a matrix multiplication with a weight, (tokens x k)(k x wide), and its bias."""
         gemm = Gemm(1, tokens, x.elements // tokens, wide)
         parameters = gemm.k * wide
-        y = self.add("matmul", name, x, elements=tokens * wide, gemm=gemm, parameters=parameters, group=group)
+        y = self.add("matmul", name, x, gemm=gemm, parameters=parameters, group=group)
         return self.bias(name, y, wide) if bias else y
 
     def bias(self, name: str, x: Tensor, wide: int) -> Tensor:
@@ -179,6 +182,18 @@ class LayerBuilder:
     def dropout(self, name: str, x: Tensor, share: float) -> Tensor:
         """Append a dropout, unless it drops nothing."""
         return self.add("dropout", f"{name}_dropout", x) if share else x
+
+    def by_heads(self, name: str, x: Tensor) -> Tensor:
+        """Append what brings a head's share of every token together."""
+        return self.add("transpose", f"{name}_transpose", self.add("reshape", f"{name}_reshape", x))
+
+    def classify(
+        self, logits: Tensor, count: int, softmax: str = "log_softmax", loss: str = "nll_loss"
+    ) -> Tensor:
+        """Append the cross entropy of so many samples, each with a label."""
+        y = self.add("log_softmax", softmax, logits)
+        label_bytes = count * INDEX_BYTES
+        return self.add("nll_loss", loss, replace(y, elements=count), constant_bytes=label_bytes)
 
     def finish(self, name: str, output_elements: int) -> LayerGraph:
         """Layer, with a fork after every tensor that several primitives need."""

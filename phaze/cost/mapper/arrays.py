@@ -57,12 +57,6 @@ def ceil_div(a: int, b: int) -> int:
 
 
 @njit
-def folds(size: int, tile: int, width: int) -> int:
-    """Fillings of an array of that width along a dimension, over all tiles."""
-    return (size // tile) * ceil_div(tile, width) + ceil_div(size % tile, width)
-
-
-@njit
 def start_cycles(dataflow: int, rows: float, columns: float) -> float:
     """Cycles of a pass beside those of the stream: filling the array, and the skew across it."""
     return (rows if dataflow == OUTPUT else 2 * rows) + columns - 2
@@ -86,37 +80,6 @@ def preloaded_cycles(start: float, load: float, starts: float, stream: float, fo
     last = np.floor(stream / starts)
     streams = max(stream, load * starts) * folds_in_all
     return streams + min(0.0, last - load) + start - 1.0  # type: ignore[no-any-return]
-
-
-@njit
-def array_cycles(
-    dataflow: int,
-    inner: int,
-    m: tuple[int, int],
-    k: tuple[int, int],
-    n: tuple[int, int],
-    rows: int,
-    columns: int,
-    repeats: int = 1,
-    preload: bool = False,
-) -> float:
-    """Cycles of all tiles of so many products, with one loop innermost.
-
-    `m`, `k`, `n` are (size, tile); `preload` says whether what stays is loaded ahead.
-    """
-    if dataflow == WEIGHT:
-        stream, down, across, continues = m, k, n, inner == INNER_M
-    elif dataflow == OUTPUT:
-        stream, down, across, continues = k, m, n, inner == INNER_K
-    else:
-        stream, down, across, continues = n, k, m, inner == INNER_N
-    continues = continues and down[1] <= rows and across[1] <= columns
-    starts = 1 if continues else ceil_div(stream[0], stream[1])
-    folds_in_all = repeats * folds(down[0], down[1], rows) * folds(across[0], across[1], columns)
-    start = start_cycles(dataflow, rows, columns)
-    if preload and dataflow != OUTPUT:
-        return preloaded_cycles(start, rows, starts, stream[0], folds_in_all)
-    return pass_cycles(start, starts, stream[0], folds_in_all)
 
 
 @njit
@@ -150,7 +113,7 @@ def largest_products(l2_words: float) -> tuple[float, float]:
     """Largest products of two dimensions of a tile that a buffer holds: with k one word wide those of m and
     n, with m or n one word wide those of the others.
 
-    For x y = p, `held_words` is at least p + 4 √p, and 2 p + 2 √(2 p).
+    For x y = p, a tile takes at least p + 4 √p, and 2 p + 2 √(2 p).
     """
     return (np.sqrt(l2_words + 4.0) - 2.0) ** 2, (np.sqrt(l2_words + 1.0) - 1.0) ** 2 / 2.0
 
@@ -168,12 +131,6 @@ def least_moved(
     rows = max(left + 2.0 * result, 2.0 * ROUNDED * np.sqrt(2.0 * left * result * k * n / products[1]))
     columns = max(right + 2.0 * result, 2.0 * ROUNDED * np.sqrt(2.0 * right * result * k * m / products[1]))
     return min(stays, rows + right - result, columns + left - result)  # type: ignore[no-any-return]
-
-
-@njit
-def held_words(tm: int, tk: int, tn: int) -> int:
-    """Words of a buffer that a tile takes: both operands twice, the result once."""
-    return 2 * (tm * tk + tk * tn) + tm * tn
 
 
 @njit
@@ -195,12 +152,6 @@ def array_words(
     if dataflow == INPUT:
         return left * starts + right * across + result * (2.0 * down - 1.0)
     return left * across + right * down + result * (2.0 * starts - 1.0)
-
-
-@njit
-def run_cycles(cycles: float, words: float, exposed: float, words_per_cycle: float) -> float:
-    """Cycles of a mapping: the array's or those of the words behind it, and what is exposed."""
-    return overlapped_cycles(cycles, words, words_per_cycle) + exposed / words_per_cycle
 
 
 @njit

@@ -102,7 +102,7 @@ def least_cycles(core: Core, flow: Dataflow, down_folds: float, across_folds: fl
 def largest_stream(flow: Dataflow, down: float, across: float, l2_words: float) -> float:
     """Largest tile that streams beside (down, across) in the L2 buffer.
 
-    It is what `cost.mapper.arrays.held_words` leaves room for.
+    Both operands of a tile are there twice, the result once.
     """
     if flow.output:
         return np.floor((l2_words - down * across) / (2.0 * (down + across)))  # type: ignore[no-any-return]

@@ -58,7 +58,7 @@ def _fewest(fewest: float, inner: int, m: int, k: int, n: int, capacity: int) ->
 
 @njit
 def _largest(inner: int, tile: int, capacity: int) -> int:
-    """Largest tile that fits in the other dimension, see `held_words`; 0 if none does."""
+    """Largest tile that fits in the other dimension; 0 if none does."""
     if inner == INNER_K:
         return max(0, (capacity - 2 * tile) // (2 + tile))
     return max(0, (capacity - tile) // (2 * (tile + 1)))

@@ -5,14 +5,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.cost import collective
 from phaze.cost.designs import Designs
 from phaze.cost.mapper.hbm import hbm_words
 from phaze.cost.mapper.tensor import Cores, Mappings, distinct_rows, map_shapes
 from phaze.cost.mapper.works import Works
-from phaze.cost.network.network import Flat, sent_bytes
+from phaze.cost.network.network import EXCHANGES, Flat, Kind, sent_bytes
 from phaze.cost.vector import vector_cycles
 from phaze.layout import Layout
+
+REDUCING: tuple[Kind, ...] = ("all_reduce", "reduce_scatter")
+"""Kinds of collectives that add."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,14 @@ def loads_of(
     """
     one, every = _map(works, designs, hardware, preload=preload)
     hbm = _hbm_bytes(works, designs, hardware)
-    additions = collective.reduction_cycles(works, designs, layout, cycles_per_addition)
+    adds = additions(works, layout)  # of a collective, on all vector cores (paper, Appendix C.2, Table 3)
+    adding = works.total(
+        cycles_per_addition * np.ceil(adds[:, None] / (designs.lanes * designs.vector_cores))
+    )
     streamed = works.total(works.streamed_bytes)[:, None] / hardware.bytes_per_element
     operations = works.total(works.shapes.prod(axis=1, dtype=float) + works.elements * works.cycles)
-    operations += cycles_per_addition * collective.additions(works, layout)
-    reduced = collective.reduced_bytes(works)
+    operations += cycles_per_addition * works.total(adds)
+    reduced = reduced_bytes(works)
     network_s = hardware.network.seconds("all_reduce", reduced, layout.group("tp"))
 
     def load(mapped: Mappings, cores: Ints) -> Load:
@@ -77,7 +82,7 @@ def loads_of(
         return Load(
             core_cycles=mapped.cycles,
             array_cycles=mapped.array_cycles,
-            lane_cycles=works.total(lanes) + additions,
+            lane_cycles=works.total(lanes) + adding,
             network_s=network_s[:, None],
             glb_words=mapped.glb_words + streamed,
             array_words=mapped.l2_words,
@@ -135,3 +140,21 @@ def _hbm_bytes(works: Works, designs: Designs, hardware: Hardware) -> Floats:
     words = words - works.unrolled[own, None]
     moved = works.total(words, own) * hardware.bytes_per_element + works.total(works.streamed_bytes)[:, None]
     return moved[:, of_design.ravel()]
+
+
+def reduced_bytes(works: Works) -> Floats:
+    """Tensors that all-reduces of every work combine, in bytes (W,).
+
+    Another collective counts as the all-reduce in which a device sends as much.
+    """
+    found = np.zeros_like(works.network_bytes)
+    for kind, exchanges in EXCHANGES.items():
+        own = works.kinds == kind
+        found[own] = exchanges / EXCHANGES["all_reduce"] * works.network_bytes[own]
+    return works.total(found)
+
+
+def additions(works: Works, layout: Layout) -> Floats:
+    """Additions of every part (P,): every rank adds up what it would send to scatter the sums."""
+    adds = np.isin(works.kinds, REDUCING)
+    return np.where(adds, sent_bytes("reduce_scatter", works.elements, layout.tp), 0.0)

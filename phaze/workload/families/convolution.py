@@ -78,10 +78,7 @@ def convolve(
 ) -> FeatureMaps:
     """Append a convolution."""
     conv = ConvolutionShape(x.samples, x.channels, x.size, kernels, window, stride)
-    gemm = conv.gemm
-    y = layer.add(
-        "matmul", name, x.tensor, elements=gemm.result_elements, gemm=gemm, parameters=conv.parameters
-    )
+    y = layer.add("matmul", name, x.tensor, gemm=conv.gemm, parameters=conv.parameters)
     y = layer.bias(name, y, kernels) if bias else y
     return FeatureMaps(y, x.samples, kernels, conv.out_size)
 
@@ -127,15 +124,3 @@ def enlarge(layer: LayerBuilder, kind: str, name: str, x: FeatureMaps) -> Featur
 def add_maps(layer: LayerBuilder, name: str, x: FeatureMaps, y: FeatureMaps) -> FeatureMaps:
     """Append the sum of two maps."""
     return x.with_tensor(layer.add("add", name, x.tensor, y.tensor))
-
-
-LABEL_BYTES = 8
-"""Size of the class of an image or a pixel."""
-
-
-def classify(layer: LayerBuilder, logits: Tensor, count: int) -> None:
-    """Append the cross entropy of so many images or pixels."""
-    y = layer.add("log_softmax", "log_softmax", logits)
-    layer.add(
-        "nll_loss", "nll_loss", replace(y, elements=count), elements=count, constant_bytes=count * LABEL_BYTES
-    )

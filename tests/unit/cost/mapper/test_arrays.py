@@ -15,19 +15,16 @@ from phaze.cost.mapper.arrays import (
     INPUT,
     OUTPUT,
     WEIGHT,
-    array_cycles,
     array_words,
     buffer_words,
     exposed_words,
     fewest_words,
-    folds,
-    held_words,
     largest_products,
     least_moved,
     preloaded_cycles,
-    run_cycles,
     start_cycles,
 )
+from tests.oracles.arrays import array_cycles, folds, held_words, run_cycles
 
 LOOPS = {INNER_M: 0, INNER_K: 1, INNER_N: 2}
 STREAMED_BY = {WEIGHT: INNER_M, OUTPUT: INNER_K, INPUT: INNER_N}

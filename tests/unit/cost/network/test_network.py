@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.base.arrays import Floats
-from phaze.cost.collective import additions
+from phaze.cost.mapper.loads import additions
 from phaze.cost.mapper.works import works_of
 from phaze.cost.network.collectives import collective
 from phaze.cost.network.delivery import deliver
