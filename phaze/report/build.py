@@ -8,6 +8,7 @@ import pandas as pd
 
 from phaze.report import anatomy, inside, overview, plan_checks, record, searches, winners
 from phaze.report import checks as checked
+from phaze.report.anatomy import placed_rows
 from phaze.report.checks import Evidence
 from phaze.report.document import Answer, Sheet
 from phaze.report.findings import GIVEN, RESULT_TABLES, Findings, Part
@@ -79,7 +80,7 @@ def summarise(inputs: Inputs) -> Findings:
 
 
 def compare_scenarios(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
-    """Return table comparisons: the results of every scenario, none for a study with one."""
+    """Table comparisons: the results of every scenario, none for a study with one."""
     if len(inputs.clusters) < 2:
         return Comparisons.empty()
     main = next(iter(inputs.clusters))
@@ -112,38 +113,36 @@ def compose(inputs: Inputs, findings: Findings) -> Report:
 
 
 def answer(inputs: Inputs, findings: Findings) -> Answer:
-    """Return the first screen."""
+    """The first screen: caveats first, then the answer, what it rests on, and a table."""
+    sentences = (
+        read_in_words(findings),
+        *turned_over(claims(inputs, findings)),
+        _sentence(inputs, findings),
+        *gains_in_words(claims(inputs, findings)),
+        in_words(inputs, findings),
+    )
     return Answer(
         question="Which accelerator, and how to spread the training over it?",
-        sentence=" ".join(filter(None, _sentences(inputs, findings))),
+        sentence=" ".join(filter(None, sentences)),
         facts=tuple(_facts(inputs, findings)),
         sheet=_answer_sheet(inputs, findings),
     )
 
 
-def _sentences(inputs: Inputs, findings: Findings) -> Iterator[str]:
-    """Yield the answer, after how near it comes to a publication and what would turn it over."""
-    yield read_in_words(findings)
-    yield from turned_over(claims(inputs, findings))
-    yield _sentence(inputs, findings)
-    yield from gains_in_words(claims(inputs, findings))
-    yield in_words(inputs, findings)
-
-
 def _sentence(inputs: Inputs, findings: Findings) -> str:
-    """Return the answer in words: the common accelerator of several workloads, or the plan of one."""
-    scenario = inputs.cluster.scenario
+    """The answer in words: the common accelerator of several workloads, or the plan of one."""
+    scenario, models = inputs.cluster.scenario, inputs.study.models
     cluster = f"{scenario.devices:,} accelerators with batches of {scenario.global_batch:,}"
     common = _common(inputs, findings)
     if common is not None:
         return (
-            f"One accelerator for all {len(inputs.study.models)} workloads: {_described(inputs, common)}. "
+            f"One accelerator for all {len(models)} workloads: {_described(inputs, common)}. "
             f"The best one for each of them is in the table, with its plan on {cluster}."
         )
     if not (findings.results["status"] == "placed").any():
         return f"Nothing fits: on {cluster} no workload can be placed, and the table says what is missing."
-    best = next((row_of(findings.results, model, PER_MODEL) for model in inputs.study.models), None)
-    if best is None or len(inputs.study.models) > 1:
+    best = row_of(findings.results, models[0], PER_MODEL)
+    if best is None or len(models) > 1:
         return f"The best accelerator for each workload is in the table, with its plan on {cluster}."
     plan = recommended_on(findings, best)
     taken = f"{plan.simulated} per batch as simulated, {plan.planned}" if plan.simulated else plan.planned
@@ -155,13 +154,18 @@ def _sentence(inputs: Inputs, findings: Findings) -> str:
 
 
 def _described(inputs: Inputs, row: pd.Series) -> str:
+    cores, buffers, hbm = _chip(inputs, row)
+    size = area(chip_of(inputs.cluster, row)["area_um2"])
+    return f"{cores} cores with buffers {buffers} and {hbm} of HBM, {size}"
+
+
+def _chip(inputs: Inputs, row: pd.Series) -> tuple[str, str, str]:
     chip = chip_of(inputs.cluster, row)
-    memory = f"{row['hbm_gib']:g} GiB of HBM"
-    return f"{compute(chip)} cores with buffers {buffers(chip)} and {memory}, {area(chip['area_um2'])}"
+    return compute(chip), buffers(chip), f"{row['hbm_gib']:g} GiB"
 
 
 def _common(inputs: Inputs, findings: Findings) -> pd.Series | None:
-    rows = findings.results[(findings.results["design"] == COMMON) & (findings.results["status"] == "placed")]
+    rows = placed_rows(findings.results, COMMON)
     return rows.iloc[0] if len(rows) and len(inputs.study.models) > 1 else None
 
 
@@ -180,10 +184,8 @@ def _facts(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
             planned, simulated = float(speedups[design]), float(findings.simulated_means.get(design, 0.0))
             how = f"as simulated; {times(planned)} as planned" if simulated else "as planned"
             beside = f"; paper {printed[design]:g}×" if design in printed else ""
-            yield (
-                times(simulated or planned),
-                f"{words}, over {baseline_design(inputs.study)} ({mean} {how}{beside})",
-            )
+            over = f"over {baseline_design(inputs.study)} ({mean} {how}{beside})"
+            yield times(simulated or planned), f"{words}, {over}"
     yield from in_short(findings)
     yield from losses_in_short(findings)
     passed = int(findings.checks["passed"].sum())
@@ -191,9 +193,25 @@ def _facts(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, str]]:
 
 
 def _answer_sheet(inputs: Inputs, findings: Findings) -> Sheet:
-    results = _rows(findings.results, PER_MODEL, inputs.study.models)
-    rows = [_answer_row(inputs, findings, row) for row in results]
-    common = list(_common_row(inputs, findings))
+    """The plan of every workload on its best accelerator, and the common accelerator."""
+    rows: list[tuple[str, ...]] = []
+    for _, row in findings.results[findings.results["design"] == PER_MODEL].iterrows():
+        if row["status"] != "placed":
+            rows.append((row["model"], f"fits nowhere: {row['reason']}", *[""] * 8))
+            continue
+        plan = recommended_on(findings, row)
+        rows.append(
+            (
+                row["model"], *_chip(inputs, row), plan.whose, f"{plan.shape}, {plan.microbatch}",
+                plan.planned, plan.simulated, percent(row["mfu"] * plan.gain), times(plan.speedup),
+            )
+        )  # fmt: skip
+    common, marked = _common(inputs, findings), frozenset[int]()
+    if common is not None:
+        planned = findings.means.set_index("design")["speedup"].get(COMMON, 0.0)
+        mean = times(float(findings.simulated_means.get(COMMON, planned)))
+        marked = frozenset({len(rows)})
+        rows.append(("one for all", *_chip(inputs, common), "their own", *[""] * 4, mean))
     header = (
         "workload", "cores", "buffers", "HBM", "plan", "{p, d, t}, microbatch", "planned", "simulated", "MFU",
         "speed-up",
@@ -205,35 +223,4 @@ def _answer_sheet(inputs: Inputs, findings: Findings) -> Sheet:
         "time per batch as planned and as simulated (where they differ by more than 5 %, the section on "
         "recommended plans says why); MFU and speed-up as simulated, over the baseline with the experts' plan"
     )
-    marked = frozenset({len(rows)}) if common else frozenset()
-    return Sheet(caption, header, (*rows, *common), 6, marked, "recommendations")
-
-
-def _common_row(inputs: Inputs, findings: Findings) -> Iterator[tuple[str, ...]]:
-    """Yield the row of the common accelerator, whose plans are those of each workload."""
-    row = _common(inputs, findings)
-    if row is not None:
-        chip = chip_of(inputs.cluster, row)
-        planned = findings.means.set_index("design")["speedup"].get(COMMON, 0.0)
-        mean = findings.simulated_means.get(COMMON, planned)
-        yield (
-            "one for all", compute(chip), buffers(chip), f"{row['hbm_gib']:g} GiB", "their own",
-            *[""] * 4, times(float(mean)),
-        )  # fmt: skip
-
-
-def _rows(results: pd.DataFrame, design: str, models: tuple[str, ...]) -> list[pd.Series]:
-    mine = {str(row["model"]): row for _, row in results[results["design"] == design].iterrows()}
-    return [mine[model] for model in models if model in mine]
-
-
-def _answer_row(inputs: Inputs, findings: Findings, row: pd.Series) -> tuple[str, ...]:
-    if row["status"] != "placed":
-        return (row["model"], f"fits nowhere: {row['reason']}", *[""] * 8)
-    chip = chip_of(inputs.cluster, row)
-    plan = recommended_on(findings, row)
-    return (
-        row["model"], compute(chip), buffers(chip), f"{row['hbm_gib']:g} GiB", plan.whose,
-        f"{plan.shape}, {plan.microbatch}", plan.planned, plan.simulated,
-        percent(row["mfu"] * plan.gain), times(plan.speedup),
-    )  # fmt: skip
+    return Sheet(caption, header, tuple(rows), 6, marked, "recommendations")

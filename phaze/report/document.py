@@ -51,7 +51,7 @@ class Sheet:
 
 
 Cell = str | Callable[[pd.Series], str]
-"""What a column says of a row: a template as `words.fill` takes it, or a function."""
+"""Words of a row in one column: a template as `words.fill` takes it, or a function."""
 
 
 def sheet_of(
@@ -64,7 +64,7 @@ def sheet_of(
     *,
     folded: bool = False,
 ) -> Sheet:
-    """Return a table as shown: a column for every heading, and a flag for every row that stands out."""
+    """A table as shown: a column for every heading, and a flag for every row that stands out."""
     rows = tuple(
         tuple(fill(cell, row) if isinstance(cell, str) else cell(row) for cell in columns.values())
         for _, row in table.iterrows()
@@ -74,7 +74,7 @@ def sheet_of(
 
 
 def in_form(column: str, form: Callable[[float], str]) -> Cell:
-    """Return what says the value of a column in a form of `words`."""
+    """The value of a column in a form of `words`."""
     return lambda row: form(row[column])
 
 
@@ -111,7 +111,7 @@ class Section:
 
     @property
     def charts(self) -> Iterator[Chart]:
-        """Yield the figures from the top down."""
+        """The figures from the top down."""
         for block in self.blocks:
             if isinstance(block, Chart):
                 yield block
@@ -145,16 +145,16 @@ class Document:
 
     @property
     def charts(self) -> Iterator[Chart]:
-        """Yield all figures from the top down."""
+        """All figures from the top down."""
         for section in self.sections:
             yield from section.charts
 
     def download(self, table: str) -> str:
-        """Return a table as a data address, so that a page in one file carries its tables with it."""
+        """A table as a data address, so that a page in one file carries its tables with it."""
         text = as_csv(self.tables[table])
         return "data:text/csv;base64," + base64.b64encode(text.encode()).decode()
 
 
 def as_csv(frame: pd.DataFrame) -> str:
-    """Return a frame as CSV; infinity is `inf`."""
+    """A frame as CSV; infinity is `inf`."""
     return frame.to_csv(index=False, lineterminator="\n")

@@ -36,7 +36,7 @@ _POINTS_PER_DIGIT, _POINTS_AROUND, _POINTS_HIGH = 0.64 * FONT, 2.0, FONT + 2.0
 
 
 def cells(jobs: pd.DataFrame) -> pd.DataFrame:
-    """Return the jobs by worker, with a column row from 0 and one that says what goes on beside passes."""
+    """The jobs by worker, with a column row from 0 and one that says what goes on beside passes."""
     pairs = jobs.loc[jobs["kind"] == "forward", ["stage", "resource"]].drop_duplicates()
     own = jobs["resource"].isin(pairs["resource"])
     columns = ["resource", "kind", "stage", "microbatch", "start_s", "end_s"]
@@ -64,7 +64,7 @@ def draw_pipeline(ax: Axes, drawn: pd.DataFrame, window_s: tuple[float, float]) 
 
 
 def _corners(mine: pd.DataFrame, window_s: tuple[float, float]) -> NDArray[np.float64]:
-    """Return the corners of cells inside a window, (cells, 4, 2)."""
+    """Corners of cells inside a window, (cells, 4, 2)."""
     left, right = (mine[end].to_numpy(float).clip(*window_s) for end in ("start_s", "end_s"))
     top, bottom = (
         mine["row"].to_numpy(float) + np.where(mine["beside"], beside, work)

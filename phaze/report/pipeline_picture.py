@@ -13,9 +13,7 @@ from textwrap import wrap
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.gridspec import SubplotSpec
 from matplotlib.ticker import EngFormatter
 
 from phaze.base.units import GIB
@@ -45,7 +43,7 @@ Window = tuple[float, float]
 
 @dataclass(frozen=True)
 class Shown:
-    """What is drawn of a simulation."""
+    """A simulation, as it is drawn."""
 
     title: str
     jobs: pd.DataFrame
@@ -63,28 +61,28 @@ class Shown:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """Return the jobs in the rows of the workers."""
+        """The jobs in the rows of the workers."""
         return cells(self.jobs)
 
     @cached_property
     def passes(self) -> pd.DataFrame:
-        """Return the cells of microbatches."""
+        """The cells of microbatches."""
         return self.cells[self.cells["kind"].isin(["forward", "recompute", "backward"])]
 
     @cached_property
     def workers(self) -> pd.DataFrame:
-        """Return stage and replica of every row."""
+        """Stage and replica of every row."""
         first = self.cells[self.cells["kind"] == "forward"].groupby("row")["stage"].min()
         return pd.DataFrame({"stage": first, "replica": first.groupby(first).cumcount()})
 
     @property
     def time_s(self) -> float:
-        """Return when everything is over."""
+        """End of everything."""
         return float(self.jobs["end_s"].max())
 
     @cached_property
     def windows(self) -> tuple[Window, ...]:
-        """Return the parts of the time that are drawn: all of it, or the first and the last."""
+        """Parts of the time that are drawn: all of it, or the first and the last."""
         time_s, by_row = self.time_s, self.passes.groupby("row")
         part_s = time_s * self.most_passes / 2 / int(by_row.size().max())
         fills_s, drains_s = float(by_row["start_s"].min().max()), time_s - float(by_row["end_s"].max().min())
@@ -95,7 +93,7 @@ class Shown:
 
     @cached_property
     def rows(self) -> dict[int, int]:
-        """Return where the rows lie that are drawn, with a gap where some are left out."""
+        """Places of the rows that are drawn, with a gap where some are left out."""
         count = len(self.workers)
         if count <= self.most_rows:
             return {row: row for row in range(count)}
@@ -105,75 +103,54 @@ class Shown:
 
     @cached_property
     def drawn(self) -> pd.DataFrame:
-        """Return the cells of the rows that are drawn, where they lie."""
+        """The cells of the rows that are drawn, at their places."""
         return self.cells.assign(row=self.cells["row"].map(self.rows)).dropna(subset="row")
 
     @cached_property
     def lines(self) -> dict[int, Profile]:
-        """Return the stages whose memory is drawn: all, or some with the first, the last and the fullest."""
+        """Memory of stages until all are done: of all, or some with the first, the last and the fullest."""
         stages = list(self.held)
-        if len(stages) <= MOST_LINES:
-            return {stage: self._to_the_end(stage) for stage in stages}
-        fullest = max(stages, key=lambda stage: float(self.held[stage][1].max()))
-        even = np.linspace(0, len(stages) - 1, MOST_LINES - 1).round().astype(int)
-        chosen = sorted({fullest, *(stages[i] for i in even)})
-        return {stage: self._to_the_end(stage) for stage in chosen}
+        if len(stages) > MOST_LINES:
+            fullest = max(stages, key=lambda stage: float(self.held[stage][1].max()))
+            even = np.linspace(0, len(stages) - 1, MOST_LINES - 1).round().astype(int)
+            stages = sorted({fullest, *(stages[i] for i in even)})
+        return {stage: self._to_the_end(stage) for stage in stages}
 
     def _to_the_end(self, stage: int) -> Profile:
-        """Return what a stage holds until all stages are done, without what it holds for no time."""
+        """Memory of a stage until all stages are done, without what it holds for no time."""
         time_s, held_bytes = self.held[stage]
         lasts = np.append(np.diff(time_s) > MOMENT * self.time_s, True)
         return np.append(time_s[lasts], self.time_s), np.append(held_bytes[lasts], held_bytes[-1])
 
 
 def picture(shown: Shown, *, titled: bool = True) -> Figure:
-    """Draw stages over time, and below them the memory of stages."""
+    """Stages over time, and below them the memory of stages."""
     high = ROW_IN * (max(shown.rows.values()) + 1.2)
     notes = [line for note in _notes(shown) for line in wrap(note, int(LETTERS_PER_IN * shown.wide_in))]
     figure = Figure(figsize=(shown.wide_in, high + MEMORY_IN + AROUND_IN + 0.14 * len(notes)))
     grid = figure.add_gridspec(2, len(shown.windows), height_ratios=(high, MEMORY_IN))
-    first = _pipelines(figure, [grid[0, number] for number in range(len(shown.windows))], shown)
-    _memory(figure.add_subplot(grid[1, :]), shown)
-    legend_above(figure, first, 7, shown.title if titled else None)
+    parts = [figure.add_subplot(grid[0, number]) for number in range(len(shown.windows))]
+    for ax, window in zip(parts, shown.windows, strict=True):
+        draw_pipeline(ax, shown.drawn, window)
+        draw_numbers(ax, shown.drawn, window, (shown.wide_in - MARGIN_IN) / len(parts), ROW_IN)
+        ax.set_yticks([])
+    several = bool(shown.workers["replica"].any())
+    where = shown.workers.loc[list(shown.rows)]
+    names = zip(where["stage"], where["replica"], strict=True)
+    labels = [f"{stage}, {replica}" if several else str(stage) for stage, replica in names]
+    parts[0].set_yticks(list(shown.rows.values()), labels)
+    parts[0].set_ylabel("stage, replica" if several else "stage")
+    below = figure.add_subplot(grid[1, :])
+    draw_memory(below, shown.lines, GIB)
+    below.set_xlim(0, shown.time_s)
+    below.set_ylabel("GiB a device")
+    below.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    for ax in (*parts, below):
+        ax.xaxis.set_major_formatter(EngFormatter("s"))
+        ax.set_xlabel("time")
+    legend_above(figure, parts[0], 7, shown.title if titled else None)
     figure.supxlabel("\n".join(notes), x=0.01, ha="left", fontsize=8)
     return figure
-
-
-def _pipelines(figure: Figure, places: list[SubplotSpec], shown: Shown) -> Axes:
-    """Draw every part of the time beside the others; return the first axes."""
-    width_in, every = (shown.wide_in - MARGIN_IN) / len(places), list[Axes]()
-    for place, window in zip(places, shown.windows, strict=True):
-        ax = figure.add_subplot(place)
-        draw_pipeline(ax, shown.drawn, window)
-        draw_numbers(ax, shown.drawn, window, width_in, ROW_IN)
-        _seconds(ax)
-        ax.set_yticks([])
-        every.append(ax)
-    every[0].set_yticks(list(shown.rows.values()), list(_labels(shown)))
-    several = bool(shown.workers["replica"].any())
-    every[0].set_ylabel("stage, replica" if several else "stage")
-    return every[0]
-
-
-def _labels(shown: Shown) -> Iterator[str]:
-    """Yield the stages of the rows, with the replica where a stage has several."""
-    several = bool(shown.workers["replica"].any())
-    for row in shown.rows:
-        stage, replica = shown.workers.loc[row, ["stage", "replica"]]
-        yield f"{stage}, {replica}" if several else str(stage)
-
-
-def _memory(ax: Axes, shown: Shown) -> None:
-    draw_memory(ax, shown.lines, GIB)
-    ax.set_xlim(0, shown.time_s)
-    _seconds(ax)
-    ax.set_ylabel("GiB a device")
-    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-
-
-def _seconds(ax: Axes) -> None:
-    ax.xaxis.set_major_formatter(EngFormatter("s"))
-    ax.set_xlabel("time")
 
 
 def _notes(shown: Shown) -> Iterator[str]:
@@ -181,26 +158,17 @@ def _notes(shown: Shown) -> Iterator[str]:
         "Above: a cell is a pass with the number of its microbatch, from 1, where it fits; thin lines below "
         "cells: tensors on their way to the stage, gradients exchanged meanwhile; white: the stage waits."
     )
-    below = "Below: memory of a device of each stage (its first replica)"
-    yield f"{below}{_some_lines(shown)}."
+    fewer = len(shown.lines) < len(shown.held)
+    some = f", of {len(shown.lines)} of {len(shown.held)} stages, the fullest among them" if fewer else ""
+    yield f"Below: memory of a device of each stage (its first replica){some}."
     if shown.lanes > 1:
         yield f"{shown.lanes} equal pipelines run beside each other; one is drawn, with its own microbatches."
     if shown.batches > 1:
         yield f"{shown.batches} batches follow each other without a flush."
-    if instant := list(_instant(shown)):
+    longest = (shown.jobs["end_s"] - shown.jobs["start_s"]).groupby(shown.jobs["kind"]).max()
+    if instant := longest.index[longest <= 0].tolist():
         yield f"Takes no time: {', '.join(instant)}."
     yield from _left_out(shown)
-
-
-def _some_lines(shown: Shown) -> str:
-    if len(shown.lines) == len(shown.held):
-        return ""
-    return f", of {len(shown.lines)} of {len(shown.held)} stages, the fullest among them"
-
-
-def _instant(shown: Shown) -> Iterator[str]:
-    longest = (shown.jobs["end_s"] - shown.jobs["start_s"]).groupby(shown.jobs["kind"]).max()
-    yield from (str(kind) for kind in longest.index[longest <= 0])
 
 
 def _left_out(shown: Shown) -> Iterator[str]:
@@ -216,15 +184,11 @@ def _left_out(shown: Shown) -> Iterator[str]:
     (_, start), (end, _) = shown.windows
     passes = shown.passes[shown.passes["row"].isin(list(shown.rows))]
     seen = passes[(passes["start_s"] < start) | (passes["end_s"] > end)]["microbatch"].nunique()
-    every = passes["microbatch"].nunique()
+    every, time = passes["microbatch"].nunique(), EngFormatter("s", places=2)
     yield (
-        f"Left out above: from {_time(start)} to {_time(end)} of {_time(shown.time_s)}; {every - seen} of "
+        f"Left out above: from {time(start)} to {time(end)} of {time(shown.time_s)}; {every - seen} of "
         f"{every} microbatches have no pass in what is drawn."
     )
-
-
-def _time(seconds: float) -> str:
-    return EngFormatter("s", places=2)(seconds)
 
 
 WIDE_IN, ROWS, PASSES = 9.0, 8, 40
@@ -232,7 +196,7 @@ WIDE_IN, ROWS, PASSES = 9.0, 8, 40
 
 
 def shown(title: str, timeline: Timeline) -> Shown:
-    """Return what is drawn of a timeline."""
+    """The picture of a timeline."""
     jobs = pd.DataFrame([*job_rows(timeline), *transfer_rows(timeline)])
     held = {stage: (of.time_s, of.bytes_) for stage, of in stage_memory(timeline).items()}
     pipeline = timeline.pipeline
@@ -247,7 +211,7 @@ class Pictures:
     """Table plan_stages, all models."""
 
     def __call__(self, plan: pd.Series) -> Shown:
-        """Return what is drawn of a row of table plans."""
+        """The picture of a row of table plans."""
         answer = replay_one(plan, self.plan_stages)
         what = shown(answer.which(), answer.found.timeline)
         return replace(what, wide_in=WIDE_IN, most_rows=ROWS, most_passes=PASSES)

@@ -17,7 +17,7 @@ import pandas as pd
 
 from phaze.base.ranking import tied
 from phaze.cost.memory import Gradients
-from phaze.report.document import Block, Cell, Items, Prose, Section, Sheet, sheet_of
+from phaze.report.document import Cell, Items, Prose, Section, in_form, sheet_of
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.planners import CHIP, NAMES, NEAR, TITLES, change, in_parts, titled
@@ -51,7 +51,7 @@ EXCHANGE = {
 
 @dataclass(frozen=True)
 class Loss:
-    """What the certified plan loses in the simulator to another, and for what reasons.
+    """Loss of the certified plan to another in the simulator, with its reasons.
 
     Both simulated times are the planned one and its parts. So the certified plan, which is planned to take no
     longer, loses by what the formula leaves out, and what that does not account for is a defect. A formula
@@ -67,47 +67,47 @@ class Loss:
 
     @property
     def seconds(self) -> float:
-        """Return the difference of the simulated times."""
+        """Difference of the simulated times."""
         return float(self.certified["simulated_s"] - self.other["simulated_s"])
 
     @property
     def share(self) -> float:
-        """Return the loss of the other's time, 0 where there is none."""
+        """Share of the other's time, 0 where nothing is lost."""
         return max(float(self.certified["simulated_s"] / self.other["simulated_s"] - 1), 0.0)
 
     @cached_property
     def causes(self) -> dict[str, float]:
-        """Return for every part by how many seconds the formula favours the certified plan with it."""
-        return {part: max(self._off(part), 0.0) for part in PARTS}
-
-    def _off(self, part: str) -> float:
-        ours, theirs = float(self.certified[part]), float(self.other[part])
-        if part == "synchronisation_s" and self.gradients == "every-stage":
-            return min(ours, 0.0) - min(theirs, 0.0)
-        return ours - theirs
+        """Seconds of every part by which the formula favours the certified plan."""
+        ours, theirs = self.certified[list(PARTS)].astype(float), self.other[list(PARTS)].astype(float)
+        off = ours - theirs
+        if self.gradients == "every-stage":
+            part = "synchronisation_s"
+            off[part] = min(ours[part], 0.0) - min(theirs[part], 0.0)
+        return {part: max(float(off[part]), 0.0) for part in PARTS}
 
     @property
     def unexplained(self) -> float:
-        """Return the part of the other's time that is lost for no reason that is known."""
+        """Share of the other's time that is lost for no reason that is known."""
         return max(self.seconds - sum(self.causes.values()), 0.0) / float(self.other["simulated_s"])
 
     @property
     def reason(self) -> str:
-        """Return why it is more than a little, empty if it is not or if something remains unexplained."""
-        return "; ".join(self._reasons()) if self.share > NEAR >= self.unexplained else ""
-
-    def _reasons(self) -> Iterator[str]:
-        """Yield the largest cause first, until what is left needs no word."""
-        left_s, words = self.seconds, LEFT_OUT | {"synchronisation_s": EXCHANGE[self.gradients]}
-        for part in sorted(self.causes, key=lambda part: -self.causes[part]):
-            if left_s <= NEAR * self.other["simulated_s"] or not self.causes[part]:
-                return
-            yield f"{NAMES[part]}, {seconds(self.causes[part])}: the planner's formula {words[part]}"
-            left_s -= self.causes[part]
+        """The largest cause first until what is left needs no word; empty unless more than a little is lost,
+        and if something remains unexplained.
+        """
+        if not self.share > NEAR >= self.unexplained:
+            return ""
+        reasons, left_s = list[str](), self.seconds
+        words = LEFT_OUT | {"synchronisation_s": EXCHANGE[self.gradients]}
+        for part, cause_s in sorted(self.causes.items(), key=lambda cause: -cause[1]):
+            if left_s > NEAR * self.other["simulated_s"] and cause_s:
+                reasons.append(f"{NAMES[part]}, {seconds(cause_s)}: the planner's formula {words[part]}")
+                left_s -= cause_s
+        return "; ".join(reasons)
 
 
 def recommend(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
-    """Return table recommendations: a row for every compared result whose certified plan is simulated."""
+    """Table recommendations: a row for every compared result whose certified plan is simulated."""
     plans = inputs.plans.loc[inputs.plans["status"] == "placed", [*PLAN, *SHAPE]]
     found = titled(inputs.study, results, inputs.simulations.merge(plans, on=list(PLAN)))
     baseline = found[found["design"] == inputs.study.architectures.baseline]
@@ -125,7 +125,7 @@ def recommend(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
 def _row(
     plans: pd.DataFrame, reference_s: float, also: tuple[str, ...], gradients: Gradients
 ) -> dict[str, object]:
-    """Return what is recommended of the plans of one accelerator, a row for each planner."""
+    """The recommended plan of one accelerator, given a row for each planner."""
     certified, best = fastest(plans, (CERTIFIED,)), fastest(plans, (*FLUSHING, *also))
     loss = Loss(certified, fastest(plans, FLUSHING), gradients)
     taken = dict(zip(plans["planner"], plans["simulated_s"], strict=True))
@@ -142,7 +142,7 @@ def _row(
 
 
 def fastest(plans: pd.DataFrame, planners: tuple[str, ...]) -> pd.Series:
-    """Return the row of the plan with the least simulated time of some planners."""
+    """The row of the plan with the least simulated time of some planners."""
     mine = pd.concat([plans[plans["planner"] == planner] for planner in planners])
     return mine.iloc[int(np.argmin(tied(mine["simulated_s"].to_numpy())))]
 
@@ -167,26 +167,52 @@ _PARTS = (
 
 
 def recommended(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on recommended plans, for a study with simulated plans."""
+    """Recommended plans, for a study with simulated ones."""
     rows = findings.recommendations
     if rows.empty:
         return
     rows = rows.sort_values("design", key=lambda name: name != PER_MODEL, kind="stable")
     rows = rows.sort_values("model", key=lambda name: name.map(inputs.study.models.index), kind="stable")
-    simulated = findings.simulations.set_index(list(PLAN))
-    blocks: tuple[Block, ...] = (
-        Items(tuple(_losses(rows[rows["design"] == PER_MODEL]))),
-        _plan_sheet(rows, simulated),
+    simulated, marked = findings.simulations.set_index(list(PLAN)), rows["design"] == PER_MODEL
+    certified: dict[str, Cell] = {
+        "workload": "{model}", "design": "{design}",
+        "simulated over planned": lambda row: in_parts(simulated.loc[(*row[CHIP], CERTIFIED)]),
+        "why it loses": (
+            lambda row: row["reason"] or ("" if row["lost"] <= NEAR else "nothing that is known")
+        ),
+        "planned": "{certified_planned_s:seconds}", "simulated": "{certified_simulated_s:seconds}",
+        "equal stages": "{equal_s:seconds}", "experts": "{expert_s:seconds}",
+        "Piper (no flush)": "{piper_s:seconds}", "loses": in_form("lost", change),
+    }  # fmt: skip
+    best: dict[str, Cell] = {
+        "workload": "{model}", "design": "{design}", "plan": lambda row: PLANS[row["planner"]],
+        "{p, d, t}": shape, "microbatch": "{microbatch}", "activations": "{memory}",
+        "simulated over planned": lambda row: in_parts(simulated.loc[(*row[CHIP], row["planner"])]),
+        "planned": "{planned_s:seconds}", "simulated": "{simulated_s:seconds}", "speed-up": "{speedup:times}",
+    }  # fmt: skip
+    blocks = (
+        Items(tuple(_losses(rows[marked]))),
+        sheet_of(_BEST, rows, best, 7, marked, "recommendations"),
         Prose(_PARTS),
-        _loss_sheet(rows, simulated),
+        sheet_of(_CERTIFIED, rows, certified, 4, marked, "recommendations"),
         Prose(_PIPER),
     )
     yield Section("recommended", "Recommended plans", _ABOUT, blocks)
 
 
+_BEST = (
+    "The recommended plan with its time per batch as planned and as simulated, and why they differ; "
+    "speed-up as simulated, over the experts' plan on the baseline"
+)
+_CERTIFIED = (
+    "The certified plan as planned and as simulated, beside the simulated times of the others, and what "
+    "it loses to the best of equal and experts' stages"
+)
+
+
 @dataclass(frozen=True)
 class Recommended:
-    """The recommended plan on the accelerator of a result, in words."""
+    """The recommended plan on the accelerator of a result, for readers."""
 
     whose: str
     shape: str
@@ -202,7 +228,7 @@ class Recommended:
 
 
 def recommended_on(findings: Findings, result: pd.Series) -> Recommended:
-    """Return what is recommended on the accelerator of a placed result: its placement unless simulated."""
+    """The plan on the accelerator of a placed result: its placement unless plans are simulated."""
     rows = findings.recommendations
     rows = rows[(rows["model"] == result["model"]) & (rows["design"] == result["design"])]
     if rows.empty:
@@ -220,24 +246,18 @@ def recommended_on(findings: Findings, result: pd.Series) -> Recommended:
 
 
 def with_bound(row: pd.Series) -> str:
-    """Return the time per batch of a result, with the bound below it where a layer is not proven."""
+    """Time per batch of a result, with the bound below it where a layer is not proven."""
     time, bound = row["time_per_batch_s"], row["bound_s"]
     return seconds(time) if bound >= time * (1 - 1e-6) else f"{seconds(bound)} to {seconds(time)}"
 
 
-def simulation_of(row: pd.Series, simulated: pd.DataFrame, planner: str) -> pd.Series:
-    """Return the simulation of a planner's plan on the accelerator of a recommendation."""
-    found: pd.Series = simulated.loc[(*(row[name] for name in CHIP), planner)]
-    return found
-
-
 def shape(row: pd.Series) -> str:
-    """Return {p, d, t} of a plan, whose stages may have several widths."""
+    """{p, d, t} of a plan, whose stages may have several widths."""
     return f"{{{row['stages']}, {row['data']}, {row['tensor']}}}"
 
 
 def _losses(rows: pd.DataFrame) -> Iterator[str]:
-    """Yield which certified plans of best accelerators lose in the simulator, and how much."""
+    """Losses of the certified plans of best accelerators in the simulator."""
     losing = rows[rows["lost"] > NEAR]
     one = len(rows) == 1
     plans = "The certified plan loses" if one else f"{len(losing)} of {len(rows)} certified plans lose"
@@ -256,7 +276,7 @@ def _losses(rows: pd.DataFrame) -> Iterator[str]:
 
 
 def in_short(findings: Findings) -> Iterator[tuple[str, str]]:
-    """Yield the fact for the first screen: what certified plans lose in the simulator."""
+    """The fact for the first screen: what certified plans lose in the simulator."""
     rows = findings.recommendations
     rows = rows[rows["design"] == PER_MODEL]
     for _, most in rows.sort_values("lost", ascending=False, kind="stable").head(1).iterrows():
@@ -265,35 +285,3 @@ def in_short(findings: Findings) -> Iterator[tuple[str, str]]:
             percent(most["lost"]),
             f"at most lost by the certified plan in the simulator to equal or experts' stages{where}",
         )
-
-
-def _plan_sheet(rows: pd.DataFrame, simulated: pd.DataFrame) -> Sheet:
-    columns: dict[str, Cell] = {
-        "workload": "{model}", "design": "{design}", "plan": lambda row: PLANS[row["planner"]],
-        "{p, d, t}": shape, "microbatch": "{microbatch}", "activations": "{memory}",
-        "simulated over planned": lambda row: in_parts(simulation_of(row, simulated, row["planner"])),
-        "planned": "{planned_s:seconds}", "simulated": "{simulated_s:seconds}", "speed-up": "{speedup:times}",
-    }  # fmt: skip
-    caption = (
-        "The recommended plan with its time per batch as planned and as simulated, and why they differ; "
-        "speed-up as simulated, over the experts' plan on the baseline"
-    )
-    return sheet_of(caption, rows, columns, 7, rows["design"] == PER_MODEL, "recommendations")
-
-
-def _loss_sheet(rows: pd.DataFrame, simulated: pd.DataFrame) -> Sheet:
-    columns: dict[str, Cell] = {
-        "workload": "{model}", "design": "{design}",
-        "simulated over planned": lambda row: in_parts(simulation_of(row, simulated, CERTIFIED)),
-        "why it loses": (
-            lambda row: row["reason"] or ("" if row["lost"] <= NEAR else "nothing that is known")
-        ),
-        "planned": "{certified_planned_s:seconds}", "simulated": "{certified_simulated_s:seconds}",
-        "equal stages": "{equal_s:seconds}", "experts": "{expert_s:seconds}",
-        "Piper (no flush)": "{piper_s:seconds}", "loses": lambda row: change(row["lost"]),
-    }  # fmt: skip
-    caption = (
-        "The certified plan as planned and as simulated, beside the simulated times of the others, and what "
-        "it loses to the best of equal and experts' stages"
-    )
-    return sheet_of(caption, rows, columns, 4, rows["design"] == PER_MODEL, "recommendations")

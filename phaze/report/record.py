@@ -125,12 +125,8 @@ def checks(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     about = "What must hold of any study, checked on this one; a study that fails a check ends with an error."
     yield checks_section(findings.checks, "checks", about)
     about = "What is modelled, in short; the README says more."
-    yield Section("method", "How these numbers are made", about, (Items(_assumptions(inputs)),))
-
-
-def _assumptions(inputs: Inputs) -> tuple[str, ...]:
     s, t = inputs.cluster.scenario, inputs.study.training
-    return (
+    assumptions = (
         (
             f"{s.devices:,} accelerators on a flat network of {size(s.network_bandwidth_bytes_per_s)}/s "
             f"between any two, HBM at {decimal(s.hbm_bandwidth_bytes_per_s, 'B/s')}, clock "
@@ -160,6 +156,7 @@ def _assumptions(inputs: Inputs) -> tuple[str, ...]:
             "smallest area are looked for."
         ),
     )
+    yield Section("method", "How these numbers are made", about, (Items(assumptions),))
 
 
 def proofs(inputs: Inputs, findings: Findings) -> Iterator[Section]:
@@ -183,8 +180,7 @@ def proofs(inputs: Inputs, findings: Findings) -> Iterator[Section]:
                 "As Figure 7 of the paper splits the solving time.",
                 partial(charts.stacked, spent.filter(["schedule", "place"]), charts.STAGES, what),
             ),
-            _times_sheet(findings.times),
-            *_time_shares(inputs, findings.times),
+            *_times(inputs, findings.times),
         ]
     if len(findings.proofs):
         counts = findings.proofs[["z_needed", "branching"]]
@@ -196,7 +192,8 @@ def proofs(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         yield Section("proofs", "Time and proof", about, tuple(blocks))
 
 
-def _times_sheet(table: pd.DataFrame) -> Sheet:
+def _times(inputs: Inputs, table: pd.DataFrame) -> Iterator[Block]:
+    """Wall time of the jobs, and the share of each stage beside the printed one."""
     wide = table.pivot_table(
         index="model", columns="stage", values="wall_s", aggfunc="sum", fill_value=0.0, sort=False
     )
@@ -207,10 +204,7 @@ def _times_sheet(table: pd.DataFrame) -> Sheet:
         "workload": "{model}", "jobs": "{jobs:,}", **{s: f"{{{s}:seconds}}" for s in (*stages, "together")},
         "peak memory": "{peak_bytes:size}",
     }  # fmt: skip
-    return sheet_of("Wall time of the jobs, summed", rows, columns, source="times")
-
-
-def _time_shares(inputs: Inputs, table: pd.DataFrame) -> Iterator[Prose]:
+    yield sheet_of("Wall time of the jobs, summed", rows, columns, source="times")
     total = float(table["wall_s"].sum())
     if inputs.published is None or total == 0:
         return

@@ -59,22 +59,22 @@ class Report:
 
     @cached_property
     def page(self) -> str:
-        """Return the report as one HTML page."""
+        """The report as one HTML page."""
         return render_page(self.document, {chart.name: draw(chart) for chart in self.document.charts})
 
     @cached_property
     def markdown(self) -> str:
-        """Return the report as Markdown."""
+        """The report as Markdown."""
         return render_markdown(self.document)
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Return the tables by name."""
+        """The tables by name."""
         return self.document.tables
 
     @property
     def failures(self) -> list[str]:
-        """Return the checks that failed, each with its first example."""
+        """The checks that failed, each with its first example."""
         checks = (self.tables[name] for name, table in self.written.items() if table is Checks)
         return [failure for table in checks for failure in failures(table)]
 
@@ -96,7 +96,7 @@ _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 def _without_html(value: object) -> object:
-    """Return text in which nothing begins a tag: readers of Markdown would take it for one."""
+    """Text in which nothing begins a tag: readers of Markdown would take it for one."""
     return _TAG.sub("&lt;", value) if isinstance(value, str) else value
 
 
@@ -122,20 +122,20 @@ _BRACES = re.compile(r"\{[^{}]*\}")
 
 
 def _glued(text: str) -> str:
-    """Return prose whose numbers do not part from their units, nor braces in the middle."""
+    """Prose whose numbers do not part from their units, nor braces in the middle."""
     return _UNIT.sub("\u00a0", _BRACES.sub(lambda found: found[0].replace(" ", "\u00a0"), text))
 
 
 def _cell(text: str) -> str:
-    """Return text that cannot end a cell of a Markdown table."""
+    """Text that cannot end a cell of a Markdown table."""
     return " ".join(text.replace("|", "\\|").split()) or " "
 
 
 def render_page(document: Document, drawn: Mapping[str, Drawn]) -> str:
-    """Return the HTML page: figures by name and tables inside, no script, no request to anywhere."""
+    """The HTML page: figures by name and tables inside, no script, no request to anywhere."""
     return _environment().get_template("page.html").render(document=document, drawn=drawn)
 
 
 def render_markdown(document: Document) -> str:
-    """Return the report for a terminal: all tables, with figures by their title."""
+    """The report for a terminal: all tables, with figures by their title."""
     return _environment(_without_html).get_template("report.md").render(document=document)

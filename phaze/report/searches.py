@@ -14,50 +14,42 @@ from matplotlib.figure import Figure
 from phaze.base.arrays import Floats
 from phaze.base.ranking import Ranks, name_ranks, order, tied
 from phaze.base.units import UM2_PER_MM2
-from phaze.report.document import Block, Cell, Chart, Prose, Section, Sheet, sheet_of
+from phaze.report.document import Block, Cell, Chart, Prose, Section, sheet_of
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.style import AMBER, BLUE, GREY, INK, PURPLE, RED, TEAL, WIDE, axes, legend_above
 from phaze.report.words import file_name, times
 from phaze.tables import MILESTONES, Searches, Walks
 
+WALK = "hysteresis-"
+"""Beginning of the name of a walk down the areas; the level follows."""
+
 
 def optima(trials: pd.DataFrame) -> dict[tuple[str, str], float]:
-    """Return the largest throughput by (model, scope), as the certified strategy proves it."""
+    """The largest throughput by (model, scope), as the certified strategy proves it."""
     proven = trials[trials["strategy"] == "certified"]
-    return {
-        (str(model), str(scope)): float(mine["samples_per_s"].max())
-        for (model, scope), mine in proven.groupby(["model", "scope"])
-    }
+    best = proven.groupby(["model", "scope"])["samples_per_s"]
+    return {(str(model), str(scope)): float(found.max()) for (model, scope), found in best}
 
 
 def choose_by_hysteresis(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return table walks: what the walk down the areas chooses at every level, among what it visits."""
+    """Table walks: what the walk down the areas chooses at every level, among what it visits.
+
+    That is the best by throughput, then area, then name.
+    """
+    rows = []
     walks = trials[trials["strategy"].str.startswith(WALK)]
-    rows = [
-        {
-            **_best(seen)[["architecture", "area_um2", "samples_per_s"]],
-            "model": model,
-            "scope": scope,
-            "hysteresis": int(str(strategy).removeprefix(WALK)),
-            "visited": len(seen),
-        }
-        for (model, scope, strategy), seen in walks.groupby(["model", "scope", "strategy"])
-    ]
+    for (model, scope, strategy), seen in walks.groupby(["model", "scope", "strategy"]):
+        with np.errstate(divide="ignore"):
+            cost = 1.0 / seen["samples_per_s"].to_numpy()
+        best = seen.iloc[order(cost, seen["area_um2"].to_numpy(), name_ranks(seen["architecture"]))[0]]
+        of = {"model": model, "scope": scope, "hysteresis": int(str(strategy).removeprefix(WALK))}
+        rows.append({**best[["architecture", "area_um2", "samples_per_s"]], **of, "visited": len(seen)})
     return Walks.check(pd.DataFrame(rows)[list(Walks.fields())]) if rows else Walks.empty()
 
 
-def _best(seen: pd.DataFrame) -> pd.Series:
-    """Return the best of what was evaluated: throughput, then area, then name."""
-    with np.errstate(divide="ignore"):
-        cost = 1.0 / seen["samples_per_s"].to_numpy()
-    first = order(cost, seen["area_um2"].to_numpy(), name_ranks(seen["architecture"]))[0]
-    best: pd.Series = seen.iloc[first]
-    return best
-
-
 def summarise_searches(trials: pd.DataFrame, tolerance: float) -> pd.DataFrame:
-    """Return table searches, of what searches everything; none of a model that fits nowhere."""
+    """Table searches, of what searches everything; none of a model that fits nowhere."""
     best = optima(trials)
     whole = trials[trials["scope"] == "whole"]
     rows = [
@@ -86,36 +78,47 @@ def _summary(trials: pd.DataFrame, optimum: float, tolerance: float) -> dict[str
 
 
 def _first(reached: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
-    """Return after how many evaluations this first holds, infinite if never."""
+    """Evaluations after which this first holds, infinite if never."""
     return float(np.argmax(reached)) + 1.0 if reached.any() else np.inf
 
 
-_FIGURE_8 = {
-    "recomputing": "smallest microbatch, largest HBM, recomputation (Figure 8)",
-    "least-microbatch": "smallest microbatch (Figure 9)",
-}
-"""What the walks of the paper's figures search, by scope."""
-
-
 def searches(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on search strategies, a figure and a table for each model that was compared."""
+    """Search strategies, a figure and a table for each model that was compared."""
     blocks: list[Block] = []
     best, whole = optima(inputs.trials), inputs.trials[inputs.trials["scope"] == "whole"]
     for model, table in findings.searches.groupby("model", sort=False):
         trials, optimum = whole[whole["model"] == model], best[str(model), "whole"]
-        blocks += [
-            Chart(
-                f"strategies-{file_name(model)}",
-                f"What search strategies find for {model}, by exact evaluations",
-                "Throughput of the best architecture found so far over that of the certified optimum. A run "
-                "that has ended keeps what it found.",
-                partial(found_by_strategies, trials, optimum, inputs.study.screen.tolerance),
-            ),
-            _searches_sheet(str(model), table),
-        ]
+        # first what knows the optimum, then the paper's walks, then what depends on chance
+        places = table["strategy"].map({"certified": 0, "random": 2, "bayesian": 3}).fillna(1)
+        rows = table.loc[places.sort_values(kind="stable").index]
+        caption = (
+            f"Search strategies for {model}, relative to the certified optimum, medians over the runs; a run "
+            "that ends earlier keeps its best; near is within the tolerance of the study"
+        )
+        figure = Chart(
+            f"strategies-{file_name(model)}",
+            f"What search strategies find for {model}, by exact evaluations",
+            "Throughput of the best architecture found so far over that of the certified optimum. A run "
+            "that has ended keeps what it found.",
+            partial(found_by_strategies, trials, optimum, inputs.study.screen.tolerance),
+        )
+        marked = rows["strategy"] == "certified"
+        blocks += [figure, sheet_of(caption, rows, _STRATEGY, 1, marked, "searches")]
     if blocks:
         about = "The best that each strategy has found after so many exact evaluations, on equal estimates."
         yield Section("strategies", "Search strategies", about, (*blocks, Prose(_HOW)))
+
+
+_STRATEGY: dict[str, Cell] = {
+    "strategy": "{strategy}", "runs": "{seeds}", "evaluations": "{evaluations:,}",
+    **{f"best after {milestone:,}": f"{{after_{milestone}:percent2}}" for milestone in MILESTONES},
+    "at the end": "{final:percent2}", "near after": lambda row: _count(row["near"]),
+    "optimum after": lambda row: _count(row["optimal"]), "runs that find it": "{share_optimal:percent0}",
+}  # fmt: skip
+
+
+def _count(evaluations: float) -> str:
+    return f"{evaluations:,.0f}" if np.isfinite(evaluations) else "–"
 
 
 _HOW = (
@@ -130,33 +133,26 @@ _HOW = (
 )
 
 
-def _searches_sheet(model: str, table: pd.DataFrame) -> Sheet:
-    # first what knows the optimum, then the paper's walks, then what depends on chance
-    places = table["strategy"].map({"certified": 0, "random": 2, "bayesian": 3}).fillna(1)
-    rows = table.loc[places.sort_values(kind="stable").index]
-    columns: dict[str, Cell] = {
-        "strategy": "{strategy}", "runs": "{seeds}", "evaluations": "{evaluations:,}",
-        **{f"best after {milestone:,}": f"{{after_{milestone}:percent2}}" for milestone in MILESTONES},
-        "at the end": "{final:percent2}", "near after": lambda row: _count(row["near"]),
-        "optimum after": lambda row: _count(row["optimal"]), "runs that find it": "{share_optimal:percent0}",
-    }  # fmt: skip
-    caption = (
-        f"Search strategies for {model}, relative to the certified optimum, medians over the runs; a run "
-        "that ends earlier keeps its best; near is within the tolerance of the study"
-    )
-    return sheet_of(caption, rows, columns, 1, rows["strategy"] == "certified", "searches")
-
-
-def _count(evaluations: float) -> str:
-    return f"{evaluations:,.0f}" if np.isfinite(evaluations) else "–"
+_SCOPES = {
+    "recomputing": "smallest microbatch, largest HBM, recomputation (Figure 8)",
+    "least-microbatch": "smallest microbatch (Figure 9)",
+}
+"""What the walks of the paper's figures search."""
 
 
 def walk(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on the walk down the areas, two figures for each model that walked."""
+    """The walk down the areas, Figures 9 and 8 for each model that walked."""
     blocks: list[Block] = []
     for model, walks in findings.walks.groupby("model", sort=False):
-        blocks += _walk_blocks(inputs, str(model), walks)
-        blocks += _level_blocks(inputs, str(model), walks)
+        optimum = {scope: best for (of, scope), best in optima(inputs.trials).items() if of == model}
+        chosen = walks[walks["scope"] == "least-microbatch"]
+        blocks += _choices(inputs, str(model), chosen, optimum.get("least-microbatch"))
+        shown = {
+            label: rows.assign(relative=rows["samples_per_s"] / optimum[scope])
+            for scope, label in _SCOPES.items()
+            if scope in optimum and len(rows := walks[walks["scope"] == scope])
+        }
+        blocks += _savings(inputs, str(model), shown) if shown else ()
     if blocks:
         about = (
             "Algorithm 1 visits architectures by decreasing area until throughput falls so often in a row."
@@ -164,17 +160,19 @@ def walk(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         yield Section("walk", "The walk down the areas", about, tuple(blocks))
 
 
-def _walk_blocks(inputs: Inputs, model: str, walks: pd.DataFrame) -> Iterator[Block]:
-    """Yield Figure 9: the smallest microbatch."""
-    chosen = walks[walks["scope"] == "least-microbatch"]
-    optimum = optima(inputs.trials).get((model, "least-microbatch"))
+def _choices(inputs: Inputs, model: str, chosen: pd.DataFrame, optimum: float | None) -> Iterator[Block]:
+    """Figure 9: every architecture that the longest walk visits, and what each level chooses."""
     if optimum is not None:
+        every, pes = inputs.trials, inputs.cluster.chips["pe_x"] * inputs.cluster.chips["pe_y"]
+        longest = (every["scope"] == "least-microbatch") & (every["strategy"] == "hysteresis-8")
+        visits = every[longest & (every["model"] == model)]
+        visits = visits.assign(pes=visits["architecture"].map(pes))
         yield Chart(
             f"walk-{file_name(model)}",
             f"The walk down the areas for {model}: area, size of a tensor core, throughput",
             "Every architecture visited with the largest hysteresis, at the smallest microbatch; rings are "
             "what each level chooses.",
-            partial(walked, _visits(inputs, model), chosen, optimum, inputs.cluster.area_limit_um2),
+            partial(walked, visits, chosen, optimum, inputs.cluster.area_limit_um2),
         )
     printed = inputs.published.walks.get(model, {}) if inputs.published else {}
     columns: dict[str, Cell] = {
@@ -191,25 +189,8 @@ def _printed_in(inputs: Inputs, figure: str) -> str:
     return f" beside {inputs.published.sources.get(figure, 'the paper')}" if inputs.published else ""
 
 
-def _visits(inputs: Inputs, model: str) -> pd.DataFrame:
-    """Return what the longest walk visits, with the size of a tensor core."""
-    every, chips = inputs.trials, inputs.cluster.architectures.drop_duplicates("architecture")
-    mine = every[(every["model"] == model) & (every["scope"] == "least-microbatch")]
-    longest = mine[mine["strategy"] == "hysteresis-8"]
-    pes = chips["pe_x"] * chips["pe_y"]
-    return longest.assign(pes=longest["architecture"].map(pes.set_axis(chips["architecture"])))
-
-
-def _level_blocks(inputs: Inputs, model: str, walks: pd.DataFrame) -> Iterator[Block]:
-    """Yield Figure 8: what every level visits, and how near it comes."""
-    best = optima(inputs.trials)
-    shown = {
-        label: rows.assign(relative=rows["samples_per_s"] / best[model, scope])
-        for scope, label in _FIGURE_8.items()
-        if (model, scope) in best and len(rows := walks[walks["scope"] == scope])
-    }
-    if not shown:
-        return
+def _savings(inputs: Inputs, model: str, shown: dict[str, pd.DataFrame]) -> Iterator[Block]:
+    """Figure 8: what every level visits, and how near it comes."""
     yield Chart(
         f"levels-{file_name(model)}",
         f"What the hysteresis level costs and brings for {model}",
@@ -217,10 +198,9 @@ def _level_blocks(inputs: Inputs, model: str, walks: pd.DataFrame) -> Iterator[B
         partial(levels_reached, shown),
     )
     printed, rows = inputs.published.walk_savings if inputs.published else {}, next(iter(shown.values()))
-    longest = rows["visited"].max()
+    rows = rows.assign(saved=rows["visited"].max() / rows["visited"])
     columns: dict[str, Cell] = {
-        "hysteresis": "{hysteresis}", "visited": "{visited:,}",
-        "fewer than at the largest": lambda row: times(longest / row["visited"]),
+        "hysteresis": "{hysteresis}", "visited": "{visited:,}", "fewer than at the largest": "{saved:times}",
         "paper, time": lambda row: times(printed.get(int(row["hysteresis"]), 0.0)),
         "of the optimum": "{relative:percent2}",
     }  # fmt: skip
@@ -234,17 +214,13 @@ def _level_blocks(inputs: Inputs, model: str, walks: pd.DataFrame) -> Iterator[B
 
 PARTS: tuple[Part, ...] = (searches, walk)
 """The sections in order."""
-
-
-WALK = "hysteresis-"
-"""Beginning of the name of a walk down the areas; the level follows."""
 MOST_POINTS = 90
 """Points of a curve, evenly spread over the logarithm of the evaluations."""
 _CHANCE = {"random": TEAL, "bayesian": PURPLE}
 
 
 def found_by_strategies(trials: pd.DataFrame, optimum: float, tolerance: float) -> Figure:
-    """Draw the best found by every strategy after so many exact evaluations, relative to the optimum."""
+    """The best found by every strategy after so many exact evaluations, relative to the optimum."""
     figure, (ax,) = axes(WIDE, 4.0)
     by_name = {str(name): mine for name, mine in trials.groupby("strategy")}
     for name, colour in _CHANCE.items():
@@ -281,32 +257,27 @@ def _draw_runs(ax: Axes, name: str, runs: list[Floats], colour: str) -> None:
 
 
 def _logarithmic(most: int) -> Ranks:
-    """Return numbers of evaluations from 1 to the most."""
-    spread = np.rint(np.geomspace(1, most, MOST_POINTS))
-    return np.unique(spread.astype(np.int64))
+    """Numbers of evaluations from 1 to the most."""
+    return np.unique(np.rint(np.geomspace(1, most, MOST_POINTS)).astype(np.int64))
 
 
 def _draw_walk(ax: Axes, walk: Floats, ends: dict[int, int]) -> None:
-    """Draw the walk down the areas, with the levels that end at each mark; near ends share a label."""
+    """Draw the walk down the areas with a mark where each level ends; of near ones the first has a number."""
     at = np.union1d(_logarithmic(len(walk)), list(ends.values()))
     ax.plot(at, walk[at - 1], color=AMBER, lw=1.8, label="hysteresis, marks: where levels 1 to 8 end")
-    groups: list[tuple[int, list[int]]] = []
+    numbered = 0.0
     for level, end in ends.items():
         ax.plot(end, walk[end - 1], "s", color=AMBER, ms=5, zorder=5)
-        if groups and end < 1.25 * groups[-1][0]:
-            groups[-1][1].append(level)
-        else:
-            groups.append((end, [level]))
-    for end, levels in groups:
-        words = str(levels[0]) if len(levels) == 1 else f"{levels[0]}–{levels[-1]}"
-        ax.annotate(
-            words, (end, walk[end - 1]), (4, -12), textcoords="offset points", ha="left",
-            fontsize=8, color=AMBER, fontweight="bold",
-        )  # fmt: skip
+        if end >= 1.25 * numbered:
+            ax.annotate(
+                str(level), (end, walk[end - 1]), (4, -12), textcoords="offset points", ha="left",
+                fontsize=8, color=AMBER, fontweight="bold",
+            )  # fmt: skip
+            numbered = end
 
 
 def levels_reached(walks: dict[str, pd.DataFrame]) -> Figure:
-    """Draw Figure 8: what every hysteresis level visits and reaches; walks by what they search."""
+    """Figure 8: what every hysteresis level visits and reaches; walks by what they search."""
     figure, (visited, reached) = axes(WIDE, 2.9, 1, 2)
     for (label, rows), (form, colour, size) in zip(
         walks.items(), (("o-", BLUE, 8), ("s--", TEAL, 4)), strict=False
@@ -327,10 +298,19 @@ def levels_reached(walks: dict[str, pd.DataFrame]) -> Figure:
 
 
 def walked(visits: pd.DataFrame, walks: pd.DataFrame, optimum: float, limit_um2: float) -> Figure:
-    """Draw Figure 9: area, throughput and size of a tensor core of every architecture visited."""
+    """Figure 9: area, throughput and size of a tensor core of every architecture visited, rings: chosen."""
     figure, (ax,) = axes(WIDE, 3.9)
-    _draw_visits(ax, visits.drop_duplicates(["area_um2", "pes", "samples_per_s"]))
-    _draw_chosen(ax, walks)
+    shown = visits.drop_duplicates(["area_um2", "pes", "samples_per_s"])
+    shades = mpl.colormaps["viridis_r"](np.linspace(0.1, 0.95, shown["pes"].nunique()))
+    for shade, (pes, some) in zip(shades, shown.groupby("pes"), strict=True):
+        area_mm2, label = some["area_um2"] / UM2_PER_MM2, f"{pes:,} PEs a tensor core"
+        ax.plot(area_mm2, some["samples_per_s"], "o", color=shade, ms=3.5, mew=0, label=label)
+    for number, (_, rows) in enumerate(walks.groupby("architecture", sort=False)):
+        chosen, levels = rows.iloc[0], ", ".join(str(level) for level in rows["hysteresis"])
+        ax.plot(
+            chosen["area_um2"] / UM2_PER_MM2, chosen["samples_per_s"], "osD^vP*X"[number % 8], ms=10,
+            mfc="none", mec=RED, mew=1.6, label=f"chosen at hysteresis {levels}",
+        )  # fmt: skip
     ax.axhline(optimum, color=INK, lw=0.8, label="certified optimum")
     ax.axvline(limit_um2 / UM2_PER_MM2, color=GREY, lw=0.9, ls=":", label="area limit")
     ax.invert_xaxis()
@@ -340,30 +320,7 @@ def walked(visits: pd.DataFrame, walks: pd.DataFrame, optimum: float, limit_um2:
     return legend_above(figure, ax, 4)
 
 
-def _draw_visits(ax: Axes, shown: pd.DataFrame) -> None:
-    """Draw a dot for every architecture, the darker the larger its tensor cores."""
-    sizes = sorted(shown["pes"].unique())
-    shades = mpl.colormaps["viridis_r"](np.linspace(0.1, 0.95, len(sizes)))
-    for pes, shade in zip(sizes, shades, strict=True):
-        some = shown[shown["pes"] == pes]
-        area_mm2 = some["area_um2"] / UM2_PER_MM2
-        label = f"{pes:,} PEs a tensor core"
-        ax.plot(area_mm2, some["samples_per_s"], "o", color=shade, ms=3.5, mew=0, label=label)
-
-
-def _draw_chosen(ax: Axes, walks: pd.DataFrame) -> None:
-    """Draw a ring around every architecture that some hysteresis levels choose."""
-    for number, (_, rows) in enumerate(walks.groupby("architecture", sort=False)):
-        chosen = rows.iloc[0]
-        levels = ", ".join(str(level) for level in rows["hysteresis"])
-        marker = "osD^vP*X"[number % 8]
-        ax.plot(
-            chosen["area_um2"] / UM2_PER_MM2, chosen["samples_per_s"], marker, ms=10, mfc="none", mec=RED,
-            mew=1.6, label=f"chosen at hysteresis {levels}",
-        )  # fmt: skip
-
-
 def curves(trials: pd.DataFrame) -> Iterator[Floats]:
-    """Yield for every seed the best throughput after 1, 2, … evaluations."""
+    """For every seed the best throughput after 1, 2, … evaluations."""
     for _, run in trials.groupby("seed"):
         yield run.sort_values("evaluation")["best_samples_per_s"].to_numpy(np.float64)

@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
@@ -37,22 +36,26 @@ _WORDS = {
 
 
 def certificate(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on what proves the best architectures, for a study that certified them."""
+    """The proof of the best architectures, for a study that certified them."""
     table = findings.certificates
     if table.empty:
         return
     several = len(inputs.study.models) > 1
     shown = pd.concat([table[table["model"] != COMMON], table[(table["model"] == COMMON) & several]])
-    blocks: list[Block] = [
+    caption = (
+        "Points by the simplest reason that decides them; for one architecture for all, points are "
+        "architectures with an HBM size, and their value is the mean over the workloads"
+    )
+    blocks = (
         Items(tuple(f"{_subject(row)}: {sentence(row)}" for _, row in shown.iterrows())),
-        _points_sheet(shown),
+        sheet_of(caption, shown, _POINTS, 2, shown["model"] == COMMON, "certificates"),
         Prose(_verification(findings.audits)),
-    ]
+    )
     about = (
         "Every architecture within the area limit, with every TMP width, microbatch, HBM size and "
         "recomputation, is either excluded by a bound or solved: nothing else can be better."
     )
-    yield Section("certificate", "Certificate", about, tuple(blocks))
+    yield Section("certificate", "Certificate", about, blocks)
 
 
 def _subject(row: pd.Series) -> str:
@@ -60,7 +63,7 @@ def _subject(row: pd.Series) -> str:
 
 
 def sentence(row: pd.Series) -> str:
-    """Return a certificate in words."""
+    """A certificate in words."""
     parts = [f"{int(row[cause]):,} {words}" for cause, words in _WORDS.items() if row[cause]]
     unit = "in the mean of all workloads" if row["model"] == COMMON else "samples/s"
     counted = f"{int(row['points']):,} points: {join(parts)}"
@@ -77,24 +80,18 @@ def sentence(row: pd.Series) -> str:
     return f"{counted}; best {digits(row['best'], DIGITS)} {unit}, and {what} {most}{unproven}."
 
 
-def _points_sheet(table: pd.DataFrame) -> Sheet:
-    columns: dict[str, Cell] = {
-        "workload": _subject, "best": "{architecture}", "points": "{points:,}",
-        **{cause: f"{{{cause}:,}}" for cause in CAUSES},
-        "samples/s": lambda row: digits(row["best"], DIGITS),
-        "bound of the excluded": lambda row: digits(row["excluded"], DIGITS),
-        "bound of all": lambda row: digits(row["bound"], DIGITS),
-        "schedules not proven": "{unproven:,} / {schedules:,}", "largest gap": "{gap:percent2}",
-    }  # fmt: skip
-    caption = (
-        "Points by the simplest reason that decides them; for one architecture for all, points are "
-        "architectures with an HBM size, and their value is the mean over the workloads"
-    )
-    return sheet_of(caption, table, columns, 2, table["model"] == COMMON, "certificates")
+_POINTS: dict[str, Cell] = {
+    "workload": _subject, "best": "{architecture}", "points": "{points:,}",
+    **{cause: f"{{{cause}:,}}" for cause in CAUSES},
+    "samples/s": lambda row: digits(row["best"], DIGITS),
+    "bound of the excluded": lambda row: digits(row["excluded"], DIGITS),
+    "bound of all": lambda row: digits(row["bound"], DIGITS),
+    "schedules not proven": "{unproven:,} / {schedules:,}", "largest gap": "{gap:percent2}",
+}  # fmt: skip
 
 
 def _verification(audits: pd.DataFrame) -> str:
-    """Return how many points were solved again, and what came of it."""
+    """Points that were solved again, and what came of it."""
     if audits.empty:
         return "No point was solved again."
     drawn = int(audits["chosen"].isin(["drawn", "nearest"]).sum())
@@ -110,7 +107,7 @@ def _verification(audits: pd.DataFrame) -> str:
 
 
 def in_short(findings: Findings) -> Iterator[tuple[str, str]]:
-    """Yield the fact for the first screen: how much of the space the certificates cover."""
+    """The fact for the first screen: how much of the space the certificates cover."""
     table, audits = findings.certificates[findings.certificates["model"] != COMMON], findings.audits
     if len(table) and not table["open"].any():
         confirmed = f"{int(audits['verdict'].isin(VERIFIED).sum()):,} of {len(audits):,} solved again agree"
@@ -118,8 +115,6 @@ def in_short(findings: Findings) -> Iterator[tuple[str, str]]:
         yield f"{points:,}", f"points of the space, all excluded or solved ({confirmed})"
 
 
-Draw = Callable[[Axes, pd.DataFrame, pd.DataFrame], None]
-"""Draws one model on axes: its members at all area limits, and its results on other accelerators."""
 OBJECTIVES = {
     "throughput": "throughput",
     "throughput_per_area": "throughput per area",
@@ -128,7 +123,7 @@ OBJECTIVES = {
 
 
 def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the section on throughput, area and energy of the whole space."""
+    """Throughput, area and energy of the whole space."""
     fronts = findings.fronts
     if fronts.empty:
         return
@@ -136,6 +131,7 @@ def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     several = fronts["area_limit_um2"].nunique() > 1
     designs, results = [inputs.study.architectures.baseline, "phaze-common", winners.COMMON], findings.results
     others = results[results["design"].isin(designs) & (results["status"] == "placed")]
+    best = pd.concat([largest[largest[flag]].assign(of=name) for flag, name in OBJECTIVES.items()])
     blocks: list[Block] = [
         Chart(
             "front-area",
@@ -153,30 +149,13 @@ def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
             "throughput per area and energy per sample.",
             partial(_panels, fronts, others, _draw_energy),
         ),
-        _members_sheet(
-            "The best of the whole space by every objective",
-            "objective",
-            [
-                (row, OBJECTIVES[flag])
-                for _, members in largest.groupby("model", sort=False)
-                for flag in OBJECTIVES
-                for _, row in members[members[flag]].iterrows()
-            ],
-        ),
+        _members_sheet("The best of the whole space by every objective", "objective", best, inputs),
     ]
     if several:
-        ordered = fronts[fronts["throughput"]].sort_values("area_limit_um2", ascending=False, kind="stable")
-        blocks.append(
-            _members_sheet(
-                "The best throughput within every area limit, as a study of that limit finds it",
-                "area limit",
-                [
-                    (row, area(row["area_limit_um2"]))
-                    for model in dict.fromkeys(fronts["model"])
-                    for _, row in ordered[ordered["model"] == model].iterrows()
-                ],
-            )
-        )
+        caption = "The best throughput within every area limit, as a study of that limit finds it"
+        best = fronts[fronts["throughput"]].sort_values("area_limit_um2", ascending=False, kind="stable")
+        best = best.assign(of=best["area_limit_um2"].map(area))
+        blocks.append(_members_sheet(caption, "area limit", best, inputs))
     about = (
         "Every architecture, TMP width, microbatch, HBM size and recomputation that no other beats in time "
         f"per batch, area and energy per sample: {len(largest):,} in all, exact over the whole space."
@@ -184,39 +163,40 @@ def front(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     yield Section("front", "Throughput, area and energy", about, tuple(blocks))
 
 
-def _members_sheet(caption: str, what: str, members: list[tuple[pd.Series, str]]) -> Sheet:
-    """Return members of fronts by model, each with what it is the best of."""
-    rows = pd.DataFrame([row.to_dict() | {"of": of} for row, of in members])
-    again = rows["model"].duplicated()
+def _members_sheet(caption: str, what: str, members: pd.DataFrame, inputs: Inputs) -> Sheet:
+    """Members of fronts by model, each with what it is the best of."""
+    rows = members.sort_values("model", key=lambda m: m.map(inputs.study.models.index), kind="stable")
     columns: dict[str, Cell] = {
         "workload": "{heading}", what: "{of}", "accelerator": "{architecture}", "area": "{area_um2:area}",
         "samples/s": "{samples_per_s:digits}", "samples/s/mm²": "{samples_per_s_per_mm2:digits}",
         "energy per sample": "{joules_per_sample:J}", "HBM": "{hbm_gib:g} GiB, {recompute:storing}",
         "t, b": lambda row: f"{layout_of(row).tp}, {layout_of(row).microbatch}",
     }  # fmt: skip
-    return sheet_of(caption, rows.assign(heading=rows["model"].mask(again, "")), columns, 3, source="fronts")
+    heading = rows["model"].mask(rows["model"].duplicated(), "")
+    return sheet_of(caption, rows.assign(heading=heading), columns, 3, source="fronts")
+
+
+Draw = Callable[[Axes, pd.DataFrame, pd.DataFrame], None]
+"""Draws one model on axes: its members at all area limits, and its results on other accelerators."""
 
 
 def _panels(fronts: pd.DataFrame, others: pd.DataFrame, draw: Draw) -> Figure:
     models = list(dict.fromkeys(fronts["model"]))
     figure, every = panels(len(models), min(4, len(models)), 0.7, 1.85)
     for ax, model in zip(every, models, strict=True):
+        ax.set_xscale("log")
+        ax.set_yscale("log")
         draw(ax, fronts[fronts["model"] == model], others[others["model"] == model])
         ax.set_title(model)
         ax.grid()
-        for axis in (ax.xaxis, ax.yaxis):
-            _tick(axis)
+        for axis in (ax.xaxis, ax.yaxis):  # as many ticks as have room for their labels
+            low, high = axis.get_view_interval()
+            if high < 100.0 * low:
+                axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+                axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axis.set_minor_locator(NullLocator())
     every[0].set_ylabel("samples/s")
     return legend_above(figure, every[0])
-
-
-def _tick(axis: Axis) -> None:
-    """Give a logarithmic axis as many ticks as have room for their labels."""
-    low, high = axis.get_view_interval()
-    if high < 100.0 * low:
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axis.set_minor_locator(NullLocator())
 
 
 def _draw_area(ax: Axes, fronts: pd.DataFrame, others: pd.DataFrame) -> None:
@@ -232,13 +212,11 @@ def _draw_area(ax: Axes, fronts: pd.DataFrame, others: pd.DataFrame) -> None:
     for limit in fronts["area_limit_um2"].unique():
         ax.axvline(limit / UM2_PER_MM2, color=GREY, lw=0.8, ls=":")
     _draw_others(ax, others, others["area_um2"] / UM2_PER_MM2)
-    ax.set_xscale("log")
-    ax.set_yscale("log")
     ax.set_xlabel("area, mm²")
 
 
 def curve_of(front: pd.DataFrame) -> pd.DataFrame:
-    """Return the members of one front that are faster than every smaller one, by area."""
+    """Members of one front that are faster than every smaller one, by area."""
     rows = front.sort_values(["area_um2", "samples_per_s"], ascending=[True, False])
     before = rows["samples_per_s"].cummax().shift(fill_value=0.0)
     curve: pd.DataFrame = rows[rows["samples_per_s"] > before]
@@ -248,13 +226,10 @@ def curve_of(front: pd.DataFrame) -> pd.DataFrame:
 def _draw_energy(ax: Axes, fronts: pd.DataFrame, others: pd.DataFrame) -> None:
     rows = fronts[fronts["area_limit_um2"] == fronts["area_limit_um2"].max()]
     best = rows[rows["objectives"]]
-    ax.plot(
-        rows["joules_per_sample"], rows["samples_per_s"], "o", color=SILVER, ms=3, label="front with area"
-    )
+    joules, samples = rows["joules_per_sample"], rows["samples_per_s"]
+    ax.plot(joules, samples, "o", color=SILVER, ms=3, label="front with area")
     ax.plot(best["joules_per_sample"], best["samples_per_s"], "o", color=BLUE, ms=4, label="objectives")
     _draw_others(ax, others, others["joules_per_sample"])
-    ax.set_xscale("log")
-    ax.set_yscale("log")
     ax.set_xlabel("J/sample")
 
 

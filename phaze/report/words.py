@@ -30,7 +30,7 @@ LIMITS = {
 
 
 def digits(value: float, count: int = 3) -> str:
-    """Return a number with so many significant digits, never in powers of ten for usual sizes."""
+    """A number with so many significant digits, never in powers of ten for usual sizes."""
     if not math.isfinite(value):
         return "–"
     if value == 0:
@@ -40,7 +40,7 @@ def digits(value: float, count: int = 3) -> str:
 
 
 def seconds(value: float) -> str:
-    """Return a duration."""
+    """A duration."""
     if not math.isfinite(value):
         return "–"
     if value >= 7200:
@@ -50,93 +50,93 @@ def seconds(value: float) -> str:
 
 
 def _fitting(value: float, units: tuple[tuple[float, str], ...]) -> tuple[float, str]:
-    """Return the largest unit that is not larger than a value, else the smallest."""
+    """The largest unit that is not larger than a value, else the smallest."""
     return next((unit for unit in units if abs(value) >= unit[0]), units[-1])
 
 
 def size(value: float) -> str:
-    """Return a number of bytes in binary units."""
+    """A number of bytes in binary units."""
     scale, unit = _fitting(value, _BYTES)
     return f"{digits(value / scale)} {unit}"
 
 
 def decimal(value: float, unit: str) -> str:
-    """Return a quantity in decimal units."""
+    """A quantity in decimal units."""
     scale, prefix = _fitting(value, _DECIMAL)
     return f"{digits(value / scale)} {prefix}{unit}" if value else f"0 {unit}"
 
 
 def percent(value: float, decimals: int = 1) -> str:
-    """Return a fraction as a percentage."""
+    """A fraction as a percentage."""
     return f"{100 * value:.{decimals}f} %" if math.isfinite(value) else "–"
 
 
 def change(ratio: float) -> str:
-    """Return by how much a ratio differs from one, with its sign."""
+    """Difference of a ratio from one, with its sign."""
     return f"{100 * (ratio - 1):+.1f} %" if math.isfinite(ratio) else "–"
 
 
 def times(value: float) -> str:
-    """Return a factor."""
+    """A factor."""
     return f"{value:.2f}×" if 0 < value < math.inf else "–"
 
 
 def area(um2: float) -> str:
-    """Return an area."""
+    """An area."""
     return f"{um2 / UM2_PER_MM2:.1f} mm²"
 
 
 def join(words: Iterable[object]) -> str:
-    """Return words as a list in a sentence."""
+    """Words as a list in a sentence."""
     every = [str(word) for word in words]
     return " and ".join([", ".join(every[:-1]), every[-1]] if len(every) > 1 else every)
 
 
 def compute(chip: pd.Series) -> str:
-    """Return {num_tc, num_vc, pe_x, pe_y, pe_vc}, as in Table 2 of the Phaze paper."""
-    return "{" + ", ".join(str(int(chip[key])) for key in ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc")) + "}"
+    """{num_tc, num_vc, pe_x, pe_y, pe_vc}, as in Table 2 of the Phaze paper."""
+    return fill("{{{num_tc}, {num_vc}, {pe_x}, {pe_y}, {pe_vc}}}", chip)
 
 
 def buffers(chip: pd.Series) -> str:
-    """Return {glb, glb words per cycle, l2_tc, l2_vc}."""
+    """{glb, glb words per cycle, l2_tc, l2_vc}."""
     l2 = f"{short(chip['l2_tc_bytes'])}, {short(chip['l2_vc_bytes'])}"
     return f"{{{short(chip['glb_bytes'])}, {chip['glb_words_per_cycle']:.0f}, {l2}}}"
 
 
 def short(value: float) -> str:
-    """Return a number of bytes that is mostly a power of two without needless digits."""
+    """A number of bytes that is mostly a power of two, without needless digits."""
     scale, unit = _fitting(value, _BYTES)
     return f"{value / scale:g} {unit}"
 
 
 def widths(row: pd.Series) -> str:
-    """Return {p, d, t} of a placement."""
+    """{p, d, t} of a placement."""
     return f"{{{int(row['stages'])}, {int(row['data'])}, {layout_of(row).tp}}}"
 
 
 def sliced(key: object) -> str:
-    """Return tensor-parallel width and microbatch of the layout with a key."""
+    """Tensor-parallel width and microbatch of the layout with a key."""
     layout = Layout.of_key(str(key))
     return f"t {layout.tp}, b {layout.microbatch}"
 
 
 def samples(key: object) -> str:
-    """Return the microbatch of the layout with a key."""
+    """Microbatch of the layout with a key."""
     return str(Layout.of_key(str(key)).microbatch)
 
 
 def operator(name: object) -> str:
-    """Return the name of an operator with its fused parts apart, without the pass that is said beside it."""
+    """The name of an operator with its fused parts apart, without the pass that is said beside it."""
     return str(name).removesuffix(".backward").replace("_", " ").replace("+", " + ")
 
 
 def file_name(name: object) -> str:
-    """Return a name as a part of the name of a figure, in which a dot would begin an ending."""
+    """A name as a part of the name of a figure, in which a dot would begin an ending."""
     return str(name).replace(".", "-")
 
 
 def storing(recompute: object) -> str:
-    """Return what happens to activations."""
+    """Activations are stashed or recomputed."""
     return "recompute" if recompute else "stash"
 
 
@@ -156,7 +156,7 @@ class _Filled(Formatter):
 
 
 def fill(template: str, row: pd.Series) -> str:
-    """Return a template with the values of a row, as `"{hbm_gib:g} GiB in {time_s:seconds}"`.
+    """A template with the values of a row, as `"{hbm_gib:g} GiB in {time_s:seconds}"`.
 
     Beside Python's own formats there are those of this module: seconds, size, percent, percent2, change,
     times, area, digits, digits4, storing, sliced and samples of a layout, and the units B, J and FLOP.
