@@ -1,8 +1,7 @@
-"""A report as a document: sections of prose, tables and figures, which page and Markdown both show."""
+"""What a report consists of: sections of prose, tables and figures, which page and Markdown both show."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -128,33 +127,3 @@ class Answer:
     facts: tuple[tuple[str, str], ...]
     """What is measured, and how much it is."""
     sheet: Sheet
-
-
-@dataclass(frozen=True)
-class Document:
-    """A whole report."""
-
-    title: str
-    subtitle: str
-    answer: Answer
-    sections: tuple[Section, ...]
-    tables: dict[str, pd.DataFrame]
-    """Result tables, offered for download."""
-    page: str = "report.html"
-    """File name of the page, for those who read the report without figures."""
-
-    @property
-    def charts(self) -> Iterator[Chart]:
-        """All figures from the top down."""
-        for section in self.sections:
-            yield from section.charts
-
-    def download(self, table: str) -> str:
-        """A table as a data address, so that a page in one file carries its tables with it."""
-        text = as_csv(self.tables[table])
-        return "data:text/csv;base64," + base64.b64encode(text.encode()).decode()
-
-
-def as_csv(frame: pd.DataFrame) -> str:
-    """A frame as CSV; infinity is `inf`."""
-    return frame.to_csv(index=False, lineterminator="\n")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,19 +14,8 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from phaze.base.files import write_text
-from phaze.report.document import (
-    Answer,
-    Chart,
-    Document,
-    Gallery,
-    Heading,
-    Items,
-    Prose,
-    Section,
-    Sheet,
-    as_csv,
-)
-from phaze.report.style import Drawn, draw
+from phaze.report.document import Answer, Chart, Gallery, Heading, Items, Prose, Section, Sheet
+from phaze.report.style import draw
 from phaze.report.verdicts import failures
 from phaze.tables import Checks, Table
 
@@ -36,7 +26,7 @@ Written = Mapping[str, tuple[type[Table], pd.DataFrame]]
 
 
 def page_of(
-    page: str,
+    name: str,
     subtitle: str,
     answer: Answer,
     sections: Iterable[Section],
@@ -44,33 +34,45 @@ def page_of(
     shown: Mapping[str, pd.DataFrame] | None = None,
 ) -> Report:
     """The report of a page beside which its tables lie; those that are only shown are in the page alone."""
-    frames = {name: frame for name, (_, frame) in tables.items()} | dict(shown or {})
-    document = Document("phaze", subtitle, answer, tuple(sections), frames, page)
-    return Report(document, {name: table for name, (table, _) in tables.items()})
+    frames = {table: frame for table, (_, frame) in tables.items()} | dict(shown or {})
+    contracts = {table: contract for table, (contract, _) in tables.items()}
+    return Report(name, subtitle, answer, tuple(sections), frames, contracts)
 
 
 @dataclass(frozen=True)
 class Report:
-    """A page, and which of its tables lie beside it."""
+    """A page, and the tables that it offers for download; most of them lie beside it as files."""
 
-    document: Document
+    name: str
+    """File name of the page."""
+    subtitle: str
+    answer: Answer
+    sections: tuple[Section, ...]
+    tables: Mapping[str, pd.DataFrame]
     written: Mapping[str, type[Table]]
-    """The tables of the document that are files too, by file name."""
+    """Contracts of the tables that are files too, by file name."""
+    title: str = "phaze"
+
+    @property
+    def charts(self) -> Iterator[Chart]:
+        """All figures from the top down."""
+        for section in self.sections:
+            yield from section.charts
 
     @cached_property
     def page(self) -> str:
-        """The report as one HTML page."""
-        return render_page(self.document, {chart.name: draw(chart) for chart in self.document.charts})
+        """One HTML page with figures and tables inside, without a script or a request to anywhere."""
+        drawn = {chart.name: draw(chart) for chart in self.charts}
+        return _environment().get_template("page.html").render(report=self, drawn=drawn)
 
     @cached_property
     def markdown(self) -> str:
-        """The report as Markdown."""
-        return render_markdown(self.document)
+        """The report for a terminal: all tables, with figures by their title."""
+        return _environment(_without_html).get_template("report.md").render(report=self)
 
-    @property
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """The tables by name."""
-        return self.document.tables
+    def download(self, table: str) -> str:
+        """A table as a data address, so that a page in one file carries its tables with it."""
+        return "data:text/csv;base64," + base64.b64encode(as_csv(self.tables[table]).encode()).decode()
 
     @property
     def failures(self) -> list[str]:
@@ -85,11 +87,16 @@ def write_report(report: Report, folder: Path) -> None:
     for name, table in report.written.items():
         table.save(report.tables[name], folder / f"{name}.parquet")
         write_text(folder / f"{name}.csv", as_csv(report.tables[name]))
-    page = folder / report.document.page
+    page = folder / report.name
     write_text(page.with_suffix(".md"), report.markdown)
     write_text(page, report.page)
     for failure in report.failures:
         log.warning("does not hold: %s", failure)
+
+
+def as_csv(frame: pd.DataFrame) -> str:
+    """A frame as CSV; infinity is `inf`."""
+    return frame.to_csv(index=False, lineterminator="\n")
 
 
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
@@ -129,13 +136,3 @@ def _glued(text: str) -> str:
 def _cell(text: str) -> str:
     """Text that cannot end a cell of a Markdown table."""
     return " ".join(text.replace("|", "\\|").split()) or " "
-
-
-def render_page(document: Document, drawn: Mapping[str, Drawn]) -> str:
-    """The HTML page: figures by name and tables inside, no script, no request to anywhere."""
-    return _environment().get_template("page.html").render(document=document, drawn=drawn)
-
-
-def render_markdown(document: Document) -> str:
-    """The report for a terminal: all tables, with figures by their title."""
-    return _environment(_without_html).get_template("report.md").render(document=document)

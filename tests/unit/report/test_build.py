@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 
 from phaze.report.build import build_report
-from phaze.report.document import Chart, Document, Gallery, Heading, Items, Prose, Section, Sheet
+from phaze.report.document import Chart, Gallery, Heading, Items, Prose, Section, Sheet
 from phaze.report.findings import RESULT_TABLES, Findings
 from phaze.report.inputs import Inputs
 from phaze.report.record import count_proofs
-from phaze.report.report import Report, render_markdown, render_page
+from phaze.report.report import Report
 from phaze.tables import Fronts, Proofs, Sensitivities, Times, Trials
 
 
@@ -37,11 +37,6 @@ def elements(report: Report) -> Elements:
     return parser
 
 
-@pytest.fixture(scope="module")
-def document(report: Report) -> Document:
-    return report.document
-
-
 def test_the_page_asks_for_nothing_and_runs_nothing(report: Report, elements: Elements) -> None:
     tags = {tag for tag, _ in elements.found}
     assert not tags & {"script", "iframe", "img", "object", "embed"}
@@ -56,23 +51,21 @@ def test_ids_are_unique_and_every_link_inside_the_page_leads_somewhere(elements:
     assert inside <= set(ids)
 
 
-def test_every_part_of_the_report_is_there(document: Document) -> None:
+def test_every_part_of_the_report_is_there(report: Report) -> None:
     expected = [
         "recommended", "throughput", "paper", "claims", "differences", "memory", "ranking", "certificate",
         "front", "time", "chips",
         "sensitivity", "closeups", "planners", "simulated", "networks", "strategies", "walk", "scenarios",
         "proofs", "models", "misfits", "checks", "method",
     ]  # fmt: skip
-    assert [section.anchor for section in document.sections] == expected
-    assert all(section.about for section in document.sections)
+    assert [section.anchor for section in report.sections] == expected
+    assert all(section.about for section in report.sections)
 
 
-def test_every_figure_has_a_title_a_name_and_is_drawn(
-    document: Document, report: Report, elements: Elements
-) -> None:
-    charts = list(document.charts)
+def test_every_figure_has_a_title_a_name_and_is_drawn(report: Report, elements: Elements) -> None:
+    charts = list(report.charts)
     assert len({chart.name for chart in charts}) == len(charts) > 20
-    assert any(isinstance(block, Gallery) for section in document.sections for block in section.blocks)
+    assert any(isinstance(block, Gallery) for section in report.sections for block in section.blocks)
     assert all(chart.title for chart in charts)
     drawings = report.page.split("<svg ")[1:]
     assert len(drawings) == len(charts)
@@ -81,13 +74,13 @@ def test_every_figure_has_a_title_a_name_and_is_drawn(
     assert sorted(map(str, labels)) == sorted(chart.title for chart in charts)
 
 
-def test_every_row_of_a_sheet_is_as_long_as_its_header(document: Document) -> None:
-    blocks = [block for section in document.sections for block in section.blocks]
-    sheets = [document.answer.sheet, *(block for block in blocks if isinstance(block, Sheet))]
+def test_every_row_of_a_sheet_is_as_long_as_its_header(report: Report) -> None:
+    blocks = [block for section in report.sections for block in section.blocks]
+    sheets = [report.answer.sheet, *(block for block in blocks if isinstance(block, Sheet))]
     assert len(sheets) > 15
     for sheet in sheets:
         assert {len(row) for row in sheet.rows} <= {len(sheet.header)}, sheet.caption
-        assert not sheet.source or sheet.source in document.tables
+        assert not sheet.source or sheet.source in report.tables
 
 
 def test_models_are_shown_in_the_order_of_the_study(inputs: Inputs, findings: Findings) -> None:
@@ -113,36 +106,35 @@ def test_the_same_study_gives_the_same_bytes(inputs: Inputs, report: Report) -> 
     assert again.markdown == report.markdown
 
 
-def test_names_cannot_break_out_of_the_page(document: Document) -> None:
-    evil = replace(document.answer.sheet, rows=(("<script>alert(1)</script>", "a|b"),))
-    page = render_page(replace(document, answer=replace(document.answer, sheet=evil), sections=()), {})
-    text = render_markdown(replace(document, answer=replace(document.answer, sheet=evil), sections=()))
-    assert "<script>" not in page
-    assert "a\\|b" in text
+def test_names_cannot_break_out_of_the_page(report: Report) -> None:
+    evil = replace(report.answer.sheet, rows=(("<script>alert(1)</script>", "a|b"),))
+    wrong = replace(report, answer=replace(report.answer, sheet=evil), sections=())
+    assert "<script>" not in wrong.page
+    assert "a\\|b" in wrong.markdown
 
 
-def test_names_are_no_html_in_markdown(document: Document) -> None:
+def test_names_are_no_html_in_markdown(report: Report) -> None:
     """Readers of Markdown take tags in any text for HTML; what is smaller than something stays legible."""
     evil = "<img src=x onerror=alert(1)> </td> <!-- 1 < 2 <b>"
     chart = Chart("c", evil, evil, lambda: None)  # type: ignore[arg-type, return-value]
-    sheet = replace(document.answer.sheet, header=(evil,), rows=((evil,),), caption=evil)
+    sheet = replace(report.answer.sheet, header=(evil,), rows=((evil,),), caption=evil)
     blocks = (Prose(evil), Heading(evil), Items((evil,)), sheet, chart, Gallery((chart,)))
-    answer = replace(document.answer, sentence=evil, facts=((evil, evil),), sheet=sheet)
+    answer = replace(report.answer, sentence=evil, facts=((evil, evil),), sheet=sheet)
     section = Section("s", evil, evil, blocks)
-    text = render_markdown(replace(document, title=evil, subtitle=evil, answer=answer, sections=(section,)))
+    text = replace(report, title=evil, subtitle=evil, answer=answer, sections=(section,)).markdown
     assert text.count("&lt;img src=x onerror=alert(1)> &lt;/td> &lt;!-- 1 < 2 &lt;b>") == 20
     assert "<img" not in text
 
 
-def test_markdown_holds_the_same_sections_and_tables(document: Document, report: Report) -> None:
-    assert re.findall(r"^## (.*)$", report.markdown, re.M) == [s.title for s in document.sections]
+def test_markdown_holds_the_same_sections_and_tables(report: Report) -> None:
+    assert re.findall(r"^## (.*)$", report.markdown, re.M) == [s.title for s in report.sections]
     assert report.markdown.count("| ---") >= 15
     assert "\n\n\n\n" not in report.markdown
 
 
-def test_a_table_in_the_page_is_the_whole_table(document: Document, findings: Findings) -> None:
-    assert document.download("walks").startswith("data:text/csv;base64,")
-    assert set(document.tables) == set(findings.tables()) == {*RESULT_TABLES, "times"}
+def test_a_table_in_the_page_is_the_whole_table(report: Report, findings: Findings) -> None:
+    assert report.download("walks").startswith("data:text/csv;base64,")
+    assert set(report.tables) == set(findings.tables()) == {*RESULT_TABLES, "times"}
 
 
 def bare(inputs: Inputs) -> Inputs:

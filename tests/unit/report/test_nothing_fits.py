@@ -10,7 +10,7 @@ import pytest
 
 from phaze.report.build import build_report
 from phaze.report.inputs import Cluster, Inputs
-from phaze.report.report import Report, render_markdown
+from phaze.report.report import Report
 from phaze.report.winners import choose, results
 from phaze.tables import (
     CAUSES,
@@ -106,16 +106,16 @@ def report(inputs: Inputs) -> Report:
 
 
 def test_a_study_in_which_nothing_fits_has_a_report_that_says_so(report: Report) -> None:
-    answer = report.document.answer
+    answer = report.answer
     assert answer.sentence.startswith("Nothing fits: ")
     assert report.failures == []
 
 
 def test_what_is_missing_is_said_for_every_workload(inputs: Inputs, report: Report) -> None:
-    rows = report.document.answer.sheet.rows
+    rows = report.answer.sheet.rows
     assert [row[0] for row in rows] == list(inputs.study.models)
     assert {row[1] for row in rows} == {f"fits nowhere: {RECOMPUTING}"}
-    assert render_markdown(report.document).count(RECOMPUTING) >= len(rows)
+    assert report.markdown.count(RECOMPUTING) >= len(rows)
 
 
 def test_the_best_of_what_fits_nowhere_is_what_needs_least(inputs: Inputs) -> None:

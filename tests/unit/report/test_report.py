@@ -28,8 +28,7 @@ def test_checks_that_fail_are_failures_and_warnings(
 ) -> None:
     checks = report.tables["checks"]
     failed = checks.assign(passed=checks.index != 1, example="of chip 3")
-    document = replace(report.document, tables={**report.tables, "checks": failed}, sections=())
-    wrong = replace(report, document=document)
+    wrong = replace(report, tables={**report.tables, "checks": failed}, sections=())
     said = f"{checks['check'][1]}: of chip 3"
     assert report.failures == []
     assert wrong.failures == [said]

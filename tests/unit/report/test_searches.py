@@ -4,25 +4,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phaze.report.document import Document, Section, Sheet
+from phaze.report.document import Sheet
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
+from phaze.report.report import Report
 from phaze.report.searches import choose_by_hysteresis, summarise_searches
 from phaze.tables import Searches, Trials, Walks
 from tests.unit.report.builder import THROUGHPUTS
 
 
-def section(document: Document, anchor: str) -> Section:
-    return next(section for section in document.sections if section.anchor == anchor)
-
-
-def sheets(document: Document, anchor: str) -> list[Sheet]:
-    return [block for block in section(document, anchor).blocks if isinstance(block, Sheet)]
-
-
-@pytest.fixture(scope="module")
-def document(report: object) -> Document:
-    return report.document  # type: ignore[attr-defined, no-any-return]
+def sheets(report: Report, anchor: str) -> list[Sheet]:
+    section = next(section for section in report.sections if section.anchor == anchor)
+    return [block for block in section.blocks if isinstance(block, Sheet)]
 
 
 def test_a_level_chooses_the_best_that_it_visits(findings: Findings) -> None:
@@ -60,21 +53,21 @@ def test_a_model_that_fits_nowhere_has_no_optimum_to_be_measured_by(inputs: Inpu
     pd.testing.assert_frame_equal(choose_by_hysteresis(Trials.empty()), Walks.empty())
 
 
-def test_levels_stand_beside_what_the_paper_chooses(document: Document) -> None:
-    chosen, _ = sheets(document, "walk")
+def test_levels_stand_beside_what_the_paper_chooses(report: Report) -> None:
+    chosen, _ = sheets(report, "walk")
     assert [row[2] for row in chosen.rows] == [
         "TPUv4", "TPUv4", "–", "–", "–", *["{2, 512, 256, 256}"] * 3,
     ]  # fmt: skip
 
 
-def test_what_levels_save_stands_beside_what_the_paper_says(document: Document) -> None:
-    _, saved = sheets(document, "walk")
+def test_what_levels_save_stands_beside_what_the_paper_says(report: Report) -> None:
+    _, saved = sheets(report, "walk")
     assert [row[3] for row in saved.rows] == ["–", "–", "–", "–", "11.00×", "3.00×", "–", "–"]
     assert [row[2] for row in saved.rows] == [f"{10 / visited:.2f}×" for visited in range(3, 11)]
 
 
-def test_every_strategy_has_a_row_and_the_certified_one_stands_out(document: Document) -> None:
-    (sheet,) = sheets(document, "strategies")
+def test_every_strategy_has_a_row_and_the_certified_one_stands_out(report: Report) -> None:
+    (sheet,) = sheets(report, "strategies")
     names = [row[0] for row in sheet.rows]
     assert set(names) == {"certified", "random", "bayesian", *(f"hysteresis-{h}" for h in range(1, 9))}
     assert sheet.marked == {names.index("certified")}

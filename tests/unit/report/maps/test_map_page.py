@@ -91,7 +91,7 @@ def test_speed_ups_are_medians_over_seeds() -> None:
 def test_a_page_is_made_and_every_check_passes() -> None:
     report = build_map_report(inputs_with(STEPS))
     assert report.failures == []
-    assert [section.anchor for section in report.document.sections] == ["table", "pictures", "checks"]
+    assert [section.anchor for section in report.sections] == ["table", "pictures", "checks"]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_steps_with_shared_ports_and_printed_values_stand_beside_ours() -> None:
             published=PublishedMaps.parse(known, "published"),
         )
     )
-    sheets = [block for block in report.document.sections[0].blocks if isinstance(block, Sheet)]
+    sheets = [block for block in report.sections[0].blocks if isinstance(block, Sheet)]
     assert [row[1:] for row in sheets[0].rows] == [
         ("CS map", "1.00 / 1.00"), ("p2p map", "1.50 / 1.50"), ("our map", "6.00 / 12.00 (7.5)"),
     ]  # fmt: skip
@@ -152,7 +152,7 @@ def test_gaps_and_times_of_steps_are_shown() -> None:
             partition_durations=PartitionDurations.check(pd.DataFrame(seconds)),
         )
     )
-    by_k_section, gap_section, *_ = report.document.sections
+    by_k_section, gap_section, *_ = report.sections
     _, times = (block for block in by_k_section.blocks if isinstance(block, Sheet))
     assert [row[1:] for row in times.rows] == [
         ("clustering", "500 ms"), ("dynamic program", "500 ms"),
@@ -177,6 +177,6 @@ def test_graphs_of_one_case_have_tables_of_their_own() -> None:
     study = {**MAPS.model_dump(), "graphs": graphs, "cases": {"table": {**table, "graphs": ["net", "other"]}}}
     both = pd.concat([inputs.mappings, inputs.mappings.assign(graph="other")])
     page = build_map_report(replace(inputs, study=Maps.parse(study, "maps"), mappings=Mappings.check(both)))
-    sheets = [block for block in page.document.sections[0].blocks if isinstance(block, Sheet)]
+    sheets = [block for block in page.sections[0].blocks if isinstance(block, Sheet)]
     captions = [sheet.caption for sheet in sheets if "(Table III)" in sheet.caption]
     assert captions == [f"{name}: Speed-up over CS map (Table III)" for name in graphs]

@@ -58,7 +58,7 @@ def test_a_reading_takes_its_own_search_and_judge() -> None:
 
 
 def sheets(report: Report) -> dict[str, Sheet]:
-    blocks = report.document.sections[0].blocks
+    blocks = report.sections[0].blocks
     return {block.caption.split(",")[0]: block for block in blocks if isinstance(block, Sheet)}
 
 
@@ -80,14 +80,14 @@ def test_a_sensitivity_is_never_the_nearest() -> None:
     readings = {key: one for key, one in READINGS.items() if key != "stages"}
     case = {**inputs.study.cases["table"].model_dump(), "readings": readings}
     maps = Maps.parse({**inputs.study.model_dump(), "cases": {"table": case}}, "maps")
-    answer = build_map_report(replace(inputs, study=maps)).document.answer
+    answer = build_map_report(replace(inputs, study=maps)).answer
     assert "“theirs”" in answer.sentence
     assert "“half”" not in answer.sentence
 
 
 def test_the_first_lines_say_what_is_gained_what_is_printed_and_how_far_off_the_nearest_is() -> None:
     report = build_map_report(by_topology())
-    sentence = report.document.answer.sentence
+    sentence = report.answer.sentence
     assert "6.27 times as fast on random topologies (Paper prints 3.00)" in sentence
     assert "off by a factor of 1.21 on random topologies (“objective (5)”)" in sentence
     assert "none is measured" in sentence
@@ -95,7 +95,7 @@ def test_the_first_lines_say_what_is_gained_what_is_printed_and_how_far_off_the_
 
 def test_what_is_unexplained_or_missing_is_said() -> None:
     report = build_map_report(by_topology())
-    first, missing, *_ = report.document.sections
+    first, missing, *_ = report.sections
     (items,) = (block for block in first.blocks if isinstance(block, Items))
     assert items.sentences[0].startswith("Unexplained: Odd. Nearest is “objective (5)”")
     assert missing.anchor == "missing"
@@ -146,7 +146,7 @@ def test_measured_tables_are_read_by_what_messages_hold() -> None:
     """The first row of a table, to which its figures are relative, is none of them."""
     figures = read_figures(by_partitioner()).set_index("reading")
     assert figures["ours"].to_dict() == pytest.approx({"links": 6.0, "held": 9.0})
-    blocks = build_map_report(by_partitioner()).document.sections[0].blocks
+    blocks = build_map_report(by_partitioner()).sections[0].blocks
     (items,) = (block for block in blocks if isinstance(block, Items))
     assert (
         "7.6, of PipeDream's partition of Net as 2x2. Ours is 6.00 (“links”), 9.00 (“held”)"

@@ -129,7 +129,7 @@ def test_what_stands_in_and_what_is_missing_is_said() -> None:
     plans = PLANS.model_dump(mode="json")
     plans["folder"] = None
     plans["inputs"]["bert"]["own"] = {"workload": "w", "microbatch": 4, "architecture": "tpu-v4"}
-    page = build_plan_report(toy_inputs(PlanStudy.parse(plans, "toy"), PUBLISHED)).document
+    page = build_plan_report(toy_inputs(PlanStudy.parse(plans, "toy"), PUBLISHED))
     last = {section.title: section for section in page.sections}
     assert "digits: its input gnmt is only in the authors' file gnmt.json" in str(last["Missing"])
     assert "Figure 9 is a picture without values." in str(last["Missing"])

@@ -190,7 +190,7 @@ def test_the_page_says_what_the_authors_program_does_not_give_either() -> None:
         "the fastest TP of t-76b and t-145b in Figure 10",
         "a gap of 2× between best and worst mapping",
     ]
-    document = build_tiled_report(inputs()).document
+    document = build_tiled_report(inputs())
     assert "Microbatches: 7.3457 samples/s of t-18b need at least" in str(document.sections[0].blocks[-1])
     assert "the fastest TP of t-76b and t-145b" in document.answer.sentence
     assert document.sections[0].anchor == "program"
@@ -238,7 +238,7 @@ def test_the_constant_of_table_iv_is_fitted_on_runs_that_it_does_not_have() -> N
 
 
 def test_what_is_missing_stands_on_the_page_with_its_reason() -> None:
-    (section,) = [each for each in build_tiled_report(inputs()).document.sections if each.anchor == "missing"]
+    (section,) = [each for each in build_tiled_report(inputs()).sections if each.anchor == "missing"]
     assert section.blocks == (Items(PALM.missing),)
     assert "Figure 6" in PALM.missing[0]
 
@@ -249,4 +249,4 @@ def test_without_a_publication_there_are_no_claims() -> None:
     alone = replace(found, **none, flops=0.0, published=None)
     report = build_tiled_report(alone)
     assert report.tables["tiled-claims"].empty
-    assert {section.anchor for section in report.document.sections}.isdisjoint({"networks", "tables"})
+    assert {section.anchor for section in report.sections}.isdisjoint({"networks", "tables"})
