@@ -1,7 +1,4 @@
-"""How near readings of what a publication leaves open come to what it prints: one score for every page.
-
-Figures are a table with columns `printed` and `ours`; a printed 0 means that nothing is printed.
-"""
+"""How near readings of what a publication leaves open come to what it prints: scores for every page."""
 
 from __future__ import annotations
 
@@ -18,21 +15,22 @@ def geometric_mean(values: pd.Series | Sequence[float]) -> float:
     return float(np.exp(np.log(found).mean())) if len(found) else float("nan")
 
 
-def _logs(figures: pd.DataFrame) -> np.ndarray:
-    known = figures[(figures["printed"] > 0) & (figures["ours"] > 0)]
-    logs: np.ndarray = np.log(known["ours"].to_numpy(np.float64) / known["printed"].to_numpy(np.float64))
-    return logs
-
-
 def mean_factor(figures: pd.DataFrame) -> float:
-    """Factor by which figures are off at the geometric mean, up or down: 1 where all agree, NaN of none."""
-    logs = _logs(figures)
+    """Factor by which figures are off at the geometric mean, up or down: 1 where all agree, NaN of none.
+
+    `figures` has columns `ours` and `printed`; where the printed is 0, nothing is printed.
+    """
+    known = figures[figures["printed"] > 0]
+    logs = np.log(known["ours"].to_numpy(np.float64) / known["printed"].to_numpy(np.float64))
     return float(np.exp(np.abs(logs).mean())) if len(logs) else float("nan")
 
 
-def rms_factor(figures: pd.DataFrame) -> float:
-    """The same at the root mean square of logarithms; 0 of none."""
-    logs = _logs(figures)
+def rms_factor(ratios: pd.Series) -> float:
+    """Factor by which ratios to printed figures are off, at the root mean square of their logarithms.
+
+    Ratios of 0, where nothing fits, do not count; 0 of none.
+    """
+    logs = np.log(ratios[ratios > 0])
     return float(np.exp(np.sqrt((logs**2).mean()))) if len(logs) else 0.0
 
 
