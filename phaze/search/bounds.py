@@ -3,7 +3,7 @@
 Every distinct layer has a lower bound and a feasible value of its latency on every architecture
 (`schedule.bounds`). A placement's time per batch does not fall when a layer's latency rises; what fits the
 memory does not depend on them; so the best placement with the lower bounds is a lower bound on the best
-time per batch, and the best placement with the feasible latencies is feasible (`phaze.chains` finds both
+time per batch, and the best placement with the feasible latencies is feasible (`plan.phaze.chains` finds both
 exactly). The schedules that are solved later are at most as long as the feasible ones and no shorter than the
 bounds, so their time per batch lies in between.
 """

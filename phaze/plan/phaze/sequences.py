@@ -15,9 +15,8 @@ the windows, gives the best of them:
     worst(p, i) = min over j in window(p - 1) of max(worst(p - 1, j), load of [i, j))    for i in window(p)
 
 Where the batch waits for the longest exchange of any stage, the same is done for shorter and shorter
-exchanges, as long as the loads that they leave can be better. The limit begins near the mean load and rises
-to the loads that the best time allows; and neighbours among the architectures are often alike, so that each
-starts from the cut of the last.
+exchanges, as long as the loads that they leave can be better. Neighbours among the architectures are often
+alike, so that each starts from the cut of the last.
 """
 
 from __future__ import annotations
@@ -31,20 +30,19 @@ from phaze.base.compiled import njit, njit_without_arrays
 
 SLACK = 1e-12
 """Relative error of a load: what a bound excludes by less is looked at."""
-FIRST_EXCESS = 0.25
-"""By how much more than the mean of all stages the first limit on their loads is."""
 
 
-class Sequence(NamedTuple):
+class LayerSequence(NamedTuple):
     """What of a chain of n layers, its memory and the network does not depend on the architecture."""
 
     kinds: Ints
     """(n,): kind of every layer."""
+    fullest: Floats
+    """(s, kinds): of how many layers of a kind some of s stages has at least."""
     transfer_s: Floats
     """(n + 1,): transfer between layers i - 1 and i, 0 at both ends."""
     shortest_s: float
     """Shortest transfer."""
-    longest_s: float
     exchange_s: Floats
     """(n + 1,): exchange of the gradients of all layers before i over very many replicas."""
     every_stage: bool
@@ -62,7 +60,7 @@ class Sequence(NamedTuple):
     """First layer of the longest last stage that fits."""
 
 
-class Options(NamedTuple):
+class DataWidths(NamedTuple):
     """Data widths to choose from, ascending, with ceil(B/d)."""
 
     counts: Ints
@@ -97,9 +95,11 @@ class _Space(NamedTuple):
 
 
 @njit
-def search(forward: Floats, backward: Floats, sequence: Sequence, options: Options, times: Floats) -> None:
+def search(
+    forward: Floats, backward: Floats, sequence: LayerSequence, choices: DataWidths, times: Floats
+) -> None:
     """Improve the times (A,) of all architectures, whose latencies are arrays (A, kinds)."""
-    n, (depths, singles) = len(sequence.kinds), options.widest.shape
+    n, (depths, singles) = len(sequence.kinds), choices.widest.shape
     space = _Space(
         np.zeros(n + 1), np.zeros(n + 1), np.zeros(depths, np.int64), np.zeros(depths, np.int64),
         np.empty((depths, singles, n + 1)), np.empty((depths, singles, n + 1), np.int64),
@@ -107,7 +107,7 @@ def search(forward: Floats, backward: Floats, sequence: Sequence, options: Optio
     )  # fmt: skip
     for a in range(len(times)):
         _sum_up(forward[a], backward[a], sequence.kinds, space)
-        times[a] = _search_one(sequence, options, space, times[a])
+        times[a] = _search_one(forward[a], backward[a], sequence, choices, space, times[a])
 
 
 @njit_without_arrays
@@ -119,19 +119,40 @@ def _sum_up(forward: Floats, backward: Floats, kinds: Ints, space: _Space) -> No
 
 
 @njit_without_arrays
-def _search_one(sequence: Sequence, options: Options, space: _Space, best: float) -> float:
-    """Return the best time of an architecture, or the best so far."""
+def _search_one(
+    forward: Floats,
+    backward: Floats,
+    sequence: LayerSequence,
+    choices: DataWidths,
+    space: _Space,
+    best: float,
+) -> float:
+    """Best time of an architecture, or the best so far.
+
+    The slowest of s stages takes at least the mean, and as long as that with the most layers of a kind. Of
+    the last stage's load at most a share is a forward pass, which all others run again if any does.
+    """
     if space.cut[0] > 0:
-        best = _price(space.cut[0], sequence, options, space, best)
-    for s in range(1, len(options.least)):
-        if options.least[s] < np.inf:
-            best = _search_depth(s, sequence, options, space, best)
+        best = _price(space.cut[0], sequence, choices, space, best)
+    work, again, share = space.before_s[-1], space.forward_s[-1], 0.0
+    transfer, least, fullest = sequence.shortest_s, choices.least, sequence.fullest
+    for k in range(len(forward)):
+        if forward[k] > 0.0:
+            share = max(share, forward[k] / (forward[k] + backward[k]))
+    for s in range(1, len(least)):
+        load = (work + 2 * (s - 1) * transfer) / s
+        if s > 1 and sequence.recompute:
+            load = max(load, (work + again + (s - 1) * transfer) / (s + share))
+        for k in range(len(forward)):
+            load = max(load, fullest[s, k] * (forward[k] + backward[k]) + (transfer if s > 1 else 0.0))
+        if least[s] * load * (1.0 - SLACK) < best:
+            best = _search_depth(s, sequence, choices, space, best)
     return best
 
 
 @njit_without_arrays
-def _price(s: int, sequence: Sequence, options: Options, space: _Space, best: float) -> float:
-    """Return the time of the last cut with its best data width, or the best so far."""
+def _price(s: int, sequence: LayerSequence, choices: DataWidths, space: _Space, best: float) -> float:
+    """Time of the last cut with its best data width, or the best so far."""
     end, load, wait, singles = len(sequence.kinds), 0.0, 0.0, 0
     for p in range(1, s + 1):
         i = space.cut[p]
@@ -139,13 +160,13 @@ def _price(s: int, sequence: Sequence, options: Options, space: _Space, best: fl
         wait = max(wait, _exchange_s(i, end, sequence)) if sequence.every_stage or p == s else 0.0
         singles += _single(i, end, sequence)
         end = i
-    widest = options.widest[s, min(singles, options.widest.shape[1] - 1)]
-    return _offer(load, wait, s, widest, options, best)
+    widest = choices.widest[s, min(singles, choices.widest.shape[1] - 1)]
+    return _offer(load, wait, s, widest, choices, best)
 
 
 @njit_without_arrays
-def _load_s(i: int, j: int, sequence: Sequence, space: _Space) -> float:
-    """Return the time of the stage [i, j) for one microbatch; the last stage never recomputes."""
+def _load_s(i: int, j: int, sequence: LayerSequence, space: _Space) -> float:
+    """Time of the stage [i, j) for one microbatch; the last stage never recomputes."""
     out: float = sequence.transfer_s[j]
     if sequence.recompute and j < len(sequence.kinds):
         out = max(out, space.forward_s[j] - space.forward_s[i])
@@ -154,23 +175,23 @@ def _load_s(i: int, j: int, sequence: Sequence, space: _Space) -> float:
 
 
 @njit_without_arrays
-def _exchange_s(i: int, j: int, sequence: Sequence) -> float:
+def _exchange_s(i: int, j: int, sequence: LayerSequence) -> float:
     exchange: float = sequence.exchange_s[j] - sequence.exchange_s[i]
     return exchange
 
 
 @njit_without_arrays
-def _single(i: int, j: int, sequence: Sequence) -> int:
+def _single(i: int, j: int, sequence: LayerSequence) -> int:
     return 1 if j <= sequence.alone[i] else 0
 
 
 @njit_without_arrays
-def _offer(load: float, wait: float, s: int, widest: int, options: Options, best: float) -> float:
-    """Return the time of s stages with their best data width, or the best so far."""
-    if widest < 0 or load >= _longest_s(wait, s, widest, options, best):
+def _offer(load: float, wait: float, s: int, widest: int, choices: DataWidths, best: float) -> float:
+    """Time of s stages with their best data width, or the best so far."""
+    if widest < 0 or load >= _longest_s(wait, s, widest, choices, best):
         return best
     for w in range(widest, -1, -1):
-        busy, d = (options.counts[w] + s - 1) * load, options.widths[w]
+        busy, d = (choices.counts[w] + s - 1) * load, choices.widths[w]
         if busy >= best:
             break
         best = min(best, busy + (d - 1) / d * wait)
@@ -178,97 +199,40 @@ def _offer(load: float, wait: float, s: int, widest: int, options: Options, best
 
 
 @njit_without_arrays
-def _longest_s(wait: float, s: int, widest: int, options: Options, best: float) -> float:
-    """Return a load from which on s stages are no better than the best: B/d is at most ceil(B/d)."""
-    d, steps = options.widths[widest], s - 1.0
-    alone = best / (options.counts[0] + steps)
-    longest: float = max(alone, (best - (d - 1) / d * wait) / (options.counts[0] / d + steps))
-    longest = min(longest, best / (options.counts[widest] + steps))
+def _longest_s(wait: float, s: int, widest: int, choices: DataWidths, best: float) -> float:
+    """Load from which on s stages are no better than the best: B/d is at most ceil(B/d)."""
+    d, steps = choices.widths[widest], s - 1.0
+    alone = best / (choices.counts[0] + steps)
+    longest: float = max(alone, (best - (d - 1) / d * wait) / (choices.counts[0] / d + steps))
+    longest = min(longest, best / (choices.counts[widest] + steps))
     return longest * (1.0 + SLACK)
 
 
 @njit_without_arrays
-def _search_depth(s: int, sequence: Sequence, options: Options, space: _Space, best: float) -> float:
-    """Return the best time of s stages, or the best so far."""
+def _search_depth(s: int, sequence: LayerSequence, choices: DataWidths, space: _Space, best: float) -> float:
+    """Best time of s stages, or the best so far."""
     n = len(sequence.kinds)
     if s == 1:
-        widest = options.widest[1, min(_single(0, n, sequence), options.widest.shape[1] - 1)]
-        time = _offer(space.before_s[n], sequence.exchange_s[n], 1, widest, options, best)
+        widest = choices.widest[1, min(_single(0, n, sequence), choices.widest.shape[1] - 1)]
+        time = _offer(space.before_s[n], sequence.exchange_s[n], 1, widest, choices, best)
         if time < best:
             space.cut[0], space.cut[1] = 1, 0
         return time
-    mean = (space.before_s[n] + 2 * (s - 1) * sequence.shortest_s) / s
-    excess = FIRST_EXCESS * mean if mean > 0.0 else np.inf
-    total = space.before_s[n] + space.forward_s[n] + 2.0 * sequence.longest_s
-    while True:
-        most = min(_longest_s(options.wait_s[s], s, options.most[s], options, best), total)
-        if mean * (1.0 - SLACK) > most:
-            return best
-        limit = min(most, mean + excess) * (1.0 + SLACK)
-        best = _search_within(limit, mean, s, sequence, options, space, best)
-        if limit >= _longest_s(options.wait_s[s], s, options.most[s], options, best) or limit >= total:
-            return best
-        excess *= 4.0
-
-
-@njit_without_arrays
-def _search_within(
-    limit: float, load: float, s: int, sequence: Sequence, options: Options, space: _Space, best: float
-) -> float:
-    """Return the best time of s >= 2 stages with loads from the least to the limit, or the best so far."""
     cap = np.inf
     while cap > 0.0:
-        limit = _narrow(limit, load, cap, s, sequence, options, space, best)
-        if limit < load:
+        limit = _longest_s(choices.wait_s[s], s, choices.most[s], choices, best)
+        if not _find_windows(limit, cap, s, sequence, space):
             break
         _fill_windows(limit, cap, s if sequence.every_stage else s - 1, sequence, space)
         if not sequence.every_stage:
-            return _best_first_stage(limit, s, sequence, options, space, best)
-        best, load, cap = _best_of_cap(limit, load, s, sequence, options, space, best)
+            return _best_first_stage(limit, s, sequence, choices, space, best)
+        best, cap = _best_of_cap(limit, s, sequence, choices, space, best)
     return best
 
 
 @njit_without_arrays
-def _narrow(
-    limit: float,
-    load: float,
-    cap: float,
-    s: int,
-    sequence: Sequence,
-    options: Options,
-    space: _Space,
-    best: float,
-) -> float:
-    """Find windows and return the limit on loads with which they agree, less than the load where none does.
-
-    Of every stage the windows on both sides leave a core. Its exchange bounds what the batch waits for, which
-    lowers the limit, which narrows the windows.
-    """
-    while limit >= load * (1.0 - SLACK):
-        if not _find_windows(limit, cap, s, sequence, space):
-            return -1.0
-        wait = max(options.wait_s[s], _least_wait_s(s, sequence, space))
-        lower = min(limit, _longest_s(wait, s, options.most[s], options, best))
-        if lower >= limit * (1.0 - 1e-3):
-            return limit
-        limit = lower
-    return -1.0
-
-
-@njit_without_arrays
-def _least_wait_s(s: int, sequence: Sequence, space: _Space) -> float:
-    """Return the longest exchange that no cut in the windows avoids."""
-    wait = _exchange_s(0, space.earliest[s - 1], sequence)
-    if sequence.every_stage:
-        wait = max(wait, _exchange_s(space.latest[1], len(sequence.kinds), sequence))
-        for p in range(2, s):
-            wait = max(wait, _exchange_s(space.latest[p], space.earliest[p - 1], sequence))
-    return wait
-
-
-@njit_without_arrays
-def _find_windows(limit: float, cap: float, s: int, sequence: Sequence, space: _Space) -> bool:
-    """Set where every stage can start, as far as loads and exchanges say; False where no cut is possible."""
+def _find_windows(limit: float, cap: float, s: int, sequence: LayerSequence, space: _Space) -> bool:
+    """Set where every stage can start, as far as loads and exchanges say; False where no cut is."""
     last = _earliest_last(limit, cap, s, sequence, space)
     if not _find_latest(limit, cap, last, s, sequence, space) or space.latest[1] < last:
         return False
@@ -285,8 +249,8 @@ def _find_windows(limit: float, cap: float, s: int, sequence: Sequence, space: _
 
 
 @njit_without_arrays
-def _earliest_last(limit: float, cap: float, s: int, sequence: Sequence, space: _Space) -> int:
-    """Return the first layer at which the last stage can start, n for none."""
+def _earliest_last(limit: float, cap: float, s: int, sequence: LayerSequence, space: _Space) -> int:
+    """First layer at which the last stage can start, n for none."""
     n = last = len(sequence.kinds)
     while last > max(sequence.last_start, s - 1):
         load = sequence.shortest_s + space.before_s[n] - space.before_s[last - 1]
@@ -297,40 +261,25 @@ def _earliest_last(limit: float, cap: float, s: int, sequence: Sequence, space: 
 
 
 @njit_without_arrays
-def _find_latest(limit: float, cap: float, last: int, s: int, sequence: Sequence, space: _Space) -> bool:
+def _find_latest(limit: float, cap: float, last: int, s: int, sequence: LayerSequence, space: _Space) -> bool:
     """Set the last layer at which every stage can start; False where they do not get to the last stage."""
     start, n = 0, len(sequence.kinds)
-    if last == n or not _keeps_up(0, last, limit, s, sequence, space):
+    if last == n:
         return False
     space.latest[s] = 0
     for p in range(s, 1, -1):
         end, farthest = start, min(sequence.farthest[p, start], n - p + 1)
         while end < farthest and _fits(start, end + 1, limit, cap, sequence, space):
             end += 1
-        if end == start or not _keeps_up(end, last, limit, p - 1, sequence, space):
+        if end == start:
             return False
         space.latest[p - 1] = start = end
     return True
 
 
 @njit_without_arrays
-def _keeps_up(start: int, last: int, limit: float, s: int, sequence: Sequence, space: _Space) -> bool:
-    """Return whether s stages from a layer on can reach the earliest last one."""
-    if start >= last:
-        return True
-    work = space.before_s[last] - space.before_s[start]
-    if sequence.recompute:
-        work += space.forward_s[last] - space.forward_s[start]
-        each = limit - sequence.shortest_s
-    else:
-        each = limit - 2.0 * sequence.shortest_s
-    within: bool = work <= (s - 1) * each + sequence.shortest_s
-    return within
-
-
-@njit_without_arrays
-def _fits(i: int, j: int, limit: float, cap: float, sequence: Sequence, space: _Space) -> bool:
-    """Return whether [i, j), not the last stage, can be within load and cap: if so, all shorter ones can."""
+def _fits(i: int, j: int, limit: float, cap: float, sequence: LayerSequence, space: _Space) -> bool:
+    """Whether [i, j), not the last stage, can be within load and cap: if so, all shorter ones can."""
     out = sequence.shortest_s
     if sequence.recompute:
         out = max(out, space.forward_s[j] - space.forward_s[i])
@@ -341,7 +290,7 @@ def _fits(i: int, j: int, limit: float, cap: float, sequence: Sequence, space: _
 
 
 @njit_without_arrays
-def _fill_windows(limit: float, cap: float, s: int, sequence: Sequence, space: _Space) -> None:
+def _fill_windows(limit: float, cap: float, s: int, sequence: LayerSequence, space: _Space) -> None:
     """Set worst and end of the last 1 to s stages from the layers in their windows on."""
     n, singles = len(sequence.kinds), space.worst.shape[1]
     for i in range(space.earliest[1], space.latest[1] + 1):
@@ -356,7 +305,7 @@ def _fill_windows(limit: float, cap: float, s: int, sequence: Sequence, space: _
 
 
 @njit_without_arrays
-def _fill_one(p: int, i: int, limit: float, cap: float, sequence: Sequence, space: _Space) -> None:
+def _fill_one(p: int, i: int, limit: float, cap: float, sequence: LayerSequence, space: _Space) -> None:
     """Set worst and end of p stages that start at layer i."""
     singles, worst, last = min(p, sequence.singles[i]), np.inf, space.latest[p - 1]
     for j in range(max(space.earliest[p - 1], i + 1), min(last, sequence.reach[p, i]) + 1):
@@ -374,16 +323,16 @@ def _fill_one(p: int, i: int, limit: float, cap: float, sequence: Sequence, spac
 
 @njit_without_arrays
 def _best_first_stage(
-    limit: float, s: int, sequence: Sequence, options: Options, space: _Space, best: float
+    limit: float, s: int, sequence: LayerSequence, choices: DataWidths, space: _Space, best: float
 ) -> float:
-    """Return the best time where the exchange of the first stage counts, or the best so far."""
+    """Best time where the exchange of the first stage counts, or the best so far."""
     singles, found, first = space.worst.shape[1] - 1, -1, 0
     for j in range(max(space.earliest[s - 1], 1), min(space.latest[s - 1], sequence.reach[s, 0]) + 1):
         load, step = _load_s(0, j, sequence, space), min(_single(0, j, sequence), singles)
         for u in range(step, min(s, singles) + 1):
             worst = max(load, space.worst[s - 1, u - step, j])
             if worst <= limit:
-                time = _offer(worst, _exchange_s(0, j, sequence), s, options.widest[s, u], options, best)
+                time = _offer(worst, _exchange_s(0, j, sequence), s, choices.widest[s, u], choices, best)
                 if time < best:
                     best, found, first = time, u - step, j
     if found >= 0:
@@ -393,7 +342,7 @@ def _best_first_stage(
 
 
 @njit_without_arrays
-def _trace(s: int, u: int, first: int, sequence: Sequence, space: _Space) -> float:
+def _trace(s: int, u: int, first: int, sequence: LayerSequence, space: _Space) -> float:
     """Try the cut behind a first stage that ends there; return the longest exchange of its stages."""
     singles, i, j = space.worst.shape[1] - 1, 0, first
     wait = _exchange_s(0, j, sequence)
@@ -417,24 +366,24 @@ def _note(s: int, space: _Space) -> None:
 
 @njit_without_arrays
 def _best_of_cap(
-    limit: float, load: float, s: int, sequence: Sequence, options: Options, space: _Space, best: float
-) -> tuple[float, float, float]:
-    """Return the best time of cuts whose exchanges are below a cap, and least load and cap of those left.
+    limit: float, s: int, sequence: LayerSequence, choices: DataWidths, space: _Space, best: float
+) -> tuple[float, float]:
+    """Best time of cuts whose exchanges are below a cap, and the cap of those left.
 
     The load of a cut found is the least for every exchange down to its own, and no longer than those of
     shorter ones. Where these cannot be better, the cap is 0.
     """
-    left, cap, unavoidable = np.inf, 0.0, max(options.wait_s[s], _least_wait_s(s, sequence, space))
+    cap = 0.0
     for u in range(space.worst.shape[1]):
-        found = space.worst[s, u, 0]
-        if found > limit or found >= _longest_s(unavoidable, s, options.widest[s, u], options, best):
+        found, widest = space.worst[s, u, 0], choices.widest[s, u]
+        if found > limit or found >= _longest_s(choices.wait_s[s], s, widest, choices, best):
             continue
         step = min(_single(0, space.end[s, u, 0], sequence), space.worst.shape[1] - 1)
         wait = _trace(s, u - step, space.end[s, u, 0], sequence, space)
-        time = _offer(found, wait, s, options.widest[s, u], options, best)
+        time = _offer(found, wait, s, widest, choices, best)
         if time < best:
             best = time
             _note(s, space)
-        if found < _longest_s(unavoidable, s, options.widest[s, u], options, best):
-            left, cap = min(left, found), max(cap, wait)
-    return best, max(load, left), cap
+        if found < _longest_s(choices.wait_s[s], s, widest, choices, best):
+            cap = max(cap, wait)
+    return best, cap
