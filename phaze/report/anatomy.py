@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
@@ -10,7 +9,7 @@ import pandas as pd
 
 from phaze import tables
 from phaze.layout import Layout
-from phaze.report.inputs import COMMON_SHARD, Cluster, Details, Inputs, Only, Point
+from phaze.report.inputs import COMMON_SHARD, Cluster, Details, Inputs, Only, Point, table_of
 from phaze.report.winners import COMMON, PER_MODEL, chip_named, chip_of
 from phaze.tables.columns import POINT, layout_of
 
@@ -201,18 +200,13 @@ def areas(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) -> pd.D
         for chip in (chip_of(inputs.cluster, row),)
         for part in ("tensor", "vector", "l2", "glb")
     ]
-    return _table(tables.Areas, rows)
+    return table_of(tables.Areas, rows)
 
 
 def breakdowns(inputs: Inputs, found: pd.DataFrame, designs: tuple[str, ...]) -> pd.DataFrame:
     """Table breakdowns: time = load of the slowest stage * (microbatches + s - 1) + sync."""
     rows = (_breakdown_of(inputs, row) for _, row in placed_rows(found, *designs).iterrows())
-    return _table(tables.Breakdowns, filter(None, rows))
-
-
-def _table(table: type[tables.Table], rows: Iterable[dict[str, object]]) -> pd.DataFrame:
-    found = pd.DataFrame(rows)
-    return table.empty() if found.empty else table.check(found)
+    return table_of(tables.Breakdowns, filter(None, rows))
 
 
 def microbatches_of(inputs: Inputs, row: pd.Series) -> int:
@@ -243,7 +237,9 @@ def _breakdown_of(inputs: Inputs, row: pd.Series) -> dict[str, object]:
 
 def complexities(inputs: Inputs) -> pd.DataFrame:
     """Table complexities, for the smallest TMP width and one microbatch of the smallest size."""
-    return _table(tables.Complexities, filter(None, (_complexity_of(inputs, m) for m in inputs.study.models)))
+    return table_of(
+        tables.Complexities, filter(None, (_complexity_of(inputs, m) for m in inputs.study.models))
+    )
 
 
 def _complexity_of(inputs: Inputs, model: str) -> dict[str, object]:

@@ -17,40 +17,27 @@ GEOMETRIC_MEAN = "geometric mean"
 Looks = Mapping[str, tuple[str, str]]
 """Columns of a table that are drawn, each with its words and its colour."""
 AREA_PARTS: Looks = {
-    "tensor": ("tensor cores", style.BLUE),
-    "vector": ("vector cores", style.SKY),
-    "l2": ("L2 buffers", style.TEAL),
-    "glb": ("global buffer", style.PURPLE),
-}
+    "tensor": ("tensor cores", style.BLUE), "vector": ("vector cores", style.SKY),
+    "l2": ("L2 buffers", style.TEAL), "glb": ("global buffer", style.PURPLE),
+}  # fmt: skip
 ENERGY_PARTS: Looks = {
-    "mac": ("MAC", style.BLUE),
-    "register": ("registers", style.SKY),
-    "l2": ("L2", style.TEAL),
-    "glb": ("global buffer", style.PURPLE),
-    "hbm": ("HBM", style.AMBER),
-    "link": ("link", style.RED),
+    "mac": ("MAC", style.BLUE), "register": ("registers", style.SKY), "l2": ("L2", style.TEAL),
+    "glb": ("global buffer", style.PURPLE), "hbm": ("HBM", style.AMBER), "link": ("link", style.RED),
     "leakage": ("leakage", style.SILVER),
-}
+}  # fmt: skip
 TIME_PARTS: Looks = {
-    "forward_s": ("forward", style.SKY),
-    "backward_s": ("backward", style.BLUE),
-    "transfer_s": ("stage transfers", style.TEAL),
-    "fill_s": ("pipeline fill", style.SAND),
+    "forward_s": ("forward", style.SKY), "backward_s": ("backward", style.BLUE),
+    "transfer_s": ("stage transfers", style.TEAL), "fill_s": ("pipeline fill", style.SAND),
     "sync_s": ("gradient sync", style.RED),
-}
+}  # fmt: skip
 STAGES: Looks = {
-    "extract": ("extract", style.SILVER),
-    "estimate": ("estimate", style.AMBER),
-    "screen": ("screen", style.SAND),
-    "schedule": ("schedule", style.BLUE),
-    "place": ("place", style.TEAL),
-}
+    "extract": ("extract", style.SILVER), "estimate": ("estimate", style.AMBER),
+    "screen": ("screen", style.SAND), "schedule": ("schedule", style.BLUE), "place": ("place", style.TEAL),
+}  # fmt: skip
 PLANNERS: Looks = {
-    "phaze": ("Phaze", style.BLUE),
-    "piper": ("Piper", style.AMBER),
-    "equal": ("equal stages", style.GREY),
+    "phaze": ("Phaze", style.BLUE), "piper": ("Piper", style.AMBER), "equal": ("equal stages", style.GREY),
     "expert": ("experts", style.SILVER),
-}
+}  # fmt: skip
 """Planners, for readers, with their colours."""
 _HUES = (style.BLUE, style.AMBER, style.TEAL, style.PURPLE, style.SKY, style.SAND)
 

@@ -158,35 +158,29 @@ class Inputs:
         return next(iter(self.clusters.values()))
 
 
+def table_of(table: type[tables.Table], rows: Iterable[object]) -> pd.DataFrame:
+    """Rows as a table, checked; those of the table's columns where rows have more."""
+    found = pd.DataFrame(list(rows))
+    return table.empty() if found.empty else table.check(found[list(table.fields())])
+
+
 def read_times(benchmarks: Mapping[tuple[str, str], Iterable[Path]]) -> pd.DataFrame:
     """Table times from Snakemake's benchmark files by (stage, model); missing files are left out."""
-    jobs = pd.DataFrame(
-        [
-            {"model": model, "stage": stage, **_read_benchmark(path)}
-            for (stage, model), paths in benchmarks.items()
-            for path in paths
-            if path.is_file()
-        ]
-    )
-    if jobs.empty:
-        return tables.Times.empty()
-    by_stage = jobs.groupby(["model", "stage"], sort=False)
-    sums = by_stage.agg(
-        jobs=("wall_s", "size"),
-        wall_s=("wall_s", "sum"),
-        cpu_s=("cpu_s", "sum"),
-        peak_bytes=("peak_bytes", "max"),
-    )
-    return tables.Times.check(sums.reset_index())
+    rows = []
+    for (stage, model), paths in benchmarks.items():
+        jobs = [_read_benchmark(path) for path in paths if path.is_file()]
+        if jobs:
+            wall_s, cpu_s, peak_mib = zip(*jobs, strict=True)
+            spent = {"jobs": len(jobs), "wall_s": sum(wall_s), "cpu_s": sum(cpu_s)}
+            rows.append({"model": model, "stage": stage, **spent, "peak_bytes": max(peak_mib) * 2**20})
+    return table_of(tables.Times, rows)
 
 
-def _read_benchmark(path: Path) -> dict[str, float]:
+def _read_benchmark(path: Path) -> tuple[float, ...]:
     """Wall time, processor time and peak memory of a job; what Snakemake could not measure is 0."""
     lines = path.read_text(encoding="utf-8").splitlines()
     if len(lines) < 2:
         raise PhazeError(f"{path}: is no benchmark of Snakemake: a header and a row are expected; delete it")
     read = pd.Series(dict(zip(lines[0].split("\t"), lines[-1].split("\t"), strict=False)))
-    values = (
-        pd.to_numeric(read.reindex(["s", "cpu_time", "max_rss"]), errors="coerce").fillna(0.0).clip(lower=0)
-    )
-    return {"wall_s": values["s"], "cpu_s": values["cpu_time"], "peak_bytes": values["max_rss"] * 2**20}
+    measured = pd.to_numeric(read.reindex(["s", "cpu_time", "max_rss"]), errors="coerce")
+    return tuple(measured.fillna(0.0).clip(lower=0))

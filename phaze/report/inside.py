@@ -14,7 +14,7 @@ from phaze.report import charts, closeups, style, words
 from phaze.report.anatomy import layer_counts, microbatches_of, operators_of, stages_of
 from phaze.report.document import Block, Cell, Chart, Gallery, Heading, Prose, Section, Sheet, sheet_of
 from phaze.report.findings import Findings, Part
-from phaze.report.inputs import Inputs
+from phaze.report.inputs import Inputs, table_of
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, in_order, row_of
 from phaze.tables import Variations
 
@@ -271,7 +271,7 @@ def vary(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
             "speedup": 0.0 if base is None else float(best["samples_per_s"] / base["samples_per_s"]),
         }
         rows.append({**best, "variation": name, **over})
-    return Variations.check(pd.DataFrame(rows)[list(Variations.fields())]) if rows else Variations.empty()
+    return table_of(Variations, rows)
 
 
 def _same_chip(placed: pd.DataFrame, row: pd.Series) -> pd.Series | None:

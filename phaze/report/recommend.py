@@ -19,7 +19,7 @@ from phaze.base.ranking import tied
 from phaze.cost.memory import Gradients
 from phaze.report.document import Cell, Items, Prose, Section, in_form, sheet_of
 from phaze.report.findings import Findings
-from phaze.report.inputs import Inputs
+from phaze.report.inputs import Inputs, table_of
 from phaze.report.planners import CHIP, NAMES, NEAR, TITLES, change, in_parts, titled
 from phaze.report.winners import PER_MODEL
 from phaze.report.words import join, percent, samples, seconds, widths
@@ -119,7 +119,7 @@ def recommend(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
         for (model, design), mine in found.groupby(["model", "design"])
         if CERTIFIED in set(mine["planner"])
     ]
-    return Recommendations.check(pd.DataFrame(rows)) if rows else Recommendations.empty()
+    return table_of(Recommendations, rows)
 
 
 def _row(
@@ -159,10 +159,9 @@ _PIPER = (
     "planner of the study is Piper's (place.planner: piper)."
 )
 _PARTS = (
-    "Where times differ by more than 5 %, the parts of the difference are given, of the planned time. A "
-    "positive synchronisation says that gradients are exchanged that the formula does not charge, a negative "
-    "one that it charges more than links need, or what other stages hide. Imbalance, bubbles, transfers and "
-    "contention are explained with the simulated plans below."
+    "Where times differ by more than 5 %, the parts of the difference are given, of the planned time; they "
+    "are explained with the simulated plans below. A positive synchronisation says that gradients are "
+    "exchanged that the formula does not charge, a negative one that it charges more than links need."
 )
 
 

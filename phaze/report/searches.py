@@ -16,7 +16,7 @@ from phaze.base.ranking import Ranks, name_ranks, order, tied
 from phaze.base.units import UM2_PER_MM2
 from phaze.report.document import Block, Cell, Chart, Prose, Section, sheet_of
 from phaze.report.findings import Findings, Part
-from phaze.report.inputs import Inputs
+from phaze.report.inputs import Inputs, table_of
 from phaze.report.style import AMBER, BLUE, GREY, INK, PURPLE, RED, TEAL, WIDE, axes, legend_above
 from phaze.report.words import file_name, times
 from phaze.tables import MILESTONES, Searches, Walks
@@ -45,7 +45,7 @@ def choose_by_hysteresis(trials: pd.DataFrame) -> pd.DataFrame:
         best = seen.iloc[order(cost, seen["area_um2"].to_numpy(), name_ranks(seen["architecture"]))[0]]
         of = {"model": model, "scope": scope, "hysteresis": int(str(strategy).removeprefix(WALK))}
         rows.append({**best[["architecture", "area_um2", "samples_per_s"]], **of, "visited": len(seen)})
-    return Walks.check(pd.DataFrame(rows)[list(Walks.fields())]) if rows else Walks.empty()
+    return table_of(Walks, rows)
 
 
 def summarise_searches(trials: pd.DataFrame, tolerance: float) -> pd.DataFrame:
@@ -57,7 +57,7 @@ def summarise_searches(trials: pd.DataFrame, tolerance: float) -> pd.DataFrame:
         for (model, strategy), mine in whole.groupby(["model", "strategy"])
         if (model, "whole") in best
     ]
-    return Searches.check(pd.DataFrame(rows)) if rows else Searches.empty()
+    return table_of(Searches, rows)
 
 
 def _summary(trials: pd.DataFrame, optimum: float, tolerance: float) -> dict[str, float]:

@@ -34,7 +34,7 @@ def replayed(inputs: Inputs, findings: Findings) -> Iterator[Section]:
     caption = "Where the device time of every simulated plan goes, what binds it, and its fullest device"
     spent = sheet_of(caption, rows, _SHARES, 5, source="simulations", folded=True)
     blocks: tuple[Block, ...] = (
-        *_difference_chart(best, inputs), planned, Prose(_PARTS), Prose(_FACTOR), *_facts(best),
+        *_difference_chart(best, inputs), planned, Prose(_PARTS), *_facts(best),
         *_picture(best, inputs), spent, Prose(_MOVED),
     )  # fmt: skip
     about = (
@@ -64,7 +64,10 @@ _PARTS = (
     "and without a flush where a stage holds too few microbatches for the rate of the slowest. Transfers: "
     "planners charge tensors between stages to the passes, the simulator has them under way while devices "
     "go on; what is left of them is exposed communication. Synchronisation: all stages exchange their "
-    "gradients, with a flush after their last backward pass, without one during the next batch. Contention: "
+    "gradients, with a flush after their last backward pass while the stages before still work, without one "
+    "during the next batch; the simulator counts 2 (d − 1)/d in each direction, both at once, while planners "
+    "with a flush charge the longest exchange of any stage (with `training.gradients: first-stage` the first "
+    "stage's only) by the system's factor of an all-reduce, and Piper 4 (d − 1)/d on every stage. Contention: "
     "tensors that enter a stage together, as skip connections do, share its link, and in a batch no link "
     "carries more than its bandwidth allows of tensors, gradients, and the all-reduces between the slices of "
     "a replica, which take part of the passes; operators that run side by side share the HBM of their device."
@@ -74,13 +77,6 @@ _MOVED = (
     "Links: what they carry in one direction, of what they could. Bound by: what takes most of the longest "
     "chain of events; of a pass it is compute while the HBM rests, HBM while it works, or all-reduces of "
     "slices."
-)
-_FACTOR = (
-    "Gradients: planners with a flush charge the longest exchange of any stage after the batch (with "
-    "`training.gradients: first-stage` the first stage's only, so that a first stage with few weights looks "
-    "cheap and helps nothing), by the system's factor of an all-reduce; Piper charges every stage "
-    "4 (d − 1)/d of its weights. The simulator counts 2 (d − 1)/d in each direction, both at once, for every "
-    "stage, and lets it run while the stages before still work."
 )
 
 

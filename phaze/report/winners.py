@@ -18,7 +18,7 @@ from phaze.base.ranking import name_ranks, tied, within
 from phaze.base.units import MIB
 from phaze.report.inputs import Cluster, Inputs
 from phaze.spec.noun import Noun
-from phaze.tables import Architectures, Memories, Placements, Rankings, Results, Table
+from phaze.tables import Architectures, Memories, Placements, Rankings, Results
 from phaze.tables.columns import LAYOUT
 
 if TYPE_CHECKING:
@@ -169,19 +169,18 @@ def choose_winner(cluster: Cluster, tolerance: float) -> pd.Series | None:
 
 def memories(inputs: Inputs) -> pd.DataFrame:
     """Table memories."""
-    found = [
-        best_of_each_hbm(rows, inputs.study.screen.tolerance)
-        for _, rows in candidates(inputs.cluster).groupby("model")
-        if (rows["status"] == "placed").any()
-    ]
-    return _checked(Memories, found)
+    every = candidates(inputs.cluster)
+    placed = (rows for _, rows in every.groupby("model") if (rows["status"] == "placed").any())
+    best = [best_of_each_hbm(rows, inputs.study.screen.tolerance) for rows in placed]
+    return Memories.check(pd.concat(best)[list(Memories.fields())]) if best else Memories.empty()
 
 
 def rankings(inputs: Inputs) -> pd.DataFrame:
     """Table rankings: the best architectures with the chosen HBM, and the smallest near the best."""
     screen, every = inputs.study.screen, candidates(inputs.cluster)
     ranked = (rank(rows, screen.best, screen.tolerance) for _, rows in every.groupby("model"))
-    return _checked(Rankings, [rows for rows in ranked if len(rows)])
+    best = [rows for rows in ranked if len(rows)]
+    return Rankings.check(pd.concat(best)[list(Rankings.fields())]) if best else Rankings.empty()
 
 
 def rank(rows: pd.DataFrame, best: int, tolerance: float) -> pd.DataFrame:
@@ -210,7 +209,7 @@ def results(inputs: Inputs, cluster: Cluster) -> pd.DataFrame:
     reference = found[found["design"] == baseline_design(inputs.study)].set_index("model")["samples_per_s"]
     base = found["model"].map(reference).fillna(0.0)
     speedup = (found["samples_per_s"] / base.where(base > 0, np.inf)).astype("float64")
-    return _checked(Results, [found.assign(speedup=speedup)])
+    return Results.check(found.assign(speedup=speedup)[list(Results.fields())])
 
 
 def _results_of(inputs: Inputs, cluster: Cluster, model: str) -> Iterator[pd.Series]:
@@ -237,10 +236,6 @@ def own_hbm(rows: pd.DataFrame, hbm_gib: Mapping[str, float]) -> pd.DataFrame:
     """The rows with the architecture's own HBM, or all where it has none that was placed."""
     own = rows[rows["hbm_gib"] == rows["architecture"].map(dict(hbm_gib))]
     return own if len(own) else rows
-
-
-def _checked(table: type[Table], found: list[pd.DataFrame]) -> pd.DataFrame:
-    return table.check(pd.concat(found, ignore_index=True)[list(table.fields())]) if found else table.empty()
 
 
 def geometric_means(found: pd.DataFrame) -> pd.DataFrame:

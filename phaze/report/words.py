@@ -94,7 +94,7 @@ def join(words: Iterable[object]) -> str:
 
 def compute(chip: pd.Series) -> str:
     """{num_tc, num_vc, pe_x, pe_y, pe_vc}, as in Table 2 of the Phaze paper."""
-    return fill("{{{num_tc}, {num_vc}, {pe_x}, {pe_y}, {pe_vc}}}", chip)
+    return "{" + ", ".join(str(int(chip[key])) for key in ("num_tc", "num_vc", "pe_x", "pe_y", "pe_vc")) + "}"
 
 
 def buffers(chip: pd.Series) -> str:
