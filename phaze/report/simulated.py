@@ -67,7 +67,7 @@ _PARTS = (
     "gradients, with a flush after their last backward pass while the stages before still work, without one "
     "during the next batch; the simulator counts 2 (d − 1)/d in each direction, both at once, while planners "
     "with a flush charge the longest exchange of any stage (with `training.gradients: first-stage` the first "
-    "stage's only) by the system's factor of an all-reduce, and Piper 4 (d − 1)/d on every stage. Contention: "
+    "stage's only) by the system's factor of an all-reduce, and Piper 4 (d − 1)/d a stage. Contention: "
     "tensors that enter a stage together, as skip connections do, share its link, and in a batch no link "
     "carries more than its bandwidth allows of tensors, gradients, and the all-reduces between the slices of "
     "a replica, which take part of the passes; operators that run side by side share the HBM of their device."
