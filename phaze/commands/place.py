@@ -54,8 +54,7 @@ def place(
         int | None, typer.Option(help="Devices; the system's, or Piper's instance's, unless given.", min=1)
     ] = None,
     memory_gib: Annotated[
-        float | None,
-        typer.Option(help="Piper: memory of a device, GiB; the instance's unless given.", min=0),
+        float | None, typer.Option(help="Piper: memory of a device, GiB; the instance's unless given.", min=0)
     ] = None,
     microbatches: Annotated[
         int | None,
@@ -104,8 +103,7 @@ def place(
         float | None, typer.Option(help="HBM of a device in GiB; the architecture's, or 80, unless given.")
     ] = None,
     recompute: Annotated[
-        bool | None,
-        typer.Option("--recompute/--stash", help="Activations; the better one unless given."),
+        bool | None, typer.Option("--recompute/--stash", help="Activations; the better one unless given.")
     ] = None,
     optimizer: Annotated[str, typer.Option(help="sgd, sgd-momentum or adam, for its memory.")] = "adam",
     precision: Annotated[str, typer.Option(help="half, mixed or single: bytes of a parameter.")] = "mixed",

@@ -28,8 +28,7 @@ def simulate(
         ),
     ] = None,
     runs: Annotated[
-        Path | None,
-        typer.Option("--runs", help="CSV of transformer runs, one a row; see config/formats.md."),
+        Path | None, typer.Option("--runs", help="CSV of transformer runs, one a row; see config/formats.md.")
     ] = None,
     system: Annotated[
         str | None,

@@ -44,11 +44,7 @@ def area_limit_um2(limit: float | dict[str, object], technology: Technology) -> 
 
 
 def enumerate_grid(
-    grid: Grid,
-    figures: AreaFigures,
-    area_limit_um2: float,
-    shard: str,
-    named: Sequence[Architecture] = (),
+    grid: Grid, figures: AreaFigures, area_limit_um2: float, shard: str, named: Sequence[Architecture] = ()
 ) -> pd.DataFrame:
     """Architectures of a grid within the area limit and the named ones, as table architectures.
 

@@ -201,10 +201,7 @@ def load_system_of(
     if device is None:
         _refuse_clock_of_others(architecture, system, folder)
         return found
-    own = {
-        "clock_hz": device.clock_hz,
-        "hbm_bandwidth_bytes_per_s": device.hbm_bandwidth_bytes_per_s,
-    }
+    own = {"clock_hz": device.clock_hz, "hbm_bandwidth_bytes_per_s": device.hbm_bandwidth_bytes_per_s}
     return found.model_copy(update=own)
 
 

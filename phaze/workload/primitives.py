@@ -155,14 +155,7 @@ class LayerBuilder:
         return Tensor(len(self._primitives) - 1, elements)
 
     def dense(
-        self,
-        name: str,
-        x: Tensor,
-        tokens: int,
-        wide: int,
-        *,
-        bias: bool,
-        group: ParameterGroup = "dense",
+        self, name: str, x: Tensor, tokens: int, wide: int, *, bias: bool, group: ParameterGroup = "dense"
     ) -> Tensor:
         """Append a matrix multiplication with a weight, (tokens x k)(k x wide), and its bias."""
         gemm = Gemm(1, tokens, x.elements // tokens, wide)

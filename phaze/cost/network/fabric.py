@@ -10,13 +10,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
-from phaze.cost.network.device_networks import (
-    DeviceNetwork,
-    complete_network,
-    edges_of,
-    fewest_hops,
-    widest,
-)
+from phaze.cost.network.device_networks import DeviceNetwork, complete_network, edges_of, fewest_hops, widest
 from phaze.cost.network.mesh import torus
 from phaze.cost.network.network import Flat, Levels, Network, Tier, Wired
 from phaze.cost.network.topology import Link, Topology, both_ways

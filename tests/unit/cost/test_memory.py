@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phaze.cost.memory import (
-    Optimizer,
-    Schedule,
-    microbatches_in_flight,
-    most_in_flight,
-    parameter_bytes,
-)
+from phaze.cost.memory import Optimizer, Schedule, microbatches_in_flight, most_in_flight, parameter_bytes
 from phaze.layout import Precision
 
 

@@ -63,11 +63,7 @@ def test_readings_by_partitioner_map_all_partitions_of_the_case() -> None:
         ({"topologies": {"c": "a"}}, {}, "readings.x.topologies: 'c' is not among"),
         ({}, {"show": "throughput"}, "not of throughput"),
         ({}, {"graphs": ["net", "half"]}, "by topology are of one graph"),
-        (
-            {},
-            {"show": "partitioners", "partitioners": ["paper"]},
-            "partitioner: 'full' is not among",
-        ),
+        ({}, {"show": "partitioners", "partitioners": ["paper"]}, "partitioner: 'full' is not among"),
         ({}, {"unexplained": [{"about": "x", "shapes": [[4, 4]]}]}, "is not among the case's shapes"),
     ],
 )

@@ -71,10 +71,7 @@ def test_a_job_plans_all_devices_of_one_size_memory_and_batch() -> None:
             "show": "throughput",
             "repeat": [4, 6],
             "microbatches": [8, 16],
-            "clusters": [
-                {"devices": [2, 4], "memory_gib": [1, 1.5]},
-                {"devices": [4, 8], "memory_gib": [1]},
-            ],
+            "clusters": [{"devices": [2, 4], "memory_gib": [1, 1.5]}, {"devices": [4, 8], "memory_gib": [1]}],
         },
         "case",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -22,6 +23,7 @@ pytestmark = [
 ]
 
 
+@cache
 def compared(name: str) -> tuple[pd.DataFrame, Accuracy]:
     system, records = SOURCES[name]
     table, accuracy = predict_records(records(), load_machine(system))

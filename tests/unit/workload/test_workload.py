@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import yaml
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from phaze import tables
 from phaze.base.errors import PhazeError
@@ -41,17 +42,17 @@ def extract(
     )
 
 
-@pytest.mark.parametrize(("name", "tensor"), POINTS)
+@pytest.mark.parametrize(("name", "tensor"), [(name, t) for name, t in POINTS if t > 1])
 def test_every_workload_gives_four_tables(name: str, tensor: int) -> None:
-    """Every model and width of the default study passes the contracts of the tables."""
+    """Every model that is cut passes the contracts of the tables, and takes FLOPs by its microbatch."""
     found = extract(name, tensor, 2)
-    assert tables.Operators.check(found.tables["operators"]).equals(found.tables["operators"])
-    assert tables.Parts.check(found.tables["parts"]).equals(found.tables["parts"])
-    assert tables.Edges.check(found.tables["edges"]).equals(found.tables["edges"])
-    assert list(found.tables["layers"]["layer"]) == ["block", "embedding", "head"]
-    for table in found.tables.values():
+    for key, table in found.tables.items():
+        assert tables.TABLES[key].check(table).equals(table)
         assert set(table["model"]) == {name}
         assert set(table["layout"]) == {f"tp{tensor}-b2"}
+    assert list(found.tables["layers"]["layer"]) == ["block", "embedding", "head"]
+    one = extract(name, tensor).layer("block").forward.tensor_flops
+    assert found.layer("block").forward.tensor_flops == 2 * one
 
 
 def test_the_number_of_blocks_changes_only_the_graph() -> None:
@@ -192,12 +193,6 @@ def test_layers_count_primitives_whatever_is_fused() -> None:
     assert len(forward) == plain.tables["layers"].set_index("layer").loc["block", "operators"] == 32
 
 
-def test_slices_that_cut_a_head_are_refused() -> None:
-    """A width that does not divide the heads is an error of the user."""
-    with pytest.raises(PhazeError, match="model gpt2-xl: tensor: 2"):
-        extract("gpt2-xl", 2)
-
-
 def test_kinds_are_keys_of_the_cycle_tables(shared_data: Path) -> None:
     """Every vector operation is one whose cycles are known, forward and backward."""
     cycles = yaml.safe_load((shared_data / "hardware" / "vector_cycles.yaml").read_text())
@@ -220,9 +215,8 @@ def test_specs_are_the_workloads_of_the_evaluation(shared_data: Path) -> None:
             model.check_tensor_width(width, name)
 
 
-@pytest.mark.parametrize("chosen", SETTINGS.values(), ids=SETTINGS)
-@given(part=slices())
-@settings(max_examples=15)
+@given(chosen=st.sampled_from(list(SETTINGS.values())), part=slices())
+@settings(max_examples=30)
 def test_tables_of_random_models_hold_their_invariants(chosen: ExtractSettings, part: ModelSlice) -> None:
     """Whatever model and settings: contracts hold, work is consistent, and every operator is connected.
 
@@ -245,13 +239,6 @@ def test_tables_of_random_models_hold_their_invariants(chosen: ExtractSettings, 
         assert len(alone) <= 1 or len(operators) == 2
 
 
-def test_operators_are_counted_before_and_after_fusion() -> None:
-    """A GPT-2 block has 32 primitives and 13 operators."""
-    found = extract("gpt2")
-    block = found.layer("block")
-    assert (found.counts["block"], block.primitives, len(block.forward.operators)) == (12, 32, 13)
-
-
 def test_the_model_is_its_layers_times_their_number() -> None:
     """Parameters count the head's copy of the tied embedding; FLOPs and activations sum over all layers."""
     found = extract("gpt2")
@@ -265,16 +252,14 @@ def test_the_model_is_its_layers_times_their_number() -> None:
     assert stashed == 12 * kept + 1024 * 768 + 2 * 1024 * (2 * 768 + 50257)
 
 
-@pytest.mark.parametrize("microbatch", [1, 4])
-@pytest.mark.parametrize("tensor", [1, 2])
-def test_flops_grow_with_the_microbatch(tensor: int, microbatch: int) -> None:
-    one, found = extract("megatron-bert", tensor), extract("megatron-bert", tensor, microbatch)
-    assert found.layout.key == f"tp{tensor}-b{microbatch}"
-    assert found.layer("block").forward.tensor_flops == microbatch * one.layer("block").forward.tensor_flops
-
-
-@pytest.mark.parametrize("chosen", SETTINGS.values(), ids=SETTINGS)
-@pytest.mark.parametrize(("name", "tensor"), [("gpt2", 1), ("megatron-bert", 4), ("llama2-70b", 8)])
+@pytest.mark.parametrize(
+    ("name", "tensor", "chosen"),
+    [
+        ("gpt2", 1, SETTINGS["unfused"]),
+        ("megatron-bert", 4, SETTINGS["split"]),
+        ("llama2-70b", 8, SETTINGS["default"]),
+    ],
+)
 def test_a_workload_from_tables_is_the_one_from_the_spec(
     name: str, tensor: int, chosen: ExtractSettings
 ) -> None:

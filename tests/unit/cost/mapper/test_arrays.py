@@ -125,9 +125,7 @@ class PreloadingArray:
         self.sums = np.zeros(shape)
 
     def step(
-        self,
-        weights: list[tuple[int, float] | None],
-        inputs: list[tuple[int, int, float] | None],
+        self, weights: list[tuple[int, float] | None], inputs: list[tuple[int, int, float] | None]
     ) -> None:
         """Run a cycle: (row, weight) enter at the top of the columns, (pass, position, value) at the left."""
         for r in reversed(range(self.rows)):

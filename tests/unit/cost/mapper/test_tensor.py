@@ -75,12 +75,8 @@ class Gap(NamedTuple):
     ("cores", "by_rule", "preload", "seed", "number", "gap"),
     [
         (1, True, False, 7, 1000, Gap(mean=0.00025, most=0.126)),
-        (1, False, False, 9, 1000, Gap(mean=0.00003, most=0.0291)),
-        (2, True, False, 8, 300, Gap(mean=0.00027, most=0.0331)),
-        (8, True, False, 9, 200, Gap(mean=0.00001, most=0.001)),
-        (1, True, True, 7, 1000, Gap(mean=0.00004, most=0.0395)),
         (1, False, True, 9, 1000, Gap(mean=0.000012, most=0.0112)),
-        (2, True, True, 7, 300, Gap(mean=0.00025, most=0.0389)),
+        (2, True, False, 8, 300, Gap(mean=0.00027, most=0.0331)),
         (8, True, True, 9, 200, Gap(mean=0.000004, most=0.0008)),
     ],
 )
@@ -128,14 +124,14 @@ def assert_is_the_best_candidate(p: Problem) -> None:
 
 
 @pytest.mark.parametrize("preload", [False, True])
-@pytest.mark.parametrize(("cores", "by_rule"), [(1, False), (2, True), (4, False), (16, True)])
+@pytest.mark.parametrize(("cores", "by_rule"), [(1, False), (2, True), (16, True)])
 def test_prunes_and_factors_change_nothing(cores: int, by_rule: bool, preload: bool) -> None:
     """The search finds the fastest of its candidates, and of equally fast ones that with the fewest words."""
-    for p in small_problems(cores, 30, size=40, cores=cores, by_rule=by_rule, preload=preload):
+    for p in small_problems(cores, 12, size=40, cores=cores, by_rule=by_rule, preload=preload):
         assert_is_the_best_candidate(p)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(problems_of_any_size, st.sampled_from([1, 2, 4, 8]))
 def test_large_problems_are_searched_as_well(p: Problem, cores: int) -> None:
     """The same for products, arrays and buffers of any size."""
@@ -153,7 +149,7 @@ WORKLOAD = [
     (1, 2048, 12288, 3072),
 ]
 """Shapes of the workloads: linear layers, attention, heads, forward and backward."""
-ARRAYS = [(2, 2), (2, 256), (256, 2), (16, 8), (32, 64), (128, 128), (256, 256)]
+ARRAYS = [(2, 2), (2, 256), (16, 8), (128, 128)]
 
 
 @pytest.mark.parametrize("array", ARRAYS)
@@ -193,6 +189,7 @@ def test_designs_do_not_depend_on_each_other() -> None:
             assert whole[s, c] == one[0, 0]
 
 
+@settings(max_examples=50)
 @given(problems_of_any_size)
 def test_no_mapping_beats_the_peak_or_the_bandwidth(p: Problem) -> None:
     """Every multiply-accumulate takes a unit for a cycle, and every operand crosses the global buffer's
@@ -207,6 +204,7 @@ def test_no_mapping_beats_the_peak_or_the_bandwidth(p: Problem) -> None:
     assert found.l2_words[0, 0] >= words * (1 - EXACT)
 
 
+@settings(max_examples=40)
 @given(problems_of_any_size, st.integers(1, 300), st.integers(0, 600_000), st.floats(1.0, 10.0))
 def test_more_cores_buffer_or_bandwidth_is_never_slower(
     p: Problem, cores: int, l2_words: int, faster: float
@@ -218,7 +216,7 @@ def test_more_cores_buffer_or_bandwidth_is_never_slower(
     assert cycles_of(p._replace(words_per_cycle=p.words_per_cycle * faster)) <= base
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(problems_of_any_size)
 def test_one_more_core_is_never_slower(p: Problem) -> None:
     """From 1 to 33 cores, over powers of two and what lies between them."""
@@ -231,17 +229,14 @@ def test_one_more_core_is_never_slower(p: Problem) -> None:
 TPU = Problem(1, 4096, 4096, 4096, 0.0, 128, 128, 131072, 4096.0, 8)
 
 
-def test_a_large_product_comes_close_to_the_peak() -> None:
-    """On eight arrays of 128 × 128 the filling of the array costs a few percent of a product of 4096³."""
+def test_products_by_hand() -> None:
+    """Eight arrays take a few percent to fill; streams of others, and words without reuse, are waited for."""
     peak = TPU.m * TPU.k * TPU.n / (128 * 128 * 8)
     assert peak <= cycles_of(TPU) <= 1.1 * peak
-
-
-def test_cores_scale_where_the_arrays_bind() -> None:
-    """Eight cores are nearly eight times as fast if words are no obstacle."""
-    one, eight = mapped(TPU._replace(cores=1)), mapped(TPU)
-    assert one.cycles[0, 0] / eight.cycles[0, 0] == pytest.approx(8, rel=0.05)
-    assert eight.array_cycles[0, 0] >= eight.glb_words[0, 0] / TPU.words_per_cycle
+    assert cycles_of(TPU._replace(cores=1)) / cycles_of(TPU) == pytest.approx(8, rel=0.05)
+    narrow, thin = TPU._replace(words_per_cycle=64.0), TPU._replace(m=1, words_per_cycle=16.0)
+    assert cycles_of(narrow._replace(extra=6.4e6)) - cycles_of(narrow) == pytest.approx(1e5)
+    assert cycles_of(thin) == pytest.approx((thin.k * thin.n + thin.k + thin.n) / 16, rel=0.01)
 
 
 def test_cores_saturate_where_the_global_buffer_binds() -> None:
@@ -258,17 +253,3 @@ def test_a_number_of_cores_between_powers_of_two_is_used() -> None:
     wide = TPU._replace(words_per_cycle=1e6, rows=16, columns=64)
     base, between, above = (cycles_of(wide._replace(cores=c)) for c in (64, 108, 128))
     assert above <= between < base / 1.5
-
-
-def test_extra_words_share_the_global_buffer() -> None:
-    """What vector parts stream delays a product that waits for words already by as much."""
-    narrow = TPU._replace(words_per_cycle=64.0)
-    delay = cycles_of(narrow._replace(extra=6.4e6)) - cycles_of(narrow)
-    assert delay == pytest.approx(1e5)
-
-
-def test_a_vector_times_a_matrix_waits_for_words() -> None:
-    """A product without reuse takes the time of its operands."""
-    thin = TPU._replace(m=1, words_per_cycle=16.0)
-    words = thin.k * thin.n + thin.k + thin.n
-    assert cycles_of(thin) == pytest.approx(words / 16, rel=0.01)

@@ -12,7 +12,7 @@ from phaze.workload.lower.fusion import fuse
 from phaze.workload.lower.sharding import ModelSlice
 from phaze.workload.operators import LayerPass, Operator
 from phaze.workload.primitives import LayerGraph
-from tests.unit.workload.examples import NAMES, layer_of, slice_of, slices, some
+from tests.unit.workload.examples import layer_of, slice_of, slices, some
 
 TOKENS, HIDDEN = 1024, 768
 RESIDUAL = 2 * TOKENS * HIDDEN
@@ -62,12 +62,11 @@ def streamed(graph: LayerPass) -> int:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("name", NAMES)
-def test_paired_operators_mirror_the_forward_pass(name: str, fused: bool) -> None:
-    """There is one backward operator for each forward operator, in reverse, and every edge is turned
-    around.
-    """
-    for layer in transformer_graph(slice_of(name)).layers:
+@some
+@given(part=slices())
+def test_paired_operators_mirror_the_forward_pass(part: ModelSlice, fused: bool) -> None:
+    """One backward operator for each forward operator, in reverse, and every edge is turned around."""
+    for layer in transformer_graph(part).layers:
         ahead, back = forward(layer, fused=fused), passed(layer, fused=fused)
         assert [o.name for o in back.operators] == [f"{o.name}.backward" for o in reversed(ahead.operators)]
         last = len(ahead.operators) - 1
@@ -103,93 +102,73 @@ def test_attention_products_have_no_weight_gradient() -> None:
     ]
 
 
-def test_a_fused_activation_reads_its_input_and_writes_its_gradient_once() -> None:
-    """GELU's input is read and its gradient written for the second product; the first takes it from core
-    to core.
-    """
-    assert parts(operator("feed_forward_in")) == [
-        ("gelu", "backward", 8 * RESIDUAL),
-        ("add", "backward", 2 * 4 * HIDDEN),
-        ("matmul", "data_gradient", 0),
-        ("matmul", "weight_gradient", 0),
-    ]
+IDS = 8 * TOKENS
+LOGITS = 2 * TOKENS * 50257
+LLAMA = {"model": "llama2-7b"}
+WIDE = 2 * 1024 * 11008
+"""Bytes of the inner tensors of Llama's feed-forward network."""
+PRODUCT, WEIGHT = ("matmul", "data_gradient", 0), ("matmul", "weight_gradient", 0)
+TRAFFIC = {
+    "GELU's input is read and its gradient written for the second product, the first has it at hand": (
+        ("feed_forward_in", {}, [("gelu", 8 * RESIDUAL), ("add", 2 * 4 * HIDDEN), PRODUCT, WEIGHT])
+    ),
+    "the bias of QKV sums the gradient that both products read, only its own is written": (
+        ("qkv", {}, [("add", 2 * 3 * HIDDEN), PRODUCT, WEIGHT])
+    ),
+    "a residual sum hands its gradient on untouched, dropout reads its mask": (
+        ("feed_forward_out", {}, [("dropout", 3 * RESIDUAL // 2), ("add", 2 * HIDDEN), PRODUCT, WEIGHT])
+    ),
+    "a fork sums two gradients, one of which stands for a product's operand": (
+        (
+        "attention_out", {},
+        [("add", 2 * RESIDUAL), ("dropout", RESIDUAL // 2 + RESIDUAL), ("add", 2 * HIDDEN), PRODUCT, WEIGHT],
+        )
+    ),
+    "a fork of its own reads two gradients and writes one": ("input_fork", {}, [("add", 3 * RESIDUAL)]),
+    "three readers need two sums": (
+        ("attention_norm_fork", LLAMA, [("add", 4 * 2 * 1024 * 4096), ("add", 0)])
+    ),
+    "scores write the gradient that queries and keys both need": (
+        ("scores", {}, [("masked_fill", 1024**2), ("mul", SCORES), PRODUCT, PRODUCT])
+    ),
+    "a softmax reads what arrives and its own output": ("softmax.", {}, [("softmax", 3 * SCORES)]),
+    "a norm makes both gradients in one pass": (
+        ("attention_norm", {}, [("layer_norm", 3 * RESIDUAL + 2 * 2 * 2 * HIDDEN)])
+    ),
+    "both factors of a gate get a product with the other": (
+        ("feed_forward_up", LLAMA, [("mul", 4 * WIDE), ("mul", 0), PRODUCT, WEIGHT])
+    ),
+    "an embedding reads and writes the rows of its tables": (
+        "word_lookup", {"layer": "embedding"},
+        [("dropout", RESIDUAL + RESIDUAL // 2), ("add", 2 * RESIDUAL + IDS), ("add", 2 * RESIDUAL + IDS)],
+    ),
+    "a loss sends one value a token back": (
+        ("log_softmax", {"layer": "head"}, [("log_softmax", 2 * TOKENS + 2 * LOGITS)])
+    ),
+    "in split form a product's data gradient comes with what is before": (
+        ("feed_forward_in", {"form": "split", "end": "data_gradient"}, [("gelu", 8 * RESIDUAL), PRODUCT])
+    ),
+    "and its weight gradient with the bias": (
+        ("feed_forward_in", {"form": "split", "end": "weight_gradient"}, [("add", 2 * 4 * HIDDEN), WEIGHT])
+    ),
+    "a norm splits into two passes": (
+        "attention_norm", {"form": "split", "end": "data_gradient"},
+        [("layer_norm", 3 * RESIDUAL + 2 * 2 * HIDDEN)],
+    ),
+    "the second sums the gradients of its scale and bias": (
+        "attention_norm", {"form": "split", "end": "weight_gradient"},
+        [("add", 2 * RESIDUAL + 2 * 2 * HIDDEN)],
+    ),
+}  # fmt: skip
 
 
-def test_a_bias_alone_passes_the_gradient_on() -> None:
-    """The bias of QKV sums the gradient that both products read; only its own gradient is written."""
-    o = operator("qkv")
-    assert (o.core, parts(o)[0]) == ("fused", ("add", "backward", 2 * 3 * HIDDEN))
-
-
-def test_the_last_residual_sum_hands_its_gradient_on_untouched() -> None:
-    """The gradient of the residual is the one that arrived: nothing is written for it; dropout reads its
-    mask.
-    """
-    assert parts(operator("feed_forward_out")) == [
-        ("dropout", "backward", RESIDUAL // 2 + RESIDUAL),
-        ("add", "backward", 2 * HIDDEN),
-        ("matmul", "data_gradient", 0),
-        ("matmul", "weight_gradient", 0),
-    ]
-
-
-def test_a_fork_sums_the_gradients_of_its_readers() -> None:
-    """Two gradients arrive, one stands for a product's operand; their sum is written for the residual."""
-    o = operator("attention_out")
-    assert parts(o)[:2] == [
-        ("add", "backward", 2 * RESIDUAL),
-        ("dropout", "backward", RESIDUAL // 2 + RESIDUAL),
-    ]
-    assert parts(operator("input_fork")) == [("add", "backward", 3 * RESIDUAL)]
-
-
-def test_three_readers_need_two_sums() -> None:
-    """Llama's projections send three gradients back to the norm."""
-    found = parts(operator("attention_norm_fork", model="llama2-7b"))
-    size = 2 * 1024 * 4096
-    assert found == [("add", "backward", 4 * size), ("add", "backward", 0)]
-
-
-def test_scores_write_the_gradient_that_two_products_read() -> None:
-    """Mask and scale change the gradient of the scores, which queries and keys both need."""
-    assert parts(operator("scores"))[:2] == [
-        ("masked_fill", "backward", 1024**2),
-        ("mul", "backward", SCORES),
-    ]
-
-
-def test_a_softmax_reads_gradient_and_output() -> None:
-    """Softmax reads what arrives and its own output, and writes a gradient of their size."""
-    assert parts(operator("softmax.")) == [("softmax", "backward", 3 * SCORES)]
-
-
-def test_a_norm_makes_both_gradients_in_one_pass() -> None:
-    """A norm reads gradient, input and scale, and writes two gradients."""
-    assert parts(operator("attention_norm")) == [
-        ("layer_norm", "backward", 3 * RESIDUAL + 2 * 2 * 2 * HIDDEN)
-    ]
-
-
-def test_a_gate_has_two_gradients() -> None:
-    """Both factors get a product with the other; one gradient leaves, the other is read by a second
-    product.
-    """
-    found = parts(operator("feed_forward_up", model="llama2-7b"))
-    wide = 2 * 1024 * 11008
-    assert [kind for kind, _, _ in found] == ["mul", "mul", "matmul", "matmul"]
-    assert found[0][2] == 4 * wide
-    assert found[1][2] == 0
-
-
-def test_an_embedding_adds_gradients_into_the_rows_it_read() -> None:
-    """Rows of the tables are read and written; the gradient is made once, by the dropout, and kept inside."""
-    found = parts(operator("word_lookup", layer="embedding"))
-    ids = 8 * TOKENS
-    assert found == [
-        ("dropout", "backward", RESIDUAL + RESIDUAL // 2),
-        ("add", "backward", 2 * RESIDUAL + ids),
-        ("add", "backward", 2 * RESIDUAL + ids),
-    ]
+@pytest.mark.parametrize(("start", "which", "expected"), TRAFFIC.values(), ids=TRAFFIC)
+def test_what_an_operator_reads_and_writes(
+    start: str, which: dict[str, str], expected: list[tuple[str, ...]]
+) -> None:
+    """Kinds, roles and HBM bytes of its parts."""
+    found = parts(operator(start, **which))  # type: ignore[arg-type]
+    assert found == [part if len(part) == 3 else (part[0], "backward", part[1]) for part in expected]
 
 
 def test_collectives_change_sides() -> None:
@@ -200,26 +179,6 @@ def test_collectives_change_sides() -> None:
     assert copied.core == "network"
     assert copied.parts[0].network_bytes == 2 * 1024 * 1920
     assert operator("logits_copy", model=model, tensor=4, layer="head").core == "network"
-
-
-def test_a_loss_sends_one_value_a_token_back() -> None:
-    """The gradient of the log-probabilities is one value a token; that of the logits is as wide as the
-    vocabulary.
-    """
-    o = operator("log_softmax", layer="head")
-    logits = 2 * TOKENS * 50257
-    assert parts(o) == [("log_softmax", "backward", 2 * TOKENS + 2 * logits)]
-
-
-def test_split_makes_a_leaf_of_every_weight() -> None:
-    """In split form a product has its data gradient with what comes before, and its weight gradient with
-    the bias.
-    """
-    data = operator("feed_forward_in", "split", end="data_gradient")
-    weight = operator("feed_forward_in", "split", end="weight_gradient")
-    assert parts(data) == [("gelu", "backward", 8 * RESIDUAL), ("matmul", "data_gradient", 0)]
-    assert parts(weight) == [("add", "backward", 2 * 4 * HIDDEN), ("matmul", "weight_gradient", 0)]
-    assert (data.core, weight.core) == ("fused", "fused")
 
 
 def test_a_leaf_waits_only_for_what_it_needs() -> None:
@@ -235,14 +194,6 @@ def test_a_leaf_waits_only_for_what_it_needs() -> None:
     assert sources["qkv+qkv_bias.weight_gradient"] == sources["qkv+qkv_bias.data_gradient"]
     inner = "feed_forward_in+feed_forward_in_bias+gelu"
     assert sources[f"{inner}.weight_gradient"] == [f"{inner}.data_gradient"]
-
-
-def test_a_norm_splits_into_two_passes() -> None:
-    """The gradients of a norm's scale and bias are a second pass over gradient and input."""
-    data = operator("attention_norm", "split", end="data_gradient")
-    weight = operator("attention_norm", "split", end="weight_gradient")
-    assert parts(data) == [("layer_norm", "backward", 3 * RESIDUAL + 2 * 2 * HIDDEN)]
-    assert parts(weight) == [("add", "backward", 2 * RESIDUAL + 2 * 2 * HIDDEN)]
 
 
 def test_an_unfused_bias_is_a_view_with_a_leaf() -> None:

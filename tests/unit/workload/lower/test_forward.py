@@ -33,22 +33,11 @@ RESIDUAL = 2 * TOKENS * HIDDEN
 """Bytes of GPT-2's residual stream."""
 
 
-@pytest.mark.parametrize(
-    ("start", "core"),
-    [
-        ("input_fork", "none"),
-        ("attention_norm", "vector"),
-        ("qkv", "fused"),
-        ("query_reshape", "none"),
-        ("scores", "fused"),
-        ("softmax", "vector"),
-        ("context", "tensor"),
-        ("attention_out", "fused"),
-    ],
-)
-def test_the_core_type_is_that_of_the_parts(start: str, core: str) -> None:
+def test_the_core_type_is_that_of_the_parts() -> None:
     """Products run on tensor cores, with elementwise work on fused cores; what is only a view on none."""
-    assert operator("gpt2", 1, start).core == core
+    cores = {"input_fork": "none", "attention_norm": "vector", "qkv": "fused", "query_reshape": "none"}
+    cores |= {"scores": "fused", "softmax": "vector", "context": "tensor", "attention_out": "fused"}
+    assert {start: operator("gpt2", 1, start).core for start in cores} == cores
 
 
 def test_collectives_run_on_the_network() -> None:
@@ -57,55 +46,38 @@ def test_collectives_run_on_the_network() -> None:
     assert operator("megatron-bert", 2, "attention_copy").core == "none"
 
 
-def test_a_fused_activation_writes_only_what_is_kept() -> None:
-    """Product, bias and GELU: the bias is read, and GELU's input is written for the backward pass."""
-    parts = operator("gpt2", 1, "feed_forward_in").parts
-    assert [(p.kind, p.streamed_bytes) for p in parts] == [
-        ("matmul", 0),
-        ("add", 2 * 4 * HIDDEN),
-        ("gelu", 4 * RESIDUAL),
-    ]
+IDS = 8 * TOKENS
+TRAFFIC = {
+    "a bias is read, GELU's input is written for the backward pass": (
+        ("gpt2", "feed_forward_in", {}, [("matmul", 0), ("add", 2 * 4 * HIDDEN), ("gelu", 4 * RESIDUAL)])
+    ),
+    "a residual sum reads the residual, and a mask of one byte an element is written": (
+        "gpt2", "attention_out", {},
+        [("matmul", 0), ("add", 2 * HIDDEN), ("dropout", RESIDUAL // 2), ("add", RESIDUAL)],
+    ),
+    "a norm reads the stream, its scale and bias, and writes the stream": (
+        ("gpt2", "attention_norm", {}, [("layer_norm", 2 * RESIDUAL + 4 * HIDDEN)])
+    ),
+    "alone, GELU reads and writes the wide tensor": (
+        ("gpt2", "gelu", {"fused": False}, [("gelu", 8 * RESIDUAL)])
+    ),
+    "an embedding is one pass over the rows that it needs and their ids": (
+        "gpt2", "word_lookup", {"layer": "embedding"},
+        [("add", RESIDUAL + IDS), ("add", RESIDUAL + IDS), ("add", 0), ("dropout", RESIDUAL + RESIDUAL // 2)],
+    ),
+    "a rotary embedding is two products and a sum": (
+        ("llama2-7b", "query+", {}, [("matmul", 0), ("mul", 2 * 2 * 1024 * 128), ("mul", 0), ("add", 0)])
+    ),
+}  # fmt: skip
 
 
-def test_a_fused_residual_sum_reads_the_residual_and_writes_a_mask() -> None:
-    """Product, bias, dropout and sum: one byte an element for the mask, one residual stream read."""
-    parts = operator("gpt2", 1, "attention_out").parts
-    assert [(p.kind, p.streamed_bytes) for p in parts] == [
-        ("matmul", 0),
-        ("add", 2 * HIDDEN),
-        ("dropout", RESIDUAL // 2),
-        ("add", RESIDUAL),
-    ]
-
-
-def test_a_vector_operator_reads_its_inputs_and_writes_its_output() -> None:
-    """A norm reads the stream and its scale and bias, and writes the stream; its input is in memory
-    already.
-    """
-    (part,) = operator("gpt2", 1, "attention_norm").parts
-    assert (part.kind, part.elements, part.streamed_bytes) == (
-        "layer_norm",
-        TOKENS * HIDDEN,
-        2 * RESIDUAL + 4 * HIDDEN,
-    )
-
-
-def test_an_unfused_activation_goes_through_memory_twice() -> None:
-    """Alone, GELU reads and writes the wide tensor; nothing more is written for the backward pass."""
-    (part,) = operator("gpt2", 1, "gelu", fused=False).parts
-    assert part.streamed_bytes == 8 * RESIDUAL
-
-
-def test_an_embedding_is_one_pass_over_the_rows_it_needs() -> None:
-    """Words and positions are read by rows with their ids; their sum is kept nowhere; a mask is written."""
-    parts = operator("gpt2", 1, "word_lookup", layer="embedding").parts
-    ids = 8 * TOKENS
-    assert [(p.kind, p.elements, p.streamed_bytes) for p in parts] == [
-        ("add", 0, RESIDUAL + ids),
-        ("add", 0, RESIDUAL + ids),
-        ("add", TOKENS * HIDDEN, 0),
-        ("dropout", TOKENS * HIDDEN, RESIDUAL + RESIDUAL // 2),
-    ]
+@pytest.mark.parametrize(("name", "start", "which", "expected"), TRAFFIC.values(), ids=TRAFFIC)
+def test_what_an_operator_reads_and_writes(
+    name: str, start: str, which: dict[str, object], expected: list[tuple[str, int]]
+) -> None:
+    """Kinds and HBM bytes of its parts."""
+    parts = operator(name, 1, start, **which).parts  # type: ignore[arg-type]
+    assert [(p.kind, p.streamed_bytes) for p in parts] == expected
 
 
 def test_an_all_reduce_reads_and_writes_its_tensor() -> None:
@@ -118,13 +90,6 @@ def test_an_all_reduce_reads_and_writes_its_tensor() -> None:
         size,
         2 * size,
     )
-
-
-def test_rotary_embedding_is_two_products_and_a_sum() -> None:
-    """The table has no rotary embedding: it costs two multiplications and an addition an element."""
-    parts = operator("llama2-7b", 1, "query+").parts
-    assert [p.kind for p in parts] == ["matmul", "mul", "mul", "add"]
-    assert [p.streamed_bytes for p in parts] == [0, 2 * 2 * 1024 * 128, 0, 0]
 
 
 def test_a_loss_reads_one_value_a_token() -> None:

@@ -36,45 +36,29 @@ def test_a_gpt_block_fuses_into_14_operators() -> None:
     ]
 
 
-def test_an_all_reduce_runs_alone() -> None:
-    """In a slice the bias, dropout and sum after an all-reduce are a vector operator of their own."""
-    groups = named_groups(layer_of(slice_of("megatron-gpt-2.5b", 2), "block"))
-    assert ["attention_out"] in groups
-    assert ["attention_out_all_reduce"] in groups
-    assert ["attention_out_bias", "attention_dropout", "attention_add", "attention_add_fork"] in groups
+AFTER_A_SUM = ["attention_out_bias", "attention_dropout", "attention_add"]
+LOOKUPS = ["word_lookup", "position_lookup", "position_add", "embedding_dropout"]
+TOGETHER = {
+    "an all-reduce runs alone": ("megatron-gpt-2.5b", 2, [["attention_out"], ["attention_out_all_reduce"]]),
+    "bias, dropout and sum after it are an operator": (
+        ("megatron-gpt-2.5b", 2, [[*AFTER_A_SUM, "attention_add_fork"]])
+    ),
+    "a norm takes in the elementwise work of a slice": ("bert-large", 2, [[*AFTER_A_SUM, "attention_norm"]]),
+    "and stays apart from a product": ("bert-large", 1, [["attention_norm"]]),
+    "a gate joins one of its two products": (
+        ("llama2-7b", 1, [["feed_forward_in", "silu"], ["feed_forward_up", "feed_forward_gate"]])
+    ),
+    "views keep no elementwise work from its product": (
+        ("llama2-7b", 1, [["query", "query_reshape", "query_transpose", "query_rotary"]])
+    ),
+    "lookups join their sum": ("gpt2", 1, [LOOKUPS]),
+}
 
 
-def test_elementwise_work_joins_a_following_norm_but_brings_no_product() -> None:
-    """BERT's norm takes in the elementwise work of a slice, and stays apart from a product."""
-    sliced = slice_of("bert-large", 2)
-    assert [
-        "attention_out_bias",
-        "attention_dropout",
-        "attention_add",
-        "attention_norm",
-    ] in named_groups(layer_of(sliced, "block"))
-    assert ["attention_norm"] in named_groups(layer_of(slice_of("bert-large"), "block"))
-
-
-def test_a_gate_joins_one_of_its_two_products() -> None:
-    """An operator has one product: the gate runs with the second, the activation with the first."""
-    groups = named_groups(layer_of(slice_of("llama2-7b"), "block"))
-    assert ["feed_forward_in", "silu"] in groups
-    assert ["feed_forward_up", "feed_forward_gate"] in groups
-
-
-def test_rotary_embedding_joins_its_projection() -> None:
-    """Views in between do not keep elementwise work from its product."""
-    assert ["query", "query_reshape", "query_transpose", "query_rotary"] in named_groups(
-        layer_of(slice_of("llama2-7b"), "block")
-    )
-
-
-def test_lookups_join_their_sum() -> None:
-    """The embedding of GPT-2 is one pass over the data."""
-    assert named_groups(layer_of(slice_of("gpt2"), "embedding")) == [
-        ["word_lookup", "position_lookup", "position_add", "embedding_dropout"]
-    ]
+@pytest.mark.parametrize(("name", "tensor", "groups"), TOGETHER.values(), ids=TOGETHER)
+def test_operators_that_run_together(name: str, tensor: int, groups: list[list[str]]) -> None:
+    found = [g for layer in transformer_graph(slice_of(name, tensor)).layers for g in named_groups(layer)]
+    assert all(group in found for group in groups)
 
 
 def test_a_result_with_two_readers_stays_outside() -> None:
@@ -141,13 +125,6 @@ def test_a_dropout_with_its_softmax_reads_nothing_from_memory() -> None:
         assert apart - joined == tensors * elements * 2
 
 
-@pytest.mark.parametrize("name", ["gpt2", "bert-large", "llama2-7b", "opt-350m"])
-def test_without_fusion_every_primitive_is_an_operator(name: str) -> None:
-    """Fusion can be switched off."""
-    for layer in transformer_graph(slice_of(name)).layers:
-        assert fuse(layer, enabled=False) == tuple((index,) for index in range(len(layer.primitives)))
-
-
 @some
 @given(slices())
 def test_operators_are_a_partition_in_topological_order(part: ModelSlice) -> None:
@@ -155,6 +132,8 @@ def test_operators_are_a_partition_in_topological_order(part: ModelSlice) -> Non
     after its inputs.
     """
     for layer, after in product(transformer_graph(part).layers, (False, True)):
+        alone = fuse(layer, enabled=False, after_reductions=after)
+        assert alone == tuple((index,) for index in range(len(layer.primitives)))
         groups = fuse(layer, after_reductions=after)
         place = {index: number for number, group in enumerate(groups) for index in group}
         assert sorted(place) == list(range(len(layer.primitives)))
