@@ -37,13 +37,13 @@ class Evidence:
 
     @property
     def placed(self) -> pd.DataFrame:
-        """Return the placements that exist."""
+        """The placements that exist."""
         placements = self.inputs.cluster.placements
         return placements[placements["status"] == "placed"]
 
     @property
     def searched(self) -> pd.DataFrame:
-        """Return the architectures of the grid."""
+        """The architectures of the grid."""
         chips = self.inputs.cluster.architectures
         return chips[~chips["named"]]
 
@@ -58,7 +58,7 @@ CERTIFICATE_CHECKS = Checklist[Evidence]()
 def _every_point_has_placements(e: Evidence) -> Verdicts:
     """Those of named architectures are always kept, and say nothing about the others."""
     cluster, study = e.inputs.cluster, e.inputs.study
-    chips = cluster.architectures.drop_duplicates("architecture").set_index("architecture")
+    chips = cluster.chips
     shards: pd.Series = "shard " + chips["shard"] + chips["named"].map({True: ", named", False: ""})
     rows = cluster.placements
     seen = set(zip(rows["model"], rows["layout"], rows["architecture"].map(shards), strict=True))
@@ -100,7 +100,7 @@ def _stages_are_a_partition(e: Evidence) -> Verdicts:
 
 
 def are_layers_once(stages: pd.DataFrame, layers: int) -> bool:
-    """Return whether stages are so many layers in order, each once."""
+    """Stages are so many layers in order, each once."""
     ends = [-1, *stages["last_layer"]]
     return ends[-1] == layers - 1 and [end + 1 for end in ends[:-1]] == stages["first_layer"].to_list()
 
@@ -127,7 +127,7 @@ def _stages_carry_the_load(e: Evidence) -> Verdicts:
 
 
 def _stages(e: Evidence) -> Iterator[tuple[pd.Series, pd.DataFrame]]:
-    """Yield every placed result that has stages, with them."""
+    """Every placed result that has stages, with them."""
     for _, row in e.results[e.results["status"] == "placed"].iterrows():
         stages = anatomy.stages_of(e.inputs, row)
         if len(stages):
@@ -243,10 +243,9 @@ def _no_placement_beats_a_front(e: Evidence) -> Verdicts:
 
 
 def _searched(e: Evidence) -> pd.DataFrame:
-    """Return the placements of searched architectures; fronts leave the named ones out."""
-    chips, placed = e.inputs.cluster.architectures, candidates(e.inputs.cluster)
-    named = chips.drop_duplicates("architecture").set_index("architecture")["named"]
-    grid = ~named.reindex(placed["architecture"]).to_numpy(dtype=bool)
+    """The placements of searched architectures; fronts leave the named ones out."""
+    placed = candidates(e.inputs.cluster)
+    grid = ~e.inputs.cluster.chips["named"].reindex(placed["architecture"]).to_numpy(dtype=bool)
     searched: pd.DataFrame = placed[(placed["status"] == "placed") & grid]
     return searched
 
@@ -260,7 +259,7 @@ def _objectives(rows: pd.DataFrame) -> tuple[Floats, Floats, Floats]:
 
 
 def _largest(fronts: pd.DataFrame) -> pd.DataFrame:
-    """Return the fronts within the area limit of the study."""
+    """The fronts within the area limit of the study."""
     largest: pd.DataFrame = fronts[fronts["area_limit_um2"] == fronts["area_limit_um2"].max()]
     return largest
 

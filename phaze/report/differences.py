@@ -39,7 +39,7 @@ def differences(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def reasons(printed: Printed, model: str) -> tuple[str, ...]:
-    """Return why our result for a workload differs from the printed one, as far as the tables tell."""
+    """Why our result for a workload differs from the printed one, as far as the tables tell."""
     row = row_of(printed.findings.results, model, PER_MODEL)
     theirs = printed.published.workloads.get(model)
     if row is None or theirs is None:
@@ -78,7 +78,7 @@ def _about_accelerator(printed: Printed, theirs: PublishedWorkload, row: pd.Seri
 
 
 def _excluded(printed: Printed, architecture: str, ours: pd.Series) -> str:
-    """Return why an architecture was not placed, as the rest of a sentence."""
+    """Why an architecture was not placed, as the rest of a sentence."""
     if printed.inputs.study.screen.strategy == "hysteresis":
         return " was not visited before the walk down the areas ended."
     bound = least_bound(printed.inputs, str(ours["model"]), architecture)
@@ -130,7 +130,7 @@ def _about_placement(printed: Printed, theirs: PublishedWorkload, row: pd.Series
 
 
 def _about_synchronisation(printed: Printed, model: str, sent_bytes: float) -> Iterator[str]:
-    """Yield what network the printed utilisation needs for the synchronisation alone, if a faster one."""
+    """Network that the printed utilisation needs for the synchronisation alone, if a faster one."""
     row = row_of(printed.findings.results, model, printed.common)
     implied = implied_s(printed, row, "common", printed.mfu(model, "common")) if row is not None else None
     bandwidth = printed.inputs.cluster.scenario.network_bandwidth_bytes_per_s
@@ -144,7 +144,7 @@ def _about_synchronisation(printed: Printed, model: str, sent_bytes: float) -> I
 
 
 def _weight_bytes(printed: Printed, model: str, layout: Layout) -> float:
-    """Return the weights of one slice of a model, 0 if it was not extracted for that TMP width."""
+    """The weights of one slice of a model, 0 if it was not extracted for that TMP width."""
     if layout.tp not in printed.inputs.study.workloads[model].tensor:
         return 0.0
     layers = printed.inputs.details.rows(Layers, Point(model, layout.key), "")
@@ -160,7 +160,7 @@ def _part(printed: Printed, row: pd.Series, part: str) -> float:
 
 
 def _about_utilisation(printed: Printed, model: str) -> Iterator[str]:
-    """Yield where the time goes on the designs whose utilisation is printed."""
+    """Where the time goes on the designs whose utilisation is printed."""
     for kind, design in printed.designs().items():
         theirs = printed.mfu(model, kind)
         row = row_of(printed.findings.results, model, design)
@@ -177,7 +177,7 @@ def _about_utilisation(printed: Printed, model: str) -> Iterator[str]:
 
 
 def least_bound(inputs: Inputs, model: str, architecture: str) -> pd.Series | None:
-    """Return the row of table screens with the architecture's least lower bound, None if nothing fits it."""
+    """The row of table screens with the architecture's least lower bound, None if nothing fits it."""
     chips = inputs.cluster.architectures
     shard = chips.loc[chips["architecture"] == architecture, "shard"].iloc[0]
     only = Only("architecture", (architecture,))
@@ -189,7 +189,7 @@ def least_bound(inputs: Inputs, model: str, architecture: str) -> pd.Series | No
 
 
 def limits_on_all_cores(inputs: Inputs, row: pd.Series) -> pd.Series:
-    """Return the part of all layers' busy time that each limit binds, with every operator on all cores."""
+    """The part of all layers' busy time that each limit binds, with every operator on all cores."""
     point = point_of(row)
     operators = inputs.details.rows(Operators, point, "").assign(core_index=-1, start_s=0.0, end_s=0.0)
     found = with_estimates(operators, inputs.details, point, chip_of(inputs.cluster, row))

@@ -40,14 +40,14 @@ class Printed:
     published: Published
 
     def workloads(self) -> Iterator[tuple[str, PublishedWorkload, pd.Series]]:
-        """Yield name, printed figures and our best row of every workload that has both."""
+        """Name, printed figures and our best row of every workload that has both."""
         for model in self.inputs.study.models:
             row = row_of(self.findings.results, model, PER_MODEL)
             if model in self.published.workloads and row is not None:
                 yield model, self.published.workloads[model], row
 
     def designs(self) -> dict[str, str]:
-        """Return our design for every kind of utilisation that is printed."""
+        """Our design for every kind of utilisation that is printed."""
         baseline = self.inputs.study.architectures.baseline
         expert = baseline_design(self.inputs.study)
         names = {"baseline_expert": expert, "baseline": baseline, "common": self.common}
@@ -55,27 +55,27 @@ class Printed:
 
     @property
     def common(self) -> str:
-        """Return the design that is the printed common accelerator; ours where none of that is named."""
+        """The design that is the printed common accelerator; ours where none of that is named."""
         return common_name(self.inputs, self.published) or COMMON
 
     def mfu(self, model: str, kind: str) -> float | None:
-        """Return the printed utilisation, or None."""
+        """The printed utilisation, or None."""
         mfu = self.published.workloads[model].mfu if model in self.published.workloads else None
         return None if mfu is None else float(getattr(mfu, kind))
 
     def source(self, kind: str) -> str:
-        """Return where a kind of figure is printed."""
+        """Where a kind of figure is printed."""
         return self.published.sources.get(kind, "the publication")
 
 
 def printed_of(inputs: Inputs, findings: Findings) -> Printed | None:
-    """Return the study's publication, if it shows one of its own baseline."""
+    """The study's publication, if it shows one of its own baseline."""
     published = inputs.published
     return Printed(inputs, findings, published) if published and is_beside(inputs.study, published) else None
 
 
 def accelerators_sheet(printed: Printed) -> Sheet:
-    """Return our best accelerators and placements, each above the printed one."""
+    """Our best accelerators and placements, each above the printed one."""
     rows: list[tuple[str, ...]] = []
     for model, theirs, row in printed.workloads():
         chip = chip_of(printed.inputs.cluster, row)
@@ -100,12 +100,12 @@ def accelerators_sheet(printed: Printed) -> Sheet:
 
 
 def as_row(chip: PublishedArchitecture) -> pd.Series:
-    """Return a printed accelerator as a row of table architectures, as far as it is printed."""
+    """A printed accelerator as a row of table architectures, as far as it is printed."""
     return pd.Series(dict(chip), dtype=object)
 
 
 def utilisation_sheet(printed: Printed) -> Sheet:
-    """Return MFU and time per batch beside the printed MFU and the time that it implies."""
+    """MFU and time per batch beside the printed MFU and the time that it implies."""
     rows, speedups = [], printed_speedups(printed)
     for model, (kind, design) in product(printed.inputs.study.models, printed.designs().items()):
         row = row_of(printed.findings.results, model, design)
@@ -128,13 +128,13 @@ def utilisation_sheet(printed: Printed) -> Sheet:
 
 
 def peak_flops(inputs: Inputs, chip: pd.Series) -> float:
-    """Return matrix multiplication FLOP/s of a chip, 2 per multiply-accumulate unit and cycle."""
+    """Matrix multiplication FLOP/s of a chip, 2 per multiply-accumulate unit and cycle."""
     clock_hz = inputs.cluster.scenario.clock_hz
     return peak_flops_per_s(int(chip["num_tc"]), int(chip["pe_x"]), int(chip["pe_y"]), clock_hz)
 
 
 def implied_s(printed: Printed, row: pd.Series, kind: str, mfu: float | None) -> float | None:
-    """Return the time per batch that a printed MFU implies, with our FLOPs per batch and that chip's peak."""
+    """The time per batch that a printed MFU implies, with our FLOPs per batch and that chip's peak."""
     common = printed.published.common
     if mfu is None or (kind == "common" and common is None):
         return None
@@ -144,7 +144,7 @@ def implied_s(printed: Printed, row: pd.Series, kind: str, mfu: float | None) ->
 
 
 def printed_speedups(printed: Printed) -> dict[tuple[str, str], float]:
-    """Return the speed-ups that the printed utilisations imply where chips have the same peak."""
+    """The speed-ups that the printed utilisations imply where chips have the same peak."""
     return {
         (model, design): getattr(workload.mfu, kind) / workload.mfu.baseline_expert
         for model, workload in printed.published.workloads.items()
@@ -154,7 +154,7 @@ def printed_speedups(printed: Printed) -> dict[tuple[str, str], float]:
 
 
 def beside_paper(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Yield the sections on the publication: accelerators, utilisation, claims."""
+    """The sections on the publication: accelerators, utilisation, claims."""
     printed = printed_of(inputs, findings)
     if printed is None or not any(True for _ in printed.workloads()):
         return
@@ -172,7 +172,7 @@ def beside_paper(inputs: Inputs, findings: Findings) -> Iterator[Section]:
 
 
 def _utilisation_chart(printed: Printed) -> Iterator[Chart]:
-    """Yield the figure of the workloads that have a result on every design of which one is printed."""
+    """The figure of the workloads that have a result on every design of which one is printed."""
     results, designs = printed.findings.results, printed.designs()
     ours, theirs = {}, {}
     for model in printed.inputs.study.models:

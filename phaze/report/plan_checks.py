@@ -95,14 +95,14 @@ def _no_plan_of_pipers_space_beats_piper(e: Evidence) -> Verdicts:
 
 
 def _never_faster(plans: pd.DataFrame, planner: str, others: pd.DataFrame, time: str) -> Verdicts:
-    """Yield for other plans whether the planner's on the same chip, if it has one, takes no longer."""
+    """The planner's plan on the same chip, if it has one, takes no longer than any of the others."""
     mine = plans[plans["planner"] == planner].set_index(list(_CHIP))[time].rename("ours")
     both = others.merge(mine.reset_index(), on=list(_CHIP))
     yield from each(at_most(both["ours"], both[time]), both, _PLAN)
 
 
 def _plans(e: Evidence) -> Iterator[tuple[pd.Series, pd.DataFrame]]:
-    """Yield every plan that there is, with its stages."""
+    """Every plan that there is, with its stages."""
     by_plan = dict(list(e.inputs.plan_stages.groupby(list(_PLAN))))
     for _, plan in e.inputs.plans[e.inputs.plans["status"] == "placed"].iterrows():
         yield plan, by_plan[tuple(plan[name] for name in _PLAN)]
@@ -179,7 +179,7 @@ def _certified_plans_lose_little(e: Evidence) -> Verdicts:
 
 @MAPPED_CHECKS.hold("the best plans are mapped to every network")
 def _best_plans_are_mapped(e: Evidence) -> Verdicts:
-    """Yield for the best plans of every workload whether they are mapped to every network of the study.
+    """The best plans of every workload are mapped to every network of the study.
 
     Those of unequal tensor widths need more devices than they use, which a network may not have.
     """

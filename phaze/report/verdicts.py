@@ -33,7 +33,7 @@ class Checklist(dict[str, Callable[[Subject], Verdicts]]):
 
 
 def each(holds: object, frame: pd.DataFrame, keys: tuple[str, ...]) -> Verdicts:
-    """Yield (holds, description by keys) for the rows of a frame; descriptions only of those that fail."""
+    """(Holds, description by keys) for the rows of a frame; descriptions only of those that fail."""
     flags = np.asarray(holds, dtype=bool)
     for flag, (_, row) in zip(flags[~flags], frame[~flags].iterrows(), strict=True):
         yield bool(flag), describe(row, keys)

@@ -148,7 +148,7 @@ def _bounds_hold_for_every_way(inputs: MapInputs) -> Verdicts:
 
 @CHECKS.hold("uniform_dist: at least five times as fast as CS map")
 def _five_times_on_uniform_dist(inputs: MapInputs) -> Verdicts:
-    """Yield for every shape on random pairs whether the median over seeds is five times as fast."""
+    """The median over seeds is five times as fast, for every shape on random pairs."""
     random = [
         name
         for name, topology in inputs.study.topologies.items()

@@ -304,7 +304,7 @@ def bandwidths(networks: dict[str, DeviceNetwork]) -> Figure:
 
 
 def _gib(network: DeviceNetwork) -> Floats:
-    """Return the bandwidths in GiB/s, nothing on the diagonal."""
+    """The bandwidths in GiB/s, nothing on the diagonal."""
     own = np.eye(network.devices, dtype=bool)
     return np.where(own, np.nan, network.bandwidth_bytes_per_s / GIB)
 

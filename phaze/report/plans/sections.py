@@ -32,7 +32,7 @@ from phaze.spec.planning import PlanCase
 
 
 def throughput(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
-    """Return Figure 1 with its table."""
+    """Figure 1 with its table."""
     rows = inputs.cases[inputs.cases["case"] == name]
     label, scale = inputs.label(case.input), inputs.scale_s(case.input)
     blocks: list[Block] = []
@@ -69,7 +69,7 @@ def _share(value: float) -> str:
 
 
 def curve(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
-    """Return Figure 2 with its table."""
+    """Figure 2 with its table."""
     rows = inputs.curves[inputs.curves["case"] == name]
     label, scale = inputs.label(case.input), inputs.scale_s(case.input)
     every_k = all(len(point.devices) == 1 for point in case.points().values())
@@ -104,7 +104,7 @@ def _curve_sheet(rows: pd.DataFrame, case: PlanCase, scale_s: float, mode: str) 
 
 
 def running_time(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
-    """Return Figure 3 with its table."""
+    """Figure 3 with its table."""
     rows = inputs.durations[inputs.durations["case"] == name]
     label = inputs.label(case.input)
     figure = Chart(
@@ -132,7 +132,7 @@ def _running_sheet(rows: pd.DataFrame) -> Sheet:
 
 
 def table(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
-    """Return Table 1: printed and ours in every mode."""
+    """Table 1: printed and ours in every mode."""
     label = inputs.label(case.input)
     rows = list(printed_rows(inputs, case.input))
     sheet = _printed_sheet(rows, case) if rows else _plain_sheet(inputs, name)
@@ -224,7 +224,7 @@ PARTS: dict[str, Callable[[PlanInputs, str, PlanCase], Section]] = {
 
 
 def sections_of(inputs: PlanInputs) -> Iterator[Section]:
-    """Yield the sections of all cases, and what is missing."""
+    """The sections of all cases, and what is missing."""
     for show, part in PARTS.items():
         yield from (part(inputs, name, case) for name, case in inputs.of(show))
     about = "Figures that cannot be compared, and cases whose input nothing of ours stands in for."

@@ -33,7 +33,7 @@ _RUN: dict[str, Cell] = {
 
 
 def table(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
-    """Return throughputs beside printed ones (Table VII)."""
+    """Throughputs beside printed ones (Table VII)."""
     rows = _beside(inputs, inputs.rows(name))
     explained = tuple(_explanations(rows))
     blocks: tuple[Block, ...] = (_printed_sheet(rows), Prose(_LEVELS))
@@ -44,7 +44,7 @@ def table(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
 
 
 def _beside(inputs: TiledInputs, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return runs with what is printed of their models, NaN where nothing is, and other throughputs."""
+    """Runs with what is printed of their models, NaN where nothing is, and other throughputs."""
     wafer = inputs.published.wafer if inputs.published else {}
     printed = {model: (row.palm, row.printed, inputs.measured(row)) for model, row in wafer.items()}
     beside = np.array([printed.get(model, (np.nan,) * 3) for model in rows["model"]]).reshape(-1, 3)
@@ -75,7 +75,7 @@ def _printed_sheet(rows: pd.DataFrame) -> Sheet:
 
 
 def _explanations(rows: pd.DataFrame) -> Iterator[str]:
-    """Yield for every model and system what its best run is short of, in the words of its parts."""
+    """Shortfall of the best run of every model and system, in the words of its parts."""
     fewest = rows[(rows["microbatches"] == rows["microbatches"].min()) & rows["palm"].notna()]
     for (model, system), some in fewest.groupby(["model", "system"], sort=False):
         row = some.loc[some["samples_per_s"].idxmax()]
@@ -88,7 +88,7 @@ def _explanations(rows: pd.DataFrame) -> Iterator[str]:
 
 
 def splits(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
-    """Return Figures 9 and 10 with their table and Equation (6)."""
+    """Figures 9 and 10 with their table and Equation (6)."""
     rows = _beside(inputs, inputs.rows(name))
     charts = [
         chart
@@ -128,7 +128,7 @@ def _split_charts(inputs: TiledInputs, name: str, system: str, rows: pd.DataFram
 
 
 def _optimum(inputs: TiledInputs, rows: pd.DataFrame) -> Iterator[str]:
-    """Yield where Equation (6) has its least, as a formula and of the splits."""
+    """Where Equation (6) has its least, as a formula and of the splits."""
     least = "Equation (6), 8 B S H N_m/N + 24 H²/N_m, is least at N_m = √(3 H N/(B S))"
     yield f"{least}: fewer for larger batches."
     for model, mine in rows.groupby("model", sort=False):
@@ -148,7 +148,7 @@ def _optimum(inputs: TiledInputs, rows: pd.DataFrame) -> Iterator[str]:
 
 
 def pipeline(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
-    """Return a simulated pipeline over time, what its tiles hold, and its links."""
+    """A simulated pipeline over time, what its tiles hold, and its links."""
     blocks: list[Block] = []
     jobs, links = (frame[frame["case"] == name] for frame in (inputs.tiled_jobs, inputs.tiled_links))
     for (system, model, layout), mine in jobs.groupby(["system", "model", "layout"], sort=False):
@@ -181,7 +181,7 @@ def pipeline(inputs: TiledInputs, name: str, case: TiledCase) -> Section:
 
 
 def networks(inputs: TiledInputs) -> Iterator[Section]:
-    """Yield the figures on the network alone."""
+    """The figures on the network alone."""
     rows = inputs.tiled_networks
     if rows.empty:
         return
@@ -246,7 +246,7 @@ _GPUS = (
 
 
 def printed_tables(inputs: TiledInputs) -> Iterator[Section]:
-    """Yield the printed tables beside ours."""
+    """The printed tables beside ours."""
     by_table = dict(iter(inputs.tiled_besides.groupby("table")))
     sheets = [_beside_sheet(title, by_table[name]) for name, title in _TABLES.items() if name in by_table]
     if sheets:
@@ -255,7 +255,7 @@ def printed_tables(inputs: TiledInputs) -> Iterator[Section]:
 
 
 def _beside_sheet(title: str, rows: pd.DataFrame) -> Sheet:
-    """Return a printed table; 0 stands for what PALM does not simulate or nobody has measured."""
+    """A printed table; 0 stands for what PALM does not simulate or nobody has measured."""
     known = rows.assign(**{key: rows[key].where(rows[key] > 0) for key in ("palm", "measured")})
     over = {f"over_{key}": known["ours"] / known[key] for key in ("palm", "measured", "published")}
     columns: dict[str, Cell] = {
@@ -279,7 +279,7 @@ PARTS: dict[str, Callable[[TiledInputs, str, TiledCase], Section]] = {
 
 
 def sections_of(inputs: TiledInputs) -> Iterator[Section]:
-    """Yield the sections of all cases, then the network alone."""
+    """The sections of all cases, then the network alone."""
     for show, part in PARTS.items():
         yield from (part(inputs, name, case) for name, case in inputs.of(show))
     yield from networks(inputs)
