@@ -7,7 +7,7 @@ import pandas as pd
 from phaze import tables
 from phaze.base.job import logged
 from phaze.map.ensemble import Chains
-from phaze.map.search import Limits
+from phaze.map.search import SearchLimits
 from phaze.map.study import gap_rows
 from phaze.spec.documents import read_as
 from phaze.spec.map_study import MapTopology, StagesPoint
@@ -29,7 +29,7 @@ def main(
         StagesPoint.parse(point, source),
         (name, MapTopology.parse(sizes, f"maps.topologies.{name}")),
         Chains(settings["seed"], settings["gap_steps"]),
-        Limits(tries=settings["tries"]),
+        SearchLimits(tries=settings["tries"]),
     )
     tables.SearchGaps.save(pd.DataFrame(gaps), outputs["search_gaps"])
     tables.GapDurations.save(pd.DataFrame(durations), outputs["gap_durations"])

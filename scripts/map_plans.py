@@ -4,12 +4,14 @@ from pathlib import Path
 
 from phaze import tables
 from phaze.base.job import logged
-from phaze.map.plan_study import Asked, map_plans
+from phaze.map.plan_study import MapQuestion, map_plans
 from phaze.spec.settings import PlanMapSettings
 from phaze.tables.store import Recalled
 
 
-def main(plans: str, plan_stages: str, outputs: dict[str, str], *, asked: Asked, recalled: Recalled) -> None:
+def main(
+    plans: str, plan_stages: str, outputs: dict[str, str], *, asked: MapQuestion, recalled: Recalled
+) -> None:
     """Read plans and their stages, write where they lie on the networks and how long they take there."""
     maps, places = map_plans(tables.Plans.load(plans), tables.PlanStages.load(plan_stages), asked, recalled)
     tables.PlanMaps.save(maps, outputs["plan_maps"])
@@ -25,7 +27,7 @@ if __name__ == "__main__":
             snakemake.input.plans,
             snakemake.input.plan_stages,
             dict(snakemake.output.items()),
-            asked=Asked.of(
+            asked=MapQuestion.of(
                 snakemake.params.networks,
                 snakemake.params.devices,
                 PlanMapSettings.parse(snakemake.params.search, "report.maps"),

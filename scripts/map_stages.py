@@ -6,7 +6,7 @@ from phaze import tables
 from phaze.base.job import logged
 from phaze.base.units import GIB
 from phaze.map.ensemble import MapSettings
-from phaze.map.search import Limits
+from phaze.map.search import SearchLimits
 from phaze.map.study import map_point
 from phaze.spec.documents import read_as
 from phaze.spec.map_study import MapTopology, Search, StagesPoint
@@ -24,7 +24,7 @@ def main(
 ) -> None:
     """Read the stages, write what every way leads to, the devices, and how long it took."""
     name, sizes = topology
-    record = map_point(
+    found = map_point(
         read_as(StoredStages, Path(source)),
         StagesPoint.parse(point, source),
         (name, MapTopology.parse(sizes, f"maps.topologies.{name}")),
@@ -32,12 +32,12 @@ def main(
             instantiation="authors" if search == "authors" else "ensemble",
             seed=int(settings["seed"]),
             heuristics=False,
-            limits=Limits(tries=int(settings["tries"])),
+            limits=SearchLimits(tries=int(settings["tries"])),
             steps=int(settings["steps"]),
             memory_bytes_per_s=settings["memory_gib_per_s"] * GIB,
         ),
     )
-    for table, frame in record.frames().items():
+    for table, frame in found.items():
         tables.TABLES[table].save(frame, outputs[table])
 
 

@@ -17,11 +17,11 @@ from phaze.commands.output import refuse_as_picture, refuse_outputs, telling
 if TYPE_CHECKING:
     from phaze.base.deadline import Deadline
     from phaze.cost.network.device_networks import DeviceNetwork
-    from phaze.map.ensemble import Candidate, Mapped, MapSettings
+    from phaze.map.ensemble import FoundMapping, Mapped, MapSettings
     from phaze.spec.mapping import StoredMapping, StoredSearch
 
 
-class Choice(StrEnum):
+class InstantiationOption(StrEnum):
     """What a search counts of a stage's time, or how that is chosen."""
 
     P2P = "p2p"
@@ -55,13 +55,13 @@ def map_stages(
     hbm_gib: options.PlanHbmGibOption = None,
     planner: options.PlanPlannerOption = None,
     instantiation: Annotated[
-        Choice,
+        InstantiationOption,
         typer.Option(
             help="Stage time that the search counts: messages, all-reduce, or both; auto: the first or "
             "the second by their bytes; authors: the better of these two; ensemble: all three and a local "
             "search, the shortest step of them."
         ),
-    ] = Choice.ENSEMBLE,
+    ] = InstantiationOption.ENSEMBLE,
     seed: Annotated[int, typer.Option(help="Of all random numbers.", min=0)] = 0,
     heuristics: Annotated[
         bool, typer.Option(help="Let CS and p2p map be the answer, and bound the searches.")
@@ -105,14 +105,14 @@ def map_stages(
     from phaze.base.units import GIB
     from phaze.map.ensemble import MapSettings
     from phaze.map.networks import read_topology
-    from phaze.map.search import Limits
+    from phaze.map.search import SearchLimits
     from phaze.spec.documents import text_of, write_document
 
     refuse_as_picture(picture)
     is_plan = stages.suffix == ".parquet"
     refuse_outputs(times, out, picture, reads=_reads(stages, topology, is_plan=is_plan))
     settings = MapSettings(
-        instantiation.value, seed, heuristics, Limits(tries, time_limit_s), steps,
+        instantiation.value, seed, heuristics, SearchLimits(tries, time_limit_s), steps,
         memory_bytes_per_s=memory_gib_per_s * GIB,
     )  # fmt: skip
     _refuse_options(context, is_plan=is_plan)
@@ -130,7 +130,7 @@ def map_stages(
 
 
 def _reads(stages: Path, topology: str, *, is_plan: bool) -> list[Path]:
-    """Return the files that are read."""
+    """Files that are read."""
     files = [stages, _topology_path(topology)]
     if is_plan:
         from phaze.plan.single import stages_beside
@@ -160,7 +160,7 @@ class _Task:
     until: Deadline
 
 
-def _map_stages(task: _Task) -> tuple[StoredMapping, Mapped, Candidate]:
+def _map_stages(task: _Task) -> tuple[StoredMapping, Mapped, FoundMapping]:
     from phaze.map.ensemble import map_stages as find_mapping
     from phaze.map.ensemble import stored_mapping
     from phaze.spec.documents import read_as
@@ -175,7 +175,7 @@ def _map_stages(task: _Task) -> tuple[StoredMapping, Mapped, Candidate]:
 
 def _map_plan(
     task: _Task, choice: tuple[str | None, str | None, float | None, str | None]
-) -> tuple[StoredMapping, Mapped, Candidate]:
+) -> tuple[StoredMapping, Mapped, FoundMapping]:
     from phaze.map.ensemble import stored_mapping
     from phaze.map.one_plan import map_one, stored_plan
     from phaze.plan.single import Wanted, plan_of, read_wanted
@@ -186,7 +186,7 @@ def _map_plan(
     return stored.model_copy(update={"plan": stored_plan(found, row)}), found.mapped, found.best
 
 
-def _write_picture(mapped: Mapped, best: Candidate, path: Path) -> None:
+def _write_picture(mapped: Mapped, best: FoundMapping, path: Path) -> None:
     import pandas as pd
 
     from phaze.map.study import device_rows
@@ -199,7 +199,7 @@ def _write_picture(mapped: Mapped, best: Candidate, path: Path) -> None:
 
 
 def _topology_path(topology: str) -> Path:
-    """Return the file of a topology given by name or by path."""
+    """File of a topology given by name or by path."""
     from phaze.spec.files import FOLDER, named_file
 
     path = Path(topology)
@@ -242,7 +242,7 @@ def _batch(simulated_s: float | None) -> str:
 
 
 def _proof(one: StoredSearch) -> str:
-    """Return the least longest stage time that a way searched for, as far as it is known."""
+    """Least longest stage time that a way searched for, as far as it is known."""
     if one.objective_s is None:
         return ""
     known = "proven the least" if one.proven else f"none below {one.bound_s:.6g} s"

@@ -137,7 +137,7 @@ class _Subject:
 
 
 def _subject(graph: str, microbatch: int | None, system: str | None, sequence: int | None) -> _Subject:
-    """Return the operators of a file, or of a model on the device of a system."""
+    """Operators of a file, or of a model on the device of a system."""
     if _holds_operators(graph):
         _refuse_for_files(microbatch, system, sequence)
         return _read(graph)
@@ -150,7 +150,7 @@ def _subject(graph: str, microbatch: int | None, system: str | None, sequence: i
 
 
 def _holds_operators(graph: str) -> bool:
-    """Return whether an argument is a file of operators, not a model or its Hugging Face configuration."""
+    """True where an argument is a file of operators, not a model or its Hugging Face configuration."""
     from phaze.spec.huggingface import describes_model
     from phaze.spec.plain import read_json
 
@@ -212,7 +212,7 @@ def _as_text(found: list[Configuration], others: list[_Other], samples: int) -> 
 
 
 def _baselines(graph: OperatorGraph, terms: Terms, best: Configuration) -> list[_Other]:
-    """Return name, row and line of what others make of the best configuration."""
+    """Name, row and line of what others make of the best configuration."""
     from phaze.partition.planners import compare_baselines
 
     found = []

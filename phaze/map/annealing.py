@@ -18,12 +18,12 @@ from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit, njit_beside_others, njit_inner
 from phaze.base.deadline import Deadline, slices
 from phaze.cost.network.device_networks import DeviceNetwork
-from phaze.map.objective import Problem
+from phaze.map.objective import MappingProblem
 from phaze.pipeline.gpipe import Work, pass_through, work_of
 from phaze.workload.operator_graphs import StageGraph
 
 
-class Task(NamedTuple):
+class AnnealingTask(NamedTuple):
     """What is minimised."""
 
     simulated: bool
@@ -38,14 +38,14 @@ class Task(NamedTuple):
     message_wait: Floats
 
 
-def step_task(stages: StageGraph, network: DeviceNetwork, memory_bytes_per_s: float) -> Task:
-    """Return the task to make the simulated step short."""
-    problem = Problem(stages, network, "exact")
+def step_task(stages: StageGraph, network: DeviceNetwork, memory_bytes_per_s: float) -> AnnealingTask:
+    """AnnealingTask to make the simulated step short."""
+    problem = MappingProblem(stages, network, "exact")
     return _task(problem, work_of(stages, memory_bytes_per_s), simulated=True)
 
 
-def stage_task(problem: Problem) -> Task:
-    """Return the task to make the longest stage time of an instantiation short."""
+def stage_task(problem: MappingProblem) -> AnnealingTask:
+    """AnnealingTask to make the longest stage time of an instantiation short."""
     work = work_of(problem.stages)
     counted = work._replace(edges=problem.edges, sizes=problem.edge_bytes, update=np.zeros_like(work.update))
     task = _task(problem, counted, simulated=False)
@@ -54,15 +54,15 @@ def stage_task(problem: Problem) -> Task:
     return task._replace(ring_bytes=np.zeros_like(task.ring_bytes), ring_waits=0.0)
 
 
-def _task(problem: Problem, work: Work, *, simulated: bool) -> Task:
+def _task(problem: MappingProblem, work: Work, *, simulated: bool) -> AnnealingTask:
     network = problem.network
-    return Task(
+    return AnnealingTask(
         simulated, work, problem.ring_bytes, problem.ring_waits, problem.stages.replicas,
-        network.seconds_per_byte, network.waits_s, *problem.both_ways,
+        network.seconds_per_byte, network.waits_s, *problem.network.both_ways,
     )  # fmt: skip
 
 
-class State(NamedTuple):
+class AnnealingState(NamedTuple):
     """A mapping with what is known of its times."""
 
     at: Ints
@@ -99,10 +99,10 @@ class Change(NamedTuple):
     sum_b: float
 
 
-def new_state(task: Task, start: Ints) -> State:
-    """Return the state at a mapping, with nothing computed yet."""
+def new_state(task: AnnealingTask, start: Ints) -> AnnealingState:
+    """AnnealingState at a mapping, with nothing computed yet."""
     stages, replicas = len(task.work.forward), task.replicas
-    return State(
+    return AnnealingState(
         start.copy(),
         np.argsort(start),
         np.empty((stages, replicas)),
@@ -116,7 +116,7 @@ def new_state(task: Task, start: Ints) -> State:
 
 
 @njit_inner
-def replica_times(task: Task, devices: Ints, times: Floats, scratch: Floats) -> None:
+def replica_times(task: AnnealingTask, devices: Ints, times: Floats, scratch: Floats) -> None:
     """Write the time of every stage of one replica without its all-reduce, shape (S,)."""
     if task.simulated:
         pass_through(task.work, devices, task.seconds, task.waits, times, scratch)
@@ -133,14 +133,14 @@ def replica_times(task: Task, devices: Ints, times: Floats, scratch: Floats) -> 
 
 
 @njit_inner
-def _link(task: Task, stage: int, source: int, target: int) -> float:
+def _link(task: AnnealingTask, stage: int, source: int, target: int) -> float:
     wait = task.ring_waits * task.waits[source, target]
     return float(wait + task.ring_bytes[stage] * task.seconds[source, target])
 
 
 @njit_inner
-def _ring(task: Task, at: Ints, stage: int) -> tuple[float, float]:
-    """Return the slowest link of a stage's ring and the sum of its links."""
+def _ring(task: AnnealingTask, at: Ints, stage: int) -> tuple[float, float]:
+    """Slowest link of a stage's ring and the sum of its links."""
     slowest, total, replicas = 0.0, 0.0, task.replicas
     if replicas > 1:
         for r in range(replicas):
@@ -167,7 +167,7 @@ def _rank(times: Floats, top: Ints, stage: int) -> None:
 
 
 @njit_inner
-def _column(task: Task, state: State, replica: int, which: int) -> None:
+def _column(task: AnnealingTask, state: AnnealingState, replica: int, which: int) -> None:
     """Compute the times of a replica into one of the two columns."""
     for s in range(len(task.work.forward)):
         state.devices[s] = state.at[s * task.replicas + replica]
@@ -175,7 +175,7 @@ def _column(task: Task, state: State, replica: int, which: int) -> None:
 
 
 @njit
-def _measure(task: Task, state: State) -> Change:
+def _measure(task: AnnealingTask, state: AnnealingState) -> Change:
     """Compute everything anew."""
     stages, n = len(task.work.forward), len(task.work.forward) * task.replicas
     for r in range(task.replicas):
@@ -193,8 +193,8 @@ def _measure(task: Task, state: State) -> Change:
 
 
 @njit_inner
-def _draw_slot(task: Task, state: State, worst: int, rng: np.random.Generator) -> int:
-    """Return a slot of the slowest replica, of the slowest ring, or any."""
+def _draw_slot(task: AnnealingTask, state: AnnealingState, worst: int, rng: np.random.Generator) -> int:
+    """Slot of the slowest replica, of the slowest ring, or any."""
     stages, replicas = len(task.work.forward), task.replicas
     kind = rng.random()
     if kind < 0.25:
@@ -205,8 +205,8 @@ def _draw_slot(task: Task, state: State, worst: int, rng: np.random.Generator) -
 
 
 @njit_inner
-def _draw_neighbour(task: Task, slot: int, rng: np.random.Generator) -> int:
-    """Return a slot that a slot exchanges messages with, -1 if the one drawn does not."""
+def _draw_neighbour(task: AnnealingTask, slot: int, rng: np.random.Generator) -> int:
+    """Slot that a slot exchanges messages with, -1 if the one drawn does not."""
     stage, replica = slot // task.replicas, slot % task.replicas
     count = len(task.work.edges)
     pick = int(rng.random() * (count + 2))
@@ -223,8 +223,10 @@ def _draw_neighbour(task: Task, slot: int, rng: np.random.Generator) -> int:
 
 
 @njit_inner
-def _draw_place(task: Task, state: State, near: Ints, slot: int, rng: np.random.Generator) -> int:
-    """Return a slot to change places with: one near a neighbour, or any; it may be the slot itself."""
+def _draw_place(
+    task: AnnealingTask, state: AnnealingState, near: Ints, slot: int, rng: np.random.Generator
+) -> int:
+    """Slot to change places with: one near a neighbour, or any; it may be the slot itself."""
     devices = len(state.at)
     if rng.random() < 0.7:
         neighbour = _draw_neighbour(task, slot, rng)
@@ -236,8 +238,8 @@ def _draw_place(task: Task, state: State, near: Ints, slot: int, rng: np.random.
 
 
 @njit_inner
-def _others_s(state: State, stage: int, a: int, b: int) -> float:
-    """Return the time of the slowest replica of a stage besides two, 0 if there is none."""
+def _others_s(state: AnnealingState, stage: int, a: int, b: int) -> float:
+    """Time of the slowest replica of a stage besides two, 0 if there is none."""
     for k in range(3):
         r = state.top[stage, k]
         if r >= 0 and r != a and r != b:
@@ -246,8 +248,8 @@ def _others_s(state: State, stage: int, a: int, b: int) -> float:
 
 
 @njit_inner
-def _judge(task: Task, state: State, a: int, b: int, spread: float) -> Change:
-    """Return what two slots that have changed places lead to; `b` may be free."""
+def _judge(task: AnnealingTask, state: AnnealingState, a: int, b: int, spread: float) -> Change:
+    """Outcome of two slots that have changed places; `b` may be free."""
     stages, replicas = len(task.work.forward), task.replicas
     n = stages * replicas
     sa, ra = a // replicas, a % replicas
@@ -272,7 +274,7 @@ def _judge(task: Task, state: State, a: int, b: int, spread: float) -> Change:
 
 
 @njit_inner
-def _accept(task: Task, state: State, a: int, b: int, change: Change) -> None:
+def _accept(task: AnnealingTask, state: AnnealingState, a: int, b: int, change: Change) -> None:
     """Remember what a change has led to."""
     stages, replicas = len(task.work.forward), task.replicas
     sa, ra = a // replicas, a % replicas
@@ -299,8 +301,8 @@ class Walk(NamedTuple):
 
 
 def anneal(
-    task: Task,
-    state: State,
+    task: AnnealingTask,
+    state: AnnealingState,
     near: Ints,
     rng: np.random.Generator,
     steps: int,
@@ -308,7 +310,7 @@ def anneal(
     cold: float,
     deadline: Deadline | None = None,
 ) -> tuple[Ints, float]:
-    """Return the devices of all slots and what they reach, the best of so many steps, or until the deadline.
+    """Devices of all slots and what they reach, the best of so many steps, or until the deadline.
 
     Temperatures, at the beginning and at the end, are shares of the value at the start.
     """
@@ -319,8 +321,8 @@ def anneal(
 
 
 @njit
-def _begin(task: Task, state: State) -> Walk:
-    """Return where a chain begins."""
+def _begin(task: AnnealingTask, state: AnnealingState) -> Walk:
+    """Where a chain begins."""
     now = _measure(task, state)
     values = np.array([now.value, now.spread, now.value, now.value])
     return Walk(values, np.array([now.worst]), state.at.copy())
@@ -328,8 +330,8 @@ def _begin(task: Task, state: State) -> Walk:
 
 @njit_beside_others
 def _walk(
-    task: Task,
-    state: State,
+    task: AnnealingTask,
+    state: AnnealingState,
     near: Ints,
     rng: np.random.Generator,
     walk: Walk,

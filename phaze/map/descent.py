@@ -17,14 +17,14 @@ import numpy as np
 from phaze.base.arrays import Floats, Ints
 from phaze.base.compiled import njit_beside_others, njit_inner
 from phaze.base.deadline import Deadline, slices
-from phaze.map.schemes import Costs, Plan
+from phaze.map.schemes import LinkCosts, SlotOrder
 from phaze.map.symmetry import DeviceSymmetry
 
 FOUND, NONE, STOPPED, PAUSED = 1, 0, -1, -2
 """A mapping was found, there is none, the limit was reached, or the search is to go on."""
 
 
-class State(NamedTuple):
+class DescentState(NamedTuple):
     """A partial mapping with what is known of its stage times, and what it was before each assignment."""
 
     at: Ints
@@ -46,11 +46,11 @@ class State(NamedTuple):
     old_slowest: Floats
 
 
-def new_state(plan: Plan, exchange: DeviceSymmetry, stages: int) -> State:
-    """Return the state before any slot is assigned."""
+def new_state(plan: SlotOrder, exchange: DeviceSymmetry, stages: int) -> DescentState:
+    """DescentState before any slot is assigned."""
     n, devices = len(plan.order), len(exchange.before)
     degree = max(1, int(np.diff(plan.first_link).max()))
-    return State(
+    return DescentState(
         np.full(n, -1, np.int64),
         np.zeros(devices, np.int64),
         np.zeros((len(exchange.group), devices), np.int64),
@@ -65,8 +65,8 @@ def new_state(plan: Plan, exchange: DeviceSymmetry, stages: int) -> State:
 
 
 @njit_inner
-def _may_take(plan: Plan, exchange: DeviceSymmetry, state: State, k: int, d: int) -> bool:
-    """Return whether no equal mapping is tried instead of that with this device; see `symmetry`."""
+def _may_take(plan: SlotOrder, exchange: DeviceSymmetry, state: DescentState, k: int, d: int) -> bool:
+    """True where no equal mapping is tried instead of that with this device; see `symmetry`."""
     if k == 0 and exchange.first[d] == 0:
         return False
     if exchange.before[d] >= 0 and state.used[exchange.before[d]] == 0:
@@ -82,8 +82,8 @@ def _may_take(plan: Plan, exchange: DeviceSymmetry, state: State, k: int, d: int
 
 
 @njit_inner
-def _ring_with(plan: Plan, costs: Costs, state: State, k: int, d: int) -> float:
-    """Return c_AR of a slot's stage with a device, as far as its ring is assigned; at best for the rest."""
+def _ring_with(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d: int) -> float:
+    """C_AR of a slot's stage with a device, as far as its ring is assigned; at best for the rest."""
     stage = plan.order[k, 0]
     ring = state.slowest[stage]
     before, after = plan.previous[k], plan.following[k]
@@ -101,15 +101,17 @@ def _ring_with(plan: Plan, costs: Costs, state: State, k: int, d: int) -> float:
 
 
 @njit_inner
-def _change(costs: Costs, size: float, d: int, e: int) -> float:
-    """Return what the c_m known of a slot on e gains when its neighbour gets d instead of the best device."""
+def _change(costs: LinkCosts, size: float, d: int, e: int) -> float:
+    """Gain of the c_m known of a slot on e when its neighbour gets d instead of the best device."""
     best = size * costs.best_message[e] + costs.best_message_wait[e]
     return float(size * costs.message[d, e] + costs.message_wait[d, e] - best)
 
 
 @njit_inner
-def _messages_with(plan: Plan, costs: Costs, state: State, k: int, d: int, target: float) -> float:
-    """Return c_m of a slot with a device, at best for neighbours not assigned; infinity if it fits none."""
+def _messages_with(
+    plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d: int, target: float
+) -> float:
+    """C_m of a slot with a device, at best for neighbours not assigned; infinity if it fits none."""
     mine = 0.0
     for link in range(plan.first_link[k], plan.first_link[k + 1]):
         slot, size = plan.link_slot[link], costs.sizes[plan.link_edge[link]]
@@ -125,8 +127,8 @@ def _messages_with(plan: Plan, costs: Costs, state: State, k: int, d: int, targe
 
 
 @njit_inner
-def _fits(plan: Plan, costs: Costs, state: State, k: int, d: int, target: float) -> bool:
-    """Return whether the stages that a device decides on keep to the target."""
+def _fits(plan: SlotOrder, costs: LinkCosts, state: DescentState, k: int, d: int, target: float) -> bool:
+    """True where the stages that a device decides on keep to the target."""
     stage = plan.order[k, 0]
     rest = costs.compute[stage] + _ring_with(plan, costs, state, k, d)
     if rest + state.longest[stage] > target:
@@ -135,7 +137,9 @@ def _fits(plan: Plan, costs: Costs, state: State, k: int, d: int, target: float)
 
 
 @njit_inner
-def _assign(plan: Plan, costs: Costs, exchange: DeviceSymmetry, state: State, k: int, d: int) -> None:
+def _assign(
+    plan: SlotOrder, costs: LinkCosts, exchange: DeviceSymmetry, state: DescentState, k: int, d: int
+) -> None:
     """Give a slot its device."""
     stage, first = plan.order[k, 0], plan.first_link[k]
     degree = state.old_messages.shape[1]
@@ -157,7 +161,7 @@ def _assign(plan: Plan, costs: Costs, exchange: DeviceSymmetry, state: State, k:
 
 
 @njit_inner
-def _take_back(plan: Plan, exchange: DeviceSymmetry, state: State, k: int) -> None:
+def _take_back(plan: SlotOrder, exchange: DeviceSymmetry, state: DescentState, k: int) -> None:
     """Undo an assignment, in the opposite order."""
     d, stage, first = state.at[k], plan.order[k, 0], plan.first_link[k]
     state.used[d] = 0
@@ -173,16 +177,16 @@ def _take_back(plan: Plan, exchange: DeviceSymmetry, state: State, k: int) -> No
 
 
 def descend(
-    plan: Plan,
-    costs: Costs,
+    plan: SlotOrder,
+    costs: LinkCosts,
     near: Ints,
     exchange: DeviceSymmetry,
-    state: State,
+    state: DescentState,
     target: float,
     limit: int,
     deadline: Deadline,
 ) -> tuple[int, int]:
-    """Return whether a mapping keeps to the target, and the devices tried, at most `limit`.
+    """Outcome of the search for a mapping that keeps to the target, and the devices tried, at most `limit`.
 
     The mapping is left in `state`, which must be new. At the deadline the search stops as at the limit.
     """
@@ -196,9 +200,15 @@ def descend(
 
 @njit_inner
 def _next_device(
-    plan: Plan, costs: Costs, near: Ints, exchange: DeviceSymmetry, state: State, k: int, target: float
+    plan: SlotOrder,
+    costs: LinkCosts,
+    near: Ints,
+    exchange: DeviceSymmetry,
+    state: DescentState,
+    k: int,
+    target: float,
 ) -> tuple[int, int]:
-    """Return the next device that a slot may have, -1 where there is none, and how many were tried."""
+    """Next device that a slot may have, -1 where there is none, and how many were tried."""
     anchor, tried = plan.anchor[k], 0
     while state.position[k] < len(near):
         d = state.position[k]
@@ -214,11 +224,11 @@ def _next_device(
 
 @njit_beside_others
 def _descend(
-    plan: Plan,
-    costs: Costs,
+    plan: SlotOrder,
+    costs: LinkCosts,
     near: Ints,
     exchange: DeviceSymmetry,
-    state: State,
+    state: DescentState,
     target: float,
     limit: int,
     k: int,

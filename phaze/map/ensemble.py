@@ -14,18 +14,24 @@ from phaze.base.arrays import Ints
 from phaze.base.deadline import Deadline, OutOfTimeError
 from phaze.base.progress import counted
 from phaze.cost.network.device_networks import DeviceNetwork
-from phaze.map.annealing import Task, anneal, new_state, step_task
+from phaze.map.annealing import AnnealingTask, anneal, new_state, step_task
 from phaze.map.heuristics import compact_maps, consecutive_map, p2p_map, random_map
-from phaze.map.objective import INSTANTIATIONS, Instantiation, Problem, choose_instantiation, lower_bound_s
+from phaze.map.objective import (
+    INSTANTIATIONS,
+    Instantiation,
+    MappingProblem,
+    choose_instantiation,
+    lower_bound_s,
+)
 from phaze.map.schemes import near_devices
-from phaze.map.search import Found, Limits, search
+from phaze.map.search import SearchLimits, SearchResult, proves, search
 from phaze.pipeline.gpipe import simulate_step, step_time_s
 from phaze.spec.mapping import StoredMapping, StoredSearch
 from phaze.workload.operator_graphs import StageGraph
 
 Way = Literal["p2p", "allreduce", "exact", "local-search", "cs-map", "p2p-map"]
 """How a mapping was found."""
-Choice = Instantiation | Literal["auto", "authors", "ensemble"]
+InstantiationChoice = Instantiation | Literal["auto", "authors", "ensemble"]
 """One instantiation; the paper's choice of one by sizes; both of the paper; or all, and a local search."""
 AUTHORS: tuple[Instantiation, ...] = ("p2p", "allreduce")
 """The paper's two instantiations, the better of which by simulated throughput is in its Table VI."""
@@ -35,27 +41,25 @@ AUTHORS: tuple[Instantiation, ...] = ("p2p", "allreduce")
 class MapSettings:
     """How to map."""
 
-    instantiation: Choice = "ensemble"
+    instantiation: InstantiationChoice = "ensemble"
     seed: int = 0
     heuristics: bool = True
     """Whether CS and p2p map may be the answer, and bound the searches from above as in the paper."""
-    limits: Limits = field(default_factory=Limits)
+    limits: SearchLimits = field(default_factory=SearchLimits)
     steps: int = 1_000_000
     """Changes of places tried by each chain of the local search."""
-    chains: int = 4
-    """Chains of the local search, each on a thread."""
     memory_bytes_per_s: float = math.inf
     """At which parameters are updated."""
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class FoundMapping:
     """A mapping, how it was found, and how long a step with it takes."""
 
     way: Way
     mapping: Ints
     step_s: float
-    found: Found | None = None
+    found: SearchResult | None = None
     """Of a search."""
 
 
@@ -63,11 +67,11 @@ class Candidate:
 class Mapped:
     """All mappings found, and the best of them."""
 
-    problem: Problem
+    problem: MappingProblem
     """With all three terms."""
-    ways: tuple[Candidate, ...]
+    ways: tuple[FoundMapping, ...]
     """What could be chosen."""
-    heuristics: tuple[Candidate, ...]
+    heuristics: tuple[FoundMapping, ...]
     """CS map and p2p map."""
     bound_s: float
     """No mapping's longest stage time with all three terms is below."""
@@ -75,19 +79,19 @@ class Mapped:
     """Wall time of each way."""
 
     @property
-    def best(self) -> Candidate:
-        """Return the candidate with the shortest step, the first of several."""
+    def best(self) -> FoundMapping:
+        """FoundMapping with the shortest step, the first of several."""
         return min(self.ways, key=lambda one: one.step_s)
 
 
 def map_stages(
     stages: StageGraph, network: DeviceNetwork, settings: MapSettings, deadline: Deadline | None = None
 ) -> Mapped:
-    """Return mappings of stages to the devices of a network.
+    """Mappings of stages to the devices of a network.
 
     deadline: that of a whole of which the mapping is a part; None: its own by the settings.
     """
-    run = _Run(stages, network, settings, deadline or Deadline(settings.limits.time_s))
+    run = _WaysToMap(stages, network, settings, deadline or Deadline(settings.limits.time_s))
     by_hand = run.by_hand()
     kinds = _instantiations(stages, settings.instantiation)
     searched = [
@@ -99,13 +103,13 @@ def map_stages(
             ways.append(run.anneal([*searched, *(by_hand if settings.heuristics else ())]))
     if settings.heuristics:
         ways += by_hand
-    exact = Problem(stages, network, "exact")
+    exact = MappingProblem(stages, network, "exact")
     bounds = [one.found.bound_s for one in searched if one.found is not None]
     bound_s = max(lower_bound_s(exact, run.deadline), *bounds)
     return Mapped(exact, tuple(ways), by_hand, bound_s, run.seconds)
 
 
-def _instantiations(stages: StageGraph, choice: Choice) -> tuple[Instantiation, ...]:
+def _instantiations(stages: StageGraph, choice: InstantiationChoice) -> tuple[Instantiation, ...]:
     if choice == "ensemble":
         return INSTANTIATIONS
     if choice == "authors":
@@ -113,38 +117,38 @@ def _instantiations(stages: StageGraph, choice: Choice) -> tuple[Instantiation, 
     return (choose_instantiation(stages),) if choice == "auto" else (choice,)
 
 
-class _Run:
+class _WaysToMap:
     """One run of all ways on the same stages and network."""
 
     def __init__(
         self, stages: StageGraph, network: DeviceNetwork, settings: MapSettings, deadline: Deadline
     ) -> None:
         self.stages, self.network, self.settings = stages, network, settings
-        self.shape = Problem(stages, network, "exact").shape
+        self.shape = MappingProblem(stages, network, "exact").shape
         self.seconds: dict[str, float] = {}
         self.deadline = deadline
 
-    def by_hand(self) -> tuple[Candidate, ...]:
-        """Return CS map and p2p map."""
+    def by_hand(self) -> tuple[FoundMapping, ...]:
+        """CS map and p2p map."""
         return (
             self._candidate("cs-map", consecutive_map(*self.shape)),
             self._candidate("p2p-map", p2p_map(*self.shape)),
         )
 
-    def search(self, instantiation: Instantiation) -> Candidate:
-        """Return what Algorithm 1 finds for an instantiation."""
-        problem, settings = Problem(self.stages, self.network, instantiation), self.settings
+    def search(self, instantiation: Instantiation) -> FoundMapping:
+        """Best mapping that Algorithm 1 finds for an instantiation."""
+        problem, settings = MappingProblem(self.stages, self.network, instantiation), self.settings
         drawn = random_map(*self.shape, self.network.devices, settings.seed)
         with self._timed(instantiation):
             start = None if settings.heuristics else (drawn,)
             found = search(problem, settings.limits, settings.seed, start, self.deadline)
         return self._candidate(instantiation, found.mapping, found)
 
-    def anneal(self, starts: list[Candidate]) -> Candidate:
-        """Return the best of several chains: cool ones from good mappings, hot ones from random ones."""
+    def anneal(self, starts: list[FoundMapping]) -> FoundMapping:
+        """Best of several chains: cool ones from good mappings, hot ones from random ones."""
         settings = self.settings
         task = step_task(self.stages, self.network, settings.memory_bytes_per_s)
-        problem = Problem(self.stages, self.network, "exact")
+        problem = MappingProblem(self.stages, self.network, "exact")
         near = near_devices(problem, 0, self.deadline)
         compact = [
             self._candidate("local-search", mapping)
@@ -153,14 +157,14 @@ class _Run:
         ]
         ranked = sorted([*starts, *compact], key=lambda one: one.step_s)
 
-        chains = Chains(settings.seed, settings.steps, settings.chains)
+        chains = Chains(settings.seed, settings.steps)
         with self._timed("local-search"):
             _, found = best_of_chains(task, [one.mapping for one in ranked], near, chains, self.deadline)
         return self._candidate("local-search", found)
 
-    def _candidate(self, way: Way, mapping: Ints, found: Found | None = None) -> Candidate:
+    def _candidate(self, way: Way, mapping: Ints, found: SearchResult | None = None) -> FoundMapping:
         step = step_time_s(self.stages, mapping, self.network, self.settings.memory_bytes_per_s)
-        return Candidate(way, mapping, step, found)
+        return FoundMapping(way, mapping, step, found)
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
@@ -181,9 +185,9 @@ class Chains:
 
 
 def best_of_chains(
-    task: Task, starts: list[Ints], near: Ints, chains: Chains, deadline: Deadline | None = None
+    task: AnnealingTask, starts: list[Ints], near: Ints, chains: Chains, deadline: Deadline | None = None
 ) -> tuple[float, Ints]:
-    """Return the best value and mapping (S, R) of several chains, or of what they did until the deadline.
+    """Best value and mapping (S, R) of several chains, or of what they did until the deadline.
 
     Cool ones begin at good mappings, hot ones at good and at random ones; `starts` are ranked, the best
     first, `near` has the devices near every device, shape (D, D).
@@ -208,15 +212,15 @@ def best_of_chains(
 
 
 def _with_free(mapping: Ints, devices: int) -> Ints:
-    """Return the devices of all slots and then those that are free, shape (D,)."""
+    """Devices of all slots and then those that are free, shape (D,)."""
     used = mapping.reshape(-1)
     return np.concatenate([used, np.setdiff1d(np.arange(devices), used)])
 
 
 def stored_mapping(
-    mapped: Mapped, model: str, topology: str, settings: MapSettings, chosen: Candidate | None = None
+    mapped: Mapped, model: str, topology: str, settings: MapSettings, chosen: FoundMapping | None = None
 ) -> StoredMapping:
-    """Return the file of what was found, with the mapping that is chosen: unless given, the best.
+    """File of what was found, with the mapping that is chosen: unless given, the best.
 
     `topology` is as the user names it.
     """
@@ -239,14 +243,14 @@ def stored_mapping(
         compute_s=step.compute_s,
         objective_s=value,
         bound_s=min(mapped.bound_s, value),
-        proven=mapped.bound_s >= value * (1 - 2e-9),
+        proven=proves(mapped.bound_s, value),
         seed=settings.seed,
         ways=tuple(_stored_way(one) for one in mapped.ways),
         heuristics=tuple(_stored_way(one) for one in mapped.heuristics),
     )
 
 
-def _stored_way(one: Candidate) -> StoredSearch:
+def _stored_way(one: FoundMapping) -> StoredSearch:
     found = one.found
     if found is None:
         return StoredSearch(name=one.way, step_time_s=one.step_s)

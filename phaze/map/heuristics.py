@@ -9,11 +9,11 @@ import numpy as np
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.base.deadline import Deadline
-from phaze.map.objective import Problem
+from phaze.map.objective import MappingProblem
 
 
 def consecutive_map(stages: int, replicas: int) -> Ints:
-    """Return the CS map: replicas of the first stage on the first devices, then those of the second.
+    """CS map: replicas of the first stage on the first devices, then those of the second.
 
     Shape (S, R); consecutive stages on consecutive devices, all-reduce first (Parmesan, Section VIII-A).
     """
@@ -21,7 +21,7 @@ def consecutive_map(stages: int, replicas: int) -> Ints:
 
 
 def p2p_map(stages: int, replicas: int) -> Ints:
-    """Return the p2p map: stages of the first replica on the first devices, then of the second.
+    """P2p map: stages of the first replica on the first devices, then of the second.
 
     Shape (S, R) (Parmesan, Section VIII-C).
     """
@@ -29,7 +29,7 @@ def p2p_map(stages: int, replicas: int) -> Ints:
 
 
 def block_map(stages: int, replicas: int, high: int, wide: int) -> Ints:
-    """Return the mapping with blocks of so many stages and lanes on consecutive devices, shape (S, R).
+    """Mapping with blocks of so many stages and lanes on consecutive devices, shape (S, R).
 
     Inside a block the replicas of a stage are neighbours, and blocks follow each other as in a CS map; the
     last blocks may be smaller.
@@ -40,13 +40,13 @@ def block_map(stages: int, replicas: int, high: int, wide: int) -> Ints:
 
 
 def random_map(stages: int, replicas: int, devices: int, seed: int) -> Ints:
-    """Return a mapping on devices drawn at random, shape (S, R)."""
+    """Mapping on devices drawn at random, shape (S, R)."""
     drawn = np.random.default_rng(seed).permutation(devices)[: stages * replicas]
     return drawn.reshape(stages, replicas)
 
 
-def compact_maps(problem: Problem, deadline: Deadline | None = None) -> list[Ints]:
-    """Return mappings on devices that lie close to each other, each of shape (S, R).
+def compact_maps(problem: MappingProblem, deadline: Deadline | None = None) -> list[Ints]:
+    """Mappings on devices that lie close to each other, each of shape (S, R).
 
     Devices are put in order: each as near as possible to its group, or near those in its place of the groups
     before, as in a grid. Groups are of every size that divides S or R, and those of a grid in blocks of every
@@ -66,8 +66,8 @@ def compact_maps(problem: Problem, deadline: Deadline | None = None) -> list[Int
     return list(found.values())
 
 
-def near_maps(problem: Problem) -> list[Ints]:
-    """Return a few of these mappings, each of shape (S, R): on 1,024 devices all of them take long."""
+def near_maps(problem: MappingProblem) -> list[Ints]:
+    """Few of these mappings, each of shape (S, R): on 1,024 devices all of them take long."""
     found, time = [], _link_s(problem)
     for width in sorted({1, *problem.shape}):
         for order in (device_order(time, width), grid_order(time, (width,))):
@@ -76,15 +76,15 @@ def near_maps(problem: Problem) -> list[Ints]:
     return found
 
 
-def _link_s(problem: Problem) -> Floats:
-    """Return the time of a mean message on every link there and back, shape (D, D)."""
-    message, wait = problem.both_ways
+def _link_s(problem: MappingProblem) -> Floats:
+    """Time of a mean message on every link there and back, shape (D, D)."""
+    message, wait = problem.network.both_ways
     size = float(problem.edge_bytes.mean()) if len(problem.edge_bytes) else 0.0
     return message * max(size, 1.0) + wait
 
 
-def _on(order: Ints, problem: Problem) -> tuple[Ints, Ints, Ints]:
-    """Return the first devices of an order replica by replica and ring by ring, and how rings fold."""
+def _on(order: Ints, problem: MappingProblem) -> tuple[Ints, Ints, Ints]:
+    """First devices of an order replica by replica and ring by ring, and how rings fold."""
     stages, replicas = problem.shape
     used = order[: problem.slots]
     folded = np.concatenate([np.arange(0, replicas, 2), np.arange(1, replicas, 2)[::-1]])
@@ -104,7 +104,7 @@ def _orders(time: Floats, stages: int, replicas: int) -> Iterator[Ints]:
 
 
 def device_order(time: Floats, width: int) -> Ints:
-    """Return all devices, each near those before it in its group of so many; ties go to the lowest device.
+    """All devices, each near those before it in its group of so many; ties go to the lowest device.
 
     `time` is that of a link there and back, shape (D, D). A group begins next to the end of the last one.
     """
@@ -118,7 +118,7 @@ def device_order(time: Floats, width: int) -> Ints:
 
 
 def grid_order(time: Floats, widths: tuple[int, ...]) -> Ints:
-    """Return all devices in groups of so many, each near the last one and that in its place before.
+    """All devices in groups of so many, each near the last one and that in its place before.
 
     Groups of the first width make rows, those of the second planes of rows, and so on; a device is near that
     one row before it in its plane, one plane before it, and so on. `time` is that of a link there and back,
@@ -134,14 +134,14 @@ def grid_order(time: Floats, widths: tuple[int, ...]) -> Ints:
 
 
 def _begun(devices: int) -> tuple[Ints, Bools]:
-    """Return an order that begins with device 0, and which devices are free."""
+    """Order that begins with device 0, and which devices are free."""
     free = np.ones(devices, bool)
     free[0] = False
     return np.zeros(devices, np.int64), free
 
 
 def _nearest(free: Bools, time: Floats) -> int:
-    """Return the free device with the least time, the lowest of several, and take it."""
+    """Free device with the least time, the lowest of several, and take it."""
     device = int(np.argmin(np.where(free, time, np.inf)))
     free[device] = False
     return device

@@ -36,24 +36,24 @@ class Lanes:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return the workers of a lane and the lanes: S and R of a mapping."""
+        """Workers of a lane and the lanes: S and R of a mapping."""
         return len(self.workers), self.count
 
     @property
     def devices(self) -> int:
-        """Return the devices of all units."""
+        """Devices of all units."""
         return len(self.workers) * self.count * self.unit
 
 
 def lanes_of(plan: Plan) -> Lanes:
-    """Return the lanes of a plan."""
+    """Lanes of a plan."""
     count = gcd(*plan.data)
     workers = ((q, worker) for q, d in enumerate(plan.data) for worker in range(d // count))
     return Lanes(count, tuple(workers), max(stage.layout.tp for stage in plan.stages))
 
 
 def stored_stages(plan: Plan, model: str) -> StoredStages:
-    """Return the stages of a plan in the format of mappings."""
+    """Stages of a plan in the format of mappings."""
     lanes = lanes_of(plan)
     return StoredStages(
         format="phaze-stages",
@@ -77,7 +77,7 @@ def _worker(stage: Stage, lanes: int) -> StoredStage:
 
 
 def _ring_share(members: int) -> float:
-    """Return what of a tensor a member sends to scatter it, (d - 1)/d; 1 for one alone, without a ring."""
+    """Share of a tensor that a member sends to scatter it, (d - 1)/d; 1 for one alone, without a ring."""
     return sent_bytes("reduce_scatter", 1.0, members) if members > 1 else 1.0
 
 
@@ -93,7 +93,7 @@ def _messages(plan: Plan, lanes: Lanes) -> Iterator[StoredMessage]:
 
 
 def between_slices_bytes(stage: Stage, later: Stage) -> float:
-    """Return what a pair of slices passes for a microbatch, the mean of forward and backward.
+    """Bytes that a pair of slices passes for a microbatch, the mean of forward and backward.
 
     Every slice of the stage that receives needs the whole tensor; the wider group has one pair a slice.
     """

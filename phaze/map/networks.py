@@ -29,7 +29,7 @@ from phaze.spec.topology import MOST_DEVICES, TOPOLOGY, MatrixFile
 
 
 def part_of(system: Cluster, devices: int) -> Cluster:
-    """Return the smallest part of a system that has so many devices.
+    """Smallest part of a system that has so many devices.
 
     Of a torus the longest side, the last of several, is halved for as long as that leaves enough: slices of a
     TPU v4 pod are such boxes. Otherwise it is whole groups. Raises `PhazeError` if there are not so many.
@@ -54,7 +54,7 @@ def _of_size(system: Cluster, devices: int) -> Cluster:
 
 
 def device_network(system: Cluster | Matrix) -> DeviceNetwork:
-    """Return bandwidths and latencies between all devices of a system."""
+    """Bandwidths and latencies between all devices of a system."""
     if isinstance(system, Matrix):
         return network_of(system)
     return _of_levels(system) if system.torus is None else _of_torus(system)
@@ -81,7 +81,7 @@ def _of_levels(system: Cluster) -> DeviceNetwork:
 
 
 def units_of(network: DeviceNetwork, width: int) -> DeviceNetwork:
-    """Return the network between units of so many devices with neighbouring numbers.
+    """Network between units of so many devices with neighbouring numbers.
 
     The k-th devices of two units send to each other; the slowest such pair counts. Devices that do not fill
     a unit are left out.
@@ -95,14 +95,14 @@ def units_of(network: DeviceNetwork, width: int) -> DeviceNetwork:
 
 
 def _slowest(matrix: Floats, width: int) -> Floats:
-    """Return the largest over pairs of devices in the same place of two units, shape (U, U)."""
+    """Largest over pairs of devices in the same place of two units, shape (U, U)."""
     units = len(matrix) // width
     places = [np.arange(units) * width + k for k in range(width)]
     return np.asarray(np.max([matrix[np.ix_(at, at)] for at in places], axis=0))
 
 
 def read_topology(path: Path) -> DeviceNetwork:
-    """Return the network of a topology file, or raise PhazeError naming what is wrong in it."""
+    """Network of a topology file, or raise PhazeError naming what is wrong in it."""
     if path.suffix in (".csv", ".json", ".graphml"):
         return _of_file(MatrixFile(kind="file", path=path.name), path.parent)
     try:
@@ -135,13 +135,13 @@ def _of_file(file: MatrixFile, folder: Path) -> DeviceNetwork:
 
 
 def _read_table(path: Path) -> tuple[Floats, Floats]:
-    """Return the bandwidths of a table, 0 where there is none, and unknown latencies."""
+    """Bandwidths of a table, 0 where there is none, and unknown latencies."""
     values = np.array(read_bandwidths(path))
     return values, np.full_like(values, np.nan)
 
 
 def _read_graph(path: Path) -> tuple[Floats, Floats]:
-    """Return bandwidths and latencies of a graph, nodes in its order; undirected edges go both ways."""
+    """Bandwidths and latencies of a graph, nodes in its order; undirected edges go both ways."""
     graph = _load_graph(path)
     index = {node: k for k, node in enumerate(graph.nodes)}
     if not index:
@@ -173,7 +173,7 @@ _NO_GRAPH = (ValueError, KeyError, TypeError, AttributeError, SyntaxError, Recur
 
 
 def _node_link(path: Path) -> nx.Graph[object]:
-    """Return the graph of a file of NetworkX, which called `edges` `links` before version 3.4."""
+    """Graph of a file of NetworkX, which called `edges` `links` before version 3.4."""
     loaded = read_json(path)
     nodes = loaded.get("nodes") if isinstance(loaded, dict) else None
     if not isinstance(loaded, dict) or not isinstance(nodes, list):
@@ -185,7 +185,7 @@ def _node_link(path: Path) -> nx.Graph[object]:
 
 
 def _attribute(about: dict[str, object], key: str, path: Path, source: object, target: object) -> float:
-    """Return bandwidth or latency of an edge; a latency may be missing, NaN then."""
+    """Bandwidth or latency of an edge; a latency may be missing, NaN then."""
     value = about.get(key)
     if value is None and key == "latency":
         return float("nan")

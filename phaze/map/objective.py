@@ -30,7 +30,7 @@ INSTANTIATIONS: tuple[Instantiation, ...] = get_args(Instantiation)
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class MappingProblem:
     """Stages to be mapped, the network of their devices, and what of a stage's time is counted."""
 
     stages: StageGraph
@@ -48,53 +48,48 @@ class Problem:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return S and R."""
+        """S and R."""
         return len(self.stages.forward_s), self.stages.replicas
 
     @property
     def slots(self) -> int:
-        """Return S R, the devices that are needed."""
+        """S R, the devices that are needed."""
         return self.shape[0] * self.shape[1]
 
     @property
     def counts_messages(self) -> bool:
-        """Return whether c_m is counted."""
+        """True where c_m is counted."""
         return self.instantiation != "allreduce"
 
     @property
     def counts_rings(self) -> bool:
-        """Return whether c_AR is counted; a ring of one replica has no links."""
+        """True where c_AR is counted; a ring of one replica has no links."""
         return self.instantiation != "p2p" and self.stages.replicas > 1
 
     @cached_property
     def edges(self) -> Ints:
-        """Return the edges that are counted, shape (e, 2)."""
+        """Edges that are counted, shape (e, 2)."""
         pairs = np.ascontiguousarray(self.stages.edges.reshape(-1, 2), np.int64)
         return pairs if self.counts_messages else pairs[:0]
 
     @cached_property
     def edge_bytes(self) -> Floats:
-        """Return the bytes of the edges that are counted, shape (e,)."""
+        """Bytes of the edges that are counted, shape (e,)."""
         return np.ascontiguousarray(self.stages.edge_bytes[: len(self.edges)], np.float64)
-
-    @property
-    def both_ways(self) -> tuple[Floats, Floats]:
-        """Return seconds per byte and latency there and back, shapes (D, D)."""
-        return self.network.both_ways
 
     @cached_property
     def ring_bytes(self) -> Floats:
-        """Return what a link of each stage's ring carries in an all-reduce, 2 (R − 1) / R · P, shape (S,)."""
+        """Bytes over a link of each stage's ring in an all-reduce, 2 (R − 1) / R · P, shape (S,)."""
         sent = sent_bytes("all_reduce", self.stages.parameter_bytes, self.stages.replicas)
         return np.ascontiguousarray(sent)
 
     @property
     def ring_waits(self) -> float:
-        """Return how often a latency occurs in an all-reduce."""
+        """Latencies in an all-reduce."""
         return rounds("all_reduce", self.stages.replicas)
 
     def stage_times_s(self, mapping: Ints) -> Floats:
-        """Return the time of every stage, of its slowest replica, under a mapping (S, R)."""
+        """Time of every stage, of its slowest replica, under a mapping (S, R)."""
         seconds, waits = self.network.seconds_per_byte, self.network.waits_s
         times = np.tile(self.stages.compute_s, (self.stages.replicas, 1)).T
         for (s, t), size in zip(self.edges, self.edge_bytes, strict=True):
@@ -106,19 +101,19 @@ class Problem:
         return longest + self.all_reduce_s(mapping) if self.counts_rings else longest
 
     def all_reduce_s(self, mapping: Ints) -> Floats:
-        """Return the time of the all-reduce of every stage by its slowest link, shape (S,)."""
+        """Time of the all-reduce of every stage by its slowest link, shape (S,)."""
         links = mapping, np.roll(mapping, -1, axis=1)
         seconds, waits = self.network.seconds_per_byte[links], self.network.waits_s[links]
         slowest: Floats = (self.ring_bytes[:, None] * seconds + self.ring_waits * waits).max(axis=1)
         return slowest
 
     def value_s(self, mapping: Ints) -> float:
-        """Return the longest stage time (5)."""
+        """Longest stage time (5)."""
         return float(self.stage_times_s(mapping).max())
 
 
 def choose_instantiation(stages: StageGraph) -> Instantiation:
-    """Return the instantiation by the ratio of bytes, of gradients reduced to those passed between stages.
+    """Instantiation by the ratio of bytes, of gradients reduced to those passed between stages.
 
     Above one the all-reduce counts (Section V-B). Both are taken for a step: a ring's link carries
     2 (R − 1) / R of the gradients once, an edge its bytes there and back for every microbatch.
@@ -128,8 +123,8 @@ def choose_instantiation(stages: StageGraph) -> Instantiation:
     return "allreduce" if reduced > passed else "p2p"
 
 
-def lower_bound_s(problem: Problem, deadline: Deadline | None = None) -> float:
-    """Return a time that no mapping stays below: (10), (11), or the larger for all three terms.
+def lower_bound_s(problem: MappingProblem, deadline: Deadline | None = None) -> float:
+    """Time that no mapping stays below: (10), (11), or the larger for all three terms.
 
     With all three every stage takes at least its best messages and its best ring, each for itself. At the
     deadline it is the longest computation of a stage.
@@ -143,8 +138,8 @@ def lower_bound_s(problem: Problem, deadline: Deadline | None = None) -> float:
     return float((compute + (messages + rings).min(axis=1)).max())
 
 
-def _best_messages_s(problem: Problem, until: Deadline) -> Floats:
-    """Return the least messages of every stage on every device: largest edges on best links, shape (S, D).
+def _best_messages_s(problem: MappingProblem, until: Deadline) -> Floats:
+    """Least messages of every stage on every device: largest edges on best links, shape (S, D).
 
     Sorting is exact without latencies, and with equal ones; otherwise the latencies are bounded apart.
     """
@@ -159,18 +154,18 @@ def _best_messages_s(problem: Problem, until: Deadline) -> Floats:
     return least
 
 
-def _least_of_rows(problem: Problem, which: int, count: int, until: Deadline) -> Floats:
-    """Return the least so many links of every device there and back, rising, shape (D, count)."""
+def _least_of_rows(problem: MappingProblem, which: int, count: int, until: Deadline) -> Floats:
+    """Least so many links of every device there and back, rising, shape (D, count)."""
     until.check()
-    links = _without_self(problem.both_ways[which])
+    links = _without_self(problem.network.both_ways[which])
     until.check()
     if count < links.shape[1]:
         links.partition(count, axis=1)
     return np.asarray(np.sort(links[:, :count], axis=1))
 
 
-def _best_rings_s(problem: Problem, until: Deadline) -> Floats:
-    """Return the least slowest link of a ring through every device, to two others, shape (S, D).
+def _best_rings_s(problem: MappingProblem, until: Deadline) -> Floats:
+    """Least slowest link of a ring through every device, to two others, shape (S, D).
 
     With R = 2 both links go to one device.
     """
@@ -187,7 +182,7 @@ def _best_rings_s(problem: Problem, until: Deadline) -> Floats:
 
 
 def _best_pass(link_s: Floats, replicas: int) -> Floats:
-    """Return for every device the least of the slower of a link in and a link out, shape (D,)."""
+    """For every device the least of the slower of a link in and a link out, shape (D,)."""
     links = _without_self(link_s)
     if replicas == 2:
         return np.asarray(np.maximum(links, links.T).min(axis=1))
@@ -206,7 +201,7 @@ def _best_pass(link_s: Floats, replicas: int) -> Floats:
 
 
 def _without_self(matrix: Floats) -> Floats:
-    """Return a copy of a matrix with an endless diagonal, shape (D, D)."""
+    """Copy of a matrix with an endless diagonal, shape (D, D)."""
     found = matrix.copy()
     np.fill_diagonal(found, np.inf)
     return found

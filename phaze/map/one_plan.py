@@ -15,7 +15,7 @@ from phaze.base.errors import PhazeError
 from phaze.base.progress import counted
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.fabric import Fabric, from_matrix
-from phaze.map.ensemble import Candidate, Mapped, MapSettings, Way, map_stages
+from phaze.map.ensemble import FoundMapping, Mapped, MapSettings, Way, map_stages
 from phaze.map.lanes import Lanes, lanes_of, stored_stages
 from phaze.map.networks import units_of
 from phaze.map.plan_maps import PlanOn, devices_of
@@ -39,14 +39,14 @@ class PlanOnDevices:
     """A batch by the event simulator, by way; at a time limit of the shortest step only."""
 
     @cached_property
-    def best(self) -> Candidate:
-        """Return the way that may be chosen with the shortest batch, the first of several."""
+    def best(self) -> FoundMapping:
+        """Way that may be chosen with the shortest batch, the first of several."""
         known = [one for one in self.mapped.ways if one.way in self.simulated_s]
         return min(known, key=lambda one: self.simulated_s[one.way])
 
     @property
     def devices(self) -> list[list[list[int]]]:
-        """Return the devices of every stage, replica and slice under the best mapping."""
+        """Devices of every stage, replica and slice under the best mapping."""
         placed = devices_of(self.plan, self.lanes, self.best.mapping)
         return [[list(slices) for slices in replicas] for replicas in placed]
 
@@ -54,7 +54,7 @@ class PlanOnDevices:
 def map_one(
     plan: Plan, model: str, network: DeviceNetwork, settings: MapSettings, deadline: Deadline | None = None
 ) -> PlanOnDevices:
-    """Return a plan on the devices of a network, or raise PhazeError where there are too few.
+    """Plan on the devices of a network, or raise PhazeError where there are too few.
 
     At the deadline, that of the settings unless given, mappings are no longer simulated: that one is in any
     case which has the shortest step without contention.
@@ -79,7 +79,7 @@ def _needed(lanes: Lanes) -> str:
 
 
 def stored_plan(found: PlanOnDevices, row: pd.Series) -> StoredPlanMap:
-    """Return what the file of a mapping says of a plan, given with its row of table plans."""
+    """Part of the file of a mapping that is about a plan, given with its row of table plans."""
     ways = dict.fromkeys(one.way for one in (*found.mapped.ways, *found.mapped.heuristics))
     content = {
         "architecture": row["architecture"],

@@ -26,7 +26,7 @@ from phaze.map.ensemble import Chains, best_of_chains
 from phaze.map.heuristics import block_map, consecutive_map, near_maps, p2p_map
 from phaze.map.lanes import Lanes, lanes_of, stored_stages
 from phaze.map.networks import device_network, part_of, units_of
-from phaze.map.objective import Problem
+from phaze.map.objective import MappingProblem
 from phaze.map.schemes import near_devices
 from phaze.pipeline.gpipe import simulate_step, step_times_s
 from phaze.pipeline.traffic import carry_out
@@ -41,20 +41,10 @@ from phaze.workload.operator_graphs import StageGraph, stage_graph
 
 Row = dict[str, str | int | float | bool]
 
+CHAINS = 2
+"""Of the local search."""
 BLOCKS = (2, 4)
 """Stages of a lane that are on consecutive devices."""
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How far is searched."""
-
-    steps: int
-    """Changes of places tried by each chain of the local search."""
-    seed: int = 0
-    """Of its random numbers."""
-    chains: int = 2
-    """Chains of the local search, the best of which counts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,21 +76,12 @@ class PlanMap:
 
     @cached_property
     def best(self) -> Tried:
-        """Return the mapping with the shortest simulated batch, the first of several."""
+        """Mapping with the shortest simulated batch, the first of several."""
         return min(self.tried, key=lambda one: one.simulated_s)
-
-    @cached_property
-    def default(self) -> Tried:
-        """Return the CS map: all-reduce first."""
-        return self.of(BY_HAND[0])
-
-    def of(self, way: str) -> Tried:
-        """Return the mapping of a way."""
-        return next(one for one in self.tried if one.way == way)
 
     @property
     def placed(self) -> Devices:
-        """Return the devices of every stage and replica under the best mapping."""
+        """Devices of every stage and replica under the best mapping."""
         return devices_of(self.plan, self.lanes, self.best.mapping)
 
     def rows(self) -> Iterator[Row]:
@@ -124,29 +105,29 @@ class PlanMap:
 def map_rows(
     row: Row, stages: pd.DataFrame, system: Cluster | Matrix, devices: int, search: PlanMapSettings
 ) -> tuple[list[Row], list[list[list[int]]]] | None:
-    """Return rows of table plan_maps from the way on, and the devices of every stage, replica and slice.
+    """Rows of table plan_maps from the way on, and the devices of every stage, replica and slice.
 
     A plan is given by its rows in tables plans and plan_stages. None if the system has too few devices.
     """
     plan = read_plan(pd.Series(row), stages)
     if lanes_of(plan).devices > system.devices:
         return None
-    found = map_plan(plan, system, devices, Effort(search.steps, search.seed))
+    found = map_plan(plan, system, devices, Chains(search.seed, search.steps, CHAINS))
     return list(found.rows()), [[list(slices) for slices in replicas] for replicas in found.placed]
 
 
-def map_plan(plan: Plan, system: Cluster | Matrix, devices: int, effort: Effort) -> PlanMap:
-    """Return a plan on the part of a system that has so many devices, or as many as its units need."""
-    run = _Run(plan, system, devices)
+def map_plan(plan: Plan, system: Cluster | Matrix, devices: int, chains: Chains) -> PlanMap:
+    """Plan on the part of a system that has so many devices, or as many as its units need."""
+    run = _PlanOnPart(plan, system, devices)
     hand = [run.judge(way, mapping) for way, mapping in run.by_hand()]
-    searched = run.judge(*run.search(effort))
+    searched = run.judge(*run.search(chains))
     topology = run.fabric.topology
     alone_s = silent_batch_s(run.plan, run.fabric)
     return PlanMap(plan, run.lanes, topology.name, topology.devices, alone_s, (*hand, searched))
 
 
 def devices_of(plan: Plan, lanes: Lanes, mapping: Ints) -> Devices:
-    """Return the devices of every stage and replica of a plan under a mapping to units, shape (S, R)."""
+    """Devices of every stage and replica of a plan under a mapping to units, shape (S, R)."""
     found: list[list[range]] = [[] for _ in plan.stages]
     for (q, _), units in zip(lanes.workers, mapping.tolist(), strict=True):
         width = plan.stages[q].layout.tp
@@ -155,7 +136,7 @@ def devices_of(plan: Plan, lanes: Lanes, mapping: Ints) -> Devices:
 
 
 def within_units(plan: Plan) -> Plan:
-    """Return a plan whose slices send each other nothing beside their passes, which hold what that takes.
+    """Plan whose slices send each other nothing beside their passes, which hold what that takes.
 
     A unit has consecutive devices under every mapping; its messages, one for every layer and microbatch,
     would be most of those that are simulated.
@@ -175,7 +156,7 @@ class PlanOn:
         self.known: dict[bytes, float] = {}
 
     def batch_s(self, mapping: Ints) -> float:
-        """Return a batch with contention."""
+        """Batch with contention."""
         key = mapping.tobytes()
         if key not in self.known:
             placed = devices_of(self.plan, self.lanes, mapping)
@@ -184,7 +165,7 @@ class PlanOn:
         return self.known[key]
 
 
-class _Run(PlanOn):
+class _PlanOnPart(PlanOn):
     """The same on a part of a system, with what searches and estimates need."""
 
     def __init__(self, plan: Plan, system: Cluster | Matrix, devices: int) -> None:
@@ -200,25 +181,24 @@ class _Run(PlanOn):
         yield BY_HAND[0], consecutive_map(*self.lanes.shape)
         yield BY_HAND[1], p2p_map(*self.lanes.shape)
 
-    def search(self, effort: Effort) -> tuple[str, Ints]:
-        """Return the mapping with the network in mind that is estimated to be the best, and its way."""
-        found = {"local-search": self._local_search(effort)}
+    def search(self, chains: Chains) -> tuple[str, Ints]:
+        """Mapping with the network in mind that is estimated to be the best, and its way."""
+        found = {"local-search": self._local_search(chains)}
         for high in BLOCKS:
             if high < self.lanes.shape[0] and self.near % high == 0 and self.near > high:
                 found[f"blocks-of-{high}"] = block_map(*self.lanes.shape, high, self.near // high)
         return min(found.items(), key=lambda one: self.estimate_s(one[1]))
 
-    def _local_search(self, effort: Effort) -> Ints:
-        """Return what the local search makes of the best of some mappings on devices close to each other."""
-        problem = Problem(self.stages, self.network, "exact")
+    def _local_search(self, chains: Chains) -> Ints:
+        """Mapping by local search from the best of some on devices close to each other."""
+        problem = MappingProblem(self.stages, self.network, "exact")
         starts = near_maps(problem)
         ranks = np.argsort(step_times_s(self.stages, np.array(starts), self.network), kind="stable")
         task, near = step_task(self.stages, self.network, math.inf), near_devices(problem, 0)
-        chains = Chains(effort.seed, effort.steps, effort.chains)
         return best_of_chains(task, [starts[k] for k in ranks.tolist()], near, chains)[1]
 
     def estimate_s(self, mapping: Ints) -> float:
-        """Return a batch without contention and with a flush: the passes, then the all-reduces."""
+        """Batch without contention and with a flush: the passes, then the all-reduces."""
         step = simulate_step(self.stages, mapping, self.network)
         ended = dict.fromkeys(range(len(self.plan.stages)), 0.0)
         for (q, _), over in zip(self.lanes.workers, step.ended_s.max(axis=1).tolist(), strict=True):
@@ -227,7 +207,7 @@ class _Run(PlanOn):
         return max(over + self._all_reduce_s(q, placed) for q, over in ended.items())
 
     def _all_reduce_s(self, q: int, placed: Devices) -> float:
-        """Return an all-reduce of a stage as the simulator carries it out: inside nodes first, if it can."""
+        """All-reduce of a stage as the simulator carries it out: inside nodes first, if it can."""
         units = np.array([slices[0] for slices in placed[q]]) // self.lanes.unit
         size = self.plan.stages[q].weight_bytes
         rows = by_node(units.tolist(), max(self.fabric.node // self.lanes.unit, 1))
@@ -239,7 +219,7 @@ class _Run(PlanOn):
         return within_s + max(self.network.seconds("all_reduce", share, column) for column in across)
 
     def judge(self, way: str, mapping: Ints) -> Tried:
-        """Return what a mapping leads to."""
+        """Mapping with its times."""
         return Tried(way, mapping, self.estimate_s(mapping), self.batch_s(mapping))
 
 
@@ -259,7 +239,7 @@ def _network_of(system: Cluster | Matrix, needed: int) -> _Network:
 
 
 def _consecutive(part: Cluster | Matrix) -> int:
-    """Return how many devices with consecutive numbers are near: those of a node, or of a row of a torus."""
+    """Devices with consecutive numbers that are near: those of a node, or of a row of a torus."""
     if isinstance(part, Matrix):
         return 1
     if part.torus is not None:

@@ -30,7 +30,7 @@ PLACES = ["stage", "replica", "slice", "device"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class MapQuestion:
     """Which plans are mapped, and to what."""
 
     systems: Mapping[str, Cluster | Matrix]
@@ -46,8 +46,8 @@ class Asked:
         networks: Mapping[str, Mapping[str, object]],
         devices: int,
         search: PlanMapSettings,
-    ) -> Asked:
-        """Return what a study asks for, its networks as plain values."""
+    ) -> MapQuestion:
+        """Question of a study, its networks as plain values."""
         systems = {
             name: (Cluster if "device" in one else Matrix).parse(one, name) for name, one in networks.items()
         }
@@ -55,14 +55,14 @@ class Asked:
 
     @property
     def content(self) -> Plain:
-        """Return what a plan on a system depends on besides both."""
+        """Settings that a plan on a system depends on besides both."""
         return [self.devices, self.search.steps, self.search.seed]
 
 
 def map_plans(
-    plans: pd.DataFrame, stages: pd.DataFrame, asked: Asked, recalled: Recalled
+    plans: pd.DataFrame, stages: pd.DataFrame, asked: MapQuestion, recalled: Recalled
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return tables plan_maps and plan_devices of a model from its tables plans and plan_stages.
+    """Tables plan_maps and plan_devices of a model from its tables plans and plan_stages.
 
     Mapped are the plans of the accelerator on which Phaze's is the fastest, of several with equal times all;
     plans that are equal are simulated once. One of unequal tensor widths whose units do not fit is left out.
@@ -84,7 +84,7 @@ def map_plans(
 
 
 def _chosen(
-    plans: pd.DataFrame, stages: pd.DataFrame, asked: Asked
+    plans: pd.DataFrame, stages: pd.DataFrame, asked: MapQuestion
 ) -> Iterator[tuple[Row, Row, pd.DataFrame]]:
     """Yield the plans to map: the key of each, and what of its rows a simulation depends on."""
     placed = plans[plans["status"] == "placed"]
@@ -101,16 +101,16 @@ def _chosen(
 
 
 def _map(
-    row: Row, stages: pd.DataFrame, system: str, asked: Asked
+    row: Row, stages: pd.DataFrame, system: str, asked: MapQuestion
 ) -> tuple[list[Row], list[list[list[int]]]] | None:
-    """Return what `map_rows` says of a plan on a system."""
+    """Rows and devices of a plan on a system, None where it has too few."""
     from phaze.map.plan_maps import map_rows  # compiled loops take their time: most plans are known
 
     return map_rows(row, stages, asked.systems[system], asked.devices, asked.search)
 
 
 def _places(devices: Iterable[Iterable[Iterable[int]]]) -> list[tuple[int, int, int, int]]:
-    """Return the rows of table plan_devices, from the stage on."""
+    """Rows of table plan_devices, from the stage on."""
     return [
         (stage, replica, number, device)
         for stage, replicas in enumerate(devices)

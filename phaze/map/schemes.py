@@ -6,11 +6,11 @@ import numpy as np
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.deadline import Deadline
-from phaze.map.objective import Problem
+from phaze.map.objective import MappingProblem
 from phaze.map.symmetry import replica_rules
 
 
-class Plan(NamedTuple):
+class SlotOrder(NamedTuple):
     """The mapping order and the checking schemes: known before the search (Section V-A)."""
 
     order: Ints
@@ -31,7 +31,7 @@ class Plan(NamedTuple):
     """Slot that has a lower device because replicas are alike, -1: none, shape (n,)."""
 
 
-class Costs(NamedTuple):
+class LinkCosts(NamedTuple):
     """Times of stages, edges and rings on pairs of devices."""
 
     compute: Floats
@@ -48,12 +48,12 @@ class Costs(NamedTuple):
     best_in: Floats
 
 
-def make_costs(problem: Problem) -> Costs:
-    """Return the costs of a problem."""
+def make_costs(problem: MappingProblem) -> LinkCosts:
+    """LinkCosts of a problem."""
     seconds, waits = problem.network.seconds_per_byte, problem.network.waits_s
-    message, message_wait = problem.both_ways
+    message, message_wait = problem.network.both_ways
     no_latency = not waits.any()
-    return Costs(
+    return LinkCosts(
         np.ascontiguousarray(problem.stages.compute_s, np.float64),
         problem.edge_bytes,
         message,
@@ -70,14 +70,14 @@ def make_costs(problem: Problem) -> Costs:
 
 
 def _least(matrix: Floats, axis: int) -> Floats:
-    """Return the least of every row or column without the diagonal; zero where there is nothing else."""
+    """Least of every row or column without the diagonal; zero where there is nothing else."""
     if len(matrix) == 1:
         return np.zeros(1)
     return np.asarray(np.where(np.eye(len(matrix), dtype=bool), np.inf, matrix).min(axis=axis))
 
 
-def make_plan(problem: Problem) -> Plan:
-    """Return the mapping order and the checking schemes of a problem.
+def make_plan(problem: MappingProblem) -> SlotOrder:
+    """Mapping order and the checking schemes of a problem.
 
     Without rings it goes replica by replica, stages in the order of their data flow; with rings only, stage
     by stage, those first whose rings and passes take longest. With both, by what there is more of.
@@ -95,7 +95,7 @@ def make_plan(problem: Problem) -> Plan:
         if problem.counts_rings:
             previous[k], following[k] = place[s, (r - 1) % replicas], place[s, (r + 1) % replicas]
         anchors.append(_anchor(problem, links, place, (s, r), previous[k]))
-    return Plan(
+    return SlotOrder(
         order,
         np.array(first, np.int64),
         np.array(slots, np.int64),
@@ -107,7 +107,7 @@ def make_plan(problem: Problem) -> Plan:
     )
 
 
-def _order(problem: Problem) -> Ints:
+def _order(problem: MappingProblem) -> Ints:
     stages, replicas = problem.shape
     slots = [(s, r) for r in range(replicas) for s in range(stages)]
     if problem.counts_rings and (not problem.counts_messages or _rings_prevail(problem)):
@@ -117,7 +117,7 @@ def _order(problem: Problem) -> Ints:
     return np.array(slots, np.int64)
 
 
-def _rings_prevail(problem: Problem) -> bool:
+def _rings_prevail(problem: MappingProblem) -> bool:
     return float(problem.ring_bytes.max()) > 2.0 * float(problem.edge_bytes.max(initial=0.0))
 
 
@@ -125,19 +125,19 @@ def _middle(seconds: Floats) -> float:
     return float(np.median(seconds[~np.eye(len(seconds), dtype=bool)])) if len(seconds) > 1 else 0.0
 
 
-def _links(problem: Problem, stage: int) -> list[tuple[int, int]]:
-    """Return the edges of a stage that are counted, with the stage at their other end."""
+def _links(problem: MappingProblem, stage: int) -> list[tuple[int, int]]:
+    """Edges of a stage that are counted, with the stage at their other end."""
     return [(e, t if s == stage else s) for e, (s, t) in enumerate(problem.edges.tolist()) if stage in (s, t)]
 
 
 def _anchor(
-    problem: Problem,
+    problem: MappingProblem,
     links: list[tuple[int, int]],
     place: dict[tuple[int, int], int],
     slot: tuple[int, int],
     previous: int,
 ) -> int:
-    """Return the neighbour with the most bytes among those assigned before."""
+    """Neighbour with the most bytes among those assigned before."""
     stage, replica = slot
     k = place[slot]
     known = [(2.0 * problem.edge_bytes[e], place[t, replica]) for e, t in links if place[t, replica] < k]
@@ -150,14 +150,14 @@ ROWS = 256
 """Devices whose others are sorted before somebody may ask for the end."""
 
 
-def near_devices(problem: Problem, seed: int, deadline: Deadline | None = None) -> Ints:
-    """Return for every device all others by the time of a link there and back, shape (D, D), ties at random.
+def near_devices(problem: MappingProblem, seed: int, deadline: Deadline | None = None) -> Ints:
+    """For every device all others by the time of a link there and back, shape (D, D), ties at random.
 
     Seed 0 leaves ties in the order of devices. Raises OutOfTimeError at the deadline.
     """
     until = deadline or Deadline()
     until.check()
-    message, wait = problem.both_ways
+    message, wait = problem.network.both_ways
     devices = len(message)
     size = float(np.mean(problem.edge_bytes)) if len(problem.edge_bytes) else float(problem.ring_bytes.mean())
     time = message * max(size, 1.0) + wait

@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,32 +10,32 @@ from phaze.base.arrays import Ints
 from phaze.base.deadline import Deadline, OutOfTimeError
 from phaze.map.descent import FOUND, NONE, STOPPED, descend, new_state
 from phaze.map.heuristics import consecutive_map, p2p_map, random_map
-from phaze.map.objective import Problem, lower_bound_s
+from phaze.map.objective import MappingProblem, lower_bound_s
 from phaze.map.schemes import make_costs, make_plan, near_devices
 from phaze.map.symmetry import device_symmetry
 
 ROUNDING = 1e-12
 """By this share a target is exceeded where sums are rounded."""
+TARGETS = 4
+"""Targets at once, each on a thread."""
+EPSILON = 1e-9
+"""The interval that is left, as a share of the value."""
+EPSILON_WITHOUT_PROOF = 1e-3
+"""The same where its lower end was given up, not proven: targets close by are given up as well."""
 
 
 @dataclass(frozen=True)
-class Limits:
+class SearchLimits:
     """When a search ends without a proof."""
 
     tries: int = 4_000_000
     """Devices tried for one target; the same on every machine."""
     time_s: float = float("inf")
     """Wall time of all ways to map together; results may then differ between runs."""
-    targets: int = 4
-    """Targets at once, each on a thread."""
-    epsilon: float = 1e-9
-    """The interval that is left, as a share of the value."""
-    epsilon_without_proof: float = 1e-3
-    """The same where its lower end was given up, not proven: targets close by are given up as well."""
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class SearchResult:
     """The best mapping of a search, and what is known of better ones."""
 
     mapping: Ints
@@ -55,8 +55,13 @@ class Found:
 
     @property
     def proven(self) -> bool:
-        """Return whether no mapping is better."""
-        return self.bound_s >= self.value_s * (1 - 2e-9)
+        """True where no mapping is better."""
+        return proves(self.bound_s, self.value_s)
+
+
+def proves(bound_s: float, value_s: float) -> bool:
+    """True where a bound says that a value is the least, but for rounding."""
+    return bound_s >= value_s * (1 - 2e-9)
 
 
 @dataclass
@@ -70,41 +75,43 @@ class _Interval:
     searched: bool = False
     stopped: bool = False
     timed_out: bool = False
-    tries: int = field(default=0)
+    tries: int = 0
 
-    def is_open(self, limits: Limits) -> bool:
-        proven = self.lower_s <= self.bound_s
-        epsilon = limits.epsilon if proven else limits.epsilon_without_proof
+    @property
+    def is_open(self) -> bool:
+        epsilon = EPSILON if self.lower_s <= self.bound_s else EPSILON_WITHOUT_PROOF
         return self.upper_s - self.lower_s > epsilon * self.upper_s
 
 
 def search(
-    problem: Problem,
-    limits: Limits,
+    problem: MappingProblem,
+    limits: SearchLimits,
     seed: int,
     start: tuple[Ints, ...] | None = None,
     deadline: Deadline | None = None,
-) -> Found:
-    """Return the best mapping for an instantiation.
+) -> SearchResult:
+    """Best mapping for an instantiation.
 
     The initial upper bound is the least of `start`; None: a random and the heuristic mappings (Section V-B).
     deadline: that of a whole of which the search is a part; None: its own by the limits.
     """
     until = deadline or Deadline(limits.time_s)
     interval = _initial(problem, seed, start, until)
-    if interval.is_open(limits) and not until.passed:
+    if interval.is_open and not until.passed:
         with suppress(OutOfTimeError):
             _narrow(problem, interval, limits, seed, until)
-    interval.timed_out = until.passed and interval.is_open(limits)
+    interval.timed_out = until.passed and interval.is_open
     bound_s = min(interval.bound_s, interval.upper_s)
     how = interval.searched, interval.stopped, interval.timed_out, interval.tries
-    return Found(interval.mapping, interval.upper_s, bound_s, *how)
+    return SearchResult(interval.mapping, interval.upper_s, bound_s, *how)
 
 
-def _narrow(problem: Problem, interval: _Interval, limits: Limits, seed: int, until: Deadline) -> None:
+def _narrow(
+    problem: MappingProblem, interval: _Interval, limits: SearchLimits, seed: int, until: Deadline
+) -> None:
     """Try targets within the interval, several at a time, until it is closed or the deadline."""
     symmetry = device_symmetry(problem, until)
-    near = [near_devices(problem, k and seed * limits.targets + k, until) for k in range(limits.targets)]
+    near = [near_devices(problem, k and seed * TARGETS + k, until) for k in range(TARGETS)]
     plan = make_plan(problem)
     until.check()
     costs = make_costs(problem)
@@ -117,15 +124,17 @@ def _narrow(problem: Problem, interval: _Interval, limits: Limits, seed: int, un
         )
         return target, outcome, state.at, tried
 
-    with ThreadPoolExecutor(limits.targets) as pool, until.for_threads():
-        while interval.is_open(limits) and not until.passed:
+    with ThreadPoolExecutor(TARGETS) as pool, until.for_threads():
+        while interval.is_open and not until.passed:
             width = interval.upper_s - interval.lower_s
-            targets = interval.lower_s + width * np.arange(1, limits.targets + 1) / (limits.targets + 1)
+            targets = interval.lower_s + width * np.arange(1, TARGETS + 1) / (TARGETS + 1)
             for target, outcome, devices, tried in pool.map(try_target, enumerate(targets.tolist())):
                 _learn(problem, interval, plan.order, target, outcome, devices, tried)
 
 
-def _initial(problem: Problem, seed: int, start: tuple[Ints, ...] | None, until: Deadline) -> _Interval:
+def _initial(
+    problem: MappingProblem, seed: int, start: tuple[Ints, ...] | None, until: Deadline
+) -> _Interval:
     stages, replicas = problem.shape
     known = start or (
         random_map(stages, replicas, problem.network.devices, seed),
@@ -139,7 +148,13 @@ def _initial(problem: Problem, seed: int, start: tuple[Ints, ...] | None, until:
 
 
 def _learn(
-    problem: Problem, interval: _Interval, order: Ints, target: float, outcome: int, devices: Ints, tried: int
+    problem: MappingProblem,
+    interval: _Interval,
+    order: Ints,
+    target: float,
+    outcome: int,
+    devices: Ints,
+    tried: int,
 ) -> None:
     """Narrow the interval by what a target has shown; one given up counts as not found (Section V-B)."""
     interval.tries += tried

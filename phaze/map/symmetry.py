@@ -20,7 +20,7 @@ from scipy.sparse.csgraph import connected_components
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.deadline import Deadline
-from phaze.map.objective import Problem
+from phaze.map.objective import MappingProblem
 
 LEVELS = 8
 """Distinct bandwidths at which groups of devices are looked for; networks with more have hardly any."""
@@ -39,8 +39,8 @@ class DeviceSymmetry(NamedTuple):
     """Whether a device is the lowest of its orbit, shape (D,)."""
 
 
-def device_symmetry(problem: Problem, deadline: Deadline) -> DeviceSymmetry:
-    """Return what can be exchanged on the network of a problem; every permutation is checked.
+def device_symmetry(problem: MappingProblem, deadline: Deadline) -> DeviceSymmetry:
+    """Devices and groups of them that can be exchanged on a network; every permutation is checked.
 
     At the deadline it is what was found so far: the rules leave out less then, and are as sound.
     """
@@ -58,14 +58,14 @@ Matrices = tuple[Floats, ...]
 
 
 def _keeps(matrices: Matrices, permutation: Ints) -> bool:
-    """Return whether a permutation of devices leaves all bandwidths and latencies as they are."""
+    """True where a permutation of devices leaves all bandwidths and latencies as they are."""
     moved = np.flatnonzero(permutation != np.arange(len(permutation)))
     # Most permutations change the links of the first device that they move: a look at one is enough.
     return all(_keeps_links(m, permutation, some) for some in (moved[:1], moved) for m in matrices)
 
 
 def _keeps_links(matrix: Floats, permutation: Ints, devices: Ints) -> bool:
-    """Return whether the links of some devices stay as they are, from and to all others."""
+    """True where the links of some devices stay as they are, from and to all others."""
     there, here = matrix[np.ix_(permutation[devices], permutation)], matrix[devices]
     if not np.array_equal(there, here):
         return False
@@ -75,7 +75,7 @@ def _keeps_links(matrix: Floats, permutation: Ints, devices: Ints) -> bool:
 
 
 def _exchangeable(matrices: Matrices, deadline: Deadline) -> Ints:
-    """Return the last device below each whose exchange with it changes nothing."""
+    """Last device below each whose exchange with it changes nothing."""
     devices = len(matrices[0])
     before = np.full(devices, -1, np.int64)
     weights = np.random.default_rng(0).uniform(1.0, 2.0, devices)
@@ -96,7 +96,7 @@ def _exchangeable(matrices: Matrices, deadline: Deadline) -> Ints:
 
 
 def _can_swap(matrices: Matrices, e: int, d: int) -> bool:
-    """Return whether two devices have the same links to all others and to each other."""
+    """True where two devices have the same links to all others and to each other."""
     for matrix in matrices:
         if matrix[d, e] != matrix[e, d]:
             return False
@@ -118,7 +118,7 @@ def _transpositions(before: Ints) -> list[Ints]:
 
 
 def _groups(matrices: Matrices, deadline: Deadline) -> tuple[Ints, Ints, list[Ints]]:
-    """Return groups by level, the group before each, and the exchanges of groups.
+    """Groups by level, the group before each, and the exchanges of groups.
 
     A group is what links of at least some bandwidth connect, such as a node or a rack. Exchanged groups match
     by the order of their devices.
@@ -141,7 +141,7 @@ def _groups(matrices: Matrices, deadline: Deadline) -> tuple[Ints, Ints, list[In
 
 
 def _levels(seconds: Floats, deadline: Deadline) -> list[Ints]:
-    """Return the parts into which links of at least each distinct bandwidth connect the devices."""
+    """Parts into which links of at least each distinct bandwidth connect the devices."""
     values = np.empty(0)
     for d, row in enumerate(seconds):
         values = np.union1d(values, np.delete(row, d))
@@ -154,7 +154,7 @@ def _levels(seconds: Floats, deadline: Deadline) -> list[Ints]:
 
 
 def _groups_before(matrices: Matrices, members: list[Ints], deadline: Deadline) -> tuple[Ints, list[Ints]]:
-    """Return the last group below each that can be exchanged with it, and these exchanges."""
+    """Last group below each that can be exchanged with it, and these exchanges."""
     before, exchanges = np.full(len(members), -1, np.int64), []
     for g, mine in enumerate(members):
         for h in range(g - 1, -1, -1):
@@ -171,7 +171,7 @@ def _groups_before(matrices: Matrices, members: list[Ints], deadline: Deadline) 
 
 
 def _rotations(matrices: Matrices, deadline: Deadline) -> list[Ints]:
-    """Return the shifts along the axes of a grid, and the reflections, that change nothing.
+    """Shifts along the axes of a grid, and the reflections, that change nothing.
 
     Devices of a grid are numbered row by row; any factors of their number may be its sides.
     """
@@ -188,7 +188,7 @@ def _rotations(matrices: Matrices, deadline: Deadline) -> list[Ints]:
 
 
 def _lowest_of_orbits(moves: list[Ints], devices: int) -> Ints:
-    """Return whether each device is the lowest that the permutations turn into each other."""
+    """True where each device is the lowest that the permutations turn into each other."""
     if not moves:
         return np.ones(devices, np.int64)
     joined = np.zeros((devices, devices), bool)
@@ -201,8 +201,8 @@ def _lowest_of_orbits(moves: list[Ints], devices: int) -> Ints:
     return first
 
 
-def replica_rules(problem: Problem, order: Ints) -> Ints:
-    """Return for every slot the earlier one that has a lower device, -1: none, shape (n,).
+def replica_rules(problem: MappingProblem, order: Ints) -> Ints:
+    """For every slot the earlier one that has a lower device, -1: none, shape (n,).
 
     `order` holds stage and replica of every slot in the order of assignment, shape (n, 2).
     """

@@ -59,7 +59,7 @@ class _Graph(NamedTuple):
 
 
 def cluster(weights: Weights, hyper_operators: int, alpha: float) -> Ints:
-    """Return the hyper-operator of each node, shape (n,), as the number of one of its members.
+    """Hyper-operator of each node, shape (n,), as the number of one of its members.
 
     More than `hyper_operators` are left where no pair that may be merged is.
     """
@@ -86,7 +86,7 @@ def cluster(weights: Weights, hyper_operators: int, alpha: float) -> Ints:
 
 @njit
 def _cluster(graph: _Graph, reward: float, limit: float, most: int) -> Ints:
-    """Return the hyper-operator of each node."""
+    """Hyper-operator of each node."""
     n, left = len(graph.compute), len(graph.size)
     live, into, label = np.arange(left), np.arange(n), np.arange(n)
     compute, memory, border, size = graph.compute, graph.memory, graph.border, graph.size
@@ -122,7 +122,7 @@ def _cluster(graph: _Graph, reward: float, limit: float, most: int) -> Ints:
 
 @njit
 def _lists(end: Ints, n: int) -> tuple[Ints, Ints]:
-    """Return the edges at each node as linked lists: the first (n,), and the next of each edge (e,)."""
+    """Edges at each node as linked lists: the first (n,), and the next of each edge (e,)."""
     first, following = np.full(n, NONE, np.int64), np.empty(len(end), np.int64)
     for e in range(len(end) - 1, -1, -1):
         following[e] = first[end[e]]
@@ -143,7 +143,7 @@ def _still(live: Ints, count: int, alive: Bools) -> int:
 
 @njit_inner
 def _cheapest(graph: _Graph, live: Ints, count: int, reward: float) -> int:
-    """Return the edge of the least cost (4) that is not barred, the first of equal ones."""
+    """Edge of the least cost (4) that is not barred, the first of equal ones."""
     best, least = NONE, np.inf
     compute, ends = graph.compute, graph.out
     for k in range(count):
@@ -157,7 +157,7 @@ def _cheapest(graph: _Graph, live: Ints, count: int, reward: float) -> int:
 
 @njit_inner
 def _other_path(graph: _Graph, u: int, v: int, stamp: int) -> bool:
-    """Return whether a path leads from u to v through another node."""
+    """True where a path leads from u to v through another node."""
     stack, seen, place = graph.stack, graph.seen, graph.place
     stack[0], depth = u, 1
     while depth > 0:

@@ -100,7 +100,7 @@ class Partition:
 
     @property
     def gap(self) -> float:
-        """Return by which share the slowest stage is above the bound."""
+        """By which share the slowest stage is above the bound."""
         return self.chosen.time_s / self.bound_s - 1.0 if self.bound_s else 0.0
 
 
@@ -115,17 +115,17 @@ class Problem:
     replicas: int
 
     def candidate(self, stage_of: Ints, made_by: Maker) -> Candidate:
-        """Return a partition with its times."""
+        """Partition with its times."""
         return Candidate(stage_of, cut_of(self.weights, stage_of).time_s, self.step_s(stage_of), made_by)
 
     def step_s(self, stage_of: Ints) -> float:
-        """Return the simulated time of a step."""
+        """Simulated time of a step."""
         stages = stage_graph_of(self.graph, stage_of, self.terms, self.replicas)
         return flat_step_time_s(stages, self.terms.bandwidth_bytes_per_s)
 
 
 def problem_of(graph: OperatorGraph, terms: Terms, stages: int, replicas: int) -> Problem:
-    """Return the problem, or raise PhazeError if a graph cannot be cut that way."""
+    """Problem, or raise PhazeError if a graph cannot be cut that way."""
     weights = weigh(graph, terms)
     if stages > len(weights):
         raise PhazeError(f"partition: {stages} stages need as many operators, the graph has {len(weights)}")
@@ -136,7 +136,7 @@ def problem_of(graph: OperatorGraph, terms: Terms, stages: int, replicas: int) -
 
 
 def partition(graph: OperatorGraph, terms: Terms, stages: int, replicas: int, options: Options) -> Partition:
-    """Return a partition into S stages of R devices each.
+    """Partition into S stages of R devices each.
 
     Raises PhazeError for fewer operators than stages, and where no partition that fits the memory is found.
     """
@@ -171,7 +171,7 @@ def _paper_flow(problem: Problem, options: Options) -> Iterator[Candidate]:
 
 
 def _cut_clusters(smaller: Weights, stages: int, most_sets: int) -> Ints | None:
-    """Return the best partition of clusters (13); along one order where there are too many subgraphs."""
+    """Best partition of clusters (13); along one order where there are too many subgraphs."""
     if len(smaller) < stages:
         return None
     ordered = cut_in_order(smaller, stages)
@@ -184,7 +184,7 @@ def _cut_clusters(smaller: Weights, stages: int, most_sets: int) -> Ints | None:
 
 
 def _full_flow(problem: Problem, options: Options, met: list[Candidate], lowest: float) -> Partition:
-    """Return the best of what the paper's flow met and of what comes of it."""
+    """Best of what the paper's flow met and of what comes of it."""
     weights = problem.weights
     met += _in_order(problem)
     met += [_balanced(problem, one) for one in met]
@@ -216,7 +216,7 @@ def _in_order(problem: Problem) -> Iterator[Candidate]:
 def _cut_operators(
     weights: Weights, stages: int, best: Candidate | None, most_sets: int
 ) -> tuple[dict[Maker, Cut], float]:
-    """Return the best partitions of all operators by their makers, and what no partition is faster than.
+    """Best partitions of all operators by their makers, and what no partition is faster than.
 
     Where a border has too many fronted subgraphs an integer program goes on from the best partition, or looks
     for a first one. The bound is infinite where it is proven that no partition fits the memory.
@@ -246,7 +246,7 @@ def _cut_without_sets(
 
 
 def _cut_near(weights: Weights, stage_of: Ints, most_sets: int) -> Cut:
-    """Return the best partition whose borders lie near those of a given one, in several rounds."""
+    """Best partition whose borders lie near those of a given one, in several rounds."""
     best = cut_of(weights, stage_of)
     for _ in range(ROUNDS):
         found = next(_cuts_around(weights, best, most_sets), None)
@@ -318,12 +318,12 @@ def _check_memory(graph: OperatorGraph, weights: Weights, stages: int) -> None:
 
 
 def _nothing_fits(problem: Problem) -> str:
-    """Return the message that no partition fits, which is proven."""
+    """Message that no partition fits, which is proven."""
     return f"partition: no partition into {problem.stages} stages fits the memory: {_least_found(problem)}"
 
 
 def _none_found(problem: Problem) -> str:
-    """Return the message that none was found, where there may be one."""
+    """Message that none was found, where there may be one."""
     return (
         f"partition: found no partition into {problem.stages} stages that fits the memory, and no proof that "
         f"there is none: {_least_found(problem)}"
@@ -331,7 +331,7 @@ def _none_found(problem: Problem) -> str:
 
 
 def _least_found(problem: Problem) -> str:
-    """Return the memory of the partition found that needs the least, and what to change."""
+    """Memory of the partition found that needs the least, and what to change."""
     needed = least_memory(problem.weights, problem.stages)
     return (
         f"the one found with the least needs {needed:.4g} bytes, a device has "
@@ -340,7 +340,7 @@ def _least_found(problem: Problem) -> str:
 
 
 def least_memory(weights: Weights, stages: int) -> float:
-    """Return the least memory that intervals of one order need: as times, with bytes for seconds."""
+    """Least memory that intervals of one order need: as times, with bytes for seconds."""
     as_time = replace(weights, compute_s=weights.memory_bytes, seconds_per_byte=1.0, limit_bytes=np.inf)
     found = cut_in_order(as_time, stages)
     return np.inf if found is None else cut_of(as_time, found).time_s

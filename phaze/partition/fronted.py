@@ -47,18 +47,18 @@ class Windows:
 
     @property
     def contradictory(self) -> bool:
-        """Return whether no partition keeps within the limit."""
+        """True where no partition keeps within the limit."""
         return bool((self.earliest > self.latest).any())
 
     @property
     def groups(self) -> Ints:
-        """Return a label for each node, shape (n,): that of its stage where no border is open."""
+        """Label for each node, shape (n,): that of its stage where no border is open."""
         count = len(self.earliest)
         return np.where(self.earliest == self.latest, count + self.earliest, np.arange(count))
 
 
 def windows_within(weights: Weights, stages: int, limit_s: float) -> Windows:
-    """Return the windows that follow from a limit on the time of each stage; all is open without one."""
+    """Windows that follow from a limit on the time of each stage; all is open without one."""
     total, borders = weights.total_s, np.arange(1, stages)
     if not np.isfinite(limit_s):
         return around(weights, np.full(stages - 1, -np.inf), np.full(stages - 1, np.inf))
@@ -68,7 +68,7 @@ def windows_within(weights: Weights, stages: int, limit_s: float) -> Windows:
 
 
 def around(weights: Weights, least_s: Floats, most_s: Floats) -> Windows:
-    """Return the windows for borders with computation between two bounds, both rising."""
+    """Windows for borders with computation between two bounds, both rising."""
     before, after = weights.closures
     outside = np.searchsorted(most_s, before, side="left")
     inside = len(least_s) - np.searchsorted(least_s, weights.total_s - after, side="right")
@@ -127,7 +127,7 @@ class _Sources(NamedTuple):
 def family(
     weights: Weights, windows: Windows, border: int, limit: int = LIMIT, limit_s: float = np.inf
 ) -> Family:
-    """Return the fronted subgraphs of the first `border` stages; TooManyError for more than `limit`.
+    """Fronted subgraphs of the first `border` stages; TooManyError for more than `limit`.
 
     Left out are those that no partition has whose stages keep to `limit_s`: with the messages over the
     border, which count on both sides of it, s stages before it take at most s times as long, those after too.
@@ -168,7 +168,7 @@ def _begun(weights: Weights, inside: Bools, outside: Bools) -> _Begun:
 
 
 def describe(weights: Weights, words: Words) -> Family:
-    """Return sets with their sums and the edges over their borders."""
+    """Sets with their sums and the edges over their borders."""
     source, target = weights.sources, weights.targets
     sums = _sums(words, weights.compute_s, weights.memory_bytes)
     first, crossing, sent = _crossing(words, source, target, weights.edge_bytes)
@@ -191,7 +191,7 @@ def _grow(
     begun: _Begun,
     limit: int,
 ) -> tuple[Words, bool]:
-    """Return `start` (1, words) with every set of open nodes that keeps it fronted and within the bounds.
+    """`start` (1, words) with every set of open nodes that keeps it fronted and within the bounds.
 
     Once both ends of an edge are decided it crosses the border or not: what crosses only grows.
     """
@@ -229,7 +229,7 @@ def _grow(
 
 @njit_inner
 def _entering(sets: Words, row: int, sources: _Sources, v: int) -> tuple[float, bool]:
-    """Return the bytes of the edges to a node that come from a set, and whether all of them do."""
+    """Bytes of the edges to a node that come from a set, and whether all of them do."""
     entering, ready = 0.0, True
     for k in range(sources.first[v], sources.first[v + 1]):
         if contains(sets, row, sources.node[k]):
@@ -241,7 +241,7 @@ def _entering(sets: Words, row: int, sources: _Sources, v: int) -> tuple[float, 
 
 @njit_inner
 def _keeps(time: float, sent: float, left: float, bounds: _Bounds) -> bool:
-    """Return whether a set, and what may still join it, keeps to the bounds with what it sends so far."""
+    """True where a set, and what may still join it, keeps to the bounds with what it sends so far."""
     return (
         time + left >= bounds.least
         and time + sent <= bounds.most_plus
@@ -251,7 +251,7 @@ def _keeps(time: float, sent: float, left: float, bounds: _Bounds) -> bool:
 
 @njit
 def _larger(sets: Words, sums: Floats, count: int) -> tuple[Words, Floats]:
-    """Return the first sets with room for four times as many."""
+    """First sets with room for four times as many."""
     more, more_sums = np.empty((4 * count, sets.shape[1]), np.uint64), np.empty((4 * count, 2))
     for row in range(count):
         _copy_set(sets, row, more, row)
@@ -268,7 +268,7 @@ def _copy_set(source: Words, row: int, target: Words, to: int) -> None:
 
 @njit
 def _sums(words: Words, compute: Floats, memory: Floats) -> Floats:
-    """Return the computation and the memory of each set, shape (2, count)."""
+    """Computation and the memory of each set, shape (2, count)."""
     sums = np.zeros((2, len(words)))
     for row in range(len(words)):
         for v in range(len(compute)):
@@ -280,7 +280,7 @@ def _sums(words: Words, compute: Floats, memory: Floats) -> Floats:
 
 @njit
 def _crossing(words: Words, source: Ints, target: Ints, size: Floats) -> tuple[Ints, Ints, Floats]:
-    """Return the edges that leave each set: where they begin, all of them, and their bytes."""
+    """Edges that leave each set: where they begin, all of them, and their bytes."""
     count = len(words)
     first, sent = np.zeros(count + 1, np.int64), np.zeros(count)
     for row in range(count):

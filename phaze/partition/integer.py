@@ -46,7 +46,7 @@ class Solved:
 
 
 def cut_by_program(weights: Weights, stages: int, known_s: float = np.inf) -> Solved | None:
-    """Return a partition faster than `known_s`, and a bound; None where the program is too large.
+    """Partition faster than `known_s`, and a bound; None where the program is too large.
 
     Where nothing is known any partition that fits the memory will do, or the proof that there is none.
     """
@@ -67,12 +67,12 @@ def cut_by_program(weights: Weights, stages: int, known_s: float = np.inf) -> So
 
 
 def _longest_s(weights: Weights) -> float:
-    """Return a time that no stage of any partition exceeds."""
+    """Time that no stage of any partition exceeds."""
     return 2.0 * (weights.total_s + weights.seconds_per_byte * float(weights.edge_bytes.sum()))
 
 
 def _checked(weights: Weights, stage_of: Ints, stages: int, known_s: float) -> Cut | None:
-    """Return a solver's partition if it is one, fits, and is faster than what is known."""
+    """Solver's partition if it is one, fits, and is faster than what is known."""
     pairs = stage_of[weights.edges]
     if (pairs[:, 0] > pairs[:, 1]).any() or len(np.unique(stage_of)) < stages:
         return None
@@ -100,7 +100,7 @@ class _Program:
         model.least_time = pyo.Objective(expr=model.slowest)
 
     def stage_of(self) -> Ints:
-        """Return the stage of each node (n,) at the solver's point."""
+        """Stage of each node (n,) at the solver's point."""
         borders = range(1, self.stages)
         stages = [
             sum(1 - round(pyo.value(self.model.first[v, b])) for b in borders)
@@ -109,7 +109,7 @@ class _Program:
         return np.array(stages, dtype=np.int64)
 
     def _first(self, v: int, border: int) -> pyo.Expression | float:
-        """Return whether a node is in the first so many stages."""
+        """True where a node is in the first so many stages."""
         return float(border > 0) if border in (0, self.stages) else self.model.first[v, border]
 
     def _within(self, v: int, stage: int) -> pyo.Expression | float:
@@ -157,7 +157,7 @@ class _Program:
         model.kept.add(self._sum(stage, *count) >= 1.0)
 
     def _sum(self, stage: int, of_node: Floats, of_message: Floats) -> pyo.Expression:
-        """Return the sum over the nodes of a stage and over the messages that enter or leave it."""
+        """Sum over the nodes of a stage and over the messages that enter or leave it."""
         nodes = [v for v in range(len(self.weights)) if self._may_hold(v, stage)]
         crosses = self.model.crosses
         return (

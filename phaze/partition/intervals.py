@@ -23,7 +23,7 @@ from phaze.workload.operator_graphs import OperatorGraph
 
 
 def cut_in_order(weights: Weights, stages: int, *, overlapped: bool = False) -> Ints | None:
-    """Return the stage of each node (n,), None if no intervals fit the memory.
+    """Stage of each node (n,), None if no intervals fit the memory.
 
     `overlapped`: messages run beside computation, and memory is not looked at.
     """
@@ -49,12 +49,12 @@ def cut_in_order(weights: Weights, stages: int, *, overlapped: bool = False) -> 
 
 
 def layers_of(graph: OperatorGraph) -> tuple[str, ...]:
-    """Return the layer of each operator (n,): what is given, or what its name has before a dot."""
+    """Layer of each operator (n,): what is given, or what its name has before a dot."""
     return graph.layers or tuple(name.partition(".")[0] for name in graph.names)
 
 
 def layer_labels(graph: OperatorGraph) -> Ints:
-    """Return a number for the layer of each operator (n,), equal for layers that form a cycle."""
+    """Number for the layer of each operator (n,), equal for layers that form a cycle."""
     names, number = np.unique(np.array(layers_of(graph)), return_inverse=True)
     between: nx.DiGraph[int] = nx.DiGraph()
     between.add_nodes_from(range(len(names)))
@@ -66,7 +66,7 @@ def layer_labels(graph: OperatorGraph) -> Ints:
 
 
 def layer_weights(graph: OperatorGraph, weights: Weights, stages: int) -> tuple[Weights, Ints]:
-    """Return the graph of layers and the layer of each operator; PhazeError for fewer layers than stages."""
+    """Graph of layers and the layer of each operator; PhazeError for fewer layers than stages."""
     layers, layer_of = quotient(weights, layer_labels(graph))
     if len(layers) < stages:
         raise PhazeError(f"{stages} stages need as many layers, the graph has {len(layers)}")
@@ -74,7 +74,7 @@ def layer_weights(graph: OperatorGraph, weights: Weights, stages: int) -> tuple[
 
 
 def cut_as_pipedream(graph: OperatorGraph, weights: Weights, stages: int) -> Ints:
-    """Return the stage of each operator in PipeDream's partition by layer (Narayanan et al., SOSP 2019).
+    """Stage of each operator in PipeDream's partition by layer (Narayanan et al., SOSP 2019).
 
     The slowest stage takes the larger of its computation and its messages; memory is not looked at.
     """
@@ -86,7 +86,7 @@ def cut_as_pipedream(graph: OperatorGraph, weights: Weights, stages: int) -> Int
 
 
 def _sent(weights: Weights) -> Floats:
-    """Return the bytes over each border of the order, shape (n + 1,)."""
+    """Bytes over each border of the order, shape (n + 1,)."""
     sent = np.zeros(len(weights) + 1)
     for u, v, size in weights.tensors:
         sent[u + 1 : v + 1] += size  # never taken off again: beside a large message small ones would vanish
@@ -106,7 +106,7 @@ def _intervals(
     stages: int,
     overlapped: bool,
 ) -> tuple[Floats, Ints]:
-    """Return T[s, j] and the best i for each; edges are sorted by target, of node v from first[v] on."""
+    """T[s, j] and the best i for each; edges are sorted by target, of node v from first[v] on."""
     n = len(compute)
     value, choice = np.full((stages + 1, n + 1), np.inf), np.full((stages + 1, n + 1), NONE, np.int64)
     value[0, 0] = 0.0

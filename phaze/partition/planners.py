@@ -83,7 +83,7 @@ def _piper(problem: Problem) -> Ints:
 
 
 def piper_layers(layers: Weights) -> ProfiledLayers:
-    """Return layers with one configuration each, on one device; parameters are not exchanged."""
+    """Layers with one configuration each, on one device; parameters are not exchanged."""
     count, edges = len(layers), len(layers.edges)
     return ProfiledLayers(
         ids=tuple(range(count)),

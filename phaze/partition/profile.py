@@ -54,7 +54,7 @@ def profile_model(
     sequence: int | None = None,
     compute_factor: float = 1.0,
 ) -> OperatorGraph:
-    """Return the operators of a model with their times on the device of a system, for one microbatch.
+    """Operators of a model with their times on the device of a system, for one microbatch.
 
     `system` is a file in config/systems that says its device, or the path of one; `sequence` the tokens of a
     sample, by default the model's longest; `compute_factor` multiplies all times. Operators are named
@@ -75,7 +75,7 @@ def profile_model(
 
 
 def profile_graph(whole: LayerGraph, device: Device) -> OperatorGraph:
-    """Return the operators of a whole model with their times on a device."""
+    """Operators of a whole model with their times on a device."""
     width = device.number_bytes
     groups = library_operators(whole)
     node = {index: number for number, group in enumerate(groups) for index in group}
@@ -99,7 +99,7 @@ def profile_graph(whole: LayerGraph, device: Device) -> OperatorGraph:
 
 
 def library_operators(layer: LayerGraph) -> tuple[Group, ...]:
-    """Return the operators of a framework: a bias goes with its product, a fork with what it hands on."""
+    """Operators of a framework: a bias goes with its product, a fork with what it hands on."""
     groups: dict[int, tuple[int, ...]] = {}
     readers = layer.readers()
     for index, primitive in enumerate(layer.primitives):
@@ -120,7 +120,7 @@ def _backward_s(operators: Iterable[Operator], device: Device, width: int) -> Fl
 
 
 def _seconds(kernels: list[list[Kernel]], device: Device, width: int) -> Floats:
-    """Return the time of every operator's kernels, (operators,)."""
+    """Time of every operator's kernels, (operators,)."""
     figures = cycle_figures(load_technology(TECHNOLOGY).vector_cycles, {})
     works = works_of_kernels([kernel for own in kernels for kernel in own], figures)
     of_kernel = np.repeat(np.arange(len(kernels)), [len(own) for own in kernels])
@@ -128,12 +128,12 @@ def _seconds(kernels: list[list[Kernel]], device: Device, width: int) -> Floats:
 
 
 def _by_node(place: NDArray[np.int64], values: Floats, count: int) -> Floats:
-    """Return the sums of values (n,) by their places (n,) among `count`."""
+    """Sums of values (n,) by their places (n,) among `count`."""
     return np.bincount(place, weights=values, minlength=count).astype(np.float64)
 
 
 def _mask_bytes(whole: LayerGraph, width: int) -> Floats:
-    """Return the bytes of the mask that every primitive keeps, (primitives,)."""
+    """Bytes of the mask that every primitive keeps, (primitives,)."""
     found = [
         sum(stash.nbytes for stash in stashes(whole, index, width) if stash.piece == MASK)
         for index in range(len(whole.primitives))
@@ -146,13 +146,13 @@ def _parameters(members: list[Primitive]) -> int:
 
 
 def _made(members: list[Primitive]) -> int:
-    """Return the elements that an operator has in memory forward: parameters, and its result."""
+    """Elements that an operator has in memory forward: parameters, and its result."""
     views = all(primitive.traits.role == "view" for primitive in members)
     return _parameters(members) + (0 if views else members[-1].elements)
 
 
 def _made_backward(members: list[Primitive]) -> int:
-    """Return the elements that an operator has in memory backward: parameters, and gradients."""
+    """Elements that an operator has in memory backward: parameters, and gradients."""
     passed = (p for p in members if not p.traits.passes_gradient)
     gradients = sum(tensor.elements for p in passed for tensor in p.inputs if tensor.gradient)
     return 2 * _parameters(members) + gradients

@@ -44,7 +44,7 @@ class Cut:
 def cut_within(
     weights: Weights, stages: int, limit_s: float = np.inf, most_sets: int = LIMIT, *, thrifty: bool = False
 ) -> Cut | None:
-    """Return the best partition with no stage slower than a limit, None if there is none.
+    """Best partition with no stage slower than a limit, None if there is none.
 
     `thrifty` asks for the least messages instead, within the limit. Raises TooManyError if a border has more
     than `most_sets` fronted subgraphs.
@@ -60,14 +60,14 @@ def cut_within(
 
 
 def cut_of(weights: Weights, stage_of: Ints) -> Cut:
-    """Return a partition with its time."""
+    """Partition with its time."""
     return Cut(stage_of, float(stage_times(weights, stage_of).max()))
 
 
 def cut_between(
     weights: Weights, windows: Windows, limit_s: float, most_sets: int, *, thrifty: bool
 ) -> Ints | None:
-    """Return the stage of each node (n,) with borders within windows, None if nothing keeps to the limit."""
+    """Stage of each node (n,) with borders within windows, None if nothing keeps to the limit."""
     stages = len(windows.least_s) + 1
     families = [family(weights, windows, border, most_sets, limit_s) for border in range(stages + 1)]
     return best_chain(weights, families, limit_s, thrifty=thrifty)
@@ -76,7 +76,7 @@ def cut_between(
 def best_chain(
     weights: Weights, families: Sequence[Family], limit_s: float, *, thrifty: bool = False
 ) -> Ints | None:
-    """Return the stage of each node (n,) for the best F_0 in F_1 in ... in F_S, one of each family."""
+    """Stage of each node (n,) for the best F_0 in F_1 in ... in F_S, one of each family."""
     target, most_memory = weights.targets, weights.limit_bytes * (1 + ROUNDING)
     most_time = limit_s * (1 + ROUNDING)
     costs = _Costs(target, weights.edge_bytes, weights.seconds_per_byte, most_memory, most_time, thrifty)
@@ -99,7 +99,7 @@ def best_chain(
 
 
 def _trace(families: Sequence[Family], choices: Sequence[Ints], last: int, nodes: int) -> Ints:
-    """Return the stage of each node (n,) of the chain that ends with set `last`."""
+    """Stage of each node (n,) of the chain that ends with set `last`."""
     stage_of = np.zeros(nodes, dtype=np.int64)
     row = last
     for border in range(len(choices) - 1, 0, -1):
@@ -126,7 +126,7 @@ class _Costs(NamedTuple):
 def _one_more_stage(
     order: Ints, value: Floats, inner: Family, outer: Family, costs: _Costs
 ) -> tuple[Floats, Ints]:
-    """Return T[F, s] and the best F' for all F, from T[F', s - 1] in rising order; or so for messages.
+    """T[F, s] and the best F' for all F, from T[F', s - 1] in rising order; or so for messages.
 
     The sets of `inner` are in that order, but not where their crossing edges begin.
     """
@@ -156,7 +156,7 @@ def _one_more_stage(
 
 @njit_inner
 def _passing(outer: Words, row: int, inner: Family, k: int, costs: _Costs) -> float:
-    """Return the bytes from inner set k to what outer set `row` does not hold."""
+    """Bytes from inner set k to what outer set `row` does not hold."""
     passing = 0.0
     for c in range(inner.first[k], inner.first[k + 1]):
         edge = inner.crossing[c]
@@ -167,7 +167,7 @@ def _passing(outer: Words, row: int, inner: Family, k: int, costs: _Costs) -> fl
 
 @njit_inner
 def _smaller(inner: Words, k: int, outer: Words, row: int) -> bool:
-    """Return whether set k lies in set `row` and is not all of it."""
+    """True where set k lies in set `row` and is not all of it."""
     differs = False
     for w in range(inner.shape[1]):
         if inner[k, w] & ~outer[row, w] != 0:

@@ -36,7 +36,7 @@ POWER = 16
 def refine(
     weights: Weights, stage_of: Ints, distance: Ints, most_moves: int = MOVES, *, by_time: bool = False
 ) -> tuple[Ints, int]:
-    """Return the stages (n,) after refinement and the moves made; `distance` (n,) is that of `distances`."""
+    """Stages (n,) after refinement and the moves made; `distance` (n,) is that of `distances`."""
     refined = stage_of.astype(np.int64)
     for made in range(most_moves):
         moves = _moves(weights, refined)
@@ -51,7 +51,7 @@ def refine(
 
 
 def distances(weights: Weights) -> Ints:
-    """Return the edges from each node to the nearest reconverging one, whatever their direction, (n,).
+    """Edges from each node to the nearest reconverging one, whatever their direction, (n,).
 
     All zeros where no node reconverges.
     """
@@ -82,13 +82,13 @@ class _Moves:
     """By how much those of the target grow."""
 
     def take(self, chosen: Bools) -> _Moves:
-        """Return some of them."""
+        """Some of them."""
         stages = (self.source[chosen], self.target[chosen])
         return _Moves(self.node[chosen], *stages, self.source_bytes[chosen], self.target_bytes[chosen])
 
 
 def _moves(weights: Weights, stage_of: Ints) -> _Moves:
-    """Return the valid moves of a partition."""
+    """Valid moves of a partition."""
     first, last = _range(weights, stage_of)
     on_border = _on_border(weights, stage_of)
     kept = np.bincount(stage_of)[stage_of] > 1
@@ -107,7 +107,7 @@ def _moves(weights: Weights, stage_of: Ints) -> _Moves:
 
 
 def _range(weights: Weights, stage_of: Ints) -> tuple[Ints, Ints]:
-    """Return the first and the last stage that each node may be in while all others stay, (n,) each."""
+    """First and the last stage that each node may be in while all others stay, (n,) each."""
     first, last = np.zeros(len(weights), dtype=np.int64), np.full(len(weights), stage_of.max())
     np.maximum.at(first, weights.targets, stage_of[weights.sources])
     np.minimum.at(last, weights.sources, stage_of[weights.targets])
@@ -123,7 +123,7 @@ def _on_border(weights: Weights, stage_of: Ints) -> Bools:
 
 
 def _bytes_to(weights: Weights, stage_of: Ints, wanted: Ints) -> Floats:
-    """Return the bytes of each node's edges whose other end is in stage `wanted` (n,) of the node, (n,)."""
+    """Bytes of each node's edges whose other end is in stage `wanted` (n,) of the node, (n,)."""
     found = np.zeros(len(weights))
     for near, far in ((0, 1), (1, 0)):
         hit = stage_of[weights.edges[:, far]] == wanted[weights.edges[:, near]]
@@ -132,7 +132,7 @@ def _bytes_to(weights: Weights, stage_of: Ints, wanted: Ints) -> Floats:
 
 
 def _that_fit(weights: Weights, stage_of: Ints, moves: _Moves) -> _Moves:
-    """Return the moves after which both stages fit the memory."""
+    """Moves after which both stages fit the memory."""
     limit = weights.limit_bytes * (1 + ROUNDING)
     held = sums(stage_of, weights.memory_bytes, int(stage_of.max()) + 1) + border_bytes(weights, stage_of)
     carried = weights.memory_bytes[moves.node]
@@ -142,7 +142,7 @@ def _that_fit(weights: Weights, stage_of: Ints, moves: _Moves) -> _Moves:
 
 
 def _gains(weights: Weights, stage_of: Ints, moves: _Moves, distance: Ints) -> tuple[Floats, Floats, Floats]:
-    """Return the three gains of each move, (m,) each."""
+    """Three gains of each move, (m,) each."""
     fewer = -(moves.source_bytes + moves.target_bytes) / 2.0
     compute = sums(stage_of, weights.compute_s, int(stage_of.max()) + 1)
     shorter = compute.max() - _longest_after(compute, moves, weights.compute_s[moves.node])
@@ -154,7 +154,7 @@ def _gains(weights: Weights, stage_of: Ints, moves: _Moves, distance: Ints) -> t
 
 
 def _time_gains(weights: Weights, stage_of: Ints, moves: _Moves) -> tuple[Floats]:
-    """Return the decrease of the sum of powers of the times of all stages, (m,)."""
+    """Decrease of the sum of powers of the times of all stages, (m,)."""
     border = border_bytes(weights, stage_of)
     times = sums(stage_of, weights.compute_s, len(border)) + weights.seconds_per_byte * border
     slowest, moved = times.max(), weights.compute_s[moves.node]
@@ -169,7 +169,7 @@ def _time_gains(weights: Weights, stage_of: Ints, moves: _Moves) -> tuple[Floats
 
 
 def _longest_after(compute: Floats, moves: _Moves, moved: Floats) -> Floats:
-    """Return the longest computation of a stage after each move, (m,)."""
+    """Longest computation of a stage after each move, (m,)."""
     low = np.minimum(moves.source, moves.target)
     # What is before the two neighbours, and what is after them.
     before = np.concatenate([[0.0], np.maximum.accumulate(compute)])[low]
@@ -179,7 +179,7 @@ def _longest_after(compute: Floats, moves: _Moves, moved: Floats) -> Floats:
 
 
 def _nearer(weights: Weights, stage_of: Ints, moves: _Moves, distance: Ints) -> Floats:
-    """Return the decrease of the distances of all that send to another stage, for each move, (m,)."""
+    """Decrease of the distances of all that send to another stage, for each move, (m,)."""
     source, target = weights.sources, weights.targets
     over = stage_of[source] != stage_of[target]
     sends = np.bincount(source[over], minlength=len(weights))
@@ -198,5 +198,5 @@ def _nearer(weights: Weights, stage_of: Ints, moves: _Moves, distance: Ints) -> 
 
 
 def _not_noise(gains: Floats, scale: float) -> Floats:
-    """Return gains with those that rounding may have made as zeros."""
+    """Gains with those that rounding may have made as zeros."""
     return np.where(np.abs(gains) > ROUNDING * scale, gains, 0.0)

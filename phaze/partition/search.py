@@ -30,7 +30,7 @@ class Configuration:
 
 
 def hyper_operators_for(stages: int) -> int:
-    """Return the K that is taken unless one is given or the model has one, S « K « operators.
+    """K that is taken unless one is given or the model has one, S « K « operators.
 
     The models of the paper have those of its Tables VII and VIII, 32 to 96 for 4 to 16 stages.
     """
@@ -38,7 +38,7 @@ def hyper_operators_for(stages: int) -> int:
 
 
 def divisors(devices: int, most: int) -> list[int]:
-    """Return the divisors of a number of devices up to `most`, rising."""
+    """Divisors of a number of devices up to `most`, rising."""
     return [stages for stages in range(1, min(devices, most) + 1) if devices % stages == 0]
 
 
@@ -61,7 +61,7 @@ class Wanted:
 
 
 def search(graph: OperatorGraph, terms: Terms, wanted: Wanted) -> list[Configuration]:
-    """Return the configurations of what is asked for, the best first.
+    """Configurations of what is asked for, the best first.
 
     Raises PhazeError if the shape makes no sense, or if there is no partition at all.
     """
@@ -74,7 +74,7 @@ def search(graph: OperatorGraph, terms: Terms, wanted: Wanted) -> list[Configura
 
 
 def shapes(stages: int | None, replicas: int | None, devices: int | None, most: int) -> list[tuple[int, int]]:
-    """Return all S and R that are possible, with S at most `most` where it is searched."""
+    """All S and R that are possible, with S at most `most` where it is searched."""
     if stages is not None and replicas is not None:
         if devices is not None and devices < stages * replicas:
             raise PhazeError(

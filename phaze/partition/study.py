@@ -29,7 +29,7 @@ REPEATS = 3
 
 
 def cut_point(stored: StoredOperators, point: StagesPoint, bandwidth_bytes_per_s: float) -> StoredStages:
-    """Return the stages of a point, without a limit of memory, with recomputation."""
+    """Stages of a point, without a limit of memory, with recomputation."""
     graph = operator_graph(stored)
     terms = Terms(bandwidth_bytes_per_s, microbatches=point.microbatches)
     found = _cut(graph, terms, point)
@@ -65,7 +65,7 @@ def _compared(problem: Problem, point: StagesPoint) -> Candidate:
 def stored_stages(
     graph: OperatorGraph, found: Candidate, terms: Terms, model: str, replicas: int, microbatch: int
 ) -> StoredStages:
-    """Return the file of a partition; PhazeError where numbers are larger than files may hold."""
+    """File of a partition; PhazeError where numbers are larger than files may hold."""
     stages = stage_graph_of(graph, found.stage_of, terms, replicas)
     rows = np.stack([stages.forward_s, stages.backward_s, stages.parameter_bytes], axis=1).tolist()
     memory = stage_memory(weigh(graph, terms), found.stage_of).tolist()
@@ -110,7 +110,7 @@ def _settings(found: Candidate, terms: Terms, microbatch: int) -> PartitionSetti
 def time_phases(
     stored: StoredOperators, point: StagesPoint, bandwidth_bytes_per_s: float
 ) -> dict[str, float]:
-    """Return the seconds of every phase (Parmesan, Figure 5(b)), of all α, the least of several runs.
+    """Seconds of every phase (Parmesan, Figure 5(b)), of all α, the least of several runs.
 
     The dynamic program is timed as we run it, where the best partition along one order leaves out what cannot
     be faster, and as the paper states it, over all fronted subgraphs.
@@ -121,7 +121,7 @@ def time_phases(
 
 
 def _once(weights: Weights, point: StagesPoint) -> dict[str, float]:
-    """Return the seconds of every phase."""
+    """Seconds of every phase."""
     seconds: dict[str, float] = defaultdict(float)
     far, most = distances(weights), max(point.hyper_operators, point.stages)
     for alpha in ALPHAS:
@@ -138,7 +138,7 @@ def _once(weights: Weights, point: StagesPoint) -> dict[str, float]:
 
 
 def _cut_clusters(smaller: Weights, stages: int) -> Ints:
-    """Return the best partition of clusters, as the flow finds it."""
+    """Best partition of clusters, as the flow finds it."""
     ordered = cut_in_order(smaller, stages)
     found = cut_within(smaller, stages, np.inf if ordered is None else cut_of(smaller, ordered).time_s)
     assert found is not None, "without a limit of memory any partition fits"

@@ -55,27 +55,27 @@ class Weights(Graph):
     """Memory of a device."""
 
     def __len__(self) -> int:
-        """Return the number of nodes."""
+        """Number of nodes."""
         return len(self.compute_s)
 
     @property
     def total_s(self) -> float:
-        """Return the computation of all nodes."""
+        """Computation of all nodes."""
         return float(self.compute_s.sum())
 
     @cached_property
     def border_bytes(self) -> Floats:
-        """Return the bytes of all messages of each node, shape (n,)."""
+        """Bytes of all messages of each node, shape (n,)."""
         return sums(self.edges.ravel(), np.repeat(self.edge_bytes, 2), len(self))
 
     @cached_property
     def closures(self) -> tuple[Floats, Floats]:
-        """Return the computation of each node with all its ancestors, and with all its descendants, (n,)."""
+        """Computation of each node with all its ancestors, and with all its descendants, (n,)."""
         return with_ancestors(self.compute_s, self.edges), with_descendants(self.compute_s, self.edges)
 
 
 def weigh(graph: OperatorGraph, terms: Terms) -> Weights:
-    """Return the weights of a graph: with recomputation the backward pass starts with a forward pass.
+    """Weights of a graph: with recomputation the backward pass starts with a forward pass.
 
     Without it, what a forward pass leaves of each microbatch beside the parameters stays until the backward
     pass; the paper gives (14) for recomputation only.
@@ -93,7 +93,7 @@ def weigh(graph: OperatorGraph, terms: Terms) -> Weights:
 
 
 def quotient(weights: Weights, labels: Ints) -> tuple[Weights, Ints]:
-    """Return the graph of groups of nodes and each node's group (n,); PhazeError for groups in a cycle.
+    """Graph of groups of nodes and each node's group (n,); PhazeError for groups in a cycle.
 
     `labels` (n,) are any numbers; groups are put in a topological order, earlier first members first.
     """
@@ -114,12 +114,12 @@ def quotient(weights: Weights, labels: Ints) -> tuple[Weights, Ints]:
 
 
 def sums(group: Ints, values: Floats, count: int) -> Floats:
-    """Return the sum of the values of each group, shape (count,)."""
+    """Sum of the values of each group, shape (count,)."""
     return np.bincount(group, values, count).astype(np.float64)
 
 
 def stage_graph_of(graph: OperatorGraph, stage_of: Ints, terms: Terms, replicas: int) -> StageGraph:
-    """Return the stages of a partition, `stage_of` (n,) rising along all edges."""
+    """Stages of a partition, `stage_of` (n,) rising along all edges."""
     count = int(stage_of.max()) + 1
     forward, backward, gradients = (
         sums(stage_of, values, count) for values in (graph.forward_s, graph.backward_s, graph.parameter_bytes)
@@ -139,20 +139,20 @@ def stage_graph_of(graph: OperatorGraph, stage_of: Ints, terms: Terms, replicas:
 
 
 def stage_times(weights: Weights, stage_of: Ints) -> Floats:
-    """Return the time (3) of each stage on one device, shape (S,)."""
+    """Time (3) of each stage on one device, shape (S,)."""
     count = int(stage_of.max()) + 1
     compute = sums(stage_of, weights.compute_s, count)
     return np.asarray(compute + weights.seconds_per_byte * border_bytes(weights, stage_of))
 
 
 def stage_memory(weights: Weights, stage_of: Ints) -> Floats:
-    """Return the memory (14) of each stage, shape (S,)."""
+    """Memory (14) of each stage, shape (S,)."""
     memory = sums(stage_of, weights.memory_bytes, int(stage_of.max()) + 1)
     return np.asarray(memory + border_bytes(weights, stage_of))
 
 
 def border_bytes(weights: Weights, stage_of: Ints) -> Floats:
-    """Return the bytes over the borders of each stage, one way, shape (S,)."""
+    """Bytes over the borders of each stage, one way, shape (S,)."""
     pairs = stage_of[weights.edges]
     across = pairs[:, 0] != pairs[:, 1]
     sizes = np.repeat(weights.edge_bytes[across], 2)
@@ -160,12 +160,12 @@ def border_bytes(weights: Weights, stage_of: Ints) -> Floats:
 
 
 def fits(weights: Weights, stage_of: Ints) -> bool:
-    """Return whether every stage fits a device."""
+    """True where every stage fits a device."""
     return bool((stage_memory(weights, stage_of) <= weights.limit_bytes * (1 + ROUNDING)).all())
 
 
 def _merge_edges(pairs: Ints, sizes: Floats) -> tuple[Ints, Floats]:
-    """Return edges with those of equal ends made one, sorted."""
+    """Edges with those of equal ends made one, sorted."""
     if not len(pairs):
         return np.empty((0, 2), dtype=np.int64), np.empty(0)
     ends, which = np.unique(pairs, axis=0, return_inverse=True)
@@ -173,7 +173,7 @@ def _merge_edges(pairs: Ints, sizes: Floats) -> tuple[Ints, Floats]:
 
 
 def _topological(count: int, pairs: Ints, first: Ints) -> Ints:
-    """Return the place of each group in a topological order, those of small `first` early."""
+    """Place of each group in a topological order, those of small `first` early."""
     after: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count
     for i, j in np.unique(pairs, axis=0).tolist() if len(pairs) else ():
@@ -195,20 +195,20 @@ def _topological(count: int, pairs: Ints, first: Ints) -> Ints:
 
 
 def with_ancestors(values: Floats, edges: Ints) -> Floats:
-    """Return the sum over each node and its ancestors, (n,); edges (e, 2) lead to later nodes."""
+    """Sum over each node and its ancestors, (n,); edges (e, 2) lead to later nodes."""
     order = np.argsort(edges[:, 1], kind="stable")
     first = np.searchsorted(edges[order, 1], np.arange(len(values) + 1)).astype(np.int64)
     return _closure(values, first, np.ascontiguousarray(edges[order, 0]))
 
 
 def with_descendants(values: Floats, edges: Ints) -> Floats:
-    """Return the sum over each node and its descendants, (n,)."""
+    """Sum over each node and its descendants, (n,)."""
     return with_ancestors(values[::-1].copy(), len(values) - 1 - edges[::-1, ::-1])[::-1].copy()
 
 
 @njit
 def _closure(values: Floats, first: Ints, source: Ints) -> Floats:
-    """Return the sums over each node and what leads to it; the edges to node v begin at first[v]."""
+    """Sums over each node and what leads to it; the edges to node v begin at first[v]."""
     n = len(values)
     words = (n + BITS - 1) // BITS
     reached, total = np.zeros((n, words), np.uint64), np.zeros(n)

@@ -6,7 +6,7 @@ import numpy as np
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from phaze.map.annealing import anneal, new_state, step_task
-from phaze.map.objective import Problem
+from phaze.map.objective import MappingProblem
 from phaze.map.schemes import near_devices
 from phaze.pipeline.gpipe import step_times_s
 from tests.unit.map.cases import drawn_network, drawn_stages
@@ -19,7 +19,7 @@ LEAST = 5.0
 
 def test_differences_are_faster_than_steps_anew(benchmark: BenchmarkFixture) -> None:
     stages, network = drawn_stages(1, STAGES, REPLICAS), drawn_network(1, STAGES * REPLICAS, "undirected")
-    task, near = step_task(stages, network, 50.0), near_devices(Problem(stages, network, "exact"), 0)
+    task, near = step_task(stages, network, 50.0), near_devices(MappingProblem(stages, network, "exact"), 0)
     start = np.arange(STAGES * REPLICAS)
 
     def search() -> float:

@@ -6,7 +6,7 @@ import numpy as np
 
 from phaze.base.arrays import Floats
 from phaze.cost.network.device_networks import DeviceNetwork
-from phaze.map.objective import Problem
+from phaze.map.objective import MappingProblem
 from phaze.workload.operator_graphs import StageGraph
 
 KINDS = ("directed", "undirected", "two-speeds", "nodes", "ring")
@@ -37,6 +37,6 @@ def drawn_network(seed: int, devices: int, kind: str, *, latency: bool = False) 
     return DeviceNetwork(bandwidth[kind], waits)
 
 
-def least_by_trying_all(problem: Problem) -> float:
+def least_by_trying_all(problem: MappingProblem) -> float:
     every = itertools.permutations(range(problem.network.devices), problem.slots)
     return min(problem.value_s(np.array(devices).reshape(problem.shape)) for devices in every)

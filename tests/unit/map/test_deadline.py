@@ -19,9 +19,9 @@ from phaze.map.annealing import anneal, new_state, step_task
 from phaze.map.ensemble import Mapped, MapSettings, map_stages
 from phaze.map.heuristics import compact_maps
 from phaze.map.networks import read_topology
-from phaze.map.objective import Problem, lower_bound_s
+from phaze.map.objective import MappingProblem, lower_bound_s
 from phaze.map.schemes import near_devices
-from phaze.map.search import Limits, search
+from phaze.map.search import SearchLimits, search
 from phaze.map.symmetry import device_symmetry
 from tests.unit.map.cases import drawn_network, drawn_stages
 
@@ -35,14 +35,14 @@ def test_slices_follow_each_other_and_are_all_steps() -> None:
 
 
 def test_how_work_is_sliced_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = mapped(Limits(tries=3000))
+    whole = mapped(SearchLimits(tries=3000))
 
     def of_seven(steps: int, _: Deadline) -> Iterator[tuple[int, int]]:
         yield from ((begin, min(begin + 7, steps)) for begin in range(0, steps, 7))
 
     for module in ("annealing", "descent"):
         monkeypatch.setattr(f"phaze.map.{module}.slices", of_seven)
-    sliced = mapped(Limits(tries=3000))
+    sliced = mapped(SearchLimits(tries=3000))
     assert [one.mapping.tolist() for one in sliced.ways] == [one.mapping.tolist() for one in whole.ways]
     assert [one.found.tries for one in sliced.ways if one.found] == [
         one.found.tries for one in whole.ways if one.found
@@ -50,7 +50,7 @@ def test_how_work_is_sliced_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_time_there_is_still_an_answer() -> None:
-    found = mapped(Limits(time_s=0.0))
+    found = mapped(SearchLimits(time_s=0.0))
     (first, *rest) = found.ways
     assert first.found is not None
     assert first.found.timed_out
@@ -74,16 +74,16 @@ def test_a_chain_ends_soon_after_what_waits_for_it_is_interrupted() -> None:
 
 
 def test_a_search_ends_at_its_limit_in_the_middle_of_a_target() -> None:
-    problem = Problem(drawn_stages(1, 6, 6), drawn_network(1, 40, "directed", latency=True), "exact")
+    problem = MappingProblem(drawn_stages(1, 6, 6), drawn_network(1, 40, "directed", latency=True), "exact")
     began_s = time.monotonic()
-    found = search(problem, Limits(tries=10**12, time_s=0.5), 0)
+    found = search(problem, SearchLimits(tries=10**12, time_s=0.5), 0)
     assert found.timed_out
     assert not found.proven
     assert time.monotonic() - began_s < 30, "most of it may be the compiler"
 
 
 def test_symmetries_found_until_the_deadline_are_fewer_and_none_is_wrong() -> None:
-    problem = Problem(drawn_stages(1, 2, 3), drawn_network(1, 6, "nodes"), "exact")
+    problem = MappingProblem(drawn_stages(1, 2, 3), drawn_network(1, 6, "nodes"), "exact")
     every, none = device_symmetry(problem, Deadline()), device_symmetry(problem, Deadline(0.0))
     assert (every.before >= 0).any() or len(every.group)
     assert (none.before == -1).all()
@@ -92,7 +92,7 @@ def test_symmetries_found_until_the_deadline_are_fewer_and_none_is_wrong() -> No
 
 
 def test_bounds_at_the_deadline_are_coarser_and_hold() -> None:
-    problem = Problem(*BIG, "exact")
+    problem = MappingProblem(*BIG, "exact")
     coarse = lower_bound_s(problem, Deadline(0.0))
     assert coarse == problem.stages.compute_s.max()
     assert coarse < lower_bound_s(problem)
@@ -125,11 +125,11 @@ def test_the_time_limit_of_the_command_begins_before_it_reads(
 
 def endless_chain(until: Deadline) -> None:
     """Run a chain of the local search that would take hours."""
-    task, near = step_task(*BIG, np.inf), near_devices(Problem(*BIG, "exact"), 0)
+    task, near = step_task(*BIG, np.inf), near_devices(MappingProblem(*BIG, "exact"), 0)
     state = new_state(task, np.arange(len(near)))
     anneal(task, state, near, np.random.default_rng(0), 10**11, 0.05, 1e-4, until)
 
 
-def mapped(limits: Limits) -> Mapped:
+def mapped(limits: SearchLimits) -> Mapped:
     """Return the mappings of an example."""
     return map_stages(*BIG, MapSettings(limits=limits, steps=2000))

@@ -8,13 +8,13 @@ from phaze.cost.network.device_networks import DeviceNetwork, flat_network
 from phaze.cost.network.topologies import hops_of_grid
 from phaze.map.ensemble import MapSettings, map_stages, stored_mapping
 from phaze.map.heuristics import compact_maps, consecutive_map, device_order, grid_order, p2p_map
-from phaze.map.objective import Problem, choose_instantiation
-from phaze.map.search import Limits
+from phaze.map.objective import MappingProblem, choose_instantiation
+from phaze.map.search import SearchLimits
 from phaze.pipeline.gpipe import step_time_s
 from phaze.workload.operator_graphs import StageGraph
 from tests.unit.map.cases import drawn_network, drawn_stages
 
-FAST = Limits(tries=20_000)
+FAST = SearchLimits(tries=20_000)
 
 
 def test_without_heuristics_the_answer_is_never_worse_than_they_are() -> None:
@@ -72,9 +72,9 @@ def test_stage_times_count_messages_both_ways_and_the_slowest_link() -> None:
     one, edges = np.ones(2), np.array([[0, 1]])
     stages = StageGraph(one, one, np.array([4.0, 2.0]), 2, 4, edges=edges, edge_bytes=np.array([6.0]))
     mapping = np.array([[0, 1], [2, 3]])
-    assert Problem(stages, network, "p2p").stage_times_s(mapping).tolist() == [7.0, 7.0]
-    assert Problem(stages, network, "allreduce").stage_times_s(mapping).tolist() == [6.0, 3.0]
-    assert Problem(stages, network, "exact").stage_times_s(mapping).tolist() == [11.0, 8.0]
+    assert MappingProblem(stages, network, "p2p").stage_times_s(mapping).tolist() == [7.0, 7.0]
+    assert MappingProblem(stages, network, "allreduce").stage_times_s(mapping).tolist() == [6.0, 3.0]
+    assert MappingProblem(stages, network, "exact").stage_times_s(mapping).tolist() == [11.0, 8.0]
 
 
 def test_devices_in_order_lie_close() -> None:
@@ -91,7 +91,7 @@ def test_rings_of_compact_maps_close_nearby() -> None:
     """On a line of eight devices a ring that returns has links of two hops at most."""
     hops = hops_of_grid((8,), torus=False)
     network = DeviceNetwork(1.0 / np.maximum(hops, 1), np.zeros((8, 8)))
-    problem = Problem(drawn_stages(1, 1, 8), network, "exact")
+    problem = MappingProblem(drawn_stages(1, 1, 8), network, "exact")
     longest = min(hops[ring[0], np.roll(ring[0], -1)].max() for ring in compact_maps(problem))
     assert longest == 2
 
@@ -108,7 +108,7 @@ def test_compact_maps_are_as_good_as_those_by_hand_on_a_grid() -> None:
     hops = hops_of_grid((4, 4, 4), torus=True)
     network = DeviceNetwork(1.0 / np.maximum(hops, 1), np.zeros(hops.shape))
     for stages, replicas in ((8, 8), (16, 4), (4, 16)):
-        problem = Problem(drawn_stages(1, stages, replicas), network, "exact")
+        problem = MappingProblem(drawn_stages(1, stages, replicas), network, "exact")
         best = min(problem.value_s(mapping) for mapping in compact_maps(problem))
         assert best <= min(
             problem.value_s(by_hand(stages, replicas)) for by_hand in (consecutive_map, p2p_map)

@@ -17,7 +17,7 @@ from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.fabric import fabric
 from phaze.map.ensemble import MapSettings
 from phaze.map.one_plan import PlanOnDevices, map_one
-from phaze.map.search import Limits
+from phaze.map.search import SearchLimits
 from phaze.plan.networked import replay_on
 from phaze.plan.planners import PlansAsked
 from phaze.plan.side_by_side import plan_model
@@ -29,7 +29,7 @@ from tests.unit.map.test_plan_maps import PLANS
 from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
 
 FAST = ("--tries", "2000", "--steps", "500")
-SETTINGS = MapSettings(limits=Limits(tries=2000), steps=500)
+SETTINGS = MapSettings(limits=SearchLimits(tries=2000), steps=500)
 BANDWIDTHS = [[(1 + (i * j) % 7) * 1e8 for j in range(16)] for i in range(16)]
 
 

@@ -6,32 +6,30 @@ import pytest
 
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.map.heuristics import random_map
-from phaze.map.objective import INSTANTIATIONS, Instantiation, Problem, lower_bound_s
-from phaze.map.search import Limits, search
+from phaze.map.objective import INSTANTIATIONS, Instantiation, MappingProblem, lower_bound_s
+from phaze.map.search import SearchLimits, search
 from phaze.solver.limits import Limits as SolverLimits
 from phaze.solver.programs import solve
 from tests.unit.map.cases import KINDS, drawn_network, drawn_stages, least_by_trying_all
 
-SHAPES = ((2, 2), (3, 2), (2, 3), (4, 1), (1, 4), (6, 1), (1, 5))
+SHAPES = ((2, 2), (3, 2), (2, 3), (4, 1), (1, 5))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("instantiation", INSTANTIATIONS)
-def test_it_finds_what_trying_every_mapping_finds(
-    shape: tuple[int, int], kind: str, instantiation: Instantiation
-) -> None:
-    slots = shape[0] * shape[1]
-    seed = slots + KINDS.index(kind)
-    devices = slots + (1 if slots < 6 and kind != "nodes" else 0)
-    network = drawn_network(seed, devices, kind, latency=kind == "directed")
-    problem = Problem(drawn_stages(seed, *shape), network, instantiation)
-    found = search(problem, Limits(), seed, (random_map(*shape, devices, seed),))
-    least = least_by_trying_all(problem)
-    assert found.value_s == pytest.approx(least, rel=1e-9)
-    assert found.proven
-    assert lower_bound_s(problem) <= least * (1 + 1e-12)
-    assert problem.value_s(found.mapping) == found.value_s
+def test_it_finds_what_trying_every_mapping_finds(kind: str, instantiation: Instantiation) -> None:
+    for shape in SHAPES:
+        slots = shape[0] * shape[1]
+        seed = slots + KINDS.index(kind)
+        devices = slots + (1 if slots < 6 and kind != "nodes" else 0)
+        network = drawn_network(seed, devices, kind, latency=kind == "directed")
+        problem = MappingProblem(drawn_stages(seed, *shape), network, instantiation)
+        found = search(problem, SearchLimits(), seed, (random_map(*shape, devices, seed),))
+        least = least_by_trying_all(problem)
+        assert found.value_s == pytest.approx(least, rel=1e-9)
+        assert found.proven
+        assert lower_bound_s(problem) <= least * (1 + 1e-12)
+        assert problem.value_s(found.mapping) == found.value_s
 
 
 class AssignmentProgram:
@@ -41,8 +39,8 @@ class AssignmentProgram:
     of quadratic assignment), which shares no code with the search.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        """State where everything may lie, and what every stage takes there."""
+    def __init__(self, problem: MappingProblem) -> None:
+        """DescentState where everything may lie, and what every stage takes there."""
         (stages, replicas), self.problem = problem.shape, problem
         self.model = model = pyo.ConcreteModel()
         self.devices = range(problem.network.devices)
@@ -59,7 +57,7 @@ class AssignmentProgram:
         for r in range(replicas):
             times = [problem.stages.compute_s[s] + rings[s] for s in range(stages)]
             for (s, t), size in zip(problem.edges.tolist(), problem.edge_bytes, strict=True):
-                passed = self._cost(size * problem.both_ways[0], (s, r), (t, r))
+                passed = self._cost(size * problem.network.both_ways[0], (s, r), (t, r))
                 times[s], times[t] = times[s] + passed, times[t] + passed
             for time in times:
                 model.rows.add(model.longest >= time)
@@ -95,22 +93,24 @@ class AssignmentProgram:
 
 
 @pytest.mark.solver
-@pytest.mark.parametrize("shape", [(3, 3), (4, 2), (2, 5), (8, 1)])
+@pytest.mark.parametrize("shape", [(4, 2), (2, 3)])
 @pytest.mark.parametrize("instantiation", INSTANTIATIONS)
 def test_it_finds_what_a_program_proves(shape: tuple[int, int], instantiation: Instantiation) -> None:
     seed, slots = sum(shape), shape[0] * shape[1]
-    problem = Problem(drawn_stages(seed, *shape), drawn_network(seed, slots, "directed"), instantiation)
-    found = search(problem, Limits(), 1)
+    problem = MappingProblem(
+        drawn_stages(seed, *shape), drawn_network(seed, slots, "directed"), instantiation
+    )
+    found = search(problem, SearchLimits(), 1)
     assert found.proven
     assert found.value_s == pytest.approx(AssignmentProgram(problem).solve(), rel=1e-6)
 
 
-def hard_problem() -> Problem:
-    return Problem(drawn_stages(3, 8, 4), drawn_network(3, 32, "directed"), "exact")
+def hard_problem() -> MappingProblem:
+    return MappingProblem(drawn_stages(3, 8, 4), drawn_network(3, 32, "directed"), "exact")
 
 
 def test_what_is_given_up_is_told_and_the_bound_stays_below() -> None:
-    found = search(hard_problem(), Limits(tries=2000), 1)
+    found = search(hard_problem(), SearchLimits(tries=2000), 1)
     assert found.stopped
     assert not found.proven
     assert not found.timed_out
@@ -118,19 +118,19 @@ def test_what_is_given_up_is_told_and_the_bound_stays_below() -> None:
 
 
 def test_an_end_by_time_is_told() -> None:
-    found = search(hard_problem(), Limits(tries=10**9, time_s=0.0), 1)
+    found = search(hard_problem(), SearchLimits(tries=10**9, time_s=0.0), 1)
     assert found.timed_out
     assert found.tries == 0
 
 
 def test_the_same_seed_finds_the_same_mapping() -> None:
-    twice = [search(hard_problem(), Limits(tries=5000), 7) for _ in range(2)]
+    twice = [search(hard_problem(), SearchLimits(tries=5000), 7) for _ in range(2)]
     assert (twice[0].mapping == twice[1].mapping).all()
     assert twice[0].tries == twice[1].tries
 
 
 def test_more_tries_find_nothing_worse() -> None:
-    few, many = (search(hard_problem(), Limits(tries=tries), 1) for tries in (500, 50_000))
+    few, many = (search(hard_problem(), SearchLimits(tries=tries), 1) for tries in (500, 50_000))
     assert many.value_s <= few.value_s
     assert many.bound_s >= few.bound_s - 1e-12
 
@@ -140,6 +140,6 @@ def test_equal_devices_and_nodes_are_tried_once() -> None:
     stages = drawn_stages(1, 4, 3)
     node = np.arange(12) // 4
     network = DeviceNetwork(np.where(node[:, None] == node, 9.0, 1.0), np.zeros((12, 12)))
-    found = search(Problem(stages, network, "exact"), Limits(), 1)
+    found = search(MappingProblem(stages, network, "exact"), SearchLimits(), 1)
     assert found.proven
     assert found.tries < 50_000
