@@ -178,9 +178,9 @@ def _map_plan(
 ) -> tuple[StoredMapping, Mapped, FoundMapping]:
     from phaze.map.ensemble import stored_mapping
     from phaze.map.one_plan import map_one, stored_plan
-    from phaze.plan.single import Wanted, plan_of, read_wanted
+    from phaze.plan.single import PlanFilter, plan_of, read_wanted
 
-    row, stages = read_wanted(task.source, Wanted(*choice))
+    row, stages = read_wanted(task.source, PlanFilter(*choice))
     found = map_one(plan_of(row, stages), str(row["model"]), task.network, task.settings, task.until)
     stored = stored_mapping(found.mapped, str(row["model"]), task.topology, task.settings, found.best)
     return stored.model_copy(update={"plan": stored_plan(found, row)}), found.mapped, found.best

@@ -13,7 +13,7 @@ from phaze.commands import options
 from phaze.commands.output import refuse_as_picture, refuse_outputs, telling
 
 if TYPE_CHECKING:
-    from phaze.plan.single import Answer
+    from phaze.plan.single import SimulatedPlan
 
 _OF_PLANS = {**options.PLAN, "trace": "--trace", "picture": "--picture", "as_json": "--json"}
 """Options that say nothing of runs, by parameter."""
@@ -83,7 +83,7 @@ def _simulate_plan(
     as_json: bool,
 ) -> None:
     from phaze.pipeline.trace import write_trace
-    from phaze.plan.single import Wanted, simulate_file, stages_beside
+    from phaze.plan.single import PlanFilter, simulate_file, stages_beside
     from phaze.spec.systems import load_network
 
     trace, picture = files
@@ -91,7 +91,7 @@ def _simulate_plan(
     refuse_outputs(trace, picture, reads=(stages_beside(placement),))
     network = None if system is None else load_network(system)
     with telling("simulate"):
-        answer = simulate_file(placement, Wanted(*choice), network)
+        answer = simulate_file(placement, PlanFilter(*choice), network)
     if trace is not None:
         write_trace(answer.found.timeline, trace)
     if picture is not None:
@@ -99,7 +99,7 @@ def _simulate_plan(
     typer.echo(json.dumps(answer.as_row(), indent=2) if as_json else answer.in_words())
 
 
-def _write_picture(answer: Answer, path: Path) -> None:
+def _write_picture(answer: SimulatedPlan, path: Path) -> None:
     from phaze.report.pipeline_picture import picture, shown
     from phaze.report.style import save
 

@@ -44,54 +44,56 @@ class Downsets:
     """(count, words): node v is bit v % 64 of word v // 64."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Number of downsets."""
         return len(self.words)
 
     @property
     def sizes(self) -> Ints:
-        """Return the number of nodes in each, (count,)."""
+        """Number of nodes in each, (count,)."""
         sizes: Ints = np.bitwise_count(self.words).sum(axis=1, dtype=np.int64)
         return sizes
 
     @property
     def membership(self) -> Bools:
-        """Return whether downset i holds node v, (count, nodes)."""
+        """Whether downset i holds node v, (count, nodes)."""
         return unpack(self.words, self.nodes)
 
     def members(self, i: int) -> tuple[int, ...]:
-        """Return the nodes of downset i, rising."""
+        """Nodes of downset i, rising."""
         return members_of(self.words[i], self.nodes)
 
     def difference(self, outer: int, inner: int) -> tuple[int, ...]:
-        """Return the nodes of downset `outer` that are not in downset `inner`, rising."""
+        """Nodes of downset `outer` that are not in downset `inner`, rising."""
         return members_of(self.words[outer] & ~self.words[inner], self.nodes)
 
     def within(self, i: int) -> Ints:
-        """Return which downsets lie in downset i, itself included, smaller ones first."""
+        """Downsets in downset i, itself included, smaller ones first."""
         return np.flatnonzero(~(self.words & ~self.words[i]).any(axis=1)).astype(np.int64)
 
-    def around(self, i: int) -> Ints:
-        """Return which downsets hold downset i, itself included, smaller ones first."""
-        return np.flatnonzero(~(self.words[i] & ~self.words).any(axis=1)).astype(np.int64)
-
     def take(self, chosen: Ints) -> Downsets:
-        """Return some of them, in the order given."""
+        """Some of them, in the order given."""
         return Downsets(self.nodes, self.words[chosen])
 
 
 def enumerate_downsets(nodes: int, edges: Edges, limit: int = LIMIT, each_bytes: int = 0) -> Downsets:
-    """Return all downsets of a graph; a cycle, an unknown end of an edge, more than `limit`: an error.
+    """All downsets of a graph; a cycle, an unknown end of an edge, more than `limit`: an error.
 
     So are more than the machine can hold; each_bytes: what the caller will hold of each beside its bits.
     """
     order = linear_order(nodes, edges)
-    after = _successors(nodes, edges)
+    heads = np.zeros((nodes, nodes), dtype=np.bool_)
+    for u, v in edges:
+        heads[u, v] = True
+    after = pack(heads)
     found = np.zeros((1, word_count(nodes)), dtype=np.uint64)
     for decided, v in enumerate(order, 1):
         may_join = ~(after[v] & ~found).any(axis=1)
         count = len(found) + int(np.count_nonzero(may_join))
         if count > limit:
-            raise DownsetsError(_too_many(count, decided, nodes, limit))
+            raise DownsetsError(
+                f"the graph has at least {count} downsets ({decided} of its {nodes} nodes make that many), "
+                f"allowed are {limit}: allow more, {INSTEAD}"
+            )
         refuse_beyond_memory(
             count * (each_bytes + COPIES * found.itemsize * found.shape[1]),
             f"the graph's downsets, at least {count} ({decided} of its {nodes} nodes make that many),",
@@ -100,11 +102,12 @@ def enumerate_downsets(nodes: int, edges: Edges, limit: int = LIMIT, each_bytes:
         grown = found[may_join]
         grown[:, v // BITS] |= np.uint64(1 << v % BITS)
         found = np.concatenate([found, grown])
-    return Downsets(nodes, _smaller_first(found))
+    sizes = np.bitwise_count(found).sum(axis=1)
+    return Downsets(nodes, found[np.lexsort((*found.T, sizes))])
 
 
 def enumerate_prefixes(nodes: int, edges: Edges) -> Downsets:
-    """Return only the n + 1 downsets that `linear_order` passes through."""
+    """Only the n + 1 downsets that `linear_order` passes through."""
     member = np.zeros((nodes + 1, nodes), dtype=np.bool_)
     for taken, v in enumerate(linear_order(nodes, edges), 1):
         member[taken:, v] = True
@@ -112,7 +115,7 @@ def enumerate_prefixes(nodes: int, edges: Edges) -> Downsets:
 
 
 def linear_order(nodes: int, edges: Edges) -> tuple[int, ...]:
-    """Return the nodes from the sinks on: repeatedly the smallest whose successors are all taken."""
+    """Nodes from the sinks on: repeatedly the smallest whose successors are all taken."""
     import networkx as nx  # takes its time: whoever plans chains does without
 
     graph: nx.DiGraph[int] = nx.DiGraph()
@@ -128,24 +131,3 @@ def linear_order(nodes: int, edges: Edges) -> tuple[int, ...]:
         left = sorted(set(range(nodes)) - set(order))
         raise PhazeError(f"nodes {left}: the edges between them contain a cycle")
     return tuple(order)
-
-
-def _successors(nodes: int, edges: Edges) -> Words:
-    """Return the heads of each node's edges as bits, (nodes, words)."""
-    member = np.zeros((nodes, nodes), dtype=np.bool_)
-    for u, v in edges:
-        member[u, v] = True
-    return pack(member)
-
-
-def _smaller_first(words: Words) -> Words:
-    """Return sets by size, then as numbers."""
-    sizes = np.bitwise_count(words).sum(axis=1)
-    return words[np.lexsort((*words.T, sizes))]
-
-
-def _too_many(count: int, decided: int, nodes: int, limit: int) -> str:
-    return (
-        f"the graph has at least {count} downsets ({decided} of its {nodes} nodes make that many), "
-        f"allowed are {limit}: allow more, {INSTEAD}"
-    )

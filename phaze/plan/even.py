@@ -8,7 +8,7 @@ paper tries (Section 5), forms stages of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -18,10 +18,11 @@ from phaze.pipeline.cuts import devices_of, shape_of
 from phaze.pipeline.flushing import Chain, Loads, Setting, stage_loads, sync_s, useful_widths
 from phaze.plan.phaze.flush import Infeasible, Placement, Widths, evaluate_cut, place_within, stage_weights
 from phaze.plan.phaze.reasons import lean_placements, readable, why_not_stages
+from phaze.plan.piper.equal import group_cuts
 
 
 def place_expert(chain: Chain, expert: Layout, setting: Setting) -> Placement | Infeasible:
-    """Return the best placement with exactly p stages and data width d, or why there is none."""
+    """Best placement with exactly p stages and data width d, or why there is none."""
     reason = _why_not_widths(chain, expert, setting)
     if reason:
         return Infeasible(reason)
@@ -34,13 +35,15 @@ def place_expert(chain: Chain, expert: Layout, setting: Setting) -> Placement | 
 def place_evenly(
     chain: Chain, expert: Layout, setting: Setting, first: int, repeated: int
 ) -> Placement | Infeasible:
-    """Return the placement that splits `repeated` layers from position `first` evenly, or why it is none."""
+    """Placement that splits `repeated` layers from position `first` evenly, or why it is none."""
     if expert.pp > repeated:
         return Infeasible(f"pipeline: {repeated} repeated layers do not fill {expert.pp} stages")
     reason = _why_not_widths(chain, expert, setting)
     if reason:
         return Infeasible(reason)
-    starts = even_starts(first, repeated, expert.pp)
+    # The longer stages come first; what surrounds the repeated layers joins the ends, as in Megatron-LM.
+    sizes = [len(part) for part in np.array_split(np.arange(repeated), expert.pp)]
+    starts = (0, *(first + int(end) for end in np.cumsum(sizes)[:-1]))
     placement = evaluate_cut(chain, expert, setting, starts)
     if placement.devices_used > setting.devices:
         return Infeasible(_too_few_devices(expert, placement.devices_used, setting))
@@ -48,30 +51,15 @@ def place_evenly(
     return Infeasible(reason) if reason else placement
 
 
-def even_starts(first: int, repeated: int, stages: int) -> tuple[int, ...]:
-    """Return the starts of stages whose repeated layers differ by at most one, the longer stages first.
-
-    What precedes the repeated layers joins the first stage and what follows them the last, as in Megatron-LM.
-    """
-    sizes = [len(part) for part in np.array_split(np.arange(repeated), stages)]
-    return (0, *(first + int(end) for end in np.cumsum(sizes)[:-1]))
-
-
 def _why_not_widths(chain: Chain, expert: Layout, setting: Setting) -> str:
-    """Return what is wrong with the widths alone; empty if nothing is."""
+    """Widths that cannot be, whatever the memory; empty if they can."""
     if expert.pp > len(chain):
         return f"pipeline: {len(chain)} layers do not fill {expert.pp} stages"
     if expert.dp > setting.microbatches:
         return f"data: width {expert.dp} exceeds the {setting.microbatches} microbatches of a batch"
-    least = expert.dp * _least_devices(chain, expert)
-    return _too_few_devices(expert, least, setting) if least > setting.devices else ""
-
-
-def _least_devices(chain: Chain, expert: Layout) -> int:
-    """Return the fewest devices that a pipeline of that depth takes, whatever its memory."""
     shape = shape_of(chain, expert, expert.tp * len(chain))
-    singles = min(shape.singles, expert.pp - 1)
-    return devices_of(expert.pp, singles, shape.wide)
+    least = expert.dp * devices_of(expert.pp, min(shape.singles, expert.pp - 1), shape.wide)
+    return _too_few_devices(expert, least, setting) if least > setting.devices else ""
 
 
 def _too_few_devices(expert: Layout, needed: int, setting: Setting) -> str:
@@ -81,7 +69,7 @@ def _too_few_devices(expert: Layout, needed: int, setting: Setting) -> str:
 
 
 def _why_no_boundaries(chain: Chain, expert: Layout, setting: Setting) -> str:
-    """Return why no cut into p stages fits."""
+    """Why no cut into p stages fits."""
     lean = [
         found.memory_bytes for found in lean_placements(chain, expert, setting) if found.stages == expert.pp
     ]
@@ -97,21 +85,17 @@ def _why_no_boundaries(chain: Chain, expert: Layout, setting: Setting) -> str:
 def place_equally(
     chain: Chain, layout: Layout, setting: Setting, first: int, repeated: int
 ) -> Placement | Infeasible:
-    """Return the best placement with stages alike, or why none fits.
+    """Best placement with stages alike, or why none fits.
 
     `repeated` layers from position `first` on are alike; equal times go as `Placement.rank` says.
     """
     loads = stage_loads(chain, setting.bandwidth_bytes_per_s)
-    found = [
-        _place_cut(chain, layout, setting, starts, loads)
-        for starts in equal_cuts(len(chain), first, repeated)
-    ]
-    placed = [placement for placement in found if isinstance(placement, Placement)]
-    return min(placed, key=Placement.rank) if placed else _why_none(found)
-
-
-def _why_none(found: Sequence[Placement | Infeasible]) -> Infeasible:
-    """Return what is in the way of the most stages that the devices allow."""
+    cuts = equal_cuts(len(chain), first, repeated)
+    found = [_place_cut(chain, layout, setting, starts, loads) for starts in cuts]
+    placed = [one for one in found if isinstance(one, Placement)]
+    if placed:
+        return min(placed, key=Placement.rank)
+    # What is in the way of the most stages that the devices allow.
     reasons = [one for one in found if isinstance(one, Infeasible)]
     formed = [one for one in reasons if one.limit != "devices"]
     return (formed or reasons or [Infeasible("layers: none is repeated")])[-1]
@@ -119,20 +103,14 @@ def _why_none(found: Sequence[Placement | Infeasible]) -> Infeasible:
 
 def equal_cuts(layers: int, first: int, repeated: int) -> Iterator[tuple[int, ...]]:
     """Yield the starts of the stages for every divisor of the repeated layers, once or twice each."""
-    end = first + repeated
     for stages in (s for s in range(1, repeated + 1) if repeated % s == 0):
-        inner = tuple(range(first, end, repeated // stages))
-        joined = (0, *inner[1:])
-        apart = (*((0,) if first else ()), *inner, *((end,) if end < layers else ()))
-        yield joined
-        if apart != joined:
-            yield apart
+        yield from group_cuts(layers, range(first, first + repeated), stages)
 
 
 def _place_cut(
     chain: Chain, layout: Layout, setting: Setting, starts: tuple[int, ...], loads: Loads
 ) -> Placement | Infeasible:
-    """Return the placement with these stages and the best data width that fits."""
+    """Placement with these stages and the best data width that fits."""
     pipeline = evaluate_cut(chain, replace(layout, dp=1), setting, starts, loads)
     each = sum(pipeline.devices)
     if each > setting.devices:

@@ -53,27 +53,27 @@ class NetworkReplay(Replay):
 
     @cached_property
     def carried(self) -> Carried:
-        """Return the events with all communication in which every link carries one message at a time."""
+        """Events with all communication in which every link carries one message at a time."""
         return carry_out(self._shared, self.fabric.topology)
 
     @property
     def timeline(self) -> Timeline:
-        """Return the events with all communication: of a batch, or without a flush of some."""
+        """Events with all communication: of a batch, or without a flush of some."""
         return self.carried.timeline
 
     @cached_property
     def time_s(self) -> float:
-        """Return the seconds of a batch, without a flush of the last one."""
+        """Seconds of a batch, without a flush of the last one."""
         return time_per_batch_s(self.carried)
 
     @cached_property
     def alone_s(self) -> float:
-        """Return the same if communication took no time."""
+        """Same if communication took no time."""
         return self._free_s(silent(self._shared))
 
     @cached_property
     def _steps_s(self) -> tuple[float, float, float]:
-        """Return a batch with tensors within the passes, as on the planner's network, and on this one."""
+        """Batch with tensors within the passes, as on the planner's network, and on this one."""
         plan = self.plan
         quiet = script_on(plan, self.fabric, consecutive_devices(plan), "longest", synchronise=False)
         return replay(plan)._steps_s[0], self._free_s(quiet), self._free_s(self._loud)
@@ -89,45 +89,42 @@ class NetworkReplay(Replay):
         return script_on(self.plan, self.fabric, consecutive_devices(self.plan))
 
     def _free_s(self, script: Script) -> float:
-        """Return a batch in which no message waits for another one."""
+        """Batch in which no message waits for another one."""
         return time_per_batch_s(carry_out(script, self.fabric.topology, "none"))
 
     @property
     def link_uses_s(self) -> tuple[LinkUse, ...]:
-        """Return nothing: devices have other links to others."""
+        """Nothing: devices have other links to others."""
         return ()
 
     @property
     def link_share(self) -> float:
-        """Return what links carry, of what they could."""
+        """Load of all links, of what they could carry."""
         return float(self.carried.utilisation.mean())
-
-    @property
-    def busiest_link(self) -> int:
-        """Return the link that carries the largest share of what it could."""
-        return int(self.carried.utilisation.argmax())
-
-    @property
-    def busiest_link_share(self) -> float:
-        """Return that share."""
-        return float(self.carried.utilisation.max(initial=0.0))
 
 
 def replay_on(plan: Plan, fabric: Fabric) -> NetworkReplay:
-    """Return the price of a plan on a network, whose devices are those that it was made for."""
+    """Price of a plan on a network, whose devices are those that it was made for."""
     return NetworkReplay(plan, planned_on(plan), fabric)
 
 
 def script_on(
     plan: Plan, fabric: Fabric, devices: Devices, tensors: Tensors = "all", *, synchronise: bool = True
 ) -> Script:
-    """Return a plan with all that it sends over a network, on devices as given."""
+    """Plan with all that it sends over a network, on devices as given."""
+    fabric.topology.check_devices(plan.devices)
     pipeline = _pipeline(plan, tensors, synchronise=synchronise)
-    return script(pipeline, traffic_of(plan, pipeline, fabric, devices))
+    lanes = pipeline.lanes
+    tiles = [
+        [device for lane in range(lanes) for device in devices[group][lane + replica * lanes]]
+        for group, replica in pipeline.workers
+    ]
+    turns = _exchanges(plan, pipeline, devices, fabric) | _passes(plan, pipeline, devices, fabric)
+    return script(pipeline, Traffic(tiles, _sent_bytes(plan, lanes), turns))
 
 
 def silent_script(plan: Plan) -> Script:
-    """Return a plan whose slices send each other nothing, with the rest not sent, either: on any devices."""
+    """Plan whose slices send each other nothing, with the rest not sent, either: on any devices."""
     pipeline = _pipeline(plan, "all", synchronise=True)
     turns = {(Kind.LAST_SYNC, port, group): [Turn(0.0)] for port, group in _ports(pipeline)}
     tiles = [[0]] * len(pipeline.workers)
@@ -135,7 +132,7 @@ def silent_script(plan: Plan) -> Script:
 
 
 def silent_batch_s(plan: Plan, fabric: Fabric) -> float:
-    """Return a batch on a network that takes no time, on which all devices are alike."""
+    """Batch on a network that takes no time, on which all devices are alike."""
     return time_per_batch_s(carry_out(silent_script(plan), fabric.topology, "none"))
 
 
@@ -151,20 +148,8 @@ def _ports(pipeline: Pipeline) -> Iterator[tuple[int, int]]:
     yield from enumerate(synchronising_groups(pipeline), start=len(pipeline.workers))
 
 
-def traffic_of(plan: Plan, pipeline: Pipeline, fabric: Fabric, devices: Devices) -> Traffic:
-    """Return what a plan sends over a network."""
-    fabric.topology.check_devices(plan.devices)
-    lanes = pipeline.lanes
-    tiles = [
-        [device for lane in range(lanes) for device in devices[group][lane + replica * lanes]]
-        for group, replica in pipeline.workers
-    ]
-    exchanges = _exchanges(plan, pipeline, devices, fabric)
-    return Traffic(tiles, _sent_bytes(plan, lanes), {**exchanges, **_passes(plan, pipeline, devices, fabric)})
-
-
 def consecutive_devices(plan: Plan) -> list[list[range]]:
-    """Return the devices of every stage and replica as Megatron-LM numbers them."""
+    """Devices of every stage and replica as Megatron-LM numbers them."""
     found, next_one = [], 0
     for stage in plan.stages:
         width = stage.layout.tp
@@ -175,7 +160,7 @@ def consecutive_devices(plan: Plan) -> list[list[range]]:
 
 
 def _sent_bytes(plan: Plan, lanes: int) -> dict[tuple[int, int], float]:
-    """Return what comes to all slices of the next stage, each of which needs the whole tensor, and back."""
+    """Bytes that come to all slices of the next stage, each of which needs the whole tensor, and back."""
     found = {}
     for q, (stage, later) in enumerate(zip(plan.stages, plan.stages[1:], strict=False)):
         found[q, q + 1] = later.arriving_bytes * lanes * later.layout.tp
@@ -186,7 +171,7 @@ def _sent_bytes(plan: Plan, lanes: int) -> dict[tuple[int, int], float]:
 def _exchanges(
     plan: Plan, pipeline: Pipeline, devices: Devices, fabric: Fabric
 ) -> dict[tuple[Kind, int, int], Sequence[Turn]]:
-    """Return the all-reduces of gradients, one for each slice of a stage at once."""
+    """All-reduces of gradients, one for each slice of a stage at once."""
     found: dict[tuple[Kind, int, int], Sequence[Turn]] = {}
     for port, group in _ports(pipeline):
         slices = list(zip(*devices[group], strict=True))
@@ -201,8 +186,12 @@ def _exchanges(
 def _passes(
     plan: Plan, pipeline: Pipeline, devices: Devices, fabric: Fabric
 ) -> dict[tuple[Kind, int, int], Sequence[Turn]]:
-    """Return the passes in which slices all-reduce after every share of the operators, in all lanes."""
-    pieces = _pieces(plan)
+    """Passes in which slices all-reduce after every share of the operators, in all lanes."""
+    messages = sum(
+        LEGS * stage.layout.tp * sum(one.reduced_bytes > 0 for one in stage.passes.values())
+        for stage in plan.stages
+    )
+    pieces = max(1, MOST // max(1, messages * plan.microbatches))
     found: dict[tuple[Kind, int, int], Sequence[Turn]] = {}
     for worker, (group, replica) in enumerate(pipeline.workers):
         stage = plan.stages[group]
@@ -220,17 +209,8 @@ def _passes(
     return found
 
 
-def _pieces(plan: Plan) -> int:
-    """Return how many shares a pass may have."""
-    each = [
-        LEGS * stage.layout.tp * sum(one.reduced_bytes > 0 for one in stage.passes.values())
-        for stage in plan.stages
-    ]
-    return max(1, MOST // max(1, sum(each) * plan.microbatches))
-
-
 def time_per_batch_s(carried: Carried) -> float:
-    """Return the time per batch, without a flush that of the last one."""
+    """Time per batch, without a flush that of the last one."""
     timeline = carried.timeline
     pipeline = timeline.pipeline
     if pipeline.rules.flushes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ FACTOR = (
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PlanFilter:
     """Which plan of a file; None: any."""
 
     model: str | None = None
@@ -39,7 +39,7 @@ class Wanted:
     planner: str | None = None
 
     def choose(self, plans: pd.DataFrame, path: Path) -> pd.Series:
-        """Return the fastest of the plans asked for, or raise `PhazeError` if there is none."""
+        """Fastest of the plans asked for, or raise `PhazeError` if there is none."""
         found = plans
         for name in PLAN:
             value = getattr(self, name)
@@ -58,45 +58,59 @@ class Wanted:
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class SimulatedPlan:
     """A plan and what its simulation finds."""
 
     plan: pd.Series
     found: Replay
 
     def as_row(self) -> Row:
-        """Return what tables simulations and simulation_stages say, and the memory of stages over time."""
+        """Row of tables simulations and simulation_stages, and the memory of stages over time."""
         hbm_bytes = float(self.plan["hbm_gib"]) * GIB
         key: Row = {name: self.plan[name] for name in PLAN}
         return {
             **key,
             **simulation_row(self.found),
-            **_link_row(self.found),
+            **self._busiest(),
             "stages": list(simulated_stages(self.found, hbm_bytes)),
-            "memory": list(_memory(self.found)),
+            "memory": [
+                {"stage": stage, "time_s": profile.time_s.tolist(), "bytes": profile.bytes_.tolist()}
+                for stage, profile in stage_memory(self.found.timeline).items()
+            ],
         }
 
     def in_words(self) -> str:
-        """Return the answer for a reader."""
+        """Answer for a reader."""
         lines = [self.which(), self._times(), self._shares(), *self._links(), *self._stages(), FACTOR]
         return "\n".join(lines)
 
+    def _busiest(self) -> Row:
+        """Name of a network of links with its busiest one, and its share of what it could carry."""
+        if not isinstance(self.found, NetworkReplay):
+            return {}
+        topology, share = self.found.carried.topology, self.found.carried.utilisation
+        link = topology.links[int(share.argmax())]
+        return {
+            "network": topology.name,
+            "busiest_link": [link.source, link.target],
+            "busiest_link_share": float(share.max(initial=0.0)),
+        }
+
     def _links(self) -> list[str]:
-        """Return how busy the links are, where there is a network of links."""
         if not isinstance(self.found, NetworkReplay):
             return []
         topology, share = self.found.carried.topology, self.found.carried.utilisation
-        used = share[share > 0]
-        link, mean = topology.links[self.found.busiest_link], used.mean() if len(used) else 0.0
+        used, busiest = share[share > 0], topology.links[int(share.argmax())]
+        mean = used.mean() if len(used) else 0.0
         line = (
             f"{topology.name}: {len(used):,} of {len(share):,} links carry something, on average {mean:.1%} "
-            f"of what they could; the busiest, from node {link.source} to {link.target}, "
-            f"{self.found.busiest_link_share:.1%}"
+            f"of what they could; the busiest, from node {busiest.source} to {busiest.target}, "
+            f"{share.max(initial=0.0):.1%}"
         )
         return [line]
 
     def which(self) -> str:
-        """Return which plan it is."""
+        """Plan in a line."""
         plan = self.plan
         return (
             f"{plan['model']} on {plan['architecture']}, {plan['hbm_gib']:g} GiB, planned by "
@@ -130,7 +144,9 @@ class Answer:
         ]
 
 
-def simulate_file(path: Path, wanted: Wanted, network: System | Cluster | Matrix | None = None) -> Answer:
+def simulate_file(
+    path: Path, wanted: PlanFilter, network: System | Cluster | Matrix | None = None
+) -> SimulatedPlan:
     """Replay a plan of a study's file: results/plans/<scenario>/<model>.parquet or report/plans.parquet.
 
     It is simulated on the flat network that its planner assumed unless another one is given. Raises
@@ -152,8 +168,8 @@ def _refuse_other_flat(row: pd.Series, network: System) -> None:
             )
 
 
-def read_wanted(path: Path, wanted: Wanted) -> tuple[pd.Series, pd.DataFrame]:
-    """Return the fastest plan of a file that is asked for, and the table plan_stages beside it."""
+def read_wanted(path: Path, wanted: PlanFilter) -> tuple[pd.Series, pd.DataFrame]:
+    """Fastest plan of a file that is asked for, and the table plan_stages beside it."""
     _refuse_absent(path)
     plans, beside = Plans.load(path), stages_beside(path)
     _refuse_absent(beside)
@@ -161,16 +177,18 @@ def read_wanted(path: Path, wanted: Wanted) -> tuple[pd.Series, pd.DataFrame]:
 
 
 def plan_of(row: pd.Series, stages: pd.DataFrame) -> Plan:
-    """Return the plan of a row of table plans; table plan_stages may hold the stages of others too."""
+    """Plan of a row of table plans; table plan_stages may hold the stages of others too."""
     mine = stages[(stages[list(PLAN)] == row[list(PLAN)]).all(axis=1)]
     return read_plan(row, mine)
 
 
-def replay_one(row: pd.Series, stages: pd.DataFrame, network: Cluster | Matrix | None = None) -> Answer:
+def replay_one(
+    row: pd.Series, stages: pd.DataFrame, network: Cluster | Matrix | None = None
+) -> SimulatedPlan:
     """Replay a row of table plans; table plan_stages may hold the stages of others too."""
     plan = plan_of(row, stages)
     found = replay(plan) if network is None else replay_on(plan, fabric(network, plan.devices))
-    return Answer(row, found)
+    return SimulatedPlan(row, found)
 
 
 def _refuse_absent(path: Path) -> None:
@@ -180,20 +198,8 @@ def _refuse_absent(path: Path) -> None:
         raise PhazeError(f"{path}: there is no such file; a study writes results/plans and plan_stages")
 
 
-def _link_row(found: Replay) -> Row:
-    """Return what links carry of what they could, on a network of links."""
-    if not isinstance(found, NetworkReplay):
-        return {}
-    link = found.carried.topology.links[found.busiest_link]
-    return {
-        "network": found.carried.topology.name,
-        "busiest_link": [link.source, link.target],
-        "busiest_link_share": found.busiest_link_share,
-    }
-
-
 def _link_words(row: Mapping[str, object]) -> str:
-    """Return what the links of a stage's devices carry in one direction, if it is known by device."""
+    """Load of the links of a stage's devices in one direction, if it is known by device."""
     if "link_share" not in row:
         return ""
     kinds = ("slices", "stages", "replicas")
@@ -201,14 +207,8 @@ def _link_words(row: Mapping[str, object]) -> str:
     return f"links {row['link_share']:.1%} ({parts}), "
 
 
-def _memory(found: Replay) -> Iterator[Row]:
-    """Yield the memory of a device of every stage's first replica over time."""
-    for stage, profile in stage_memory(found.timeline).items():
-        yield {"stage": stage, "time_s": profile.time_s.tolist(), "bytes": profile.bytes_.tolist()}
-
-
 def stages_beside(path: Path) -> Path:
-    """Return where the stages of the plans of a file lie."""
+    """Where the stages of the plans of a file lie."""
     scenario = path.absolute().parent
     if path.name == "plans.parquet" or scenario.parent.name != "plans":
         return path.with_name("plan_stages.parquet")

@@ -88,7 +88,7 @@ class PiperInstance(CamelCase):
         return self
 
     def layers(self) -> ProfiledLayers:
-        """Return the layers; their positions follow the ids, so that the smallest id is the first.
+        """Layers; their positions follow the ids, so that the smallest id is the first.
 
         Raises PhazeError where configurations times edges are more than the machine can hold.
         """
@@ -113,12 +113,12 @@ class PiperInstance(CamelCase):
 
 
 def read_instance(path: str | Path) -> PiperInstance:
-    """Return the instance in a JSON file, or raise PhazeError naming file, key, value and what is allowed."""
+    """Instance in a JSON file, or raise PhazeError naming file, key, value and what is allowed."""
     return read_as(PiperInstance, path)
 
 
 def _options(nodes: list[StoredLayer], edges: list[LayerEdge], width: str) -> Configurations:
-    """Return the configurations of all layers at a width."""
+    """Configurations of all layers at a width."""
     owned = [(place, c) for place, node in enumerate(nodes) for c in node.configurations.get(width, [])]
     rows: dict[int, list[int]] = {node.id: [] for node in nodes}
     for row, (place, _) in enumerate(owned):

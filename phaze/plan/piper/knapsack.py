@@ -76,7 +76,7 @@ def choose_by_ratio(
 
 @njit_inner
 def fastest(begin: int, end: int, time_s: Floats, memory_bytes: Floats) -> int:
-    """Return the fastest configuration, of equals the smallest, of those the first."""
+    """Fastest configuration, of equals the smallest, of those the first."""
     best = begin
     for x in range(begin + 1, end):
         smaller = time_s[x] == time_s[best] and memory_bytes[x] < memory_bytes[best]
@@ -87,7 +87,7 @@ def fastest(begin: int, end: int, time_s: Floats, memory_bytes: Floats) -> int:
 
 @njit_inner
 def best_step(current: int, begin: int, end: int, time_s: Floats, memory_bytes: Floats) -> int:
-    """Return the configuration with the highest ratio to the current, of equals the nearest; -1: none."""
+    """Configuration with the highest ratio to the current, of equals the nearest; -1: none."""
     best, highest = -1, -1.0
     for x in range(begin, end):
         if memory_bytes[x] >= memory_bytes[current]:
@@ -100,7 +100,7 @@ def best_step(current: int, begin: int, end: int, time_s: Floats, memory_bytes: 
 
 @njit_inner
 def nearer(x: int, best: int, this: float, time_s: Floats, memory_bytes: Floats) -> bool:
-    """Return whether x is the better of two of one ratio: free steps go all the way, others go short.
+    """Whether x is the better of two of one ratio: free steps go all the way, others go short.
 
     Two that take the same time are of one ratio only because what they save is rounded: take the smaller.
     """
@@ -111,7 +111,7 @@ def nearer(x: int, best: int, this: float, time_s: Floats, memory_bytes: Floats)
 
 @njit_inner
 def ratio(current: int, other: int, time_s: Floats, memory_bytes: Floats) -> float:
-    """Return memory saved over time added; infinite where no time is added; -1 for no other."""
+    """Memory saved over time added; infinite where no time is added; -1 for no other."""
     if other < 0:
         return -1.0
     added = time_s[other] - time_s[current]
@@ -165,13 +165,13 @@ def choose_exactly(
 
 @njit
 def _rounding(layers: int, largest: float) -> float:
-    """Return by how much sums over layers up to a value may be off."""
+    """By how much sums over layers up to a value may be off."""
     return 1e-15 * (layers + 1) * largest
 
 
 @njit
 def _no_slower(first: Ints, layers: Ints, time_s: Floats, more_s: float) -> Floats:
-    """Return times, those that exceed their layer's fastest by more than `more_s` lowered to that."""
+    """Times, those that exceed their layer's fastest by more than `more_s` lowered to that."""
     lowered_s = time_s.copy()
     for v in layers:
         least_s = time_s[first[v] : first[v + 1]].min()
@@ -184,7 +184,7 @@ def _no_slower(first: Ints, layers: Ints, time_s: Floats, more_s: float) -> Floa
 def _extend(
     begin: int, end: int, memory: Floats, time: Floats, time_s: Floats, memory_bytes: Floats
 ) -> tuple[Ints, Ints, Floats, Floats]:
-    """Return the undominated pairs with one more layer, by rising memory, and where they come from."""
+    """Undominated pairs with one more layer, by rising memory, and where they come from."""
     count = end - begin
     memories, times = np.empty(len(memory) * count), np.empty(len(memory) * count)
     for i in range(len(memory)):
@@ -207,7 +207,7 @@ def _extend(
 
 @njit
 def _fastest_fit(memory: Floats, time: Floats, limit_bytes: float, known: float) -> int:
-    """Return the fastest pair that fits, of those faster than what is known; -1: none."""
+    """Fastest pair that fits, of those faster than what is known; -1: none."""
     best, least = -1, known
     for i in range(len(memory)):
         if memory[i] <= limit_bytes and time[i] < least:
@@ -217,7 +217,7 @@ def _fastest_fit(memory: Floats, time: Floats, limit_bytes: float, known: float)
 
 @njit
 def least_of_rest(first: Ints, layers: Ints, value: Floats, memory_bytes: Floats, price: float) -> Floats:
-    """Return (layers + 1,) the sum of the least value + price memory over the layers from each on."""
+    """(layers + 1,) the sum of the least value + price memory over the layers from each on."""
     rest = np.zeros(len(layers) + 1)
     for i in range(len(layers) - 1, -1, -1):
         least = np.inf
@@ -231,7 +231,7 @@ def least_of_rest(first: Ints, layers: Ints, value: Floats, memory_bytes: Floats
 def memory_price(
     first: Ints, layers: Ints, time_s: Floats, memory_bytes: Floats, limit_bytes: float
 ) -> float:
-    """Return the price of memory, in seconds for a byte, that gives the highest Lagrangian bound.
+    """Price of memory, in seconds for a byte, that gives the highest Lagrangian bound.
 
     The bound is the lower envelope of a line for each choice, T + p (memory - M), so that the highest point
     lies between one that falls and one that rises, and their crossing shows a lower line or is that point.
@@ -254,7 +254,7 @@ def memory_price(
 
 @njit
 def cheapest(first: Ints, layers: Ints, value: Floats, priced: Floats, price: float) -> tuple[float, float]:
-    """Return the sums of value and of what is priced, each layer as cheap as it can be, then as small."""
+    """Sums of value and of what is priced, each layer as cheap as it can be, then as small."""
     total, amount = 0.0, 0.0
     for v in layers:
         best = first[v]

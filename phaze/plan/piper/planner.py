@@ -93,7 +93,7 @@ class ThresholdSearch:
 
     @cached_property
     def possible(self) -> bool:
-        """Return whether every layer has a configuration and the batch a device for each degree wanted."""
+        """Whether every layer has a configuration and the batch a device for each degree wanted."""
         if self.cluster.exactly and self.cluster.microbatches > self.cluster.devices:
             return False
         given = [options.layer for options in self.layers.options.values()]
@@ -101,7 +101,7 @@ class ThresholdSearch:
 
     @cached_property
     def downsets(self) -> Downsets:
-        """Return the sets of layers that may be what is left of the pipeline."""
+        """Sets of layers that may be what is left of the pipeline."""
         if self.options.linear:
             return enumerate_prefixes(len(self.layers), self.layers.pairs)
         each = downset_bytes(len(self.layers), len(self.layers.pairs), len(self.layers.options))
@@ -109,7 +109,7 @@ class ThresholdSearch:
 
     @cached_property
     def problem(self) -> SearchTables:
-        """Return what compiled code needs, downsets by work and those of equal work by size."""
+        """Tables of compiled code, downsets by work and those of equal work by size."""
         costs = costs_of(self.layers, self.cluster)
         sums = sum_up(costs, self.downsets)
         order = np.lexsort((self.downsets.sizes, sums.work_s))
@@ -131,12 +131,12 @@ class ThresholdSearch:
 
     @property
     def most_degree(self) -> int:
-        """Return the largest sum of degrees: every replica has a device."""
+        """Largest sum of degrees: every replica has a device."""
         return min(self.cluster.devices, self.cluster.microbatches)
 
     @cached_property
     def table(self) -> Table:
-        """Return room for f(D, s)."""
+        """Room for f(D, s)."""
         count, degrees = len(self.downsets), self.most_degree + 1
         refuse_beyond_memory(
             4.0 * count * degrees,
@@ -147,26 +147,26 @@ class ThresholdSearch:
 
     @cached_property
     def slowest_s(self) -> float:
-        """Return a time that no stage exceeds."""
+        """Time that no stage exceeds."""
         costs = costs_of(self.layers, self.cluster)
         exchanged = self.problem.exchanged.max() * costs.weight_s.sum()
         return 1e-9 + float(costs.time_s.sum() + costs.forward_s.sum() + costs.backward_s.sum() + exchanged)
 
     def first_plan(self) -> PiperPlan | None:
-        """Return the best plan along one linear order, a quick upper bound; None where that is no quicker."""
+        """Best plan along one linear order, a quick upper bound; None where that is no quicker."""
         if self.options.linear or not self.possible or len(self.downsets) < 4 * len(self.layers):
             return None
         straight = replace(self, options=replace(self.options, linear=True))
         return straight.best(self.cluster.devices, None)
 
     def has_plan(self, below_s: float) -> bool:
-        """Return whether there may be a plan that takes less; one search, where the best takes many."""
+        """Whether there may be a plan that takes less; one search, where the best takes many."""
         if not self.possible or below_s == np.inf:
             return self.possible
         return self.within(below_s * BELOW, self.cluster.devices) is not None
 
     def best(self, devices: int, known: PiperPlan | None, faster_s: float = 0.0) -> PiperPlan | None:
-        """Return the best plan on so many devices at most; `known` is one, none takes `faster_s`."""
+        """Best plan on so many devices at most; `known` is one, none takes `faster_s`."""
         if not self.possible:
             return None
         lower = max(self.problem.sums.work_s[-1] / devices, faster_s)
@@ -183,7 +183,7 @@ class ThresholdSearch:
         return found
 
     def _any(self, lower: float, devices: int, margin: float) -> PiperPlan | None:
-        """Return a plan that is not far from a lower bound, by the margin first, if there is a plan."""
+        """Plan that is not far from a lower bound, by the margin first, if there is a plan."""
         lower = max(lower, self.slowest_s * 1e-9)
         while lower * (1 + margin) < self.slowest_s:
             found = self.within(lower * (1 + margin), devices)
@@ -193,7 +193,7 @@ class ThresholdSearch:
         return self.within(self.slowest_s, devices)
 
     def within(self, threshold_s: float, devices: int) -> PiperPlan | None:
-        """Return a plan whose stages all take the threshold at most, on the fewest devices."""
+        """Plan whose stages all take the threshold at most, on the fewest devices."""
         known = self._known or nothing_known(self.problem)
         costs = costs_of(self.layers, self.cluster)
         self._known = fewest_devices(self.problem, costs, known, devices, threshold_s, self.table)
@@ -206,11 +206,11 @@ class ThresholdSearch:
         return found
 
     def _degree(self) -> int:
-        """Return the sum of degrees of the plan on the fewest devices."""
+        """Sum of degrees of the plan on the fewest devices."""
         return self.cluster.microbatches if self.cluster.exactly else int(self.table[-1].argmin())
 
     def _trace(self, known: Known, threshold_s: float, degree: int) -> PiperPlan:
-        """Return the stages from the sources on that the table holds."""
+        """Stages from the sources on that the table holds."""
         stages: list[PlannedStage] = []
         outer = len(self.downsets) - 1
         while outer:
@@ -220,7 +220,7 @@ class ThresholdSearch:
         return PiperPlan(tuple(stages))
 
     def _stage(self, outer: int, inner: int, t: int, index: int, degree: int) -> PlannedStage:
-        """Return a stage priced on its own."""
+        """Stage priced on its own."""
         members = Downsets(len(self.layers), self.problem.sums.words).difference(outer, inner)
         layout = Layout(tp=int(self.problem.widths[t]), dp=int(self.problem.degrees[index]))
         stage = best_stage(self.layers, self.cluster, members, layout, degree, self.options.exact_knapsack)
@@ -230,7 +230,7 @@ class ThresholdSearch:
 
 
 def why_no_plan(layers: ProfiledLayers, cluster: FlatCluster) -> str:
-    """Return a reason for layers that the planner found no plan for."""
+    """Reason for layers that the planner found no plan for."""
     single, total = _least_bytes(layers, cluster)
     if np.isinf(single).any():
         v = int(np.isinf(single).argmax())
@@ -250,7 +250,7 @@ def why_no_plan(layers: ProfiledLayers, cluster: FlatCluster) -> str:
 
 
 def _least_bytes(layers: ProfiledLayers, cluster: FlatCluster) -> tuple[Floats, Floats]:
-    """Return (n,) the least memory of each layer, on one device and on all t; infinite without any."""
+    """(n,) the least memory of each layer, on one device and on all t; infinite without any."""
     single, total = np.full(len(layers), np.inf), np.full(len(layers), np.inf)
     for width, options in layers.options.items():
         if width <= cluster.devices:

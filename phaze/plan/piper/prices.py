@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.arrays import Floats, Ints
 from phaze.base.bitsets import Words, contains
 from phaze.base.compiled import njit, njit_inner, njit_without_arrays
 from phaze.base.deadline import Deadline, slices
@@ -81,7 +81,7 @@ class Known(NamedTuple):
 
 
 def nothing_known(problem: SearchTables) -> Known:
-    """Return room for what will be known."""
+    """Room for what will be known."""
     count = problem.steps.whose.shape[1]
     return Known(
         stage=np.full(count, -1),
@@ -95,7 +95,7 @@ def nothing_known(problem: SearchTables) -> Known:
 
 @njit_inner
 def stage_base(sums: Sums, t: int, i: int, j: int, threshold_s: float) -> tuple[float, float]:
-    """Return the time on one device of the stage between downsets i and j, all layers fastest, and 4 w/B.
+    """Time on one device of the stage between downsets i and j, all layers fastest, and 4 w/B.
 
     threshold_s: what the times are compared with.
     """
@@ -113,7 +113,7 @@ def stage_base(sums: Sums, t: int, i: int, j: int, threshold_s: float) -> tuple[
 
 @njit_inner
 def _summed(sums: Sums, t: int, i: int, j: int) -> tuple[float, float]:
-    """Return the same without differences, layer by layer."""
+    """The same without differences, layer by layer."""
     time_s, weight_s = 0.0, 0.0
     for v in range(sums.layer_s.shape[1]):
         if _between(sums.words, i, j, v):
@@ -133,7 +133,7 @@ def _summed(sums: Sums, t: int, i: int, j: int) -> tuple[float, float]:
 def meets(
     problem: SearchTables, known: Known, t: int, i: int, j: int, index: int, in_flight: int, margin_s: float
 ) -> bool:
-    """Return whether a stage with `in_flight` microbatches fits the memory and adds up to `margin_s` by it.
+    """Whether a stage with `in_flight` microbatches fits the memory and adds up to `margin_s` by it.
 
     margin_s is of d times the time, beyond that of the fastest configurations. Where that is not known, the
     stage is added to those wanted, and the answer is no.
@@ -153,9 +153,8 @@ def meets(
 
 @njit_inner
 def _price(problem: SearchTables, known: Known, t: int, i: int, j: int, index: int, in_flight: int) -> float:
-    """Return what saving memory adds to a stage that is priced as a whole; infinite as long as it is not."""
-    stage = _stage(len(problem.sums.work_s), len(problem.widths), t, i, j)
-    key = _key(stage, len(problem.degrees), index, len(known.stage), in_flight)
+    """Time that saving memory adds to a stage that is priced as a whole; infinite as long as it is not."""
+    key = _key(problem, known, t, i, j, index, in_flight)
     at = _place(known.keys, key)
     if known.keys[at] == key:
         return float(known.prices_s[at])
@@ -169,19 +168,20 @@ def _price(problem: SearchTables, known: Known, t: int, i: int, j: int, index: i
 
 @njit_inner
 def _stage(downsets: int, widths: int, t: int, i: int, j: int) -> int:
-    """Return a number for a stage and its width."""
+    """Number for a stage and its width."""
     return (i * downsets + j) * widths + t
 
 
 @njit_inner
-def _key(stage: int, degrees: int, index: int, most_in_flight: int, in_flight: int) -> int:
-    """Return a number for a stage with its degree, by position, and its microbatches in flight."""
-    return (stage * degrees + index) * most_in_flight + in_flight
+def _key(problem: SearchTables, known: Known, t: int, i: int, j: int, index: int, in_flight: int) -> int:
+    """Number for a stage with its width and degree, by position, and its microbatches in flight."""
+    stage = _stage(len(problem.sums.work_s), len(problem.widths), t, i, j)
+    return (stage * len(problem.degrees) + index) * len(known.stage) + in_flight
 
 
 @njit_inner
 def _place(keys: Ints, key: int) -> int:
-    """Return where a key is, or where it would be."""
+    """Where a key is, or where it would be."""
     at = (key * 0x9E3779B97F4A7C1 >> 20) & (len(keys) - 1)
     while keys[at] != key and keys[at] != -1:
         at = (at + 1) & (len(keys) - 1)
@@ -189,30 +189,24 @@ def _place(keys: Ints, key: int) -> int:
 
 
 def price_wanted(problem: SearchTables, costs: ConfigurationCosts, known: Known) -> Known:
-    """Return what is known with the stages wanted priced."""
+    """Prices known once the stages wanted are priced."""
     count = int(known.wanted[0, 0])
     if not count:
         return known
     used = int((known.keys >= 0).sum())
     if 2 * (used + count) > len(known.keys):
-        known = _with_room(known, 4 * (used + count))
+        size = 2 ** int(np.ceil(np.log2(4 * (used + count))))
+        larger = known._replace(keys=np.full(size, -1), prices_s=np.empty(size))
+        _copy_prices(known, larger)
+        known = larger
     for begin, end in slices(count, Deadline(), first=16):
         _price_some(problem, costs, known, begin + 1, end + 1, True if problem.exact else None)
     known.wanted[0, 0] = 0
     return known
 
 
-def _with_room(known: Known, count: int) -> Known:
-    """Return the same with room for at least `count` prices."""
-    size = 2 ** int(np.ceil(np.log2(count)))
-    larger = known._replace(keys=np.full(size, -1), prices_s=np.empty(size))
-    _copy_prices(known, larger)
-    return larger
-
-
 @njit_without_arrays
 def _copy_prices(known: Known, larger: Known) -> None:
-    """Copy all prices."""
     for at in range(len(known.keys)):
         if known.keys[at] >= 0:
             place = _place(larger.keys, known.keys[at])
@@ -227,8 +221,7 @@ def _price_some(
     for row in range(begin, end):
         t, i, j = known.wanted[row, 0], known.wanted[row, 1], known.wanted[row, 2]
         index, in_flight = known.wanted[row, 3], known.wanted[row, 4]
-        stage = _stage(len(problem.sums.work_s), len(problem.widths), t, i, j)
-        key = _key(stage, len(problem.degrees), index, len(known.stage), in_flight)
+        key = _key(problem, known, t, i, j, index, in_flight)
         at = _place(known.keys, key)
         known.keys[at] = key
         known.prices_s[at] = _added_in_all(problem, costs, t, i, j, index, in_flight, exact)
@@ -236,7 +229,7 @@ def _price_some(
 
 @njit_inner
 def _added(problem: SearchTables, t: int, i: int, j: int, in_flight: int) -> tuple[float, float]:
-    """Return what saving memory adds by the rule, and at least; infinite: nothing fits."""
+    """Time that saving memory adds by the rule, and at least; infinite: nothing fits."""
     sums, steps, limit = problem.sums, problem.steps, problem.limit_bytes
     inner, outer = sums.totals[t, i], sums.totals[t, j]
     doubtful = 1e-12 * (limit + outer[STASH] * in_flight + outer[FIXED])
@@ -261,7 +254,7 @@ def _added(problem: SearchTables, t: int, i: int, j: int, in_flight: int) -> tup
 
 @njit_inner
 def _fits_after(problem: SearchTables, t: int, i: int, j: int, in_flight: int, taken: int) -> bool:
-    """Return whether a stage fits after `taken` steps of all layers, its memory summed up layer by layer."""
+    """Whether a stage fits after `taken` steps of all layers, its memory summed up layer by layer."""
     whose, total = problem.steps.whose, 0.0
     for v in range(problem.sums.fast.shape[1]):
         if _between(problem.sums.words, i, j, v):
@@ -275,7 +268,7 @@ def _fits_after(problem: SearchTables, t: int, i: int, j: int, in_flight: int, t
 
 @njit_inner
 def _between(words: Words, i: int, j: int, v: int) -> bool:
-    """Return whether layer v is in downset j and not in i."""
+    """Whether layer v is in downset j and not in i."""
     return contains(words, j, v) and not contains(words, i, v)
 
 
@@ -290,11 +283,13 @@ def _added_in_all(
     in_flight: int,
     exact: bool | None,
 ) -> float:
-    """Return what the chosen configurations add to the sums over the fastest, by pricing all layers.
+    """Time that the chosen configurations add to the sums over the fastest, by pricing all layers.
 
     What all configurations of a layer pay is in these sums, so that only what is each one's own is looked at.
     """
-    member = _members(problem.sums, i, j, costs.first.shape[1] - 1)
+    member = np.zeros(costs.first.shape[1] - 1, dtype=np.bool_)
+    for v in range(len(member)):
+        member[v] = _between(problem.sums.words, i, j, v)
     own_s, memory_bytes, _ = price_stage(costs, member, t, problem.exchanged[index], in_flight)
     chosen = np.zeros(len(member), dtype=np.int64)
     if exact is None:
@@ -308,12 +303,3 @@ def _added_in_all(
         if member[v]:
             added_s += own_s[chosen[v]] - problem.sums.layer_s[t, v, 0]
     return added_s
-
-
-@njit
-def _members(sums: Sums, i: int, j: int, layers: int) -> Bools:
-    """Return which layers downset j has and i has not, (n,)."""
-    member = np.zeros(layers, dtype=np.bool_)
-    for v in range(layers):
-        member[v] = _between(sums.words, i, j, v)
-    return member

@@ -20,7 +20,7 @@ from phaze.plan.piper.layers import Configurations, ProfiledLayers
 
 
 def repeat_layers(layers: ProfiledLayers, times: int) -> ProfiledLayers:
-    """Return the layers with those of the most frequent name so many times, or raise PhazeError."""
+    """Layers with those of the most frequent name so many times, or raise PhazeError."""
     chain = _chain(layers)
     if times == len(chain):
         return layers
@@ -41,7 +41,7 @@ def repeat_layers(layers: ProfiledLayers, times: int) -> ProfiledLayers:
 
 
 def _chain(layers: ProfiledLayers) -> list[int]:
-    """Return the repeated layers in the order of the data flow; raise PhazeError if they are no chain."""
+    """Repeated layers in the order of the data flow; raise PhazeError if they are no chain."""
     name, most = Counter(layers.names).most_common(1)[0]
     members = {v for v, other in enumerate(layers.names) if other == name}
     after = {u: v for u, v in layers.pairs if u in members and v in members}

@@ -127,7 +127,7 @@ def _search(
 
 @njit_inner
 def _least_used(states: States, i: int) -> int:
-    """Return the fewest devices of a state of downset i."""
+    """Fewest devices of a state of downset i."""
     used = NONE
     for s in range(states.low[i], states.high[i] + 1):
         used = min(used, states.fewest[i, s])
@@ -136,7 +136,7 @@ def _least_used(states: States, i: int) -> int:
 
 @njit_inner
 def _first_from(values: Floats, least: float) -> int:
-    """Return the first position whose value is `least` or more; values rise."""
+    """First position whose value is `least` or more; values rise."""
     begin, end = 0, len(values)
     while begin < end:
         middle = (begin + end) // 2
@@ -218,7 +218,7 @@ def last_stage(
     j: int,
     s: int,
 ) -> tuple[int, int, int]:
-    """Return (D', t, d) with which f(D, s) came about, t and d by position."""
+    """(D', t, d) with which f(D, s) came about, t and d by position."""
     sums = problem.sums
     for i in range(j):
         if not holds(sums.words, j, i):

@@ -58,7 +58,7 @@ class ConfigurationCosts(NamedTuple):
 
 @lru_cache(maxsize=16)
 def costs_of(layers: ProfiledLayers, cluster: FlatCluster) -> ConfigurationCosts:
-    """Return what compiled code needs to know."""
+    """Costs of all configurations, as compiled code takes them."""
     options = [layers.options[t] for t in sorted(layers.options)]
     bandwidth = cluster.bandwidth_bytes_per_s
     begin = np.cumsum([0, *(len(o.layer) for o in options)])
@@ -80,7 +80,7 @@ def costs_of(layers: ProfiledLayers, cluster: FlatCluster) -> ConfigurationCosts
 
 
 def _stacked(tables: list[Floats]) -> Floats:
-    """Return tables below each other, rows in one piece whatever the tables' order in memory."""
+    """Tables below each other, rows in one piece whatever the tables' order in memory."""
     return np.ascontiguousarray(np.concatenate(tables), dtype=np.float64)
 
 
@@ -92,7 +92,7 @@ def best_stage(
     degree: int,
     exact: bool = False,
 ) -> PlannedStage | None:
-    """Return TPS(S, t, d, s) with the configurations that give it, None where there are none (Section 4).
+    """TPS(S, t, d, s) with the configurations that give it, None where there are none (Section 4).
 
     members: positions of the layers of S; layout: d and t; degree: s, the sum of the data parallel degrees of
     this stage and of those behind it, at least d. The rule of `knapsack` chooses configurations, or an exact
@@ -117,7 +117,7 @@ def planned_stage(
     choose: Choose,
     around: int = 1,
 ) -> PlannedStage | None:
-    """Return a stage with the configurations that a rule chooses, None where there are none.
+    """Stage with the configurations that a rule chooses, None where there are none.
 
     member: (L,) its layers; layout: d and t; waiting: microbatches in flight; exchanged: gradients exchanged
     per microbatch, as `price_stage` takes them; around: replicas of the pipeline that it is in.
@@ -142,7 +142,7 @@ def planned_stage(
 def price_stage(
     costs: ConfigurationCosts, member: Bools, t: int, exchanged: float, in_flight: int
 ) -> tuple[Floats, Floats, float]:
-    """Return what each configuration adds to d times the time (C,), to the memory (C,), and all layers alike.
+    """Additions of each configuration to d times the time (C,), to the memory (C,), and of all layers alike.
 
     What a layer's configurations pay at least beside X.p is common; each adds the difference to it. Where
     they pay the same, ratios of memory to time are then free of rounding: equal ones stay equal. And nothing

@@ -70,7 +70,7 @@ class SavingSteps(NamedTuple):
 
 
 def sum_up(costs: ConfigurationCosts, downsets: Downsets) -> Sums:
-    """Return sums over downsets (Piper, Appendix D: contributions are additive)."""
+    """Sums over downsets (Piper, Appendix D: contributions are additive)."""
     member = downsets.membership
     inside = member.astype(np.float64).T
     first, last = costs.first[:, :-1], costs.first[:, 1:]
@@ -112,12 +112,12 @@ def sum_up(costs: ConfigurationCosts, downsets: Downsets) -> Sums:
 
 
 def downset_bytes(layers: int, edges: int, widths: int) -> int:
-    """Return the memory that `sum_up` takes for a downset: its layers twice, its cut, sums."""
+    """Memory that `sum_up` takes for a downset: its layers twice, its cut, sums."""
     return 18 * layers + 9 * edges + 2 * 8 * widths * (BACKWARD_S + 1)
 
 
 def list_steps(costs: ConfigurationCosts, most_in_flight: int) -> SavingSteps:
-    """Return the steps of the rule for up to `most_in_flight` microbatches; valid where a width is alike."""
+    """Steps of the rule for up to `most_in_flight` microbatches; valid where a width is alike."""
     widest = int(np.ptp(costs.first, axis=1).max())
     shape = (len(costs.widths), most_in_flight + 1, widest)
     refuse_beyond_memory(
@@ -136,7 +136,7 @@ def list_steps(costs: ConfigurationCosts, most_in_flight: int) -> SavingSteps:
 
 
 def fastest_of(costs: ConfigurationCosts) -> Ints:
-    """Return the fastest configuration of each layer, of equals the smallest, (T, n); any where none is."""
+    """Fastest configuration of each layer, of equals the smallest, (T, n); any where none is."""
     first = costs.first
     group = np.repeat(np.arange(first[:, :-1].size), np.diff(first, axis=1).ravel())
     order = np.lexsort((costs.fixed_bytes, costs.stash_bytes, costs.time_s, group))
@@ -144,7 +144,7 @@ def fastest_of(costs: ConfigurationCosts) -> Ints:
 
 
 def most_in_flight(costs: ConfigurationCosts, degree: int) -> int:
-    """Return how many microbatches in flight at most fit a device that has a single layer."""
+    """Most microbatches in flight that fit a device that has a single layer."""
     room = costs.limit_bytes - costs.fixed_bytes
     with np.errstate(divide="ignore", invalid="ignore"):
         count = np.where(room < 0, 0, np.nan_to_num(room / costs.stash_bytes, nan=np.inf))
@@ -177,14 +177,14 @@ def _follow(costs: ConfigurationCosts, fast: Ints, steps: SavingSteps, ratios: F
 
 
 def _least(values: Floats, first: Ints) -> Floats:
-    """Return the least value of each layer's configurations, (T, n, ...); anything where it has none."""
+    """Least value of each layer's configurations, (T, n, ...); anything where it has none."""
     padded = np.concatenate([values, np.full((1, *values.shape[1:]), np.inf)])
     least = np.minimum.reduceat(padded, first[:, :-1].ravel(), axis=0)
     return np.asarray(least).reshape(*first[:, :-1].shape, *values.shape[1:])
 
 
 def _at(values: Floats, ends: Ints) -> Floats:
-    """Return what edges cost at their ends, (T, E), from (T, n, E); nothing where the layer has none."""
+    """Costs of edges at their ends, (T, E), from (T, n, E); nothing where the layer has none."""
     chosen = values[:, ends, np.arange(len(ends))]
     return np.where(np.isfinite(chosen), chosen, 0.0)
 
@@ -192,7 +192,7 @@ def _at(values: Floats, ends: Ints) -> Floats:
 def _least_work(
     costs: ConfigurationCosts, has: Bools, least_time_s: Floats, least_sent_s: Floats
 ) -> tuple[Floats, Floats]:
-    """Return device seconds of layers (n,) and of sending over edges (E,), at the width that needs least."""
+    """Device seconds of layers (n,) and of sending over edges (E,), at the width that needs least."""
     widths = costs.widths[:, None]
     work_s = np.where(has, widths * least_time_s, np.inf).min(axis=0)
     sent_s = np.where(has[:, costs.sources], widths * least_sent_s, np.inf).min(axis=0)
@@ -200,13 +200,13 @@ def _least_work(
 
 
 def _coarse(values: Floats) -> Floats:
-    """Return values rounded down so that sums of them are exact: larger sets have no smaller ones."""
+    """Values rounded down so that sums of them are exact: larger sets have no smaller ones."""
     quantum = 2.0 ** (np.frexp(values.sum())[1] - 48)
     return np.asarray(np.floor(values / quantum) * quantum)
 
 
 def _alike(costs: ConfigurationCosts) -> Bools:
-    """Return for each width whether a layer's configurations differ in X.p, X.a and X.b only, (T,)."""
+    """For each width whether a layer's configurations differ in X.p, X.a and X.b only, (T,)."""
     counts = np.diff(costs.first, axis=1)
     begin = np.repeat(costs.first[:, :-1].ravel(), counts.ravel())
     same = np.ones(len(begin), dtype=np.bool_)
