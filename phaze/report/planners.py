@@ -41,7 +41,7 @@ def titled(study: Study, results: pd.DataFrame, found: pd.DataFrame) -> pd.DataF
     designs = {PER_MODEL, COMMON, study.architectures.baseline}
     plans = results.loc[results["design"].isin(designs), [*CHIP, "design"]].merge(found, on=CHIP)
     order = {name: place for place, name in enumerate(study.models)}
-    rank = dict(zip(PLANNERS, range(4), strict=True)) | {PER_MODEL: 0, COMMON: 1}
+    rank = {name: place for place, name in enumerate(PLANNERS)} | {PER_MODEL: 0, COMMON: 1}
     return plans.assign(title=plans["planner"].map(TITLES)).sort_values(
         ["model", "design", "planner"],
         key=lambda column: column.map(order if column.name == "model" else rank).fillna(2),

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.layout import Layout
+from phaze.spec.names import ModelPlanner
 from phaze.spec.noun import Noun
 from phaze.spec.values import Flag, Location, Name, Positive, PositiveInt, Seed, Share
 
@@ -131,7 +132,7 @@ class ScheduleSettings(Noun):
 class PlaceSettings(Noun):
     """How models are placed."""
 
-    planner: Literal["phaze", "piper", "equal", "expert"] = "phaze"
+    planner: ModelPlanner = "phaze"
     """Whose plan the answer gives: that of another planner than Phaze's is the best of the architectures that
     Phaze ranks among its best, the common and the named ones; the certificate covers Phaze's planner only."""
 
@@ -164,7 +165,7 @@ class PlanMapSettings(Noun):
     systems: tuple[Location, ...] = ()
     """Systems whose networks plans are mapped to: files in config/systems, or paths of some, with levels, a
     torus or a matrix of bandwidths; of a larger one the part that has the devices of the first scenario."""
-    planners: tuple[Literal["phaze", "piper", "equal", "expert"], ...] = ("phaze", "piper")
+    planners: tuple[ModelPlanner, ...] = ("phaze", "piper")
     """Whose plans are mapped."""
     steps: PositiveInt = 5000
     """Changes of places tried by each of the two chains of the local search."""

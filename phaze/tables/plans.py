@@ -1,10 +1,10 @@
 """What the planners make of equal architectures, what simulating it shows, and where it lies on networks."""
 
+from phaze.spec.names import MODEL_PLANNERS
 from phaze.tables.base import Table, count, flag, real, text
 from phaze.tables.columns import ARCHITECTURE, MODEL
 
-PLANNERS = ("phaze", "piper", "equal", "expert")
-"""Who may plan: Phaze's planner, Piper's, equal stages, and the experts' widths."""
+PLANNERS = MODEL_PLANNERS
 
 PLAN = {
     "model": MODEL,

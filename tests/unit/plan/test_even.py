@@ -21,21 +21,21 @@ from tests.unit.plan.phaze import exhaustive
 from tests.unit.plan.phaze.examples import ample_setting, random_chain, random_setting, uniform_chain
 
 
-@pytest.mark.parametrize("seed", range(0, 200, 3))
-def test_the_best_boundaries_are_those_of_exhaustive_search(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    tensor = int(rng.choice([1, 2, 3]))
-    chain = random_chain(rng, int(rng.integers(1, 7)), tensor)
-    setting = random_setting(rng, chain)
-    expert = Layout(pp=int(rng.integers(1, 5)), dp=int(rng.integers(1, 5)), tp=tensor)
-    found = place_expert(chain, expert, setting)
-    time_s = found.time_s if isinstance(found, Placement) else inf
-    possible = expert.dp <= setting.microbatches
-    expected = exhaustive.best_time_s(chain, tensor, setting, expert.pp, expert.dp) if possible else inf
-    assert time_s == pytest.approx(expected, rel=1e-12)
+def test_the_best_boundaries_are_those_of_exhaustive_search() -> None:
+    for seed in range(70):
+        rng = np.random.default_rng(seed)
+        tensor = int(rng.choice([1, 2, 3]))
+        chain = random_chain(rng, int(rng.integers(1, 7)), tensor)
+        setting = random_setting(rng, chain)
+        expert = Layout(pp=int(rng.integers(1, 5)), dp=int(rng.integers(1, 5)), tp=tensor)
+        found = place_expert(chain, expert, setting)
+        time_s = found.time_s if isinstance(found, Placement) else inf
+        possible = expert.dp <= setting.microbatches
+        expected = exhaustive.best_time_s(chain, tensor, setting, expert.pp, expert.dp) if possible else inf
+        assert time_s == pytest.approx(expected, rel=1e-12), seed
 
 
-@settings(max_examples=100)
+@settings(derandomize=True, deadline=None, max_examples=50)
 @given(st.integers(0, 10**6))
 def test_even_boundaries_are_never_better_than_the_best_and_these_never_than_free_widths(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -124,7 +124,7 @@ def test_stages_hold_equal_numbers_of_repeated_layers_with_the_outer_ones_joined
     assert list(equal_cuts(4, 0, 4)) == [(0,), (0, 2), (0, 1, 2, 3)]
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.integers(0, 10**6))
 def test_equal_stages_are_those_of_plain_search_and_never_beat_free_ones(seed: int) -> None:
     rng = np.random.default_rng(seed)
