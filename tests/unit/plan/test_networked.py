@@ -51,28 +51,28 @@ def on(system: Cluster | Matrix, plan: Plan) -> Fabric:
     return fabric(system, plan.devices)
 
 
-@pytest.mark.parametrize("seed", range(24))
 @pytest.mark.parametrize("system", [switch(), nodes(4e9, 5e8), full(20)])
-def test_the_parts_make_up_the_difference(seed: int, system: Cluster | Matrix) -> None:
-    plan = random_plan(seed)
-    found = replay_on(plan, on(system, plan))
-    assert list(found.parts) == list(PARTS)
-    assert plan.planned_s + sum(found.parts.values()) == pytest.approx(found.time_s, rel=1e-9)
-    assert found.parts["contention_s"] >= -1e-9 * found.time_s
-    assert 0 <= found.link_share <= found.busiest_link_share <= 1 + 1e-9
-    assert found.carried.sent_bytes.sum() == pytest.approx(found.carried.received_bytes.sum())
+def test_the_parts_make_up_the_difference(system: Cluster | Matrix) -> None:
+    for seed in range(8):
+        plan = random_plan(seed)
+        found = replay_on(plan, on(system, plan))
+        assert list(found.parts) == list(PARTS)
+        assert plan.planned_s + sum(found.parts.values()) == pytest.approx(found.time_s, rel=1e-9)
+        assert found.parts["contention_s"] >= -1e-9 * found.time_s
+        assert 0 <= found.link_share <= found.carried.utilisation.max() <= 1 + 1e-9
+        assert found.carried.sent_bytes.sum() == pytest.approx(found.carried.received_bytes.sum())
 
 
-@pytest.mark.parametrize("seed", range(1, 40, 2))
-def test_with_a_link_between_every_two_devices_tensors_take_the_flat_time(seed: int) -> None:
+def test_with_a_link_between_every_two_devices_tensors_take_the_flat_time() -> None:
     """One tensor at a time enters a stage; rings use links of their own, which tensors use at other times."""
-    rng = np.random.default_rng(seed)
-    stages = [
-        replace(s, longest_arriving_bytes=s.arriving_bytes, longest_departing_bytes=s.departing_bytes)
-        for s in random_stages(rng, [2] * 3)
-    ]
-    plan = flushing(stages, 8)
-    assert replay_on(plan, on(full(6), plan)).time_s == pytest.approx(replay(plan).time_s, rel=1e-9)
+    for seed in range(1, 16, 2):
+        rng = np.random.default_rng(seed)
+        stages = [
+            replace(s, longest_arriving_bytes=s.arriving_bytes, longest_departing_bytes=s.departing_bytes)
+            for s in random_stages(rng, [2] * 3)
+        ]
+        plan = flushing(stages, 8)
+        assert replay_on(plan, on(full(6), plan)).time_s == pytest.approx(replay(plan).time_s, rel=1e-9)
 
 
 def test_gradients_go_inside_nodes_first() -> None:
@@ -100,19 +100,19 @@ def sliced(seed: int, tensor: int = 3) -> Plan:
     )
 
 
-@pytest.mark.parametrize("seed", range(24))
-def test_slices_take_their_planners_time_where_nothing_else_is_sent(seed: int) -> None:
+def test_slices_take_their_planners_time_where_nothing_else_is_sent() -> None:
     """All-reduces are in the passes already: on links of their own they add nothing, and are counted once."""
-    plan = sliced(seed)
-    silent = replace(plan, stages=tuple(_alone(stage) for stage in plan.stages))
-    without = replace(silent, stages=tuple(replace(s, **NONE_REDUCED) for s in silent.stages))
-    fast = on(switch(), plan)
-    found, same = replay_on(silent, fast), replay_on(without, fast)
-    assert found.time_s == pytest.approx(same.time_s, rel=1e-9)
-    assert found.parts == pytest.approx(same.parts, abs=1e-9 * same.time_s)
-    passes = sum(sent_to_slices_bytes(s) * s.layout.tp for s in plan.stages) * plan.microbatches
-    batches = found.timeline.pipeline.batches
-    assert found.carried.sent_bytes.sum() == pytest.approx(passes * batches * _fullest(plan), rel=1e-9)
+    for seed in range(8):
+        plan = sliced(seed)
+        silent = replace(plan, stages=tuple(_alone(stage) for stage in plan.stages))
+        without = replace(silent, stages=tuple(replace(s, **NONE_REDUCED) for s in silent.stages))
+        fast = on(switch(), plan)
+        found, same = replay_on(silent, fast), replay_on(without, fast)
+        assert found.time_s == pytest.approx(same.time_s, rel=1e-9)
+        assert found.parts == pytest.approx(same.parts, abs=1e-9 * same.time_s)
+        passes = sum(sent_to_slices_bytes(s) * s.layout.tp for s in plan.stages) * plan.microbatches
+        batches = found.timeline.pipeline.batches
+        assert found.carried.sent_bytes.sum() == pytest.approx(passes * batches * _fullest(plan), rel=1e-9)
 
 
 def _alone(stage: Stage) -> Stage:
@@ -129,19 +129,19 @@ def _fullest(plan: Plan) -> float:
     return pipeline.lane_microbatches * pipeline.lanes / plan.microbatches
 
 
-@pytest.mark.parametrize("seed", range(24))
 @pytest.mark.parametrize("system", [switch(), nodes(4e9, 1e9)])
-def test_slices_stages_and_replicas_share_the_links(seed: int, system: Cluster) -> None:
-    plan = sliced(seed)
-    found = replay_on(plan, on(system, plan))
-    without = replay_on(
-        replace(plan, stages=tuple(replace(s, **NONE_REDUCED) for s in plan.stages)), on(system, plan)
-    )
-    assert plan.planned_s + sum(found.parts.values()) == pytest.approx(found.time_s, rel=1e-9)
-    assert found.parts["transfers_s"] == pytest.approx(without.parts["transfers_s"], abs=1e-9)
-    assert found.carried.sent_bytes.sum() == pytest.approx(found.carried.received_bytes.sum())
-    assert found.carried.sent_bytes.sum() > without.carried.sent_bytes.sum()
-    assert (found.carried.utilisation <= 1 + 1e-9).all()
+def test_slices_stages_and_replicas_share_the_links(system: Cluster) -> None:
+    for seed in range(8):
+        plan = sliced(seed)
+        found = replay_on(plan, on(system, plan))
+        without = replay_on(
+            replace(plan, stages=tuple(replace(s, **NONE_REDUCED) for s in plan.stages)), on(system, plan)
+        )
+        assert plan.planned_s + sum(found.parts.values()) == pytest.approx(found.time_s, rel=1e-9)
+        assert found.parts["transfers_s"] == pytest.approx(without.parts["transfers_s"], abs=1e-9)
+        assert found.carried.sent_bytes.sum() == pytest.approx(found.carried.received_bytes.sum())
+        assert found.carried.sent_bytes.sum() > without.carried.sent_bytes.sum()
+        assert (found.carried.utilisation <= 1 + 1e-9).all()
 
 
 def test_memory_that_operators_share_counts_as_contention_on_any_network() -> None:
@@ -175,30 +175,30 @@ def test_all_reduces_of_slices_between_nodes_take_longer_than_planned() -> None:
     assert found.bound_by.resource == "all-reduces of slices"
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_identical_devices_can_be_exchanged(seed: int) -> None:
+def test_identical_devices_can_be_exchanged() -> None:
     """On a link between every two devices it does not matter which of them are nodes of which stage."""
-    plan = sliced(seed, tensor=2)
-    place = np.random.default_rng(seed).permutation(plan.devices)
-    network = full(plan.devices)
-    matrix = np.array(network.bandwidths_bytes_per_s)[place][:, place]
-    other = Matrix(bandwidths_bytes_per_s=tuple(map(tuple, matrix.tolist())))
-    same, found = (replay_on(plan, on(system, plan)) for system in (network, other))
-    assert found.time_s == same.time_s
+    for seed in range(5):
+        plan = sliced(seed, tensor=2)
+        place = np.random.default_rng(seed).permutation(plan.devices)
+        network = full(plan.devices)
+        matrix = np.array(network.bandwidths_bytes_per_s)[place][:, place]
+        other = Matrix(bandwidths_bytes_per_s=tuple(map(tuple, matrix.tolist())))
+        same, found = (replay_on(plan, on(system, plan)) for system in (network, other))
+        assert found.time_s == same.time_s
 
 
-@pytest.mark.parametrize("seed", range(24))
-def test_without_contention_half_of_any_bandwidth_is_never_faster(seed: int) -> None:
+def test_without_contention_half_of_any_bandwidth_is_never_faster() -> None:
     """Links that serve who comes first have anomalies (Graham, 1969), up to 2 % here; see test_contention."""
-    plan = sliced(seed)
-    times = {}
-    for speeds in ((4e9, 1e9), (2e9, 1e9), (4e9, 5e8), (2e9, 5e8)):
-        found = replay_on(plan, on(nodes(*speeds), plan))
-        times[speeds] = found.time_s - found.parts["contention_s"]
-        assert found.parts["contention_s"] >= -1e-9 * found.time_s
-    for (inside, between), time_s in times.items():
-        for half in ((inside / 2, between), (inside, between / 2)):
-            assert times.get(half, np.inf) >= time_s * (1 - 1e-9)
+    for seed in range(10):
+        plan = sliced(seed)
+        times = {}
+        for speeds in ((4e9, 1e9), (2e9, 1e9), (4e9, 5e8), (2e9, 5e8)):
+            found = replay_on(plan, on(nodes(*speeds), plan))
+            times[speeds] = found.time_s - found.parts["contention_s"]
+            assert found.parts["contention_s"] >= -1e-9 * found.time_s
+        for (inside, between), time_s in times.items():
+            for half in ((inside / 2, between), (inside, between / 2)):
+                assert times.get(half, np.inf) >= time_s * (1 - 1e-9)
 
 
 def test_half_the_bandwidth_between_nodes_is_slower() -> None:
