@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -31,6 +33,7 @@ PRINTED = {
 }  # fmt: skip
 
 
+@cache
 def by_topology() -> MapInputs:
     """Return ten seeds: over CS map 12/2 with ours, 12/3 with the authors' search, 12/4 by objective (5)."""
     inputs = inputs_with({**STEPS, "allreduce": 3.0})
@@ -57,13 +60,18 @@ def test_a_reading_takes_its_own_search_and_judge() -> None:
     assert (over["printed"] == 3.0).all()
 
 
+@cache
+def page(of: Callable[[], MapInputs]) -> Report:
+    return build_map_report(of())
+
+
 def sheets(report: Report) -> dict[str, Sheet]:
     blocks = report.sections[0].blocks
     return {block.caption.split(",")[0]: block for block in blocks if isinstance(block, Sheet)}
 
 
 def test_a_page_shows_every_reading_and_how_far_off_it_is() -> None:
-    report = build_map_report(by_topology())
+    report = page(by_topology)
     found = sheets(report)
     factors = found["Mean factor off the printed figures"]
     assert [row[0] for row in factors.rows] == ["ours", "theirs", "objective (5)", "half"]
@@ -86,7 +94,7 @@ def test_a_sensitivity_is_never_the_nearest() -> None:
 
 
 def test_the_first_lines_say_what_is_gained_what_is_printed_and_how_far_off_the_nearest_is() -> None:
-    report = build_map_report(by_topology())
+    report = page(by_topology)
     sentence = report.answer.sentence
     assert "6.27 times as fast on random topologies (Paper prints 3.00)" in sentence
     assert "off by a factor of 1.21 on random topologies (“objective (5)”)" in sentence
@@ -94,7 +102,7 @@ def test_the_first_lines_say_what_is_gained_what_is_printed_and_how_far_off_the_
 
 
 def test_what_is_unexplained_or_missing_is_said() -> None:
-    report = build_map_report(by_topology())
+    report = page(by_topology)
     first, missing, *_ = report.sections
     (items,) = (block for block in first.blocks if isinstance(block, Items))
     assert items.sentences[0].startswith("Unexplained: Odd. Nearest is “objective (5)”")
@@ -102,6 +110,7 @@ def test_what_is_unexplained_or_missing_is_said() -> None:
     assert missing.blocks == (Items(("No measurements.",)),)
 
 
+@cache
 def by_partitioner() -> MapInputs:
     """Return three partitions of a graph; what holds devices takes twice as long, by hand thrice."""
     one = inputs_with(STEPS).mappings
@@ -146,7 +155,7 @@ def test_measured_tables_are_read_by_what_messages_hold() -> None:
     """The first row of a table, to which its figures are relative, is none of them."""
     figures = read_figures(by_partitioner()).set_index("reading")
     assert figures["ours"].to_dict() == pytest.approx({"links": 6.0, "held": 9.0})
-    blocks = build_map_report(by_partitioner()).sections[0].blocks
+    blocks = page(by_partitioner).sections[0].blocks
     (items,) = (block for block in blocks if isinstance(block, Items))
     assert (
         "7.6, of PipeDream's partition of Net as 2x2. Ours is 6.00 (“links”), 9.00 (“held”)"
@@ -155,7 +164,7 @@ def test_measured_tables_are_read_by_what_messages_hold() -> None:
 
 
 def test_refinement_stands_beside_clusters_alone() -> None:
-    found = sheets(build_map_report(by_partitioner()))
+    found = sheets(page(by_partitioner))
     table = next(sheet for caption, sheet in found.items() if "(Table IV)" in caption)
     assert table.rows == (
         ("Net", "CS map for both", "1.25 (1.04)"), ("Net", "our map for each", "1.25 (1.04)"),

@@ -50,26 +50,29 @@ def changed(frame: pd.DataFrame, where: dict[str, object], **values: object) -> 
 EQUI = {"case": "bars", "planner": "equi", "memory_gib": 8.0, "devices": 8}
 
 
-@pytest.mark.parametrize(
-    ("table", "where", "values", "check"),
-    [
-        ("cases", EQUI, {"time_per_sample": 1.0}, "no baseline is better than Piper"),
-        ("curves", {"planner": "equi", "devices": 8}, {"time_per_sample": 1.0}, "no curve of a baseline"),
-        ("cases", {**EQUI, "devices": 16}, {"time_per_sample": 2.0}, "more devices are never slower"),
-        ("curves", {"planner": "equi", "devices": 8}, {"time_per_sample": 1.41}, "curves agree with plans"),
-        ("pipelines", {"case": "bars", "stage": 1}, {"layers": "1"}, "hold every layer once"),
-        ("pipelines", {"case": "bars", "stage": 0}, {"time_per_sample": 9.0}, "hold every layer once"),
-        ("pipelines", {"case": "bars", "stage": 0}, {"in_flight": 1}, "with the microbatches in flight"),
-        ("pipelines", {"case": "bars", "stage": 0}, {"memory_bytes": 2.0**31}, "fits into memory"),
-        ("pipelines", {"planner": "no-tp"}, {"tensor": 2}, "baselines forgo what they must"),
-        ("pipelines", {"planner": "equi"}, {"data": 2}, "baselines forgo what they must"),
-    ],
-)
-def test_a_wrong_number_fails_its_check(
-    inputs: PlanInputs, table: str, where: dict[str, object], values: dict[str, object], check: str
-) -> None:
-    wrong = replace(inputs, **{table: changed(getattr(inputs, table), where, **values)})
-    assert any(check in name for name in failed(wrong))
+@pytest.mark.parametrize("table", ["cases", "curves", "pipelines"])
+def test_a_wrong_number_fails_its_check(inputs: PlanInputs, table: str) -> None:
+    for where, values, check in {
+        "cases": (
+            (EQUI, {"time_per_sample": 1.0}, "no baseline is better than Piper"),
+            ({**EQUI, "devices": 16}, {"time_per_sample": 2.0}, "more devices are never slower"),
+        ),
+        "curves": (
+            ({"planner": "equi", "devices": 8}, {"time_per_sample": 1.0}, "no curve of a baseline"),
+            ({"planner": "equi", "devices": 8}, {"time_per_sample": 1.41}, "curves agree with plans"),
+        ),
+        "pipelines": (
+            ({"case": "bars", "stage": 1}, {"layers": "1"}, "hold every layer once"),
+            ({"case": "bars", "stage": 0}, {"time_per_sample": 9.0}, "hold every layer once"),
+            ({"case": "bars", "stage": 0}, {"in_flight": 1}, "with the microbatches in flight"),
+            ({"case": "bars", "stage": 0}, {"memory_bytes": 2.0**31}, "fits into memory"),
+            ({"planner": "no-tp"}, {"tensor": 2}, "baselines forgo what they must"),
+            ({"planner": "equi"}, {"data": 2}, "baselines forgo what they must"),
+        ),
+    }[table]:
+        wrong = replace(inputs, **{table: changed(getattr(inputs, table), where, **values)})
+        (name,) = (name for name in CHECKS if check in name)
+        assert not all(holds for holds, _ in CHECKS[name](wrong)), check
 
 
 def test_a_missing_row_fails_its_check(inputs: PlanInputs) -> None:
@@ -106,22 +109,19 @@ def test_without_a_publication_there_are_no_claims() -> None:
     assert not report.failures
 
 
-def test_the_page_has_every_section_and_table_once(inputs: PlanInputs, tmp_path: Path) -> None:
+def test_the_page_has_every_section_and_table_once_and_is_written_equally(
+    inputs: PlanInputs, tmp_path: Path
+) -> None:
     report = build_plan_report(inputs)
     write_report(report, tmp_path)
     page, text = (tmp_path / "plans.html").read_text(), (tmp_path / "plans.md").read_text()
     for title in ("(Figure 1)", "(Figure 2)", "(Figure 3)", "(Table 1)", "Checks"):
         assert len(re.findall(rf"<h2>[^<]*{re.escape(title)}", page)) == 1
     assert page.count("<svg") == 3
+    assert build_plan_report(inputs).page == page
     assert "| 8 | 1 GB | 1.25 | 1.25 | 1.24875 | OOM | OOM | OOM | table-1 |" in text
     assert "plans.html" in text
     assert {path.stem for path in tmp_path.iterdir()} == {*report.written, "plans"}
-
-
-def test_two_pages_of_the_same_tables_are_equal(inputs: PlanInputs, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        write_report(build_plan_report(inputs), tmp_path / name)
-    assert (tmp_path / "a" / "plans.html").read_bytes() == (tmp_path / "b" / "plans.html").read_bytes()
 
 
 def test_what_stands_in_and_what_is_missing_is_said() -> None:
@@ -137,20 +137,9 @@ def test_what_stands_in_and_what_is_missing_is_said() -> None:
     assert "Throughput: BERT (ours, on tpu-v4) (Figure 1)" in last
 
 
-@pytest.mark.parametrize(
-    ("printed", "value", "same"),
-    [
-        ("31.636", 31.63601, True),
-        ("31.636", 31.6364, False),
-        ("10.26", 10.26, True),
-        ("OOM", np.inf, True),
-        ("OOM", 10.0, False),
-        ("10.26", np.inf, False),
-        ("10.26", np.nan, False),
-    ],
-)
-def test_six_significant_digits_decide(printed: str, value: float, same: bool) -> None:
-    assert (as_printed(value) == printed) == same, as_printed(value)
+def test_six_significant_digits_decide() -> None:
+    values = (31.63601, 31.6364, 10.26, np.inf, np.nan)
+    assert [as_printed(value) for value in values] == ["31.636", "31.6364", "10.26", "OOM", "–"]
 
 
 def test_a_curve_reads_as_the_step_at_or_below() -> None:

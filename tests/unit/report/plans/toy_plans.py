@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -15,43 +16,29 @@ from phaze.spec.published_plans import PublishedPlans
 from phaze.tables import Cases, Curves, Durations, Pipelines
 
 FACTOR = {"piper": 1.0, "no-dp": 3.0, "no-tp": 1.2, "no-ar": 1.1, "equi": 1.125, "equi-no-tp": 1.5}
+CASES = {
+    "bars": {
+        "input": "bert", "show": "throughput", "clusters": [{"devices": [8, 16], "memory_gib": [1, 8]}],
+    },
+    "lines": {"input": "bert", "show": "curve", "clusters": [{"devices": [32], "memory_gib": [8]}]},
+    "runs": {
+        "input": "bert", "show": "runtime", "repeat": [4, 8], "planners": ["piper"],
+        "clusters": [{"devices": [8, 16], "memory_gib": [8]}],
+    },
+    "digits": {
+        "input": "gnmt", "show": "table", "planners": ["piper", "equi"], "modes": ["table-1", "program"],
+        "clusters": [{"devices": [8, 16], "memory_gib": [1]}],
+    },
+}  # fmt: skip
+INPUTS = {
+    "bert": {"label": "BERT", "file": "bert.json"},
+    "gnmt": {"label": "GNMT", "file": "gnmt.json", "unit": "ms"},
+}
 PLANS = PlanStudy.parse(
     {
         "folder": "inputs",
-        "inputs": {
-            "bert": {"label": "BERT", "file": "bert.json"},
-            "gnmt": {"label": "GNMT", "file": "gnmt.json", "unit": "ms"},
-        },
-        "cases": {
-            "bars": {
-                "input": "bert",
-                "show": "throughput",
-                "microbatches": [16],
-                "clusters": [{"devices": [8, 16], "memory_gib": [1, 8]}],
-            },
-            "lines": {
-                "input": "bert",
-                "show": "curve",
-                "microbatches": [16],
-                "clusters": [{"devices": [32], "memory_gib": [8]}],
-            },
-            "runs": {
-                "input": "bert",
-                "show": "runtime",
-                "repeat": [4, 8],
-                "microbatches": [16],
-                "planners": ["piper"],
-                "clusters": [{"devices": [8, 16], "memory_gib": [8]}],
-            },
-            "digits": {
-                "input": "gnmt",
-                "show": "table",
-                "microbatches": [16],
-                "planners": ["piper", "equi"],
-                "modes": ["table-1", "program"],
-                "clusters": [{"devices": [8, 16], "memory_gib": [1]}],
-            },
-        },
+        "inputs": INPUTS,
+        "cases": {name: {**case, "microbatches": [16]} for name, case in CASES.items()},
     },
     "toy",
 )
@@ -106,64 +93,42 @@ Rows = dict[str, list[dict[str, object]]]
 
 def made(case: str, point: PlanPoint) -> Rows:
     rows: Rows = {name: [] for name in ("cases", "pipelines", "curves", "durations")}
-    for mode in point.modes:
-        for planner in point.planners:
-            keys = {
-                "case": case,
-                "blocks": point.blocks,
-                "memory_gib": point.memory_gib,
-                "microbatches": point.microbatches,
-                "mode": mode,
-                "planner": planner,
-            }
-            for k in point.devices:
-                rows["durations"].append({**keys, "devices": k, "run": 0, "seconds": 0.01 * k})
-                if point.show != "curve":
-                    add_plan(rows, keys, PLANS.cases[case].input, k)
-            if point.show == "curve":
-                last = {"no-dp": 4, "no-tp": 16, "equi-no-tp": 16}.get(planner, 32)
-                for k in [k for k in (1, 2, 4, 8, 16, 32) if k <= last]:
-                    time = time_of(planner, k, point.memory_gib, mode)
-                    step = {"input": "bert", "most_devices": 32, "devices": k, "time_per_sample": time}
-                    rows["curves"].append({**keys, **step})
+    same = {"case": case, "blocks": point.blocks, "memory_gib": point.memory_gib}
+    same |= {"microbatches": point.microbatches}
+    for mode, planner in product(point.modes, point.planners):
+        keys = {**same, "mode": mode, "planner": planner}
+        for k in point.devices:
+            rows["durations"].append({**keys, "devices": k, "run": 0, "seconds": 0.01 * k})
+            if point.show != "curve":
+                add_plan(rows, keys, PLANS.cases[case].input, k)
+        last = {"no-dp": 4, "no-tp": 16, "equi-no-tp": 16}.get(planner, 32)
+        for k in (1, 2, 4, 8, 16, 32) if point.show == "curve" else ():
+            if k <= last:
+                step = {"input": "bert", "most_devices": 32, "devices": k}
+                time = time_of(planner, k, point.memory_gib, mode)
+                rows["curves"].append({**keys, **step, "time_per_sample": time})
     return rows
 
 
 def add_plan(rows: Rows, keys: dict[str, object], source: str, devices: int) -> None:
     time = time_of(str(keys["planner"]), devices, float(str(keys["memory_gib"])), str(keys["mode"]))
-    if keys["planner"] == "no-dp":
-        time = max(
-            time, FACTOR["no-dp"] * 10 / 4 * 0.999
-        )  # as the curve, it gains nothing beyond four devices
-    on = {**keys, "devices": devices}
-    fits = np.isfinite(time)
+    if keys["planner"] == "no-dp":  # as the curve, it gains nothing beyond four devices
+        time = max(time, FACTOR["no-dp"] * 10 / 4 * 0.999)
+    on, fits = {**keys, "devices": devices}, np.isfinite(time)
+    status = "planned" if fits else "infeasible"
     rows["cases"].append(
         {
-            **on,
-            "input": source,
-            "layers": 3,
-            "bandwidth_gib_per_s": 25.0,
-            "status": "planned" if fits else "infeasible",
-            "time_per_sample": time,
-            "devices_used": 2 * fits,
-            "degree": 2 * fits,
-            "stages": 2 * fits,
+            **on, "input": source, "layers": 3, "bandwidth_gib_per_s": 25.0, "status": status,
+            "time_per_sample": time, "devices_used": 2 * fits, "degree": 2 * fits, "stages": 2 * fits,
         }
-    )
-    for stage, layers in enumerate(("0 1", "2") if fits else ()):
-        rows["pipelines"].append(
-            {
-                **on,
-                "stage": stage,
-                "layers": layers,
-                "data": 1,
-                "tensor": 1,
-                "configurations": "1 × vanilla",
-                "in_flight": 2 - stage,
-                "time_per_sample": time / (stage + 1),
-                "memory_bytes": 1000.0,
-            }
-        )
+    )  # fmt: skip
+    rows["pipelines"] += [
+        {
+            **on, "stage": stage, "layers": layers, "data": 1, "tensor": 1, "configurations": "1 × vanilla",
+            "in_flight": 2 - stage, "time_per_sample": time / (stage + 1), "memory_bytes": 1000.0,
+        }
+        for stage, layers in enumerate(("0 1", "2") if fits else ())
+    ]  # fmt: skip
 
 
 def toy_inputs(plans: PlanStudy = PLANS, published: PublishedPlans | None = PUBLISHED) -> PlanInputs:
