@@ -130,7 +130,7 @@ def _phaze(problem: Problem) -> Ints:
     found = place_within(chain, Layout(), setting, widths)
     if found is None:
         raise PhazeError("Phaze finds no placement that fits the memory")
-    ends = [end for _, end in found.intervals(len(layers))]
+    ends = [stage[-1] + 1 for stage in found.layers]
     return np.searchsorted(ends, layer_of, side="right").astype(np.int64)
 
 

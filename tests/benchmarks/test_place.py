@@ -10,7 +10,7 @@ import pytest
 
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
-from phaze.plan.phaze.branches import GraphPlacement, place_graphs
+from phaze.plan.phaze.branches import place_graphs
 from phaze.plan.phaze.chains import Runs, best_times
 from phaze.plan.phaze.flush import Placement, place_widths
 from phaze.plan.phaze.instance import place_instance, read_instance
@@ -78,7 +78,7 @@ def test_place_towers(count: int, benchmark: Benchmark) -> None:
     graphs = {Layout(tp=t): towers(layers // count, count, t) for t in (1, 2, 4, 8)}
     place_graphs(graphs, BRANCHED)
     found = benchmark(place_graphs, graphs, BRANCHED)
-    assert isinstance(found, GraphPlacement)
+    assert isinstance(found, Placement)
     if count == 1:
         chain = place_widths(graphs, BRANCHED)
         assert isinstance(chain, Placement)

@@ -28,50 +28,11 @@ from phaze.base.arrays import Floats, Ints
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting, batch_time_s, sync_s, useful_widths
 from phaze.plan.phaze.cuttings import Cutting, FirstStage, Widths, best_first_stage, cutting_of, needed
-from phaze.plan.phaze.flush import Infeasible
+from phaze.plan.phaze.flush import Infeasible, Placement
 from phaze.plan.phaze.reasons import Leanest, min_devices, pipelines, too_few_devices, too_little_memory
-from phaze.plan.phaze.stages import MOST_BRANCHES, groups_of
 
 Answer = TypeVar("Answer")
 Rank = tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A stage of a placement."""
-
-    layers: tuple[int, ...]
-    """Positions, rising."""
-    devices: int
-    """In one pipeline."""
-    groups: tuple[tuple[int, ...], ...]
-    """Layers that share devices; those of different groups may run at the same time."""
-
-
-@dataclass(frozen=True)
-class GraphPlacement:
-    """A placement of a graph with its time; stage numbers count from the first."""
-
-    layout: Layout
-    stages: tuple[Stage, ...]
-    time_s: float
-    """Time per batch."""
-    max_load_s: float
-    sync_s: float
-
-    @property
-    def data(self) -> int:
-        """Return the data parallel width d."""
-        return self.layout.dp
-
-    @property
-    def devices_used(self) -> int:
-        """Return the devices of all pipelines."""
-        return self.data * sum(stage.devices for stage in self.stages)
-
-    def rank(self) -> tuple[float, int, int, int, int]:
-        """Return what decides between placements: time, then fewer devices, smaller d, s and t."""
-        return self.time_s, self.devices_used, self.data, len(self.stages), self.layout.tp
 
 
 @dataclass(frozen=True)
@@ -95,28 +56,18 @@ class Bound(Generic[Answer]):
     """The answer is one of those choices as it is, and so the best of them."""
 
 
-def place_graphs(graphs: dict[Layout, Chain], setting: Setting) -> GraphPlacement | Infeasible:
-    """Return the best placement over all TMP widths, or why there is none.
+def place_graphs(graphs: dict[Layout, Chain], setting: Setting) -> Placement | Infeasible:
+    """Best placement over all TMP widths, or why there is none.
 
     The layers of the graphs are in one topological order. PhazeError if there are too many downsets.
     """
     cuttings = [cutting_of(graphs[layout], layout, setting) for layout in sorted(graphs)]
     placed = [placement for cut in cuttings if (placement := place_cutting(cut, setting)) is not None]
-    return min(placed, key=GraphPlacement.rank) if placed else Infeasible(why_infeasible(cuttings, setting))
+    return min(placed, key=Placement.rank) if placed else Infeasible(why_infeasible(cuttings, setting))
 
 
-def place_graph(
-    graph: Chain, layout: Layout, setting: Setting, most_branches: int = MOST_BRANCHES
-) -> GraphPlacement | Infeasible:
-    """Return the best placement of a graph with TMP width t, or why there is none."""
-    cut = cutting_of(graph, layout, setting, most_branches)
-    return place_cutting(cut, setting, most_branches) or Infeasible(why_infeasible([cut], setting))
-
-
-def place_cutting(
-    cut: Cutting, setting: Setting, most_branches: int = MOST_BRANCHES
-) -> GraphPlacement | None:
-    """Return the best placement of a graph, or None.
+def place_cutting(cut: Cutting, setting: Setting) -> Placement | None:
+    """Best placement of a graph, or None.
 
     Equal times go to the fewest devices, then to the smallest d, s and first stage. ValueError where the
     gradients of all stages count: what these instances are made for charges those of the first (18).
@@ -126,13 +77,13 @@ def place_cutting(
     room, widths = cut.room(setting), cut.widths(setting.devices)
     counts, data = useful_widths(setting.microbatches, setting.devices)
 
-    def bound(lo: int, hi: int) -> Bound[GraphPlacement] | None:
+    def bound(lo: int, hi: int) -> Bound[Placement] | None:
         pipeline = _best_pipeline(cut, setting, room, widths, counts[lo:hi], data[lo:hi])
         if pipeline is None:
             return None
         options = _trace_back(cut, widths, pipeline)
         layout = replace(cut.layout, dp=pipeline.first.rank[2], pp=len(options))
-        placement = _placement(cut, layout, setting, options, most_branches)
+        placement = _placement(cut, layout, setting, options)
         return Bound(placement.rank(), placement, _fits(setting, room, layout, options))
 
     return best_choice(len(data), bound)
@@ -175,24 +126,16 @@ def _weight_bytes_before(cut: Cutting) -> Floats:
     return np.asarray(~cut.downsets.membership @ np.asarray(cut.graph.parameter_bytes, float))
 
 
-def _placement(
-    cut: Cutting, layout: Layout, setting: Setting, options: list[int], most_branches: int
-) -> GraphPlacement:
-    """Return the placement with the given options for stages, first stage first."""
-    stages: list[Stage] = []
-    outer = len(cut.downsets) - 1
-    for s, option in zip(range(len(options), 0, -1), options, strict=True):
-        inner = cut.behind(option)
-        layers, devices = cut.layers(outer, inner), int(cut.options.devices[option])
-        in_flight = needed(setting, s, setting.in_pipeline(layout))
-        groups = groups_of(cut.work, layers, setting.recompute and s > 1, devices, in_flight, most_branches)
-        stages.append(Stage(layers, devices, groups))
-        outer = inner
+def _placement(cut: Cutting, layout: Layout, setting: Setting, options: list[int]) -> Placement:
+    """The placement with the given options for stages, first stage first."""
+    behind = [cut.behind(option) for option in options]
+    outers = [len(cut.downsets) - 1, *behind]
+    layers = tuple(cut.downsets.difference(*ends) for ends in zip(outers, behind, strict=False))
     worst = float(np.max(cut.options.load_s[options]))
     weights = np.asarray(cut.graph.parameter_bytes, float)
-    sync = sync_s(np.array([weights[list(stage.layers)].sum() for stage in stages]), layout, setting)
+    sync = sync_s(np.array([weights[list(stage)].sum() for stage in layers]), layout, setting)
     time = batch_time_s(worst, layout, setting.microbatches, sync)
-    return GraphPlacement(layout, tuple(stages), time, worst, sync)
+    return Placement(layout, layers, tuple(cut.options.devices[options].tolist()), time, worst, sync)
 
 
 def _trace_back(cut: Cutting, widths: Widths, found: _Pipeline) -> list[int]:

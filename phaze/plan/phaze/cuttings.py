@@ -74,10 +74,6 @@ class Cutting:
         """Return the downset that the stage of an option leaves behind."""
         return int(self.stages.inner[np.searchsorted(self.options.first, option, side="right") - 1])
 
-    def layers(self, outer: int, inner: int) -> tuple[int, ...]:
-        """Return the layers of a stage."""
-        return self.downsets.difference(outer, inner)
-
     def tables(self, widths: Widths, costs: Iterator[Floats]) -> Iterator[Floats]:
         """Yield dp[0], dp[1], ... for costs of s = 1, 2, ..., as long as anything can be placed."""
         dp = np.full((len(self.downsets), len(widths.devices)), np.inf)
@@ -91,12 +87,12 @@ class Cutting:
             yield dp
 
 
-def cutting_of(graph: Chain, layout: Layout, setting: Setting, most_branches: int = MOST_BRANCHES) -> Cutting:
+def cutting_of(graph: Chain, layout: Layout, setting: Setting) -> Cutting:
     """Return what a graph can be cut into; PhazeError if that is too much."""
     downsets = few_downsets(graph)
     stages = stages_of(downsets)
     work = work_of(graph, layout, setting.bandwidth_bytes_per_s)
-    options = options_of(work, downsets, stages, setting.recompute, most_branches)
+    options = options_of(work, downsets, stages, setting.recompute, MOST_BRANCHES)
     return Cutting(graph, layout, work, downsets, stages, options)
 
 

@@ -43,8 +43,8 @@ class Placement:
     """A placement with its time; stage numbers count from the first."""
 
     layout: Layout
-    starts: tuple[int, ...]
-    """Position of the first layer of every stage."""
+    layers: tuple[Sequence[int], ...]
+    """Positions of the layers of every stage, rising: those of a chain follow each other."""
     devices: tuple[int, ...]
     """Devices of every stage in one pipeline."""
     time_s: float
@@ -54,25 +54,26 @@ class Placement:
 
     @property
     def data(self) -> int:
-        """Return the data parallel width d."""
+        """Data parallel width d."""
         return self.layout.dp
 
     @property
     def stages(self) -> int:
-        """Return the pipeline depth s."""
-        return len(self.starts)
+        """Pipeline depth s."""
+        return len(self.layers)
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Position of the first layer of every stage."""
+        return tuple(stage[0] for stage in self.layers)
 
     @property
     def devices_used(self) -> int:
-        """Return the devices of all pipelines."""
+        """Devices of all pipelines."""
         return self.data * sum(self.devices)
 
-    def intervals(self, layers: int) -> list[tuple[int, int]]:
-        """Return [i, j) of every stage of a chain with that many layers."""
-        return list(zip(self.starts, (*self.starts[1:], layers), strict=True))
-
     def rank(self) -> tuple[float, int, int, int, int]:
-        """Return what decides between placements: time, then fewer devices, smaller d, s and t."""
+        """Time, then fewer devices, smaller d, s and t: the best of placements has the least."""
         return self.time_s, self.devices_used, self.data, self.stages, self.layout.tp
 
 
@@ -235,7 +236,7 @@ def evaluate_cut(
     sync = sync_s(stage_weights(chain, starts), layout, setting)
     return Placement(
         layout=layout,
-        starts=tuple(starts),
+        layers=tuple(range(i, j) for i, j in zip(starts, ends, strict=True)),
         devices=tuple(1 if footprints.single[i, j] else layout.tp for i, j in zip(starts, ends, strict=True)),
         time_s=batch_time_s(float(worst), layout, setting.microbatches, sync),
         max_load_s=float(worst),

@@ -11,7 +11,6 @@ weights and gradients, and Adam one more copy of the weights.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -23,8 +22,8 @@ from pydantic import Field, model_validator
 
 from phaze.layout import Layout
 from phaze.pipeline.flushing import Chain, Setting
-from phaze.plan.phaze.branches import GraphPlacement, place_graphs
-from phaze.plan.phaze.flush import Infeasible, Placement, place_widths
+from phaze.plan.phaze.branches import place_graphs
+from phaze.plan.phaze.flush import Infeasible, place_widths
 from phaze.spec.documents import CamelCase, LayerEdge, bad_edges, check_width, read_as, repeated_ids
 from phaze.spec.values import Count, Positive, Size, Whole
 from phaze.workload.graphs import edge_arrays
@@ -148,7 +147,8 @@ def place_instance(instance: Instance) -> Result:
 
     PhazeError if the layer graph has too many branches.
     """
-    found = _place({Layout(tp=int(width)): instance.chain(width) for width in instance.nodes}, instance)
+    graphs = {Layout(tp=int(width)): instance.chain(width) for width in instance.nodes}
+    found = (place_widths if instance.has_path() else place_graphs)(graphs, instance.setting())
     if isinstance(found, Infeasible):
         return Result(
             stages=[],
@@ -161,24 +161,12 @@ def place_instance(instance: Instance) -> Result:
     return Result(
         stages=[
             ResultStage(nodes=[order[v] for v in layers], devices_for_stage=devices)
-            for layers, devices in _stages(found, len(order))
+            for layers, devices in zip(found.layers, found.devices, strict=True)
         ],
         tensor_parallel_degree=found.layout.tp,
         data_parallel_degree=found.data,
         final_time_per_batch=found.time_s,
     )
-
-
-def _place(graphs: dict[Layout, Chain], instance: Instance) -> Placement | GraphPlacement | Infeasible:
-    place = place_widths if instance.has_path() else place_graphs
-    return place(graphs, instance.setting())
-
-
-def _stages(found: Placement | GraphPlacement, layers: int) -> list[tuple[Sequence[int], int]]:
-    """Return the positions of the layers of every stage, and its devices."""
-    if isinstance(found, GraphPlacement):
-        return [(stage.layers, stage.devices) for stage in found.stages]
-    return [(range(i, j), a) for (i, j), a in zip(found.intervals(layers), found.devices, strict=True)]
 
 
 def result_text(result: Result) -> str:

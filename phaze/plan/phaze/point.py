@@ -64,9 +64,18 @@ class Point:
         return [self.kinds[kind] for kind in self.runs.layers]
 
     def repeated(self) -> tuple[int, int]:
-        """Return position of the first layer and length of the longest run."""
-        longest = int(np.argmax(self.runs.counts))
-        return sum(self.runs.counts[:longest]), self.runs.counts[longest]
+        """Position of the first block and number of blocks: the longest stretch of kinds in a fixed rhythm.
+
+        The rhythm is there twice at least, so that dense and expert blocks in turns all count.
+        """
+        kinds, first, most = self.runs.layers, 0, 1
+        for period in range(1, len(kinds) // 2 + 1):
+            alike = np.concatenate(([False], kinds[period:] == kinds[:-period], [False]))
+            begins, ends = np.flatnonzero(np.diff(alike)).reshape(-1, 2).T
+            longest = int(np.argmax(ends - begins)) if len(begins) else 0
+            if len(begins) and ends[longest] - begins[longest] >= max(period, most - period + 1):
+                first, most = int(begins[longest]), int(ends[longest] - begins[longest]) + period
+        return first, most
 
 
 @dataclass(frozen=True)

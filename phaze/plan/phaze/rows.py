@@ -186,17 +186,17 @@ def stage_costs(chain: Chain, placement: Placement, setting: Setting) -> list[St
         for values in (chain.forward_s, chain.backward_s, chain.static_bytes, chain.activation_bytes)
     )
     costs = []
-    for number, (i, j) in enumerate(placement.intervals(len(chain))):
+    for number, layers in enumerate(placement.layers):
         recompute = setting.recompute and number < placement.stages - 1
         costs.append(
             StageCost(
-                first_layer=i,
-                last_layer=j - 1,
+                first_layer=layers[0],
+                last_layer=layers[-1],
                 devices=placement.devices[number],
                 forward_s=forward[number],
                 recomputed_s=forward[number] if recompute else 0.0,
                 backward_s=backward[number],
-                load_s=float(load_s.of(recompute)[i, j]),
+                load_s=float(load_s.of(recompute)[layers[0], layers[-1] + 1]),
                 static_bytes=static[number],
                 activation_bytes=activations[number],
                 stashed_bytes=float(stashes[number]),

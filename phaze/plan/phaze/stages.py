@@ -34,7 +34,6 @@ from phaze.plan.phaze.branch_passes import (
     Pass,
     backward_pass,
     covers,
-    desk_for,
     find_branches,
     forward_pass,
     mirrored,
@@ -321,17 +320,3 @@ def _leaner(found: Schedules, v: int, w: int) -> bool:
         if not covered:
             return False
     return True
-
-
-def groups_of(
-    work: Work, layers: tuple[int, ...], recompute: bool, devices: int, in_flight: int, most_branches: int
-) -> tuple[tuple[int, ...], ...]:
-    """Return the layers of every group in the leanest of the fastest schedules on so many devices."""
-    inside = np.isin(np.arange(len(work.split)), layers)
-    found = stage_schedules(work, inside, recompute, *all_assignments(most_branches), desk_for(len(inside)))
-    kept = found.kept[found.devices[found.kept] == devices]
-    peaks = np.max(found.constant_bytes[kept] + in_flight * found.stashed_bytes[kept], axis=1)
-    group = found.group[kept[int(np.argmin(peaks))]]
-    branches = find_branches(inside, work.cover_first, work.cover)
-    place = np.repeat(group, np.diff(branches.first))
-    return tuple(tuple(sorted(branches.order[place == g].tolist())) for g in range(int(group.max()) + 1))

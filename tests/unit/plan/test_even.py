@@ -56,7 +56,7 @@ def test_even_boundaries_are_never_better_than_the_best_and_these_never_than_fre
 def test_what_precedes_and_follows_the_repeated_layers_joins_the_outer_stages() -> None:
     found = place_evenly(uniform_chain(8), Layout(pp=3, dp=1, tp=1), ample_setting(), first=1, repeated=6)
     assert isinstance(found, Placement)
-    assert found.intervals(8) == [(0, 3), (3, 5), (5, 8)]
+    assert found.layers == (range(3), range(3, 5), range(5, 8))
 
 
 @pytest.mark.parametrize(

@@ -70,15 +70,15 @@ def one_by_one(runs: Runs, forward: Floats, backward: Floats, tensor: int, setti
     return [one.time_s if isinstance(one, Placement) else inf for one in found]
 
 
-@pytest.mark.parametrize("seed", range(400))
-def test_embedding_blocks_and_head_have_the_optimum_of_the_dynamic_program(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    tensor = int(rng.choice([1, 2, 4]))
-    runs = random_runs(rng, (1, int(rng.integers(1, 14)), 1), tensor)
-    setting = random_setting(rng, runs)
-    forward, backward = random_latencies(rng, 3)
-    found = best_times(runs, forward, backward, Layout(tp=tensor), [setting])[0]
-    np.testing.assert_allclose(found, one_by_one(runs, forward, backward, tensor, setting), rtol=1e-12)
+def test_embedding_blocks_and_head_have_the_optimum_of_the_dynamic_program() -> None:
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        tensor = int(rng.choice([1, 2, 4]))
+        runs = random_runs(rng, (1, int(rng.integers(1, 14)), 1), tensor)
+        setting = random_setting(rng, runs)
+        forward, backward = random_latencies(rng, 3)
+        found = best_times(runs, forward, backward, Layout(tp=tensor), [setting])[0]
+        np.testing.assert_allclose(found, one_by_one(runs, forward, backward, tensor, setting), rtol=1e-12)
 
 
 def random_sequence(rng: Generator, tensor: int) -> Runs:
@@ -88,9 +88,8 @@ def random_sequence(rng: Generator, tensor: int) -> Runs:
     return replace(each, counts=tuple(rng.integers(1, 4, len(kinds)).tolist()), kinds=kinds)
 
 
-@pytest.mark.parametrize("part", range(10))
-def test_any_sequence_of_kinds_of_layers_has_it_too(part: int) -> None:
-    for seed in range(12 * part, 12 * part + 12):
+def test_any_sequence_of_kinds_of_layers_has_it_too() -> None:
+    for seed in range(120):
         rng = np.random.default_rng(seed)
         tensor = int(rng.choice([1, 2, 4]))
         runs = random_sequence(rng, tensor)
@@ -160,7 +159,7 @@ def test_a_model_of_realistic_size_has_it_too(tensor: int, recompute: bool) -> N
     np.testing.assert_allclose(found, one_by_one(runs, forward, 2 * forward, tensor, setting), rtol=1e-12)
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6))
 def test_more_memory_devices_or_bandwidth_is_never_slower(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -172,7 +171,7 @@ def test_more_memory_devices_or_bandwidth_is_never_slower(seed: int) -> None:
     assert np.all((after <= before * (1 + 1e-12)) | np.isinf(before))
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6))
 def test_shorter_latencies_are_never_slower(seed: int) -> None:
     rng = np.random.default_rng(seed)

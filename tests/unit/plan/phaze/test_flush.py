@@ -39,35 +39,35 @@ def test_the_published_optima_are_reached(name: str, shared_data: Path) -> None:
     assert len(result.stages) == int(optimum["stages"])
 
 
-@pytest.mark.parametrize("seed", range(250))
-def test_no_placement_is_faster_than_the_one_found(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    tensor = int(rng.choice([1, 2, 3]))
-    chain = random_chain(rng, int(rng.integers(1, 7)), tensor)
-    setting = random_setting(rng, chain)
-    assert best_time(chain, tensor, setting) == pytest.approx(
-        exhaustive.best_time_s(chain, tensor, setting), rel=1e-12
-    )
+def test_no_placement_is_faster_than_the_one_found() -> None:
+    for seed in range(120):
+        rng = np.random.default_rng(seed)
+        tensor = int(rng.choice([1, 2, 3]))
+        chain = random_chain(rng, int(rng.integers(1, 7)), tensor)
+        setting = random_setting(rng, chain)
+        assert best_time(chain, tensor, setting) == pytest.approx(
+            exhaustive.best_time_s(chain, tensor, setting), rel=1e-12
+        )
 
 
-@pytest.mark.parametrize("seed", range(250))
-def test_what_is_found_is_a_placement_that_fits_and_takes_the_time_stated(seed: int) -> None:
-    rng = np.random.default_rng(1000 + seed)
-    tensor = int(rng.choice([1, 2, 3]))
-    chain = random_chain(rng, int(rng.integers(1, 9)), tensor)
-    setting = random_setting(rng, chain)
-    found = place_chain(chain, Layout(tp=tensor), setting)
-    if isinstance(found, Infeasible):
-        assert found.limit in ("memory", "devices")
-        return
-    stages = [range(i, j) for i, j in found.intervals(len(chain))]
-    assert [layer for stage in stages for layer in stage] == list(range(len(chain)))
-    assert found.devices == tuple(exhaustive.devices(chain, stage, tensor) for stage in stages)
-    assert exhaustive.fits(chain, stages, tensor, found.data, setting)
-    assert exhaustive.time_s(chain, stages, found.data, setting) == pytest.approx(found.time_s, rel=1e-12)
+def test_what_is_found_is_a_placement_that_fits_and_takes_the_time_stated() -> None:
+    for seed in range(120):
+        rng = np.random.default_rng(1000 + seed)
+        tensor = int(rng.choice([1, 2, 3]))
+        chain = random_chain(rng, int(rng.integers(1, 9)), tensor)
+        setting = random_setting(rng, chain)
+        found = place_chain(chain, Layout(tp=tensor), setting)
+        if isinstance(found, Infeasible):
+            assert found.limit in ("memory", "devices")
+            continue
+        stages = [range(stage[0], stage[-1] + 1) for stage in found.layers]
+        assert [layer for stage in stages for layer in stage] == list(range(len(chain)))
+        assert found.devices == tuple(exhaustive.devices(chain, stage, tensor) for stage in stages)
+        assert exhaustive.fits(chain, stages, tensor, found.data, setting)
+        assert exhaustive.time_s(chain, stages, found.data, setting) == pytest.approx(found.time_s, rel=1e-12)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6))
 def test_more_memory_devices_or_bandwidth_is_never_slower(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -168,29 +168,29 @@ def test_too_few_devices_are_reported_with_their_number() -> None:
     assert found == Infeasible("devices: a pipeline needs at least 8, 5 given: 3 too few")
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_the_memory_named_in_a_reason_is_the_least_that_suffices(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    tensor = int(rng.choice([1, 2]))
-    chain = random_chain(rng, int(rng.integers(1, 6)), tensor)
-    setting = replace(random_setting(rng, chain), devices=int(rng.integers(2, 9)), memory_bytes=1e-3)
-    least = min(
-        max(
-            exhaustive.memory_bytes(
-                chain, stage, len(cut) - number, setting, -(-setting.microbatches // data)
+def test_the_memory_named_in_a_reason_is_the_least_that_suffices() -> None:
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        tensor = int(rng.choice([1, 2]))
+        chain = random_chain(rng, int(rng.integers(1, 6)), tensor)
+        setting = replace(random_setting(rng, chain), devices=int(rng.integers(2, 9)), memory_bytes=1e-3)
+        least = min(
+            max(
+                exhaustive.memory_bytes(
+                    chain, stage, len(cut) - number, setting, -(-setting.microbatches // data)
+                )
+                for number, stage in enumerate(cut)
             )
-            for number, stage in enumerate(cut)
+            for cut in exhaustive.cuts(len(chain))
+            for data in range(1, min(setting.devices, setting.microbatches) + 1)
+            if exhaustive.fits(chain, cut, tensor, data, replace(setting, memory_bytes=inf))
         )
-        for cut in exhaustive.cuts(len(chain))
-        for data in range(1, min(setting.devices, setting.microbatches) + 1)
-        if exhaustive.fits(chain, cut, tensor, data, replace(setting, memory_bytes=inf))
-    )
-    enough = place_chain(chain, Layout(tp=tensor), replace(setting, memory_bytes=max(least, 1e-3)))
-    assert isinstance(enough, Placement)
-    if least >= 1:
-        found = place_chain(chain, Layout(tp=tensor), replace(setting, memory_bytes=least - 0.5))
-        assert isinstance(found, Infeasible)
-        assert f"needs {least:.4g} B" in found.reason
+        enough = place_chain(chain, Layout(tp=tensor), replace(setting, memory_bytes=max(least, 1e-3)))
+        assert isinstance(enough, Placement)
+        if least >= 1:
+            found = place_chain(chain, Layout(tp=tensor), replace(setting, memory_bytes=least - 0.5))
+            assert isinstance(found, Infeasible)
+            assert f"needs {least:.4g} B" in found.reason
 
 
 def test_the_best_tensor_width_is_chosen() -> None:

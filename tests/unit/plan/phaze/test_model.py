@@ -291,6 +291,22 @@ def test_a_kept_architecture_without_a_schedule_is_an_error() -> None:
         place_model(layers, graph, solved[solved["architecture"] != "a1"], chips, screened, CONDITIONS)
 
 
+def test_blocks_of_two_kinds_in_turns_are_all_repeated() -> None:
+    layers = tables()[0]
+    wide = layers[layers["layer"] == "block"].assign(layer="wide")
+    for names, expected in (
+        ("embedding block block block head", (1, 3)),
+        ("embedding block wide block wide block wide head", (1, 6)),
+        ("embedding wide block block wide block block head", (1, 6)),
+        ("embedding block block wide wide wide head", (3, 3)),
+        ("embedding block head", (0, 1)),
+    ):
+        runs = pd.DataFrame({"layer": names.split(), "count": 1}).assign(model="toy")
+        runs["position"] = range(len(runs))
+        point = read_point(pd.concat([layers, wide]), runs, CONDITIONS)
+        assert point.repeated() == expected, names
+
+
 def test_the_parts_of_the_time_sum_to_it() -> None:
     layers, graph, _, _, _ = tables()
     point = read_point(layers, graph, CONDITIONS)
@@ -320,7 +336,8 @@ def cost(**values: float) -> StageCost:
 def test_what_binds_is_the_largest_part_of_the_time(
     slowest: StageCost, stages: int, sync_s: float, expected: str
 ) -> None:
-    placement = Placement(Layout(), tuple(range(stages)), (1,) * stages, 0.0, slowest.load_s, sync_s)
+    layers = tuple(range(i, i + 1) for i in range(stages))
+    placement = Placement(Layout(), layers, (1,) * stages, 0.0, slowest.load_s, sync_s)
     parts = time_parts([slowest] * stages, placement, ample_setting(microbatches=4))
     assert binding(parts, 100.0, 100.0) == expected
 
