@@ -6,6 +6,8 @@ layers, schedules end with their objective), so that the checks of the report ca
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -14,8 +16,10 @@ import pandas as pd
 
 from phaze.base.ranking import tied
 from phaze.layout import layouts_of
+from phaze.report.checks import Evidence
 from phaze.report.inputs import Cluster, Inputs, Only, Point
 from phaze.report.pipeline_picture import Pictures
+from phaze.report.verdicts import Checklist
 from phaze.search.pareto import uncovered
 from phaze.spec.architecture import EnergyFigures
 from phaze.spec.published import Published
@@ -242,3 +246,35 @@ def inputs() -> Inputs:
         audits=audits(main),
         pictures=Pictures(plan_stages),
     )
+
+
+Change = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+def scaled(column: str, factor: float, planner: str = "") -> Change:
+    """A change that multiplies one column, of all rows or of those of one planner."""
+
+    def change(frame: pd.DataFrame) -> pd.DataFrame:
+        mine = frame["planner"] == planner if planner else pd.Series(True, frame.index)
+        return frame.assign(**{column: frame[column].where(~mine, frame[column] * factor)})
+
+    return change
+
+
+def assert_caught(checks: Checklist[Evidence], evidence: Evidence, *defects: tuple[str, str, Change]) -> None:
+    """Every check holds of the evidence, and each one that is named fails after its table is changed."""
+    for name, check in checks.items():
+        found = [holds for holds, _ in check(evidence)]
+        assert found, name
+        assert all(found), name
+    for name, table, change in defects:
+        wrong = replace(evidence.inputs, **{table: change(getattr(evidence.inputs, table))})
+        failed = [what for holds, what in checks[name](replace(evidence, inputs=wrong)) if not holds]
+        assert failed, (name, table)
+        assert all(failed), (name, table)
+
+
+def with_planner(inputs: Inputs, planner: str) -> Inputs:
+    """The inputs of a study that plans with another planner."""
+    place = inputs.study.place.model_copy(update={"planner": planner})
+    return replace(inputs, study=inputs.study.model_copy(update={"place": place}))

@@ -3,6 +3,7 @@
 import pytest
 
 from phaze.report.build import compose, summarise
+from phaze.report.checks import Evidence
 from phaze.report.findings import Findings
 from phaze.report.inputs import Inputs
 from phaze.report.report import Report
@@ -18,6 +19,11 @@ def inputs() -> Inputs:
 @pytest.fixture(scope="session")
 def findings(inputs: Inputs) -> Findings:
     return summarise(inputs)
+
+
+@pytest.fixture(scope="session")
+def evidence(inputs: Inputs, findings: Findings) -> Evidence:
+    return Evidence(inputs, findings.results, findings.energies)
 
 
 @pytest.fixture(scope="session")

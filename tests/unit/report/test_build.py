@@ -7,11 +7,11 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
-from phaze.report.build import build_report
+from phaze.report.build import build_report, compose
 from phaze.report.document import Chart, Gallery, Heading, Items, Prose, Section, Sheet
 from phaze.report.findings import RESULT_TABLES, Findings
 from phaze.report.inputs import Inputs
-from phaze.report.record import count_proofs
+from phaze.report.record import count_proofs, proofs
 from phaze.report.report import Report
 from phaze.tables import Fronts, Proofs, Sensitivities, Times, Trials
 
@@ -100,10 +100,11 @@ def test_the_page_is_small(report: Report) -> None:
     assert len(report.page) < 1_000_000
 
 
-def test_the_same_study_gives_the_same_bytes(inputs: Inputs, report: Report) -> None:
-    again = build_report(inputs)
-    assert again.page == report.page
+def test_the_same_study_gives_the_same_bytes(inputs: Inputs, findings: Findings, report: Report) -> None:
+    again = compose(inputs, findings)
     assert again.markdown == report.markdown
+    few = (replace(one, sections=one.sections[:3]) for one in (report, again))
+    assert len({one.page for one in few}) == 1
 
 
 def test_names_cannot_break_out_of_the_page(report: Report) -> None:
@@ -166,11 +167,11 @@ def test_a_study_of_one_model_without_extras_has_a_shorter_report(inputs: Inputs
     assert "one for all" not in report.markdown
 
 
-def test_a_failed_check_is_a_failure_of_the_report(inputs: Inputs) -> None:
-    small = bare(inputs)
-    slow = small.cluster.placements.assign(mfu=2.0)
-    report = build_report(replace(small, clusters={"paper": replace(small.cluster, placements=slow)}))
-    assert any("utilisation is at most one" in failure for failure in report.failures)
+def test_a_failed_check_is_a_failure_of_the_report(inputs: Inputs, findings: Findings) -> None:
+    slow = findings.checks["check"] == "utilisation is at most one"
+    failed = findings.checks.assign(passed=~slow, example="megatron-bert")
+    report = compose(inputs, replace(findings, checks=failed))
+    assert report.failures == ["utilisation is at most one: megatron-bert"]
     assert "FAILED" in report.markdown
 
 
@@ -189,11 +190,13 @@ def test_proofs_count_layers_by_what_is_known(inputs: Inputs) -> None:
     assert found["branching"] == found["solves"]
 
 
-def test_only_what_is_not_proven_has_a_gap_to_show(inputs: Inputs, report: Report) -> None:
+def test_only_what_is_not_proven_has_a_gap_to_show(
+    inputs: Inputs, findings: Findings, report: Report
+) -> None:
     open_ = inputs.solves[inputs.solves["status"] != "optimal"]
     assert f"Schedules with a gap: {len(open_)}" in report.markdown
     proven = replace(bare(inputs), solves=inputs.solves.assign(status="optimal", gap=1e-16))
-    assert "no solve has a gap" in build_report(proven).markdown
+    assert "no solve has a gap" in str(list(proofs(proven, findings)))
 
 
 def test_no_solves_are_no_proofs(inputs: Inputs) -> None:

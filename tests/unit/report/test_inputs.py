@@ -27,13 +27,8 @@ def test_details_come_from_the_file_of_their_point_and_shard(tmp_path: Path) -> 
     assert len(details.rows(Stages, POINT, "named")) == len(stages)
     assert len(details.rows(Layers, POINT, "")) == 3
     some = stages["architecture"].iloc[0]
-    mine = stages[stages["architecture"] == some]
-    assert (
-        0
-        < len(details.rows(Stages, POINT, "named", Only("architecture", (some,))))
-        == len(mine)
-        < len(stages)
-    )
+    mine = details.rows(Stages, POINT, "named", Only("architecture", (some,)))
+    assert 0 < len(mine) == (stages["architecture"] == some).sum() < len(stages)
     assert details.rows(Stages, POINT, "small-buffer").empty
     assert details.rows(Schedules, POINT, "named").empty
 
@@ -51,28 +46,14 @@ def test_what_is_common_comes_from_one_file_of_a_model_by_point(tmp_path: Path) 
 HEADER = "s\th:m:s\tmax_rss\tmax_vms\tmax_uss\tmax_pss\tio_in\tio_out\tmean_load\tcpu_time\n"
 
 
-def test_benchmarks_are_summed_by_stage_and_model(tmp_path: Path) -> None:
+def test_benchmarks_are_summed_by_stage_and_model_and_a_broken_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text(HEADER + "2.5\t0:00:02\t100.5\t0\t0\t0\t0\t0\t0\t2.0\n")
     (tmp_path / "b.tsv").write_text(HEADER + "1.5\t0:00:01\tNA\t0\t0\t0\t0\t0\t0\t-\n")
     files = [tmp_path / "a.tsv", tmp_path / "b.tsv", tmp_path / "missing.tsv"]
     found = read_times({("place", "bert-large"): files, ("screen", "bert-large"): files[2:]})
-    assert found.to_dict("records") == [
-        {
-            "model": "bert-large",
-            "stage": "place",
-            "jobs": 2,
-            "wall_s": 4.0,
-            "cpu_s": 2.0,
-            "peak_bytes": 100.5 * 2**20,
-        }
-    ]
-
-
-def test_no_benchmarks_are_no_times(tmp_path: Path) -> None:
+    spent = {"jobs": 2, "wall_s": 4.0, "cpu_s": 2.0, "peak_bytes": 100.5 * 2**20}
+    assert found.to_dict("records") == [{"model": "bert-large", "stage": "place", **spent}]
     assert read_times({("place", "m"): [tmp_path / "missing.tsv"]}).empty
-
-
-def test_a_broken_benchmark_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("s\n")
     with pytest.raises(PhazeError, match=r"a\.tsv: is no benchmark"):
         read_times({("place", "m"): [tmp_path / "a.tsv"]})

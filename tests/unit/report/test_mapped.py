@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pandas as pd
@@ -15,9 +14,9 @@ from phaze.report.inputs import Inputs
 from phaze.report.plan_checks import MAPPED_CHECKS
 from phaze.report.simulated import on_networks, side_by_side
 from phaze.tables import PlanMaps
+from tests.unit.report.builder import assert_caught
 
 THERE, FASTEST, LONGER = MAPPED_CHECKS
-Change = Callable[[pd.DataFrame], pd.DataFrame]
 
 
 @pytest.fixture(scope="module")
@@ -57,31 +56,14 @@ def test_a_study_without_networks_has_no_section(inputs: Inputs, findings: Findi
     assert not list(on_networks(inputs, replace(findings, plan_maps=PlanMaps.empty())))
 
 
-def verdicts(check: str, inputs: Inputs, findings: Findings) -> list[bool]:
-    evidence = Evidence(inputs, findings.results, findings.energies)
-    return [holds for holds, _ in MAPPED_CHECKS[check](evidence)]
-
-
-@pytest.mark.parametrize("check", MAPPED_CHECKS)
-def test_checks_hold_of_what_hangs_together(check: str, inputs: Inputs, findings: Findings) -> None:
-    found = verdicts(check, inputs, findings)
-    assert found
-    assert all(found)
-
-
-@pytest.mark.parametrize(
-    ("check", "change"),
-    [
-        (THERE, lambda frame: frame[frame["system"] != "tpu-v4"]),
-        (THERE, lambda frame: frame[frame["planner"] != "phaze"]),
-        (FASTEST, lambda frame: frame.assign(chosen=True)),
-        (FASTEST, lambda frame: frame.assign(chosen=frame["way"] == "cs-map")),
-        (FASTEST, lambda frame: frame[frame["way"] != "p2p-map"]),
-        (LONGER, lambda frame: frame.assign(alone_s=1.2 * frame["simulated_s"])),
-    ],
-)
-def test_checks_fail_where_something_is_wrong(
-    check: str, change: Change, inputs: Inputs, findings: Findings
-) -> None:
-    wrong = replace(inputs, plan_maps=change(inputs.plan_maps))
-    assert not all(verdicts(check, wrong, findings))
+def test_a_defect_of_a_mapping_is_caught(evidence: Evidence) -> None:
+    assert_caught(
+        MAPPED_CHECKS,
+        evidence,
+        (THERE, "plan_maps", lambda frame: frame[frame["system"] != "tpu-v4"]),
+        (THERE, "plan_maps", lambda frame: frame[frame["planner"] != "phaze"]),
+        (FASTEST, "plan_maps", lambda frame: frame.assign(chosen=True)),
+        (FASTEST, "plan_maps", lambda frame: frame.assign(chosen=frame["way"] == "cs-map")),
+        (FASTEST, "plan_maps", lambda frame: frame[frame["way"] != "p2p-map"]),
+        (LONGER, "plan_maps", lambda frame: frame.assign(alone_s=1.2 * frame["simulated_s"])),
+    )

@@ -12,20 +12,7 @@ from phaze.report.build import build_report
 from phaze.report.inputs import Cluster, Inputs
 from phaze.report.report import Report
 from phaze.report.winners import choose, results
-from phaze.tables import (
-    CAUSES,
-    PLANNERS,
-    Certificates,
-    Fronts,
-    Placements,
-    PlanMaps,
-    Plans,
-    PlanStages,
-    Sensitivities,
-    Simulations,
-    SimulationStages,
-    Trials,
-)
+from phaze.tables import CAUSES, PLANNERS, TABLES, Certificates, Placements, Plans
 
 STASHING = (
     "memory: the leanest placement (t = 1, 3 stages) needs 1.319 MiB, 524.3 KiB given: 826.7 KiB too little"
@@ -34,6 +21,9 @@ RECOMPUTING = (
     "memory: the leanest placement (t = 1, 6 stages) needs 595.2 KiB, 524.3 KiB given: 71 KiB too little"
 )
 SOLVED_AGAIN = ("lower_s", "feasible_s", "plain_s", "bound_s", "exact_s", "best_s")
+ABSENT = (
+    "fronts", "trials", "sensitivities", "plan_stages", "simulations", "simulation_stages", "plan_maps",
+)  # fmt: skip
 NEVER = ("time_per_batch_s", "bound_s", "max_load_s", "sync_s", "joules_per_sample")
 
 
@@ -69,18 +59,8 @@ def unplanned(inputs: Inputs, cluster: Cluster) -> pd.DataFrame:
     reasons = {"status": "infeasible", "reason": STASHING, "piper_reason": "there is no plan"}
     chips = results(inputs, cluster)[["model", "architecture", "hbm_gib"]].drop_duplicates()
     every = chips.merge(pd.DataFrame({"planner": PLANNERS}), how="cross")
-    return Plans.check(
-        every.assign(
-            **nothing,
-            **texts,
-            **never,
-            **reasons,
-            samples_per_s=0.0,
-            sync_s=0.0,
-            all_reduce_factor=0.0,
-            flushes=False,
-        )
-    )
+    zero = dict.fromkeys(("samples_per_s", "sync_s", "all_reduce_factor"), 0.0)
+    return Plans.check(every.assign(**nothing, **texts, **never, **reasons, **zero, flushes=False))
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +73,8 @@ def report(inputs: Inputs) -> Report:
         clusters={"paper": cluster},
         certificates=excluded(inputs.certificates),
         audits=inputs.audits.assign(**dict.fromkeys(SOLVED_AGAIN, np.inf)),
-        fronts=Fronts.empty(),
-        trials=Trials.empty(),
-        sensitivities=Sensitivities.empty(),
         plans=unplanned(inputs, cluster),
-        plan_stages=PlanStages.empty(),
-        simulations=Simulations.empty(),
-        simulation_stages=SimulationStages.empty(),
-        plan_maps=PlanMaps.empty(),
+        **{name: TABLES[name].empty() for name in ABSENT},
     )
     return build_report(nothing)
 

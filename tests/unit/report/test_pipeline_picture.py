@@ -32,26 +32,15 @@ def drawn(tmp_path: Path, pipeline: Pipeline) -> str:
 
 
 def test_a_short_pipeline_is_drawn_whole(tmp_path: Path) -> None:
-    """Numbers 1 to 4 stand in the forward and the backward pass of both stages."""
+    """Numbers 1 to 4 stand in the forward and the backward pass of both stages, the same bytes each time."""
     text = drawn(tmp_path, Pipeline((STAGE, STAGE), 4))
+    assert drawn(tmp_path, Pipeline((STAGE, STAGE), 4)) == text
     for number in range(1, 5):
         assert text.count(f">{number}</text>") >= 4
-    for words in (
-        "toy",
-        "forward",
-        "backward",
-        "transfer",
-        "synchronisation",
-        ">stage 1<",
-        "Takes no time: update",
-    ):
+    for words in ("toy", "forward", "backward", "transfer", "synchronisation", ">stage 1<"):
         assert words in text
+    assert "Takes no time: update" in text
     assert "Left out" not in text
-
-
-def test_the_same_plan_gives_the_same_file(tmp_path: Path) -> None:
-    pipeline = Pipeline((STAGE, STAGE), 4)
-    assert drawn(tmp_path, pipeline) == drawn(tmp_path, pipeline)
 
 
 def test_every_tensor_is_on_its_way_once() -> None:

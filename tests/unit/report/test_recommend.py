@@ -18,6 +18,7 @@ from phaze.report.recommend import recommend, recommended
 from phaze.report.verdicts import run_checks
 from phaze.report.winners import COMMON, PER_MODEL
 from phaze.tables import PARTS, Recommendations, Simulations
+from tests.unit.report.builder import with_planner
 
 CHECK = "certified plans lose at most 5 % in the simulator, or the page says why"
 
@@ -42,11 +43,6 @@ def with_gradients(inputs: Inputs, gradients: str) -> Inputs:
     """Return inputs of a study whose planner charges these gradients."""
     training = inputs.study.training.model_copy(update={"gradients": gradients})
     return replace(inputs, study=inputs.study.model_copy(update={"training": training}))
-
-
-def with_planner(inputs: Inputs, planner: str) -> Inputs:
-    place = inputs.study.place.model_copy(update={"planner": planner})
-    return replace(inputs, study=inputs.study.model_copy(update={"place": place}))
 
 
 def test_the_least_simulated_time_is_recommended(inputs: Inputs, findings: Findings) -> None:

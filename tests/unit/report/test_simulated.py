@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from phaze.report.checks import Evidence
@@ -16,14 +13,14 @@ from phaze.report.inputs import Inputs
 from phaze.report.plan_checks import SIMULATION_CHECKS
 from phaze.report.simulated import replayed
 from phaze.report.style import draw
-from phaze.tables import Simulations, SimulationStages
+from phaze.tables import Simulations
+from tests.unit.report.builder import assert_caught, scaled
 
 ALL = "every plan is simulated"
 ASSUMED = "simulated under its planner's assumptions a plan takes the planner's time"
 FITS = "simulated stages hold no more than planned, and fit the HBM"
 WORK = "no simulated device works longer than the batch takes"
 MOVED = "no simulated HBM works longer than the passes, no link more than the time"
-Change = Callable[[pd.DataFrame], pd.DataFrame]
 
 
 @pytest.fixture(scope="module")
@@ -80,25 +77,10 @@ def test_a_study_without_simulations_has_no_section(inputs: Inputs, findings: Fi
     assert not list(replayed(inputs, replace(findings, simulations=Simulations.empty())))
 
 
-def verdicts(check: str, inputs: Inputs, findings: Findings) -> list[bool]:
-    evidence = Evidence(inputs, findings.results, findings.energies)
-    return [holds for holds, _ in SIMULATION_CHECKS[check](evidence)]
-
-
-@pytest.mark.parametrize("check", SIMULATION_CHECKS)
-def test_checks_hold_of_what_hangs_together(check: str, inputs: Inputs, findings: Findings) -> None:
-    found = verdicts(check, inputs, findings)
-    assert found
-    assert all(found)
-
-
-def scaled(column: str, factor: float) -> Change:
-    return lambda frame: frame.assign(**{column: frame[column] * factor})
-
-
-@pytest.mark.parametrize(
-    ("check", "table", "change"),
-    [
+def test_a_defect_of_a_simulation_is_caught(evidence: Evidence) -> None:
+    assert_caught(
+        SIMULATION_CHECKS,
+        evidence,
         (ALL, "simulations", lambda frame: frame.iloc[1:]),
         (ALL, "simulations", scaled("planned_s", 1.01)),
         (ASSUMED, "simulations", scaled("assumed_s", 1.01)),
@@ -111,25 +93,10 @@ def scaled(column: str, factor: float) -> Change:
         (MOVED, "simulation_stages", scaled("hbm_share", 3.0)),
         (MOVED, "simulation_stages", scaled("link_share", 1.1)),
         (MOVED, "simulation_stages", lambda frame: frame.assign(link_share=1.5, slices_link_share=1.5)),
-    ],
-)
-def test_checks_fail_where_something_is_wrong(
-    check: str, table: str, change: Change, inputs: Inputs, findings: Findings
-) -> None:
-    tables = {"simulations": inputs.simulations, "simulation_stages": inputs.simulation_stages}
-    changed = {**tables, table: change(tables[table])}
-    wrong = replace(
-        inputs, simulations=changed["simulations"], simulation_stages=changed["simulation_stages"]
     )
-    assert not all(verdicts(check, wrong, findings))
 
 
 def test_parts_that_do_not_sum_are_no_table(inputs: Inputs) -> None:
     wrong = inputs.simulations.assign(bubbles_s=inputs.simulations["bubbles_s"] + 1.0)
     with pytest.raises(ValueError, match="the parts make up the difference"):
         Simulations.check(wrong)
-
-
-def test_toy_stages_are_those_of_the_plans(inputs: Inputs) -> None:
-    assert len(SimulationStages.check(inputs.simulation_stages)) == len(inputs.plan_stages)
-    assert np.isfinite(inputs.simulation_stages["busy_share"]).all()

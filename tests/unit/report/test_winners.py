@@ -29,19 +29,15 @@ def rows(*times: float, **columns: list[object]) -> pd.DataFrame:
     return frame.assign(**columns)
 
 
-@pytest.mark.parametrize(
-    ("columns", "first"),
-    [
+def test_order_is_time_then_area_then_name() -> None:
+    for columns, first in (
         ({}, 1),
         ({"time_per_batch_s": [2.0, 2.0, 3.0], "area_um2": [9.0, 8.0, 1.0]}, 1),
         ({"time_per_batch_s": [2.0, 2.0, 2.0], "architecture": ["c", "b", "a"]}, 2),
         ({"time_per_batch_s": [2.0 * (1 + 1e-13), 2.0, 3.0], "area_um2": [1.0, 2.0, 1.0]}, 0),
         ({"time_per_batch_s": [2.0, 2.0, 2.0], "recompute": [True, False, True]}, 1),
-    ],
-)
-def test_order_is_time_then_area_then_name(columns: dict[str, list[object]], first: int) -> None:
-    frame = rows(3.0, 1.0, 2.0).assign(**columns)
-    assert winners.in_order(frame).index[0] == first
+    ):
+        assert winners.in_order(rows(3.0, 1.0, 2.0).assign(**columns)).index[0] == first
 
 
 def test_the_smallest_hbm_within_the_tolerance_is_chosen() -> None:
@@ -72,14 +68,13 @@ def test_every_design_of_figure_4_has_a_row_for_every_model(inputs: Inputs, find
     assert all(designs[model] == expected for model in inputs.study.models)
 
 
-def test_each_spotlight_accelerator_runs_the_workload_it_was_made_for(findings: Findings) -> None:
+def test_named_accelerators_run_the_workload_they_are_for_and_the_baseline_with_its_own_hbm(
+    findings: Findings,
+) -> None:
     mine = findings.results[findings.results["design"] == "spotlight"]
     assert (mine["architecture"] == "spotlight-" + mine["model"]).all()
-
-
-def test_the_baseline_runs_with_its_own_hbm(findings: Findings) -> None:
-    mine = findings.results[findings.results["design"].str.startswith("tpu-v4")]
-    assert set(mine["hbm_gib"]) == {32.0}
+    baseline = findings.results[findings.results["design"].str.startswith("tpu-v4")]
+    assert set(baseline["hbm_gib"]) == {32.0}
 
 
 def test_speedups_are_relative_to_the_baseline_with_expert_placement(findings: Findings) -> None:
@@ -151,13 +146,6 @@ def test_a_study_without_baseline_has_no_speedups(inputs: Inputs) -> None:
     assert {"tpu-v4", "per-model"} <= set(found["design"])
 
 
-def test_a_workload_that_fits_nowhere_is_a_row_with_a_reason(inputs: Inputs) -> None:
-    cluster = unplaced(inputs.cluster, "bert-large")
-    found = winners.results(inputs, cluster)
-    row = found[(found["model"] == "bert-large") & (found["design"] == winners.PER_MODEL)].iloc[0]
-    assert (row["status"], row["reason"]) == ("infeasible", "memory: too little")
-
-
 def of_model(cluster: Cluster, model: str) -> Cluster:
     """Return a cluster with the placements of one model."""
     return replace(cluster, placements=cluster.placements[cluster.placements["model"] == model])
@@ -172,8 +160,11 @@ def test_the_winner_of_one_model_is_that_of_the_report(inputs: Inputs, findings:
     assert found[keys].to_dict() == shown[keys].to_dict()
 
 
-def test_there_is_no_winner_where_nothing_fits(inputs: Inputs) -> None:
+def test_a_workload_that_fits_nowhere_is_a_row_with_a_reason_and_has_no_winner(inputs: Inputs) -> None:
     cluster = unplaced(inputs.cluster, "bert-large")
+    found = winners.results(inputs, cluster)
+    row = found[(found["model"] == "bert-large") & (found["design"] == winners.PER_MODEL)].iloc[0]
+    assert (row["status"], row["reason"]) == ("infeasible", "memory: too little")
     assert winners.choose_winner(of_model(cluster, "bert-large"), 0.01) is None
 
 
