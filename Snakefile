@@ -64,12 +64,8 @@ onstart:
             begin_run(Path(workflow.pathvars.apply("<results>")))
         except PhazeError as error:
             raise WorkflowError(str(error)) from None
-        digest_inputs_once(workflow)
-    if workflow.local_exec:
-        start_jobs_at_once(workflow)
 
 
-include: "rules/engine.smk"
 include: "rules/paths.smk"
 include: "rules/extract.smk"
 include: "rules/estimate.smk"
