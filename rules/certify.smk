@@ -6,7 +6,7 @@ WRITES  results/certificates/<scenario>/<model>.parquet       tables.Certificate
         results/ranges/<scenario>/<model>.parquet             tables.Ranges
         results/certificates/<scenario>.parquet               tables.Certificates, with the common architecture
         results/audits/<scenario>/<model>.parquet             tables.Audits
-        results/evaluations/audits/<scenario>/<model>.json: points as they were solved again, by content; safe to delete
+        results/evaluations/audits/<scenario>/<model>/: points as they were solved again, by content; safe to delete
 """
 
 CERTIFIED_TABLES = {
@@ -104,7 +104,7 @@ rule audit:
         certify=study["certify"],
         area_limit=lambda w: settings.area_limit(w.scenario),
         technology=settings.technology.model_dump(mode="json"),
-        recalled=recalled("audits"),
+        store=store_of("audits"),
         code=source_digest(
             "phaze.certify.draw", "phaze.certify.verification", "phaze.cost.space", programs=("glpsol",)
         ),

@@ -77,9 +77,9 @@ def fronts(scenario):
     return [f"<results>/fronts/{scenario}/{model}.parquet" for model in models]
 
 
-def recalled(answers):
-    """Return a params function: the file in which a job keeps what it would otherwise work out again."""
-    return lambda w: f"{EVALUATIONS}/{answers}/{w.scenario}/{w.model}.json"
+def store_of(answers):
+    """Return a params function: the folder in which a job keeps what it would otherwise work out again."""
+    return lambda w: f"{EVALUATIONS}/{answers}/{w.scenario}/{w.model}"
 
 
 def training_of(microbatch):

@@ -89,7 +89,7 @@ rule compare:
         strategies=study["report"]["strategies"],
         area_band_um2=study["screen"]["area_band_um2"],
         solutions=SOLUTIONS,
-        recalled=recalled("searches"),
+        store=store_of("searches"),
         code=source_digest(
             "phaze.search.strategies",
             "phaze.search.suggestions",

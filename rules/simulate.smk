@@ -6,8 +6,8 @@ WRITES  results/simulations/<scenario>/<model>.parquet         tables.Simulation
         results/simulation_stages/<scenario>/<model>.parquet   tables.SimulationStages
         results/plan_maps/<scenario>/<model>.parquet           tables.PlanMaps
         results/plan_devices/<scenario>/<model>.parquet        tables.PlanDevices
-        results/evaluations/simulations/<scenario>/<model>.json: plans as they were simulated, by content; safe to delete
-        results/evaluations/plan-maps/<scenario>/<model>.json: plans as they were mapped, by content; safe to delete
+        results/evaluations/simulations/<scenario>/<model>/: plans as they were simulated, by content; safe to delete
+        results/evaluations/plan-maps/<scenario>/<model>/: plans as they were mapped, by content; safe to delete
 """
 
 
@@ -22,7 +22,7 @@ rule simulate:
         simulations="<results>/simulations/{scenario}/{model}.parquet",
         simulation_stages="<results>/simulation_stages/{scenario}/{model}.parquet",
     params:
-        recalled=recalled("simulations"),
+        store=store_of("simulations"),
         code=source_digest("phaze.plan.replay"),
     log:
         "<logs>/simulations/{scenario}/{model}.log",
@@ -52,7 +52,7 @@ rule map_plans:
         devices=lambda w: settings.scenarios[w.scenario].devices,
         networks=settings.map_networks,
         search={key: study["report"]["maps"][key] for key in ("planners", "steps", "seed")},
-        recalled=recalled("plan-maps"),
+        store=store_of("plan-maps"),
         code=source_digest("phaze.map.plan_study"),
     log:
         "<logs>/plan_maps/{scenario}/{model}.log",

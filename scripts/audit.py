@@ -7,6 +7,7 @@ import pandas as pd
 
 from phaze import tables
 from phaze.base.job import logged
+from phaze.base.store import Store
 from phaze.certify.draw import COLUMNS, EXCLUDED, draw_points, share_out
 from phaze.certify.space import PLACED, names_of_space, read_shards
 from phaze.certify.stage import best_row
@@ -15,7 +16,6 @@ from phaze.cost.space import area_limit_um2
 from phaze.spec.architecture import Technology
 from phaze.spec.settings import CertifySettings, ScheduleSettings, Training
 from phaze.spec.system import Scenario
-from phaze.tables.store import Recalled
 
 
 def main(
@@ -29,7 +29,7 @@ def main(
     certify: dict[str, object],
     area_limit: float | dict[str, object],
     technology: dict[str, object],
-    recalled: Recalled,
+    store: Store,
 ) -> None:
     """Draw points from the screens of a model, and write what solving them again says."""
     asked, cluster = CertifySettings.parse(certify, "certify"), Scenario.parse(scenario, "scenario")
@@ -47,7 +47,7 @@ def main(
         schedule=ScheduleSettings.parse(schedule, "schedule"),
     )
     found = [
-        audit_slice(mine, stored, conditions, best_s, recalled) for mine, stored in find_slices(points, files)
+        audit_slice(mine, stored, conditions, best_s, store) for mine, stored in find_slices(points, files)
     ]
     tables.Audits.save(pd.concat([tables.Audits.empty(), *found], ignore_index=True), out)
 
@@ -72,7 +72,7 @@ def _draw(files: dict[str, list[str]], limit_um2: float, points: int, seed: int)
 if __name__ == "__main__":
     with (
         logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]),
-        Recalled(Path(snakemake.params.recalled), snakemake.params.code) as recalled,
+        Store(Path(snakemake.params.store), snakemake.params.code) as store,
     ):
         singles = ("graph", "certificates")
         main(
@@ -86,5 +86,5 @@ if __name__ == "__main__":
             certify=snakemake.params.certify,
             area_limit=snakemake.params.area_limit,
             technology=snakemake.params.technology,
-            recalled=recalled,
+            store=store,
         )

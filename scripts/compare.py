@@ -8,12 +8,12 @@ import pandas as pd
 
 from phaze import tables
 from phaze.base.job import logged
+from phaze.base.store import Store
 from phaze.search.cosearch import Problem
 from phaze.search.strategies import compare_strategies
 from phaze.search.suggestions import suggested_again
 from phaze.search.throughputs import restrict_search
 from phaze.spec.settings import StrategySettings, Training
-from phaze.tables.store import Recalled
 from phaze.workload.workload import TABLES
 
 
@@ -28,7 +28,7 @@ def main(
     settings: dict[str, object],
     area_band_um2: float,
     solutions: str,
-    recalled: Recalled,
+    store: Store,
 ) -> None:
     """Let every strategy search the grid, and write what each evaluates in which order."""
     asked = Problem.parse(problem, "study")
@@ -49,7 +49,7 @@ def main(
                 scope=scope,
                 area_band_um2=area_band_um2,
                 chance=chance if scope == "whole" else None,
-                suggest=partial(suggested_again, recalled),
+                suggest=partial(suggested_again, store),
             )
         )
     tables.Trials.save(pd.concat(found, ignore_index=True), out)
@@ -67,7 +67,7 @@ def scopes(training: Training) -> Iterator[tuple[str, Training]]:
 if __name__ == "__main__":
     with (
         logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]),
-        Recalled(Path(snakemake.params.recalled), snakemake.params.code) as recalled,
+        Store(Path(snakemake.params.store), snakemake.params.code) as store,
     ):
         main(
             {table: list(snakemake.input[table]) for table in TABLES} | {"graph": [snakemake.input.graph]},
@@ -79,5 +79,5 @@ if __name__ == "__main__":
             settings=snakemake.params.strategies,
             area_band_um2=snakemake.params.area_band_um2,
             solutions=snakemake.params.solutions,
-            recalled=recalled,
+            store=store,
         )

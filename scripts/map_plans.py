@@ -4,16 +4,14 @@ from pathlib import Path
 
 from phaze import tables
 from phaze.base.job import logged
+from phaze.base.store import Store
 from phaze.map.plan_study import MapQuestion, map_plans
 from phaze.spec.settings import PlanMapSettings
-from phaze.tables.store import Recalled
 
 
-def main(
-    plans: str, plan_stages: str, outputs: dict[str, str], *, asked: MapQuestion, recalled: Recalled
-) -> None:
+def main(plans: str, plan_stages: str, outputs: dict[str, str], *, asked: MapQuestion, store: Store) -> None:
     """Read plans and their stages, write where they lie on the networks and how long they take there."""
-    maps, places = map_plans(tables.Plans.load(plans), tables.PlanStages.load(plan_stages), asked, recalled)
+    maps, places = map_plans(tables.Plans.load(plans), tables.PlanStages.load(plan_stages), asked, store)
     tables.PlanMaps.save(maps, outputs["plan_maps"])
     tables.PlanDevices.save(places, outputs["plan_devices"])
 
@@ -21,7 +19,7 @@ def main(
 if __name__ == "__main__":
     with (
         logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]),
-        Recalled(Path(snakemake.params.recalled), snakemake.params.code) as recalled,
+        Store(Path(snakemake.params.store), snakemake.params.code) as store,
     ):
         main(
             snakemake.input.plans,
@@ -32,5 +30,5 @@ if __name__ == "__main__":
                 snakemake.params.devices,
                 PlanMapSettings.parse(snakemake.params.search, "report.maps"),
             ),
-            recalled=recalled,
+            store=store,
         )

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from phaze import tables
 from phaze.base.job import logged
+from phaze.base.store import Store
 from phaze.search.cosearch import Problem, look_up_architectures
-from phaze.tables.store import EvaluationStore
 from phaze.workload.workload import TABLES
 
 
@@ -16,7 +16,7 @@ def main(
     *,
     problem: dict[str, object],
     solutions: str,
-    evaluations: EvaluationStore,
+    evaluations: Store,
 ) -> None:
     """Evaluate the model on all candidates, over all its TMP widths and microbatches."""
     asked = Problem.parse(problem, "study")
@@ -38,5 +38,5 @@ if __name__ == "__main__":
             dict(snakemake.output.items()),
             problem=snakemake.params.problem,
             solutions=snakemake.params.solutions,
-            evaluations=EvaluationStore(Path(snakemake.params.evaluations), snakemake.params.code),
+            evaluations=Store(Path(snakemake.params.evaluations), snakemake.params.code),
         )

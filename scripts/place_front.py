@@ -4,10 +4,10 @@ from pathlib import Path
 
 from phaze import tables
 from phaze.base.job import logged
+from phaze.base.store import Store
 from phaze.cost.space import area_limit_um2
 from phaze.search.cosearch import Problem
 from phaze.search.front import find_front, spaces_of
-from phaze.tables.store import EvaluationStore
 from phaze.workload.workload import TABLES
 
 COLUMNS = ["architecture", "hbm_gib", "layout", "recompute", "lower_s", "lower_j"]
@@ -23,7 +23,7 @@ def main(
     area_limits: list[float | dict[str, object]],
     minimum_area_share: float | None,
     solutions: str,
-    evaluations: EvaluationStore,
+    evaluations: Store,
 ) -> None:
     """Read the screens of all points and shards, write the members of the front and what was placed."""
     asked = Problem.parse(problem, "study")
@@ -52,5 +52,5 @@ if __name__ == "__main__":
             area_limits=snakemake.params.space["area_limits"],
             minimum_area_share=snakemake.params.space["minimum_area_share"],
             solutions=snakemake.params.solutions,
-            evaluations=EvaluationStore(Path(snakemake.params.evaluations), snakemake.params.code),
+            evaluations=Store(Path(snakemake.params.evaluations), snakemake.params.code),
         )

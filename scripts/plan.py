@@ -4,13 +4,13 @@ from pathlib import Path
 
 from phaze import tables
 from phaze.base.job import logged
+from phaze.base.store import Store
 from phaze.cost.space import area_limit_um2
 from phaze.plan.planners import PlansAsked
 from phaze.plan.side_by_side import plan_model
 from phaze.report.inputs import Cluster
 from phaze.report.winners import ChipChoice, choose_chips
 from phaze.search.cosearch import Problem, look_up_architectures
-from phaze.tables.store import EvaluationStore
 from phaze.workload.workload import TABLES
 
 
@@ -23,7 +23,7 @@ def main(
     choice: dict[str, object],
     planner: str,
     solutions: str,
-    evaluations: EvaluationStore,
+    evaluations: Store,
 ) -> None:
     """Schedule the chosen architectures, write plans and their stages.
 
@@ -69,5 +69,5 @@ if __name__ == "__main__":
             choice=snakemake.params.choice,
             planner=snakemake.params.planner,
             solutions=snakemake.params.solutions,
-            evaluations=EvaluationStore(Path(snakemake.params.evaluations), snakemake.params.code),
+            evaluations=Store(Path(snakemake.params.evaluations), snakemake.params.code),
         )

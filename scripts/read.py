@@ -6,13 +6,13 @@ import pandas as pd
 
 from phaze import tables
 from phaze.base.job import logged
+from phaze.base.store import Store
 from phaze.cost.space import area_limit_um2, describe_named
 from phaze.report.inputs import Cluster
 from phaze.report.winners import choose_winner
 from phaze.search.cosearch import Problem, read_plans
 from phaze.spec.architecture import Architecture
 from phaze.spec.model import parse_model
-from phaze.tables.store import EvaluationStore
 
 
 def main(
@@ -25,7 +25,7 @@ def main(
     problem: Problem,
     chips: pd.DataFrame,
     solutions: str,
-    evaluations: EvaluationStore,
+    evaluations: Store,
 ) -> None:
     """Extract the model, and evaluate the architectures over all its TMP widths and microbatches."""
     found = tables.Readings.empty()
@@ -76,5 +76,5 @@ if __name__ == "__main__":
                 else named(snakemake.params.architectures, problem)
             ),
             solutions=snakemake.params.solutions,
-            evaluations=EvaluationStore(Path(snakemake.params.evaluations), snakemake.params.code),
+            evaluations=Store(Path(snakemake.params.evaluations), snakemake.params.code),
         )

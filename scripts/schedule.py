@@ -4,8 +4,8 @@ from pathlib import Path
 
 from phaze import tables
 from phaze.base.job import logged
+from phaze.base.store import Store
 from phaze.schedule.stage import schedule_layers
-from phaze.schedule.store import SolutionStore
 from phaze.spec.settings import ScheduleSettings
 
 CHIPS = ["architecture", "num_tc", "num_vc", "tensor_design", "vector_design", "fused_design"]
@@ -22,7 +22,7 @@ def main(
         tables.Architectures.load(inputs["architectures"], columns=CHIPS),
         tables.Screens.load(inputs["screens"], columns=["architecture", "kept"]),
         ScheduleSettings.parse(settings, "schedule"),
-        SolutionStore(Path(solutions)),
+        Store(Path(solutions)),
     )
     tables.Solves.save(solves, outputs["solves"])
     tables.Schedules.save(schedules, outputs["schedules"])

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from phaze import tables
 from phaze.base.job import logged
+from phaze.base.store import Store
 from phaze.plan.replay import replay_plans
-from phaze.tables.store import Recalled
 
 
 def main(
@@ -13,12 +13,10 @@ def main(
     plan_stages: str,
     outputs: dict[str, str],
     *,
-    recalled: Recalled,
+    store: Store,
 ) -> None:
     """Read plans and their stages, simulate them, write simulations."""
-    simulations, stages = replay_plans(
-        tables.Plans.load(plans), tables.PlanStages.load(plan_stages), recalled
-    )
+    simulations, stages = replay_plans(tables.Plans.load(plans), tables.PlanStages.load(plan_stages), store)
     tables.Simulations.save(simulations, outputs["simulations"])
     tables.SimulationStages.save(stages, outputs["simulation_stages"])
 
@@ -26,11 +24,11 @@ def main(
 if __name__ == "__main__":
     with (
         logged(snakemake.log[0], settings=dict(snakemake.params), output=snakemake.output[0]),
-        Recalled(Path(snakemake.params.recalled), snakemake.params.code) as recalled,
+        Store(Path(snakemake.params.store), snakemake.params.code) as store,
     ):
         main(
             snakemake.input.plans,
             snakemake.input.plan_stages,
             dict(snakemake.output.items()),
-            recalled=recalled,
+            store=store,
         )

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from phaze import tables
 from phaze.base.job import logged
+from phaze.base.store import Store
 from phaze.cost.space import area_limit_um2
 from phaze.report.inputs import Cluster
 from phaze.report.winners import choose_winner
 from phaze.search.cosearch import Problem, vary_cluster
-from phaze.tables.store import EvaluationStore
 from phaze.workload.workload import TABLES
 
 
@@ -22,7 +22,7 @@ def main(
     tolerance: float,
     baseline: str | None,
     solutions: str,
-    evaluations: EvaluationStore,
+    evaluations: Store,
 ) -> None:
     """Evaluate the chosen architectures under every variation of the cluster."""
     asked = Problem.parse(problem, "study")
@@ -56,5 +56,5 @@ if __name__ == "__main__":
             tolerance=snakemake.params.tolerance,
             baseline=snakemake.params.baseline,
             solutions=snakemake.params.solutions,
-            evaluations=EvaluationStore(Path(snakemake.params.evaluations), snakemake.params.code),
+            evaluations=Store(Path(snakemake.params.evaluations), snakemake.params.code),
         )

@@ -15,20 +15,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from phaze.base.store import Plain, Store
 from phaze.certify.audit import Model, Times, is_proven, judge_points, time_points
 from phaze.certify.plain import Pass, bound_piece, layer_of_piece, pieces_of, read_passes
 from phaze.certify.stage import Slice
 from phaze.certify.weak import DESIGNS
 from phaze.schedule.bounds import EQUAL
-from phaze.schedule.confirm import confirm_schedule
+from phaze.schedule.decomposition import confirm_schedule
 from phaze.schedule.graphs import Layer, Schedule
 from phaze.schedule.stage import schedule_layers
-from phaze.schedule.store import SolutionStore
 from phaze.schedule.verify import find_faults
 from phaze.spec.settings import ScheduleSettings, Training
 from phaze.spec.system import Scenario
-from phaze.tables import Architectures, Edges, Estimates, Layers, Operators, are_among
-from phaze.tables.store import Plain, Recalled, content_of
+from phaze.tables import Architectures, Edges, Estimates, Layers, Operators, are_among, content_digest
 
 POINT = ["architecture", "hbm_gib", "recompute", "lower_s"]
 """Columns of points that their times depend on; of the bound, whether anything is said to fit."""
@@ -53,7 +52,7 @@ class Conditions:
     def content(self) -> Plain:
         """Return all of it as plain values, but for which points there are."""
         return [
-            content_of([self.graph]),
+            content_digest(self.graph),
             self.scenario.model_dump(mode="json", exclude={"area_limit_mm2"}),
             self.training.model_dump(mode="json", exclude={"microbatches", "hbm_gib", "recompute"}),
             self.schedule.model_dump(mode="json"),
@@ -107,7 +106,7 @@ def find_slices(
 
 
 def audit_slice(
-    points: pd.DataFrame, stored: StoredSlice, conditions: Conditions, best_s: float, recalled: Recalled
+    points: pd.DataFrame, stored: StoredSlice, conditions: Conditions, best_s: float, store: Store
 ) -> pd.DataFrame:
     """Return rows of table audits for points of one slice; those that were solved before are judged anew.
 
@@ -115,9 +114,8 @@ def audit_slice(
     """
     rows = stored.architectures
     chips = dict(zip(rows["architecture"], rows.to_numpy(object).tolist(), strict=True))
-    about: Plain = [stored.content, conditions.content]
     asked: list[Plain] = [
-        [about, chips[name], hbm_gib, recompute, lower_s < np.inf]
+        [chips[name], hbm_gib, recompute, lower_s < np.inf]
         for name, hbm_gib, recompute, lower_s in points[POINT].itertuples(index=False, name=None)
     ]
 
@@ -125,7 +123,10 @@ def audit_slice(
         one = stored.read()
         return solve_points(points.iloc[places], one, conditions.model(one.layers), conditions.schedule)
 
-    return judge_points(points, recalled.each(asked, solve, is_proven), best_s)
+    about: list[Plain] = [stored.content, conditions.content]
+    return judge_points(
+        points, store.each(asked, solve, about=about, holds=is_proven, lasts=is_proven), best_s
+    )
 
 
 def solve_points(points: pd.DataFrame, one: Slice, model: Model, settings: ScheduleSettings) -> list[Times]:
@@ -152,7 +153,7 @@ def solve_again(one: Slice, chips: pd.DataFrame, settings: ScheduleSettings) -> 
     """
     kept = chips[["architecture"]].assign(kept=True)
     tables = one.operators, one.edges, one.estimates, chips
-    _, schedules = schedule_layers(*tables, kept, settings, SolutionStore())
+    _, schedules = schedule_layers(*tables, kept, settings, Store())
     runs = dict(list(schedules.groupby(["architecture", "layer", "direction"])))
     known: Known = {}
     passes = read_passes(*tables, overlap_communication=settings.overlap_communication)

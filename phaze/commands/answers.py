@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from phaze.base.errors import PhazeError
+from phaze.base.store import Store
 from phaze.base.units import GIB, UM2_PER_MM2
 from phaze.cost.space import area_um2, describe_named, enumerate_grid
 from phaze.layout import layouts_of
@@ -29,7 +30,6 @@ from phaze.spec.system import Scenario
 from phaze.spec.systems import load_device_as_architecture, load_system_of
 from phaze.tables.columns import POINT, layout_of
 from phaze.tables.plans import PLAN
-from phaze.tables.store import Recalled
 from phaze.workload.models import extract_workload
 from phaze.workload.workload import Workload
 
@@ -136,7 +136,7 @@ def _simulated(subject: Subject, terms: Terms, found: Evaluation, best: pd.Serie
     asked = [PlansAsked(str(best["architecture"]), float(best["hbm_gib"]), ("phaze", "equal"))]
     conditions, chips = terms.conditions(subject), found.architectures
     plans, stages = plan_model(subject.layers, subject.graph, found.solves, chips, asked, conditions, None)
-    simulations, _ = replay_plans(plans, stages, Recalled())
+    simulations, _ = replay_plans(plans, stages, Store())
     shown = plans[[*PLAN, "tensor", "data", "stages", "microbatch"]]
     return simulations.merge(shown, on=list(PLAN)).set_index("planner")
 

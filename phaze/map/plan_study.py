@@ -5,19 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from phaze.base.progress import counted
 from phaze.base.ranking import tied
+from phaze.base.store import Plain, Store, digest_of
 from phaze.spec.network import Matrix
 from phaze.spec.settings import PlanMapSettings
 from phaze.spec.system import Cluster
 from phaze.tables import PlanDevices, PlanMaps, PlanStages
 from phaze.tables.plans import PLAN, TIMED
-from phaze.tables.store import Plain, Recalled, digest_of
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +59,7 @@ class MapQuestion:
 
 
 def map_plans(
-    plans: pd.DataFrame, stages: pd.DataFrame, asked: MapQuestion, recalled: Recalled
+    plans: pd.DataFrame, stages: pd.DataFrame, asked: MapQuestion, store: Store
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tables plan_maps and plan_devices of a model from its tables plans and plan_stages.
 
@@ -69,17 +68,20 @@ def map_plans(
     """
     maps, places = [PlanMaps.empty()], [PlanDevices.empty()]
     contents = {name: digest_of(system.model_dump(mode="json")) for name, system in asked.systems.items()}
-    for key, row, working in counted(list(_chosen(plans, stages, asked)), "plan"):
-        for name in asked.systems:
-            content: Plain = [row, working.to_numpy().tolist(), contents[name], asked.content]
-            found = recalled.of(content, partial(_map, row, working, name, asked))
-            if found is None:
-                log.warning("%s has too few devices for the units of plan %s", name, key)
-                continue
-            ways, devices = found
-            about = {**key, "system": name}
-            maps.append(pd.DataFrame(ways).assign(**about))
-            places.append(pd.DataFrame(_places(devices), columns=PLACES).assign(**about))
+    cases = [(*chosen, name) for chosen in _chosen(plans, stages, asked) for name in asked.systems]
+    found = store.each(
+        [[row, working.to_numpy().tolist(), contents[name]] for _, row, working, name in cases],
+        lambda fresh: [_map(*cases[k][1:], asked) for k in counted(fresh, "plan on a network")],
+        about=asked.content,
+    )
+    for (key, _, _, name), mapped in zip(cases, found, strict=True):
+        if mapped is None:
+            log.warning("%s has too few devices for the units of plan %s", name, key)
+            continue
+        ways, devices = mapped
+        about = {**key, "system": name}
+        maps.append(pd.DataFrame(ways).assign(**about))
+        places.append(pd.DataFrame(_places(devices), columns=PLACES).assign(**about))
     return pd.concat(maps, ignore_index=True), pd.concat(places, ignore_index=True)
 
 

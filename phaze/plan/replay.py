@@ -25,13 +25,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
 from phaze.base.arrays import Floats
 from phaze.base.progress import counted
+from phaze.base.store import Store
 from phaze.base.units import GIB
 from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.layout import Layout
@@ -43,7 +44,6 @@ from phaze.plan.plan import Claim, Execution, Machine, Plan, Stage, StageWork
 from phaze.plan.price import Price, batch_s, pipeline_of, silent
 from phaze.tables import PARTS, PlanStages, Simulations, SimulationStages
 from phaze.tables.plans import PLAN, TIMED
-from phaze.tables.store import Plain, Recalled
 
 Row = dict[str, str | int | float | bool]
 
@@ -200,20 +200,24 @@ def _faster(stage: StageCost, layout: Layout, share_s: float) -> StageCost:
 
 
 def replay_plans(
-    plans: pd.DataFrame, stages: pd.DataFrame, recalled: Recalled
+    plans: pd.DataFrame, stages: pd.DataFrame, store: Store
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return tables simulations and simulation_stages: a row for every plan that there is, and its stages."""
     by_plan = dict(list(stages.groupby(list(PLAN))))
-    rows: list[Row] = []
-    stage_rows: list[Row] = []
-    for plan in counted(plans[plans["status"] == "placed"].to_dict("records"), "plan"):
-        key = {name: plan[name] for name in PLAN}
-        row = {name: plan[name] for name in ("hbm_gib", *TIMED)}
-        working = by_plan[tuple(key.values())].sort_values("stage")[["stage", *PlanStages.columns]]
-        content: Plain = [row, working.to_numpy().tolist()]
-        found, of_stages = recalled.of(content, partial(replayed_rows, row, working))
-        rows.append({**key, **found})
-        stage_rows += [{**key, **stage} for stage in of_stages]
+    placed = plans[plans["status"] == "placed"].to_dict("records")
+    keys = [{name: plan[name] for name in PLAN} for plan in placed]
+    given = [{name: plan[name] for name in ("hbm_gib", *TIMED)} for plan in placed]
+    working = [
+        by_plan[tuple(key.values())].sort_values("stage")[["stage", *PlanStages.columns]] for key in keys
+    ]
+    found = store.each(
+        [[row, rows.to_numpy().tolist()] for row, rows in zip(given, working, strict=True)],
+        lambda fresh: [replayed_rows(given[k], working[k]) for k in counted(fresh, "plan")],
+    )
+    rows = [{**key, **row} for key, (row, _) in zip(keys, found, strict=True)]
+    stage_rows = [
+        {**key, **row} for key, (_, of_stages) in zip(keys, found, strict=True) for row in of_stages
+    ]
     return (
         pd.DataFrame(rows, columns=list(Simulations.fields())),
         pd.DataFrame(stage_rows, columns=list(SimulationStages.fields())),

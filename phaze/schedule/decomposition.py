@@ -3,11 +3,23 @@
 Everything in one component comes before everything in the next, so the shortest schedule of a layer is that
 of its components one after the other. A component whose bounds meet needs no program. The formulation
 `paper` is solved as printed, for the layer as a whole.
+
+Solutions are kept by content: core types, latencies, order, usable cores, how programs are solved with the
+versions of the solvers, and the code. Written are those that took a program, for all jobs of a study; what is
+read is checked again as a schedule. Solves that ran into the limit on wall time, or in which a solver failed,
+are not written: they might do better next time.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal, cast
 
+import numpy as np
+
+from phaze.base.provenance import source_digest
+from phaze.base.store import Plain, Store
 from phaze.schedule.bounds import (
     EQUAL,
     Bounded,
@@ -15,21 +27,41 @@ from phaze.schedule.bounds import (
     bound_task,
     join_schedules,
     layer_of,
+    overlaps,
     tasks_of,
     tensor_users,
     vector_users,
     whole_task,
 )
-from phaze.schedule.graphs import Layer, Schedule
-from phaze.schedule.proof import Proof, Solution
-from phaze.schedule.store import SolutionStore, digest_task
+from phaze.schedule.graphs import CORES, Layer, Schedule
 from phaze.schedule.verify import find_faults
-from phaze.solver import relative_gap
+from phaze.solver import relative_gap, solver_versions
+from phaze.spec.settings import ScheduleSettings
 
 log = logging.getLogger(__name__)
 
+Status = Literal["optimal", "feasible", "timed_out"]
 STATUSES = ("optimal", "feasible", "timed_out")
 """From the best to the worst."""
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The shortest known schedule of a component, and how it was found."""
+
+    status: Status
+    schedule: Schedule
+    bound_s: float
+    """No schedule is shorter."""
+    method: Literal["bounds", "program"] = "bounds"
+    solver: str = "none"
+    version: str = "none"
+    variables: int = 0
+    constraints: int = 0
+    z_needed: bool = False
+    """What is shortest without counting cores needs too many: the program had to assign operators to them."""
+    repeatable: bool = True
+    """No solver failed on the way: one that was killed or short of memory may answer next time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +98,13 @@ class LayerSolution:
         return sorted((part for part in self.parts if part.method == "program"), key=lambda p: -p.variables)
 
 
-def solve_layer(layer: Layer, proof: Proof, store: SolutionStore) -> LayerSolution:
+def solve_layer(layer: Layer, settings: ScheduleSettings, store: Store) -> LayerSolution:
     """Return the best schedule of a layer that was found, verified."""
-    if proof.formulation == "paper":
-        tasks, parts = _solve_whole(layer, proof, store)
+    if settings.formulation == "paper":
+        tasks, parts = _solve_whole(layer, settings, store)
     else:
         tasks = tasks_of(layer)
-        parts = tuple(solve_task(task, proof, store) for task in tasks)
+        parts = tuple(solve_task(task, settings, store) for task in tasks)
     pieces = [(task.component, part.schedule) for task, part in zip(tasks, parts, strict=True)]
     solution = LayerSolution(join_schedules(layer, pieces), parts)
     faults = find_faults(layer, solution.schedule)
@@ -82,12 +114,12 @@ def solve_layer(layer: Layer, proof: Proof, store: SolutionStore) -> LayerSoluti
 
 
 def _solve_whole(
-    layer: Layer, proof: Proof, store: SolutionStore
+    layer: Layer, settings: ScheduleSettings, store: Store
 ) -> tuple[tuple[Task, ...], tuple[Solution, ...]]:
     """Solve a layer as one task, unless the bounds of all its components meet."""
     tasks = tasks_of(layer)
     bounds = [bound_task(task) for task in tasks]
-    if proof.programs == "open" and all(bounded.proven for bounded in bounds):
+    if settings.programs == "open" and all(bounded.proven for bounded in bounds):
         return tasks, tuple(_proven(task, bounded) for task, bounded in zip(tasks, bounds, strict=True))
     whole = whole_task(layer)
     pieces = [(task.component, bounded.schedule) for task, bounded in zip(tasks, bounds, strict=True)]
@@ -95,40 +127,86 @@ def _solve_whole(
     members = list(whole.component.operators)
     schedule = Schedule(known.start_s[members], known.end_s[members], known.core[members])
     lower = min(sum(bounded.lower_s for bounded in bounds), schedule.latency_s)
-    return (whole,), (_solve_open(whole, Bounded(lower, schedule), proof, store),)
+    return (whole,), (
+        _solved(whole, settings, store, lambda: _verified(whole, Bounded(lower, schedule), settings)),
+    )
 
 
-def solve_task(task: Task, proof: Proof, store: SolutionStore) -> Solution:
-    """Return the best schedule of a component: from the store, by bounds that meet, or by a program."""
+def solve_task(task: Task, settings: ScheduleSettings, store: Store) -> Solution:
+    """Best schedule of a component: from the store, by bounds that meet, or by a program."""
     if len(task.component.operators) == 1:
         return _proven(task, bound_task(task))
-    digest = digest_task(task, proof)
-    solution = store.load(digest, task)
-    if solution is None:
-        solution = _decide(task, bound_task(task), proof)
-        store.save(digest, solution)
-    return solution
+    return _solved(task, settings, store, lambda: _decide(task, bound_task(task), settings))
 
 
-def _decide(task: Task, bounded: Bounded, proof: Proof) -> Solution:
+def _solved(task: Task, settings: ScheduleSettings, store: Store, solve: Callable[[], Solution]) -> Solution:
+    """Solution of a component as the store has it, else as it is found now."""
+    content = store.of(
+        task_content(task, settings),
+        lambda: _content_of(solve()),
+        holds=lambda content: _is_sound(task, _solution_of(content)),
+        lasts=lambda content: _lasts(_solution_of(content)),
+    )
+    return _solution_of(content)
+
+
+def task_content(task: Task, settings: ScheduleSettings) -> dict[str, Plain]:
+    """All that the solution of a component depends on."""
+    component = task.component
+    return {
+        "core": [CORES[kind] for kind in component.kinds],
+        "edges": component.edges,
+        "latency": task.one_s.tolist(),
+        "latency_all": task.every_s.tolist(),
+        "cores": [task.num_tc, task.num_vc],
+        "overlap": overlaps(component.kinds, task.one_s),
+        "settings": settings.model_dump(mode="json", exclude={"overlap_communication"}),
+        "solvers": list(solver_versions(settings.solver).items()),
+        "code": _code(),
+    }
+
+
+@cache
+def _code() -> str:
+    return source_digest("phaze.schedule")
+
+
+def _content_of(solution: Solution) -> dict[str, Plain]:
+    schedule = {name: values.tolist() for name, values in vars(solution.schedule).items()}
+    return {**vars(solution), "schedule": schedule}
+
+
+def _solution_of(content: dict[str, Plain]) -> Solution:
+    times = cast("dict[str, list[float]]", content["schedule"])
+    schedule = Schedule(**{name: np.array(values) for name, values in times.items()})
+    return Solution(**{**content, "schedule": schedule})  # type: ignore[arg-type]
+
+
+def _lasts(solution: Solution) -> bool:
+    """Say whether a solution took a program, and would be the same the next time."""
+    return solution.method == "program" and solution.status != "timed_out" and solution.repeatable
+
+
+def _is_sound(task: Task, solution: Solution) -> bool:
+    """Say whether a solution that was read can be believed."""
+    faults = list(find_faults(layer_of(task), solution.schedule))
+    if not solution.bound_s <= solution.schedule.latency_s:
+        faults.append(f"its bound {solution.bound_s} s is above its latency {solution.schedule.latency_s} s")
+    if faults:
+        log.warning("a solution in the store cannot be right: %s; it is solved again", faults[0])
+    return not faults
+
+
+def _decide(task: Task, bounded: Bounded, settings: ScheduleSettings) -> Solution:
     """Return what bounds prove, or what a program finds where they leave a gap or are to be checked."""
-    if proof.programs == "open":
-        return _proven(task, bounded) if bounded.proven else _verified(task, bounded, proof)
-    solution = _verified(task, Bounded(0.0, bounded.schedule), proof)
+    if settings.programs == "open":
+        return _proven(task, bounded) if bounded.proven else _verified(task, bounded, settings)
+    solution = _verified(task, Bounded(0.0, bounded.schedule), settings)
     if solution.schedule.latency_s < bounded.lower_s * (1 - EQUAL):
         raise RuntimeError(f"{solution.solver} beats the bound {bounded.lower_s} of a component")
     if bounded.proven and solution.status != "optimal":
         return _proven(task, bounded)
     return replace(solution, bound_s=max(solution.bound_s, min(bounded.lower_s, solution.schedule.latency_s)))
-
-
-def _solve_open(task: Task, bounded: Bounded, proof: Proof, store: SolutionStore) -> Solution:
-    digest = digest_task(task, proof)
-    solution = store.load(digest, task)
-    if solution is None:
-        solution = _verified(task, bounded, proof)
-        store.save(digest, solution)
-    return solution
 
 
 def _proven(task: Task, bounded: Bounded) -> Solution:
@@ -146,14 +224,32 @@ def _cores_bind(task: Task, bounded: Bounded) -> bool:
     return bound_task(free).schedule.latency_s < bounded.schedule.latency_s * (1 - EQUAL)
 
 
-def _verified(task: Task, bounded: Bounded, proof: Proof) -> Solution:
+def _verified(task: Task, bounded: Bounded, settings: ScheduleSettings) -> Solution:
     """Return what a program finds, with the known schedule instead of one that cannot be executed."""
     from phaze.schedule.program import solve_program  # Pyomo takes its time: most jobs do without
 
-    solution = solve_program(task, bounded, proof)
+    solution = solve_program(task, bounded, settings)
     faults = find_faults(layer_of(task), solution.schedule)
     if faults:
         log.error("%s: rejected a schedule: %s", solution.solver, "; ".join(faults))
         bound = min(solution.bound_s, bounded.schedule.latency_s)
         solution = replace(solution, status="feasible", schedule=bounded.schedule, bound_s=bound)
     return solution
+
+
+def confirm_schedule(
+    layer: Layer, schedule: Schedule, lower_s: float, settings: ScheduleSettings
+) -> tuple[float, float]:
+    """Proven lower bound on the latency of a layer, and the latency of its shortest known schedule.
+
+    An integer program without any other bounds says so. `schedule` can be executed, and no schedule is
+    shorter than `lower_s`.
+    """
+    from phaze.schedule.program import solve_program  # as above: most audits do without
+
+    task = whole_task(layer)
+    members = list(task.component.operators)
+    known = Schedule(schedule.start_s[members], schedule.end_s[members], schedule.core[members])
+    asked = settings.model_copy(update={"solver": ("highs",), "formulation": "sparse"})
+    found = solve_program(task, Bounded(lower_s, known), asked)
+    return found.bound_s, found.schedule.latency_s

@@ -20,17 +20,19 @@ import pyomo.environ as pyo
 
 from phaze.base.arrays import Bools, Floats, Ints
 from phaze.schedule.bounds import EQUAL, Bounded, Task
+from phaze.schedule.decomposition import Solution, Status
 from phaze.schedule.graphs import ALL_CORES, NETWORK, Schedule
 from phaze.schedule.instance import TYPES, Instance, make_instance
 from phaze.schedule.pairing import UNASSIGNED, assign_cores
 from phaze.schedule.paper import formulate_paper
-from phaze.schedule.proof import Formulation, Proof, Solution, Status
 from phaze.schedule.sparse import formulate_sparse
+from phaze.solver import Limits
 from phaze.solver.programs import POINT, Solve, solve
+from phaze.spec.settings import ScheduleSettings
 
 log = logging.getLogger(__name__)
 
-FORMULATIONS: dict[Formulation, Callable[[Instance], pyo.ConcreteModel]] = {
+FORMULATIONS: dict[str, Callable[[Instance], pyo.ConcreteModel]] = {
     "sparse": formulate_sparse,
     "paper": formulate_paper,
 }
@@ -38,17 +40,18 @@ DRIFT = 1e-6
 """Largest relative excess of the schedule that follows from a point over what the point claims."""
 
 
-def solve_program(task: Task, bounded: Bounded, proof: Proof) -> Solution:
+def solve_program(task: Task, bounded: Bounded, settings: ScheduleSettings) -> Solution:
     """Return the best schedule of a component that a program finds, or else the known one, with the bound."""
     data = make_instance(task, bounded)
-    if proof.formulation == "sparse":
+    if settings.formulation == "sparse":
         data = data.on_clock()
     best = Solution("feasible", bounded.schedule, bounded.lower_s, method="program")
+    limits = Limits(settings.node_limit, settings.wall_limit_s)
     while True:
-        model = FORMULATIONS[proof.formulation](data)
-        result = solve(model, proof.solver, proof.limits, fault=partial(_drift, data, task))
+        model = FORMULATIONS[settings.formulation](data)
+        result = solve(model, settings.solver, limits, fault=partial(_drift, data, task))
         log.info(
-            "%s: %d operators, %s by %s", proof.formulation, len(data.kinds), result.status, result.solver
+            "%s: %d operators, %s by %s", settings.formulation, len(data.kinds), result.status, result.solver
         )
         schedule = schedule_point(data, model, task) if result.status in POINT else None
         missing = frozenset() if schedule is None else overloaded_types(data, schedule)

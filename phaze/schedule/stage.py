@@ -1,6 +1,7 @@
 """The stage: tables of operators, estimates and kept architectures in, tables of solves and schedules out."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,12 +11,11 @@ import pandas as pd
 from phaze import tables
 from phaze.base.arrays import Floats, Ints
 from phaze.base.progress import counted
+from phaze.base.store import Store
 from phaze.cost.designs import designs_of_operators, gather_latencies
 from phaze.schedule.decomposition import LayerSolution, solve_layer
 from phaze.schedule.graphs import CORES, NONE, Edges, Layer
-from phaze.schedule.proof import Proof
-from phaze.schedule.store import SolutionStore
-from phaze.solver import Limits, solver_versions
+from phaze.solver import solver_versions
 from phaze.spec.settings import ScheduleSettings
 from phaze.tables.columns import ENERGIES, POINT
 
@@ -94,19 +94,13 @@ def schedule_layers(
     architectures: pd.DataFrame,
     screens: pd.DataFrame,
     settings: ScheduleSettings,
-    store: SolutionStore,
+    store: Store,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return tables solves and schedules of every pass of every layer on the architectures that are kept.
 
     Of `screens` only the columns architecture and kept are read. Equal components are solved once.
     """
-    proof = Proof(
-        solver=settings.solver,
-        formulation=settings.formulation,
-        limits=Limits(nodes=settings.node_limit, wall_s=settings.wall_limit_s),
-        programs=settings.programs,
-    )
-    log.info("solvers: %s", solver_versions(proof.solver) or "none is installed")
+    log.info("solvers: %s", solver_versions(settings.solver) or "none is installed")
     kept = screens.loc[screens["kept"], "architecture"].unique()
     chosen = architectures[architectures["architecture"].isin(kept)]
     cases = list(
@@ -116,14 +110,18 @@ def schedule_layers(
         return tables.Solves.empty(), tables.Schedules.empty()
     solutions: list[LayerSolution] = []
     told = counted(cases, "layer", lambda: _largest_gap(solutions))
-    solutions.extend(solve_layer(case.layer, proof, store) for case in told)
+    solutions.extend(solve_layer(case.layer, settings, store) for case in told)
+    methods = Counter(part.method for solution in solutions for part in solution.parts)
     log.info(
-        "%d layers of %d different components: %s",
+        "%d layers of %d components: %s",
         len(cases),
-        store.tally.total(),
-        ", ".join(f"{count} by {name}" for name, count in sorted(store.tally.items())) or "nothing to choose",
+        methods.total(),
+        ", ".join(f"{count} by {name}" for name, count in sorted(methods.items())) or "nothing to choose",
     )
-    rows = [_solve_row(case, solution, proof) for case, solution in zip(cases, solutions, strict=True)]
+    rows = [
+        _solve_row(case, solution, settings.formulation)
+        for case, solution in zip(cases, solutions, strict=True)
+    ]
     schedules = _schedule_frame(cases, solutions)
     taken = schedule_takes(schedules, operators, estimates, chosen)
     return pd.DataFrame(rows).join(taken, on=KEY).fillna(dict.fromkeys(taken, 0.0)), schedules
@@ -135,7 +133,7 @@ def _largest_gap(solutions: list[LayerSolution]) -> str:
     return f"largest gap {100 * gap:.2g} %" if gap else "no gap"
 
 
-def _solve_row(case: Case, solution: LayerSolution, proof: Proof) -> dict[str, object]:
+def _solve_row(case: Case, solution: LayerSolution, formulation: str) -> dict[str, object]:
     """Return a row of table solves."""
     programs = solution.programs
     layer = case.layer
@@ -149,7 +147,7 @@ def _solve_row(case: Case, solution: LayerSolution, proof: Proof) -> dict[str, o
         "method": "program" if programs else "bounds",
         "solver": programs[0].solver if programs else "none",
         "version": programs[0].version if programs else "none",
-        "formulation": proof.formulation if programs else "none",
+        "formulation": formulation if programs else "none",
         "operators": len(layer.core),
         "components": len(programs),
         "variables": sum(part.variables for part in programs),

@@ -5,6 +5,7 @@ single questions, evaluates the candidates for a common architecture, and varies
 winners.
 """
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -16,6 +17,7 @@ import pandas as pd
 from phaze import tables
 from phaze.base.arrays import Bools
 from phaze.base.progress import counted
+from phaze.base.store import Plain, Store
 from phaze.cost.designs import with_own_designs
 from phaze.cost.mapper.loads import Hardware
 from phaze.cost.network.fabric import network_of
@@ -24,7 +26,6 @@ from phaze.layout import Layout, layouts_of
 from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions
 from phaze.schedule.stage import schedule_layers
-from phaze.schedule.store import SolutionStore
 from phaze.spec.architecture import Technology
 from phaze.spec.model import AnyModel
 from phaze.spec.noun import Noun
@@ -32,9 +33,13 @@ from phaze.spec.settings import EstimateSettings, ExtractSettings, ScheduleSetti
 from phaze.spec.system import Scenario
 from phaze.tables import Readings
 from phaze.tables.columns import by_numbers
-from phaze.tables.store import EvaluationStore, Plain, content_of
 from phaze.workload.models import extract_workload
 from phaze.workload.workload import TABLES, Workload
+
+log = logging.getLogger(__name__)
+
+ABOUT = [name for name in tables.Architectures.columns if not name.endswith("_design")]
+"""All that is known of an architecture; ids of designs depend on what else is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,9 @@ class Subject:
 
     @cached_property
     def _contents(self) -> dict[int, str]:
-        return {id(point): content_of((point.graph, *point.tables.values())) for point in self.points}
+        return {
+            id(point): tables.content_digest(point.graph, *point.tables.values()) for point in self.points
+        }
 
     @property
     def graph(self) -> pd.DataFrame:
@@ -81,8 +88,8 @@ class Terms:
     bytes_per_element: int = 2
     solutions: Path | None = None
     """Folder of verified solutions to share, or None."""
-    evaluations: EvaluationStore | None = None
-    """What is known of evaluations, or None."""
+    evaluations: Store = field(default_factory=Store)
+    """Evaluations that are known."""
 
     @property
     def hardware(self) -> Hardware:
@@ -127,7 +134,7 @@ class Problem(Noun):
     schedule: ScheduleSettings
     """Settings of schedule."""
 
-    def terms(self, solutions: str, evaluations: EvaluationStore | None = None) -> Terms:
+    def terms(self, solutions: str, evaluations: Store | None = None) -> Terms:
         """Return what evaluations depend on besides model and architectures, and where some are known."""
         return Terms(
             scenario=self.scenario,
@@ -137,7 +144,7 @@ class Problem(Noun):
             schedule=self.schedule,
             bytes_per_element=self.extract.bytes_per_element,
             solutions=Path(solutions),
-            evaluations=evaluations,
+            evaluations=evaluations or Store(),
         )
 
     def read_subject(self, files: Mapping[str, Sequence[str]]) -> Subject:
@@ -239,17 +246,35 @@ def look_up_point(
     own = terms.training.model_copy(update={"microbatches": (point.layout.microbatch,)})
     mine = replace(terms, training=own)
 
-    def evaluate(fresh: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    def evaluate(places: list[int]) -> list[dict[str, list[Plain]]]:
+        log.info("%d of %d architectures are evaluated, the others known", len(places), len(chips))
+        fresh = chips.iloc[places]
         found = evaluate_point(subject, point, with_own_designs(fresh), mine)
-        return {name: getattr(found, name) for name in names}
+        rows = {name: _rows_by_architecture(getattr(found, name), name) for name in names}
+        return [{name: rows[name].get(chip, []) for name in names} for chip in fresh["architecture"]]
 
-    if terms.evaluations is None:
-        return evaluate(chips)
-    return terms.evaluations.complete(_content_of(subject, point, mine), chips, names, evaluate)
+    about: list[Plain] = [list(names), *_content_of(subject, point, mine)]
+    asked = chips[["architecture", *ABOUT]].to_numpy(object).tolist()
+    answers = terms.evaluations.each(asked, evaluate, about=about)
+    return {name: _table(name, [row for answer in answers for row in answer[name]]) for name in names}
 
 
-def _content_of(subject: Subject, point: Workload, terms: Terms) -> Plain:
-    """Return all that an evaluation at a point depends on besides architectures and code."""
+def _rows_by_architecture(frame: pd.DataFrame, name: str) -> dict[str, list[Plain]]:
+    """Rows of a table as plain values, by architecture."""
+    fields = list(tables.TABLES[name].fields())
+    rows: dict[str, list[Plain]] = {}
+    for row in frame[fields].to_numpy(object).tolist():
+        rows.setdefault(row[fields.index("architecture")], []).append(row)
+    return rows
+
+
+def _table(name: str, rows: list[Plain]) -> pd.DataFrame:
+    table = tables.TABLES[name]
+    return table.check(pd.DataFrame(rows, columns=list(table.fields())))
+
+
+def _content_of(subject: Subject, point: Workload, terms: Terms) -> list[Plain]:
+    """All that an evaluation at a point depends on besides architectures and code."""
     nouns = (terms.scenario, terms.training, terms.technology, terms.estimate, terms.schedule)
     return [
         *(noun.model_dump(mode="json") for noun in nouns),
@@ -279,7 +304,7 @@ def schedule_point(
         chips,
         kept,
         terms.schedule,
-        SolutionStore(terms.solutions),
+        Store(terms.solutions),
     )
 
 

@@ -20,8 +20,8 @@ from optuna.distributions import BaseDistribution, IntDistribution
 from optuna.samplers import TPESampler
 from optuna.trial import TrialState
 
+from phaze.base.store import Plain, Store
 from phaze.search.hysteresis import Evaluate
-from phaze.tables.store import Plain, Recalled
 
 SIZES = ("num_tc", "num_vc", "pe_x", "pe_y", "glb_bytes")
 """What tells the architectures of a grid apart."""
@@ -51,7 +51,7 @@ def suggested(
 
 
 def suggested_again(
-    recalled: Recalled,
+    store: Store,
     architectures: pd.DataFrame,
     evaluate: Evaluate,
     seed: int,
@@ -69,7 +69,7 @@ def suggested_again(
         return rows, told(rows)
 
     asked: list[Plain] = [architectures[list(SIZES)].to_numpy().tolist(), seed, evaluations, suggestions]
-    rows, _ = recalled.of(asked, make, lambda known: told(known[0]) == known[1])
+    rows, _ = store.of(asked, make, holds=lambda known: told(known[0]) == known[1])
     return rows
 
 

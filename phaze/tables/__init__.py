@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from phaze.base.errors import PhazeError
-from phaze.tables.base import VERSION, Column, Table, are_among, places_among, table_name
+from phaze.tables.base import VERSION, Column, Table, are_among, content_digest, places_among, table_name
 from phaze.tables.cases import Cases, Curves, Durations, Pipelines
 from phaze.tables.certificates import CAUSES, COMMON, Audits, Certificates, Ranges
 from phaze.tables.mappings import (

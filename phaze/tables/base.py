@@ -25,6 +25,7 @@ import pyarrow.parquet
 from phaze.base.arrays import Bools, Ints
 from phaze.base.errors import PhazeError
 from phaze.base.files import atomic_path, refuse_endless
+from phaze.base.store import digest_of
 from phaze.layout import Layout
 
 VERSION = "2"
@@ -270,6 +271,11 @@ def _about(schema: pyarrow.Schema) -> dict[str, object]:
     """Return what a file says of itself: nothing where that is no JSON object."""
     about = json.loads((schema.metadata or {}).get(b"phaze", b"{}"))
     return about if isinstance(about, dict) else {}
+
+
+def content_digest(*frames: pd.DataFrame) -> str:
+    """Digest of the values of tables."""
+    return digest_of([{str(name): frame[name].tolist() for name in frame} for frame in frames])
 
 
 def are_among(names: pd.Series, known: pd.Index) -> Bools:

@@ -12,20 +12,19 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from phaze.base.store import Store
 from phaze.schedule.bounds import EQUAL, Task, bound_task, layer_bounds, tasks_of
 from phaze.schedule.decomposition import LayerSolution, solve_layer
 from phaze.schedule.graphs import Layer
 from phaze.schedule.program import solve_program
-from phaze.schedule.proof import Formulation, Proof
-from phaze.schedule.store import SolutionStore
-from phaze.solver import Limits
+from phaze.spec.settings import ScheduleSettings
 from tests.benchmarks.study_layers import draw_layers
 from tests.unit.schedule.comparing import known_schedule, prove
 from tests.unit.schedule.exhaustive import shortest_latency
 from tests.unit.schedule.random_layers import random_layer, transformer_layer
 
 Benchmark = Callable[..., object]
-LIMITS = Limits(nodes=2000, wall_s=120.0)
+SETTINGS = ScheduleSettings(node_limit=2000, wall_limit_s=120.0)
 
 
 @pytest.mark.parametrize("kind", ["forward", "paired", "split"])
@@ -58,7 +57,7 @@ def test_bounds_of_many_architectures(kind: str, benchmark: Benchmark) -> None:
 def test_a_component_of_a_transformer_layer(
     kind: str,
     solver: str,
-    formulation: Formulation,
+    formulation: str,
     benchmark: Benchmark,
     require_program: Callable[[str], str],
 ) -> None:
@@ -66,8 +65,11 @@ def test_a_component_of_a_transformer_layer(
     if solver == "glpk":
         require_program("glpsol")
     task = largest(kind, 2, 4)
+    settings = SETTINGS.model_copy(update={"solver": (solver,), "formulation": formulation})
     solution = benchmark.pedantic(
-        solve_program, (task, known_schedule(task), Proof((solver,), formulation, LIMITS)), rounds=1
+        solve_program,
+        (task, known_schedule(task), settings),
+        rounds=1,
     )
     benchmark.extra_info.update(variables=solution.variables, constraints=solution.constraints)
     assert solution.status == "optimal"
@@ -87,8 +89,8 @@ def test_layers_of_the_default_study(
     layers = draw_layers(backward, points, architectures)
     if programs == "all":
         layers = [layer for layer in layers if 1 < largest_component(layer) <= 18]
-    proof = Proof(("highs",), "sparse", Limits(nodes=20_000, wall_s=60.0), programs)
-    solved = benchmark.pedantic(lambda: [time_layer(layer, proof) for layer in layers], rounds=1)
+    settings = ScheduleSettings(solver=("highs",), programs=programs)
+    solved = benchmark.pedantic(lambda: [time_layer(layer, settings) for layer in layers], rounds=1)
     seconds, gaps = np.array([s for s, _ in solved]), np.array([solution.gap for _, solution in solved])
     benchmark.extra_info.update(
         layers=len(layers),
@@ -105,10 +107,10 @@ def test_layers_of_the_default_study(
     assert (gaps <= 0.02).mean() >= 0.8
 
 
-def time_layer(layer: Layer, proof: Proof) -> tuple[float, LayerSolution]:
+def time_layer(layer: Layer, settings: ScheduleSettings) -> tuple[float, LayerSolution]:
     """Return how long it takes to solve a layer of which nothing is known, and its solution."""
     begin = time.perf_counter()
-    solution = solve_layer(layer, proof, SolutionStore())
+    solution = solve_layer(layer, settings, Store())
     return time.perf_counter() - begin, solution
 
 
@@ -127,7 +129,7 @@ def test_schedule_against_operators(layers: int, benchmark: Benchmark) -> None:
     """Transformer layers of 31 operators in series, weight gradients apart."""
     chain = in_series(transformer_layer(0, 2, 4, "split"), layers)
     benchmark.extra_info.update(curve="schedule, operators", size=len(chain.core), bound=3)
-    solution = benchmark(solve_layer, chain, Proof(), SolutionStore())
+    solution = benchmark(solve_layer, chain, ScheduleSettings(), Store())
     assert solution.status == "optimal"
 
 

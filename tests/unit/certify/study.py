@@ -10,6 +10,7 @@ from functools import cache
 
 import pandas as pd
 
+from phaze.base.store import Store
 from phaze.certify.stage import Slice, Terms
 from phaze.cost.operators import estimate_operators
 from phaze.cost.space import enumerate_grid
@@ -17,7 +18,6 @@ from phaze.layout import Layout, layouts_of
 from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions
 from phaze.schedule.stage import schedule_layers
-from phaze.schedule.store import SolutionStore
 from phaze.search.cosearch import Subject, extract_subject
 from phaze.search.cosearch import Terms as Given
 from phaze.search.stage import screen_architectures
@@ -130,7 +130,7 @@ def results(name: str) -> Results:
                 asked.training, settings, asked.technology.energy,
             )  # fmt: skip
             solved, _ = schedule_layers(
-                one.operators, one.edges, estimates, chips, screen, asked.schedule, SolutionStore()
+                one.operators, one.edges, estimates, chips, screen, asked.schedule, Store()
             )
             placed, _ = place_model(one.layers, model.graph, solved, chips, screen, conditions)
             for found, frame in ((slices, one), (screens, screen), (placements, placed), (solves, solved)):

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from phaze.base.store import Store
 from phaze.certify.audit import Model, judge_points
 from phaze.certify.batches import best_time_s
 from phaze.certify.common import Aim, certify_common
@@ -17,7 +18,6 @@ from phaze.certify.space import names_of_space, read_shards
 from phaze.certify.stage import Slice, best_row, certify_model
 from phaze.certify.verification import solve_points
 from phaze.schedule.stage import schedule_layers
-from phaze.schedule.store import SolutionStore
 from phaze.search.common import choose_common, common_candidates
 from phaze.search.cosearch import evaluate_architectures
 from phaze.tables import CAUSES, Certificates, Ranges
@@ -54,7 +54,7 @@ def brute_force(name: str) -> pd.DataFrame:
         chips = one.architectures
         solves, _ = schedule_layers(
             one.operators, one.edges, one.estimates, chips, chips[["architecture"]].assign(kept=True),
-            given().schedule, SolutionStore(),
+            given().schedule, Store(),
         )  # fmt: skip
         frames.append(_times(one, solves, model_of(name, one)))
     return pd.concat(frames, ignore_index=True)

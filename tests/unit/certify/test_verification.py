@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 import phaze.certify.verification
+from phaze.base.store import Store
 from phaze.certify.audit import judge_points
 from phaze.certify.verification import Conditions, audit_slice, find_slices, solve_points
 from phaze.tables import Architectures, Edges, Estimates, Layers, Operators
-from phaze.tables.store import Recalled
 from tests.unit.certify.study import SHARDS, given, results, shard, subject
 
 BEST_S = 1e-3
@@ -69,9 +69,9 @@ class Auditor:
     ) -> pd.DataFrame:
         """Return table audits, noting what is solved."""
         self.solved.clear()
-        with Recalled(self.kept, code) as recalled:
+        with Store(self.kept, code) as store:
             found = [
-                audit_slice(mine, stored, asked or conditions(), best_s, recalled)
+                audit_slice(mine, stored, asked or conditions(), best_s, store)
                 for mine, stored in find_slices(rows, self.files)
             ]
         return pd.concat(found, ignore_index=True)
@@ -79,7 +79,7 @@ class Auditor:
 
 @pytest.fixture
 def auditor(files: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Auditor:
-    found = Auditor(files, tmp_path / "kept.json")
+    found = Auditor(files, tmp_path / "kept")
 
     def note(rows: pd.DataFrame, *rest: object) -> object:
         found.solved.append(len(rows))

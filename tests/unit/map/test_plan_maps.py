@@ -11,6 +11,7 @@ import pytest
 
 import phaze.map.plan_maps
 from phaze.base.errors import PhazeError
+from phaze.base.store import Store
 from phaze.cost.network.fabric import fabric
 from phaze.map.ensemble import Chains
 from phaze.map.heuristics import block_map
@@ -24,7 +25,6 @@ from phaze.spec.network import Matrix
 from phaze.spec.settings import PlanMapSettings
 from phaze.spec.system import Cluster, Level
 from phaze.tables import BY_HAND, PlanDevices, PlanMaps
-from phaze.tables.store import Recalled
 from tests.unit.map.plans import BANDWIDTH, plan, stage
 from tests.unit.map.test_networks import NODES, pod
 
@@ -187,7 +187,7 @@ def test_the_plans_of_the_fastest_accelerators_are_mapped_equal_ones_once() -> N
     plans = pd.DataFrame([row for row, _ in cases])
     stages = pd.DataFrame([one for _, rows in cases for one in rows])
     asked = MapQuestion({"t": SYSTEMS["torus"], "n": SYSTEMS["nodes"]}, 16, SEARCH)
-    maps, devices = map_plans(plans, stages, asked, Recalled())
+    maps, devices = map_plans(plans, stages, asked, Store())
     maps, devices = PlanMaps.check(maps), PlanDevices.check(devices)
     keys = ["architecture", "planner", "system"]
     assert set(maps[keys].itertuples(index=False, name=None)) == {
@@ -204,7 +204,7 @@ def test_plans_that_were_mapped_are_not_mapped_again(tmp_path: Path, monkeypatch
     more, of_more = rows_of(PLANS["sliced"], architecture="a", planner="piper", time_per_sample_s=2.0)
     asked = MapQuestion({"t": SYSTEMS["torus"], "n": SYSTEMS["nodes"]}, 16, SEARCH)
     both = pd.DataFrame([row, more]), pd.DataFrame([*stages, *of_more])
-    fresh = map_plans(*both, asked, Recalled())
+    fresh = map_plans(*both, asked, Store())
     made: list[object] = []
 
     def count(plan: dict[str, object], *rest: object) -> object:
@@ -213,8 +213,8 @@ def test_plans_that_were_mapped_are_not_mapped_again(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(phaze.map.plan_maps, "map_rows", count)
     for number, given in enumerate([(pd.DataFrame([row]), pd.DataFrame(stages)), both, both]):
-        with Recalled(tmp_path / "maps.json", "code") as recalled:
-            found = map_plans(*given, asked, recalled)
+        with Store(tmp_path / "maps", "code") as store:
+            found = map_plans(*given, asked, store)
         assert made == [[1.0] * 2, [1.0] * 2 + [2.0] * 2, [1.0] * 2 + [2.0] * 2][number]
     for one, other in zip(found, fresh, strict=True):
         pd.testing.assert_frame_equal(one, other, check_exact=True)
@@ -224,7 +224,7 @@ def test_a_model_without_plans_has_no_maps() -> None:
     row, stages = rows_of(PLANS["equal"], architecture="a", planner="phaze", time_per_sample_s=1.0)
     plans = pd.DataFrame([row | {"status": "infeasible"}])
     asked = MapQuestion({"t": SYSTEMS["torus"]}, 16, SEARCH)
-    maps, devices = map_plans(plans, pd.DataFrame(stages), asked, Recalled())
+    maps, devices = map_plans(plans, pd.DataFrame(stages), asked, Store())
     assert maps.empty
     assert devices.empty
 
@@ -234,6 +234,6 @@ def test_a_plan_whose_units_do_not_fit_is_left_out(caplog: pytest.LogCaptureFixt
     row, stages = rows_of(PLANS["sliced"], architecture="a", planner="phaze", time_per_sample_s=1.0)
     six = Matrix(bandwidths_bytes_per_s=((1e9,) * 6,) * 6)
     asked = MapQuestion({"six": six, "t": SYSTEMS["torus"]}, 6, SEARCH)
-    maps, _ = map_plans(pd.DataFrame([row]), pd.DataFrame(stages), asked, Recalled())
+    maps, _ = map_plans(pd.DataFrame([row]), pd.DataFrame(stages), asked, Store())
     assert set(maps["system"]) == {"t"}
     assert "six has too few devices" in caplog.text

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import phaze.plan.replay
+from phaze.base.store import Store
 from phaze.cost.network.network import BOTH_DIRECTIONS, Flat
 from phaze.layout import Layout
 from phaze.plan.plan import Claim, Execution, Plan, Stage
@@ -18,7 +19,6 @@ from phaze.plan.replay import assumed_s, exchanged_s, loads_s, read_plan, replay
 from phaze.plan.side_by_side import plan_model
 from phaze.tables import PARTS, PLANNERS, Plans, PlanStages, Simulations, SimulationStages
 from phaze.tables.plans import PLAN
-from phaze.tables.store import Recalled
 from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
 
 BANDWIDTH = 1e9
@@ -199,7 +199,7 @@ def test_planners_plans_are_replayed_in_their_time_and_memory(
     planned: tuple[pd.DataFrame, pd.DataFrame],
 ) -> None:
     plans, stages = planned
-    simulations, simulated = replay_plans(plans, stages, Recalled())
+    simulations, simulated = replay_plans(plans, stages, Store())
     simulations, simulated = Simulations.check(simulations), SimulationStages.check(simulated)
     assert len(simulations) == (plans["status"] == "placed").sum() == 8
     np.testing.assert_allclose(simulations["assumed_s"], simulations["planned_s"], rtol=1e-9)
@@ -214,7 +214,7 @@ def test_plans_that_were_simulated_are_not_simulated_again(
 ) -> None:
     """Plans of one more accelerator are the only ones that are simulated; the others come back bit by bit."""
     plans, stages = planned
-    fresh = replay_plans(plans, stages, Recalled())
+    fresh = replay_plans(plans, stages, Store())
     made: list[object] = []
 
     def count(plan: dict[str, str | int | float | bool], *rest: object) -> object:
@@ -224,8 +224,8 @@ def test_plans_that_were_simulated_are_not_simulated_again(
     monkeypatch.setattr(phaze.plan.replay, "replayed_rows", count)
     first = [table[table["architecture"] == "a0"] for table in planned]
     for number, given in enumerate([first, planned, planned]):
-        with Recalled(tmp_path / "simulations.json", "code") as recalled:
-            found = replay_plans(*given, recalled)
+        with Store(tmp_path / "simulations", "code") as store:
+            found = replay_plans(*given, store)
         assert set(made) == ({2.0} if number == 0 else {1.0} if number == 1 else set())
         made.clear()
     for one, other in zip(found, fresh, strict=True):

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
+from phaze.base.store import Store
 from phaze.plan.planners import PlansAsked
 from phaze.plan.replay import replay_plans
 from phaze.plan.side_by_side import plan_model
 from phaze.tables import PARTS, PLANNERS, Plans, PlanStages
-from phaze.tables.store import Recalled
 from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
 
 
@@ -47,7 +47,7 @@ def test_a_plan_of_either_file_is_replayed_as_in_the_study(
     study: Path, file: str, tables: tuple[pd.DataFrame, pd.DataFrame]
 ) -> None:
     found = json.loads(run(study, file, "--planner", "phaze", "--architecture", "a0", "--json"))
-    simulations = replay_plans(*tables, Recalled())[0]
+    simulations = replay_plans(*tables, Store())[0]
     same = (simulations["planner"] == "phaze") & (simulations["architecture"] == "a0")
     row = simulations[same].iloc[0].to_dict()
     stages, memory = found.pop("stages"), found.pop("memory")

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from phaze.schedule.bounds import Bounded, Task, join_schedules, tasks_of
+from phaze.schedule.decomposition import Solution
 from phaze.schedule.graphs import ALL_CORES, Layer, Schedule
 from phaze.schedule.program import solve_program
-from phaze.schedule.proof import Formulation, Proof, Solution
-from phaze.solver import Limits
+from phaze.spec.settings import ScheduleSettings
 
-LIMITS = Limits(nodes=100_000, wall_s=100.0)
+PATIENT = ScheduleSettings(solver=("highs",), node_limit=100_000, wall_limit_s=100.0)
+"""Settings under which all programs of the tests are proven."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,15 @@ def known_schedule(task: Task) -> Bounded:
     return Bounded(0.0, Schedule(end - latency, end, core))
 
 
-def prove(layer: Layer, formulation: Formulation, solver: str) -> Proven:
+def patient(formulation: str, solver: str = "highs") -> ScheduleSettings:
+    """Return settings for a formulation and a solver."""
+    return PATIENT.model_copy(update={"solver": (solver,), "formulation": formulation})
+
+
+def prove(layer: Layer, formulation: str, solver: str) -> Proven:
     """Return the schedule of a layer that programs alone find, component by component."""
-    proof = Proof((solver,), formulation, LIMITS)
+    settings = patient(formulation, solver)
     tasks = tasks_of(layer)
-    parts = tuple(solve_program(task, known_schedule(task), proof) for task in tasks)
+    parts = tuple(solve_program(task, known_schedule(task), settings) for task in tasks)
     pieces = [(task.component, part.schedule) for task, part in zip(tasks, parts, strict=True)]
     return Proven(join_schedules(layer, pieces), parts)

@@ -9,19 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from phaze.base.store import Store
 from phaze.schedule import decomposition, program
 from phaze.schedule.bounds import EQUAL, Bounded, Task, tasks_of
-from phaze.schedule.decomposition import LayerSolution, solve_layer
+from phaze.schedule.decomposition import LayerSolution, Solution, solve_layer
 from phaze.schedule.graphs import Layer, Schedule
-from phaze.schedule.proof import Proof, Solution
-from phaze.schedule.store import SolutionStore
 from phaze.schedule.verify import find_faults
-from phaze.solver import Limits
+from phaze.spec.settings import ScheduleSettings
 from tests.unit.schedule.comparing import known_schedule
 from tests.unit.schedule.exhaustive import shortest_latency
 from tests.unit.schedule.random_layers import brush_layer, random_layer, transformer_layer
 
-PROOF = Proof(("highs",), "sparse", Limits(nodes=500, wall_s=60.0))
+PROOF = ScheduleSettings(solver=("highs",), node_limit=500)
 
 
 @pytest.fixture
@@ -56,7 +55,7 @@ def test_operators_without_latency_run_on_cores_that_exist() -> None:
         layer = random_layer(seed, int(rng.integers(2, 9)), network=seed % 3 == 0, overlap=True)
         some = np.where(rng.random(len(layer.core)) < 0.5, 0.0, 1.0)
         layer = replace(layer, latency_s=layer.latency_s * some, latency_all_s=layer.latency_all_s * some)
-        solution = solve_layer(layer, PROOF, SolutionStore())
+        solution = solve_layer(layer, PROOF, Store())
         assert not find_faults(layer, solution.schedule)
         if len(layer.core) < 6:
             assert solution.objective_s == pytest.approx(shortest_latency(layer), rel=1e-9)
@@ -64,7 +63,7 @@ def test_operators_without_latency_run_on_cores_that_exist() -> None:
 
 def test_a_layer_takes_the_sum_of_its_components() -> None:
     """Single operators take the shorter of their latencies, pairs of products run side by side."""
-    solution = solve_layer(two_diamonds(3.0), PROOF, SolutionStore())
+    solution = solve_layer(two_diamonds(3.0), PROOF, Store())
     assert solution.objective_s == pytest.approx(0.9 + 2.0 + 0.9 + 6.0)
     assert solution.status == "optimal"
     assert solution.gap == pytest.approx(0.0, abs=EQUAL)
@@ -73,7 +72,7 @@ def test_a_layer_takes_the_sum_of_its_components() -> None:
 
 def test_layers_whose_bounds_meet_need_no_program() -> None:
     """And say so."""
-    solution = solve_layer(transformer_layer(0, 2, 4), PROOF, SolutionStore())
+    solution = solve_layer(transformer_layer(0, 2, 4), PROOF, Store())
     assert solution.programs == []
     assert {part.method for part in solution.parts} == {"bounds"}
     assert {part.solver for part in solution.parts} == {"none"}
@@ -81,11 +80,11 @@ def test_layers_whose_bounds_meet_need_no_program() -> None:
 
 WITHOUT_PROGRAMS = """
 import sys
-from phaze.schedule.store import SolutionStore
+from phaze.base.store import Store
 from phaze.schedule.decomposition import solve_layer
-from phaze.schedule.proof import Proof
+from phaze.spec.settings import ScheduleSettings
 from tests.unit.schedule.random_layers import transformer_layer
-assert solve_layer(transformer_layer(0, 2, 4), Proof(), SolutionStore()).status == "optimal"
+assert solve_layer(transformer_layer(0, 2, 4), ScheduleSettings(), Store()).status == "optimal"
 print(*(name for name in ("pyomo", "highspy", "ortools", "scipy.stats") if name in sys.modules))
 """
 
@@ -101,18 +100,18 @@ def test_layers_whose_bounds_meet_load_no_solver(project_root: Path) -> None:
 @pytest.mark.solver
 def test_equal_components_are_solved_once(solves: list[int]) -> None:
     """The second diamond costs nothing when it equals the first."""
-    solve_layer(two_diamonds(1.0), PROOF, SolutionStore())
+    solve_layer(two_diamonds(1.0), PROOF, Store())
     assert solves == [2]
-    solve_layer(two_diamonds(3.0), PROOF, SolutionStore())
+    solve_layer(two_diamonds(3.0), PROOF, Store())
     assert solves == [2, 2, 2]
 
 
 @pytest.mark.solver
 def test_solved_components_are_not_solved_again_in_another_run(solves: list[int], tmp_path: Path) -> None:
     """The folder remembers, and what it gives is what was found."""
-    first = solve_layer(two_diamonds(3.0), PROOF, SolutionStore(tmp_path))
+    first = solve_layer(two_diamonds(3.0), PROOF, Store(tmp_path))
     assert len(solves) == 2
-    again = solve_layer(two_diamonds(3.0), PROOF, SolutionStore(tmp_path))
+    again = solve_layer(two_diamonds(3.0), PROOF, Store(tmp_path))
     assert len(solves) == 2
     assert again.schedule.start_s.tolist() == first.schedule.start_s.tolist()
     assert again.schedule.core.tolist() == first.schedule.core.tolist()
@@ -124,9 +123,9 @@ def test_solved_components_are_not_solved_again_in_another_run(solves: list[int]
 def test_the_paper_formulation_is_solved_for_the_layer_as_a_whole(solves: list[int]) -> None:
     """As printed it knows no components; the optimum is the same."""
     layer = two_diamonds(3.0)
-    sparse = solve_layer(layer, PROOF, SolutionStore())
+    sparse = solve_layer(layer, PROOF, Store())
     assert solves == [2, 2]
-    paper = solve_layer(layer, replace(PROOF, formulation="paper"), SolutionStore())
+    paper = solve_layer(layer, PROOF.model_copy(update={"formulation": "paper"}), Store())
     assert solves == [2, 2, 6]
     assert len(paper.parts) == 1
     assert paper.objective_s == pytest.approx(sparse.objective_s, rel=EQUAL)
@@ -141,7 +140,8 @@ def test_both_formulations_solve_whole_layers_alike(seed: int, solves: list[int]
     same = np.where(np.arange(6) % 2 == 0, layer.latency_s, layer.latency_all_s)
     layer = Layer(layer.core, layer.latency_s, same, layer.edges, layer.num_tc, layer.num_vc, seed % 3 == 2)
     found = [
-        solve_layer(layer, replace(PROOF, formulation=way), SolutionStore()) for way in ("sparse", "paper")
+        solve_layer(layer, PROOF.model_copy(update={"formulation": way}), Store())
+        for way in ("sparse", "paper")
     ]
     assert [solution.status for solution in found] == ["optimal", "optimal"]
     for solution in found:
@@ -153,7 +153,7 @@ def test_both_formulations_solve_whole_layers_alike(seed: int, solves: list[int]
 def test_solved_layers_match_exhaustive_search(seed: int) -> None:
     """Whole layers with no-ops and collectives, by bounds, and by programs where these leave a gap."""
     layer = random_layer(seed, 6, network=True, overlap=seed % 3 == 0)
-    solution = solve_layer(layer, PROOF, SolutionStore())
+    solution = solve_layer(layer, PROOF, Store())
     assert solution.status == "optimal"
     assert solution.objective_s == pytest.approx(shortest_latency(layer), rel=EQUAL)
     assert solution.bound_s == pytest.approx(solution.objective_s, rel=1e-8)
@@ -164,14 +164,14 @@ def test_z_is_needed_where_more_cores_would_help() -> None:
     """Three products of 3 s, 2.5 s on all cores: on two cores one has to follow, on three none."""
     for num_tc, z_needed in ((2, True), (3, False)):
         layer = Layer(("tensor",) * 3, np.full(3, 3.0), np.full(3, 2.5), (), num_tc, 1)
-        solution = solve_layer(layer, PROOF, SolutionStore())
+        solution = solve_layer(layer, PROOF, Store())
         assert any(part.z_needed for part in solution.parts) is z_needed
 
 
 @pytest.mark.solver
 def test_a_component_that_bounds_leave_open_takes_a_program() -> None:
     """Everything beside everything else: too wide for the search over barriers."""
-    solution = solve_layer(brush_layer(0), PROOF, SolutionStore())
+    solution = solve_layer(brush_layer(0), PROOF, Store())
     assert len(solution.programs) == 1
     assert solution.programs[0].solver == "highs"
     assert solution.bound_s <= solution.objective_s
@@ -184,7 +184,7 @@ def test_programs_check_what_bounds_prove(seed: int) -> None:
     """If asked for, every component of two operators or more takes a program, which finds the same."""
     layer = transformer_layer(seed, 2, 4)
     by_bounds, by_programs = (
-        solve_layer(layer, replace(PROOF, programs=where, limits=Limits(5000, 60.0)), SolutionStore())
+        solve_layer(layer, PROOF.model_copy(update={"programs": where, "node_limit": 5000}), Store())
         for where in ("open", "all")
     )
     assert by_bounds.programs == []
@@ -198,13 +198,13 @@ def test_a_program_that_beats_a_bound_is_a_bug(monkeypatch: pytest.MonkeyPatch) 
     """Of two proofs that contradict each other neither is stored."""
     monkeypatch.setattr(decomposition, "bound_task", lambda task: replace(known_schedule(task), lower_s=9.0))
     with pytest.raises(RuntimeError, match=r"beats the bound 9\.0"):
-        solve_layer(two_diamonds(1.0), replace(PROOF, programs="all"), SolutionStore())
+        solve_layer(two_diamonds(1.0), PROOF.model_copy(update={"programs": "all"}), Store())
 
 
-def corrupt(make: Callable[[Schedule], Schedule]) -> Callable[[Task, Bounded, Proof], Solution]:
+def corrupt(make: Callable[[Schedule], Schedule]) -> Callable[[Task, Bounded, ScheduleSettings], Solution]:
     """Return a replacement of the solver that claims an optimum with a corrupted schedule."""
 
-    def solve_program(task: Task, bounded: Bounded, proof: Proof) -> Solution:  # noqa: ARG001 - the interface
+    def solve_program(_task: Task, bounded: Bounded, _settings: ScheduleSettings) -> Solution:
         return Solution("optimal", make(bounded.schedule), 0.0, "program", "highs", "1.0", 1, 1)
 
     return solve_program
@@ -231,7 +231,7 @@ def test_an_unverified_schedule_is_rejected(
     """Whatever claims to be optimal, the known schedule takes its place."""
     monkeypatch.setattr(program, "solve_program", corrupt(make))
     layer = two_diamonds(3.0)
-    solution = solve_layer(layer, PROOF, SolutionStore(tmp_path))
+    solution = solve_layer(layer, PROOF, Store(tmp_path))
     assert solution.status == "feasible"
     assert find_faults(layer, solution.schedule) == ()
     assert solution.objective_s == pytest.approx(np.minimum(layer.latency_s, layer.latency_all_s).sum())

@@ -4,21 +4,19 @@ import os
 import shutil
 import stat
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from phaze.base.store import Store
 from phaze.schedule.decomposition import LayerSolution, solve_layer
-from phaze.schedule.proof import Proof
-from phaze.schedule.store import SolutionStore
 from phaze.schedule.verify import find_faults
-from phaze.solver import Limits
 from phaze.solver.versions import _printed_version
+from phaze.spec.settings import ScheduleSettings
 from tests.unit.schedule.random_layers import random_layer
 
 LAYER = random_layer(165, 10)
-PROOF = Proof(("glpk", "highs"), limits=Limits(wall_s=5.0))
+PROOF = ScheduleSettings(wall_limit_s=5.0)
 """Five seconds: how long a glpsol may take that never ends."""
 VERSION = 'case "$1" in --version) echo "GLPSOL 5.0"; exit;; esac\n'
 TAMPER = """real "$@" >"$TMPDIR"/out; status=$?
@@ -72,7 +70,7 @@ def fault(
 @pytest.fixture(scope="module")
 def best() -> LayerSolution:
     """Return the solution by HiGHS alone."""
-    found = solve_layer(LAYER, replace(PROOF, solver=("highs",)), SolutionStore())
+    found = solve_layer(LAYER, PROOF.model_copy(update={"solver": ("highs",)}), Store())
     assert found.status == "optimal"
     return found
 
@@ -84,7 +82,7 @@ def stored(folder: Path) -> int:
 @pytest.mark.solver
 @pytest.mark.usefixtures("fault")
 def test_the_next_solver_solves_the_layer(best: LayerSolution, tmp_path: Path) -> None:
-    found = solve_layer(LAYER, PROOF, SolutionStore(tmp_path / "solutions"))
+    found = solve_layer(LAYER, PROOF, Store(tmp_path / "solutions"))
     assert (found.status, {part.solver for part in found.programs}) == ("optimal", {"highs"})
     assert found.objective_s == pytest.approx(best.objective_s, rel=1e-12)
     assert find_faults(LAYER, found.schedule) == ()
@@ -96,7 +94,7 @@ def test_without_another_solver_the_layer_ends_with_its_bound_and_gap(
     best: LayerSolution, tmp_path: Path
 ) -> None:
     folder = tmp_path / "solutions"
-    found = solve_layer(LAYER, replace(PROOF, solver=("glpk",)), SolutionStore(folder))
+    found = solve_layer(LAYER, PROOF.model_copy(update={"solver": ("glpk",)}), Store(folder))
     assert found.status in ("feasible", "timed_out")
     assert found.bound_s <= best.objective_s * (1 + 1e-9)
     assert found.objective_s >= best.objective_s * (1 - 1e-9)

@@ -13,12 +13,11 @@ from phaze.schedule.graphs import ALL_CORES, Layer, Schedule
 from phaze.schedule.instance import Instance, make_instance
 from phaze.schedule.paper import formulate_paper
 from phaze.schedule.program import FORMULATIONS, overloaded_types, schedule_point, solve_program
-from phaze.schedule.proof import Formulation, Proof
 from phaze.schedule.sparse import allowed_places, formulate_sparse
 from phaze.schedule.verify import find_faults
 from phaze.solver import Limits
 from phaze.solver.programs import BACKENDS, Answer
-from tests.unit.schedule.comparing import LIMITS, Proven, known_schedule, prove
+from tests.unit.schedule.comparing import PATIENT, Proven, known_schedule, patient, prove
 from tests.unit.schedule.exhaustive import shortest_latency
 from tests.unit.schedule.random_layers import brush_layer, random_layer, transformer_layer
 
@@ -46,7 +45,7 @@ def compare(solver: str) -> tuple[Comparison, ...]:
     found = []
     for seed in (*SMALL, *LARGER):
         layer = make_layer(seed)
-        ways: tuple[Formulation, ...] = ("sparse", "paper") if seed in SMALL else ("sparse",)
+        ways: tuple[str, ...] = ("sparse", "paper") if seed in SMALL else ("sparse",)
         proven = {way: prove(layer, way, solver) for way in ways}
         found.append(Comparison(layer, optimum(seed), proven))
     return tuple(found)
@@ -119,11 +118,11 @@ def three_products(num_tc: int, kind: str = "tensor") -> Task:
 
 
 @pytest.mark.parametrize("formulation", FORMULATIONS)
-def test_cores_are_assigned_only_where_they_are_lacking(formulation: Formulation) -> None:
+def test_cores_are_assigned_only_where_they_are_lacking(formulation: str) -> None:
     """Three products side by side need no assignment on three cores; on two cores one of them follows."""
     for num_tc, latency, z_needed in ((3, 3.0, False), (2, 5.5, True)):
         task = three_products(num_tc)
-        solution = solve_program(task, known_schedule(task), Proof(("highs",), formulation, LIMITS))
+        solution = solve_program(task, known_schedule(task), patient(formulation))
         assert solution.schedule.latency_s == pytest.approx(latency, rel=EXACT)
         assert solution.z_needed is z_needed
 
@@ -141,7 +140,7 @@ def pairing_layer() -> Layer:
 
 
 @pytest.mark.parametrize("formulation", FORMULATIONS)
-def test_counts_of_cores_are_not_enough_for_fused_operators(formulation: Formulation) -> None:
+def test_counts_of_cores_are_not_enough_for_fused_operators(formulation: str) -> None:
     """Where the counts suffice but no pair is free, both types of core are assigned."""
     layer = pairing_layer()
     task = task_of(layer)
@@ -150,7 +149,7 @@ def test_counts_of_cores_are_not_enough_for_fused_operators(formulation: Formula
     start = np.array([0.0, 0.0, 2.0, 2.0, 3.0, 4.0])
     unpaired = Schedule(start, start + latency, np.array([0, 1, 0, 0, 1, -2]))
     assert overloaded_types(data, unpaired) == {"tensor", "vector"}
-    solution = solve_program(task, known_schedule(task), Proof(("highs",), formulation, LIMITS))
+    solution = solve_program(task, known_schedule(task), patient(formulation))
     assert solution.schedule.latency_s == pytest.approx(shortest_latency(layer), rel=EXACT)
     assert find_faults(layer, solution.schedule) == ()
 
@@ -314,7 +313,7 @@ def test_a_failing_solver_leaves_the_known_schedule_with_its_bound(
     monkeypatch.setitem(BACKENDS, "highs", Script(run))
     task = task_of(brush_layer(3))
     bounded = bound_task(task)
-    solution = solve_program(task, bounded, Proof(("highs",)))
+    solution = solve_program(task, bounded, PATIENT)
     assert solution.status == status
     assert solution.schedule is bounded.schedule
     assert bounded.lower_s <= solution.bound_s <= solution.schedule.latency_s
@@ -341,7 +340,7 @@ def test_a_point_that_cheats_within_tolerances_is_refused(monkeypatch: pytest.Mo
     latency = np.array([3.0, 3.0, 1.0])
     task = task_of(Layer(("tensor", "tensor", "network"), latency, latency, (), 1, 1, True))
     known = known_schedule(task)
-    solution = solve_program(task, known, Proof(("highs",), "sparse", LIMITS))
+    solution = solve_program(task, known, PATIENT)
     assert (solution.status, solution.z_needed) == ("feasible", True)
     assert solution.schedule is known.schedule
 
@@ -351,7 +350,7 @@ def test_a_node_limit_leaves_a_gap_that_is_told() -> None:
     task = task_of(transformer_layer(1, 2, 2, "split"))
     latency = np.minimum(task.one_s, task.every_s)
     known = known_schedule(task)
-    solution = solve_program(task, known, Proof(("highs",), "sparse", Limits(nodes=1, wall_s=100.0)))
+    solution = solve_program(task, known, PATIENT.model_copy(update={"node_limit": 1}))
     assert solution.status == "feasible"
     assert 0 < solution.bound_s < solution.schedule.latency_s <= latency.sum()
 
@@ -360,7 +359,7 @@ def test_a_known_schedule_that_is_optimal_is_kept() -> None:
     """What bounds found is not replaced by an equal schedule of the solver."""
     task = task_of(transformer_layer(2, 2, 4))
     bounded = bound_task(task)
-    solution = solve_program(task, Bounded(0.0, bounded.schedule), Proof(("highs",), "sparse", LIMITS))
+    solution = solve_program(task, Bounded(0.0, bounded.schedule), PATIENT)
     assert solution.status == "optimal"
     assert solution.schedule is bounded.schedule
     assert ALL_CORES in solution.schedule.core

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from phaze import tables
+from phaze.base.store import Store
 from phaze.schedule import bounds
 from phaze.schedule.graphs import Schedule
 from phaze.schedule.stage import read_cases, schedule_layers
-from phaze.schedule.store import SolutionStore
 from phaze.schedule.verify import find_faults
 from phaze.spec.settings import ScheduleSettings
 from phaze.tables.columns import ENERGIES
@@ -115,7 +115,7 @@ def inputs() -> tuple[pd.DataFrame, ...]:
 @pytest.fixture(scope="module")
 def results(inputs: tuple[pd.DataFrame, ...]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return tables solves and schedules."""
-    return schedule_layers(*inputs, SETTINGS, SolutionStore())
+    return schedule_layers(*inputs, SETTINGS, Store())
 
 
 @pytest.mark.solver
@@ -195,26 +195,19 @@ def test_the_store_changes_no_result(
 ) -> None:
     """Fresh, written and read back: the same tables to the last bit."""
     for _ in range(2):
-        for found, fresh in zip(
-            schedule_layers(*inputs, SETTINGS, SolutionStore(tmp_path)), results, strict=True
-        ):
+        for found, fresh in zip(schedule_layers(*inputs, SETTINGS, Store(tmp_path)), results, strict=True):
             pd.testing.assert_frame_equal(found, fresh, check_exact=True)
     assert len(list(tmp_path.rglob("*.json"))) == (results[0]["method"] == "program").sum()
 
 
 @pytest.mark.solver
 def test_the_log_counts_what_decided_components(
-    inputs: tuple[pd.DataFrame, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    inputs: tuple[pd.DataFrame, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By bounds, by a program, or by the store in a second run; equal components count once."""
-    told = []
-    for _ in range(2):
-        with caplog.at_level(logging.INFO, "phaze"):
-            solves, _ = schedule_layers(*inputs, SETTINGS, SolutionStore(tmp_path))
-        told.append(next(text for text in reversed(caplog.messages) if "components" in text))
-    programs = (solves["method"] == "program").sum()
-    assert told[0].endswith(f" by bounds, {programs} by program")
-    assert told[1] == told[0].replace("program", "store")
+    with caplog.at_level(logging.INFO, "phaze"):
+        solves, _ = schedule_layers(*inputs, SETTINGS, Store())
+    told = next(text for text in reversed(caplog.messages) if "components" in text)
+    assert told.endswith(f" by bounds, {(solves['method'] == 'program').sum()} by program")
 
 
 @pytest.mark.solver
@@ -222,13 +215,11 @@ def test_equal_layers_of_other_architectures_and_models_are_not_solved_again(
     inputs: tuple[pd.DataFrame, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An architecture with the same latencies, and a model with the same layer, find their solutions."""
-    schedule_layers(*inputs, SETTINGS, SolutionStore(tmp_path))
+    schedule_layers(*inputs, SETTINGS, Store(tmp_path))
     monkeypatch.setattr("phaze.schedule.program.solve", lambda *_, **__: pytest.fail("a program was solved"))
     operators, edges, estimates, architectures, screens = inputs
     renamed = [frame.assign(model="other") for frame in (operators, edges, estimates)]
-    solves, _ = schedule_layers(
-        *renamed, architectures, screens.assign(kept=True), SETTINGS, SolutionStore(tmp_path)
-    )
+    solves, _ = schedule_layers(*renamed, architectures, screens.assign(kept=True), SETTINGS, Store(tmp_path))
     assert set(solves["architecture"]) == {"wide", "narrow", "narrow-too"}
 
 
@@ -239,7 +230,7 @@ def test_communication_may_overlap(
     """Then no layer need take longer, and some all-reduce runs beside a weight gradient."""
     settings = SETTINGS.model_copy(update={"overlap_communication": True})
     apart = results[0]
-    beside, schedules = schedule_layers(*inputs, settings, SolutionStore())
+    beside, schedules = schedule_layers(*inputs, settings, Store())
     assert (beside["bound_s"] <= apart["objective_s"]).all()
     assert (beside["objective_s"] < apart["objective_s"] * (1 - 1e-9)).any()
     network = schedules[schedules["resource"] == "network"]
@@ -249,7 +240,7 @@ def test_communication_may_overlap(
 def test_no_kept_architecture_makes_empty_tables(inputs: tuple[pd.DataFrame, ...]) -> None:
     """A shard of which nothing is kept is no error."""
     screens = inputs[4].assign(kept=False)
-    solves, schedules = schedule_layers(*inputs[:4], screens, SETTINGS, SolutionStore())
+    solves, schedules = schedule_layers(*inputs[:4], screens, SETTINGS, Store())
     assert len(tables.Solves.check(solves)) == len(tables.Schedules.check(schedules)) == 0
 
 
@@ -258,7 +249,7 @@ def test_without_any_solver_layers_are_still_scheduled(
 ) -> None:
     """What bounds leave open keeps its gap, and the tables say that nobody proved it."""
     monkeypatch.setattr("phaze.solver.programs.HighsBackend.version", lambda _: None)
-    solves, _ = schedule_layers(*inputs, SETTINGS, SolutionStore())
+    solves, _ = schedule_layers(*inputs, SETTINGS, Store())
     wide = solves[(solves["direction"] == "backward") & (solves["architecture"] == "wide")].iloc[0]
     assert (wide["status"], wide["method"], wide["solver"]) == ("feasible", "program", "none")
     assert 0 < wide["gap"] < 0.2

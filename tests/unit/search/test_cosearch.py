@@ -10,13 +10,13 @@ import pytest
 
 from phaze import tables
 from phaze.base.ranking import name_ranks, order, smallest
+from phaze.base.store import Store
 from phaze.cost.operators import estimate_operators
 from phaze.cost.space import enumerate_grid
 from phaze.layout import Layout, layouts_of
 from phaze.plan.phaze.model import place_model
 from phaze.plan.phaze.point import Conditions
 from phaze.schedule.stage import schedule_layers
-from phaze.schedule.store import SolutionStore
 from phaze.search.common import choose_common, common_candidates
 from phaze.search.cosearch import (
     Evaluation,
@@ -134,7 +134,7 @@ def screened(name: str, backward: str = "paired", step: int = 1) -> tuple[list[p
             )  # fmt: skip
             solves, _ = schedule_layers(
                 point.tables["operators"], point.tables["edges"], estimates, chips, screen, given.schedule,
-                SolutionStore(given.solutions),
+                Store(given.solutions),
             )  # fmt: skip
             placed, _ = place_model(point.tables["layers"], model.graph, solves, chips, screen, conditions)
             screens.append(screen)

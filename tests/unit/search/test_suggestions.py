@@ -1,15 +1,14 @@
 """A search that is told the same again is not made again, and any other is."""
 
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 import phaze.search.suggestions
+from phaze.base.store import Store
 from phaze.search.hysteresis import Evaluate
 from phaze.search.suggestions import suggested_again
-from phaze.tables.store import Recalled
 
 CHIPS = pd.DataFrame(
     {name: [1, 2, 4, 8] for name in ("num_tc", "num_vc", "pe_x", "pe_y", "glb_bytes")}
@@ -43,9 +42,12 @@ def test_a_search_is_made_once_for_what_it_is_told(tmp_path: Path, made: list[in
     """Another throughput of what it looked at, seed or limit makes it again; of others it does not."""
     samples = {"a": 0.1 + 0.2, "b": 2.0, "c": 3.0, "d": 4.0}
     for _ in range(2):
-        with Recalled(tmp_path / "searches.json", "code") as recalled:
-            assert suggested_again(recalled, CHIPS, evaluation(samples), 0, 10, 20) == [3, 0, 1]
-    search = partial(suggested_again, Recalled(tmp_path / "searches.json", "code"))
+        with Store(tmp_path / "searches", "code") as store:
+            assert suggested_again(store, CHIPS, evaluation(samples), 0, 10, 20) == [3, 0, 1]
+
+    def search(*asked: object) -> list[int]:
+        return suggested_again(Store(tmp_path / "searches", "code"), *asked)  # type: ignore[arg-type]
+
     assert search(CHIPS, evaluation(samples | {"c": 9.0}), 0, 10, 20) == [3, 0, 1]
     assert made == [0]
     search(CHIPS, evaluation(samples | {"a": 0.3}), 0, 10, 20)

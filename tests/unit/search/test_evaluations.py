@@ -1,20 +1,19 @@
-"""What was evaluated once is read, and only what it depends on decides that."""
+"""Architectures that were evaluated once are read, and only what that depends on decides."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
-from phaze.search.cosearch import Terms, evaluate_architectures, look_up_architectures, look_up_point
-from phaze.tables.store import EvaluationStore, Plain
+from phaze.base.store import Plain, Store
+from phaze.search.cosearch import evaluate_architectures, look_up_architectures, look_up_point
 from tests.unit.search.test_cosearch import everything, subject, terms
 
 NAMES = ["solves", "schedules", "placements", "stages"]
-CHIPS = everything().iloc[5::12]
+CHIPS = everything().iloc[5::24]
 KEYS = (
     "layout",
     "architecture",
@@ -26,44 +25,40 @@ KEYS = (
     "direction",
     "operator",
 )
-Evaluate = Callable[[pd.DataFrame], Mapping[str, pd.DataFrame]]
 
 
-class Counted(EvaluationStore):
-    """A store that notes which architectures it has evaluated."""
+class Counted(Store):
+    """A store that notes which architectures are evaluated."""
 
     def __init__(self, folder: Path, code: str = "one") -> None:
         super().__init__(folder, code)
-        self.evaluated: list[str] = []
+        self.evaluated: list[object] = []
 
-    def complete(
-        self, about: Plain, chips: pd.DataFrame, names: Sequence[str], evaluate: Evaluate
-    ) -> dict[str, pd.DataFrame]:
-        """Return the tables, noting what is evaluated."""
+    def each(self, asked: Sequence[Plain], make: Callable, **options: object) -> list:
+        """Return the answers, noting the names of what is evaluated."""
 
-        def note(fresh: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
-            self.evaluated += list(fresh["architecture"])
-            return evaluate(fresh)
+        def note(places: list[int]) -> object:
+            self.evaluated += [asked[k][0] for k in places]
+            return make(places)
 
-        return super().complete(about, chips, names, note)
-
-
-def given(store: EvaluationStore) -> Terms:
-    return replace(terms(), evaluations=store)
+        return super().each(asked, note, **options)
 
 
 def look_up(store: Counted, chips: pd.DataFrame = CHIPS, **changes: object) -> dict[str, pd.DataFrame]:
     """Return what is known of architectures at the first point, and clear the notes before."""
     store.evaluated.clear()
     one = subject("wide")
-    return look_up_point(one, one.points[0], chips, replace(given(store), **changes), NAMES)  # type: ignore[arg-type]
+    given = replace(terms(), evaluations=store, **changes)  # type: ignore[arg-type]
+    return look_up_point(one, one.points[0], chips, given, NAMES)
 
 
 def test_what_is_read_is_what_was_evaluated(tmp_path: Path) -> None:
     """All tables of all points agree with those of an evaluation, computed and then read by a new store."""
     exact = evaluate_architectures(subject("wide"), CHIPS, terms())
     for _ in range(2):
-        found = look_up_architectures(subject("wide"), CHIPS, given(EvaluationStore(tmp_path, "one")), NAMES)
+        found = look_up_architectures(
+            subject("wide"), CHIPS, replace(terms(), evaluations=Store(tmp_path)), NAMES
+        )
         for name in NAMES:
             keys = [key for key in KEYS if key in found[name]]
             one, other = (
@@ -107,20 +102,3 @@ def test_the_microbatches_of_a_study_do_not_matter_and_all_else_does(tmp_path: P
     larger = CHIPS.assign(glb_words_per_cycle=CHIPS["glb_words_per_cycle"] * 2)
     look_up(store, larger)
     assert len(store.evaluated) == len(CHIPS)
-
-
-def test_a_damaged_batch_is_evaluated_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A table that cannot be read is written anew, with a warning."""
-    before = look_up(Counted(tmp_path))
-    for table in ("stages", "architectures"):
-        (path,) = tmp_path.rglob(f"{table}.parquet")
-        path.write_bytes(b"damaged")
-        store = Counted(tmp_path)
-        found = look_up(store)
-        assert len(store.evaluated) == len(CHIPS)
-        assert "evaluated again" in caplog.text
-        pd.testing.assert_frame_equal(found["solves"], before["solves"])
-        caplog.clear()
-        intact = Counted(tmp_path)
-        look_up(intact)
-        assert intact.evaluated == []
