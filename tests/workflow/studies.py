@@ -8,6 +8,8 @@ from tests.unit.plan.piper.chains import repeated
 SMALL: dict[str, object] = {
     "architectures": {"named": ["tpu-v4", "phaze-common"], "grid": None, "baseline": "tpu-v4"},
 }
+FAST = {"note": "a fast network", "scenario": {"network_bandwidth_bytes_per_s": 1e13}}
+"""A reading."""
 OWN = {"workload": "tiny", "microbatch": 2, "architecture": "tpu-v4"}
 POINT = {"microbatches": [8], "clusters": [{"devices": [2], "memory_gib": [1]}]}
 PLANS = {

@@ -27,18 +27,13 @@ def tables_of(stale: set[str]) -> set[str]:
     return {path.split("/")[0] for path in stale if not path.endswith("/common.parquet")}
 
 
-def test_a_second_run_does_nothing(folder: Folder) -> None:
+def test_a_second_run_does_nothing_also_with_equal_files_of_other_times(folder: Folder) -> None:
     before = folder.tables()
-    assert folder.stale() == set()
-    assert "Nothing to be done" in folder.snakemake("--cores", "2").output
-    assert folder.tables() == before
-
-
-def test_equal_files_with_other_times_are_not_made_again(folder: Folder) -> None:
     for table in ("placements", "screens", "estimates", "operators"):
         for path in (folder.path / "results" / table).rglob("*.parquet"):
             path.touch()
-    assert folder.stale() == set()
+    assert "Nothing to be done" in folder.snakemake("--cores", "2").output
+    assert folder.tables() == before
 
 
 def test_the_status_of_a_study_says_what_is_done_and_what_is_stale_and_why(folder: Folder) -> None:
@@ -83,11 +78,18 @@ def test_two_runs_are_equal_byte_for_byte_on_any_number_of_cores(finished: Folde
         assert first[path] == content, path
 
 
-def test_one_more_microbatch_computes_only_its_own_chain(folder: Folder) -> None:
-    folder.edit(lambda study: study["training"].update(microbatches=[2, 4]))
+def test_one_more_microbatch_width_or_model_computes_only_its_own_chain(folder: Folder) -> None:
+    def add(study: dict) -> None:
+        study["training"].update(microbatches=[2, 4])
+        study["workloads"]["tiny"].update(tensor=[1, 2])
+        study["workloads"]["other"] = study["workloads"]["tiny"]
+        study["models"].append("other")
+
+    folder.edit(add)
     stale = folder.stale()
-    assert not {path for path in stale if "tp1-b2" in path}
-    assert {path for path in stale if "tp1-b4" in path}
+    assert not {path for path in stale if POINT in path}
+    for chain in ("tiny/tp1-b4", "tiny/tp2-b2", "other/tp1-b2"):
+        assert {path for path in stale if chain in path}
 
 
 @pytest.mark.long
@@ -95,7 +97,7 @@ def test_one_more_microbatch_leaves_other_points_alone(folder: Folder) -> None:
     """Their jobs do not run, and what looks across finds the same with what it knows as from nothing."""
     evaluated = folder.path / "results/evaluations"
     jobs = {path: path.stat().st_mtime_ns for path in (folder.path / "results/logs").rglob("tp1-b2/*.log")}
-    known = {path: path.read_bytes() for path in evaluated.rglob("*.parquet")}
+    known = {path: path.read_bytes() for path in evaluated.rglob("*.json")}
     assert jobs
     assert known
     folder.edit(lambda study: study["training"].update(microbatches=[2, 4]))
@@ -109,22 +111,6 @@ def test_one_more_microbatch_leaves_other_points_alone(folder: Folder) -> None:
     folder.snakemake("--cores", "2", "--force", *(f"results/{file}.parquet" for file in files))
     again = folder.tables()
     assert [file for file in files if again[f"{file}.parquet"] != found[f"{file}.parquet"]] == []
-
-
-def test_one_more_width_computes_only_its_own_chain(folder: Folder) -> None:
-    folder.edit(lambda study: study["workloads"]["tiny"].update(tensor=[1, 2]))
-    assert not {path for path in folder.stale() if "tp1-b2" in path}
-
-
-def test_one_more_model_computes_only_its_own_chain(folder: Folder) -> None:
-    def add(study: dict) -> None:
-        study["workloads"]["other"] = study["workloads"]["tiny"]
-        study["models"].append("other")
-
-    folder.edit(add)
-    stale = folder.stale()
-    assert not {path for path in stale if f"{POINT}/" in path}
-    assert {path for path in stale if "other/tp1-b2/" in path}
 
 
 def test_a_wider_range_computes_only_the_shards_whose_members_change(folder: Folder) -> None:
@@ -152,7 +138,7 @@ def test_more_layers_and_hbm_sizes_estimate_nothing_and_solve_nothing_again(fold
     folder.edit(lambda model: model.update(layers=6), "tiny.yaml")
     assert not {"operators", "parts", "layers", "estimates"} & tables_of(folder.stale())
     before = folder.solutions()
-    folder.run()
+    folder.run("placements")
     assert folder.solutions() == before > 0
 
 
@@ -189,12 +175,14 @@ def append(edited: Folder, module: str, text: str) -> None:
     path.write_text(path.read_text() + text)
 
 
-def test_a_comment_in_the_library_reruns_nothing(edited: Folder) -> None:
+def test_an_edit_of_the_library_reruns_the_stages_that_use_it_and_what_follows(edited: Folder) -> None:
+    """A comment reruns nothing; the simulator, another planner, our planner, the costs more and more."""
     append(edited, "phaze/cost/vector.py", "\n# A comment changes nothing.\n")
     assert edited.stale() == set()
-
-
-def test_an_edit_of_one_stage_reruns_that_stage_and_what_follows(edited: Folder) -> None:
+    append(edited, "phaze/pipeline/steady.py", "\nEDITED = True\n")
+    assert tables_of(edited.stale()) == SIMULATED
+    append(edited, "phaze/plan/piper/planner.py", "\nEDITED = True\n")
+    assert tables_of(edited.stale()) == PLANNED
     append(edited, "phaze/plan/phaze/rows.py", "\nEDITED = True\n")
     stale = tables_of(edited.stale())
     assert {"placements", "stages"} <= stale
@@ -222,11 +210,6 @@ def test_another_planner_plans_and_reports_again_and_nothing_else(folder: Folder
     assert {"piper"} in by_chip.tolist(), "what may be the answer is planned by that planner alone"
     report = (folder.path / "results/report/report.md").read_text()
     assert "By the planner Piper, which the certificate does not cover" in report
-
-
-def test_an_edit_of_a_planner_reruns_the_plans_only(edited: Folder) -> None:
-    append(edited, "phaze/plan/piper/planner.py", "\nEDITED = True\n")
-    assert tables_of(edited.stale()) == PLANNED
 
 
 def test_every_plan_is_simulated(finished: Folder) -> None:
@@ -272,11 +255,6 @@ def test_a_flat_network_to_map_to_is_refused(folder: Folder) -> None:
     assert "report.maps.systems: paper is a flat network, on which all mappings are alike" in run.output
 
 
-def test_an_edit_of_the_simulator_simulates_and_reports_again_and_nothing_else(edited: Folder) -> None:
-    append(edited, "phaze/pipeline/steady.py", "\nEDITED = True\n")
-    assert tables_of(edited.stale()) == SIMULATED
-
-
 def test_bad_input_stops_before_anything_runs(folder: Folder) -> None:
     folder.edit(lambda study: study["training"].update(microbatches=[3]))
     run = folder.snakemake("--cores", "2", check=False)
@@ -285,29 +263,35 @@ def test_bad_input_stops_before_anything_runs(folder: Folder) -> None:
     assert "Traceback" not in run.output
 
 
-@pytest.mark.long
-def test_a_model_that_fits_nowhere_is_a_row_and_the_study_goes_on(folder: Folder) -> None:
+@pytest.fixture(scope="module")
+def larger(finished: Folder, tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    """Return the small study with a model that fits nowhere, under the paper's strategy, after its run."""
+    folder = Folder(tmp_path_factory.mktemp("larger") / "study")
+    shutil.copytree(finished.path, folder.path, symlinks=True)
     big = yaml.safe_load((folder.path / "tiny.yaml").read_text())
     big |= {"hidden": 32768, "feed_forward": 131072, "vocabulary": 50000}
     (folder.path / "big.yaml").write_text(yaml.safe_dump(big))
 
-    def add(study: dict) -> None:
+    def change(study: dict) -> None:
         study["workloads"]["big"] = {"model": "./big.yaml", "sequence": 64}
         study["models"].append("big")
+        study["screen"] = {"strategy": "hysteresis", "hysteresis": 1}
+        study["report"]["strategies"] = {"models": ["tiny"], "seeds": 2, "evaluations": 5, "suggestions": 5}
 
-    folder.edit(add)
+    folder.edit(change)
     folder.run()
-    report = (folder.path / "results/report/report.md").read_text()
+    return folder
+
+
+@pytest.mark.long
+def test_a_model_that_fits_nowhere_is_a_row_and_the_study_goes_on(larger: Folder) -> None:
+    report = (larger.path / "results/report/report.md").read_text()
     assert "big" in report
     assert "infeasible" in report.lower() or "does not fit" in report.lower()
 
 
 @pytest.mark.long
-def test_the_papers_strategy_walks_before_it_screens(folder: Folder) -> None:
-    compared = {"models": ["tiny"], "seeds": 2, "evaluations": 5, "suggestions": 5}
-    folder.edit(lambda study: study.update(screen={"strategy": "hysteresis", "hysteresis": 1}))
-    folder.edit(lambda study: study["report"].update(strategies=compared))
-    folder.run()
-    assert (folder.path / "results/visits/paper/tiny.parquet").is_file()
-    assert (folder.path / "results/trials/paper/tiny.parquet").is_file()
-    assert (folder.path / "results/report/report.html").is_file()
+def test_the_papers_strategy_walks_before_it_screens(larger: Folder) -> None:
+    assert (larger.path / "results/visits/paper/tiny.parquet").is_file()
+    assert (larger.path / "results/trials/paper/tiny.parquet").is_file()
+    assert (larger.path / "results/report/report.html").is_file()

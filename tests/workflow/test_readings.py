@@ -10,12 +10,12 @@ import pytest
 
 from tests.workflow.conftest import Prepare
 from tests.workflow.folders import Folder
-from tests.workflow.studies import SMALL
+from tests.workflow.studies import FAST, SMALL
 
 pytestmark = pytest.mark.workflow
 
 READINGS = {
-    "fast": {"note": "a fast network", "scenario": {"network_bandwidth_bytes_per_s": 1e13}},
+    "fast": FAST,
     "headless": {
         "note": "a fast network, no head",
         "scenario": {"network_bandwidth_bytes_per_s": 1e13},
@@ -64,19 +64,18 @@ def test_another_setting_of_a_reading_reads_only_that_one_again(read: Folder, tm
     assert folder.stale("readings") == {"readings/headless/tiny.parquet"}
 
 
-def test_the_best_of_a_grid_is_read_as_well_and_its_gain_is_reported(prepare: Prepare) -> None:
-    folder = prepare("gains", readings={"fast": READINGS["fast"]})
-    results = pd.read_parquet(folder.path / "results/report/results.parquet").set_index("design")
+def test_the_best_of_a_grid_is_read_as_well_and_its_gain_is_reported(finished: Folder) -> None:
+    results = pd.read_parquet(finished.path / "results/report/results.parquet").set_index("design")
     winner = results.loc["per-model"]
-    files = (folder.path / "results/readings/study").rglob("*.parquet")
+    files = (finished.path / "results/readings/study").rglob("*.parquet")
     read = pd.concat([pd.read_parquet(file) for file in files])
     mine = read[(read["architecture"] == winner["architecture"]) & (read["planner"] == "phaze")]
     assert mine["time_per_batch_s"].min() <= winner["time_per_batch_s"]
-    gains = pd.read_parquet(folder.path / "results/report/gains.parquet")
+    gains = pd.read_parquet(finished.path / "results/report/gains.parquet")
     assert set(zip(gains["design"], gains["reading"], strict=True)) >= {
         ("per-model", "study"), ("per-model", "fast"), ("common", "fast"),
     }  # fmt: skip
-    page = (folder.path / "results/report/report.md").read_text()
+    page = (finished.path / "results/report/report.md").read_text()
     assert "## What the gain rests on" in page
     assert "## Recommended plans" in page
-    assert (folder.path / "results/report/checks.parquet").is_file()
+    assert (finished.path / "results/report/checks.parquet").is_file()
