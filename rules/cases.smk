@@ -59,7 +59,9 @@ rule plan_case:
     params:
         name=lambda w: PLANS.made[w.case].input,
         point=lambda w: PLANS.made[w.case].points()[w.point].model_dump(mode="json"),
-        code=source_digest("phaze.plan.piper.baselines", "phaze.plan.piper.cases", "phaze.plan.piper.instance"),
+        code=source_digest(
+            "phaze.plan.piper.baselines", "phaze.plan.piper.cases", "phaze.plan.piper.instance"
+        ),
     log:
         "<logs>/cases/{case}/{point}.log",
     benchmark:
