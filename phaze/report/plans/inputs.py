@@ -91,22 +91,6 @@ _DIGITS = 6
 """Significant digits of the printed table, without trailing zeros: what a C++ stream prints by default."""
 
 
-@dataclass(frozen=True)
-class PrintedTimes:
-    """A printed row with our times, infinite without a plan."""
-
-    devices: int
-    memory_gib: float
-    printed: dict[str, str]
-    """By planner."""
-    ours: dict[str, dict[str, float]]
-    """By mode and planner."""
-
-    def agrees(self, mode: str) -> bool:
-        """Whether our times in a mode print as the row's."""
-        return all(as_printed(self.ours[mode][p]) == printed for p, printed in self.printed.items())
-
-
 def as_printed(value: float) -> str:
     """A time with as many digits as the table prints; a dash where nobody planned."""
     if np.isnan(value):
@@ -114,20 +98,32 @@ def as_printed(value: float) -> str:
     return f"{value:.{_DIGITS}g}" if np.isfinite(value) else OUT_OF_MEMORY
 
 
-def printed_rows(inputs: PlanInputs, source: str) -> Iterator[PrintedTimes]:
-    """The printed rows of an input that the study planned, as often as they are printed."""
-    told = inputs.published.table.get(source, ()) if inputs.published else ()
-    tables = [name for name, case in inputs.of("table") if case.input == source]
-    mine = inputs.cases[inputs.cases["case"].isin(tables)]
-    for row in told:
-        same = mine[(mine["devices"] == row.devices) & (mine["memory_gib"] == row.memory_gib)]
-        if len(same):
-            first = same.groupby(["mode", "planner"])["time_per_sample"].first()
-            ours = {
-                str(mode): {p: float(first.get((mode, p), np.nan)) for p in ("piper", "equi")}
-                for mode in same["mode"].unique()
-            }
-            yield PrintedTimes(row.devices, row.memory_gib, {"piper": row.piper, "equi": row.equi}, ours)
+def printed_times(inputs: PlanInputs) -> pd.DataFrame:
+    """Printed times that the study planned, beside ours in every mode: as numbers, and as they would print.
+
+    A row for input, row of the printed table, mode and planner; ours is NaN where nobody planned.
+    """
+    table = inputs.published.table if inputs.published else {}
+    told = [
+        {
+            "input": name,
+            "row": number,
+            **row.model_dump(include={"devices", "memory_gib"}),
+            "planner": planner,
+            "printed": getattr(row, planner),
+        }
+        for name, rows in table.items()
+        for number, row in enumerate(rows)
+        for planner in ("piper", "equi")
+    ]
+    made = inputs.cases[inputs.cases["case"].isin([name for name, _ in inputs.of("table")])]
+    keys = ["input", "devices", "memory_gib"]
+    if not told:
+        return made.iloc[:0].assign(row=0, printed="", ours="")
+    times = made.groupby([*keys, "mode", "planner"])["time_per_sample"].first().reset_index()
+    found = pd.DataFrame(told).merge(times[[*keys, "mode"]].drop_duplicates(), on=keys)
+    found = found.merge(times, on=[*keys, "mode", "planner"], how="left")
+    return found.assign(ours=[as_printed(time) for time in found["time_per_sample"]])
 
 
 def considered(inputs: PlanInputs, rows: pd.DataFrame) -> np.ndarray:
@@ -147,17 +143,16 @@ def extra_time(rows: pd.DataFrame, ks: np.ndarray) -> np.ndarray:
 
 def claimed_tables(inputs: PlanInputs) -> Mapping[str, pd.DataFrame]:
     """The tables that claims are about, by the names that they have there, each with labels for readers."""
-    printed = [
-        {
-            "case": name,
-            "input": case.input,
-            "label": inputs.label(case.input),
-            "agrees": row.agrees("table-1"),
-            "share": row.ours["table-1"]["piper"] / row.ours["table-1"]["equi"],
-        }
+    times = printed_times(inputs)
+    times = times[times["mode"] == "table-1"].assign(agrees=lambda f: f["ours"] == f["printed"])
+    printed = times.pivot(index=["input", "row"], columns="planner", values="time_per_sample")
+    printed = printed.reindex(columns=["piper", "equi"]).assign(
+        agrees=times.groupby(["input", "row"])["agrees"].all(), share=lambda f: f["piper"] / f["equi"]
+    )
+    asked = [
+        {"case": name, "input": case.input, "label": inputs.label(case.input)}
         for name, case in inputs.of("table")
-        for row in printed_rows(inputs, case.input)
-        if "table-1" in case.modes and "table-1" in row.ours
+        if "table-1" in case.modes
     ]
     throughput, curves, slower = [inputs.cases.iloc[:0]], [inputs.curves.iloc[:0]], [inputs.curves.iloc[:0]]
     for name, case in inputs.of("throughput"):
@@ -182,7 +177,7 @@ def claimed_tables(inputs: PlanInputs) -> Mapping[str, pd.DataFrame]:
     durations = inputs.durations[inputs.durations["case"].isin(names)]
     labels = {name: inputs.label(case.input) for name, case in inputs.of("runtime")}
     return {
-        "printed": pd.DataFrame(printed),
+        "printed": pd.DataFrame(asked, columns=["case", "input", "label"]).merge(printed.reset_index()),
         "throughput": pd.concat(throughput),
         "curves": pd.concat(curves),
         "slower": pd.concat(slower),

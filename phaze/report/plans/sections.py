@@ -14,16 +14,14 @@ from matplotlib.ticker import NullLocator
 
 from phaze.report import style
 from phaze.report.document import Block, Cell, Chart, Items, Section, Sheet, sheet_of
-from phaze.report.pages import missing, notes
+from phaze.report.pages import missing, notes, wide
 from phaze.report.plans.inputs import (
     MODE_NAMES,
     PLANNER_NAMES,
     PlanInputs,
-    PrintedTimes,
-    as_printed,
     by_values,
     planners_of,
-    printed_rows,
+    printed_times,
     read_curve,
     relative,
 )
@@ -53,19 +51,15 @@ def throughput(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
 
 
 def _throughput_sheet(rows: pd.DataFrame, scale_s: float, mode: str) -> Sheet:
-    planners = planners_of(rows)
-    cells: list[tuple[str, ...]] = []
+    cells = []
     for (memory, n, devices), some in by_values(rows, "memory_gib", "microbatches", "devices"):
-        share = relative(some).set_axis(some["planner"]).reindex(planners).fillna(0.0)
+        shares = relative(some).set_axis(some["planner"])
         best = seconds(some["time_per_sample"].min() * scale_s)
-        cells.append((f"{memory:g} GB", f"{n:.0f}", f"{devices:.0f}", best, *map(_share, share.tolist())))
-    header = ("memory", "N", "devices", "best time per sample", *(PLANNER_NAMES[p] for p in planners))
+        found = {str(p): f"{share:.3f}" if share > 0 else "none" for p, share in shares.items()}
+        cells.append(((f"{memory:g} GB",), {"N": f"{n:.0f}", "k": f"{devices:.0f}", "best": best} | found))
+    columns = {"N": "N", "k": "devices", "best": "best time per sample"} | _names(rows)
     caption = f"Throughput over the best, mode {mode}; none: no plan fits"
-    return Sheet(caption, header, tuple(cells), 1, source="cases", folded=True)
-
-
-def _share(value: float) -> str:
-    return f"{value:.3f}" if value > 0 else "none"
+    return wide(caption, ("memory",), columns, cells, "cases", folded=True)
 
 
 def curve(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
@@ -90,17 +84,21 @@ def curve(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
 
 
 def _curve_sheet(rows: pd.DataFrame, case: PlanCase, scale_s: float, mode: str) -> Sheet:
-    planners = planners_of(rows)
-    cells: list[tuple[str, ...]] = []
+    cells = []
     for (memory, n), some in by_values(rows, "memory_gib", "microbatches"):
         asked = {k for point in case.points().values() if point.memory_gib == memory for k in point.devices}
         powers = [2**i for i in range(1, int(np.log2(max(asked))) + 1)]
-        ks = np.array(sorted(asked) if len(asked) > 1 else powers)
-        times = np.array([read_curve(some[some["planner"] == p], ks) for p in planners]) * scale_s
-        for k, column in zip(ks, times.T, strict=True):
-            cells.append((f"{memory:g} GB", f"{n:.0f}", str(k), *map(seconds, column.tolist())))
-    header = ("memory", "N", "devices", *(PLANNER_NAMES[p] for p in planners))
-    return Sheet(f"Best time per sample, mode {mode}", header, tuple(cells), 1, source="curves", folded=True)
+        for k in sorted(asked) if len(asked) > 1 else powers:
+            times = {str(p): read_curve(own, np.array([k]))[0] for p, own in some.groupby("planner")}
+            found = {planner: seconds(time * scale_s) for planner, time in times.items()}
+            cells.append(((f"{memory:g} GB",), {"N": f"{n:.0f}", "k": str(k)} | found))
+    columns = {"N": "N", "k": "devices"} | _names(rows)
+    caption = f"Best time per sample, mode {mode}"
+    return wide(caption, ("memory",), columns, cells, "curves", folded=True)
+
+
+def _names(rows: pd.DataFrame) -> dict[str, str]:
+    return {planner: PLANNER_NAMES[planner] for planner in planners_of(rows)}
 
 
 def running_time(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
@@ -122,47 +120,45 @@ def running_time(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
 
 
 def _running_sheet(rows: pd.DataFrame) -> Sheet:
-    devices = sorted(rows["devices"].unique())
     cells = []
     for (blocks, n), some in by_values(rows, "blocks", "microbatches"):
-        mean = some.groupby("devices")["seconds"].mean().reindex(devices)
-        cells.append((f"{blocks:.0f}" if blocks else "as given", f"{n:.0f}", *map(seconds, mean.tolist())))
-    header = ("layers", "N", *(f"{k} devices" for k in devices))
-    return Sheet("Mean processor time", header, tuple(cells), 2, source="durations")
+        mean = some.groupby("devices")["seconds"].mean()
+        words = f"{blocks:.0f}" if blocks else "as given", f"{n:.0f}"
+        cells.append((words, {k: seconds(float(value)) for k, value in mean.items()}))
+    columns = {k: f"{k} devices" for k in sorted(rows["devices"].unique())}
+    return wide("Mean processor time", ("layers", "N"), columns, cells, "durations")
 
 
 def table(inputs: PlanInputs, name: str, case: PlanCase) -> Section:
     """Table 1: printed and ours in every mode."""
     label = inputs.label(case.input)
-    rows = list(printed_rows(inputs, case.input))
-    sheet = _printed_sheet(rows, case) if rows else _plain_sheet(inputs, name)
+    times = printed_times(inputs)
+    times = times[times["input"] == case.input]
+    sheet = _printed_sheet(times, case) if len(times) else _plain_sheet(inputs, name)
     unit = "milliseconds" if inputs.scale_s(case.input) < 1 else "seconds"
     about = f"Time per sample beside what is printed, N = {_batches(case)}; the profile is in {unit}."
     ways = Items(tuple(f"{mode}: as {MODE_NAMES[mode]}." for mode in case.modes))
     return Section(name, f"Printed plans: {label} (Table 1)", about, (sheet, ways))
 
 
-def _printed_sheet(rows: list[PrintedTimes], case: PlanCase) -> Sheet:
-    whose = ("printed", *case.modes)
-    cells = tuple(
-        (
-            f"{row.devices}",
-            f"{row.memory_gib:g} GB",
-            *(
-                text
-                for planner, printed in row.printed.items()
-                for text in (printed, *(as_printed(row.ours[mode][planner]) for mode in case.modes))
-            ),
-            join(mode for mode in case.modes if row.agrees(mode)) or "none",
-        )
-        for row in rows
-    )  # fmt: skip
-    header = (
-        "devices", "memory", *(f"{who}, {what}" for who in ("Piper", "equi") for what in whose),
-        "printed digits from",
-    )  # fmt: skip
-    caption = "Time per sample, six digits as printed; OOM: no plan fits"
-    return Sheet(caption, header, cells, 0, source="cases")
+def _printed_sheet(times: pd.DataFrame, case: PlanCase) -> Sheet:
+    columns = {"devices": "devices", "memory": "memory"}
+    for planner, name in (("piper", "Piper"), ("equi", "equi")):
+        columns |= {f"{planner} {who}": f"{name}, {who}" for who in ("printed", *case.modes)}
+    rows = []
+    for _, mine in times.groupby("row"):
+        first = mine.iloc[0]
+        cells = {"devices": f"{first['devices']}", "memory": f"{first['memory_gib']:g} GB"}
+        for _, one in mine.iterrows():
+            cells |= {
+                f"{one['planner']} printed": one["printed"],
+                f"{one['planner']} {one['mode']}": one["ours"],
+            }
+        same = (mine["ours"] == mine["printed"]).groupby(mine["mode"]).all()
+        cells["same"] = join(mode for mode in case.modes if same.get(mode, False)) or "none"
+        rows.append(((), cells))
+    columns["same"] = "printed digits from"
+    return wide("Time per sample, six digits as printed; OOM: no plan fits", (), columns, rows, "cases")
 
 
 def _plain_sheet(inputs: PlanInputs, name: str) -> Sheet:
