@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from phaze.spec.noun import Noun
-from phaze.spec.values import NUMBER, Chip, Count, Positive, Share
+from phaze.spec.values import NUMBER, Chip, Count, Once, Positive, Share
 
 Capacity = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """A key of a table of figures, which JSON can only hold as text."""
 BufferKib = Annotated[float, Field(strict=True, ge=1 / 32, le=2**24), NUMBER]
 BufferMib = Annotated[float, Field(strict=True, ge=1 / 1024, le=2**20), NUMBER]
 """Sizes of buffers: large enough for a tile of one word by one word, twice."""
-Powers = Annotated[tuple[Count, ...], Field(min_length=1)]
+Powers = Annotated[tuple[Count, ...], Field(min_length=1), Once]
 
 SHARD_BOUNDARY_MIB = 128
 """Grid architectures with up to this global buffer are in shard small-buffer, the others in large-buffer.
@@ -103,18 +103,10 @@ class Grid(Noun):
     """Rows of a tensor core, lanes of a vector core."""
     pe_y: Powers = tuple(2**i for i in range(1, 9))
     """Columns of a tensor core."""
-    glb_mib: Annotated[tuple[BufferMib, ...], Field(min_length=1)] = tuple(2.0**i for i in range(1, 8))
+    glb_mib: Annotated[tuple[BufferMib, ...], Field(min_length=1), Once] = tuple(2.0**i for i in range(1, 8))
     """Global buffers in MiB."""
     minimum_area_share: Share | None = 0.3
     """Smallest area as a share of the limit, except with a single tensor or vector core; null for none."""
-
-    @model_validator(mode="after")
-    def _no_repeats(self) -> Self:
-        for key in ("num_tc", "num_vc", "pe_x", "pe_y", "glb_mib"):
-            values = getattr(self, key)
-            if len(set(values)) < len(values):
-                raise ValueError(f"{key} lists a value twice: {list(values)}")
-        return self
 
     def restricted_to(self, shard: str) -> Grid:
         """Part of the grid in a shard; an architecture is always in the same shard."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout, layouts_of
 from phaze.spec.architecture import Architecture, Technology
-from phaze.spec.files import FOLDER, is_path, named_file, read_mapping
+from phaze.spec.files import FOLDER, named_file, read_mapping
 from phaze.spec.map_study import Maps
 from phaze.spec.model import AnyModel, Model, load_model
 from phaze.spec.noun import Noun
@@ -27,7 +27,7 @@ from phaze.spec.settings import VARIED
 from phaze.spec.study import ScenarioChoice, Study, WorkloadChoice
 from phaze.spec.system import Scenario
 from phaze.spec.systems import (
-    devices_as_architectures,
+    chip_path,
     load_cluster,
     load_device_as_architecture,
     load_map_networks,
@@ -315,7 +315,7 @@ def load_architecture(name: str, folder: Path = FOLDER) -> Architecture:
     if device is not None:
         own = device.model_dump(include=set(Architecture.model_fields))
         return Architecture.parse(own, name)
-    path = Path(name) if is_path(name) else _architecture_file(name, folder)
+    path = chip_path(name, folder)
     return Architecture.parse({"name": path.stem, **read_mapping(path)}, str(path))
 
 
@@ -329,14 +329,6 @@ def _refuse_namesakes(architectures: dict[str, Architecture], source: str) -> No
                 f"{source}: architectures.named: {other!r} and {file!r} are both named "
                 f"{architecture.name!r}; names must be unique"
             )
-
-
-def _architecture_file(name: str, folder: Path) -> Path:
-    try:
-        return named_file("architecture", name, folder / "architectures")
-    except PhazeError as error:
-        devices = ", ".join(devices_as_architectures(folder)) or "none"
-        raise PhazeError(f"{error}; and devices {devices}") from error
 
 
 def load_technology(name: str, folder: Path = FOLDER) -> Technology:

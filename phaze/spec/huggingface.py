@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, cast
+
+from pydantic import TypeAdapter, ValidationError
 
 from phaze.base.errors import PhazeError
+from phaze.spec.noun import describe
 from phaze.spec.plain import Plain
+from phaze.spec.values import Flag, PositiveInt, Share
 
 Config = dict[str, Plain]
 
@@ -48,17 +53,18 @@ _FIXED: Config = {
 }
 """Fields that would change the work, with the one value that is modelled."""
 
-_ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_fast": "gelu",
-    "gelu_new": "gelu",
-    "gelu_python": "gelu",
-    "gelu_pytorch_tanh": "gelu",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
+_ACTIVATIONS = {"relu": "relu", "silu": "silu", "swish": "silu"}
+"""Published activations and what they cost as; others are forms of GELU, looked up in a table."""
+
+_Activation = Literal[
+    "gelu", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh", "relu", "silu", "swish"
+]
+_KINDS: dict[str, TypeAdapter[int] | TypeAdapter[bool] | TypeAdapter[float] | TypeAdapter[_Activation]] = {
+    "size": TypeAdapter(PositiveInt),
+    "flag": TypeAdapter(Flag),
+    "share": TypeAdapter(Share),
+    "activation": TypeAdapter(_Activation),
 }
-"""Published activations and what they cost as; a vector core looks all forms of GELU up in a table."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ _GPT2 = _Family(
         "layers": _Key("n_layer", "size"),
         "hidden": _Key("n_embd", "size"),
         "heads": _Key("n_head", "size"),
-        "feed_forward": _Key("n_inner", "size", lambda c: 4 * _whole(c.get("n_embd"))),
+        "feed_forward": _Key("n_inner", "size", lambda c: 4 * cast(int, c["n_embd"])),
         "vocabulary": _Key("vocab_size", "size"),
         "position_count": _Key("n_positions", "size"),
         "activation": _Key("activation_function", "activation", "gelu_new"),
@@ -213,31 +219,14 @@ def _value(config: Config, key: _Key, source: str) -> Plain:
     if value is None:
         value = key.default(config) if callable(key.default) else key.default
         if value is None and not callable(key.default):
-            raise PhazeError(f"{source}: {key.published}: must be given, {_ALLOWED[key.kind]}")
+            raise PhazeError(f"{source}: {key.published}: must be given, it is a {key.kind}")
     if value is None:
         return None
-    if not _VALID[key.kind](value):
-        raise PhazeError(f"{source}: {key.published}: must be {_ALLOWED[key.kind]}, got {value!r}")
-    return _ACTIVATIONS[str(value)] if key.kind == "activation" else value
-
-
-_ALLOWED = {
-    "size": "a whole number > 0",
-    "flag": "true or false",
-    "share": "a number >= 0 and < 1",
-    "activation": f"one of {', '.join(_ACTIVATIONS)}",
-}
-
-_VALID: dict[str, Callable[[Plain], bool]] = {
-    "size": lambda v: _whole(v) > 0,
-    "flag": lambda v: isinstance(v, bool),
-    "share": lambda v: isinstance(v, (int, float)) and not isinstance(v, bool) and 0 <= v < 1,
-    "activation": lambda v: isinstance(v, str) and v in _ACTIVATIONS,
-}
-
-
-def _whole(value: Plain) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    try:
+        _KINDS[key.kind].validate_python(value)
+    except ValidationError as error:
+        raise PhazeError(describe(error, f"{source}: {key.published}")) from error
+    return _ACTIVATIONS.get(str(value), "gelu") if key.kind == "activation" else value
 
 
 def _opt_norms(config: Config, source: str) -> Config:

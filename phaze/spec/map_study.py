@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from phaze.spec.names import Partitioner
 from phaze.spec.noun import Noun
 from phaze.spec.topology import RandomBlocks, Topology, UniformDist
-from phaze.spec.values import Label, Location, Name, Positive, PositiveInt
+from phaze.spec.values import Label, Location, Name, Positive, PositiveInt, refuse_unknown
 
 Shape = Annotated[tuple[PositiveInt, PositiveInt], Field(description="Stages S and replicas R.")]
 
@@ -153,13 +153,9 @@ class MapCase(Noun):
         if self.readings and self.show == "topologies" and len(self.graphs) > 1:
             raise ValueError("readings: by topology are of one graph")
         for name, reading in self.readings.items():
-            for topology in reading.topologies:
-                if topology not in self.topologies:
-                    known = sorted(self.topologies)
-                    raise ValueError(f"readings.{name}.topologies: {topology!r} is not among {known}")
-            if self.show == "partitioners" and reading.partitioner not in self.partitioners:
-                known = sorted(self.partitioners)
-                raise ValueError(f"readings.{name}.partitioner: {reading.partitioner!r} is not among {known}")
+            refuse_unknown(f"readings.{name}.topologies", reading.topologies, self.topologies)
+            if self.show == "partitioners":
+                refuse_unknown(f"readings.{name}.partitioner", [reading.partitioner], self.partitioners)
         return self
 
     @model_validator(mode="after")
@@ -209,17 +205,12 @@ class Maps(Noun):
     @model_validator(mode="after")
     def _known_names(self) -> Self:
         for name, case in self.cases.items():
-            for key, known in (("graphs", self.graphs), ("topologies", self.topologies)):
-                for one in getattr(case, key):
-                    if one not in known:
-                        raise ValueError(f"cases.{name}.{key}: {one!r} is not among {sorted(known)}")
+            refuse_unknown(f"cases.{name}.graphs", case.graphs, self.graphs)
+            refuse_unknown(f"cases.{name}.topologies", case.topologies, self.topologies)
             for reading, own in case.readings.items():
                 at = f"cases.{name}.readings.{reading}"
-                if own.graph is not None and own.graph not in self.graphs:
-                    raise ValueError(f"{at}.graph: {own.graph!r} is not among {sorted(self.graphs)}")
-                for one in own.topologies.values():
-                    if one not in self.topologies:
-                        raise ValueError(f"{at}.topologies: {one!r} is not among {sorted(self.topologies)}")
+                refuse_unknown(f"{at}.graph", filter(None, [own.graph]), self.graphs)
+                refuse_unknown(f"{at}.topologies", own.topologies.values(), self.topologies)
         return self
 
     def stages_of(self, case: str, reading: MapReading | None = None) -> Iterator[StagesPoint]:

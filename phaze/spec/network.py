@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, Self
 
@@ -49,6 +50,15 @@ class Matrix(Noun):
     def devices(self) -> int:
         """Devices that it joins."""
         return len(self.bandwidths_bytes_per_s)
+
+
+def check_nested(devices: Sequence[int]) -> None:
+    """ValueError unless groups of so many devices are each made of whole ones of the level before."""
+    for inner, outer in pairwise(devices):
+        if outer <= inner or outer % inner:
+            raise ValueError(
+                f"levels: each must hold whole groups of the one before, got {outer} devices above {inner}"
+            )
 
 
 def check_square(bandwidths: Sequence[Sequence[object]]) -> None:

@@ -9,7 +9,7 @@ from phaze.base.errors import PhazeError
 from phaze.spec.files import is_there, within
 from phaze.spec.names import PLANNERS, Planner
 from phaze.spec.noun import Noun
-from phaze.spec.values import Count, Label, Location, Name, Positive, PositiveInt
+from phaze.spec.values import Count, Label, Location, Name, Positive, PositiveInt, refuse_unknown
 
 Mode = Literal["program", "table-1"]
 """What the authors' program does by default, or what gives the digits of the paper's Table 1."""
@@ -127,10 +127,7 @@ class PlanStudy(Noun):
     @model_validator(mode="after")
     def _known_inputs(self) -> Self:
         for name, case in self.cases.items():
-            if case.input not in self.inputs:
-                raise ValueError(
-                    f"cases.{name}.input: {case.input!r} is not among inputs {sorted(self.inputs)}"
-                )
+            refuse_unknown(f"cases.{name}.input", [case.input], self.inputs)
         return self
 
     @property

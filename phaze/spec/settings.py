@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from itertools import product
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from phaze.layout import Layout
 from phaze.spec.names import ModelPlanner
 from phaze.spec.noun import Noun
-from phaze.spec.values import Flag, Location, Name, Positive, PositiveInt, Seed, Share
+from phaze.spec.values import Flag, Location, Name, Once, Positive, PositiveInt, Seed, Share
 
 VARIED = ("hbm_bandwidth", "network_bandwidth")
 """What variations change of a cluster."""
@@ -162,23 +162,15 @@ class CertifySettings(Noun):
 class PlanMapSettings(Noun):
     """The networks on which the report maps each model's best plans, and how far it searches."""
 
-    systems: tuple[Location, ...] = ()
+    systems: Annotated[tuple[Location, ...], Once] = ()
     """Systems whose networks plans are mapped to: files in config/systems, or paths of some, with levels, a
     torus or a matrix of bandwidths; of a larger one the part that has the devices of the first scenario."""
-    planners: tuple[ModelPlanner, ...] = ("phaze", "piper")
+    planners: Annotated[tuple[ModelPlanner, ...], Once] = ("phaze", "piper")
     """Whose plans are mapped."""
     steps: PositiveInt = 5000
     """Changes of places tried by each of the two chains of the local search."""
     seed: Seed = 0
     """Of their random numbers."""
-
-    @model_validator(mode="after")
-    def _each_once(self) -> Self:
-        for key, names in (("systems", self.systems), ("planners", self.planners)):
-            for name in names:
-                if names.count(name) > 1:
-                    raise ValueError(f"{key}: {name!r} is given twice; names must be unique")
-        return self
 
 
 class Variation(Noun):

@@ -22,7 +22,7 @@ from phaze.spec.settings import (
     Triple,
 )
 from phaze.spec.tiled_study import TiledStudy
-from phaze.spec.values import Count, Location, Name, Positive, PositiveInt
+from phaze.spec.values import Count, Location, Name, Once, Positive, PositiveInt, refuse_unknown
 
 Changes = dict[str, JsonValue]
 """Settings of a section that differ, by their key there."""
@@ -71,7 +71,7 @@ class ArchitectureChoice(Noun):
 
     grid: Grid | None = Grid()
     """The grid to search, or null for none."""
-    named: tuple[Name, ...] = ("tpu-v4",)
+    named: Annotated[tuple[Name, ...], Once] = ("tpu-v4",)
     """Architectures in config/architectures; always evaluated, whatever the bounds say."""
     baseline: Name | None = "tpu-v4"
     """The named architecture that results are compared with."""
@@ -111,7 +111,7 @@ class Study(Noun):
 
     workloads: dict[Name, WorkloadChoice] = Field(min_length=1)
     """Workloads by name."""
-    models: tuple[Name, ...]
+    models: Annotated[tuple[Name, ...], Once]
     """Workloads that this study runs; may be empty where there are cases in `plans` or `tiled`."""
     architectures: ArchitectureChoice = ArchitectureChoice()
     """Architectures to consider."""
@@ -148,23 +148,22 @@ class Study(Noun):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        named = self.architectures.named
         if not (self.models or self.plans.made or self.tiled.cases or self.maps.cases):
             raise ValueError(
                 "models: at least 1 item is needed, or a case in plans whose input there is, in tiled or maps"
             )
-        _refuse_repeats("models", self.models)
-        _refuse_repeats("architectures.named", self.architectures.named)
-        for name in (*self.models, *self.report.strategies.models):
-            if name not in self.workloads:
-                raise ValueError(f"model {name!r} is not among the workloads {sorted(self.workloads)}")
-        baseline = self.architectures.baseline
-        if baseline is not None and baseline not in self.architectures.named:
-            raise ValueError(f"architectures.baseline {baseline!r} must be one of architectures.named")
-        if self.architectures.grid is None and not self.architectures.named:
+        refuse_unknown("models", (*self.models, *self.report.strategies.models), self.workloads, "workloads")
+        baseline = filter(None, [self.architectures.baseline])
+        refuse_unknown("architectures.baseline", baseline, named, "architectures.named")
+        if self.architectures.grid is None and not named:
             raise ValueError("architectures: a grid or at least one named architecture is needed")
         if self.architectures.grid is None and self.screen.strategy == "hysteresis":
             raise ValueError("screen.strategy: hysteresis walks over a grid, but architectures.grid is null")
-        self._check_stand_ins()
+        for name, own in self.plans.stand_ins.items():
+            where = f"plans.inputs.{name}.own"
+            refuse_unknown(f"{where}.workload", [own.workload], self.workloads, "workloads")
+            refuse_unknown(f"{where}.architecture", [own.architecture], named, "architectures.named")
         self._check_batches("")
         self._check_readings()
         return self
@@ -176,11 +175,9 @@ class Study(Noun):
             raise ValueError(f"readings: {OWN_READING!r} is the study's own; give the reading another name")
         for name, reading in self.readings.items():
             self.under(name)._check_batches(f"readings.{name}: ")
-            if reading.baseline is not None and reading.baseline not in self.architectures.named:
-                raise ValueError(
-                    f"readings.{name}.baseline: {reading.baseline!r} must be one of architectures.named "
-                    f"{sorted(self.architectures.named)}; name it, or leave the reading out with null"
-                )
+            baseline = filter(None, [reading.baseline])
+            named = self.architectures.named
+            refuse_unknown(f"readings.{name}.baseline", baseline, named, "architectures.named")
 
     def _check_batches(self, where: str) -> None:
         for name, scenario in self.scenarios.items():
@@ -211,19 +208,6 @@ class Study(Noun):
         scenario = _with(self.scenarios[main], chosen.scenario, f"readings.{reading}.scenario")
         return self.model_copy(update={**changed, "scenarios": {main: scenario}, "readings": {}})
 
-    def _check_stand_ins(self) -> None:
-        for name, own in self.plans.stand_ins.items():
-            where = f"plans.inputs.{name}.own"
-            if own.workload not in self.workloads:
-                raise ValueError(
-                    f"{where}.workload: {own.workload!r} is not among the workloads {sorted(self.workloads)}"
-                )
-            if own.architecture not in self.architectures.named:
-                raise ValueError(
-                    f"{where}.architecture: {own.architecture!r} must be one of architectures.named "
-                    f"{sorted(self.architectures.named)}"
-                )
-
 
 def _with(noun: Noun, changes: Changes, where: str) -> Noun:
     """Settings of which some differ; ValueError says where one is unfit."""
@@ -231,9 +215,3 @@ def _with(noun: Noun, changes: Changes, where: str) -> Noun:
         return type(noun).model_validate({**noun.model_dump(), **changes})
     except ValidationError as error:
         raise ValueError(describe(error, where)) from None
-
-
-def _refuse_repeats(key: str, names: tuple[str, ...]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"{key}: {name!r} is given twice; names must be unique")

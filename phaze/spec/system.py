@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.spec.architecture import Architecture
-from phaze.spec.network import Torus
+from phaze.spec.network import Torus, check_nested
 from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Location, Name, Part, Positive, PositiveInt, Size
 
@@ -80,12 +80,7 @@ class Cluster(Noun):
 
     @model_validator(mode="after")
     def _nested(self) -> Self:
-        for inner, outer in zip(self.levels, self.levels[1:], strict=False):
-            if outer.devices <= inner.devices or outer.devices % inner.devices:
-                raise ValueError(
-                    f"levels: each must hold whole groups of the one before, got {outer.devices} devices "
-                    f"above {inner.devices}"
-                )
+        check_nested([level.devices for level in self.levels])
         if self.torus is not None and prod(self.torus.shape) != self.devices:
             held = prod(self.torus.shape)
             raise ValueError(f"torus.shape: must hold the {self.devices} devices of the levels, got {held}")

@@ -172,20 +172,24 @@ def _device_path(name: str, folder: Path, beside: Path) -> Path:
     return named_file("device", name, folder / "devices")
 
 
+def chip_path(name: str, folder: Path = FOLDER) -> Path:
+    """File of an architecture, or of a device, which is one as well, by name or by path."""
+    if is_path(name):
+        return Path(name)
+    devices, architectures = folder / "devices", folder / "architectures"
+    if is_there(devices / f"{name}.yaml") and not is_there(architectures / f"{name}.yaml"):
+        return named_file("device", name, devices)
+    try:
+        return named_file("architecture", name, architectures)
+    except PhazeError as error:
+        known = [path.stem for path in sorted(devices.glob("*.yaml")) if "tile" not in read_mapping(path)]
+        raise PhazeError(f"{error}; and devices {', '.join(known) or 'none'}") from error
+
+
 def load_device_as_architecture(name: str, folder: Path = FOLDER) -> Device | None:
     """Device that the name or path of an architecture stands for, None if it is no device's."""
-    if is_path(name):
-        is_device = is_there(Path(name)) and "clock_hz" in read_mapping(Path(name))
-        return load_device(name, folder) if is_device else None
-    if (folder / "architectures" / f"{name}.yaml").is_file():
-        return None
-    return load_device(name, folder) if (folder / "devices" / f"{name}.yaml").is_file() else None
-
-
-def devices_as_architectures(folder: Path = FOLDER) -> list[str]:
-    """Names of devices that may stand for an architecture: those that are no chips of tiles."""
-    files = sorted((folder / "devices").glob("*.yaml"))
-    return [path.stem for path in files if "tile" not in read_mapping(path)]
+    path = chip_path(name, folder)
+    return _read_device(path) if read_mapping(path).keys() & {"clock_hz", "tile"} else None
 
 
 def load_system_of(
@@ -198,21 +202,16 @@ def load_system_of(
     """
     found = load_system(system, folder, flat)
     device = load_device_as_architecture(architecture, folder)
-    if device is None:
-        _refuse_clock_of_others(architecture, system, folder)
-        return found
-    own = {"clock_hz": device.clock_hz, "hbm_bandwidth_bytes_per_s": device.hbm_bandwidth_bytes_per_s}
-    return found.model_copy(update=own)
-
-
-def _refuse_clock_of_others(architecture: str, system: str, folder: Path) -> None:
-    """Raise PhazeError where a system is made of devices, whose clock is not that of an architecture."""
+    if device is not None:
+        own = {"clock_hz": device.clock_hz, "hbm_bandwidth_bytes_per_s": device.hbm_bandwidth_bytes_per_s}
+        return found.model_copy(update=own)
     path = _system_path(system, folder)
-    device = read_mapping(path).get("device")
-    if device is None:
-        return
-    raise PhazeError(
-        f"architecture {architecture} has neither clock nor HBM bandwidth of its own, and system {path.stem} "
-        f"has those of {device}: give --architecture {_device_path(str(device), folder, path.parent)} or "
-        "another device of config/devices, or a system that says them itself, such as paper"
-    )
+    other = read_mapping(path).get("device")
+    if other is not None:
+        raise PhazeError(
+            f"architecture {architecture} has neither clock nor HBM bandwidth of its own, and system "
+            f"{path.stem} has those of {other}: give --architecture "
+            f"{_device_path(str(other), folder, path.parent)} or another device of config/devices, or a "
+            "system that says them itself, such as paper"
+        )
+    return found

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, TypeAdapter, model_validator
 
-from phaze.spec.network import Absent
+from phaze.spec.network import Absent, check_nested
 from phaze.spec.noun import Noun
 from phaze.spec.values import Count, Location, Positive, PositiveInt, Size
 
@@ -44,21 +44,14 @@ class LevelTopology(Links):
 
     kind: Literal["levels"]
     """What it is."""
-    levels: tuple[LevelLinks, ...]
+    levels: tuple[LevelLinks, ...] = Field(min_length=1)
     """Levels from the narrowest groups to the one that holds all devices."""
     shared_port: bool = False
     """Whether the devices of a narrowest group have one port to others together, in a study's second step."""
 
     @model_validator(mode="after")
     def _nested(self) -> Self:
-        if not self.levels:
-            raise ValueError("levels: must have a level")
-        for inner, outer in zip(self.levels, self.levels[1:], strict=False):
-            if outer.devices <= inner.devices or outer.devices % inner.devices:
-                raise ValueError(
-                    f"levels: each must hold whole groups of the one before, got {outer.devices} devices "
-                    f"above {inner.devices}"
-                )
+        check_nested([level.devices for level in self.levels])
         return self
 
     @property

@@ -1,6 +1,7 @@
 """Values in files that users write: numbers that are neither text nor truth values, and names."""
 
 import re
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
@@ -27,6 +28,22 @@ def _bounded(value: float) -> float:
     return value
 
 
+def _once(values: tuple[object, ...]) -> tuple[object, ...]:
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"{value!r} is given twice")
+    return values
+
+
+def refuse_unknown(where: str, names: Iterable[str], known: Iterable[str], of: str = "") -> None:
+    """ValueError for the first of some names that is not known; `of` says where they stand."""
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{where}: {name!r} is not among {f'{of} ' if of else ''}{sorted(known)}")
+
+
+Once = AfterValidator(_once)
+"""Of a list that has no value twice."""
 WHOLE, NUMBER = BeforeValidator(_whole), BeforeValidator(_number)
 """Stand after all constraints, which the reference page would not know otherwise."""
 Flag = Annotated[bool, Field(strict=True)]

@@ -103,7 +103,7 @@ def test_a_file_with_an_infinite_size_is_refused_by_name(tmp_path: Path) -> None
 
 def test_a_grid_lists_every_value_once() -> None:
     """A repeated value would make two architectures of one name."""
-    with pytest.raises(PhazeError, match="num_tc lists a value twice"):
+    with pytest.raises(PhazeError, match="num_tc: 1 is given twice"):
         Grid.parse({"num_tc": [1, 2, 1]}, "config.yaml")
 
 
