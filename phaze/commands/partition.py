@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -16,8 +16,8 @@ from phaze.commands.output import refuse_outputs, telling
 from phaze.spec.names import MOST
 
 if TYPE_CHECKING:
-    from phaze.partition.search import Configuration
-    from phaze.partition.weights import Terms
+    from phaze.partition.study import ShapeResult
+    from phaze.partition.weights import PartitionTerms
     from phaze.workload.operator_graphs import OperatorGraph
 
 
@@ -173,45 +173,47 @@ def _refuse_for_files(microbatch: int | None, system: str | None, sequence: int 
             raise PhazeError(f"partition: {name} is for a model; the graph of a file has its times and sizes")
 
 
-def _terms(memory_gib: float | None, bandwidth_gbps: float, microbatches: int, *, recompute: bool) -> Terms:
+def _terms(
+    memory_gib: float | None, bandwidth_gbps: float, microbatches: int, *, recompute: bool
+) -> PartitionTerms:
     import math
 
     from phaze.base.units import GIB
-    from phaze.partition.weights import Terms
+    from phaze.partition.weights import PartitionTerms
 
     options.refuse_unless_positive("partition", memory_gib=memory_gib, bandwidth_gbps=bandwidth_gbps)
     memory = math.inf if memory_gib is None else memory_gib * GIB
-    return Terms(bandwidth_gbps * 1e9, memory, microbatches, recompute)
+    return PartitionTerms(bandwidth_gbps * 1e9, memory, microbatches, recompute)
 
 
 def _configurations(
     graph: OperatorGraph,
-    terms: Terms,
+    terms: PartitionTerms,
     shape: tuple[int | None, int | None, int | None],
     hyper_operators: int | None,
     flow: str,
     slack: float,
-) -> list[Configuration]:
-    from phaze.partition.search import Wanted, search
+) -> list[ShapeResult]:
+    from phaze.partition.flow import CutOptions
+    from phaze.partition.study import search
 
-    return search(
-        graph, terms, Wanted(*shape, hyper_operators, "paper" if flow == "paper" else "full", slack)
-    )
+    kind: Literal["paper", "full"] = "paper" if flow == "paper" else "full"
+    return search(graph, terms, shape, CutOptions(hyper_operators, kind, slack))
 
 
-def _as_json(found: list[Configuration], others: list[_Other], samples: int) -> str:
+def _as_json(found: list[ShapeResult], others: list[_Other], samples: int) -> str:
     rows = [_row(one, samples) for one in found]
     if others:
         rows[0]["baselines"] = {name: row for name, row, _ in others}
     return json.dumps(rows, indent=2)
 
 
-def _as_text(found: list[Configuration], others: list[_Other], samples: int) -> str:
+def _as_text(found: list[ShapeResult], others: list[_Other], samples: int) -> str:
     best, *rest = (_in_words(one, samples) for one in found)
     return "\n".join([best, *(line for _, _, line in others), *rest])
 
 
-def _baselines(graph: OperatorGraph, terms: Terms, best: Configuration) -> list[_Other]:
+def _baselines(graph: OperatorGraph, terms: PartitionTerms, best: ShapeResult) -> list[_Other]:
     """Name, row and line of what others make of the best configuration."""
     from phaze.partition.planners import compare_baselines
 
@@ -234,7 +236,7 @@ def _baselines(graph: OperatorGraph, terms: Terms, best: Configuration) -> list[
     return found
 
 
-def _row(one: Configuration, microbatch: int) -> dict[str, object]:
+def _row(one: ShapeResult, microbatch: int) -> dict[str, object]:
     row: dict[str, object] = {"stages": one.stages, "replicas": one.replicas}
     if one.found is None:
         return {**row, "reason": one.reason}
@@ -249,7 +251,7 @@ def _row(one: Configuration, microbatch: int) -> dict[str, object]:
     }
 
 
-def _in_words(one: Configuration, microbatch: int) -> str:
+def _in_words(one: ShapeResult, microbatch: int) -> str:
     shape = f"S={one.stages} R={one.replicas}"
     if one.found is None:
         return f"{shape}: {one.reason}"

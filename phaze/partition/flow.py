@@ -28,7 +28,7 @@ from phaze.partition.fronted import TooManyError, around
 from phaze.partition.intervals import cut_in_order
 from phaze.partition.program import Cut, cut_between, cut_of, cut_within
 from phaze.partition.refinement import distances, refine
-from phaze.partition.weights import Terms, Weights, quotient, stage_graph_of, sums, weigh
+from phaze.partition.weights import PartitionTerms, Weights, quotient, stage_graph_of, sums, weigh
 from phaze.pipeline.gpipe import flat_step_time_s
 from phaze.workload.operator_graphs import OperatorGraph
 
@@ -57,21 +57,19 @@ NARROWER = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
 
 
 @dataclass(frozen=True)
-class Options:
+class CutOptions:
     """How a graph is cut."""
 
-    hyper_operators: int
-    """K."""
-    alphas: tuple[float, ...] = ALPHAS
+    hyper_operators: int | None = None
+    """K, S « K « operators; unless given 4 S, at least 48. Those of the paper's models are 32 to 96 for 4 to
+    16 stages (Tables VII and VIII)."""
     flow: Flow = "full"
     slack: float = SLACK
     """By how much the slowest stage may be above the least time, for a step that is simulated faster."""
-    most_sets: int = MOST_SETS
-    """Fronted subgraphs at a border."""
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class FoundPartition:
     """A partition that the flow met."""
 
     stage_of: Ints
@@ -91,8 +89,8 @@ class Candidate:
 class Partition:
     """The answer of the flow, and what it was chosen from."""
 
-    chosen: Candidate
-    met: tuple[Candidate, ...]
+    chosen: FoundPartition
+    met: tuple[FoundPartition, ...]
     bound_s: float
     """The slowest stage of any partition takes at least this long."""
     proven: bool
@@ -105,18 +103,18 @@ class Partition:
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class PartitionProblem:
     """A graph to be cut into S stages of R devices."""
 
     graph: OperatorGraph
     weights: Weights
-    terms: Terms
+    terms: PartitionTerms
     stages: int
     replicas: int
 
-    def candidate(self, stage_of: Ints, made_by: Maker) -> Candidate:
+    def candidate(self, stage_of: Ints, made_by: Maker) -> FoundPartition:
         """Partition with its times."""
-        return Candidate(stage_of, cut_of(self.weights, stage_of).time_s, self.step_s(stage_of), made_by)
+        return FoundPartition(stage_of, cut_of(self.weights, stage_of).time_s, self.step_s(stage_of), made_by)
 
     def step_s(self, stage_of: Ints) -> float:
         """Simulated time of a step."""
@@ -124,40 +122,44 @@ class Problem:
         return flat_step_time_s(stages, self.terms.bandwidth_bytes_per_s)
 
 
-def problem_of(graph: OperatorGraph, terms: Terms, stages: int, replicas: int) -> Problem:
-    """Problem, or raise PhazeError if a graph cannot be cut that way."""
+def problem_of(graph: OperatorGraph, terms: PartitionTerms, stages: int, replicas: int) -> PartitionProblem:
+    """PartitionProblem, or raise PhazeError if a graph cannot be cut that way."""
     weights = weigh(graph, terms)
     if stages > len(weights):
         raise PhazeError(f"partition: {stages} stages need as many operators, the graph has {len(weights)}")
     if not weights.total_s > 0:
         raise PhazeError("partition: the operators of the graph take no time: there is nothing to balance")
     _check_memory(graph, weights, stages)
-    return Problem(graph, weights, terms, stages, replicas)
+    return PartitionProblem(graph, weights, terms, stages, replicas)
 
 
-def partition(graph: OperatorGraph, terms: Terms, stages: int, replicas: int, options: Options) -> Partition:
+def partition(
+    graph: OperatorGraph, terms: PartitionTerms, stages: int, replicas: int, options: CutOptions
+) -> Partition:
     """Partition into S stages of R devices each.
 
     Raises PhazeError for fewer operators than stages, and where no partition that fits the memory is found.
     """
     problem = problem_of(graph, terms, stages, replicas)
     met = list(_paper_flow(problem, options))
-    lowest = _least_time(problem.weights, stages)
+    # The slowest stage takes at least its share, or the longest operator.
+    lowest = max(problem.weights.total_s / stages, float(problem.weights.compute_s.max()))
     if options.flow == "paper":
         if not met:
-            raise PhazeError(_none_found(problem))
+            raise PhazeError(_none_fits(problem, proven=False))
         chosen = min(met, key=_by_step)
         return Partition(chosen, tuple(met), lowest, proven=False)
     return _full_flow(problem, options, met, lowest)
 
 
-def _paper_flow(problem: Problem, options: Options) -> Iterator[Candidate]:
+def _paper_flow(problem: PartitionProblem, options: CutOptions) -> Iterator[FoundPartition]:
     """Yield, for every α, the partition of the clusters and that after refinement."""
     weights, far = problem.weights, distances(problem.weights)
-    for alpha in options.alphas:
-        labels = cluster(weights, max(options.hyper_operators, problem.stages), alpha)
+    most = options.hyper_operators or max(48, 4 * problem.stages)
+    for alpha in ALPHAS:
+        labels = cluster(weights, max(most, problem.stages), alpha)
         smaller, group = quotient(weights, labels)
-        cut = _cut_clusters(smaller, problem.stages, options.most_sets)
+        cut = cut_clusters(smaller, problem.stages)
         if cut is None:
             continue
         before = replace(problem.candidate(cut[group], "clusters"), alpha=alpha, hyper_operators=len(smaller))
@@ -170,78 +172,70 @@ def _paper_flow(problem: Problem, options: Options) -> Iterator[Candidate]:
             )
 
 
-def _cut_clusters(smaller: Weights, stages: int, most_sets: int) -> Ints | None:
+def cut_clusters(smaller: Weights, stages: int) -> Ints | None:
     """Best partition of clusters (13); along one order where there are too many subgraphs."""
     if len(smaller) < stages:
         return None
     ordered = cut_in_order(smaller, stages)
     try:
         limit = np.inf if ordered is None else cut_of(smaller, ordered).time_s
-        found = cut_within(smaller, stages, limit, most_sets)
+        found = cut_within(smaller, stages, limit, MOST_SETS)
     except TooManyError:
         return ordered
     return ordered if found is None else found.stage_of
 
 
-def _full_flow(problem: Problem, options: Options, met: list[Candidate], lowest: float) -> Partition:
+def _full_flow(
+    problem: PartitionProblem, options: CutOptions, met: list[FoundPartition], lowest: float
+) -> Partition:
     """Best of what the paper's flow met and of what comes of it."""
     weights = problem.weights
-    met += _in_order(problem)
-    met += [_balanced(problem, one) for one in met]
+    ordered = cut_in_order(weights, problem.stages)  # near the best where branches are narrow
+    met += [] if ordered is None else [problem.candidate(ordered, "order")]
+    still = np.zeros(len(weights), np.int64)
+    met += [
+        problem.candidate(refine(weights, one.stage_of, still, by_time=True)[0], "balance") for one in met
+    ]
     best = min(met, key=_by_time, default=None)
-    found, bound = _cut_operators(weights, problem.stages, best, options.most_sets)
+    found, bound = _cut_operators(weights, problem.stages, best)
     met += [problem.candidate(one.stage_of, maker) for maker, one in found.items()]
     if not met:
-        raise PhazeError(_nothing_fits(problem) if np.isinf(bound) else _none_found(problem))
+        raise PhazeError(_none_fits(problem, proven=bool(np.isinf(bound))))
     least = min(met, key=_by_time)
-    met += _fewer_messages(problem, least.time_s, options)
+    met += _fewer_messages(problem, least.time_s, options.slack)
     near = [one for one in met if one.time_s <= (1 + options.slack) * least.time_s]
     proven = bound >= least.time_s * (1 - PROOF)
     bound = least.time_s if proven else max(bound, lowest)
     return Partition(min(near, key=_by_step), tuple(met), bound, proven)
 
 
-def _balanced(problem: Problem, one: Candidate) -> Candidate:
-    refined, _ = refine(problem.weights, one.stage_of, np.zeros(len(one.stage_of), np.int64), by_time=True)
-    return problem.candidate(refined, "balance")
-
-
-def _in_order(problem: Problem) -> Iterator[Candidate]:
-    """Yield the partition along the order of the operators, near the best where branches are narrow."""
-    found = cut_in_order(problem.weights, problem.stages)
-    if found is not None:
-        yield problem.candidate(found, "order")
-
-
 def _cut_operators(
-    weights: Weights, stages: int, best: Candidate | None, most_sets: int
+    weights: Weights, stages: int, best: FoundPartition | None
 ) -> tuple[dict[Maker, Cut], float]:
     """Best partitions of all operators by their makers, and what no partition is faster than.
 
     Where a border has too many fronted subgraphs an integer program goes on from the best partition, or looks
     for a first one. The bound is infinite where it is proven that no partition fits the memory.
     """
-    near = None if best is None else _cut_near(weights, best.stage_of, min(FEW_SETS, most_sets))
+    near = None if best is None else _cut_near(weights, best.stage_of, min(FEW_SETS, MOST_SETS))
     limit = np.inf if near is None else near.time_s
     try:
-        exact = cut_within(weights, stages, limit, most_sets)
+        exact = cut_within(weights, stages, limit, MOST_SETS)
         return ({}, limit) if exact is None else ({"operators": exact}, exact.time_s)
     except TooManyError:
-        return _cut_without_sets(weights, stages, near, most_sets)
+        return _cut_without_sets(weights, stages, near)
 
 
-def _cut_without_sets(
-    weights: Weights, stages: int, near: Cut | None, most_sets: int
-) -> tuple[dict[Maker, Cut], float]:
+def _cut_without_sets(weights: Weights, stages: int, near: Cut | None) -> tuple[dict[Maker, Cut], float]:
     from phaze.partition.integer import cut_by_program  # its solver takes longer to import than most to cut
 
-    best = None if near is None else _cut_near(weights, near.stage_of, most_sets)
+    best = None if near is None else _cut_near(weights, near.stage_of, MOST_SETS)
     solved = cut_by_program(weights, stages, np.inf if best is None else best.time_s)
     found: dict[Maker, Cut] = {} if best is None else {"operators": best}
     if solved is not None and solved.cut is not None:
         found["program"] = solved.cut
         if best is None:
-            found["operators"] = _cut_near(weights, solved.cut.stage_of, most_sets)
+            found["operators"] = _cut_near(weights, solved.cut.stage_of, MOST_SETS)
     return found, 0.0 if solved is None else solved.bound_s
 
 
@@ -272,35 +266,30 @@ def _cuts_around(weights: Weights, best: Cut, most_sets: int) -> Iterator[Cut]:
             yield cut_of(weights, found[group])
 
 
-def _fewer_messages(problem: Problem, time_s: float, options: Options) -> Iterator[Candidate]:
+def _fewer_messages(problem: PartitionProblem, time_s: float, most_slack: float) -> Iterator[FoundPartition]:
     """Yield partitions with the least messages that keep to a time, and to a little more.
 
     A step of GPipe takes about MB - 1 times the slowest stage and once all of them. Their computation is that
     of the graph, so that each time has its best partition in that of the least messages.
     """
     for slack in SLACKS:
-        if slack > options.slack:
+        if slack > most_slack:
             return
         try:
             limit = (1 + slack) * time_s
-            found = cut_within(problem.weights, problem.stages, limit, options.most_sets, thrifty=True)
+            found = cut_within(problem.weights, problem.stages, limit, MOST_SETS, thrifty=True)
         except TooManyError:
             return
         if found is not None:
             yield problem.candidate(found.stage_of, "messages")
 
 
-def _by_step(one: Candidate) -> tuple[float, float]:
+def _by_step(one: FoundPartition) -> tuple[float, float]:
     return one.step_s, one.time_s
 
 
-def _by_time(one: Candidate) -> tuple[float, float]:
+def _by_time(one: FoundPartition) -> tuple[float, float]:
     return one.time_s, one.step_s
-
-
-def _least_time(weights: Weights, stages: int) -> float:
-    """Return what the slowest stage takes at least: its share, or the longest operator."""
-    return max(weights.total_s / stages, float(weights.compute_s.max()))
 
 
 def _check_memory(graph: OperatorGraph, weights: Weights, stages: int) -> None:
@@ -317,29 +306,20 @@ def _check_memory(graph: OperatorGraph, weights: Weights, stages: int) -> None:
             )
 
 
-def _nothing_fits(problem: Problem) -> str:
-    """Message that no partition fits, which is proven."""
-    return f"partition: no partition into {problem.stages} stages fits the memory: {_least_found(problem)}"
-
-
-def _none_found(problem: Problem) -> str:
-    """Message that none was found, where there may be one."""
+def _none_fits(problem: PartitionProblem, *, proven: bool) -> str:
+    """Message that no partition fits, or that none was found where there may be one."""
+    into = f"partition into {problem.stages} stages"
+    said = f"no {into} fits the memory"
+    if not proven:
+        said = f"found no {into} that fits the memory, and no proof that there is none"
     return (
-        f"partition: found no partition into {problem.stages} stages that fits the memory, and no proof that "
-        f"there is none: {_least_found(problem)}"
-    )
-
-
-def _least_found(problem: Problem) -> str:
-    """Memory of the partition found that needs the least, and what to change."""
-    needed = least_memory(problem.weights, problem.stages)
-    return (
-        f"the one found with the least needs {needed:.4g} bytes, a device has "
+        f"partition: {said}: the one found with the least needs "
+        f"{_least_memory(problem.weights, problem.stages):.4g} bytes, a device has "
         f"{problem.weights.limit_bytes:.4g}; allow more memory or stages, or take a smaller microbatch"
     )
 
 
-def least_memory(weights: Weights, stages: int) -> float:
+def _least_memory(weights: Weights, stages: int) -> float:
     """Least memory that intervals of one order need: as times, with bytes for seconds."""
     as_time = replace(weights, compute_s=weights.memory_bytes, seconds_per_byte=1.0, limit_bytes=np.inf)
     found = cut_in_order(as_time, stages)

@@ -75,7 +75,7 @@ def around(weights: Weights, least_s: Floats, most_s: Floats) -> Windows:
     return Windows(least_s, most_s, outside.astype(np.int64), (len(least_s) - inside).astype(np.int64))
 
 
-class Family(NamedTuple):
+class SetFamily(NamedTuple):
     """Fronted subgraphs that the first stages may be, with what pairs of them are judged by."""
 
     words: Words
@@ -126,7 +126,7 @@ class _Sources(NamedTuple):
 
 def family(
     weights: Weights, windows: Windows, border: int, limit: int = LIMIT, limit_s: float = np.inf
-) -> Family:
+) -> SetFamily:
     """Fronted subgraphs of the first `border` stages; TooManyError for more than `limit`.
 
     Left out are those that no partition has whose stages keep to `limit_s`: with the messages over the
@@ -167,12 +167,12 @@ def _begun(weights: Weights, inside: Bools, outside: Bools) -> _Begun:
     return _Begun(beyond, float(weights.compute_s[inside].sum()), float(beyond[inside].sum()))
 
 
-def describe(weights: Weights, words: Words) -> Family:
+def describe(weights: Weights, words: Words) -> SetFamily:
     """Sets with their sums and the edges over their borders."""
     source, target = weights.sources, weights.targets
     sums = _sums(words, weights.compute_s, weights.memory_bytes)
     first, crossing, sent = _crossing(words, source, target, weights.edge_bytes)
-    return Family(words, sums[0], sums[1], sent, first, crossing)
+    return SetFamily(words, sums[0], sums[1], sent, first, crossing)
 
 
 def _sources(weights: Weights) -> _Sources:

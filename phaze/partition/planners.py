@@ -16,9 +16,9 @@ import numpy as np
 from phaze.base.arrays import Ints
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.partition.flow import Candidate, Maker, Problem, problem_of
+from phaze.partition.flow import FoundPartition, Maker, PartitionProblem, problem_of
 from phaze.partition.intervals import cut_as_pipedream, cut_in_order, layer_weights
-from phaze.partition.weights import Terms, Weights, fits, sums
+from phaze.partition.weights import PartitionTerms, Weights, fits, sums
 from phaze.pipeline.flushing import Chain, Setting
 from phaze.plan.phaze.flush import Widths, place_within
 from phaze.plan.piper.layers import Configurations, FlatCluster, ProfiledLayers
@@ -31,22 +31,24 @@ class Compared:
     """What a planner makes of a graph."""
 
     planner: Maker
-    found: Candidate | None
+    found: FoundPartition | None
     reason: str
     """Why there is no partition, empty where there is one."""
     fits_memory: bool
 
 
-def compare_baselines(graph: OperatorGraph, terms: Terms, stages: int, replicas: int) -> list[Compared]:
-    """Return what the planners that ours is compared with make of a graph."""
+def compare_baselines(
+    graph: OperatorGraph, terms: PartitionTerms, stages: int, replicas: int
+) -> list[Compared]:
+    """Partitions of a graph by the planners that ours is compared with."""
     problem = problem_of(graph, terms, stages, replicas)
     return [_try(problem, name, cut) for name, cut in BASELINES.items()]
 
 
-Cutter = Callable[[Problem], Ints]
+Cutter = Callable[[PartitionProblem], Ints]
 
 
-def _try(problem: Problem, name: Maker, cut: Cutter) -> Compared:
+def _try(problem: PartitionProblem, name: Maker, cut: Cutter) -> Compared:
     try:
         stage_of = cut(problem)
     except PhazeError as error:
@@ -54,18 +56,14 @@ def _try(problem: Problem, name: Maker, cut: Cutter) -> Compared:
     return Compared(name, problem.candidate(stage_of, name), "", fits(problem.weights, stage_of))
 
 
-def _pipedream(problem: Problem) -> Ints:
-    return cut_as_pipedream(problem.graph, problem.weights, problem.stages)
-
-
-def _topological(problem: Problem) -> Ints:
+def _topological(problem: PartitionProblem) -> Ints:
     found = cut_in_order(problem.weights, problem.stages)
     if found is None:
         raise PhazeError("no intervals of the topological order fit the memory")
     return found
 
 
-def _piper(problem: Problem) -> Ints:
+def _piper(problem: PartitionProblem) -> Ints:
     layers, layer_of = layer_weights(problem.graph, problem.weights, problem.stages)
     cluster = FlatCluster(
         devices=problem.stages,
@@ -105,7 +103,7 @@ def piper_layers(layers: Weights) -> ProfiledLayers:
     )
 
 
-def _phaze(problem: Problem) -> Ints:
+def _phaze(problem: PartitionProblem) -> Ints:
     layers, layer_of = layer_weights(problem.graph, problem.weights, problem.stages)
     chain = Chain(
         forward_s=sums(layer_of, problem.graph.forward_s, len(layers)),
@@ -135,7 +133,7 @@ def _phaze(problem: Problem) -> Ints:
 
 
 BASELINES: dict[Maker, Cutter] = {
-    "pipedream": _pipedream,
+    "pipedream": lambda problem: cut_as_pipedream(problem.graph, problem.weights, problem.stages),
     "topological": _topological,
     "piper": _piper,
     "phaze": _phaze,

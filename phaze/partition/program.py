@@ -27,7 +27,7 @@ import numpy as np
 from phaze.base.arrays import Floats, Ints
 from phaze.base.bitsets import Words, contains, unpack
 from phaze.base.compiled import njit, njit_inner
-from phaze.partition.fronted import LIMIT, Family, Windows, family, windows_within
+from phaze.partition.fronted import LIMIT, SetFamily, Windows, family, windows_within
 from phaze.partition.weights import NONE, ROUNDING, Weights, quotient, stage_times
 
 
@@ -74,7 +74,7 @@ def cut_between(
 
 
 def best_chain(
-    weights: Weights, families: Sequence[Family], limit_s: float, *, thrifty: bool = False
+    weights: Weights, families: Sequence[SetFamily], limit_s: float, *, thrifty: bool = False
 ) -> Ints | None:
     """Stage of each node (n,) for the best F_0 in F_1 in ... in F_S, one of each family."""
     target, most_memory = weights.targets, weights.limit_bytes * (1 + ROUNDING)
@@ -98,7 +98,7 @@ def best_chain(
     return _trace(families, choices, int(np.argmin(values[-1])), len(weights))
 
 
-def _trace(families: Sequence[Family], choices: Sequence[Ints], last: int, nodes: int) -> Ints:
+def _trace(families: Sequence[SetFamily], choices: Sequence[Ints], last: int, nodes: int) -> Ints:
     """Stage of each node (n,) of the chain that ends with set `last`."""
     stage_of = np.zeros(nodes, dtype=np.int64)
     row = last
@@ -124,7 +124,7 @@ class _Costs(NamedTuple):
 
 @njit
 def _one_more_stage(
-    order: Ints, value: Floats, inner: Family, outer: Family, costs: _Costs
+    order: Ints, value: Floats, inner: SetFamily, outer: SetFamily, costs: _Costs
 ) -> tuple[Floats, Ints]:
     """T[F, s] and the best F' for all F, from T[F', s - 1] in rising order; or so for messages.
 
@@ -155,7 +155,7 @@ def _one_more_stage(
 
 
 @njit_inner
-def _passing(outer: Words, row: int, inner: Family, k: int, costs: _Costs) -> float:
+def _passing(outer: Words, row: int, inner: SetFamily, k: int, costs: _Costs) -> float:
     """Bytes from inner set k to what outer set `row` does not hold."""
     passing = 0.0
     for c in range(inner.first[k], inner.first[k + 1]):

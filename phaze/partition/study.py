@@ -1,4 +1,4 @@
-"""Partitions of a study of mappings as files, and how long the steps of the paper's flow take."""
+"""Partitions of a study of mappings as files, the times of the paper's flow, and the search for S and R."""
 
 from __future__ import annotations
 
@@ -6,17 +6,26 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 
-from phaze.base.arrays import Ints
 from phaze.base.errors import PhazeError
 from phaze.partition.clustering import ALPHAS, cluster
-from phaze.partition.flow import SLACK, Candidate, Options, Problem, partition, problem_of
+from phaze.partition.flow import (
+    SLACK,
+    CutOptions,
+    FoundPartition,
+    Partition,
+    PartitionProblem,
+    cut_clusters,
+    partition,
+    problem_of,
+)
 from phaze.partition.intervals import cut_as_pipedream, cut_in_order
-from phaze.partition.program import cut_of, cut_within
+from phaze.partition.program import cut_within
 from phaze.partition.refinement import distances, refine
-from phaze.partition.weights import Terms, Weights, quotient, stage_graph_of, stage_memory, weigh
+from phaze.partition.weights import PartitionTerms, Weights, quotient, stage_graph_of, stage_memory, weigh
 from phaze.spec.map_study import StagesPoint
 from phaze.spec.operators import StoredOperators
 from phaze.spec.stages import PartitionSettings, StoredStages
@@ -31,15 +40,15 @@ REPEATS = 3
 def cut_point(stored: StoredOperators, point: StagesPoint, bandwidth_bytes_per_s: float) -> StoredStages:
     """Stages of a point, without a limit of memory, with recomputation."""
     graph = operator_graph(stored)
-    terms = Terms(bandwidth_bytes_per_s, microbatches=point.microbatches)
+    terms = PartitionTerms(bandwidth_bytes_per_s, microbatches=point.microbatches)
     found = _cut(graph, terms, point)
     return stored_stages(graph, found, terms, stored.name, point.replicas, stored.microbatch)
 
 
-def _cut(graph: OperatorGraph, terms: Terms, point: StagesPoint) -> Candidate:
+def _cut(graph: OperatorGraph, terms: PartitionTerms, point: StagesPoint) -> FoundPartition:
     if point.partitioner in ("order", "pipedream", "pipedream-operators"):
         return _compared(problem_of(graph, terms, point.stages, point.replicas), point)
-    options = Options(
+    options = CutOptions(
         point.hyper_operators,
         flow="full" if point.partitioner in ("full", "fastest") else "paper",
         slack=ANY_SLACK if point.partitioner == "fastest" else SLACK,
@@ -51,7 +60,7 @@ def _cut(graph: OperatorGraph, terms: Terms, point: StagesPoint) -> Candidate:
     return found.chosen
 
 
-def _compared(problem: Problem, point: StagesPoint) -> Candidate:
+def _compared(problem: PartitionProblem, point: StagesPoint) -> FoundPartition:
     if point.partitioner == "pipedream":
         stage_of = cut_as_pipedream(problem.graph, problem.weights, point.stages)
         return problem.candidate(stage_of, "pipedream")
@@ -63,7 +72,12 @@ def _compared(problem: Problem, point: StagesPoint) -> Candidate:
 
 
 def stored_stages(
-    graph: OperatorGraph, found: Candidate, terms: Terms, model: str, replicas: int, microbatch: int
+    graph: OperatorGraph,
+    found: FoundPartition,
+    terms: PartitionTerms,
+    model: str,
+    replicas: int,
+    microbatch: int,
 ) -> StoredStages:
     """File of a partition; PhazeError where numbers are larger than files may hold."""
     stages = stage_graph_of(graph, found.stage_of, terms, replicas)
@@ -96,7 +110,7 @@ def stored_stages(
     return StoredStages.parse(content, model)
 
 
-def _settings(found: Candidate, terms: Terms, microbatch: int) -> PartitionSettings:
+def _settings(found: FoundPartition, terms: PartitionTerms, microbatch: int) -> PartitionSettings:
     return PartitionSettings(
         partitioner=found.made_by,
         microbatch=microbatch,
@@ -115,7 +129,9 @@ def time_phases(
     The dynamic program is timed as we run it, where the best partition along one order leaves out what cannot
     be faster, and as the paper states it, over all fronted subgraphs.
     """
-    weights = weigh(operator_graph(stored), Terms(bandwidth_bytes_per_s, microbatches=point.microbatches))
+    weights = weigh(
+        operator_graph(stored), PartitionTerms(bandwidth_bytes_per_s, microbatches=point.microbatches)
+    )
     runs = [_once(weights, point) for _ in range(REPEATS)]
     return {phase: min(run[phase] for run in runs) for phase in runs[0]}
 
@@ -129,20 +145,13 @@ def _once(weights: Weights, point: StagesPoint) -> dict[str, float]:
             labels = cluster(weights, most, alpha)
         smaller, group = quotient(weights, labels)
         with _timed(seconds, "dynamic-program"):
-            cut = _cut_clusters(smaller, point.stages)
+            cut = cut_clusters(smaller, point.stages)
         with _timed(seconds, "all-subgraphs"):
             cut_within(smaller, point.stages)
         with _timed(seconds, "refinement"):
+            assert cut is not None, "without a limit of memory any partition fits"
             refine(weights, cut[group], far)
     return seconds
-
-
-def _cut_clusters(smaller: Weights, stages: int) -> Ints:
-    """Best partition of clusters, as the flow finds it."""
-    ordered = cut_in_order(smaller, stages)
-    found = cut_within(smaller, stages, np.inf if ordered is None else cut_of(smaller, ordered).time_s)
-    assert found is not None, "without a limit of memory any partition fits"
-    return found.stage_of
 
 
 @contextmanager
@@ -150,3 +159,74 @@ def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
     began = time.perf_counter()
     yield
     seconds[phase] += time.perf_counter() - began
+
+
+@dataclass(frozen=True, eq=False)
+class ShapeResult:
+    """A number of stages and of replicas."""
+
+    stages: int
+    replicas: int
+    found: Partition | None
+    """None: it cannot be cut that way."""
+    reason: str
+    """Why there is no partition, empty where there is one."""
+    microbatches_per_s: float
+    """Throughput of all replicas, 0 without a partition."""
+
+
+Shape = tuple[int | None, int | None, int | None]
+"""Stages, replicas, devices; None is what is searched."""
+
+
+def search(
+    graph: OperatorGraph, terms: PartitionTerms, shape: Shape, options: CutOptions
+) -> list[ShapeResult]:
+    """Configurations of a cluster, the best first (Parmesan, Appendix B).
+
+    Every S that divides the devices is cut and simulated with R = D / S replicas, pipeline bubbles and the
+    all-reduce included; the configuration with the most samples a second is the best. The microbatch and MB
+    stay the same, so that the batch grows with R. Raises PhazeError if the shape makes no sense, or if there
+    is no partition at all.
+    """
+    tried = [
+        _tried(graph, terms, stages, replicas, options)
+        for stages, replicas in shapes(*shape, most=len(graph.names))
+    ]
+    ordered = sorted(tried, key=lambda one: (-one.microbatches_per_s, one.stages))
+    if ordered[0].found is None:
+        raise PhazeError(tried[-1].reason)
+    return ordered
+
+
+def _tried(
+    graph: OperatorGraph, terms: PartitionTerms, stages: int, replicas: int, options: CutOptions
+) -> ShapeResult:
+    try:
+        found = partition(graph, terms, stages, replicas, options)
+    except PhazeError as error:
+        return ShapeResult(stages, replicas, None, str(error), 0.0)
+    rate = replicas * terms.microbatches / found.chosen.step_s
+    return ShapeResult(stages, replicas, found, "", rate)
+
+
+def shapes(stages: int | None, replicas: int | None, devices: int | None, most: int) -> list[tuple[int, int]]:
+    """All S and R that are possible, with S at most `most` where it is searched."""
+    if stages is not None and replicas is not None:
+        if devices is not None and devices < stages * replicas:
+            raise PhazeError(
+                f"partition: {stages} stages of {replicas} replicas need {stages * replicas} devices, "
+                f"there are {devices}"
+            )
+        return [(stages, replicas)]
+    if devices is None:
+        raise PhazeError("partition: needs the stages and the replicas, or the devices to search them for")
+    for name, value in (("stages", stages), ("replicas", replicas)):
+        if value is not None and devices % value:
+            raise PhazeError(f"partition: {devices} devices cannot be shared evenly by {value} {name}")
+    if stages is not None:
+        return [(stages, devices // stages)]
+    if replicas is not None:
+        return [(devices // replicas, replicas)]
+    counts = range(1, min(devices, most) + 1)
+    return [(count, devices // count) for count in counts if devices % count == 0]

@@ -28,7 +28,7 @@ NONE = -1
 
 
 @dataclass(frozen=True)
-class Terms:
+class PartitionTerms:
     """Devices and training, as far as a partition depends on them."""
 
     bandwidth_bytes_per_s: float
@@ -74,7 +74,7 @@ class Weights(Graph):
         return with_ancestors(self.compute_s, self.edges), with_descendants(self.compute_s, self.edges)
 
 
-def weigh(graph: OperatorGraph, terms: Terms) -> Weights:
+def weigh(graph: OperatorGraph, terms: PartitionTerms) -> Weights:
     """Weights of a graph: with recomputation the backward pass starts with a forward pass.
 
     Without it, what a forward pass leaves of each microbatch beside the parameters stays until the backward
@@ -118,7 +118,7 @@ def sums(group: Ints, values: Floats, count: int) -> Floats:
     return np.bincount(group, values, count).astype(np.float64)
 
 
-def stage_graph_of(graph: OperatorGraph, stage_of: Ints, terms: Terms, replicas: int) -> StageGraph:
+def stage_graph_of(graph: OperatorGraph, stage_of: Ints, terms: PartitionTerms, replicas: int) -> StageGraph:
     """Stages of a partition, `stage_of` (n,) rising along all edges."""
     count = int(stage_of.max()) + 1
     forward, backward, gradients = (

@@ -12,11 +12,11 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from phaze.partition.clustering import cluster
-from phaze.partition.flow import Options, partition
-from phaze.partition.weights import Terms, weigh
+from phaze.partition.flow import CutOptions, partition
+from phaze.partition.weights import PartitionTerms, weigh
 from tests.unit.partition.graphs import bert_like, operator_graph, series_parallel
 
-TERMS = Terms(1e10, recompute=False)
+TERMS = PartitionTerms(1e10, recompute=False)
 LIMIT_S = 10.0
 """What 5,000 operators may take; four times that where others use the machine as well."""
 GRAPHS = {
@@ -31,9 +31,11 @@ GRAPHS = {
 def test_five_thousand_operators(benchmark: BenchmarkFixture, name: str, stages: int) -> None:
     graph = GRAPHS[name]
     assert len(graph.names) >= 5_000
-    partition(operator_graph(bert_like(1)), TERMS, 2, 2, Options(8))
+    partition(operator_graph(bert_like(1)), TERMS, 2, 2, CutOptions(8))
     start = perf_counter()
-    found = benchmark.pedantic(partition, (graph, TERMS, stages, 2, Options(max(48, 4 * stages))), rounds=1)
+    found = benchmark.pedantic(
+        partition, (graph, TERMS, stages, 2, CutOptions(max(48, 4 * stages))), rounds=1
+    )
     benchmark.extra_info.update(gap=round(found.gap, 5), proven=found.proven)
     if benchmark.stats is not None:
         assert perf_counter() - start < 4 * LIMIT_S
@@ -62,7 +64,7 @@ def test_clustering_grows_little_faster_than_operators_times_edges(benchmark: Be
 
 def test_the_papers_flow_is_a_small_part_of_it(benchmark: BenchmarkFixture) -> None:
     graph = GRAPHS["chain"]
-    options = Options(96, flow="paper")
+    options = CutOptions(96, flow="paper")
     found = benchmark.pedantic(partition, (graph, TERMS, 16, 1, options), rounds=1)
     best = partition(graph, TERMS, 16, 1, replace(options, flow="full"))
     benchmark.extra_info["above_the_optimum"] = round(found.chosen.time_s / best.bound_s - 1, 4)

@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from phaze.__main__ import app
 from phaze.base.errors import PhazeError
-from phaze.partition.search import Configuration, Wanted
-from phaze.partition.weights import Terms
+from phaze.partition.flow import CutOptions
+from phaze.partition.study import Shape, ShapeResult
+from phaze.partition.weights import PartitionTerms
 from phaze.spec.documents import read_as
 from phaze.spec.names import MOST
 from phaze.spec.operators import StoredOperators
@@ -104,11 +105,11 @@ def test_models_of_the_paper_bring_its_number_of_clusters(
     """Parmesan, Table VII; without one the search takes its own."""
     asked = []
 
-    def search(_graph: OperatorGraph, _terms: Terms, wanted: Wanted) -> list[Configuration]:
-        asked.append(wanted.hyper_operators)
+    def search(_g: OperatorGraph, _t: PartitionTerms, _s: Shape, options: CutOptions) -> list[ShapeResult]:
+        asked.append(options.hyper_operators)
         raise PhazeError("enough")
 
-    monkeypatch.setattr("phaze.partition.search.search", search)
+    monkeypatch.setattr("phaze.partition.study.search", search)
     extra = () if given is None else ("-k", str(given))
     with pytest.raises(PhazeError, match="enough"):
         run(model, "--stages", "4", "--replicas", "2", *extra)

@@ -45,7 +45,7 @@ def clustered_plainly(weights: Weights, most: int, alpha: float) -> np.ndarray:
 def test_every_step_takes_the_least_cost(alpha: float, limit: float) -> None:
     """The merged graph is made anew and searched from scratch at every step: the same clusters."""
     rng = np.random.default_rng(7)
-    for seed in range(12):
+    for seed in range(6):
         weights = random_weights(seed, 12, 0.3, limit)
         # Costs that are never equal: what comes first among equals is no matter here.
         apart = weights_of(
@@ -58,7 +58,7 @@ def test_every_step_takes_the_least_cost(alpha: float, limit: float) -> None:
             assert (ours == plain).all(), (seed, most)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10**6),
     nodes=st.integers(1, 40),
@@ -79,10 +79,10 @@ def test_clusters_have_an_order_and_fit(
     assert (stage_memory(weights, group)[several] <= limit).all()
 
 
-@pytest.mark.parametrize("weights", [bert_like(12), series_parallel(800, 3)])
-def test_connected_graphs_come_down_to_k(weights: Weights) -> None:
-    for alpha in (0.01, 1.0, 100.0):
-        assert len(quotient(weights, cluster(weights, 32, alpha))[0]) == 32
+def test_connected_graphs_come_down_to_k() -> None:
+    for weights in (bert_like(12), series_parallel(800, 3)):
+        for alpha in (0.01, 1.0, 100.0):
+            assert len(quotient(weights, cluster(weights, 32, alpha))[0]) == 32
 
 
 def test_alpha_prefers_large_messages() -> None:

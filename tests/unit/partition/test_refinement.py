@@ -41,7 +41,7 @@ def all_moves(weights: Weights, stage_of: np.ndarray) -> list[np.ndarray]:
     return found
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), stages=st.integers(2, 4), limit=st.sampled_from([np.inf, 30.0]))
 def test_each_move_has_the_highest_gain_of_all(seed: int, stages: int, limit: float) -> None:
     """All moves are tried one by one, and what they gain is counted from the whole partition."""
@@ -57,7 +57,7 @@ def test_each_move_has_the_highest_gain_of_all(seed: int, stages: int, limit: fl
         assert tuple(now - sums_of(weights, stage_of, far)) == (best if moves else (0.0, 0.0, 0.0))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), stages=st.integers(2, 4), by_time=st.booleans())
 def test_stages_stay_convex_and_none_gets_empty(seed: int, stages: int, by_time: bool) -> None:
     weights = random_weights(seed, 14, 0.2)
