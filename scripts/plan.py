@@ -8,7 +8,7 @@ from phaze.base.store import Store
 from phaze.cost.space import area_limit_um2
 from phaze.plan.planners import PlansAsked
 from phaze.plan.side_by_side import plan_model
-from phaze.report.inputs import Cluster
+from phaze.report.inputs import Outcome
 from phaze.report.winners import ChipChoice, choose_chips
 from phaze.search.cosearch import Problem, look_up_architectures
 from phaze.workload.workload import TABLES
@@ -33,7 +33,7 @@ def main(
     study = Problem.parse(problem, "study")
     common = tables.Commons.load(*files["commons"]).query("chosen")[["architecture", "hbm_gib"]]
     known = tables.Architectures.load(*files["architectures"])
-    cluster = Cluster(
+    cluster = Outcome(
         study.scenario,
         area_limit_um2(area_limit, study.technology),
         known,

@@ -8,7 +8,7 @@ from phaze import tables
 from phaze.base.job import logged
 from phaze.base.store import Store
 from phaze.cost.space import area_limit_um2, describe_named
-from phaze.report.inputs import Cluster
+from phaze.report.inputs import Outcome
 from phaze.report.winners import choose_winner
 from phaze.search.cosearch import Problem, read_plans
 from phaze.spec.architecture import Architecture
@@ -52,7 +52,7 @@ def winners(
     commons = tables.Commons.load(*files["commons"])
     limit_um2 = area_limit_um2(area_limit, problem.technology)
     placements = tables.Placements.load(*files["placements"])
-    winner = choose_winner(Cluster(problem.scenario, limit_um2, known, placements), tolerance)
+    winner = choose_winner(Outcome(problem.scenario, limit_um2, known, placements), tolerance)
     names = set(commons.loc[commons["chosen"], "architecture"])
     names |= set() if winner is None else {winner["architecture"]}
     chosen: pd.DataFrame = known[known["architecture"].isin(names) & ~known["named"]]

@@ -7,7 +7,7 @@ from phaze import tables
 from phaze.base.job import logged
 from phaze.cost.space import area_limit_um2
 from phaze.report.build import build_report
-from phaze.report.inputs import Cluster, DetailFiles, Inputs, read_times
+from phaze.report.inputs import DetailFiles, Inputs, Outcome, read_times
 from phaze.report.pipeline_picture import Pictures
 from phaze.report.report import write_report
 from phaze.spec.architecture import Technology
@@ -85,16 +85,16 @@ class Files:
     scenario: str
 
     def of(self, table: str, *, scenario: bool = True, common: bool = False) -> list[Path]:
-        """Return the files of a table, or those of the candidates for a common architecture."""
+        """The files of a table, or those of the candidates for a common architecture."""
         folder = self.results / table / self.scenario if scenario else self.results / table
         return [p for p in self.paths if p.is_relative_to(folder) and (p.stem == "common") == common]
 
 
-def read_cluster(files: Files, scenario: Scenario, limit_um2: float) -> Cluster:
-    """Return the results of a scenario."""
+def read_cluster(files: Files, scenario: Scenario, limit_um2: float) -> Outcome:
+    """Results of a scenario."""
     commons = tables.Commons.load(files.results / "commons" / f"{files.scenario}.parquet")
     chosen = commons[commons["chosen"]]
-    return Cluster(
+    return Outcome(
         scenario,
         limit_um2,
         tables.Architectures.load(*files.of("architectures")),
@@ -105,7 +105,7 @@ def read_cluster(files: Files, scenario: Scenario, limit_um2: float) -> Cluster:
 
 
 def detail_files(results: Path, scenario: str, estimates: str) -> DetailFiles:
-    """Return where the large tables of the first scenario lie."""
+    """Paths of the large tables of the first scenario."""
     shards = {"screens": scenario, "stages": scenario, "schedules": scenario, "estimates": estimates}
     return DetailFiles(
         patterns={
@@ -120,7 +120,7 @@ def detail_files(results: Path, scenario: str, estimates: str) -> DetailFiles:
 
 
 def benchmarks(results: Path, models: tuple[str, ...]) -> dict[tuple[str, str], list[Path]]:
-    """Return Snakemake's measurements of every stage and model."""
+    """Files with measurements by Snakemake of every stage and model."""
     return {
         (stage, model): [
             p for p in sorted((results / "benchmarks" / table).rglob("*.tsv")) if model in p.parts

@@ -6,7 +6,7 @@ from phaze import tables
 from phaze.base.job import logged
 from phaze.base.store import Store
 from phaze.cost.space import area_limit_um2
-from phaze.report.inputs import Cluster
+from phaze.report.inputs import Outcome
 from phaze.report.winners import choose_winner
 from phaze.search.cosearch import Problem, vary_cluster
 from phaze.workload.workload import TABLES
@@ -28,7 +28,7 @@ def main(
     asked = Problem.parse(problem, "study")
     known = tables.Architectures.load(*files["architectures"])
     commons = tables.Commons.load(*files["commons"])
-    cluster = Cluster(
+    cluster = Outcome(
         asked.scenario,
         area_limit_um2(area_limit, asked.technology),
         known,

@@ -9,7 +9,7 @@ import pandas as pd
 
 from phaze import tables
 from phaze.layout import Layout
-from phaze.report.inputs import COMMON_SHARD, Cluster, Details, Inputs, Only, Point, table_of
+from phaze.report.inputs import COMMON_SHARD, Details, Inputs, Only, Outcome, Slicing, table_of
 from phaze.report.winners import COMMON, PER_MODEL, chip_named, chip_of
 from phaze.tables.columns import POINT, layout_of
 
@@ -23,9 +23,9 @@ DESIGN_OF_CORE = {
 """Which design's estimate an operator takes: the reduction of a collective runs on the vector cores."""
 
 
-def point_of(row: pd.Series) -> Point:
+def point_of(row: pd.Series) -> Slicing:
     """The model and the layout of a placement."""
-    return Point(str(row["model"]), str(row["layout"]))
+    return Slicing(str(row["model"]), str(row["layout"]))
 
 
 def shard_rows(inputs: Inputs, table: type[tables.Schedules | tables.Stages], row: pd.Series) -> pd.DataFrame:
@@ -53,7 +53,7 @@ def operators_of(inputs: Inputs, row: pd.Series) -> pd.DataFrame:
 
 @lru_cache(maxsize=64)
 def _operators_on(
-    cluster: Cluster, details: Details, point: Point, architecture: str, shard: str
+    cluster: Outcome, details: Details, point: Slicing, architecture: str, shard: str
 ) -> pd.DataFrame:
     """The same of all placements that share an architecture and a point: results share many."""
     schedule = details.rows(tables.Schedules, point, shard, Only("architecture", (architecture,)))
@@ -65,7 +65,9 @@ def _operators_on(
     return with_estimates(scheduled, details, point, chip_named(cluster, architecture))
 
 
-def with_estimates(scheduled: pd.DataFrame, details: Details, point: Point, chip: pd.Series) -> pd.DataFrame:
+def with_estimates(
+    scheduled: pd.DataFrame, details: Details, point: Slicing, chip: pd.Series
+) -> pd.DataFrame:
     """Add the columns of the one-core or the all-core estimate, as scheduled."""
     designs = {core: chip[design] for core, design in DESIGN_OF_CORE.items()}
     scheduled = scheduled.assign(
@@ -244,7 +246,7 @@ def complexities(inputs: Inputs) -> pd.DataFrame:
 
 def _complexity_of(inputs: Inputs, model: str) -> dict[str, object]:
     tp, microbatch = min(inputs.study.workloads[model].tensor), min(inputs.study.training.microbatches)
-    point = Point(model, Layout(tp=tp, microbatch=microbatch).key)
+    point = Slicing(model, Layout(tp=tp, microbatch=microbatch).key)
     layers = inputs.details.rows(tables.Layers, point, "").set_index("layer")
     counts = layer_counts(inputs, model)
     if layers.empty or counts.empty:

@@ -10,7 +10,7 @@ from phaze.report import anatomy, inside, overview, plan_checks, record, searche
 from phaze.report import checks as checked
 from phaze.report.anatomy import placed_rows
 from phaze.report.checks import Evidence
-from phaze.report.document import Answer, Sheet
+from phaze.report.document import FirstScreen, Sheet
 from phaze.report.findings import GIVEN, RESULT_TABLES, Findings, Part
 from phaze.report.inputs import Inputs
 from phaze.report.inside import vary
@@ -112,7 +112,7 @@ def compose(inputs: Inputs, findings: Findings) -> Report:
     )
 
 
-def answer(inputs: Inputs, findings: Findings) -> Answer:
+def answer(inputs: Inputs, findings: Findings) -> FirstScreen:
     """The first screen: caveats first, then the answer, what it rests on, and a table."""
     sentences = (
         read_in_words(findings),
@@ -121,7 +121,7 @@ def answer(inputs: Inputs, findings: Findings) -> Answer:
         *gains_in_words(claims(inputs, findings)),
         in_words(inputs, findings),
     )
-    return Answer(
+    return FirstScreen(
         question="Which accelerator, and how to spread the training over it?",
         sentence=" ".join(filter(None, sentences)),
         facts=tuple(_facts(inputs, findings)),

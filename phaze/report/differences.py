@@ -15,7 +15,7 @@ from phaze.layout import Layout, layouts_of
 from phaze.report.anatomy import layer_counts, limits_of, point_of, shares_of_limits, with_estimates
 from phaze.report.document import Block, Heading, Items, Section
 from phaze.report.findings import Findings
-from phaze.report.inputs import Inputs, Only, Point
+from phaze.report.inputs import Inputs, Only, Slicing
 from phaze.report.paper import Printed, as_row, implied_s, printed_of
 from phaze.report.winners import PER_MODEL, chip_of, in_order, row_of, same_as, with_areas
 from phaze.report.words import LIMITS, compute, percent, samples, seconds, size, storing, widths
@@ -147,7 +147,7 @@ def _weight_bytes(printed: Printed, model: str, layout: Layout) -> float:
     """The weights of one slice of a model, 0 if it was not extracted for that TMP width."""
     if layout.tp not in printed.inputs.study.workloads[model].tensor:
         return 0.0
-    layers = printed.inputs.details.rows(Layers, Point(model, layout.key), "")
+    layers = printed.inputs.details.rows(Layers, Slicing(model, layout.key), "")
     weights = layers.set_index("layer")["parameter_bytes"]
     graph = printed.inputs.graphs[printed.inputs.graphs["model"] == model]
     return float((graph["layer"].map(weights) * graph["count"]).sum())
@@ -182,7 +182,7 @@ def least_bound(inputs: Inputs, model: str, architecture: str) -> pd.Series | No
     shard = chips.loc[chips["architecture"] == architecture, "shard"].iloc[0]
     only = Only("architecture", (architecture,))
     layouts = layouts_of(inputs.study.workloads[model].tensor, inputs.study.training.microbatches)
-    rows = [inputs.details.rows(Screens, Point(model, one.key), shard, only) for one in layouts]
+    rows = [inputs.details.rows(Screens, Slicing(model, one.key), shard, only) for one in layouts]
     found = pd.concat(rows, ignore_index=True)
     fitting = found[np.isfinite(found["lower_s"])]
     return None if fitting.empty else fitting.loc[fitting["lower_s"].idxmin()]

@@ -119,7 +119,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Answer:
+class FirstScreen:
     """The first screen: the question, the answer in a sentence, and the figures behind it."""
 
     question: str

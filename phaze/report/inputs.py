@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # plots and the settings of a study, which jobs that only loo
     from phaze.spec.study import Study
 
 
-class Point(NamedTuple):
+class Slicing(NamedTuple):
     """A model with the key of the layout of its operators."""
 
     model: str
@@ -39,7 +39,7 @@ class Details(Protocol):
     """Rows of large tables that belong to one point, and to one shard where a table has shards."""
 
     def rows(
-        self, table: type[tables.Table], point: Point, shard: str, only: Only | None = None
+        self, table: type[tables.Table], point: Slicing, shard: str, only: Only | None = None
     ) -> pd.DataFrame:
         """The rows, all or only those with some values; none if there is no such table."""
 
@@ -51,7 +51,7 @@ COMMON_SHARD = "common"
 """Shard of what the candidates for the common architecture have of their own: stages and schedules."""
 
 
-LOOKED_AT = {"screens": [*Point._fields, "architecture", "lower_s", "feasible_s"]}
+LOOKED_AT = {"screens": [*Slicing._fields, "architecture", "lower_s", "feasible_s"]}
 """Columns of the tables of which a report reads only some: they are so large that the others take time."""
 
 
@@ -65,7 +65,7 @@ class DetailFiles:
     """The same for candidates for the common one, as `results/stages/paper/{model}/common.parquet`."""
 
     def rows(
-        self, table: type[tables.Table], point: Point, shard: str, only: Only | None = None
+        self, table: type[tables.Table], point: Slicing, shard: str, only: Only | None = None
     ) -> pd.DataFrame:
         """The rows of the point; a table without pattern or a file that is not there has none."""
         patterns = self.common if shard == COMMON_SHARD else self.patterns
@@ -76,7 +76,7 @@ class DetailFiles:
 
 
 @lru_cache(maxsize=512)
-def _load(table: str, path: Path, point: Point, only: Only | None) -> pd.DataFrame:
+def _load(table: str, path: Path, point: Slicing, only: Only | None) -> pd.DataFrame:
     """Rows of a table as it was checked when it was written: a report looks into hundreds of them."""
     if not path.is_file():
         return tables.TABLES[table].empty()
@@ -87,8 +87,8 @@ def _load(table: str, path: Path, point: Point, only: Only | None) -> pd.DataFra
 
 
 @dataclass(frozen=True, eq=False)
-class Cluster:
-    """The results of one scenario; its tables must not be changed."""
+class Outcome:
+    """Results of one scenario on its cluster; its tables must not be changed."""
 
     scenario: Scenario
     area_limit_um2: float
@@ -113,7 +113,7 @@ class Inputs:
     """All that a report is made from; tables that a study does not have are empty."""
 
     study: Study
-    clusters: Mapping[str, Cluster]
+    clusters: Mapping[str, Outcome]
     """Scenarios by name; the report is about the first."""
     graphs: pd.DataFrame
     solves: pd.DataFrame
@@ -153,7 +153,7 @@ class Inputs:
         return self.graphs[self.graphs["model"] == model]
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> Outcome:
         """The results of the scenario that the report is about."""
         return next(iter(self.clusters.values()))
 

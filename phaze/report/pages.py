@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pandas as pd
 
-from phaze.report.document import Answer, Items, Section, Sheet
+from phaze.report.document import FirstScreen, Items, Section, Sheet
 from phaze.report.report import Report, Written, page_of
 from phaze.report.verdicts import Checklist, checks_section, run_checks
 from phaze.tables import Checks
@@ -24,7 +24,7 @@ def case_page(
     subject: Subject,
     checks: tuple[str, Checklist[Subject], str],
     tables: Written,
-    answer: Callable[[pd.DataFrame], Answer],
+    answer: Callable[[pd.DataFrame], FirstScreen],
     sections: Iterable[Section],
     last: Iterable[Section] = (),
 ) -> Report:

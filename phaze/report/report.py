@@ -14,7 +14,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from phaze.base.files import write_text
-from phaze.report.document import Answer, Chart, Gallery, Heading, Items, Prose, Section, Sheet
+from phaze.report.document import Chart, FirstScreen, Gallery, Heading, Items, Prose, Section, Sheet
 from phaze.report.style import draw
 from phaze.report.verdicts import failures
 from phaze.tables import Checks, Table
@@ -28,7 +28,7 @@ Written = Mapping[str, tuple[type[Table], pd.DataFrame]]
 def page_of(
     name: str,
     subtitle: str,
-    answer: Answer,
+    answer: FirstScreen,
     sections: Iterable[Section],
     tables: Written,
     shown: Mapping[str, pd.DataFrame] | None = None,
@@ -46,7 +46,7 @@ class Report:
     name: str
     """File name of the page."""
     subtitle: str
-    answer: Answer
+    answer: FirstScreen
     sections: tuple[Section, ...]
     tables: Mapping[str, pd.DataFrame]
     written: Mapping[str, type[Table]]

@@ -16,7 +16,7 @@ import pandas as pd
 
 from phaze.base.ranking import name_ranks, tied, within
 from phaze.base.units import MIB
-from phaze.report.inputs import Cluster, Inputs
+from phaze.report.inputs import Inputs, Outcome
 from phaze.spec.noun import Noun
 from phaze.tables import Architectures, Memories, Placements, Rankings, Results
 from phaze.tables.columns import LAYOUT
@@ -67,13 +67,13 @@ def baseline_design(study: Study) -> str | None:
     return None if study.architectures.baseline is None else _title(study.architectures.baseline, EXPERT)
 
 
-def with_areas(cluster: Cluster, placements: pd.DataFrame) -> pd.DataFrame:
+def with_areas(cluster: Outcome, placements: pd.DataFrame) -> pd.DataFrame:
     """Placements with the area of their architecture."""
     return placements.assign(area_um2=placements["architecture"].map(cluster.chips["area_um2"]))
 
 
 @lru_cache(maxsize=2)
-def candidates(cluster: Cluster) -> pd.DataFrame:
+def candidates(cluster: Outcome) -> pd.DataFrame:
     """The searched placements on all architectures within the area limit, equal architectures once."""
     placed = with_areas(cluster, cluster.placements)
     within_limit = placed["area_um2"] <= cluster.area_limit_um2 * (1 + 1e-9)
@@ -92,12 +92,12 @@ def _distinct(architectures: pd.DataFrame, names: pd.Series) -> pd.Series:
     return Architectures.distinct(architectures[architectures["architecture"].isin(names)])["architecture"]
 
 
-def chip_of(cluster: Cluster, row: pd.Series) -> pd.Series:
+def chip_of(cluster: Outcome, row: pd.Series) -> pd.Series:
     """The row of table architectures of a placement."""
     return chip_named(cluster, row["architecture"])
 
 
-def chip_named(cluster: Cluster, architecture: str) -> pd.Series:
+def chip_named(cluster: Outcome, architecture: str) -> pd.Series:
     """The row of table architectures of that name."""
     return cast(pd.Series, cluster.chips.loc[architecture])
 
@@ -161,7 +161,7 @@ def choose(rows: pd.DataFrame, tolerance: float) -> pd.Series | None:
     return Placements.leanest_first(in_order(rows)).iloc[0]
 
 
-def choose_winner(cluster: Cluster, tolerance: float) -> pd.Series | None:
+def choose_winner(cluster: Outcome, tolerance: float) -> pd.Series | None:
     """The best placement of a cluster that holds one model; None if none is placed."""
     found = choose(candidates(cluster), tolerance)
     return found if found is not None and found["status"] == "placed" else None
@@ -201,7 +201,7 @@ def rank(rows: pd.DataFrame, best: int, tolerance: float) -> pd.DataFrame:
     return ranked[(ranked["rank"] <= best) | ranked["smallest_area"]]
 
 
-def results(inputs: Inputs, cluster: Cluster) -> pd.DataFrame:
+def results(inputs: Inputs, cluster: Outcome) -> pd.DataFrame:
     """Table results: a row for every model and design that was placed, feasible or not."""
     found = pd.DataFrame(row for model in inputs.study.models for row in _results_of(inputs, cluster, model))
     if found.empty:
@@ -212,7 +212,7 @@ def results(inputs: Inputs, cluster: Cluster) -> pd.DataFrame:
     return Results.check(found.assign(speedup=speedup)[list(Results.fields())])
 
 
-def _results_of(inputs: Inputs, cluster: Cluster, model: str) -> Iterator[pd.Series]:
+def _results_of(inputs: Inputs, cluster: Outcome, model: str) -> Iterator[pd.Series]:
     tolerance = inputs.study.screen.tolerance
     placements = with_areas(cluster, cluster.placements[cluster.placements["model"] == model])
     rows: dict[str, pd.Series | None] = {}
@@ -280,7 +280,7 @@ class ChipChoice(Noun):
     """Distance from the best throughput within which the smallest HBM is chosen."""
 
 
-def choose_chips(cluster: Cluster, choice: ChipChoice) -> Chips:
+def choose_chips(cluster: Outcome, choice: ChipChoice) -> Chips:
     """Accelerators to plan on for a cluster that holds one model, each with the HBM that results give it."""
     mine, baseline = candidates(cluster), () if choice.baseline is None else (choice.baseline,)
     best, ranked = choose(mine, choice.tolerance), rank(mine, choice.best, choice.tolerance)
@@ -295,7 +295,7 @@ def choose_chips(cluster: Cluster, choice: ChipChoice) -> Chips:
     return Chips(tuple(compared), tuple(dict.fromkeys(chip for chip in others if chip not in compared)))
 
 
-def _named(cluster: Cluster, choice: ChipChoice, names: Iterable[str]) -> Iterator[Chip]:
+def _named(cluster: Outcome, choice: ChipChoice, names: Iterable[str]) -> Iterator[Chip]:
     """Named architectures with the HBM that is theirs, or that is chosen."""
     placed = cluster.placements[cluster.placements["planner"] == "phaze"]
     for name in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from phaze.report.document import Answer
+from phaze.report.document import FirstScreen
 from phaze.report.maps.inputs import NETWORK, POINT, MapInputs, speed_ups, steps
 from phaze.report.maps.readings import about, groups, nearest, read_figures
 from phaze.report.maps.sections import sections_of
@@ -36,7 +36,7 @@ def build_map_report(inputs: MapInputs) -> Report:
     )
 
 
-def answer_of(inputs: MapInputs, gains: pd.DataFrame, figures: pd.DataFrame) -> Answer:
+def answer_of(inputs: MapInputs, gains: pd.DataFrame, figures: pd.DataFrame) -> FirstScreen:
     """The first screen: beside a publication where there are readings of it, else speed-ups alone."""
     printed = figures[figures["printed"] > 0]
     for name, case in inputs.of("topologies"):
@@ -46,7 +46,7 @@ def answer_of(inputs: MapInputs, gains: pd.DataFrame, figures: pd.DataFrame) -> 
     return _alone(inputs, gains)
 
 
-def _beside(inputs: MapInputs, case: MapCase, mine: pd.DataFrame, printed: pd.DataFrame) -> Answer:
+def _beside(inputs: MapInputs, case: MapCase, mine: pd.DataFrame, printed: pd.DataFrame) -> FirstScreen:
     assert inputs.published is not None
     paper, grouped = inputs.published.title.partition(":")[0], groups(inputs, case)
     first, graph = next(iter(case.readings)), inputs.study.graphs[case.graphs[0]].label
@@ -82,7 +82,7 @@ def _beside(inputs: MapInputs, case: MapCase, mine: pd.DataFrame, printed: pd.Da
     columns: dict[str, str] = {}
     for group in grouped:
         columns |= {group: f"over CS map, {group}", f"{group}, off": "mean factor off print"}
-    return Answer(
+    return FirstScreen(
         f"What does a mapping to the topology gain, and what explains the figures of {paper}?",
         sentence,
         tuple((digits(factor), f"{where}: “{one.label}”") for factor, where, one in off),
@@ -94,7 +94,7 @@ def _mean(figures: pd.DataFrame, column: str) -> str:
     return f"{geometric_mean(figures.loc[figures['figure'] == 'over-consecutive', column]):.2f}"
 
 
-def _alone(inputs: MapInputs, gains: pd.DataFrame) -> Answer:
+def _alone(inputs: MapInputs, gains: pd.DataFrame) -> FirstScreen:
     """The answer without a publication: speed-ups by topology, proofs, times."""
     columns = {"over_consecutive": "over CS map", "over_heuristics": "over CS and p2p map", "cases": "cases"}
     rows = []
@@ -116,7 +116,7 @@ def _alone(inputs: MapInputs, gains: pd.DataFrame) -> Answer:
         (f"{int(searched['proven'].sum())} of {len(searched)}", "searches ended with a proof"),
         (f"{seconds.max():.0f} s", "for the slowest case"),
     )
-    return Answer("What does a mapping to the topology gain?", sentence, facts, sheet)
+    return FirstScreen("What does a mapping to the topology gain?", sentence, facts, sheet)
 
 
 CHECKS: Checklist[MapInputs] = Checklist()

@@ -9,7 +9,7 @@ import pandas as pd
 
 from phaze.base.units import GIB
 from phaze.report.claims import check_claims, claims_sheet
-from phaze.report.document import Answer
+from phaze.report.document import FirstScreen
 from phaze.report.pages import case_page
 from phaze.report.plans.inputs import (
     FUNCTIONS,
@@ -41,7 +41,7 @@ def build_plan_report(inputs: PlanInputs) -> Report:
     )
 
 
-def _answer(inputs: PlanInputs, claims: pd.DataFrame, checks: pd.DataFrame) -> Answer:
+def _answer(inputs: PlanInputs, claims: pd.DataFrame, checks: pd.DataFrame) -> FirstScreen:
     """The first screen: which of the claims hold."""
     held = int(claims["holds"].sum())
     planned = int((inputs.cases["status"] == "planned").sum())
@@ -57,7 +57,7 @@ def _answer(inputs: PlanInputs, claims: pd.DataFrame, checks: pd.DataFrame) -> A
         (f"{inputs.durations['seconds'].sum():,.0f} s", "of one core to find all plans and curves"),
     )
     sheet = claims_sheet(claims, "case-claims")
-    return Answer("Do Piper's plans come out as printed?", sentence, facts, sheet)
+    return FirstScreen("Do Piper's plans come out as printed?", sentence, facts, sheet)
 
 
 CHECKS: Checklist[PlanInputs] = Checklist()

@@ -8,7 +8,7 @@ import pandas as pd
 
 from phaze import tables
 from phaze.report.claims import check_claims, claims_sheet
-from phaze.report.document import Answer, Section
+from phaze.report.document import FirstScreen, Section
 from phaze.report.pages import case_page, missing, notes
 from phaze.report.report import Report
 from phaze.report.tiled.inputs import FUNCTIONS, RUN, TiledInputs, claimed_tables
@@ -60,7 +60,7 @@ def build_tiled_report(inputs: TiledInputs) -> Report:
     )
 
 
-def _answer(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame) -> Answer:
+def _answer(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame) -> FirstScreen:
     """The first screen: how near the readings come, and what nothing gives."""
     own = f"{int((~readings['theirs']).sum()):,}"
     facts = (
@@ -70,7 +70,7 @@ def _answer(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame) -
     )
     sentence = " ".join(_sentences(inputs, claims, readings))
     question = "Do PALM's case studies come out as printed?"
-    return Answer(question, sentence, facts, readings_sheet(readings))
+    return FirstScreen(question, sentence, facts, readings_sheet(readings))
 
 
 def _sentences(inputs: TiledInputs, claims: pd.DataFrame, readings: pd.DataFrame) -> Iterator[str]:

@@ -17,7 +17,7 @@ import pandas as pd
 from phaze.base.ranking import tied
 from phaze.layout import layouts_of
 from phaze.report.checks import Evidence
-from phaze.report.inputs import Cluster, Inputs, Only, Point
+from phaze.report.inputs import Inputs, Only, Outcome, Slicing
 from phaze.report.pipeline_picture import Pictures
 from phaze.report.verdicts import Checklist
 from phaze.search.pareto import uncovered
@@ -69,7 +69,7 @@ HBM_GIB = {BASELINE: 32.0}
 class BuiltDetails:
     """Details made on demand."""
 
-    def rows(self, table: type[Table], point: Point, shard: str, only: Only | None = None) -> pd.DataFrame:
+    def rows(self, table: type[Table], point: Slicing, shard: str, only: Only | None = None) -> pd.DataFrame:
         """Return the rows of a table."""
         if table in (Operators, Layers):
             return {"operators": operators, "layers": layers}[table.name](point)
@@ -118,19 +118,19 @@ def study() -> Study:
     )
 
 
-def points() -> list[Point]:
+def points() -> list[Slicing]:
     return [
-        Point(model, layout.key)
+        Slicing(model, layout.key)
         for model, (widths, *_) in MODELS.items()
         for layout in layouts_of(widths, (1, 2))
     ]
 
 
-def cluster() -> Cluster:
+def cluster() -> Outcome:
     shards = ("named", "small-buffer", "large-buffer")
     every = pd.concat([placed(point, shard)[0] for point in points() for shard in shards], ignore_index=True)
     chips = architectures()
-    return Cluster(
+    return Outcome(
         Scenario(devices=DEVICES, global_batch=BATCH),
         LIMIT_UM2,
         chips,

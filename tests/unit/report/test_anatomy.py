@@ -113,7 +113,7 @@ class OneStage:
         self.details = inputs.details
 
     def rows(
-        self, table: type[Table], point: anatomy.Point, shard: str, only: Only | None = None
+        self, table: type[Table], point: anatomy.Slicing, shard: str, only: Only | None = None
     ) -> pd.DataFrame:
         found = self.details.rows(table, point, shard, only)
         return found[found["stage"] == 0] if table is Stages else found
@@ -123,7 +123,7 @@ class WithoutEstimates(OneStage):
     """Details that have no estimates, as when a study was cleaned up."""
 
     def rows(
-        self, table: type[Table], point: anatomy.Point, shard: str, only: Only | None = None
+        self, table: type[Table], point: anatomy.Slicing, shard: str, only: Only | None = None
     ) -> pd.DataFrame:
         if table is Estimates:
             return Estimates.empty()

@@ -10,7 +10,7 @@ import pytest
 from phaze.report.build import CHECKS
 from phaze.report.checks import Evidence
 from phaze.report.findings import Findings
-from phaze.report.inputs import Inputs, Only, Point
+from phaze.report.inputs import Inputs, Only, Slicing
 from phaze.report.verdicts import run_checks
 from phaze.tables import Table
 
@@ -34,7 +34,7 @@ class Changed:
     def __init__(self, inputs: Inputs, table: str, change: Change) -> None:
         self.details, self.table, self.change = inputs.details, table, change
 
-    def rows(self, table: type[Table], point: Point, shard: str, only: Only | None = None) -> pd.DataFrame:
+    def rows(self, table: type[Table], point: Slicing, shard: str, only: Only | None = None) -> pd.DataFrame:
         found = self.details.rows(table, point, shard, only)
         return self.change(found.copy()) if table.name == self.table else found
 

@@ -6,12 +6,12 @@ import pandas as pd
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.report.inputs import DetailFiles, Only, Point, read_times
+from phaze.report.inputs import DetailFiles, Only, Slicing, read_times
 from phaze.tables import Layers, Schedules, Stages
 from tests.unit.report.toy_models import layers
 from tests.unit.report.toy_placements import placed
 
-POINT = Point("bert-large", "tp1-b2")
+POINT = Slicing("bert-large", "tp1-b2")
 
 
 def test_details_come_from_the_file_of_their_point_and_shard(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_details_come_from_the_file_of_their_point_and_shard(tmp_path: Path) -> 
 
 
 def test_what_is_common_comes_from_one_file_of_a_model_by_point(tmp_path: Path) -> None:
-    other = Point("bert-large", "tp1-b1")
+    other = Slicing("bert-large", "tp1-b1")
     stages = pd.concat([placed(point, "common")[1] for point in (POINT, other)])
     Stages.save(stages, tmp_path / "stages/bert-large/common.parquet")
     details = DetailFiles({}, common={"stages": f"{tmp_path}/stages/{{model}}/common.parquet"})

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from phaze.report.build import build_report
-from phaze.report.inputs import Cluster, Inputs
+from phaze.report.inputs import Inputs, Outcome
 from phaze.report.report import Report
 from phaze.report.winners import choose, results
 from phaze.tables import CAUSES, PLANNERS, TABLES, Certificates, Placements, Plans
@@ -50,7 +50,7 @@ def excluded(certificates: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def unplanned(inputs: Inputs, cluster: Cluster) -> pd.DataFrame:
+def unplanned(inputs: Inputs, cluster: Outcome) -> pd.DataFrame:
     """Return plans of every planner on the architectures of the results, none of which it finds."""
     nothing = dict.fromkeys(("microbatch", "microbatches", "stages", "devices_used", "degree"), 0)
     texts = {"tensor": "", "data": "", "memory": "none", "schedule": "none"}
@@ -67,7 +67,7 @@ def unplanned(inputs: Inputs, cluster: Cluster) -> pd.DataFrame:
 def report(inputs: Inputs) -> Report:
     """Return the report of the small study where no architecture has enough memory."""
     main = inputs.cluster
-    cluster = Cluster(main.scenario, main.area_limit_um2, main.architectures, infeasible(main.placements))
+    cluster = Outcome(main.scenario, main.area_limit_um2, main.architectures, infeasible(main.placements))
     nothing = replace(
         inputs,
         clusters={"paper": cluster},

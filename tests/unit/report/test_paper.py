@@ -11,7 +11,7 @@ import yaml
 from phaze.layout import Layout
 from phaze.report.differences import reasons
 from phaze.report.findings import Findings
-from phaze.report.inputs import Details, Inputs, Only, Point
+from phaze.report.inputs import Details, Inputs, Only, Slicing
 from phaze.report.paper import (
     Printed,
     accelerators_sheet,
@@ -95,7 +95,7 @@ class ScreenedDetails:
     others: Details
     lower_s: float
 
-    def rows(self, table: type[Table], point: Point, shard: str, only: Only | None = None) -> pd.DataFrame:
+    def rows(self, table: type[Table], point: Slicing, shard: str, only: Only | None = None) -> pd.DataFrame:
         """Return the rows of a table."""
         if table is not Screens:
             return self.others.rows(table, point, shard, only)

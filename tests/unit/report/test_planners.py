@@ -11,7 +11,7 @@ from phaze.report.build import answer
 from phaze.report.checks import Evidence
 from phaze.report.document import Items, Section, Sheet
 from phaze.report.findings import Findings
-from phaze.report.inputs import Cluster, Inputs
+from phaze.report.inputs import Inputs, Outcome
 from phaze.report.plan_checks import PLANNER_CHECKS
 from phaze.report.planners import chosen, compared, in_words
 from phaze.report.winners import COMMON, PER_MODEL, ChipChoice, choose_chips, choose_winner, row_of
@@ -100,7 +100,7 @@ def test_what_is_too_large_is_no_answer(inputs: Inputs, findings: Findings) -> N
     assert in_words(asked, findings) == ""
 
 
-def cluster_of(inputs: Inputs, model: str) -> Cluster:
+def cluster_of(inputs: Inputs, model: str) -> Outcome:
     placements = inputs.cluster.placements
     return replace(inputs.cluster, placements=placements[placements["model"] == model])
 

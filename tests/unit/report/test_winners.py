@@ -8,7 +8,7 @@ import pytest
 
 from phaze.report import winners
 from phaze.report.findings import Findings
-from phaze.report.inputs import Cluster, Inputs
+from phaze.report.inputs import Inputs, Outcome
 from phaze.tables import Placements
 
 
@@ -146,7 +146,7 @@ def test_a_study_without_baseline_has_no_speedups(inputs: Inputs) -> None:
     assert {"tpu-v4", "per-model"} <= set(found["design"])
 
 
-def of_model(cluster: Cluster, model: str) -> Cluster:
+def of_model(cluster: Outcome, model: str) -> Outcome:
     """Return a cluster with the placements of one model."""
     return replace(cluster, placements=cluster.placements[cluster.placements["model"] == model])
 
@@ -168,7 +168,7 @@ def test_a_workload_that_fits_nowhere_is_a_row_with_a_reason_and_has_no_winner(i
     assert winners.choose_winner(of_model(cluster, "bert-large"), 0.01) is None
 
 
-def unplaced(cluster: Cluster, model: str) -> Cluster:
+def unplaced(cluster: Outcome, model: str) -> Outcome:
     """Return a cluster on which a model fits nowhere."""
     frame = cluster.placements.copy()
     mine = frame["model"] == model

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from phaze.report.inputs import Cluster
+from phaze.report.inputs import Outcome
 from phaze.report.winners import space_of
 from phaze.spec.study import Study
 from phaze.tables import CAUSES, COMMON, Audits, Certificates
 
 
-def certificates(cluster: Cluster, study: Study) -> pd.DataFrame:
+def certificates(cluster: Outcome, study: Study) -> pd.DataFrame:
     """Return a certificate for every model, and one for all of them."""
     names = space_of(cluster.architectures, cluster.area_limit_um2)
     placed = cluster.placements[cluster.placements["architecture"].isin(names)]
@@ -35,7 +35,7 @@ def _row(model: str, names: pd.Series, per_architecture: int, best: pd.Series) -
     }  # fmt: skip
 
 
-def audits(cluster: Cluster) -> pd.DataFrame:
+def audits(cluster: Outcome) -> pd.DataFrame:
     """Return the first placements of the cluster as points that were solved again."""
     mine = cluster.placements[cluster.placements["planner"] == "phaze"].head(6)
     keys = ["model", "layout", "architecture", "hbm_gib", "recompute"]

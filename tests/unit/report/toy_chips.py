@@ -9,7 +9,7 @@ from functools import cache
 import pandas as pd
 
 from phaze.layout import Layout
-from phaze.report.inputs import Point
+from phaze.report.inputs import Slicing
 from phaze.tables import Architectures, Estimates, Schedules, Solves
 from tests.unit.report.toy_models import DIRECTIONS, Op, each_operator
 
@@ -77,7 +77,7 @@ def architectures() -> pd.DataFrame:
     return Architectures.check(pd.DataFrame(rows))
 
 
-def latency_of(op: Op, chip: Chip, cores: int, point: Point) -> tuple[float, str]:
+def latency_of(op: Op, chip: Chip, cores: int, point: Slicing) -> tuple[float, str]:
     """Return how long an operator takes on so many cores of its type, and what binds."""
     _, core, tensor, vector, size = op
     tc, vc, x, y, lanes = chip.cores
@@ -106,7 +106,7 @@ def energy_of(op: Op) -> dict[str, float]:
 
 
 @cache
-def estimates(point: Point, shard: str) -> pd.DataFrame:
+def estimates(point: Slicing, shard: str) -> pd.DataFrame:
     rows = []
     for work, op in enumerate(op for *_, op in each_operator(point.model, point) if op[1] != "none"):
         for _, row in members(shard).iterrows():
@@ -140,7 +140,7 @@ def chip_named(name: str) -> Chip:
 
 @cache
 def timeline(
-    point: Point, name: str, layer: str, direction: str
+    point: Slicing, name: str, layer: str, direction: str
 ) -> tuple[tuple[int, str, int, float, float], ...]:
     """Return (operator, resource, core, start, end): in sequence, but the three projections side by side."""
     now, rows, together = 0.0, [], 0.0
@@ -162,12 +162,12 @@ def timeline(
 
 
 @cache
-def length_s(point: Point, name: str, layer: str, direction: str) -> float:
+def length_s(point: Slicing, name: str, layer: str, direction: str) -> float:
     return max(end for *_, end in timeline(point, name, layer, direction))
 
 
 @cache
-def spent_j(point: Point, name: str, layer: str, direction: str) -> dict[str, float]:
+def spent_j(point: Slicing, name: str, layer: str, direction: str) -> dict[str, float]:
     """Return the energy of a layer as scheduled: all cores take a tenth more than one."""
     ops = [op for at, way, _, op in each_operator(point.model, point) if (at, way) == (layer, direction)]
     cores = [core for _, _, core, *_ in timeline(point, name, layer, direction)]
@@ -179,7 +179,7 @@ def spent_j(point: Point, name: str, layer: str, direction: str) -> dict[str, fl
 
 
 @cache
-def schedules(point: Point, shard: str) -> pd.DataFrame:
+def schedules(point: Slicing, shard: str) -> pd.DataFrame:
     rows = [
         {
             **point._asdict(), "architecture": name, "layer": layer, "direction": direction, "operator": i,
@@ -193,7 +193,7 @@ def schedules(point: Point, shard: str) -> pd.DataFrame:
     return Schedules.check(pd.DataFrame(rows))
 
 
-def solves(point: Point, shard: str) -> pd.DataFrame:
+def solves(point: Slicing, shard: str) -> pd.DataFrame:
     rows = []
     for name in members(shard)["architecture"]:
         for layer in ("embedding", "block", "head"):

@@ -8,7 +8,7 @@ from functools import cache
 import pandas as pd
 
 from phaze.layout import Layout
-from phaze.report.inputs import Point
+from phaze.report.inputs import Slicing
 from phaze.tables import Graphs, Layers, Operators
 
 MODELS: dict[str, tuple[tuple[int, ...], int, int, int]] = {
@@ -22,7 +22,7 @@ Op = tuple[str, str, float, float, float]
 """Name, core, tensor FLOPs, vector FLOPs, bytes."""
 
 
-def layer_operators(model: str, point: Point) -> dict[str, list[Op]]:
+def layer_operators(model: str, point: Slicing) -> dict[str, list[Op]]:
     _, _, h, seq = MODELS[model]
     s, t = seq * Layout.of_key(point.layout).microbatch, Layout.of_key(point.layout).tp
     gemm, act = 2.0 * s * h * h / t, 2.0 * s * h / t
@@ -55,7 +55,7 @@ def layer_operators(model: str, point: Point) -> dict[str, list[Op]]:
     }
 
 
-def each_operator(model: str, point: Point) -> Iterator[tuple[str, str, int, Op]]:
+def each_operator(model: str, point: Slicing) -> Iterator[tuple[str, str, int, Op]]:
     for layer, ops in layer_operators(model, point).items():
         for direction in DIRECTIONS:
             twice = 1 if direction == "forward" else 2
@@ -65,7 +65,7 @@ def each_operator(model: str, point: Point) -> Iterator[tuple[str, str, int, Op]
 
 
 @cache
-def operators(point: Point) -> pd.DataFrame:
+def operators(point: Slicing) -> pd.DataFrame:
     rows, work = [], 0
     for layer, direction, i, (name, core, tensor, vector, size) in each_operator(point.model, point):
         rows.append(
@@ -82,7 +82,7 @@ def operators(point: Point) -> pd.DataFrame:
 
 
 @cache
-def layers(point: Point) -> pd.DataFrame:
+def layers(point: Slicing) -> pd.DataFrame:
     _, _, h, seq = MODELS[point.model]
     rows = []
     for layer, ops in layer_operators(point.model, point).items():
@@ -119,11 +119,11 @@ def graphs() -> pd.DataFrame:
 
 
 @cache
-def sizes(point: Point) -> dict[str, dict[str, float]]:
+def sizes(point: Slicing) -> dict[str, dict[str, float]]:
     return {str(row["layer"]): row.to_dict() for _, row in layers(point).iterrows()}
 
 
-def model_flops(point: Point) -> Iterator[float]:
+def model_flops(point: Slicing) -> Iterator[float]:
     info = sizes(point)
     for layer, count in (("embedding", 1), ("block", MODELS[point.model][1]), ("head", 1)):
         split = bool(info[layer]["tensor_parallel"])

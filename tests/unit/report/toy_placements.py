@@ -11,7 +11,7 @@ from itertools import pairwise
 import pandas as pd
 
 from phaze.layout import Layout
-from phaze.report.inputs import Point
+from phaze.report.inputs import Slicing
 from phaze.tables import Placements, Stages
 from tests.unit.report.toy_chips import NETWORK, chip_named, length_s, members, spent_j
 from tests.unit.report.toy_models import MODELS, model_flops, sizes
@@ -28,7 +28,7 @@ LINK_J = 8e-11
 class Try:
     """A placement to evaluate: {s, d} on one chip with one memory."""
 
-    point: Point
+    point: Slicing
     chip: str
     hbm_gib: float
     recompute: bool
@@ -148,7 +148,7 @@ def _searched(a: Try) -> tuple[dict[str, object], list[dict[str, float | int]]]:
 
 
 @cache
-def placed(point: Point, shard: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+def placed(point: Slicing, shard: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return placements and stages of a shard."""
     rows: list[dict[str, object]] = []
     stages: list[dict[str, object]] = []

@@ -8,7 +8,7 @@ from functools import cache
 
 import pandas as pd
 
-from phaze.report.inputs import Cluster, Point
+from phaze.report.inputs import Outcome, Slicing
 from phaze.report.winners import ChipChoice, choose_chips, in_order, with_areas
 from phaze.spec.study import Study
 from phaze.tables import Plans, PlanStages
@@ -22,7 +22,7 @@ SHARDS = ("named", "small-buffer", "large-buffer")
 SLOWER = {"phaze": 1.0, "equal": 1.1, "expert": 1.3}
 
 
-def plans(cluster: Cluster, study: Study, hbm_gib: dict[str, float]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def plans(cluster: Outcome, study: Study, hbm_gib: dict[str, float]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the tables of plans and their stages for all models."""
     choice = ChipChoice(
         baseline=study.architectures.baseline,
@@ -46,16 +46,16 @@ def plans(cluster: Cluster, study: Study, hbm_gib: dict[str, float]) -> tuple[pd
     return Plans.check(pd.DataFrame(rows)), PlanStages.check(pd.DataFrame(stages))
 
 
-def _only(cluster: Cluster, model: str) -> Cluster:
+def _only(cluster: Outcome, model: str) -> Outcome:
     """Return the cluster as the jobs of one model see it."""
     mine = cluster.placements[cluster.placements["model"] == model]
-    return Cluster(
+    return Outcome(
         cluster.scenario, cluster.area_limit_um2, cluster.architectures, mine, common=cluster.common
     )
 
 
 def _of_chip(
-    cluster: Cluster, model: str, architecture: str, hbm_gib: float
+    cluster: Outcome, model: str, architecture: str, hbm_gib: float
 ) -> Iterator[tuple[Row, Row, list[Row]]]:
     """Yield key, plan and stages of every planner on one chip."""
     key: Row = {"model": model, "architecture": architecture, "hbm_gib": hbm_gib}
@@ -98,13 +98,13 @@ def _flushing(best: pd.Series, slower: float) -> Row:
 
 
 @cache
-def _stages(point: Point) -> pd.DataFrame:
+def _stages(point: Slicing) -> pd.DataFrame:
     return pd.concat([placed(point, shard)[1] for shard in SHARDS], ignore_index=True)
 
 
 def _cut(best: pd.Series) -> list[Row]:
     """Return the stages of Phaze's placement."""
-    stages = _stages(Point(best["model"], best["layout"]))
+    stages = _stages(Slicing(best["model"], best["layout"]))
     for name in ("architecture", "hbm_gib", "recompute", "planner"):
         stages = stages[stages[name] == best[name]]
     return [
