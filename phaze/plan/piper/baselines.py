@@ -24,20 +24,6 @@ from phaze.plan.piper.equal import plan_equally
 from phaze.plan.piper.layers import FlatCluster, PiperPlan, ProfiledLayers
 from phaze.plan.piper.planner import SearchOptions, plan, plan_over_devices
 
-Restrict = Callable[[ProfiledLayers], ProfiledLayers]
-
-
-@dataclass(frozen=True)
-class Contender:
-    """A planner, in the two ways that it is asked."""
-
-    restrict: Restrict
-    """Layers with the configurations that it may choose."""
-    plan: Callable[[ProfiledLayers, FlatCluster, SearchOptions], PiperPlan | None]
-    """The best plan, None if nothing fits."""
-    sweep: Callable[[ProfiledLayers, FlatCluster, SearchOptions], Floats]
-    """(K,) the best time with at most 1, …, K devices, infinite where nothing fits, from a single run."""
-
 
 def without_tensor_parallelism(layers: ProfiledLayers) -> ProfiledLayers:
     """Layers with their configurations on one device."""
@@ -53,56 +39,49 @@ def without_recomputation(layers: ProfiledLayers) -> ProfiledLayers:
     return replace(layers, options={t: options for t, options in kept.items() if options.names})
 
 
-def _whole(layers: ProfiledLayers) -> ProfiledLayers:
-    return layers
+@dataclass(frozen=True)
+class Contender:
+    """A planner, in the two ways that it is asked."""
 
+    restrict: Callable[[ProfiledLayers], ProfiledLayers] = lambda layers: layers
+    """Layers with the configurations that it may choose."""
+    most_data: int | None = None
+    """The largest degree of data parallelism."""
+    limited: bool = True
+    """Stages have to fit the memory."""
+    equal: bool = False
+    """Stages are equal, cut from one order of the layers whatever is asked."""
 
-def _searching(
-    restrict: Restrict, most_data: int | None = None, most_bytes: float | None = None
-) -> Contender:
-    """Piper's planner with less to choose from, or with another memory."""
+    def plan(self, layers: ProfiledLayers, cluster: FlatCluster, options: SearchOptions) -> PiperPlan | None:
+        """Best plan of layers as restricted, None if nothing fits."""
+        if self.equal:
+            return plan_equally(layers, cluster)
+        return plan(layers, self._seen(cluster), replace(options, most_data=self.most_data))
 
-    def given(cluster: FlatCluster) -> FlatCluster:
-        return cluster if most_bytes is None else replace(cluster, memory_bytes=most_bytes)
+    def sweep(self, layers: ProfiledLayers, cluster: FlatCluster, options: SearchOptions) -> Floats:
+        """Best time with at most 1, …, K devices, (K,), infinite where nothing fits, from a single run."""
+        if not self.equal:
+            options = replace(options, most_data=self.most_data)
+            return plan_over_devices(layers, self._seen(cluster), options)[1:]
+        times, most = np.full(cluster.devices, np.inf), cluster.devices
+        while most and (found := plan_equally(layers, replace(cluster, devices=most))):
+            # A plan is the best down to the devices that it uses.
+            times[found.devices - 1 : most] = found.time_per_sample_s
+            most = found.devices - 1
+        return times
 
-    return Contender(
-        restrict,
-        lambda layers, cluster, how: plan(layers, given(cluster), replace(how, most_data=most_data)),
-        lambda layers, cluster, how: plan_over_devices(
-            layers, given(cluster), replace(how, most_data=most_data)
-        )[1:],
-    )
-
-
-def _equally(restrict: Restrict) -> Contender:
-    """Equal stages, which are cut from one order of the layers whatever is asked."""
-    return Contender(
-        restrict,
-        lambda layers, cluster, _: plan_equally(layers, cluster),
-        lambda layers, cluster, _: _sweep_equally(layers, cluster),
-    )
-
-
-def _sweep_equally(layers: ProfiledLayers, cluster: FlatCluster) -> Floats:
-    """Times from the largest number of devices down: a plan is the best down to what it uses."""
-    times, most = np.full(cluster.devices, np.inf), cluster.devices
-    while most > 0:
-        found = plan_equally(layers, replace(cluster, devices=most))
-        if found is None:
-            break
-        times[found.devices - 1 : most] = found.time_per_sample_s
-        most = found.devices - 1
-    return times
+    def _seen(self, cluster: FlatCluster) -> FlatCluster:
+        return cluster if self.limited else replace(cluster, memory_bytes=np.inf)
 
 
 CONTENDERS: dict[str, Contender] = {
-    "piper": _searching(_whole),
-    "no-dp": _searching(_whole, most_data=1),
-    "no-tp": _searching(without_tensor_parallelism),
-    "no-ar": _searching(without_recomputation),
-    "equi": _equally(_whole),
-    "equi-no-tp": _equally(without_tensor_parallelism),
-    "pipedream": _searching(
-        lambda layers: without_recomputation(without_tensor_parallelism(layers)), most_bytes=np.inf
+    "piper": Contender(),
+    "no-dp": Contender(most_data=1),
+    "no-tp": Contender(without_tensor_parallelism),
+    "no-ar": Contender(without_recomputation),
+    "equi": Contender(equal=True),
+    "equi-no-tp": Contender(without_tensor_parallelism, equal=True),
+    "pipedream": Contender(
+        lambda layers: without_recomputation(without_tensor_parallelism(layers)), limited=False
     ),
 }

@@ -18,7 +18,8 @@ the other end, for every incoming edge, `syncTimeBw` for every outgoing one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Self
@@ -26,7 +27,6 @@ from typing import Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from phaze.base.arrays import Floats
 from phaze.base.room import refuse_beyond_memory
 from phaze.plan.piper.layers import Configurations, FlatCluster, ProfiledLayers
 from phaze.spec.documents import (
@@ -129,40 +129,35 @@ def _options(nodes: list[StoredLayer], edges: list[LayerEdge], width: str) -> Co
             forward[row, column] = owned[row][1].sync_time_fw[str(edge.source_id)]
         for row in rows[edge.source_id]:
             backward[row, column] = owned[row][1].sync_time_bw[str(edge.dest_id)]
+    given = [configuration for _, configuration in owned]
     return Configurations(
-        names=tuple(configuration.id for _, configuration in owned),
+        names=tuple(one.id for one in given),
         layer=np.array([place for place, _ in owned], dtype=np.int64),
-        time_s=_reals(configuration.time_per_sample for _, configuration in owned),
-        weight_bytes=_reals(configuration.parameter_size for _, configuration in owned),
-        stash_bytes=_reals(configuration.memory_usage_a for _, configuration in owned),
-        fixed_bytes=_reals(configuration.memory_usage_b for _, configuration in owned),
+        time_s=np.array([one.time_per_sample for one in given], dtype=np.float64),
+        weight_bytes=np.array([one.parameter_size for one in given], dtype=np.float64),
+        stash_bytes=np.array([one.memory_usage_a for one in given], dtype=np.float64),
+        fixed_bytes=np.array([one.memory_usage_b for one in given], dtype=np.float64),
         forward_sync_bytes=forward,
         backward_sync_bytes=backward,
     )
-
-
-def _reals(values: Iterable[float]) -> Floats:
-    return np.array(list(values), dtype=np.float64)
 
 
 def _bad_layers(nodes: list[StoredLayer]) -> Iterator[str]:
     """Yield what is wrong with the layers by themselves."""
     yield from (f"nodes: {message}" for message in repeated_ids(node.id for node in nodes))
     for node in nodes:
+        where = f"nodes: id {node.id}: TMPCs:"
         for width, given in node.configurations.items():
-            yield from (f"nodes: id {node.id}: TMPCs: {message}" for message in _bad_list(width, given))
+            try:
+                check_width(width)
+            except ValueError as error:
+                yield f"{where} {error}"
+            for name, times in sorted(Counter(one.id for one in given).items()):
+                if times > 1:
+                    repeated = f"id {name!r} is given {times} times; ids of a list must be unique"
+                    yield f"{where} width {width}: {repeated}"
         if not any(node.configurations.values()):
-            yield f"nodes: id {node.id}: TMPCs: at least one configuration is needed at some width, got none"
-
-
-def _bad_list(width: str, given: list[StoredConfiguration]) -> Iterator[str]:
-    try:
-        check_width(width)
-    except ValueError as error:
-        yield str(error)
-    names = [configuration.id for configuration in given]
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"width {width}: id {name!r} is given {names.count(name)} times; ids of a list must be unique"
+            yield f"{where} at least one configuration is needed at some width, got none"
 
 
 def _bad_graph(instance: PiperInstance) -> Iterator[str]:
@@ -203,12 +198,8 @@ def _bad_keys(where: str, given: dict[str, float], wanted: set[str], what: str) 
         missing = ", ".join(sorted(wanted - given.keys(), key=int))
         yield f"{where}: lacks {missing}; each other end of {what} the layer is needed"
     if given.keys() - wanted:
-        strange = ", ".join(sorted(given.keys() - wanted))
-        yield f"{where}: has {strange}, not the other end of {what} the layer; allowed: {_listed(wanted)}"
-
-
-def _listed(ids: set[str]) -> str:
-    return ", ".join(sorted(ids, key=int)) or "none"
+        strange, allowed = ", ".join(sorted(given.keys() - wanted)), ", ".join(sorted(wanted, key=int))
+        yield f"{where}: has {strange}, not the other end of {what} the layer; allowed: {allowed or 'none'}"
 
 
 def write_instance(path: str | Path, layers: ProfiledLayers, cluster: FlatCluster) -> None:

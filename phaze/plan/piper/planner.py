@@ -57,7 +57,10 @@ def plan(
     below_s: what the plan has to take less than.
     """
     search = ThresholdSearch(layers, cluster, options)
-    return search.best(cluster.devices, search.first_plan()) if search.has_plan(below_s) else None
+    # One search, where the best plan takes many.
+    if below_s < np.inf and (not search.possible or search.within(below_s * BELOW, cluster.devices) is None):
+        return None
+    return search.best(cluster.devices, search.first_plan())
 
 
 def plan_over_devices(
@@ -159,12 +162,6 @@ class ThresholdSearch:
         straight = replace(self, options=replace(self.options, linear=True))
         return straight.best(self.cluster.devices, None)
 
-    def has_plan(self, below_s: float) -> bool:
-        """Whether there may be a plan that takes less; one search, where the best takes many."""
-        if not self.possible or below_s == np.inf:
-            return self.possible
-        return self.within(below_s * BELOW, self.cluster.devices) is not None
-
     def best(self, devices: int, known: PiperPlan | None, faster_s: float = 0.0) -> PiperPlan | None:
         """Best plan on so many devices at most; `known` is one, none takes `faster_s`."""
         if not self.possible:
@@ -197,17 +194,14 @@ class ThresholdSearch:
         known = self._known or nothing_known(self.problem)
         costs = costs_of(self.layers, self.cluster)
         self._known = fewest_devices(self.problem, costs, known, devices, threshold_s, self.table)
-        degree = self._degree()
-        if self.table[-1, degree] > devices:
+        exactly, last = self.cluster.exactly, self.table[-1]
+        degree = self.cluster.microbatches if exactly else int(last.argmin())
+        if last[degree] > devices:
             return None
         found = self._trace(self._known, threshold_s, degree)
         if found.time_per_sample_s > threshold_s / BELOW:
             raise AssertionError(f"a plan within {threshold_s} s takes {found.time_per_sample_s} s")
         return found
-
-    def _degree(self) -> int:
-        """Sum of degrees of the plan on the fewest devices."""
-        return self.cluster.microbatches if self.cluster.exactly else int(self.table[-1].argmin())
 
     def _trace(self, known: Known, threshold_s: float, degree: int) -> PiperPlan:
         """Stages from the sources on that the table holds."""

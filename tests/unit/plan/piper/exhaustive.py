@@ -16,7 +16,7 @@ from math import ceil, inf
 import numpy as np
 from hypothesis import strategies as st
 
-from phaze.base.arrays import Floats
+from phaze.base.arrays import Floats, Ints
 from phaze.plan.piper.layers import Configurations, FlatCluster, ProfiledLayers, Synchronisation
 
 Choice = tuple[Fraction, float]
@@ -168,31 +168,33 @@ def instances(
 
 
 def draw_layers(rng: np.random.Generator, n: int, alike: bool) -> ProfiledLayers:
-    """Return layers with branches; alike: a layer's configurations have the same weights and exchanges."""
+    """Return layers with branches and up to four configurations each, at times none.
+
+    alike: a layer's configurations have the same weights and exchanges.
+    """
     number = rng.permutation(n)
     pairs = [(number[i], number[j]) for i in range(n) for j in range(i + 1, n) if rng.random() < 0.5]
-    sources = np.array([u for u, _ in pairs], dtype=np.int64)
-    targets = np.array([v for _, v in pairs], dtype=np.int64)
+    edges = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     widths = [1, *(t for t in (2, 3) if rng.random() < 0.5)]
+
+    def options() -> Configurations:
+        counts = rng.choice([0, 1, 2, 3, 4], n, p=[0.04, 0.26, 0.3, 0.2, 0.2])
+        return draw_options(rng, counts, *edges.T, alike=alike)
+
     return ProfiledLayers(
         ids=tuple(range(n)),
         names=tuple(f"layer {v}" for v in range(n)),
-        edges=np.stack([sources, targets], axis=1),
+        edges=edges,
         edge_bytes=rng.integers(0, 5, len(pairs)).astype(float),
-        options={t: draw_options(rng, n, sources, targets, alike) for t in widths},
+        options={t: options() for t in widths},
     )
 
 
 def draw_options(
-    rng: np.random.Generator,
-    n: int,
-    sources: np.ndarray[tuple[int], np.dtype[np.int64]],
-    targets: np.ndarray[tuple[int], np.dtype[np.int64]],
-    alike: bool,
+    rng: np.random.Generator, counts: Ints, sources: Ints, targets: Ints, *, alike: bool
 ) -> Configurations:
-    """Return up to four configurations a layer, at times none; small numbers, so that some are equal."""
-    counts = rng.choice([0, 1, 2, 3, 4], n, p=[0.04, 0.26, 0.3, 0.2, 0.2])
-    layer = np.repeat(np.arange(n), counts)
+    """Return so many configurations a layer; small numbers, so that some are equal."""
+    layer = np.repeat(np.arange(len(counts)), counts)
     like = np.repeat(np.cumsum(counts) - counts, counts) if alike else np.arange(len(layer))
     shape = (len(layer), len(sources))
     forward, backward = rng.integers(0, 4, shape)[like], rng.integers(0, 4, shape)[like]

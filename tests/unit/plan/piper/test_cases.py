@@ -9,7 +9,6 @@ import pandas as pd
 
 from phaze.base.units import GIB
 from phaze.layout import Layout
-from phaze.plan.piper.baselines import Contender
 from phaze.plan.piper.cases import RUNS, plan_point
 from phaze.plan.piper.layers import FlatCluster, PiperPlan, PlannedStage, ProfiledLayers
 from phaze.plan.piper.planner import SearchOptions
@@ -34,6 +33,9 @@ class OneStage:
     def __init__(self) -> None:
         self.asked: list[tuple[int, FlatCluster, SearchOptions]] = []
 
+    def restrict(self, layers: ProfiledLayers) -> ProfiledLayers:
+        return layers
+
     def plan(self, layers: ProfiledLayers, cluster: FlatCluster, how: SearchOptions) -> PiperPlan | None:
         self.asked.append((len(layers), cluster, how))
         members = tuple(range(len(layers)))
@@ -46,9 +48,8 @@ class OneStage:
 
 
 def planned(folder: Path, one: OneStage, **changes: object) -> dict[str, pd.DataFrame]:
-    by = {"piper": Contender(lambda layers: layers, one.plan, one.sweep)}
     point = PlanPoint.model_validate({**POINT, **changes})
-    return plan_point("figure", "toy", layers_of(repeated(), folder), point, by)
+    return plan_point("figure", "toy", layers_of(repeated(), folder), point, {"piper": one})
 
 
 def test_a_row_for_every_number_of_devices_with_the_stages_of_its_plan(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -16,9 +17,9 @@ from phaze.base.units import GIB
 from phaze.plan.piper.baselines import without_tensor_parallelism
 from phaze.plan.piper.equal import depth_first_order, equal_cuts, plan_equally, uniform_choices
 from phaze.plan.piper.instance import read_instance
-from phaze.plan.piper.layers import Configurations, FlatCluster, PiperPlan, ProfiledLayers, Synchronisation
-from phaze.plan.piper.stages import best_stage
-from tests.unit.plan.piper.exhaustive import choices_of
+from phaze.plan.piper.layers import Configurations, FlatCluster, ProfiledLayers
+from tests.unit.plan.piper.exhaustive import choices_of, draw_options
+from tests.unit.plan.piper.test_planner import assert_is_whole, time_of
 
 BANDWIDTH = 25.0 * GIB
 
@@ -51,38 +52,26 @@ def draw(seed: int) -> tuple[ProfiledLayers, FlatCluster]:
     names = [str(rng.choice(["embedding", "block"])), *["block"] * (n - 2), "head"][:n]
     number = rng.permutation(n)
     pairs = [(i, j) for i in range(n) for j in range(i + 1, n) if j == i + 1 or rng.random() < 0.3]
-    sources = np.array([number[i] for i, _ in pairs], dtype=np.int64)
-    targets = np.array([number[j] for _, j in pairs], dtype=np.int64)
-    layer = np.repeat(np.arange(n), 2)
-    shape = (2 * n, len(pairs))
+    edges = np.array([(number[i], number[j]) for i, j in pairs], dtype=np.int64).reshape(-1, 2)
 
-    def options(tensor: int) -> Configurations:
-        return Configurations(
-            names=("plain", "again") * n,
-            layer=layer,
-            time_s=rng.integers(1, 12, 2 * n) / tensor,
-            weight_bytes=rng.integers(0, 9, 2 * n).astype(float),
-            stash_bytes=rng.integers(0, 6, 2 * n).astype(float),
-            fixed_bytes=rng.integers(0, 9, 2 * n).astype(float),
-            forward_sync_bytes=rng.integers(0, 4, shape) * (targets == layer[:, None]).astype(float),
-            backward_sync_bytes=rng.integers(0, 4, shape) * (sources == layer[:, None]).astype(float),
-        )
+    def options(width: int) -> Configurations:
+        drawn = draw_options(rng, np.full(n, 2), *edges.T, alike=False)
+        return replace(drawn, names=("plain", "again") * n, time_s=drawn.time_s / width)
 
     layers = ProfiledLayers(
         ids=tuple(range(n)),
         names=tuple(names[i] for i in np.argsort(number)),
-        edges=np.stack([sources, targets], axis=1),
+        edges=edges,
         edge_bytes=rng.integers(0, 5, len(pairs)).astype(float),
-        options={tensor: options(tensor) for tensor in (1, 3)},
+        options={width: options(width) for width in (1, 3)},
     )
-    synchronisation: Synchronisation = "batch" if rng.random() < 0.5 else "round"
     cluster = FlatCluster(
         devices=int(rng.integers(1, 13)),
         memory_bytes=float(rng.integers(5, 90)),
         bandwidth_bytes_per_s=float(rng.choice([1.0, 10.0, 100.0])),
         microbatches=int(rng.integers(1, 9)),
         exactly=bool(rng.random() < 0.3),
-        synchronisation=synchronisation,
+        synchronisation="batch" if rng.random() < 0.5 else "round",
     )
     return layers, cluster
 
@@ -124,40 +113,22 @@ def _slowest(
 
 @settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.integers(0, 2**32 - 1))
-def test_the_plan_is_the_best_of_all(seed: int) -> None:
+def test_the_plan_is_the_best_of_all_alike_complete_in_the_order_of_the_flow_and_within_limits(
+    seed: int,
+) -> None:
     layers, cluster = draw(seed)
     found = plan_equally(layers, cluster)
-    assert (found.time_per_sample_s if found else inf) == pytest.approx(
-        best_of_all(layers, cluster), rel=1e-12
-    )
-
-
-@settings(derandomize=True, deadline=None, max_examples=50)
-@given(st.integers(0, 2**32 - 1))
-def test_a_plan_is_alike_complete_in_the_order_of_the_flow_and_within_limits(seed: int) -> None:
-    layers, cluster = draw(seed)
-    found = plan_equally(layers, cluster)
+    assert time_of(found) == pytest.approx(best_of_all(layers, cluster), rel=1e-12)
+    order = np.argsort(depth_first_order(layers))
+    assert all(order[u] < order[v] for u, v in layers.pairs)
     if found is None:
         return
-    assert sorted(v for stage in found.stages for v in stage.layers) == list(range(len(layers)))
-    place = {v: j for j, stage in enumerate(found.stages) for v in stage.layers}
-    assert all(place[u] <= place[v] for u, v in layers.pairs)
+    assert_is_whole(layers, cluster, found)
     assert len({stage.layout for stage in found.stages}) == 1
-    assert found.devices <= cluster.devices
-    assert found.degree <= cluster.microbatches
-    assert all(stage.memory_bytes <= cluster.memory_bytes for stage in found.stages)
     assert [stage.in_flight for stage in found.stages] == list(range(len(found.stages), 0, -1))
     for stage in found.stages:
         options = layers.options[stage.layout.tp]
         assert [int(options.layer[x]) for x in stage.configurations] == list(stage.layers)
-
-
-@settings(derandomize=True, deadline=None, max_examples=100)
-@given(st.integers(0, 2**32 - 1))
-def test_layers_stand_in_topological_order(seed: int) -> None:
-    layers, _ = draw(seed)
-    place = np.argsort(depth_first_order(layers))
-    assert all(place[u] < place[v] for u, v in layers.pairs)
 
 
 def test_the_order_goes_into_depth_along_edges_as_given() -> None:
@@ -165,17 +136,6 @@ def test_the_order_goes_into_depth_along_edges_as_given() -> None:
     edges = [(0, 2), (0, 1), (1, 3)]
     layers = ProfiledLayers((0, 1, 2, 3), ("", "", "", ""), {}, edges=np.array(edges), edge_bytes=np.zeros(3))
     assert depth_first_order(layers).tolist() == [0, 1, 3, 2]
-
-
-def priced_alike(layers: ProfiledLayers, cluster: FlatCluster, plan: PiperPlan) -> bool:
-    """Return whether each stage costs what it costs alone, where it has no faster configurations that fit."""
-    degree = plan.degree
-    for stage in plan.stages:
-        alone = best_stage(layers, cluster, stage.layers, stage.layout, degree)
-        if alone is None or alone.time_s > stage.time_s * (1 + 1e-9):
-            return False
-        degree -= stage.layout.dp
-    return True
 
 
 TABLE_1 = {
@@ -221,4 +181,3 @@ def test_the_optima_of_the_authors_program_come_out(column: str, shared_data: Pa
         else:
             assert found is not None
             assert found.time_per_sample_s == pytest.approx(float(row[column]), rel=1e-9)
-            assert priced_alike(layers, cluster, found)
