@@ -19,7 +19,7 @@ from phaze.base.compiled import njit, njit_beside_others, njit_inner
 from phaze.base.deadline import Deadline, slices
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.map.objective import MappingProblem
-from phaze.pipeline.gpipe import Work, pass_through, work_of
+from phaze.pipeline.gpipe import StageArrays, pass_through, stage_arrays
 from phaze.workload.operator_graphs import StageGraph
 
 
@@ -28,7 +28,7 @@ class AnnealingTask(NamedTuple):
 
     simulated: bool
     """The step; otherwise the longest stage time."""
-    work: Work
+    work: StageArrays
     ring_bytes: Floats
     ring_waits: float
     replicas: int
@@ -41,12 +41,12 @@ class AnnealingTask(NamedTuple):
 def step_task(stages: StageGraph, network: DeviceNetwork, memory_bytes_per_s: float) -> AnnealingTask:
     """AnnealingTask to make the simulated step short."""
     problem = MappingProblem(stages, network, "exact")
-    return _task(problem, work_of(stages, memory_bytes_per_s), simulated=True)
+    return _task(problem, stage_arrays(stages, memory_bytes_per_s), simulated=True)
 
 
 def stage_task(problem: MappingProblem) -> AnnealingTask:
     """AnnealingTask to make the longest stage time of an instantiation short."""
-    work = work_of(problem.stages)
+    work = stage_arrays(problem.stages)
     counted = work._replace(edges=problem.edges, sizes=problem.edge_bytes, update=np.zeros_like(work.update))
     task = _task(problem, counted, simulated=False)
     if problem.counts_rings:
@@ -54,7 +54,7 @@ def stage_task(problem: MappingProblem) -> AnnealingTask:
     return task._replace(ring_bytes=np.zeros_like(task.ring_bytes), ring_waits=0.0)
 
 
-def _task(problem: MappingProblem, work: Work, *, simulated: bool) -> AnnealingTask:
+def _task(problem: MappingProblem, work: StageArrays, *, simulated: bool) -> AnnealingTask:
     network = problem.network
     return AnnealingTask(
         simulated, work, problem.ring_bytes, problem.ring_waits, problem.stages.replicas,

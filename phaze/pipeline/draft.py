@@ -13,17 +13,17 @@ import numpy as np
 
 from phaze.base.arrays import Ints
 from phaze.base.errors import PhazeError
-from phaze.pipeline.durations import Kind
+from phaze.pipeline.durations import JobKind
 from phaze.pipeline.graph import EventGraph, event_graph
 from phaze.pipeline.pipeline import Pipeline
 
 Pair = tuple[int, int]
 """A stage and the stage to which it sends."""
-Job = tuple[Kind, int, int]
-"""Kind, resource (workers, then ports) and stage."""
+Job = tuple[JobKind, int, int]
+"""JobKind, resource (workers, then ports) and stage."""
 
 
-class Work(NamedTuple):
+class TimedJob(NamedTuple):
     """A job whose turns the traffic gives."""
 
     job: Job
@@ -35,7 +35,7 @@ class Wait(NamedTuple):
     seconds: float
 
 
-class Tensor(NamedTuple):
+class SentTensor(NamedTuple):
     """What a worker sends to another."""
 
     pair: Pair
@@ -43,7 +43,7 @@ class Tensor(NamedTuple):
     to: int
 
 
-Part = Work | Wait | Tensor
+Part = TimedJob | Wait | SentTensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +100,8 @@ class _Writer:
         for edge in range(self.preceded[job], self.preceded[job + 1]):
             self.arrivals[edge] = self._arrival(edge, stage, resource)
             before.append(self.arrivals[edge])
-        name = Kind(kind), resource, stage
-        part = Work(name) if name in self.timed else Wait(self.duration[job])
+        name = JobKind(kind), resource, stage
+        part = TimedJob(name) if name in self.timed else Wait(self.duration[job])
         self.job[job] = self._append(part, before)
 
     def _arrival(self, edge: int, stage: int, resource: int) -> int:
@@ -114,7 +114,7 @@ class _Writer:
         if source == stage or pair not in self.sent:
             return self._append(Wait(delay), [self.job[sender]]) if delay else self.job[sender]
         if (sender, stage) not in self.there:
-            self.there[sender, stage] = self._append(Tensor(pair, worker, resource), [self.job[sender]])
+            self.there[sender, stage] = self._append(SentTensor(pair, worker, resource), [self.job[sender]])
         return self.there[sender, stage]
 
     def _append(self, part: Part, before: list[int]) -> int:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from phaze.pipeline.pipeline import Pipeline
 
 
-class Kind(IntEnum):
+class JobKind(IntEnum):
     """What a worker or a port does: passes of a microbatch, then what is done once per batch."""
 
     FETCH = 0
@@ -32,29 +32,29 @@ class Kind(IntEnum):
 
 def durations(pipeline: Pipeline) -> Floats:
     """Seconds of every kind of job at every stage, (kinds, stages)."""
-    table = np.zeros((len(Kind), len(pipeline.stages)))
+    table = np.zeros((len(JobKind), len(pipeline.stages)))
     parts = pieces(pipeline)
-    table[Kind.FETCH] = pipeline.fetch_s
-    table[Kind.FORWARD] = pipeline.column("forward_s")
-    table[Kind.RECOMPUTE] = pipeline.column("recompute_s")
-    table[Kind.WEIGHT_GRADIENT] = pipeline.column("weight_s") * pipeline.rules.splits
-    table[Kind.BACKWARD] = pipeline.column("backward_s") - table[Kind.WEIGHT_GRADIENT]
-    table[Kind.SYNC] = pipeline.column("sync_s") * (parts - 1) / parts
-    table[Kind.LAST_SYNC] = pipeline.column("sync_s") / parts
-    table[Kind.UPDATE] = pipeline.column("update_s")
-    table[Kind.GATHER] = pipeline.column("gather_s")
+    table[JobKind.FETCH] = pipeline.fetch_s
+    table[JobKind.FORWARD] = pipeline.column("forward_s")
+    table[JobKind.RECOMPUTE] = pipeline.column("recompute_s")
+    table[JobKind.WEIGHT_GRADIENT] = pipeline.column("weight_s") * pipeline.rules.splits
+    table[JobKind.BACKWARD] = pipeline.column("backward_s") - table[JobKind.WEIGHT_GRADIENT]
+    table[JobKind.SYNC] = pipeline.column("sync_s") * (parts - 1) / parts
+    table[JobKind.LAST_SYNC] = pipeline.column("sync_s") / parts
+    table[JobKind.UPDATE] = pipeline.column("update_s")
+    table[JobKind.GATHER] = pipeline.column("gather_s")
     return table + occupied_s(pipeline)
 
 
 def occupied_s(pipeline: Pipeline) -> Floats:
     """Seconds for which transfers occupy the device in every kind of job, (kinds, stages)."""
-    table = np.zeros((len(Kind), len(pipeline.stages)))
+    table = np.zeros((len(JobKind), len(pipeline.stages)))
     if pipeline.transfers == "occupying":
         activation, gradient = borders(pipeline)
-        table[Kind.FORWARD, 1:] += activation
-        table[Kind.FORWARD, :-1] += activation
-        table[Kind.BACKWARD, 1:] += gradient
-        table[Kind.BACKWARD, :-1] += gradient
+        table[JobKind.FORWARD, 1:] += activation
+        table[JobKind.FORWARD, :-1] += activation
+        table[JobKind.BACKWARD, 1:] += gradient
+        table[JobKind.BACKWARD, :-1] += gradient
     return table
 
 

@@ -43,7 +43,7 @@ UPDATE_TRAFFIC = 3.0
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class GPipeStep:
     """A simulated training step."""
 
     step_s: float
@@ -66,11 +66,6 @@ class Step:
         """Return when the critical stage's passes are over."""
         return float(self.ended_s[self.critical_stage].max())
 
-    @property
-    def communication_s(self) -> float:
-        """Return the time that an endless bandwidth would save."""
-        return self.step_s - self.compute_s
-
 
 def step_time_s(
     stages: StageGraph, mapping: Ints, network: DeviceNetwork, memory_bytes_per_s: float = math.inf
@@ -89,16 +84,16 @@ def step_times_s(
     mappings = np.ascontiguousarray(mappings, np.int64)
     for mapping in mappings:
         check_mapping(stages, mapping, network.devices)
-    work = work_of(stages, memory_bytes_per_s)
+    work = stage_arrays(stages, memory_bytes_per_s)
     return np.asarray(_all_steps(work, mappings, network.seconds_per_byte, network.waits_s))
 
 
 def simulate_step(
     stages: StageGraph, mapping: Ints, network: DeviceNetwork, memory_bytes_per_s: float = math.inf
-) -> Step:
+) -> GPipeStep:
     """Return the step under one mapping, shape (S, R), and where its time goes."""
     check_mapping(stages, mapping, network.devices)
-    work, mapping = work_of(stages, memory_bytes_per_s), np.ascontiguousarray(mapping, np.int64)
+    work, mapping = stage_arrays(stages, memory_bytes_per_s), np.ascontiguousarray(mapping, np.int64)
     seconds, waits, count = network.seconds_per_byte, network.waits_s, len(mapping)
     ended = np.empty(mapping.shape)
     for replica in range(stages.replicas):
@@ -106,7 +101,7 @@ def simulate_step(
     reduced, silent = _reduced_s(work, mapping, network), np.zeros((count, count))
     alone = passes_end(work, np.arange(count), silent, silent)
     step = float((ended.max(axis=1) + reduced + work.update).max())
-    return Step(step, ended, reduced, work.update, float((alone + work.update).max()))
+    return GPipeStep(step, ended, reduced, work.update, float((alone + work.update).max()))
 
 
 def held_step_s(
@@ -114,7 +109,7 @@ def held_step_s(
 ) -> float:
     """Return the time of a step under one mapping, shape (S, R), where messages hold both devices."""
     check_mapping(stages, mapping, network.devices)
-    work, mapping = work_of(stages, memory_bytes_per_s), np.ascontiguousarray(mapping, np.int64)
+    work, mapping = stage_arrays(stages, memory_bytes_per_s), np.ascontiguousarray(mapping, np.int64)
     seconds, waits, edges = network.seconds_per_byte, network.waits_s, work.edges
     sent, returned = np.lexsort(edges.T[::-1]), np.lexsort(edges.T)[::-1]
     order, ended = np.arange(len(mapping)), np.empty(mapping.shape)
@@ -138,7 +133,7 @@ def flat_step_time_s(
     """Return the time of a step with equal links everywhere: all replicas are alike, and one is simulated."""
     count, replicas = len(stages.forward_s), stages.replicas
     network = flat_network(count, bandwidth_bytes_per_s, latency_s)
-    work = work_of(stages, memory_bytes_per_s)
+    work = stage_arrays(stages, memory_bytes_per_s)
     ended = passes_end(work, np.arange(count), network.seconds_per_byte, network.waits_s)
     ring = Levels((Tier(replicas, bandwidth_bytes_per_s, latency_s),))
     return float((ended + ring.seconds("all_reduce", work.gradients, Group(replicas, 1)) + work.update).max())
@@ -153,7 +148,7 @@ def check_mapping(stages: StageGraph, mapping: Ints, devices: int) -> None:
         raise PhazeError(f"mapping: must name {mapping.size} different devices from 0 to {devices - 1}")
 
 
-class Work(NamedTuple):
+class StageArrays(NamedTuple):
     """S stages and the e edges between them, sorted by source, as compiled code takes them."""
 
     forward: Floats
@@ -167,13 +162,13 @@ class Work(NamedTuple):
     microbatches: int
 
 
-def work_of(stages: StageGraph, memory_bytes_per_s: float = math.inf) -> Work:
+def stage_arrays(stages: StageGraph, memory_bytes_per_s: float = math.inf) -> StageArrays:
     """Return the arrays that the compiled code works on."""
 
     def reals(values: Floats) -> Floats:
         return np.ascontiguousarray(values, np.float64)
 
-    return Work(
+    return StageArrays(
         reals(stages.forward_s),
         reals(stages.backward_s),
         np.ascontiguousarray(stages.edges.reshape(-1, 2), np.int64),
@@ -184,7 +179,7 @@ def work_of(stages: StageGraph, memory_bytes_per_s: float = math.inf) -> Work:
     )
 
 
-def _reduced_s(work: Work, mapping: Ints, network: DeviceNetwork) -> Floats:
+def _reduced_s(work: StageArrays, mapping: Ints, network: DeviceNetwork) -> Floats:
     """Return the time of every stage's all-reduce, (S,)."""
     sizes = work.gradients.tolist()
     return np.array([network.seconds("all_reduce", *one) for one in zip(sizes, mapping, strict=True)])
@@ -204,7 +199,7 @@ def ring_s(size: float, ring: Ints, seconds: Floats, waits: Floats) -> float:
 
 
 @njit
-def passes_end(work: Work, devices: Ints, seconds: Floats, waits: Floats) -> Floats:
+def passes_end(work: StageArrays, devices: Ints, seconds: Floats, waits: Floats) -> Floats:
     """Return when each stage of one replica, on `devices`, ends its last backward pass, shape (S,)."""
     free, scratch = np.empty(len(work.forward)), np.empty(len(work.forward) + len(work.edges))
     pass_through(work, devices, seconds, waits, free, scratch)
@@ -213,7 +208,7 @@ def passes_end(work: Work, devices: Ints, seconds: Floats, waits: Floats) -> Flo
 
 @njit_inner
 def pass_through(
-    work: Work, devices: Ints, seconds: Floats, waits: Floats, free: Floats, scratch: Floats
+    work: StageArrays, devices: Ints, seconds: Floats, waits: Floats, free: Floats, scratch: Floats
 ) -> None:
     """Write into `free` when each stage of one replica ends its last backward pass, shape (S,).
 
@@ -249,7 +244,7 @@ def pass_through(
 
 
 @njit
-def _all_steps(work: Work, mappings: Ints, seconds: Floats, waits: Floats) -> Floats:
+def _all_steps(work: StageArrays, mappings: Ints, seconds: Floats, waits: Floats) -> Floats:
     """Return the time of a step under every mapping, shape (n,)."""
     steps = np.zeros(len(mappings))
     for n in range(len(mappings)):

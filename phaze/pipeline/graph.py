@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze.base.arrays import Floats, Ints
-from phaze.pipeline.durations import Kind, borders, durations, fetches_on_worker, overlap_s, pieces
+from phaze.pipeline.durations import JobKind, borders, durations, fetches_on_worker, overlap_s, pieces
 from phaze.pipeline.orders import Jobs, joined, own_microbatches, worker_jobs
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import Passes
@@ -38,9 +38,9 @@ class EventGraph:
 class Sites:
     """Where each pass stands among the jobs: (stages, microbatches) indices, -1 where there is none."""
 
-    at: dict[Kind, Ints]
+    at: dict[JobKind, Ints]
 
-    def of(self, kind: Kind, stage: NDArray[np.int32], microbatch: NDArray[np.int32]) -> Ints:
+    def of(self, kind: JobKind, stage: NDArray[np.int32], microbatch: NDArray[np.int32]) -> Ints:
         """Return the indices of these passes."""
         return self.at[kind][stage, microbatch]
 
@@ -97,7 +97,7 @@ def _input_ports(pipeline: Pipeline) -> list[Passes]:
     if not fetches_ahead(pipeline):
         return []
     owned = [own_microbatches(pipeline, replica, 0) for replica in range(pipeline.replicas[0])]
-    return [Passes(np.full(len(own), Kind.FETCH), np.zeros(len(own), int), own) for own in owned]
+    return [Passes(np.full(len(own), JobKind.FETCH), np.zeros(len(own), int), own) for own in owned]
 
 
 def _sync_ports(pipeline: Pipeline) -> list[Passes]:
@@ -107,7 +107,10 @@ def _sync_ports(pipeline: Pipeline) -> list[Passes]:
     for group in synchronising_groups(pipeline):
         chunks = [q for q in reversed(range(group, len(syncs), pipeline.depth)) if syncs[q]]
         pairs = [
-            (k, q) for q in chunks for k in (Kind.SYNC, Kind.LAST_SYNC) if k == Kind.LAST_SYNC or early[q]
+            (k, q)
+            for q in chunks
+            for k in (JobKind.SYNC, JobKind.LAST_SYNC)
+            if k == JobKind.LAST_SYNC or early[q]
         ]
         kinds, stages = np.array(pairs).T
         batches = np.arange(pipeline.batches)
@@ -120,7 +123,7 @@ def _sync_ports(pipeline: Pipeline) -> list[Passes]:
 def _sites(pipeline: Pipeline, jobs: Jobs) -> Sites:
     shape = (len(pipeline.stages), max(pipeline.lane_microbatches, 1) * pipeline.batches)
     at = {}
-    for kind in (Kind.FETCH, Kind.FORWARD, Kind.BACKWARD, Kind.LAST_SYNC):
+    for kind in (JobKind.FETCH, JobKind.FORWARD, JobKind.BACKWARD, JobKind.LAST_SYNC):
         found = np.flatnonzero(jobs.kind == kind)
         at[kind] = np.full(shape, -1, np.int64)
         at[kind][jobs.stage[found], jobs.microbatch[found]] = found
@@ -135,42 +138,46 @@ def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: Sites) -> tuple[
     if pipeline.transfers == "occupying":
         activation, gradient = np.zeros_like(activation), np.zeros_like(gradient)
 
-    def link(which: Ints, kind: Kind, step: int, lag: Floats) -> None:
+    def link(which: Ints, kind: JobKind, step: int, lag: Floats) -> None:
         stage, microbatch = jobs.stage[which], jobs.microbatch[which]
         single[which] = sites.of(kind, stage + step, microbatch)
         delay[which] = lag
 
-    forward = np.flatnonzero((jobs.kind == Kind.FORWARD) & (jobs.stage > 0))
-    link(forward, Kind.FORWARD, -1, activation[jobs.stage[forward] - 1])
+    forward = np.flatnonzero((jobs.kind == JobKind.FORWARD) & (jobs.stage > 0))
+    link(forward, JobKind.FORWARD, -1, activation[jobs.stage[forward] - 1])
     if fetches_ahead(pipeline):
-        link(np.flatnonzero((jobs.kind == Kind.FORWARD) & (jobs.stage == 0)), Kind.FETCH, 0, np.zeros(1))
-    waits = (jobs.kind == Kind.BACKWARD) | ((jobs.kind == Kind.RECOMPUTE) & (not pipeline.early_recompute))
+        link(
+            np.flatnonzero((jobs.kind == JobKind.FORWARD) & (jobs.stage == 0)), JobKind.FETCH, 0, np.zeros(1)
+        )
+    waits = (jobs.kind == JobKind.BACKWARD) | (
+        (jobs.kind == JobKind.RECOMPUTE) & (not pipeline.early_recompute)
+    )
     backward = np.flatnonzero(waits & (jobs.stage < stages - 1))
-    link(backward, Kind.BACKWARD, 1, gradient[jobs.stage[backward]])
-    link(np.flatnonzero(jobs.kind == Kind.UPDATE), Kind.LAST_SYNC, 0, np.zeros(1))
+    link(backward, JobKind.BACKWARD, 1, gradient[jobs.stage[backward]])
+    link(np.flatnonzero(jobs.kind == JobKind.UPDATE), JobKind.LAST_SYNC, 0, np.zeros(1))
     if pipeline.release_s > 0:
-        fetch = np.flatnonzero((jobs.kind == Kind.FETCH) & (jobs.microbatch > 0))
-        single[fetch] = sites.at[Kind.FETCH][0, jobs.microbatch[fetch] - 1]
+        fetch = np.flatnonzero((jobs.kind == JobKind.FETCH) & (jobs.microbatch > 0))
+        single[fetch] = sites.at[JobKind.FETCH][0, jobs.microbatch[fetch] - 1]
         delay[fetch] = pipeline.release_s - pipeline.fetch_s
     return single, delay
 
 
 def _joins(pipeline: Pipeline, jobs: Jobs) -> list[Join]:
     """Return the jobs that wait for all replicas, in rising order."""
-    passes, updates = last_passes(pipeline, jobs), _last(pipeline, jobs, Kind.UPDATE, 1)
+    passes, updates = last_passes(pipeline, jobs), _last(pipeline, jobs, JobKind.UPDATE, 1)
     groups = np.array([group for group, _ in pipeline.workers])
     early = overlap_s(pipeline)
     joins: list[Join] = []
-    for job in np.flatnonzero(jobs.kind >= Kind.SYNC).tolist():
+    for job in np.flatnonzero(jobs.kind >= JobKind.SYNC).tolist():
         kind, stage, batch = jobs.kind[job], int(jobs.stage[job]), int(jobs.microbatch[job])
         members = groups == stage % pipeline.depth
         chunk = slice(stage // pipeline.depth, stage // pipeline.depth + 1)
-        if kind == Kind.SYNC:
+        if kind == JobKind.SYNC:
             joins.append(Join(job, passes[members, chunk, batch].max(axis=1), -float(early[stage])))
-        elif kind == Kind.LAST_SYNC:
+        elif kind == JobKind.LAST_SYNC:
             of = chunk if pipeline.overlap_sync else slice(None)
             joins.append(Join(job, passes[members, of, batch].max(axis=1), 0.0))
-        elif kind == Kind.GATHER:
+        elif kind == JobKind.GATHER:
             joins.append(Join(job, updates[members, chunk, batch].max(axis=1), 0.0))
     return joins
 
@@ -180,7 +187,7 @@ def last_passes(pipeline: Pipeline, jobs: Jobs) -> Ints:
     return _last(pipeline, jobs, pipeline.rules.last_pass, pipeline.lane_microbatches)
 
 
-def _last(pipeline: Pipeline, jobs: Jobs, kind: Kind, per_batch: int) -> Ints:
+def _last(pipeline: Pipeline, jobs: Jobs, kind: JobKind, per_batch: int) -> Ints:
     found = np.flatnonzero(jobs.kind == kind)
     last = np.full((len(pipeline.workers), pipeline.chunks, pipeline.batches), -1, np.int64)
     where = (jobs.resource[found], jobs.stage[found] // pipeline.depth, jobs.microbatch[found] // per_batch)

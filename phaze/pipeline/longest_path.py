@@ -7,10 +7,6 @@ no time yet; that job wakes the resource when it gets one.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
-from typing import cast
-
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
@@ -24,22 +20,13 @@ ADVICE = "replicas that wait for each other need data that divide their suffix s
 """Without a flush they may keep from other stages the microbatches on which these wait."""
 
 
-LOADING = 50_000
-"""Jobs whose sweep in Python takes less time than to load its machine code, two thirds of a second."""
-
-Sweep = Callable[[Ints, Floats, Ints, Ints, Floats], tuple[Floats, Floats, Ints, int]]
-
-_swept: Counter[str] = Counter()
-
-
 def simulate(pipeline: Pipeline) -> Timeline:
-    """Return when every event of a pipeline happens, without contention.
+    """Times of all events of a pipeline, without contention.
 
     Raises `PhazeError` where the order cannot be executed because jobs wait for each other.
     """
     graph = event_graph(pipeline)
-    sweep = _sweep_for(len(graph.jobs))
-    start, arrival, binding, done = sweep(
+    start, arrival, binding, done = longest_path(
         graph.jobs.first, graph.duration_s, graph.preceded, graph.predecessor, graph.delay_s
     )
     if done < len(start):
@@ -50,19 +37,11 @@ def simulate(pipeline: Pipeline) -> Timeline:
     return Timeline(pipeline, graph.jobs, start, graph.duration_s, arrival, binding)
 
 
-def _sweep_for(jobs: int) -> Sweep:
-    """Return the sweep in Python for the first jobs of a process, then compiled; times are the same."""
-    _swept["jobs"] += jobs
-    if _swept["jobs"] <= LOADING:
-        return cast(Sweep, longest_path.py_func)  # type: ignore[attr-defined]
-    return longest_path
-
-
 @njit
 def longest_path(
     first: Ints, duration: Floats, preceded: Ints, predecessor: Ints, delay: Floats
 ) -> tuple[Floats, Floats, Ints, int]:
-    """Return start and latest arrival of every job, the predecessor that arrives last, and the jobs done.
+    """Start and latest arrival of every job, the predecessor that arrives last, and how many jobs can run.
 
     `first` (R + 1,) says where each resource's jobs begin; arrivals without predecessors are at 0.
     """

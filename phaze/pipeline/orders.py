@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze.base.arrays import Ints
-from phaze.pipeline.durations import Kind, fetches_on_worker
+from phaze.pipeline.durations import JobKind, fetches_on_worker
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.schedules import Passes
 
 Kinds = NDArray[np.int8]
 
-Key = tuple[Kind, int, int]
-"""Kind, stage, and microbatch or batch of a job."""
+Key = tuple[JobKind, int, int]
+"""JobKind, stage, and microbatch or batch of a job."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +70,12 @@ def own_microbatches(pipeline: Pipeline, replica: int, group: int) -> Ints:
 
 def _with_preparations(pipeline: Pipeline, passes: Passes) -> Passes:
     kind, stage, microbatch = passes
-    again = (kind == Kind.BACKWARD) & (pipeline.column("recompute_s") > 0)[stage]
-    fetch = (kind == Kind.FORWARD) & (stage == 0) & fetches_on_worker(pipeline)
+    again = (kind == JobKind.BACKWARD) & (pipeline.column("recompute_s") > 0)[stage]
+    fetch = (kind == JobKind.FORWARD) & (stage == 0) & fetches_on_worker(pipeline)
     copies = 1 + again + fetch
     prepared = np.repeat(kind, copies)
     at = (np.cumsum(copies) - copies)[copies > 1]
-    prepared[at] = np.where(fetch, Kind.FETCH, Kind.RECOMPUTE)[copies > 1]
+    prepared[at] = np.where(fetch, JobKind.FETCH, JobKind.RECOMPUTE)[copies > 1]
     return Passes(prepared, np.repeat(stage, copies), np.repeat(microbatch, copies))
 
 
@@ -86,8 +86,8 @@ def _with_updates(pipeline: Pipeline, group: int, jobs: Passes) -> Passes:
     pairs = [
         (kind, q)
         for q in reversed(chunks)
-        for kind in (Kind.UPDATE, Kind.GATHER)
-        if kind == Kind.UPDATE or gathers[q]
+        for kind in (JobKind.UPDATE, JobKind.GATHER)
+        if kind == JobKind.UPDATE or gathers[q]
     ]
     kinds, stages = np.array(pairs).T
     batches = np.arange(pipeline.batches)
@@ -106,6 +106,6 @@ def _update_places(pipeline: Pipeline, jobs: Passes) -> Ints:
     if not pipeline.overlap_sync or pipeline.rules.flushes:
         last = np.flatnonzero(jobs.kind == pipeline.rules.last_pass)
         return last[np.searchsorted(batch[last], batches, side="right") - 1] + 1
-    forward = np.flatnonzero(jobs.kind <= Kind.FORWARD)
+    forward = np.flatnonzero(jobs.kind <= JobKind.FORWARD)
     next_use = np.searchsorted(batch[forward], batches + 2)
     return np.append(forward, len(jobs.kind))[next_use]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from phaze.base.arrays import Floats, Ints
-from phaze.pipeline.durations import Kind
+from phaze.pipeline.durations import JobKind
 from phaze.pipeline.windows import stashes, steady_windows
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ class Schedule(ABC):
     """A row of a table of runs may name it."""
 
     @property
-    def last_pass(self) -> Kind:
+    def last_pass(self) -> JobKind:
         """After it the activations of a microbatch are not needed any more, and its gradients are there."""
         if not self.trains:
-            return Kind.FORWARD
-        return Kind.WEIGHT_GRADIENT if self.splits else Kind.BACKWARD
+            return JobKind.FORWARD
+        return JobKind.WEIGHT_GRADIENT if self.splits else JobKind.BACKWARD
 
     def problem(self, pipeline: Pipeline) -> str:
         """Why a pipeline cannot run so, with the setting, its value and what is allowed; empty if it can."""
@@ -138,7 +138,7 @@ class Interleaved(Schedule):
         p, v = pipeline.depth, pipeline.chunks
         kind, number = _turns(pipeline.in_flight[group], len(own) * v)
         chunk = number % (p * v) // p
-        chunk = np.where(kind == Kind.BACKWARD, v - 1 - chunk, chunk)
+        chunk = np.where(kind == JobKind.BACKWARD, v - 1 - chunk, chunk)
         return Passes(kind, chunk * p + group, number // (p * v) * p + number % p)
 
 
@@ -166,9 +166,9 @@ class ZeroBubble(Schedule):
         """A gradient of weights stands behind that of the input of the microbatch i later, or at the end."""
         kind, number = _turns(min(pipeline.depth - group, len(own)), len(own))
         put_off = min(group, len(own))
-        after = np.flatnonzero(kind == Kind.BACKWARD) + 1
+        after = np.flatnonzero(kind == JobKind.BACKWARD) + 1
         behind = np.concatenate([after[put_off:], np.repeat(len(kind), put_off)])
-        kind = np.insert(kind, behind, Kind.WEIGHT_GRADIENT)
+        kind = np.insert(kind, behind, JobKind.WEIGHT_GRADIENT)
         number = np.insert(number, behind, np.arange(len(own)))
         return Passes(kind, np.full(len(kind), group), own[number])
 
@@ -225,7 +225,7 @@ class Inference(GPipe):
 
     def order(self, _: Pipeline, group: int, own: Ints) -> Passes:
         """Forward passes in the order of the microbatches."""
-        return Passes(np.full(len(own), Kind.FORWARD), np.full(len(own), group), own)
+        return Passes(np.full(len(own), JobKind.FORWARD), np.full(len(own), group), own)
 
 
 _ALL: tuple[Schedule, ...] = (
@@ -242,4 +242,4 @@ def _turns(window: int, count: int) -> tuple[Ints, Ints]:
     backward_at = np.minimum(window + 2 * k, count + k)
     backward[backward_at] = True
     number[backward_at] = number[np.where(k < window, k, 2 * k - window + 1)] = k
-    return np.where(backward, Kind.BACKWARD, Kind.FORWARD), number
+    return np.where(backward, JobKind.BACKWARD, JobKind.FORWARD), number

@@ -49,7 +49,7 @@ def shared_step_s(
     """
     check_mapping(stages, mapping, network.devices)
     work = _Work(stages, mapping, network, node)
-    ended = _Run(work.jobs).ended_s()
+    ended = _Events(work.jobs).ended_s()
     updates: list[float] = (UPDATE_TRAFFIC * stages.parameter_bytes / memory_bytes_per_s).tolist()
     over = [max(ended[k] for k in last) for last in work.last]
     return max(end + update for end, update in zip(over, updates, strict=True))
@@ -122,7 +122,7 @@ class _Work:
         return before
 
 
-class _Run:
+class _Events:
     """Jobs in time: each resource has one at a time."""
 
     def __init__(self, jobs: list[_Job]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import lcm
 
 from phaze.base.arrays import Floats
-from phaze.pipeline.durations import Kind
+from phaze.pipeline.durations import JobKind
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline
 
@@ -70,10 +70,10 @@ def _passed_s(pipeline: Pipeline, least: int) -> Floats:
     """
     if not pipeline.rules.trains:
         timeline = simulate(replace(pipeline, microbatches=(least + 1) * pipeline.lanes))
-        return timeline.passed_s(Kind.FORWARD, len(pipeline.stages) - 1)
+        return timeline.passed_s(JobKind.FORWARD, len(pipeline.stages) - 1)
     if _works_per_batch(pipeline):
         batches = -(-least // pipeline.lane_microbatches) + 1
         timeline = simulate(replace(pipeline, batches=batches))
     else:
         timeline = simulate(replace(pipeline, microbatches=(least + 1) * pipeline.lanes, batches=1))
-    return timeline.passed_s(Kind.FORWARD, 0)
+    return timeline.passed_s(JobKind.FORWARD, 0)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze.base.arrays import Floats, Ints
-from phaze.pipeline.durations import Kind, occupied_s
+from phaze.pipeline.durations import JobKind, occupied_s
 from phaze.pipeline.orders import Jobs, Kinds
 from phaze.pipeline.pipeline import Pipeline
 
@@ -24,22 +24,22 @@ Use = Literal["forward", "recompute", "backward", "update", "fetch", "transfer",
 """What a device does or waits for. transfer: activations and gradients under way while it does nothing else;
 synchronisation: likewise gradients and updated weights; bubble: it waits for other stages."""
 
-USES: dict[Kind, Use] = {
-    Kind.FETCH: "fetch",
-    Kind.FORWARD: "forward",
-    Kind.RECOMPUTE: "recompute",
-    Kind.BACKWARD: "backward",
-    Kind.WEIGHT_GRADIENT: "backward",
-    Kind.SYNC: "synchronisation",
-    Kind.LAST_SYNC: "synchronisation",
-    Kind.UPDATE: "update",
-    Kind.GATHER: "synchronisation",
+USES: dict[JobKind, Use] = {
+    JobKind.FETCH: "fetch",
+    JobKind.FORWARD: "forward",
+    JobKind.RECOMPUTE: "recompute",
+    JobKind.BACKWARD: "backward",
+    JobKind.WEIGHT_GRADIENT: "backward",
+    JobKind.SYNC: "synchronisation",
+    JobKind.LAST_SYNC: "synchronisation",
+    JobKind.UPDATE: "update",
+    JobKind.GATHER: "synchronisation",
 }
-WAITS: dict[Kind, Use] = {
-    Kind.FETCH: "fetch",
-    Kind.FORWARD: "transfer",
-    Kind.BACKWARD: "transfer",
-    Kind.LAST_SYNC: "synchronisation",
+WAITS: dict[JobKind, Use] = {
+    JobKind.FETCH: "fetch",
+    JobKind.FORWARD: "transfer",
+    JobKind.BACKWARD: "transfer",
+    JobKind.LAST_SYNC: "synchronisation",
 }
 """What a worker waits for before a job, by the kind of job that sends it."""
 
@@ -172,9 +172,9 @@ class Timeline:
         """Return the most microbatches that a worker holds at once, counted for each chunk."""
         kind = self.jobs.kind[slice(*self.jobs.first[worker : worker + 2])]
         released = kind == self.pipeline.rules.last_pass
-        return int((np.cumsum(kind == Kind.FORWARD) - np.cumsum(released) + released).max())
+        return int((np.cumsum(kind == JobKind.FORWARD) - np.cumsum(released) + released).max())
 
-    def passed_s(self, kind: Kind, stage: int) -> Floats:
+    def passed_s(self, kind: JobKind, stage: int) -> Floats:
         """Return when every microbatch has passed a stage in one direction, in the order of their numbers."""
         out = np.flatnonzero((self.jobs.kind == kind) & (self.jobs.stage == stage))
         return self.end_s[out[np.argsort(self.jobs.microbatch[out], kind="stable")]]
@@ -199,10 +199,10 @@ class Timeline:
         devices = np.repeat(self.pipeline.worker_devices.astype(float), np.diff(first))
         occupied = occupied_s(self.pipeline)[kind, stage]
         yield "transfer", float(occupied @ devices)
-        busy = np.bincount(kind, devices * (self.duration_s[self._own] - occupied), minlength=len(Kind))
+        busy = np.bincount(kind, devices * (self.duration_s[self._own] - occupied), minlength=len(JobKind))
         sender = self.binding[self._own]
         waited = devices * np.minimum(self._gaps, self._under_way)
-        behind = np.bincount(self.jobs.kind[sender], waited, minlength=len(Kind))
+        behind = np.bincount(self.jobs.kind[sender], waited, minlength=len(JobKind))
         for done, use in USES.items():
             yield use, float(busy[done])
         for source, use in WAITS.items():
@@ -213,8 +213,8 @@ class Timeline:
         """Return for how long the input of every worker's job was under way when it came."""
         sender = self.binding[self._own]
         source, travel = self.jobs.kind[sender], self.arrival_s[self._own] - self.end_s[sender]
-        travel[source == Kind.FETCH] = self.pipeline.fetch_s
-        syncs = source == Kind.LAST_SYNC
+        travel[source == JobKind.FETCH] = self.pipeline.fetch_s
+        syncs = source == JobKind.LAST_SYNC
         travel[syncs] = self.pipeline.column("sync_s")[self.jobs.stage[sender[syncs]]]
         travel[sender < 0] = 0.0
         return travel
@@ -225,7 +225,7 @@ class Timeline:
         until = float(self.end_s[job])
         while True:
             start = float(self.start_s[job])
-            yield Step(USES[Kind(self.jobs.kind[job])], int(self.jobs.stage[job]), until - start)
+            yield Step(USES[JobKind(self.jobs.kind[job])], int(self.jobs.stage[job]), until - start)
             on_resource = job > first[resource_of[job]]
             sender = int(self.binding[job])
             by_resource = on_resource and (sender < 0 or float(self.arrival_s[job]) <= self.end_s[job - 1])
@@ -234,7 +234,7 @@ class Timeline:
             before = job - 1 if by_resource else sender
             until = min(float(self.end_s[before]), start)
             if start > until:
-                use: Use = "bubble" if self.jobs.kind[job] == Kind.FETCH else "transfer"
+                use: Use = "bubble" if self.jobs.kind[job] == JobKind.FETCH else "transfer"
                 yield Step(use, int(self.jobs.stage[before]), start - until)
             job = before
 
@@ -245,9 +245,9 @@ def held_bytes(
     """Return the bytes that a device of a group holds during and after each of a worker's jobs."""
     stash, work = pipeline.column("stash_bytes")[stage], pipeline.column("work_bytes")[stage]
     freed = np.where(kind == pipeline.rules.last_pass, stash, 0.0)
-    taken = np.where(kind == Kind.FORWARD, stash, 0.0)
+    taken = np.where(kind == JobKind.FORWARD, stash, 0.0)
     after = fixed_bytes(pipeline, group) + np.cumsum(taken) - np.cumsum(freed)
-    busy = (kind >= Kind.FORWARD) & (kind < Kind.SYNC)
+    busy = (kind >= JobKind.FORWARD) & (kind < JobKind.SYNC)
     return after + freed + np.where(busy, work, 0.0), after
 
 

@@ -9,22 +9,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from phaze.base.files import atomic_path
-from phaze.pipeline.durations import Kind
+from phaze.pipeline.durations import JobKind
 from phaze.pipeline.timeline import MemoryProfile, Timeline
 
 Row = dict[str, object]
 Event = dict[str, str | int | float | dict[str, str | int | float]]
 
-NAMES: dict[Kind, str] = {
-    Kind.FETCH: "fetch",
-    Kind.FORWARD: "forward",
-    Kind.RECOMPUTE: "recompute",
-    Kind.BACKWARD: "backward",
-    Kind.WEIGHT_GRADIENT: "weight gradient",
-    Kind.SYNC: "synchronise",
-    Kind.LAST_SYNC: "synchronise",
-    Kind.UPDATE: "update",
-    Kind.GATHER: "gather",
+NAMES: dict[JobKind, str] = {
+    JobKind.FETCH: "fetch",
+    JobKind.FORWARD: "forward",
+    JobKind.RECOMPUTE: "recompute",
+    JobKind.BACKWARD: "backward",
+    JobKind.WEIGHT_GRADIENT: "weight gradient",
+    JobKind.SYNC: "synchronise",
+    JobKind.LAST_SYNC: "synchronise",
+    JobKind.UPDATE: "update",
+    JobKind.GATHER: "gather",
 }
 MICROSECONDS = 1e6
 
@@ -46,7 +46,7 @@ def _places(timeline: Timeline) -> list[tuple[int, int, str]]:
     for port in range(len(places), len(timeline.jobs.first) - 1):
         job = int(timeline.jobs.first[port])
         group = int(timeline.jobs.stage[job]) % timeline.pipeline.depth
-        fetches = timeline.jobs.kind[job] == Kind.FETCH
+        fetches = timeline.jobs.kind[job] == JobKind.FETCH
         places.append((group, port, "input" if fetches else "synchronisation"))
     return places
 
@@ -63,8 +63,8 @@ def _slices(timeline: Timeline) -> Iterator[Event]:
     places, jobs = _places(timeline), timeline.jobs
     for job, resource in enumerate(jobs.resource.tolist()):
         pid, tid, _ = places[resource]
-        kind, number = Kind(jobs.kind[job]), int(jobs.microbatch[job])
-        of = "batch" if kind >= Kind.SYNC else "microbatch"
+        kind, number = JobKind(jobs.kind[job]), int(jobs.microbatch[job])
+        of = "batch" if kind >= JobKind.SYNC else "microbatch"
         yield {
             "ph": "X",
             "name": f"{NAMES[kind]} {number}",
@@ -83,11 +83,11 @@ def _arrows(timeline: Timeline) -> Iterator[Event]:
     It begins in the middle of the job that sends: viewers attach arrows to the slice at that time.
     """
     places, resource = _places(timeline), timeline.jobs.resource
-    passes = (Kind.FORWARD, Kind.BACKWARD)
+    passes = (JobKind.FORWARD, JobKind.BACKWARD)
     for job, sender in enumerate(timeline.binding.tolist()):
-        if sender < 0 or timeline.jobs.kind[sender] not in passes or timeline.jobs.kind[job] >= Kind.SYNC:
+        if sender < 0 or timeline.jobs.kind[sender] not in passes or timeline.jobs.kind[job] >= JobKind.SYNC:
             continue
-        name = "activation" if timeline.jobs.kind[sender] == Kind.FORWARD else "gradient"
+        name = "activation" if timeline.jobs.kind[sender] == JobKind.FORWARD else "gradient"
         middle = float(timeline.start_s[sender] + timeline.end_s[sender]) / 2
         for ph, at, time in (("s", sender, middle), ("f", job, float(timeline.start_s[job]))):
             pid, tid, _ = places[int(resource[at])]
@@ -120,7 +120,7 @@ def job_rows(timeline: Timeline) -> Iterator[Row]:
             yield {
                 "resource": resource,
                 "number": number,
-                "kind": NAMES[Kind(jobs.kind[job])],
+                "kind": NAMES[JobKind(jobs.kind[job])],
                 "stage": int(jobs.stage[job]),
                 "microbatch": int(jobs.microbatch[job]),
                 "start_s": float(timeline.start_s[job]),
@@ -132,11 +132,11 @@ def job_rows(timeline: Timeline) -> Iterator[Row]:
 def transfer_rows(timeline: Timeline) -> Iterator[Row]:
     """Yield the tensors under way between workers, as jobs of those that receive them; without memory."""
     jobs, resource = timeline.jobs, timeline.jobs.resource
-    passes = (Kind.FORWARD, Kind.BACKWARD)
+    passes = (JobKind.FORWARD, JobKind.BACKWARD)
     for job, sender in enumerate(timeline.binding.tolist()):
         if sender < 0 or resource[job] == resource[sender]:
             continue
-        if jobs.kind[sender] not in passes or jobs.kind[job] >= Kind.SYNC:
+        if jobs.kind[sender] not in passes or jobs.kind[job] >= JobKind.SYNC:
             continue
         yield {
             "resource": int(resource[job]),

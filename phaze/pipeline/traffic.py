@@ -22,8 +22,8 @@ from phaze.cost.network.compiled import Columns, carry, columns
 from phaze.cost.network.delivery import Contention
 from phaze.cost.network.messages import Message, Plan
 from phaze.cost.network.topology import Switching, Topology
-from phaze.pipeline.draft import Draft, Part, Wait, Work, draft
-from phaze.pipeline.durations import Kind
+from phaze.pipeline.draft import Draft, Part, TimedJob, Wait, draft
+from phaze.pipeline.durations import JobKind
 from phaze.pipeline.graph import EventGraph
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.timeline import Timeline
@@ -39,14 +39,14 @@ class Turn(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Traffic:
+class Sends:
     """What a pipeline sends."""
 
     tiles: Sequence[Sequence[int]]
     """Nodes of every worker."""
     sent_bytes: Mapping[tuple[int, int], float]
     """Bytes of the tensor from a stage to a neighbour, of all nodes of a worker in equal shares."""
-    turns: Mapping[tuple[Kind, int, int], Sequence[Turn]] = field(default_factory=dict)
+    turns: Mapping[tuple[JobKind, int, int], Sequence[Turn]] = field(default_factory=dict)
     """Of jobs by kind, resource (workers, then ports) and stage, instead of the pipeline's seconds."""
 
 
@@ -83,7 +83,7 @@ class Script:
     """A pipeline as messages, and where its jobs are among them."""
 
     pipeline: Pipeline
-    traffic: Traffic
+    traffic: Sends
     graph: EventGraph
     plan: Columns
     first: Ints
@@ -97,7 +97,7 @@ class Script:
     work_s: Floats
 
 
-def script(pipeline: Pipeline, traffic: Traffic) -> Script:
+def script(pipeline: Pipeline, traffic: Sends) -> Script:
     """Return a pipeline with all that it sends; raises `PhazeError` where that has no place in its graph."""
     if len(traffic.tiles) != len(pipeline.workers):
         raise PhazeError(
@@ -149,7 +149,8 @@ def silent(found: Script) -> Script:
     traffic = found.traffic
     turns = {job: [Turn(turn.seconds) for turn in turns] for job, turns in traffic.turns.items()}
     return script(
-        found.pipeline, Traffic([[0]] * len(traffic.tiles), dict.fromkeys(traffic.sent_bytes, 0.0), turns)
+        found.pipeline,
+        Sends([[0]] * len(traffic.tiles), dict.fromkeys(traffic.sent_bytes, 0.0), turns),
     )
 
 
@@ -173,11 +174,11 @@ class _Part(NamedTuple):
     work_s: float
 
 
-def _written(part: Part, traffic: Traffic) -> _Part:
+def _written(part: Part, traffic: Sends) -> _Part:
     """Return the messages of a part."""
     if isinstance(part, Wait):
         return _part([Turn(part.seconds)])
-    if isinstance(part, Work):
+    if isinstance(part, TimedJob):
         return _part(traffic.turns[part.job])
     tiles = traffic.tiles
     plan = passing(tiles[part.worker], tiles[part.to], traffic.sent_bytes[part.pair])

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from phaze.base.arrays import Floats
-from phaze.pipeline.durations import Kind, borders, durations, fetches_on_worker
+from phaze.pipeline.durations import JobKind, borders, durations, fetches_on_worker
 
 if TYPE_CHECKING:
     from phaze.pipeline.pipeline import Pipeline
@@ -92,7 +92,7 @@ def windows_at(pipeline: Pipeline, interval_s: float) -> tuple[int, ...]:
 def _occupied(pipeline: Pipeline) -> Floats:
     """Time for which a microbatch occupies a replica of every stage, (stages,)."""
     table = durations(pipeline)
-    load: Floats = table[[Kind.FORWARD, Kind.RECOMPUTE, Kind.BACKWARD]].sum(axis=0)
+    load: Floats = table[[JobKind.FORWARD, JobKind.RECOMPUTE, JobKind.BACKWARD]].sum(axis=0)
     load[0] += pipeline.fetch_s * fetches_on_worker(pipeline)
     return load
 

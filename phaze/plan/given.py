@@ -44,7 +44,7 @@ NOT_APART = [name.name for name in fields(StageWork) if name.name.endswith(("hbm
 
 
 @dataclass(frozen=True)
-class Training:
+class ModelTraining:
     """A model in training, however it is spread."""
 
     model: AnyModel
@@ -92,9 +92,9 @@ class Run:
         Pipeline(stages, count, self.schedule, chunks=self.layout.vp, data=data)
 
     @cached_property
-    def training(self) -> Training:
+    def training(self) -> ModelTraining:
         """Return the training of the row's model."""
-        return Training(
+        return ModelTraining(
             self.model, self.seq, self.global_batch, self.optimizer, self.flash_attention, self.schedule,
             self.overlap_dp,
         )  # fmt: skip
@@ -148,7 +148,7 @@ def plan_of_run(run: Run, machine: Machine) -> Plan:
 
 
 def lowered_plan(
-    training: Training, cuts: Sequence[range], layouts: Sequence[Layout], machine: Machine
+    training: ModelTraining, cuts: Sequence[range], layouts: Sequence[Layout], machine: Machine
 ) -> Plan:
     """Return the plan whose stages have these layers of a model, from the embedding on, each spread as said.
 
@@ -171,7 +171,7 @@ def lowered_plan(
 
 
 def _stage(
-    training: Training, machine: Machine, cut: range, workload: Workload, costs: dict[str, LayerCost]
+    training: ModelTraining, machine: Machine, cut: range, workload: Workload, costs: dict[str, LayerCost]
 ) -> Stage:
     layout, names = workload.layout, workload.order[cut.start : cut.stop]
     held = [(count, costs[name]) for name, count in Counter(names).items()]
@@ -218,7 +218,7 @@ def _stage(
     )
 
 
-def _update_bytes(training: Training, layout: Layout, parameters: int, replicas: int) -> float:
+def _update_bytes(training: ModelTraining, layout: Layout, parameters: int, replicas: int) -> float:
     """Return what the optimizer moves, which loads and stores full-precision weights (PALM, IV.A)."""
     nbytes = update_bytes(parameters, training.optimizer, layout.precision, layout.zero, replicas)
     if layout.precision == "mixed":

@@ -21,21 +21,21 @@ from functools import cached_property
 from phaze.cost.network.collectives import all_reduce, by_node
 from phaze.cost.network.fabric import Fabric
 from phaze.cost.network.messages import together
-from phaze.pipeline.durations import Kind
+from phaze.pipeline.durations import JobKind
 from phaze.pipeline.graph import synchronising_groups
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.timeline import Timeline
-from phaze.pipeline.traffic import Carried, Script, Traffic, Turn, carry_out, script, silent
+from phaze.pipeline.traffic import Carried, Script, Sends, Turn, carry_out, script, silent
 from phaze.plan.plan import Plan, Way
 from phaze.plan.price import LinkUse, Tensors, charged_s, pipeline_of
 from phaze.plan.replay import Replay, planned_on, replay
 
 MOST = 1_000_000
 """Messages of slices that are worth their time; of long pipelines an all-reduce stands for several."""
-PASSES: dict[Kind, Way] = {
-    Kind.FORWARD: "forward",
-    Kind.RECOMPUTE: "recompute",
-    Kind.BACKWARD: "backward",
+PASSES: dict[JobKind, Way] = {
+    JobKind.FORWARD: "forward",
+    JobKind.RECOMPUTE: "recompute",
+    JobKind.BACKWARD: "backward",
 }
 LEGS = 3
 """Messages of a slice in an all-reduce: inside nodes, between them, inside again."""
@@ -120,15 +120,15 @@ def script_on(
         for group, replica in pipeline.workers
     ]
     turns = _exchanges(plan, pipeline, devices, fabric) | _passes(plan, pipeline, devices, fabric)
-    return script(pipeline, Traffic(tiles, _sent_bytes(plan, lanes), turns))
+    return script(pipeline, Sends(tiles, _sent_bytes(plan, lanes), turns))
 
 
 def silent_script(plan: Plan) -> Script:
     """Plan whose slices send each other nothing, with the rest not sent, either: on any devices."""
     pipeline = _pipeline(plan, "all", synchronise=True)
-    turns = {(Kind.LAST_SYNC, port, group): [Turn(0.0)] for port, group in _ports(pipeline)}
+    turns = {(JobKind.LAST_SYNC, port, group): [Turn(0.0)] for port, group in _ports(pipeline)}
     tiles = [[0]] * len(pipeline.workers)
-    return script(pipeline, Traffic(tiles, dict.fromkeys(_sent_bytes(plan, pipeline.lanes), 0.0), turns))
+    return script(pipeline, Sends(tiles, dict.fromkeys(_sent_bytes(plan, pipeline.lanes), 0.0), turns))
 
 
 def silent_batch_s(plan: Plan, fabric: Fabric) -> float:
@@ -170,29 +170,29 @@ def _sent_bytes(plan: Plan, lanes: int) -> dict[tuple[int, int], float]:
 
 def _exchanges(
     plan: Plan, pipeline: Pipeline, devices: Devices, fabric: Fabric
-) -> dict[tuple[Kind, int, int], Sequence[Turn]]:
+) -> dict[tuple[JobKind, int, int], Sequence[Turn]]:
     """All-reduces of gradients, one for each slice of a stage at once."""
-    found: dict[tuple[Kind, int, int], Sequence[Turn]] = {}
+    found: dict[tuple[JobKind, int, int], Sequence[Turn]] = {}
     for port, group in _ports(pipeline):
         slices = list(zip(*devices[group], strict=True))
         plans = [
             all_reduce(fabric.topology, by_node(members, fabric.node), plan.stages[group].weight_bytes)
             for members in slices
         ]
-        found[Kind.LAST_SYNC, port, group] = [Turn(0.0, together(*plans))]
+        found[JobKind.LAST_SYNC, port, group] = [Turn(0.0, together(*plans))]
     return found
 
 
 def _passes(
     plan: Plan, pipeline: Pipeline, devices: Devices, fabric: Fabric
-) -> dict[tuple[Kind, int, int], Sequence[Turn]]:
+) -> dict[tuple[JobKind, int, int], Sequence[Turn]]:
     """Passes in which slices all-reduce after every share of the operators, in all lanes."""
     messages = sum(
         LEGS * stage.layout.tp * sum(one.reduced_bytes > 0 for one in stage.passes.values())
         for stage in plan.stages
     )
     pieces = max(1, MOST // max(1, messages * plan.microbatches))
-    found: dict[tuple[Kind, int, int], Sequence[Turn]] = {}
+    found: dict[tuple[JobKind, int, int], Sequence[Turn]] = {}
     for worker, (group, replica) in enumerate(pipeline.workers):
         stage = plan.stages[group]
         members = devices[group][replica * pipeline.lanes : (replica + 1) * pipeline.lanes]
@@ -215,5 +215,5 @@ def time_per_batch_s(carried: Carried) -> float:
     pipeline = timeline.pipeline
     if pipeline.rules.flushes:
         return timeline.time_s
-    passed = timeline.passed_s(Kind.FORWARD, 0)
+    passed = timeline.passed_s(JobKind.FORWARD, 0)
     return float(passed[-1] - passed[-1 - pipeline.lane_microbatches])

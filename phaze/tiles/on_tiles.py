@@ -21,11 +21,11 @@ from phaze.base.errors import PhazeError
 from phaze.cost.network.collectives import ring
 from phaze.cost.network.messages import Message, Plan, then, together
 from phaze.layout import Layout
-from phaze.pipeline.durations import Kind
+from phaze.pipeline.durations import JobKind
 from phaze.pipeline.graph import synchronising_groups
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.trace import job_rows
-from phaze.pipeline.traffic import Carried, Script, Traffic, Turn, carry_out, script, silent
+from phaze.pipeline.traffic import Carried, Script, Sends, Turn, carry_out, script, silent
 from phaze.spec.model import Model
 from phaze.spec.tiled_study import Lie, TiledPoint
 from phaze.tables import Table, TiledJobs, TiledLinks, TiledRuns
@@ -35,12 +35,12 @@ from phaze.tiles.placement import Placed, Tiles, line, own, s_shaped
 from phaze.tiles.steps import GroupCollective, StagePart, StageProgram, TileStage, TileStep
 from phaze.tiles.tile import TRAINED, Execution, SramStrategy
 
-KINDS: dict[Kind, StagePart] = {
-    Kind.FORWARD: "forward",
-    Kind.RECOMPUTE: "recompute",
-    Kind.BACKWARD: "backward",
-    Kind.LAST_SYNC: "sync",
-    Kind.UPDATE: "update",
+KINDS: dict[JobKind, StagePart] = {
+    JobKind.FORWARD: "forward",
+    JobKind.RECOMPUTE: "recompute",
+    JobKind.BACKWARD: "backward",
+    JobKind.LAST_SYNC: "sync",
+    JobKind.UPDATE: "update",
 }
 Row = dict[str, object]
 PRESENT = 1e-12
@@ -202,11 +202,11 @@ def script_of(run: TiledRun, programs: Sequence[StageProgram]) -> Script:
     ports = {stage: len(programs) + k for k, stage in enumerate(synchronising_groups(pipeline))}
     turns = {
         # Workers do the jobs, and synchronisation ports after them.
-        (kind, ports.get(stage, -1) if kind == Kind.LAST_SYNC else stage, stage): turns_of(program, part)
+        (kind, ports.get(stage, -1) if kind == JobKind.LAST_SYNC else stage, stage): turns_of(program, part)
         for stage, program in enumerate(programs)
         for kind, part in KINDS.items()
     }
-    return script(pipeline, Traffic(run.groups, sent, turns))
+    return script(pipeline, Sends(run.groups, sent, turns))
 
 
 def programs_of(chip: Chip, run: TiledRun) -> list[StageProgram]:

@@ -14,7 +14,7 @@ from phaze.cost.network.collectives import collective
 from phaze.cost.network.delivery import deliver, in_compiled_events, in_events
 from phaze.cost.network.messages import Plan, then, together
 from phaze.layout import Layout
-from phaze.pipeline.durations import Kind
+from phaze.pipeline.durations import JobKind
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.traffic import carry_out
 from phaze.tiles.chip import load_tiled_machine
@@ -78,7 +78,7 @@ def test_a_pipeline_of_20_stages_on_the_wafer(detail: Detail, benchmark: Benchma
     for stage, tiles in enumerate(stages):
         near = axis_groups(GRID, tiles, {"d": 2, "t": 8})["t"]
         one = together(*(collective("all_reduce", group, 25e6) for group in near))
-        plans[Kind.FORWARD, stage] = plans[Kind.BACKWARD, stage] = then(one, one)
+        plans[JobKind.FORWARD, stage] = plans[JobKind.BACKWARD, stage] = then(one, one)
     sent = {(stage, stage + step): 50e6 for stage in range(20) for step in (-1, 1)}
     pipeline = Pipeline((StageCost(4e-3, 8e-3, 4e-3),) * 20, microbatches)
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import simpy
 
-from phaze.pipeline.durations import Kind
+from phaze.pipeline.durations import JobKind
 
 Process = Generator[simpy.Event, object, None]
 
@@ -37,7 +37,7 @@ class Transfer:
 class Task:
     """A job of a worker or of a port."""
 
-    kind: Kind
+    kind: JobKind
     stage: int
     resource: int
     """Workers come first, then ports, as in `Jobs`."""

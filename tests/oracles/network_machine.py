@@ -14,7 +14,7 @@ from phaze.cost.network.contention import Carrier
 from phaze.cost.network.delivery import deliver
 from phaze.cost.network.messages import Message, Plan
 from phaze.cost.network.topology import Leg, Switching, Topology
-from phaze.pipeline.durations import Kind
+from phaze.pipeline.durations import JobKind
 from phaze.pipeline.traffic import passing
 from tests.oracles.links import Process, Task, Transfer
 
@@ -39,7 +39,7 @@ class NetworkMachine:
     """Tiles of every worker."""
     sent_bytes: Mapping[tuple[int, int], float]
     """Bytes of a tensor between two neighbouring stages, (source, target); all tiles send equal shares."""
-    plans: Mapping[tuple[Kind, int], Plan] = field(default_factory=dict)
+    plans: Mapping[tuple[JobKind, int], Plan] = field(default_factory=dict)
     """What the jobs of a kind send, by stage."""
     switching: Switching = "pipelined"
     detail: Detail = "messages"

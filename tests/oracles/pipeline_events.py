@@ -18,7 +18,7 @@ from simpy.events import EventPriority
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
-from phaze.pipeline.durations import Kind, borders, durations, overlap_s
+from phaze.pipeline.durations import JobKind, borders, durations, overlap_s
 from phaze.pipeline.graph import EventGraph, all_jobs, event_graph, fetches_ahead
 from phaze.pipeline.longest_path import ADVICE
 from phaze.pipeline.orders import Jobs, Key
@@ -28,7 +28,7 @@ from tests.oracles.links import Idle, Machine, Process, Task, Transfer
 from tests.oracles.priority import Queue
 
 Dispatch = Literal["order", "priority"]
-Message = tuple[Kind, int, int, int]
+Message = tuple[JobKind, int, int, int]
 """A job and the replica that tells it that it may start; 0 where only one does."""
 
 LAST = EventPriority(2)
@@ -38,7 +38,7 @@ LAST = EventPriority(2)
 class Done(NamedTuple):
     """A job that was executed."""
 
-    kind: Kind
+    kind: JobKind
     stage: int
     microbatch: int
     start_s: float
@@ -93,7 +93,7 @@ class _Run:
             self.jobs.microbatch[span].tolist(),
             strict=True,
         ):
-            yield Kind(kind), stage, microbatch
+            yield JobKind(kind), stage, microbatch
 
     def _in_order(self, resource: int) -> Process:
         """Execute the jobs of a resource in the schedule's order."""
@@ -117,34 +117,36 @@ class _Run:
     def _needs(self, key: Key) -> list[Message]:
         """Return what must have happened before a job."""
         kind, stage, number = key
-        if kind >= Kind.SYNC and kind != Kind.UPDATE:
+        if kind >= JobKind.SYNC and kind != JobKind.UPDATE:
             return [(*key, replica) for replica in range(self.pipeline.replicas[stage % self.pipeline.depth])]
-        if kind == Kind.RECOMPUTE and not self.pipeline.early_recompute:
-            kind = Kind.BACKWARD
+        if kind == JobKind.RECOMPUTE and not self.pipeline.early_recompute:
+            kind = JobKind.BACKWARD
         waits = {
-            Kind.FETCH: self.pipeline.release_s > 0 and number > 0,
-            Kind.FORWARD: stage > 0 or fetches_ahead(self.pipeline),
-            Kind.BACKWARD: stage + 1 < len(self.pipeline.stages),
-            Kind.UPDATE: self.pipeline.stages[stage].sync_s > 0,
+            JobKind.FETCH: self.pipeline.release_s > 0 and number > 0,
+            JobKind.FORWARD: stage > 0 or fetches_ahead(self.pipeline),
+            JobKind.BACKWARD: stage + 1 < len(self.pipeline.stages),
+            JobKind.UPDATE: self.pipeline.stages[stage].sync_s > 0,
         }
         return [(kind, stage, number, 0)] if waits.get(kind) else []
 
     def _announce_start(self, resource: int, key: Key) -> None:
         """Tell what becomes possible some time after a job's start."""
         kind, stage, number = key
-        if kind == Kind.FETCH and self.pipeline.release_s > 0:
-            self._later(self.pipeline.release_s, (Kind.FETCH, 0, number + 1, 0), self._holder(0, number + 1))
+        if kind == JobKind.FETCH and self.pipeline.release_s > 0:
+            self._later(
+                self.pipeline.release_s, (JobKind.FETCH, 0, number + 1, 0), self._holder(0, number + 1)
+            )
         last = self.pipeline.rules.last_pass
         again = self.pipeline.stages[stage].recompute_s > 0 and not self.pipeline.early_recompute
-        again = again and last == Kind.BACKWARD
+        again = again and last == JobKind.BACKWARD
         batch = number // self.pipeline.lane_microbatches
         if (
             self.pipeline.rules.trains
-            and kind == (Kind.RECOMPUTE if again else last)
+            and kind == (JobKind.RECOMPUTE if again else last)
             and self.left[resource, stage, batch] == 1
         ):
-            span = self.seconds[last][stage] + again * self.seconds[Kind.RECOMPUTE][stage]
-            message = Kind.SYNC, stage, batch, self.pipeline.workers[resource][1]
+            span = self.seconds[last][stage] + again * self.seconds[JobKind.RECOMPUTE][stage]
+            message = JobKind.SYNC, stage, batch, self.pipeline.workers[resource][1]
             self._later(span - self.early[stage], message, resource)
 
     def _announce_end(self, resource: int, key: Key) -> None:
@@ -152,18 +154,18 @@ class _Run:
         kind, stage, number = key
         if kind == self.pipeline.rules.last_pass and self.pipeline.rules.trains:
             self._count_backward(resource, stage, number // self.pipeline.lane_microbatches)
-        if kind == Kind.FETCH:
-            self._tell((Kind.FORWARD, 0, number, 0), self._holder(0, number))
-        elif kind == Kind.FORWARD and stage + 1 < len(self.pipeline.stages):
+        if kind == JobKind.FETCH:
+            self._tell((JobKind.FORWARD, 0, number, 0), self._holder(0, number))
+        elif kind == JobKind.FORWARD and stage + 1 < len(self.pipeline.stages):
             self._send(resource, key, stage + 1, self.activation[stage])
-        elif kind == Kind.BACKWARD and stage > 0:
+        elif kind == JobKind.BACKWARD and stage > 0:
             self._send(resource, key, stage - 1, self.gradient[stage - 1])
-        elif kind == Kind.LAST_SYNC:
+        elif kind == JobKind.LAST_SYNC:
             group = stage % self.pipeline.depth
             for replica in range(self.pipeline.replicas[group]):
-                self._tell((Kind.UPDATE, stage, number, replica), self._holder(group, replica))
-        elif kind == Kind.UPDATE:
-            self._tell((Kind.GATHER, stage, number, self.pipeline.workers[resource][1]), resource)
+                self._tell((JobKind.UPDATE, stage, number, replica), self._holder(group, replica))
+        elif kind == JobKind.UPDATE:
+            self._tell((JobKind.GATHER, stage, number, self.pipeline.workers[resource][1]), resource)
 
     def _count_backward(self, worker: int, stage: int, batch: int) -> None:
         """Tell the synchronisation that a worker is through with a batch: with this chunk's, or with all."""
@@ -173,7 +175,7 @@ class _Run:
         own = [stage] if self.pipeline.overlap_sync else chunks
         if not any(self.left[worker, q, batch] for q in own):
             for q in own:
-                self._tell((Kind.LAST_SYNC, q, batch, replica), worker)
+                self._tell((JobKind.LAST_SYNC, q, batch, replica), worker)
 
     def _holder(self, group: int, microbatch: int) -> int:
         """Return the worker of a group that has a microbatch."""
@@ -212,7 +214,7 @@ class _Run:
 
     def _by_priority(self, worker: int) -> Process:
         """Execute what has arrived: updates, then backward, then forward."""
-        updates = [key for key in self.keys(worker) if key[0] in (Kind.UPDATE, Kind.GATHER)]
+        updates = [key for key in self.keys(worker) if key[0] in (JobKind.UPDATE, JobKind.GATHER)]
         state = Queue(self.pipeline, worker, updates, self.can_start)
         while not state.finished:
             yield _Settled(self.env)

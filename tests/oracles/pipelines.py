@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from phaze.pipeline.durations import Kind
+from phaze.pipeline.durations import JobKind
 from phaze.pipeline.pipeline import StageCost
 from phaze.pipeline.timeline import Timeline
 
@@ -14,13 +14,13 @@ def picture(timeline: Timeline, unit_s: float) -> list[str]:
 
     Backward passes have a minus sign, recomputation a plus; time that is not a pass is a point.
     """
-    signs = {Kind.FORWARD: "", Kind.RECOMPUTE: "+", Kind.BACKWARD: "-"}
+    signs = {JobKind.FORWARD: "", JobKind.RECOMPUTE: "+", JobKind.BACKWARD: "-"}
     width = len(str(timeline.jobs.microbatch.max() + 1)) + 1
     lines = []
     for worker in range(len(timeline.pipeline.workers)):
         cells = ["."] * round(timeline.time_s / unit_s)
         for job in range(*timeline.jobs.first[worker : worker + 2].tolist()):
-            sign = signs.get(Kind(timeline.jobs.kind[job]))
+            sign = signs.get(JobKind(timeline.jobs.kind[job]))
             ends = round(timeline.start_s[job] / unit_s), round(timeline.end_s[job] / unit_s)
             for cell in range(*ends) if sign is not None else ():
                 cells[cell] = f"{sign}{timeline.jobs.microbatch[job] + 1}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from phaze.pipeline.durations import Kind, fetches_on_worker
+from phaze.pipeline.durations import JobKind, fetches_on_worker
 from phaze.pipeline.orders import Key, own_microbatches
 from phaze.pipeline.pipeline import Pipeline
 
@@ -56,12 +56,12 @@ class Queue:
         waits_for_all = self.pipeline.schedule == "gpipe" and self.forward < len(self.own)
         if not self.pipeline.rules.trains or self.backward >= self.forward or waits_for_all:
             return []
-        key = Kind.BACKWARD, self.group, self.own[self.backward]
+        key = JobKind.BACKWARD, self.group, self.own[self.backward]
         if not self.can_start(key):
             return []
         self.backward += 1
         again = self.pipeline.stages[self.group].recompute_s > 0
-        return [(Kind.RECOMPUTE, *key[1:]), key] if again else [key]
+        return [(JobKind.RECOMPUTE, *key[1:]), key] if again else [key]
 
     def _forward(self) -> list[Key]:
         """Return the next forward pass, if it can start and there is a place for the microbatch."""
@@ -69,9 +69,9 @@ class Queue:
             return []
         number = self.own[self.forward]
         stale = self.pipeline.rules.trains and number // self.pipeline.lane_microbatches - self.updated >= 2
-        kinds = [Kind.FORWARD]
+        kinds = [JobKind.FORWARD]
         if self.group == 0 and fetches_on_worker(self.pipeline):
-            kinds.insert(0, Kind.FETCH)
+            kinds.insert(0, JobKind.FETCH)
         jobs = [(kind, self.group, number) for kind in kinds]
         if stale or not self.can_start(jobs[0]):
             return []

@@ -9,7 +9,7 @@ import pytest
 import simpy
 
 from phaze.base.errors import PhazeError
-from phaze.pipeline.durations import Kind
+from phaze.pipeline.durations import JobKind
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from tests.oracles.links import Idle, Process, SharedLinks, Task, Transfer
@@ -40,7 +40,7 @@ class SlowForward(Idle):
     """A machine whose forward passes take twice as long."""
 
     def perform(self, env: simpy.Environment, task: Task) -> Process:
-        yield env.timeout(task.seconds * (2 if task.kind == Kind.FORWARD else 1))
+        yield env.timeout(task.seconds * (2 if task.kind == JobKind.FORWARD else 1))
 
 
 class OneMemory(Idle):
@@ -51,7 +51,7 @@ class OneMemory(Idle):
 
     def perform(self, env: simpy.Environment, task: Task) -> Process:
         self.memory = self.memory or simpy.Resource(env)
-        if task.kind == Kind.UPDATE:
+        if task.kind == JobKind.UPDATE:
             with self.memory.request() as request:
                 yield request
                 yield env.timeout(task.seconds)
@@ -138,8 +138,8 @@ def test_by_priority_no_forward_pass_starts_while_a_gradient_waits(seed: int) ->
     pipeline = Pipeline(tuple(replace(random_stage(rng), recompute_s=0.0) for _ in range(4)), 12)
     timeline = simulate_events(pipeline, dispatch="priority")
     kind, resource = timeline.jobs.kind, timeline.jobs.resource
-    backward = np.flatnonzero(kind == Kind.BACKWARD)
-    for job in np.flatnonzero((kind == Kind.FORWARD) & (resource < 3)):
+    backward = np.flatnonzero(kind == JobKind.BACKWARD)
+    for job in np.flatnonzero((kind == JobKind.FORWARD) & (resource < 3)):
         own = backward[resource[backward] == resource[job]]
         there = (timeline.arrival_s[own] < timeline.start_s[job] - 1e-9) & (own > job)
         assert not there.any()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phaze.cost.memory import microbatches_in_flight
-from phaze.pipeline.durations import Kind
+from phaze.pipeline.durations import JobKind
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from tests.oracles.pipelines import recomputing
@@ -69,7 +69,9 @@ def test_the_peak_is_the_largest_of_a_count_of_what_is_alive(schedule: str, seed
                 if jobs.kind[job] == leaving and job < at:
                     alive.pop(key)
             works = (
-                pipeline.stages[jobs.stage[at]].work_bytes if Kind.FORWARD <= jobs.kind[at] < Kind.SYNC else 0
+                pipeline.stages[jobs.stage[at]].work_bytes
+                if JobKind.FORWARD <= jobs.kind[at] < JobKind.SYNC
+                else 0
             )
             most = max(most, fixed + sum(alive.values()) + works)
         assert timeline.memory(worker).peak_bytes == pytest.approx(most)

@@ -10,7 +10,7 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.cost.network.collectives import collective
 from phaze.cost.network.mesh import Grid, Wires, mesh
-from phaze.pipeline.durations import Kind
+from phaze.pipeline.durations import JobKind
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from phaze.pipeline.traffic import passing
@@ -34,7 +34,7 @@ def wafer_machine(detail: Detail) -> NetworkMachine:
     plan = {
         (kind, stage): collective("all_reduce", ring(grid, tiles).order, 64.0)
         for stage, tiles in enumerate(stages)
-        for kind in (Kind.FORWARD, Kind.BACKWARD)
+        for kind in (JobKind.FORWARD, JobKind.BACKWARD)
     }
     return NetworkMachine(mesh(grid, Wires(8.0)), stages, dict.fromkeys(BYTES, 64.0), plan, detail=detail)
 
@@ -66,7 +66,7 @@ def test_synchronisation_is_a_collective_on_the_same_links(detail: Detail) -> No
     """An all-reduce of 8 bytes over two tiles 1 byte/s apart: 2 rounds of 4 s after the last pass."""
     pipeline = Pipeline((StageCost(1.0, 2.0, sync_s=1.0),), 4, data=(2,))
     network = machine([[0], [1]], 1.0, detail)
-    network.plans = {(Kind.LAST_SYNC, 0): collective("all_reduce", [0, 1], 8.0)}
+    network.plans = {(JobKind.LAST_SYNC, 0): collective("all_reduce", [0, 1], 8.0)}
     alone = simulate(replace(pipeline, stages=(StageCost(1.0, 2.0),))).time_s
     assert simulate_events(pipeline, machine=network).time_s == alone + 8.0
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from phaze.pipeline.durations import Kind
+from phaze.pipeline.durations import JobKind
 from phaze.pipeline.graph import all_jobs
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from tests.unit.pipeline.examples import ideal
 
 Pass = tuple[str, int, int]
-LETTERS = {Kind.FETCH: "D", Kind.FORWARD: "F", Kind.RECOMPUTE: "R", Kind.BACKWARD: "B"}
+LETTERS = {JobKind.FETCH: "D", JobKind.FORWARD: "F", JobKind.RECOMPUTE: "R", JobKind.BACKWARD: "B"}
 
 
 def work(pipeline: Pipeline, worker: int) -> list[str]:
     """Return the jobs of a worker: a letter, and the microbatch from 1; U and G with the batch from 1."""
     jobs = all_jobs(pipeline)
     span = slice(*jobs.first[worker : worker + 2])
-    letters = LETTERS | {Kind.UPDATE: "U", Kind.GATHER: "G"}
+    letters = LETTERS | {JobKind.UPDATE: "U", JobKind.GATHER: "G"}
     pairs = zip(jobs.kind[span], jobs.microbatch[span], strict=True)
-    return [f"{letters[Kind(kind)]}{number + 1}" for kind, number in pairs]
+    return [f"{letters[JobKind(kind)]}{number + 1}" for kind, number in pairs]
 
 
 def line(text: str) -> list[str]:
@@ -65,9 +65,9 @@ def test_the_interleaved_order_is_megatrons(depth: int, chunks: int, groups: int
     for rank in range(depth):
         span = range(*jobs.first[rank : rank + 2].tolist())
         passes = [
-            (LETTERS[Kind(jobs.kind[i])], int(jobs.stage[i]) // depth, int(jobs.microbatch[i]))
+            (LETTERS[JobKind(jobs.kind[i])], int(jobs.stage[i]) // depth, int(jobs.microbatch[i]))
             for i in span
-            if jobs.kind[i] != Kind.UPDATE
+            if jobs.kind[i] != JobKind.UPDATE
         ]
         assert passes == megatron(depth, rank, chunks, groups * depth)
         assert {int(jobs.stage[i]) % depth for i in span} == {rank}
@@ -75,7 +75,7 @@ def test_the_interleaved_order_is_megatrons(depth: int, chunks: int, groups: int
 
 def test_interleaved_updates_begin_with_the_chunk_whose_gradients_come_first() -> None:
     jobs = all_jobs(ideal(2, 2, "interleaved", 3))
-    assert jobs.stage[jobs.kind == Kind.UPDATE].tolist() == [4, 2, 0, 5, 3, 1]
+    assert jobs.stage[jobs.kind == JobKind.UPDATE].tolist() == [4, 2, 0, 5, 3, 1]
 
 
 def test_microbatches_go_round_the_replicas() -> None:

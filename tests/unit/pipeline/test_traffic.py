@@ -14,10 +14,10 @@ from phaze.cost.network.mesh import Grid, Wires, mesh, torus
 from phaze.cost.network.messages import Message, together
 from phaze.cost.network.network import Collective
 from phaze.cost.network.topology import Switching, Topology
-from phaze.pipeline.durations import Kind
+from phaze.pipeline.durations import JobKind
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
-from phaze.pipeline.traffic import Traffic, Turn, carry_out, script, silent
+from phaze.pipeline.traffic import Sends, Turn, carry_out, script, silent
 from tests.oracles.layered import ring_s
 from tests.oracles.network_machine import NetworkMachine
 from tests.oracles.pipeline_events import simulate_events
@@ -47,7 +47,7 @@ def slower(topology: Topology, link: int) -> Topology:
 def test_where_nothing_meets_it_takes_the_longest_path() -> None:
     """4 bytes at 8 bytes/s are the 0.5 s of the pipeline."""
     pipeline, network = Pipeline((STAGE,) * 4, 8), mesh(GRID, Wires(8.0))
-    found = script(pipeline, Traffic(LINE, BYTES))
+    found = script(pipeline, Sends(LINE, BYTES))
     alone = simulate(replace(pipeline, stages=(StageCost(1.0, 2.0, 1.0),) * 4)).time_s
     for contention in ("arrival", "none"):
         carried = carry_out(found, network, contention)  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ def test_it_agrees_with_the_machine_of_discrete_events(seed: int, switching: Swi
     network = mesh(GRID, Wires(1.0))
     machine = NetworkMachine(network, tiles, BYTES, switching=switching)
     expected = simulate_events(pipeline, machine=machine)
-    carried = carry_out(script(pipeline, Traffic(tiles, BYTES)), network, switching=switching)
+    carried = carry_out(script(pipeline, Sends(tiles, BYTES)), network, switching=switching)
     assert carried.time_s == pytest.approx(expected.time_s, rel=1e-12)
     assert carried.timeline.start_s == pytest.approx(expected.start_s, rel=1e-9, abs=1e-9)
     assert machine.network
@@ -74,20 +74,23 @@ def test_it_agrees_with_the_machine_of_discrete_events(seed: int, switching: Swi
 def test_one_draft_serves_all_devices() -> None:
     """Equal pipelines on other tiles are the same messages between other nodes."""
     pipeline, tiles = random_case(1)
-    here, there = script(pipeline, Traffic(LINE, BYTES)), script(replace(pipeline), Traffic(tiles, BYTES))
+    here, there = (
+        script(pipeline, Sends(LINE, BYTES)),
+        script(replace(pipeline), Sends(tiles, BYTES)),
+    )
     assert here.graph is there.graph
     moved = np.array(tiles)[:, 0]
     sent = here.plan.size_bytes > 0
     for before, after in ((here.plan.source, there.plan.source), (here.plan.target, there.plan.target)):
         assert (moved[before[sent]] == after[sent]).all()
     assert (here.plan.before == there.plan.before).all()
-    assert (script(pipeline, Traffic(LINE, {})).plan.size_bytes == 0).all()
+    assert (script(pipeline, Sends(LINE, {})).plan.size_bytes == 0).all()
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_every_byte_sent_is_received(seed: int) -> None:
     pipeline, tiles = random_case(seed)
-    carried = carry_out(script(pipeline, Traffic(tiles, BYTES)), mesh(GRID, Wires(1.0)))
+    carried = carry_out(script(pipeline, Sends(tiles, BYTES)), mesh(GRID, Wires(1.0)))
     assert carried.sent_bytes.sum() == carried.received_bytes.sum() == 8 * 4.0 * 6
     place = [tile for (tile,) in tiles]
     assert carried.received_bytes[place].tolist() == [32.0, 64.0, 64.0, 32.0]
@@ -99,7 +102,7 @@ def test_half_the_bandwidth_of_any_link_is_never_faster(seed: int) -> None:
     it: a message that comes later may let another pass before it.
     """
     pipeline, tiles = random_case(seed)
-    network, found = mesh(GRID, Wires(1.0)), script(pipeline, Traffic(tiles, BYTES))
+    network, found = mesh(GRID, Wires(1.0)), script(pipeline, Sends(tiles, BYTES))
     for contention in ("none", "arrival"):
         time_s = carry_out(found, network, contention).time_s  # type: ignore[arg-type]
         for link in range(len(network.links)):
@@ -111,7 +114,7 @@ def test_the_other_way_round_on_the_same_line_takes_as_long() -> None:
     pipeline, tiles = random_case(5)
     mirrored = [[3 - tile] for (tile,) in tiles]
     times = [
-        carry_out(script(pipeline, Traffic(some, BYTES)), mesh(GRID, Wires(1.0))).time_s
+        carry_out(script(pipeline, Sends(some, BYTES)), mesh(GRID, Wires(1.0))).time_s
         for some in (tiles, mirrored)
     ]
     assert times[0] == times[1]
@@ -120,8 +123,8 @@ def test_the_other_way_round_on_the_same_line_takes_as_long() -> None:
 def test_work_and_messages_of_a_job_take_turns() -> None:
     """Two layers of 1 s, after each an all-reduce of two tiles that takes 4 s; then 3 s of backward pass."""
     pipeline = Pipeline((StageCost(2.0, 3.0),), 2, tensor=(2,))
-    turns = {(Kind.FORWARD, 0, 0): [Turn(1.0, collective("all_reduce", [0, 1], 4.0))] * 2}
-    found = script(pipeline, Traffic([[0, 1]], {}, turns))
+    turns = {(JobKind.FORWARD, 0, 0): [Turn(1.0, collective("all_reduce", [0, 1], 4.0))] * 2}
+    found = script(pipeline, Sends([[0, 1]], {}, turns))
     carried = carry_out(found, mesh(GRID, Wires(1.0)))
     assert carried.time_s == 2 * (2 * (1 + 4) + 3)
     assert carried.work_s.tolist() == [10.0]
@@ -132,7 +135,7 @@ def test_synchronisation_is_a_collective_on_the_same_links() -> None:
     pipeline = Pipeline((StageCost(1.0, 2.0, sync_s=1.0),), 4, data=(2,))
     found = script(
         pipeline,
-        Traffic([[0, 1]], {}, {(Kind.LAST_SYNC, 1, 0): [Turn(0.0, collective("all_reduce", [0, 1], 8.0))]}),
+        Sends([[0, 1]], {}, {(JobKind.LAST_SYNC, 1, 0): [Turn(0.0, collective("all_reduce", [0, 1], 8.0))]}),
     )
     assert carry_out(found, mesh(GRID, Wires(1.0))).time_s == 2 * 3 + 8
 
@@ -177,12 +180,12 @@ def test_two_dimensions_are_the_grid() -> None:
 def test_what_has_no_place_is_refused() -> None:
     pipeline = Pipeline((STAGE,) * 2, 4)
     with pytest.raises(PhazeError, match="tiles must have the nodes of 2 workers, got 1"):
-        script(pipeline, Traffic([[0]], {}))
+        script(pipeline, Sends([[0]], {}))
     overlapped = Pipeline((replace(STAGE, sync_s=1.0, operators=3),), 4, data=(2,), overlap_sync=True)
     with pytest.raises(PhazeError, match="operators must be 1"):
-        script(overlapped, Traffic([[0, 1]], {}))
+        script(overlapped, Sends([[0, 1]], {}))
     with pytest.raises(PhazeError, match="must be one of arrival, none, got order"):
-        carry_out(script(pipeline, Traffic([[0], [1]], {})), mesh(GRID, Wires(1.0)), "order")
+        carry_out(script(pipeline, Sends([[0], [1]], {})), mesh(GRID, Wires(1.0)), "order")
     with pytest.raises(PhazeError, match="every dimension must have"):
         torus((4, 0), 1.0)
 
@@ -190,5 +193,5 @@ def test_what_has_no_place_is_refused() -> None:
 def test_plans_that_run_together_may_be_a_jobs_messages() -> None:
     pipeline = Pipeline((StageCost(1.0, 1.0),), 1)
     both = together((Message(0, 1, 2.0),), (Message(2, 3, 3.0),))
-    found = script(pipeline, Traffic([[0]], {}, {(Kind.FORWARD, 0, 0): [Turn(1.0, both)]}))
+    found = script(pipeline, Sends([[0]], {}, {(JobKind.FORWARD, 0, 0): [Turn(1.0, both)]}))
     assert carry_out(found, mesh(GRID, Wires(1.0))).time_s == 1 + 3 + 1

@@ -9,7 +9,7 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.layout import Layout
-from phaze.pipeline.durations import Kind
+from phaze.pipeline.durations import JobKind
 from phaze.pipeline.graph import all_jobs
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
@@ -17,7 +17,7 @@ from phaze.plan.given import Run, plan_of_run
 from phaze.plan.lowered import load_machine
 from phaze.plan.price import price
 
-LETTERS = {Kind.FORWARD: "F", Kind.BACKWARD: "B", Kind.WEIGHT_GRADIENT: "W"}
+LETTERS = {JobKind.FORWARD: "F", JobKind.BACKWARD: "B", JobKind.WEIGHT_GRADIENT: "W"}
 TIMES = ((1.0, 1.0, 1.0), (1.0, 1.2, 0.8), (1.0, 2.0, 1.0), (1.0, 0.9, 1.1), (1.0, 1.0, 3.0))
 """Seconds of forward pass, gradient of the input, and gradient of the weights."""
 
@@ -36,7 +36,8 @@ def test_each_rank_puts_gradients_of_weights_off_by_its_number() -> None:
     for rank in range(4):
         own = slice(*jobs.first[rank : rank + 2])
         passes = [
-            (LETTERS.get(Kind(k)), m + 1) for k, m in zip(jobs.kind[own], jobs.microbatch[own], strict=True)
+            (LETTERS.get(JobKind(k)), m + 1)
+            for k, m in zip(jobs.kind[own], jobs.microbatch[own], strict=True)
         ]
         lines.append(" ".join(f"{letter}{number}" for letter, number in passes if letter))
     assert lines == [

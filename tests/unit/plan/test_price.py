@@ -12,7 +12,7 @@ import pytest
 from phaze.cost.network.network import Flat, Levels
 from phaze.layout import Layout
 from phaze.pipeline.steady import ideal_time_s
-from phaze.plan.given import Training, lowered_plan, plan_of_run
+from phaze.plan.given import ModelTraining, lowered_plan, plan_of_run
 from phaze.plan.plan import Machine, Plan
 from phaze.plan.planners import PlansAsked
 from phaze.plan.price import price
@@ -132,7 +132,7 @@ def test_a_row_on_the_whole_machine_is_the_sum_of_its_cuts() -> None:
 def test_a_model_of_many_kinds_of_layer_is_priced_as_any_other() -> None:
     """Stages of a Swin transformer hold its layers in order, and pass on what each of them makes."""
     layout = Layout(pp=4, microbatch=2)
-    training = Training(load_model_named("swin-l"), 1, 16)
+    training = ModelTraining(load_model_named("swin-l"), 1, 16)
     workload = library_workload(training.model, 1, layout)
     cuts = [range(2), range(2, 6), range(6, 10), range(10, len(workload.order))]
     found = price(lowered_plan(training, cuts, [layout] * 4, machine()), machine())
