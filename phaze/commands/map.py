@@ -177,7 +177,7 @@ def _map_plan(
     task: _Task, choice: tuple[str | None, str | None, float | None, str | None]
 ) -> tuple[StoredMapping, Mapped, FoundMapping]:
     from phaze.map.ensemble import stored_mapping
-    from phaze.map.one_plan import map_one, stored_plan
+    from phaze.map.plan_maps import map_one, stored_plan
     from phaze.plan.single import PlanFilter, plan_of, read_wanted
 
     row, stages = read_wanted(task.source, PlanFilter(*choice))
@@ -207,7 +207,7 @@ def _topology_path(topology: str) -> Path:
 
 
 def _summary(found: StoredMapping) -> str:
-    """Return what a reader wants to know first."""
+    """What a reader wants to know first."""
     proof = "proven the least" if found.proven else f"no mapping below {found.bound_s:.6g} s"
     batches = {} if found.plan is None else {one.name: one.simulated_s for one in found.plan.times}
     known = found.ways + tuple(one for one in found.heuristics if one not in found.ways)

@@ -22,13 +22,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from phaze.base.arrays import Floats
 from phaze.base.errors import PhazeError
 from phaze.cost.kernels import Kernel, kernels_of, time_kernels, works_of_kernels
 from phaze.cost.vector import cycle_figures
 from phaze.layout import Layout
+from phaze.partition.weights import sums
 from phaze.spec.config import load_technology
 from phaze.spec.model import AnyModel
 from phaze.spec.system import Device
@@ -84,11 +84,11 @@ def profile_graph(whole: LayerGraph, device: Device) -> OperatorGraph:
     backward = backward_pass(whole, alone, width, "paired").operators[::-1]
     of_primitive = np.array([node[group[-1]] for group in alone])
     members = [[whole.primitives[index] for index in group] for group in groups]
-    masks = _by_node(of_primitive, _mask_bytes(whole, width), len(groups))
+    masks = sums(of_primitive, _mask_bytes(whole, width), len(groups))
     return OperatorGraph(
         names=tuple(primitives[0].name for primitives in members),
         forward_s=_seconds([[o.parts] if o.parts else [] for o in forward.operators], device, width),
-        backward_s=_by_node(of_primitive, _backward_s(backward, device, width), len(groups)),
+        backward_s=sums(of_primitive, _backward_s(backward, device, width), len(groups)),
         parameter_bytes=np.array([width * _parameters(own) for own in members], float),
         forward_bytes=masks + np.array([width * _made(own) for own in members], float),
         backward_bytes=np.array([width * _made_backward(own) for own in members], float),
@@ -124,12 +124,7 @@ def _seconds(kernels: list[list[Kernel]], device: Device, width: int) -> Floats:
     figures = cycle_figures(load_technology(TECHNOLOGY).vector_cycles, {})
     works = works_of_kernels([kernel for own in kernels for kernel in own], figures)
     of_kernel = np.repeat(np.arange(len(kernels)), [len(own) for own in kernels])
-    return _by_node(of_kernel, time_kernels(works, device, width).sum(axis=1), len(kernels))
-
-
-def _by_node(place: NDArray[np.int64], values: Floats, count: int) -> Floats:
-    """Sums of values (n,) by their places (n,) among `count`."""
-    return np.bincount(place, weights=values, minlength=count).astype(np.float64)
+    return sums(of_kernel, time_kernels(works, device, width).sum(axis=1), len(kernels))
 
 
 def _mask_bytes(whole: LayerGraph, width: int) -> Floats:

@@ -115,7 +115,7 @@ def _range(weights: Weights, stage_of: Ints) -> tuple[Ints, Ints]:
 
 
 def _on_border(weights: Weights, stage_of: Ints) -> Bools:
-    """Return which nodes have an edge to another stage, (n,)."""
+    """Mask of the nodes with an edge to another stage, (n,)."""
     pairs = stage_of[weights.edges]
     found = np.zeros(len(weights), dtype=np.bool_)
     found[weights.edges[pairs[:, 0] != pairs[:, 1]]] = True

@@ -32,7 +32,7 @@ from phaze.tiles.operators import Degrees, TileOperator, TransformerLayer, share
 from phaze.tiles.placement import Tiles
 from phaze.tiles.simulate import Activity, Fidelity, simulate
 from phaze.tiles.steps import StageProgram, TileStage
-from phaze.tiles.tile import Execution, inference_s
+from phaze.tiles.tile import TileExecution, inference_s
 
 Numbers = Literal["half", "int8"]
 """16-bit floating point, or 8-bit integers at the rate of the tile."""
@@ -85,7 +85,7 @@ def fastest(machine: TiledMachine, operators: Samples, numbers: Numbers, choices
         for fetched, microbatch, stages in product(choices.fetched, choices.microbatches, choices.stages)
         for programs in mappings(
             chip, order, operators(microbatch), stages,
-            Execution(training=False, element_bytes=size, shared=fetched == "shared"),
+            TileExecution(training=False, element_bytes=size, shared=fetched == "shared"),
         )
     ]  # fmt: skip
     if not found:
@@ -118,7 +118,7 @@ def column_by_column(machine: TiledMachine) -> Tiles:
 
 
 def mappings(
-    chip: Chip, order: Tiles, operators: tuple[TileOperator, ...], stages: int, execution: Execution
+    chip: Chip, order: Tiles, operators: tuple[TileOperator, ...], stages: int, execution: TileExecution
 ) -> Iterator[tuple[StageProgram, ...]]:
     """Yield the mappings with so many stages, none where operators or tiles do not go into them."""
     if stages > len(operators) or len(order) % stages:

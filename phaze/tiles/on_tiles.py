@@ -33,7 +33,7 @@ from phaze.tiles.chip import Chip
 from phaze.tiles.operators import TransformerLayer, communication_size
 from phaze.tiles.placement import Placed, Tiles, line, own, s_shaped
 from phaze.tiles.steps import GroupCollective, StagePart, StageProgram, TileStage, TileStep
-from phaze.tiles.tile import TRAINED, Execution, SramStrategy
+from phaze.tiles.tile import TRAINED, SramStrategy, TileExecution
 
 KINDS: dict[JobKind, StagePart] = {
     JobKind.FORWARD: "forward",
@@ -217,7 +217,7 @@ def programs_of(chip: Chip, run: TiledRun) -> list[StageProgram]:
         StageProgram(
             chip,
             TileStage(tiles, ((layer, degrees),) * layers, run.placed),
-            Execution(in_flight=min(len(run.groups) - q, run.microbatches)),
+            TileExecution(in_flight=min(len(run.groups) - q, run.microbatches)),
         )
         for q, (tiles, layers) in enumerate(zip(run.groups, run.layers_of, strict=True))
     ]

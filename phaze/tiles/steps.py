@@ -21,7 +21,7 @@ from phaze.tiles import tile
 from phaze.tiles.chip import Chip
 from phaze.tiles.operators import AXES, Degrees, TileAxis, TileOperator, TileShare, shares
 from phaze.tiles.placement import Placed, Tiles, axis_groups
-from phaze.tiles.tile import Access, Execution, SramStrategy, TileBytes
+from phaze.tiles.tile import Access, SramStrategy, TileBytes, TileExecution
 
 StagePart = Literal["forward", "recompute", "backward", "sync", "update"]
 """What a microbatch goes through, or a batch at its end; backward passes have operators in reverse order."""
@@ -70,7 +70,7 @@ class StageProgram:
 
     chip: Chip
     stage: TileStage
-    execution: Execution
+    execution: TileExecution
 
     @cached_property
     def parts(self) -> tuple[tuple[TileShare, Mapping[TileAxis, tuple[Tiles, ...]]], ...]:

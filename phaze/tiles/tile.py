@@ -36,7 +36,7 @@ SramStrategy = Literal["S_WSG_ACT", "S_WSG", "S_ACT", "S_PTY"]
 TRAINED = parameter_bytes("adam", "mixed")
 
 
-class Execution(NamedTuple):
+class TileExecution(NamedTuple):
     """How a stage is executed."""
 
     training: bool = True
@@ -77,7 +77,7 @@ class Access(NamedTuple):
         return self.read_bytes + self.write_bytes
 
 
-def tile_bytes(share: TileShare, execution: Execution) -> TileBytes:
+def tile_bytes(share: TileShare, execution: TileExecution) -> TileBytes:
     """Bytes of a share."""
     weights = share.weights / (share.replicas if execution.shared else 1) * execution.element_bytes
     activations = share.inputs * execution.element_bytes, share.outputs * execution.element_bytes
@@ -88,7 +88,7 @@ def tile_bytes(share: TileShare, execution: Execution) -> TileBytes:
     )
 
 
-def held_bytes(operators: Sequence[TileBytes], execution: Execution) -> tuple[float, float]:
+def held_bytes(operators: Sequence[TileBytes], execution: TileExecution) -> tuple[float, float]:
     """Bytes of WSG and of activations that a tile holds.
 
     An operator's output is the next one's input, so that activations are all inputs and the last output; of

@@ -16,7 +16,7 @@ from phaze.base.errors import PhazeError
 from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.cost.network.fabric import fabric
 from phaze.map.ensemble import MapSettings
-from phaze.map.one_plan import PlanOnDevices, map_one
+from phaze.map.plan_maps import PlanOnDevices, map_one
 from phaze.map.search import SearchLimits
 from phaze.plan.networked import replay_on
 from phaze.plan.planners import PlansAsked

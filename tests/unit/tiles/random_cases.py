@@ -15,7 +15,7 @@ from phaze.tiles.operators import ConvolutionShape, Degrees, Linear, TileOperato
 from phaze.tiles.placement import Placed, line, s_shaped
 from phaze.tiles.simulate import Activity, Fidelity, simulate
 from phaze.tiles.steps import StagePart, StageProgram, TileStage
-from phaze.tiles.tile import Execution
+from phaze.tiles.tile import TileExecution
 
 TRAINED: tuple[StagePart, ...] = ("forward", "backward", "sync", "update")
 
@@ -72,7 +72,7 @@ def random_case(rng: Generator) -> Case:
     operators = tuple(_operator(rng, width) for _ in range(int(rng.integers(1, 4))))
     placed: Placed = "near" if rng.random() < 0.5 else "far"
     training = bool(rng.random() < 0.5)
-    execution = Execution(training, shared=not training and bool(rng.random() < 0.5))
+    execution = TileExecution(training, shared=not training and bool(rng.random() < 0.5))
     part = TRAINED[int(rng.integers(4))] if training else "forward"
     return Case(
         part,

@@ -18,7 +18,7 @@ from phaze.tiles.operators import TransformerLayer
 from phaze.tiles.placement import s_shaped
 from phaze.tiles.simulate import Activity, Fidelity, simulate
 from phaze.tiles.steps import GroupCollective, StageProgram, TileStage, TileStep
-from phaze.tiles.tile import Access, Execution
+from phaze.tiles.tile import Access, TileExecution
 from tests.oracles.chips import slower
 from tests.unit.tiles.random_cases import random_cases
 
@@ -81,7 +81,7 @@ def blocks_s(memory: Memory, fidelity: Fidelity, blocks: Sequence[tuple[int, ...
     tile = TILE.model_copy(update={"sram_bytes": 2.0**18})
     chip = Chip("blocks", GRID, tile, Wires(2.0**40, 2.0**-30, (4, 4)), memory)
     operators = ((TransformerLayer(16, 256, 64, 16), (4, 4, 1, 1)),)
-    programs = [StageProgram(chip, TileStage(tiles, operators), Execution()) for tiles in blocks]
+    programs = [StageProgram(chip, TileStage(tiles, operators), TileExecution()) for tiles in blocks]
     return [
         time_s([Activity(program.stage.tiles, program.steps("backward"))], fidelity, chip)
         for program in programs

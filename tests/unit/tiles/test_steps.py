@@ -13,15 +13,15 @@ from phaze.spec.tiled import Tile
 from phaze.tiles.chip import Chip
 from phaze.tiles.operators import Linear, Pool, TransformerLayer
 from phaze.tiles.steps import StagePart, StageProgram, TileStage, TileStep
-from phaze.tiles.tile import Access, Execution
+from phaze.tiles.tile import Access, TileExecution
 
 GRID = Grid(4, 4)
 TILES = tuple(range(16))
 TILE = Tile(clock_hz=1e9, pe_x=8, pe_y=8, sram_bytes=1e3, sram_bandwidth_bytes_per_s=1e12)
 CHIP = Chip("chip", GRID, TILE, Wires(1e9), Memory(GRID.edge(), 1e9))
 STAGE = TileStage(TILES, ((TransformerLayer(16, 64, 32, 16), (4, 4, 1, 1)),))
-TRAINED = StageProgram(CHIP, STAGE, Execution())
-INFERENCE = StageProgram(CHIP, STAGE, Execution(training=False, shared=True))
+TRAINED = StageProgram(CHIP, STAGE, TileExecution())
+INFERENCE = StageProgram(CHIP, STAGE, TileExecution(training=False, shared=True))
 
 
 def exchanged(steps: tuple[TileStep, ...]) -> list[list[tuple[str, float]]]:
@@ -68,13 +68,13 @@ def test_every_tile_is_in_one_group_of_an_exchange() -> None:
 
 def test_what_fits_into_sram_needs_no_memory() -> None:
     large = replace(CHIP, tile=TILE.model_copy(update={"sram_bytes": 1e9}), memory=None)
-    found = StageProgram(large, STAGE, Execution())
+    found = StageProgram(large, STAGE, TileExecution())
     assert found.strategy == "S_WSG_ACT"
     assert all(step.access == Access() for part in get_args(StagePart) for step in found.steps(part))
     with pytest.raises(
         PhazeError, match=r"chip: has no memory, but the stage holds .* of which its SRAM has 1000"
     ):
-        StageProgram(replace(CHIP, memory=None), STAGE, Execution()).steps("forward")
+        StageProgram(replace(CHIP, memory=None), STAGE, TileExecution()).steps("forward")
 
 
 def test_operators_of_several_kinds_have_their_own_groups() -> None:

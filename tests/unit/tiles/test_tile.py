@@ -17,9 +17,9 @@ from phaze.tiles.chip import Chip
 from phaze.tiles.operators import Linear, Pool, TileShare, TransformerLayer, shares
 from phaze.tiles.tile import (
     Access,
-    Execution,
     SramStrategy,
     TileBytes,
+    TileExecution,
     allocate,
     backward_access,
     forward_access,
@@ -35,7 +35,7 @@ from phaze.workload.primitives import Gemm
 TILE = Tile(clock_hz=1.0, pe_x=8, pe_y=16, sram_bytes=1e6)
 OP = TileBytes(weights=40, gradients=40, optimizer=240, inputs=30, outputs=20)
 (SHARE,) = Linear(4, 8, 16, 32).shares((2, 1, 1, 1))
-INFERENCE = Execution(training=False)
+INFERENCE = TileExecution(training=False)
 amounts = st.integers(1, 400)
 dimensions = st.integers(1, 60)
 
@@ -81,7 +81,7 @@ def test_a_pool_runs_on_lanes_or_at_the_peak_without_any() -> None:
 def test_every_strategy_has_its_traffic(
     sram_bytes: float, strategy: SramStrategy, forward: Access, backward: Access
 ) -> None:
-    assert allocate(*held_bytes([OP], Execution()), sram_bytes) == strategy
+    assert allocate(*held_bytes([OP], TileExecution()), sram_bytes) == strategy
     assert forward_access(strategy, OP, sram_bytes) == forward
     assert backward_access(strategy, OP, sram_bytes) == backward
 
@@ -130,10 +130,10 @@ def test_a_product_of_activations_moves_no_weights() -> None:
 
 
 def test_training_holds_what_adam_with_mixed_precision_needs() -> None:
-    found = tile_bytes(SHARE, Execution())
+    found = tile_bytes(SHARE, TileExecution())
     assert (found.weights, found.gradients, found.optimizer) == (16 * 32 * 2, 16 * 32 * 2, 16 * 32 * 12)
     kept = [found, found._replace(inputs=7.0)]
-    wsg, activations = held_bytes(kept, Execution(in_flight=3))
+    wsg, activations = held_bytes(kept, TileExecution(in_flight=3))
     assert wsg == 2 * 16 * 16 * 32
     assert activations == 3 * found.inputs + 7 + found.outputs, "recomputation keeps the first input only"
 
@@ -181,7 +181,7 @@ def test_algorithm_1_as_printed_is_another() -> None:
     small, large = TileBytes(4, 4, 0, 10, 10), TileBytes(4, 4, 0, 1000, 10)
     for second, text in ((small, "S_WSG_ACT"), (large, "S_WSG")):
         assert [name for name, _ in printed([small, second], 10)] == ["activation_stream"] * 2
-        assert allocate(*held_bytes([small, second], Execution()), 60) == text
+        assert allocate(*held_bytes([small, second], TileExecution()), 60) == text
 
 
 @given(st.lists(st.tuples(*[amounts] * 5), min_size=1, max_size=4), st.integers(1, 3000))
