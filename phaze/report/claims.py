@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import pandas as pd
 
-from phaze.base.arrays import Bools
 from phaze.base.errors import PhazeError
 from phaze.report.document import Cell, Sheet, sheet_of
 from phaze.report.words import fill, join
-from phaze.spec.claims import PrintedClaim, Publication, TableClaims
+from phaze.spec.claims import PrintedClaim, Publication, TableClaims, evaluate
 from phaze.spec.noun import Noun
 from phaze.tables import Claims
 
@@ -20,7 +19,6 @@ Function = Callable[[pd.DataFrame, object], Mapping[str, object]]
 """What no aggregate says of some rows, beside what is printed of them: values by name."""
 
 AGGREGATES: dict[str, Callable[[pd.Series], object]] = {
-    "geometric_mean": lambda values: float(np.exp(np.log(values).mean())),
     "first": lambda values: values.iloc[0],
     "magnitude": lambda values: values.abs().max(),
     "counts": lambda values: join(f"{value} ({count})" for value, count in values.value_counts().items()),
@@ -62,7 +60,7 @@ def claims_on(
                 for one in groups:
                     if len(one):
                         yield from _claims_of(publication, claim, one, functions)
-            except (KeyError, AttributeError, pd.errors.UndefinedVariableError) as error:
+            except (KeyError, AttributeError, NameError) as error:
                 raise PhazeError(
                     f"{publication.title}: claims: {claim.statement!r}: {error}; table {group.table} has "
                     f"columns {', '.join(map(str, rows.columns))}"
@@ -89,11 +87,12 @@ def _claims_of(
     theirs, ours = values.get("printed"), values.get("ours")
     if theirs and isinstance(theirs, (int, float)) and isinstance(ours, (int, float)):
         values["off"] = 100 * (ours / theirs - 1)
-    holds = claim.holds is None or bool(_flags(pd.DataFrame([values]), claim.holds)[0])
+    holds = claim.holds is None or bool(evaluate(claim.holds, values))
     broken = rows.iloc[:0]
     if claim.every is not None:
         given = {} if claim.printed is None else {"printed": values["printed"]}
-        broken = rows[~_flags(rows.assign(**given), claim.every)]  # type: ignore[arg-type]
+        fine = rows.assign(**given).eval(claim.every)  # type: ignore[arg-type]
+        broken = rows[~np.asarray(fine, dtype=bool)]
     shown = pd.Series(values, dtype=object)
     but = f"; not {join(broken[claim.named])}" if len(broken) else ""
     yield {
@@ -103,10 +102,6 @@ def _claims_of(
         "ours": fill(claim.ours, shown) + but,
         "holds": holds and broken.empty,
     }
-
-
-def _flags(rows: pd.DataFrame, condition: str) -> Bools:
-    return np.asarray(rows.eval(condition), dtype=bool)
 
 
 def _printed(publication: Publication, claim: PrintedClaim, values: Values) -> Values | None:

@@ -1,9 +1,12 @@
 """Claims of publications as data: comparisons of columns of result tables with what is printed."""
 
 import ast
-from typing import Annotated
+from collections.abc import Mapping
+from functools import cache
+from types import CodeType
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from phaze.spec.noun import Noun
 
@@ -23,6 +26,16 @@ def _of_columns(text: str) -> str:
     if len(known) < len(calls) or not all(isinstance(node, (*_ALLOWED, ast.Call)) for node in nodes):
         raise ValueError("must be made of columns, numbers, texts, comparisons and abs(…) only")
     return text
+
+
+def evaluate(expression: str, values: Mapping[str, object]) -> object:
+    """Value of an expression that was found to be made of names, numbers and comparisons alone."""
+    return eval(_compiled(expression), {"__builtins__": {"abs": abs}}, dict(values))
+
+
+@cache
+def _compiled(expression: str) -> CodeType:
+    return compile(expression, expression, "eval")
 
 
 Columns = Annotated[str, AfterValidator(_of_columns)]
@@ -62,6 +75,14 @@ class PrintedClaim(Noun):
     """Their figure."""
     ours: str
     """Our figure."""
+
+    @model_validator(mode="after")
+    def _what_is_compared_is_said(self) -> Self:
+        if isinstance(self.printed, dict) and not self.by:
+            raise ValueError("printed: numbers by the values of a column need that column last in by")
+        if self.every and not self.named:
+            raise ValueError("every: needs named, a column that names the rows of which it does not hold")
+        return self
 
 
 class TableClaims(Noun):

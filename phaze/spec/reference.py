@@ -7,6 +7,7 @@ from typing import get_args, get_origin
 
 from phaze.spec import topology
 from phaze.spec.architecture import Architecture
+from phaze.spec.claims import PrintedClaim, Publication, TableClaims
 from phaze.spec.mapping import StoredMapping
 from phaze.spec.model import Model
 from phaze.spec.network import Matrix
@@ -44,6 +45,9 @@ _FILES: dict[str, type[Noun]] = {
     "Random nodes (`topologies/*.yaml`)": topology.RandomBlocks,
     "Random pairs (`topologies/*.yaml`)": topology.UniformDist,
     "A topology from a file (`topologies/*.yaml`)": topology.MatrixFile,
+    "A publication (`published/*.yaml`), beside what is printed": Publication,
+    "`claims` of a publication": TableClaims,
+    "`claims.claims` of a publication": PrintedClaim,
     "A graph of operators (`python -m phaze partition --graph-out`)": StoredOperators,
     "Stages (`python -m phaze partition -o`)": StoredStages,
     "A mapping (`python -m phaze map -o`)": StoredMapping,
