@@ -10,7 +10,7 @@ import pandas as pd
 from phaze import tables
 from phaze.layout import Layout
 from phaze.report.inputs import COMMON_SHARD, Details, Inputs, Only, Outcome, Slicing, table_of
-from phaze.report.winners import COMMON, PER_MODEL, chip_named, chip_of
+from phaze.report.winners import COMMON, PER_MODEL, chip_named, chip_of, placed_rows
 from phaze.tables.columns import POINT, layout_of
 
 PARTS = ("mac", "register", "l2", "glb", "hbm", "link")
@@ -112,11 +112,6 @@ def limits_of(inputs: Inputs, row: pd.Series) -> pd.Series:
     """The part of all layers' busy time that each limit binds, for a placement with schedules."""
     found, counts = operators_of(inputs, row), layer_counts(inputs, row["model"])
     return shares_of_limits(found["limit"], found["latency_s"], found["layer"], counts)
-
-
-def placed_rows(found: pd.DataFrame, *designs: str) -> pd.DataFrame:
-    """The placed results of some designs."""
-    return found[found["design"].isin(designs) & (found["status"] == "placed")]
 
 
 def shares_of_limits(

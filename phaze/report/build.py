@@ -8,7 +8,6 @@ import pandas as pd
 
 from phaze.report import anatomy, inside, overview, plan_checks, record, searches, winners
 from phaze.report import checks as checked
-from phaze.report.anatomy import placed_rows
 from phaze.report.checks import Evidence
 from phaze.report.document import FirstScreen, Sheet
 from phaze.report.findings import GIVEN, RESULT_TABLES, Findings, Part
@@ -27,7 +26,7 @@ from phaze.report.searches import choose_by_hysteresis, summarise_searches
 from phaze.report.simulated import on_networks, replayed
 from phaze.report.space import certificate, front, in_short
 from phaze.report.verdicts import run_checks
-from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, is_beside, row_of
+from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, is_beside, placed_rows, row_of
 from phaze.report.words import area, buffers, compute, percent, times
 from phaze.tables import TABLES, Comparisons
 

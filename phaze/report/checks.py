@@ -15,7 +15,7 @@ from phaze.layout import layouts_of
 from phaze.report import anatomy
 from phaze.report.inputs import Inputs
 from phaze.report.verdicts import ROUNDING, Checklist, Verdicts, at_most, close, each
-from phaze.report.winners import PER_MODEL, candidates, space_of
+from phaze.report.winners import PER_MODEL, candidates, placed_rows, space_of
 from phaze.search.pareto import uncovered
 from phaze.tables import CAUSES, COMMON, Schedules
 from phaze.tables.columns import widths_of
@@ -189,7 +189,7 @@ def _nothing_beats_the_winner(e: Evidence) -> Verdicts:
 @CHECKS.hold("schedules end when their solve says")
 def _schedules_end_with_their_objective(e: Evidence) -> Verdicts:
     solved = e.inputs.solves.set_index(list(_SOLVED))["objective_s"]
-    for _, row in anatomy.placed_rows(e.results, PER_MODEL).iterrows():
+    for _, row in placed_rows(e.results, PER_MODEL).iterrows():
         ends = anatomy.shard_rows(e.inputs, Schedules, row).groupby(list(_SOLVED))["end_s"].max()
         same = np.isclose(ends, solved.reindex(ends.index), rtol=1e-6, atol=0)
         yield from each(same, ends.reset_index(), ("model", "architecture", "layer", "direction"))
@@ -290,7 +290,7 @@ def _certificates_are_about_the_best(e: Evidence) -> Verdicts:
     table = e.inputs.certificates[e.inputs.certificates["model"] != COMMON]
     same = close(table["best"], table["model"].map(best).fillna(0.0))
     yield from each(same & (table["excluded"] <= table["bound"]), table, ("model", "best"))
-    winners = anatomy.placed_rows(e.results, PER_MODEL)
+    winners = placed_rows(e.results, PER_MODEL)
     certified = table.set_index("model")["best"].reindex(winners["model"]).to_numpy()
     least = certified * (1 - e.inputs.study.screen.tolerance)
     yield from each(winners["samples_per_s"] >= least * (1 - ROUNDING), winners, ("model", "samples_per_s"))

@@ -12,7 +12,7 @@ import pandas as pd
 from phaze.base.units import UM2_PER_MM2
 from phaze.report import charts, closeups, style, words
 from phaze.report.anatomy import layer_counts, microbatches_of, operators_of, stages_of
-from phaze.report.document import Block, Cell, Chart, Gallery, Heading, Prose, Section, Sheet, sheet_of
+from phaze.report.document import Block, Cell, Chart, Gallery, Heading, Prose, Section, sheet_of
 from phaze.report.findings import Findings, Part
 from phaze.report.inputs import Inputs, table_of
 from phaze.report.winners import COMMON, PER_MODEL, baseline_design, chip_of, in_order, row_of
@@ -73,12 +73,16 @@ def _limits(table: pd.DataFrame) -> Iterator[Block]:
 
 
 def chips(inputs: Inputs, findings: Findings) -> Iterator[Section]:
-    """Area and energy."""
-    table = _labelled_areas(inputs, findings)
+    """Area and energy: of the baseline, the common and the per-model accelerators, each accelerator once."""
+    limit, baseline = inputs.cluster.area_limit_um2, inputs.study.architectures.baseline
+    order = [name for name in (baseline, COMMON, PER_MODEL) if name is not None]
+    table = findings.areas[findings.areas["design"].isin(order)]
     if table.empty:
         return
-    limit, baseline = inputs.cluster.area_limit_um2, inputs.study.architectures.baseline
-    wide = table.pivot_table(index="label", columns="part", values="area_um2", sort=False)
+    label = table["design"].where(table["design"] != PER_MODEL, table["model"])
+    ranked = table.assign(label=label, place=table["design"].map(order.index))
+    ranked = ranked.sort_values("place", kind="stable").drop_duplicates(["label", "part"])
+    wide = ranked.pivot_table(index="label", columns="part", values="area_um2", sort=False)
     what, limit_mm2 = "area, mm²; dotted: area limit", limit / UM2_PER_MM2
     figure = Chart(
         "areas",
@@ -86,9 +90,15 @@ def chips(inputs: Inputs, findings: Findings) -> Iterator[Section]:
         f"Area limit {words.area(limit)}.",
         partial(charts.stacked, wide / UM2_PER_MM2, charts.AREA_PARTS, what, limit=limit_mm2),
     )
+    whole = wide.sum(axis=1)
+    rows = wide.assign(whole=whole).join(wide.div(whole, axis=0).add_prefix("share_")).reset_index()
+    columns: dict[str, Cell] = {"accelerator": "{label}", "area": "{whole:area}"}
+    for part, (title, _) in charts.AREA_PARTS.items():
+        columns[title] = f"{{{part}:area}} ({{share_{part}:percent0}})"
+    caption = "Area by part; a workload's name stands for its best accelerator"
     about = "What the area is spent on, and the energy that a trained sample takes."
-    blocks = (figure, _area_sheet(wide), *_energies(findings.energies, baseline))
-    yield Section("chips", "Area and energy", about, blocks)
+    sheet = sheet_of(caption, rows, columns, source="areas")
+    yield Section("chips", "Area and energy", about, (figure, sheet, *_energies(findings.energies, baseline)))
 
 
 def _energies(energies: pd.DataFrame, baseline: str | None) -> Iterator[Block]:
@@ -118,30 +128,6 @@ def _energies(energies: pd.DataFrame, baseline: str | None) -> Iterator[Block]:
     caption = "Energy per trained sample by part; the link carries collectives, transfers and gradients"
     rows = wide.div(whole, axis=0).assign(whole=whole).reset_index()
     yield sheet_of(caption, rows, columns, 2, source="energies", folded=True)
-
-
-def _labelled_areas(inputs: Inputs, findings: Findings) -> pd.DataFrame:
-    """Areas of the baseline, the common and the per-model accelerators, each accelerator once."""
-    baseline = inputs.study.architectures.baseline
-    order = [name for name in (baseline, COMMON, PER_MODEL) if name is not None]
-    table = findings.areas[findings.areas["design"].isin(order)]
-    label = table["design"].where(table["design"] != PER_MODEL, table["model"])
-    ranked = table.assign(label=label, place=table["design"].map(order.index)).sort_values(
-        "place", kind="stable"
-    )
-    return ranked.drop_duplicates(["label", "part"])
-
-
-def _area_sheet(wide: pd.DataFrame) -> Sheet:
-    shares, parts = wide.div(wide.sum(axis=1), axis=0).add_prefix("share_"), charts.AREA_PARTS.items()
-    columns: dict[str, Cell] = {
-        "accelerator": "{label}", "area": "{whole:area}",
-        **{title: f"{{{part}:area}} ({{share_{part}:percent0}})" for part, (title, _) in parts},
-    }  # fmt: skip
-    rows = wide.assign(whole=wide.sum(axis=1)).join(shares).reset_index()
-    return sheet_of(
-        "Area by part; a workload's name stands for its best accelerator", rows, columns, source="areas"
-    )
 
 
 def sensitivity(inputs: Inputs, findings: Findings) -> Iterator[Section]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -49,61 +48,31 @@ EXCHANGE = {
 """What it does about gradients, by `training.gradients`."""
 
 
-@dataclass(frozen=True)
-class Loss:
-    """Loss of the certified plan to another in the simulator, with its reasons.
+def loss(certified: pd.Series, other: pd.Series, gradients: Gradients) -> dict[str, object]:
+    """Loss of the certified plan to another in the simulator, given rows of table simulations: what is lost
+    and what of it is unexplained, in parts of the other's time, and the reason why it is more than a little.
 
     Both simulated times are the planned one and its parts. So the certified plan, which is planned to take no
     longer, loses by what the formula leaves out, and what that does not account for is a defect. A formula
     that charges the gradients of every stage may charge too much for the other plan, but never too little for
     the certified one: that is no reason.
     """
-
-    certified: pd.Series
-    """Row of table simulations."""
-    other: pd.Series
-    """The same of the plan that it loses to."""
-    gradients: Gradients
-
-    @property
-    def seconds(self) -> float:
-        """Difference of the simulated times."""
-        return float(self.certified["simulated_s"] - self.other["simulated_s"])
-
-    @property
-    def share(self) -> float:
-        """Share of the other's time, 0 where nothing is lost."""
-        return max(float(self.certified["simulated_s"] / self.other["simulated_s"] - 1), 0.0)
-
-    @cached_property
-    def causes(self) -> dict[str, float]:
-        """Seconds of every part by which the formula favours the certified plan."""
-        ours, theirs = self.certified[list(PARTS)].astype(float), self.other[list(PARTS)].astype(float)
-        off = ours - theirs
-        if self.gradients == "every-stage":
-            part = "synchronisation_s"
-            off[part] = min(ours[part], 0.0) - min(theirs[part], 0.0)
-        return {part: max(float(off[part]), 0.0) for part in PARTS}
-
-    @property
-    def unexplained(self) -> float:
-        """Share of the other's time that is lost for no reason that is known."""
-        return max(self.seconds - sum(self.causes.values()), 0.0) / float(self.other["simulated_s"])
-
-    @property
-    def reason(self) -> str:
-        """The largest cause first until what is left needs no word; empty unless more than a little is lost,
-        and if something remains unexplained.
-        """
-        if not self.share > NEAR >= self.unexplained:
-            return ""
-        reasons, left_s = list[str](), self.seconds
-        words = LEFT_OUT | {"synchronisation_s": EXCHANGE[self.gradients]}
-        for part, cause_s in sorted(self.causes.items(), key=lambda cause: -cause[1]):
-            if left_s > NEAR * self.other["simulated_s"] and cause_s:
-                reasons.append(f"{NAMES[part]}, {seconds(cause_s)}: the planner's formula {words[part]}")
-                left_s -= cause_s
-        return "; ".join(reasons)
+    taken_s, parts = float(other["simulated_s"]), dict[str, tuple[float, float]]()
+    for part in PARTS:
+        parts[part] = float(certified[part]), float(other[part])
+    if gradients == "every-stage":
+        ours, theirs = parts["synchronisation_s"]
+        parts["synchronisation_s"] = min(ours, 0.0), min(theirs, 0.0)
+    causes = {part: max(ours - theirs, 0.0) for part, (ours, theirs) in parts.items()}
+    left_s = float(certified["simulated_s"]) - taken_s
+    lost = max(float(certified["simulated_s"]) / taken_s - 1, 0.0)
+    unexplained, reasons = max(left_s - sum(causes.values()), 0.0) / taken_s, list[str]()
+    words = LEFT_OUT | {"synchronisation_s": EXCHANGE[gradients]}
+    for part, cause_s in sorted(causes.items(), key=lambda cause: -cause[1]):
+        if lost > NEAR >= unexplained and left_s > NEAR * taken_s and cause_s:  # the largest cause first
+            reasons.append(f"{NAMES[part]}, {seconds(cause_s)}: the planner's formula {words[part]}")
+            left_s -= cause_s
+    return {"lost": lost, "unexplained": unexplained, "reason": "; ".join(reasons)}
 
 
 def recommend(inputs: Inputs, results: pd.DataFrame) -> pd.DataFrame:
@@ -127,7 +96,6 @@ def _row(
 ) -> dict[str, object]:
     """The recommended plan of one accelerator, given a row for each planner."""
     certified, best = fastest(plans, (CERTIFIED,)), fastest(plans, (*FLUSHING, *also))
-    loss = Loss(certified, fastest(plans, FLUSHING), gradients)
     taken = dict(zip(plans["planner"], plans["simulated_s"], strict=True))
     return {
         **{name: best[name] for name in _OF_BEST},
@@ -135,9 +103,7 @@ def _row(
         "certified_planned_s": certified["planned_s"],
         "certified_simulated_s": certified["simulated_s"],
         **{f"{planner}_s": taken.get(planner, np.inf) for planner in ("equal", "expert", "piper")},
-        "lost": loss.share,
-        "unexplained": loss.unexplained,
-        "reason": loss.reason,
+        **loss(certified, fastest(plans, FLUSHING), gradients),
     }
 
 

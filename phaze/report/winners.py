@@ -126,16 +126,11 @@ def same_as(architectures: pd.DataFrame, chip: PublishedArchitecture) -> pd.Data
 
 def in_order(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows from best to worst; equal ones by HBM, stashing before recomputing, t and microbatch."""
-    keys = [
-        LAYOUT.ranks(rows["layout"]),
-        rows["recompute"],
-        rows["hbm_gib"],
-        name_ranks(rows["architecture"]),
-        rows["area_um2"],
-    ]
-    return rows.iloc[
-        np.lexsort([*(np.asarray(key) for key in keys), tied(rows["time_per_batch_s"].to_numpy())])
-    ]
+    names, layouts = name_ranks(rows["architecture"]), LAYOUT.ranks(rows["layout"])
+    recompute, hbm, area, time = (
+        rows[key].to_numpy() for key in ("recompute", "hbm_gib", "area_um2", "time_per_batch_s")
+    )
+    return rows.iloc[np.lexsort([layouts, recompute, hbm, names, area, tied(time)])]
 
 
 def best_of_each_hbm(rows: pd.DataFrame, tolerance: float) -> pd.DataFrame:
@@ -245,9 +240,14 @@ def geometric_means(found: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"speedup": np.exp(logs.mean()), "models": logs.size()}).reset_index()
 
 
+def placed_rows(found: pd.DataFrame, *designs: str) -> pd.DataFrame:
+    """The placed results of some designs."""
+    return found[found["design"].isin(designs) & (found["status"] == "placed")]
+
+
 def row_of(found: pd.DataFrame, model: str, design: str) -> pd.Series | None:
     """The placed row of a model and design, or None."""
-    rows = found[(found["model"] == model) & (found["design"] == design) & (found["status"] == "placed")]
+    rows = placed_rows(found[found["model"] == model], design)
     return rows.iloc[0] if len(rows) else None
 
 
