@@ -14,8 +14,7 @@ from phaze.commands.map import map_stages
 from phaze.commands.partition import partition
 from phaze.commands.place import place
 from phaze.commands.simulate import simulate
-from phaze.commands.space import space
-from phaze.commands.stages import estimate, extract, schedule
+from phaze.commands.stages import estimate, extract, schedule, space
 from phaze.commands.status import status
 from phaze.commands.trace import trace
 

@@ -7,7 +7,7 @@ from phaze.base.job import logged
 from phaze.spec.files import FOLDER
 from phaze.spec.published_tiled import PublishedTiled
 from phaze.spec.tiled_study import PrintedTable
-from phaze.validate.printed import Asked, besides
+from phaze.validate.printed import besides
 
 
 def main(
@@ -15,7 +15,7 @@ def main(
 ) -> None:
     """Work out the tables from the files of a folder, write table tiled_besides."""
     rows = None if published is None else PublishedTiled.parse(published, "published")
-    tables.TiledBesides.save(besides(Asked(wanted, rows), folder), output)
+    tables.TiledBesides.save(besides(wanted, rows, folder), output)
 
 
 if __name__ == "__main__":

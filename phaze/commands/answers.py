@@ -182,7 +182,7 @@ def estimate_subject(
     chips = read_architecture(architecture)
     designs = {core: int(chips[f"{core}_design"].iloc[0]) for core in ("tensor", "vector", "fused")}
     designs["network"] = designs["vector"]
-    terms = Terms(_scenario(architecture, system, flat_bandwidth), Training(), load_technology(TECHNOLOGY))
+    terms = _terms(architecture, system, flat_bandwidth)
     return [_estimated(point, chips, designs, terms) for point in subject.points]
 
 
@@ -201,13 +201,14 @@ def schedule_subject(
     subject: Subject, architecture: str, system: str, flat_bandwidth: float | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tables solves and schedules of a model on an architecture."""
-    terms = Terms(_scenario(architecture, system, flat_bandwidth), Training(), load_technology(TECHNOLOGY))
+    terms = _terms(architecture, system, flat_bandwidth)
     found = evaluate_architectures(subject, read_architecture(architecture), terms)
     return found.solves, found.schedules
 
 
-def _scenario(architecture: str, system: str, flat_bandwidth: float | None) -> Scenario:
-    return Scenario.parse(load_system_of(architecture, system, flat=flat_bandwidth).model_dump(), system)
+def _terms(architecture: str, system: str, flat_bandwidth: float | None) -> Terms:
+    cluster = load_system_of(architecture, system, flat=flat_bandwidth).model_dump()
+    return Terms(Scenario.parse(cluster, system), Training(), load_technology(TECHNOLOGY))
 
 
 def describe_placement(question: PlacementQuestion, found: FoundPlacement) -> Described:

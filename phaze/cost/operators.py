@@ -17,8 +17,13 @@ reverse. That is the better of fused and unfused: the parts one after the other 
 own traffic, take the sum of what fused the largest is taken of, and stream the tensors between them as well.
 With `fusion: paired` all cores are as many tensor as vector cores, as in the paper, and cores without a
 partner are idle.
+
+The dynamic energy of a work, by component, is every figure times how often its action happens in the mapping
+with the least latency. Leakage is a property of the whole chip over time and is added where both are known:
+leakage_w_per_mm2 · area · time.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -26,8 +31,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from phaze.base.arrays import Floats, Ints
+from phaze.base.units import KIB
 from phaze.cost.designs import Designs, designs_of
-from phaze.cost.energy import energies_of
 from phaze.cost.mapper.loads import Hardware, Load, loads_of
 from phaze.cost.mapper.works import works_of
 from phaze.cost.vector import cycle_figures
@@ -38,6 +43,10 @@ from phaze.tables.columns import POINT, layout_of
 
 LIMITS = pd.array(["compute", "vector", "global_buffer", "hbm", "network"], dtype="str")
 CORES = ("tensor", "vector", "fused", "network")
+REGISTER_WORDS_PER_OPERATION = 4
+"""A multiply-accumulate reads the operand that stays, takes over the one that streams, and reads and writes
+the sum.
+"""
 
 
 def estimate_operators(
@@ -127,3 +136,41 @@ def latencies_of(core: str, load: Load, designs: Designs, hardware: Hardware) ->
         return times.max(axis=0), limit
     _, reduction, *transfer = times
     return np.max(transfer, axis=0) + reduction, limit
+
+
+def energies_of(
+    load: Load, designs: Designs, bytes_per_element: int, figures: EnergyFigures
+) -> dict[str, Floats]:
+    """Energy in J by component, arrays (W, D).
+
+    What crosses an edge is written on one side and read on the other: a word counts in the L2 buffer on its
+    side towards the array or lanes and on that towards the global buffer, and so in the global buffer
+    towards L2 and HBM.
+    """
+    size = bytes_per_element
+    l2_tc = sram_j_per_byte(designs.l2_tc_bytes, figures.sram_j_per_byte)
+    l2_vc = sram_j_per_byte(designs.l2_vc_bytes, figures.sram_j_per_byte)
+    glb = sram_j_per_byte(designs.glb_bytes, figures.sram_j_per_byte)
+    l2_tc_words = load.array_words + load.glb_words - load.streamed_words
+    registers = REGISTER_WORDS_PER_OPERATION * size * figures.register_j_per_byte
+    parts = {
+        "mac": load.operations * figures.mac_j,
+        "register": load.operations * registers,
+        "l2": size * (l2_tc_words * l2_tc + 2.0 * load.streamed_words * l2_vc),
+        "glb": (size * load.glb_words + load.hbm_bytes) * glb,
+        "hbm": load.hbm_bytes * figures.hbm_j_per_byte,
+        "link": load.link_bytes * figures.link_j_per_byte,
+    }
+    shape = (len(load.operations), len(designs))
+    return {name: np.broadcast_to(part, shape) for name, part in parts.items()}
+
+
+def sram_j_per_byte(capacity_bytes: Ints, figures: Mapping[float, float]) -> Floats:
+    """Energy of a byte in or out of an SRAM: log-log between figures, that of the nearest one outside.
+
+    A buffer above the largest figure consists of banks of that size.
+    """
+    sizes = np.array(sorted(figures))
+    values = np.array([figures[size] for size in sorted(figures)])
+    found: Floats = np.exp(np.interp(np.log(capacity_bytes / KIB), np.log(sizes), np.log(values)))
+    return found

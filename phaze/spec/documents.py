@@ -6,7 +6,6 @@ one digit that a disk turned would give a wrong result that nobody sees.
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +18,7 @@ from phaze.base.files import refuse_unwritable, write_text
 from phaze.spec.names import MOST
 from phaze.spec.noun import describe
 from phaze.spec.plain import Plain, read_json
-from phaze.spec.values import Size, Whole
+from phaze.spec.values import Size, Whole, repeated
 
 
 class CamelCase(BaseModel):
@@ -84,9 +83,8 @@ def check_width(width: str) -> None:
 
 def repeated_ids(ids: Iterable[int]) -> Iterator[str]:
     """Yield a message for each id that several layers have."""
-    for layer, times in Counter(ids).items():
-        if times > 1:
-            yield f"id {layer} is given {times} times; ids must be unique"
+    for layer, times in repeated(ids):
+        yield f"id {layer} is given {times} times; ids must be unique"
 
 
 def bad_edges(ids: set[int], edges: list[LayerEdge]) -> Iterator[str]:
@@ -98,9 +96,8 @@ def bad_edges(ids: set[int], edges: list[LayerEdge]) -> Iterator[str]:
                 yield f"{name}: {key} {end} is not the id of a node"
         if edge.source_id == edge.dest_id:
             yield f"{name}: joins a layer to itself; the graph must have no cycle"
-    for (source, target), times in Counter((e.source_id, e.dest_id) for e in edges).items():
-        if times > 1:
-            yield f"edge {source} -> {target} is given {times} times"
+    for (source, target), times in repeated((e.source_id, e.dest_id) for e in edges):
+        yield f"edge {source} -> {target} is given {times} times"
 
 
 def _read_object(path: Path) -> dict[str, Plain]:

@@ -9,9 +9,10 @@ from typing import Literal, Self, TypeAlias
 from pydantic import model_validator
 
 from phaze.base.errors import PhazeError
+from phaze.spec.files import read_mapping
 from phaze.spec.huggingface import translate
 from phaze.spec.noun import Noun
-from phaze.spec.plain import Plain, read_json, read_yaml
+from phaze.spec.plain import read_json
 from phaze.spec.values import Flag, Name, PositiveInt, Seed, Share
 from phaze.spec.vision import ResNet, SemanticFpn, Swin
 
@@ -289,15 +290,9 @@ def load_model(path: str | Path, name: str | None = None) -> AnyModel:
     """
     path = Path(path)
     is_json = path.suffix == ".json"
-    fields = translate(read_json(path), str(path)) if is_json else _mapping(read_yaml(path), path)
+    fields = translate(read_json(path), str(path)) if is_json else read_mapping(path)
     given = {"name": name} if name else {}
     return parse_model({"name": _file_name(path), **fields, **given}, str(path))
-
-
-def _mapping(loaded: Plain, path: Path) -> dict[str, Plain]:
-    if not isinstance(loaded, dict):
-        raise PhazeError(f"{path}: must hold the keys and values of a model, got {type(loaded).__name__}")
-    return loaded
 
 
 def _file_name(path: Path) -> str:

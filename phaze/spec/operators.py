@@ -4,7 +4,6 @@ A file holds all operators of a model for one microbatch on one device, in any o
 they pass forward; as many bytes come back as gradients.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from heapq import heapify, heappop, heappush
@@ -13,7 +12,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from phaze.spec.noun import Noun
-from phaze.spec.values import MOST_SIZE, Count, Size
+from phaze.spec.values import MOST_SIZE, Count, Size, repeated
 
 SHOWN = 10
 """How many mistakes of one kind are listed."""
@@ -111,11 +110,6 @@ class StoredOperators(Noun):
         return tuple(order)
 
 
-def repeated(names: Sequence[str]) -> list[tuple[str, int]]:
-    """Names that are given several times, and how often."""
-    return [(name, times) for name, times in Counter(names).items() if times > 1]
-
-
 def refuse(mistakes: Iterator[str]) -> None:
     """Raise ValueError with the first mistakes, one a line, if there are any."""
     found = list(mistakes)
@@ -129,6 +123,5 @@ def _bad_ends(names: set[str], edges: Sequence[StoredEdge]) -> Iterator[str]:
         for key, end in (("source", edge.source), ("target", edge.target)):
             if end not in names:
                 yield f"edges: {edge.source} -> {edge.target}: {key} {end!r} is not the name of an operator"
-    for (source, target), times in Counter((edge.source, edge.target) for edge in edges).items():
-        if times > 1:
-            yield f"edges: {source} -> {target} is given {times} times"
+    for (source, target), times in repeated((edge.source, edge.target) for edge in edges):
+        yield f"edges: {source} -> {target} is given {times} times"

@@ -5,15 +5,14 @@ pipeline is replicated. What a partition adds may be left out of a file that is 
 of the stages, memory, settings, and times.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from phaze.spec.noun import Noun
-from phaze.spec.operators import refuse, repeated
-from phaze.spec.values import Count, Index, Positive, Result, Size
+from phaze.spec.operators import refuse
+from phaze.spec.values import Count, Index, Positive, Result, Size, repeated
 
 
 class StoredStage(Noun):
@@ -102,6 +101,5 @@ class StoredStages(Noun):
                 yield f"{name}: stages are numbered from 0 to {last}"
             elif edge.source >= edge.target:
                 yield f"{name}: must lead to a later stage"
-        for (source, target), times in Counter((edge.source, edge.target) for edge in self.edges).items():
-            if times > 1:
-                yield f"edges: {source} -> {target} is given {times} times"
+        for (source, target), times in repeated((edge.source, edge.target) for edge in self.edges):
+            yield f"edges: {source} -> {target} is given {times} times"

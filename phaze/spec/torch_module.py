@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from phaze.spec.files import read_mapping
 from phaze.spec.noun import Noun
-from phaze.spec.plain import read_yaml
 from phaze.spec.values import Count, Name
 
 Scalar = bool | int | float | str | None
@@ -54,6 +54,5 @@ class TorchModule(Noun):
 
 def load_torch_module(path: str | Path) -> TorchModule:
     """Spec of a PyTorch module of a YAML file, without running anything; raises PhazeError."""
-    fields = read_yaml(Path(path))
-    named = {"name": Path(path).stem, **fields} if isinstance(fields, dict) else fields
-    return TorchModule.parse(named, str(path))
+    fields = read_mapping(Path(path))
+    return TorchModule.parse({"name": Path(path).stem, **fields}, str(path))

@@ -1,14 +1,16 @@
 """Values in files that users write: numbers that are neither text nor truth values, and names."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from phaze.spec.names import MOST
 
 EXPONENT = re.compile(r"[0-9]+\.?[0-9]*[eE][-+]?[0-9]+")
+T = TypeVar("T")
 LEAST_SIZE, MOST_SIZE = 1e-30, 1e30
 """Bytes and seconds between which sums and quotients neither overflow nor vanish."""
 
@@ -29,10 +31,14 @@ def _bounded(value: float) -> float:
 
 
 def _once(values: tuple[object, ...]) -> tuple[object, ...]:
-    for value in values:
-        if values.count(value) > 1:
-            raise ValueError(f"{value!r} is given twice")
+    for value, _ in repeated(values):
+        raise ValueError(f"{value!r} is given twice")
     return values
+
+
+def repeated(values: Iterable[T]) -> list[tuple[T, int]]:
+    """Values that are given several times, and how often."""
+    return [(value, times) for value, times in Counter(values).items() if times > 1]
 
 
 def refuse_unknown(where: str, names: Iterable[str], known: Iterable[str], of: str = "") -> None:

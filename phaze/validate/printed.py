@@ -1,7 +1,6 @@
 """PALM's Tables I, IV and V beside ours, as rows of table tiled_besides."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -24,17 +23,11 @@ UNSEEN = "constant fitted on the other four of the ten runs, so that it has not 
 Row = dict[str, object]
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Which tables, beside which publication."""
-
-    tables: tuple[PrintedTable, ...]
-    published: PublishedTiled | None
-
-
-def besides(asked: Asked, folder: Path = FOLDER) -> pd.DataFrame:
+def besides(
+    asked: Iterable[PrintedTable], published: PublishedTiled | None, folder: Path = FOLDER
+) -> pd.DataFrame:
     """Tables asked for; Table IV only with the published rows."""
-    rows = [row for table in asked.tables for row in _rows(table, asked.published, folder)]
+    rows = [row for table in asked for row in _rows(table, published, folder)]
     return TiledBesides.check(pd.DataFrame(rows)) if rows else TiledBesides.empty()
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from phaze.cost.designs import Designs
-from phaze.cost.energy import energies_of, sram_j_per_byte
 from phaze.cost.mapper.loads import Load
+from phaze.cost.operators import energies_of, sram_j_per_byte
 from phaze.spec.architecture import EnergyFigures
 
 FIGURES = EnergyFigures(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from phaze.spec.published_tiled import MeasuredRun, PublishedTiled
-from phaze.validate.printed import SEEN, UNSEEN, Asked, besides
+from phaze.validate.printed import SEEN, UNSEEN, besides
 
 PALM = PublishedTiled.from_file(Path("config/published/palm-2024.yaml"))
 SMALL: dict[str, int | str] = {
@@ -19,11 +19,11 @@ def test_table_iv_is_predicted_with_a_constant_that_has_seen_its_rows_and_with_o
     row = PALM.gpus["t-18b"].model_copy(update={"run": SMALL})
     slow = MeasuredRun(measured_s=10.0, run={**SMALL, "layers": 4})
     rows = besides(
-        Asked(("IV",), PALM.model_copy(update={"gpus": {"t-18b": row}, "other_runs": {"slow": slow}}))
+        ("IV",), PALM.model_copy(update={"gpus": {"t-18b": row}, "other_runs": {"slow": slow}})
     ).set_index("reading")
     assert set(rows.index) == {SEEN, UNSEEN}
     assert rows.loc[UNSEEN, "ours"] < rows.loc[SEEN, "ours"]
     assert "0.58 of HBM's bandwidth" in rows.loc[SEEN, "explanation"]
     assert "0.30 of HBM's bandwidth" in rows.loc[UNSEEN, "explanation"]
-    alone = besides(Asked(("IV",), PALM.model_copy(update={"gpus": {"t-18b": row}, "other_runs": {}})))
+    alone = besides(("IV",), PALM.model_copy(update={"gpus": {"t-18b": row}, "other_runs": {}}))
     assert alone["reading"].tolist() == [SEEN]
