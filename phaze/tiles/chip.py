@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import distance_transform_cdt
 
 from phaze.base.errors import PhazeError
-from phaze.cost.network.mesh import Grid, Memory, Wires, mesh, nearest_memory
+from phaze.cost.network.mesh import PortMemory, TileGrid, Wires, mesh, nearest_memory
 from phaze.cost.network.topology import Topology
 from phaze.spec.files import FOLDER
 from phaze.spec.systems import load_tiled
@@ -26,11 +26,11 @@ class Chip:
     """Equal tiles on a mesh or torus, and the memories at tiles that have a port."""
 
     name: str
-    grid: Grid
+    grid: TileGrid
     tile: Tile
     wires: Wires
     """Links between neighbours, each with its bandwidth in every direction."""
-    memory: Memory | None = None
+    memory: PortMemory | None = None
     """DRAM that all tiles reach through the network; None: there is none."""
     fetched_once: bool = False
     """Whether operands that SRAM cannot hold pass once for a product, and not for each part that fits."""
@@ -98,10 +98,10 @@ class TiledMachine:
             raise PhazeError(f"system {self.name}: a chip whose tiles form a torus must be alone")
 
     @cached_property
-    def grid(self) -> Grid:
+    def grid(self) -> TileGrid:
         """Places of all chips as one grid; some may be routers without a tile."""
         rows, columns = self.system.rows * self.device.rows, self.system.columns * self.device.columns
-        return Grid(rows, columns, self.device.torus)
+        return TileGrid(rows, columns, self.device.torus)
 
     @cached_property
     def tiles(self) -> tuple[int, ...]:
@@ -131,12 +131,12 @@ class TiledMachine:
         )
 
     @cached_property
-    def memory(self) -> Memory:
+    def memory(self) -> PortMemory:
         """Memories at the places that are named, or at edges."""
         dram = self.system.dram
         named = (self.grid.tile(row, column) for row, column in dram.tiles or ())
         ports = tuple(sorted(named)) if dram.tiles else self._ports_at_edges()
-        return Memory(ports, dram.bandwidth_bytes_per_s, dram.response_s)
+        return PortMemory(ports, dram.bandwidth_bytes_per_s, dram.response_s)
 
     @cached_property
     def chip(self) -> Chip:

@@ -14,7 +14,7 @@ from scipy.optimize import linear_sum_assignment
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.collectives import collective
-from phaze.cost.network.mesh import Grid
+from phaze.cost.network.mesh import TileGrid
 from phaze.cost.network.messages import Message, Plan, together
 
 Strategy = Literal["all-reduce-first", "reduce-first"]
@@ -59,7 +59,7 @@ class TwoGroups(NamedTuple):
 
 
 def exchange(
-    grid: Grid, source: Sequence[int], target: Sequence[int], adapters: int, ties: Ties
+    grid: TileGrid, source: Sequence[int], target: Sequence[int], adapters: int, ties: Ties
 ) -> TwoGroups:
     """Who talks to whom between two groups, both in the order of their rings.
 
@@ -108,11 +108,11 @@ def _cut(tiles: Sequence[int], parts: int) -> list[tuple[int, ...]]:
     return [tuple(tiles[a:b]) for a, b in pairwise(len(tiles) * k // parts for k in range(parts + 1))]
 
 
-def _nearest(grid: Grid, run: Sequence[int], others: Sequence[int], ties: Ties) -> int:
+def _nearest(grid: TileGrid, run: Sequence[int], others: Sequence[int], ties: Ties) -> int:
     """Tile of a run with the fewest hops to any of others, the first of several."""
     return min(run if ties == "ring" else sorted(run), key=lambda tile: _gap(grid, [tile], others))
 
 
-def _gap(grid: Grid, some: Sequence[int], others: Sequence[int]) -> int:
+def _gap(grid: TileGrid, some: Sequence[int], others: Sequence[int]) -> int:
     """Fewest hops between two sets of tiles."""
     return min(grid.distance(a, b) for a in some for b in others)

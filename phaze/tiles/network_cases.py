@@ -10,7 +10,7 @@ import pandas as pd
 
 from phaze.cost.network.collectives import collective
 from phaze.cost.network.delivery import deliver
-from phaze.cost.network.mesh import Grid, Memory, Wires, mesh, nearest_memory
+from phaze.cost.network.mesh import PortMemory, TileGrid, Wires, mesh, nearest_memory
 from phaze.cost.network.messages import Message, Plan, together
 from phaze.cost.network.network import Levels, Tier
 from phaze.cost.network.topology import Switching
@@ -29,8 +29,8 @@ gain is largest; or the slowest of the one with the fastest of the other."""
 
 CORES = Wires(1024e9, 1e-9)
 """Links inside a tile of the wafer (PALM, Table VI); the paper prints no Link_Time: 1 ns a hop is assumed."""
-GRID = Grid(4, 4)
-MEMORY = Memory(GRID.edge(), 256e9)
+GRID = TileGrid(4, 4)
+MEMORY = PortMemory(GRID.edge(), 256e9)
 """At both ends of rows: Table VI prints 256 GB/s per tile of 4 × 4 cores, not how many ports share it."""
 
 TOPOLOGY = mesh(GRID, CORES, MEMORY)
@@ -57,7 +57,7 @@ class Contended(NamedTuple):
 
 def ring_all_reduce(tiles: int, size_bytes: float) -> Contended:
     """All-reduce on 2 × 2, 4 × 4, … tiles beside 2 (p − 1) (α + size/p · β) (Figure 6)."""
-    grid = Grid(round(tiles**0.5), round(tiles**0.5))
+    grid = TileGrid(round(tiles**0.5), round(tiles**0.5))
     order = ring(grid, range(tiles)).order
     simulated = deliver(mesh(grid, CORES), collective("all_reduce", order, size_bytes)).time_s
     neighbours = Levels((Tier(tiles, CORES.bandwidth_bytes_per_s, CORES.latency_s),))
@@ -157,7 +157,7 @@ def inter_group(extra_column: int | None, adapters: int, way: Way) -> dict[Strat
 
     With extra_column from 0 to 3 both groups have one tile more below that column, which breaks their rings.
     """
-    grid = Grid(4, 8)
+    grid = TileGrid(4, 8)
     topology = mesh(grid, replace(CORES, half_duplex=way.half_duplex))
     groups = [[grid.tile(row, left + column) for row in range(3) for column in range(4)] for left in (0, 4)]
     extra = [] if extra_column is None else [extra_column]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phaze.base.errors import PhazeError
-from phaze.cost.network.mesh import Grid
+from phaze.cost.network.mesh import TileGrid
 from phaze.tiles.operators import TileAxis
 
 Placed = Literal["near", "far"]
@@ -24,7 +24,7 @@ Placed = Literal["near", "far"]
 Tiles = tuple[int, ...]
 
 
-def line(grid: Grid, stages: int) -> tuple[Tiles, ...]:
+def line(grid: TileGrid, stages: int) -> tuple[Tiles, ...]:
     """Tiles of every stage: as many whole rows or parts of a row as a stage has tiles, top down.
 
     Activations pass from row to row, everything inside a stage along rows.
@@ -38,7 +38,7 @@ def line(grid: Grid, stages: int) -> tuple[Tiles, ...]:
     return tuple(tuple(range(first, first + size)) for first in range(0, grid.tiles, size))
 
 
-def s_shaped(grid: Grid, rows: int, columns: int) -> tuple[Tiles, ...]:
+def s_shaped(grid: TileGrid, rows: int, columns: int) -> tuple[Tiles, ...]:
     """Tiles of every stage: blocks of rows × columns, every other row of blocks backward.
 
     Blocks that follow each other are neighbours.
@@ -55,7 +55,7 @@ def s_shaped(grid: Grid, rows: int, columns: int) -> tuple[Tiles, ...]:
     return tuple(blocks)
 
 
-def own(grid: Grid, stages: Sequence[Sequence[int]]) -> tuple[Tiles, ...]:
+def own(grid: TileGrid, stages: Sequence[Sequence[int]]) -> tuple[Tiles, ...]:
     """User's mapping: tiles of every stage; raises `PhazeError` where a tile has two stages."""
     used: dict[int, int] = {}
     for stage, tiles in enumerate(stages):
@@ -72,7 +72,7 @@ def own(grid: Grid, stages: Sequence[Sequence[int]]) -> tuple[Tiles, ...]:
     return tuple(tuple(tiles) for tiles in stages)
 
 
-def block(grid: Grid, corner: tuple[int, int], shape: tuple[int, int]) -> Tiles:
+def block(grid: TileGrid, corner: tuple[int, int], shape: tuple[int, int]) -> Tiles:
     """Tiles of a rectangle (rows, columns) below and right of a corner (row, column)."""
     return tuple(
         grid.tile(corner[0] + row, corner[1] + column)
@@ -108,7 +108,7 @@ class Ring:
     """Whether all are neighbours of the next, the last of the first too."""
 
 
-def ring(grid: Grid, tiles: Sequence[int]) -> Ring:
+def ring(grid: TileGrid, tiles: Sequence[int]) -> Ring:
     """Ring over tiles: around a rectangle with an even side, grown by pairs, or found by search.
 
     Where there is no ring of neighbours: a path of neighbours, whose last tile has a long way back to the
@@ -123,7 +123,7 @@ def ring(grid: Grid, tiles: Sequence[int]) -> Ring:
     return Ring(_search(grid, chosen, False) or snake(grid, chosen), False)
 
 
-def snake(grid: Grid, tiles: Sequence[int]) -> tuple[int, ...]:
+def snake(grid: TileGrid, tiles: Sequence[int]) -> tuple[int, ...]:
     """Tiles row by row, every other row from right to left."""
     rows: dict[int, list[int]] = {}
     for tile in sorted(tiles):
@@ -132,7 +132,7 @@ def snake(grid: Grid, tiles: Sequence[int]) -> tuple[int, ...]:
     return tuple(tile for k, row in enumerate(ordered) for tile in (row[::-1] if k % 2 else row))
 
 
-def _around_rectangle(grid: Grid, tiles: Sequence[int]) -> tuple[int, ...] | None:
+def _around_rectangle(grid: TileGrid, tiles: Sequence[int]) -> tuple[int, ...] | None:
     """Ring through all tiles of a rectangle with an even side: out by one line, back in a snake."""
     places = [grid.place(tile) for tile in tiles]
     top, left = min(row for row, _ in places), min(column for _, column in places)
@@ -155,7 +155,7 @@ def _comb(even: int, other: int) -> list[tuple[int, int]]:
     return there + [(a, 0) for a in range(even - 1, -1, -1)]
 
 
-def _grown(grid: Grid, tiles: tuple[int, ...]) -> tuple[int, ...] | None:
+def _grown(grid: TileGrid, tiles: tuple[int, ...]) -> tuple[int, ...] | None:
     """Ring that begins with two neighbours and takes detours over two more until all are in it."""
     left = set(tiles[1:])
     second = next((other for other in grid.neighbours(tiles[0]) if other in left), None)
@@ -172,7 +172,7 @@ def _grown(grid: Grid, tiles: tuple[int, ...]) -> tuple[int, ...] | None:
     return None if left else tuple(order)
 
 
-def _detour(grid: Grid, a: int, b: int, free: set[int]) -> list[int]:
+def _detour(grid: TileGrid, a: int, b: int, free: set[int]) -> list[int]:
     """Two free tiles on a way from a to its neighbour b, none if there are no such."""
     for first in grid.neighbours(a):
         for second in grid.neighbours(b):
@@ -181,7 +181,7 @@ def _detour(grid: Grid, a: int, b: int, free: set[int]) -> list[int]:
     return []
 
 
-def _search(grid: Grid, tiles: tuple[int, ...], closed: bool) -> tuple[int, ...] | None:
+def _search(grid: TileGrid, tiles: tuple[int, ...], closed: bool) -> tuple[int, ...] | None:
     """Hamiltonian cycle or path among tiles, trying neighbours with the fewest ways on first."""
     inside = set(tiles)
     around = {tile: [other for other in grid.neighbours(tile) if other in inside] for tile in tiles}
@@ -196,7 +196,7 @@ def _search(grid: Grid, tiles: tuple[int, ...], closed: bool) -> tuple[int, ...]
     return None
 
 
-def _one_colour_too_many(grid: Grid, tiles: Sequence[int], closed: bool) -> bool:
+def _one_colour_too_many(grid: TileGrid, tiles: Sequence[int], closed: bool) -> bool:
     """True where the tiles, coloured like a chess board, cannot alternate."""
     black = sum((row + column) % 2 for row, column in map(grid.place, tiles))
     return abs(len(tiles) - 2 * black) > (0 if closed else 1)
@@ -235,7 +235,7 @@ TileTable = NDArray[np.int64]
 
 
 def axis_groups(
-    grid: Grid, tiles: Sequence[int], axes: Mapping[TileAxis, int], placed: Placed = "near"
+    grid: TileGrid, tiles: Sequence[int], axes: Mapping[TileAxis, int], placed: Placed = "near"
 ) -> dict[TileAxis, tuple[Tiles, ...]]:
     """Groups along every axis, each in the order of its ring.
 
@@ -252,7 +252,7 @@ def axis_groups(
 
 @lru_cache(maxsize=1024)
 def _groups(
-    grid: Grid, tiles: Tiles, axes: tuple[tuple[TileAxis, int], ...]
+    grid: TileGrid, tiles: Tiles, axes: tuple[tuple[TileAxis, int], ...]
 ) -> tuple[tuple[TileAxis, tuple[Tiles, ...]], ...]:
     """Groups along axes of which the last has the closest tiles."""
     table = _table(grid, tiles, [width for _, width in axes])
@@ -263,7 +263,7 @@ def _groups(
     return tuple(found)
 
 
-def _table(grid: Grid, tiles: Tiles, widths: Sequence[int]) -> TileTable:
+def _table(grid: TileGrid, tiles: Tiles, widths: Sequence[int]) -> TileTable:
     """Tile at every position along the axes, of their shape."""
     rectangle = _rectangle(grid, tiles)
     if rectangle is None:
@@ -282,7 +282,7 @@ def _merged(blocks: TileTable, width: int) -> TileTable:
     return parts.transpose(0, 2, 1, 3, 4).reshape(rows // down, columns // across, width * size)
 
 
-def _rectangle(grid: Grid, tiles: Tiles) -> TileTable | None:
+def _rectangle(grid: TileGrid, tiles: Tiles) -> TileTable | None:
     """Tiles in their rows and columns, None where they are no rectangle."""
     places = np.array([grid.place(tile) for tile in tiles])
     low, high = places.min(axis=0), places.max(axis=0)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from phaze.cost.network.mesh import Grid, Memory, Wires, mesh
+from phaze.cost.network.mesh import PortMemory, TileGrid, Wires, mesh
 from phaze.cost.network.topology import Topology
 from phaze.tiles.chip import Chip
 
 
-def wafer(rows: int = 5, columns: int = 4, latency_s: float = 1e-9) -> tuple[Grid, Topology, Memory]:
+def wafer(rows: int = 5, columns: int = 4, latency_s: float = 1e-9) -> tuple[TileGrid, Topology, PortMemory]:
     """Return PALM's wafer (Table VI): 4 × 4 cores in each of 5 × 4 tiles, memories at west and east edges."""
-    grid = Grid(rows * 4, columns * 4)
+    grid = TileGrid(rows * 4, columns * 4)
     wires = Wires(1024e9, latency_s, (4, 4), 256e9)
-    memory = Memory(grid.edge(), 256e9)
+    memory = PortMemory(grid.edge(), 256e9)
     return grid, mesh(grid, wires, memory), memory
 
 

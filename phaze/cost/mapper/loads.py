@@ -7,7 +7,7 @@ import numpy as np
 from phaze.base.arrays import Floats, Ints
 from phaze.cost.designs import Designs
 from phaze.cost.mapper.hbm import hbm_words
-from phaze.cost.mapper.tensor import Cores, Mappings, distinct_rows, map_shapes
+from phaze.cost.mapper.tensor import Cores, MappedShapes, distinct_rows, map_shapes
 from phaze.cost.mapper.works import Works
 from phaze.cost.network.network import EXCHANGES, Flat, Kind, sent_bytes
 from phaze.cost.vector import vector_cycles
@@ -77,7 +77,7 @@ def loads_of(
     reduced = reduced_bytes(works)
     network_s = hardware.network.seconds("all_reduce", reduced, layout.group("tp"))
 
-    def load(mapped: Mappings, cores: Ints) -> Load:
+    def load(mapped: MappedShapes, cores: Ints) -> Load:
         lanes = vector_cycles(works.elements, works.cycles, designs.lanes * cores)
         return Load(
             core_cycles=mapped.cycles,
@@ -96,7 +96,9 @@ def loads_of(
     return load(one, np.ones_like(designs.vector_cores)), load(every, designs.vector_cores)
 
 
-def _map(works: Works, designs: Designs, hardware: Hardware, *, preload: bool) -> tuple[Mappings, Mappings]:
+def _map(
+    works: Works, designs: Designs, hardware: Hardware, *, preload: bool
+) -> tuple[MappedShapes, MappedShapes]:
     """Sums of the matrix multiplications of works on one core and on all cores, arrays (W, D).
 
     They run one after the other. What vector parts stream through the global buffer is divided among them
@@ -110,8 +112,8 @@ def _map(works: Works, designs: Designs, hardware: Hardware, *, preload: bool) -
     mapped = map_shapes(shapes[:, :4].astype(np.int64), shapes[:, 4], cores, preload=preload)
     totals = [works.total(field[of_shape.ravel()], own) for field in mapped]
 
-    def gathered(place: Ints) -> Mappings:
-        return Mappings(*(total[:, place] for total in totals))
+    def gathered(place: Ints) -> MappedShapes:
+        return MappedShapes(*(total[:, place] for total in totals))
 
     return gathered(of_cores[0]), gathered(of_cores[1])
 

@@ -49,7 +49,7 @@ class Cores(NamedTuple):
     """How many such cores share the global buffer."""
 
 
-class Mappings(NamedTuple):
+class MappedShapes(NamedTuple):
     """The fastest mappings of shapes on cores, arrays (S, C)."""
 
     cycles: Floats
@@ -62,18 +62,18 @@ class Mappings(NamedTuple):
     """Words between L2 buffers and arrays."""
 
 
-def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores, *, preload: bool) -> Mappings:
+def map_shapes(shapes: Ints, extra_words: Floats, cores: Cores, *, preload: bool) -> MappedShapes:
     """Fastest mappings of shapes (S, 4: batch, m, k, n) on cores.
 
     `extra_words` (S,) cross the global buffer's edge beside the operands and share its bandwidth; `preload`
     says whether arrays load what stays in them while the fold before streams.
     """
     plan = _plan(cores, preload=preload)
-    found = np.empty((len(Mappings._fields), len(shapes), len(cores.number)))
+    found = np.empty((len(MappedShapes._fields), len(shapes), len(cores.number)))
     # Contiguous, as otherwise it would be compiled once more.
     each = np.ascontiguousarray(shapes), np.ascontiguousarray(extra_words), np.lexsort(shapes.T)
     search_all(*each, plan, _tables(plan), found)
-    return Mappings(*found)
+    return MappedShapes(*found)
 
 
 def _plan(cores: Cores, *, preload: bool) -> CoreGroups:

@@ -16,7 +16,7 @@ from phaze.cost.network.topology import Link, Topology
 
 
 @dataclass(frozen=True)
-class Grid:
+class TileGrid:
     """Tiles in rows and columns, numbered row by row."""
 
     rows: int
@@ -93,7 +93,7 @@ class Wires:
     half_duplex: bool = False
     """Whether the two directions between neighbours exclude each other."""
 
-    def crosses(self, grid: Grid, a: int, b: int) -> bool:
+    def crosses(self, grid: TileGrid, a: int, b: int) -> bool:
         """Whether two neighbours are in different blocks."""
         if self.block is None:
             return False
@@ -101,7 +101,7 @@ class Wires:
         down, across = self.block
         return (row // down, column // across) != (to_row // down, to_column // across)
 
-    def links(self, grid: Grid, a: int, b: int, number: int) -> tuple[Link, Link]:
+    def links(self, grid: TileGrid, a: int, b: int, number: int) -> tuple[Link, Link]:
         """Links between two neighbours; the number is the resource of both with half_duplex."""
         bandwidth, latency = self.bandwidth_bytes_per_s, self.latency_s
         if self.crosses(grid, a, b):
@@ -112,7 +112,7 @@ class Wires:
 
 
 @dataclass(frozen=True)
-class Memory:
+class PortMemory:
     """DRAM behind tiles, one port each, that all tiles share (PALM, Equations 4 and 5)."""
 
     ports: tuple[int, ...]
@@ -122,7 +122,7 @@ class Memory:
     response_s: float = 0.0
 
 
-def mesh(grid: Grid, wires: Wires, memory: Memory | None = None) -> Topology:
+def mesh(grid: TileGrid, wires: Wires, memory: PortMemory | None = None) -> Topology:
     """Mesh or torus; its memories are nodes after the tiles, one for each port.
 
     An access to a memory takes Response_Time + Access_Size / BW_DRAM there, for which nobody else has the
@@ -142,12 +142,12 @@ def mesh(grid: Grid, wires: Wires, memory: Memory | None = None) -> Topology:
     return Topology(name, grid.tiles, grid.tiles + len(ports), tuple(links), partial(_route, grid, ports))
 
 
-def nearest_memory(grid: Grid, memory: Memory, tile: int) -> int:
+def nearest_memory(grid: TileGrid, memory: PortMemory, tile: int) -> int:
     """Node of the memory with the fewest hops to a tile, the first of several."""
     return grid.tiles + min(range(len(memory.ports)), key=lambda k: (grid.distance(memory.ports[k], tile), k))
 
 
-def _route(grid: Grid, ports: tuple[int, ...], source: int, target: int) -> list[int]:
+def _route(grid: TileGrid, ports: tuple[int, ...], source: int, target: int) -> list[int]:
     """Nodes on the way, where either end may be a memory."""
     if source == target:
         return [source]
@@ -169,7 +169,7 @@ def walk(at: int, to: int, length: int, wrap: bool) -> list[int]:
     return [(at + step * k) % length for k in range(1, count + 1)]
 
 
-def _port_links(grid: Grid, memory: Memory, first: int) -> list[Link]:
+def _port_links(grid: TileGrid, memory: PortMemory, first: int) -> list[Link]:
     """Links between tiles and memories; both directions of a port exclude each other."""
     links = []
     for number, tile in enumerate(memory.ports):
@@ -179,7 +179,7 @@ def _port_links(grid: Grid, memory: Memory, first: int) -> list[Link]:
     return links
 
 
-def _check_ports(grid: Grid, memory: Memory) -> None:
+def _check_ports(grid: TileGrid, memory: PortMemory) -> None:
     for tile in memory.ports:
         if not 0 <= tile < grid.tiles:
             raise PhazeError(f"memory: ports must be tiles from 0 to {grid.tiles - 1}, got {tile}")

@@ -9,7 +9,7 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.collectives import collective
-from phaze.cost.network.mesh import Grid, Wires, mesh
+from phaze.cost.network.mesh import TileGrid, Wires, mesh
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
@@ -18,7 +18,7 @@ from phaze.tiles.placement import ring, s_shaped
 from tests.oracles.network_machine import Detail, NetworkMachine
 from tests.oracles.pipeline_events import simulate_events
 
-GRID = Grid(1, 4)
+GRID = TileGrid(1, 4)
 BYTES = {(a, b): 4.0 for a in range(4) for b in range(4) if abs(a - b) == 1}
 STAGE = StageCost(1.0, 2.0, send_activation_s=0.5, send_gradient_s=0.5)
 
@@ -29,7 +29,7 @@ def machine(tiles: list[list[int]], bandwidth: float = 8.0, detail: Detail = "me
 
 def wafer_machine(detail: Detail) -> NetworkMachine:
     """Return four stages of 4 × 4 cores with an all-reduce in every pass."""
-    grid = Grid(4, 16)
+    grid = TileGrid(4, 16)
     stages = s_shaped(grid, 4, 4)
     plan = {
         (kind, stage): collective("all_reduce", ring(grid, tiles).order, 64.0)

@@ -10,7 +10,7 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.cost.network.collectives import all_reduce, by_node, collective, ring
 from phaze.cost.network.delivery import deliver
-from phaze.cost.network.mesh import Grid, Wires, mesh, torus
+from phaze.cost.network.mesh import TileGrid, Wires, mesh, torus
 from phaze.cost.network.messages import Message, together
 from phaze.cost.network.network import Collective
 from phaze.cost.network.topology import Switching, Topology
@@ -22,7 +22,7 @@ from tests.oracles.layered import ring_s
 from tests.oracles.network_machine import NetworkMachine
 from tests.oracles.pipeline_events import simulate_events
 
-GRID = Grid(1, 4)
+GRID = TileGrid(1, 4)
 BYTES = {(a, b): 4.0 for a in range(4) for b in range(4) if abs(a - b) == 1}
 STAGE = StageCost(1.0, 2.0, recompute_s=1.0, send_activation_s=0.5, send_gradient_s=0.5)
 LINE = [[0], [1], [2], [3]]
@@ -173,7 +173,7 @@ def test_a_torus_has_links_to_all_neighbours_and_the_shorter_way_round() -> None
 
 
 def test_two_dimensions_are_the_grid() -> None:
-    grid = Grid(3, 5, wrap=True)
+    grid = TileGrid(3, 5, wrap=True)
     assert all(torus((3, 5), 1.0).router(a, b) == grid.route(a, b) for a in range(15) for b in range(15))
 
 

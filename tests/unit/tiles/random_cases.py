@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 from numpy.random import Generator
 
-from phaze.cost.network.mesh import Grid, Memory, Wires
+from phaze.cost.network.mesh import PortMemory, TileGrid, Wires
 from phaze.spec.tiled import Tile
 from phaze.tiles.chip import Chip
 from phaze.tiles.operators import ConvolutionShape, Degrees, Linear, TileOperator, TransformerLayer
@@ -57,7 +57,7 @@ def random_cases(count: int, seed: int = 0) -> list[Case]:
 def random_case(rng: Generator) -> Case:
     """Return a chip of up to 8 × 8 tiles with up to four groups that all have the same operators."""
     down, across = int(rng.choice([2, 4])), int(rng.choice([1, 2, 4]))
-    grid = Grid(down * int(rng.integers(1, 3)), across * int(rng.integers(1, 3)))
+    grid = TileGrid(down * int(rng.integers(1, 3)), across * int(rng.integers(1, 3)))
     width = down * across
     rows = rng.random() < 0.3 and not (width % grid.columns and grid.columns % width)
     stages = line(grid, grid.tiles // width) if rows else s_shaped(grid, down, across)
@@ -80,10 +80,10 @@ def random_case(rng: Generator) -> Case:
     )
 
 
-def _memory(rng: Generator, grid: Grid) -> Memory:
+def _memory(rng: Generator, grid: TileGrid) -> PortMemory:
     places = tuple(range(grid.tiles)), grid.edge(), grid.edge(["north"]), (int(rng.integers(grid.tiles)),)
     response = float(rng.choice([0, 1e-7, 1e-6]))
-    return Memory(places[int(rng.integers(4))], float(rng.choice([16e9, 64e9, 256e9])), response)
+    return PortMemory(places[int(rng.integers(4))], float(rng.choice([16e9, 64e9, 256e9])), response)
 
 
 def _operator(rng: Generator, width: int) -> tuple[TileOperator, Degrees]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.cost.network.mesh import Grid, Memory, Wires
+from phaze.cost.network.mesh import PortMemory, TileGrid, Wires
 from phaze.spec.config import load_tiled_model
 from phaze.spec.systems import load_tiled_systems
 from phaze.spec.tiled import Tile, TiledDevice, TiledSystem
@@ -15,10 +15,10 @@ from phaze.tiles.chip import Chip, TiledMachine, load_tiled_machine
 from phaze.tiles.network_cases import simulate_networks
 from phaze.tiles.on_tiles import mapping, simulate_point
 
-GRID = Grid(4, 8)
+GRID = TileGrid(4, 8)
 CHIP = Chip(
     "toy", GRID, Tile(clock_hz=1e9, pe_x=16, pe_y=16, sram_bytes=1e6), Wires(1e10, 1e-9, (2, 4), 2.5e9),
-    Memory(GRID.edge(), 2e9),
+    PortMemory(GRID.edge(), 2e9),
 )  # fmt: skip
 CASE = TiledCase(
     title="Toy", show="pipeline", systems=("toy",), batches={"gpt2": 12}, sequence=32, stages=4,

@@ -8,7 +8,7 @@ import pytest
 
 from phaze.base.errors import PhazeError
 from phaze.cost.network.delivery import deliver
-from phaze.cost.network.mesh import Grid, mesh
+from phaze.cost.network.mesh import TileGrid, mesh
 from phaze.cost.network.messages import then
 from phaze.cost.network.topology import Switching
 from phaze.tiles.exchange import exchange, phases
@@ -106,7 +106,7 @@ def test_comparisons_of_strategies_are_the_wider_the_freer_they_choose() -> None
 
 
 def test_direct_sends_reach_every_tile_of_a_group_but_the_adapter() -> None:
-    grid = Grid(3, 8)
+    grid = TileGrid(3, 8)
     source, target = ([grid.tile(r, c + left) for r in range(3) for c in range(4)] for left in (0, 4))
     who = exchange(grid, ring(grid, source).order, ring(grid, target).order, 2, "rows")
     plans = phases(who, "reduce-first", 96.0, sends="direct")
@@ -118,7 +118,7 @@ def test_direct_sends_reach_every_tile_of_a_group_but_the_adapter() -> None:
 
 
 def test_of_equally_near_tiles_the_adapter_is_the_first_around_the_ring_or_a_corner() -> None:
-    grid = Grid(3, 8)
+    grid = TileGrid(3, 8)
     order = [
         ring(grid, [grid.tile(r, c + left) for r in range(3) for c in range(4)]).order for left in (0, 4)
     ]
@@ -143,7 +143,7 @@ def test_more_adapters_shorten_the_reduce_and_lengthen_their_all_reduce() -> Non
 def test_the_total_is_the_sum_of_equation_7_or_8_and_all_tiles_get_the_tensor(
     strategy: str, adapters: int
 ) -> None:
-    grid = Grid(3, 8)
+    grid = TileGrid(3, 8)
     topology = mesh(grid, CORES)
     source, target = ([grid.tile(r, c + left) for r in range(3) for c in range(4)] for left in (0, 4))
     who = exchange(grid, ring(grid, source).order, ring(grid, target).order, adapters, "ring")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.cost.network.mesh import Grid, Memory, Wires
+from phaze.cost.network.mesh import PortMemory, TileGrid, Wires
 from phaze.layout import Layout
 from phaze.pipeline.steady import ideal_time_s
 from phaze.tiles.chip import Chip, Tile
@@ -16,9 +16,9 @@ from phaze.tiles.on_tiles import TiledOutcome, TiledRun, simulate_on_tiles
 from phaze.tiles.placement import line, s_shaped
 from tests.oracles.chips import slower
 
-GRID = Grid(4, 8)
+GRID = TileGrid(4, 8)
 TILE = Tile(clock_hz=1e9, pe_x=16, pe_y=16, sram_bytes=1e6)
-CHIP = Chip("toy", GRID, TILE, Wires(1e10, 1e-9, (4, 4), 2.5e9), Memory(GRID.edge(), 2e9, 1e-9))
+CHIP = Chip("toy", GRID, TILE, Wires(1e10, 1e-9, (4, 4), 2.5e9), PortMemory(GRID.edge(), 2e9, 1e-9))
 RUN = TiledRun(
     layers=8, hidden=256, heads=4, sequence=128, batch=48, microbatches=6, layout=Layout(tp=4, dp=2),
     groups=s_shaped(GRID, 2, 4),

@@ -11,7 +11,7 @@ import pytest
 import simpy
 
 from phaze.cost.network.contention import Carrier
-from phaze.cost.network.mesh import Grid, Memory, Wires
+from phaze.cost.network.mesh import PortMemory, TileGrid, Wires
 from phaze.spec.tiled import Tile
 from phaze.tiles.chip import Chip
 from phaze.tiles.operators import TransformerLayer
@@ -25,7 +25,7 @@ from tests.unit.tiles.random_cases import random_cases
 ROUNDED = 1e-12
 FIDELITIES: tuple[Fidelity, ...] = get_args(Fidelity)
 TILE = Tile(clock_hz=1e9, pe_x=64, pe_y=64, sram_bytes=1.0)
-SLOW = Chip("slow", Grid(1, 4), TILE, Wires(2e9, 1e-6), Memory((0,), 1e9, 1e-5))
+SLOW = Chip("slow", TileGrid(1, 4), TILE, Wires(2e9, 1e-6), PortMemory((0,), 1e9, 1e-5))
 
 
 def time_s(activities: Sequence[Activity], fidelity: Fidelity, chip: Chip = SLOW) -> float:
@@ -76,7 +76,7 @@ def test_a_collective_before_the_work_is_waited_for() -> None:
         assert found == pytest.approx(1e-3 + 1e-6 + 1e6 / 2e9)
 
 
-def blocks_s(memory: Memory, fidelity: Fidelity, blocks: Sequence[tuple[int, ...]]) -> list[float]:
+def blocks_s(memory: PortMemory, fidelity: Fidelity, blocks: Sequence[tuple[int, ...]]) -> list[float]:
     """Return how long a training pass takes each of some blocks of 4 × 4 tiles alone."""
     tile = TILE.model_copy(update={"sram_bytes": 2.0**18})
     chip = Chip("blocks", GRID, tile, Wires(2.0**40, 2.0**-30, (4, 4)), memory)
@@ -88,7 +88,7 @@ def blocks_s(memory: Memory, fidelity: Fidelity, blocks: Sequence[tuple[int, ...
     ]
 
 
-GRID = Grid(4, 8)
+GRID = TileGrid(4, 8)
 LEFT, RIGHT = s_shaped(GRID, 4, 4)
 
 
@@ -99,14 +99,14 @@ def test_blocks_that_mirror_each_other_take_the_same_time(fidelity: Fidelity) ->
     Tile by tile, those that ask for a port in the same instant are served by their number, not by their
     place.
     """
-    left, right = blocks_s(Memory(GRID.edge(), 2.0**36), fidelity, (LEFT, RIGHT))
+    left, right = blocks_s(PortMemory(GRID.edge(), 2.0**36), fidelity, (LEFT, RIGHT))
     assert left == pytest.approx(right, rel=1e-3 if fidelity == "tile-by-tile" else ROUNDED)
 
 
 @pytest.mark.parametrize("fidelity", FIDELITIES)
 def test_naming_identical_tiles_in_another_order_changes_nothing(fidelity: Fidelity) -> None:
     """Where every tile has a port for itself."""
-    there, back = blocks_s(Memory(tuple(range(32)), 2.0**36, 2.0**-25), fidelity, (LEFT, LEFT[::-1]))
+    there, back = blocks_s(PortMemory(tuple(range(32)), 2.0**36, 2.0**-25), fidelity, (LEFT, LEFT[::-1]))
     assert there == back
 
 

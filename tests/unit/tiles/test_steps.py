@@ -8,17 +8,17 @@ from typing import get_args
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.cost.network.mesh import Grid, Memory, Wires
+from phaze.cost.network.mesh import PortMemory, TileGrid, Wires
 from phaze.spec.tiled import Tile
 from phaze.tiles.chip import Chip
 from phaze.tiles.operators import Linear, Pool, TransformerLayer
 from phaze.tiles.steps import StagePart, StageProgram, TileStage, TileStep
 from phaze.tiles.tile import Access, TileExecution
 
-GRID = Grid(4, 4)
+GRID = TileGrid(4, 4)
 TILES = tuple(range(16))
 TILE = Tile(clock_hz=1e9, pe_x=8, pe_y=8, sram_bytes=1e3, sram_bandwidth_bytes_per_s=1e12)
-CHIP = Chip("chip", GRID, TILE, Wires(1e9), Memory(GRID.edge(), 1e9))
+CHIP = Chip("chip", GRID, TILE, Wires(1e9), PortMemory(GRID.edge(), 1e9))
 STAGE = TileStage(TILES, ((TransformerLayer(16, 64, 32, 16), (4, 4, 1, 1)),))
 TRAINED = StageProgram(CHIP, STAGE, TileExecution())
 INFERENCE = StageProgram(CHIP, STAGE, TileExecution(training=False, shared=True))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze.cost.memory import update_bytes
-from phaze.cost.network.mesh import Grid, Wires
+from phaze.cost.network.mesh import TileGrid, Wires
 from phaze.spec.tiled import Tile
 from phaze.tiles.chip import Chip
 from phaze.tiles.operators import Linear, Pool, TileShare, TransformerLayer, shares
@@ -100,7 +100,7 @@ def test_operands_may_pass_once() -> None:
         back = backward_access("S_PTY", op, inf)
         assert back.write_bytes == op.inputs + op.gradients
         assert back.read_bytes == op.outputs + op.weights + op.inputs + op.outputs + op.gradients
-    chip = Chip("chip", Grid(1, 1), TILE, Wires(1e9))
+    chip = Chip("chip", TileGrid(1, 1), TILE, Wires(1e9))
     assert chip.part_bytes == 1e6
     assert replace(chip, fetched_once=True).part_bytes == inf
 

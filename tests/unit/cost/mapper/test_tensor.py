@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phaze.cost.mapper.tensor import Cores, Mappings, map_shapes
+from phaze.cost.mapper.tensor import Cores, MappedShapes, map_shapes
 from tests.unit.cost.exhaustive import Problem, fastest
 from tests.unit.cost.reference import best_candidate, best_tiling, parts_of
 
@@ -23,7 +23,7 @@ def cores_of(*problems: Problem) -> Cores:
     return Cores(whole[:, 0], whole[:, 1], whole[:, 2], speeds, whole[:, 3])
 
 
-def mapped(p: Problem) -> Mappings:
+def mapped(p: Problem) -> MappedShapes:
     """Return the mapping of one problem, arrays (1, 1)."""
     shape, extra = np.array([[p.batch, p.m, p.k, p.n]]), np.array([p.extra])
     return map_shapes(shape, extra, cores_of(p), preload=p.preload)

@@ -11,7 +11,7 @@ from phaze.base.errors import PhazeError
 from phaze.cost.network.collectives import collective
 from phaze.cost.network.delivery import deliver
 from phaze.cost.network.fabric import Switches, from_matrix, tree
-from phaze.cost.network.mesh import Grid, Wires, mesh
+from phaze.cost.network.mesh import TileGrid, Wires, mesh
 from phaze.cost.network.messages import Plan, together
 from phaze.cost.network.network import Collective, Flat, sent_bytes
 from phaze.tiles.placement import ring
@@ -19,7 +19,7 @@ from tests.oracles import layered
 from tests.oracles.layered import ring_s
 
 KINDS = get_args(Collective)
-TORUS = mesh(Grid(4, 6, wrap=True), Wires(8.0, 0.25))
+TORUS = mesh(TileGrid(4, 6, wrap=True), Wires(8.0, 0.25))
 
 
 def known(plan: Plan, members: list[int]) -> dict[int, set[int]]:
@@ -69,10 +69,10 @@ def test_members_send_the_bytes_of_the_theory(width: int) -> None:
 def test_on_a_ring_of_neighbours_the_time_is_the_closed_form(
     kind: Collective, pieces: int, contention: str
 ) -> None:
-    found = ring(Grid(4, 6), range(24))
+    found = ring(TileGrid(4, 6), range(24))
     assert found.closed
     plan = collective(kind, found.order, 96.0, pieces)
-    delivery = deliver(mesh(Grid(4, 6), Wires(8.0, 0.25)), plan, contention)  # type: ignore[arg-type]
+    delivery = deliver(mesh(TileGrid(4, 6), Wires(8.0, 0.25)), plan, contention)  # type: ignore[arg-type]
     assert delivery.time_s == pytest.approx(ring_s(kind, 24, 96.0, 8.0, 0.25, pieces), rel=1e-12)
 
 
@@ -85,8 +85,8 @@ def test_where_every_pair_has_a_link_the_time_is_the_closed_form(kind: Collectiv
 
 
 def test_an_all_reduce_both_ways_takes_half_of_the_bytes_time() -> None:
-    order = ring(Grid(4, 4), range(16)).order
-    topology = mesh(Grid(4, 4), Wires(8.0))
+    order = ring(TileGrid(4, 4), range(16)).order
+    topology = mesh(TileGrid(4, 4), Wires(8.0))
     one = deliver(topology, collective("all_reduce", order, 96.0)).time_s
     halves = (collective("all_reduce", way, 48.0) for way in (order, order[::-1]))
     both = deliver(topology, together(*halves)).time_s
@@ -94,7 +94,7 @@ def test_an_all_reduce_both_ways_takes_half_of_the_bytes_time() -> None:
 
 
 def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather() -> None:
-    order = ring(Grid(4, 6), range(24)).order
+    order = ring(TileGrid(4, 6), range(24)).order
     halves: tuple[Collective, ...] = ("reduce_scatter", "all_gather")
     both = sum(deliver(TORUS, collective(kind, order, 96.0)).time_s for kind in halves)
     assert deliver(TORUS, collective("all_reduce", order, 96.0)).time_s == pytest.approx(both)
@@ -140,7 +140,7 @@ def test_layered_collectives_deliver_what_flat_ones_do(kind: Collective) -> None
 
 
 def test_an_all_to_all_contends_on_a_mesh() -> None:
-    topology = mesh(Grid(4, 4), Wires(8.0))
+    topology = mesh(TileGrid(4, 4), Wires(8.0))
     plan = collective("all_to_all", range(16), 96.0)
     assert deliver(topology, plan).time_s > 1.2 * deliver(topology, plan, "none").time_s
 
@@ -149,7 +149,7 @@ def test_an_all_to_all_contends_on_a_mesh() -> None:
 @pytest.mark.parametrize("contention", ["arrival", "order"])
 def test_an_all_to_all_takes_no_less_than_its_bytes_over_the_cut(side: int, contention: str) -> None:
     """Half of the members send half of their bytes across, over as many links as there are rows."""
-    topology, members = mesh(Grid(side, side), Wires(8.0)), range(side * side)
+    topology, members = mesh(TileGrid(side, side), Wires(8.0)), range(side * side)
     table = np.arange(side * side).reshape(side, side).tolist()
     bound = side * side / 2 * 96.0 / 2 / (side * 8.0)
     for plan in (collective("all_to_all", members, 96.0), layered.all_to_all(table, 96.0)):

@@ -16,13 +16,13 @@ from phaze.cost.network import compiled
 from phaze.cost.network.contention import Carrier
 from phaze.cost.network.delivery import Delivery, deliver, in_compiled_events, in_events
 from phaze.cost.network.fabric import from_matrix
-from phaze.cost.network.mesh import Grid, Memory, Wires, mesh
+from phaze.cost.network.mesh import PortMemory, TileGrid, Wires, mesh
 from phaze.cost.network.messages import Message, Plan, then, together
 from phaze.cost.network.topology import Switching, Topology
 from tests.oracles.network_machine import sent_by
 
-GRID = Grid(3, 3)
-MEMORY = Memory((0, 8), 2.0, 0.25)
+GRID = TileGrid(3, 3)
+MEMORY = PortMemory((0, 8), 2.0, 0.25)
 MESH = mesh(GRID, Wires(4.0, 0.125), MEMORY)
 SWITCHING: tuple[Switching, ...] = ("pipelined", "hop-by-hop")
 
@@ -67,7 +67,7 @@ def contention_s(delivery: Delivery) -> list[float]:
 
 
 def test_two_transfers_over_one_link_follow_each_other() -> None:
-    line = mesh(Grid(1, 3), Wires(1.0))
+    line = mesh(TileGrid(1, 3), Wires(1.0))
     delivery = deliver(line, [Message(0, 2, 4.0), Message(1, 2, 4.0), Message(0, 1, 4.0)])
     assert delivery.arrived_s.tolist() == [4, 8, 8]
     assert contention_s(delivery) == [0, 4, 4]
@@ -76,7 +76,7 @@ def test_two_transfers_over_one_link_follow_each_other() -> None:
 
 def test_nobody_overtakes_on_a_link_that_an_older_transfer_waits_for() -> None:
     """The long transfer waits for link 1 to 2; the later one waits behind it on link 0 to 1."""
-    line = mesh(Grid(1, 3), Wires(1.0))
+    line = mesh(TileGrid(1, 3), Wires(1.0))
     delivery = deliver(line, [Message(1, 2, 4.0), Message(0, 2, 2.0), Message(0, 1, 1.0)])
     assert delivery.times_s[1].tolist() == [0, 4, 6]
 
@@ -162,7 +162,7 @@ def test_with_a_fixed_order_halving_any_bandwidth_never_speeds_up(
 @given(seeds)
 @settings(max_examples=15, derandomize=True, deadline=None)
 def test_first_come_first_served_halving_all_bandwidths_doubles_the_time_without_latency(seed: int) -> None:
-    topology = mesh(GRID, Wires(4.0), Memory((0, 8), 2.0))
+    topology = mesh(GRID, Wires(4.0), PortMemory((0, 8), 2.0))
     plan = tuple(message._replace(delay_s=0.0) for message in random_plan(seed))
     slow = slowed(topology, list(range(len(topology.links))))
     assert deliver(slow, plan).time_s == 2 * deliver(topology, plan).time_s
@@ -180,7 +180,7 @@ def test_first_come_first_served_a_slower_link_can_speed_up() -> None:
         Message(1, 4, 3.0, (2,)),
         Message(4, 2, 2.0, (0,)),
     ]
-    fast = mesh(Grid(2, 3), Wires(1.0))
+    fast = mesh(TileGrid(2, 3), Wires(1.0))
     slow = slowed(fast, [fast.link_between[1, 0]])
     assert (deliver(fast, plan).time_s, deliver(slow, plan).time_s) == (10, 8)
     assert deliver(slow, plan, "order").time_s >= deliver(fast, plan, "order").time_s
@@ -215,7 +215,7 @@ def test_compiled_events_are_those_of_simpy_to_the_bit(switching: Switching, see
 
 
 def test_plans_run_together_or_one_after_the_other() -> None:
-    line = mesh(Grid(1, 3), Wires(1.0))
+    line = mesh(TileGrid(1, 3), Wires(1.0))
     first, second = (
         [Message(0, 1, 3.0), Message(1, 2, 2.0, (0,))],
         [Message(2, 1, 4.0), Message(1, 0, 1.0, (0,))],
@@ -228,7 +228,7 @@ def test_plans_run_together_or_one_after_the_other() -> None:
 
 def test_a_network_serves_processes_of_a_simulation() -> None:
     env = simpy.Environment()
-    network = Carrier(env, mesh(Grid(1, 2), Wires(1.0)))
+    network = Carrier(env, mesh(TileGrid(1, 2), Wires(1.0)))
     seen = []
 
     def sender(size_bytes: float) -> object:

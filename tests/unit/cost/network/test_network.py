@@ -17,7 +17,7 @@ from phaze.cost.network.collectives import collective
 from phaze.cost.network.delivery import deliver
 from phaze.cost.network.device_networks import DeviceNetwork, flat_network
 from phaze.cost.network.fabric import Fabric, from_matrix, network_of
-from phaze.cost.network.mesh import Grid, Wires, mesh, torus
+from phaze.cost.network.mesh import TileGrid, Wires, mesh, torus
 from phaze.cost.network.network import (
     BOTH_DIRECTIONS,
     Collective,
@@ -41,7 +41,7 @@ NODES = Levels((Tier(8, 300e9), Tier(512, 25e9)))
 """Nodes of eight devices, and links between them."""
 UNEVEN = DeviceNetwork(*np.random.default_rng(1).uniform(1e9, 9e9, (1, 12, 12)), np.full((12, 12), 2e-6))
 TORUS = Fabric(torus((3, 4), 4e9, 1e-6))
-MESH = Fabric(mesh(Grid(3, 4), Wires(4e9, 1e-6)))
+MESH = Fabric(mesh(TileGrid(3, 4), Wires(4e9, 1e-6)))
 FLAT = Flat(5e9, latency_s=1e-6)
 NETWORKS: list[Network] = [FLAT, Flat(5e9, BOTH_DIRECTIONS), NODES, UNEVEN, TORUS, MESH]
 KINDS: tuple[Kind, ...] = (*get_args(Collective), "send")
@@ -146,9 +146,9 @@ def test_messages_on_a_flat_network_take_the_closed_form(kind: Collective) -> No
 
 
 @pytest.mark.parametrize("kind", [kind for kind in COLLECTIVES if kind != "all_to_all"])
-@pytest.mark.parametrize("topology", [torus((4, 6), 4e9, 1e-6), mesh(Grid(4, 6), Wires(4e9, 1e-6))])
+@pytest.mark.parametrize("topology", [torus((4, 6), 4e9, 1e-6), mesh(TileGrid(4, 6), Wires(4e9, 1e-6))])
 def test_messages_around_a_ring_take_the_closed_form(topology: Topology, kind: Collective) -> None:
-    members = list(ring(Grid(4, 6), range(24)).order)
+    members = list(ring(TileGrid(4, 6), range(24)).order)
     expected = simulated_s(topology, kind, 1e8, members, "arrival")
     assert Fabric(topology).seconds(kind, 1e8, members) == pytest.approx(expected, rel=1e-12)
 

@@ -11,24 +11,24 @@ import pytest
 from phaze.base.errors import PhazeError
 from phaze.cost.network.delivery import deliver
 from phaze.cost.network.fabric import Switches, from_matrix, tree
-from phaze.cost.network.mesh import Grid, Memory, Wires, mesh, nearest_memory
+from phaze.cost.network.mesh import PortMemory, TileGrid, Wires, mesh, nearest_memory
 from phaze.cost.network.messages import Message
 from phaze.cost.network.topology import Link, Topology
 
-MESH = mesh(Grid(3, 4), Wires(10.0, 0.5))
+MESH = mesh(TileGrid(3, 4), Wires(10.0, 0.5))
 
 
 def test_xy_routing_goes_along_the_row_first() -> None:
-    grid = Grid(3, 4)
+    grid = TileGrid(3, 4)
     assert grid.route(grid.tile(0, 0), grid.tile(2, 2)) == [0, 1, 2, 6, 10]
     assert grid.route(10, 0) == [10, 9, 8, 4, 0]
-    assert Grid(3, 4, wrap=True).route(0, 11) == [0, 3, 11]
+    assert TileGrid(3, 4, wrap=True).route(0, 11) == [0, 3, 11]
 
 
 @pytest.mark.parametrize("wrap", [False, True])
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 5), (2, 2), (3, 4), (5, 2)])
 def test_routes_are_shortest_paths_over_links(rows: int, columns: int, wrap: bool) -> None:
-    grid = Grid(rows, columns, wrap)
+    grid = TileGrid(rows, columns, wrap)
     topology = mesh(grid, Wires(1.0))
     graph = nx.DiGraph((link.source, link.target) for link in topology.links)
     graph.add_nodes_from(range(grid.tiles))
@@ -52,7 +52,7 @@ def test_one_transfer_alone_takes_the_time_of_an_idle_network(switching: str) ->
 
 def test_the_narrowest_link_of_a_route_sets_its_speed() -> None:
     """Two blocks of 2 × 2 side by side, slower between them (PALM, Table VI)."""
-    topology = mesh(Grid(2, 4), Wires(1024.0, 1.0, (2, 2), 256.0, 5.0))
+    topology = mesh(TileGrid(2, 4), Wires(1024.0, 1.0, (2, 2), 256.0, 5.0))
     assert topology.seconds(0, 1, 1024.0) == 1 + 1
     assert topology.seconds(0, 3, 1024.0) == 1 + 5 + 1 + 4
     assert sum(link.bandwidth_bytes_per_s == 256.0 for link in topology.links) == 2 * 2
@@ -60,7 +60,7 @@ def test_the_narrowest_link_of_a_route_sets_its_speed() -> None:
 
 def test_an_access_to_memory_takes_equation_5() -> None:
     """Response 3 s, 8 bytes at 4 bytes/s, then three hops at 10 bytes/s; none from a tile with a port."""
-    grid, memory = Grid(3, 4), Memory((0,), 4.0, 3.0)
+    grid, memory = TileGrid(3, 4), PortMemory((0,), 4.0, 3.0)
     topology = mesh(grid, Wires(10.0, 0.5), memory)
     assert topology.seconds(12, 3, 8.0) == 3 + 8 / 4 + (3 * 0.5 + 8 / 10)
     assert topology.seconds(3, 12, 8.0) == 3 + 8 / 4 + (3 * 0.5 + 8 / 10)
@@ -69,15 +69,15 @@ def test_an_access_to_memory_takes_equation_5() -> None:
 
 
 def test_reads_and_writes_share_a_port() -> None:
-    topology = mesh(Grid(1, 2), Wires(1e9), Memory((0,), 4.0))
+    topology = mesh(TileGrid(1, 2), Wires(1e9), PortMemory((0,), 4.0))
     both = deliver(topology, [Message(2, 0, 8.0), Message(0, 2, 8.0)])
     assert both.arrived_s.tolist() == [2.0, 4.0]
     assert both.busy_s.max() == both.time_s
 
 
 def test_tiles_use_the_nearest_memory() -> None:
-    grid = Grid(2, 5)
-    memory = Memory(grid.edge(["west", "east"]), 1.0)
+    grid = TileGrid(2, 5)
+    memory = PortMemory(grid.edge(["west", "east"]), 1.0)
     assert memory.ports == (0, 4, 5, 9)
     assert [nearest_memory(grid, memory, tile) - grid.tiles for tile in range(5)] == [0, 0, 0, 1, 1]
     assert len(grid.edge(["north", "south", "west", "east"])) == 10
@@ -85,8 +85,8 @@ def test_tiles_use_the_nearest_memory() -> None:
 
 def test_half_duplex_links_carry_one_direction_at_a_time() -> None:
     there_and_back = [Message(0, 1, 10.0), Message(1, 0, 10.0)]
-    assert deliver(mesh(Grid(1, 2), Wires(10.0)), there_and_back).time_s == 1
-    assert deliver(mesh(Grid(1, 2), Wires(10.0, half_duplex=True)), there_and_back).time_s == 2
+    assert deliver(mesh(TileGrid(1, 2), Wires(10.0)), there_and_back).time_s == 1
+    assert deliver(mesh(TileGrid(1, 2), Wires(10.0, half_duplex=True)), there_and_back).time_s == 2
 
 
 def test_a_cluster_has_two_levels() -> None:
@@ -155,13 +155,13 @@ def test_a_mesh_given_as_a_matrix_takes_as_long() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Grid(0, 3), "rows and columns must be ≥ 1"),
-        (lambda: Grid(2, 3).tile(2, 0), "must be within 2 rows"),
-        (lambda: Grid(2, 3).edge(["up"]), "edges must be some of north"),
-        (lambda: mesh(Grid(2, 3), Wires(0.0)), "bandwidth_bytes_per_s must be > 0"),
-        (lambda: mesh(Grid(2, 3), Wires(1.0, -1.0)), "latency_s must be ≥ 0"),
-        (lambda: mesh(Grid(2, 3), Wires(1.0), Memory((6,), 1.0)), "ports must be tiles from 0 to 5"),
-        (lambda: mesh(Grid(2, 3), Wires(1.0), Memory((), 1.0)), "at least one tile"),
+        (lambda: TileGrid(0, 3), "rows and columns must be ≥ 1"),
+        (lambda: TileGrid(2, 3).tile(2, 0), "must be within 2 rows"),
+        (lambda: TileGrid(2, 3).edge(["up"]), "edges must be some of north"),
+        (lambda: mesh(TileGrid(2, 3), Wires(0.0)), "bandwidth_bytes_per_s must be > 0"),
+        (lambda: mesh(TileGrid(2, 3), Wires(1.0, -1.0)), "latency_s must be ≥ 0"),
+        (lambda: mesh(TileGrid(2, 3), Wires(1.0), PortMemory((6,), 1.0)), "ports must be tiles from 0 to 5"),
+        (lambda: mesh(TileGrid(2, 3), Wires(1.0), PortMemory((), 1.0)), "at least one tile"),
         (lambda: MESH.route(0, 12), "a node must be from 0 to 11"),
         (lambda: MESH.legs(0, 1, "cut-through"), "switching must be one of"),  # type: ignore[arg-type]
         (lambda: Topology("x", 2, 2, (Link(0, 2, 1.0),), lambda a, b: [a, b]), "ends must be two of 2 nodes"),
