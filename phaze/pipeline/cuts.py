@@ -43,7 +43,7 @@ def refuse_large(layers: int, shape: Shape) -> None:
 
 
 def shape_of(chain: Chain, layout: Layout, devices: int) -> Shape:
-    """Return how many stages of a chain can be formed on that many devices with TMP width t."""
+    """Numbers of stages of a chain that can be formed on that many devices with TMP width t."""
     whole = int(np.count_nonzero(~chain.tensor_parallel))
     width = layout.tp if whole < len(chain) else 1
     singles = whole if width > 1 else 0
@@ -54,7 +54,7 @@ def shape_of(chain: Chain, layout: Layout, devices: int) -> Shape:
 
 @njit
 def devices_of(stages: int, singles: int, wide: int) -> int:
-    """Return the devices of one pipeline."""
+    """Devices of one pipeline."""
     return stages * wide - singles * (wide - 1)
 
 
@@ -62,7 +62,7 @@ def devices_of(stages: int, singles: int, wide: int) -> int:
 def least_worst(
     last: Floats, cost: Floats, growth: Floats, most_stages: Ints, single: Bools, stages: int, singles: int
 ) -> Floats:
-    """Return dp[s, u, i]: the least worst cost when suffix [i, n) is cut into s stages, u of them single.
+    """dp[s, u, i]: the least worst cost when suffix [i, n) is cut into s stages, u of them single.
 
     Phaze, Section 5, with downset D = [i, n), next stage D minus D' = [i, j) and u for the devices:
 
@@ -91,7 +91,7 @@ def least_worst(
 
 
 def possible_cuts(footprints: Footprints, fitting: Room, shape: Shape) -> tuple[Bools, Ints]:
-    """Return (s, u) whether a cut into s stages, u of them single, fits, and the devices that it takes."""
+    """Whether a cut into s stages, u of them single, fits, and the devices that it takes, arrays (s, u)."""
     last, free = np.where(fitting.last_fits, 0.0, np.inf), np.zeros_like(footprints.constant_bytes)
     dp = least_worst(last, free, free, fitting.most_stages, footprints.single, shape.stages, shape.singles)
     stages, singles = np.indices(dp.shape[:2])
@@ -113,7 +113,7 @@ def best_first_stage(
     fewest: int,
     most: int,
 ) -> tuple[float, int, int, int, int]:
-    """Return the best time per batch with its d, s, u and end j of the first stage (Phaze, Section 5).
+    """Best time per batch with its d, s, u and end j of the first stage (Phaze, Section 5).
 
         min over d, s, u, j of (ceil(B/d) + s - 1) max(load[0, j], dp[s - 1][u'][j]) + (d - 1)/d
         first_sync[j]
@@ -163,8 +163,8 @@ def best_cut(
     most: int,
     singles: int,
     limit: float,
-) -> tuple[float, int, int, int, int, float]:
-    """Return what `best_first_stage` returns of the best cut, and the longest exchange that it may have.
+) -> tuple[float, int, Ints]:
+    """Best time per batch below the limit, infinite for none, with its d and the first layer of every stage.
 
     `exchange` (n, n + 1) is that of every stage over very many replicas, in seconds. Where the batch waits
     for the slowest of them, not for the first stage's, the time is the least over all limits W on it of
@@ -182,7 +182,7 @@ def best_cut(
         time, d, s, u, j = best_first_stage(
             dp, load, most_stages, single, exchange[0], wide, devices, counts, widths, fewest, most
         )
-        return time, d, s, u, j, np.inf
+        return time, d, _trace_back(dp, load, most_stages, single, s, u, j)
     n = len(last)
     caps = np.unique(np.array([exchange[i, j] for i in range(n) for j in range(i + 1, n + 1)]))
     best, answer = (limit, 0, 0, 0, 0), (np.inf, 0, 0, 0, 0, np.inf)
@@ -207,7 +207,26 @@ def best_cut(
             ranges.append((low, middle, shortest, deepest))
             if middle + 1 < high:
                 ranges.append((middle + 1, high - 1, shortest, deepest))
-    return answer
+    time, d, s, u, j, longest = answer
+    dp, allowed = _capped(last, load, growth, most_stages, single, exchange, longest, s, singles)
+    return time, d, _trace_back(dp, allowed, most_stages, single, s, u, j)
+
+
+@njit
+def _trace_back(dp: Floats, load: Floats, most_stages: Ints, single: Bools, s: int, u: int, j: int) -> Ints:
+    """First layers of s stages, u of them single, the first up to j; of equal cuts the earliest."""
+    n, singles = dp.shape[2] - 1, dp.shape[1] - 1
+    starts, i = np.zeros(s, np.int64), 0
+    for left in range(s - 1, 0, -1):
+        u -= min(int(single[i, j]), singles)
+        i = j
+        starts[s - left] = i
+        for end in range(i + 1, n if left > 1 else 0):
+            j, step = end, min(int(single[i, end]), singles)
+            possible = step <= u and most_stages[i, j] >= left
+            if possible and max(dp[left - 1, u - step, j], load[i, j]) == dp[left, u, i]:
+                break
+    return starts
 
 
 @njit
@@ -222,7 +241,7 @@ def _capped(
     stages: int,
     singles: int,
 ) -> tuple[Floats, Floats]:
-    """Return the table of the cuts whose stages have at most so long an exchange, and their loads."""
+    """Table of the cuts whose stages have at most so long an exchange, and their loads."""
     allowed = np.where(exchange <= cap, load, np.inf)
     ends = np.where(exchange[:, -1] <= cap, last, np.inf)
     return least_worst(ends, allowed, growth, most_stages, single, stages, singles), allowed

@@ -43,14 +43,6 @@ class Bounds:
     feasible_s: Floats
 
 
-@dataclass(frozen=True)
-class Latencies:
-    """Latency of both passes of one layer of every run, arrays (A, runs), in seconds."""
-
-    forward_s: Floats
-    backward_s: Floats
-
-
 def bound_layers(
     operators: pd.DataFrame,
     edges: pd.DataFrame,
@@ -156,9 +148,12 @@ def bound_times(
     Equal latencies are placed once: many architectures differ only in what a model does not use, and for most
     the bounds of all layers meet.
     """
-    lower = Latencies(*(np.stack([layers[n, d].lower_s for n in names], axis=1) for d in DIRECTIONS))
-    feasible = Latencies(*(np.stack([layers[n, d].feasible_s for n in names], axis=1) for d in DIRECTIONS))
-    both = np.concatenate([np.hstack([x.forward_s, x.backward_s]) for x in (lower, feasible)])
+    both = np.concatenate(
+        [
+            np.stack([getattr(layers[n, d], bound) for d in DIRECTIONS for n in names], axis=1)
+            for bound in ("lower_s", "feasible_s")
+        ]
+    )
     distinct, place = distinct_rows(both)
     forward, backward = np.hsplit(distinct, 2)
     times = best_times(runs, forward, backward, layout, settings)[:, place]

@@ -6,8 +6,7 @@ For one TMP width t, over data widths d <= min(K, B), pipeline depths s, and cut
 
 such that d pipelines have no more than K devices and every stage fits the memory at its position from the
 end. The weights are those of the stage that has most, or of the first stage, and f is the factor of an
-all-reduce (`Setting`). `pipeline.cuts.best_cut` looks for the best d, s and cut; this module traces the
-stages back. Under 1F1B the memory does
+all-reduce (`Setting`). `pipeline.cuts.best_cut` looks for the best d, s and cut. Under 1F1B the memory does
 not depend on d, so that one table serves all widths; under GPipe there is one table for each number of
 microbatches in a pipeline.
 """
@@ -20,14 +19,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from phaze.base.arrays import Bools, Floats, Ints
+from phaze.base.arrays import Floats, Ints
 from phaze.layout import Layout
-from phaze.pipeline.cuts import Shape, best_cut, least_worst, refuse_large, shape_of
+from phaze.pipeline.cuts import best_cut, refuse_large, shape_of
 from phaze.pipeline.flushing import (
     Chain,
-    Footprints,
     Loads,
-    Room,
     Setting,
     batch_time_s,
     room,
@@ -100,15 +97,6 @@ class Widths:
     data: Ints
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """A chain's stages with the table that says how to cut it."""
-
-    dp: Floats
-    load_s: Floats
-    room: Room
-
-
 def place_widths(chains: dict[Layout, Chain], setting: Setting) -> Placement | Infeasible:
     """Return the best placement over all TMP widths, or why there is none."""
     for layout, chain in chains.items():  # before the first of them takes its time
@@ -149,20 +137,18 @@ def place_within(
     footprints = chain.footprints
     loads = stage_loads(chain, setting.bandwidth_bytes_per_s)
     exchange = setting.exchange_s(footprints.weight_bytes)
-    every_stage, shape = setting.gradients == "every-stage", Shape(shape.wide, most, shape.singles)
+    every_stage = setting.gradients == "every-stage"
     best: Placement | None = None
     for counts, data in _groups(widths, setting):
         fitting = room(footprints, setting, int(counts[0]))
         load_s = loads.of(setting.recompute)
         last = np.where(fitting.last_fits, loads.plain_s[:, -1], np.inf)
-        time, d, s, u, j, longest = best_cut(
+        time, d, starts = best_cut(
             last, load_s, fitting.most_stages, footprints.single, exchange, every_stage,
             shape.wide, setting.devices, counts, data, widths.fewest, most, shape.singles, limit_s,
         )  # fmt: skip
         if time < np.inf:
-            cut = _cut(footprints, load_s, last, fitting, shape, exchange <= longest)
-            starts = trace_back(cut, footprints, s, u, j)
-            candidate = evaluate_cut(chain, replace(layout, dp=int(d)), setting, starts, loads)
+            candidate = evaluate_cut(chain, replace(layout, dp=int(d)), setting, starts.tolist(), loads)
             best = candidate if best is None or candidate.rank() < best.rank() else best
     return best
 
@@ -174,41 +160,6 @@ def _groups(widths: Widths, setting: Setting) -> Iterator[tuple[Ints, Ints]]:
         return
     for w in range(len(widths.data)):
         yield widths.counts[w : w + 1], widths.data[w : w + 1]
-
-
-def _cut(
-    footprints: Footprints, load_s: Floats, last: Floats, fitting: Room, shape: Shape, allowed: Bools
-) -> _Cut:
-    """Return the table of the dynamic program over the stages that are allowed (n, n + 1)."""
-    load_s = np.where(allowed, load_s, np.inf)
-    last = np.where(allowed[:, -1], last, np.inf)
-    growth = np.zeros_like(load_s)
-    dp = least_worst(
-        last, load_s, growth, fitting.most_stages, footprints.single, shape.stages, shape.singles
-    )
-    return _Cut(dp, load_s, fitting)
-
-
-def trace_back(
-    cut: _Cut, footprints: Footprints, stages: int, singles: int, first_end: int
-) -> tuple[int, ...]:
-    """Return the starts of the stages behind an entry of the table, the earliest of cuts as good."""
-    n, most_singles = cut.dp.shape[2] - 1, cut.dp.shape[1] - 1
-    starts, i, j, u = [0], 0, first_end, singles
-    for s in range(stages - 1, 0, -1):
-        u -= min(int(footprints.single[i, j]), most_singles)
-        starts.append(j)
-        i = j
-        j = next(j for j in range(i + 1, n) if _explains(cut, footprints, s, u, i, j)) if s > 1 else n
-    return tuple(starts)
-
-
-def _explains(cut: _Cut, footprints: Footprints, s: int, u: int, i: int, j: int) -> bool:
-    """Return whether dp[s, u, i] comes from the stage [i, j)."""
-    step = min(int(footprints.single[i, j]), cut.dp.shape[1] - 1)
-    if step > u or cut.room.most_stages[i, j] < s:
-        return False
-    return bool(max(cut.dp[s - 1, u - step, j], cut.load_s[i, j]) == cut.dp[s, u, i])
 
 
 def stage_weights(chain: Chain, starts: Sequence[int]) -> Floats:

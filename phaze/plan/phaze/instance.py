@@ -175,11 +175,6 @@ def result_text(result: Result) -> str:
     return json.dumps(content, indent=2, allow_nan=False)
 
 
-def read_result(path: str | Path) -> Result:
-    """Return the result in a JSON file, or raise PhazeError."""
-    return read_as(Result, path)
-
-
 def _check_graph(width: str, nodes: list[Node], edges: list[LayerEdge]) -> None:
     ids = [node.id for node in nodes]
     if not ids:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.plan.phaze.instance import place_instance, read_instance, read_result, result_text
+from phaze.plan.phaze.instance import Result, place_instance, read_instance, result_text
+from phaze.spec.documents import read_as
 from tests.unit.plan.phaze import exhaustive_graphs
 from tests.unit.plan.phaze.files import Change, Plain, drop, edge, put, saved
 
@@ -69,7 +70,7 @@ def test_a_result_has_the_fields_of_the_authors_program_and_survives_a_round_tri
     assert set(written) == {"stages", "tensorParallelDegree", "dataParallelDegree", "finalTimePerBatch"}
     assert all(set(stage) == {"nodes", "devicesForStage"} for stage in written["stages"])
     assert [layer for stage in written["stages"] for layer in stage["nodes"]] == [-1, 3, 7]
-    assert read_result(tmp_path / "out.json") == result
+    assert read_as(Result, tmp_path / "out.json") == result
 
 
 def test_an_infeasible_result_has_no_stages_a_null_time_and_a_reason(tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_an_infeasible_result_has_no_stages_a_null_time_and_a_reason(tmp_path: P
     assert written["stages"] == []
     assert written["finalTimePerBatch"] is None
     assert written["reason"].startswith("memory: ")
-    assert read_result(tmp_path / "out.json") == result
+    assert read_as(Result, tmp_path / "out.json") == result
 
 
 def test_the_fields_of_the_expert_placement_may_be_left_out(tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_branches_run_side_by_side_on_more_devices_where_that_is_best(tmp_path: 
     assert result.final_time_per_batch == exhaustive_graphs.best(instance.chain("1"), 1, instance.setting())
     assert result.final_time_per_batch == pytest.approx(6.0, rel=1e-6)
     (tmp_path / "result.json").write_text(result_text(result))
-    assert read_result(tmp_path / "result.json") == result
+    assert read_as(Result, tmp_path / "result.json") == result
 
 
 def test_the_width_is_chosen_for_graphs_with_branches_too(tmp_path: Path) -> None:
