@@ -66,7 +66,7 @@ class Draft:
 
 @lru_cache(maxsize=2)
 def draft(pipeline: Pipeline, sent: frozenset[Pair], timed: frozenset[Job]) -> Draft:
-    """Return the draft of a pipeline of which these pairs send tensors and these jobs have turns."""
+    """Draft of a pipeline of which these pairs send tensors and these jobs have turns."""
     writer = _Writer(event_graph(pipeline), sent, timed)
     for job in in_order(writer.graph):
         writer.write(job)
@@ -105,7 +105,7 @@ class _Writer:
         self.job[job] = self._append(part, before)
 
     def _arrival(self, edge: int, stage: int, resource: int) -> int:
-        """Return the part with whose end something is there for a stage."""
+        """Part with whose end something is there for a stage."""
         sender, delay = self.predecessor[edge], self.delay[edge]
         source, worker = self.jobs[1][sender], self.jobs[2][sender]
         if delay < 0:
@@ -123,7 +123,7 @@ class _Writer:
         return len(self.part) - 1
 
     def draft(self) -> Draft:
-        """Return all that was written."""
+        """All that was written."""
         return Draft(
             self.graph,
             tuple(self.known),
@@ -136,7 +136,7 @@ class _Writer:
 
 
 def in_order(graph: EventGraph) -> list[int]:
-    """Return the jobs such that each comes after what it waits for, resources in turns."""
+    """Jobs such that each comes after what it waits for, resources in turns."""
     jobs = graph.jobs
     follower = np.full(len(jobs), -1, np.int64)
     follower[:-1] = np.arange(1, len(jobs))

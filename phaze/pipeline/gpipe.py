@@ -58,19 +58,19 @@ class GPipeStep:
 
     @cached_property
     def critical_stage(self) -> int:
-        """Return the stage whose update ends the step."""
+        """Stage whose update ends the step."""
         return int(np.argmax(self.ended_s.max(axis=1) + self.all_reduce_s + self.update_s))
 
     @property
     def pipeline_s(self) -> float:
-        """Return when the critical stage's passes are over."""
+        """Time at which the critical stage's passes are over."""
         return float(self.ended_s[self.critical_stage].max())
 
 
 def step_time_s(
     stages: StageGraph, mapping: Ints, network: DeviceNetwork, memory_bytes_per_s: float = math.inf
 ) -> float:
-    """Return the time of a step with the stages on devices `mapping`, shape (S, R).
+    """Time of a step with the stages on devices `mapping`, shape (S, R).
 
     `memory_bytes_per_s` is what the update runs at. Raises PhazeError for a mapping that is none.
     """
@@ -80,7 +80,7 @@ def step_time_s(
 def step_times_s(
     stages: StageGraph, mappings: Ints, network: DeviceNetwork, memory_bytes_per_s: float = math.inf
 ) -> Floats:
-    """Return the times of a step under n mappings, shape (n, S, R), as an array (n,)."""
+    """Times of a step under n mappings, shape (n, S, R), as an array (n,)."""
     mappings = np.ascontiguousarray(mappings, np.int64)
     for mapping in mappings:
         check_mapping(stages, mapping, network.devices)
@@ -91,7 +91,7 @@ def step_times_s(
 def simulate_step(
     stages: StageGraph, mapping: Ints, network: DeviceNetwork, memory_bytes_per_s: float = math.inf
 ) -> GPipeStep:
-    """Return the step under one mapping, shape (S, R), and where its time goes."""
+    """Step under one mapping, shape (S, R), and where its time goes."""
     check_mapping(stages, mapping, network.devices)
     work, mapping = stage_arrays(stages, memory_bytes_per_s), np.ascontiguousarray(mapping, np.int64)
     seconds, waits, count = network.seconds_per_byte, network.waits_s, len(mapping)
@@ -107,7 +107,7 @@ def simulate_step(
 def held_step_s(
     stages: StageGraph, mapping: Ints, network: DeviceNetwork, memory_bytes_per_s: float = math.inf
 ) -> float:
-    """Return the time of a step under one mapping, shape (S, R), where messages hold both devices."""
+    """Time of a step under one mapping, shape (S, R), where messages hold both devices."""
     check_mapping(stages, mapping, network.devices)
     work, mapping = stage_arrays(stages, memory_bytes_per_s), np.ascontiguousarray(mapping, np.int64)
     seconds, waits, edges = network.seconds_per_byte, network.waits_s, work.edges
@@ -130,7 +130,7 @@ def flat_step_time_s(
     latency_s: float = 0.0,
     memory_bytes_per_s: float = math.inf,
 ) -> float:
-    """Return the time of a step with equal links everywhere: all replicas are alike, and one is simulated."""
+    """Time of a step with equal links everywhere: all replicas are alike, and one is simulated."""
     count, replicas = len(stages.forward_s), stages.replicas
     network = flat_network(count, bandwidth_bytes_per_s, latency_s)
     work = stage_arrays(stages, memory_bytes_per_s)
@@ -163,7 +163,7 @@ class StageArrays(NamedTuple):
 
 
 def stage_arrays(stages: StageGraph, memory_bytes_per_s: float = math.inf) -> StageArrays:
-    """Return the arrays that the compiled code works on."""
+    """Arrays that the compiled code works on."""
 
     def reals(values: Floats) -> Floats:
         return np.ascontiguousarray(values, np.float64)
@@ -180,14 +180,14 @@ def stage_arrays(stages: StageGraph, memory_bytes_per_s: float = math.inf) -> St
 
 
 def _reduced_s(work: StageArrays, mapping: Ints, network: DeviceNetwork) -> Floats:
-    """Return the time of every stage's all-reduce, (S,)."""
+    """Time of every stage's all-reduce, (S,)."""
     sizes = work.gradients.tolist()
     return np.array([network.seconds("all_reduce", *one) for one in zip(sizes, mapping, strict=True)])
 
 
 @njit
 def ring_s(size: float, ring: Ints, seconds: Floats, waits: Floats) -> float:
-    """Return the time of an all-reduce of a size around a ring of devices, by its slowest link (9)."""
+    """Time of an all-reduce of a size around a ring of devices, by its slowest link (9)."""
     replicas = len(ring)
     slowest = 0.0
     if replicas == 1:
@@ -200,7 +200,7 @@ def ring_s(size: float, ring: Ints, seconds: Floats, waits: Floats) -> float:
 
 @njit
 def passes_end(work: StageArrays, devices: Ints, seconds: Floats, waits: Floats) -> Floats:
-    """Return when each stage of one replica, on `devices`, ends its last backward pass, shape (S,)."""
+    """Times at which each stage of one replica, on `devices`, ends its last backward pass, shape (S,)."""
     free, scratch = np.empty(len(work.forward)), np.empty(len(work.forward) + len(work.edges))
     pass_through(work, devices, seconds, waits, free, scratch)
     return free
@@ -245,7 +245,7 @@ def pass_through(
 
 @njit
 def _all_steps(work: StageArrays, mappings: Ints, seconds: Floats, waits: Floats) -> Floats:
-    """Return the time of a step under every mapping, shape (n,)."""
+    """Time of a step under every mapping, shape (n,)."""
     steps = np.zeros(len(mappings))
     for n in range(len(mappings)):
         over = np.zeros(len(work.forward))

@@ -41,7 +41,7 @@ class Sites:
     at: dict[JobKind, Ints]
 
     def of(self, kind: JobKind, stage: NDArray[np.int32], microbatch: NDArray[np.int32]) -> Ints:
-        """Return the indices of these passes."""
+        """Indices of these passes."""
         return self.at[kind][stage, microbatch]
 
 
@@ -55,12 +55,12 @@ class Join:
 
 
 def all_jobs(pipeline: Pipeline) -> Jobs:
-    """Return the jobs of workers and ports in the schedule's order."""
+    """Jobs of workers and ports in the schedule's order."""
     return joined([*worker_jobs(pipeline), *_input_ports(pipeline), *_sync_ports(pipeline)])
 
 
 def event_graph(pipeline: Pipeline, jobs: Jobs | None = None) -> EventGraph:
-    """Return the graph of a pipeline; `jobs` in another order of execution than the schedule's, if given."""
+    """Graph of a pipeline; `jobs` in another order of execution than the schedule's, if given."""
     jobs = all_jobs(pipeline) if jobs is None else jobs
     sites = _sites(pipeline, jobs)
     single, delay = _single_predecessors(pipeline, jobs, sites)
@@ -80,12 +80,12 @@ def event_graph(pipeline: Pipeline, jobs: Jobs | None = None) -> EventGraph:
 
 
 def fetches_ahead(pipeline: Pipeline) -> bool:
-    """Return whether data are fetched on ports of their own."""
+    """Data are fetched ahead, on ports of their own."""
     return (pipeline.fetch_s > 0 or pipeline.release_s > 0) and not fetches_on_worker(pipeline)
 
 
 def synchronising_groups(pipeline: Pipeline) -> list[int]:
-    """Return the device groups that have a synchronisation port."""
+    """Device groups that have a synchronisation port."""
     if not pipeline.rules.trains:
         return []
     busy = pipeline.column("sync_s").reshape(pipeline.chunks, pipeline.depth).any(axis=0)
@@ -93,7 +93,7 @@ def synchronising_groups(pipeline: Pipeline) -> list[int]:
 
 
 def _input_ports(pipeline: Pipeline) -> list[Passes]:
-    """Return the fetches, a port for each worker of the first group."""
+    """Fetches, a port for each worker of the first group."""
     if not fetches_ahead(pipeline):
         return []
     owned = [own_microbatches(pipeline, replica, 0) for replica in range(pipeline.replicas[0])]
@@ -101,7 +101,7 @@ def _input_ports(pipeline: Pipeline) -> list[Passes]:
 
 
 def _sync_ports(pipeline: Pipeline) -> list[Passes]:
-    """Return the synchronisations, a port for each group: batch by batch, the last chunk first."""
+    """Synchronisations, a port for each group: batch by batch, the last chunk first."""
     ports = []
     syncs, early = pipeline.column("sync_s") > 0, pieces(pipeline) > 1
     for group in synchronising_groups(pipeline):
@@ -131,7 +131,7 @@ def _sites(pipeline: Pipeline, jobs: Jobs) -> Sites:
 
 
 def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: Sites) -> tuple[Ints, Floats]:
-    """Return the one predecessor of every job, -1 without, and the delay after it."""
+    """One predecessor of every job, -1 without, and the delay after it."""
     single, delay = np.full(len(jobs), -1, np.int64), np.zeros(len(jobs))
     stages = len(pipeline.stages)
     activation, gradient = borders(pipeline)
@@ -163,7 +163,7 @@ def _single_predecessors(pipeline: Pipeline, jobs: Jobs, sites: Sites) -> tuple[
 
 
 def _joins(pipeline: Pipeline, jobs: Jobs) -> list[Join]:
-    """Return the jobs that wait for all replicas, in rising order."""
+    """Jobs that wait for all replicas, in rising order."""
     passes, updates = last_passes(pipeline, jobs), _last(pipeline, jobs, JobKind.UPDATE, 1)
     groups = np.array([group for group, _ in pipeline.workers])
     early = overlap_s(pipeline)
@@ -183,7 +183,7 @@ def _joins(pipeline: Pipeline, jobs: Jobs) -> list[Join]:
 
 
 def last_passes(pipeline: Pipeline, jobs: Jobs) -> Ints:
-    """Return each worker's last backward pass by chunk and batch, (workers, chunks, batches)."""
+    """Each worker's last backward pass by chunk and batch, (workers, chunks, batches)."""
     return _last(pipeline, jobs, pipeline.rules.last_pass, pipeline.lane_microbatches)
 
 

@@ -43,7 +43,7 @@ def shared_step_s(
     node: int,
     memory_bytes_per_s: float = math.inf,
 ) -> float:
-    """Return the time of a step with the stages on devices `mapping`, shape (S, R), `node` devices a node.
+    """Time of a step with the stages on devices `mapping`, shape (S, R), `node` devices a node.
 
     Raises PhazeError for a mapping that is none.
     """
@@ -106,7 +106,7 @@ class _Work:
                 arriving[other].append(self._add(sent, done))
 
     def _sent(self, stage: int, *, forward: bool) -> Iterator[tuple[int, float]]:
-        """Yield to which stages one sends a microbatch, and how many bytes."""
+        """Stages to which one sends a microbatch, and the bytes."""
         edges = self.stages.edges.reshape(-1, 2).tolist()
         for (source, target), size in zip(edges, self.stages.edge_bytes.tolist(), strict=True):
             if (source if forward else target) == stage:
@@ -135,7 +135,7 @@ class _Events:
         self.busy: set[Resource] = set()
 
     def ended_s(self) -> list[float]:
-        """Return when each job has ended and its latency is over."""
+        """Times at which each job has ended and its latency is over."""
         ended = [0.0] * len(self.jobs)
         heapq.heapify(self.events)
         while self.events:

@@ -23,7 +23,7 @@ LONGEST = 200_000
 
 
 def time_per_microbatch_s(pipeline: Pipeline, tolerance: float = 1e-9, repeats: int = 12) -> float:
-    """Return the seconds per microbatch of all lanes in steady state; with a flush, of a batch.
+    """Seconds per microbatch of all lanes in steady state; with a flush, of a batch.
 
     Two spans that follow each other agree to the tolerance, unless the pipeline takes very long to repeat
     itself: a cycle of several periods fits into few spans. `repeats` periods are in a span at first, more if
@@ -42,7 +42,7 @@ def time_per_microbatch_s(pipeline: Pipeline, tolerance: float = 1e-9, repeats: 
 
 
 def ideal_time_s(load_s: Floats, update_s: float, microbatches: int) -> float:
-    """Return the time per batch of PALM's equation (1).
+    """Time per batch of PALM's equation (1).
 
     (B/b - 1) * max(FD + BD) + sum(FD + BD) + GU, with `load_s` FD + BD of the stages, shape (p,), and B/b
     `microbatches` in a pipeline.
@@ -51,7 +51,7 @@ def ideal_time_s(load_s: Floats, update_s: float, microbatches: int) -> float:
 
 
 def _period(pipeline: Pipeline) -> int:
-    """Return after how many microbatches of a lane the event graph repeats itself."""
+    """Microbatches of a lane after which the event graph repeats itself."""
     repeated = lcm(*pipeline.replicas)
     if not pipeline.rules.trains or not _works_per_batch(pipeline):
         return repeated
@@ -63,7 +63,7 @@ def _works_per_batch(pipeline: Pipeline) -> bool:
 
 
 def _passed_s(pipeline: Pipeline, least: int) -> Floats:
-    """Return when microbatches pass a point that those behind them do not delay, `least` of them or more.
+    """Times at which microbatches pass a point that those behind do not delay, `least` of them or more.
 
     In training that is the entry of the first stage, where each waits for one that leaves; in inference,
     where nothing holds the first stage back, it is the exit of the last.

@@ -87,7 +87,7 @@ class MemoryProfile:
 
     @property
     def peak_bytes(self) -> float:
-        """Return the most that is held."""
+        """Bytes at the peak."""
         return float(self.bytes_.max())
 
 
@@ -106,17 +106,17 @@ class Timeline:
 
     @cached_property
     def end_s(self) -> Floats:
-        """Return when every job is over."""
+        """Time at which every job is over, (N,)."""
         return self.start_s + self.duration_s
 
     @cached_property
     def time_s(self) -> float:
-        """Return the time of all batches, with set-up, drain, synchronisation and update."""
+        """Time of all batches, with set-up, drain, synchronisation and update."""
         return float(self.end_s.max())
 
     @cached_property
     def share_of(self) -> dict[Use, float]:
-        """Return which share of all device time of the fullest lane goes where; they sum up to one.
+        """Shares of all device time of the fullest lane by use; they sum up to one.
 
         Before a job, a device waits for its input: as long as the input was under way this is transfer,
         synchronisation or fetch, before that and at the end it is bubble.
@@ -130,16 +130,16 @@ class Timeline:
 
     @cached_property
     def critical_path(self) -> tuple[Step, ...]:
-        """Return the gapless chain of events that ends last, backwards in time; it sums to `time_s`."""
+        """Gapless chain of events that ends last, backwards in time; it sums to `time_s`."""
         return tuple(self._walk(int(np.argmax(self.end_s))))
 
     @cached_property
     def bound_by(self) -> Bound:
-        """Return the resource with the largest part of the critical path."""
+        """Resource with the largest part of the critical path."""
         return self.bound_among(lambda step: {RESOURCES[step.use]: step.seconds})
 
     def bound_among(self, spends: Callable[[Step], Mapping[str, float]]) -> Bound:
-        """Return the same where it is known on which resources each step spends its seconds."""
+        """The same where it is known on which resources each step spends its seconds."""
         spent: defaultdict[str, Floats] = defaultdict(lambda: np.zeros(self.pipeline.depth))
         for step in self.critical_path:
             for resource, part_s in spends(step).items():
@@ -149,7 +149,7 @@ class Timeline:
         return Bound(resource, int(np.argmax(seconds)), share)
 
     def memory(self, worker: int) -> MemoryProfile:
-        """Return the memory of each device of a worker over time."""
+        """Memory of each device of a worker over time."""
         jobs = slice(*self.jobs.first[worker : worker + 2])
         group, kind, stage = self.pipeline.workers[worker][0], self.jobs.kind[jobs], self.jobs.stage[jobs]
         during, after = held_bytes(self.pipeline, group, kind, stage)
@@ -160,7 +160,7 @@ class Timeline:
 
     @cached_property
     def peak_bytes(self) -> Floats:
-        """Return the most that a device of each group ever holds, (p,)."""
+        """Bytes that a device of each group holds at its peak, (p,)."""
         peaks = np.zeros(self.pipeline.depth)
         for worker, (group, _) in enumerate(self.pipeline.workers):
             jobs = slice(*self.jobs.first[worker : worker + 2])
@@ -169,31 +169,31 @@ class Timeline:
         return peaks
 
     def most_in_flight(self, worker: int) -> int:
-        """Return the most microbatches that a worker holds at once, counted for each chunk."""
+        """Most microbatches that a worker holds at once, counted for each chunk."""
         kind = self.jobs.kind[slice(*self.jobs.first[worker : worker + 2])]
         released = kind == self.pipeline.rules.last_pass
         return int((np.cumsum(kind == JobKind.FORWARD) - np.cumsum(released) + released).max())
 
     def passed_s(self, kind: JobKind, stage: int) -> Floats:
-        """Return when every microbatch has passed a stage in one direction, in the order of their numbers."""
+        """Times at which the microbatches, by number, have passed a stage in one direction."""
         out = np.flatnonzero((self.jobs.kind == kind) & (self.jobs.stage == stage))
         return self.end_s[out[np.argsort(self.jobs.microbatch[out], kind="stable")]]
 
     @cached_property
     def _own(self) -> slice:
-        """Return the jobs of workers, without those of ports."""
+        """Jobs of workers, without those of ports."""
         return slice(0, int(self.jobs.first[len(self.pipeline.workers)]))
 
     @cached_property
     def _gaps(self) -> Floats:
-        """Return how long each worker does nothing before each of its jobs."""
+        """Idle time of each worker before each of its jobs."""
         previous = np.concatenate([[0.0], self.end_s[self._own][:-1]])
         previous[self.jobs.first[: len(self.pipeline.workers)]] = 0.0
         gaps: Floats = np.maximum(self.start_s[self._own] - previous, 0.0)
         return gaps
 
     def _uses(self) -> Iterator[tuple[Use, float]]:
-        """Yield device seconds by use: what workers do, and what they wait for before."""
+        """Device seconds by use: what workers do, and what they wait for before."""
         kind, stage = self.jobs.kind[self._own], self.jobs.stage[self._own]
         first = self.jobs.first[: len(self.pipeline.workers) + 1]
         devices = np.repeat(self.pipeline.worker_devices.astype(float), np.diff(first))
@@ -210,7 +210,7 @@ class Timeline:
 
     @cached_property
     def _under_way(self) -> Floats:
-        """Return for how long the input of every worker's job was under way when it came."""
+        """Time for which the input of every worker's job was under way when it came."""
         sender = self.binding[self._own]
         source, travel = self.jobs.kind[sender], self.arrival_s[self._own] - self.end_s[sender]
         travel[source == JobKind.FETCH] = self.pipeline.fetch_s
@@ -220,7 +220,7 @@ class Timeline:
         return travel
 
     def _walk(self, job: int) -> Iterator[Step]:
-        """Yield the steps from the end of a job back to the beginning."""
+        """Steps from the end of a job back to the beginning."""
         resource_of, first = self.jobs.resource, self.jobs.first
         until = float(self.end_s[job])
         while True:
@@ -242,7 +242,7 @@ class Timeline:
 def held_bytes(
     pipeline: Pipeline, group: int, kind: Kinds, stage: NDArray[np.int32]
 ) -> tuple[Floats, Floats]:
-    """Return the bytes that a device of a group holds during and after each of a worker's jobs."""
+    """Bytes that a device of a group holds during and after each of a worker's jobs."""
     stash, work = pipeline.column("stash_bytes")[stage], pipeline.column("work_bytes")[stage]
     freed = np.where(kind == pipeline.rules.last_pass, stash, 0.0)
     taken = np.where(kind == JobKind.FORWARD, stash, 0.0)
@@ -252,5 +252,5 @@ def held_bytes(
 
 
 def fixed_bytes(pipeline: Pipeline, group: int) -> float:
-    """Return what a device of a group holds all the time, for all its chunks."""
+    """Bytes that a device of a group holds all the time, for all its chunks."""
     return float(pipeline.column("fixed_bytes")[group :: pipeline.depth].sum())

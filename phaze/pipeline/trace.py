@@ -36,12 +36,12 @@ def write_trace(timeline: Timeline, path: Path) -> None:
 
 
 def trace_events(timeline: Timeline) -> list[Event]:
-    """Return names, slices, arrows and counters; times in microseconds."""
+    """Names, slices, arrows and counters; times in microseconds."""
     return [*_names(timeline), *_slices(timeline), *_arrows(timeline), *_counters(timeline)]
 
 
 def _places(timeline: Timeline) -> list[tuple[int, int, str]]:
-    """Return process, thread and the thread's name of every resource."""
+    """Process, thread and the thread's name of every resource."""
     places = [(group, replica, f"replica {replica}") for group, replica in timeline.pipeline.workers]
     for port in range(len(places), len(timeline.jobs.first) - 1):
         job = int(timeline.jobs.first[port])
@@ -78,7 +78,7 @@ def _slices(timeline: Timeline) -> Iterator[Event]:
 
 
 def _arrows(timeline: Timeline) -> Iterator[Event]:
-    """Yield an arrow for every tensor that goes from one worker to another.
+    """An arrow for every tensor that goes from one worker to another.
 
     It begins in the middle of the job that sends: viewers attach arrows to the slice at that time.
     """
@@ -110,7 +110,7 @@ def _counters(timeline: Timeline) -> Iterator[Event]:
 
 
 def job_rows(timeline: Timeline) -> Iterator[Row]:
-    """Yield the jobs of workers, then of ports, with the memory of a device meanwhile; seconds and bytes."""
+    """Jobs of workers, then of ports, with the memory of a device meanwhile; seconds and bytes."""
     jobs = timeline.jobs
     for resource in range(len(jobs.first) - 1):
         first, last = jobs.first[resource : resource + 2].tolist()
@@ -130,7 +130,7 @@ def job_rows(timeline: Timeline) -> Iterator[Row]:
 
 
 def transfer_rows(timeline: Timeline) -> Iterator[Row]:
-    """Yield the tensors under way between workers, as jobs of those that receive them; without memory."""
+    """Tensors under way between workers, as jobs of those that receive them; without memory."""
     jobs, resource = timeline.jobs, timeline.jobs.resource
     passes = (JobKind.FORWARD, JobKind.BACKWARD)
     for job, sender in enumerate(timeline.binding.tolist()):
@@ -149,6 +149,6 @@ def transfer_rows(timeline: Timeline) -> Iterator[Row]:
 
 
 def stage_memory(timeline: Timeline) -> dict[int, MemoryProfile]:
-    """Return the memory of a device of every group's first replica over time."""
+    """Memory of a device of every group's first replica over time."""
     workers = enumerate(timeline.pipeline.workers)
     return {group: timeline.memory(worker) for worker, (group, replica) in workers if replica == 0}

@@ -68,12 +68,12 @@ class Carried:
 
     @property
     def time_s(self) -> float:
-        """Return when the last job is over."""
+        """Time at which the last job is over."""
         return self.timeline.time_s
 
     @cached_property
     def utilisation(self) -> Floats:
-        """Return the bytes over every link as a share of what it could have carried, (links,)."""
+        """Bytes over every link as a share of what it could have carried, (links,)."""
         width = np.array([link.bandwidth_bytes_per_s for link in self.topology.links])
         return self.link_bytes / (width * self.time_s) if self.time_s else np.zeros_like(width)
 
@@ -98,7 +98,7 @@ class Script:
 
 
 def script(pipeline: Pipeline, traffic: Sends) -> Script:
-    """Return a pipeline with all that it sends; raises `PhazeError` where that has no place in its graph."""
+    """A pipeline with all that it sends; raises `PhazeError` where that has no place in its graph."""
     if len(traffic.tiles) != len(pipeline.workers):
         raise PhazeError(
             f"network: tiles must have the nodes of {len(pipeline.workers)} workers, got {len(traffic.tiles)}"
@@ -125,7 +125,7 @@ def script(pipeline: Pipeline, traffic: Sends) -> Script:
 def carry_out(
     found: Script, topology: Topology, contention: Contention = "arrival", switching: Switching = "pipelined"
 ) -> Carried:
-    """Return when everything happens; contention is arrival (first come first served) or none."""
+    """Times of all events; contention is arrival (first come first served) or none."""
     if contention == "order":
         raise PhazeError("network: contention of a pipeline must be one of arrival, none, got order")
     plan = found.plan
@@ -145,7 +145,7 @@ def carry_out(
 
 
 def silent(found: Script) -> Script:
-    """Return the same with nothing sent: what is left are the seconds of its jobs."""
+    """The same with nothing sent: what is left are the seconds of its jobs."""
     traffic = found.traffic
     turns = {job: [Turn(turn.seconds) for turn in turns] for job, turns in traffic.turns.items()}
     return script(
@@ -155,7 +155,7 @@ def silent(found: Script) -> Script:
 
 
 def _timeline(found: Script, arrived_s: Floats) -> Timeline:
-    """Return the jobs' times, and for every job what came last."""
+    """Times of the jobs, and for every job what came last."""
     start, end = arrived_s[found.first], arrived_s[found.last]
     edges = arrived_s[found.arrivals]
     waiting = np.repeat(np.arange(len(start)), np.diff(found.graph.preceded))
@@ -175,7 +175,7 @@ class _Part(NamedTuple):
 
 
 def _written(part: Part, traffic: Sends) -> _Part:
-    """Return the messages of a part."""
+    """Messages of a part."""
     if isinstance(part, Wait):
         return _part([Turn(part.seconds)])
     if isinstance(part, TimedJob):
@@ -186,7 +186,7 @@ def _written(part: Part, traffic: Sends) -> _Part:
 
 
 def _joined(found: Draft, parts: Sequence[_Part], offset: Ints) -> Columns:
-    """Return parts one after the other, of which each begins at its offset."""
+    """Parts one after the other, of which each begins at its offset."""
     sizes, inner = (np.array([len(part.plan[column]) for part in parts], np.int64) for column in (0, 5))
     messages = _runs((np.cumsum(sizes) - sizes)[found.part], sizes[found.part])
     source, target, size, delay, waits = (
@@ -204,13 +204,13 @@ def _joined(found: Draft, parts: Sequence[_Part], offset: Ints) -> Columns:
 
 
 def _runs(first: Ints, size: Ints) -> Ints:
-    """Return the numbers of several runs, one run after the other."""
+    """Numbers of several runs, one run after the other."""
     begins = np.cumsum(size) - size
     return np.repeat(first - begins, size) + np.arange(size.sum())
 
 
 def _part(turns: Sequence[Turn]) -> _Part:
-    """Return work and messages in turns."""
+    """Work and messages in turns."""
     pieces, size = [_message(0.0)], 1
     for turn in turns:
         begin = size - 1
@@ -230,12 +230,12 @@ def _part(turns: Sequence[Turn]) -> _Part:
 
 
 def _message(seconds: float, *before: int) -> Columns:
-    """Return one that stays where it is for some time."""
+    """A message that stays where it is for some time."""
     return columns([Message(0, 0, 0.0, before, seconds)])
 
 
 def _extension(own: Columns, begin: int, size: int) -> tuple[Columns, Columns]:
-    """Return a plan behind so many messages, and one that waits for all of it and for what was last.
+    """A plan behind so many messages, and one that waits for all of it and for what was last.
 
     What waits for nothing in the plan waits for the message at which it begins.
     """
@@ -251,7 +251,7 @@ def _extension(own: Columns, begin: int, size: int) -> tuple[Columns, Columns]:
 
 
 def passing(source: Sequence[int], target: Sequence[int], size_bytes: float) -> Plan:
-    """Return a tensor from tiles to tiles, an equal share for each pair in order, the shorter repeated."""
+    """A tensor from tiles to tiles, an equal share for each pair in order, the shorter repeated."""
     pairs = max(len(source), len(target))
     part = size_bytes / pairs
     return tuple(

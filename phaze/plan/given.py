@@ -93,7 +93,7 @@ class Run:
 
     @cached_property
     def training(self) -> ModelTraining:
-        """Return the training of the row's model."""
+        """Training of the row's model."""
         return ModelTraining(
             self.model, self.seq, self.global_batch, self.optimizer, self.flash_attention, self.schedule,
             self.overlap_dp,
@@ -101,7 +101,7 @@ class Run:
 
     @cached_property
     def model(self) -> Model:
-        """Return the GPT of the row, with its vocabulary padded, and dropout, as Megatron-LM trains it."""
+        """The GPT of the row, with its vocabulary padded, and dropout, as Megatron-LM trains it."""
         multiple = VOCABULARY_MULTIPLE * self.layout.tp
         sizes = {
             "name": "run",
@@ -119,7 +119,7 @@ class Run:
 
     @property
     def cuts(self) -> tuple[range, ...]:
-        """Return the layers of every stage, whose blocks differ by one at most; ends are with the ends."""
+        """Layers of every stage, whose blocks differ by one at most; ends are with the ends."""
         count = self.layout.stages
         ends = [1 + self.layers * (q + 1) // count for q in range(count)]
         ends[-1] += 1
@@ -127,7 +127,7 @@ class Run:
 
     @property
     def model_flops(self) -> float:
-        """Return the FLOPs of a batch without recomputation, 72 B s L h^2 (1 + s/6h + V/12Lh) for a GPT
+        """The FLOPs of a batch without recomputation, 72 B s L h^2 (1 + s/6h + V/12Lh) for a GPT
         (Narayanan et al., SC 2021, Appendix, with their factor 96 for recomputation taken back).
 
         Attention counts in full, not its causal half.
@@ -140,7 +140,7 @@ class Run:
 
 
 def plan_of_run(run: Run, machine: Machine) -> Plan:
-    """Return the plan of a row on a machine; raise PhazeError where the row cannot be right."""
+    """Plan of a row on a machine; raise PhazeError where the row cannot be right."""
     run.check()
     if run.gpus > machine.devices:
         raise PhazeError(f"gpus must be at most the {machine.devices} of the system, got {run.gpus}")
@@ -150,7 +150,7 @@ def plan_of_run(run: Run, machine: Machine) -> Plan:
 def lowered_plan(
     training: ModelTraining, cuts: Sequence[range], layouts: Sequence[Layout], machine: Machine
 ) -> Plan:
-    """Return the plan whose stages have these layers of a model, from the embedding on, each spread as said.
+    """Plan whose stages have these layers of a model, from the embedding on, each spread as said.
 
     Cuts are a row's, or those of any planner's plan: layouts may differ by stage in tp and dp.
     """
@@ -219,7 +219,7 @@ def _stage(
 
 
 def _update_bytes(training: ModelTraining, layout: Layout, parameters: int, replicas: int) -> float:
-    """Return what the optimizer moves, which loads and stores full-precision weights (PALM, IV.A)."""
+    """Bytes that the optimizer moves: it loads and stores full-precision weights (PALM, IV.A)."""
     nbytes = update_bytes(parameters, training.optimizer, layout.precision, layout.zero, replicas)
     if layout.precision == "mixed":
         nbytes += CONVERSION_BYTES * parameters / (replicas if layout.zero else 1)

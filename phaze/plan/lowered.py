@@ -38,7 +38,7 @@ KEPT = ("embedding", "head")
 
 
 def load_machine(system: str, folder: Path = FOLDER) -> Machine:
-    """Return a system of config/systems, or of a YAML file by path, that says its device and its levels."""
+    """A system of config/systems, or of a YAML file by path, that says its device and its levels."""
     cluster, device = load_cluster(system, folder)
     cycles = cycle_figures(load_technology(TECHNOLOGY, folder).vector_cycles, {})
     machine = Machine(network_of(cluster), 0.0, cluster.devices, vector_cycles=cycles)
@@ -46,7 +46,7 @@ def load_machine(system: str, folder: Path = FOLDER) -> Machine:
 
 
 def device_of(machine: Machine) -> Device:
-    """Return the device of a machine; PhazeError for one whose plans bring the times of their layers."""
+    """Device of a machine; PhazeError for one whose plans bring the times of their layers."""
     if machine.device is None:
         raise PhazeError("machine: says nothing of its device, on which layers would run")
     return machine.device
@@ -65,7 +65,7 @@ class LayerCost:
     """Of the backward pass the products that make gradients of weights."""
 
     def again_s(self, recompute: Recompute) -> Floats:
-        """Return what runs forward again before the backward pass."""
+        """Seconds of what runs forward again before the backward pass, (limits,)."""
         if recompute == "none" or self.layer.name in KEPT:
             return np.zeros_like(self.core_s)
         return self.forward_s if recompute == "full" else self.core_s
@@ -83,13 +83,13 @@ class LayerCost:
 
 
 def layer_costs(workload: Workload, machine: Machine, *, flash: bool = False) -> dict[str, LayerCost]:
-    """Return the costs of the distinct layers of a workload by name."""
+    """Costs of the distinct layers of a workload by name."""
     cost = _with_flash_attention if flash else _plainly
     return {layer.name: cost(layer, workload.layout, machine) for layer in workload.layers}
 
 
 def _plainly(layer: Layer, layout: Layout, machine: Machine) -> LayerCost:
-    """Return the cost of a layer whose kernels hand everything on through memory."""
+    """Cost of a layer whose kernels hand everything on through memory."""
     passes = (layer.forward.operators, layer.backward.operators, layer.attention("forward"))
     (forward_s, _), (backward_s, weight_s), (core_s, _) = (
         _seconds(operators, layout, machine) for operators in passes
@@ -98,7 +98,7 @@ def _plainly(layer: Layer, layout: Layout, machine: Machine) -> LayerCost:
 
 
 def _with_flash_attention(layer: Layer, layout: Layout, machine: Machine) -> LayerCost:
-    """Return the cost of a layer whose attention core is one kernel that keeps scores on the chip.
+    """Cost of a layer whose attention core is one kernel that keeps scores on the chip.
 
     Its products take what arrays and global buffer need; the backward pass makes the scores again (Dao et
     al., NeurIPS 2022). Nothing of the core is kept.

@@ -36,11 +36,11 @@ class Machine:
 
     @classmethod
     def flat(cls, bandwidth_bytes_per_s: float, hbm_bytes_per_s: float) -> Machine:
-        """Return devices with equal links among all of them."""
+        """Devices with equal links among all of them."""
         return cls(Flat(bandwidth_bytes_per_s), hbm_bytes_per_s)
 
     def with_device(self, device: Device) -> Machine:
-        """Return the machine with other devices."""
+        """Machine with other devices."""
         return replace(
             self, device=device, hbm_bytes_per_s=device.hbm_bandwidth_bytes_per_s * device.sustained_hbm
         )
@@ -57,7 +57,7 @@ class Traffic:
     backward_reduced_bytes: Floats
 
     def of_layers(self, kinds: Ints) -> Traffic:
-        """Return the bytes of every layer of a chain of these kinds."""
+        """Bytes of every layer of a chain of these kinds."""
         return Traffic(*(getattr(self, one.name)[kinds] for one in fields(self)))
 
 
@@ -96,7 +96,7 @@ class Pass:
     """Tensors that the slices of a replica all-reduce, on each of them; their time is in the seconds."""
 
     def held_s(self, hbm_bytes_per_s: float) -> float:
-        """Return the seconds of the pass if its HBM, which operators share, takes longer than all of them."""
+        """Seconds of the pass if its HBM, which operators share, takes longer than all of them."""
         return max(self.seconds, self.hbm_bytes / hbm_bytes_per_s)
 
 
@@ -122,17 +122,17 @@ class Stage(StageWork):
 
     @property
     def layers(self) -> int:
-        """Return the number of layers."""
+        """Number of layers."""
         return self.last_layer - self.first_layer + 1
 
     @property
     def compute_s(self) -> float:
-        """Return the passes of one microbatch on a replica."""
+        """Passes of one microbatch on a replica."""
         return sum(one.seconds for one in self.passes.values())
 
     @cached_property
     def passes(self) -> dict[Way, Pass]:
-        """Return the passes of one microbatch on a replica."""
+        """Passes of one microbatch on a replica."""
         return {
             "forward": Pass(self.forward_s, self.forward_hbm_bytes, self.forward_reduced_bytes),
             "recompute": Pass(self.recompute_s, self.recompute_hbm_bytes, self.recompute_reduced_bytes),
@@ -177,56 +177,56 @@ class Plan:
 
     @property
     def layout(self) -> Layout:
-        """Return the layout of the first stage: the plan's, where widths do not differ by stage."""
+        """Layout of the first stage: the plan's, where widths do not differ by stage."""
         return self.stages[0].layout
 
     @property
     def flushes(self) -> bool:
-        """Return whether batches do not overlap."""
+        """A batch begins when the one before is over."""
         return SCHEDULES[self.schedule].flushes
 
     @property
     def depth(self) -> int:
-        """Return p: stages of all but the first virtual ones are on the same devices."""
+        """Pipeline stages p; virtual stages are on the devices of the first p."""
         return len(self.stages) // self.layout.vp
 
     @property
     def samples(self) -> int:
-        """Return the samples of a batch."""
+        """Samples of a batch."""
         return self.layout.microbatch * self.microbatches
 
     @property
     def planned_s(self) -> float:
-        """Return the planner's time per batch."""
+        """Time per batch that the planner says."""
         return self.claimed.time_per_sample_s * self.samples
 
     @property
     def claimed(self) -> Claim:
-        """Return what the planner says; PhazeError where nobody planned."""
+        """Claim of the planner; PhazeError where nobody planned."""
         if self.claim is None:
             raise PhazeError("plan: is given without a planner, so that there is no time to compare with")
         return self.claim
 
     @property
     def data(self) -> tuple[int, ...]:
-        """Return d of every group of devices."""
+        """Data parallel width d of every group of devices."""
         return tuple(stage.layout.dp for stage in self.stages[: self.depth])
 
     @property
     def group_devices(self) -> tuple[int, ...]:
-        """Return the devices of every group, those of all its replicas."""
+        """Devices of every group, those of all its replicas."""
         return tuple(stage.layout.devices // stage.layout.pp for stage in self.stages[: self.depth])
 
     @property
     def devices(self) -> int:
-        """Return the devices of all stages and replicas."""
+        """Devices of all stages and replicas."""
         return sum(self.group_devices)
 
     @property
     def in_pipeline(self) -> int:
-        """Return the microbatches of the fullest pipeline of a plan that flushes, ceil(N/d)."""
+        """Microbatches of the fullest pipeline of a plan that flushes, ceil(N/d)."""
         return -(-self.microbatches // self.layout.dp)
 
     def turns(self, stage: Stage) -> float:
-        """Return the microbatches of a replica in a batch, a mean over the replicas."""
+        """Microbatches of a replica in a batch, a mean over the replicas."""
         return self.microbatches / stage.layout.dp

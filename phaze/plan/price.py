@@ -67,11 +67,11 @@ class LinkUse:
 
     @property
     def total(self) -> float:
-        """Return all of it."""
+        """Sum of the three."""
         return self.slices + self.stages + self.replicas
 
     def over(self, seconds: float) -> LinkUse:
-        """Return seconds as shares of a time."""
+        """Seconds as shares of a time."""
         return LinkUse(self.slices / seconds, self.stages / seconds, self.replicas / seconds)
 
 
@@ -98,39 +98,39 @@ class Price:
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        """Return the pipeline with all its communication."""
+        """Pipeline with all its communication."""
         return pipeline_of(self.plan, self.machine)
 
     @cached_property
     def timeline(self) -> Timeline:
-        """Return the events: of a batch with all its communication, or without a flush of two."""
+        """Timeline of a batch with all its communication, or without a flush of two."""
         pipeline = self.pipeline
         return simulate(pipeline if self.plan.flushes else replace(pipeline, batches=BATCHES))
 
     @cached_property
     def batch_s(self) -> float:
-        """Return the seconds of a batch by its events, without a flush in the long run."""
+        """Seconds of a batch by its events, without a flush in the long run."""
         return self.timeline.time_s if self.plan.flushes else batch_s(self.pipeline)
 
     @cached_property
     def time_s(self) -> float:
-        """Return the seconds of a batch."""
+        """Seconds of a batch."""
         overlapped = self.plan.execution.transfers == "overlapped"
         return max(self.batch_s, self.link_s) if overlapped else self.batch_s
 
     @cached_property
     def alone_s(self) -> float:
-        """Return the same if communication took no time."""
+        """The same if communication took no time."""
         return batch_s(replace(self.pipeline, stages=tuple(map(silent, self.pipeline.stages))))
 
     @property
     def samples_per_s(self) -> float:
-        """Return the throughput."""
+        """Samples per second."""
         return self.plan.samples / self.time_s
 
     @cached_property
     def link_uses_s(self) -> tuple[LinkUse, ...]:
-        """Return what a device's link carries in one direction, for every stage, a mean over replicas.
+        """Seconds for which a device's link carries what, in one direction, by stage, a mean over replicas.
 
         In come activations and, from the stages behind, gradients; as much goes out the other way.
         All-reduces of slices and the exchange of gradients between replicas use the same link. Empty where
@@ -151,35 +151,35 @@ class Price:
 
     @property
     def link_s(self) -> float:
-        """Return how long the busiest link works for a batch in one direction."""
+        """Time for which the busiest link works for a batch in one direction."""
         return max((use.total for use in self.link_uses_s), default=0.0)
 
     @property
     def link_shares(self) -> tuple[LinkUse, ...]:
-        """Return for every stage what a device's link carries in one direction, of what it could."""
+        """Share that a device's link carries in one direction of what it could, by stage."""
         return tuple(use.over(self.time_s) for use in self.link_uses_s)
 
     @property
     def link_share(self) -> float:
-        """Return what links carry in one direction, of what those of all devices could."""
+        """Share that links carry in one direction of what those of all devices could."""
         return self.mean([use.total for use in self.link_shares]) if self.link_uses_s else 0.0
 
     @property
     def memory_binds(self) -> bool:
-        """Return whether some pass takes longer because its operators share the HBM."""
+        """Some pass takes longer because its operators share the HBM."""
         hbm, stages = self.machine.hbm_bytes_per_s, self.plan.stages
         return any(one.held_s(hbm) > one.seconds for stage in stages for one in stage.passes.values())
 
     @property
     def hbm_shares(self) -> tuple[float, ...]:
-        """Return for every stage the share of what the HBM of a device could move that passes move."""
+        """Share of what the HBM of a device could move that passes move, by stage."""
         moved = [sum(one.hbm_bytes for one in stage.passes.values()) for stage in self.plan.stages]
         turns, hbm = map(self.plan.turns, self.plan.stages), self.machine.hbm_bytes_per_s
         return tuple(nbytes * turn / hbm / self.time_s for nbytes, turn in zip(moved, turns, strict=True))
 
     @property
     def busy_s(self) -> tuple[float, ...]:
-        """Return for every stage the passes of a device in a batch, on average over the replicas."""
+        """Seconds of the passes of a device in a batch, by stage, on average over the replicas."""
         batch, hbm = self.plan.microbatches, self.machine.hbm_bytes_per_s
         return tuple(
             sum(one.held_s(hbm) for one in stage.passes.values()) * batch / stage.layout.dp
@@ -187,40 +187,40 @@ class Price:
         )
 
     def mean(self, by_stage: Sequence[float]) -> float:
-        """Return the mean over all devices of what is known by stage."""
+        """Mean over all devices of what is known by stage."""
         return float(np.average(by_stage, weights=self.plan.group_devices))
 
     @property
     def compute_share(self) -> float:
-        """Return the share of device time spent on passes."""
+        """Share of device time spent on passes."""
         return self.mean(self.busy_s) / self.time_s
 
     @property
     def exposed_share(self) -> float:
-        """Return the share of the time that there would not be without communication."""
+        """Share of the time that there would not be without communication."""
         return max(self.time_s - self.alone_s, 0.0) / self.time_s
 
     @cached_property
     def bound_by(self) -> Bound:
-        """Return the resource with the largest part of the critical path, passes by what they spend it on."""
+        """Resource with the largest part of the critical path, passes by what they spend it on."""
         return self.timeline.bound_among(self._spends)
 
     def _spends(self, step: Step) -> Mapping[str, float]:
-        """Return what a step of the critical path takes its seconds for."""
+        """Seconds of a step of the critical path by what they are spent on."""
         if step.use not in ("forward", "recompute", "backward"):
             return {RESOURCES[step.use]: step.seconds}
         stage = self.plan.stages[step.stage]
         return self._inside(stage, stage.passes[step.use], step.seconds)
 
     def _inside(self, stage: Stage, one: Pass, seconds: float) -> dict[str, float]:
-        """Return how long a pass only works, works while the HBM does, and waits for all-reduces."""
+        """Seconds in which a pass only works, works while the HBM does, and waits for all-reduces."""
         hbm = self.machine.hbm_bytes_per_s
         work_s = one.held_s(hbm) - (charged_s(self.plan, stage, one) if self.plan.claim else 0.0)
         hbm_s = min(one.hbm_bytes / hbm, work_s)
         return dict(zip(INSIDE, (work_s - hbm_s, hbm_s, max(seconds - work_s, 0.0)), strict=True))
 
     def _spent_s(self, stage: Stage) -> dict[str, float]:
-        """Return what the passes of a microbatch take their seconds for: kernels by what binds, if known."""
+        """Seconds of the passes of a microbatch by what they are spent on: kernels by what binds them."""
         if not stage.spent_s:
             hbm, passes = self.machine.hbm_bytes_per_s, stage.passes.values()
             parts = [self._inside(stage, one, one.held_s(hbm)) for one in passes]
@@ -232,7 +232,7 @@ class Price:
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """Return which share of device time goes where; passes by what they take their seconds for."""
+        """Shares of device time by use; passes by what they spend their seconds on."""
         pipeline, devices = self.timeline.pipeline, self.plan.devices
         found: dict[str, float] = defaultdict(float)
         for q, stage in enumerate(self.plan.stages):
@@ -251,12 +251,12 @@ class Price:
 
     @property
     def peak_bytes(self) -> Floats:
-        """Return the most that a device of each group ever holds, (p,)."""
+        """Bytes that a device of each group holds at its peak, (p,)."""
         return self.timeline.peak_bytes
 
     @property
     def memory(self) -> Memory:
-        """Return the memory of the fullest device."""
+        """Memory of the fullest device."""
         group = int(np.argmax(self.peak_bytes))
         own = self.plan.stages[group :: self.plan.depth]
         layout = own[0].layout
@@ -270,12 +270,12 @@ class Price:
 
 
 def price(plan: Plan, machine: Machine) -> Price:
-    """Return what a plan costs on a machine."""
+    """Price of a plan on a machine: use this."""
     return Price(plan, machine)
 
 
 def pipeline_of(plan: Plan, machine: Machine, tensors: Tensors = "all") -> Pipeline:
-    """Return the pipeline of a plan, with what lies between its stages as said."""
+    """Pipeline of a plan, with what lies between its stages as said."""
     groups = [stage.layout for stage in plan.stages[: plan.depth]]
     return Pipeline(
         tuple(_stage_cost(plan, machine, q, tensors) for q in range(len(plan.stages))),
@@ -320,12 +320,12 @@ def _stage_cost(plan: Plan, machine: Machine, q: int, tensors: Tensors) -> Stage
 def _exchange_s(
     stage: Stage, machine: Machine, kind: Literal["all_reduce", "reduce_scatter", "all_gather"]
 ) -> float:
-    """Return the time in which replicas exchange the gradients or the weights of a stage."""
+    """Time in which replicas exchange the gradients or the weights of a stage."""
     return machine.network.seconds(kind, stage.weight_bytes, stage.layout.group("dp-cp"))
 
 
 def _sync_s(plan: Plan, machine: Machine, q: int) -> float:
-    """Return the time to synchronise gradients once per batch.
+    """Time to synchronise gradients once per batch.
 
     From ZeRO 2 on that is done after every microbatch, but for those that the first and the last stage add.
     """
@@ -339,7 +339,7 @@ def _sync_s(plan: Plan, machine: Machine, q: int) -> float:
 
 
 def _passed_on_s(plan: Plan, machine: Machine, q: int, tensors: Tensors) -> tuple[float, float]:
-    """Return how long what the next stage needs is on its way, and the gradients for the one before."""
+    """Seconds on the way of what the next stage needs, and of gradients for the one before."""
     sent, returned = 0.0, 0.0
     if q + 1 < len(plan.stages):
         later = plan.stages[q + 1]
@@ -352,7 +352,7 @@ def _passed_on_s(plan: Plan, machine: Machine, q: int, tensors: Tensors) -> tupl
 
 
 def _send_s(plan: Plan, machine: Machine, layout: Layout, size_bytes: float) -> float:
-    """Return the time of a tensor from a stage to one beside it, and there, where it is scattered, to all."""
+    """Time of a tensor from a stage to one beside it, and there, where it is scattered, to all."""
     if not size_bytes:
         return 0.0
     network, pair = machine.network, Group(2, layout.group("pp").stride)
@@ -363,24 +363,24 @@ def _send_s(plan: Plan, machine: Machine, layout: Layout, size_bytes: float) -> 
 
 
 def charged_s(plan: Plan, stage: Stage, one: Pass) -> float:
-    """Return what of a pass the planner charges for all-reduces of t slices, in seconds."""
+    """Seconds of a pass that the planner charges for all-reduces of t slices."""
     charged = plan.claimed.network.seconds("all_reduce", one.reduced_bytes, stage.layout.group("tp"))
     return min(charged, one.seconds)
 
 
 def sent_to_slices_bytes(stage: Stage) -> float:
-    """Return what a device sends for one microbatch to the other slices of its replica."""
+    """Bytes that a device sends for one microbatch to the other slices of its replica."""
     reduced = np.array([one.reduced_bytes for one in stage.passes.values()])
     return float(sent_bytes("all_reduce", reduced, stage.layout.tp).sum())
 
 
 def silent(stage: StageCost) -> StageCost:
-    """Return a stage that sends nothing."""
+    """A stage that sends nothing."""
     return replace(stage, send_activation_s=0.0, send_gradient_s=0.0, sync_s=0.0)
 
 
 def batch_s(pipeline: Pipeline) -> float:
-    """Return the seconds of a batch, without a flush in the long run."""
+    """Seconds of a batch, without a flush in the long run."""
     if not pipeline.rules.flushes:
         repeats = 2 if pipeline.column("sync_s").any() else 12  # batches, or rounds of all replicas
         return time_per_microbatch_s(pipeline, CLOSE, repeats) * pipeline.microbatches

@@ -49,7 +49,7 @@ Row = dict[str, str | int | float | bool]
 
 
 def read_plan(row: Mapping[Hashable, object] | pd.Series, stages: pd.DataFrame) -> Plan:
-    """Return a plan from its row in table plans and its rows in table plan_stages."""
+    """A plan from its row in table plans and its rows in table plan_stages."""
     rows = stages.sort_values("stage").to_dict("records")
     schedule, flat = str(row["schedule"]), float(str(row["network_bandwidth_bytes_per_s"]))
     return Plan(
@@ -77,7 +77,7 @@ def _read_stage(row: Mapping[Hashable, object], microbatch: int, depth: int) -> 
 
 
 def planned_on(plan: Plan) -> Machine:
-    """Return the machine that a plan was made for, on which an all-reduce takes its time in a ring."""
+    """Machine that a plan was made for, on which an all-reduce takes its time in a ring."""
     return Machine.flat(plan.claimed.network.bandwidth_bytes_per_s, plan.claimed.hbm_bytes_per_s)
 
 
@@ -87,7 +87,7 @@ class Replay(Price):
 
     @cached_property
     def parts(self) -> Mapping[str, float]:
-        """Return seconds per batch, as in table simulations; they sum to simulated - planned."""
+        """Seconds per batch, as in table simulations; they sum to simulated - planned."""
         charged = charged_sync_s(self.plan)
         within_s, on_the_way_s, synchronised_s = self._steps_s
         seconds = (
@@ -107,7 +107,7 @@ class Replay(Price):
 
     @cached_property
     def _steps_s(self) -> tuple[float, float, float]:
-        """Return a batch with tensors within the passes, on their way, and with synchronisation besides."""
+        """A batch with tensors within the passes, on their way, and with synchronisation besides."""
         synchronised = pipeline_of(self.plan, self.machine, "longest")
         on_the_way = replace(synchronised, stages=tuple(replace(s, sync_s=0.0) for s in synchronised.stages))
         last_s = self.batch_s if synchronised == self.pipeline else batch_s(synchronised)
@@ -115,17 +115,17 @@ class Replay(Price):
 
 
 def replay(plan: Plan) -> Replay:
-    """Return the price of a plan on the machine that it was made for, and the parts of the difference."""
+    """Price of a plan on the machine that it was made for, and the parts of the difference."""
     return Replay(plan, planned_on(plan))
 
 
 def charged_sync_s(plan: Plan) -> float:
-    """Return what the planner adds to its time for synchronisation."""
+    """Seconds that the planner adds for synchronisation."""
     return plan.claimed.sync_s if plan.flushes else plan.planned_s - _slowest_s(plan)
 
 
 def loads_s(plan: Plan) -> Floats:
-    """Return what the planner charges for a microbatch on a replica, without synchronisation."""
+    """Seconds that the planner charges for a microbatch on a replica, without synchronisation, (p,)."""
     data = np.array(plan.data)
     loads = np.array([s.time_per_sample_s * s.layout.dp for s in plan.stages]) * plan.layout.microbatch
     if not plan.flushes:
@@ -136,19 +136,19 @@ def loads_s(plan: Plan) -> Floats:
 
 
 def exchanged_s(plan: Plan) -> Floats:
-    """Return what Piper charges a batch for the gradients of every stage, 4 (d - 1)/d of its weights."""
+    """Seconds that Piper charges a batch for the gradients of every stage, 4 (d - 1)/d of its weights."""
     network = replace(plan.claimed.network, all_reduce_factor=BOTH_DIRECTIONS)
     groups = [(s.weight_bytes, s.layout.group("dp")) for s in plan.stages]
     return np.array([network.seconds("all_reduce", nbytes, group) for nbytes, group in groups])
 
 
 def _slowest_s(plan: Plan) -> float:
-    """Return the time per batch of the slowest stage."""
+    """Time per batch of the slowest stage."""
     return SCHEDULES["2bw"].lower_bound_s(loads_s(plan), plan.data, plan.microbatches)
 
 
 def _within(plan: Plan, pipeline: Pipeline) -> Pipeline:
-    """Return the pipeline with tensors within the passes as the planner charges them."""
+    """Pipeline with tensors within the passes as the planner charges them."""
     loads = loads_s(plan)
     stages = []
     for stage, cost, load in zip(plan.stages, pipeline.stages, loads.tolist(), strict=True):
@@ -159,7 +159,7 @@ def _within(plan: Plan, pipeline: Pipeline) -> Pipeline:
 
 
 def _waits(plan: Plan, stage: Stage, load_s: float) -> tuple[float, float]:
-    """Return what the planner charges for tensors, in the forward and in the backward pass.
+    """Seconds that the planner charges for tensors, in the forward and in the backward pass.
 
     Piper charges an equal part to both; under Phaze the forward pass waits for what arrives.
     """
@@ -171,7 +171,7 @@ def _waits(plan: Plan, stage: Stage, load_s: float) -> tuple[float, float]:
 
 
 def assumed_s(plan: Plan) -> float:
-    """Return the time per batch of a simulation that assumes what the planner does.
+    """Time per batch of a simulation that assumes what the planner does.
 
     With a flush all stages take as long as the slowest, and recompute when the gradient is there; without, a
     stage of d replicas is one that is d times as fast, and synchronises a part of its gradients with each
@@ -202,7 +202,7 @@ def _faster(stage: StageCost, layout: Layout, share_s: float) -> StageCost:
 def replay_plans(
     plans: pd.DataFrame, stages: pd.DataFrame, store: Store
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return tables simulations and simulation_stages: a row for every plan that there is, and its stages."""
+    """Tables simulations and simulation_stages: a row for every plan that there is, and its stages."""
     by_plan = dict(list(stages.groupby(list(PLAN))))
     placed = plans[plans["status"] == "placed"].to_dict("records")
     keys = [{name: plan[name] for name in PLAN} for plan in placed]
@@ -225,7 +225,7 @@ def replay_plans(
 
 
 def replayed_rows(row: Row, stages: pd.DataFrame) -> tuple[Row, list[Row]]:
-    """Return rows of tables simulations and simulation_stages, without their key.
+    """Rows of tables simulations and simulation_stages, without their key.
 
     A plan is given by its rows in tables plans and plan_stages.
     """
@@ -234,7 +234,7 @@ def replayed_rows(row: Row, stages: pd.DataFrame) -> tuple[Row, list[Row]]:
 
 
 def simulation_row(found: Replay) -> Row:
-    """Return the row of table simulations, without its key."""
+    """Row of table simulations, without its key."""
     peaks, bound = found.peak_bytes, found.bound_by
     return {
         "schedule": found.plan.schedule,
@@ -256,7 +256,7 @@ def simulation_row(found: Replay) -> Row:
 
 
 def simulated_stages(found: Replay, hbm_bytes: float) -> Iterator[Row]:
-    """Yield the rows of table simulation_stages, without their key, and without links of other networks."""
+    """Rows of table simulation_stages, without their key, and without links of other networks."""
     groups = [group for group, _ in found.timeline.pipeline.workers]
     for q, (busy, peak) in enumerate(zip(found.busy_s, found.peak_bytes.tolist(), strict=True)):
         links = {
