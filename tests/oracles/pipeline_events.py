@@ -1,20 +1,18 @@
-"""A pipeline as discrete events (PALM, IV.A, Figure 4): networks with contention, and work by priority.
+"""A pipeline as discrete events (PALM, IV.A, Figure 4), also on networks with contention.
 
-Every worker, input port and synchronisation port is a process of SimPy; tensors travel as processes of their
-own over a `Machine`. A worker takes its jobs in the schedule's order, or, by priority, whatever has
-arrived: backward before forward, never more microbatches than the schedule holds in flight (PALM's Prior
-Selector). Where nothing is contended the order's times are those of the longest path.
+Every worker, input port and synchronisation port is a process of SimPy, which takes its jobs in the
+schedule's order; tensors travel as processes of their own over a `Machine`. Where nothing is contended the
+times are those of the longest path.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 import simpy
-from simpy.events import EventPriority
 
 from phaze.base.arrays import Floats, Ints
 from phaze.base.errors import PhazeError
@@ -25,14 +23,9 @@ from phaze.pipeline.orders import Jobs, Key
 from phaze.pipeline.pipeline import Pipeline
 from phaze.pipeline.timeline import Timeline
 from tests.oracles.links import Idle, Machine, Process, Task, Transfer
-from tests.oracles.priority import Queue
 
-Dispatch = Literal["order", "priority"]
 Message = tuple[JobKind, int, int, int]
 """A job and the replica that tells it that it may start; 0 where only one does."""
-
-LAST = EventPriority(2)
-"""After everything else that happens at the same time."""
 
 
 class Done(NamedTuple):
@@ -46,14 +39,12 @@ class Done(NamedTuple):
     arrival_s: float
 
 
-def simulate_events(
-    pipeline: Pipeline, *, dispatch: Dispatch = "order", machine: Machine | None = None
-) -> Timeline:
-    """Return when every event of a pipeline happens, with whatever contention the machine has.
+def simulate_events(pipeline: Pipeline, *, machine: Machine | None = None) -> Timeline:
+    """Times of all events of a pipeline, with whatever contention the machine has.
 
-    Raises `PhazeError` where jobs wait for each other for ever, and where priority does not give an order.
+    Raises `PhazeError` where jobs wait for each other for ever.
     """
-    run = _Run(pipeline, all_jobs(pipeline), machine or Idle(), dispatch)
+    run = _Run(pipeline, all_jobs(pipeline), machine or Idle())
     run.env.run()
     run.check()
     return run.timeline()
@@ -62,8 +53,7 @@ def simulate_events(
 class _Run:
     """One simulation: what has been sent, what is done."""
 
-    def __init__(self, pipeline: Pipeline, jobs: Jobs, machine: Machine, dispatch: Dispatch) -> None:
-        _check(pipeline, dispatch)
+    def __init__(self, pipeline: Pipeline, jobs: Jobs, machine: Machine) -> None:
         self.env = simpy.Environment()
         self.pipeline, self.jobs, self.machine = pipeline, jobs, machine
         self.seconds, self.early = durations(pipeline).tolist(), overlap_s(pipeline).tolist()
@@ -73,16 +63,8 @@ class _Run:
         self.when: dict[Message, float] = {}
         self.done: list[list[Done]] = [[] for _ in range(len(jobs.first) - 1)]
         self.left = _passes_left(pipeline, jobs)
-        self.bells = [self.env.event() for _ in pipeline.workers]
-        self._start(dispatch)
-
-    def _start(self, dispatch: Dispatch) -> None:
-        work = self._by_priority if dispatch == "priority" else self._in_order
-        for worker in range(len(self.pipeline.workers)):
-            self.env.process(work(worker))
-        ports = range(len(self.pipeline.workers), len(self.jobs.first) - 1)
-        for port in ports:
-            self.env.process(self._in_order(port))
+        for resource in range(len(jobs.first) - 1):
+            self.env.process(self._in_order(resource))
 
     def keys(self, resource: int) -> Iterator[Key]:
         """Yield the jobs of a resource in the schedule's order."""
@@ -133,9 +115,7 @@ class _Run:
         """Tell what becomes possible some time after a job's start."""
         kind, stage, number = key
         if kind == JobKind.FETCH and self.pipeline.release_s > 0:
-            self._later(
-                self.pipeline.release_s, (JobKind.FETCH, 0, number + 1, 0), self._holder(0, number + 1)
-            )
+            self._later(self.pipeline.release_s, (JobKind.FETCH, 0, number + 1, 0))
         last = self.pipeline.rules.last_pass
         again = self.pipeline.stages[stage].recompute_s > 0 and not self.pipeline.early_recompute
         again = again and last == JobKind.BACKWARD
@@ -147,7 +127,7 @@ class _Run:
         ):
             span = self.seconds[last][stage] + again * self.seconds[JobKind.RECOMPUTE][stage]
             message = JobKind.SYNC, stage, batch, self.pipeline.workers[resource][1]
-            self._later(span - self.early[stage], message, resource)
+            self._later(span - self.early[stage], message)
 
     def _announce_end(self, resource: int, key: Key) -> None:
         """Tell what becomes possible with a job's end."""
@@ -155,7 +135,7 @@ class _Run:
         if kind == self.pipeline.rules.last_pass and self.pipeline.rules.trains:
             self._count_backward(resource, stage, number // self.pipeline.lane_microbatches)
         if kind == JobKind.FETCH:
-            self._tell((JobKind.FORWARD, 0, number, 0), self._holder(0, number))
+            self._tell((JobKind.FORWARD, 0, number, 0))
         elif kind == JobKind.FORWARD and stage + 1 < len(self.pipeline.stages):
             self._send(resource, key, stage + 1, self.activation[stage])
         elif kind == JobKind.BACKWARD and stage > 0:
@@ -163,9 +143,9 @@ class _Run:
         elif kind == JobKind.LAST_SYNC:
             group = stage % self.pipeline.depth
             for replica in range(self.pipeline.replicas[group]):
-                self._tell((JobKind.UPDATE, stage, number, replica), self._holder(group, replica))
+                self._tell((JobKind.UPDATE, stage, number, replica))
         elif kind == JobKind.UPDATE:
-            self._tell((JobKind.GATHER, stage, number, self.pipeline.workers[resource][1]), resource)
+            self._tell((JobKind.GATHER, stage, number, self.pipeline.workers[resource][1]))
 
     def _count_backward(self, worker: int, stage: int, batch: int) -> None:
         """Tell the synchronisation that a worker is through with a batch: with this chunk's, or with all."""
@@ -175,7 +155,7 @@ class _Run:
         own = [stage] if self.pipeline.overlap_sync else chunks
         if not any(self.left[worker, q, batch] for q in own):
             for q in own:
-                self._tell((JobKind.LAST_SYNC, q, batch, replica), worker)
+                self._tell((JobKind.LAST_SYNC, q, batch, replica))
 
     def _holder(self, group: int, microbatch: int) -> int:
         """Return the worker of a group that has a microbatch."""
@@ -186,7 +166,7 @@ class _Run:
         kind, stage, number = key
         receiver = self._holder(target % self.pipeline.depth, number)
         if self.pipeline.transfers == "occupying":
-            self._tell((kind, target, number, 0), receiver)
+            self._tell((kind, target, number, 0))
             return
         transfer = Transfer(stage, target, worker, receiver, number, seconds)
         self.env.process(self._deliver(transfer, (kind, target, number, 0)))
@@ -194,39 +174,21 @@ class _Run:
     def _deliver(self, transfer: Transfer, message: Message) -> Process:
         """Tell the receiver when the tensor is there."""
         yield from self.machine.carry(self.env, transfer)
-        self._tell(message, transfer.target_worker)
+        self._tell(message)
 
-    def _tell(self, message: Message, worker: int) -> None:
+    def _tell(self, message: Message) -> None:
         """Let something happen now, and wake the worker that it may concern."""
         self.when[message] = self.env.now
         self.happened[message].succeed()
-        bell, self.bells[worker] = self.bells[worker], self.env.event()
-        bell.succeed()
 
-    def _later(self, seconds: float, message: Message, worker: int) -> None:
+    def _later(self, seconds: float, message: Message) -> None:
         """Let something happen after some seconds."""
 
         def wait() -> Process:
             yield self.env.timeout(seconds)
-            self._tell(message, worker)
+            self._tell(message)
 
         self.env.process(wait())
-
-    def _by_priority(self, worker: int) -> Process:
-        """Execute what has arrived: updates, then backward, then forward."""
-        updates = [key for key in self.keys(worker) if key[0] in (JobKind.UPDATE, JobKind.GATHER)]
-        state = Queue(self.pipeline, worker, updates, self.can_start)
-        while not state.finished:
-            yield _Settled(self.env)
-            jobs = state.choose()
-            if not jobs:
-                yield self.bells[worker]
-            for key in jobs:
-                yield from self._execute(worker, key)
-
-    def can_start(self, key: Key) -> bool:
-        """Return whether everything that a job needs has happened."""
-        return all(message in self.when for message in self._needs(key))
 
     def check(self) -> None:
         """Raise `PhazeError` where jobs wait for each other for ever."""
@@ -254,15 +216,6 @@ class _Run:
         return Timeline(self.pipeline, jobs, start, duration, arrival, _binding(end, graph))
 
 
-class _Settled(simpy.Event):
-    """Happens at once, but after everything else that happens now: a worker then sees all that has come."""
-
-    def __init__(self, env: simpy.Environment) -> None:
-        super().__init__(env)
-        self._ok, self._value = True, None
-        env.schedule(self, LAST)
-
-
 def _passes_left(pipeline: Pipeline, jobs: Jobs) -> Counter[tuple[int, int, int]]:
     """Return the passes that end a microbatch by worker, stage and batch."""
     which = np.flatnonzero(jobs.kind == pipeline.rules.last_pass)
@@ -280,15 +233,3 @@ def _binding(end_s: Floats, graph: EventGraph) -> Ints:
     rising = np.argsort(arrival, kind="stable")
     binding[waiting[rising]] = graph.predecessor[rising]
     return binding
-
-
-def _check(pipeline: Pipeline, dispatch: Dispatch) -> None:
-    """Refuse what priority alone cannot order."""
-    if dispatch not in get_args(Dispatch):
-        raise PhazeError(
-            f"simulation: dispatch must be one of {', '.join(get_args(Dispatch))}, got {dispatch}"
-        )
-    if dispatch == "priority" and (pipeline.schedule == "interleaved" or pipeline.early_recompute):
-        raise PhazeError(
-            "simulation: dispatch must be order under interleaved and with early_recompute, got priority"
-        )

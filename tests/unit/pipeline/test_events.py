@@ -1,4 +1,4 @@
-"""Discrete events: contention, and work by priority."""
+"""Discrete events with contention."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 import simpy
 
-from phaze.base.errors import PhazeError
 from phaze.pipeline.durations import JobKind
 from phaze.pipeline.longest_path import simulate
 from phaze.pipeline.pipeline import Pipeline, StageCost
 from tests.oracles.links import Idle, Process, SharedLinks, Task, Transfer
 from tests.oracles.pipeline_events import simulate_events
-from tests.unit.pipeline.examples import ideal, random_pipeline, random_stage
-
-PRIORITY: tuple[str, ...] = ("gpipe", "1f1b", "2bw", "layer-wise", "inference")
+from tests.unit.pipeline.examples import ideal, random_pipeline
 
 
 def one_link(workers: int) -> SharedLinks:
@@ -83,24 +80,26 @@ def test_two_transfers_over_one_link_follow_each_other() -> None:
     assert links.busy_s == {0: 40.0}
 
 
-@pytest.mark.parametrize("seed", range(15))
-def test_contention_never_speeds_up_a_fixed_order(seed: int) -> None:
-    pipeline = replace(random_pipeline(np.random.default_rng(seed), "1f1b"), transfers="overlapped")
-    shared = simulate_events(pipeline, machine=one_link(len(pipeline.workers)))
-    assert (shared.start_s >= simulate(pipeline).start_s - 1e-9).all()
-    assert sum(step.seconds for step in shared.critical_path) == pytest.approx(shared.time_s)
+def test_contention_never_speeds_up_a_fixed_order() -> None:
+    for seed in range(7):
+        pipeline = replace(random_pipeline(np.random.default_rng(seed), "1f1b"), transfers="overlapped")
+        shared = simulate_events(pipeline, machine=one_link(len(pipeline.workers)))
+        assert (shared.start_s >= simulate(pipeline).start_s - 1e-9).all()
+        assert sum(step.seconds for step in shared.critical_path) == pytest.approx(shared.time_s)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_every_tensor_that_is_sent_arrives_once(seed: int) -> None:
-    pipeline = replace(random_pipeline(np.random.default_rng(seed), "interleaved"), transfers="overlapped")
-    links = Recorder()
-    simulate_events(pipeline, machine=links)
-    stages, total = len(pipeline.stages), pipeline.lane_microbatches
-    sent = sorted((t.source, t.target, t.microbatch) for t in links.seen)
-    borders = [(q, q + 1) for q in range(stages - 1)] + [(q + 1, q) for q in range(stages - 1)]
-    assert sent == sorted((a, b, m) for a, b in borders for m in range(total))
-    assert all(t.source_worker == t.source % pipeline.depth for t in links.seen)
+def test_every_tensor_that_is_sent_arrives_once() -> None:
+    for seed in range(3):
+        pipeline = replace(
+            random_pipeline(np.random.default_rng(seed), "interleaved"), transfers="overlapped"
+        )
+        links = Recorder()
+        simulate_events(pipeline, machine=links)
+        stages, total = len(pipeline.stages), pipeline.lane_microbatches
+        sent = sorted((t.source, t.target, t.microbatch) for t in links.seen)
+        borders = [(q, q + 1) for q in range(stages - 1)] + [(q + 1, q) for q in range(stages - 1)]
+        assert sent == sorted((a, b, m) for a, b in borders for m in range(total))
+        assert all(t.source_worker == t.source % pipeline.depth for t in links.seen)
 
 
 def test_routes_with_common_links_cannot_block_each_other() -> None:
@@ -109,44 +108,3 @@ def test_routes_with_common_links_cannot_block_each_other() -> None:
     links = SharedLinks(routes)
     assert simulate_events(pipeline, machine=links).time_s > simulate(pipeline).time_s
     assert links.busy_s == {0: 24.0, 1: 12.0, 2: 12.0}
-
-
-@pytest.mark.parametrize("schedule", PRIORITY)
-@pytest.mark.parametrize("seed", range(15))
-def test_work_by_priority_respects_the_schedules_memory_and_does_everything(schedule: str, seed: int) -> None:
-    pipeline = replace(random_pipeline(np.random.default_rng(seed), schedule), early_recompute=False)
-    timeline, windows = simulate_events(pipeline, dispatch="priority"), pipeline.in_flight
-    assert len(timeline.jobs) == len(simulate(pipeline).jobs)
-    for worker, (group, _) in enumerate(pipeline.workers):
-        assert timeline.most_in_flight(worker) <= windows[group]
-    assert sum(timeline.share_of.values()) == pytest.approx(1)
-
-
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "2bw", "inference"])
-@pytest.mark.parametrize("depth", [1, 2, 5])
-def test_on_equal_stages_priority_and_order_are_the_same(schedule: str, depth: int) -> None:
-    pipeline = ideal(depth, 9, schedule)
-    by_priority, by_order = simulate_events(pipeline, dispatch="priority"), simulate(pipeline)
-    assert np.array_equal(by_priority.start_s, by_order.start_s)
-    assert np.array_equal(by_priority.jobs.kind, by_order.jobs.kind)
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_by_priority_no_forward_pass_starts_while_a_gradient_waits(seed: int) -> None:
-    """PALM, IV.A: in the 1F1B pipeline, priority is accorded to the execution of BD over FD."""
-    rng = np.random.default_rng(seed)
-    pipeline = Pipeline(tuple(replace(random_stage(rng), recompute_s=0.0) for _ in range(4)), 12)
-    timeline = simulate_events(pipeline, dispatch="priority")
-    kind, resource = timeline.jobs.kind, timeline.jobs.resource
-    backward = np.flatnonzero(kind == JobKind.BACKWARD)
-    for job in np.flatnonzero((kind == JobKind.FORWARD) & (resource < 3)):
-        own = backward[resource[backward] == resource[job]]
-        there = (timeline.arrival_s[own] < timeline.start_s[job] - 1e-9) & (own > job)
-        assert not there.any()
-
-
-@pytest.mark.parametrize("changes", [{"schedule": "interleaved", "chunks": 2}, {"early_recompute": True}])
-def test_priority_is_refused_where_it_does_not_give_an_order(changes: dict[str, object]) -> None:
-    pipeline = replace(ideal(4, 8, "1f1b"), **changes)  # type: ignore[arg-type]
-    with pytest.raises(PhazeError, match="dispatch must be order"):
-        simulate_events(pipeline, dispatch="priority")

@@ -33,25 +33,25 @@ def unflushed(rng: np.random.Generator, data: tuple[int, ...]) -> Pipeline:
     return Pipeline(stages, 12 * sum(data), "2bw", data=data, transfers="occupying")
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_the_rate_is_pipers_cost_where_replicas_divide_their_suffix_sums(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    pipeline = unflushed(rng, dividing_data(rng, int(rng.integers(1, 6))))
-    assert time_per_microbatch_s(pipeline) == pytest.approx(piper_s(pipeline), rel=1e-9)
-    assert pipeline.in_flight == stashes(pipeline)
+def test_the_rate_is_pipers_cost_where_replicas_divide_their_suffix_sums() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        pipeline = unflushed(rng, dividing_data(rng, int(rng.integers(1, 6))))
+        assert time_per_microbatch_s(pipeline) == pytest.approx(piper_s(pipeline), rel=1e-9)
+        assert pipeline.in_flight == stashes(pipeline)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_the_rate_is_pipers_cost_where_the_stashes_suffice_for_it(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    pipeline = unflushed(rng, tuple(int(d) for d in rng.integers(1, 5, int(rng.integers(1, 6)))))
-    needed = windows_at(pipeline, slowest_s(pipeline))
-    measured, cost = time_per_microbatch_s(pipeline), piper_s(pipeline)
-    assert slowest_s(pipeline) / pipeline.lanes == pytest.approx(cost, rel=1e-9)
-    if all(window <= place for window, place in zip(needed, stashes(pipeline), strict=True)):
-        assert measured == pytest.approx(cost, rel=1e-9)
-    assert measured >= cost * (1 - 1e-9)
-    assert all(w <= place for w, place in zip(pipeline.in_flight, stashes(pipeline), strict=True))
+def test_the_rate_is_pipers_cost_where_the_stashes_suffice_for_it() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        pipeline = unflushed(rng, tuple(int(d) for d in rng.integers(1, 5, int(rng.integers(1, 6)))))
+        needed = windows_at(pipeline, slowest_s(pipeline))
+        measured, cost = time_per_microbatch_s(pipeline), piper_s(pipeline)
+        assert slowest_s(pipeline) / pipeline.lanes == pytest.approx(cost, rel=1e-9)
+        if all(window <= place for window, place in zip(needed, stashes(pipeline), strict=True)):
+            assert measured == pytest.approx(cost, rel=1e-9)
+        assert measured >= cost * (1 - 1e-9)
+        assert all(w <= place for w, place in zip(pipeline.in_flight, stashes(pipeline), strict=True))
 
 
 def test_stashes_of_balanced_stages_do_not_always_suffice() -> None:
@@ -74,15 +74,15 @@ def test_a_synchronisation_once_per_batch_costs_its_share_or_more() -> None:
     assert time_per_microbatch_s(replace(pipeline, overlap_sync=True)) == pytest.approx(3.0)
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_inference_goes_at_the_rate_of_its_slowest_stage(seed: int) -> None:
+def test_inference_goes_at_the_rate_of_its_slowest_stage() -> None:
     """Without set-up and drain, whatever transfers take that occupy nobody."""
-    rng = np.random.default_rng(seed)
-    data = tuple(int(d) for d in rng.integers(1, 4, 4))
-    stages = tuple(random_stage(rng) for _ in data)
-    pipeline = Pipeline(stages, 8, "inference", data=data)
-    slowest = max(stage.forward_s / d for stage, d in zip(stages, data, strict=True))
-    assert time_per_microbatch_s(pipeline) == pytest.approx(slowest, rel=1e-9)
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        data = tuple(int(d) for d in rng.integers(1, 4, 4))
+        stages = tuple(random_stage(rng) for _ in data)
+        pipeline = Pipeline(stages, 8, "inference", data=data)
+        slowest = max(stage.forward_s / d for stage, d in zip(stages, data, strict=True))
+        assert time_per_microbatch_s(pipeline) == pytest.approx(slowest, rel=1e-9)
 
 
 def test_with_a_flush_the_rate_is_that_of_a_batch() -> None:

@@ -17,14 +17,14 @@ TRANSFERS = ("send_activation_s", "send_gradient_s", "sync_s", "gather_s")
 
 
 @pytest.mark.parametrize("schedule", NAMES)
-@pytest.mark.parametrize("seed", range(15))
-def test_shares_and_the_critical_path_account_for_all_time(schedule: str, seed: int) -> None:
-    timeline = simulate(random_pipeline(np.random.default_rng(seed), schedule))
-    assert sum(timeline.share_of.values()) == pytest.approx(1)
-    assert min(timeline.share_of.values()) >= -1e-12
-    assert sum(step.seconds for step in timeline.critical_path) == pytest.approx(timeline.time_s)
-    assert min(step.seconds for step in timeline.critical_path) >= -1e-9
-    assert 0 < timeline.bound_by.share <= 1 + 1e-9
+def test_shares_and_the_critical_path_account_for_all_time(schedule: str) -> None:
+    for seed in range(7):
+        timeline = simulate(random_pipeline(np.random.default_rng(seed), schedule))
+        assert sum(timeline.share_of.values()) == pytest.approx(1)
+        assert min(timeline.share_of.values()) >= -1e-12
+        assert sum(step.seconds for step in timeline.critical_path) == pytest.approx(timeline.time_s)
+        assert min(step.seconds for step in timeline.critical_path) >= -1e-9
+        assert 0 < timeline.bound_by.share <= 1 + 1e-9
 
 
 @given(st.integers(1, 8), st.integers(1, 12))
@@ -81,36 +81,36 @@ def test_a_wider_stage_counts_with_all_its_devices() -> None:
 
 
 @pytest.mark.parametrize("schedule", NAMES)
-@pytest.mark.parametrize("seed", range(15))
-def test_halving_a_bandwidth_never_speeds_up(schedule: str, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    pipeline = random_pipeline(rng, schedule)
-    if schedule == "2bw":
-        pipeline = replace(pipeline, data=(), overlap_sync=False)
-    before = simulate(pipeline).time_s
-    for name in TRANSFERS:
-        slower = tuple(replace(s, **{name: 2 * getattr(s, name)}) for s in pipeline.stages)  # type: ignore[arg-type]
-        assert simulate(replace(pipeline, stages=slower)).time_s >= before - 1e-9
-    assert simulate(replace(pipeline, fetch_s=2 * pipeline.fetch_s)).time_s >= before - 1e-9
+def test_halving_a_bandwidth_never_speeds_up(schedule: str) -> None:
+    for seed in range(7):
+        rng = np.random.default_rng(seed)
+        pipeline = random_pipeline(rng, schedule)
+        if schedule == "2bw":
+            pipeline = replace(pipeline, data=(), overlap_sync=False)
+        before = simulate(pipeline).time_s
+        for name in TRANSFERS:
+            slower = tuple(replace(s, **{name: 2 * getattr(s, name)}) for s in pipeline.stages)  # type: ignore[arg-type]
+            assert simulate(replace(pipeline, stages=slower)).time_s >= before - 1e-9
+        assert simulate(replace(pipeline, fetch_s=2 * pipeline.fetch_s)).time_s >= before - 1e-9
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_more_microbatches_never_lower_the_utilisation_under_1f1b(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    local = {"send_activation_s": 0.0, "send_gradient_s": 0.0}
-    stages = tuple(replace(random_stage(rng), **local) for _ in range(int(rng.integers(1, 6))))  # type: ignore[arg-type]
-    shares = (simulate(Pipeline(stages, count)).share_of for count in range(1, 25))
-    used = [share["forward"] + share["backward"] for share in shares]
-    assert (np.diff(used) >= -1e-12).all()
+def test_more_microbatches_never_lower_the_utilisation_under_1f1b() -> None:
+    for seed in range(15):
+        rng = np.random.default_rng(seed)
+        local = {"send_activation_s": 0.0, "send_gradient_s": 0.0}
+        stages = tuple(replace(random_stage(rng), **local) for _ in range(int(rng.integers(1, 6))))  # type: ignore[arg-type]
+        shares = (simulate(Pipeline(stages, count)).share_of for count in range(1, 25))
+        used = [share["forward"] + share["backward"] for share in shares]
+        assert (np.diff(used) >= -1e-12).all()
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_a_batch_takes_no_longer_than_its_two_parts_one_after_the_other(seed: int) -> None:
+def test_a_batch_takes_no_longer_than_its_two_parts_one_after_the_other() -> None:
     """So that more microbatches never lower the utilisation in the long run, whatever transfers take."""
-    rng = np.random.default_rng(seed)
-    stages = tuple(random_stage(rng) for _ in range(int(rng.integers(1, 6))))
-    times = [0.0, *(simulate(Pipeline(stages, count)).time_s for count in range(1, 17))]
-    assert all(times[a + b] <= times[a] + times[b] + 1e-9 for a in range(9) for b in range(9))
+    for seed in range(15):
+        rng = np.random.default_rng(seed)
+        stages = tuple(random_stage(rng) for _ in range(int(rng.integers(1, 6))))
+        times = [0.0, *(simulate(Pipeline(stages, count)).time_s for count in range(1, 17))]
+        assert all(times[a + b] <= times[a] + times[b] + 1e-9 for a in range(9) for b in range(9))
 
 
 def test_with_transfers_one_more_microbatch_can_lower_the_utilisation() -> None:
@@ -132,20 +132,20 @@ def test_replicas_that_do_the_same_change_nothing(schedule: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", NAMES)
-@pytest.mark.parametrize("seed", range(10))
-def test_every_microbatch_passes_every_stage_once(schedule: str, seed: int) -> None:
+def test_every_microbatch_passes_every_stage_once(schedule: str) -> None:
     """What is sent is received: each pass but the first has the pass that sends to it as its predecessor."""
-    timeline = simulate(random_pipeline(np.random.default_rng(seed), schedule))
-    pipeline, jobs = timeline.pipeline, timeline.jobs
-    total = pipeline.lane_microbatches * pipeline.batches
-    for kind in (1, 3) if pipeline.rules.trains else (1,):
-        for stage in range(len(pipeline.stages)):
-            passed = np.flatnonzero((jobs.kind == kind) & (jobs.stage == stage))
-            assert sorted(jobs.microbatch[passed].tolist()) == list(range(total))
-            sender = timeline.binding[passed]
-            across = (sender >= 0) & (jobs.kind[sender] == kind)
-            assert (jobs.microbatch[sender[across]] == jobs.microbatch[passed[across]]).all()
-            step = -1 if kind == 1 else 1
-            ends = stage == (0 if kind == 1 else len(pipeline.stages) - 1)
-            assert across.all() or ends
-            assert (jobs.stage[sender[across]] == stage + step).all()
+    for seed in range(5):
+        timeline = simulate(random_pipeline(np.random.default_rng(seed), schedule))
+        pipeline, jobs = timeline.pipeline, timeline.jobs
+        total = pipeline.lane_microbatches * pipeline.batches
+        for kind in (1, 3) if pipeline.rules.trains else (1,):
+            for stage in range(len(pipeline.stages)):
+                passed = np.flatnonzero((jobs.kind == kind) & (jobs.stage == stage))
+                assert sorted(jobs.microbatch[passed].tolist()) == list(range(total))
+                sender = timeline.binding[passed]
+                across = (sender >= 0) & (jobs.kind[sender] == kind)
+                assert (jobs.microbatch[sender[across]] == jobs.microbatch[passed[across]]).all()
+                step = -1 if kind == 1 else 1
+                ends = stage == (0 if kind == 1 else len(pipeline.stages) - 1)
+                assert across.all() or ends
+                assert (jobs.stage[sender[across]] == stage + step).all()

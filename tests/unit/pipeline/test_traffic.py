@@ -56,19 +56,19 @@ def test_where_nothing_meets_it_takes_the_longest_path() -> None:
     assert carry_out(silent(found), network).time_s == pytest.approx(alone)
 
 
-@pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("switching", ["pipelined", "hop-by-hop"])
-def test_it_agrees_with_the_machine_of_discrete_events(seed: int, switching: Switching) -> None:
+def test_it_agrees_with_the_machine_of_discrete_events(switching: Switching) -> None:
     """Two programs: SimPy with a process for every worker, and messages in compiled code."""
-    pipeline, tiles = random_case(seed)
-    network = mesh(GRID, Wires(1.0))
-    machine = NetworkMachine(network, tiles, BYTES, switching=switching)
-    expected = simulate_events(pipeline, machine=machine)
-    carried = carry_out(script(pipeline, Sends(tiles, BYTES)), network, switching=switching)
-    assert carried.time_s == pytest.approx(expected.time_s, rel=1e-12)
-    assert carried.timeline.start_s == pytest.approx(expected.start_s, rel=1e-9, abs=1e-9)
-    assert machine.network
-    assert carried.link_bytes == pytest.approx(machine.network.link_bytes)
+    for seed in range(12):
+        pipeline, tiles = random_case(seed)
+        network = mesh(GRID, Wires(1.0))
+        machine = NetworkMachine(network, tiles, BYTES, switching=switching)
+        expected = simulate_events(pipeline, machine=machine)
+        carried = carry_out(script(pipeline, Sends(tiles, BYTES)), network, switching=switching)
+        assert carried.time_s == pytest.approx(expected.time_s, rel=1e-12)
+        assert carried.timeline.start_s == pytest.approx(expected.start_s, rel=1e-9, abs=1e-9)
+        assert machine.network
+        assert carried.link_bytes == pytest.approx(machine.network.link_bytes)
 
 
 def test_one_draft_serves_all_devices() -> None:
@@ -87,26 +87,26 @@ def test_one_draft_serves_all_devices() -> None:
     assert (script(pipeline, Sends(LINE, {})).plan.size_bytes == 0).all()
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_every_byte_sent_is_received(seed: int) -> None:
-    pipeline, tiles = random_case(seed)
-    carried = carry_out(script(pipeline, Sends(tiles, BYTES)), mesh(GRID, Wires(1.0)))
-    assert carried.sent_bytes.sum() == carried.received_bytes.sum() == 8 * 4.0 * 6
-    place = [tile for (tile,) in tiles]
-    assert carried.received_bytes[place].tolist() == [32.0, 64.0, 64.0, 32.0]
+def test_every_byte_sent_is_received() -> None:
+    for seed in range(12):
+        pipeline, tiles = random_case(seed)
+        carried = carry_out(script(pipeline, Sends(tiles, BYTES)), mesh(GRID, Wires(1.0)))
+        assert carried.sent_bytes.sum() == carried.received_bytes.sum() == 8 * 4.0 * 6
+        place = [tile for (tile,) in tiles]
+        assert carried.received_bytes[place].tolist() == [32.0, 64.0, 64.0, 32.0]
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_half_the_bandwidth_of_any_link_is_never_faster(seed: int) -> None:
+def test_half_the_bandwidth_of_any_link_is_never_faster() -> None:
     """Without contention always; with it in all these cases, though first come first served does not promise
     it: a message that comes later may let another pass before it.
     """
-    pipeline, tiles = random_case(seed)
-    network, found = mesh(GRID, Wires(1.0)), script(pipeline, Sends(tiles, BYTES))
-    for contention in ("none", "arrival"):
-        time_s = carry_out(found, network, contention).time_s  # type: ignore[arg-type]
-        for link in range(len(network.links)):
-            assert carry_out(found, slower(network, link), contention).time_s >= time_s  # type: ignore[arg-type]
+    for seed in range(12):
+        pipeline, tiles = random_case(seed)
+        network, found = mesh(GRID, Wires(1.0)), script(pipeline, Sends(tiles, BYTES))
+        for contention in ("none", "arrival"):
+            time_s = carry_out(found, network, contention).time_s  # type: ignore[arg-type]
+            for link in range(len(network.links)):
+                assert carry_out(found, slower(network, link), contention).time_s >= time_s  # type: ignore[arg-type]
 
 
 def test_the_other_way_round_on_the_same_line_takes_as_long() -> None:
