@@ -270,7 +270,8 @@ class LevelCosts:
         """(P,) c over the edges that cross the border."""
         self.weight_bytes: Floats = member @ _whole_weight_bytes(layers)
         """(P,) W."""
-        self.work_s: Floats = downsets.membership @ _least_work_s(layers, hierarchy.inner.devices)
+        work_s = layers.least(lambda width, options: width * options.time_s, hierarchy.inner.devices)
+        self.work_s: Floats = downsets.membership.astype(float) @ np.where(np.isinf(work_s), 0.0, work_s)
         """(downsets,) device seconds that the layers need at least."""
         self.constant_s = [_constant_weight_s(self.costs, member, t) for t in range(len(self.costs.widths))]
         """For each width sum w / B_1 of every set (P,), None where it depends on the configurations."""
@@ -305,15 +306,6 @@ def _whole_weight_bytes(layers: ProfiledLayers) -> Floats:
         np.maximum.at(most, options.layer, width * options.weight_bytes)
         weights = np.where(most >= 0, most, weights)
     return weights
-
-
-def _least_work_s(layers: ProfiledLayers, widest: int) -> Floats:
-    """Least t X.p of each layer over t <= widest, zero where it has no configuration, (n,)."""
-    work = np.full(len(layers), np.inf)
-    for width, options in layers.options.items():
-        if width <= widest:
-            np.minimum.at(work, options.layer, width * options.time_s)
-    return np.where(np.isinf(work), 0.0, work)
 
 
 def _constant_weight_s(costs: ConfigurationCosts, member: Bools, t: int) -> Floats | None:

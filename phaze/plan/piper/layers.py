@@ -7,7 +7,7 @@ layer's edges cross the border of a stage. Memory-saving choices such as recompu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import Literal, NamedTuple
@@ -66,6 +66,14 @@ class ProfiledLayers(Graph):
     def __len__(self) -> int:
         """Number of layers."""
         return len(self.ids)
+
+    def least(self, value: Callable[[int, Configurations], Floats], widest: float = np.inf) -> Floats:
+        """Least value over the configurations of each layer up to a width, infinite without any, (n,)."""
+        found = np.full(len(self), np.inf)
+        for width, options in self.options.items():
+            if width <= widest:
+                np.minimum.at(found, options.layer, value(width, options))
+        return found
 
 
 @dataclass(frozen=True)

@@ -99,8 +99,7 @@ class ThresholdSearch:
         """Whether every layer has a configuration and the batch a device for each degree wanted."""
         if self.cluster.exactly and self.cluster.microbatches > self.cluster.devices:
             return False
-        given = [options.layer for options in self.layers.options.values()]
-        return len(np.unique(np.concatenate([*given, np.empty(0, dtype=np.int64)]))) == len(self.layers)
+        return bool(np.isfinite(self.layers.least(lambda _, options: options.time_s)).all())
 
     @cached_property
     def downsets(self) -> Downsets:
@@ -225,7 +224,8 @@ class ThresholdSearch:
 
 def why_no_plan(layers: ProfiledLayers, cluster: FlatCluster) -> str:
     """Reason for layers that the planner found no plan for."""
-    single, total = _least_bytes(layers, cluster)
+    single = layers.least(lambda _, one: one.stash_bytes + one.fixed_bytes, cluster.devices)
+    total = layers.least(lambda width, one: width * (one.stash_bytes + one.fixed_bytes), cluster.devices)
     if np.isinf(single).any():
         v = int(np.isinf(single).argmax())
         widths = [str(t) for t, options in layers.options.items() if v in options.layer]
@@ -241,17 +241,6 @@ def why_no_plan(layers: ProfiledLayers, cluster: FlatCluster) -> str:
     if total.sum() > cluster.memory_bytes * cluster.devices:
         return f"memory: all layers together take at least {_gib(total.sum())}, {together}"
     return f"memory or batch: no stages, degrees and configurations fit with {batch}, {together}"
-
-
-def _least_bytes(layers: ProfiledLayers, cluster: FlatCluster) -> tuple[Floats, Floats]:
-    """(n,) the least memory of each layer, on one device and on all t; infinite without any."""
-    single, total = np.full(len(layers), np.inf), np.full(len(layers), np.inf)
-    for width, options in layers.options.items():
-        if width <= cluster.devices:
-            least = options.stash_bytes + options.fixed_bytes
-            np.minimum.at(single, options.layer, least)
-            np.minimum.at(total, options.layer, width * least)
-    return single, total
 
 
 def _name(layers: ProfiledLayers, v: int) -> str:

@@ -97,8 +97,7 @@ def _answer_levels(layers: ProfiledLayers, question: PiperQuestion, hierarchy: H
     if found is None:
         # Widths are limited to level 1, memory is that of all devices.
         inner = hierarchy.inner
-        narrow = [options.layer for width, options in layers.options.items() if width <= inner.devices]
-        runs = len(np.unique(np.concatenate(narrow))) == len(layers) if narrow else False
+        runs = np.isfinite(layers.least(lambda _, options: options.time_s, inner.devices)).all()
         devices = hierarchy.devices(len(hierarchy.levels)) if runs else inner.devices
         reason = why_no_plan(layers, replace(inner, devices=devices))
         return {"time_per_sample": None, "stages": [], "reason": reason}
