@@ -14,16 +14,13 @@ from phaze.__main__ import app
 from phaze.base.deadline import Deadline
 from phaze.base.errors import PhazeError
 from phaze.cost.network.device_networks import DeviceNetwork
-from phaze.cost.network.fabric import fabric
 from phaze.map.ensemble import MapSettings
 from phaze.map.plan_maps import PlanOnDevices, map_one
 from phaze.map.search import SearchLimits
-from phaze.plan.networked import replay_on
 from phaze.plan.planners import PlansAsked
 from phaze.plan.side_by_side import plan_model
 from phaze.spec.documents import read_as
 from phaze.spec.mapping import StoredMapping
-from phaze.spec.network import Matrix
 from phaze.tables import Plans, PlanStages
 from tests.unit.map.test_plan_maps import PLANS
 from tests.unit.plan.test_side_by_side import EXPERT, SMALL, model
@@ -53,14 +50,6 @@ def test_at_the_time_limit_one_mapping_is_simulated_and_is_the_answer() -> None:
     found = map_one(PLANS["equal"], "m", network, SETTINGS, Deadline(0.0))
     assert list(found.simulated_s) == [found.best.way]
     assert found.best.step_s == min(one.step_s for one in found.mapped.ways)
-
-
-def test_all_reduce_first_is_the_order_in_which_plans_are_replayed() -> None:
-    matrix = Matrix.parse({"bandwidths_bytes_per_s": BANDWIDTHS}, "matrix")
-    again = replay_on(PLANS["equal"], fabric(matrix, 16))
-    found = mapped("equal")
-    assert found.simulated_s["cs-map"] == pytest.approx(again.time_s, rel=1e-12)
-    assert found.alone_s == pytest.approx(again.alone_s, rel=1e-12)
 
 
 @pytest.fixture(scope="module", name="tables")
@@ -94,15 +83,6 @@ def test_a_plan_of_a_file_is_mapped_the_same_twice(plans: str, tmp_path: Path, p
     assert len(found.plan.workers) == len(found.mapping)
     assert f"planned by {planner}" in result.output
     assert f"batch {found.plan.simulated_s:.6g} s" in result.output
-
-
-def test_a_mapped_plan_is_drawn(plans: str, tmp_path: Path) -> None:
-    picture = tmp_path / "map.svg"
-    result = CliRunner().invoke(
-        app, ["map", plans, "--topology", "two-level", "--picture", str(picture), *FAST]
-    )
-    assert result.exit_code == 0, result.exception
-    assert "CS map" in picture.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

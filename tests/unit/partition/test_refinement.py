@@ -1,14 +1,12 @@
 """Refinement moves single operators over borders, the best of three gains first."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phaze.partition.intervals import cut_in_order
-from phaze.partition.program import cut_within
 from phaze.partition.refinement import MOVES, distances, refine
-from phaze.partition.weights import Weights, border_bytes, fits, stage_times, sums
+from phaze.partition.weights import Weights, fits, stage_times, sums
 from tests.unit.partition.graphs import random_weights, series_parallel, weights_of
 
 
@@ -97,15 +95,3 @@ def test_distances_count_edges_to_the_nearest_cut_vertex_with_several_edges() ->
 
 def test_without_a_reconverging_operator_distances_say_nothing() -> None:
     assert distances(weights_of([1.0] * 3, [(0, 1), (1, 2)], [1.0] * 2)).tolist() == [0, 0, 0]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_fewer_messages_come_at_equal_distance(seed: int) -> None:
-    weights = series_parallel(150, seed)
-    found = cut_within(weights, 4)
-    assert found is not None
-    refined, moves = refine(weights, found.stage_of, distances(weights))
-    assert moves == 0 or sums_of(weights, refined, distances(weights)) < sums_of(
-        weights, found.stage_of, distances(weights)
-    )
-    assert border_bytes(weights, refined).sum() >= 0
