@@ -263,35 +263,29 @@ def test_bad_input_stops_before_anything_runs(folder: Folder) -> None:
     assert "Traceback" not in run.output
 
 
-@pytest.fixture(scope="module")
-def larger(finished: Folder, tmp_path_factory: pytest.TempPathFactory) -> Folder:
-    """Return the small study with a model that fits nowhere, under the paper's strategy, after its run."""
-    folder = Folder(tmp_path_factory.mktemp("larger") / "study")
-    shutil.copytree(finished.path, folder.path, symlinks=True)
+@pytest.mark.long
+def test_a_model_that_fits_nowhere_is_a_row_and_the_study_goes_on(folder: Folder) -> None:
     big = yaml.safe_load((folder.path / "tiny.yaml").read_text())
     big |= {"hidden": 32768, "feed_forward": 131072, "vocabulary": 50000}
     (folder.path / "big.yaml").write_text(yaml.safe_dump(big))
 
-    def change(study: dict) -> None:
+    def add(study: dict) -> None:
         study["workloads"]["big"] = {"model": "./big.yaml", "sequence": 64}
         study["models"].append("big")
-        study["screen"] = {"strategy": "hysteresis", "hysteresis": 1}
-        study["report"]["strategies"] = {"models": ["tiny"], "seeds": 2, "evaluations": 5, "suggestions": 5}
 
-    folder.edit(change)
+    folder.edit(add)
     folder.run()
-    return folder
-
-
-@pytest.mark.long
-def test_a_model_that_fits_nowhere_is_a_row_and_the_study_goes_on(larger: Folder) -> None:
-    report = (larger.path / "results/report/report.md").read_text()
+    report = (folder.path / "results/report/report.md").read_text()
     assert "big" in report
     assert "infeasible" in report.lower() or "does not fit" in report.lower()
 
 
 @pytest.mark.long
-def test_the_papers_strategy_walks_before_it_screens(larger: Folder) -> None:
-    assert (larger.path / "results/visits/paper/tiny.parquet").is_file()
-    assert (larger.path / "results/trials/paper/tiny.parquet").is_file()
-    assert (larger.path / "results/report/report.html").is_file()
+def test_the_papers_strategy_walks_before_it_screens(folder: Folder) -> None:
+    compared = {"models": ["tiny"], "seeds": 2, "evaluations": 5, "suggestions": 5}
+    folder.edit(lambda study: study.update(screen={"strategy": "hysteresis", "hysteresis": 1}))
+    folder.edit(lambda study: study["report"].update(strategies=compared))
+    folder.run()
+    assert (folder.path / "results/visits/paper/tiny.parquet").is_file()
+    assert (folder.path / "results/trials/paper/tiny.parquet").is_file()
+    assert (folder.path / "results/report/report.html").is_file()
