@@ -4,7 +4,71 @@ What a job needs that may end without a program is here; `programs` holds the so
 half a second or more to import, so it is imported with the first program.
 """
 
-from phaze.solver.limits import Limits, relative_gap
-from phaze.solver.versions import solver_versions
+import math
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 
-__all__ = ["Limits", "relative_gap", "solver_versions"]
+from phaze.base.errors import PhazeError
+from phaze.base.provenance import library_version
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a solve ends without a proof."""
+
+    nodes: int = 20000
+    """Branch-and-bound nodes; the result does not depend on the machine."""
+    wall_s: float = 60.0
+    """Seconds; ends a solve as `timed_out`."""
+    gap: float = 1e-9
+    """Relative distance of objective and bound at which a solve is proven."""
+
+
+def relative_gap(objective: float, bound: float) -> float:
+    """(objective − bound) / objective: 0 when they meet, infinity when nothing is known."""
+    if objective <= bound:
+        return 0.0
+    return (objective - bound) / objective if math.isfinite(objective) and objective > 0 else math.inf
+
+
+def highs_version() -> str | None:
+    """Version of HiGHS, which is that of its wheel, or None without it."""
+    version = library_version("highspy")
+    return None if version == "absent" else version
+
+
+def glpsol_version() -> str | None:
+    """Version of the program glpsol, or None if there is none that works."""
+    return _printed_version(shutil.which("glpsol"))
+
+
+@cache
+def _printed_version(program: str | None) -> str | None:
+    if program is None:
+        return None
+    try:
+        text = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=60, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    words = text.splitlines()[0].split() if text else []
+    return words[-1] if words else None
+
+
+VERSIONS: dict[str, Callable[[], str | None]] = {"glpk": glpsol_version, "highs": highs_version}
+"""Versions of the solvers that a study can name, None for those that are absent."""
+
+
+def solver_versions(
+    preference: Sequence[str], versions: Mapping[str, Callable[[], str | None]] = VERSIONS
+) -> dict[str, str]:
+    """Installed solvers of a preference list with their versions, in the order of preference."""
+    unknown = [name for name in preference if name not in versions]
+    if unknown:
+        raise PhazeError(f"schedule.solver: {unknown[0]!r} is not one of {', '.join(versions)}")
+    found = {name: versions[name]() for name in preference}
+    return {name: version for name, version in found.items() if version is not None}

@@ -24,8 +24,7 @@ from pyomo.contrib.solver.common.results import TerminationCondition
 from pyomo.contrib.solver.solvers.highs import Highs
 from pyomo.opt import OptSolver, SolverResults
 
-from phaze.solver.limits import Limits, relative_gap
-from phaze.solver.versions import glpsol_version, highs_version, solver_versions
+from phaze.solver import Limits, glpsol_version, highs_version, relative_gap, solver_versions
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ KILLED = (signal.SIGKILL, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
-class Answer:
+class SolverAnswer:
     """What one solver says; under a status in POINT it has left its point in the model's variables."""
 
     status: Status
@@ -82,9 +81,9 @@ class Backend(Protocol):
     """Free variables of a program above which other solvers are asked first."""
 
     def version(self) -> str | None:
-        """Return the version, or None if the solver is not installed."""
+        """Version, or None if the solver is not installed."""
 
-    def run(self, model: pyo.ConcreteModel, limits: Limits) -> Answer:
+    def run(self, model: pyo.ConcreteModel, limits: Limits) -> SolverAnswer:
         """Solve the model; any exception means that the solver failed."""
 
 
@@ -94,10 +93,10 @@ class HighsBackend:
     capacity = math.inf
 
     def version(self) -> str | None:
-        """Return the version of HiGHS, or None without it."""
+        """Version of HiGHS, or None without it."""
         return highs_version()
 
-    def run(self, model: pyo.ConcreteModel, limits: Limits) -> Answer:
+    def run(self, model: pyo.ConcreteModel, limits: Limits) -> SolverAnswer:
         """Solve with a node limit, one thread and a fixed seed."""
         solver = Highs()
         results = solver.solve(
@@ -121,7 +120,7 @@ class HighsBackend:
         if status in POINT:
             results.solution_loader.load_vars()
         bound = results.objective_bound
-        return Answer(status, -math.inf if bound is None else bound, results.termination_condition.name)
+        return SolverAnswer(status, -math.inf if bound is None else bound, results.termination_condition.name)
 
 
 def _highs_status(condition: TerminationCondition, found: bool) -> Status:
@@ -145,10 +144,10 @@ class GlpkBackend:
     capacity = 200.0
 
     def version(self) -> str | None:
-        """Return the version of glpsol, or None if there is no such program."""
+        """Version of glpsol, or None if there is no such program."""
         return glpsol_version()
 
-    def run(self, model: pyo.ConcreteModel, limits: Limits) -> Answer:
+    def run(self, model: pyo.ConcreteModel, limits: Limits) -> SolverAnswer:
         """Solve with cuts and a time limit; glpsol knows no other."""
         solver = pyo.SolverFactory("glpk", executable=shutil.which("glpsol"))
         solver._version_timeout = 60  # its two seconds are too few for a busy machine
@@ -156,14 +155,14 @@ class GlpkBackend:
         try:
             results = self._try(solver, model, limits)
         except subprocess.TimeoutExpired:
-            return Answer("timed_out")
+            return SolverAnswer("timed_out")
         condition = str(results.solver.termination_condition)
         if condition in ("maxTimeLimit", "feasible"):
-            return Answer("timed_out", message=condition)
+            return SolverAnswer("timed_out", message=condition)
         if condition == "optimal" and len(results.solution):
             model.solutions.load_from(results)
-            return Answer("optimal", results.problem.lower_bound, condition)
-        return Answer("infeasible" if condition == "infeasible" else "failed", message=condition)
+            return SolverAnswer("optimal", results.problem.lower_bound, condition)
+        return SolverAnswer("infeasible" if condition == "infeasible" else "failed", message=condition)
 
     def _try(self, solver: OptSolver, model: pyo.ConcreteModel, limits: Limits) -> SolverResults:
         """Run glpsol, and once more if somebody killed it: that says nothing of the program."""
@@ -218,21 +217,21 @@ def solve(
 
 def _ask(
     model: pyo.ConcreteModel, backend: Backend, limits: Limits, fault: Callable[[pyo.ConcreteModel], str]
-) -> Answer:
-    """Return a solver's answer, or why it cannot be used."""
+) -> SolverAnswer:
+    """Solver's answer, or why it cannot be used."""
     for variable in _variables(model):
         variable.set_value(None)
     try:
         answer = backend.run(model, limits)
     except Exception as error:  # noqa: BLE001 - whatever a solver does, the next one may answer
-        return Answer("failed", message=f"{type(error).__name__}: {error}")
+        return SolverAnswer("failed", message=f"{type(error).__name__}: {error}")
     if answer.status not in POINT:
         return answer
     found = _complete_point(model) or point_fault(model) or fault(model)
     objective = math.inf if found else pyo.value(_objective(model))
     if answer.bound > objective + VIOLATION * max(1.0, abs(objective)):
         found = f"its bound {answer.bound} is above its point {objective}"
-    return Answer("failed", message=f"it claims {answer.status}, but {found}") if found else answer
+    return SolverAnswer("failed", message=f"it claims {answer.status}, but {found}") if found else answer
 
 
 def _complete_point(model: pyo.ConcreteModel) -> str:
@@ -247,7 +246,7 @@ def _complete_point(model: pyo.ConcreteModel) -> str:
 
 
 def point_fault(model: pyo.ConcreteModel) -> str:
-    """Return the first constraint, bound or integrality that the model's point breaks, empty if none."""
+    """First constraint, bound or integrality that the model's point breaks, empty if none."""
     for variable in _variables(model):
         value = variable.value
         if value is None:
@@ -269,7 +268,7 @@ def _between(value: float, lower: float | None, upper: float | None) -> bool:
 
 
 def count_model(model: pyo.ConcreteModel) -> tuple[int, int]:
-    """Return the numbers of free variables and of constraints of a model."""
+    """Numbers of free variables and of constraints of a model."""
     constraints = sum(1 for _ in model.component_data_objects(pyo.Constraint, active=True))
     return len(_variables(model)), constraints
 

@@ -10,9 +10,8 @@ import pyomo.environ as pyo
 import pytest
 
 from phaze.base.errors import PhazeError
-from phaze.solver import Limits, relative_gap, solver_versions
-from phaze.solver.programs import BACKENDS, Answer, Backend, count_model, point_fault, solve
-from phaze.solver.versions import VERSIONS
+from phaze.solver import VERSIONS, Limits, relative_gap, solver_versions
+from phaze.solver.programs import BACKENDS, Backend, SolverAnswer, count_model, point_fault, solve
 
 LIMITS = Limits(nodes=1000, wall_s=20.0)
 BEST = 15.0
@@ -54,7 +53,7 @@ class Scripted:
 
     def __init__(
         self,
-        run: Callable[[pyo.ConcreteModel], Answer],
+        run: Callable[[pyo.ConcreteModel], SolverAnswer],
         version: str | None = "1.0",
         capacity: float = math.inf,
     ) -> None:
@@ -65,7 +64,7 @@ class Scripted:
         """Return the scripted version."""
         return self._version
 
-    def run(self, model: pyo.ConcreteModel, limits: Limits) -> Answer:  # noqa: ARG002 - the interface
+    def run(self, model: pyo.ConcreteModel, limits: Limits) -> SolverAnswer:  # noqa: ARG002 - the interface
         """Do as scripted."""
         self.calls += 1
         return self._run(model)
@@ -77,44 +76,44 @@ def put(model: pyo.ConcreteModel, *taken: str) -> None:
         model.taken[item].value = float(item in taken)
 
 
-def crash(model: pyo.ConcreteModel) -> Answer:
+def crash(model: pyo.ConcreteModel) -> SolverAnswer:
     """Fail as solvers do."""
     raise RuntimeError(f"segmentation fault on {len(model.taken)} variables")
 
 
-def infeasible_point(model: pyo.ConcreteModel) -> Answer:
+def infeasible_point(model: pyo.ConcreteModel) -> SolverAnswer:
     """Claim an optimum at a point that is too light."""
     put(model, "a")
-    return Answer("optimal", 7.0)
+    return SolverAnswer("optimal", 7.0)
 
 
-def fractional_point(model: pyo.ConcreteModel) -> Answer:
+def fractional_point(model: pyo.ConcreteModel) -> SolverAnswer:
     """Claim an optimum at a point that is no integer."""
     put(model, "a", "b")
     model.taken["a"].value = 0.999
-    return Answer("optimal", BEST)
+    return SolverAnswer("optimal", BEST)
 
 
-def no_point(model: pyo.ConcreteModel) -> Answer:
+def no_point(model: pyo.ConcreteModel) -> SolverAnswer:
     """Claim an optimum and leave no point."""
     for item in model.taken:
         model.taken[item].value = None
-    return Answer("optimal", BEST)
+    return SolverAnswer("optimal", BEST)
 
 
-def impossible_bound(model: pyo.ConcreteModel) -> Answer:
+def impossible_bound(model: pyo.ConcreteModel) -> SolverAnswer:
     """Claim that the optimum is worse than the point that is returned."""
     put(model, "a", "b")
-    return Answer("optimal", 16.0)
+    return SolverAnswer("optimal", 16.0)
 
 
-def right(model: pyo.ConcreteModel) -> Answer:
+def right(model: pyo.ConcreteModel) -> SolverAnswer:
     """Return the optimum."""
     put(model, "a", "b")
-    return Answer("optimal", BEST)
+    return SolverAnswer("optimal", BEST)
 
 
-def backends(**scripts: Callable[[pyo.ConcreteModel], Answer]) -> dict[str, Backend]:
+def backends(**scripts: Callable[[pyo.ConcreteModel], SolverAnswer]) -> dict[str, Backend]:
     """Return scripted solvers by name."""
     return {name: Scripted(script) for name, script in scripts.items()}
 
@@ -178,7 +177,7 @@ def test_a_program_without_a_point_is_infeasible(name: str, require_program: Cal
     [crash, infeasible_point, fractional_point, no_point, impossible_bound],
     ids=lambda f: f.__name__,
 )
-def test_a_failing_solver_is_passed_over(failure: Callable[[pyo.ConcreteModel], Answer]) -> None:
+def test_a_failing_solver_is_passed_over(failure: Callable[[pyo.ConcreteModel], SolverAnswer]) -> None:
     """Whatever it does, the next solver of the list is asked."""
     result = solve(knapsack(), ["bad", "good"], LIMITS, backends=backends(bad=failure, good=right))
     assert (result.status, result.solver, result.objective) == ("optimal", "good", BEST)
@@ -188,7 +187,7 @@ def test_a_failing_solver_is_passed_over(failure: Callable[[pyo.ConcreteModel], 
 def test_an_answer_without_a_result_leads_to_the_next_solver(status: str) -> None:
     """Also a claim that there is no point is checked by asking another solver."""
     result = solve(
-        knapsack(), ["bad", "good"], LIMITS, backends=backends(bad=lambda _: Answer(status), good=right)
+        knapsack(), ["bad", "good"], LIMITS, backends=backends(bad=lambda _: SolverAnswer(status), good=right)
     )
     assert (result.status, result.solver) == ("optimal", "good")
 
@@ -214,7 +213,9 @@ def test_a_missing_solver_is_passed_over() -> None:
 )
 def test_without_any_result_the_status_says_why(answers: list[str], status: str) -> None:
     """No exception leaves the function."""
-    scripts = {f"solver-{k}": Scripted(lambda _, a=answer: Answer(a)) for k, answer in enumerate(answers)}
+    scripts = {
+        f"solver-{k}": Scripted(lambda _, a=answer: SolverAnswer(a)) for k, answer in enumerate(answers)
+    }
     result = solve(knapsack(), list(scripts), LIMITS, backends=scripts)
     assert (result.status, result.solver, result.version) == (status, "none", "none")
 
@@ -246,7 +247,7 @@ def test_the_caller_may_refuse_a_point() -> None:
         fault=lambda model: "" if model.taken["d"].value > 0.5 else "no d",
         backends=backends(
             first=right,
-            second=lambda model: (put(model, "c", "d"), Answer("feasible", 12.0))[1],
+            second=lambda model: (put(model, "c", "d"), SolverAnswer("feasible", 12.0))[1],
         ),
     )
     assert (result.status, result.solver, result.objective, result.bound) == (
@@ -304,7 +305,7 @@ def test_what_nothing_depends_on_gets_some_value() -> None:
 
 def test_no_point_is_left_over_from_another_solver() -> None:
     """A solver that leaves nothing does not get away with the point of the one before it."""
-    scripts = backends(first=infeasible_point, second=lambda _: Answer("optimal", 7.0))
+    scripts = backends(first=infeasible_point, second=lambda _: SolverAnswer("optimal", 7.0))
     model = knapsack()
     assert solve(model, ["first", "second"], LIMITS, backends=scripts).status == "failed"
 

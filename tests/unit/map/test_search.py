@@ -8,7 +8,7 @@ from phaze.cost.network.device_networks import DeviceNetwork
 from phaze.map.heuristics import random_map
 from phaze.map.objective import INSTANTIATIONS, Instantiation, MappingProblem, lower_bound_s
 from phaze.map.search import SearchLimits, search
-from phaze.solver.limits import Limits as SolverLimits
+from phaze.solver import Limits as SolverLimits
 from phaze.solver.programs import solve
 from tests.unit.map.cases import KINDS, drawn_network, drawn_stages, least_by_trying_all
 
